@@ -1,0 +1,65 @@
+#include <cachalot/result.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <memory>
+#include <string>
+
+#include "base/crc32c.h"
+#include "base/rng.h"
+
+namespace cachalot::base {
+namespace {
+
+Result<std::unique_ptr<int>> half_of(int value) {
+  if (value % 2 != 0) return Error::make(Code::kInvalidArgument, "value: %d is odd", value);
+  return std::make_unique<int>(value / 2);
+}
+
+Result<int> quarter_of(int value) {
+  CACHALOT_TRY_ASSIGN(auto half, half_of(value));
+  CACHALOT_TRY_ASSIGN(auto quarter, half_of(*half));
+  return *quarter;
+}
+
+TEST(Result, CarriesMoveOnlyValuesAndPassesTheFirstErrorOn) {
+  EXPECT_EQ(*quarter_of(12), 3);
+  const Result<int> odd = quarter_of(6);
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().code, Code::kInvalidArgument);
+  EXPECT_STREQ(odd.error().message, "value: 3 is odd");
+}
+
+TEST(Error, MarksAMessageThatWasCut) {
+  const std::string long_name(400, 'x');
+  const Error error = Error::make(Code::kIo, "%s", long_name.c_str());
+  const std::string message = error.message;
+  EXPECT_EQ(message.size(), Error::kMessageBytes - 1u);
+  EXPECT_EQ(message.substr(message.size() - 3), "...");
+}
+
+TEST(Error, FromErrnoSaysWhatTheCallerCanDo) {
+  EXPECT_EQ(Error::from_errno(ENOSPC, "x").code, Code::kNoSpace);
+  EXPECT_EQ(Error::from_errno(EACCES, "x").code, Code::kPermission);
+  EXPECT_EQ(Error::from_errno(ENOENT, "x").code, Code::kNotFound);
+  EXPECT_NE(std::string(Error::from_errno(ENOENT, "a.txt").message).find("a.txt: No such"),
+            std::string::npos);
+}
+
+TEST(Crc32c, MatchesThePublishedCheckValueOfThirtyTwoZeroBytes) {
+  std::uint32_t crc = kCrc32cInit;
+  for (int i = 0; i < 4; ++i) crc = crc32c_word(crc, 0);
+  EXPECT_EQ(~crc, 0x8a9136aau);  // RFC 3720, B.4
+}
+
+TEST(Rng, RepeatsForTheSameSeedAndStaysBelowItsBound) {
+  Rng a(7), b(7);
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t value = a.below(10);
+    EXPECT_EQ(value, b.below(10));
+    EXPECT_LT(value, 10u);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::base
