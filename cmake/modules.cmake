@@ -48,6 +48,9 @@ function(cachalot_test name)
   target_link_libraries(${name} PRIVATE ${T_LIBRARIES} cachalot_options
     rapidcheck rapidcheck_gtest GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE CACHALOT_TEST_ASSETS="${PROJECT_SOURCE_DIR}/tests/assets")
-  gtest_discover_tests(${name} TEST_PREFIX "${name}: " DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${T_LABELS}" TIMEOUT 600)
+  if(NOT T_LABELS)
+    set(T_LABELS unit)
+  endif()
+  gtest_discover_tests(${name} TEST_PREFIX "${name}:" DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 600 LABELS "${T_LABELS}")
 endfunction()

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "memory/cpu.h"
 #include "memory/fused_hash.h"
 #include "memory/line.h"
 
@@ -33,16 +34,16 @@ const char* domain_name(DomainKind kind);
 // The rules of the pool protocol, as switches that tests throw to see that somebody notices.
 enum class Rule : std::uint32_t {
   kNone = 0,
-  kR1OneWriterPerLine,        // keeper and client write into one line of the client table
-  kR2NothingDirty,            // plain stores instead of whole-line non-temporal ones
-  kR3FlushBeforeRead,         // loads without invalidation
-  kR3FenceBeforeFlush,        // no fence between earlier loads and the flush
-  kR3FenceAfterFlush,         // no fence between the flush and the loads
-  kR4OrderBeforePublish,      // no order() between a payload and the line that names it
-  kR4CompleteBeforeTelling,   // no complete() before telling by another way than the pool
-  kR5CheckLines,              // a line is believed without its CRC
-  kR5ConfirmSplitLines,       // a line that may be torn is acted upon after one read
-  kR6ValidateAfterReading,    // a payload is believed without reading its entry again
+  kR1OneWriterPerLine,       // keeper and client write into one line of the client table
+  kR2NothingDirty,           // plain stores instead of whole-line non-temporal ones
+  kR3FlushBeforeRead,        // loads without invalidation
+  kR3FenceBeforeFlush,       // no fence between earlier loads and the flush
+  kR3FenceAfterFlush,        // no fence between the flush and the loads
+  kR4OrderBeforePublish,     // no order() between a payload and the line that names it
+  kR4CompleteBeforeTelling,  // no complete() before telling by another way than the pool
+  kR5CheckLines,             // a line is believed without its CRC
+  kR5ConfirmSplitLines,      // a line that may be torn is acted upon after one read
+  kR6ValidateAfterReading,   // a payload is believed without reading its entry again
 };
 
 class Domain {
@@ -56,7 +57,7 @@ class Domain {
 
   // Lines. `to` and `from` are 64-byte aligned addresses inside a mapped device.
   // Writes are visible to others in the order of order() calls only.
-  virtual void write_lines(void* to, const Line* lines, std::size_t count) = 0;  // one run
+  virtual void write_lines(void* to, const Line* lines, std::size_t count) = 0;   // one run
   virtual void read_lines(const void* from, std::size_t count, Line* lines) = 0;  // one run
   // Any lines, all invalidations first, then all loads overlapped: one pair of fences in all.
   virtual void gather_lines(const void* const* from, std::size_t count, Line* lines) = 0;
@@ -70,8 +71,10 @@ class Domain {
 
   // Payload. The pool side is 64-byte aligned and written in whole lines: `bytes` is a multiple of
   // 64. The private side may be anywhere. With `hash`, it runs over the bytes while they are copied.
-  virtual void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash = nullptr) = 0;
-  virtual void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash = nullptr) = 0;
+  virtual void write_bulk(void* to, const void* from, std::size_t bytes,
+                          FusedHash* hash = nullptr) = 0;
+  virtual void read_bulk(void* to, const void* from, std::size_t bytes,
+                         FusedHash* hash = nullptr) = 0;
 
   // What this thread wrote before is seen by every host before what it writes after.
   virtual void order() = 0;
@@ -80,10 +83,16 @@ class Domain {
 
   // True in a test that broke this rule on purpose; constant false in a build without switches.
 #ifdef CACHALOT_RULE_SWITCHES
-  bool broken(Rule rule) const { return broken_ == rule; }
-  void break_rule(Rule rule) { broken_ = rule; }
+  bool broken(Rule rule) const {
+    return broken_ == rule;
+  }
+  void break_rule(Rule rule) {
+    broken_ = rule;
+  }
 #else
-  static constexpr bool broken(Rule) { return false; }
+  static constexpr bool broken(Rule) {
+    return false;
+  }
 #endif
 
  private:
@@ -92,11 +101,14 @@ class Domain {
 #endif
 };
 
-// How complete() makes sure (platforms differ in what a fence promises; docs/design/memory.md).
+// How complete() makes sure (platforms differ in what a fence promises; docs/design/memory.md):
+//   kFence     MFENCE
+//   kReadBack  MFENCE, then the last line that the calling thread wrote in every 2 MiB it touched
+//              since its last complete() is flushed and read again. A mapping must not go away
+//              between a write and the complete() of the thread that wrote.
 enum class CompletePolicy { kFence, kReadBack };
 
-// The two real domains, with the widest instructions this machine has (or, for tests, narrower).
-enum class Isa { kAuto, kSse2, kAvx2, kAvx512 };
+// The two real domains, with the widest instructions this machine has (or, for tests, at most `isa`).
 std::unique_ptr<Domain> make_coherent_domain(Isa isa = Isa::kAuto);
 std::unique_ptr<Domain> make_noncoherent_domain(Isa isa = Isa::kAuto,
                                                 CompletePolicy complete = CompletePolicy::kFence);

@@ -1,0 +1,88 @@
+# The commands of this repository, by name. Everything is built by CMake (CMakePresets.json) into
+# build/<preset>; this file only strings the steps together.
+
+# What `make demo` replays: capacity far below the trace's 182,790 distinct blocks, so that blocks
+# are evicted all the time, and every byte read from the pool is checked.
+DEMO_FLAGS := --trace tests/assets/traces/conversation_trace.jsonl.gz --engines 4 \
+  --block-bytes 65536 --capacity-blocks 20000 --speed max --verify full
+BENCHES := rpc lookup put get copy hash
+
+JOBS ?= $(shell nproc)
+TEST_JOBS ?= 2
+TEST_ARGS ?=
+CACHALOT := build/release/apps/cachalot/cachalot
+
+# g++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after
+# the setup; CXX=... on the command line or in the environment wins.
+ifeq ($(origin CXX),default)
+  CXX = $(shell v=$$(g++ -dumpversion 2>/dev/null | cut -d. -f1); \
+    if [ "$${v:-0}" -ge 12 ] || ! command -v g++-12 >/dev/null; then echo g++; else echo g++-12; fi)
+endif
+
+# What clang-format looks at; paths without spaces.
+SOURCES = $(shell find include src apps bench examples tests \
+  \( -name '*.h' -o -name '*.cpp' \) -print 2>/dev/null | sort)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup-run setup-test setup-dev demo build test test-asan test-tsan coverage bench \
+  tidy format clean
+
+help: ## list the targets
+	@echo "usage: make TARGET"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+setup-run:
+	@tools/setup --for run
+setup-test:
+	@tools/setup --for test
+setup-dev:
+	@tools/setup --for dev
+
+# $(call build,preset): configure and build.
+define build
+	CXX="$(CXX)" cmake --preset $(1)
+	cmake --build --preset $(1) --parallel $(JOBS)
+endef
+
+demo: build ## install, build and replay a production trace with four engine processes
+	$(CACHALOT) replay $(DEMO_FLAGS)
+
+build: setup-run ## build the binary (release)
+	$(call build,release)
+
+test: setup-test ## install, build and run all tests; TEST_ARGS goes to ctest
+	$(call build,dev)
+	ctest --preset dev -j$(TEST_JOBS) $(TEST_ARGS)
+
+test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(call build,asan)
+	ctest --preset asan -j$(TEST_JOBS) $(TEST_ARGS)
+
+test-tsan: setup-test ## the tests under ThreadSanitizer
+	$(call build,tsan)
+	ctest --preset tsan -j$(TEST_JOBS) $(TEST_ARGS)
+
+coverage: setup-dev ## line coverage of src/, tests left out
+	$(call build,coverage)
+	find build/coverage -name '*.gcda' -delete
+	ctest --preset coverage -j$(TEST_JOBS) $(TEST_ARGS)
+	gcovr --root . --filter 'src/' --exclude '.*_(test|bench)\.cpp' -j $(JOBS) \
+	  --gcov-executable $(subst g++,gcov,$(notdir $(CXX))) --print-summary \
+	  --txt build/coverage/coverage.txt build/coverage
+	@cat build/coverage/coverage.txt
+
+bench: build ## every benchmark, each beside its baseline
+	@for name in $(BENCHES); do echo "== bench $$name"; $(CACHALOT) bench $$name || exit 1; done
+
+tidy: setup-dev ## check the rules of the tree, the format, and what clang-tidy finds
+	tools/tidy
+	clang-format --dry-run -Werror $(SOURCES)
+	CXX="$(CXX)" cmake --preset dev
+	run-clang-tidy -quiet -j $(JOBS) -p build/dev '$(CURDIR)/(src|apps|examples|tests)/'
+
+format: setup-dev ## format all C++ sources in place
+	clang-format -i $(SOURCES)
+
+clean: ## remove build/
+	rm -rf build

@@ -1,0 +1,39 @@
+#include "index/chain_numbers.h"
+
+#include "base/rng.h"
+
+namespace cachalot::index {
+
+ChainNumbers::ChainNumbers() : slots_(1024) {}
+
+std::uint32_t ChainNumbers::number_of(std::uint32_t parent, std::uint64_t id) {
+  Slot* slot = &find(parent, id);
+  if (slot->number != kNoNode) return slot->number;
+  if (size_ == kMaxNodes) return kNoNode;
+  if (std::uint64_t{size_} * 3 >= slots_.size() * std::uint64_t{2}) {
+    rehash();
+    slot = &find(parent, id);
+  }
+  *slot = Slot{id, parent, size_};
+  return size_++;
+}
+
+// The slot of the prefix, or the free one where it belongs.
+ChainNumbers::Slot& ChainNumbers::find(std::uint32_t parent, std::uint64_t id) {
+  const std::uint64_t mask = slots_.size() - 1;
+  std::uint64_t at = base::mix64(id ^ base::mix64(parent + std::uint64_t{1})) & mask;
+  while (slots_[at].number != kNoNode && (slots_[at].id != id || slots_[at].parent != parent)) {
+    at = (at + 1) & mask;
+  }
+  return slots_[at];
+}
+
+void ChainNumbers::rehash() {
+  std::vector<Slot> old(slots_.size() * 2);
+  old.swap(slots_);
+  for (const Slot& slot : old) {
+    if (slot.number != kNoNode) find(slot.parent, slot.id) = slot;
+  }
+}
+
+}  // namespace cachalot::index

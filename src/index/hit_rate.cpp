@@ -1,0 +1,78 @@
+#include "index/hit_rate.h"
+
+#include <algorithm>
+
+namespace cachalot::index {
+namespace {
+
+double ratio(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::uint64_t product_or_max(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
+}
+
+}  // namespace
+
+Result<HitRate> HitRate::make(std::span<const CacheSpec> caches, std::uint64_t block_tokens) {
+  if (block_tokens == 0) {
+    return Error::make(Code::kInvalidArgument, "block_tokens: 0, expected at least 1");
+  }
+  if (caches.empty()) {
+    return Error::make(Code::kInvalidArgument, "caches: none, expected at least one");
+  }
+  HitRate result(block_tokens);
+  for (const CacheSpec& spec : caches) {
+    CACHALOT_TRY_ASSIGN(auto cache, make_cache_model(spec));
+    result.rows_.push_back(Row{spec, std::move(cache)});
+  }
+  return result;
+}
+
+Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens) {
+  std::uint64_t input_tokens_sum = 0;
+  if (__builtin_add_overflow(input_tokens_, input_tokens, &input_tokens_sum)) {
+    return Error::make(Code::kBadInput,
+                       "input_length: the sum of all requests exceeds 2^64 tokens");
+  }
+  path_.clear();
+  std::uint32_t parent = kNoNode;
+  for (const std::uint64_t id : ids) {
+    parent = numbers_.number_of(parent, id);
+    if (parent == kNoNode) {
+      return Error::make(Code::kUnsupported, "trace: more than %u distinct blocks", kMaxNodes);
+    }
+    path_.push_back(parent);
+  }
+  for (Row& row : rows_) {
+    const CacheModel::Hits hits = row.cache->access(path_);
+    row.hit_blocks += hits.blocks;
+    row.prefix_blocks += hits.prefix;
+    // No overflow: never more than input_tokens, whose sum was checked.
+    row.hit_tokens += std::min(product_or_max(hits.prefix, block_tokens_), input_tokens);
+  }
+  ++requests_;
+  blocks_total_ += ids.size();
+  input_tokens_ = input_tokens_sum;
+  return {};
+}
+
+std::vector<HitRateRow> HitRate::rows() const {
+  std::vector<HitRateRow> rows;
+  rows.reserve(rows_.size());
+  for (const Row& row : rows_) {
+    rows.push_back(HitRateRow{
+        .cache = row.spec,
+        .hit_blocks = row.hit_blocks,
+        .prefix_blocks = row.prefix_blocks,
+        .hit_rate = ratio(row.hit_blocks, blocks_total_),
+        .prefix_hit_rate = ratio(row.prefix_blocks, blocks_total_),
+        .token_hit_rate = ratio(row.hit_tokens, input_tokens_),
+    });
+  }
+  return rows;
+}
+
+}  // namespace cachalot::index

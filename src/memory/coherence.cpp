@@ -1,0 +1,222 @@
+// The two domains of real machines. Why each fence is enough: docs/design/memory.md.
+#include "memory/coherence.h"
+
+#include <emmintrin.h>
+
+#include <atomic>
+#include <optional>
+
+#include "memory/copy.h"
+#include "memory/read_back.h"
+
+namespace cachalot::memory {
+namespace {
+
+// ThreadSanitizer knows atomics, not vector stores and fences: under it lines go word by word.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+// From here on non-temporal stores win over cached ones, whatever the caches hold. Below, the
+// reader is likely to want the bytes at once, and the loops' start dominates anyway.
+constexpr std::size_t kStreamFromBytes = 4096;
+
+std::atomic_ref<std::uint64_t> word_at(const void* line, std::size_t word) {
+  return std::atomic_ref(static_cast<std::uint64_t*>(const_cast<void*>(line))[word]);
+}
+
+// Where a line cannot be written in one store, it goes up in order, the word with the CRC last, and
+// is read with that word first: who sees a new CRC sees words at least as new. What is left (an old
+// CRC over newer words, or a line being written again) does not check.
+void store_words(void* to, const Line* lines, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t word = 0; word < 8; ++word) {
+      word_at(to, 8 * i + word).store(lines[i].words[word], std::memory_order_release);
+    }
+  }
+}
+
+void load_words(const void* from, std::size_t count, Line* lines) {
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t word = 8; word-- > 0;) {
+      lines[i].words[word] = word_at(from, 8 * i + word).load(std::memory_order_acquire);
+    }
+  }
+}
+
+void gather_words(const void* const* from, std::size_t count, Line* lines) {
+  for (std::size_t i = 0; i < count && i < kPrefetchLines; ++i) __builtin_prefetch(from[i]);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kPrefetchLines < count) __builtin_prefetch(from[i + kPrefetchLines]);
+    load_words(from[i], 1, lines + i);
+  }
+}
+
+CopyKernels with_lines_by_words(CopyKernels kernels) {
+  kernels.whole_lines = false;
+  kernels.store_lines = store_words;
+  kernels.stream_lines = store_words;
+  kernels.load_lines = load_words;
+  kernels.gather_lines = gather_words;
+  return kernels;
+}
+
+bool is_aligned(const void* at, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
+}
+
+// Copies out of the pool into private memory, which others read under the usual rules of threads:
+// the fence makes non-temporal stores ordinary to them again. Memory from malloc is often aligned
+// to 16 bytes only; narrow non-temporal stores then still beat cached ones.
+void copy_out(const CopyKernels& kernels, void* to, const void* from, std::size_t bytes,
+              FusedHash* hash) {
+  if (bytes < kStreamFromBytes || !is_aligned(to, 16)) {
+    kernels.store(to, from, bytes, hash);
+    return;
+  }
+  (is_aligned(to, kLineBytes) ? kernels : kCopySse2).stream(to, from, bytes, hash);
+  _mm_sfence();
+}
+
+class CoherentDomain final : public Domain {
+ public:
+  explicit CoherentDomain(const CopyKernels& kernels)
+      : kernels_(kThreadSanitizer || !kernels.whole_lines ? with_lines_by_words(kernels)
+                                                          : kernels) {}
+
+  DomainKind kind() const override { return DomainKind::kCoherent; }
+  bool writes_whole_lines() const override { return kernels_.whole_lines; }
+
+  // On x86 every cached store is a release store and every load an acquire load; the compiler
+  // cannot see into the calls.
+  void write_lines(void* to, const Line* lines, std::size_t count) override {
+    kernels_.store_lines(to, lines, count);
+  }
+  void read_lines(const void* from, std::size_t count, Line* lines) override {
+    kernels_.load_lines(from, count, lines);
+  }
+  void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
+    kernels_.gather_lines(from, count, lines);
+  }
+
+  void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
+    (bytes < kStreamFromBytes ? kernels_.store : kernels_.stream)(to, from, bytes, hash);
+  }
+  void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
+    copy_out(kernels_, to, from, bytes, hash);
+  }
+
+  void order() override { _mm_sfence(); }
+  void complete() override { _mm_mfence(); }
+
+ private:
+  const CopyKernels kernels_;
+};
+
+class NoncoherentDomain final : public Domain {
+ public:
+  NoncoherentDomain(const CopyKernels& kernels, CompletePolicy policy)
+      : kernels_(kThreadSanitizer ? with_lines_by_words(kernels) : kernels),
+        clflushopt_(has_clflushopt()) {
+    if (policy == CompletePolicy::kReadBack) read_back_.emplace();
+  }
+
+  DomainKind kind() const override { return DomainKind::kNoncoherent; }
+  bool writes_whole_lines() const override { return kernels_.whole_lines; }
+
+  void write_lines(void* to, const Line* lines, std::size_t count) override {
+    kernels_.stream_lines(to, lines, count);
+    if (read_back_) note(to, count * kLineBytes);
+  }
+  void read_lines(const void* from, std::size_t count, Line* lines) override {
+    invalidate(from, count);
+    kernels_.load_lines(from, count, lines);
+  }
+  void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
+    _mm_mfence();
+    for (std::size_t i = 0; i < count; ++i) flush_line(from[i]);
+    _mm_mfence();
+    kernels_.gather_lines(from, count, lines);
+  }
+
+  void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
+    kernels_.stream(to, from, bytes, hash);
+    if (read_back_) note(to, bytes);
+  }
+  void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
+    invalidate(from, bytes / kLineBytes);
+    copy_out(kernels_, to, from, bytes, hash);
+  }
+
+  void order() override { _mm_sfence(); }
+  void complete() override {
+    _mm_mfence();
+    if (!read_back_) return;
+    for (const void* line = read_back_->next(); line != nullptr; line = read_back_->next()) {
+      read_again(line);
+    }
+  }
+
+ private:
+  // R3: earlier loads are done before the first flush, the flushes before the loads that follow.
+  void invalidate(const void* from, std::size_t lines) const {
+    _mm_mfence();
+    for (std::size_t i = 0; i < lines; ++i) {
+      flush_line(static_cast<const char*>(from) + i * kLineBytes);
+    }
+    _mm_mfence();
+  }
+
+  void flush_line(const void* line) const {
+    if (clflushopt_) [[likely]] {
+      asm volatile("clflushopt %0" : "+m"(*static_cast<volatile char*>(const_cast<void*>(line))));
+    } else {
+      _mm_clflush(line);
+    }
+  }
+
+  void note(const void* to, std::size_t bytes) const {
+    const void* const overflow = read_back_->note(to, bytes);
+    if (overflow != nullptr) {
+      _mm_mfence();
+      read_again(overflow);
+    }
+  }
+
+  void read_again(const void* line) const {
+    invalidate(line, 1);
+    Line unused;
+    kernels_.load_lines(line, 1, &unused);
+    _mm_mfence();  // the load has its answer before anything is told
+  }
+
+  const CopyKernels kernels_;
+  const bool clflushopt_;
+  std::optional<ReadBack> read_back_;
+};
+
+}  // namespace
+
+const char* domain_name(DomainKind kind) {
+  switch (kind) {
+    case DomainKind::kCoherent:
+      return "coherent";
+    case DomainKind::kNoncoherent:
+      return "noncoherent";
+    case DomainKind::kLossy:
+      return "lossy";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<Domain> make_coherent_domain(Isa isa) {
+  return std::make_unique<CoherentDomain>(copy_kernels(isa));
+}
+
+std::unique_ptr<Domain> make_noncoherent_domain(Isa isa, CompletePolicy complete) {
+  return std::make_unique<NoncoherentDomain>(copy_kernels(isa), complete);
+}
+
+}  // namespace cachalot::memory

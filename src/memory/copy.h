@@ -1,0 +1,49 @@
+// The copy loops under the coherence domains, one set per instruction path.
+//
+// These move bytes and nothing more: no fence, no flush, no order. What has to stand around them is
+// the domains' business (memory/coherence.cpp), and nobody else calls them on shared memory.
+#pragma once
+
+#include <cstddef>
+
+#include "memory/cpu.h"
+#include "memory/fused_hash.h"
+#include "memory/line.h"
+
+namespace cachalot::memory {
+
+struct CopyKernels {
+  // @shape bytes: a multiple of 64; hash: may be null (not for `hash`)
+  using Bulk = void (*)(void* to, const void* from, std::size_t bytes, FusedHash* hash);
+
+  Isa isa;
+  bool whole_lines;  // a line is one load and one store
+
+  Bulk store;   // cached stores; both sides may be anywhere
+  Bulk stream;  // non-temporal stores; `to` is 64-byte aligned
+  Bulk hash;    // no stores: `to` is not looked at
+
+  // Lines in the pool are 64-byte aligned.
+  void (*store_lines)(void* to, const Line* lines, std::size_t count);
+  void (*stream_lines)(void* to, const Line* lines, std::size_t count);
+  void (*load_lines)(const void* from, std::size_t count, Line* lines);
+  // Scattered lines, their misses overlapped.
+  void (*gather_lines)(const void* const* from, std::size_t count, Line* lines);
+};
+
+// The loops for `isa`, or for the widest path below it that this machine has.
+const CopyKernels& copy_kernels(Isa isa);
+
+extern const CopyKernels kCopySse2;
+extern const CopyKernels kCopyAvx2;
+extern const CopyKernels kCopyAvx512;
+
+// How far ahead of the copy a source is prefetched, beyond the page's end too, where the hardware
+// prefetcher stops. Measured (docs/design/memory.md): flat from 2 to 4 KiB. The first lines are not
+// prefetched: the core runs ahead of its misses by more than that itself, and 32 prefetches in front
+// of the first load cost up to a sixth of a 16 KiB copy.
+inline constexpr std::size_t kPrefetchBytes = 3072;
+// The same for scattered lines: more than any core has misses in flight.
+inline constexpr std::size_t kPrefetchLines = 64;
+
+}  // namespace cachalot::memory

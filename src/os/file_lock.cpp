@@ -1,0 +1,64 @@
+#include "os/file_lock.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+
+namespace cachalot::os {
+namespace {
+
+Result<struct flock> one_byte(std::uint64_t offset) {
+  if (offset >= static_cast<std::uint64_t>(INT64_MAX)) {
+    return Error::make(Code::kInvalidArgument, "lock offset: %" PRIu64 " is not below 2^63 - 1",
+                       offset);
+  }
+  struct flock range {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(offset);
+  range.l_len = 1;
+  return range;
+}
+
+Result<FileDescriptor> new_description(int fd) {
+  char name[48];
+  std::snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+  FileDescriptor result(open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!result) return Error::from_errno(errno, "lock: opening %s again for writing", name);
+  return result;
+}
+
+}  // namespace
+
+Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
+  CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
+  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  if (fcntl(own.get(), F_OFD_SETLK, &range) == 0) return FileLock(std::move(own), offset);
+  const int os_error = errno;
+  if (os_error == EAGAIN || os_error == EACCES) {
+    Error error = Error::make(Code::kBusy, "lock: somebody holds byte %" PRIu64, offset);
+    error.detail = offset;
+    return error;
+  }
+  if (os_error == EINVAL || os_error == ENOLCK) {
+    return Error::make(Code::kUnsupported,
+                       "lock: this file system or kernel has no "
+                       "open-file-description locks");
+  }
+  return Error::from_errno(os_error, "lock: byte %" PRIu64, offset);
+}
+
+Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset) {
+  CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
+  // A description that holds no lock, so that every lock is somebody else's.
+  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  if (fcntl(own.get(), F_OFD_GETLK, &range) != 0) {
+    return Error::from_errno(errno, "lock: asking for byte %" PRIu64, offset);
+  }
+  if (range.l_type == F_UNLCK) return std::optional<std::int64_t>();
+  return std::optional<std::int64_t>(range.l_pid > 0 ? range.l_pid : kUnknownPid);
+}
+
+}  // namespace cachalot::os

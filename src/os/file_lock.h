@@ -1,0 +1,46 @@
+// A lock on one byte of a file, held until the FileLock goes out of scope or its process dies.
+//
+// It is an open-file-description lock (fcntl F_OFD_SETLK): each FileLock opens a description of its
+// own, so that two locks of one process exclude each other like those of two processes. The kernel
+// drops it with the last descriptor, whatever killed the process. The byte is only a number: it
+// need not exist and is not touched, so offsets past the end of the file are good.
+//
+// A child made by fork() shares the description: the lock lives until both are gone.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "os/file_descriptor.h"
+
+namespace cachalot::os {
+
+class FileLock {
+ public:
+  // @param  fd      of the file, by any description; only used during the call
+  // @param  offset  below 2^63 - 1
+  // @errors kBusy: somebody holds it; kPermission: the file cannot be opened for writing;
+  //         kInvalidArgument; kUnsupported: the file system has no such locks
+  // @threads any  @cost 3 system calls; never waits
+  static Result<FileLock> try_lock(int fd, std::uint64_t offset);
+
+  std::uint64_t offset() const { return offset_; }
+
+ private:
+  FileLock(FileDescriptor fd, std::uint64_t offset) : fd_(std::move(fd)), offset_(offset) {}
+
+  FileDescriptor fd_;  // the description that owns the lock: closing it unlocks
+  std::uint64_t offset_;
+};
+
+// The kernel names no process for locks of this kind; it does for old POSIX ones.
+inline constexpr std::int64_t kUnknownPid = -1;
+
+// The process that locks this byte; kUnknownPid where the kernel does not say, nothing if the byte
+// is free.
+// @errors as try_lock
+Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset);
+
+}  // namespace cachalot::os

@@ -1,0 +1,108 @@
+#include "os/file_lock.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <optional>
+#include <utility>
+
+#include "os/child.h"
+#include "os/shared_file.h"
+
+namespace cachalot::os {
+namespace {
+
+class FileLockTest : public ::testing::Test {
+ protected:
+  int fd() const { return file_->fd(); }
+  bool is_free(std::uint64_t offset) const { return FileLock::try_lock(fd(), offset).ok(); }
+
+  Result<SharedFile> file_ = SharedFile::create("memfd:locks", 4096);
+};
+
+TEST_F(FileLockTest, TwoLocksOfOneProcessExcludeEachOther) {
+  const auto held = FileLock::try_lock(fd(), 5);
+  ASSERT_TRUE(held) << held.error().message;
+  const auto second = FileLock::try_lock(fd(), 5);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_EQ(second.error().detail, 5u);
+  EXPECT_TRUE(is_free(4));
+  EXPECT_TRUE(is_free(6));
+}
+
+TEST_F(FileLockTest, EndsWithItsScopeAndMovesWithItsOwner) {
+  {
+    auto held = FileLock::try_lock(fd(), 1);
+    ASSERT_TRUE(held);
+    const FileLock moved = *std::move(held);
+    EXPECT_EQ(moved.offset(), 1u);
+    EXPECT_FALSE(is_free(1));
+  }
+  EXPECT_TRUE(is_free(1));
+}
+
+TEST_F(FileLockTest, ClosingAnotherDescriptorOfTheFileKeepsTheLock) {
+  const auto held = FileLock::try_lock(fd(), 1);
+  ASSERT_TRUE(held);
+  close(dup(fd()));
+  { const auto again = SharedFile::open(file_->path()); }
+  EXPECT_FALSE(is_free(1));
+}
+
+TEST_F(FileLockTest, ExcludesAnotherProcessUntilThatIsKilled) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  auto child = Child::start([&] {
+    const auto held = FileLock::try_lock(fd(), 9);
+    const char ok = held ? 'y' : 'n';
+    if (write(ready[1], &ok, 1) != 1) return 1;
+    for (;;) pause();
+  });
+  ASSERT_TRUE(child);
+  char answer = 0;
+  ASSERT_EQ(read(ready[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+  EXPECT_FALSE(is_free(9));
+  EXPECT_EQ(*who_holds(fd(), 9), kUnknownPid);
+  child->send(SIGKILL);
+  ASSERT_EQ(child->wait()->signal, SIGKILL);
+  EXPECT_TRUE(is_free(9));
+  EXPECT_EQ(*who_holds(fd(), 9), std::nullopt);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_F(FileLockTest, NamesTheHolderOfAnOldPosixLock) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  auto child = Child::start([&] {
+    struct flock range {};
+    range.l_type = F_WRLCK;
+    range.l_len = 1;
+    const char ok = fcntl(fd(), F_SETLK, &range) == 0 ? 'y' : 'n';
+    if (write(ready[1], &ok, 1) != 1) return 1;
+    for (;;) pause();
+  });
+  ASSERT_TRUE(child);
+  char answer = 0;
+  ASSERT_EQ(read(ready[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+  EXPECT_EQ(*who_holds(fd(), 0), child->pid());
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_F(FileLockTest, OffsetsPastTheEndAreGoodAndPastTheRangeAreNot) {
+  EXPECT_TRUE(is_free((std::uint64_t{1} << 63) - 2));
+  for (const std::uint64_t offset : {(std::uint64_t{1} << 63) - 1, ~std::uint64_t{0}}) {
+    EXPECT_EQ(FileLock::try_lock(fd(), offset).error().code, Code::kInvalidArgument);
+    EXPECT_EQ(who_holds(fd(), offset).error().code, Code::kInvalidArgument);
+  }
+  EXPECT_EQ(FileLock::try_lock(-1, 0).error().code, Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace cachalot::os

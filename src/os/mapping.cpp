@@ -1,0 +1,151 @@
+#include "os/mapping.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+// Younger than the headers of some systems we build on; older kernels answer EINVAL.
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+namespace cachalot::os {
+namespace {
+
+// Far above any address space, far below where sums of sizes overflow.
+constexpr std::uint64_t kMaxMapBytes = std::uint64_t{1} << 60;
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+
+// Bytes of the mapping at `data` that the page tables hold in 2 MiB entries; 0 where unknown.
+std::uint64_t huge_bytes_at(const std::byte* data) {
+  const std::unique_ptr<std::FILE, CloseFile> smaps(std::fopen("/proc/self/smaps", "re"));
+  if (!smaps) return 0;
+  const auto start = reinterpret_cast<std::uintptr_t>(data);
+  bool inside = false;
+  std::uint64_t total_kib = 0;
+  char line[512];
+  while (std::fgets(line, sizeof line, smaps.get()) != nullptr) {
+    std::uintptr_t from = 0, to = 0;
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2) {
+      if (inside) break;
+      inside = from <= start && start < to;
+    }
+    std::uint64_t kib = 0;
+    if (inside && (std::sscanf(line, "ShmemPmdMapped: %" SCNu64, &kib) == 1 ||
+                   std::sscanf(line, "FilePmdMapped: %" SCNu64, &kib) == 1)) {
+      total_kib += kib;
+    }
+  }
+  return total_kib * 1024;
+}
+
+// With MAP_SYNC on a DAX file system, so that what is flushed is also findable after a power loss.
+bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
+  if (source.pages == PageMode::kDax &&
+      mmap(where, bytes, protection, MAP_SHARED_VALIDATE | MAP_SYNC | MAP_FIXED, source.fd, 0) !=
+          MAP_FAILED) {
+    return true;
+  }
+  return mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, source.fd, 0) != MAP_FAILED;
+}
+
+}  // namespace
+
+const char* page_mode_name(PageMode mode) {
+  switch (mode) {
+    case PageMode::kSmall:
+      return "small";
+    case PageMode::kMixed:
+      return "mixed";
+    case PageMode::kTransparentHuge:
+      return "transparent_huge";
+    case PageMode::kHugetlb:
+      return "hugetlb";
+    case PageMode::kDax:
+      return "dax";
+  }
+  return "unknown";
+}
+
+Mapping::~Mapping() {
+  if (data_ != nullptr) munmap(data_, mapped_bytes_);
+}
+
+void Mapping::use_huge_pages() {
+  const std::uint64_t whole_bytes = bytes_ / kMapAlignmentBytes * kMapAlignmentBytes;
+  if (whole_bytes == 0) return;
+  madvise(data_, whole_bytes, MADV_HUGEPAGE);
+  // HUGEPAGE alone does nothing for shared memory under the usual setting "never"; COLLAPSE works
+  // there, and in every process anew puts the 2 MiB entries into the page table.
+  if (madvise(data_, whole_bytes, MADV_COLLAPSE) == 0) {
+    page_mode_ = PageMode::kTransparentHuge;
+    return;
+  }
+  const std::uint64_t huge_bytes = huge_bytes_at(data_);
+  page_mode_ = huge_bytes >= whole_bytes ? PageMode::kTransparentHuge
+               : huge_bytes > 0          ? PageMode::kMixed
+                                         : PageMode::kSmall;
+}
+
+Status Mapping::populate(const char* path, bool for_writing) {
+  if (madvise(data_, mapped_bytes_, for_writing ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0) {
+    return {};
+  }
+  // EINVAL: a kernel or a kind of memory that cannot; the pages then come when they are touched.
+  if (errno == EINVAL || errno == EAGAIN) return {};
+  return Error::make(Code::kNoSpace, "%.120s: populating %" PRIu64 " mapped bytes: %s", path,
+                     bytes_, std::strerror(errno));
+}
+
+Result<Mapping> Mapping::map_shared(const MapSource& source, std::uint64_t bytes,
+                                    const MapOptions& options) {
+  const std::uint64_t alignment = std::max(kMapAlignmentBytes, source.page_bytes);
+  if (bytes == 0 || bytes > kMaxMapBytes) {
+    return Error::make(Code::kInvalidArgument, "%.120s: cannot map %" PRIu64 " bytes", source.path,
+                       bytes);
+  }
+  const std::uint64_t mapped_bytes =
+      (bytes + source.page_bytes - 1) / source.page_bytes * source.page_bytes;
+  // mmap promises no alignment: take addresses for one unit more, and give back what is too much.
+  const std::uint64_t reserved_bytes = mapped_bytes + alignment;
+  void* reserved =
+      mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    return Error::from_errno(errno, "%.120s: %" PRIu64 " bytes of addresses", source.path,
+                             reserved_bytes);
+  }
+  auto* const first = static_cast<std::byte*>(reserved);
+  const std::uint64_t before =
+      (alignment - reinterpret_cast<std::uintptr_t>(first) % alignment) % alignment;
+  std::byte* const data = first + before;
+  if (!map_at(data, mapped_bytes, source, options.read_only ? PROT_READ : PROT_READ | PROT_WRITE)) {
+    const int os_error = errno;
+    munmap(reserved, reserved_bytes);
+    return Error::from_errno(os_error, "%.120s: mapping %" PRIu64 " bytes", source.path, bytes);
+  }
+  if (before > 0) munmap(first, before);
+  munmap(data + mapped_bytes, alignment - before);
+
+  Mapping mapping(data, bytes, mapped_bytes, source.pages);
+  // Failing here would leave pool memory open to a child's stores, so it is an error.
+  if (options.dont_fork && madvise(data, mapped_bytes, MADV_DONTFORK) != 0) {
+    return Error::from_errno(errno, "%.120s: MADV_DONTFORK", source.path);
+  }
+  if (options.huge_pages && source.pages == PageMode::kSmall) mapping.use_huge_pages();
+  if (options.populate) CACHALOT_TRY(mapping.populate(source.path, !options.read_only));
+  return mapping;
+}
+
+}  // namespace cachalot::os

@@ -1,0 +1,38 @@
+// Names for processes and boots that never come back for another one: a pid is recycled, a pid with
+// its start time is not; the boot id says whether either still means anything.
+//
+// All of it holds inside one pid namespace. Processes of two containers see different pids: compare
+// pid_namespace() before believing in a death.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+
+namespace cachalot::os {
+
+struct Uuid {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+  bool operator==(const Uuid&) const = default;
+};
+
+// 128 bits from the kernel's generator. @errors kIo
+Result<Uuid> random_uuid();
+
+// Another value after every boot of this machine. @errors kIo: no /proc
+Result<Uuid> boot_id();
+
+std::uint32_t own_pid();
+
+// The inode of this process's pid namespace. @errors kIo: no /proc
+Result<std::uint64_t> pid_namespace();
+
+// When the process started, in clock ticks since boot. @errors kNotFound: no such process; kIo
+Result<std::uint64_t> process_start_time(std::uint32_t pid);
+
+// False only if the process is known to be gone, so that it can store no more: no such pid, another
+// start time, or a zombie of which no thread runs. What cannot be found out counts as alive.
+bool process_alive(std::uint32_t pid, std::uint64_t start_time);
+
+}  // namespace cachalot::os

@@ -1,0 +1,145 @@
+#include "os/reserve.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <vector>
+
+#include "os/file_descriptor.h"
+#include "os/mapping.h"
+
+namespace cachalot::os {
+namespace {
+
+constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+
+Error no_space(const char* path, std::uint64_t wanted, std::uint64_t available) {
+  Error error =
+      Error::make(Code::kNoSpace, "%.120s: %" PRIu64 " bytes wanted, %" PRIu64 " available", path,
+                  wanted, available);
+  error.detail = available;
+  return error;
+}
+
+std::uint64_t product(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? kUnlimited : result;
+}
+
+// The sum of two fields of /proc/meminfo, in bytes.
+std::uint64_t available_memory_bytes() {
+  std::FILE* file = std::fopen("/proc/meminfo", "re");
+  if (file == nullptr) return kUnlimited;
+  std::uint64_t total_kib = 0, kib = 0;
+  char line[256];
+  while (std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) total_kib += kib;
+    if (std::sscanf(line, "SwapFree: %" SCNu64, &kib) == 1) total_kib += kib;
+  }
+  std::fclose(file);
+  return total_kib * 1024;
+}
+
+std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
+  char name[96];
+  std::snprintf(name, sizeof name,
+                "/sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/free_hugepages",
+                page_bytes / 1024);
+  std::FILE* file = std::fopen(name, "re");
+  if (file == nullptr) return kUnlimited;
+  std::uint64_t pages = 0;
+  const bool read = std::fscanf(file, "%" SCNu64, &pages) == 1;
+  std::fclose(file);
+  return read ? product(pages, page_bytes) : kUnlimited;
+}
+
+// What the file may grow to; for file systems on disk only what they say themselves.
+std::uint64_t available_bytes(const struct statfs& fs) {
+  const auto block_bytes = static_cast<std::uint64_t>(fs.f_bsize);
+  // No blocks: a memfd's internal mount, or a mount without a limit.
+  std::uint64_t result = fs.f_blocks == 0 ? kUnlimited : product(fs.f_bavail, block_bytes);
+  if (fs.f_type == TMPFS_MAGIC) result = std::min(result, available_memory_bytes());
+  if (fs.f_type == HUGETLBFS_MAGIC) result = std::min(result, free_huge_page_bytes(block_bytes));
+  return result;
+}
+
+Status write_zeros(int fd, const char* path, std::uint64_t bytes) {
+  const std::vector<char> zeros(1 << 20);
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t length = std::min<std::uint64_t>(bytes - at, zeros.size());
+    const ssize_t written = pwrite(fd, zeros.data(), length, static_cast<off_t>(at));
+    if (written < 0 && errno != EINTR) return Error::from_errno(errno, "%.120s: writing", path);
+    if (written > 0) at += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
+// In pieces: tmpfs takes back all that a call did when a signal comes, so a call must be short.
+Status allocate_all(int fd, const char* path, std::uint64_t bytes, std::uint64_t page_bytes) {
+  const std::uint64_t piece_bytes = std::max<std::uint64_t>(16u << 20, page_bytes);
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t length = std::min(bytes - at, piece_bytes);
+    if (fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(length)) == 0) {
+      at += length;
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return write_zeros(fd, path, bytes);
+    return Error::from_errno(errno, "%.120s: reserving", path);
+  }
+  return {};
+}
+
+// The first page of every 2 MiB, and then all of it as one huge page: the kernel makes a huge page
+// only around something. An order of magnitude faster than to collapse small pages.
+void allocate_huge(int fd, std::uint64_t bytes) {
+  for (std::uint64_t at = 0; at + kMapAlignmentBytes <= bytes; at += kMapAlignmentBytes) {
+    if (fallocate(fd, 0, static_cast<off_t>(at), 4096) != 0) return;
+  }
+  // Mapping does it. If it fails, the space is reserved in small pages.
+  const auto mapping = Mapping::map_shared({.fd = fd, .path = ""}, bytes, {.huge_pages = true});
+  static_cast<void>(mapping);
+}
+
+}  // namespace
+
+Status reserve_space(int fd, const char* path, std::uint64_t bytes, bool huge_pages) {
+  struct statfs fs {};
+  if (fstatfs(fd, &fs) != 0) return Error::from_errno(errno, "%.120s: statfs", path);
+  const bool tmpfs = fs.f_type == TMPFS_MAGIC;
+  const bool hugetlbfs = fs.f_type == HUGETLBFS_MAGIC;
+  const auto page_bytes = static_cast<std::uint64_t>(fs.f_bsize);
+  if (hugetlbfs && bytes % page_bytes != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: %" PRIu64 " bytes is not a multiple of the huge page of %" PRIu64,
+                       path, bytes, page_bytes);
+  }
+  // Past this limit the kernel does not only refuse, it sends a signal that kills.
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    return no_space(path, bytes, limit.rlim_cur);
+  }
+  // Looked at first, because memory that is over-committed is paid for by some process's life.
+  const std::uint64_t available = available_bytes(fs);
+  if ((tmpfs || hugetlbfs) && bytes > available) return no_space(path, bytes, available);
+
+  if (ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+    return Error::from_errno(errno, "%.120s: resizing to %" PRIu64 " bytes", path, bytes);
+  }
+  if (tmpfs && huge_pages) allocate_huge(fd, bytes);
+  const Status allocated = allocate_all(fd, path, bytes, page_bytes);
+  if (!allocated && allocated.error().code == Code::kNoSpace) {
+    return no_space(path, bytes, available);
+  }
+  return allocated;
+}
+
+}  // namespace cachalot::os

@@ -1,0 +1,86 @@
+// A file that several processes map: what a device of a pool is made of.
+//
+//   path               | kind      | create                            | remove
+//   memfd:NAME         | kMemfd    | anonymous, sealed against resize  | nothing to do
+//   shm:NAME           | kFile     | /dev/shm/NAME                     | unlink
+//   a path             | kFile     | file on any file system           | unlink
+//   /dev/daxX.Y        | kDevdax   | taken as it is, never resized     | nothing to do
+//
+// 1. A file made by create() has all its space: touching it is never SIGBUS, unless somebody else
+//    truncates it. (A memfd cannot be truncated.)
+// 2. create() that fails leaves no file behind.
+// 3. bytes() was true at create() or open(); require_bytes() looks again.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <string>
+
+#include "os/file_descriptor.h"
+#include "os/mapping.h"
+
+namespace cachalot::os {
+
+enum class FileKind { kMemfd, kFile, kDevdax };
+enum class Access { kReadWrite, kReadOnly };
+
+struct CreateOptions {
+  unsigned mode = 0660;    // permission bits, reduced by the umask
+  bool huge_pages = true;  // tmpfs, memfd: transparent huge pages, as far as there are any
+};
+
+class SharedFile {
+ public:
+  // Makes a file of `bytes` zero bytes and reserves all of them. A devdax device is opened instead
+  // and must have at least `bytes`; its old content stays.
+  // @errors kInvalidArgument: 0 or more bytes than a file can have, a name that cannot be;
+  //         kBusy: the file exists; kNoSpace: with the bytes wanted and available; kPermission
+  // @cost   all of it is allocated and zeroed: about 0.06 s per GiB of tmpfs in huge pages, 0.25 s
+  //         in small ones; more where the machine itself has to fetch the memory
+  static Result<SharedFile> create(const std::string& path, std::uint64_t bytes,
+                                   const CreateOptions& options = {});
+
+  // Opens what is there: a regular file, a devdax device, or a memfd by its path().
+  // @errors kNotFound; kPermission; kBadInput: empty; kInvalidArgument: a directory, a socket, …
+  static Result<SharedFile> open(const std::string& path, Access access = Access::kReadWrite);
+
+  // Maps the first `bytes` bytes (0: all) shared.
+  // @errors kInvalidArgument: more than bytes(); kNoSpace: no address space, or `populate` met a
+  //         page that cannot be had
+  // @cost   with huge_pages, 1 to 2 ms for each 2 MiB that is not in a huge page yet
+  Result<Mapping> map(const MapOptions& options = {}, std::uint64_t bytes = 0) const;
+
+  // Looks at the size again. @errors kCorrupt: there are fewer bytes now
+  Status require_bytes(std::uint64_t bytes) const;
+
+  // Removes the name (memfd, devdax: nothing). Mappings and descriptors live on. A name that
+  // belongs to another file by now is left alone. @errors kPermission, kIo
+  Status remove() const;
+
+  // By which any process of this user can open it while it exists; /proc/PID/fd/N for a memfd.
+  const std::string& path() const { return path_; }
+  FileKind kind() const { return kind_; }
+  std::uint64_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+  bool same_as(const SharedFile& other) const;
+
+ private:
+  SharedFile(FileDescriptor fd, std::string path, FileKind kind, Access access)
+      : fd_(std::move(fd)), path_(std::move(path)), kind_(kind), access_(access) {}
+  // What create() does after it made an empty file.
+  Status fill(std::uint64_t bytes, const CreateOptions& options);
+  // Finds out sizes and kind of what is open.
+  Status inspect();
+  Result<std::uint64_t> current_bytes() const;
+
+  FileDescriptor fd_;
+  std::string path_;
+  FileKind kind_;
+  Access access_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t page_bytes_ = kSmallPageBytes;  // mappings are whole pages of this size
+  PageMode pages_ = PageMode::kSmall;
+};
+
+}  // namespace cachalot::os

@@ -1,0 +1,336 @@
+#include "os/shared_file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "os/child.h"
+
+namespace cachalot::os {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::uint64_t kMiB = 1u << 20;
+
+class SharedFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/dev/shm/cachalot_os_test.XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override {
+    if (mounted_) umount2(folder_.c_str(), MNT_DETACH);
+    fs::remove_all(folder_);
+  }
+  std::string path(const char* name) const { return folder_ + "/" + name; }
+  bool mount_here(const char* type, const char* options) {
+    mounted_ = mount("none", folder_.c_str(), type, 0, options) == 0;
+    return mounted_;
+  }
+
+  std::string folder_;
+  bool mounted_ = false;
+};
+
+std::string message(const Error& error) {
+  return error.message;
+}
+
+TEST_F(SharedFileTest, TwoMappingsOfAFileSeeTheSameBytes) {
+  const auto made = SharedFile::create(path("a"), 4 * kMiB);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto opened = SharedFile::open(path("a"));
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->bytes(), 4 * kMiB);
+  const auto one = made->map();
+  const auto two = opened->map({.huge_pages = false, .populate = true});
+  ASSERT_TRUE(one && two);
+  EXPECT_NE(one->data(), two->data());
+  one->data()[3 * kMiB] = std::byte{42};
+  EXPECT_EQ(two->data()[3 * kMiB], std::byte{42});
+  EXPECT_EQ(two->data()[0], std::byte{0});
+}
+
+TEST_F(SharedFileTest, MappingsAreAlignedToTwoMiB) {
+  const auto file = SharedFile::create(path("a"), 4 * kMiB + 12345);
+  ASSERT_TRUE(file);
+  for (int i = 0; i < 8; ++i) {
+    // Odd lengths, so that the kernel's own choice of address would not stay aligned.
+    const auto mapping = file->map({}, 4097 * (i + 1));
+    ASSERT_TRUE(mapping);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mapping->data()) % kMapAlignmentBytes, 0u);
+    EXPECT_EQ(mapping->bytes(), 4097u * (i + 1));
+  }
+}
+
+std::uint64_t address_space_pages() {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t pages = 0;
+  statm >> pages;
+  return pages;
+}
+
+TEST_F(SharedFileTest, AMappingGivesBackAllItsAddresses) {
+  const auto file = SharedFile::create(path("a"), 4 * kMiB);
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(file->map());  // what the first call allocates for itself
+  const std::uint64_t before = address_space_pages();
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(file->map());
+  EXPECT_LT(address_space_pages(), before + 4 * kMiB / 4096);
+}
+
+TEST_F(SharedFileTest, CreateReservesEveryByte) {
+  for (const bool huge : {false, true}) {
+    const auto file =
+        SharedFile::create(path(huge ? "huge" : "small"), 5 * kMiB + 4096, {.huge_pages = huge});
+    ASSERT_TRUE(file) << file.error().message;
+    struct stat status {};
+    ASSERT_EQ(fstat(file->fd(), &status), 0);
+    EXPECT_EQ(status.st_size, static_cast<off_t>(5 * kMiB + 4096));
+    EXPECT_GE(status.st_blocks * 512, static_cast<off_t>(5 * kMiB + 4096));
+  }
+}
+
+TEST_F(SharedFileTest, HugePagesAreUsedWhereTheKernelCanAndReported) {
+  const auto file = SharedFile::create(path("a"), 8 * kMiB);
+  ASSERT_TRUE(file);
+  const auto small = SharedFile::create(path("b"), 8 * kMiB, {.huge_pages = false});
+  ASSERT_TRUE(small);
+  const auto small_mapping = small->map({.huge_pages = false, .populate = true});
+  ASSERT_TRUE(small_mapping);
+  EXPECT_EQ(small_mapping->page_mode(), PageMode::kSmall);
+  const auto mapping = file->map();
+  ASSERT_TRUE(mapping);
+  if (mapping->page_mode() == PageMode::kSmall) GTEST_SKIP() << "this kernel gives no huge pages";
+  EXPECT_STREQ(page_mode_name(mapping->page_mode()), "transparent_huge");
+}
+
+TEST_F(SharedFileTest, CreatingTwiceIsBusyAndLeavesTheFirstAlone) {
+  const auto first = SharedFile::create(path("a"), 2 * kMiB);
+  ASSERT_TRUE(first);
+  const auto second = SharedFile::create(path("a"), 4 * kMiB);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_NE(message(second.error()).find(path("a")), std::string::npos);
+  EXPECT_EQ(fs::file_size(path("a")), 2 * kMiB);
+}
+
+TEST_F(SharedFileTest, ImpossibleSizesAreRefusedAndLeaveNoFile) {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1} << 63, ~std::uint64_t{0},
+                                    (std::uint64_t{1} << 63) - 1}) {
+    for (const std::string& name : {path("a"), std::string("memfd:a")}) {
+      const auto file = SharedFile::create(name, bytes);
+      ASSERT_FALSE(file);
+      EXPECT_EQ(file.error().code, Code::kInvalidArgument) << bytes;
+      EXPECT_NE(message(file.error()).find(std::to_string(bytes)), std::string::npos);
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(SharedFileTest, MoreThanThereIsIsNoSpaceAndLeavesNoFile) {
+  const std::uint64_t wanted = std::uint64_t{1} << 50;
+  for (const std::string& name : {path("a"), std::string("memfd:a")}) {
+    const auto file = SharedFile::create(name, wanted);
+    ASSERT_FALSE(file);
+    EXPECT_EQ(file.error().code, Code::kNoSpace) << file.error().message;
+    EXPECT_NE(message(file.error()).find(std::to_string(wanted)), std::string::npos);
+    EXPECT_NE(message(file.error()).find(std::to_string(file.error().detail)), std::string::npos);
+    EXPECT_LT(file.error().detail, wanted);
+  }
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
+TEST_F(SharedFileTest, AFullTmpfsIsNoSpaceAndLeavesNoFile) {
+  if (!mount_here("tmpfs", "size=8m")) GTEST_SKIP() << "not allowed to mount";
+  const auto fits = SharedFile::create(path("fits"), 4 * kMiB);
+  ASSERT_TRUE(fits) << fits.error().message;
+  const auto too_much = SharedFile::create(path("too_much"), 5 * kMiB);
+  ASSERT_FALSE(too_much);
+  EXPECT_EQ(too_much.error().code, Code::kNoSpace);
+  EXPECT_EQ(too_much.error().detail, 4 * kMiB);
+  EXPECT_FALSE(fs::exists(path("too_much")));
+  // Reserved is reserved: the neighbour's bytes can all be stored to.
+  const auto mapping = fits->map();
+  ASSERT_TRUE(mapping);
+  std::memset(mapping->data(), 1, mapping->bytes());
+}
+
+TEST_F(SharedFileTest, ASparseFileOnAFullTmpfsFailsToPopulateInsteadOfKilling) {
+  if (!mount_here("tmpfs", "size=4m")) GTEST_SKIP() << "not allowed to mount";
+  const FileDescriptor sparse(::open(path("sparse").c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(ftruncate(sparse.get(), 8 * kMiB), 0);
+  const auto file = SharedFile::open(path("sparse"));
+  ASSERT_TRUE(file);
+  const auto mapping = file->map({.populate = true});
+  ASSERT_FALSE(mapping);
+  EXPECT_EQ(mapping.error().code, Code::kNoSpace);
+}
+
+TEST_F(SharedFileTest, AFileSizeLimitIsAnErrorAndNoSignal) {
+  auto child = Child::start([&] {
+    const rlimit limit{kMiB, kMiB};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const auto file = SharedFile::create(path("a"), 2 * kMiB);
+    return !file && file.error().code == Code::kNoSpace ? 0 : 1;
+  });
+  ASSERT_TRUE(child);
+  EXPECT_EQ(child->wait()->text(), "exit code 0");
+}
+
+TEST_F(SharedFileTest, HugetlbfsGivesReservedHugePages) {
+  if (!mount_here("hugetlbfs", "pagesize=2M")) GTEST_SKIP() << "not allowed to mount";
+  const auto odd = SharedFile::create(path("odd"), 3 * kMiB);
+  ASSERT_FALSE(odd);
+  EXPECT_EQ(odd.error().code, Code::kInvalidArgument);
+  EXPECT_NE(message(odd.error()).find("not a multiple of the huge page"), std::string::npos);
+  const auto file = SharedFile::create(path("a"), 4 * kMiB);
+  if (!file) {
+    EXPECT_EQ(file.error().code, Code::kNoSpace) << file.error().message;
+    EXPECT_FALSE(fs::exists(path("a")));
+    GTEST_SKIP() << "no huge pages: " << file.error().message;
+  }
+  {
+    const auto mapping = file->map({.populate = true}, 3 * kMiB);  // not a whole page
+    ASSERT_TRUE(mapping) << mapping.error().message;
+    EXPECT_EQ(mapping->page_mode(), PageMode::kHugetlb);
+    mapping->data()[3 * kMiB - 1] = std::byte{1};
+  }
+  EXPECT_TRUE(file->remove());
+}
+
+TEST_F(SharedFileTest, OpenSaysWhatIsWrongWithAPath) {
+  std::ofstream(path("empty")).flush();
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  const std::pair<std::string, Code> cases[] = {
+      {path("missing"), Code::kNotFound},    {folder_, Code::kInvalidArgument},
+      {path("empty"), Code::kBadInput},      {path("fifo"), Code::kInvalidArgument},
+      {"/dev/null", Code::kInvalidArgument}, {"", Code::kInvalidArgument},
+      {"memfd:a", Code::kInvalidArgument},   {"shm:a/b", Code::kInvalidArgument},
+      {"shm:", Code::kInvalidArgument},      {std::string("a\0b", 3), Code::kInvalidArgument},
+  };
+  for (const auto& [name, code] : cases) {
+    const auto file = SharedFile::open(name);
+    ASSERT_FALSE(file) << name;
+    EXPECT_EQ(file.error().code, code) << name << ": " << file.error().message;
+  }
+  EXPECT_NE(message(SharedFile::open(folder_).error()).find("directory"), std::string::npos);
+  EXPECT_EQ(SharedFile::create(folder_, kMiB).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(SharedFile::create("/dev/null", kMiB).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(SharedFile::create(path("no/folder"), kMiB).error().code, Code::kNotFound);
+}
+
+TEST_F(SharedFileTest, AFileOfAnotherUserIsAPermissionError) {
+  ASSERT_TRUE(SharedFile::create(path("a"), kMiB, {.mode = 0600}));
+  if (geteuid() != 0) GTEST_SKIP() << "needs to change the user";
+  ASSERT_EQ(chmod(folder_.c_str(), 0755), 0);
+  auto child = Child::start([&] {
+    if (setuid(65534) != 0) return 2;
+    const auto file = SharedFile::open(path("a"));
+    const auto made = SharedFile::create(path("b"), kMiB);
+    return !file && file.error().code == Code::kPermission && !made &&
+                   made.error().code == Code::kPermission
+               ? 0
+               : 1;
+  });
+  ASSERT_TRUE(child);
+  EXPECT_EQ(child->wait()->text(), "exit code 0");
+}
+
+TEST_F(SharedFileTest, AReadOnlyFileIsMappedForReadingOnly) {
+  ASSERT_TRUE(SharedFile::create(path("a"), 2 * kMiB));
+  const auto file = SharedFile::open(path("a"), Access::kReadOnly);
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->map().error().code, Code::kPermission);
+  const auto mapping = file->map({.populate = true, .read_only = true});
+  ASSERT_TRUE(mapping) << mapping.error().message;
+  EXPECT_EQ(mapping->data()[kMiB], std::byte{0});
+}
+
+TEST_F(SharedFileTest, ATruncatedFileIsNoticed) {
+  const auto file = SharedFile::create(path("a"), 4 * kMiB);
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(file->require_bytes(4 * kMiB));
+  ASSERT_EQ(truncate(path("a").c_str(), kMiB), 0);
+  const Status status = file->require_bytes(4 * kMiB);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kCorrupt);
+  EXPECT_EQ(status.error().detail, kMiB);
+}
+
+TEST_F(SharedFileTest, MoreThanTheFileHasCannotBeMapped) {
+  const auto file = SharedFile::create(path("a"), kMiB);
+  ASSERT_TRUE(file);
+  EXPECT_EQ(file->map({}, kMiB + 1).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(file->map({}, ~std::uint64_t{0}).error().code, Code::kInvalidArgument);
+}
+
+TEST_F(SharedFileTest, AMemfdIsOpenedByItsPathAndCannotBeTruncated) {
+  const auto made = SharedFile::create("memfd:pool", 2 * kMiB);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_EQ(made->kind(), FileKind::kMemfd);
+  EXPECT_NE(ftruncate(made->fd(), 0), 0);
+  const auto mapping = made->map();
+  ASSERT_TRUE(mapping);
+  mapping->data()[7] = std::byte{7};
+  auto child = Child::start([&] {
+    const auto opened = SharedFile::open(made->path());
+    if (!opened || opened->kind() != FileKind::kMemfd) return 1;
+    const auto own = opened->map();
+    if (!own) return 2;
+    own->data()[8] = own->data()[7];
+    return opened->remove() ? 0 : 3;
+  });
+  ASSERT_TRUE(child);
+  EXPECT_EQ(child->wait()->text(), "exit code 0");
+  EXPECT_EQ(mapping->data()[8], std::byte{7});
+}
+
+TEST_F(SharedFileTest, AShmNameIsAFileInDevShm) {
+  const std::string name = "cachalot_os_test." + std::to_string(getpid());
+  const auto made = SharedFile::create("shm:" + name, kMiB);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_TRUE(fs::exists("/dev/shm/" + name));
+  EXPECT_TRUE(made->same_as(*SharedFile::open("shm:" + name)));
+  EXPECT_TRUE(made->remove());
+  EXPECT_FALSE(fs::exists("/dev/shm/" + name));
+  EXPECT_TRUE(made->remove());  // it is gone, as wished
+}
+
+TEST_F(SharedFileTest, RemoveLeavesAnotherFileOfTheSameNameAlone) {
+  const auto file = SharedFile::create(path("a"), kMiB);
+  ASSERT_TRUE(file);
+  fs::rename(path("a"), path("b"));
+  ASSERT_TRUE(SharedFile::create(path("a"), kMiB));
+  EXPECT_TRUE(file->remove());
+  EXPECT_TRUE(fs::exists(path("a")));
+}
+
+TEST_F(SharedFileTest, AForkedChildHasNoMappingUnlessAskedFor) {
+  const auto file = SharedFile::create(path("a"), 2 * kMiB);
+  ASSERT_TRUE(file);
+  for (const bool dont_fork : {true, false}) {
+    const auto mapping = file->map({.dont_fork = dont_fork});
+    ASSERT_TRUE(mapping);
+    auto child = Child::start([&] {
+      // Asked of the kernel: write() from memory that is not there is EFAULT, not a signal.
+      FileDescriptor sink(::open(path(dont_fork ? "x" : "y").c_str(), O_CREAT | O_WRONLY, 0600));
+      return write(sink.get(), mapping->data(), 1) == 1 ? 1 : 0;
+    });
+    ASSERT_TRUE(child);
+    EXPECT_EQ(child->wait()->exit_code, dont_fork ? 0 : 1);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::os

@@ -1,0 +1,22 @@
+// Cores: which there are, how to stay on one, how to wait on one.
+#pragma once
+
+#include <cachalot/result.h>
+#include <immintrin.h>
+
+#include <vector>
+
+namespace cachalot::os {
+
+// For the inside of a spin loop: gives the core's other thread the execution units.
+inline void cpu_relax() {
+  _mm_pause();
+}
+
+// The cores that this thread may run on, ascending; never empty.
+std::vector<int> online_cores();
+
+// Keeps the calling thread on one core. @errors kInvalidArgument: not one of online_cores()
+Status pin_to_core(int core);
+
+}  // namespace cachalot::os

@@ -1,0 +1,198 @@
+#include "pool/client.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace cachalot::pool {
+
+using memory::kLineBytes;
+using memory::Rule;
+
+// --- Reading -----------------------------------------------------------------------------------
+
+std::size_t Client::lookup(std::span<const BlockHash> hashes, std::span<Found> found) {
+  const std::size_t hits = directory_.lookup(hashes, namespace_id_, lookup_view_, found);
+  ++counters_[ClientCounter::kLookups];
+  counters_[ClientCounter::kLookedUpBlocks] += hashes.size();
+  counters_[ClientCounter::kHitBlocks] += hits;
+  return hits;
+}
+
+std::size_t Client::read(std::span<const Found> found, std::span<std::byte* const> to) {
+  std::size_t sound = found.size();
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const Entry& entry = found[i].entry;
+    const bool hashed = verify_checksums_ && (entry.flags & kEntryHasChecksum) != 0;
+    const std::uint64_t checksum = read_payload(found[i], to[i], hashed);
+    bytes += entry.length;
+    if (hashed && checksum != entry.checksum) {
+      sound = i;
+      break;
+    }
+  }
+  std::size_t valid = sound;
+  if (!access_.domain().broken(Rule::kR6ValidateAfterReading)) {
+    const std::size_t looked_at = std::min(sound + 1, found.size());
+    const std::size_t same = directory_.validate(lookup_view_, found.first(looked_at));
+    valid = std::min(sound, same);
+    if (same < looked_at) ++counters_[ClientCounter::kStaleReads];
+    // Its entry stands and its bytes do not match: the memory is damaged, not reused.
+    else if (sound < found.size()) ++counters_[ClientCounter::kDamagedReads];
+  }
+  counters_[ClientCounter::kReadBlocks] += valid;
+  counters_[ClientCounter::kReadBytes] += bytes;
+  return valid;
+}
+
+// Copies a payload out. @return its checksum, if asked for
+std::uint64_t Client::read_payload(const Found& found, std::byte* to, bool hashed) const {
+  const Entry& entry = found.entry;
+  memory::FusedHash hash(padded_bytes(entry.length));
+  memory::FusedHash* use = hashed ? &hash : nullptr;
+  std::uint64_t done = 0;
+  access_.for_each_extent(entry.block, padded_bytes(entry.length), [&](std::byte* from, std::uint64_t bytes) {
+    const std::uint64_t whole = std::min(bytes, (entry.length - done) / kLineBytes * kLineBytes);
+    if (whole != 0) access_.domain().read_bulk(to + done, from, whole, use);
+    done += whole;
+    if (whole == bytes) return;
+    // The last line is only partly payload: it goes by way of a line of our own.
+    memory::Line tail;
+    access_.domain().read_bulk(&tail, from + whole, kLineBytes, use);
+    std::memcpy(to + done, &tail, entry.length - done);
+    done = entry.length;
+  });
+  return hashed ? hash.finish() : 0;
+}
+
+Result<std::uint32_t> Client::get(const BlockHash& hash, std::span<std::byte> to) {
+  constexpr int kAttempts = 4;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    Found found;
+    if (lookup({&hash, 1}, {&found, 1}) == 0) break;
+    if (found.entry.length > to.size()) {
+      return Error::make(Code::kNoSpace, "get: the block has %u bytes, the buffer %zu",
+                         found.entry.length, to.size());
+    }
+    std::byte* const target = to.data();
+    if (read({&found, 1}, {&target, 1}) == 1) {
+      report_hit(found);
+      return found.entry.length;
+    }
+  }
+  return Error::make(Code::kNotFound, "get: block %s is not in the pool", index::to_hex(hash).c_str());
+}
+
+void Client::report_hit(const Found& deepest) {
+  reports_[report_count_++] = {deepest.entry.block, deepest.entry.generation};
+  if (report_count_ == reports_.size()) (void)flush_reports();
+}
+
+Status Client::flush_reports() {
+  if (report_count_ == 0) return {};
+  CACHALOT_TRY(wait_for_credit(1, 1));
+  UsesPayload uses{};
+  uses.namespace_id = namespace_id_;
+  std::copy_n(reports_.begin(), report_count_, uses.uses);
+  unsigned char payload[sizeof uses];
+  std::memcpy(payload, &uses, sizeof uses);
+  channel_.post({static_cast<std::uint8_t>(Op::kTouch), static_cast<std::uint16_t>(report_count_), 1, kIgnore},
+                payload);
+  report_count_ = 0;
+  return {};
+}
+
+// --- Asking the keeper -------------------------------------------------------------------------
+
+void Client::on_answer(const rpc::Answer& answer) {
+  if (answer.tag == kIgnore) return;
+  if (answer.tag == kGrants) return on_grant_answer(answer);
+  if (answer.tag >= kFirstCommit) return on_commit_answer(commits_[answer.tag - kFirstCommit], answer);
+  call_done_ = true;
+  call_status_ = answer.status;
+  std::copy_n(answer.payload.begin(), std::min(answer.payload.size(), call_payload_.size()),
+              call_payload_.begin());
+}
+
+Status Client::wait_for(bool& flag) {
+  return channel_.wait_until(*this, deadline(), [&] { return flag; }, [this] { return keeper_is_gone(); });
+}
+
+Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) {
+  if (channel_.has_credit(lines, answer_lines)) return {};
+  poll();
+  return channel_.wait_until(*this, deadline(), [&] { return channel_.has_credit(lines, answer_lines); },
+                             [this] { return keeper_is_gone(); });
+}
+
+Status Client::call(Op op, std::uint16_t count, std::span<const unsigned char> payload,
+                    std::uint32_t answer_lines) {
+  CACHALOT_TRY(wait_for_credit(1, answer_lines));
+  call_done_ = false;
+  channel_.post({static_cast<std::uint8_t>(op), count, answer_lines, kCall}, payload);
+  return wait_for(call_done_);
+}
+
+Status Client::status_of_call(const char* what) const {
+  if (call_status_ == 0) return {};
+  return Error::make(static_cast<Code>(call_status_), "the keeper refused to %s: %s", what,
+                     code_name(static_cast<Code>(call_status_)));
+}
+
+Status Client::ping() {
+  CACHALOT_TRY(call(Op::kPing, 0, {}));
+  return status_of_call("answer a ping");
+}
+
+bool Client::post_ping() {
+  if (!channel_.has_credit(1, 1)) return false;
+  channel_.post({static_cast<std::uint8_t>(Op::kPing), 0, 1, kIgnore}, {});
+  return true;
+}
+
+bool Client::post_touch(const BlockUse& use) {
+  if (!channel_.has_credit(1, 1)) return false;
+  UsesPayload uses{};
+  uses.namespace_id = namespace_id_;
+  uses.uses[0] = use;
+  unsigned char payload[sizeof uses];
+  std::memcpy(payload, &uses, sizeof uses);
+  channel_.post({static_cast<std::uint8_t>(Op::kTouch), 1, 1, kIgnore}, payload);
+  return true;
+}
+
+Result<std::uint32_t> Client::evict(const BlockHash& hash) {
+  const EvictPayload wanted{namespace_id_, 0, hash.low, hash.high};
+  unsigned char payload[sizeof wanted];
+  std::memcpy(payload, &wanted, sizeof wanted);
+  CACHALOT_TRY(call(Op::kEvict, 0, payload));
+  if (call_status_ == static_cast<std::uint16_t>(Code::kNotFound)) {
+    return Error::make(Code::kNotFound, "evict: block %s is not in the pool", index::to_hex(hash).c_str());
+  }
+  CACHALOT_TRY(status_of_call("evict a block"));
+  EvictAnswer answer{};
+  std::memcpy(&answer, call_payload_.data(), sizeof answer);
+  return answer.evicted;
+}
+
+Result<std::uint32_t> Client::evict_everything() {
+  const EvictPayload wanted{namespace_id_, 1, 0, 0};
+  unsigned char payload[sizeof wanted];
+  std::memcpy(payload, &wanted, sizeof wanted);
+  CACHALOT_TRY(call(Op::kEvict, 0, payload));
+  CACHALOT_TRY(status_of_call("evict all blocks"));
+  EvictAnswer answer{};
+  std::memcpy(&answer, call_payload_.data(), sizeof answer);
+  return answer.evicted;
+}
+
+Status Client::stop_keeper() {
+  CACHALOT_TRY(call(Op::kStop, 0, {}));
+  return status_of_call("stop");
+}
+
+void Client::publish_counters() {
+  counters_.publish(access_.region, access_.layout.client_counters(slot_), ++counters_sequence_);
+}
+
+}  // namespace cachalot::pool

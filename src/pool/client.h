@@ -1,0 +1,208 @@
+// An engine's way into the pool: look blocks up and read them without asking anyone, write blocks
+// into space that was granted in advance, and have the keeper publish them.
+//
+// Invariants
+//   1. A payload is handed out only if its directory entry was the same before and after it was
+//      read (R6), and, where checksums are verified, if its bytes match.
+//   2. A block is written only while this client holds its use, from a grant of the ruling keeper;
+//      from the post of its commit to the answer it is not touched (W1).
+//
+// @threads  one at a time
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "index/block_hash.h"
+#include "pool/access.h"
+#include "pool/directory.h"
+#include "pool/requests.h"
+#include "pool/statistics.h"
+#include "rpc/channel.h"
+
+namespace cachalot::pool {
+
+struct ClientOptions {
+  std::string fingerprint = "default";  // of the namespace (see index::make_namespace)
+  std::uint32_t host = 0;               // this machine's number, below the pool's number of hosts
+  std::uint32_t grant_target = 64;      // blocks to hold in advance
+  std::uint64_t timeout_ns = 5'000'000'000;  // of any wait for the keeper
+  // Verify what was read against the checksum of who wrote it. Default: in the noncoherent domain.
+  std::optional<bool> verify_checksums;
+  // Compute one for what is written. Default: as above.
+  std::optional<bool> write_checksums;
+  // Who the client is, for those who watch it.
+  std::uint32_t pid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t boot_id_low = 0, boot_id_high = 0;
+  bool use_doorbells = true;
+};
+
+// A block to be stored.
+struct PutItem {
+  BlockHash hash;
+  std::span<const std::byte> bytes;
+};
+
+class Client final : private rpc::AnswerSink {
+ public:
+  // Attaches as the given client slot, which nobody else may use at the time (Pool takes a lock).
+  // @errors kNoKeeper: nobody serves the pool; kTimeout; kInvalidArgument
+  static Result<std::unique_ptr<Client>> attach(const Access& access, std::uint32_t slot,
+                                                const ClientOptions& options, rpc::Waiter& waiter,
+                                                base::Clock& clock);
+  // Detaches, if the keeper still answers.
+  ~Client() override;
+
+  // --- Reading: no RPC -------------------------------------------------------------------------
+
+  // Finds the longest published prefix of `hashes`; see DirectoryReader::lookup.
+  std::size_t lookup(std::span<const BlockHash> hashes, std::span<Found> found);
+
+  // Copies the payloads of `found` (from the last lookup) to to[i], entry.length bytes each.
+  // @shape   to: as many as found
+  // @return  how many leading blocks are valid; those behind were reused meanwhile, or damaged, and
+  //          their bytes in to[i] mean nothing
+  // @cost    a copy; one line per block and a fence pair to validate
+  std::size_t read(std::span<const Found> found, std::span<std::byte* const> to);
+
+  // lookup and read of one block. @return its length
+  // @errors kNotFound; kNoSpace: `to` is smaller than the block
+  Result<std::uint32_t> get(const BlockHash& hash, std::span<std::byte> to);
+
+  // Notes a hit, for the keeper's order of use: give the deepest block of a prefix, it speaks for
+  // all of it. Sent in batches, and always before this client's next commit.
+  void report_hit(const Found& deepest);
+
+  // --- Writing ---------------------------------------------------------------------------------
+
+  // Stores a chain of blocks (each one's parent is the one before, the first one's is `parent`, or
+  // none: a root) and waits for the keeper's verdicts.
+  // @shape   verdicts: as many as items
+  // @errors  kNoKeeper, kTimeout, kStale: nothing is known of the items' fate; kNoSpace: no block
+  //          can be had
+  Status put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
+
+  // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
+  // many are under way. drain() waits for all.
+  Status post_put(const BlockHash* parent, const PutItem& item);
+  Status drain();
+
+  // --- Asking the keeper -----------------------------------------------------------------------
+
+  // Drops a block and all below it. @return blocks dropped @errors kNotFound
+  Result<std::uint32_t> evict(const BlockHash& hash);
+  Result<std::uint32_t> evict_everything();
+  // Asks the keeper to end.
+  Status stop_keeper();
+  // One round trip.
+  Status ping();
+  // Posts a touch of this use, without waiting: for measurements. False: no credit, poll first.
+  bool post_touch(const BlockUse& use);
+  bool post_ping();
+  // Takes what has been answered. @return requests answered
+  std::uint32_t poll() { return channel_.poll(*this); }
+  std::uint32_t outstanding() const { return channel_.outstanding(); }
+
+  // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
+  Status detach();
+
+  std::uint32_t namespace_id() const { return namespace_id_; }
+  std::uint64_t namespace_seed() const { return namespace_.seed; }
+  std::uint32_t epoch() const { return view_.epoch; }
+  const Access& access() const { return access_; }
+  std::uint32_t grants_held() const { return static_cast<std::uint32_t>(grants_.size()); }
+  const ClientCounters& counters() const { return counters_; }
+  void publish_counters();
+
+ private:
+  // Tags of requests: what on_answer() does with the answer.
+  enum Tag : std::uint64_t { kIgnore = 0, kCall = 1, kGrants = 2, kFirstCommit = 16 };
+
+  // A commit under way.
+  struct Commit {
+    std::uint32_t count = 0;
+    std::array<BlockUse, kMaxCommitItems> uses;
+    Verdict* verdicts = nullptr;  // where somebody waits for them
+  };
+
+  Client(const Access& access, std::uint32_t slot, const ClientOptions& options, rpc::Waiter& waiter,
+         base::Clock& clock);
+
+  // client_attach.cpp
+  Status greet();
+  Status wait_for_view(std::uint64_t deadline_ns);
+  bool is_acknowledged() const;
+  Status open_namespace();
+  bool keeper_is_gone() const;
+  void beat();
+
+  // client.cpp
+  void on_answer(const rpc::Answer& answer) override;
+  void on_commit_answer(Commit& commit, const rpc::Answer& answer);
+  void on_grant_answer(const rpc::Answer& answer);
+  Status wait_for(bool& flag);
+  Status wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines);
+  Status call(Op op, std::uint16_t count, std::span<const unsigned char> payload,
+              std::uint32_t answer_lines = 1);
+  Status flush_reports();
+  Status status_of_call(const char* what) const;
+
+  // client_write.cpp
+  Status ask_for_grants();
+  Result<BlockUse> take_grant();
+  std::uint64_t write_payload(const BlockUse& use, std::span<const std::byte> bytes);
+  Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts);
+  Status check_items(std::span<const PutItem> items) const;
+
+  std::uint64_t deadline() const { return clock_->now_ns() + options_.timeout_ns; }
+  std::uint64_t read_payload(const Found& found, std::byte* to, bool hashed) const;
+
+  Access access_;
+  std::uint32_t slot_;
+  ClientOptions options_;
+  rpc::Waiter* waiter_;
+  base::Clock* clock_;
+  DirectoryReader directory_;
+  index::NamespaceId namespace_;
+  std::uint32_t namespace_id_ = 0;
+  std::uint32_t incarnation_ = 0;
+  KeeperView view_;         // the keeper this client is attached to
+  KeeperView lookup_view_;  // as of the last lookup
+  rpc::Channel channel_;
+  rpc::Doorbell keeper_doorbell_;
+  bool verify_checksums_ = false, write_checksums_ = false;
+  bool attached_ = false;
+  std::uint64_t beats_ = 0;
+
+  std::deque<BlockUse> grants_;
+  bool grant_asked_ = false;
+  std::uint16_t grant_status_ = 0;
+  bool grants_unchecked_ = false;  // the keeper line must be read again before the first store
+
+  std::array<Commit, rpc::kMaxOutstanding> commits_;
+  std::uint32_t next_commit_ = 0, commits_under_way_ = 0;
+  std::uint64_t posted_commits_ = 0, answered_commits_ = 0;
+
+  std::array<BlockUse, kUsesInHead> reports_;
+  std::uint32_t report_count_ = 0;
+
+  // The last answer to call().
+  bool call_done_ = false;
+  std::uint16_t call_status_ = 0;
+  std::array<unsigned char, rpc::kResponsePayloadBytes> call_payload_{};
+
+  ClientCounters counters_;
+  std::uint32_t counters_sequence_ = 0;
+};
+
+}  // namespace cachalot::pool

@@ -1,0 +1,211 @@
+// Storing: grants, payloads, commits.
+
+#include <algorithm>
+
+#include "pool/client.h"
+
+namespace cachalot::pool {
+
+using memory::kLineBytes;
+
+namespace {
+
+constexpr std::uint32_t kMostGrants =
+    kUsesInResponse + (rpc::kMaxMessageLines - 1) * kUsesInFollowing;
+
+}  // namespace
+
+// Asks for blocks so that the next puts need not wait for them; at most one request is under way.
+Status Client::ask_for_grants() {
+  if (grant_asked_ || grants_.size() > options_.grant_target / 2) return {};
+  const auto wanted = static_cast<std::uint32_t>(
+      std::min<std::size_t>(options_.grant_target - grants_.size(), kMostGrants));
+  const std::uint32_t answer_lines =
+      1 + (wanted > kUsesInResponse ? (wanted - kUsesInResponse + kUsesInFollowing - 1) / kUsesInFollowing : 0);
+  if (!channel_.has_credit(1, answer_lines)) return {};
+  channel_.post({static_cast<std::uint8_t>(Op::kGrant), static_cast<std::uint16_t>(wanted), answer_lines, kGrants},
+                {});
+  grant_asked_ = true;
+  grant_status_ = 0;
+  return {};
+}
+
+void Client::on_grant_answer(const rpc::Answer& answer) {
+  grant_asked_ = false;
+  grant_status_ = answer.status;
+  if (answer.status != 0) return;
+  const std::uint32_t count = std::min<std::uint32_t>(answer.count, kMostGrants);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const std::size_t at =
+        i < kUsesInResponse
+            ? i * sizeof(BlockUse)
+            : rpc::kResponsePayloadBytes +
+                  (i - kUsesInResponse) / kUsesInFollowing * rpc::kFollowingPayloadBytes +
+                  (i - kUsesInResponse) % kUsesInFollowing * sizeof(BlockUse);
+    if (at + sizeof(BlockUse) > answer.payload.size()) break;
+    BlockUse use{};
+    std::memcpy(&use, answer.payload.data() + at, sizeof use);
+    // From the pool, so checked before anything is stored by it.
+    if (use.block < access_.geometry.blocks) grants_.push_back(use);
+  }
+  grants_unchecked_ = true;
+}
+
+Result<BlockUse> Client::take_grant() {
+  CACHALOT_TRY(ask_for_grants());
+  if (grants_.empty()) {
+    CACHALOT_TRY(wait_for_credit(1, kMaxCommitItems));
+    CACHALOT_TRY(ask_for_grants());
+    CACHALOT_TRY(channel_.wait_until(
+        *this, deadline(), [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
+        [this] { return keeper_is_gone(); }));
+    // Its own commits under way may give blocks back.
+    if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
+    if (grants_.empty()) {
+      return Error::make(Code::kNoSpace, "put: the keeper has no block to give: %s",
+                         code_name(static_cast<Code>(grant_status_)));
+    }
+  }
+  if (grants_unchecked_) {
+    // Another keeper's grants are void, and this is the last moment to notice (design 02 §4.1).
+    if (directory_.read_keepers().epoch != view_.epoch) {
+      grants_.clear();
+      return Error::make(Code::kStale, "put: another keeper rules this pool since: attach again");
+    }
+    grants_unchecked_ = false;
+  }
+  const BlockUse use = grants_.front();
+  grants_.pop_front();
+  return use;
+}
+
+// Copies a payload in, its last line padded with zeros. @return its checksum, or 0
+std::uint64_t Client::write_payload(const BlockUse& use, std::span<const std::byte> bytes) {
+  const std::uint64_t padded = padded_bytes(bytes.size());
+  memory::FusedHash hash(padded);
+  memory::FusedHash* fused = write_checksums_ ? &hash : nullptr;
+  std::uint64_t done = 0;
+  access_.for_each_extent(use.block, padded, [&](std::byte* to, std::uint64_t length) {
+    const std::uint64_t whole = std::min(length, (bytes.size() - done) / kLineBytes * kLineBytes);
+    if (whole != 0) access_.domain().write_bulk(to, bytes.data() + done, whole, fused);
+    done += whole;
+    if (whole == length) return;
+    memory::Line tail{};
+    std::memcpy(&tail, bytes.data() + done, bytes.size() - done);
+    access_.domain().write_bulk(to + whole, &tail, kLineBytes, fused);
+    done = bytes.size();
+  });
+  counters_[ClientCounter::kWrittenBytes] += bytes.size();
+  return write_checksums_ ? hash.finish() : 0;
+}
+
+Status Client::check_items(std::span<const PutItem> items) const {
+  if (!attached_) return Error::make(Code::kNoKeeper, "put: this client has detached");
+  for (const PutItem& item : items) {
+    if (!item.bytes.empty() && item.bytes.size() <= access_.geometry.block_bytes) continue;
+    return Error::make(Code::kInvalidArgument, "put: a block of %zu bytes is not within 1 to %llu",
+                       item.bytes.size(), static_cast<unsigned long long>(access_.geometry.block_bytes));
+  }
+  return {};
+}
+
+// Writes the payloads of one commit's worth of items and posts it.
+Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts) {
+  const auto count = static_cast<std::uint32_t>(items.size());
+  CACHALOT_TRY(flush_reports());
+  CACHALOT_TRY(channel_.wait_until(
+      *this, deadline(), [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
+      [this] { return keeper_is_gone(); }));
+
+  Commit& commit = commits_[next_commit_];
+  rpc::FollowingLine following[kMaxCommitItems];
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Result<BlockUse> use = take_grant();
+    if (!use) {
+      grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + i);
+      return use.error();
+    }
+    const std::uint64_t checksum = write_payload(*use, items[i].bytes);
+    commit.uses[i] = *use;
+    CommitItem item{items[i].hash.low,
+                    items[i].hash.high,
+                    checksum,
+                    *use,
+                    static_cast<std::uint32_t>(items[i].bytes.size()),
+                    write_checksums_ ? kEntryHasChecksum : 0u};
+    following[i] = {};
+    rpc::store_payload(following[i].payload, item);
+  }
+  CACHALOT_TRY(wait_for_credit(count + 1, 1));
+  // R4: the payloads are seen before the commit that names them.
+  access_.domain().order();
+
+  CommitPayload chain{namespace_id_, parent != nullptr, 0, 0};
+  if (parent != nullptr) {
+    chain.parent_low = parent->low;
+    chain.parent_high = parent->high;
+  }
+  unsigned char payload[sizeof chain];
+  std::memcpy(payload, &chain, sizeof chain);
+  commit.count = count;
+  commit.verdicts = verdicts;
+  channel_.post({static_cast<std::uint8_t>(Op::kCommit), static_cast<std::uint16_t>(count), 1,
+                 kFirstCommit + next_commit_},
+                payload, {following, count});
+  next_commit_ = (next_commit_ + 1) % rpc::kMaxOutstanding;
+  ++commits_under_way_;
+  counters_[ClientCounter::kPuts] += count;
+  return {};
+}
+
+void Client::on_commit_answer(Commit& commit, const rpc::Answer& answer) {
+  --commits_under_way_;
+  CommitAnswer verdicts{};
+  if (answer.status == 0 && answer.payload.size() >= sizeof verdicts) {
+    std::memcpy(&verdicts, answer.payload.data(), sizeof verdicts);
+  } else {
+    std::fill_n(verdicts.verdicts, kMaxCommitItems, Verdict::kNotHeld);
+  }
+  for (std::uint32_t i = 0; i < commit.count; ++i) {
+    const Verdict verdict = verdicts.verdicts[i];
+    if (commit.verdicts != nullptr) commit.verdicts[i] = verdict;
+    switch (verdict) {
+      case Verdict::kCommitted: ++counters_[ClientCounter::kCommitted]; break;
+      case Verdict::kNotHeld: ++counters_[ClientCounter::kRefused]; break;
+      case Verdict::kDuplicate:
+      case Verdict::kNoRoom:
+      case Verdict::kNoParent:
+      case Verdict::kBadItem:
+        ++counters_[verdict == Verdict::kDuplicate ? ClientCounter::kDuplicates : ClientCounter::kRefused];
+        // W3: the block is ours again, for its next use.
+        grants_.push_back({commit.uses[i].block, commit.uses[i].generation + 1});
+        break;
+    }
+  }
+}
+
+Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts) {
+  CACHALOT_TRY(check_items(items));
+  // A chain longer than one commit goes in several; each one's parent is the last of the one before.
+  const std::size_t batch = std::clamp<std::size_t>(options_.grant_target / 2, 1, kMaxCommitItems);
+  Status status;
+  for (std::size_t done = 0; status.ok() && done < items.size(); done += batch) {
+    const std::size_t n = std::min(items.size() - done, batch);
+    status = post_commit(done == 0 ? parent : &items[done - 1].hash, items.subspan(done, n),
+                         verdicts.data() + done);
+  }
+  const Status drained = drain();
+  return status.ok() ? drained : status;
+}
+
+Status Client::post_put(const BlockHash* parent, const PutItem& item) {
+  CACHALOT_TRY(check_items({&item, 1}));
+  return post_commit(parent, {&item, 1}, nullptr);
+}
+
+Status Client::drain() {
+  return channel_.wait_until(*this, deadline(), [this] { return commits_under_way_ == 0; },
+                             [this] { return keeper_is_gone(); });
+}
+
+}  // namespace cachalot::pool

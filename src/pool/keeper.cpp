@@ -1,0 +1,358 @@
+#include "pool/keeper.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace cachalot::pool {
+
+using memory::Rule;
+using rpc::Message;
+using rpc::RequestHead;
+
+namespace {
+
+constexpr std::uint32_t kPollsBetweenClockReads = 256;
+constexpr std::uint64_t kTendIntervalNs = 2'000'000;
+
+std::uint16_t status_of(Code code) { return static_cast<std::uint16_t>(code); }
+
+Op op_of(const Message& message) { return static_cast<Op>(message.head().op); }
+
+// The i-th block use of a kTouch or kGiveBack message.
+BlockUse use_at(const Message& message, std::uint32_t i) {
+  if (i < kUsesInHead) return rpc::load_payload<UsesPayload>(message.head().payload).uses[i];
+  const std::uint32_t j = i - kUsesInHead;
+  return rpc::load_payload<UsesFollowing>(message.following(j / kUsesInFollowing).payload)
+      .uses[j % kUsesInFollowing];
+}
+
+// How many uses a message of so many lines has room for.
+std::uint32_t most_uses(const RequestHead& head) {
+  return kUsesInHead + (head.lines - 1u) * kUsesInFollowing;
+}
+
+}  // namespace
+
+Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
+               std::unique_ptr<index::EvictionPolicy> policy, std::uint32_t keeper_slot,
+               std::uint32_t epoch)
+    : access_(access),
+      options_(options),
+      clock_(&clock),
+      slot_(keeper_slot),
+      epoch_(epoch),
+      blocks_(access.geometry.blocks),
+      policy_(std::move(policy)),
+      lru_(dynamic_cast<index::LeafLru*>(policy_.get())),
+      directory_(access_, blocks_, epoch),
+      ledger_(access_, blocks_, keeper_slot),
+      server_(access_.region, access.geometry.clients),
+      sessions_(access.geometry.clients) {}
+
+Keeper::~Keeper() { stop(); }
+
+std::uint32_t Keeper::poll() {
+  const std::uint32_t served = server_.poll(*this);
+  if (served == 0 || ++polls_ % kPollsBetweenClockReads == 0) {
+    const std::uint64_t now = clock_->now_ns();
+    if (now >= next_tend_ns_) {
+      next_tend_ns_ = now + kTendIntervalNs;
+      tend();
+    }
+  }
+  return served;
+}
+
+void Keeper::tend() {
+  look_after_clients();
+  counters().publish(access_.region, access_.layout.keeper_counters(slot_), ++counters_sequence_);
+}
+
+const KeeperCounters& Keeper::counters() {
+  counters_[KeeperCounter::kFree] = blocks_.count(BlockState::kFree);
+  counters_[KeeperCounter::kGranted] = blocks_.count(BlockState::kGranted);
+  counters_[KeeperCounter::kLive] = blocks_.count(BlockState::kLive);
+  counters_[KeeperCounter::kLimbo] = blocks_.count(BlockState::kLimbo);
+  counters_[KeeperCounter::kQuarantined] = blocks_.count(BlockState::kQuarantined);
+  counters_[KeeperCounter::kBad] = blocks_.count(BlockState::kBad);
+  counters_[KeeperCounter::kClients] = static_cast<std::uint64_t>(
+      std::count_if(sessions_.begin(), sessions_.end(), [](const Session& s) { return s.incarnation != 0; }));
+  counters_[KeeperCounter::kNamespaces] = namespaces_.size();
+  counters_[KeeperCounter::kMalformed] = server_.malformed();
+  return counters_;
+}
+
+std::uint64_t Keeper::memory_bytes() const {
+  return blocks_.memory_bytes() + directory_.memory_bytes() + blocks_.size() * std::uint64_t{16};
+}
+
+bool Keeper::is_valid() const {
+  if (!blocks_.is_valid() || !directory_.is_valid() || !policy_->residency().is_valid()) return false;
+  if (lru_ != nullptr && !lru_->is_valid()) return false;
+  if (blocks_.count(BlockState::kLive) > access_.geometry.capacity_blocks) return false;
+  const index::Residency& tree = policy_->residency();
+  if (tree.size() != blocks_.count(BlockState::kLive)) return false;
+  for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
+    const bool is_live = blocks_.use(block).state == BlockState::kLive;
+    if (tree.contains(block) != is_live) return false;
+    if (is_live && tree.parent(block) != blocks_.record(block).parent) return false;
+  }
+  return true;
+}
+
+void Keeper::on_requests(std::uint32_t client, std::span<const Message> messages) {
+  counters_[KeeperCounter::kRequests] += messages.size();
+  while (!messages.empty() && server_.is_open(client)) {
+    std::size_t done = 0;
+    if (op_of(messages[0]) == Op::kTouch) {
+      done = serve_touches(client, messages);
+    } else {
+      on_other(client, messages[0]);
+      done = 1;
+    }
+    messages = messages.subspan(done);
+  }
+}
+
+void Keeper::refuse(std::uint32_t client, Code code) { server_.answer(client, status_of(code)); }
+
+void Keeper::on_other(std::uint32_t client, const Message& message) {
+  const RequestHead head = message.head();
+  if (head.epoch != epoch_) return refuse(client, Code::kStale);  // W5
+  switch (static_cast<Op>(head.op)) {
+    case Op::kNamespace: return serve_namespace(client, head);
+    case Op::kGrant: return serve_grant(client, head);
+    case Op::kGiveBack: return serve_give_back(client, message);
+    case Op::kCommit: return serve_commit(client, message);
+    case Op::kEvict: return serve_evict(client, head);
+    case Op::kDetach:
+      server_.answer(client, 0);
+      return close_session(client, true);
+    case Op::kStop: stop_requested_ = true; return server_.answer(client, 0);
+    case Op::kPing: return server_.answer(client, 0);
+    case Op::kTouch: break;
+  }
+  refuse(client, Code::kInvalidArgument);
+}
+
+// Touches come in long runs; their cache misses are overlapped: first everybody's own records,
+// then the neighbours in the list of use, then the work.
+std::size_t Keeper::serve_touches(std::uint32_t client, std::span<const Message> messages) {
+  std::size_t run = 0;
+  while (run < messages.size() && op_of(messages[run]) == Op::kTouch) ++run;
+  const auto each_first_use = [&](auto&& f) {
+    for (std::size_t i = 0; i < run; ++i) {
+      const BlockUse use = use_at(messages[i], 0);
+      if (use.block < blocks_.size()) f(use.block);
+    }
+  };
+  if (run > 1 && lru_ != nullptr) {
+    each_first_use([&](std::uint32_t block) {
+      blocks_.prefetch_use(block);
+      lru_->prefetch(block);
+    });
+    each_first_use([&](std::uint32_t block) { lru_->prefetch_neighbours(block); });
+  }
+  for (std::size_t i = 0; i < run; ++i) {
+    const RequestHead head = messages[i].head();
+    const auto namespace_id = rpc::load_payload<UsesPayload>(head.payload).namespace_id;
+    if (head.epoch != epoch_) {
+      refuse(client, Code::kStale);
+    } else if (head.count == 0 || head.count > most_uses(head)) {
+      refuse(client, Code::kInvalidArgument);
+    } else {
+      std::uint32_t stale = 0;
+      for (std::uint32_t u = 0; u < head.count; ++u) {
+        stale += apply_touch(namespace_id, use_at(messages[i], u));
+      }
+      counters_[KeeperCounter::kTouches] += head.count;
+      counters_[KeeperCounter::kStaleTouches] += stale;
+      server_.answer(client, stale == 0 ? 0 : status_of(Code::kStale));
+    }
+  }
+  return run;
+}
+
+// @return 1 if the use is not that of a live block any more
+std::uint32_t Keeper::apply_touch(std::uint32_t namespace_id, const BlockUse& use) {
+  if (use.block >= blocks_.size()) return 1;
+  const BlockTable::Use& known = blocks_.use(use.block);
+  if (known.state != BlockState::kLive || known.generation != use.generation ||
+      known.namespace_id != namespace_id) {
+    return 1;
+  }
+  if (lru_ != nullptr) {
+    lru_->touch(use.block);
+  } else {
+    policy_->touch(use.block);
+  }
+  return 0;
+}
+
+void Keeper::serve_namespace(std::uint32_t client, const RequestHead& head) {
+  const auto wanted = rpc::load_payload<NamespacePayload>(head.payload);
+  const index::BlockHash digest{wanted.digest_low, wanted.digest_high};
+  auto at = std::find(namespaces_.begin(), namespaces_.end(), digest);
+  if (at == namespaces_.end()) {
+    if (namespaces_.size() == kMaxNamespaces) return refuse(client, Code::kNoSpace);
+    NamespaceLine line{};
+    line.digest_low = digest.low;
+    line.digest_high = digest.high;
+    line.id = static_cast<std::uint32_t>(namespaces_.size()) + 1;
+    line.epoch = epoch_;
+    access_.region.publish(access_.layout.namespace_line(slot_, line.id - 1), line);
+    access_.domain().order();
+    namespaces_.push_back(digest);
+    at = namespaces_.end() - 1;
+  }
+  const NamespaceAnswer answer{static_cast<std::uint32_t>(at - namespaces_.begin()) + 1};
+  unsigned char payload[sizeof answer];
+  std::memcpy(payload, &answer, sizeof answer);
+  server_.answer(client, 0, 1, payload, {});
+}
+
+void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
+  constexpr std::uint32_t kMostUses =
+      kUsesInResponse + (rpc::kMaxMessageLines - 1) * kUsesInFollowing;
+  Session& session = sessions_[client];
+  const std::uint32_t allowed = options_.max_grants - std::min(session.granted, options_.max_grants);
+  const std::uint32_t wanted = std::min({std::uint32_t{head.count}, allowed, kMostUses});
+  BlockUse uses[kMostUses];
+  std::uint32_t count = 0;
+  while (count < wanted) {
+    std::uint32_t block = blocks_.pop_free();
+    if (block == kNoBlock && evict_one(kNoBlock)) block = blocks_.pop_free();
+    if (block == kNoBlock) break;
+    const std::uint32_t generation = blocks_.use(block).generation + 1;
+    blocks_.set_generation(block, generation);
+    blocks_.set_state(block, BlockState::kGranted);
+    blocks_.record(block).holder = static_cast<std::uint16_t>(client);
+    blocks_.record(block).incarnation = session.incarnation;
+    ledger_.touch(block);
+    uses[count++] = {block, generation};
+  }
+  if (count == 0) return refuse(client, allowed == 0 ? Code::kBusy : Code::kNoSpace);
+  session.granted += count;
+  counters_[KeeperCounter::kGrants] += count;
+  ledger_.flush();
+  // Also makes the tombstones of these blocks complete (W4).
+  access_.domain().complete();
+  tombstones_pending_ = false;
+
+  GrantAnswer answer{};
+  std::copy_n(uses, std::min(count, kUsesInResponse), answer.uses);
+  rpc::FollowingLine following[rpc::kMaxMessageLines];
+  std::uint32_t lines = 0;
+  for (std::uint32_t i = kUsesInResponse; i < count; i += kUsesInFollowing) {
+    UsesFollowing more{};
+    std::copy_n(uses + i, std::min(count - i, kUsesInFollowing), more.uses);
+    following[lines] = {};
+    rpc::store_payload(following[lines++].payload, more);
+  }
+  unsigned char payload[sizeof answer];
+  std::memcpy(payload, &answer, sizeof answer);
+  server_.answer(client, 0, static_cast<std::uint16_t>(count), payload, {following, lines});
+}
+
+void Keeper::serve_give_back(std::uint32_t client, const Message& message) {
+  const RequestHead head = message.head();
+  if (head.count == 0 || head.count > most_uses(head)) return refuse(client, Code::kInvalidArgument);
+  bool all_held = true;
+  for (std::uint32_t i = 0; i < head.count; ++i) {
+    const BlockUse use = use_at(message, i);
+    if (!holds(client, use)) {
+      all_held = false;
+      continue;
+    }
+    --sessions_[client].granted;
+    free_block(use.block);
+  }
+  ledger_.flush();
+  access_.domain().order();
+  server_.answer(client, all_held ? 0 : status_of(Code::kRefused));
+}
+
+void Keeper::serve_evict(std::uint32_t client, const RequestHead& head) {
+  const auto wanted = rpc::load_payload<EvictPayload>(head.payload);
+  EvictAnswer answer{};
+  if (wanted.everything != 0) {
+    while (evict_one(kNoBlock)) ++answer.evicted;
+  } else {
+    const std::uint32_t block =
+        directory_.find({wanted.hash_low, wanted.hash_high}, wanted.namespace_id);
+    if (block == kNoBlock) return refuse(client, Code::kNotFound);
+    answer.evicted = evict_subtree(block);
+  }
+  access_.domain().order();
+  unsigned char payload[sizeof answer];
+  std::memcpy(payload, &answer, sizeof answer);
+  server_.answer(client, 0, 1, payload, {});
+}
+
+bool Keeper::holds(std::uint32_t client, const BlockUse& use) const {
+  if (use.block >= blocks_.size()) return false;
+  const BlockTable::Use& known = blocks_.use(use.block);
+  const BlockTable::Record& record = blocks_.record(use.block);
+  return known.state == BlockState::kGranted && known.generation == use.generation &&
+         record.holder == client && record.incarnation == sessions_[client].incarnation;
+}
+
+// Evicts the least valuable leaf; false if there is none but `protect`.
+bool Keeper::evict_one(std::uint32_t protect) {
+  const index::NodeId block = policy_->victim(protect);
+  if (block == index::kNoNode) return false;
+  evict(block);
+  return true;
+}
+
+void Keeper::evict(std::uint32_t block) {
+  policy_->erase(block);
+  directory_.retract(block);
+  tombstones_pending_ = true;
+  ++counters_[KeeperCounter::kEvictions];
+  free_block(block);
+}
+
+void Keeper::free_block(std::uint32_t block) {
+  // A generation that can grow no more would repeat an identity: the block has served its time.
+  const bool is_worn_out = blocks_.use(block).generation == 0xffffffffu;
+  blocks_.set_state(block, is_worn_out ? BlockState::kBad : BlockState::kFree);
+  ledger_.touch(block);
+  if (!is_worn_out) blocks_.push_free(block);
+}
+
+// Drops a block and all below it, leaves first. Rare, so a scan over all blocks will do.
+std::uint32_t Keeper::evict_subtree(std::uint32_t root) {
+  enum : std::uint8_t { kUnknown, kInside, kOutside };
+  std::vector<std::uint8_t> where(blocks_.size(), kUnknown);
+  std::vector<std::uint32_t> path, inside;
+  where[root] = kInside;
+  for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
+    if (blocks_.use(block).state != BlockState::kLive) continue;
+    std::uint32_t at = block;
+    path.clear();
+    while (at != kNoBlock && where[at] == kUnknown) {
+      path.push_back(at);
+      at = blocks_.record(at).parent;
+    }
+    const std::uint8_t answer = at == kNoBlock ? std::uint8_t{kOutside} : where[at];
+    for (const std::uint32_t node : path) where[node] = answer;
+  }
+  for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
+    if (where[block] == kInside) inside.push_back(block);
+  }
+  // Each pass takes the leaves that are left; a chain needs as many passes as it is deep, so start
+  // again from a parent as soon as it has become a leaf.
+  for (std::uint32_t block : inside) {
+    while (block != kNoBlock && where[block] == kInside && policy_->residency().is_leaf(block)) {
+      const std::uint32_t parent = blocks_.record(block).parent;
+      evict(block);
+      where[block] = kOutside;
+      block = parent;
+    }
+  }
+  return static_cast<std::uint32_t>(inside.size());
+}
+
+}  // namespace cachalot::pool

@@ -1,0 +1,148 @@
+// The keeper: the only process that hands out blocks and writes the directory.
+//
+// It serves the mailboxes of all attached clients from one thread. Everything it knows is in its
+// own memory (BlockTable, the policy's tree); directory and ledger are written from that, in an
+// order that leaves a successor able to continue after any instruction.
+//
+// Invariants (is_valid)
+//   1. Those of BlockTable, DirectoryWriter and the eviction policy.
+//   2. A block is in the policy's tree if and only if it is live; its parent is live.
+//   3. A tombstone is complete before its block is granted (W4); a grant is in the ledger, complete,
+//      before it is answered.
+//
+// @threads  one; the pool itself is the interface to all others
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "index/eviction_policy.h"
+#include "index/leaf_lru.h"
+#include "pool/access.h"
+#include "pool/block_table.h"
+#include "pool/directory_writer.h"
+#include "pool/ledger.h"
+#include "pool/requests.h"
+#include "pool/statistics.h"
+#include "rpc/server.h"
+
+namespace cachalot::pool {
+
+struct KeeperOptions {
+  std::string policy = "lru";
+  std::uint32_t max_grants = 256;  // blocks one client may hold at a time
+  // Who the keeper is, for those who watch it.
+  std::uint32_t pid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t boot_id_low = 0, boot_id_high = 0;
+  // Doorbells work between processes of one machine only.
+  bool use_doorbells = true;
+};
+
+class Keeper final : private rpc::RequestHandler {
+ public:
+  // Begins to rule the pool, with the next epoch. A pool that had a keeper before is taken over:
+  // its entries are checked, kept and written again; blocks that clients held are quarantined.
+  // Exclusiveness on one machine is the caller's business (Pool takes a lock).
+  // @errors kInvalidArgument: no such policy; kRefused: the epochs of this pool are used up
+  static Result<std::unique_ptr<Keeper>> start(const Access& access, const KeeperOptions& options,
+                                               base::Clock& clock);
+  ~Keeper() override;
+
+  // Serves what has arrived in all mailboxes; looks after clients and counters now and then.
+  // @return requests served
+  std::uint32_t poll();
+
+  // Looks at the client table and publishes the counters now. poll() does it every few ms.
+  void tend();
+
+  // True once a client has asked the keeper to end.
+  bool stop_requested() const { return stop_requested_; }
+  // Says that nobody serves any more. Also done by the destructor.
+  void stop();
+
+  std::uint32_t epoch() const { return epoch_; }
+  const KeeperCounters& counters();
+  // Bytes of the keeper's own memory: about 100 a block.
+  std::uint64_t memory_bytes() const;
+  bool is_valid() const;
+
+ private:
+  struct Session {
+    std::uint32_t incarnation = 0;  // 0: none
+    std::uint32_t granted = 0;
+    std::uint64_t last_beat = 0;
+  };
+  struct Predecessor;
+
+  Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
+         std::unique_ptr<index::EvictionPolicy> policy, std::uint32_t keeper_slot,
+         std::uint32_t epoch);
+
+  // keeper_takeover.cpp
+  void take_over(const Predecessor& predecessor);
+  void adopt_entries(const Predecessor& predecessor);
+  void drop_orphans();
+  void adopt_ledger(const Predecessor& predecessor);
+  void publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags);
+
+  // keeper_clients.cpp
+  void look_after_clients();
+  void open_session(std::uint32_t client, const ClientLine& line);
+  void close_session(std::uint32_t client, bool holds_nothing_more);
+  void echo_heartbeat(std::uint32_t client);
+
+  // keeper.cpp
+  void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;
+  void on_other(std::uint32_t client, const rpc::Message& message);
+  std::size_t serve_touches(std::uint32_t client, std::span<const rpc::Message> messages);
+  std::uint32_t apply_touch(std::uint32_t namespace_id, const BlockUse& use);
+  void serve_namespace(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_grant(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_give_back(std::uint32_t client, const rpc::Message& message);
+  void serve_evict(std::uint32_t client, const rpc::RequestHead& head);
+  void refuse(std::uint32_t client, Code code);
+
+  // keeper_commit.cpp
+  void serve_commit(std::uint32_t client, const rpc::Message& message);
+  Verdict commit(std::uint32_t client, std::uint32_t namespace_id, const CommitItem& item,
+                 bool has_parent, std::uint32_t parent, std::uint32_t& published_in);
+  std::uint32_t make_room(const index::BlockHash& hash, std::uint32_t namespace_id, std::uint32_t parent);
+  void return_to_grant(std::uint32_t block);
+  bool holds(std::uint32_t client, const BlockUse& use) const;
+  bool is_namespace(std::uint32_t id) const { return id >= 1 && id <= namespaces_.size(); }
+
+  bool evict_one(std::uint32_t protect);
+  void evict(std::uint32_t block);
+  std::uint32_t evict_subtree(std::uint32_t root);
+  void free_block(std::uint32_t block);
+
+  Access access_;
+  KeeperOptions options_;
+  base::Clock* clock_;
+  std::uint32_t slot_;
+  std::uint32_t epoch_;
+  BlockTable blocks_;
+  std::unique_ptr<index::EvictionPolicy> policy_;
+  index::LeafLru* lru_;  // policy_, if that is what it is: its touches are inlined
+  DirectoryWriter directory_;
+  Ledger ledger_;
+  rpc::Server server_;
+  std::vector<Session> sessions_;
+  std::vector<index::BlockHash> namespaces_;  // digests; id - 1
+  KeeperCounters counters_;
+  std::uint32_t counters_sequence_ = 0;
+  std::uint32_t polls_ = 0;
+  std::uint64_t next_tend_ns_ = 0;
+  bool tombstones_pending_ = false;  // written, not yet complete
+  bool stop_requested_ = false;
+  bool serving_ = false;
+};
+
+}  // namespace cachalot::pool

@@ -1,0 +1,58 @@
+#include "pool/ledger.h"
+
+#include <algorithm>
+
+namespace cachalot::pool {
+namespace {
+
+LedgerState ledger_state(BlockState state) {
+  switch (state) {
+    case BlockState::kGranted: return LedgerState::kGranted;
+    case BlockState::kLive: return LedgerState::kLive;
+    case BlockState::kQuarantined: return LedgerState::kQuarantined;
+    case BlockState::kBad: return LedgerState::kBad;
+    case BlockState::kFree:
+    case BlockState::kLimbo: break;
+  }
+  return LedgerState::kFree;
+}
+
+}  // namespace
+
+void Ledger::touch(std::uint32_t block) {
+  const std::uint32_t first = block / kLedgerRecordsPerLine * kLedgerRecordsPerLine;
+  if (dirty_.empty() || dirty_.back() != first) dirty_.push_back(first);
+}
+
+void Ledger::flush() {
+  std::sort(dirty_.begin(), dirty_.end());
+  dirty_.erase(std::unique(dirty_.begin(), dirty_.end()), dirty_.end());
+  for (const std::uint32_t first : dirty_) write_line_of(first);
+  dirty_.clear();
+}
+
+void Ledger::write_all() {
+  for (std::uint32_t block = 0; block < blocks_->size(); block += kLedgerRecordsPerLine) {
+    write_line_of(block);
+  }
+  dirty_.clear();
+}
+
+void Ledger::write_line_of(std::uint32_t block) {
+  const std::uint32_t first = block / kLedgerRecordsPerLine * kLedgerRecordsPerLine;
+  LedgerLine line{};
+  for (std::uint32_t i = 0; i < kLedgerRecordsPerLine && first + i < blocks_->size(); ++i) {
+    const BlockTable::Use& use = blocks_->use(first + i);
+    const BlockTable::Record& record = blocks_->record(first + i);
+    line.records[i] = {use.generation, record.incarnation, record.holder, ledger_state(use.state), 0};
+  }
+  access_->region.publish(access_->layout.ledger_line(keeper_, first), line);
+}
+
+LedgerRecord Ledger::read(const Access& access, std::uint32_t keeper, std::uint32_t block) {
+  LedgerLine line{};
+  if (!access.region.read_as(access.layout.ledger_line(keeper, block), line)) return {};
+  return line.records[block % kLedgerRecordsPerLine];
+}
+
+}  // namespace cachalot::pool

@@ -1,0 +1,46 @@
+// The ledger: who holds which granted block, with which generation, so that a keeper's successor
+// knows which blocks somebody may still be storing into.
+//
+// Written by the ruling keeper into its own area (R1), a line for five neighbouring blocks.
+//
+// What a successor reads out of a record and the directory together:
+//   granted, no entry of this generation  -> the holder may store into it
+//   granted, an entry of this generation  -> published (the keeper died between the two lines)
+//   live, no entry of this generation     -> evicted: free
+//   live, an entry of this generation     -> published
+// Therefore a commit writes its entry first and the ledger next, and an eviction needs no line here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pool/access.h"
+#include "pool/block_table.h"
+
+namespace cachalot::pool {
+
+class Ledger {
+ public:
+  Ledger(const Access& access, const BlockTable& blocks, std::uint32_t keeper)
+      : access_(&access), blocks_(&blocks), keeper_(keeper) {}
+
+  // Notes that a block's record has changed; flush() writes it.
+  void touch(std::uint32_t block);
+  // Writes the lines of all touched blocks. Neither ordered nor complete on return.
+  void flush();
+  // Writes all lines.
+  void write_all();
+
+  // What another keeper's area says of a block; a line that does not check reads as free.
+  static LedgerRecord read(const Access& access, std::uint32_t keeper, std::uint32_t block);
+
+ private:
+  void write_line_of(std::uint32_t block);
+
+  const Access* access_;
+  const BlockTable* blocks_;
+  std::uint32_t keeper_;
+  std::vector<std::uint32_t> dirty_;  // first blocks of lines
+};
+
+}  // namespace cachalot::pool

@@ -1,0 +1,121 @@
+// A pool as a process has it: devices mapped, header checked, and from there a keeper or a client.
+//
+//   Result<Pool> pool = Pool::open({"/dev/shm/kv"});
+//   Result<PoolClient> engine = pool->attach({.fingerprint = "llama-3-8b/bf16/…"});
+//   engine->client().lookup(hashes, found);
+//
+// A pool of several devices is named by all their paths in order, or by the first one's alone if
+// the others are called PATH.1, PATH.2, …
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "memory/devices.h"
+#include "os/file_lock.h"
+#include "pool/access.h"
+#include "pool/client.h"
+#include "pool/keeper.h"
+#include "rpc/waiter.h"
+
+namespace cachalot::pool {
+
+// A keeper with what it needs to run in this process. @threads one
+class PoolKeeper {
+ public:
+  Keeper& keeper() { return *keeper_; }
+  // Serves until `stop` is set or a client asks for the end; backs off while there is nothing to do.
+  void run(const std::atomic<bool>& stop);
+
+ private:
+  friend class Pool;
+  explicit PoolKeeper(os::FileLock lock) : lock_(std::move(lock)) {}
+
+  os::FileLock lock_;
+  std::unique_ptr<base::SteadyClock> clock_;
+  std::unique_ptr<rpc::HostWaiter> waiter_;
+  std::unique_ptr<Keeper> keeper_;
+};
+
+// A client with what it needs to run in this process. @threads one at a time
+class PoolClient {
+ public:
+  Client& client() { return *client_; }
+  Client* operator->() { return client_.get(); }
+
+ private:
+  friend class Pool;
+  explicit PoolClient(os::FileLock lock) : lock_(std::move(lock)) {}
+
+  os::FileLock lock_;
+  std::unique_ptr<base::SteadyClock> clock_;
+  std::unique_ptr<rpc::HostWaiter> waiter_;
+  std::unique_ptr<Client> client_;
+};
+
+class Pool {
+ public:
+  struct CreateOptions {
+    std::vector<std::string> paths;  // one, or one per device
+    Geometry geometry;               // device_bytes 0: as many as needed
+    bool huge_pages = true;          // if they can be had
+    bool populate = true;            // map all pages now, not at first touch
+  };
+  struct OpenOptions {
+    bool huge_pages = true;
+    bool populate = false;
+  };
+
+  // Makes the files with all their space, and an empty pool in them. On failure nothing is left.
+  // @errors kInvalidArgument, kBusy: a file exists, kNoSpace, kPermission
+  static Result<Pool> create(const CreateOptions& options);
+
+  // Maps what is there.
+  // @errors kNotFound, kPermission; kNotAPool, kVersionMismatch, kCorrupt; kInvalidArgument: the
+  //         devices are not those of one pool, in its order
+  static Result<Pool> open(const std::vector<std::string>& paths, const OpenOptions& options);
+  static Result<Pool> open(const std::vector<std::string>& paths) { return open(paths, {}); }
+
+  // Removes a pool's files. @errors as open(); kBusy: a keeper serves it
+  static Status destroy(const std::vector<std::string>& paths);
+
+  // Becomes the pool's keeper. @errors kBusy: it has one
+  Result<PoolKeeper> serve(KeeperOptions options);
+
+  // Attaches as a client, in a free slot of the host's or in the one given.
+  // @errors kBusy: the slot is taken, or all are; kNoKeeper; kTimeout
+  Result<PoolClient> attach(ClientOptions options, std::optional<std::uint32_t> slot = {});
+
+  const Access& access() const { return *access_; }
+  const memory::DeviceSet& devices() const { return devices_; }
+  std::uint64_t created_unix_s() const { return created_unix_s_; }
+  std::vector<std::string> paths() const;
+
+  // What the keeper and the clients last said of themselves.
+  KeeperView keeper_view() const { return DirectoryReader(*access_).read_keepers(); }
+  bool keeper_is_locked() const;
+  bool read_keeper_line(KeeperLine& line) const;
+  bool read_keeper_counters(KeeperCounters& counters) const;
+
+ private:
+  Pool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
+      : devices_(std::move(devices)), domain_(std::move(domain)) {}
+
+  Result<os::FileLock> lock_client_slot(std::uint32_t host, std::optional<std::uint32_t> wanted,
+                                        std::uint32_t& slot) const;
+
+  memory::DeviceSet devices_;
+  std::unique_ptr<memory::Domain> domain_;
+  std::unique_ptr<Access> access_;  // clients and keepers copy it
+  std::uint64_t created_unix_s_ = 0;
+};
+
+// The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
+std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices);
+
+}  // namespace cachalot::pool

@@ -1,0 +1,136 @@
+// A client's end of its mailbox: posts requests, up to 128 at a time, and takes the answers in order.
+//
+// Invariants
+//   1. At most kMaxOutstanding requests and kRingLines lines are unanswered, and their answers
+//      together never exceed the response ring: nothing unread is overwritten on either side.
+//   2. Every answer is matched to its request: answers come in the order of the requests.
+//   3. An answer is taken only from the keeper and for the incarnation that the channel was opened
+//      with: the seal of its lines covers both.
+//
+// @threads  one at a time
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "base/clock.h"
+#include "rpc/message.h"
+#include "rpc/ring.h"
+#include "rpc/waiter.h"
+
+namespace cachalot::rpc {
+
+// Salts of the two directions' seals.
+inline std::uint64_t request_salt(std::uint32_t incarnation) { return incarnation; }
+inline std::uint64_t response_salt(std::uint32_t incarnation, std::uint32_t epoch) {
+  return (std::uint64_t{epoch} << 32) | incarnation;
+}
+
+struct ChannelPlace {
+  std::uint64_t request_ring = 0;   // offsets on device 0
+  std::uint64_t response_ring = 0;
+  std::uint32_t ring_lines = 0;
+  std::uint32_t incarnation = 0;
+  std::uint32_t epoch = 0;
+  bool keeper_splits_lines = false;  // confirm each response by a second read (R5)
+};
+
+// What came back. `tag` is what the caller gave to post().
+struct Answer {
+  std::uint64_t tag = 0;
+  std::uint8_t op = 0;
+  std::uint16_t status = 0;  // 0 or a Code
+  std::uint16_t count = 0;
+  // The head's payload, then those of following lines; empty for a plain yes or no.
+  std::span<const unsigned char> payload;
+};
+
+// Receives answers while the channel is polled.
+class AnswerSink {
+ public:
+  virtual ~AnswerSink() = default;
+  virtual void on_answer(const Answer& answer) = 0;
+};
+
+class Channel {
+ public:
+  struct Request {
+    std::uint8_t op = 0;
+    std::uint16_t count = 0;
+    std::uint32_t answer_lines = 1;  // the most lines the answer can have
+    std::uint64_t tag = 0;
+  };
+
+  Channel() = default;
+  Channel(const memory::SealedRegion& region, const ChannelPlace& place, Waiter& waiter,
+          base::Clock& clock, Doorbell keeper_doorbell);
+
+  // True if a request of this size can be posted now.
+  bool has_credit(std::uint32_t lines, std::uint32_t answer_lines) const;
+
+  // Posts one request: its head's payload and following lines. Needs has_credit().
+  void post(const Request& request, std::span<const unsigned char> head_payload,
+            std::span<const FollowingLine> following = {});
+
+  // Takes all answers that have arrived; returns how many requests they answered.
+  std::uint32_t poll(AnswerSink& sink);
+
+  // Polls until `done()`; kTimeout after deadline_ns without it, kNoKeeper once `gone()` says so
+  // (asked now and then).
+  template <class Done, class Gone>
+  Status wait_until(AnswerSink& sink, std::uint64_t deadline_ns, Done&& done, Gone&& gone);
+
+  std::uint32_t outstanding() const { return static_cast<std::uint32_t>(posted_ - answered_); }
+
+ private:
+  struct Pending {
+    std::uint64_t last_sequence = 0;
+    std::uint64_t tag = 0;
+    std::uint32_t lines = 0;
+    std::uint32_t answer_lines = 0;
+    std::uint8_t op = 0;
+  };
+  static constexpr std::uint32_t kPollLines = 64;
+
+  std::uint32_t take(const memory::Line* lines, std::uint32_t count, AnswerSink& sink);
+  std::uint32_t deliver(const memory::Line* lines, AnswerSink& sink);
+  Pending pop();
+
+  RingWriter requests_;
+  RingReader responses_;
+  memory::Domain* domain_ = nullptr;
+  Waiter* waiter_ = nullptr;
+  base::Clock* clock_ = nullptr;
+  Doorbell keeper_doorbell_;
+  ChannelPlace place_;
+  std::uint64_t posted_ = 0, answered_ = 0;  // requests
+  std::uint32_t lines_in_flight_ = 0, answer_lines_in_flight_ = 0;
+  std::uint32_t window_ = 1;  // response lines to read in the next poll
+  std::array<Pending, kMaxOutstanding> pending_{};
+};
+
+template <class Done, class Gone>
+Status Channel::wait_until(AnswerSink& sink, std::uint64_t deadline_ns, Done&& done, Gone&& gone) {
+  constexpr std::uint32_t kRoundsBetweenChecks = 256;
+  std::uint32_t idle = 0, rounds = 0;
+  while (!done()) {
+    if (poll(sink) != 0) {
+      idle = 0;
+      continue;
+    }
+    keeper_doorbell_.ring_if_asleep();
+    if (++rounds % kRoundsBetweenChecks == 0) {
+      if (gone()) return Error::make(Code::kNoKeeper, "the keeper of this pool is gone");
+      if (clock_->now_ns() > deadline_ns) {
+        return Error::make(Code::kTimeout, "the keeper of this pool did not answer in time");
+      }
+    }
+    waiter_->wait(idle++);
+  }
+  return {};
+}
+
+}  // namespace cachalot::rpc

@@ -1,0 +1,88 @@
+// One direction of a mailbox: a ring of lines with one writer and one reader and nothing shared
+// between them but the lines themselves.
+//
+// There is no head, tail or credit word. Line number s (from 1) lies in slot s mod n; the reader
+// knows which number it expects next and takes the line when that number checks. The writer must
+// not be more than n lines ahead of what it knows to have been read: whoever uses a ring counts
+// that credit (rpc/channel.h).
+//
+// Invariants
+//   1. A slot is written by one process only (R1).
+//   2. A line is taken once, in order of its number, and only if its CRC (over pool, place,
+//      incarnation and content) is right (R5). If the writer's stores can tear, it is taken
+//      only after a second, equal read: the reader asks for that with Confirmation.
+#pragma once
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "memory/sealed_region.h"
+
+namespace cachalot::rpc {
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  // @param lines  a power of two
+  RingWriter(const memory::SealedRegion& region, std::uint64_t offset, std::uint32_t lines)
+      : region_(region), offset_(offset), mask_(lines - 1) {
+    CACHALOT_CHECK(lines != 0 && (lines & mask_) == 0);
+  }
+
+  // Gives the line its number (its first 8 bytes), seals and writes it.
+  std::uint64_t write(memory::Line line) {
+    line.words[0] = next_;
+    region_.publish(place(next_), line);
+    return next_++;
+  }
+
+  std::uint64_t next() const { return next_; }
+
+ private:
+  std::uint64_t place(std::uint64_t sequence) const {
+    return offset_ + (sequence & mask_) * memory::kLineBytes;
+  }
+
+  memory::SealedRegion region_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t mask_ = 0;
+  std::uint64_t next_ = 1;
+};
+
+class RingReader {
+ public:
+  RingReader() = default;
+  RingReader(const memory::SealedRegion& region, std::uint64_t offset, std::uint32_t lines)
+      : region_(region), offset_(offset), mask_(lines - 1) {
+    CACHALOT_CHECK(lines != 0 && (lines & mask_) == 0);
+  }
+
+  // Address of the i-th line after the next expected one.
+  const void* address(std::uint32_t i) const { return region_.at(place(expected_ + i)); }
+
+  // How many of `count` lines, read from address(0), address(1), …, are the expected ones.
+  std::uint32_t accept(const memory::Line* lines, std::uint32_t count) const {
+    std::uint32_t good = 0;
+    while (good < count && is_expected(lines[good], good)) ++good;
+    return good;
+  }
+
+  bool is_expected(const memory::Line& line, std::uint32_t i) const {
+    return line.words[0] == expected_ + i && region_.checks(line, place(expected_ + i));
+  }
+
+  std::uint64_t expected() const { return expected_; }
+  void advance(std::uint32_t lines) { expected_ += lines; }
+
+ private:
+  std::uint64_t place(std::uint64_t sequence) const {
+    return offset_ + (sequence & mask_) * memory::kLineBytes;
+  }
+
+  memory::SealedRegion region_;
+  std::uint64_t offset_ = 0;
+  std::uint64_t mask_ = 0;
+  std::uint64_t expected_ = 1;
+};
+
+}  // namespace cachalot::rpc

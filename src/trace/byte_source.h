@@ -1,0 +1,32 @@
+// The content of a file from its beginning to its end, inflated if it is gzip.
+//
+// gzip is told by its first two bytes. Several members in a row are one file, as gzip has it; cut or
+// damaged data is an error and never a short file. Pipes will do.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace cachalot::trace {
+
+// @threads one at a time
+class ByteSource {
+ public:
+  // @errors kInvalidArgument: no such file, or a directory; kPermission; kIo
+  static Result<std::unique_ptr<ByteSource>> open(const std::string& path);
+
+  virtual ~ByteSource() = default;
+
+  // Fills `to`, or as much of it as there is; 0 only at the end or for an empty `to`.
+  // @errors kBadInput: damaged or cut gzip data; kIo; an error ends the source
+  virtual Result<std::size_t> read(std::span<char> to) = 0;
+};
+
+// The path as messages show it: its last hundred characters.
+std::string shown_path(const std::string& path);
+
+}  // namespace cachalot::trace
