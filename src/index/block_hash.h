@@ -6,7 +6,6 @@
 
 #include <cachalot/result.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -47,5 +46,7 @@ NamespaceId make_namespace(std::string_view fingerprint);
 // The bits are already a hash.
 template <>
 struct std::hash<cachalot::index::BlockHash> {
-  std::size_t operator()(const cachalot::index::BlockHash& hash) const noexcept { return hash.low; }
+  std::size_t operator()(const cachalot::index::BlockHash& block) const noexcept {
+    return block.low;
+  }
 };

@@ -42,7 +42,7 @@ class HitRate {
 
   // Looks a request up and stores it, in every row.
   // @errors kUnsupported: more than 2^32 - 2 distinct blocks; kBadInput: the sum of input_tokens
-  //         exceeds 64 bits. Nothing is counted for a request that failed.
+  //         exceeds 64 bits. The request is not counted.
   // @cost   about 40 ns a block and row (cold caches included)
   Status add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens);
 

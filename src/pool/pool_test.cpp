@@ -1,0 +1,240 @@
+// The pool end to end inside one process: a keeper in a thread, clients beside it.
+
+#include "pool/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "base/rng.h"
+
+namespace cachalot::pool {
+namespace {
+
+using memory::DomainKind;
+
+std::vector<std::byte> payload_of(std::uint64_t seed, std::size_t bytes) {
+  base::Rng rng(seed);
+  std::vector<std::byte> out(bytes);
+  for (std::byte& b : out) b = static_cast<std::byte>(rng.next());
+  return out;
+}
+
+struct Setup {
+  DomainKind domain;
+  std::uint32_t devices;
+};
+
+class PoolTest : public testing::TestWithParam<Setup> {
+ protected:
+  void make(std::uint32_t capacity, std::uint64_t block_bytes = 4096, std::uint32_t slack = 256) {
+    Pool::CreateOptions options;
+    options.paths.clear();
+    for (std::uint32_t i = 0; i < GetParam().devices; ++i) options.paths.push_back("memfd:test" + std::to_string(i));
+    Geometry& g = options.geometry;
+    g.domain = GetParam().domain;
+    g.devices = GetParam().devices;
+    g.block_bytes = block_bytes;
+    g.capacity_blocks = capacity;
+    g.blocks = capacity + slack;
+    g.directory_slots = rated_directory_slots(capacity);
+    g.clients = 8;
+    options.huge_pages = false;
+    Result<Pool> made = Pool::create(options);
+    ASSERT_TRUE(made) << made.error().message;
+    pool_.emplace(*std::move(made));
+    start_keeper();
+  }
+  void start_keeper() {
+    stop_ = false;
+    std::atomic<bool> ready{false};
+    keeper_ = std::thread([this, &ready] {
+      Result<PoolKeeper> keeper = pool_->serve({});
+      ASSERT_TRUE(keeper) << keeper.error().message;
+      ready = true;
+      keeper->run(stop_);
+      EXPECT_TRUE(keeper->keeper().is_valid());
+    });
+    while (!ready) std::this_thread::yield();
+  }
+  void stop_keeper() {
+    stop_ = true;
+    if (keeper_.joinable()) keeper_.join();
+  }
+  void TearDown() override { stop_keeper(); }
+
+  PoolClient attach(ClientOptions options = {}) {
+    Result<PoolClient> client = pool_->attach(options);
+    EXPECT_TRUE(client) << (client ? "" : client.error().message);
+    return *std::move(client);
+  }
+  // Stores a chain of blocks named first, first + 1, …, with bytes that follow from the names.
+  std::vector<Verdict> put_chain(Client& client, std::uint64_t first, std::size_t n, const BlockHash* parent = nullptr) {
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<PutItem> items;
+    for (std::size_t i = 0; i < n; ++i) bytes.push_back(payload_of(first + i, size_of(first + i)));
+    for (std::size_t i = 0; i < n; ++i) items.push_back({hash_of(first + i), bytes[i]});
+    std::vector<Verdict> verdicts(n, Verdict::kBadItem);
+    const Status status = client.put(parent, items, verdicts);
+    EXPECT_TRUE(status) << (status ? "" : status.error().message);
+    return verdicts;
+  }
+  std::size_t size_of(std::uint64_t name) const {
+    return 1 + name * 977 % pool_->access().geometry.block_bytes;
+  }
+  static BlockHash hash_of(std::uint64_t name) { return {base::mix64(name), base::mix64(~name)}; }
+  // Reads a chain back; returns how many leading blocks were hits with the right bytes.
+  std::size_t read_chain(Client& client, std::uint64_t first, std::size_t n) {
+    std::vector<BlockHash> hashes;
+    for (std::size_t i = 0; i < n; ++i) hashes.push_back(hash_of(first + i));
+    std::vector<Found> found(n);
+    const std::size_t hits = client.lookup(hashes, found);
+    std::vector<std::vector<std::byte>> buffers(hits);
+    std::vector<std::byte*> to;
+    for (std::size_t i = 0; i < hits; ++i) {
+      buffers[i].resize(found[i].entry.length);
+      to.push_back(buffers[i].data());
+    }
+    const std::size_t valid = client.read({found.data(), hits}, to);
+    for (std::size_t i = 0; i < valid; ++i) {
+      EXPECT_EQ(buffers[i], payload_of(first + i, size_of(first + i))) << "block " << first + i;
+    }
+    return valid;
+  }
+
+  std::optional<Pool> pool_;
+  std::atomic<bool> stop_{false};
+  std::thread keeper_;
+};
+
+TEST_P(PoolTest, WhatOneClientStoresAnotherReads) {
+  make(100);
+  PoolClient writer = attach(), reader = attach();
+  EXPECT_EQ(read_chain(reader.client(), 1, 40), 0u);
+  for (const Verdict v : put_chain(writer.client(), 1, 40)) EXPECT_EQ(v, Verdict::kCommitted);
+  EXPECT_EQ(read_chain(reader.client(), 1, 40), 40u);
+  EXPECT_EQ(read_chain(reader.client(), 1, 50), 40u);
+}
+
+TEST_P(PoolTest, TheFirstOfTwoEqualBlocksWins) {
+  make(100);
+  PoolClient a = attach(), b = attach();
+  put_chain(a.client(), 1, 5);
+  for (const Verdict v : put_chain(b.client(), 1, 5)) EXPECT_EQ(v, Verdict::kDuplicate);
+  EXPECT_EQ(read_chain(b.client(), 1, 5), 5u);
+}
+
+TEST_P(PoolTest, ABlockWhoseParentIsNotThereIsRefused) {
+  make(100);
+  PoolClient client = attach();
+  const BlockHash absent = hash_of(99);
+  for (const Verdict v : put_chain(client.client(), 1, 3, &absent)) EXPECT_EQ(v, Verdict::kNoParent);
+  EXPECT_EQ(read_chain(client.client(), 1, 3), 0u);
+}
+
+TEST_P(PoolTest, OldChainsMakeRoomForNewOnesAndNeverLoseTheirParentsFirst) {
+  make(50);
+  PoolClient client = attach();
+  for (std::uint64_t chain = 0; chain < 40; ++chain) {
+    for (const Verdict v : put_chain(client.client(), chain * 100, 20)) EXPECT_EQ(v, Verdict::kCommitted);
+  }
+  EXPECT_EQ(read_chain(client.client(), 3900, 20), 20u);
+  EXPECT_EQ(read_chain(client.client(), 3800, 20), 20u);
+  EXPECT_EQ(read_chain(client.client(), 3700, 20), 10u);
+  EXPECT_EQ(read_chain(client.client(), 3600, 20), 0u);
+}
+
+TEST_P(PoolTest, APromptLongerThanThePoolIsStoredAsFarAsItGoes) {
+  make(50);
+  PoolClient client = attach();
+  const std::vector<Verdict> verdicts = put_chain(client.client(), 1, 80);
+  for (std::size_t i = 0; i < 80; ++i) EXPECT_EQ(verdicts[i] == Verdict::kCommitted, i < 50) << i;
+  EXPECT_EQ(read_chain(client.client(), 1, 80), 50u);
+}
+
+TEST_P(PoolTest, BlocksOfOneNamespaceAreNotThoseOfAnother) {
+  make(100);
+  ClientOptions other;
+  other.fingerprint = "another model";
+  PoolClient a = attach(), b = attach(other);
+  put_chain(a.client(), 1, 3);
+  EXPECT_EQ(read_chain(b.client(), 1, 3), 0u);
+  put_chain(b.client(), 1, 3);
+  EXPECT_EQ(read_chain(b.client(), 1, 3), 3u);
+}
+
+TEST_P(PoolTest, EvictDropsABlockWithAllBelowIt) {
+  make(100);
+  PoolClient client = attach();
+  put_chain(client.client(), 1, 10);
+  const BlockHash fifth = hash_of(5);
+  put_chain(client.client(), 50, 3, &fifth);
+  EXPECT_EQ(*client->evict(hash_of(3)), 11u);
+  EXPECT_EQ(read_chain(client.client(), 1, 10), 2u);
+  EXPECT_FALSE(client->evict(hash_of(3)));
+  EXPECT_EQ(*client->evict_everything(), 2u);
+}
+
+TEST_P(PoolTest, ManyClientsReadAndWriteUnderHeavyEviction) {
+  make(60, 1024, 512);
+  std::vector<std::thread> threads;
+  std::atomic<std::uint64_t> hits{0};
+  for (std::uint64_t t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      PoolClient client = attach();
+      base::Rng rng(t);
+      for (int i = 0; i < 300; ++i) {
+        const std::uint64_t chain = rng.below(8) * 100;
+        const std::size_t length = 1 + rng.below(12);
+        const std::size_t valid = read_chain(client.client(), chain, length);
+        hits += valid;
+        if (valid == length) continue;
+        const BlockHash parent = hash_of(chain + valid - 1);
+        put_chain(client.client(), chain + valid, length - valid, valid == 0 ? nullptr : &parent);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(hits, 100u);
+}
+
+TEST_P(PoolTest, AKeeperThatIsStartedAgainKeepsWhatIsPublished) {
+  make(100);
+  {
+    PoolClient client = attach();
+    put_chain(client.client(), 1, 30);
+  }
+  stop_keeper();
+  EXPECT_FALSE(pool_->attach({}));
+  start_keeper();
+  PoolClient client = attach();
+  EXPECT_EQ(read_chain(client.client(), 1, 30), 30u);
+  EXPECT_EQ(put_chain(client.client(), 200, 80).back(), Verdict::kCommitted);
+}
+
+TEST_P(PoolTest, ACountOfBlocksIsKeptAndPublished) {
+  make(100);
+  PoolClient client = attach();
+  put_chain(client.client(), 1, 30);
+  KeeperCounters counters;
+  for (int i = 0; i < 1000 && counters[KeeperCounter::kLive] != 30; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_TRUE(pool_->read_keeper_counters(counters));
+  }
+  EXPECT_EQ(counters[KeeperCounter::kLive], 30u);
+  EXPECT_EQ(counters[KeeperCounter::kFree] + counters[KeeperCounter::kGranted] + counters[KeeperCounter::kLive],
+            356u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,
+                         testing::Values(Setup{DomainKind::kCoherent, 1}, Setup{DomainKind::kNoncoherent, 1},
+                                         Setup{DomainKind::kNoncoherent, 3}),
+                         [](const auto& setup) {
+                           return std::string(memory::domain_name(setup.param.domain)) +
+                                  std::to_string(setup.param.devices);
+                         });
+
+}  // namespace
+}  // namespace cachalot::pool
