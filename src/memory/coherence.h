@@ -52,7 +52,8 @@ class Domain {
 
   virtual DomainKind kind() const = 0;
 
-  // True if a line write is one 64-byte store; readers of split lines need two equal reads (R5).
+  // True if others see a line write whole or not at all, as measured and promised by nobody; where
+  // it is false, readers need two equal reads (R5). False for cached stores, however wide.
   virtual bool writes_whole_lines() const = 0;
 
   // Lines. `to` and `from` are 64-byte aligned addresses inside a mapped device.
@@ -70,7 +71,7 @@ class Domain {
   }
 
   // Payload. The pool side is 64-byte aligned and written in whole lines: `bytes` is a multiple of
-  // 64. The private side may be anywhere. With `hash`, it runs over the bytes while they are copied.
+  // 64. The private side may be anywhere. `hash` runs over the bytes while they are copied.
   virtual void write_bulk(void* to, const void* from, std::size_t bytes,
                           FusedHash* hash = nullptr) = 0;
   virtual void read_bulk(void* to, const void* from, std::size_t bytes,
@@ -108,7 +109,7 @@ class Domain {
 //              between a write and the complete() of the thread that wrote.
 enum class CompletePolicy { kFence, kReadBack };
 
-// The two real domains, with the widest instructions this machine has (or, for tests, at most `isa`).
+// The two real domains, with the widest instructions this machine has (for tests, at most `isa`).
 std::unique_ptr<Domain> make_coherent_domain(Isa isa = Isa::kAuto);
 std::unique_ptr<Domain> make_noncoherent_domain(Isa isa = Isa::kAuto,
                                                 CompletePolicy complete = CompletePolicy::kFence);

@@ -17,11 +17,12 @@ struct CopyKernels {
   using Bulk = void (*)(void* to, const void* from, std::size_t bytes, FusedHash* hash);
 
   Isa isa;
-  bool whole_lines;  // a line is one load and one store
+  bool whole_lines;  // a line is one load and one store instruction
 
-  Bulk store;   // cached stores; both sides may be anywhere
-  Bulk stream;  // non-temporal stores; `to` is 64-byte aligned
-  Bulk hash;    // no stores: `to` is not looked at
+  Bulk store;          // cached stores; both sides may be anywhere
+  Bulk stream;         // non-temporal stores; `to` is 64-byte aligned
+  Bulk stream_narrow;  // non-temporal 16-byte stores; `to` is 16-byte aligned
+  Bulk hash;           // no stores: `to` is not looked at
 
   // Lines in the pool are 64-byte aligned.
   void (*store_lines)(void* to, const Line* lines, std::size_t count);
@@ -40,8 +41,8 @@ extern const CopyKernels kCopyAvx512;
 
 // How far ahead of the copy a source is prefetched, beyond the page's end too, where the hardware
 // prefetcher stops. Measured (docs/design/memory.md): flat from 2 to 4 KiB. The first lines are not
-// prefetched: the core runs ahead of its misses by more than that itself, and 32 prefetches in front
-// of the first load cost up to a sixth of a 16 KiB copy.
+// prefetched: the core runs ahead of its misses by more than that itself, and 32 prefetches before
+// the first load cost up to a sixth of a 16 KiB copy.
 inline constexpr std::size_t kPrefetchBytes = 3072;
 // The same for scattered lines: more than any core has misses in flight.
 inline constexpr std::size_t kPrefetchLines = 64;

@@ -14,6 +14,12 @@ struct Avx2 {
   }
   static void stream(void* at, Reg value) { _mm256_stream_si256(static_cast<__m256i*>(at), value); }
 
+  static void stream_narrow(void* at, Reg value) {
+    auto* const to = static_cast<__m128i*>(at);
+    _mm_stream_si128(to, _mm256_castsi256_si128(value));
+    _mm_stream_si128(to + 1, _mm256_extracti128_si256(value, 1));
+  }
+
   // sum[i] += low32(data[i] ^ secret[i]) * high32(...) + data[i ^ 1]
   static Reg accumulate(Reg sum, Reg data, const void* secret) {
     const Reg keyed = _mm256_xor_si256(data, load(secret));

@@ -12,6 +12,14 @@ struct Avx512 {
   static void store(void* at, Reg value) { _mm512_storeu_si512(at, value); }
   static void stream(void* at, Reg value) { _mm512_stream_si512(static_cast<__m512i*>(at), value); }
 
+  static void stream_narrow(void* at, Reg value) {
+    auto* const to = static_cast<__m128i*>(at);
+    _mm_stream_si128(to, _mm512_castsi512_si128(value));
+    _mm_stream_si128(to + 1, _mm512_extracti32x4_epi32(value, 1));
+    _mm_stream_si128(to + 2, _mm512_extracti32x4_epi32(value, 2));
+    _mm_stream_si128(to + 3, _mm512_extracti32x4_epi32(value, 3));
+  }
+
   // sum[i] += low32(data[i] ^ secret[i]) * high32(...) + data[i ^ 1]
   static Reg accumulate(Reg sum, Reg data, const void* secret) {
     const Reg keyed = _mm512_xor_si512(data, load(secret));

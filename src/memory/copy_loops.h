@@ -4,8 +4,8 @@
 // file's anonymous namespace: so do the instances, and none of this code can be taken for another
 // machine's. No standard function that the linker might share is called from here.
 //
-// Vector: Reg, kBytes; load and store (any alignment), stream (aligned), accumulate and scramble
-// (XXH3), zip (see there).
+// Vector: Reg, kBytes; load and store (any alignment), stream (aligned), stream_narrow (aligned to
+// 16 bytes), accumulate and scramble (XXH3).
 //
 // A byte is loaded once: what is stored is what was hashed, also when a writer changes the source
 // meanwhile (readers of a pool are validated afterwards, not kept out).
@@ -18,7 +18,7 @@
 
 namespace cachalot::memory {
 
-enum class To { kNowhere, kStore, kStream };
+enum class To { kNowhere, kStore, kStream, kStreamNarrow };
 
 template <class V>
 struct CopyLoops {
@@ -36,6 +36,7 @@ struct CopyLoops {
     for (std::size_t r = 0; r < kRegs; ++r) {
       if constexpr (kTo == To::kStore) V::store(to + r * V::kBytes, data.regs[r]);
       if constexpr (kTo == To::kStream) V::stream(to + r * V::kBytes, data.regs[r]);
+      if constexpr (kTo == To::kStreamNarrow) V::stream_narrow(to + r * V::kBytes, data.regs[r]);
     }
   }
 
@@ -211,6 +212,7 @@ struct CopyLoops {
             .whole_lines = kRegs == 1,
             .store = bulk<To::kStore>,
             .stream = bulk<To::kStream>,
+            .stream_narrow = bulk<To::kStreamNarrow>,
             .hash = bulk<To::kNowhere>,
             .store_lines = write_lines<To::kStore>,
             .stream_lines = write_lines<To::kStream>,

@@ -12,6 +12,8 @@ struct Sse2 {
   static void store(void* at, Reg value) { _mm_storeu_si128(static_cast<__m128i_u*>(at), value); }
   static void stream(void* at, Reg value) { _mm_stream_si128(static_cast<__m128i*>(at), value); }
 
+  static void stream_narrow(void* at, Reg value) { stream(at, value); }
+
   // sum[i] += low32(data[i] ^ secret[i]) * high32(...) + data[i ^ 1]
   static Reg accumulate(Reg sum, Reg data, const void* secret) {
     const Reg keyed = _mm_xor_si128(data, load(secret));

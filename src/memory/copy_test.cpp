@@ -57,6 +57,13 @@ TEST_P(CopyKernelsOfIsa, MoveExactlyTheBytesAskedForAtEveryAlignment) {
       kernels.stream(streamed.at(0), from.at(shift), bytes, shift % 2 == 1 ? &other : nullptr);
       EXPECT_EQ(std::memcmp(streamed.at(0), from.at(shift), bytes), 0);
       EXPECT_TRUE(streamed.is_clean_around(0, bytes));
+      if (shift % 16 != 0) continue;
+      Buffer narrow(bytes, 0x5a);
+      FusedHash third(bytes);
+      kernels.stream_narrow(narrow.at(shift), from.at(shift), bytes, &third);
+      EXPECT_EQ(std::memcmp(narrow.at(shift), from.at(shift), bytes), 0);
+      EXPECT_TRUE(narrow.is_clean_around(shift, bytes));
+      EXPECT_EQ(third.finish(), hash.finish());
     }
   }
 }

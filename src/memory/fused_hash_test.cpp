@@ -24,7 +24,7 @@ std::vector<unsigned char> random_bytes(std::size_t bytes, std::uint64_t seed) {
   return result;
 }
 
-// What one loop of one instruction path makes of `data`, given in pieces of random numbers of lines.
+// What one loop of one instruction path makes of `data`, given in random pieces.
 std::uint64_t hash_in_pieces(CopyKernels::Bulk loop, const std::vector<unsigned char>& data,
                              base::Rng& rng) {
   std::vector<Line> copy(data.size() / 64 + 1);

@@ -4,7 +4,7 @@
 // A read behind a write to the same line cannot overtake it, so a line that was flushed and read
 // again has reached its device, and with it what that thread stored there before. Which device an
 // address is on is not known here, but a stripe of 2 MiB is on one: the last line of each is kept.
-// The list is short; what does not fit is read back at once.
+// The list is short (32 lines); what does not fit is read back at once.
 //
 // @threads  every thread has a list of its own
 #pragma once

@@ -1,9 +1,9 @@
 // The constants and the scalar steps of XXH3-64 with seed 0, as its specification gives them.
 //
-// Inputs of more than 240 bytes are taken in 64-byte stripes into eight 64-bit accumulators. Stripe
-// i of a 16-stripe block uses the secret from byte 8*i on; after a block the accumulators are
-// scrambled. The last stripe of all uses the secret at kLastSecret instead, and no scramble follows.
-// Our inputs are whole lines, so that a stripe is always a line.
+// Inputs of more than 240 bytes are taken in 64-byte stripes into eight 64-bit accumulators.
+// Stripe i of a 16-stripe block uses the secret from byte 8*i on; after a block the accumulators
+// are scrambled. The last stripe of all uses the secret at kLastSecret instead, and no scramble
+// follows. Our inputs are whole lines, so that a stripe is always a line.
 //
 // @source  github.com/Cyan4973/xxHash, doc/xxhash_spec.md (XXH3); values equal to version 0.8
 #pragma once

@@ -1,5 +1,6 @@
 // How a client enters and leaves.
 
+#include <algorithm>
 #include <atomic>
 
 #include "pool/client.h"
@@ -56,6 +57,12 @@ Status Client::greet() {
   const std::uint64_t offset = access_.layout.client_line(slot_);
   ClientLine line{};
   if (access_.region.read_as(offset, line)) incarnation_ = line.incarnation;
+  // The keeper does not open an incarnation twice; it knows better if our own line was damaged.
+  ViewLine seen{};
+  if (access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
+      seen.epoch == view_.epoch) {
+    incarnation_ = std::max(incarnation_, seen.incarnation);
+  }
   ++incarnation_;
   line = {};
   line.incarnation = incarnation_;

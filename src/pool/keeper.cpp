@@ -13,7 +13,6 @@ using rpc::RequestHead;
 namespace {
 
 constexpr std::uint32_t kPollsBetweenClockReads = 256;
-constexpr std::uint64_t kTendIntervalNs = 2'000'000;
 
 std::uint16_t status_of(Code code) { return static_cast<std::uint16_t>(code); }
 
@@ -57,7 +56,7 @@ std::uint32_t Keeper::poll() {
   if (served == 0 || ++polls_ % kPollsBetweenClockReads == 0) {
     const std::uint64_t now = clock_->now_ns();
     if (now >= next_tend_ns_) {
-      next_tend_ns_ = now + kTendIntervalNs;
+      next_tend_ns_ = now + options_.tend_interval_ns;
       tend();
     }
   }

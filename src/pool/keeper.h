@@ -37,6 +37,7 @@ namespace cachalot::pool {
 struct KeeperOptions {
   std::string policy = "lru";
   std::uint32_t max_grants = 256;  // blocks one client may hold at a time
+  std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table
   // Who the keeper is, for those who watch it.
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
@@ -69,6 +70,10 @@ class Keeper final : private rpc::RequestHandler {
 
   std::uint32_t epoch() const { return epoch_; }
   const KeeperCounters& counters();
+  // What the keeper itself believes, without reading the pool.
+  bool is_published(const index::BlockHash& hash, std::uint32_t namespace_id) const {
+    return directory_.find(hash, namespace_id) != kNoBlock;
+  }
   // Bytes of the keeper's own memory: about 100 a block.
   std::uint64_t memory_bytes() const;
   bool is_valid() const;
@@ -76,6 +81,7 @@ class Keeper final : private rpc::RequestHandler {
  private:
   struct Session {
     std::uint32_t incarnation = 0;  // 0: none
+    std::uint32_t last_incarnation = 0;  // never opened again: its old requests would be read anew
     std::uint32_t granted = 0;
     std::uint64_t last_beat = 0;
   };

@@ -26,7 +26,7 @@ void Keeper::look_after_clients() {
       const std::uint32_t client = first + i;
       if (!access_.region.checks(lines[i], access_.layout.client_line(client))) continue;
       const auto line = memory::as<ClientLine>(lines[i]);
-      const bool is_new = line.incarnation != sessions_[client].incarnation && line.incarnation != 0;
+      const bool is_new = line.incarnation != sessions_[client].last_incarnation && line.incarnation != 0;
       if (is_new && (line.flags & kClientAttached) != 0 && line.epoch == epoch_) {
         open_session(client, line);
       }
@@ -38,7 +38,7 @@ void Keeper::open_session(std::uint32_t client, const ClientLine& line) {
   // Whoever had the slot before did not say goodbye: nothing proves that it stores no more.
   if (sessions_[client].incarnation != 0) close_session(client, false);
   sessions_[client] = {};
-  sessions_[client].incarnation = line.incarnation;
+  sessions_[client].incarnation = sessions_[client].last_incarnation = line.incarnation;
 
   rpc::MailboxPlace place;
   place.request_ring = access_.layout.request_ring(client);
@@ -98,7 +98,9 @@ void Keeper::close_session(std::uint32_t client, bool holds_nothing_more) {
   }
   base::log(base::LogLevel::kInfo, "keeper", "client %u %s", client,
             holds_nothing_more ? "detached" : "was replaced; its blocks are quarantined");
+  const std::uint32_t last = session.last_incarnation;
   session = {};
+  session.last_incarnation = last;
 }
 
 }  // namespace cachalot::pool

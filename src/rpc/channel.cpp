@@ -44,7 +44,7 @@ void Channel::post(const Request& request, std::span<const unsigned char> head_p
 std::uint32_t Channel::poll(AnswerSink& sink) {
   if (outstanding() == 0) return 0;
   memory::Line lines[kPollLines];
-  const void* addresses[kPollLines];
+  const void* addresses[kPollLines] = {};
   const std::uint32_t count = std::min(window_, kPollLines);
   for (std::uint32_t i = 0; i < count; ++i) addresses[i] = responses_.address(i);
   domain_->gather_lines(addresses, count, lines);

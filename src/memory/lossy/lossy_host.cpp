@@ -54,7 +54,7 @@ std::uint64_t LossyHost::line_number(const void* at, std::size_t count) const {
   const std::uint64_t device = address >> device_shift_;
   const std::uint64_t offset = address - (device << device_shift_);
   CACHALOT_CHECK(device < options.devices && offset % kLineBytes == 0);
-  CACHALOT_CHECK(offset < options.bytes_each);
+  CACHALOT_CHECK(offset <= options.bytes_each);
   CACHALOT_CHECK(count <= (options.bytes_each - offset) / kLineBytes);
   return (device * options.bytes_each + offset) / kLineBytes;
 }
@@ -95,7 +95,6 @@ void LossyHost::write(std::uint64_t line, const Line& value) {
   ++memory_.counts().lines_written;
   cache_.used(line);
   if (broken(Rule::kR2NothingDirty)) return write_cached(line, value);
-  cache_.drop(line);
   buffer_.put(memory_.scheduler().current(), line, value);
   WriteBuffer::Drained drained;
   while (buffer_.lines() > adversary.buffer_lines &&
@@ -236,8 +235,8 @@ void LossyHost::load_split(std::uint64_t line, Line& out) {
   }
 }
 
-// Rule R3 without its first fence: earlier loads, those of the read before this one, may be performed
-// after this read's. Seen from here, this read returns what was there while they were under way.
+// Rule R3 without its first fence: loads of the read before this one may be performed after this
+// one's. Seen from here, this read returns what was there while they were under way.
 void LossyHost::load_early(std::uint64_t line, Line& out) {
   const std::uint64_t last_seen = loaded_at_[line];
   load(line, out);

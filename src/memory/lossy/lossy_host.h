@@ -1,11 +1,11 @@
 // One simulated host's view of the pool: a Domain whose cache and write buffer show everything that
 // a host without hardware coherence may show, and nothing that it may not.
 //
-//   write   goes into the write buffer word by word; its line leaves the cache
-//   order   closes what this fiber wrote into a group; the words may still sit in the buffer
+//   write     goes into the write buffer; from there word by word to the device, at any time
+//   order     closes what this fiber wrote into a group; the words may still sit in the buffer
 //   complete  drains all groups up to that one, others running in between
-//   read    maybe drains; drops every line from the cache; loads, from the cache where a prefetch
-//           was faster, else a whole line from the device; others running in between
+//   read      maybe drains; drops every line from the cache; loads, from the cache where a prefetch
+//             was faster, else a whole line from the device; others running in between
 //
 // Addresses handed out by view() are bare address space: a load or store that bypasses this
 // interface is a segmentation fault.

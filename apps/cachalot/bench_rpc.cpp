@@ -1,0 +1,274 @@
+#include "bench_rpc.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/rng.h"
+#include "bench_limits.h"
+#include "bench_pool.h"
+
+namespace cachalot::apps::bench {
+namespace {
+
+using memory::DomainKind;
+using pool::BlockUse;
+using pool::Found;
+
+// Reads the uses of the published blocks first, first + 1, …
+Result<std::vector<Found>> find_blocks(pool::Client& client, std::uint64_t first,
+                                       std::uint64_t count) {
+  constexpr std::uint64_t kBatch = 128;
+  std::vector<Found> found(count);
+  std::array<pool::BlockHash, kBatch> hashes;
+  for (std::uint64_t done = 0; done < count; done += kBatch) {
+    const std::uint64_t n = std::min(kBatch, count - done);
+    for (std::uint64_t i = 0; i < n; ++i) hashes[i] = bench_hash(first + done + i);
+    if (client.lookup({hashes.data(), n}, {found.data() + done, n}) != n) {
+      return Error::make(Code::kInternal, "bench: a block that was published is not found");
+    }
+  }
+  return found;
+}
+
+template <class T>
+void shuffle(std::vector<T>& items) {
+  base::Rng rng(1);
+  for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[rng.below(i)]);
+}
+
+// One domain's rows.
+class RpcBench {
+ public:
+  static constexpr std::uint32_t kManyBlocks = 1'048'576;
+  static constexpr std::uint32_t kFewBlocks = 65'536;
+
+  RpcBench(const Settings& settings, DomainKind domain, const Cores& cores, SignalLimits& limits,
+           Report& report)
+      : settings_(settings), domain_(domain), cores_(cores), limits_(limits), report_(report) {}
+
+  Status run() {
+    blocks_ = settings_.quick ? kFewBlocks : kManyBlocks;
+    CACHALOT_TRY_ASSIGN(ServedPool served,
+                        ServedPool::start({domain_, 64, blocks_, 1024}, cores_));
+    served_.emplace(std::move(served));
+    CACHALOT_TRY_ASSIGN(pool::PoolClient attached, served_->attach());
+    client_.emplace(std::move(attached));
+    show_progress("rpc: filling the directory");
+    CACHALOT_TRY(fill(client(), 0, blocks_, 1, payload_));
+    next_hash_ = blocks_;
+    CACHALOT_TRY(round_trips());
+    CACHALOT_TRY(touch_rates());
+    CACHALOT_TRY(batched_touch_rate());
+    return commit_rate();
+  }
+
+ private:
+  pool::Client& client() { return client_->client(); }
+  std::string named(const char* name) const { return name + suffix(domain_); }
+
+  Status round_trips() {
+    constexpr std::uint32_t kTrips = 16'000;
+    CACHALOT_TRY_ASSIGN(const std::vector<Found> found, find_blocks(client(), 0, 1024));
+    std::vector<double> bare, pings, touches;
+    for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
+      show_progress("rpc: round trips");
+      std::vector<double> samples;
+      CACHALOT_TRY(limits_.ping_pong(domain_, kTrips, samples));
+      bare.push_back(median_of(samples));
+      CACHALOT_TRY(pings_of(kTrips, pings));
+      CACHALOT_TRY(touches_of(found, kTrips, touches));
+    }
+    add_round_trip("round_trip/ping", pings, bare);
+    add_round_trip("round_trip/touch", touches, bare);
+    return {};
+  }
+
+  Status pings_of(std::uint32_t trips, std::vector<double>& p50s) {
+    constexpr std::uint32_t kMean = 16;
+    std::vector<double> samples;
+    for (std::uint32_t done = 0; done < trips; done += kMean) {
+      const std::uint64_t start = now_ns();
+      for (std::uint32_t i = 0; i < kMean; ++i) CACHALOT_TRY(client().ping());
+      samples.push_back(static_cast<double>(now_ns() - start) / kMean);
+    }
+    p50s.push_back(median_of(samples));
+    return {};
+  }
+
+  Status touches_of(const std::vector<Found>& found, std::uint32_t trips,
+                    std::vector<double>& p50s) {
+    constexpr std::uint32_t kMean = 16;
+    std::vector<double> samples;
+    CACHALOT_TRY(client().ping());
+    for (std::uint32_t done = 0; done < trips; done += kMean) {
+      const std::uint64_t start = now_ns();
+      for (std::uint32_t i = 0; i < kMean; ++i) {
+        const pool::Entry& entry = found[(done + i) % found.size()].entry;
+        if (!client().post_touch({entry.block, entry.generation})) CACHALOT_TRY(client().ping());
+        CACHALOT_TRY(wait_for_all());
+      }
+      samples.push_back(static_cast<double>(now_ns() - start) / kMean);
+    }
+    p50s.push_back(median_of(samples));
+    return {};
+  }
+
+  // Polls without backing off; a keeper that fell asleep meanwhile is woken.
+  Status wait_for_all() {
+    for (std::uint32_t idle = 1; client().outstanding() != 0; ++idle) {
+      if (client().poll() == 0 && idle % kPollsBeforeWaking == 0) CACHALOT_TRY(client().ping());
+    }
+    return {};
+  }
+
+  void add_round_trip(const char* name, const std::vector<double>& p50s,
+                      const std::vector<double>& bare) {
+    const Spread spread = spread_of(p50s);
+    Row row{named(name), spread.median, "ns", "bare ping-pong", median_of(bare), ratio_at_most(1.2)};
+    add_spread(row, spread);
+    report_.add(std::move(row));
+  }
+
+  Status touch_rates() {
+    CACHALOT_TRY_ASSIGN(const std::vector<Found> found, find_blocks(client(), 0, blocks_));
+    std::vector<BlockUse> all;
+    for (const Found& one : found) all.push_back({one.entry.block, one.entry.generation});
+    std::vector<BlockUse> few(all.begin(), all.begin() + kFewBlocks);
+    shuffle(all);
+    shuffle(few);
+    CACHALOT_TRY(touch_rate("touch_rate/64Ki", few));
+    if (all.size() > few.size()) CACHALOT_TRY(touch_rate("touch_rate/1Mi", all));
+    return {};
+  }
+
+  Status touch_rate(const char* name, const std::vector<BlockUse>& uses) {
+    RateMeter each(kChunk), per_poll(kChunk), touches(kChunk);
+    Cpu cpu;
+    for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
+      show_progress(std::string("rpc: ") + name);
+      CACHALOT_TRY(limits_.ring_rate(domain_, SignalLimits::Answers::kOneEach, kRequests, each));
+      CACHALOT_TRY(limits_.ring_rate(domain_, SignalLimits::Answers::kOnePerPoll, kRequests, per_poll));
+      CACHALOT_TRY(measure(kRequests, touches, cpu, [&] { return stream_touches(uses, touches); }));
+    }
+    const Target target = value_at_least(domain_ == DomainKind::kCoherent ? 40 : 25);
+    Row row = row_of(name, touches, cpu, target);
+    row.baseline = "raw ring, no CRC, 64 lines a fence";
+    row.baseline_value = std::max(each.spread().median, per_poll.spread().median);
+    row.extras.emplace_back("raw_ring_answer_each_m_per_s", each.spread().median);
+    row.extras.emplace_back("raw_ring_answer_per_poll_m_per_s", per_poll.spread().median);
+    report_.add(std::move(row));
+    return {};
+  }
+
+  Status stream_touches(const std::vector<BlockUse>& uses, RateMeter& rate) {
+    std::uint32_t idle = 0;
+    for (std::uint64_t posted = 0; posted < kRequests;) {
+      while (posted < kRequests && client().post_touch(uses[at_])) {
+        ++posted;
+        at_ = at_ + 1 < uses.size() ? at_ + 1 : 0;
+      }
+      const std::uint32_t answered = client().poll();
+      rate.count(answered);
+      if (answered != 0) {
+        idle = 0;
+      } else if (++idle % kPollsBeforeWaking == 0) {
+        CACHALOT_TRY(client().ping());
+      }
+    }
+    return wait_for_all();
+  }
+
+  // What engines do: five hits a request.
+  Status batched_touch_rate() {
+    CACHALOT_TRY_ASSIGN(std::vector<Found> found, find_blocks(client(), 0, kFewBlocks));
+    shuffle(found);
+    RateMeter rate(kChunk);
+    Cpu cpu;
+    for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
+      show_progress("rpc: touches, five a request");
+      CACHALOT_TRY(measure(kRequests, rate, cpu, [&]() -> Status {
+        for (std::uint64_t n = 0; n < kRequests; ++n) {
+          client().report_hit(found[n % found.size()]);
+          rate.count(1);
+        }
+        return wait_for_all();
+      }));
+    }
+    report_.add(row_of("touch_rate/five_a_request", rate, cpu));
+    return {};
+  }
+
+  // Roots of 64 bytes into a full pool: each brings a grant, an eviction and a commit.
+  Status commit_rate() {
+    constexpr std::uint64_t kPuts = 100'000, kPutChunk = 1024;
+    RateMeter rate(kPutChunk);
+    Cpu cpu;
+    for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
+      show_progress("rpc: commits");
+      CACHALOT_TRY(measure(kPuts, rate, cpu, [&]() -> Status {
+        for (std::uint64_t n = 0; n < kPuts; ++n) {
+          CACHALOT_TRY(client().post_put(nullptr, {bench_hash(next_hash_++), payload_}));
+          rate.count(1);
+        }
+        return client().drain();
+      }));
+    }
+    report_.add(row_of("commit_rate/evicting", rate, cpu));
+    return {};
+  }
+
+  // CPU time of one operation, waiting included: both sides spin.
+  struct Cpu {
+    std::vector<double> client_ns, keeper_ns;
+  };
+
+  template <class Stream>
+  Status measure(std::uint64_t operations, RateMeter& rate, Cpu& cpu, Stream&& stream) {
+    CACHALOT_TRY(client().ping());  // wakes the keeper
+    const std::uint64_t client_cpu = own_cpu_ns(), keeper_cpu = served_->keeper_cpu_ns();
+    rate.start();
+    CACHALOT_TRY(stream());
+    const auto count = static_cast<double>(operations);
+    cpu.client_ns.push_back(static_cast<double>(own_cpu_ns() - client_cpu) / count);
+    cpu.keeper_ns.push_back(static_cast<double>(served_->keeper_cpu_ns() - keeper_cpu) / count);
+    return {};
+  }
+
+  Row row_of(const char* name, const RateMeter& rate, const Cpu& cpu,
+             const Target& target = {}) const {
+    Row row{named(name), rate.spread().median, "M/s", "", 0, target};
+    add_spread(row, rate.spread());
+    row.extras.emplace_back("client_cpu_ns", median_of(cpu.client_ns));
+    row.extras.emplace_back("keeper_cpu_ns", median_of(cpu.keeper_ns));
+    return row;
+  }
+
+  static constexpr std::uint64_t kRequests = 1'000'000, kChunk = 16'384;
+  static constexpr std::uint32_t kPollsBeforeWaking = 4096;
+
+  const Settings& settings_;
+  DomainKind domain_;
+  Cores cores_;
+  SignalLimits& limits_;
+  Report& report_;
+  std::uint32_t blocks_ = 0;
+  std::uint64_t next_hash_ = 0;
+  std::size_t at_ = 0;
+  const std::vector<std::byte> payload_ = std::vector<std::byte>(64, std::byte{1});
+  std::optional<ServedPool> served_;
+  std::optional<pool::PoolClient> client_;
+};
+
+}  // namespace
+
+Status bench_rpc(const Settings& settings, Report& report) {
+  const Cores cores = take_cores();
+  CACHALOT_TRY_ASSIGN(SignalLimits limits, SignalLimits::start(cores));
+  for (const DomainKind domain : settings.domains) {
+    CACHALOT_TRY(RpcBench(settings, domain, cores, limits, report).run());
+  }
+  return note_ping_pong(limits, report);
+}
+
+}  // namespace cachalot::apps::bench

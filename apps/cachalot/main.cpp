@@ -1,0 +1,124 @@
+// The command line: reads it, and runs the one subcommand that it chose.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "command.h"
+
+namespace cachalot::apps {
+namespace {
+
+// Each error is one line; `--help` is where the explanations are.
+int usage_error(const std::string& text, const std::string& command) {
+  return fail(Error::make(Code::kInvalidArgument, "%.170s (see `%s --help`)", text.c_str(),
+                          command.c_str()));
+}
+
+std::string names_of(const CLI::App& app) {
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return names;
+}
+
+void add_commands(CLI::App& app, Chosen& chosen) {
+#ifdef CACHALOT_HAS_replay
+  add_replay(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_serve
+  add_serve(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_stop
+  add_stop(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_pool
+  add_pool(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_put
+  add_put(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_get
+  add_get(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_lookup
+  add_lookup(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_evict
+  add_evict(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_hitrate
+  add_hitrate(app, chosen);
+#endif
+#ifdef CACHALOT_HAS_bench
+  add_bench(app, chosen);
+#endif
+}
+
+// The command that the words in front of the first flag name: as deep as commands go.
+// @return false: `unknown` is a word where a command was expected
+bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, std::string& unknown) {
+  command = &app;
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    if (command->get_subcommands([](const CLI::App*) { return true; }).empty()) return true;
+    CLI::App* const next = command->get_subcommand_no_throw(argv[i]);
+    if (next == nullptr) {
+      unknown = argv[i];
+      return false;
+    }
+    command = next;
+  }
+  return true;
+}
+
+std::string full_name(const CLI::App* command) {
+  const CLI::App* const parent = command->get_parent();
+  return parent == nullptr ? "cachalot" : full_name(parent) + " " + command->get_name();
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("A shared pool of KV-cache blocks for LLM inference engines.", "cachalot");
+  app.set_version_flag("--version", "cachalot " CACHALOT_VERSION);
+  app.footer(
+      "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 "
+      "--block-bytes 64KiB --capacity-blocks 20000\n"
+      "Exit code: 0 done; 1 a fault, or nothing found; 2 bad usage or input; 3 the surroundings "
+      "refuse (no keeper, no space, no permission, busy)");
+  Chosen chosen;
+  add_commands(app, chosen);
+
+  CLI::App* command = nullptr;
+  std::string unknown;
+  if (!find_command(app, argc, argv, command, unknown)) {
+    return usage_error(
+        "there is no command \"" + unknown + "\", expected one of: " + names_of(*command),
+        full_name(command));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {  // --help, --version
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    return usage_error(error.what(), full_name(command));
+  }
+  if (!chosen.run) {
+    return usage_error("a command is missing, expected one of: " + names_of(*command),
+                       full_name(command));
+  }
+  return chosen.run();
+}
+
+}  // namespace
+}  // namespace cachalot::apps
+
+int main(int argc, char** argv) {
+  using namespace cachalot;
+  try {
+    return apps::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return apps::fail(Error::make(Code::kNoSpace, "out of memory"));
+  } catch (const std::exception& error) {
+    return apps::fail(Error::make(Code::kInternal, "unexpected: %.150s", error.what()));
+  }
+}

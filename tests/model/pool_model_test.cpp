@@ -1,0 +1,94 @@
+// The pool protocol on hosts without coherence: unbroken it survives, and each rule, once broken,
+// is noticed.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "pool_world.h"
+
+namespace cachalot::model {
+namespace {
+
+using memory::Mood;
+using memory::Rule;
+
+constexpr int kSeeds = 20;
+
+WorldOptions world(std::uint64_t seed, Rule broken = Rule::kNone) {
+  WorldOptions options;
+  options.seed = seed;
+  options.broken = broken;
+  options.mood = static_cast<Mood>(seed % 3);
+  options.devices = 1 + seed % 2;
+  options.checksums = seed % 4 < 2;
+  return options;
+}
+
+TEST(PoolModel, SurvivesEveryMoodWithEveryOperationWellMixed) {
+  WorldResult sum;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const WorldResult result = run_world(world(seed));
+    EXPECT_EQ(result.fault, "") << "seed " << seed;
+    for (int i = 0; i < kOperations; ++i) sum.done[i] += result.done[i];
+    sum.hits += result.hits;
+    sum.stale_reads += result.stale_reads;
+    sum.evictions += result.evictions;
+  }
+  for (int i = 0; i < kOperations; ++i) EXPECT_GE(sum.done[i] * 10, sum.operations()) << "operation " << i;
+  // What the protocol is there for did happen.
+  EXPECT_GT(sum.hits, 1000u);
+  EXPECT_GT(sum.evictions, 1000u);
+  EXPECT_GT(sum.stale_reads, 10u);
+}
+
+TEST(PoolModel, TheSameSeedGivesTheSameRun) {
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    WorldOptions options = world(seed);
+    options.operations = 300;
+    const WorldResult a = run_world(options), b = run_world(options);
+    EXPECT_EQ(a.fingerprint, b.fingerprint);
+    EXPECT_EQ(a.steps, b.steps);
+    options.seed += 100;
+    EXPECT_NE(run_world(options).fingerprint, a.fingerprint);
+  }
+}
+
+class BrokenRule : public testing::TestWithParam<Rule> {};
+
+TEST_P(BrokenRule, IsNoticedWithinTwentySeeds) {
+  int noticed = 0, first = 0;
+  std::string how;
+  for (int seed = 1; seed <= kSeeds; ++seed) {
+    WorldOptions options = world(static_cast<std::uint64_t>(seed), GetParam());
+    // The fences matter only when somebody stands still at the wrong moment.
+    if (seed % 4 != 0) options.mood = Mood::kNasty;
+    options.operations = 2000;
+    const WorldResult result = run_world(options);
+    if (result.fault.empty()) continue;
+    if (noticed++ == 0) {
+      first = seed;
+      how = result.fault;
+    }
+  }
+  std::printf("| %-32s | noticed with %2d of %d seeds, first %2d | %s |\n", rule_name(GetParam()), noticed,
+              kSeeds, first, how.c_str());
+  EXPECT_GT(noticed, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, BrokenRule,
+    testing::Values(Rule::kR1OneWriterPerLine, Rule::kR2NothingDirty, Rule::kR3FlushBeforeRead,
+                    Rule::kR3FenceBeforeFlush, Rule::kR3FenceAfterFlush, Rule::kR4OrderBeforePublish,
+                    Rule::kR4CompleteBeforeTelling, Rule::kR5CheckLines, Rule::kR6ValidateAfterReading),
+    [](const auto& rule) {
+      std::string name;
+      for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
+        if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
+      }
+      return name;
+    });
+
+}  // namespace
+}  // namespace cachalot::model

@@ -1,0 +1,133 @@
+// Whole replays, with a keeper and engines as processes of their own.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <tuple>
+
+#include "replays.h"
+
+namespace cachalot::replay {
+namespace {
+
+using memory::DomainKind;
+
+class OneEngine : public testing::TestWithParam<std::tuple<DomainKind, std::uint64_t>> {};
+
+// The counts of `hitrate --mode leaf` (tests/hitrate), which two independent programs agreed on.
+std::uint64_t leaf_lru_hits(std::uint64_t capacity_blocks) {
+  return capacity_blocks == 1000 ? 12847 : capacity_blocks == 10000 ? 61046 : 102290;
+}
+
+TEST_P(OneEngine, HitsExactlyWhatTheCacheModelHits) {
+  const auto [domain, capacity] = GetParam();
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(conversation(domain, 1, capacity, 64), sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->requests, 12031u);
+  EXPECT_EQ(report->blocks_total, 288500u);
+  EXPECT_EQ(report->blocks_hit, leaf_lru_hits(capacity));
+  EXPECT_EQ(report->blocks_hit_remote, 0u);
+  EXPECT_EQ(report->verify_checked, report->blocks_hit);
+  EXPECT_EQ(report->verify_errors, 0u);
+  EXPECT_EQ(report->stale_reads_discarded, 0u);
+  EXPECT_EQ(report->blocks_hit + report->blocks_written + report->blocks_unstored,
+            report->blocks_total);
+  EXPECT_EQ(report->evictions, report->blocks_written - capacity);
+}
+
+INSTANTIATE_TEST_SUITE_P(Capacities, OneEngine,
+                         testing::Combine(testing::Values(DomainKind::kCoherent,
+                                                          DomainKind::kNoncoherent),
+                                          testing::Values(1000, 10000, 50000)),
+                         [](const auto& info) {
+                           return std::string(memory::domain_name(std::get<0>(info.param))) +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+class SeveralEngines : public testing::TestWithParam<DomainKind> {};
+
+TEST_P(SeveralEngines, ReadEachOthersBlocksUnderHeavyEvictionWithoutAWrongByte) {
+  ReplayOptions options = conversation(GetParam(), 3, 500, 4096);
+  options.limit_requests = 2500;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->requests, 2500u);
+  EXPECT_EQ(report->verify_errors, 0u);
+  EXPECT_EQ(report->damaged_reads, 0u);
+  EXPECT_EQ(report->verify_checked, report->blocks_hit);
+  EXPECT_EQ(report->verify_checked_bytes, report->blocks_hit * 4096);
+  EXPECT_GT(report->blocks_hit_remote, 0u);
+  EXPECT_LT(report->blocks_hit_remote, report->blocks_hit);
+  EXPECT_GT(report->evictions, 10000u);
+  EXPECT_GT(report->token_hit_rate, 0.0);
+  EXPECT_TRUE(report->is_sound());
+}
+
+INSTANTIATE_TEST_SUITE_P(Domains, SeveralEngines,
+                         testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
+                         [](const auto& info) { return memory::domain_name(info.param); });
+
+TEST(Replay, OfBlocksThatSpanStripesChecksEveryByteOfThem) {
+  // 320 KiB: some of the blocks lie across the border of two devices.
+  ReplayOptions options = conversation(DomainKind::kNoncoherent, 2, 100, 5 << 16);
+  options.limit_requests = 60;
+  options.devices = 3;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_GT(report->blocks_hit, 0u);
+  EXPECT_EQ(report->verify_checked_bytes, report->blocks_hit * options.block_bytes);
+  EXPECT_TRUE(report->is_sound());
+}
+
+TEST(Replay, LargerThanAnEnginesCacheGoesBlockByBlock) {
+  ReplayOptions options = conversation(DomainKind::kCoherent, 1, 4, 80 << 20);
+  options.limit_requests = 2;
+  options.devices = 1;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report->is_sound());
+  EXPECT_GT(report->blocks_written, 0u);
+}
+
+TEST(Replay, AtTheTracesOwnSpeedTakesNoRequestBeforeItsTime) {
+  // The first 40 requests arrive within 9 s or so.
+  ReplayOptions options = conversation(DomainKind::kCoherent, 2, 1000, 64);
+  options.limit_requests = 40;
+  const Result<Workload> load = Workload::load(options);
+  ASSERT_TRUE(load);
+  const double last_s = static_cast<double>(load->arrival_ns(39)) / 1e9;
+  ASSERT_GT(last_s, 0.0);
+  options.speed = last_s / 0.3;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->requests, 40u);
+  EXPECT_GE(report->wall_s, 0.3);
+}
+
+TEST(Replay, TellsHowFarItIs) {
+  struct Sink : ProgressSink {
+    void on_progress(const Progress& progress) override {
+      ++calls;
+      last = progress;
+    }
+    int calls = 0;
+    Progress last;
+  };
+  ReplayOptions options = conversation(DomainKind::kCoherent, 2, 1000, 64);
+  options.limit_requests = 100;
+  const Result<Workload> load = Workload::load(options);
+  ASSERT_TRUE(load);
+  options.speed = static_cast<double>(load->arrival_ns(99)) / 0.5e9;
+  Sink sink;
+  ASSERT_TRUE(replay(options, sink));
+  EXPECT_GE(sink.calls, 1);
+  EXPECT_EQ(sink.last.requests, 100u);
+  EXPECT_GT(sink.last.requests_done, 0u);
+}
+
+}  // namespace
+}  // namespace cachalot::replay
