@@ -59,6 +59,7 @@ class RpcBench {
     next_hash_ = blocks_;
     CACHALOT_TRY(round_trips());
     CACHALOT_TRY(touch_rates());
+    CACHALOT_TRY(alone());
     CACHALOT_TRY(batched_touch_rate());
     return commit_rate();
   }
@@ -179,6 +180,43 @@ class RpcBench {
     return wait_for_all();
   }
 
+  // The CPU time of each side's own work, without the other's or any waiting: keeper and client
+  // take turns in one thread, 64 requests at a time.
+  Status alone() {
+    show_progress("rpc: each side alone");
+    CACHALOT_TRY_ASSIGN(InlinePool pool, InlinePool::start({domain_, 64, kFewBlocks, 1024}));
+    CACHALOT_TRY(fill(pool.client(), 0, kFewBlocks, 1, payload_));
+    CACHALOT_TRY_ASSIGN(const std::vector<Found> found, find_blocks(pool.client(), 0, kFewBlocks));
+    std::vector<BlockUse> uses;
+    for (const Found& one : found) uses.push_back({one.entry.block, one.entry.generation});
+    shuffle(uses);
+    std::vector<double> keeper_ns, client_ns;
+    for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
+      for (std::size_t at = 0; at + kTurn <= uses.size(); at += kTurn) {
+        const std::uint64_t start = now_ns();
+        for (std::size_t n = at; n < at + kTurn; ++n) pool.client().post_touch(uses[n]);
+        const std::uint64_t posted = now_ns();
+        std::uint32_t served = 0;
+        while (served < kTurn) served += pool.keeper().poll();
+        const std::uint64_t answered = now_ns();
+        while (pool.client().outstanding() != 0) pool.client().poll();
+        const std::uint64_t done = now_ns();
+        keeper_ns.push_back(static_cast<double>(answered - posted) / kTurn);
+        client_ns.push_back(static_cast<double>(posted - start + done - answered) / kTurn);
+      }
+    }
+    add_alone("touch_cpu/keeper", keeper_ns);
+    add_alone("touch_cpu/client", client_ns);
+    return {};
+  }
+
+  void add_alone(const char* name, const std::vector<double>& samples) {
+    const Spread spread = spread_of(samples);
+    Row row{named(name), spread.median, "ns", "", 0};
+    add_spread(row, spread);
+    report_.add(std::move(row));
+  }
+
   // What engines do: five hits a request.
   Status batched_touch_rate() {
     CACHALOT_TRY_ASSIGN(std::vector<Found> found, find_blocks(client(), 0, kFewBlocks));
@@ -187,13 +225,14 @@ class RpcBench {
     Cpu cpu;
     for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
       show_progress("rpc: touches, five a request");
-      CACHALOT_TRY(measure(kRequests, rate, cpu, [&]() -> Status {
+      const Status status = measure(kRequests, rate, cpu, [&] {
         for (std::uint64_t n = 0; n < kRequests; ++n) {
           client().report_hit(found[n % found.size()]);
           rate.count(1);
         }
         return wait_for_all();
-      }));
+      });
+      if (!status) return status;
     }
     report_.add(row_of("touch_rate/five_a_request", rate, cpu));
     return {};
@@ -201,18 +240,19 @@ class RpcBench {
 
   // Roots of 64 bytes into a full pool: each brings a grant, an eviction and a commit.
   Status commit_rate() {
-    constexpr std::uint64_t kPuts = 100'000, kPutChunk = 1024;
+    constexpr std::uint64_t kPuts = 100'000, kPutChunk = 512;
     RateMeter rate(kPutChunk);
     Cpu cpu;
     for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
       show_progress("rpc: commits");
-      CACHALOT_TRY(measure(kPuts, rate, cpu, [&]() -> Status {
+      const Status status = measure(kPuts, rate, cpu, [&]() -> Status {
         for (std::uint64_t n = 0; n < kPuts; ++n) {
           CACHALOT_TRY(client().post_put(nullptr, {bench_hash(next_hash_++), payload_}));
           rate.count(1);
         }
         return client().drain();
-      }));
+      });
+      if (!status) return status;
     }
     report_.add(row_of("commit_rate/evicting", rate, cpu));
     return {};
@@ -244,7 +284,8 @@ class RpcBench {
     return row;
   }
 
-  static constexpr std::uint64_t kRequests = 1'000'000, kChunk = 16'384;
+  static constexpr std::uint32_t kTurn = 64;  // requests that one poll can take
+  static constexpr std::uint64_t kRequests = 1'000'000, kChunk = 2048;
   static constexpr std::uint32_t kPollsBeforeWaking = 4096;
 
   const Settings& settings_;

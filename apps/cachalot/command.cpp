@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace cachalot::apps {
 namespace {

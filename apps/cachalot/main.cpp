@@ -1,8 +1,10 @@
 // The command line: reads it, and runs the one subcommand that it chose.
 
-#include <cstdio>
+#include <algorithm>
 #include <exception>
+#include <new>
 #include <string>
+#include <vector>
 
 #include "command.h"
 
@@ -15,9 +17,13 @@ int usage_error(const std::string& text, const std::string& command) {
                           command.c_str()));
 }
 
-std::string names_of(const CLI::App& app) {
+std::vector<CLI::App*> commands_of(CLI::App& app) {
+  return app.get_subcommands([](CLI::App*) { return true; });
+}
+
+std::string names_of(CLI::App& app) {
   std::string names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+  for (const CLI::App* command : commands_of(app)) {
     names += (names.empty() ? "" : ", ") + command->get_name();
   }
   return names;
@@ -61,13 +67,16 @@ void add_commands(CLI::App& app, Chosen& chosen) {
 bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, std::string& unknown) {
   command = &app;
   for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
-    if (command->get_subcommands([](const CLI::App*) { return true; }).empty()) return true;
-    CLI::App* const next = command->get_subcommand_no_throw(argv[i]);
-    if (next == nullptr) {
+    const std::vector<CLI::App*> known = commands_of(*command);
+    if (known.empty()) return true;
+    const auto next = std::find_if(known.begin(), known.end(), [&](const CLI::App* candidate) {
+      return candidate->get_name() == argv[i];
+    });
+    if (next == known.end()) {
       unknown = argv[i];
       return false;
     }
-    command = next;
+    command = *next;
   }
   return true;
 }

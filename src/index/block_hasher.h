@@ -81,7 +81,7 @@ class BlockHasher {
 
   // @shape  ids: those of one block, fewer than 2^32; parent: root() or what next() gave
   // @cost   no allocation once the buffer has grown to the size of a block
-  // @source vLLM 0.25, kv_cache_utils.hash_block_tokens, for the CBOR algorithms
+  // @source vLLM (August 2026), kv_cache_utils.hash_block_tokens, for the CBOR algorithms
   Digest next(const Digest& parent, std::span<const std::uint32_t> ids,
               std::span<const ExtraKey> extra_keys = {});
   Digest next(const Digest& parent, std::span<const std::uint64_t> ids,

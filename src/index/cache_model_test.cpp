@@ -54,6 +54,16 @@ TEST(LeafCache, OfOneBlockHoldsTheRootOfTheLastRequest) {
   EXPECT_EQ(cache->access(Path{0, 1}).blocks, 1u);
 }
 
+TEST(LeafCache, AHitIsAUseThatKeepsThePathLongerThanOthers) {
+  const auto cache = make(CacheMode::kLeaf, 4);
+  cache->access(Path{0, 1});
+  cache->access(Path{2, 3});
+  cache->access(Path{0, 1});
+  cache->access(Path{4, 5});  // drives 3 and 2 out
+  EXPECT_EQ(cache->access(Path{0, 1}).blocks, 2u);
+  EXPECT_EQ(cache->access(Path{2, 3}).blocks, 0u);
+}
+
 TEST(CacheModel, UnlimitedOrHugeCapacityTakesOnlyTheMemoryItNeeds) {
   for (const CacheMode mode : {CacheMode::kStream, CacheMode::kLeaf}) {
     for (const std::uint64_t capacity : {kUnlimitedBlocks, std::uint64_t{1} << 63}) {

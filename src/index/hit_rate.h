@@ -1,7 +1,7 @@
 // The hit rate of a request trace for policies and capacities, all in one pass over it.
 //
 // Requests come one by one, so a trace may be larger than memory; memory grows with the number of
-// distinct blocks: 32 to 64 bytes each, and for each row 4 bytes each and 20 bytes for each block it
+// distinct blocks: 24 to 48 bytes each, and for each row 4 bytes each and 20 bytes for each block it
 // may hold.
 // A block is its whole prefix: ids are numbered by (parent's number, id), so that an id met below
 // two parents is two blocks, as it must be in a prefix cache.

@@ -43,7 +43,9 @@ TEST(Payload, IsCheckedByteForByteInFullMode) {
       const PayloadCheck check = check_payload(kHash, kEngines, VerifyMode::kFull, bytes);
       ASSERT_FALSE(check.ok()) << "byte " << at;
       // Line 0 names the word; a stamp is doubted where its check word does not fit.
-      if (at >= 64) EXPECT_EQ(check.first_bad_byte, at);
+      if (at >= 64) {
+        EXPECT_EQ(check.first_bad_byte, at);
+      }
       bytes[at] ^= flip;
     }
   }

@@ -7,6 +7,7 @@ namespace cachalot::trace {
 namespace {
 
 constexpr std::size_t kFirstBytes = std::size_t{256} << 10;
+constexpr std::size_t kMostBytes = LineReader::kMaxLineBytes + kFirstBytes;
 constexpr std::size_t kNotFound = ~std::size_t{0};
 
 std::size_t find_feed(const char* from, std::size_t bytes) {
@@ -48,7 +49,7 @@ Result<std::size_t> LineReader::fill() {
   }
   std::size_t room = buffer_.size() - kPaddingBytes;
   if (end_ == room) {
-    room *= 2;
+    room = std::min(room * 2, kMostBytes);
     buffer_.resize(room + kPaddingBytes);
   }
   CACHALOT_TRY_ASSIGN(const std::size_t bytes,

@@ -24,7 +24,6 @@ constexpr std::uint32_t kClients = 2;
 constexpr std::uint64_t kBlockBytes = 640;
 constexpr std::uint32_t kCapacity = 9;
 constexpr std::uint32_t kSlack = 5;  // so few that eviction and reuse are close together
-constexpr std::uint32_t kChains = 3;
 constexpr std::uint32_t kDepth = 5;
 constexpr std::uint64_t kHangSteps = 1'000'000;  // without one operation done; one takes about 500
 
@@ -51,15 +50,21 @@ std::byte byte_of(const BlockHash& hash, std::uint32_t i) {
   return static_cast<std::byte>(base::mix64(hash.high + i / 8) >> (i % 8 * 8));
 }
 
+memory::Adversary adversary_of(const WorldOptions& options) {
+  memory::Adversary adversary = memory::adversary(options.mood);
+  if (options.stall_chance >= 0) adversary.pace.stall_chance = options.stall_chance;
+  return adversary;
+}
+
 class World {
  public:
   explicit World(const WorldOptions& options)
       : options_(options),
         rng_(options.seed * 77),
-        scheduler_(options.seed, memory::adversary(options.mood).pace),
+        scheduler_(options.seed, adversary_of(options).pace),
         memory_(scheduler_, {.devices = options.devices,
                              .bytes_each = device_bytes(),
-                             .adversary = memory::adversary(options.mood)}) {
+                             .adversary = adversary_of(options)}) {
     for (std::uint32_t i = 0; i < 1 + kClients; ++i) {
       LossyHost& host = memory_.add_host();
       if (options.broken == Rule::kR4CompleteBeforeTelling) host.break_rule(options.broken);
@@ -164,7 +169,7 @@ class World {
     base::Rng rng(options_.seed * 31 + index);
     for (std::uint32_t i = 0; i < options_.operations && client != nullptr && !is_over(); ++i) {
       const std::uint64_t dice = rng.below(100);
-      const auto chain = static_cast<std::uint32_t>(rng.below(kChains));
+      const auto chain = static_cast<std::uint32_t>(rng.below(options_.chains));
       const auto length = static_cast<std::uint32_t>(1 + rng.below(kDepth));
       if (dice < 26) {
         put(*client, chain, length);
@@ -232,7 +237,7 @@ class World {
     for (std::uint32_t depth = 0; depth < length; ++depth) hashes[depth] = name_of(chain, depth);
     const auto hits = static_cast<std::uint32_t>(client.lookup({hashes, length}, {found, length}));
     // An engine has other things to do before it reads what it has found.
-    for (std::uint64_t pause = rng_.below(4) == 0 ? rng_.below(400) : 0; pause != 0; --pause) scheduler_.yield();
+    for (std::uint64_t pause = rng_.below(4) == 0 ? rng_.below(options_.pause) : 0; pause != 0; --pause) scheduler_.yield();
     std::byte buffers[kDepth][kBlockBytes];
     std::byte* to[kDepth];
     for (std::uint32_t i = 0; i < hits; ++i) to[i] = buffers[i];

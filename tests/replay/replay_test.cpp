@@ -39,9 +39,9 @@ INSTANTIATE_TEST_SUITE_P(Capacities, OneEngine,
                          testing::Combine(testing::Values(DomainKind::kCoherent,
                                                           DomainKind::kNoncoherent),
                                           testing::Values(1000, 10000, 50000)),
-                         [](const auto& info) {
-                           return std::string(memory::domain_name(std::get<0>(info.param))) +
-                                  std::to_string(std::get<1>(info.param));
+                         [](const auto& given) {
+                           return std::string(memory::domain_name(std::get<0>(given.param))) +
+                                  std::to_string(std::get<1>(given.param));
                          });
 
 class SeveralEngines : public testing::TestWithParam<DomainKind> {};
@@ -66,7 +66,7 @@ TEST_P(SeveralEngines, ReadEachOthersBlocksUnderHeavyEvictionWithoutAWrongByte) 
 
 INSTANTIATE_TEST_SUITE_P(Domains, SeveralEngines,
                          testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
-                         [](const auto& info) { return memory::domain_name(info.param); });
+                         [](const auto& given) { return memory::domain_name(given.param); });
 
 TEST(Replay, OfBlocksThatSpanStripesChecksEveryByteOfThem) {
   // 320 KiB: some of the blocks lie across the border of two devices.
