@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench_lookup.h"
 #include "bench_measure.h"
 #include "bench_rpc.h"
 #include "command.h"
@@ -20,6 +21,7 @@ struct Benchmark {
 
 constexpr std::array kBenchmarks = {
     Benchmark{"rpc", bench::bench_rpc},
+    Benchmark{"lookup", bench::bench_lookup},
 };
 
 struct Options {

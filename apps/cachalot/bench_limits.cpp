@@ -58,6 +58,15 @@ class Reader {
   Reader(Domain& domain, const std::byte* ring, std::uint64_t first)
       : domain_(&domain), ring_(ring), next_(first) {}
 
+  std::uint32_t poll_one_by_one() {
+    std::uint32_t good = 0;
+    while (good < kWindow && domain_->read_line(ring_ + next_ % kRingLines * kLineBytes).words[0] == next_) {
+      ++next_;
+      ++good;
+    }
+    return good;
+  }
+
   std::uint32_t poll(std::uint32_t window) {
     const void* addresses[kWindow] = {};
     Line lines[kWindow];
@@ -84,18 +93,19 @@ void write_to_ring(Domain& domain, std::byte* ring, std::uint64_t number) {
   domain.write_line(ring + number % kRingLines * kLineBytes, line);
 }
 
-void serve_ring(Domain& domain, std::byte* base, SignalLimits::Answers answers,
+void serve_ring(Domain& domain, std::byte* base, SignalLimits::Ring ring,
                 std::uint64_t first, std::uint64_t count) {
   Reader requests(domain, base + kRequests, first);
   Patience patience;
   while (requests.next() < first + count) {
     const std::uint64_t from = requests.next();
-    const std::uint32_t good = requests.poll(kWindow);
+    const std::uint32_t good = ring == SignalLimits::Ring::kOneByOne ? requests.poll_one_by_one()
+                                                                       : requests.poll(kWindow);
     if (good == 0) {
       if (patience.is_over()) return;
       continue;
     }
-    if (answers == SignalLimits::Answers::kOneEach) {
+    if (ring == SignalLimits::Ring::kAnswerEach) {
       for (std::uint32_t i = 0; i < good; ++i) write_to_ring(domain, base + kAnswers, from + i);
     } else {
       Line line{};
@@ -116,8 +126,8 @@ Result<Peer::Serve> prepare_peer(const std::vector<std::string>& paths) {
     if (command.job == kEcho) {
       echo(domain, memory->base(0), command.first, command.count);
     } else {
-      const auto answers = static_cast<SignalLimits::Answers>(command.option & ~kCoherentBit);
-      serve_ring(domain, memory->base(0), answers, command.first, command.count);
+      const auto ring = static_cast<SignalLimits::Ring>(command.option & ~kCoherentBit);
+      serve_ring(domain, memory->base(0), ring, command.first, command.count);
     }
     return 0;
   });
@@ -162,14 +172,13 @@ Status SignalLimits::ping_pong(DomainKind kind, std::uint32_t round_trips,
   return {};
 }
 
-Status SignalLimits::ring_rate(DomainKind kind, Answers answers, std::uint64_t requests,
-                               RateMeter& rate) {
+Status SignalLimits::ring_rate(DomainKind kind, Ring ring, std::uint64_t requests, RateMeter& rate) {
   const std::unique_ptr<Domain> domain = make_domain(kind);
   std::byte* const base = memory_.base(0);
   const std::uint64_t first = next_;
   next_ += requests;
   CACHALOT_TRY(peer_.begin(
-      {kServeRing, option_of(kind) | static_cast<std::uint32_t>(answers), requests, first}));
+      {kServeRing, option_of(kind) | static_cast<std::uint32_t>(ring), requests, first}));
   Reader each(*domain, base + kAnswers, first);
   Patience patience;
   std::uint64_t posted = first, answered = first;
@@ -179,7 +188,7 @@ Status SignalLimits::ring_rate(DomainKind kind, Answers answers, std::uint64_t r
     while (posted < next_ && posted - answered < kOutstanding) {
       write_to_ring(*domain, base + kRequests, posted++);
     }
-    if (answers == Answers::kOneEach) {
+    if (ring == Ring::kAnswerEach) {
       each.poll(static_cast<std::uint32_t>(std::min<std::uint64_t>(posted - answered, kWindow)));
       answered = each.next();
     } else {

@@ -23,11 +23,12 @@ class SignalLimits {
   Status ping_pong(memory::DomainKind kind, std::uint32_t round_trips,
                    std::vector<double>& samples_ns);
 
-  // How the far side of a ring answers: a line for each request, or one word for all it found.
-  enum class Answers : std::uint32_t { kOneEach, kOnePerPoll };
-  // Requests with at most 128 outstanding, 64 lines read per fence.
-  Status ring_rate(memory::DomainKind kind, Answers answers, std::uint64_t requests,
-                   RateMeter& rate);
+  // How a ring is used: answers are a line for each request, or one word for all that were found;
+  // lines are read 64 at a time with one pair of fences, or one after the other up to the first
+  // that is not there yet (where caches are coherent, reading ahead takes lines from their writer).
+  enum class Ring : std::uint32_t { kAnswerEach, kAnswerPerPoll, kOneByOne, kCount };
+  // Requests with at most 128 outstanding.
+  Status ring_rate(memory::DomainKind kind, Ring ring, std::uint64_t requests, RateMeter& rate);
 
  private:
   SignalLimits(memory::DeviceSet memory, Peer peer)

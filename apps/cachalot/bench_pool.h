@@ -56,7 +56,7 @@ class InlinePool {
 
   pool::Pool& pool() { return *pool_; }
   pool::Keeper& keeper() { return keeper_->keeper(); }
-  pool::Client& client() { return *client_; }
+  pool::Client& client() const { return *client_; }
 
  private:
   // What a client waits with: it lets the keeper work.

@@ -22,6 +22,7 @@ constexpr auto kStartNap = std::chrono::microseconds(100);
 // to it is to end the others.
 void leave_signals_to_the_parent() {
   signal(SIGINT, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
   signal(SIGTERM, SIG_DFL);
 }
 

@@ -40,13 +40,15 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
     return out_of_range("capacity_blocks", options.capacity_blocks, 1, kMostBlocks);
   }
-  const std::uint64_t held = std::uint64_t{options.engines} * 2 * grant_target(options.block_bytes);
+  // An engine holds at most its target, and as much again under way to be published.
+  const std::uint64_t held =
+      (std::uint64_t{options.engines} * 2 + 1) * grant_target(options.block_bytes);
   pool::Geometry geometry;
   geometry.domain = options.domain;
   geometry.devices = options.devices;
   geometry.block_bytes = options.block_bytes;
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
-  geometry.blocks = static_cast<std::uint32_t>(options.capacity_blocks + held + kMostGrants);
+  geometry.blocks = static_cast<std::uint32_t>(options.capacity_blocks + held);
   geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
   geometry.clients = options.engines;
   CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));

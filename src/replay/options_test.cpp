@@ -78,7 +78,7 @@ TEST(ReplayOptions, LeaveRoomForWhatAllEnginesMayHoldBesideTheCapacity) {
     const Result<pool::Geometry> geometry = pool_geometry(options);
     ASSERT_TRUE(geometry) << geometry.error().message;
     EXPECT_EQ(geometry->capacity_blocks, 10u);
-    EXPECT_GE(geometry->blocks, 10u + 3 * grant_target(bytes) + 64);
+    EXPECT_GE(geometry->blocks, 10u + 3 * 2 * grant_target(bytes));
   }
   EXPECT_LT(grant_target(1u << 26), grant_target(64));
 }

@@ -21,9 +21,7 @@ using pool::Client;
 using pool::Verdict;
 
 constexpr std::uint32_t kClients = 2;
-constexpr std::uint64_t kBlockBytes = 640;
-constexpr std::uint32_t kCapacity = 9;
-constexpr std::uint32_t kSlack = 5;  // so few that eviction and reuse are close together
+constexpr std::uint32_t kMostBlockBytes = 4096;
 constexpr std::uint32_t kDepth = 5;
 constexpr std::uint64_t kHangSteps = 1'000'000;  // without one operation done; one takes about 500
 
@@ -41,10 +39,6 @@ BlockHash name_of(std::uint32_t chain, std::uint32_t depth) {
   return {base::mix64(id + 1), base::mix64(~id)};
 }
 
-std::uint32_t size_of(const BlockHash& hash) {
-  if (hash.low % 2 == 0) return kBlockBytes;
-  return 1 + static_cast<std::uint32_t>(hash.low % kBlockBytes);
-}
 
 std::byte byte_of(const BlockHash& hash, std::uint32_t i) {
   return static_cast<std::byte>(base::mix64(hash.high + i / 8) >> (i % 8 * 8));
@@ -52,6 +46,7 @@ std::byte byte_of(const BlockHash& hash, std::uint32_t i) {
 
 memory::Adversary adversary_of(const WorldOptions& options) {
   memory::Adversary adversary = memory::adversary(options.mood);
+  if (options.stall_steps != 0) adversary.pace.stall_steps = options.stall_steps;
   if (options.stall_chance >= 0) adversary.pace.stall_chance = options.stall_chance;
   return adversary;
 }
@@ -89,19 +84,23 @@ class World {
   }
 
  private:
-  static pool::Geometry geometry(std::uint32_t devices) {
+  std::uint32_t size_of(const BlockHash& hash) const {
+    if (hash.low % 2 == 0) return options_.block_bytes;
+    return 1 + static_cast<std::uint32_t>(hash.low % options_.block_bytes);
+  }
+  pool::Geometry geometry() const {
     pool::Geometry g;
     g.domain = memory::DomainKind::kLossy;
-    g.devices = devices;
-    g.block_bytes = kBlockBytes;
-    g.capacity_blocks = kCapacity;
-    g.blocks = kCapacity + kSlack;
+    g.devices = options_.devices;
+    g.block_bytes = options_.block_bytes;
+    g.capacity_blocks = options_.capacity;
+    g.blocks = options_.capacity + options_.slack;
     g.directory_slots = pool::kBucketSlots;
     g.clients = kClients;
     return g;
   }
   std::uint64_t device_bytes() const {
-    const auto bytes = pool::device_bytes_needed(geometry(options_.devices));
+    const auto bytes = pool::device_bytes_needed(geometry());
     return bytes ? *bytes : 0;
   }
 
@@ -119,7 +118,7 @@ class World {
   // The keeper's host: makes the pool, says so by another way than the pool, serves.
   void keep() {
     LossyHost& host = *hosts_[0];
-    pool::Geometry g = geometry(options_.devices);
+    pool::Geometry g = geometry();
     g.device_bytes = device_bytes();
     const pool::PoolId id{options_.seed + 1, 77};
     const auto access = pool::make_access(id, g, host.view(), host);
@@ -134,6 +133,7 @@ class World {
     auto keeper = pool::Keeper::start(*access, keeper_options, scheduler_);
     keeper_ = keeper->get();
     while (!scheduler_.stopping()) {
+      ++keeper_polls_;
       if (keeper_->poll() == 0) scheduler_.yield();
     }
     result_.evictions = keeper_->counters()[pool::KeeperCounter::kEvictions];
@@ -238,7 +238,7 @@ class World {
     const auto hits = static_cast<std::uint32_t>(client.lookup({hashes, length}, {found, length}));
     // An engine has other things to do before it reads what it has found.
     for (std::uint64_t pause = rng_.below(4) == 0 ? rng_.below(options_.pause) : 0; pause != 0; --pause) scheduler_.yield();
-    std::byte buffers[kDepth][kBlockBytes];
+    std::byte buffers[kDepth][kMostBlockBytes];
     std::byte* to[kDepth];
     for (std::uint32_t i = 0; i < hits; ++i) to[i] = buffers[i];
     const auto valid = static_cast<std::uint32_t>(client.read({found, hits}, {to, hits}));
@@ -259,7 +259,7 @@ class World {
 
   // A block that is published, and stays so, is found sooner or later: a torn line may hide it once.
   void look(Client& client, std::uint32_t chain, std::uint32_t length) {
-    constexpr int kLooks = 400;
+    constexpr std::uint64_t kPolls = 300;  // of the keeper: a line of its may be half drained
     BlockHash hashes[kDepth];
     pool::Found found[kDepth];
     for (std::uint32_t depth = 0; depth < length; ++depth) hashes[depth] = name_of(chain, depth);
@@ -267,7 +267,7 @@ class World {
     const std::uint32_t depth = published_depth(client, hashes, length);
     if (depth == 0) return void(client.lookup({hashes, length}, {found, length}));
     const std::uint64_t evictions = keeper_->counters()[pool::KeeperCounter::kEvictions];
-    for (int look = 0; look < kLooks; ++look) {
+    for (const std::uint64_t end = keeper_polls_ + kPolls; keeper_polls_ < end;) {
       if (client.lookup({hashes, length}, {found, length}) >= depth) return;
       if (keeper_ == nullptr || keeper_->counters()[pool::KeeperCounter::kEvictions] != evictions) return;
     }
@@ -298,6 +298,7 @@ class World {
   std::vector<LossyHost*> hosts_;
   bool is_made_ = false;  // told beside the pool
   pool::Keeper* keeper_ = nullptr;
+  std::uint64_t keeper_polls_ = 0;
   WorldResult result_;
 };
 

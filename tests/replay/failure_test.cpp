@@ -112,7 +112,8 @@ TEST_F(FailingReplay, HasNoTraceOrNoSpaceAndSaysWhich) {
   EXPECT_NE(std::string(no_trace.error().message).find("/no/such/trace"), std::string::npos)
       << no_trace.error().message;
   options_.trace = kConversation;
-  options_.block_bytes = std::uint64_t{1} << 36;
+  options_.block_bytes = std::uint64_t{1} << 30;
+  options_.capacity_blocks = 1 << 20;
   const Result<ReplayReport> no_space = replay(options_, sink);
   ASSERT_FALSE(no_space);
   EXPECT_EQ(no_space.error().code, Code::kNoSpace) << no_space.error().message;

@@ -82,7 +82,7 @@ TEST(Replay, OfBlocksThatSpanStripesChecksEveryByteOfThem) {
 }
 
 TEST(Replay, LargerThanAnEnginesCacheGoesBlockByBlock) {
-  ReplayOptions options = conversation(DomainKind::kCoherent, 1, 4, 80 << 20);
+  ReplayOptions options = conversation(DomainKind::kCoherent, 1, 4, 66 << 20);
   options.limit_requests = 2;
   options.devices = 1;
   ProgressSink sink;

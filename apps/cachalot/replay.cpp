@@ -1,0 +1,242 @@
+// `cachalot replay`: engine processes replay a trace through a pool of their own.
+
+#include "replay/replay.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "geometry/presets.h"
+#include "memory/line.h"
+#include "replay_output.h"
+
+namespace cachalot::apps {
+namespace {
+
+constexpr std::uint64_t kDefaultBlockBytes = 65536;
+constexpr std::uint64_t kDefaultCapacityBlocks = 20000;
+
+// As they stand on the command line.
+struct Flags {
+  replay::ReplayOptions options;
+  std::string block_bytes, capacity, capacity_blocks;
+  std::string domain = "noncoherent";
+  std::string speed = "max";
+  std::string verify = "full";
+  std::uint64_t limit = 0;
+  bool has_limit = false;
+  std::string json;
+};
+
+volatile sig_atomic_t told_to_end = 0;
+
+void on_signal(int) {
+  told_to_end = 1;
+}
+
+// While it lives, signals that end a program end the replay instead, which then cleans up.
+class SignalsEndTheReplay {
+ public:
+  SignalsEndTheReplay() {
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &action, &old_[i]);
+  }
+  ~SignalsEndTheReplay() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) sigaction(kSignals[i], &old_[i], nullptr);
+  }
+  SignalsEndTheReplay(const SignalsEndTheReplay&) = delete;
+  SignalsEndTheReplay& operator=(const SignalsEndTheReplay&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction old_[std::size(kSignals)] = {};
+};
+
+class TerminalSink final : public replay::ProgressSink {
+ public:
+  TerminalSink() : is_terminal_(isatty(STDERR_FILENO) == 1) {}
+  ~TerminalSink() override {
+    if (is_terminal_) clear_progress_line();
+  }
+  void on_progress(const replay::Progress& progress) override {
+    if (is_terminal_) print_progress(progress);
+  }
+  bool should_stop() override { return told_to_end != 0; }
+
+ private:
+  bool is_terminal_;
+};
+
+Result<double> parse_speed(const std::string& text) {
+  if (text == "max") return 0.0;
+  double speed = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), speed);
+  if (problem != std::errc() || end != text.data() + text.size() || !(speed > 0) ||
+      !(speed < 1e12)) {
+    return Error::make(Code::kInvalidArgument,
+                       "--speed: \"%.60s\" is neither max nor a positive factor", text.c_str());
+  }
+  return speed;
+}
+
+Status set_block_bytes(const Flags& flags, replay::ReplayOptions& options) {
+  options.block_bytes = kDefaultBlockBytes;
+  if (!flags.block_bytes.empty()) {
+    CACHALOT_TRY_ASSIGN(options.block_bytes, parse_bytes("--block-bytes", flags.block_bytes));
+  }
+  if (options.model.empty()) return {};
+  CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(options.model));
+  options.model = model->name;
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(model->kv_bytes_per_token(), options.block_tokens, &bytes) ||
+      bytes > (std::uint64_t{1} << 62)) {
+    return Error::make(Code::kInvalidArgument,
+                       "--block-tokens: %llu tokens of %s exceed 2^62 bytes",
+                       static_cast<unsigned long long>(options.block_tokens), model->name);
+  }
+  constexpr std::uint64_t kLine = memory::kLineBytes;
+  options.block_bytes = (bytes + kLine - 1) / kLine * kLine;
+  return {};
+}
+
+Status set_capacity(const Flags& flags, replay::ReplayOptions& options) {
+  options.capacity_blocks = kDefaultCapacityBlocks;
+  if (!flags.capacity_blocks.empty()) {
+    CACHALOT_TRY_ASSIGN(options.capacity_blocks,
+                        parse_blocks("--capacity-blocks", flags.capacity_blocks));
+    if (options.capacity_blocks == ~std::uint64_t{0}) {
+      return Error::make(Code::kInvalidArgument,
+                         "--capacity-blocks: inf is more than a pool has, expected a number");
+    }
+  }
+  if (flags.capacity.empty()) return {};
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--capacity", flags.capacity));
+  options.capacity_blocks = bytes / std::max<std::uint64_t>(options.block_bytes, 1);
+  if (options.capacity_blocks != 0) return {};
+  return Error::make(
+      Code::kInvalidArgument, "--capacity: %llu bytes are less than one block of %llu",
+      static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(options.block_bytes));
+}
+
+Result<replay::ReplayOptions> options_of(const Flags& flags) {
+  replay::ReplayOptions options = flags.options;
+  CACHALOT_TRY(set_block_bytes(flags, options));
+  CACHALOT_TRY(set_capacity(flags, options));
+  CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
+  if (flags.has_limit && flags.limit == 0) {
+    return Error::make(Code::kInvalidArgument, "--limit: 0 requests, expected at least 1");
+  }
+  options.limit_requests = flags.limit;
+  options.domain =
+      flags.domain == "coherent" ? memory::DomainKind::kCoherent : memory::DomainKind::kNoncoherent;
+  options.verify = flags.verify == "full"     ? replay::VerifyMode::kFull
+                   : flags.verify == "sample" ? replay::VerifyMode::kSample
+                                              : replay::VerifyMode::kOff;
+  return options;
+}
+
+// What was chosen because nothing else was asked for.
+void tell_defaults(std::FILE* to, const Flags& flags, const replay::ReplayOptions& options) {
+  if (flags.block_bytes.empty() && options.model.empty()) {
+    std::fprintf(to, "neither --block-bytes nor --model was given: blocks of 64 KiB\n");
+  }
+  if (flags.capacity.empty() && flags.capacity_blocks.empty()) {
+    std::fprintf(to, "neither --capacity nor --capacity-blocks was given: %llu blocks\n",
+                 static_cast<unsigned long long>(options.capacity_blocks));
+  }
+}
+
+int run(const Flags& flags) {
+  const Result<replay::ReplayOptions> options = options_of(flags);
+  if (!options) return fail(options.error());
+  // The table would be in the way of a script that reads JSON from stdout.
+  std::FILE* const people = flags.json == "-" ? stderr : stdout;
+  const auto report = [&] {
+    const SignalsEndTheReplay signals;
+    TerminalSink sink;
+    return replay::replay(*options, sink);
+  }();
+  if (!report) return fail(report.error());
+  tell_defaults(people, flags, *options);
+  print_report(people, *options, *report);
+  std::fflush(people);
+  const Status written = write_json(flags.json, to_json(*options, *report));
+  if (!written) return fail(written.error());
+  if (report->is_sound()) return kExitDone;
+  return fail(Error::make(Code::kCorrupt,
+                          "replay: %llu blocks with wrong bytes, %llu damaged reads, expected none",
+                          static_cast<unsigned long long>(report->verify_errors),
+                          static_cast<unsigned long long>(report->damaged_reads)));
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app, Chosen& chosen) {
+  auto flags = std::make_shared<Flags>();
+  replay::ReplayOptions& options = flags->options;
+  CLI::App* command = app.add_subcommand(
+      "replay",
+      "Replays a trace through a pool: a keeper and engine processes, real bytes, each checked");
+  command->add_option("--trace", options.trace, "Requests as JSON lines, plain or gzip")
+      ->required();
+  command->add_option("--engines", options.engines, "Engine processes, 1 to 64")
+      ->capture_default_str();
+  command
+      ->add_option("--block-tokens", options.block_tokens,
+                   "Tokens that one id of the trace stands for")
+      ->capture_default_str();
+  CLI::Option* bytes =
+      command->add_option("--block-bytes", flags->block_bytes,
+                          "Bytes of a block, such as 64KiB: a multiple of 64 (default 64KiB)");
+  command
+      ->add_option("--model", options.model, "Bytes of a block from a model's dimensions instead")
+      ->excludes(bytes);
+  CLI::Option* blocks = command->add_option("--capacity-blocks", flags->capacity_blocks,
+                                            "Blocks that may be published at once (default 20000)");
+  command->add_option("--capacity", flags->capacity, "The same in bytes, such as 2GiB")
+      ->excludes(blocks);
+  command->add_option("--policy", options.policy, "Which leaf is evicted")->capture_default_str();
+  command->add_option("--domain", flags->domain, "How caches behave: coherent or noncoherent")
+      ->check(CLI::IsMember({"coherent", "noncoherent"}))
+      ->capture_default_str();
+  command->add_option("--devices", options.devices, "Devices that the pool is spread over")
+      ->capture_default_str();
+  CLI::Option* limit = command->add_option("--limit", flags->limit, "End after so many requests");
+  command->add_option("--speed", flags->speed, "Of the trace's own time: a factor, or max")
+      ->capture_default_str();
+  command
+      ->add_option("--verify", flags->verify,
+                   "What is checked of each block: full, sample (every 16th line), off")
+      ->check(CLI::IsMember({"full", "sample", "off"}))
+      ->capture_default_str();
+  command->add_option("--seed", options.seed, "Other seeds give other hashes and bytes")
+      ->capture_default_str();
+  command->add_option("--pool", options.pool_paths,
+                      "Where the pool is made, and removed at the end: one path, or one per device "
+                      "(default memfd)");
+  command->add_option("--json", flags->json,
+                      "Write the result as JSON to this file, or - for stdout");
+  command->add_flag("--skip-bad-lines", options.skip_bad_lines,
+                    "Count broken lines of the trace and go on");
+  command->footer(
+      "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 --block-bytes "
+      "64KiB "
+      "--capacity-blocks 20000 --json -\n"
+      "read_gb_s and write_gb_s are bytes over the time that engines spent inside read and put "
+      "(copy, "
+      "checksum, validation, waiting for the keeper or a core); total_gb_s is both over wall_s.\n"
+      "lookup_us is one request's lookup; request_us lasts from taking a request to its last "
+      "commit.\n"
+      "Exit code 1: a byte was wrong.");
+  command->callback([flags, limit, &chosen] {
+    flags->has_limit = limit->count() != 0;
+    chosen.run = [flags] { return run(*flags); };
+  });
+}
+
+}  // namespace cachalot::apps
