@@ -6,9 +6,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench_copy.h"
+#include "bench_hash.h"
 #include "bench_lookup.h"
 #include "bench_measure.h"
 #include "bench_rpc.h"
+#include "bench_transfer.h"
 #include "command.h"
 
 namespace cachalot::apps {
@@ -22,6 +25,10 @@ struct Benchmark {
 constexpr std::array kBenchmarks = {
     Benchmark{"rpc", bench::bench_rpc},
     Benchmark{"lookup", bench::bench_lookup},
+    Benchmark{"put", bench::bench_put},
+    Benchmark{"get", bench::bench_get},
+    Benchmark{"copy", bench::bench_copy},
+    Benchmark{"hash", bench::bench_hash_functions},
 };
 
 struct Options {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <immintrin.h>
 
 namespace cachalot::apps::bench {
 namespace {
@@ -58,13 +60,10 @@ class Reader {
   Reader(Domain& domain, const std::byte* ring, std::uint64_t first)
       : domain_(&domain), ring_(ring), next_(first) {}
 
-  std::uint32_t poll_one_by_one() {
-    std::uint32_t good = 0;
-    while (good < kWindow && domain_->read_line(ring_ + next_ % kRingLines * kLineBytes).words[0] == next_) {
-      ++next_;
-      ++good;
-    }
-    return good;
+  // Looks at one line alone, and only where it is there at those behind it.
+  std::uint32_t poll_probing(std::uint32_t window) {
+    const std::byte* const first = ring_ + next_ % kRingLines * kLineBytes;
+    return domain_->read_line(first).words[0] == next_ ? poll(window) : 0;
   }
 
   std::uint32_t poll(std::uint32_t window) {
@@ -99,8 +98,8 @@ void serve_ring(Domain& domain, std::byte* base, SignalLimits::Ring ring,
   Patience patience;
   while (requests.next() < first + count) {
     const std::uint64_t from = requests.next();
-    const std::uint32_t good = ring == SignalLimits::Ring::kOneByOne ? requests.poll_one_by_one()
-                                                                       : requests.poll(kWindow);
+    const std::uint32_t good = ring == SignalLimits::Ring::kProbing ? requests.poll_probing(getenv("W")?atoi(getenv("W")):kWindow)
+                                                                      : requests.poll(kWindow);
     if (good == 0) {
       if (patience.is_over()) return;
       continue;
@@ -192,6 +191,7 @@ Status SignalLimits::ring_rate(DomainKind kind, Ring ring, std::uint64_t request
       each.poll(static_cast<std::uint32_t>(std::min<std::uint64_t>(posted - answered, kWindow)));
       answered = each.next();
     } else {
+      if (getenv("H")) for (int z=0; z<atoi(getenv("H")); ++z) _mm_pause();
       // A number of an earlier round is below this one's.
       answered = std::max(answered, domain->read_line(base + kCount).words[0]);
     }

@@ -26,7 +26,7 @@ class SignalLimits {
   // How a ring is used: answers are a line for each request, or one word for all that were found;
   // lines are read 64 at a time with one pair of fences, or one after the other up to the first
   // that is not there yet (where caches are coherent, reading ahead takes lines from their writer).
-  enum class Ring : std::uint32_t { kAnswerEach, kAnswerPerPoll, kOneByOne, kCount };
+  enum class Ring : std::uint32_t { kAnswerEach, kAnswerPerPoll, kProbing, kCount };
   // Requests with at most 128 outstanding.
   Status ring_rate(memory::DomainKind kind, Ring ring, std::uint64_t requests, RateMeter& rate);
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/rng.h"
+#include "bench_grants.h"
 #include "bench_limits.h"
 #include "bench_pool.h"
 
@@ -61,7 +62,8 @@ class RpcBench {
     CACHALOT_TRY(touch_rates());
     CACHALOT_TRY(alone());
     CACHALOT_TRY(batched_touch_rate());
-    return commit_rate();
+    CACHALOT_TRY(commit_rate());
+    return grant_rates();
   }
 
  private:
@@ -264,6 +266,23 @@ class RpcBench {
     return {};
   }
 
+  // Blocks granted and given back again.
+  Status grant_rates() {
+    constexpr std::uint64_t kBlocks = 200'000;
+    CACHALOT_TRY_ASSIGN(const auto stream, GrantStream::attach(served_->pool()));
+    for (const std::uint32_t batch : {4u, 64u}) {
+      const std::string name = "grant_rate/" + std::to_string(batch) + "_a_request";
+      RateMeter rate(kChunk);
+      Cpu cpu;
+      for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
+        show_progress("rpc: " + name);
+        CACHALOT_TRY(measure(kBlocks, rate, cpu, [&] { return stream->run(kBlocks, batch, rate); }));
+      }
+      report_.add(row_of(name.c_str(), rate, cpu));
+    }
+    return {};
+  }
+
   // CPU time of one operation, waiting included: both sides spin.
   struct Cpu {
     std::vector<double> client_ns, keeper_ns;
@@ -294,10 +313,10 @@ class RpcBench {
   static constexpr std::uint64_t kRequests = 1'000'000, kChunk = 2048;
   static constexpr auto kRings = static_cast<std::uint32_t>(SignalLimits::Ring::kCount);
   static constexpr const char* kRingKeys[kRings] = {"ring_answer_each_m_per_s", "ring_answer_per_poll_m_per_s",
-                                                    "ring_one_by_one_m_per_s"};
+                                                    "ring_probing_m_per_s"};
   // Line by line means a pair of fences for each where caches are not coherent.
   bool is_sensible(std::uint32_t ring) const {
-    return domain_ == DomainKind::kCoherent || ring != static_cast<std::uint32_t>(SignalLimits::Ring::kOneByOne);
+    return domain_ == DomainKind::kCoherent || ring != static_cast<std::uint32_t>(SignalLimits::Ring::kProbing);
   }
 
   static constexpr std::uint32_t kPollsBeforeWaking = 4096;

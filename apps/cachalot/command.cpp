@@ -76,7 +76,10 @@ bool scale(const Decimal& number, const Unit& unit, std::uint64_t& bytes) {
 }
 
 Error write_error(const std::string& file) {
-  return Error::from_errno(errno, "%.150s: writing JSON", file.c_str());
+  Error error = Error::from_errno(errno, "%.150s: writing", file.c_str());
+  // A folder that does not exist is a slip of the pen, not an answer.
+  if (error.code == Code::kNotFound) error.code = Code::kInvalidArgument;
+  return error;
 }
 
 }  // namespace
@@ -118,8 +121,11 @@ int fail(const Error& error) {
 Status write_json(const std::string& file, const nlohmann::json& value) {
   if (file.empty()) return {};
   // Bytes that are no UTF-8 (a path may have any) become a replacement character.
-  const std::string text =
-      value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return write_text(file,
+                    value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+Status write_text(const std::string& file, const std::string& text) {
   std::FILE* const out = file == "-" ? stdout : std::fopen(file.c_str(), "we");
   if (out == nullptr) return write_error(file);
   const bool is_written =
@@ -131,6 +137,10 @@ Status write_json(const std::string& file, const nlohmann::json& value) {
   }
   if (out != stdout && std::fclose(out) != 0) return write_error(file);
   return {};
+}
+
+std::FILE* human_output(const std::string& json_file) {
+  return json_file == "-" ? stderr : stdout;
 }
 
 Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& text) {

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -46,6 +47,12 @@ int fail(const Error& error);
 // --json FILE of every subcommand: writes `value`, one line, to the file or for "-" to stdout.
 // Nothing at all for an empty name.
 Status write_json(const std::string& file, const nlohmann::json& value);
+
+// Writes `text` to the file, or for "-" to stdout. @errors kInvalidArgument, kPermission, kNoSpace, kIo
+Status write_text(const std::string& file, const std::string& text);
+
+// Where tables and texts for people go: stdout, or stderr where `json_file` is "-".
+std::FILE* human_output(const std::string& json_file);
 
 // Sizes on the command line: "65536", "64KiB", "1.5GiB", "4MB" (powers of ten without the i).
 // @errors kInvalidArgument, also where the bytes do not fit 63 bits

@@ -1,9 +1,11 @@
 // The command line: reads it, and runs the one subcommand that it chose.
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "command.h"
@@ -30,36 +32,16 @@ std::string names_of(CLI::App& app) {
 }
 
 void add_commands(CLI::App& app, Chosen& chosen) {
-#ifdef CACHALOT_HAS_replay
   add_replay(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_serve
   add_serve(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_stop
   add_stop(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_pool
   add_pool(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_put
   add_put(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_get
   add_get(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_lookup
   add_lookup(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_evict
   add_evict(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_hitrate
   add_hitrate(app, chosen);
-#endif
-#ifdef CACHALOT_HAS_bench
   add_bench(app, chosen);
-#endif
 }
 
 // The command that the words in front of the first flag name: as deep as commands go.
@@ -79,6 +61,25 @@ bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, std:
     command = *next;
   }
   return true;
+}
+
+// The first flag that `command` does not have. A missing argument is often a misspelt flag, so this
+// is looked for before the parser's own complaint.
+std::string unknown_flag(const CLI::App& command, int argc, char** argv) {
+  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i) {
+    const std::string flag = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
+    if (flag.size() > 2 && flag.starts_with("--") && command.get_option_no_throw(flag) == nullptr) {
+      return flag;
+    }
+  }
+  return "";
+}
+
+int print_help(const CLI::App& app) {
+  const std::string text = app.help();
+  std::fputs(text.c_str(), stdout);
+  if (!text.ends_with('\n')) std::fputc('\n', stdout);
+  return kExitDone;
 }
 
 std::string full_name(const CLI::App* command) {
@@ -106,9 +107,13 @@ int run(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& done) {  // --help, --version
+  } catch (const CLI::CallForHelp&) {
+    return print_help(app);
+  } catch (const CLI::Success& done) {  // --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
+    const std::string flag = unknown_flag(*command, argc, argv);
+    if (!flag.empty()) return usage_error("there is no flag " + flag, full_name(command));
     return usage_error(error.what(), full_name(command));
   }
   if (!chosen.run) {

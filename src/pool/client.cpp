@@ -84,13 +84,24 @@ Result<std::uint32_t> Client::get(const BlockHash& hash, std::span<std::byte> to
 }
 
 void Client::report_hit(const Found& deepest) {
+  if (!attached_) return;
   reports_[report_count_++] = {deepest.entry.block, deepest.entry.generation};
-  if (report_count_ == reports_.size()) (void)flush_reports();
+  if (report_count_ < reports_.size()) return;
+  if (!channel_.has_credit(1, 1)) poll();
+  if (channel_.has_credit(1, 1)) return post_reports();
+  // A keeper that is slow, or gone: no reader waits for it.
+  counters_[ClientCounter::kLostReports] += report_count_;
+  report_count_ = 0;
 }
 
 Status Client::flush_reports() {
   if (report_count_ == 0) return {};
   CACHALOT_TRY(wait_for_credit(1, 1));
+  post_reports();
+  return {};
+}
+
+void Client::post_reports() {
   UsesPayload uses{};
   uses.namespace_id = namespace_id_;
   std::copy_n(reports_.begin(), report_count_, uses.uses);
@@ -99,7 +110,6 @@ Status Client::flush_reports() {
   channel_.post({static_cast<std::uint8_t>(Op::kTouch), static_cast<std::uint16_t>(report_count_), 1, kIgnore},
                 payload);
   report_count_ = 0;
-  return {};
 }
 
 // --- Asking the keeper -------------------------------------------------------------------------
@@ -107,7 +117,10 @@ Status Client::flush_reports() {
 void Client::on_answer(const rpc::Answer& answer) {
   if (answer.tag == kIgnore) return;
   if (answer.tag == kGrants) return on_grant_answer(answer);
-  if (answer.tag >= kFirstCommit) return on_commit_answer(commits_[answer.tag - kFirstCommit], answer);
+  if (answer.tag >= kFirstCommit && answer.tag < kFirstCall) {
+    return on_commit_answer(commits_[answer.tag - kFirstCommit], answer);
+  }
+  if (answer.tag != call_tag_) return;  // of a call that was given up
   call_done_ = true;
   call_status_ = answer.status;
   std::copy_n(answer.payload.begin(), std::min(answer.payload.size(), call_payload_.size()),
@@ -127,9 +140,12 @@ Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) 
 
 Status Client::call(Op op, std::uint16_t count, std::span<const unsigned char> payload,
                     std::uint32_t answer_lines) {
+  if (!attached_ && op != Op::kDetach) {
+    return Error::make(Code::kNoKeeper, "this client has detached");
+  }
   CACHALOT_TRY(wait_for_credit(1, answer_lines));
   call_done_ = false;
-  channel_.post({static_cast<std::uint8_t>(op), count, answer_lines, kCall}, payload);
+  channel_.post({static_cast<std::uint8_t>(op), count, answer_lines, ++call_tag_}, payload);
   return wait_for(call_done_);
 }
 
@@ -145,13 +161,13 @@ Status Client::ping() {
 }
 
 bool Client::post_ping() {
-  if (!channel_.has_credit(1, 1)) return false;
+  if (!attached_ || !channel_.has_credit(1, 1)) return false;
   channel_.post({static_cast<std::uint8_t>(Op::kPing), 0, 1, kIgnore}, {});
   return true;
 }
 
 bool Client::post_touch(const BlockUse& use) {
-  if (!channel_.has_credit(1, 1)) return false;
+  if (!attached_ || !channel_.has_credit(1, 1)) return false;
   UsesPayload uses{};
   uses.namespace_id = namespace_id_;
   uses.uses[0] = use;

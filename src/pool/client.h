@@ -80,7 +80,8 @@ class Client final : private rpc::AnswerSink {
   Result<std::uint32_t> get(const BlockHash& hash, std::span<std::byte> to);
 
   // Notes a hit, for the keeper's order of use: give the deepest block of a prefix, it speaks for
-  // all of it. Sent in batches, and always before this client's next commit.
+  // all of it. Sent in batches, and always before this client's next commit. Never waits: with 128
+  // requests unanswered a batch is dropped and counted.
   void report_hit(const Found& deepest);
 
   // --- Writing ---------------------------------------------------------------------------------
@@ -126,7 +127,12 @@ class Client final : private rpc::AnswerSink {
 
  private:
   // Tags of requests: what on_answer() does with the answer.
-  enum Tag : std::uint64_t { kIgnore = 0, kCall = 1, kGrants = 2, kFirstCommit = 16 };
+  enum Tag : std::uint64_t {
+    kIgnore = 0,
+    kGrants = 2,
+    kFirstCommit = 16,
+    kFirstCall = std::uint64_t{1} << 32,  // each call has its own: a late answer is nobody else's
+  };
 
   // A commit under way.
   struct Commit {
@@ -155,6 +161,8 @@ class Client final : private rpc::AnswerSink {
   Status call(Op op, std::uint16_t count, std::span<const unsigned char> payload,
               std::uint32_t answer_lines = 1);
   Status flush_reports();
+  void post_reports();
+  void forget_verdicts();
   Status status_of_call(const char* what) const;
 
   // client_write.cpp
@@ -196,7 +204,8 @@ class Client final : private rpc::AnswerSink {
   std::array<BlockUse, kUsesInHead> reports_;
   std::uint32_t report_count_ = 0;
 
-  // The last answer to call().
+  // The last call() and the answer to it.
+  std::uint64_t call_tag_ = kFirstCall;
   bool call_done_ = false;
   std::uint16_t call_status_ = 0;
   std::array<unsigned char, rpc::kResponsePayloadBytes> call_payload_{};

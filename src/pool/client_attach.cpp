@@ -42,6 +42,9 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
     return Error::make(Code::kInvalidArgument, "host number: %u is not below the pool's %u",
                        options.host, access.geometry.hosts);
   }
+  if (options.grant_target == 0) {
+    return Error::make(Code::kInvalidArgument, "blocks to hold in advance: 0 is not at least 1");
+  }
   std::unique_ptr<Client> client(new Client(access, slot, options, waiter, clock));
   CACHALOT_TRY(client->greet());
   CACHALOT_TRY(client->open_namespace());
@@ -97,7 +100,7 @@ Status Client::wait_for_view(std::uint64_t deadline_ns) {
       return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
     }
     if (clock_->now_ns() > deadline_ns) {
-      return Error::make(Code::kNoKeeper, "the keeper of this pool (pid unknown to answer) did not see client slot %u in time: is it alive?", slot_);
+      return Error::make(Code::kNoKeeper, "the keeper of this pool did not see client slot %u in time: is it alive?", slot_);
     }
     beat();
     keeper_doorbell_.ring_if_asleep();

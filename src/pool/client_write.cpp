@@ -136,7 +136,10 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
     following[i] = {};
     rpc::store_payload(following[i].payload, item);
   }
-  CACHALOT_TRY(wait_for_credit(count + 1, 1));
+  if (const Status credit = wait_for_credit(count + 1, 1); !credit) {
+    grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + count);
+    return credit;
+  }
   // R4: the payloads are seen before the commit that names them.
   access_.domain().order();
 
@@ -195,7 +198,13 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std:
                          verdicts.data() + done);
   }
   const Status drained = drain();
+  if (!drained) forget_verdicts();
   return status.ok() ? drained : status;
+}
+
+// Who waited for these verdicts has gone away; the answers may still come.
+void Client::forget_verdicts() {
+  for (Commit& commit : commits_) commit.verdicts = nullptr;
 }
 
 Status Client::post_put(const BlockHash* parent, const PutItem& item) {

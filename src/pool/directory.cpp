@@ -42,7 +42,8 @@ bool DirectoryReader::holds(const Line& line, const BlockHash& hash, std::uint32
     return false;
   }
   // What comes from the pool is checked before it is used as an index or a size.
-  return entry.block < access_->geometry.blocks && entry.length <= access_->geometry.block_bytes;
+  return entry.block < access_->geometry.blocks && entry.length != 0 &&
+         entry.length <= access_->geometry.block_bytes;
 }
 
 std::size_t DirectoryReader::lookup(std::span<const BlockHash> hashes, std::uint32_t namespace_id,

@@ -105,6 +105,10 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
 
 Result<Layout> lay_out(const Geometry& geometry) {
   CACHALOT_TRY(check_values(geometry));
+  if (geometry.device_bytes % kStripeBytes != 0) {
+    return Error::make(Code::kInvalidArgument, "device size: %llu bytes are not a multiple of 2 MiB",
+                       static_cast<unsigned long long>(geometry.device_bytes));
+  }
   std::uint64_t needed = 0;
   CACHALOT_TRY_ASSIGN(const Layout layout, place(geometry, needed));
   if (geometry.device_bytes < needed) {

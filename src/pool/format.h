@@ -19,6 +19,7 @@ inline constexpr std::uint64_t kMagic = 0x31544f4c41484341u;  // "ACHALOT1"
 inline constexpr std::uint32_t kFormatVersion = 1;
 
 inline constexpr std::uint32_t kNoBlock = 0xffffffffu;
+inline constexpr std::uint32_t kLastGeneration = 0xffffffffu;  // a block of it is not used again
 inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint32_t kKeeperSlots = 4;
 inline constexpr std::uint32_t kRingLines = 256;        // lines of one ring, a power of two

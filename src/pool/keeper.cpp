@@ -192,6 +192,7 @@ std::uint32_t Keeper::apply_touch(std::uint32_t namespace_id, const BlockUse& us
 void Keeper::serve_namespace(std::uint32_t client, const RequestHead& head) {
   const auto wanted = rpc::load_payload<NamespacePayload>(head.payload);
   const index::BlockHash digest{wanted.digest_low, wanted.digest_high};
+  if (digest == kNoDigest) return refuse(client, Code::kInvalidArgument);
   auto at = std::find(namespaces_.begin(), namespaces_.end(), digest);
   if (at == namespaces_.end()) {
     if (namespaces_.size() == kMaxNamespaces) return refuse(client, Code::kNoSpace);
@@ -237,7 +238,6 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
   ledger_.flush();
   // Also makes the tombstones of these blocks complete (W4).
   access_.domain().complete();
-  tombstones_pending_ = false;
 
   GrantAnswer answer{};
   std::copy_n(uses, std::min(count, kUsesInResponse), answer.uses);
@@ -308,14 +308,13 @@ bool Keeper::evict_one(std::uint32_t protect) {
 void Keeper::evict(std::uint32_t block) {
   policy_->erase(block);
   directory_.retract(block);
-  tombstones_pending_ = true;
   ++counters_[KeeperCounter::kEvictions];
   free_block(block);
 }
 
 void Keeper::free_block(std::uint32_t block) {
   // A generation that can grow no more would repeat an identity: the block has served its time.
-  const bool is_worn_out = blocks_.use(block).generation == 0xffffffffu;
+  const bool is_worn_out = blocks_.use(block).generation == kLastGeneration;
   blocks_.set_state(block, is_worn_out ? BlockState::kBad : BlockState::kFree);
   ledger_.touch(block);
   if (!is_worn_out) blocks_.push_free(block);

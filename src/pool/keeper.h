@@ -93,6 +93,7 @@ class Keeper final : private rpc::RequestHandler {
 
   // keeper_takeover.cpp
   void take_over(const Predecessor& predecessor);
+  void adopt_namespaces(const Predecessor& predecessor);
   void adopt_entries(const Predecessor& predecessor);
   void drop_orphans();
   void adopt_ledger(const Predecessor& predecessor);
@@ -122,7 +123,10 @@ class Keeper final : private rpc::RequestHandler {
   std::uint32_t make_room(const index::BlockHash& hash, std::uint32_t namespace_id, std::uint32_t parent);
   void return_to_grant(std::uint32_t block);
   bool holds(std::uint32_t client, const BlockUse& use) const;
-  bool is_namespace(std::uint32_t id) const { return id >= 1 && id <= namespaces_.size(); }
+  static constexpr index::BlockHash kNoDigest{};  // in the place of a namespace whose line was damaged
+  bool is_namespace(std::uint32_t id) const {
+    return id >= 1 && id <= namespaces_.size() && namespaces_[id - 1] != kNoDigest;
+  }
 
   bool evict_one(std::uint32_t protect);
   void evict(std::uint32_t block);
@@ -146,7 +150,6 @@ class Keeper final : private rpc::RequestHandler {
   std::uint32_t counters_sequence_ = 0;
   std::uint32_t polls_ = 0;
   std::uint64_t next_tend_ns_ = 0;
-  bool tombstones_pending_ = false;  // written, not yet complete
   bool stop_requested_ = false;
   bool serving_ = false;
 };

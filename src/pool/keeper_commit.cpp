@@ -116,8 +116,13 @@ std::uint32_t Keeper::make_room(const index::BlockHash& hash, std::uint32_t name
 // The block stays the client's, for another use: a new generation, recorded before the answer (W3).
 void Keeper::return_to_grant(std::uint32_t block) {
   const std::uint32_t generation = blocks_.use(block).generation;
-  blocks_.set_generation(block, generation + 1);
   ledger_.touch(block);
+  if (generation == kLastGeneration) {
+    // There is no next identity; the client will hear that it holds nothing here.
+    --sessions_[blocks_.record(block).holder].granted;
+    return blocks_.set_state(block, BlockState::kBad);
+  }
+  blocks_.set_generation(block, generation + 1);
 }
 
 }  // namespace cachalot::pool

@@ -71,6 +71,7 @@ void Keeper::publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags) {
 void Keeper::take_over(const Predecessor& predecessor) {
   publish_keeper_line(predecessor.min_epoch, 0);
   if (predecessor.epoch != 0) {
+    adopt_namespaces(predecessor);
     adopt_entries(predecessor);
     drop_orphans();
     adopt_ledger(predecessor);
@@ -78,7 +79,12 @@ void Keeper::take_over(const Predecessor& predecessor) {
     access_.domain().order();
   }
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
-    if (blocks_.use(block).state == BlockState::kFree) blocks_.push_free(block);
+    if (blocks_.use(block).state != BlockState::kFree) continue;
+    if (blocks_.use(block).generation == kLastGeneration) {
+      blocks_.set_state(block, BlockState::kBad);
+    } else {
+      blocks_.push_free(block);
+    }
   }
   ledger_.write_all();
   access_.domain().complete();
@@ -90,16 +96,32 @@ void Keeper::take_over(const Predecessor& predecessor) {
   tend();
 }
 
-// Reads every entry that counts under the predecessor's rule into the block table.
+// Numbers stay what they are, as they stand in entries. The blocks of a namespace whose line is
+// damaged are dropped: nobody could say whose they are.
+void Keeper::adopt_namespaces(const Predecessor& predecessor) {
+  for (std::uint32_t id = 1; id <= kMaxNamespaces; ++id) {
+    NamespaceLine line{};
+    const std::uint64_t offset = access_.layout.namespace_line(predecessor.slot, id - 1);
+    // A line of another epoch was left by an earlier keeper of the same area.
+    if (!access_.region.read_as(offset, line) || line.id != id || line.epoch != predecessor.epoch) continue;
+    line.epoch = epoch_;
+    access_.region.publish(access_.layout.namespace_line(slot_, id - 1), line);
+    namespaces_.resize(id, kNoDigest);
+    namespaces_[id - 1] = {line.digest_low, line.digest_high};
+  }
+}
+
+// Reads every entry that counts under the predecessor's rule into the block table, also those that a
+// keeper wrote again which died before it finished its takeover.
 void Keeper::adopt_entries(const Predecessor& predecessor) {
-  const KeeperView view{predecessor.epoch, predecessor.min_epoch, predecessor.slot, 0};
+  const KeeperView view{predecessor.highest_epoch, predecessor.min_epoch, predecessor.slot, 0};
   const Geometry& geometry = access_.geometry;
   for (std::uint32_t slot = 0; slot < geometry.directory_slots; ++slot) {
     Entry entry{};
     if (!access_.region.read_as(access_.layout.entry(slot), entry)) continue;
     const bool is_sound = entry.state == kEntryLive && view.admits(entry.epoch) &&
-                          entry.block < geometry.blocks && entry.length <= geometry.block_bytes &&
-                          entry.namespace_id >= 1 && entry.namespace_id <= kMaxNamespaces &&
+                          entry.block < geometry.blocks && entry.length != 0 &&
+                          entry.length <= geometry.block_bytes && is_namespace(entry.namespace_id) &&
                           (entry.parent < geometry.blocks || entry.parent == kNoBlock);
     if (!is_sound) continue;
     const BlockHash hash{entry.hash_low, entry.hash_high};
@@ -173,14 +195,6 @@ void Keeper::adopt_ledger(const Predecessor& predecessor) {
     } else if (ledger.state == LedgerState::kBad) {
       blocks_.set_state(block, BlockState::kBad);
     }
-  }
-  for (std::uint32_t id = 0; id < kMaxNamespaces; ++id) {
-    NamespaceLine line{};
-    if (!access_.region.read_as(access_.layout.namespace_line(predecessor.slot, id), line)) break;
-    if (line.id != id + 1) break;
-    line.epoch = epoch_;
-    access_.region.publish(access_.layout.namespace_line(slot_, id), line);
-    namespaces_.push_back({line.digest_low, line.digest_high});
   }
 }
 

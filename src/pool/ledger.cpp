@@ -51,7 +51,9 @@ void Ledger::write_line_of(std::uint32_t block) {
 
 LedgerRecord Ledger::read(const Access& access, std::uint32_t keeper, std::uint32_t block) {
   LedgerLine line{};
-  if (!access.region.read_as(access.layout.ledger_line(keeper, block), line)) return {};
+  if (!access.region.read_as(access.layout.ledger_line(keeper, block), line)) {
+    return {0, 0, kUnknownHolder, LedgerState::kQuarantined, 0};
+  }
   return line.records[block % kLedgerRecordsPerLine];
 }
 

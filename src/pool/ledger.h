@@ -19,6 +19,8 @@
 
 namespace cachalot::pool {
 
+inline constexpr std::uint16_t kUnknownHolder = 0xffff;
+
 class Ledger {
  public:
   Ledger(const Access& access, const BlockTable& blocks, std::uint32_t keeper)
@@ -31,7 +33,9 @@ class Ledger {
   // Writes all lines.
   void write_all();
 
-  // What another keeper's area says of a block; a line that does not check reads as free.
+  // What another keeper's area says of a block. A keeper that finished its takeover has written all
+  // lines, so one that does not check was damaged or half written: somebody may hold its blocks, and
+  // they read as quarantined, held by kUnknownHolder.
   static LedgerRecord read(const Access& access, std::uint32_t keeper, std::uint32_t block);
 
  private:

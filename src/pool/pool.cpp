@@ -101,6 +101,7 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
                         memory::DeviceSet::open({paths[0]}, map_options(false, false)));
     CACHALOT_TRY_ASSIGN(first, read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
+  CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
   if (all.size() != first.geometry.devices) {
     return Error::make(Code::kInvalidArgument, "%s: its pool has %u devices, %zu paths were given",

@@ -16,7 +16,7 @@ const char* counter_name(ClientCounter counter) {
   static constexpr const char* kNames[] = {
       "lookups",       "looked_up_blocks", "hit_blocks",    "read_blocks",     "read_bytes", "stale_reads",
       "damaged_reads", "puts",             "written_bytes", "committed_blocks", "duplicate_blocks",
-      "refused_blocks"};
+      "refused_blocks", "lost_reports"};
   static_assert(std::size(kNames) == ClientCounters::kCount);
   return kNames[static_cast<std::uint32_t>(counter)];
 }

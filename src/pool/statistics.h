@@ -23,6 +23,7 @@ enum class KeeperCounter : std::uint32_t {
 enum class ClientCounter : std::uint32_t {
   kLookups, kLookedUpBlocks, kHitBlocks, kReadBlocks, kReadBytes, kStaleReads, kDamagedReads,
   kPuts, kWrittenBytes, kCommitted, kDuplicates, kRefused,
+  kLostReports,
   kCount
 };
 

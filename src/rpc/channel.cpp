@@ -35,7 +35,8 @@ void Channel::post(const Request& request, std::span<const unsigned char> head_p
   std::uint64_t last = requests_.write(memory::to_line(head));
   for (const FollowingLine& line : following) last = requests_.write(memory::to_line(line));
 
-  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines, request.op};
+  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines,
+                                         request.op};
   ++posted_;
   lines_in_flight_ += lines;
   answer_lines_in_flight_ += request.answer_lines;
@@ -49,7 +50,8 @@ std::uint32_t Channel::poll(AnswerSink& sink) {
   for (std::uint32_t i = 0; i < count; ++i) addresses[i] = responses_.address(i);
   domain_->gather_lines(addresses, count, lines);
   std::uint32_t good = responses_.accept(lines, count);
-  if (good != 0 && place_.keeper_splits_lines && !domain_->broken(memory::Rule::kR5ConfirmSplitLines)) {
+  if (good != 0 && place_.keeper_splits_lines &&
+      !domain_->broken(memory::Rule::kR5ConfirmSplitLines)) {
     memory::Line again[kPollLines];
     domain_->gather_lines(addresses, good, again);
     const auto differs = std::mismatch(lines, lines + good, again).first;
@@ -73,13 +75,25 @@ std::uint32_t Channel::take(const memory::Line* lines, std::uint32_t count, Answ
     used += length;
   }
   responses_.advance(used);
-  window_ = std::max(wanted, used == window_ ? std::min(window_ * 2, kPollLines) : std::max(used, 1u));
+  window_ =
+      std::max(wanted, used == window_ ? std::min(window_ * 2, kPollLines) : std::max(used, 1u));
   return answered;
+}
+
+// Whether the requests that the answer speaks for are ours, and its last is the one it names.
+bool Channel::fits(const ResponseHead& head) const {
+  if (head.answered == 0 || head.answered > outstanding()) return false;
+  const Pending& last = pending_[(answered_ + head.answered - 1) % kMaxOutstanding];
+  return static_cast<std::uint32_t>(last.last_sequence) == head.request;
 }
 
 std::uint32_t Channel::deliver(const memory::Line* lines, AnswerSink& sink) {
   unsigned char payload[kResponsePayloadBytes + kMaxMessageLines * kFollowingPayloadBytes];
   const auto head = memory::as<ResponseHead>(lines[0]);
+  if (!fits(head)) {
+    ++malformed_;
+    return 0;
+  }
   std::size_t bytes = 0;
   if (head.lines > 1 || head.count != 0) {
     std::memcpy(payload, head.payload, kResponsePayloadBytes);
@@ -90,13 +104,11 @@ std::uint32_t Channel::deliver(const memory::Line* lines, AnswerSink& sink) {
       bytes += kFollowingPayloadBytes;
     }
   }
-  std::uint32_t answered = 0;
-  for (std::uint32_t i = 0; i < head.answered && outstanding() != 0; ++i) {
+  for (std::uint32_t i = 0; i < head.answered; ++i) {
     const Pending request = pop();
     sink.on_answer({request.tag, request.op, head.status, head.count, {payload, bytes}});
-    ++answered;
   }
-  return answered;
+  return head.answered;
 }
 
 Channel::Pending Channel::pop() {

@@ -3,7 +3,8 @@
 // Invariants
 //   1. At most kMaxOutstanding requests and kRingLines lines are unanswered, and their answers
 //      together never exceed the response ring: nothing unread is overwritten on either side.
-//   2. Every answer is matched to its request: answers come in the order of the requests.
+//   2. Every answer is matched to its request: answers come in the order of the requests, and each
+//      says which request it is the last answer to. One that does not fit answers nothing.
 //   3. An answer is taken only from the keeper and for the incarnation that the channel was opened
 //      with: the seal of its lines covers both.
 //
@@ -24,13 +25,15 @@
 namespace cachalot::rpc {
 
 // Salts of the two directions' seals.
-inline std::uint64_t request_salt(std::uint32_t incarnation) { return incarnation; }
+inline std::uint64_t request_salt(std::uint32_t incarnation) {
+  return incarnation;
+}
 inline std::uint64_t response_salt(std::uint32_t incarnation, std::uint32_t epoch) {
   return (std::uint64_t{epoch} << 32) | incarnation;
 }
 
 struct ChannelPlace {
-  std::uint64_t request_ring = 0;   // offsets on device 0
+  std::uint64_t request_ring = 0;  // offsets on device 0
   std::uint64_t response_ring = 0;
   std::uint32_t ring_lines = 0;
   std::uint32_t incarnation = 0;
@@ -84,6 +87,8 @@ class Channel {
   Status wait_until(AnswerSink& sink, std::uint64_t deadline_ns, Done&& done, Gone&& gone);
 
   std::uint32_t outstanding() const { return static_cast<std::uint32_t>(posted_ - answered_); }
+  // Answers that did not fit their requests: a keeper that breaks the protocol.
+  std::uint64_t malformed() const { return malformed_; }
 
  private:
   struct Pending {
@@ -97,6 +102,7 @@ class Channel {
 
   std::uint32_t take(const memory::Line* lines, std::uint32_t count, AnswerSink& sink);
   std::uint32_t deliver(const memory::Line* lines, AnswerSink& sink);
+  bool fits(const ResponseHead& head) const;
   Pending pop();
 
   RingWriter requests_;
@@ -107,6 +113,7 @@ class Channel {
   Doorbell keeper_doorbell_;
   ChannelPlace place_;
   std::uint64_t posted_ = 0, answered_ = 0;  // requests
+  std::uint64_t malformed_ = 0;
   std::uint32_t lines_in_flight_ = 0, answer_lines_in_flight_ = 0;
   std::uint32_t window_ = 1;  // response lines to read in the next poll
   std::array<Pending, kMaxOutstanding> pending_{};

@@ -51,7 +51,8 @@ struct FollowingLine {
   std::uint32_t crc;
 };
 
-static_assert(sizeof(RequestHead) == 64 && sizeof(ResponseHead) == 64 && sizeof(FollowingLine) == 64);
+static_assert(sizeof(RequestHead) == 64 && sizeof(ResponseHead) == 64 &&
+              sizeof(FollowingLine) == 64);
 
 // Copies a plain value in and out of a payload.
 template <class T, std::size_t N>

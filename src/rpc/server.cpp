@@ -46,7 +46,8 @@ void Server::gather() {
   for (const std::uint32_t client : open_) {
     const Mailbox& mailbox = mailboxes_[client];
     shares_.push_back({client, at, mailbox.window});
-    for (std::uint32_t i = 0; i < mailbox.window; ++i) addresses_[at++] = mailbox.requests.address(i);
+    for (std::uint32_t i = 0; i < mailbox.window; ++i)
+      addresses_[at++] = mailbox.requests.address(i);
   }
   if (at != 0) region_.domain().gather_lines(addresses_.data(), at, lines_.data());
 }
@@ -54,7 +55,9 @@ void Server::gather() {
 std::uint32_t Server::poll(RequestHandler& handler) {
   gather();
   std::uint32_t requests = 0;
-  for (const Share& share : shares_) requests += serve(share, handler);
+  for (const Share& share : shares_) {
+    if (mailboxes_[share.client].is_open) requests += serve(share, handler);
+  }
   return requests;
 }
 
@@ -67,7 +70,8 @@ std::uint32_t Server::confirmed(const Share& share, std::uint32_t good) {
   }
   domain.gather_lines(addresses_.data() + share.first, good, confirmation_.data());
   const Line* lines = lines_.data() + share.first;
-  return static_cast<std::uint32_t>(std::mismatch(lines, lines + good, confirmation_.data()).first - lines);
+  return static_cast<std::uint32_t>(std::mismatch(lines, lines + good, confirmation_.data()).first -
+                                    lines);
 }
 
 std::uint32_t Server::serve(const Share& share, RequestHandler& handler) {
@@ -98,8 +102,8 @@ std::uint32_t Server::serve(const Share& share, RequestHandler& handler) {
   const bool is_malformed = used < good && wanted == 1;
   const std::uint64_t after_batch = mailbox.requests.expected() + used;
   mailbox.requests.advance(used);
-  mailbox.window = std::max(wanted, used == share.count ? std::min(share.count * 2, kMaxWindow)
-                                                        : std::max(used, 1u));
+  mailbox.window = std::max(
+      wanted, used == share.count ? std::min(share.count * 2, kMaxWindow) : std::max(used, 1u));
   const auto requests = static_cast<std::uint32_t>(batch_.size());
   if (requests != 0) handler.on_requests(share.client, batch_);
   if (!mailbox.is_open) return requests;
@@ -116,10 +120,10 @@ std::uint32_t Server::serve(const Share& share, RequestHandler& handler) {
 
 void Server::answer(std::uint32_t client, std::uint16_t status, std::uint32_t requests) {
   Mailbox& mailbox = mailboxes_[client];
-  if (mailbox.held_requests != 0 && (mailbox.held_status != status || mailbox.held_requests + requests > 255)) {
-    flush(mailbox);
-  }
-  CACHALOT_CHECK(mailbox.next_end + requests <= mailbox.ends.size());
+  // A batch has at most one request a line, so that the count fits into the answer's byte.
+  static_assert(kMaxWindow <= 255);
+  if (mailbox.held_requests != 0 && mailbox.held_status != status) write_held(mailbox);
+  CACHALOT_CHECK(requests != 0 && mailbox.next_end + requests <= mailbox.ends.size());
   mailbox.next_end += requests;
   mailbox.held_status = status;
   mailbox.held_requests += requests;
@@ -130,8 +134,9 @@ void Server::answer(std::uint32_t client, std::uint16_t status, std::uint16_t co
                     std::span<const unsigned char> head_payload,
                     std::span<const FollowingLine> following) {
   Mailbox& mailbox = mailboxes_[client];
-  flush(mailbox);
-  CACHALOT_CHECK(mailbox.next_end < mailbox.ends.size() && head_payload.size() <= kResponsePayloadBytes &&
+  write_held(mailbox);
+  CACHALOT_CHECK(mailbox.next_end < mailbox.ends.size() &&
+                 head_payload.size() <= kResponsePayloadBytes &&
                  following.size() < kMaxMessageLines);
   ResponseHead head{};
   head.request = static_cast<std::uint32_t>(mailbox.ends[mailbox.next_end++]);
@@ -143,12 +148,10 @@ void Server::answer(std::uint32_t client, std::uint16_t status, std::uint16_t co
   std::memcpy(head.payload, head_payload.data(), head_payload.size());
   mailbox.responses.write(memory::to_line(head));
   for (const FollowingLine& line : following) mailbox.responses.write(memory::to_line(line));
-  mailbox.held_sequence = 1;
-  mailbox.doorbell.ring();
+  mailbox.has_news = true;
 }
 
-// Writes the held answers, and wakes the client if it sleeps.
-void Server::flush(Mailbox& mailbox) {
+void Server::write_held(Mailbox& mailbox) {
   if (mailbox.held_requests == 0) return;
   ResponseHead head{};
   head.request = static_cast<std::uint32_t>(mailbox.held_sequence);
@@ -158,7 +161,14 @@ void Server::flush(Mailbox& mailbox) {
   head.epoch = mailbox.place.epoch;
   mailbox.responses.write(memory::to_line(head));
   mailbox.held_requests = 0;
-  mailbox.doorbell.ring();
+  mailbox.has_news = true;
+}
+
+// Writes the held answers and wakes the client if it sleeps: one fence a batch.
+void Server::flush(Mailbox& mailbox) {
+  write_held(mailbox);
+  if (mailbox.has_news) mailbox.doorbell.ring();
+  mailbox.has_news = false;
 }
 
 }  // namespace cachalot::rpc

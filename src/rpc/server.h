@@ -41,7 +41,8 @@ struct MailboxPlace {
 
 class Server;
 
-// Answers requests. Every message of a batch must be answered through the server, in order.
+// Answers requests. Every message of a batch must be answered through the server, in order. May close
+// mailboxes meanwhile, but not open any.
 class RequestHandler {
  public:
   virtual ~RequestHandler() = default;
@@ -62,9 +63,12 @@ class Server {
   // Answers the next `requests` of the batch in hand with one status and nothing else. Neighbouring
   // equal ones go out in one line.
   void answer(std::uint32_t client, std::uint16_t status, std::uint32_t requests = 1);
-  // Answers the next request with a payload: at most 36 bytes in the head and 52 in each line.
+  // Answers the next request with a payload: at most 36 bytes in the head and 52 in each line, no
+  // more lines than the request's Channel reserved. An answer of one line whose `count` is 0 arrives
+  // without its payload.
   void answer(std::uint32_t client, std::uint16_t status, std::uint16_t count,
-              std::span<const unsigned char> head_payload, std::span<const FollowingLine> following);
+              std::span<const unsigned char> head_payload,
+              std::span<const FollowingLine> following);
 
   std::uint64_t malformed() const { return malformed_; }
 
@@ -75,11 +79,11 @@ class Server {
     RingReader requests;
     RingWriter responses;
     Doorbell doorbell;
-    std::uint32_t window = 1;      // lines to read in the next poll
-    std::uint64_t answered = 0;    // last line of the last request answered
+    std::uint32_t window = 1;       // lines to read in the next poll
     std::uint16_t held_status = 0;  // answers not yet written
     std::uint32_t held_requests = 0;
     std::uint64_t held_sequence = 0;
+    bool has_news = false;            // written and not yet rung for
     std::vector<std::uint64_t> ends;  // last line of each request of the batch in hand
     std::size_t next_end = 0;
   };
@@ -92,6 +96,7 @@ class Server {
   void gather();
   std::uint32_t confirmed(const Share& share, std::uint32_t good);
   std::uint32_t serve(const Share& share, RequestHandler& handler);
+  void write_held(Mailbox& mailbox);
   void flush(Mailbox& mailbox);
 
   memory::SealedRegion region_;

@@ -19,12 +19,10 @@ void Doorbell::withdraw() {
 }
 
 void Doorbell::sleep(std::uint64_t nap_ns) {
-  if (word_ == nullptr) {
+  if (word_ == nullptr || os::futex_wait(*word_, kAsleep, nap_ns) == os::WaitEnd::kUnsupported) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
-  } else {
-    os::futex_wait(*word_, kAsleep, nap_ns);
-    withdraw();
   }
+  withdraw();
 }
 
 void Doorbell::ring() {

@@ -1,0 +1,44 @@
+// How put, get, lookup and evict join a served pool, and what a KEY is.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "index/block_hash.h"
+#include "pool/pool.h"
+#include "pool_flags.h"
+
+namespace cachalot::apps {
+
+struct ClientFlags {
+  Paths paths;
+  std::string fingerprint = "default";  // of the namespace
+  std::uint32_t host = 0;
+  std::optional<std::uint32_t> slot;
+};
+// --pool takes one path here, because keys may follow it; it may be repeated.
+void add_client_flags(CLI::App& app, ClientFlags& flags);
+
+// What the help says of a KEY.
+extern const char* const kKeyHelp;
+
+// A pool and this process in it. The client leaves first.
+struct Attached {
+  pool::Pool pool;
+  pool::PoolClient client;
+};
+// @errors as Pool::open and Pool::attach
+Result<Attached> attach(const ClientFlags& flags);
+// The same for the pool at `paths` and a client that only talks to the keeper.
+Result<Attached> attach(const Paths& paths);
+
+// 32 hexadecimal digits are a block hash; any other text is hashed: as a root block of the
+// namespace whose ids are the text's bytes (xxh3_128).
+// @errors kInvalidArgument: the key is empty
+Result<index::BlockHash> parse_key(const std::string& key, const std::string& fingerprint);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,57 @@
+// `cachalot evict KEY|--all`: drops blocks.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client_flags.h"
+#include "command.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  ClientFlags client;
+  std::string key;
+  bool all = false;
+  std::string json;
+};
+
+Result<std::uint32_t> evict(const Options& options) {
+  if (options.key.empty() != options.all) {
+    return Error::make(Code::kInvalidArgument, "evict: give either a KEY or --all");
+  }
+  index::BlockHash hash;
+  if (!options.all) {
+    CACHALOT_TRY_ASSIGN(hash, parse_key(options.key, options.client.fingerprint));
+  }
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  CACHALOT_TRY_ASSIGN(const std::uint32_t evicted, options.all ? attached.client->evict_everything()
+                                                               : attached.client->evict(hash));
+  CACHALOT_TRY(attached.client->detach());
+  return evicted;
+}
+
+int run(const Options& options) {
+  const Result<std::uint32_t> evicted = evict(options);
+  if (!evicted) return fail(evicted.error());
+  std::fprintf(human_output(options.json), "evicted %u blocks\n", *evicted);
+  const Status written = write_json(options.json, {{"evicted_blocks", *evicted}});
+  return written ? kExitDone : fail(written.error());
+}
+
+}  // namespace
+
+void add_evict(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command =
+      app.add_subcommand("evict", "drops a block and all that follow it from a served pool");
+  command->add_option("key", options->key, kKeyHelp)->type_name("KEY");
+  command->add_flag("--all", options->all, "drop all blocks, of all namespaces");
+  add_client_flags(*command, options->client);
+  command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer("Example: cachalot evict greeting --pool /dev/shm/kv");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,66 @@
+// `cachalot get KEY`: reads one block.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client_flags.h"
+#include "command.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  ClientFlags client;
+  std::string key;
+  std::string output = "-";
+  std::string json;
+};
+
+Result<std::string> read_block(const Options& options, const index::BlockHash& hash) {
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
+  CACHALOT_TRY_ASSIGN(const std::uint32_t length,
+                      attached.client->get(hash, std::as_writable_bytes(std::span(bytes))));
+  bytes.resize(length);
+  CACHALOT_TRY(attached.client->detach());
+  return bytes;
+}
+
+Status get(const Options& options) {
+  if (options.output == "-" && options.json == "-") {
+    return Error::make(Code::kInvalidArgument,
+                       "get: --json - and --output - both want stdout: give one of them a file");
+  }
+  CACHALOT_TRY_ASSIGN(const index::BlockHash hash,
+                      parse_key(options.key, options.client.fingerprint));
+  CACHALOT_TRY_ASSIGN(const std::string bytes, read_block(options, hash));
+  CACHALOT_TRY(write_text(options.output, bytes));
+  const std::string hex = index::to_hex(hash);
+  if (options.output != "-") {
+    std::fprintf(human_output(options.json), "read %s %zu bytes\n", hex.c_str(), bytes.size());
+  }
+  return write_json(options.json, {{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}});
+}
+
+int run(const Options& options) {
+  const Status status = get(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_get(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = app.add_subcommand("get", "reads one block of a served pool");
+  command->add_option("key", options->key, kKeyHelp)->required()->type_name("KEY");
+  command->add_option("--output", options->output, "where the bytes go; - for stdout")
+      ->type_name("FILE")
+      ->capture_default_str();
+  add_client_flags(*command, options->client);
+  command->add_option("--json", options->json, "write what was read to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer("Example: cachalot get greeting --pool /dev/shm/kv --output block.bin");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

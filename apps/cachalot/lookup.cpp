@@ -1,0 +1,86 @@
+// `cachalot lookup KEY…`: how much of a chain of blocks is in the pool.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client_flags.h"
+#include "command.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  ClientFlags client;
+  std::vector<std::string> keys;
+  std::string json;
+};
+
+struct Looked {
+  std::vector<index::BlockHash> hashes;
+  std::vector<pool::Found> found;  // the prefix that is there
+};
+
+Result<Looked> look_up(const Options& options) {
+  Looked looked;
+  for (const std::string& key : options.keys) {
+    CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(key, options.client.fingerprint));
+    looked.hashes.push_back(hash);
+  }
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  looked.found.resize(looked.hashes.size());
+  looked.found.resize(attached.client->lookup(looked.hashes, looked.found));
+  CACHALOT_TRY(attached.client->detach());
+  return looked;
+}
+
+nlohmann::json report(const Options& options, const Looked& looked) {
+  nlohmann::json keys = nlohmann::json::array();
+  std::FILE* const out = human_output(options.json);
+  for (std::size_t i = 0; i < options.keys.size(); ++i) {
+    const std::string hex = index::to_hex(looked.hashes[i]);
+    const bool is_hit = i < looked.found.size();
+    nlohmann::json row = {{"key", options.keys[i]}, {"hash", hex}, {"hit", is_hit}};
+    if (is_hit) {
+      const pool::Entry& entry = looked.found[i].entry;
+      row["bytes"] = entry.length;
+      std::fprintf(out, "hit   %s  %s  %u bytes\n", hex.c_str(), options.keys[i].c_str(),
+                   entry.length);
+    } else {
+      std::fprintf(out, "miss  %s  %s\n", hex.c_str(), options.keys[i].c_str());
+    }
+    keys.push_back(std::move(row));
+  }
+  return {{"looked_up", options.keys.size()}, {"hit_blocks", looked.found.size()}, {"keys", keys}};
+}
+
+int run(const Options& options) {
+  const Result<Looked> looked = look_up(options);
+  if (!looked) return fail(looked.error());
+  const Status written = write_json(options.json, report(options, *looked));
+  if (!written) return fail(written.error());
+  return looked->found.empty() ? kExitFault : kExitDone;
+}
+
+}  // namespace
+
+void add_lookup(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = app.add_subcommand(
+      "lookup",
+      "finds the longest prefix of a chain of blocks in a served pool; exit code 1 if none");
+  command
+      ->add_option(
+          "key", options->keys,
+          std::string("the blocks from the root on; behind the first miss all are misses. ") +
+              kKeyHelp)
+      ->required()
+      ->expected(1, -1)
+      ->type_name("KEY");
+  add_client_flags(*command, options->client);
+  command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer("Example: cachalot lookup chapter-1 chapter-2 --pool /dev/shm/kv");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,154 @@
+#include "pool_flags.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "command.h"
+#include "geometry/presets.h"
+
+namespace cachalot::apps {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 0xfffffffeu;
+// What an engine holds in advance, and what is on its way back (pool::ClientOptions::grant_target).
+constexpr std::uint64_t kBlocksPerClient = 64;
+
+std::uint64_t round_up_to_line(std::uint64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+Result<std::uint64_t> block_bytes_of(const GeometryFlags& flags) {
+  if (flags.block_bytes.empty() == flags.model.empty()) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "the size of a block: give either --block-bytes, or --model and --block-tokens");
+  }
+  if (!flags.block_bytes.empty()) return parse_bytes("--block-bytes", flags.block_bytes);
+  if (flags.block_tokens == 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "--block-tokens: is needed with --model, at least 1");
+  }
+  CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(flags.model));
+  return round_up_to_line(model->kv_bytes_per_token() * flags.block_tokens);
+}
+
+Result<std::uint64_t> capacity_of(const GeometryFlags& flags, std::uint64_t block_bytes) {
+  if (flags.capacity.empty() == flags.capacity_blocks.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "the capacity: give either --capacity or --capacity-blocks");
+  }
+  std::uint64_t blocks = 0;
+  if (!flags.capacity_blocks.empty()) {
+    CACHALOT_TRY_ASSIGN(blocks, parse_blocks("--capacity-blocks", flags.capacity_blocks));
+  } else {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--capacity", flags.capacity));
+    blocks = bytes / block_bytes;
+    if (blocks == 0) {
+      return Error::make(Code::kInvalidArgument,
+                         "--capacity: %" PRIu64 " bytes do not hold one block of %" PRIu64 " bytes",
+                         bytes, block_bytes);
+    }
+  }
+  if (blocks == 0 || blocks > kMostBlocks) {
+    return Error::make(
+        Code::kInvalidArgument, "the capacity: %s blocks is not within 1 to %" PRIu64,
+        flags.capacity_blocks == "inf" ? "inf" : std::to_string(blocks).c_str(), kMostBlocks);
+  }
+  return blocks;
+}
+
+// Enough that engines' grants do not take from the capacity, but no more than doubles a small pool.
+Result<std::uint64_t> spare_of(const GeometryFlags& flags, std::uint64_t capacity_blocks) {
+  if (!flags.spare_blocks.empty()) return parse_blocks("--spare-blocks", flags.spare_blocks);
+  return std::min((flags.clients + std::uint64_t{1}) * kBlocksPerClient,
+                  std::max<std::uint64_t>(capacity_blocks, 16));
+}
+
+}  // namespace
+
+void add_pool_flag(CLI::App& app, Paths& paths) {
+  app.add_option("path,--pool", paths,
+                 "the pool: a file, shm:NAME or a devdax device; for several devices all of them "
+                 "in order, or the first if the others are PATH.1, PATH.2, …")
+      ->required()
+      ->expected(1, -1)
+      ->type_name("PATH");
+}
+
+void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
+  constexpr const char* kGroup = "Geometry";
+  const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
+    return app.add_option(name, value, text)->type_name(type)->group(kGroup);
+  };
+  add("--block-bytes", flags.block_bytes, "BYTES", "bytes of a block, a multiple of 64");
+  add("--model", flags.model, "NAME", "or the block of this model, all layers, 2 bytes a number");
+  add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
+      ->check(CLI::Range(1u, 1u << 20));
+  add("--capacity", flags.capacity, "BYTES", "bytes of blocks that can be published at a time");
+  add("--capacity-blocks", flags.capacity_blocks, "N", "or how many blocks");
+  add("--spare-blocks", flags.spare_blocks, "N",
+      "blocks beyond the capacity, for grants (64 a client and 64, at most the capacity)");
+  add("--domain", flags.domain, "NAME", "coherent, or noncoherent: memory without cache coherence")
+      ->check(CLI::IsMember({"coherent", "noncoherent"}))
+      ->capture_default_str();
+  add("--devices", flags.devices, "D", "devices to interleave over (as many as there are paths)")
+      ->check(CLI::Range(1u, pool::kMaxDevices));
+  add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (as much as is needed)");
+  add("--clients", flags.clients, "N", "client slots, over all hosts")
+      ->check(CLI::Range(1u, pool::kMaxClients))
+      ->capture_default_str();
+  add("--hosts", flags.hosts, "N", "machines that share the pool")
+      ->check(CLI::Range(1u, pool::kMaxClients))
+      ->capture_default_str();
+}
+
+Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths) {
+  pool::Geometry geometry;
+  geometry.domain = flags.domain == "noncoherent" ? memory::DomainKind::kNoncoherent
+                                                  : memory::DomainKind::kCoherent;
+  geometry.devices = flags.devices != 0 ? flags.devices : static_cast<std::uint32_t>(paths.size());
+  geometry.clients = flags.clients;
+  geometry.hosts = flags.hosts;
+  CACHALOT_TRY_ASSIGN(geometry.block_bytes, block_bytes_of(flags));
+  if (geometry.block_bytes == 0) {
+    return Error::make(Code::kInvalidArgument, "--block-bytes: 0, expected a multiple of 64");
+  }
+  CACHALOT_TRY_ASSIGN(const std::uint64_t capacity, capacity_of(flags, geometry.block_bytes));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t spare, spare_of(flags, capacity));
+  std::uint64_t blocks = 0;
+  if (__builtin_add_overflow(capacity, spare, &blocks) || blocks > kMostBlocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "the capacity: %" PRIu64 " blocks and %" PRIu64
+                       " spare ones are more than %" PRIu64 " blocks",
+                       capacity, spare, kMostBlocks);
+  }
+  geometry.capacity_blocks = static_cast<std::uint32_t>(capacity);
+  geometry.blocks = static_cast<std::uint32_t>(blocks);
+  geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
+  if (flags.device_bytes.empty()) {
+    CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));
+  } else {
+    CACHALOT_TRY_ASSIGN(geometry.device_bytes, parse_bytes("--device-bytes", flags.device_bytes));
+  }
+  CACHALOT_TRY(pool::lay_out(geometry));
+  return geometry;
+}
+
+Result<pool::Pool> open_pool(const Paths& paths) {
+  Result<pool::Pool> opened = pool::Pool::open(paths, {.huge_pages = false, .populate = false});
+  if (opened || opened.error().code != Code::kNotFound) return opened;
+  Error error = opened.error();
+  error.code = Code::kInvalidArgument;
+  return error;
+}
+
+std::string grouped(std::uint64_t number) {
+  std::string text = std::to_string(number);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, ",");
+  }
+  return text;
+}
+
+}  // namespace cachalot::apps

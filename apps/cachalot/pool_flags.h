@@ -1,0 +1,45 @@
+// How a pool is named and described on the command line: shared by `pool create` and `serve`.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "pool/pool.h"
+
+namespace cachalot::apps {
+
+using Paths = std::vector<std::string>;
+
+// PATH… or --pool PATH…: one, or one per device.
+void add_pool_flag(CLI::App& app, Paths& paths);
+
+struct GeometryFlags {
+  std::string block_bytes;
+  std::string model;
+  std::uint32_t block_tokens = 0;
+  std::string capacity;
+  std::string capacity_blocks;
+  std::string spare_blocks;
+  std::string domain = "coherent";
+  std::uint32_t devices = 0;  // 0: as many as paths
+  std::string device_bytes;
+  std::uint32_t clients = 16;
+  std::uint32_t hosts = 1;
+};
+void add_geometry_flags(CLI::App& app, GeometryFlags& flags);
+
+// The geometry that the flags ask for, device_bytes filled in.
+// @errors kInvalidArgument: a flag is missing, contradicts another or is out of range
+Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths);
+
+// Maps a pool without paying for huge pages. A path that is not there is a wrong argument here.
+Result<pool::Pool> open_pool(const Paths& paths);
+
+// "65,536", for the tables.
+std::string grouped(std::uint64_t number);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,143 @@
+#include "pool_report.h"
+
+#include <cinttypes>
+#include <string>
+
+#include "pool_flags.h"
+
+namespace cachalot::apps {
+namespace {
+
+using nlohmann::json;
+using pool::KeeperCounter;
+using pool::Pool;
+
+json describe_geometry(const pool::Geometry& geometry) {
+  return {{"domain", memory::domain_name(geometry.domain)},
+          {"devices", geometry.devices},
+          {"device_bytes", geometry.device_bytes},
+          {"block_bytes", geometry.block_bytes},
+          {"blocks", geometry.blocks},
+          {"capacity_blocks", geometry.capacity_blocks},
+          {"directory_slots", geometry.directory_slots},
+          {"clients", geometry.clients},
+          {"hosts", geometry.hosts}};
+}
+
+// serving: holds the lock and answers; locked: holds it and does not (yet) answer; remote: says that
+// it answers, from another machine; none: nobody is there.
+const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
+  const bool says_it_serves = (view.flags & pool::kKeeperServing) != 0;
+  if (pool.keeper_is_locked()) return says_it_serves ? "serving" : "locked";
+  return says_it_serves && pool.access().geometry.hosts > 1 ? "remote" : "none";
+}
+
+json describe_keeper(const Pool& pool) {
+  const pool::KeeperView view = pool.keeper_view();
+  json keeper = {{"state", keeper_state(pool, view)}, {"epoch", view.epoch}};
+  pool::KeeperLine line{};
+  if (pool.read_keeper_line(line)) keeper["pid"] = line.pid;
+  return keeper;
+}
+
+// Where the pool's blocks are: the six parts add up to `blocks`.
+json describe_accounting(const pool::KeeperCounters& counters) {
+  json accounting = json::object();
+  std::uint64_t sum = 0;
+  for (const KeeperCounter part :
+       {KeeperCounter::kFree, KeeperCounter::kGranted, KeeperCounter::kLive, KeeperCounter::kLimbo,
+        KeeperCounter::kQuarantined, KeeperCounter::kBad}) {
+    accounting[pool::counter_name(part)] = counters[part];
+    sum += counters[part];
+  }
+  accounting["sum"] = sum;
+  return accounting;
+}
+
+json describe_counters(const pool::KeeperCounters& counters) {
+  json all = json::object();
+  for (auto i = static_cast<std::uint32_t>(KeeperCounter::kClients);
+       i < pool::KeeperCounters::kCount; ++i) {
+    const auto counter = static_cast<KeeperCounter>(i);
+    all[pool::counter_name(counter)] = counters[counter];
+  }
+  return all;
+}
+
+json describe_clients(const Pool& pool) {
+  const pool::Access& access = pool.access();
+  json clients = json::array();
+  for (std::uint32_t slot = 0; slot < access.geometry.clients; ++slot) {
+    pool::ClientLine line{};
+    if (!access.region.read_as(access.layout.client_line(slot), line)) continue;
+    if ((line.flags & pool::kClientAttached) == 0) continue;
+    json client = {{"slot", slot}, {"host", line.host}, {"pid", line.pid}};
+    pool::ClientCounters counters;
+    if (counters.read(access.region, access.layout.client_counters(slot))) {
+      for (std::uint32_t i = 0; i < pool::ClientCounters::kCount; ++i) {
+        const auto counter = static_cast<pool::ClientCounter>(i);
+        client["counters"][pool::counter_name(counter)] = counters[counter];
+      }
+    }
+    clients.push_back(std::move(client));
+  }
+  return clients;
+}
+
+std::string uuid_text(const pool::PoolId& id) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id.high, id.low);
+  return text;
+}
+
+std::string value_text(const json& value) {
+  if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void print_section(std::FILE* out, const char* title, const json& values) {
+  std::fprintf(out, "%s\n", title);
+  for (const auto& [name, value] : values.items()) {
+    if (!value.is_structured()) {
+      // A pid is a name, not a quantity.
+      const std::string text = name == "pid" ? value.dump() : value_text(value);
+      std::fprintf(out, "  %-18s %s\n", name.c_str(), text.c_str());
+    }
+  }
+}
+
+}  // namespace
+
+json describe_pool(const Pool& pool) {
+  json description = {{"pool", pool.paths()},
+                      {"uuid", uuid_text(pool.access().id)},
+                      {"format_version", pool::kFormatVersion},
+                      {"created_unix_s", pool.created_unix_s()},
+                      {"geometry", describe_geometry(pool.access().geometry)},
+                      {"keeper", describe_keeper(pool)},
+                      {"attached", describe_clients(pool)}};
+  pool::KeeperCounters counters;
+  if (pool.read_keeper_counters(counters)) {
+    description["accounting"] = describe_accounting(counters);
+    description["counters"] = describe_counters(counters);
+  }
+  return description;
+}
+
+void print_pool(std::FILE* out, const json& description) {
+  std::fprintf(out, "pool %s\n", description["uuid"].get<std::string>().c_str());
+  for (const json& path : description["pool"]) {
+    std::fprintf(out, "  %s\n", path.get<std::string>().c_str());
+  }
+  print_section(out, "geometry", description["geometry"]);
+  print_section(out, "keeper", description["keeper"]);
+  if (description.contains("accounting")) {
+    print_section(out, "blocks", description["accounting"]);
+    print_section(out, "counters", description["counters"]);
+  }
+  for (const json& client : description["attached"]) {
+    print_section(out, "client", client);
+  }
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,17 @@
+// What a pool says of itself, as JSON and as a table: the body of `cachalot pool info`.
+#pragma once
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "pool/pool.h"
+
+namespace cachalot::apps {
+
+// Geometry, keeper, accounting, counters and attached clients (docs/guide/cli.md lists the keys).
+// Reads only; works with and without a keeper.
+nlohmann::json describe_pool(const pool::Pool& pool);
+
+void print_pool(std::FILE* out, const nlohmann::json& description);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,122 @@
+// `cachalot put KEY`: stores one block.
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "client_flags.h"
+#include "command.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  ClientFlags client;
+  std::string key;
+  std::string parent;
+  std::string file = "-";
+  std::string json;
+};
+
+using FileHandle = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+int leave_open(std::FILE*) {
+  return 0;
+}
+
+// Reads all of the file, which must be 1 to `most_bytes` long.
+Result<std::vector<std::byte>> read_block(const std::string& file, std::uint64_t most_bytes) {
+  const char* const name = file == "-" ? "stdin" : file.c_str();
+  const FileHandle in(file == "-" ? stdin : std::fopen(name, "rbe"),
+                      file == "-" ? leave_open : std::fclose);
+  if (in == nullptr) {
+    Error error = Error::from_errno(errno, "%.150s: opening", name);
+    if (error.code == Code::kNotFound) error.code = Code::kInvalidArgument;
+    return error;
+  }
+  // One byte more than fits says that it does not fit.
+  std::vector<std::byte> bytes(most_bytes + 1);
+  const std::size_t count = std::fread(bytes.data(), 1, bytes.size(), in.get());
+  if (std::ferror(in.get()) != 0) return Error::from_errno(errno, "%.150s: reading", name);
+  if (count == 0) {
+    return Error::make(Code::kBadInput, "%.150s: is empty, a block has at least 1 byte", name);
+  }
+  if (count > most_bytes) {
+    return Error::make(Code::kBadInput,
+                       "%.150s: is larger than a block of this pool, %" PRIu64 " bytes", name,
+                       most_bytes);
+  }
+  bytes.resize(count);
+  return bytes;
+}
+
+Status check_verdict(pool::Verdict verdict, const Options& options) {
+  switch (verdict) {
+    case pool::Verdict::kCommitted:
+    case pool::Verdict::kDuplicate:
+      return {};
+    case pool::Verdict::kNoRoom:
+      return Error::make(Code::kNoSpace, "put: the pool is full and nothing in it can be evicted");
+    case pool::Verdict::kNoParent:
+      return Error::make(Code::kRefused, "put: the parent %.100s is not in the pool",
+                         options.parent.c_str());
+    case pool::Verdict::kBadItem:
+      return Error::make(Code::kInvalidArgument, "put: the keeper does not accept such a block");
+    case pool::Verdict::kNotHeld:
+      break;
+  }
+  return Error::make(Code::kStale, "put: the keeper took the block back meanwhile: try again");
+}
+
+Status put(const Options& options) {
+  const std::string& fingerprint = options.client.fingerprint;
+  CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(options.key, fingerprint));
+  index::BlockHash parent;
+  if (!options.parent.empty()) {
+    CACHALOT_TRY_ASSIGN(parent, parse_key(options.parent, fingerprint));
+  }
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  CACHALOT_TRY_ASSIGN(const std::vector<std::byte> bytes,
+                      read_block(options.file, attached.pool.access().geometry.block_bytes));
+  const pool::PutItem item{hash, bytes};
+  pool::Verdict verdict{};
+  CACHALOT_TRY(
+      attached.client->put(options.parent.empty() ? nullptr : &parent, {&item, 1}, {&verdict, 1}));
+  CACHALOT_TRY(check_verdict(verdict, options));
+  CACHALOT_TRY(attached.client->detach());
+
+  const std::string hex = index::to_hex(hash);
+  const bool is_new = verdict == pool::Verdict::kCommitted;
+  std::fprintf(human_output(options.json), "%s %s %zu bytes\n", is_new ? "stored" : "present",
+               hex.c_str(), bytes.size());
+  return write_json(
+      options.json,
+      {{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}, {"stored", is_new}});
+}
+
+int run(const Options& options) {
+  const Status status = put(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_put(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = app.add_subcommand("put", "stores one block in a served pool");
+  command->add_option("key", options->key, kKeyHelp)->required()->type_name("KEY");
+  command->add_option("--file", options->file, "the block's bytes; - for stdin")
+      ->type_name("FILE")
+      ->capture_default_str();
+  command->add_option("--parent", options->parent, "the block that this one follows (none: a root)")
+      ->type_name("KEY");
+  add_client_flags(*command, options->client);
+  command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer("Example: cachalot put greeting --pool /dev/shm/kv --file block.bin");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,70 @@
+// `cachalot stop`: asks a pool's keeper to end, and waits until it has.
+
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "client_flags.h"
+#include "command.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  Paths paths;
+  std::uint32_t timeout_s = 10;
+  std::string json;
+};
+
+Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper,
+                    std::uint32_t timeout_s) {
+  const std::uint64_t deadline_ns =
+      base::SteadyClock::read() + std::uint64_t{timeout_s} * 1'000'000'000;
+  // The lock on this machine; on another one only what the keeper says of itself.
+  while (pool.keeper_is_locked() || (pool.keeper_view().epoch == keeper.epoch &&
+                                     (pool.keeper_view().flags & pool::kKeeperServing) != 0)) {
+    if (base::SteadyClock::read() > deadline_ns) {
+      return Error::make(Code::kTimeout, "%.120s: the keeper, pid %u, has not ended after %u s",
+                         pool.paths()[0].c_str(), keeper.pid, timeout_s);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return {};
+}
+
+Status stop(const Options& options) {
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.paths));
+  pool::KeeperLine keeper{};
+  (void)attached.pool.read_keeper_line(keeper);
+  CACHALOT_TRY(attached.client->stop_keeper());
+  CACHALOT_TRY(wait_for_end(attached.pool, keeper, options.timeout_s));
+  std::fprintf(human_output(options.json), "stopped pid=%u epoch=%u\n", keeper.pid, keeper.epoch);
+  return write_json(options.json, {{"pid", keeper.pid}, {"epoch", keeper.epoch}});
+}
+
+int run(const Options& options) {
+  const Status status = stop(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_stop(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command =
+      app.add_subcommand("stop", "asks the keeper of a pool to end, and waits until it has");
+  add_pool_flag(*command, options->paths);
+  command->add_option("--timeout", options->timeout_s, "how long to wait, in seconds")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1u, 3600u))
+      ->capture_default_str();
+  command
+      ->add_option("--json", options->json, "write which keeper it was to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer("Example: cachalot stop --pool /dev/shm/kv");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps
