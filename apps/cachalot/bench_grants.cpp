@@ -72,7 +72,7 @@ Status GrantStream::greet() {
 void GrantStream::ask(std::uint32_t batch) {
   channel_.post({static_cast<std::uint8_t>(pool::Op::kGrant), static_cast<std::uint16_t>(batch),
                  lines_for(batch, kUsesInResponse), 1},
-                {});
+                std::span<const unsigned char>());
   ++under_way_;
 }
 
@@ -114,7 +114,6 @@ void GrantStream::on_answer(const rpc::Answer& answer) {
 
 Status GrantStream::run(std::uint64_t blocks, std::uint32_t batch, RateMeter& rate) {
   granted_ = 0;
-  const std::uint64_t deadline = now_ns() + kPatienceNs;
   rate.start();
   while (granted_ < blocks && !was_refused_) {
     while (under_way_ < kBatchesUnderWay && channel_.has_credit(1, lines_for(batch, kUsesInResponse))) {
@@ -124,7 +123,7 @@ Status GrantStream::run(std::uint64_t blocks, std::uint32_t batch, RateMeter& ra
     if (channel_.poll(*this) == 0) doorbell_.ring_if_asleep();
     rate.count(granted_ - before);
   }
-  CACHALOT_TRY(channel_.wait_until(*this, deadline, [&] { return channel_.outstanding() == 0; },
+  CACHALOT_TRY(channel_.wait_until(*this, kPatienceNs, [&] { return channel_.outstanding() == 0; },
                                    [] { return false; }));
   if (was_refused_) return Error::make(Code::kRefused, "bench: the keeper refused a grant");
   return {};

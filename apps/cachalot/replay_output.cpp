@@ -124,7 +124,7 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
                    static_cast<double>(report.blocks_hit))));
   row(to, "saved", size(report.bytes_saved) + " of KV cache not computed again");
   row(to, "stored",
-      text("%s blocks; %s that another engine had stored first, %s without room",
+      text("%s blocks; not %s that another had stored first, nor %s (no room, or prefix evicted)",
            count(report.blocks_written).c_str(), count(report.blocks_duplicate).c_str(),
            count(report.blocks_unstored).c_str()));
   row(to, "evictions", count(report.evictions));

@@ -22,6 +22,7 @@ constexpr bool kThreadSanitizer = false;
 // From here on non-temporal stores win over cached ones, whatever the caches hold. Below, the
 // reader is likely to want the bytes at once, and the loops' start dominates anyway.
 constexpr std::size_t kStreamFromBytes = 4096;
+constexpr std::size_t kStreamFromLines = 4;
 
 std::atomic_ref<std::uint64_t> word_at(const void* line, std::size_t word) {
   return std::atomic_ref(static_cast<std::uint64_t*>(const_cast<void*>(line))[word]);
@@ -93,9 +94,10 @@ class CoherentDomain final : public Domain {
   bool writes_whole_lines() const override { return false; }
 
   // On x86 every cached store is a release store and every load an acquire load; the compiler
-  // cannot see into the calls.
+  // cannot see into the calls. A cached store fetches the line from whoever read it last, one after
+  // the other (measured: 7 M lines/s between far cores); a run of lines goes past the caches (70).
   void write_lines(void* to, const Line* lines, std::size_t count) override {
-    kernels_.store_lines(to, lines, count);
+    (count < kStreamFromLines ? kernels_.store_lines : kernels_.stream_lines)(to, lines, count);
   }
   void read_lines(const void* from, std::size_t count, Line* lines) override {
     kernels_.load_lines(from, count, lines);

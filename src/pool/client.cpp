@@ -105,10 +105,8 @@ void Client::post_reports() {
   UsesPayload uses{};
   uses.namespace_id = namespace_id_;
   std::copy_n(reports_.begin(), report_count_, uses.uses);
-  unsigned char payload[sizeof uses];
-  std::memcpy(payload, &uses, sizeof uses);
   channel_.post({static_cast<std::uint8_t>(Op::kTouch), static_cast<std::uint16_t>(report_count_), 1, kIgnore},
-                payload);
+                rpc::request_payload(uses));
   report_count_ = 0;
 }
 
@@ -128,24 +126,23 @@ void Client::on_answer(const rpc::Answer& answer) {
 }
 
 Status Client::wait_for(bool& flag) {
-  return channel_.wait_until(*this, deadline(), [&] { return flag; }, [this] { return keeper_is_gone(); });
+  return channel_.wait_until(*this, options_.timeout_ns, [&] { return flag; }, [this] { return keeper_is_gone(); });
 }
 
 Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) {
   if (channel_.has_credit(lines, answer_lines)) return {};
   poll();
-  return channel_.wait_until(*this, deadline(), [&] { return channel_.has_credit(lines, answer_lines); },
+  return channel_.wait_until(*this, options_.timeout_ns, [&] { return channel_.has_credit(lines, answer_lines); },
                              [this] { return keeper_is_gone(); });
 }
 
-Status Client::call(Op op, std::uint16_t count, std::span<const unsigned char> payload,
-                    std::uint32_t answer_lines) {
+Status Client::call(Op op, const memory::Line& head, std::uint32_t answer_lines) {
   if (!attached_ && op != Op::kDetach) {
     return Error::make(Code::kNoKeeper, "this client has detached");
   }
   CACHALOT_TRY(wait_for_credit(1, answer_lines));
   call_done_ = false;
-  channel_.post({static_cast<std::uint8_t>(op), count, answer_lines, ++call_tag_}, payload);
+  channel_.post({static_cast<std::uint8_t>(op), 0, answer_lines, ++call_tag_}, head);
   return wait_for(call_done_);
 }
 
@@ -156,32 +153,28 @@ Status Client::status_of_call(const char* what) const {
 }
 
 Status Client::ping() {
-  CACHALOT_TRY(call(Op::kPing, 0, {}));
+  CACHALOT_TRY(call(Op::kPing));
   return status_of_call("answer a ping");
 }
 
 bool Client::post_ping() {
   if (!attached_ || !channel_.has_credit(1, 1)) return false;
-  channel_.post({static_cast<std::uint8_t>(Op::kPing), 0, 1, kIgnore}, {});
+  channel_.post({static_cast<std::uint8_t>(Op::kPing), 0, 1, kIgnore}, memory::Line{});
   return true;
 }
 
 bool Client::post_touch(const BlockUse& use) {
   if (!attached_ || !channel_.has_credit(1, 1)) return false;
-  UsesPayload uses{};
-  uses.namespace_id = namespace_id_;
-  uses.uses[0] = use;
-  unsigned char payload[sizeof uses];
-  std::memcpy(payload, &uses, sizeof uses);
-  channel_.post({static_cast<std::uint8_t>(Op::kTouch), 1, 1, kIgnore}, payload);
+  memory::Line head{};  // a UsesPayload, by words
+  head.words[rpc::kRequestPayloadWord] = namespace_id_ | std::uint64_t{use.block} << 32;
+  head.words[rpc::kRequestPayloadWord + 1] = use.generation;
+  channel_.post({static_cast<std::uint8_t>(Op::kTouch), 1, 1, kIgnore}, head);
   return true;
 }
 
 Result<std::uint32_t> Client::evict(const BlockHash& hash) {
   const EvictPayload wanted{namespace_id_, 0, hash.low, hash.high};
-  unsigned char payload[sizeof wanted];
-  std::memcpy(payload, &wanted, sizeof wanted);
-  CACHALOT_TRY(call(Op::kEvict, 0, payload));
+  CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
   if (call_status_ == static_cast<std::uint16_t>(Code::kNotFound)) {
     return Error::make(Code::kNotFound, "evict: block %s is not in the pool", index::to_hex(hash).c_str());
   }
@@ -193,9 +186,7 @@ Result<std::uint32_t> Client::evict(const BlockHash& hash) {
 
 Result<std::uint32_t> Client::evict_everything() {
   const EvictPayload wanted{namespace_id_, 1, 0, 0};
-  unsigned char payload[sizeof wanted];
-  std::memcpy(payload, &wanted, sizeof wanted);
-  CACHALOT_TRY(call(Op::kEvict, 0, payload));
+  CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
   CACHALOT_TRY(status_of_call("evict all blocks"));
   EvictAnswer answer{};
   std::memcpy(&answer, call_payload_.data(), sizeof answer);
@@ -203,7 +194,7 @@ Result<std::uint32_t> Client::evict_everything() {
 }
 
 Status Client::stop_keeper() {
-  CACHALOT_TRY(call(Op::kStop, 0, {}));
+  CACHALOT_TRY(call(Op::kStop));
   return status_of_call("stop");
 }
 

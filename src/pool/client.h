@@ -110,7 +110,7 @@ class Client final : private rpc::AnswerSink {
   // Posts a touch of this use, without waiting: for measurements. False: no credit, poll first.
   bool post_touch(const BlockUse& use);
   bool post_ping();
-  // Takes what has been answered. @return requests answered
+  // Sends what was posted and takes what has been answered. @return requests answered
   std::uint32_t poll() { return channel_.poll(*this); }
   std::uint32_t outstanding() const { return channel_.outstanding(); }
 
@@ -158,8 +158,7 @@ class Client final : private rpc::AnswerSink {
   void on_grant_answer(const rpc::Answer& answer);
   Status wait_for(bool& flag);
   Status wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines);
-  Status call(Op op, std::uint16_t count, std::span<const unsigned char> payload,
-              std::uint32_t answer_lines = 1);
+  Status call(Op op, const memory::Line& head = {}, std::uint32_t answer_lines = 1);
   Status flush_reports();
   void post_reports();
   void forget_verdicts();
@@ -172,7 +171,6 @@ class Client final : private rpc::AnswerSink {
   Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts);
   Status check_items(std::span<const PutItem> items) const;
 
-  std::uint64_t deadline() const { return clock_->now_ns() + options_.timeout_ns; }
   std::uint64_t read_payload(const Found& found, std::byte* to, bool hashed) const;
 
   Access access_;

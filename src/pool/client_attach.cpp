@@ -80,7 +80,7 @@ Status Client::greet() {
   access_.region.publish(offset, line);
   access_.domain().complete();
   keeper_doorbell_.ring();
-  CACHALOT_TRY(wait_for_view(deadline()));
+  CACHALOT_TRY(wait_for_view(clock_->now_ns() + options_.timeout_ns));
 
   rpc::ChannelPlace place;
   place.request_ring = access_.layout.request_ring(slot_);
@@ -137,9 +137,7 @@ bool Client::keeper_is_gone() const {
 
 Status Client::open_namespace() {
   const NamespacePayload wanted{namespace_.digest.low, namespace_.digest.high};
-  unsigned char payload[sizeof wanted];
-  std::memcpy(payload, &wanted, sizeof wanted);
-  CACHALOT_TRY(call(Op::kNamespace, 0, payload));
+  CACHALOT_TRY(call(Op::kNamespace, rpc::request_payload(wanted)));
   if (call_status_ == static_cast<std::uint16_t>(Code::kNoSpace)) {
     return Error::make(Code::kNoSpace, "namespace '%.80s': this pool has its %u namespaces already",
                        options_.fingerprint.c_str(), kMaxNamespaces);
@@ -160,7 +158,7 @@ Status Client::detach() {
     publish_counters();
     // What is still granted goes back with this: the keeper knows what it is.
     access_.domain().complete();
-    status = call(Op::kDetach, 0, {});
+    status = call(Op::kDetach);
   }
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);

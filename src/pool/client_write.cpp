@@ -24,7 +24,8 @@ Status Client::ask_for_grants() {
       1 + (wanted > kUsesInResponse ? (wanted - kUsesInResponse + kUsesInFollowing - 1) / kUsesInFollowing : 0);
   if (!channel_.has_credit(1, answer_lines)) return {};
   channel_.post({static_cast<std::uint8_t>(Op::kGrant), static_cast<std::uint16_t>(wanted), answer_lines, kGrants},
-                {});
+                memory::Line{});
+  channel_.flush();
   grant_asked_ = true;
   grant_status_ = 0;
   return {};
@@ -57,7 +58,7 @@ Result<BlockUse> Client::take_grant() {
     CACHALOT_TRY(wait_for_credit(1, kMaxCommitItems));
     CACHALOT_TRY(ask_for_grants());
     CACHALOT_TRY(channel_.wait_until(
-        *this, deadline(), [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
+        *this, options_.timeout_ns, [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
         [this] { return keeper_is_gone(); }));
     // Its own commits under way may give blocks back.
     if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
@@ -114,7 +115,7 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
   const auto count = static_cast<std::uint32_t>(items.size());
   CACHALOT_TRY(flush_reports());
   CACHALOT_TRY(channel_.wait_until(
-      *this, deadline(), [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
+      *this, options_.timeout_ns, [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
       [this] { return keeper_is_gone(); }));
 
   Commit& commit = commits_[next_commit_];
@@ -148,13 +149,12 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
     chain.parent_low = parent->low;
     chain.parent_high = parent->high;
   }
-  unsigned char payload[sizeof chain];
-  std::memcpy(payload, &chain, sizeof chain);
   commit.count = count;
   commit.verdicts = verdicts;
   channel_.post({static_cast<std::uint8_t>(Op::kCommit), static_cast<std::uint16_t>(count), 1,
                  kFirstCommit + next_commit_},
-                payload, {following, count});
+                rpc::request_payload(chain), {following, count});
+  channel_.flush();
   next_commit_ = (next_commit_ + 1) % rpc::kMaxOutstanding;
   ++commits_under_way_;
   counters_[ClientCounter::kPuts] += count;
@@ -213,7 +213,7 @@ Status Client::post_put(const BlockHash* parent, const PutItem& item) {
 }
 
 Status Client::drain() {
-  return channel_.wait_until(*this, deadline(), [this] { return commits_under_way_ == 0; },
+  return channel_.wait_until(*this, options_.timeout_ns, [this] { return commits_under_way_ == 0; },
                              [this] { return keeper_is_gone(); });
 }
 

@@ -12,11 +12,19 @@ using rpc::RequestHead;
 
 namespace {
 
-constexpr std::uint32_t kPollsBetweenClockReads = 256;
 
 std::uint16_t status_of(Code code) { return static_cast<std::uint16_t>(code); }
 
-Op op_of(const Message& message) { return static_cast<Op>(message.head().op); }
+Op op_of(const Message& message) { return static_cast<Op>(rpc::op_of(message.lines[0])); }
+
+// Namespace and first block use of a kTouch message, by words (UsesPayload).
+std::uint32_t touched_namespace(const Message& message) {
+  return static_cast<std::uint32_t>(message.lines[0].words[rpc::kRequestPayloadWord]);
+}
+BlockUse first_use(const Message& message) {
+  const std::uint64_t* words = message.lines[0].words + rpc::kRequestPayloadWord;
+  return {static_cast<std::uint32_t>(words[0] >> 32), static_cast<std::uint32_t>(words[1])};
+}
 
 // The i-th block use of a kTouch or kGiveBack message.
 BlockUse use_at(const Message& message, std::uint32_t i) {
@@ -27,9 +35,7 @@ BlockUse use_at(const Message& message, std::uint32_t i) {
 }
 
 // How many uses a message of so many lines has room for.
-std::uint32_t most_uses(const RequestHead& head) {
-  return kUsesInHead + (head.lines - 1u) * kUsesInFollowing;
-}
+std::uint32_t most_uses(std::uint32_t lines) { return kUsesInHead + (lines - 1) * kUsesInFollowing; }
 
 }  // namespace
 
@@ -53,7 +59,7 @@ Keeper::~Keeper() { stop(); }
 
 std::uint32_t Keeper::poll() {
   const std::uint32_t served = server_.poll(*this);
-  if (served == 0 || ++polls_ % kPollsBetweenClockReads == 0) {
+  if (++polls_ % options_.polls_between_clock_reads == 0) {
     const std::uint64_t now = clock_->now_ns();
     if (now >= next_tend_ns_) {
       next_tend_ns_ = now + options_.tend_interval_ns;
@@ -140,37 +146,49 @@ void Keeper::on_other(std::uint32_t client, const Message& message) {
 std::size_t Keeper::serve_touches(std::uint32_t client, std::span<const Message> messages) {
   std::size_t run = 0;
   while (run < messages.size() && op_of(messages[run]) == Op::kTouch) ++run;
-  const auto each_first_use = [&](auto&& f) {
-    for (std::size_t i = 0; i < run; ++i) {
-      const BlockUse use = use_at(messages[i], 0);
-      if (use.block < blocks_.size()) f(use.block);
-    }
-  };
-  if (run > 1 && lru_ != nullptr) {
-    each_first_use([&](std::uint32_t block) {
-      blocks_.prefetch_use(block);
-      lru_->prefetch(block);
-    });
-    each_first_use([&](std::uint32_t block) { lru_->prefetch_neighbours(block); });
-  }
+  if (run > 1 && lru_ != nullptr) prefetch_touched(messages.first(run));
+
+  std::uint16_t status = 0;
+  std::uint32_t alike = 0;  // answers of that status not yet given
   for (std::size_t i = 0; i < run; ++i) {
-    const RequestHead head = messages[i].head();
-    const auto namespace_id = rpc::load_payload<UsesPayload>(head.payload).namespace_id;
-    if (head.epoch != epoch_) {
-      refuse(client, Code::kStale);
-    } else if (head.count == 0 || head.count > most_uses(head)) {
-      refuse(client, Code::kInvalidArgument);
-    } else {
-      std::uint32_t stale = 0;
-      for (std::uint32_t u = 0; u < head.count; ++u) {
-        stale += apply_touch(namespace_id, use_at(messages[i], u));
-      }
-      counters_[KeeperCounter::kTouches] += head.count;
-      counters_[KeeperCounter::kStaleTouches] += stale;
-      server_.answer(client, stale == 0 ? 0 : status_of(Code::kStale));
+    const std::uint16_t answer = serve_touch(messages[i]);
+    if (answer != status && alike != 0) {
+      server_.answer(client, status, alike);
+      alike = 0;
     }
+    status = answer;
+    ++alike;
   }
+  server_.answer(client, status, alike);
   return run;
+}
+
+void Keeper::prefetch_touched(std::span<const Message> messages) {
+  for (const Message& message : messages) {
+    const std::uint32_t block = first_use(message).block;
+    if (block >= blocks_.size()) continue;
+    blocks_.prefetch_use(block);
+    lru_->prefetch(block);
+  }
+  for (const Message& message : messages) {
+    const std::uint32_t block = first_use(message).block;
+    if (block < blocks_.size()) lru_->prefetch_neighbours(block);
+  }
+}
+
+// @return the status to answer with
+std::uint16_t Keeper::serve_touch(const Message& message) {
+  const memory::Line& head = message.lines[0];
+  const std::uint32_t count = rpc::count_of(head);
+  if (rpc::epoch_of(head) != epoch_) return status_of(Code::kStale);  // W5
+  if (count == 0 || count > most_uses(rpc::lines_of(head))) return status_of(Code::kInvalidArgument);
+  const std::uint32_t namespace_id = touched_namespace(message);
+  std::uint32_t stale = apply_touch(namespace_id, first_use(message));
+  for (std::uint32_t u = 1; u < count; ++u) stale += apply_touch(namespace_id, use_at(message, u));
+  counters_[KeeperCounter::kTouches] += count;
+  if (stale == 0) return 0;
+  counters_[KeeperCounter::kStaleTouches] += stale;
+  return status_of(Code::kStale);
 }
 
 // @return 1 if the use is not that of a live block any more
@@ -256,7 +274,7 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
 
 void Keeper::serve_give_back(std::uint32_t client, const Message& message) {
   const RequestHead head = message.head();
-  if (head.count == 0 || head.count > most_uses(head)) return refuse(client, Code::kInvalidArgument);
+  if (head.count == 0 || head.count > most_uses(head.lines)) return refuse(client, Code::kInvalidArgument);
   bool all_held = true;
   for (std::uint32_t i = 0; i < head.count; ++i) {
     const BlockUse use = use_at(message, i);

@@ -38,6 +38,7 @@ struct KeeperOptions {
   std::string policy = "lru";
   std::uint32_t max_grants = 256;  // blocks one client may hold at a time
   std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table
+  std::uint32_t polls_between_clock_reads = 64;
   // Who the keeper is, for those who watch it.
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
@@ -109,6 +110,8 @@ class Keeper final : private rpc::RequestHandler {
   void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;
   void on_other(std::uint32_t client, const rpc::Message& message);
   std::size_t serve_touches(std::uint32_t client, std::span<const rpc::Message> messages);
+  void prefetch_touched(std::span<const rpc::Message> messages);
+  std::uint16_t serve_touch(const rpc::Message& message);
   std::uint32_t apply_touch(std::uint32_t namespace_id, const BlockUse& use);
   void serve_namespace(std::uint32_t client, const rpc::RequestHead& head);
   void serve_grant(std::uint32_t client, const rpc::RequestHead& head);

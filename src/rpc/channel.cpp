@@ -21,22 +21,16 @@ bool Channel::has_credit(std::uint32_t lines, std::uint32_t answer_lines) const 
          answer_lines_in_flight_ + answer_lines <= place_.ring_lines;
 }
 
-void Channel::post(const Request& request, std::span<const unsigned char> head_payload,
+void Channel::post(const Request& request, const memory::Line& payload,
                    std::span<const FollowingLine> following) {
   const auto lines = static_cast<std::uint32_t>(1 + following.size());
-  CACHALOT_CHECK(has_credit(lines, request.answer_lines) && lines <= kMaxMessageLines &&
-                 head_payload.size() <= kRequestPayloadBytes);
-  RequestHead head{};
-  head.op = request.op;
-  head.lines = static_cast<std::uint8_t>(lines);
-  head.count = request.count;
-  head.epoch = place_.epoch;
-  std::memcpy(head.payload, head_payload.data(), head_payload.size());
-  std::uint64_t last = requests_.write(memory::to_line(head));
-  for (const FollowingLine& line : following) last = requests_.write(memory::to_line(line));
+  CACHALOT_CHECK(has_credit(lines, request.answer_lines) && lines <= kMaxMessageLines);
+  memory::Line head = payload;
+  head.words[1] = request_word(request.op, lines, request.count, place_.epoch);
+  std::uint64_t last = requests_.stage(head);
+  for (const FollowingLine& line : following) last = requests_.stage(memory::to_line(line));
 
-  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines,
-                                         request.op};
+  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines, request.op};
   ++posted_;
   lines_in_flight_ += lines;
   answer_lines_in_flight_ += request.answer_lines;
@@ -44,6 +38,7 @@ void Channel::post(const Request& request, std::span<const unsigned char> head_p
 
 std::uint32_t Channel::poll(AnswerSink& sink) {
   if (outstanding() == 0) return 0;
+  requests_.flush();
   memory::Line lines[kPollLines];
   const void* addresses[kPollLines] = {};
   const std::uint32_t count = std::min(window_, kPollLines);
@@ -106,7 +101,9 @@ std::uint32_t Channel::deliver(const memory::Line* lines, AnswerSink& sink) {
   }
   for (std::uint32_t i = 0; i < head.answered; ++i) {
     const Pending request = pop();
-    sink.on_answer({request.tag, request.op, head.status, head.count, {payload, bytes}});
+    if (request.tag != 0) {
+      sink.on_answer({request.tag, request.op, head.status, head.count, {payload, bytes}});
+    }
   }
   return head.answered;
 }

@@ -41,7 +41,7 @@ struct ChannelPlace {
   bool keeper_splits_lines = false;  // confirm each response by a second read (R5)
 };
 
-// What came back. `tag` is what the caller gave to post().
+// What came back. `tag` is what the caller gave to post(); answers to requests of tag 0 are dropped.
 struct Answer {
   std::uint64_t tag = 0;
   std::uint8_t op = 0;
@@ -74,17 +74,28 @@ class Channel {
   // True if a request of this size can be posted now.
   bool has_credit(std::uint32_t lines, std::uint32_t answer_lines) const;
 
-  // Posts one request: its head's payload and following lines. Needs has_credit().
-  void post(const Request& request, std::span<const unsigned char> head_payload,
+  // Posts one request: its head, of which only the payload is set (request_payload()), and following
+  // lines. Needs has_credit(). Requests go out in batches: at the latest with the next poll() or
+  // flush().
+  void post(const Request& request, const memory::Line& head,
             std::span<const FollowingLine> following = {});
+  void flush() { requests_.flush(); }
+  // The same, with the head's payload given as at most 44 bytes.
+  void post(const Request& request, std::span<const unsigned char> payload,
+            std::span<const FollowingLine> following = {}) {
+    CACHALOT_CHECK(payload.size() <= kRequestPayloadBytes);
+    memory::Line head{};
+    std::memcpy(head.words + kRequestPayloadWord, payload.data(), payload.size());
+    post(request, head, following);
+  }
 
   // Takes all answers that have arrived; returns how many requests they answered.
   std::uint32_t poll(AnswerSink& sink);
 
-  // Polls until `done()`; kTimeout after deadline_ns without it, kNoKeeper once `gone()` says so
-  // (asked now and then).
+  // Polls until `done()`; kTimeout after about timeout_ns without it, kNoKeeper once `gone()` says
+  // so. The clock and gone() are asked now and then only.
   template <class Done, class Gone>
-  Status wait_until(AnswerSink& sink, std::uint64_t deadline_ns, Done&& done, Gone&& gone);
+  Status wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone);
 
   std::uint32_t outstanding() const { return static_cast<std::uint32_t>(posted_ - answered_); }
   // Answers that did not fit their requests: a keeper that breaks the protocol.
@@ -120,9 +131,10 @@ class Channel {
 };
 
 template <class Done, class Gone>
-Status Channel::wait_until(AnswerSink& sink, std::uint64_t deadline_ns, Done&& done, Gone&& gone) {
+Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone) {
   constexpr std::uint32_t kRoundsBetweenChecks = 256;
   std::uint32_t idle = 0, rounds = 0;
+  std::uint64_t waits_since_ns = 0;
   while (!done()) {
     if (poll(sink) != 0) {
       idle = 0;
@@ -131,7 +143,9 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t deadline_ns, Done&& d
     keeper_doorbell_.ring_if_asleep();
     if (++rounds % kRoundsBetweenChecks == 0) {
       if (gone()) return Error::make(Code::kNoKeeper, "the keeper of this pool is gone");
-      if (clock_->now_ns() > deadline_ns) {
+      const std::uint64_t now = clock_->now_ns();
+      if (waits_since_ns == 0) waits_since_ns = now;
+      if (now - waits_since_ns > timeout_ns) {
         return Error::make(Code::kTimeout, "the keeper of this pool did not answer in time");
       }
     }

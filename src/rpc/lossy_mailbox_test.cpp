@@ -16,8 +16,9 @@ using memory::Rule;
 using memory::Scheduler;
 
 constexpr std::uint32_t kClients = 2;
-constexpr std::uint64_t kRequests = 1'200;        // of each client; about 3 lines each way
-constexpr std::uint64_t kHangSteps = 12'000'000;  // many times what a run takes
+constexpr std::uint64_t kRequests = 1'200;       // of each client; about 3 lines each way
+constexpr std::uint64_t kLook = 50'000;          // steps between two looks for faults
+constexpr std::uint64_t kHangSteps = 4'000'000;  // many times what a run takes
 
 class YieldWaiter final : public Waiter {
  public:
@@ -72,10 +73,15 @@ class World {
     }
     Outcome outcome;
     outcome.lines = ~0ull;
-    scheduler_.run(kHangSteps);
-    outcome.fault = server.fault();
+    for (std::uint64_t steps = 0; steps < kHangSteps && outcome.fault.empty(); steps += kLook) {
+      const bool is_done = scheduler_.run(kLook).ending == memory::Ending::kAllDone;
+      outcome.fault = server.fault();
+      for (std::uint32_t i = 0; i < kClients; ++i) {
+        if (outcome.fault.empty()) outcome.fault = clients[i]->fault();
+      }
+      if (is_done) break;
+    }
     for (std::uint32_t i = 0; i < kClients; ++i) {
-      if (outcome.fault.empty()) outcome.fault = clients[i]->fault();
       outcome.lines = std::min(outcome.lines, lines_[i]);
     }
     if (outcome.fault.empty() && !scheduler_.unfinished().empty()) {
@@ -107,7 +113,8 @@ class World {
       while (!client.can_send(ask) && client.fault().empty()) {
         if (client.poll() == 0) scheduler_.yield();
       }
-      client.send(ask);
+      if (!client.fault().empty()) return;
+      rng.chance(0.2) ? client.send(ask) : client.stage(ask);
       lines_[number] += ask.lines;
     }
     while (client.channel().outstanding() != 0 && client.fault().empty()) {
@@ -143,6 +150,7 @@ TEST_P(LossyMailbox, RunsTheSameForTheSameSeed) {
 }
 
 #ifdef CACHALOT_RULE_SWITCHES
+// In how many of three seeds something is wrong.
 int noticed(Mood mood, Rule rule) {
   int faults = 0;
   for (std::uint64_t seed = 1; seed <= 3; ++seed)
@@ -150,8 +158,10 @@ int noticed(Mood mood, Rule rule) {
   return faults;
 }
 
-TEST_P(LossyMailbox, StaleLinesAreNoticedWhereReadsDoNotInvalidate) {
-  EXPECT_EQ(noticed(GetParam(), Rule::kR3FlushBeforeRead), 3);
+// A stale line is never taken for a new one: who reads without invalidating waits, for ever where
+// lines seldom leave the cache by themselves.
+TEST(LossyMailboxInCalm, HangsWhereReadsDoNotInvalidate) {
+  EXPECT_EQ(noticed(Mood::kCalm, Rule::kR3FlushBeforeRead), 3);
 }
 
 TEST_P(LossyMailbox, TornLinesAreNoticedWhereLinesAreNotChecked) {
@@ -159,12 +169,12 @@ TEST_P(LossyMailbox, TornLinesAreNoticedWhereLinesAreNotChecked) {
 }
 #endif
 
+std::string name_of(const testing::TestParamInfo<Mood>& mood) {
+  constexpr const char* kMoodNames[] = {"calm", "normal", "nasty"};
+  return kMoodNames[static_cast<int>(mood.param)];
+}
 INSTANTIATE_TEST_SUITE_P(Moods, LossyMailbox,
-                         testing::Values(Mood::kCalm, Mood::kNormal, Mood::kNasty),
-                         [](const auto& i) {
-                           constexpr const char* kNames[] = {"calm", "normal", "nasty"};
-                           return kNames[static_cast<int>(i.param)];
-                         });
+                         testing::Values(Mood::kCalm, Mood::kNormal, Mood::kNasty), name_of);
 
 }  // namespace
 }  // namespace cachalot::rpc

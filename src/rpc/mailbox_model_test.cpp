@@ -117,7 +117,11 @@ class Sut {
     const bool can = client_->can_send(ask);
     RC_ASSERT(can == model_.has_credit(ask, place_.ring_lines));
     if (!can) return;
-    client_->send(ask);
+    if (model_.sent % 5 == 0) {
+      client_->send(ask);
+    } else {
+      client_->stage(ask);
+    }
     model_.unanswered.push_back(ask);
     ++model_.sent;
   }

@@ -83,6 +83,19 @@ TEST_P(Mailbox, AnswersOneRequestAfterOnePollOfEachSide) {
   EXPECT_EQ(client.fault(), "");
 }
 
+TEST_P(Mailbox, SendsWhatIsStagedWithTheNextPollOrFlush) {
+  TestClient client = open(place(1));
+  for (int i = 0; i < 10; ++i) client.stage(long_ask(5, 1));
+  client.poll();
+  for (int i = 0; i < 20; ++i) server_.poll();
+  EXPECT_EQ(server_.taken(1), 10u);
+  client.stage(kYes);
+  EXPECT_EQ(server_.poll(), 0u);
+  client.channel().flush();
+  EXPECT_EQ(server_.poll(), 1u);
+  EXPECT_TRUE(finish(client));
+}
+
 TEST_P(Mailbox, CarriesMessagesOfAllLengthsThroughManyLapsOfTheRing) {
   TestClient client = open(place(2));
   for (std::uint32_t lines = 1; lines <= kMaxMessageLines; ++lines) {
@@ -365,7 +378,7 @@ TEST_P(Mailbox, RingsASleepingClientWhenItsAnswersAreWritten) {
 
 INSTANTIATE_TEST_SUITE_P(Domains, Mailbox,
                          testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
-                         [](const auto& i) { return memory::domain_name(i.param); });
+                         [](const auto& domain) { return memory::domain_name(domain.param); });
 
 }  // namespace
 }  // namespace cachalot::rpc

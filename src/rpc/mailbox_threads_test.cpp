@@ -53,13 +53,13 @@ class MailboxThreads : public testing::TestWithParam<DomainKind> {
       const Ask ask = random_ask(rng);
       const bool is_lonely = client.sent() < kLonely;
       const auto most = static_cast<std::uint32_t>(is_lonely ? 0 : rng.below(kMaxOutstanding));
-      if (is_lonely || rng.chance(0.1)) status = client.wait(most, clock.now_ns() + kHangNs);
+      if (is_lonely || rng.chance(0.1)) status = client.wait(most, kHangNs);
       while (status && !client.can_send(ask)) {
-        status = client.wait(client.channel().outstanding() - 1, clock.now_ns() + kHangNs);
+        status = client.wait(client.channel().outstanding() - 1, kHangNs);
       }
-      if (status) client.send(ask);
+      if (status) client.stage(ask);
     }
-    if (status) status = client.wait(0, clock.now_ns() + kHangNs);
+    if (status) status = client.wait(0, kHangNs);
     --clients_left_;
     Doorbell(&server_word_).ring();
     if (!status) return status.error().message;
@@ -94,7 +94,7 @@ TEST_P(MailboxThreads, FourClientsFinishTwentyThousandCallsEach) {
 
 INSTANTIATE_TEST_SUITE_P(Domains, MailboxThreads,
                          testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
-                         [](const auto& i) { return memory::domain_name(i.param); });
+                         [](const auto& domain) { return memory::domain_name(domain.param); });
 
 }  // namespace
 }  // namespace cachalot::rpc

@@ -51,6 +51,30 @@ struct FollowingLine {
   std::uint32_t crc;
 };
 
+// The same fields as words, for the hot path: a line that is put together or taken apart word by word
+// never waits for a narrow store to be read back wide.
+constexpr std::uint64_t request_word(std::uint8_t op, std::uint32_t lines, std::uint16_t count,
+                                     std::uint32_t epoch) {
+  return op | std::uint64_t{lines & 0xff} << 8 | std::uint64_t{count} << 16 | std::uint64_t{epoch} << 32;
+}
+constexpr std::uint8_t op_of(const memory::Line& head) { return head.words[1] & 0xff; }
+constexpr std::uint32_t lines_of(const memory::Line& head) { return head.words[1] >> 8 & 0xff; }
+constexpr std::uint32_t count_of(const memory::Line& head) { return head.words[1] >> 16 & 0xffff; }
+constexpr std::uint32_t epoch_of(const memory::Line& head) {
+  return static_cast<std::uint32_t>(head.words[1] >> 32);
+}
+// Where a request's payload lies in its head line, in words.
+inline constexpr std::size_t kRequestPayloadWord = 2;
+
+// A head line with nothing but its payload.
+template <class T>
+memory::Line request_payload(const T& value) {
+  static_assert(sizeof(T) <= kRequestPayloadBytes);
+  memory::Line line{};
+  std::memcpy(line.words + kRequestPayloadWord, &value, sizeof value);
+  return line;
+}
+
 static_assert(sizeof(RequestHead) == 64 && sizeof(ResponseHead) == 64 &&
               sizeof(FollowingLine) == 64);
 

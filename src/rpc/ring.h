@@ -13,6 +13,7 @@
 //      only after a second, equal read: the reader asks for that with Confirmation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/check.h"
@@ -29,16 +30,38 @@ class RingWriter {
     CACHALOT_CHECK(lines != 0 && (lines & mask_) == 0);
   }
 
-  // Gives the line its number (its first 8 bytes), seals and writes it.
-  std::uint64_t write(memory::Line line) {
-    line.words[0] = next_;
-    region_.publish(place(next_), line);
+  // Gives the line its number (its first 8 bytes) and seals it; flush() writes it, with its
+  // neighbours: one call to the domain for many lines.
+  std::uint64_t stage(const memory::Line& line) {
+    if (staged_ == kMostStaged) flush();
+    memory::Line& out = lines_[staged_++];
+    out = line;
+    out.words[0] = next_;
+    region_.seal(out, place(next_));
     return next_++;
+  }
+  void flush() {
+    const std::uint64_t first = next_ - staged_;
+    // Two runs where the ring's end lies between them.
+    const auto before_end =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(staged_, mask_ + 1 - (first & mask_)));
+    if (before_end != 0) region_.domain().write_lines(region_.at(place(first)), lines_, before_end);
+    if (before_end != staged_) {
+      region_.domain().write_lines(region_.at(offset_), lines_ + before_end, staged_ - before_end);
+    }
+    staged_ = 0;
+  }
+  std::uint64_t write(const memory::Line& line) {
+    const std::uint64_t sequence = stage(line);
+    flush();
+    return sequence;
   }
 
   std::uint64_t next() const { return next_; }
 
  private:
+  static constexpr std::uint32_t kMostStaged = 32;
+
   std::uint64_t place(std::uint64_t sequence) const {
     return offset_ + (sequence & mask_) * memory::kLineBytes;
   }
@@ -47,6 +70,8 @@ class RingWriter {
   std::uint64_t offset_ = 0;
   std::uint64_t mask_ = 0;
   std::uint64_t next_ = 1;
+  std::uint32_t staged_ = 0;
+  memory::Line lines_[kMostStaged];
 };
 
 class RingReader {

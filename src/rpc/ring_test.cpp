@@ -142,7 +142,7 @@ TEST_P(Ring, NeverTakesAMixOfTwoLines) {
 INSTANTIATE_TEST_SUITE_P(Domains, Ring,
                          testing::Values(memory::DomainKind::kCoherent,
                                          memory::DomainKind::kNoncoherent),
-                         [](const auto& i) { return memory::domain_name(i.param); });
+                         [](const auto& domain) { return memory::domain_name(domain.param); });
 
 }  // namespace
 }  // namespace cachalot::rpc

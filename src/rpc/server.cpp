@@ -89,7 +89,7 @@ std::uint32_t Server::serve(const Share& share, RequestHandler& handler) {
   std::uint32_t used = 0;
   std::uint32_t wanted = 1;
   while (used < good) {
-    const std::uint32_t length = memory::as<RequestHead>(lines[used]).lines;
+    const std::uint32_t length = lines_of(lines[used]);
     if (length == 0 || length > kMaxMessageLines) break;
     if (used + length > good) {
       wanted = length;
@@ -146,8 +146,9 @@ void Server::answer(std::uint32_t client, std::uint16_t status, std::uint16_t co
   head.count = count;
   head.epoch = mailbox.place.epoch;
   std::memcpy(head.payload, head_payload.data(), head_payload.size());
-  mailbox.responses.write(memory::to_line(head));
-  for (const FollowingLine& line : following) mailbox.responses.write(memory::to_line(line));
+  mailbox.responses.stage(memory::to_line(head));
+  for (const FollowingLine& line : following) mailbox.responses.stage(memory::to_line(line));
+  mailbox.responses.flush();
   mailbox.has_news = true;
 }
 

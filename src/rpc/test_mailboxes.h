@@ -157,26 +157,30 @@ class TestClient final : private AnswerSink {
 
   bool can_send(const Ask& ask) const { return channel_.has_credit(ask.lines, ask.answer_lines); }
 
-  // The tag is filled in here. Needs can_send().
-  void send(Ask ask) {
+  // The tag is filled in here; the keeper sees it after the next poll or flush. Needs can_send().
+  void stage(Ask ask) {
     ask.tag = tag_of(place_.incarnation, ++sent_);
-    unsigned char head[kRequestPayloadBytes];
-    store_payload(head, ask);
-    fill_noise(head, ask.tag, 0, sizeof ask);
+    std::array<unsigned char, kRequestPayloadBytes> head;
+    std::memcpy(head.data(), &ask, sizeof ask);
+    for (std::size_t i = sizeof ask; i < head.size(); ++i) head[i] = noise(ask.tag, 0, i);
     std::array<FollowingLine, kMaxMessageLines> following{};
     for (std::uint32_t i = 1; i < ask.lines; ++i) {
       fill_noise(following[i - 1].payload, ask.tag, i, 0);
     }
     expected_.push_back(ask);
     channel_.post({kAskOp, static_cast<std::uint16_t>(ask.lines - 1), ask.answer_lines, ask.tag},
-                  head, {following.data(), ask.lines - 1});
+                  request_payload(head), {following.data(), ask.lines - 1});
+  }
+  void send(const Ask& ask) {
+    stage(ask);
+    channel_.flush();
   }
 
   std::uint32_t poll() { return channel_.poll(*this); }
   // Until at most `outstanding` requests are without answer.
-  Status wait(std::uint32_t outstanding, std::uint64_t deadline_ns) {
+  Status wait(std::uint32_t outstanding, std::uint64_t timeout_ns) {
     return channel_.wait_until(
-        *this, deadline_ns, [&] { return channel_.outstanding() <= outstanding; },
+        *this, timeout_ns, [&] { return channel_.outstanding() <= outstanding; },
         [] { return false; });
   }
 

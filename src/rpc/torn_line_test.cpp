@@ -150,7 +150,7 @@ class TornAnswer : public TornLine {
   void answer_three() {
     RingWriter keeper(region_.salted(response_salt(1, kTestEpoch)), place_.response_ring(), 256);
     for (std::uint32_t i = 1; i <= 3; ++i) {
-      channel_.post({kAskOp, 0, 1, i}, {});
+      channel_.post({kAskOp, 0, 1, i}, Line{});
       keeper.write(answer_line(i, i, 0));
     }
     EXPECT_EQ(channel_.poll(sink_), 1u);

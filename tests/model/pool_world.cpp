@@ -129,6 +129,7 @@ class World {
     pool::KeeperOptions keeper_options;
     keeper_options.max_grants = 3;
     keeper_options.tend_interval_ns = 40 * Scheduler::kStepNs;
+    keeper_options.polls_between_clock_reads = 1;
     keeper_options.use_doorbells = false;
     auto keeper = pool::Keeper::start(*access, keeper_options, scheduler_);
     keeper_ = keeper->get();

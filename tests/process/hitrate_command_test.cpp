@@ -1,0 +1,68 @@
+// `cachalot hitrate` on a production trace: exact counts in JSON, CSV and on the drawing.
+#include <algorithm>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr const char* kTrace = CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz";
+constexpr const char* kCapacities = "1000,10000,30000,50000,100000,inf";
+// Two independent programs agreed on these.
+constexpr int kStream[] = {12831, 60921, 93967, 102290, 104924, 105710};
+constexpr int kLeaf[] = {12847, 61046, 93978, 102290, 104924, 105710};
+
+class HitRateCommand : public ProcessTest {
+ protected:
+  static void expect_counts(const nlohmann::json& result, const char* mode,
+                            const int (&counts)[6]) {
+    EXPECT_EQ(result["blocks_total"], 288500);
+    EXPECT_EQ(result["blocks_unique"], 182790);
+    ASSERT_EQ(result["rows"].size(), 6u);
+    for (std::size_t i = 0; i < 6; ++i) {
+      const nlohmann::json& row = result["rows"][i];
+      EXPECT_EQ(row["policy"], "lru");
+      EXPECT_EQ(row["mode"], mode);
+      EXPECT_EQ(row["hit_blocks"], counts[i]) << row;
+      EXPECT_EQ(row["prefix_blocks"], counts[i]) << row;
+      EXPECT_NEAR(row["hit_rate"].get<double>(), counts[i] / 288500.0, 1e-9);
+      EXPECT_NEAR(row["prefix_hit_rate"].get<double>(), counts[i] / 288500.0, 1e-9);
+    }
+    EXPECT_EQ(result["rows"][0]["capacity_blocks"], 1000);
+    EXPECT_EQ(result["rows"][5]["capacity_blocks"], "inf");
+    EXPECT_NEAR(result["rows"][5]["token_hit_rate"].get<double>(), 0.3736, 0.00005);
+  }
+};
+
+TEST_F(HitRateCommand, CountsTheConversationTraceExactlyInBothModes) {
+  const Outcome leaf =
+      run({"hitrate", "--trace", kTrace, "--capacity-blocks", kCapacities, "--json", "-"});
+  expect_done(leaf);
+  expect_counts(leaf.json(), "leaf", kLeaf);
+  const Outcome stream = run({"hitrate", "--trace", kTrace, "--policy", "lru", "--mode", "stream",
+                              "--capacity-blocks", kCapacities, "--json", "-"});
+  expect_done(stream);
+  expect_counts(stream.json(), "stream", kStream);
+}
+
+TEST_F(HitRateCommand, WritesTableCsvAndDrawingBesideTheJson) {
+  const Outcome outcome =
+      run({"hitrate", "--trace", kTrace, "--capacity-blocks", "1000,inf", "--csv", path("a.csv"),
+           "--plot", path("a.svg"), "--json", path("a.json")});
+  expect_done(outcome);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_NE(outcome.out.find("12847"), std::string::npos) << outcome.out;
+  const std::string csv = read(path("a.csv"));
+  EXPECT_NE(csv.find("\nlru,leaf,1000,12847,12847,"), std::string::npos) << csv;
+  EXPECT_NE(csv.find("\nlru,leaf,inf,105710,105710,"), std::string::npos) << csv;
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 3);
+  const std::string svg = read(path("a.svg"));
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
+  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
+  EXPECT_NE(svg.find("unlimited 36.6 %"), std::string::npos) << svg;
+  EXPECT_EQ(nlohmann::json::parse(read(path("a.json")))["rows"][0]["hit_blocks"], 12847);
+}
+
+}  // namespace
+}  // namespace cachalot::process_test

@@ -1,0 +1,167 @@
+// The life of a pool as a person at a shell leads it.
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+struct Shape {
+  const char* domain;
+  const char* devices;
+};
+
+class PoolCommand : public ProcessTest {
+ protected:
+  static nlohmann::json info(const std::string& pool) {
+    return run({"pool", "info", pool, "--json", "-"}).json();
+  }
+  // All six parts, and that they are all of the pool.
+  static void expect_balanced(const nlohmann::json& pool) {
+    const nlohmann::json& parts = pool["accounting"];
+    std::uint64_t sum = 0;
+    for (const char* part : {"free_blocks", "granted_blocks", "live_blocks", "limbo_blocks",
+                             "quarantined_blocks", "bad_blocks"}) {
+      ASSERT_TRUE(parts.contains(part)) << parts;
+      sum += parts[part].get<std::uint64_t>();
+    }
+    EXPECT_EQ(sum, pool["geometry"]["blocks"].get<std::uint64_t>()) << parts;
+    EXPECT_EQ(parts["sum"], sum);
+  }
+};
+
+class WholeLife : public PoolCommand, public testing::WithParamInterface<Shape> {};
+
+TEST_P(WholeLife, FromCreateToDestroy) {
+  const std::string pool =
+      create_pool("kv", {"--domain", GetParam().domain, "--devices", GetParam().devices});
+  EXPECT_EQ(listing().size(), std::stoul(GetParam().devices));
+  EXPECT_EQ(info(pool)["keeper"]["state"], "none");
+  EXPECT_EQ(info(pool)["geometry"]["domain"], GetParam().domain);
+
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  EXPECT_EQ(info(pool)["keeper"]["state"], "serving");
+  // Bytes of all values and awkward lengths, through files and pipes.
+  const std::vector<std::size_t> lengths = {1, 63, 64, 65, 4095, 4096};
+  std::string parent;
+  Arguments lookup = {"lookup", "--pool", pool, "--json", "-"};
+  for (const std::size_t length : lengths) {
+    const std::string key = "block of " + std::to_string(length);
+    const std::string bytes = noise(length, length);
+    Arguments put = {"put", key, "--pool", pool, "--json", "-"};
+    if (!parent.empty()) put.insert(put.end(), {"--parent", parent});
+    const Outcome stored = run(put, {.in = bytes});
+    expect_done(stored);
+    EXPECT_EQ(stored.json()["stored"], true);
+    const Outcome got = run({"get", key, "--pool", pool});
+    expect_done(got);
+    EXPECT_EQ(got.out, bytes);
+    // The block's hash is as good a key.
+    const std::string file = path("copy");
+    expect_done(run({"get", stored.json()["hash"], "--pool", pool, "--output", file}));
+    EXPECT_EQ(read(file), bytes);
+    lookup.push_back(key);
+    parent = key;
+  }
+  lookup.push_back("another one");
+  const Outcome looked = run(lookup);
+  expect_done(looked);
+  EXPECT_EQ(looked.json()["hit_blocks"], lengths.size());
+  EXPECT_EQ(looked.json()["keys"][5]["bytes"], 4096);
+  EXPECT_EQ(looked.json()["keys"][6]["hit"], false);
+
+  // Again: it is there already, and the first one stays.
+  const Outcome again = run({"put", parent, "--pool", pool, "--json", "-"}, {.in = "other"});
+  expect_done(again);
+  EXPECT_EQ(again.json()["stored"], false);
+  EXPECT_EQ(run({"get", parent, "--pool", pool}).out, noise(4096, 4096));
+
+  // A block goes with all that follow it.
+  const Outcome evicted = run({"evict", "block of 65", "--pool", pool, "--json", "-"});
+  expect_done(evicted);
+  EXPECT_EQ(evicted.json()["evicted_blocks"], 3);
+  EXPECT_EQ(run({"lookup", "block of 65", "--pool", pool}).exit_code, 1);
+  expect_done(run({"lookup", "block of 64", "--pool", pool}));
+
+  expect_done(run({"stop", pool}));
+  expect_done(keeper.wait());
+  const nlohmann::json at_rest = info(pool);
+  EXPECT_EQ(at_rest["accounting"]["live_blocks"], 3);
+  EXPECT_EQ(at_rest["counters"]["commits"], 6);
+  EXPECT_EQ(at_rest["counters"]["duplicates"], 1);
+  expect_balanced(at_rest);
+  expect_done(run({"pool", "destroy", pool}));
+  EXPECT_EQ(listing(), std::set<std::string>{"copy"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, WholeLife,
+                         testing::Values(Shape{"coherent", "1"}, Shape{"coherent", "4"},
+                                         Shape{"noncoherent", "1"}, Shape{"noncoherent", "4"}),
+                         [](const auto& shape) {
+                           return std::string(shape.param.domain) + shape.param.devices;
+                         });
+
+TEST_F(PoolCommand, NamespacesDoNotMeet) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  expect_done(run({"put", "key", "--pool", pool, "--namespace", "a"}, {.in = "bytes"}));
+  EXPECT_EQ(run({"lookup", "key", "--pool", pool, "--namespace", "b"}).exit_code, 1);
+  EXPECT_EQ(run({"get", "key", "--pool", pool, "--namespace", "a"}).out, "bytes");
+  const Outcome all = run({"evict", "--all", "--pool", pool, "--json", "-"});
+  EXPECT_EQ(all.json()["evicted_blocks"], 1);
+}
+
+TEST_F(PoolCommand, AFullPoolEvictsWhatWasUsedLongestAgo) {
+  const std::string pool = create_pool("kv", {"--capacity-blocks", "2"});
+  Serving keeper({"serve", pool});
+  for (const char* key : {"a", "b", "c"}) {
+    expect_done(run({"put", key, "--pool", pool}, {.in = key}));
+    if (key[0] == 'b') {
+      EXPECT_EQ(run({"get", "a", "--pool", pool}).out, "a");
+    }
+  }
+  EXPECT_EQ(run({"lookup", "a", "--pool", pool}).exit_code, 0);
+  EXPECT_EQ(run({"lookup", "b", "--pool", pool}).exit_code, 1);
+  EXPECT_EQ(run({"lookup", "c", "--pool", pool}).exit_code, 0);
+}
+
+TEST_F(PoolCommand, DevicesMayHavePathsOfTheirOwn) {
+  const Arguments devices = {path("x"), path("y")};
+  const auto with_devices = [&](Arguments arguments) {
+    arguments.insert(arguments.end(), devices.begin(), devices.end());
+    return arguments;
+  };
+  Arguments create = with_devices({"pool", "create"});
+  create.insert(create.end(), {"--block-bytes", "1MiB", "--capacity", "4MiB"});
+  expect_done(run(create));
+  EXPECT_EQ(listing(), (std::set<std::string>{"x", "y"}));
+  Serving keeper(with_devices({"serve", "--pool"}));
+  ASSERT_TRUE(keeper.is_ready());
+  const std::string bytes = noise(1 << 20, 5);
+  expect_done(run({"put", "key", "--pool", path("x"), "--pool", path("y")}, {.in = bytes}));
+  EXPECT_EQ(run({"get", "key", "--pool", path("x"), "--pool", path("y")}).out, bytes);
+  expect_done(run(with_devices({"stop"})));
+  expect_done(run(with_devices({"pool", "destroy"})));
+  EXPECT_EQ(listing(), std::set<std::string>());
+}
+
+TEST_F(PoolCommand, ShmNamesAreFilesInDevShm) {
+  const std::string name = "shm:" + tag() + ".kv";
+  expect_done(run({"pool", "create", name, "--block-bytes", "4096", "--capacity-blocks", "8"}));
+  EXPECT_EQ(listing(), std::set<std::string>{"/dev/shm/" + tag() + ".kv"});
+  EXPECT_EQ(info(name)["geometry"]["capacity_blocks"], 8);
+  expect_done(run({"pool", "destroy", name}));
+  EXPECT_EQ(listing(), std::set<std::string>());
+}
+
+TEST_F(PoolCommand, AModelGivesTheSizeOfABlock) {
+  expect_done(run({"pool", "create", path("kv"), "--model", "llama-3-8b", "--block-tokens", "16",
+                   "--capacity-blocks", "4", "--spare-blocks", "1"}));
+  // 32 layers, 8 heads of 128 numbers, keys and values, 2 bytes each, 16 tokens.
+  EXPECT_EQ(info(path("kv"))["geometry"]["block_bytes"], 2 * 32 * 8 * 128 * 2 * 16);
+  EXPECT_EQ(info(path("kv"))["geometry"]["blocks"], 5);
+}
+
+}  // namespace
+}  // namespace cachalot::process_test

@@ -1,0 +1,165 @@
+#include "program.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "base/rng.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr unsigned kNobody = 65534;
+
+os::FileDescriptor anonymous_file(const std::string& content) {
+  os::FileDescriptor file(memfd_create("process_test", MFD_CLOEXEC));
+  EXPECT_TRUE(file);
+  EXPECT_EQ(::pwrite(file.get(), content.data(), content.size(), 0),
+            static_cast<ssize_t>(content.size()));
+  return file;
+}
+
+std::string content_of(int fd) {
+  std::string content;
+  char piece[4096];
+  for (;;) {
+    const ssize_t n = ::pread(fd, piece, sizeof piece, static_cast<off_t>(content.size()));
+    if (n <= 0) return content;
+    content.append(piece, static_cast<std::size_t>(n));
+  }
+}
+
+// Becomes the program; returns only if it cannot.
+int become(const Arguments& arguments, int in, int out, int err, bool without_rights) {
+  if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) return kNotStarted;
+  if (without_rights && geteuid() == 0) {
+    if (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0) {
+      return kNotStarted;
+    }
+  }
+  std::string binary = CACHALOT_BINARY;
+  std::vector<char*> argv = {binary.data()};
+  Arguments copy = arguments;
+  for (std::string& argument : copy) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execv(binary.c_str(), argv.data());
+  return kNotStarted;
+}
+
+Outcome outcome_of(os::Child& child, int out, int err) {
+  const Result<os::ChildStatus> status = child.wait();
+  EXPECT_TRUE(status);
+  if (!status) return {};
+  return {status->exit_code, status->signal, content_of(out), content_of(err)};
+}
+
+}  // namespace
+
+Outcome run(const Arguments& arguments, const RunOptions& options) {
+  const os::FileDescriptor in = anonymous_file(options.in);
+  const os::FileDescriptor out = anonymous_file("");
+  const os::FileDescriptor err = anonymous_file("");
+  Result<os::Child> child = os::Child::start(
+      [&] { return become(arguments, in.get(), out.get(), err.get(), options.without_rights); });
+  EXPECT_TRUE(child) << child.error().message;
+  return child ? outcome_of(*child, out.get(), err.get()) : Outcome{};
+}
+
+void expect_error(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(outcome.exit_code, exit_code);
+  EXPECT_EQ(outcome.signal, 0);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_TRUE(outcome.err.starts_with("cachalot: ")) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_TRUE(outcome.err.ends_with('\n')) << outcome.err;
+  for (const std::string& part : parts) {
+    EXPECT_NE(outcome.err.find(part), std::string::npos)
+        << "\"" << part << "\" is not in: " << outcome.err;
+  }
+}
+
+void expect_done(const Outcome& outcome) {
+  EXPECT_EQ(outcome.exit_code, 0) << "signal " << outcome.signal << ", stderr: " << outcome.err;
+}
+
+Serving::Serving(const Arguments& arguments) : out_(anonymous_file("")), err_(anonymous_file("")) {
+  const os::FileDescriptor in = anonymous_file("");
+  Result<os::Child> child =
+      os::Child::start([&] { return become(arguments, in.get(), out_.get(), err_.get(), false); });
+  EXPECT_TRUE(child);
+  if (!child) return;
+  child_ = *std::move(child);
+  for (;;) {
+    const auto ended = child_->wait_for(2);
+    const std::string said = content_of(out_.get());
+    if (said.find('\n') != std::string::npos) ready_line_ = said.substr(0, said.find('\n'));
+    if (is_ready() || !ended || ended->has_value()) return;
+  }
+}
+
+Outcome Serving::wait() {
+  return outcome_of(*child_, out_.get(), err_.get());
+}
+
+ProcessTest::ProcessTest() {
+  static std::atomic<unsigned> next{0};
+  tag_ = "cachalot_process_test." + std::to_string(getpid()) + "." + std::to_string(next++);
+  folder_ = "/dev/shm/" + tag_;
+  std::filesystem::create_directory(folder_);
+  // For those who have no rights elsewhere.
+  std::filesystem::permissions(folder_, std::filesystem::perms::all);
+}
+
+ProcessTest::~ProcessTest() {
+  std::filesystem::remove_all(folder_);
+}
+
+std::set<std::string> ProcessTest::listing() const {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    names.insert(entry.path().filename());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (name != tag_ && name.find(tag_) != std::string::npos) names.insert("/dev/shm/" + name);
+  }
+  return names;
+}
+
+std::string ProcessTest::write(const std::string& name, const std::string& content) const {
+  std::ofstream file(path(name), std::ios::binary);
+  file << content;
+  return path(name);
+}
+
+std::string ProcessTest::read(const std::string& file) const {
+  std::ifstream in(file, std::ios::binary);
+  std::ostringstream content;
+  content << in.rdbuf();
+  return content.str();
+}
+
+std::string ProcessTest::create_pool(const std::string& name, const Arguments& extra) const {
+  Arguments arguments = {
+      "pool", "create",    path(name), "--block-bytes", "4096", "--capacity-blocks",
+      "32",   "--clients", "4"};
+  arguments.insert(arguments.end(), extra.begin(), extra.end());
+  expect_done(run(arguments));
+  return path(name);
+}
+
+std::string noise(std::size_t bytes, std::uint64_t seed) {
+  std::string text;
+  for (std::uint64_t i = 0; text.size() < bytes; ++i) {
+    const std::uint64_t word = base::mix64(seed * 0x9e3779b97f4a7c15u + i);
+    text.append(reinterpret_cast<const char*>(&word), std::min(sizeof word, bytes - text.size()));
+  }
+  return text;
+}
+
+}  // namespace cachalot::process_test

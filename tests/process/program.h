@@ -1,0 +1,87 @@
+// Runs the built binary, and checks what every error of it has in common.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "os/child.h"
+#include "os/file_descriptor.h"
+
+namespace cachalot::process_test {
+
+using Arguments = std::vector<std::string>;
+
+struct Outcome {
+  int exit_code = -1;  // -1: ended by `signal`
+  int signal = 0;
+  std::string out, err;
+
+  nlohmann::json json() const { return nlohmann::json::parse(out, nullptr, false); }
+};
+
+struct RunOptions {
+  std::string in;  // on stdin
+  // Runs as a user who owns nothing; where this process is not root it is as it is.
+  bool without_rights = false;
+};
+
+// Runs `cachalot ARGUMENTS…` to its end. An exit code of 77 says that it could not be started.
+Outcome run(const Arguments& arguments, const RunOptions& options = {});
+inline constexpr int kNotStarted = 77;
+
+// The program's error contract: this exit code, nothing on stdout, and one line on stderr which
+// contains all of `parts`.
+void expect_error(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts);
+void expect_done(const Outcome& outcome);
+
+// `cachalot serve` in the background; killed at the end if it still runs.
+class Serving {
+ public:
+  // Waits for the ready line, or the end.
+  explicit Serving(const Arguments& arguments);
+
+  bool is_ready() const { return !ready_line_.empty(); }
+  const std::string& ready_line() const { return ready_line_; }
+  void send(int signal) { child_->send(signal); }
+  Outcome wait();
+
+ private:
+  os::FileDescriptor out_, err_;
+  std::optional<os::Child> child_;
+  std::string ready_line_;
+};
+
+// Every test has a folder of its own in /dev/shm; tests say what may be left in it at the end.
+class ProcessTest : public testing::Test {
+ protected:
+  ProcessTest();
+  ~ProcessTest() override;
+
+  std::string path(const std::string& name) const { return folder_ / name; }
+  // Names in the folder, and those elsewhere in /dev/shm that carry its name.
+  std::set<std::string> listing() const;
+  // Writes a file and returns its path.
+  std::string write(const std::string& name, const std::string& content) const;
+  std::string read(const std::string& file) const;
+
+  // A small pool: 32 blocks of 4096 bytes. Extra flags come last.
+  std::string create_pool(const std::string& name, const Arguments& extra = {}) const;
+
+  const std::string& tag() const { return tag_; }
+
+ private:
+  std::string tag_;
+  std::filesystem::path folder_;
+};
+
+// Bytes of all values, the same for the same seed.
+std::string noise(std::size_t bytes, std::uint64_t seed);
+
+}  // namespace cachalot::process_test
