@@ -23,12 +23,9 @@ struct Benchmark {
 };
 
 constexpr std::array kBenchmarks = {
-    Benchmark{"rpc", bench::bench_rpc},
-    Benchmark{"lookup", bench::bench_lookup},
-    Benchmark{"put", bench::bench_put},
-    Benchmark{"get", bench::bench_get},
-    Benchmark{"copy", bench::bench_copy},
-    Benchmark{"hash", bench::bench_hash_functions},
+    Benchmark{"rpc", bench::bench_rpc},   Benchmark{"lookup", bench::bench_lookup},
+    Benchmark{"put", bench::bench_put},   Benchmark{"get", bench::bench_get},
+    Benchmark{"copy", bench::bench_copy}, Benchmark{"hash", bench::bench_hash_functions},
 };
 
 struct Options {

@@ -12,15 +12,18 @@ thread_local std::uint64_t count = 0;
 
 }  // namespace
 
-std::uint64_t allocations() { return count; }
+std::uint64_t allocations() {
+  return count;
+}
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* allocate(std::size_t bytes, std::size_t alignment) {
   ++count;
   if (bytes == 0) bytes = 1;
-  void* const memory = alignment <= alignof(std::max_align_t)
-                           ? std::malloc(bytes)
-                           : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* const memory =
+      alignment <= alignof(std::max_align_t)
+          ? std::malloc(bytes)
+          : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -30,12 +33,22 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // The other forms of new and delete lead here.
-void* operator new(std::size_t bytes) { return cachalot::apps::bench::allocate(bytes, 1); }
+void* operator new(std::size_t bytes) {
+  return cachalot::apps::bench::allocate(bytes, 1);
+}
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return cachalot::apps::bench::allocate(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
 #endif

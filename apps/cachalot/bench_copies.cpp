@@ -43,9 +43,12 @@ void stream(void* to, const void* from, std::size_t bytes) {
   auto* const out = static_cast<char*>(to);
   const auto* const in = static_cast<const char*>(from);
   switch (memory::usable_isa(memory::Isa::kAuto)) {
-    case memory::Isa::kAvx512: return stream_avx512(out, in, bytes);
-    case memory::Isa::kAvx2: return stream_avx2(out, in, bytes);
-    default: return stream_sse2(out, in, bytes);
+    case memory::Isa::kAvx512:
+      return stream_avx512(out, in, bytes);
+    case memory::Isa::kAvx2:
+      return stream_avx2(out, in, bytes);
+    default:
+      return stream_sse2(out, in, bytes);
   }
 }
 
@@ -55,10 +58,17 @@ void rep_movsb(void* to, const void* from, std::size_t bytes) {
 
 void copy_plain(Copy copy, void* to, const void* from, std::size_t bytes) {
   switch (copy) {
-    case Copy::kMemcpy: std::memcpy(to, from, bytes); break;
-    case Copy::kNonTemporal: stream(to, from, bytes); break;
-    case Copy::kRepMovsb: rep_movsb(to, from, bytes); break;
-    case Copy::kCount: break;
+    case Copy::kMemcpy:
+      std::memcpy(to, from, bytes);
+      break;
+    case Copy::kNonTemporal:
+      stream(to, from, bytes);
+      break;
+    case Copy::kRepMovsb:
+      rep_movsb(to, from, bytes);
+      break;
+    case Copy::kCount:
+      break;
   }
 }
 
@@ -78,10 +88,14 @@ void flush_lines(const void* at, std::size_t bytes) {
 
 const char* copy_name(Copy copy) {
   switch (copy) {
-    case Copy::kMemcpy: return "memcpy";
-    case Copy::kNonTemporal: return "non-temporal";
-    case Copy::kRepMovsb: return "rep movsb";
-    case Copy::kCount: break;
+    case Copy::kMemcpy:
+      return "memcpy";
+    case Copy::kNonTemporal:
+      return "non-temporal";
+    case Copy::kRepMovsb:
+      return "rep movsb";
+    case Copy::kCount:
+      break;
   }
   return "?";
 }
@@ -102,7 +116,9 @@ void copy_out(Copy copy, memory::DomainKind domain, void* to, const void* from, 
   _mm_sfence();
 }
 
-void PrivateMemory::Free::operator()(std::byte* memory) const { std::free(memory); }
+void PrivateMemory::Free::operator()(std::byte* memory) const {
+  std::free(memory);
+}
 
 Result<PrivateMemory> PrivateMemory::make(std::uint64_t bytes) {
   constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;

@@ -89,13 +89,17 @@ class CopyBench {
       if (median_of(gb_s_[way]) > median_of(gb_s_[best])) best = way;
     }
     const Spread alone = spread_of(gb_s_[kCopies]), hashed = spread_of(gb_s_[kCopies + 1]);
-    Row row{direction + (size + suffix(kind)), alone.median, "GB/s",
+    Row row{direction + (size + suffix(kind)),  alone.median,           "GB/s",
             copy_name(static_cast<Copy>(best)), median_of(gb_s_[best]), ratio_at_least(0.9)};
     add_spread(row, alone);
     report_.add(std::move(row));
     // 30 % more time.
-    Row fused{std::string(direction) + "checksum/" + size + suffix(kind), hashed.median, "GB/s",
-              "the copy alone", alone.median, ratio_at_least(1 / 1.3)};
+    Row fused{std::string(direction) + "checksum/" + size + suffix(kind),
+              hashed.median,
+              "GB/s",
+              "the copy alone",
+              alone.median,
+              ratio_at_least(1 / 1.3)};
     add_spread(fused, hashed);
     report_.add(std::move(fused));
   }
@@ -113,7 +117,8 @@ class CopyBench {
 Status bench_copy(const Settings& settings, Report& report) {
   take_cores();
   show_progress("copy");
-  CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool, memory::DeviceSet::create({"memfd:bench"}, kArea));
+  CACHALOT_TRY_ASSIGN(const memory::DeviceSet pool,
+                      memory::DeviceSet::create({"memfd:bench"}, kArea));
   CACHALOT_TRY_ASSIGN(const PrivateMemory own, PrivateMemory::make(kArea));
   report.note(std::string("pool memory in pages: ") + os::page_mode_name(pool.page_mode(0)));
   CopyBench bench(settings, report, pool, own);

@@ -21,8 +21,8 @@ std::uint32_t lines_for(std::uint32_t uses, std::uint32_t in_head) {
 }
 
 rpc::Doorbell keeper_doorbell(const pool::Access& access) {
-  return rpc::Doorbell(reinterpret_cast<std::atomic<std::uint32_t>*>(
-      access.region.at(access.layout.doorbell_page)));
+  return rpc::Doorbell(
+      reinterpret_cast<std::atomic<std::uint32_t>*>(access.region.at(access.layout.doorbell_page)));
 }
 
 }  // namespace
@@ -56,7 +56,8 @@ Status GrantStream::greet() {
   const std::uint64_t deadline = now_ns() + kPatienceNs;
   for (pool::ViewLine view{}; view.incarnation != line.incarnation;) {
     (void)access_.region.read_as(access_.layout.view_line(keeper.keeper, slot_), view);
-    if (now_ns() > deadline) return Error::make(Code::kTimeout, "bench: the keeper does not answer");
+    if (now_ns() > deadline)
+      return Error::make(Code::kTimeout, "bench: the keeper does not answer");
   }
   rpc::ChannelPlace place;
   place.request_ring = access_.layout.request_ring(slot_);
@@ -81,11 +82,12 @@ void GrantStream::give_back(const rpc::Answer& answer) {
   const std::uint32_t count = std::min<std::uint32_t>(answer.count, kMostUses);
   BlockUse uses[kMostUses];
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::size_t at = i < kUsesInResponse
-                               ? i * sizeof(BlockUse)
-                               : rpc::kResponsePayloadBytes +
-                                     (i - kUsesInResponse) / kUsesInFollowing * rpc::kFollowingPayloadBytes +
-                                     (i - kUsesInResponse) % kUsesInFollowing * sizeof(BlockUse);
+    const std::size_t at =
+        i < kUsesInResponse
+            ? i * sizeof(BlockUse)
+            : rpc::kResponsePayloadBytes +
+                  (i - kUsesInResponse) / kUsesInFollowing * rpc::kFollowingPayloadBytes +
+                  (i - kUsesInResponse) % kUsesInFollowing * sizeof(BlockUse);
     if (at + sizeof(BlockUse) > answer.payload.size()) return;
     std::memcpy(&uses[i], answer.payload.data() + at, sizeof(BlockUse));
   }
@@ -100,8 +102,9 @@ void GrantStream::give_back(const rpc::Answer& answer) {
   }
   unsigned char payload[sizeof head];
   std::memcpy(payload, &head, sizeof head);
-  channel_.post({static_cast<std::uint8_t>(pool::Op::kGiveBack), static_cast<std::uint16_t>(count), 1, 0},
-                payload, {following, lines});
+  channel_.post(
+      {static_cast<std::uint8_t>(pool::Op::kGiveBack), static_cast<std::uint16_t>(count), 1, 0},
+      payload, {following, lines});
   granted_ += count;
 }
 
@@ -116,15 +119,16 @@ Status GrantStream::run(std::uint64_t blocks, std::uint32_t batch, RateMeter& ra
   granted_ = 0;
   rate.start();
   while (granted_ < blocks && !was_refused_) {
-    while (under_way_ < kBatchesUnderWay && channel_.has_credit(1, lines_for(batch, kUsesInResponse))) {
+    while (under_way_ < kBatchesUnderWay &&
+           channel_.has_credit(1, lines_for(batch, kUsesInResponse))) {
       ask(batch);
     }
     const std::uint64_t before = granted_;
     if (channel_.poll(*this) == 0) doorbell_.ring_if_asleep();
     rate.count(granted_ - before);
   }
-  CACHALOT_TRY(channel_.wait_until(*this, kPatienceNs, [&] { return channel_.outstanding() == 0; },
-                                   [] { return false; }));
+  CACHALOT_TRY(channel_.wait_until(
+      *this, kPatienceNs, [&] { return channel_.outstanding() == 0; }, [] { return false; }));
   if (was_refused_) return Error::make(Code::kRefused, "bench: the keeper refused a grant");
   return {};
 }

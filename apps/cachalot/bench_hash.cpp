@@ -56,15 +56,19 @@ Status add_block_hashes(const Settings& settings, Report& report) {
   std::vector<std::uint32_t> tokens(512);
   std::iota(tokens.begin(), tokens.end(), 1000u);
   index::BlockHasher xxh3 = index::BlockHasher::xxh3(index::make_namespace("bench"));
-  CACHALOT_TRY_ASSIGN(index::BlockHasher sha256, index::BlockHasher::vllm(index::HashAlgorithm::kSha256Cbor, "0"));
-  CACHALOT_TRY_ASSIGN(index::BlockHasher xxhash, index::BlockHasher::vllm(index::HashAlgorithm::kXxhashCbor, "0"));
+  CACHALOT_TRY_ASSIGN(index::BlockHasher sha256,
+                      index::BlockHasher::vllm(index::HashAlgorithm::kSha256Cbor, "0"));
+  CACHALOT_TRY_ASSIGN(index::BlockHasher xxhash,
+                      index::BlockHasher::vllm(index::HashAlgorithm::kXxhashCbor, "0"));
   for (const std::size_t count : {std::size_t{16}, std::size_t{512}}) {
     const std::span<const std::uint32_t> ids(tokens.data(), count);
     for (index::BlockHasher* hasher : {&xxh3, &sha256, &xxhash}) {
       index::Digest parent = hasher->root();
       const Spread ns = time_of(settings, [&] { parent = hasher->next(parent, ids); });
-      add_ns(report, std::string("block_hash/") + index::hash_algorithm_name(hasher->algorithm()) +
-                         "/" + std::to_string(count) + "_tokens", ns);
+      add_ns(report,
+             std::string("block_hash/") + index::hash_algorithm_name(hasher->algorithm()) + "/" +
+                 std::to_string(count) + "_tokens",
+             ns);
     }
   }
   return {};
@@ -90,9 +94,15 @@ Status bench_hash_functions(const Settings& settings, Report& report) {
   memory::Line line{};
   line.words[0] = 1;
   std::uint64_t at = 0;
-  add_ns(report, "line_crc/seal", time_of(settings, [&] { seal.seal(line, at += 64); keep(line); }));
+  add_ns(report, "line_crc/seal", time_of(settings, [&] {
+           seal.seal(line, at += 64);
+           keep(line);
+         }));
   seal.seal(line, 0);
-  add_ns(report, "line_crc/check", time_of(settings, [&] { keep(line); keep(seal.checks(line, 0)); }));
+  add_ns(report, "line_crc/check", time_of(settings, [&] {
+           keep(line);
+           keep(seal.checks(line, 0));
+         }));
   return add_block_hashes(settings, report);
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <immintrin.h>
 
 namespace cachalot::apps::bench {
 namespace {
@@ -60,13 +58,18 @@ class Reader {
   Reader(Domain& domain, const std::byte* ring, std::uint64_t first)
       : domain_(&domain), ring_(ring), next_(first) {}
 
-  // Takes a whole window once its last line is there; after some looks in vain, what there is.
-  std::uint32_t poll_probing(std::uint32_t window) {
-    const std::uint64_t last = next_ + window - 1;
-    if (domain_->read_line(ring_ + last % kRingLines * kLineBytes).words[0] != last && ++in_vain_ % 16 != 0) return 0;
-    return poll(window);
+  // By plain loads, up to the first line that is not there; does not look before a whole window is
+  // there, or for a while in vain, so that lines change hands in bulk.
+  std::uint32_t poll_plainly() {
+    constexpr std::uint32_t kLooks = 64;
+    if (!is_there(next_ + kWindow - 1) && ++looks_ % kLooks != 0) return 0;
+    std::uint32_t good = 0;
+    while (good < kWindow && is_there(next_)) {
+      ++next_;
+      ++good;
+    }
+    return good;
   }
-  std::uint32_t in_vain_ = 0;
 
   std::uint32_t poll(std::uint32_t window) {
     const void* addresses[kWindow] = {};
@@ -83,9 +86,17 @@ class Reader {
   std::uint64_t next() const { return next_; }
 
  private:
+  bool is_there(std::uint64_t number) const {
+    const std::byte* const line = ring_ + number % kRingLines * kLineBytes;
+    std::uint64_t found = 0;
+    __atomic_load(reinterpret_cast<const std::uint64_t*>(line), &found, __ATOMIC_ACQUIRE);
+    return found == number;
+  }
+
   Domain* domain_;
   const std::byte* ring_;
   std::uint64_t next_;
+  std::uint32_t looks_ = 0;
 };
 
 void write_to_ring(Domain& domain, std::byte* ring, std::uint64_t number) {
@@ -94,14 +105,14 @@ void write_to_ring(Domain& domain, std::byte* ring, std::uint64_t number) {
   domain.write_line(ring + number % kRingLines * kLineBytes, line);
 }
 
-void serve_ring(Domain& domain, std::byte* base, SignalLimits::Ring ring,
-                std::uint64_t first, std::uint64_t count) {
+void serve_ring(Domain& domain, std::byte* base, SignalLimits::Ring ring, std::uint64_t first,
+                std::uint64_t count) {
   Reader requests(domain, base + kRequests, first);
   Patience patience;
   while (requests.next() < first + count) {
     const std::uint64_t from = requests.next();
-    const std::uint32_t good = ring == SignalLimits::Ring::kProbing ? requests.poll_probing(getenv("W")?atoi(getenv("W")):kWindow)
-                                                                      : requests.poll(kWindow);
+    const std::uint32_t good =
+        ring == SignalLimits::Ring::kPlain ? requests.poll_plainly() : requests.poll(kWindow);
     if (good == 0) {
       if (patience.is_over()) return;
       continue;
@@ -173,7 +184,8 @@ Status SignalLimits::ping_pong(DomainKind kind, std::uint32_t round_trips,
   return {};
 }
 
-Status SignalLimits::ring_rate(DomainKind kind, Ring ring, std::uint64_t requests, RateMeter& rate) {
+Status SignalLimits::ring_rate(DomainKind kind, Ring ring, std::uint64_t requests,
+                               RateMeter& rate) {
   const std::unique_ptr<Domain> domain = make_domain(kind);
   std::byte* const base = memory_.base(0);
   const std::uint64_t first = next_;
@@ -193,7 +205,6 @@ Status SignalLimits::ring_rate(DomainKind kind, Ring ring, std::uint64_t request
       each.poll(static_cast<std::uint32_t>(std::min<std::uint64_t>(posted - answered, kWindow)));
       answered = each.next();
     } else {
-      if (getenv("H")) for (int z=0; z<atoi(getenv("H")); ++z) _mm_pause();
       // A number of an earlier round is below this one's.
       answered = std::max(answered, domain->read_line(base + kCount).words[0]);
     }

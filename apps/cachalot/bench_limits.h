@@ -24,9 +24,9 @@ class SignalLimits {
                    std::vector<double>& samples_ns);
 
   // How a ring is used: answers are a line for each request, or one word for all that were found;
-  // lines are read 64 at a time with one pair of fences, or one after the other up to the first
-  // that is not there yet (where caches are coherent, reading ahead takes lines from their writer).
-  enum class Ring : std::uint32_t { kAnswerEach, kAnswerPerPoll, kProbing, kCount };
+  // lines are read 64 at a time with one pair of fences, or by plain loads up to the first that is
+  // not there (coherent only, where reading ahead takes lines away from their writer).
+  enum class Ring : std::uint32_t { kAnswerEach, kAnswerPerPoll, kPlain, kCount };
   // Requests with at most 128 outstanding.
   Status ring_rate(memory::DomainKind kind, Ring ring, std::uint64_t requests, RateMeter& rate);
 

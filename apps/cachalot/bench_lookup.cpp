@@ -109,8 +109,8 @@ class LookupBench {
     const pool::Access& access = pool_->client().access();
     Addresses out;
     for (std::uint32_t i = 0; i < kPrefixBlocks; ++i) {
-      const pool::Home home = pool::home_of(prefix[i], pool_->client().namespace_id(),
-                                            access.geometry.directory_slots);
+      const pool::Home home =
+          pool::home_of(prefix[i], pool_->client().namespace_id(), access.geometry.directory_slots);
       out[i] = access.region.at(access.layout.entry(home.slot));
     }
     return out;
@@ -127,8 +127,8 @@ class LookupBench {
     // Slots that spill bits lead to without being it are all in the homes' buckets.
     for (std::uint32_t i = 0; i < kPrefixBlocks; ++i) {
       const auto home = memory::as<pool::Entry>(*static_cast<const Line*>(homes[i]));
-      const pool::Home place = pool::home_of(prefix[i], pool_->client().namespace_id(),
-                                             access.geometry.directory_slots);
+      const pool::Home place =
+          pool::home_of(prefix[i], pool_->client().namespace_id(), access.geometry.directory_slots);
       for (std::uint64_t spill = home.spill; spill != 0; spill &= spill - 1) {
         const auto bit = static_cast<std::uint32_t>(__builtin_ctzll(spill));
         _mm_clflush(access.region.at(access.layout.entry(place.bucket + bit)));
@@ -197,7 +197,8 @@ class LookupBench {
       const std::size_t hits = pool_->client().lookup(prefixes[i], found);
       times[i] = static_cast<double>(now_ns() - start);
       if (hits != expected) {
-        return Error::make(Code::kInternal, "bench: a lookup found %zu blocks of %zu", hits, expected);
+        return Error::make(Code::kInternal, "bench: a lookup found %zu blocks of %zu", hits,
+                           expected);
       }
     }
     allocated_ += allocations() - before;
@@ -208,8 +209,12 @@ class LookupBench {
   void add(const char* name, const std::vector<double>& lookups, const std::vector<double>& limit,
            bool has_target) {
     const Spread spread = spread_of(lookups);
-    Row row{name + suffix(domain_), spread.median, "ns", "128 random lines of it, overlapped",
-            median_of(limit), has_target ? ratio_at_most(1.5) : Target{}};
+    Row row{name + suffix(domain_),
+            spread.median,
+            "ns",
+            "128 random lines of it, overlapped",
+            median_of(limit),
+            has_target ? ratio_at_most(1.5) : Target{}};
     add_spread(row, spread);
     row.extras.emplace_back("per_block_ns", spread.median / kPrefixBlocks);
     row.extras.emplace_back("limit_per_line_ns", row.baseline_value / kPrefixBlocks);

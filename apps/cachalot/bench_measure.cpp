@@ -37,7 +37,9 @@ void add_spread(Row& row, const Spread& spread) {
   row.extras.emplace_back("value_high", spread.high);
 }
 
-std::uint64_t now_ns() { return base::SteadyClock::read(); }
+std::uint64_t now_ns() {
+  return base::SteadyClock::read();
+}
 
 void RateMeter::end_chunk() {
   const std::uint64_t now = now_ns();
@@ -46,7 +48,9 @@ void RateMeter::end_chunk() {
   since_ns_ = now;
 }
 
-std::uint64_t own_cpu_ns() { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
+std::uint64_t own_cpu_ns() {
+  return read_clock(CLOCK_PROCESS_CPUTIME_ID);
+}
 
 std::uint64_t cpu_ns_of(pid_t process) {
   clockid_t clock{};
@@ -65,7 +69,9 @@ std::unique_ptr<memory::Domain> make_domain(memory::DomainKind kind) {
                                                : memory::make_noncoherent_domain();
 }
 
-std::string suffix(memory::DomainKind kind) { return std::string("/") + memory::domain_name(kind); }
+std::string suffix(memory::DomainKind kind) {
+  return std::string("/") + memory::domain_name(kind);
+}
 
 void show_progress(const std::string& text) {
   if (isatty(STDERR_FILENO) == 0) return;
@@ -73,6 +79,8 @@ void show_progress(const std::string& text) {
   std::fflush(stderr);
 }
 
-void clear_progress() { show_progress(""); }
+void clear_progress() {
+  show_progress("");
+}
 
 }  // namespace cachalot::apps::bench

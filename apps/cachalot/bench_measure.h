@@ -26,7 +26,9 @@ struct Spread {
   double median = 0, low = 0, high = 0;
 };
 Spread spread_of(std::vector<double> samples);
-inline double median_of(std::vector<double> samples) { return spread_of(std::move(samples)).median; }
+inline double median_of(std::vector<double> samples) {
+  return spread_of(std::move(samples)).median;
+}
 
 // Adds a row's spread as JSON keys value_low and value_high.
 void add_spread(Row& row, const Spread& spread);
@@ -59,7 +61,7 @@ class RateMeter {
   std::uint64_t in_chunk_ = 0, since_ns_ = 0;
   std::vector<double> samples_;
 };
-std::uint64_t own_cpu_ns();             // of this process
+std::uint64_t own_cpu_ns();              // of this process
 std::uint64_t cpu_ns_of(pid_t process);  // 0: it is gone
 
 // Whom the benchmarks run where: the caller and whatever is on the other side.

@@ -65,8 +65,8 @@ Result<InlinePool> InlinePool::start(const PoolShape& shape) {
   out.waiter_ = std::make_unique<KeeperWaiter>(out.keeper_->keeper());
   pool::ClientOptions client;
   client.use_doorbells = false;
-  CACHALOT_TRY_ASSIGN(out.client_, pool::Client::attach(out.pool_->access(), 0, client,
-                                                        *out.waiter_, *out.clock_));
+  CACHALOT_TRY_ASSIGN(
+      out.client_, pool::Client::attach(out.pool_->access(), 0, client, *out.waiter_, *out.clock_));
   return out;
 }
 

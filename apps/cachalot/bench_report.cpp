@@ -8,7 +8,10 @@ namespace {
 
 std::string number(double value) {
   char text[40];
-  const char* const format = value >= 1000 ? "%.0f" : value >= 100 ? "%.1f" : value >= 10 ? "%.2f" : "%.3f";
+  const char* const format = value >= 1000  ? "%.0f"
+                             : value >= 100 ? "%.1f"
+                             : value >= 10  ? "%.2f"
+                                            : "%.3f";
   std::snprintf(text, sizeof text, format, value);
   return text;
 }
@@ -17,10 +20,14 @@ std::string number(double value) {
 
 bool Target::is_met(double value, double ratio) const {
   switch (kind) {
-    case Kind::kNone: return true;
-    case Kind::kRatioAtMost: return ratio <= limit;
-    case Kind::kRatioAtLeast: return ratio >= limit;
-    case Kind::kValueAtLeast: return value >= limit;
+    case Kind::kNone:
+      return true;
+    case Kind::kRatioAtMost:
+      return ratio <= limit;
+    case Kind::kRatioAtLeast:
+      return ratio >= limit;
+    case Kind::kValueAtLeast:
+      return value >= limit;
   }
   return true;
 }
@@ -28,17 +35,28 @@ bool Target::is_met(double value, double ratio) const {
 std::string Target::text() const {
   char out[40] = "";
   switch (kind) {
-    case Kind::kNone: break;
-    case Kind::kRatioAtMost: std::snprintf(out, sizeof out, "<= %.4gx", limit); break;
-    case Kind::kRatioAtLeast: std::snprintf(out, sizeof out, ">= %.4gx", limit); break;
-    case Kind::kValueAtLeast: std::snprintf(out, sizeof out, ">= %.4g", limit); break;
+    case Kind::kNone:
+      break;
+    case Kind::kRatioAtMost:
+      std::snprintf(out, sizeof out, "<= %.4gx", limit);
+      break;
+    case Kind::kRatioAtLeast:
+      std::snprintf(out, sizeof out, ">= %.4gx", limit);
+      break;
+    case Kind::kValueAtLeast:
+      std::snprintf(out, sizeof out, ">= %.4g", limit);
+      break;
   }
   return out;
 }
 
-void Report::add(Row row) { rows_.push_back({benchmark_, std::move(row)}); }
+void Report::add(Row row) {
+  rows_.push_back({benchmark_, std::move(row)});
+}
 
-void Report::note(const std::string& text) { notes_.push_back({benchmark_, text}); }
+void Report::note(const std::string& text) {
+  notes_.push_back({benchmark_, text});
+}
 
 bool Report::meets_all_targets() const {
   return std::all_of(rows_.begin(), rows_.end(), [](const Entry& entry) {
@@ -64,7 +82,9 @@ void Report::print(std::FILE* out) const {
                  row.name.c_str(), number(row.value).c_str(), row.unit.c_str(),
                  has_baseline ? number(row.baseline_value).c_str() : "-",
                  has_baseline ? number(row.ratio()).c_str() : "-", row.target.text().c_str(),
-                 !has_target ? "" : row.target.is_met(row.value, row.ratio()) ? "yes" : "NO",
+                 !has_target                                 ? ""
+                 : row.target.is_met(row.value, row.ratio()) ? "yes"
+                                                             : "NO",
                  row.baseline.c_str());
     const bool is_last = i + 1 == rows_.size() || rows_[i + 1].benchmark != benchmark;
     for (const Note& note : notes_) {
@@ -76,12 +96,9 @@ void Report::print(std::FILE* out) const {
 nlohmann::json Report::to_json() const {
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& [benchmark, row] : rows_) {
-    nlohmann::json out = {{"benchmark", benchmark},
-                          {"name", row.name},
-                          {"value", row.value},
-                          {"unit", row.unit},
-                          {"baseline", row.baseline},
-                          {"baseline_value", row.baseline_value},
+    nlohmann::json out = {{"benchmark", benchmark},   {"name", row.name},
+                          {"value", row.value},       {"unit", row.unit},
+                          {"baseline", row.baseline}, {"baseline_value", row.baseline_value},
                           {"ratio", row.ratio()}};
     if (row.target.kind != Target::Kind::kNone) {
       out["target"] = row.target.text();

@@ -22,9 +22,15 @@ struct Target {
   std::string text() const;  // "<= 1.2x", ">= 25"
 };
 
-constexpr Target ratio_at_most(double limit) { return {Target::Kind::kRatioAtMost, limit}; }
-constexpr Target ratio_at_least(double limit) { return {Target::Kind::kRatioAtLeast, limit}; }
-constexpr Target value_at_least(double limit) { return {Target::Kind::kValueAtLeast, limit}; }
+constexpr Target ratio_at_most(double limit) {
+  return {Target::Kind::kRatioAtMost, limit};
+}
+constexpr Target ratio_at_least(double limit) {
+  return {Target::Kind::kRatioAtLeast, limit};
+}
+constexpr Target value_at_least(double limit) {
+  return {Target::Kind::kValueAtLeast, limit};
+}
 
 struct Row {
   std::string name;  // "touch_rate/noncoherent/1Mi": unique within a benchmark

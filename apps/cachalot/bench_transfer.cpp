@@ -77,7 +77,10 @@ class Worker {
  private:
   Worker(pool::Pool& pool, pool::PoolClient plain, pool::PoolClient checked, PrivateMemory own,
          bool puts, std::uint32_t index)
-      : access_(&pool.access()), own_(std::move(own)), puts_(puts), rng_(index),
+      : access_(&pool.access()),
+        own_(std::move(own)),
+        puts_(puts),
+        rng_(index),
         next_hash_(std::uint64_t{index + 1} << 40) {
     clients_.push_back(std::move(plain));
     clients_.push_back(std::move(checked));
@@ -151,8 +154,9 @@ class TransferBench {
     where_ = size.name + suffix(domain);
     show_progress((puts_ ? "put: " : "get: ") + where_);
     const auto capacity = static_cast<std::uint32_t>(kPoolBytes / size.bytes);
-    CACHALOT_TRY_ASSIGN(ServedPool served,
-                        ServedPool::start({domain, size.bytes, capacity, 4 * kGrants + 64}, cores_));
+    CACHALOT_TRY_ASSIGN(
+        ServedPool served,
+        ServedPool::start({domain, size.bytes, capacity, 4 * kGrants + 64}, cores_));
     CACHALOT_TRY_ASSIGN(Peer peer, Peer::start(cores_.other, [&] {
                           return prepare_peer(served.pool().paths(), puts_);
                         }));
@@ -205,7 +209,8 @@ class TransferBench {
         us[way].push_back(static_cast<double>(ns) * 1e-3);
       }
     }
-    for (const std::uint32_t way : {kPlain, kChecksum}) report_.add(row_of("latency", way, us, "us"));
+    for (const std::uint32_t way : {kPlain, kChecksum})
+      report_.add(row_of("latency", way, us, "us"));
     return {};
   }
 
@@ -220,8 +225,11 @@ class TransferBench {
     }
     const Spread spread = spread_of(samples[way]);
     const bool has_target = !is_time && way == kPlain;
-    Row row{std::string(name) + (way == kChecksum ? "_checksum/" : "/") + where_, spread.median, unit,
-            copy_name(static_cast<Copy>(best)), median_of(samples[best]),
+    Row row{std::string(name) + (way == kChecksum ? "_checksum/" : "/") + where_,
+            spread.median,
+            unit,
+            copy_name(static_cast<Copy>(best)),
+            median_of(samples[best]),
             has_target ? ratio_at_least(0.9) : Target{}};
     add_spread(row, spread);
     return row;

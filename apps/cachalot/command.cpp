@@ -115,7 +115,9 @@ int fail(const Error& error) {
   std::replace_if(
       line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   std::fprintf(stderr, "cachalot: %s\n", line.c_str());
-  return exit_code(error.code);
+  // A file that was named and is not there is a matter of usage; a key that is absent is not.
+  const bool is_path = error.code == Code::kNotFound && error.os_error != 0;
+  return is_path ? kExitUsage : exit_code(error.code);
 }
 
 Status write_json(const std::string& file, const nlohmann::json& value) {

@@ -22,12 +22,13 @@ class ClientTest : public testing::Test {
     pool_ = std::make_unique<TestPool>(geometry);
     pool_->start_keeper();
   }
-  static std::uint64_t count(const Client& client, ClientCounter counter) { return client.counters()[counter]; }
+  static std::uint64_t count(const Client& client, ClientCounter counter) {
+    return client.counters()[counter];
+  }
   std::byte* payload_at(const BlockHash& hash, std::uint64_t byte = 0) {
     std::byte* at = nullptr;
-    pool_->access().for_each_extent(pool_->entry_of(hash).block, byte + 1, [&](std::byte* begin, std::uint64_t n) {
-      at = begin + n - 1;
-    });
+    pool_->access().for_each_extent(pool_->entry_of(hash).block, byte + 1,
+                                    [&](std::byte* begin, std::uint64_t n) { at = begin + n - 1; });
     return at;
   }
 
@@ -84,7 +85,8 @@ TEST_F(ClientTest, ABufferThatIsTooSmallIsSaid) {
   const Result<std::uint32_t> got = client->get(hash_of(2), buffer);
   ASSERT_FALSE(got);
   EXPECT_EQ(got.error().code, Code::kNoSpace);
-  EXPECT_NE(std::string(got.error().message).find(std::to_string(pool_->size_of(2))), std::string::npos);
+  EXPECT_NE(std::string(got.error().message).find(std::to_string(pool_->size_of(2))),
+            std::string::npos);
   EXPECT_EQ(client->get(hash_of(3), buffer).error().code, Code::kNotFound);
 }
 
@@ -266,7 +268,8 @@ TEST_F(ClientTest, ManyPutsUnderWayAllArrive) {
   make(small_geometry(1000, 300));
   const auto client = pool_->attach(0);
   const std::vector<std::byte> bytes(64);
-  for (std::uint64_t name = 0; name < 600; ++name) ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
+  for (std::uint64_t name = 0; name < 600; ++name)
+    ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
   ASSERT_TRUE(client->drain());
   EXPECT_EQ(count(*client, ClientCounter::kCommitted), 600u);
   EXPECT_EQ(client->outstanding() == 0 || client->poll() <= 1, true);

@@ -21,8 +21,12 @@ class CountingDomain final : public memory::Domain {
  public:
   memory::DomainKind kind() const override { return inner_->kind(); }
   bool writes_whole_lines() const override { return inner_->writes_whole_lines(); }
-  void write_lines(void* to, const Line* lines, std::size_t n) override { inner_->write_lines(to, lines, n); }
-  void read_lines(const void* from, std::size_t n, Line* lines) override { inner_->read_lines(from, n, lines); }
+  void write_lines(void* to, const Line* lines, std::size_t n) override {
+    inner_->write_lines(to, lines, n);
+  }
+  void read_lines(const void* from, std::size_t n, Line* lines) override {
+    inner_->read_lines(from, n, lines);
+  }
   void gather_lines(const void* const* from, std::size_t n, Line* lines) override {
     gathered += n;
     ++gathers;
@@ -87,7 +91,8 @@ class Directory {
   std::uint32_t look(const BlockHash& hash) const {
     Found found;
     KeeperView view;
-    return reader_.lookup({&hash, 1}, kNamespace, view, {&found, 1}) == 1 ? found.entry.block : kNoBlock;
+    return reader_.lookup({&hash, 1}, kNamespace, view, {&found, 1}) == 1 ? found.entry.block
+                                                                          : kNoBlock;
   }
   bool is_valid() const { return writer_.is_valid() && table_.is_valid(); }
 
@@ -133,8 +138,12 @@ void random_use_against_a_map(std::uint32_t slots) {
   }
 }
 
-RC_GTEST_PROP(Directory, OneBucketFindsExactlyWhatIsIn, ()) { random_use_against_a_map(64); }
-RC_GTEST_PROP(Directory, FourBucketsFindExactlyWhatIsIn, ()) { random_use_against_a_map(256); }
+RC_GTEST_PROP(Directory, OneBucketFindsExactlyWhatIsIn, ()) {
+  random_use_against_a_map(64);
+}
+RC_GTEST_PROP(Directory, FourBucketsFindExactlyWhatIsIn, ()) {
+  random_use_against_a_map(256);
+}
 
 TEST(Directory, ABucketHoldsSixtyFourEntriesAllFoundAndNoMore) {
   Directory directory(64, 80);
@@ -169,7 +178,8 @@ TEST(Directory, TheHomeLineHasABitForEachEntryThatStandsElsewhereAndNoOther) {
     if (slot != home) expected[home] |= std::uint64_t{1} << slot;
   }
   for (std::uint32_t slot = 0; slot < 64; ++slot) {
-    EXPECT_EQ(directory.pool().line_at<Entry>(directory.layout().entry(slot)).spill, expected[slot]) << slot;
+    EXPECT_EQ(directory.pool().line_at<Entry>(directory.layout().entry(slot)).spill, expected[slot])
+        << slot;
   }
 }
 
@@ -263,7 +273,8 @@ TEST(Directory, DamagedAndTornLinesAreAbsentAndNeverAnotherBlock) {
     }
     for (std::uint64_t name = 0; name < 60; ++name) {
       const std::uint32_t block = directory.look(hash_of(name));
-      EXPECT_TRUE(block == kNoBlock || block == directory.block_of(hash_of(name))) << "round " << round;
+      EXPECT_TRUE(block == kNoBlock || block == directory.block_of(hash_of(name)))
+          << "round " << round;
     }
   }
 }
@@ -298,7 +309,8 @@ TEST(Directory, AHitTakesAboutOneLineAtTheRatedLoad) {
   Directory directory(kSlots, kBlocks, std::move(owned));
   std::vector<std::uint64_t> names;
   std::uint64_t next_name = 0;
-  while (names.size() < kBlocks && directory.insert(hash_of(next_name))) names.push_back(next_name++);
+  while (names.size() < kBlocks && directory.insert(hash_of(next_name)))
+    names.push_back(next_name++);
   ASSERT_EQ(names.size(), kBlocks);
   const auto lines_each = [&](bool hits) {
     domain.gathered = domain.gathers = 0;
@@ -316,8 +328,8 @@ TEST(Directory, AHitTakesAboutOneLineAtTheRatedLoad) {
     ASSERT_TRUE(directory.insert(hash_of(name)));
   }
   const double churned = lines_each(true), churned_miss = lines_each(false);
-  std::printf("lines a hit: %.2f fresh, %.2f churned; a miss: %.2f fresh, %.2f churned\n", fresh, churned,
-              fresh_miss, churned_miss);
+  std::printf("lines a hit: %.2f fresh, %.2f churned; a miss: %.2f fresh, %.2f churned\n", fresh,
+              churned, fresh_miss, churned_miss);
   EXPECT_LT(fresh, 1.4);
   EXPECT_LT(churned, 1.8);
   EXPECT_LT(churned_miss, 1.6);

@@ -28,7 +28,8 @@ void expect_refused(const char* named, const std::function<void(Geometry&)>& spo
   const Result<Layout> layout = lay_out(g);
   ASSERT_FALSE(layout) << named;
   EXPECT_EQ(layout.error().code, Code::kInvalidArgument);
-  EXPECT_NE(std::string(layout.error().message).find(named), std::string::npos) << layout.error().message;
+  EXPECT_NE(std::string(layout.error().message).find(named), std::string::npos)
+      << layout.error().message;
 }
 
 TEST(Geometry, EachBadValueIsRefusedByName) {
@@ -37,21 +38,25 @@ TEST(Geometry, EachBadValueIsRefusedByName) {
   expect_refused("devices: 65", [](Geometry& g) { g.devices = kMaxDevices + 1; });
   expect_refused("block bytes: 0", [](Geometry& g) { g.block_bytes = 0; });
   expect_refused("block bytes: 63", [](Geometry& g) { g.block_bytes = 63; });
-  expect_refused("block bytes: 100 is not a multiple of 64", [](Geometry& g) { g.block_bytes = 100; });
+  expect_refused("block bytes: 100 is not a multiple of 64",
+                 [](Geometry& g) { g.block_bytes = 100; });
   expect_refused("block bytes: 4294967296", [](Geometry& g) { g.block_bytes = 1ull << 32; });
-  expect_refused("block bytes: 9223372036854775808", [](Geometry& g) { g.block_bytes = 1ull << 63; });
+  expect_refused("block bytes: 9223372036854775808",
+                 [](Geometry& g) { g.block_bytes = 1ull << 63; });
   expect_refused("blocks: 0", [](Geometry& g) { g.blocks = 0; });
   expect_refused("blocks: 4294967295", [](Geometry& g) { g.blocks = kNoBlock; });
   expect_refused("capacity in blocks: 0", [](Geometry& g) { g.capacity_blocks = 0; });
   expect_refused("capacity in blocks: 129", [](Geometry& g) { g.capacity_blocks = g.blocks + 1; });
   expect_refused("directory slots: 0", [](Geometry& g) { g.directory_slots = 0; });
   expect_refused("directory slots: 65", [](Geometry& g) { g.directory_slots = 65; });
-  expect_refused("directory slots: 4294967295", [](Geometry& g) { g.directory_slots = 0xffffffffu; });
+  expect_refused("directory slots: 4294967295",
+                 [](Geometry& g) { g.directory_slots = 0xffffffffu; });
   expect_refused("client slots: 0", [](Geometry& g) { g.clients = 0; });
   expect_refused("client slots: 1025", [](Geometry& g) { g.clients = kMaxClients + 1; });
   expect_refused("hosts: 0", [](Geometry& g) { g.hosts = 0; });
   expect_refused("hosts: 4", [](Geometry& g) { g.hosts = g.clients + 1; });
-  expect_refused("coherence domain: 9", [](Geometry& g) { g.domain = static_cast<memory::DomainKind>(9); });
+  expect_refused("coherence domain: 9",
+                 [](Geometry& g) { g.domain = static_cast<memory::DomainKind>(9); });
   expect_refused("device size: 0", [](Geometry& g) { g.device_bytes = 0; });
   expect_refused("device size", [](Geometry& g) { g.device_bytes -= kStripeBytes; });
   expect_refused("not a multiple of 2 MiB", [](Geometry& g) { g.device_bytes += 4096; });
@@ -149,7 +154,8 @@ TEST(Geometry, TheRatedDirectoryHasTwoSlotsABlockAndFourBucketsAtLeast) {
 class HeaderTest : public testing::Test {
  protected:
   std::string refusal(Code code) {
-    const Result<Header> header = read_header(pool_.domain(), base(), pool_.access().view.bytes_each, "the-pool");
+    const Result<Header> header =
+        read_header(pool_.domain(), base(), pool_.access().view.bytes_each, "the-pool");
     if (header) return "accepted";
     EXPECT_EQ(header.error().code, code) << header.error().message;
     return header.error().message;
@@ -160,15 +166,18 @@ class HeaderTest : public testing::Test {
 };
 
 TEST_F(HeaderTest, SaysWhatThePoolWasMadeOf) {
-  const Result<Header> header = read_header(pool_.domain(), base(), pool_.access().view.bytes_each, "p");
+  const Result<Header> header =
+      read_header(pool_.domain(), base(), pool_.access().view.bytes_each, "p");
   ASSERT_TRUE(header);
   const Geometry &a = header->geometry, &b = pool_.access().geometry;
   EXPECT_TRUE(header->id == (PoolId{7, 8}));
   EXPECT_EQ(header->created_unix_s, 1u);
   EXPECT_EQ(header->device_index, 0u);
   EXPECT_TRUE(a.domain == b.domain && a.devices == b.devices && a.device_bytes == b.device_bytes);
-  EXPECT_TRUE(a.block_bytes == b.block_bytes && a.blocks == b.blocks && a.capacity_blocks == b.capacity_blocks);
-  EXPECT_TRUE(a.directory_slots == b.directory_slots && a.clients == b.clients && a.hosts == b.hosts);
+  EXPECT_TRUE(a.block_bytes == b.block_bytes && a.blocks == b.blocks &&
+              a.capacity_blocks == b.capacity_blocks);
+  EXPECT_TRUE(a.directory_slots == b.directory_slots && a.clients == b.clients &&
+              a.hosts == b.hosts);
 }
 
 TEST_F(HeaderTest, AWrongMagicIsNoPool) {

@@ -36,7 +36,8 @@ class HostileTest : public testing::Test {
 
   // Ends an unfinished message, by pings that count as its lines, and detaches.
   void say_goodbye() {
-    for (std::uint32_t i = 0; i < rpc::kMaxMessageLines; ++i) attacker_->ask(RawClient::head_of(Op::kPing));
+    for (std::uint32_t i = 0; i < rpc::kMaxMessageLines; ++i)
+      attacker_->ask(RawClient::head_of(Op::kPing));
     while (attacker_->take().came) {
     }
     attacker_->ask(RawClient::head_of(Op::kDetach));
@@ -65,15 +66,19 @@ TEST_F(HostileTest, CountsThatTheMessageHasNoRoomForAreRefused) {
   const CommitPayload chain{space_, 0, 0, 0};
   std::vector<rpc::FollowingLine> lines(40);
   for (const std::uint16_t n : std::initializer_list<std::uint16_t>{0, 1, 3, 32, 33, 65535}) {
-    EXPECT_EQ(said(RawClient::head_of(Op::kCommit, n, chain, 3), {lines.data(), 2}), Code::kInvalidArgument) << n;
+    EXPECT_EQ(said(RawClient::head_of(Op::kCommit, n, chain, 3), {lines.data(), 2}),
+              Code::kInvalidArgument)
+        << n;
   }
-  EXPECT_EQ(said(RawClient::head_of(Op::kCommit, 33, chain, 34), {lines.data(), 33}), Code::kInvalidArgument);
+  EXPECT_EQ(said(RawClient::head_of(Op::kCommit, 33, chain, 34), {lines.data(), 33}),
+            Code::kInvalidArgument);
 }
 
 TEST_F(HostileTest, AMessageOfNoLinesOrTooManyCostsOneLineAndTheNextIsServed) {
   for (const int lines : {0, 65, 255}) {
-    EXPECT_EQ(said(RawClient::head_of(Op::kPing, 0, UsesPayload{}, static_cast<std::uint8_t>(lines))),
-              Code::kInvalidArgument);
+    EXPECT_EQ(
+        said(RawClient::head_of(Op::kPing, 0, UsesPayload{}, static_cast<std::uint8_t>(lines))),
+        Code::kInvalidArgument);
     EXPECT_TRUE(attacker_->ask(RawClient::head_of(Op::kPing)).is_yes());
   }
   EXPECT_EQ(count(KeeperCounter::kMalformed), 3u);
@@ -87,8 +92,9 @@ TEST_F(HostileTest, AMessageThatNeverEndsDelaysNobodyElse) {
 
 TEST_F(HostileTest, ALineOfAnotherIncarnationIsNotRead) {
   const std::uint64_t served = count(KeeperCounter::kRequests);
-  rpc::RingWriter forged(pool_.access().region.salted(rpc::request_salt(attacker_->incarnation() + 1)),
-                         pool_.access().layout.request_ring(1), kRingLines);
+  rpc::RingWriter forged(
+      pool_.access().region.salted(rpc::request_salt(attacker_->incarnation() + 1)),
+      pool_.access().layout.request_ring(1), kRingLines);
   forged.write(memory::to_line(RawClient::head_of(Op::kStop)));
   pool_.keeper().poll();
   EXPECT_EQ(count(KeeperCounter::kRequests), served);
@@ -104,12 +110,17 @@ TEST_F(HostileTest, BlocksThatTheSenderDoesNotHoldStayAsTheyAre) {
                                    {kNoBlock, 1},
                                    {geometry().blocks, 0}};
   // What the victim holds: all blocks below its highest that are neither published nor the attacker's.
-  for (std::uint32_t block = 20; block < 20 + victim_->grants_held(); ++block) foreign.push_back({block, 1});
+  for (std::uint32_t block = 20; block < 20 + victim_->grants_held(); ++block)
+    foreign.push_back({block, 1});
   const std::uint64_t granted = count(KeeperCounter::kGranted), live = count(KeeperCounter::kLive);
   for (const BlockUse& use : foreign) {
-    EXPECT_EQ(said(RawClient::head_of(Op::kGiveBack, 1, UsesPayload{space_, {use}})), Code::kRefused) << use.block;
-    EXPECT_EQ(attacker_->commit_one(space_, nullptr, RawClient::item(500, use)), Verdict::kNotHeld) << use.block;
-    EXPECT_EQ(said(RawClient::head_of(Op::kTouch, 1, UsesPayload{space_, {use}})), Code::kStale) << use.block;
+    EXPECT_EQ(said(RawClient::head_of(Op::kGiveBack, 1, UsesPayload{space_, {use}})),
+              Code::kRefused)
+        << use.block;
+    EXPECT_EQ(attacker_->commit_one(space_, nullptr, RawClient::item(500, use)), Verdict::kNotHeld)
+        << use.block;
+    EXPECT_EQ(said(RawClient::head_of(Op::kTouch, 1, UsesPayload{space_, {use}})), Code::kStale)
+        << use.block;
   }
   EXPECT_EQ(count(KeeperCounter::kGranted), granted);
   EXPECT_EQ(count(KeeperCounter::kLive), live);
@@ -118,22 +129,26 @@ TEST_F(HostileTest, BlocksThatTheSenderDoesNotHoldStayAsTheyAre) {
 TEST_F(HostileTest, OneBlockIsNotPublishedUnderTwoNames) {
   const BlockUse use = attacker_->grant(1)[0];
   const CommitItem twice[] = {RawClient::item(500, use), RawClient::item(501, use)};
-  EXPECT_EQ(attacker_->commit(space_, nullptr, twice), (std::vector<Verdict>{Verdict::kCommitted, Verdict::kNotHeld}));
+  EXPECT_EQ(attacker_->commit(space_, nullptr, twice),
+            (std::vector<Verdict>{Verdict::kCommitted, Verdict::kNotHeld}));
 }
 
 TEST_F(HostileTest, ABlockGivenBackTwiceInOneMessageIsFreeOnce) {
   const BlockUse use = attacker_->grant(1)[0];
-  EXPECT_EQ(said(RawClient::head_of(Op::kGiveBack, 3, UsesPayload{space_, {use, use, use}})), Code::kRefused);
+  EXPECT_EQ(said(RawClient::head_of(Op::kGiveBack, 3, UsesPayload{space_, {use, use, use}})),
+            Code::kRefused);
   EXPECT_TRUE(pool_.keeper().is_valid());
 }
 
 TEST_F(HostileTest, NamespacesThatWereNeverOpenedHoldNothing) {
   const BlockUse use = attacker_->grant(1)[0];
   for (const std::uint32_t space : {0u, space_ + 1, 257u, 65536u + space_, 0xffffffffu}) {
-    EXPECT_TRUE(attacker_->commit(space, nullptr, std::vector{RawClient::item(500, use)}).empty()) << space;
+    EXPECT_TRUE(attacker_->commit(space, nullptr, std::vector{RawClient::item(500, use)}).empty())
+        << space;
     EXPECT_EQ(said(RawClient::head_of(Op::kTouch, 1, UsesPayload{space, {use}})), Code::kStale);
     const BlockHash hash = hash_of(1);
-    EXPECT_EQ(said(RawClient::head_of(Op::kEvict, 0, EvictPayload{space, 0, hash.low, hash.high})), Code::kNotFound);
+    EXPECT_EQ(said(RawClient::head_of(Op::kEvict, 0, EvictPayload{space, 0, hash.low, hash.high})),
+              Code::kNotFound);
   }
 }
 
@@ -153,13 +168,15 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
     noise(head.payload, sizeof head.payload);
     // Half of them name a namespace and blocks that exist.
     if (rng.below(2) == 0) std::memcpy(head.payload, &space_, sizeof space_);
-    if (!held.empty() && rng.below(4) == 0) std::memcpy(head.payload + 4, &held[rng.below(held.size())], sizeof(BlockUse));
+    if (!held.empty() && rng.below(4) == 0)
+      std::memcpy(head.payload + 4, &held[rng.below(held.size())], sizeof(BlockUse));
     const std::uint64_t lines = rng.below(6) == 0 ? rng.below(40) : rng.below(3);
     following.resize(lines);
     for (rpc::FollowingLine& line : following) {
       noise(line.payload, sizeof line.payload);
       if (held.empty() || count(KeeperCounter::kLive) > 2500 || rng.below(2) == 0) continue;
-      CommitItem item = RawClient::item(5000 + rng.below(2000), held[rng.below(held.size())], static_cast<std::uint32_t>(1 + rng.below(300)));
+      CommitItem item = RawClient::item(5000 + rng.below(2000), held[rng.below(held.size())],
+                                        static_cast<std::uint32_t>(1 + rng.below(300)));
       item.flags = static_cast<std::uint32_t>(rng.below(3));
       rpc::store_payload(line.payload, item);
     }
@@ -170,7 +187,8 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
       rpc::store_payload(head.payload, CommitPayload{space_, 0, 0, 0});
     }
     // Who may evict may evict everything, and stop the keeper: these are no forgeries.
-    if (op == Op::kEvict) rpc::store_payload(head.payload, EvictPayload{space_, 0, rng.next(), rng.next()});
+    if (op == Op::kEvict)
+      rpc::store_payload(head.payload, EvictPayload{space_, 0, rng.next(), rng.next()});
     if (op == Op::kGrant && head.lines == 1 && lines == 0) {
       held = attacker_->grant(static_cast<std::uint16_t>(rng.below(40)));
     } else {
@@ -186,7 +204,7 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
     if (i % 100 == 99 || has_left) {
       if (!has_left) say_goodbye();
       attacker_->attach();
-      held.clear();
+      held = attacker_->grant(20);
     }
   }
   EXPECT_EQ(count(KeeperCounter::kEvictions), evictions);

@@ -13,7 +13,8 @@ namespace {
 
 class KeeperTest : public testing::Test {
  protected:
-  void make(std::uint32_t capacity = 64, std::uint32_t slack = 64, std::uint32_t directory_slots = 0) {
+  void make(std::uint32_t capacity = 64, std::uint32_t slack = 64,
+            std::uint32_t directory_slots = 0) {
     Geometry g = small_geometry(capacity, slack);
     if (directory_slots != 0) g.directory_slots = directory_slots;
     pool_ = std::make_unique<TestPool>(g);
@@ -24,8 +25,12 @@ class KeeperTest : public testing::Test {
   Verdict commit(std::uint64_t name, const BlockUse& use, const BlockHash* parent = nullptr) {
     return raw_->commit_one(space_, parent, RawClient::item(name, use));
   }
-  bool is_published(std::uint64_t name) { return pool_->keeper().is_published(hash_of(name), space_); }
-  std::uint32_t granted() { return static_cast<std::uint32_t>(pool_->keeper().counters()[KeeperCounter::kGranted]); }
+  bool is_published(std::uint64_t name) {
+    return pool_->keeper().is_published(hash_of(name), space_);
+  }
+  std::uint32_t granted() {
+    return static_cast<std::uint32_t>(pool_->keeper().counters()[KeeperCounter::kGranted]);
+  }
   void TearDown() override { EXPECT_TRUE(pool_->keeper().is_valid()); }
 
   std::unique_ptr<TestPool> pool_;
@@ -49,8 +54,10 @@ TEST_F(KeeperTest, ACommitThatIsSentAgainIsAnsweredAgain) {  // W2
 TEST_F(KeeperTest, AChainOfWhichPartIsPublishedAlreadyGoesOnFromThere) {
   make();
   const std::vector<BlockUse> uses = raw_->grant(3);
-  const CommitItem items[] = {RawClient::item(1, uses[0]), RawClient::item(2, uses[1]), RawClient::item(3, uses[2])};
-  EXPECT_EQ(raw_->commit(space_, nullptr, {items, 2}), (std::vector<Verdict>{Verdict::kCommitted, Verdict::kCommitted}));
+  const CommitItem items[] = {RawClient::item(1, uses[0]), RawClient::item(2, uses[1]),
+                              RawClient::item(3, uses[2])};
+  EXPECT_EQ(raw_->commit(space_, nullptr, {items, 2}),
+            (std::vector<Verdict>{Verdict::kCommitted, Verdict::kCommitted}));
   EXPECT_EQ(raw_->commit(space_, nullptr, items), (std::vector<Verdict>(3, Verdict::kCommitted)));
   EXPECT_EQ(pool_->entry_of(hash_of(3)).parent, uses[1].block);
 }
@@ -76,7 +83,8 @@ TEST_F(KeeperTest, EachRefusalGivesTheBlockBackForItsNextUse) {
   EXPECT_EQ(commit(1, next(), &absent), Verdict::kNoParent);
   EXPECT_EQ(raw_->commit_one(space_, nullptr, RawClient::item(1, next(), 0)), Verdict::kBadItem);
   EXPECT_EQ(raw_->commit_one(space_, nullptr, RawClient::item(1, next(), 257)), Verdict::kBadItem);
-  EXPECT_EQ(raw_->commit_one(space_, nullptr, RawClient::item(1, next(), 0xffffffffu)), Verdict::kBadItem);
+  EXPECT_EQ(raw_->commit_one(space_, nullptr, RawClient::item(1, next(), 0xffffffffu)),
+            Verdict::kBadItem);
   CommitItem odd = RawClient::item(1, next());
   odd.flags = 2;
   EXPECT_EQ(raw_->commit_one(space_, nullptr, odd), Verdict::kBadItem);
@@ -232,9 +240,11 @@ TEST_F(KeeperTest, AnIncarnationIsNotServedTwice) {
 TEST_F(KeeperTest, APoolTellsTwoHundredAndFiftySixFingerprintsApart) {
   make();
   std::set<std::uint32_t> ids{space_};
-  for (std::uint64_t digest = 100; digest < 100 + kMaxNamespaces - 1; ++digest) ids.insert(raw_->open_namespace(digest));
+  for (std::uint64_t digest = 100; digest < 100 + kMaxNamespaces - 1; ++digest)
+    ids.insert(raw_->open_namespace(digest));
   EXPECT_EQ(ids.size(), kMaxNamespaces);
-  EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{99'999, 1})).code(), Code::kNoSpace);
+  EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{99'999, 1})).code(),
+            Code::kNoSpace);
   EXPECT_EQ(raw_->open_namespace(), space_);
   Result<std::unique_ptr<Client>> late = pool_->try_attach(1, in_namespace("one too many"));
   ASSERT_FALSE(late);
@@ -258,7 +268,8 @@ TEST_F(KeeperTest, ABlockWhoseGenerationsAreUsedUpIsTakenOutOfUse) {
   // The ledger line as it would be after 2^32 - 2 uses of each of its blocks.
   const std::uint64_t offset = pool_->access().layout.ledger_line(0, 0);
   auto line = pool_->line_at<LedgerLine>(offset);
-  for (LedgerRecord& record : line.records) record = {kLastGeneration - 1, 0, 0, LedgerState::kFree, 0};
+  for (LedgerRecord& record : line.records)
+    record = {kLastGeneration - 1, 0, 0, LedgerState::kFree, 0};
   line.records[4].generation = kLastGeneration;
   pool_->put_line(offset, line);
   pool_->start_keeper();
@@ -268,14 +279,23 @@ TEST_F(KeeperTest, ABlockWhoseGenerationsAreUsedUpIsTakenOutOfUse) {
   ASSERT_EQ(uses.size(), 4u);
   EXPECT_EQ(uses[0].generation, kLastGeneration);
   EXPECT_EQ(commit(1, uses[0]), Verdict::kCommitted);
-  EXPECT_EQ(commit(1, uses[1]), Verdict::kDuplicate);  // there is no generation to give it back with
+  EXPECT_EQ(commit(1, uses[1]),
+            Verdict::kDuplicate);  // there is no generation to give it back with
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kBad], 2u);
   EXPECT_EQ(commit(2, {uses[1].block, 0}), Verdict::kNotHeld);
-  EXPECT_TRUE(raw_->ask(RawClient::head_of(Op::kGiveBack, 1, UsesPayload{space_, {uses[2]}})).is_yes());
+  EXPECT_TRUE(
+      raw_->ask(RawClient::head_of(Op::kGiveBack, 1, UsesPayload{space_, {uses[2]}})).is_yes());
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kBad], 3u);
   const BlockHash hash = hash_of(1);
-  EXPECT_TRUE(raw_->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 0, hash.low, hash.high})).is_yes());
+  EXPECT_TRUE(
+      raw_->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 0, hash.low, hash.high}))
+          .is_yes());
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kBad], 4u);
+}
+
+TEST_F(KeeperTest, ItNeedsAHundredBytesOfItsOwnABlock) {
+  make(640, 0);
+  EXPECT_EQ(pool_->keeper().memory_bytes(), 640u * 100);
 }
 
 }  // namespace

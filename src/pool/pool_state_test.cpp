@@ -22,7 +22,8 @@ class Model {
 
   void touch(std::uint64_t name) {
     ++now_;
-    for (std::optional<std::uint64_t> at = name; at; at = blocks_.at(*at).parent) blocks_.at(*at).used = now_;
+    for (std::optional<std::uint64_t> at = name; at; at = blocks_.at(*at).parent)
+      blocks_.at(*at).used = now_;
   }
   Verdict put(std::uint64_t name, std::optional<std::uint64_t> parent) {
     if (has(name)) {
@@ -78,7 +79,9 @@ class Model {
 constexpr std::uint64_t kChains = 6, kDepth = 5;
 constexpr std::uint32_t kCapacity = 11;
 
-std::uint64_t name_of(std::uint64_t chain, std::uint64_t depth) { return chain * 100 + depth; }
+std::uint64_t name_of(std::uint64_t chain, std::uint64_t depth) {
+  return chain * 100 + depth;
+}
 
 struct Move {
   std::uint8_t kind, client, chain, length;
@@ -100,13 +103,20 @@ class World {
       case 0:
       case 1:
       case 2:
-      case 3: return put(client, chain, length);
-      case 4: return get(client, chain, length);
-      case 5: return evict(client, chain, length - 1);
-      case 6: return leave_and_enter(index);
-      case 7: return replace_keeper(move.length % 2 == 0);
-      case 8: return branch(client, chain, length - 1);
-      default: return look(client, chain, length);
+      case 3:
+        return put(client, chain, length);
+      case 4:
+        return get(client, chain, length);
+      case 5:
+        return evict(client, chain, length - 1);
+      case 6:
+        return leave_and_enter(index);
+      case 7:
+        return replace_keeper(move.length % 2 == 0);
+      case 8:
+        return branch(client, chain, length - 1);
+      default:
+        return look(client, chain, length);
     }
   }
 
@@ -116,7 +126,8 @@ class World {
     RC_ASSERT(pool_.keeper().counters()[KeeperCounter::kMalformed] == 0u);
     for (std::uint64_t chain = 0; chain < kChains; ++chain) {
       for (std::uint64_t depth = 0; depth < kDepth; ++depth) {
-        RC_ASSERT(pool_.keeper().is_published(hash_of(name_of(chain, depth)), 1) == model_.has(name_of(chain, depth)));
+        RC_ASSERT(pool_.keeper().is_published(hash_of(name_of(chain, depth)), 1) ==
+                  model_.has(name_of(chain, depth)));
       }
     }
   }
@@ -200,7 +211,8 @@ class World {
 
 RC_GTEST_PROP(PoolState, ExactlyTheBlocksAreInThatTheModelExpects, ()) {
   World world;
-  const auto moves = *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::arbitrary<std::uint32_t>());
+  const auto moves =
+      *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::arbitrary<std::uint32_t>());
   for (const std::uint32_t dice : moves) {
     const std::uint64_t mixed = base::mix64(dice);
     world.make({static_cast<std::uint8_t>(mixed), static_cast<std::uint8_t>(mixed >> 8),

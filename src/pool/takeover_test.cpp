@@ -23,13 +23,17 @@ class TakeoverTest : public testing::Test {
   }
   std::uint64_t count(KeeperCounter counter) { return pool_->keeper().counters()[counter]; }
   const Layout& layout() const { return pool_->access().layout; }
-  std::uint64_t entry_offset(std::uint64_t name) const { return layout().entry(pool_->slot_of(hash_of(name))); }
+  std::uint64_t entry_offset(std::uint64_t name) const {
+    return layout().entry(pool_->slot_of(hash_of(name)));
+  }
   // A client that has stored a chain and said goodbye.
   void store(std::uint64_t first, std::size_t n, const BlockHash* parent = nullptr) {
     const auto client = pool_->attach(0);
     for (const Verdict v : pool_->put(*client, first, n, parent)) ASSERT_EQ(v, Verdict::kCommitted);
   }
-  std::size_t found(std::uint64_t first, std::size_t n) { return pool_->read(*pool_->attach(1), first, n); }
+  std::size_t found(std::uint64_t first, std::size_t n) {
+    return pool_->read(*pool_->attach(1), first, n);
+  }
 
   std::unique_ptr<TestPool> pool_;
 };
@@ -41,7 +45,8 @@ TEST_F(TakeoverTest, EveryPublishedBlockSurvivesAnyNumberOfKeepers) {
     const auto client = pool_->attach(0);
     for (int i = 0; i < 10; ++i) {
       const BlockHash parent = hash_of(next - 1);
-      pool_->put(*client, next, 1 + rng.below(6), next != 0 && rng.below(2) == 0 ? &parent : nullptr);
+      pool_->put(*client, next, 1 + rng.below(6),
+                 next != 0 && rng.below(2) == 0 ? &parent : nullptr);
       next += 6;
     }
     ASSERT_TRUE(client->detach());
@@ -88,8 +93,8 @@ TEST_F(TakeoverTest, TheBlocksOfWhoNeverDetachedAreQuarantinedOverAnyNumberOfKee
     take_over();
     EXPECT_EQ(count(KeeperCounter::kQuarantined), 7u);
     for (const BlockUse& use : uses) {
-      const LedgerRecord record =
-          Ledger::read(pool_->access(), DirectoryReader(pool_->access()).read_keepers().keeper, use.block);
+      const LedgerRecord record = Ledger::read(
+          pool_->access(), DirectoryReader(pool_->access()).read_keepers().keeper, use.block);
       EXPECT_EQ(record.state, LedgerState::kQuarantined);
       EXPECT_EQ(record.holder, 0u);
       EXPECT_EQ(record.incarnation, holder.incarnation());
@@ -142,7 +147,8 @@ TEST_F(TakeoverTest, AnEntryThatIsOlderThanTheLedgerSaysIsNotLive) {  // W4
   // Granted again, and a woken keeper's entry of the use before is back.
   const std::uint64_t offset = layout().ledger_line(0, use.block);
   auto line = pool_->line_at<LedgerLine>(offset);
-  line.records[use.block % kLedgerRecordsPerLine] = {use.generation + 1, 5, 2, LedgerState::kGranted, 0};
+  line.records[use.block % kLedgerRecordsPerLine] = {use.generation + 1, 5, 2,
+                                                     LedgerState::kGranted, 0};
   pool_->put_line(offset, line);
   take_over();
   EXPECT_FALSE(pool_->keeper().is_published(hash_of(1), space));
@@ -158,7 +164,8 @@ TEST_F(TakeoverTest, ALedgerLineThatWasHalfWrittenQuarantinesItsBlocksExceptThos
   pool_->damage(layout().ledger_line(0, uses[1].block));
   take_over();
   EXPECT_TRUE(pool_->keeper().is_published(hash_of(1), space));
-  EXPECT_EQ(count(KeeperCounter::kQuarantined), 4u);  // blocks 1 to 4 of the line; block 0 is published
+  EXPECT_EQ(count(KeeperCounter::kQuarantined),
+            4u);  // blocks 1 to 4 of the line; block 0 is published
   RawClient other(*pool_, 1);
   for (const BlockUse& granted : other.grant(100)) EXPECT_GT(granted.block, 4u);
 }
@@ -311,7 +318,8 @@ TEST_F(TakeoverTest, TheBlocksOfANamespaceWhoseLineIsDamagedAreNobodysAndItsNumb
   EXPECT_EQ(c->namespace_id(), 3u);
   EXPECT_EQ(pool_->read(*c, 1, 3), 0u);
   RawClient raw(*pool_, 0);
-  EXPECT_EQ(raw.ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{0, 0})).code(), Code::kInvalidArgument);
+  EXPECT_EQ(raw.ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{0, 0})).code(),
+            Code::kInvalidArgument);
 }
 
 TEST_F(TakeoverTest, AnOldKeepersRequestsAreNotExecutedByTheNext) {  // W5
@@ -319,8 +327,8 @@ TEST_F(TakeoverTest, AnOldKeepersRequestsAreNotExecutedByTheNext) {  // W5
   const std::uint32_t space = client.open_namespace();
   take_over();
   client.attach();
-  for (const Op op : {Op::kNamespace, Op::kGrant, Op::kGiveBack, Op::kTouch, Op::kCommit, Op::kEvict, Op::kDetach,
-                      Op::kStop, Op::kPing}) {
+  for (const Op op : {Op::kNamespace, Op::kGrant, Op::kGiveBack, Op::kTouch, Op::kCommit,
+                      Op::kEvict, Op::kDetach, Op::kStop, Op::kPing}) {
     rpc::RequestHead head = RawClient::head_of(op, 1, UsesPayload{space, {}});
     head.epoch = 1;
     const RawClient::Answer answer = client.ask(head);

@@ -35,7 +35,9 @@ inline Geometry small_geometry(std::uint32_t capacity = 64, std::uint32_t slack 
   return g;
 }
 
-inline BlockHash hash_of(std::uint64_t name) { return {base::mix64(name + 1), base::mix64(~name)}; }
+inline BlockHash hash_of(std::uint64_t name) {
+  return {base::mix64(name + 1), base::mix64(~name)};
+}
 
 inline std::vector<std::byte> payload_of(std::uint64_t name, std::size_t bytes) {
   base::Rng rng(name);
@@ -62,7 +64,8 @@ class TestPool final : private rpc::Waiter {
     memory::PoolView view;
     view.bytes_each = *bytes;
     for (std::uint32_t i = 0; i < geometry.devices; ++i) {
-      memory_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(memory::kStripeBytes, *bytes)));
+      memory_.emplace_back(
+          static_cast<std::byte*>(std::aligned_alloc(memory::kStripeBytes, *bytes)));
       std::memset(memory_.back().get(), 0, *bytes);
       view.bases.push_back(memory_.back().get());
     }
@@ -89,7 +92,8 @@ class TestPool final : private rpc::Waiter {
   // The keeper dies between two instructions: nothing of what it does in its end reaches the pool.
   void kill_keeper() {
     std::vector<std::vector<std::byte>> before;
-    for (const auto& device : memory_) before.emplace_back(device.get(), device.get() + access_->view.bytes_each);
+    for (const auto& device : memory_)
+      before.emplace_back(device.get(), device.get() + access_->view.bytes_each);
     keeper_.reset();
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       std::memcpy(memory_[i].get(), before[i].data(), before[i].size());
@@ -126,8 +130,8 @@ class TestPool final : private rpc::Waiter {
   std::uint32_t slot_of(const BlockHash& hash) const {
     for (std::uint32_t slot = 0; slot < access_->geometry.directory_slots; ++slot) {
       Entry entry{};
-      if (access_->region.read_as(access_->layout.entry(slot), entry) && entry.state == kEntryLive &&
-          entry.hash_low == hash.low && entry.hash_high == hash.high) {
+      if (access_->region.read_as(access_->layout.entry(slot), entry) &&
+          entry.state == kEntryLive && entry.hash_low == hash.low && entry.hash_high == hash.high) {
         return slot;
       }
     }
@@ -139,7 +143,8 @@ class TestPool final : private rpc::Waiter {
   }
 
   // Stores a chain of blocks called first, first + 1, … whose bytes follow from their names.
-  std::vector<Verdict> put(Client& client, std::uint64_t first, std::size_t n, const BlockHash* parent = nullptr) {
+  std::vector<Verdict> put(Client& client, std::uint64_t first, std::size_t n,
+                           const BlockHash* parent = nullptr) {
     std::vector<std::vector<std::byte>> bytes;
     std::vector<PutItem> items;
     for (std::size_t i = 0; i < n; ++i) bytes.push_back(payload_of(first + i, size_of(first + i)));
@@ -149,7 +154,9 @@ class TestPool final : private rpc::Waiter {
     EXPECT_TRUE(status) << (status ? "" : status.error().message);
     return verdicts;
   }
-  std::size_t size_of(std::uint64_t name) const { return 1 + name * 97 % access_->geometry.block_bytes; }
+  std::size_t size_of(std::uint64_t name) const {
+    return 1 + name * 97 % access_->geometry.block_bytes;
+  }
 
   // Reads a chain back. @return how many leading blocks were hits; their bytes are checked
   std::size_t read(Client& client, std::uint64_t first, std::size_t n) {
@@ -220,7 +227,8 @@ class RawClient {
   }
 
   template <class T = rpc::FollowingLine>
-  static rpc::RequestHead head_of(Op op, std::uint16_t count = 0, const T& payload = {}, std::uint8_t lines = 1) {
+  static rpc::RequestHead head_of(Op op, std::uint16_t count = 0, const T& payload = {},
+                                  std::uint8_t lines = 1) {
     rpc::RequestHead head{};
     head.op = static_cast<std::uint8_t>(op);
     head.lines = lines;
@@ -262,21 +270,23 @@ class RawClient {
     if (!answer.is_yes()) return uses;
     for (std::uint32_t i = 0; i < answer.head.count; ++i) {
       const std::uint32_t j = i - kUsesInResponse;
-      uses.push_back(i < kUsesInResponse
-                         ? answer.payload<GrantAnswer>().uses[i]
-                         : rpc::load_payload<UsesFollowing>(answer.following[j / kUsesInFollowing].payload)
-                               .uses[j % kUsesInFollowing]);
+      uses.push_back(i < kUsesInResponse ? answer.payload<GrantAnswer>().uses[i]
+                                         : rpc::load_payload<UsesFollowing>(
+                                               answer.following[j / kUsesInFollowing].payload)
+                                               .uses[j % kUsesInFollowing]);
     }
     return uses;
   }
   // Commits a chain. @return the verdicts, or none if the message was refused
-  std::vector<Verdict> commit(std::uint32_t namespace_id, const BlockHash* parent, std::span<const CommitItem> items) {
+  std::vector<Verdict> commit(std::uint32_t namespace_id, const BlockHash* parent,
+                              std::span<const CommitItem> items) {
     CommitPayload chain{namespace_id, parent != nullptr, 0, 0};
     if (parent != nullptr) chain = {namespace_id, 1, parent->low, parent->high};
     std::vector<rpc::FollowingLine> lines(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) rpc::store_payload(lines[i].payload, items[i]);
     const auto n = static_cast<std::uint16_t>(items.size());
-    const Answer answer = ask(head_of(Op::kCommit, n, chain, static_cast<std::uint8_t>(n + 1)), lines);
+    const Answer answer =
+        ask(head_of(Op::kCommit, n, chain, static_cast<std::uint8_t>(n + 1)), lines);
     if (!answer.is_yes()) return {};
     const auto verdicts = answer.payload<CommitAnswer>();
     return {verdicts.verdicts, verdicts.verdicts + n};

@@ -36,9 +36,13 @@ void Channel::post(const Request& request, const memory::Line& payload,
   answer_lines_in_flight_ += request.answer_lines;
 }
 
+void Channel::flush() {
+  if (requests_.flush()) keeper_doorbell_.ring_if_asleep();
+}
+
 std::uint32_t Channel::poll(AnswerSink& sink) {
   if (outstanding() == 0) return 0;
-  requests_.flush();
+  flush();
   memory::Line lines[kPollLines];
   const void* addresses[kPollLines] = {};
   const std::uint32_t count = std::min(window_, kPollLines);

@@ -79,13 +79,13 @@ class Channel {
   // flush().
   void post(const Request& request, const memory::Line& head,
             std::span<const FollowingLine> following = {});
-  void flush() { requests_.flush(); }
+  void flush();
   // The same, with the head's payload given as at most 44 bytes.
   void post(const Request& request, std::span<const unsigned char> payload,
             std::span<const FollowingLine> following = {}) {
     CACHALOT_CHECK(payload.size() <= kRequestPayloadBytes);
     memory::Line head{};
-    std::memcpy(head.words + kRequestPayloadWord, payload.data(), payload.size());
+    if (!payload.empty()) std::memcpy(head.words + kRequestPayloadWord, payload.data(), payload.size());
     post(request, head, following);
   }
 

@@ -1,6 +1,7 @@
 // A channel and a server over plain memory: order, credit, long messages, bad messages, incarnations.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -331,6 +332,15 @@ TEST_P(Mailbox, WaitingEndsWithTheAnswerTheDeadlineOrTheKeeper) {
   const Status gone = client.channel().wait_until(
       sink, ~0ull, [] { return false; }, [] { return true; });
   EXPECT_EQ(gone.error().code, Code::kNoKeeper);
+}
+
+TEST_P(Mailbox, RingsASleepingKeeperWhileItWaits) {
+  std::atomic<std::uint32_t> word{1};
+  TestClient client(region_, place(0), waiter_, clock_, Doorbell(&word));
+  client.send(kYes);
+  EXPECT_EQ(word.load(), 1u) << "nobody waits yet";
+  EXPECT_EQ(client.wait(0, 0).error().code, Code::kTimeout);
+  EXPECT_EQ(word.load(), 0u);
 }
 
 TEST_P(Mailbox, AHandlerMayCloseAnyMailbox) {

@@ -40,16 +40,19 @@ class RingWriter {
     region_.seal(out, place(next_));
     return next_++;
   }
-  void flush() {
+  // @return false if nothing was staged
+  bool flush() {
+    if (staged_ == 0) return false;
     const std::uint64_t first = next_ - staged_;
     // Two runs where the ring's end lies between them.
     const auto before_end =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(staged_, mask_ + 1 - (first & mask_)));
-    if (before_end != 0) region_.domain().write_lines(region_.at(place(first)), lines_, before_end);
+    region_.domain().write_lines(region_.at(place(first)), lines_, before_end);
     if (before_end != staged_) {
       region_.domain().write_lines(region_.at(offset_), lines_ + before_end, staged_ - before_end);
     }
     staged_ = 0;
+    return true;
   }
   std::uint64_t write(const memory::Line& line) {
     const std::uint64_t sequence = stage(line);

@@ -145,7 +145,7 @@ void Server::answer(std::uint32_t client, std::uint16_t status, std::uint16_t co
   head.answered = 1;
   head.count = count;
   head.epoch = mailbox.place.epoch;
-  std::memcpy(head.payload, head_payload.data(), head_payload.size());
+  std::copy(head_payload.begin(), head_payload.end(), head.payload);
   mailbox.responses.stage(memory::to_line(head));
   for (const FollowingLine& line : following) mailbox.responses.stage(memory::to_line(line));
   mailbox.responses.flush();

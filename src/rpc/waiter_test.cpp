@@ -47,7 +47,8 @@ class Waiting : public testing::Test {
 
 TEST_F(Waiting, AnnouncesAndLetsTheCallerPollOnceMoreBeforeItSleeps) {
   HostWaiter own = waiter(kForever);
-  const std::uint32_t round = announce(own);  // would hang here if it slept at once
+  std::uint32_t round = 0;
+  EXPECT_TRUE(ends({&word_}, [&] { round = announce(own); }));
   EXPECT_EQ(word_.load(), 1u);
   EXPECT_EQ(round, kRounds);
 }

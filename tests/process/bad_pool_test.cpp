@@ -82,7 +82,7 @@ TEST_F(BadPool, ADamagedHeaderIsAFault) {
 }
 
 TEST_F(BadPool, ADeviceThatWasCutOffIsAFaultAndNoSignal) {
-  const std::string pool = create_pool("kv", {"--capacity-blocks", "2048"});
+  const std::string pool = create_pool("kv", {}, 2048);
   ASSERT_EQ(truncate(pool.c_str(), 4 << 20), 0);
   expect_all_fail(openers(pool), kAbsent, {pool});
 }
@@ -91,7 +91,7 @@ TEST_F(BadPool, DevicesOfTwoPoolsAreNoPool) {
   const std::string a = create_pool("a", {"--devices", "2"});
   const std::string b = create_pool("b", {"--devices", "2"});
   expect_error(run({"pool", "info", a, b + ".1"}), kUsage, {b + ".1", "another pool"});
-  expect_error(run({"pool", "info", a + ".1", a}), kUsage, {"device 1"});
+  expect_error(run({"pool", "info", a + ".1", a}), kUsage, {"device 0", "in order"});
   expect_error(run({"pool", "info", a, a + ".1", b}), kUsage, {"2 devices", "3 paths"});
   ASSERT_EQ(unlink((b + ".1").c_str()), 0);
   expect_error(run({"pool", "info", b}), kUsage, {b + ".1"});

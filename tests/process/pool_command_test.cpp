@@ -113,7 +113,7 @@ TEST_F(PoolCommand, NamespacesDoNotMeet) {
 }
 
 TEST_F(PoolCommand, AFullPoolEvictsWhatWasUsedLongestAgo) {
-  const std::string pool = create_pool("kv", {"--capacity-blocks", "2"});
+  const std::string pool = create_pool("kv", {}, 2);
   Serving keeper({"serve", pool});
   for (const char* key : {"a", "b", "c"}) {
     expect_done(run({"put", key, "--pool", pool}, {.in = key}));

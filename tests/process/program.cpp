@@ -144,11 +144,18 @@ std::string ProcessTest::read(const std::string& file) const {
   return content.str();
 }
 
-std::string ProcessTest::create_pool(const std::string& name, const Arguments& extra) const {
-  Arguments arguments = {
-      "pool", "create",    path(name), "--block-bytes", "4096", "--capacity-blocks",
-      "32",   "--clients", "4"};
-  arguments.insert(arguments.end(), extra.begin(), extra.end());
+std::string ProcessTest::create_pool(const std::string& name, const Arguments& more_flags,
+                                     int capacity_blocks) const {
+  Arguments arguments = {"pool",
+                         "create",
+                         path(name),
+                         "--block-bytes",
+                         "4096",
+                         "--clients",
+                         "4",
+                         "--capacity-blocks",
+                         std::to_string(capacity_blocks)};
+  arguments.insert(arguments.end(), more_flags.begin(), more_flags.end());
   expect_done(run(arguments));
   return path(name);
 }

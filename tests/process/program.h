@@ -71,8 +71,9 @@ class ProcessTest : public testing::Test {
   std::string write(const std::string& name, const std::string& content) const;
   std::string read(const std::string& file) const;
 
-  // A small pool: 32 blocks of 4096 bytes. Extra flags come last.
-  std::string create_pool(const std::string& name, const Arguments& extra = {}) const;
+  // A small pool of blocks of 4096 bytes, with four client slots.
+  std::string create_pool(const std::string& name, const Arguments& more_flags = {},
+                          int capacity_blocks = 32) const;
 
   const std::string& tag() const { return tag_; }
 
