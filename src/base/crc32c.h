@@ -13,7 +13,7 @@ namespace cachalot::base {
 // Continues `crc` over one little-endian word. Start with kCrc32cInit; no final inversion.
 inline constexpr std::uint32_t kCrc32cInit = 0xffffffffu;
 
-[[gnu::target("sse4.2")]] inline std::uint32_t crc32c_word(std::uint32_t crc, std::uint64_t word) {
+inline std::uint32_t crc32c_word(std::uint32_t crc, std::uint64_t word) {
   return static_cast<std::uint32_t>(_mm_crc32_u64(crc, word));
 }
 

@@ -285,5 +285,20 @@ TEST_F(ClientTest, AClientWhoseOwnLineWasDamagedAttachesWithAnIncarnationThatWas
   EXPECT_EQ(pool_->read(*pool_->attach(1), 0, 2), 2u);
 }
 
+TEST_F(ClientTest, TheLastLineIsPaddedWithZeros) {
+  const auto client = pool_->attach(0, with_checksums());
+  for (const std::uint32_t length : {1u, 70u, 200u}) {
+    const std::vector<std::byte> bytes = payload_of(length, length);
+    const PutItem item{hash_of(length), bytes};
+    Verdict verdict{};
+    ASSERT_TRUE(client->put(nullptr, {&item, 1}, {&verdict, 1}));
+    std::vector<std::byte> padded = bytes;
+    padded.resize(padded_bytes(length));
+    for (std::size_t i = 0; i < padded.size(); ++i) EXPECT_EQ(*payload_at(item.hash, i), padded[i]);
+    EXPECT_EQ(pool_->entry_of(item.hash).checksum,
+              memory::hash_lines(padded.data(), padded.size()));
+  }
+}
+
 }  // namespace
 }  // namespace cachalot::pool

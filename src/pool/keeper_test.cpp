@@ -298,5 +298,15 @@ TEST_F(KeeperTest, ItNeedsAHundredBytesOfItsOwnABlock) {
   EXPECT_EQ(pool_->keeper().memory_bytes(), 640u * 100);
 }
 
+TEST_F(KeeperTest, AChainLongerThanThePoolDoesNotEvictItsOwnParents) {
+  make(3, 8);
+  const std::vector<BlockUse> uses = raw_->grant(5);
+  std::vector<CommitItem> items;
+  for (std::uint64_t i = 0; i < 5; ++i) items.push_back(RawClient::item(i, uses[i]));
+  EXPECT_EQ(raw_->commit(space_, nullptr, items),
+            (std::vector<Verdict>{Verdict::kCommitted, Verdict::kCommitted, Verdict::kCommitted,
+                                  Verdict::kNoRoom, Verdict::kNoParent}));
+}
+
 }  // namespace
 }  // namespace cachalot::pool

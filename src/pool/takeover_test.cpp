@@ -360,5 +360,17 @@ TEST(Keeper, OptionsThatMakeNoSenseAreRefused) {
   EXPECT_NE(std::string(keeper.error().message).find("first come"), std::string::npos);
 }
 
+TEST_F(TakeoverTest, ANamespaceThatAnEarlierKeeperLeftInTheAreaIsNotTakenOver) {
+  pool_->attach(0);
+  NamespaceLine leftover{};
+  leftover.digest_low = 9;
+  leftover.id = 6;
+  leftover.epoch = 1;
+  pool_->put_line(layout().namespace_line(1, 5), leftover);  // in the area of the next keeper
+  take_over();
+  take_over();
+  EXPECT_EQ(count(KeeperCounter::kNamespaces), 1u);
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -334,13 +334,16 @@ TEST_P(Mailbox, WaitingEndsWithTheAnswerTheDeadlineOrTheKeeper) {
   EXPECT_EQ(gone.error().code, Code::kNoKeeper);
 }
 
-TEST_P(Mailbox, RingsASleepingKeeperWhileItWaits) {
+TEST_P(Mailbox, RingsASleepingKeeperWhenRequestsGoOutAndWhileItWaits) {
   std::atomic<std::uint32_t> word{1};
   TestClient client(region_, place(0), waiter_, clock_, Doorbell(&word));
-  client.send(kYes);
-  EXPECT_EQ(word.load(), 1u) << "nobody waits yet";
-  EXPECT_EQ(client.wait(0, 0).error().code, Code::kTimeout);
+  client.stage(kYes);
+  EXPECT_EQ(word.load(), 1u) << "nothing went out";
+  client.channel().flush();
   EXPECT_EQ(word.load(), 0u);
+  word = 1;
+  EXPECT_EQ(client.wait(0, 0).error().code, Code::kTimeout);
+  EXPECT_EQ(word.load(), 0u) << "a ring that was missed is rung again";
 }
 
 TEST_P(Mailbox, AHandlerMayCloseAnyMailbox) {

@@ -79,7 +79,7 @@ std::uint32_t Server::serve(const Share& share, RequestHandler& handler) {
   const Line* lines = lines_.data() + share.first;
   const std::uint32_t good = confirmed(share, mailbox.requests.accept(lines, share.count));
   if (good == 0) {
-    mailbox.window = std::max(mailbox.window / 2, 1u);
+    if (++mailbox.quiet_polls % kQuietPolls == 0) mailbox.window = std::max(mailbox.window / 2, 1u);
     return 0;
   }
 
@@ -102,8 +102,8 @@ std::uint32_t Server::serve(const Share& share, RequestHandler& handler) {
   const bool is_malformed = used < good && wanted == 1;
   const std::uint64_t after_batch = mailbox.requests.expected() + used;
   mailbox.requests.advance(used);
-  mailbox.window = std::max(
-      wanted, used == share.count ? std::min(share.count * 2, kMaxWindow) : std::max(used, 1u));
+  mailbox.window = std::clamp(std::max(used * 2, share.count / 2), wanted, kMaxWindow);
+  mailbox.quiet_polls = 0;
   const auto requests = static_cast<std::uint32_t>(batch_.size());
   if (requests != 0) handler.on_requests(share.client, batch_);
   if (!mailbox.is_open) return requests;

@@ -80,6 +80,7 @@ class Server {
     RingWriter responses;
     Doorbell doorbell;
     std::uint32_t window = 1;       // lines to read in the next poll
+    std::uint32_t quiet_polls = 0;  // in a row
     std::uint16_t held_status = 0;  // answers not yet written
     std::uint32_t held_requests = 0;
     std::uint64_t held_sequence = 0;
@@ -92,6 +93,8 @@ class Server {
     std::uint32_t client, first, count;
   };
   static constexpr std::uint32_t kMaxWindow = kMaxMessageLines;
+  // A busy client's next burst is a few polls away: its window shrinks slowly.
+  static constexpr std::uint32_t kQuietPolls = 8;
 
   void gather();
   std::uint32_t confirmed(const Share& share, std::uint32_t good);
