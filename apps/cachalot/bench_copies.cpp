@@ -42,7 +42,8 @@ void stream_sse2(char* to, const char* from, std::size_t bytes) {
 void stream(void* to, const void* from, std::size_t bytes) {
   auto* const out = static_cast<char*>(to);
   const auto* const in = static_cast<const char*>(from);
-  switch (memory::usable_isa(memory::Isa::kAuto)) {
+  static const memory::Isa isa = memory::usable_isa(memory::Isa::kAuto);
+  switch (isa) {
     case memory::Isa::kAvx512:
       return stream_avx512(out, in, bytes);
     case memory::Isa::kAvx2:
@@ -73,7 +74,7 @@ void copy_plain(Copy copy, void* to, const void* from, std::size_t bytes) {
 }
 
 void flush_lines(const void* at, std::size_t bytes) {
-  const bool can_overlap = memory::has_clflushopt();
+  static const bool can_overlap = memory::has_clflushopt();  // asking takes microseconds in a VM
   auto* const lines = static_cast<char*>(const_cast<void*>(at));
   for (std::size_t i = 0; i < bytes; i += kLine) {
     if (can_overlap) {

@@ -72,7 +72,8 @@ class CopyBench {
     base::Rng rng(1);
     const std::uint64_t places = kArea / bytes;
     for (std::uint32_t i = 0; i < settings_.repeats * kTurnsPerRepeat; ++i) {
-      for (std::size_t way = 0; way < ways.size(); ++way) {
+      for (std::size_t k = 0; k < ways.size(); ++k) {
+        const std::size_t way = (i + k) % ways.size();  // none always comes after the same other
         const std::uint64_t start = now_ns();
         for (std::uint64_t done = 0; done < kPerTurn; done += bytes) {
           std::byte* const pool = pool_ + rng.below(places) * bytes;

@@ -16,7 +16,11 @@ using memory::DomainKind;
 
 constexpr std::uint64_t kPoolBytes = std::uint64_t{384} << 20;
 constexpr std::uint64_t kOwnBytes = std::uint64_t{256} << 20;
-constexpr std::uint64_t kTurnBytes = std::uint64_t{32} << 20;
+// A turn is timed in chunks, and the median counts: on a loaded machine most chunks are free of
+// preemption. A chunk is long enough to have its share of grants, commits and touches.
+constexpr std::uint64_t kChunkBytes = std::uint64_t{4} << 20;
+constexpr std::uint64_t kLeastChunkBlocks = 4;
+constexpr std::uint64_t kChunks = 8;
 constexpr std::uint32_t kGrants = 16;
 
 struct Size {
@@ -41,26 +45,37 @@ class Worker {
     return Worker(pool, std::move(plain), std::move(checked), std::move(own), puts, index);
   }
 
-  // Moves `count` random blocks. @return ns
-  Result<std::uint64_t> turn(std::uint32_t way, std::uint64_t count) {
-    if (way >= kCopies) return puts_ ? put(way, count) : get(way, count);
-    const auto copy = static_cast<Copy>(way);
-    const DomainKind domain = access_->geometry.domain;
+  // Moves one random block, waited for. @return ns
+  Result<std::uint64_t> one(std::uint32_t way) {
     const std::uint64_t start = now_ns();
-    for (std::uint64_t i = 0; i < count; ++i) {
-      std::byte* own = place();
-      access_->for_each_extent(block(), bytes(), [&](std::byte* pool, std::uint64_t length) {
-        if (puts_) {
-          copy_in(copy, domain, pool, own, length);
-        } else {
-          copy_out(copy, domain, own, pool, length);
-        }
-        own += length;
-      });
+    if (way >= kCopies && puts_) {
+      const pool::PutItem item{bench_hash(next_hash_++), {place(), bytes()}};
+      pool::Verdict verdict{};
+      CACHALOT_TRY(client(way).put(nullptr, {&item, 1}, {&verdict, 1}));
+    } else {
+      CACHALOT_TRY(move(way));
+      access_->domain().complete();
     }
-    access_->domain().complete();
     return now_ns() - start;
   }
+
+  // Moves random blocks, a stream of kChunks chunks. @return GB/s
+  Result<double> turn(std::uint32_t way) {
+    const std::uint64_t count = turn_blocks();
+    RateMeter rate(chunk_blocks());
+    rate.start();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      CACHALOT_TRY(move(way));
+      if (i + 1 < count) rate.count(1);
+    }
+    if (way >= kCopies && puts_) CACHALOT_TRY(client(way).drain());
+    access_->domain().complete();
+    rate.count(1);
+    return rate.spread().median * static_cast<double>(bytes()) * 1e-3;
+  }
+
+  std::uint64_t chunk_blocks() const { return std::max(kChunkBytes / bytes(), kLeastChunkBlocks); }
+  std::uint64_t turn_blocks() const { return kChunks * chunk_blocks(); }
 
   // Publishes what get() reads: blocks 0, 1, … up to the capacity.
   Status publish_all() {
@@ -98,30 +113,29 @@ class Worker {
   std::byte* place() { return own_.at(rng_.below(kOwnBytes / bytes()) * bytes()); }
   std::uint32_t block() { return static_cast<std::uint32_t>(rng_.below(access_->geometry.blocks)); }
 
-  Result<std::uint64_t> put(std::uint32_t way, std::uint64_t count) {
-    pool::Client& client = this->client(way);
-    const std::uint64_t start = now_ns();
-    if (count == 1) {
-      const pool::PutItem item{bench_hash(next_hash_++), {place(), bytes()}};
-      pool::Verdict verdict{};
-      CACHALOT_TRY(client.put(nullptr, {&item, 1}, {&verdict, 1}));
+  Status move(std::uint32_t way) {
+    if (way < kCopies) {
+      copy(static_cast<Copy>(way));
+    } else if (puts_) {
+      return client(way).post_put(nullptr, {bench_hash(next_hash_++), {place(), bytes()}});
     } else {
-      for (std::uint64_t i = 0; i < count; ++i) {
-        CACHALOT_TRY(client.post_put(nullptr, {bench_hash(next_hash_++), {place(), bytes()}}));
-      }
-      CACHALOT_TRY(client.drain());
+      const std::uint64_t n = rng_.below(access_->geometry.capacity_blocks);
+      CACHALOT_TRY(client(way).get(bench_hash(n), {place(), bytes()}));
     }
-    return now_ns() - start;
+    return {};
   }
 
-  Result<std::uint64_t> get(std::uint32_t way, std::uint64_t count) {
-    pool::Client& client = this->client(way);
-    const std::uint64_t start = now_ns();
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const std::uint64_t n = rng_.below(access_->geometry.capacity_blocks);
-      CACHALOT_TRY(client.get(bench_hash(n), {place(), bytes()}));
-    }
-    return now_ns() - start;
+  void copy(Copy copy) {
+    const DomainKind domain = access_->geometry.domain;
+    std::byte* own = place();
+    access_->for_each_extent(block(), bytes(), [&](std::byte* pool, std::uint64_t length) {
+      if (puts_) {
+        copy_in(copy, domain, pool, own, length);
+      } else {
+        copy_out(copy, domain, own, pool, length);
+      }
+      own += length;
+    });
   }
 
   const pool::Access* access_;
@@ -139,8 +153,8 @@ Result<Peer::Serve> prepare_peer(const std::vector<std::string>& paths, bool put
   CACHALOT_TRY_ASSIGN(Worker started, Worker::start(*pool, puts, 1));
   auto worker = std::make_shared<Worker>(std::move(started));
   return Peer::Serve([pool, worker](const Command& command) -> std::uint64_t {
-    const Result<std::uint64_t> ns = worker->turn(command.job, command.count);
-    return ns ? *ns : 0;
+    const Result<double> gb_s = worker->turn(command.job);
+    return gb_s ? static_cast<std::uint64_t>(*gb_s * 1e6) : 0;
   });
 }
 
@@ -169,23 +183,21 @@ class TransferBench {
 
  private:
   Status bandwidth(ServedPool& served, Worker& worker, Peer* peer) {
-    const std::uint64_t count = std::max<std::uint64_t>(kTurnBytes / worker.bytes(), 4);
-    const double bytes = static_cast<double>(count * worker.bytes());
     std::array<std::vector<double>, kWays> gb_s, client_us, keeper_us;
     for (std::uint32_t i = 0; i < 2 * settings_.repeats; ++i) {
-      for (std::uint32_t way = 0; way < kWays; ++way) {
+      for (std::uint32_t k = 0; k < kWays; ++k) {
+        const std::uint32_t way = (i + k) % kWays;  // none always comes after the same other
         CACHALOT_TRY(worker.ping());
         const std::uint64_t client_cpu = own_cpu_ns(), keeper_cpu = served.keeper_cpu_ns();
-        if (peer != nullptr) CACHALOT_TRY(peer->begin({way, 0, count, 0}));
-        CACHALOT_TRY_ASSIGN(const std::uint64_t ns, worker.turn(way, count));
-        double rate = bytes / static_cast<double>(ns);
+        if (peer != nullptr) CACHALOT_TRY(peer->begin({way, 0, 0, 0}));
+        CACHALOT_TRY_ASSIGN(double rate, worker.turn(way));
         if (peer != nullptr) {
-          CACHALOT_TRY_ASSIGN(const std::uint64_t other_ns, peer->end());
-          if (other_ns == 0) return Error::make(Code::kInternal, "bench: the second client failed");
-          rate += bytes / static_cast<double>(other_ns);
+          CACHALOT_TRY_ASSIGN(const std::uint64_t other, peer->end());
+          if (other == 0) return Error::make(Code::kInternal, "bench: the second client failed");
+          rate += static_cast<double>(other) * 1e-6;
         }
         gb_s[way].push_back(rate);
-        const double per_us = 1e3 * static_cast<double>(count);
+        const double per_us = 1e3 * static_cast<double>(worker.turn_blocks());
         client_us[way].push_back(static_cast<double>(own_cpu_ns() - client_cpu) / per_us);
         keeper_us[way].push_back(static_cast<double>(served.keeper_cpu_ns() - keeper_cpu) / per_us);
       }
@@ -203,9 +215,10 @@ class TransferBench {
   Status latency(Worker& worker) {
     std::array<std::vector<double>, kWays> us;
     for (std::uint32_t i = 0; i < 10 * settings_.repeats; ++i) {
-      for (std::uint32_t way = 0; way < kWays; ++way) {
+      for (std::uint32_t k = 0; k < kWays; ++k) {
+        const std::uint32_t way = (i + k) % kWays;  // none always comes after the same other
         CACHALOT_TRY(worker.ping());
-        CACHALOT_TRY_ASSIGN(const std::uint64_t ns, worker.turn(way, 1));
+        CACHALOT_TRY_ASSIGN(const std::uint64_t ns, worker.one(way));
         us[way].push_back(static_cast<double>(ns) * 1e-3);
       }
     }

@@ -1,4 +1,4 @@
-// A channel and a server over plain memory: order, credit, long messages, bad messages, incarnations.
+// A channel and a server over plain memory: order, credit, long and bad messages, incarnations.
 #include <gtest/gtest.h>
 
 #include <atomic>

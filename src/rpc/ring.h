@@ -74,7 +74,7 @@ class RingWriter {
   std::uint64_t mask_ = 0;
   std::uint64_t next_ = 1;
   std::uint32_t staged_ = 0;
-  memory::Line lines_[kMostStaged];
+  memory::Line lines_[kMostStaged] = {};
 };
 
 class RingReader {
