@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 
 namespace cachalot::pool {
 
@@ -36,9 +37,10 @@ KeeperView DirectoryReader::read_keepers() const {
 
 bool DirectoryReader::holds(const Line& line, const BlockHash& hash, std::uint32_t namespace_id,
                             const KeeperView& view) const {
+  static_assert(offsetof(Entry, hash_low) == 0 && offsetof(Entry, hash_high) == 8);
+  if (line.words[0] != hash.low || line.words[1] != hash.high) return false;
   const auto entry = memory::as<Entry>(line);
-  if (entry.hash_low != hash.low || entry.hash_high != hash.high || entry.state != kEntryLive ||
-      entry.namespace_id != namespace_id || !view.admits(entry.epoch)) {
+  if (entry.state != kEntryLive || entry.namespace_id != namespace_id || !view.admits(entry.epoch)) {
     return false;
   }
   // What comes from the pool is checked before it is used as an index or a size.
