@@ -3,6 +3,7 @@
 
 #include <emmintrin.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 
@@ -47,9 +48,10 @@ void load_words(const void* from, std::size_t count, Line* lines) {
   }
 }
 
-void gather_words(const void* const* from, std::size_t count, Line* lines) {
-  for (std::size_t i = 0; i < count && i < kPrefetchLines; ++i) __builtin_prefetch(from[i]);
-  for (std::size_t i = 0; i < count; ++i) {
+void gather_words(const void* const* from, std::size_t first, std::size_t last, std::size_t count,
+                  Line* lines) {
+  for (std::size_t i = first; i < count && i < kPrefetchLines; ++i) __builtin_prefetch(from[i]);
+  for (std::size_t i = first; i < last; ++i) {
     if (i + kPrefetchLines < count) __builtin_prefetch(from[i + kPrefetchLines]);
     load_words(from[i], 1, lines + i);
   }
@@ -81,13 +83,26 @@ void copy_out(const CopyKernels& kernels, void* to, const void* from, std::size_
   _mm_sfence();
 }
 
+// Few enough lines that the first visits begin early, enough that a call for each piece is cheap.
+constexpr std::size_t kPieceLines = 8;
+
+void gather_in_pieces(const CopyKernels& kernels, const void* const* from, std::size_t count,
+                      Line* lines, LinesVisitor& visitor) {
+  for (std::size_t first = 0; first < count; first += kPieceLines) {
+    const std::size_t last = std::min(first + kPieceLines, count);
+    kernels.gather_lines(from, first, last, count, lines);
+    visitor.visit(first, last);
+  }
+}
+
 // A cached 64-byte store is not seen whole everywhere: Zen 4 hands it to the cache in two halves
 // (measured: a reader that polls hard sees three in four changes torn). So no claim is made here;
 // the second read that R5 then asks for hits the cache.
 class CoherentDomain final : public Domain {
  public:
   explicit CoherentDomain(const CopyKernels& kernels)
-      : kernels_(kThreadSanitizer || !kernels.whole_lines ? with_lines_by_words(kernels)
+      : Domain(true),
+        kernels_(kThreadSanitizer || !kernels.whole_lines ? with_lines_by_words(kernels)
                                                           : kernels) {}
 
   DomainKind kind() const override { return DomainKind::kCoherent; }
@@ -103,7 +118,11 @@ class CoherentDomain final : public Domain {
     kernels_.load_lines(from, count, lines);
   }
   void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
-    kernels_.gather_lines(from, count, lines);
+    kernels_.gather_lines(from, 0, count, count, lines);
+  }
+  void visit_lines(const void* const* from, std::size_t count, Line* lines,
+                   LinesVisitor& visitor) override {
+    gather_in_pieces(kernels_, from, count, lines, visitor);
   }
 
   void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
@@ -140,10 +159,13 @@ class NoncoherentDomain final : public Domain {
     kernels_.load_lines(from, count, lines);
   }
   void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
-    _mm_mfence();
-    for (std::size_t i = 0; i < count; ++i) flush_line(from[i]);
-    _mm_mfence();
-    kernels_.gather_lines(from, count, lines);
+    invalidate_each(from, count);
+    kernels_.gather_lines(from, 0, count, count, lines);
+  }
+  void visit_lines(const void* const* from, std::size_t count, Line* lines,
+                   LinesVisitor& visitor) override {
+    invalidate_each(from, count);
+    gather_in_pieces(kernels_, from, count, lines, visitor);
   }
 
   void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
@@ -171,6 +193,12 @@ class NoncoherentDomain final : public Domain {
     for (std::size_t i = 0; i < lines; ++i) {
       flush_line(static_cast<const char*>(from) + i * kLineBytes);
     }
+    _mm_mfence();
+  }
+
+  void invalidate_each(const void* const* from, std::size_t count) const {
+    _mm_mfence();
+    for (std::size_t i = 0; i < count; ++i) flush_line(from[i]);
     _mm_mfence();
   }
 

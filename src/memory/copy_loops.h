@@ -198,10 +198,11 @@ struct CopyLoops {
     }
   }
 
-  static void gather_lines(const void* const* from, std::size_t count, Line* lines) {
+  static void gather_lines(const void* const* from, std::size_t first, std::size_t last,
+                           std::size_t count, Line* lines) {
     const std::size_t head = count < kPrefetchLines ? count : kPrefetchLines;
-    for (std::size_t i = 0; i < head; ++i) __builtin_prefetch(from[i], 0, 3);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = first; i < head; ++i) __builtin_prefetch(from[i], 0, 3);
+    for (std::size_t i = first; i < last; ++i) {
       if (i + kPrefetchLines < count) __builtin_prefetch(from[i + kPrefetchLines], 0, 3);
       load_lines(from[i], 1, lines + i);
     }

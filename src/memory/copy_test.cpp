@@ -85,8 +85,14 @@ TEST_P(CopyKernelsOfIsa, LinesGoInRunsAndComeBackFromAnywhere) {
     from.push_back(&pool[pick]);
     expected.push_back(source[pick]);
   }
-  kernels.gather_lines(from.data(), from.size(), gathered.data());
-  EXPECT_EQ(gathered, expected);
+  for (const std::size_t piece : {300, 100, 16, 1}) {
+    std::fill(gathered.begin(), gathered.end(), Line{});
+    for (std::size_t first = 0; first < 300; first += piece) {
+      kernels.gather_lines(from.data(), first, std::min<std::size_t>(first + piece, 300), 300,
+                           gathered.data());
+    }
+    EXPECT_EQ(gathered, expected);
+  }
 }
 
 TEST_P(CopyKernelsOfIsa, AreThoseAskedForOrTheWidestBelow) {

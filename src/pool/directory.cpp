@@ -8,7 +8,7 @@ namespace cachalot::pool {
 
 using memory::Line;
 
-KeeperView DirectoryReader::ruling(const Line (&lines)[kKeeperSlots]) const {
+KeeperView DirectoryReader::ruling(const Line* lines) const {
   KeeperView view;
   for (std::uint32_t keeper = 0; keeper < kKeeperSlots; ++keeper) {
     Line line = lines[keeper];
@@ -35,18 +35,193 @@ KeeperView DirectoryReader::read_keepers() const {
   return ruling(lines);
 }
 
+// Without branches: where an entry stands is a coin toss to a branch predictor, and a wrong guess
+// costs more than all of this.
 bool DirectoryReader::holds(const Line& line, const BlockHash& hash, std::uint32_t namespace_id,
                             const KeeperView& view) const {
-  static_assert(offsetof(Entry, hash_low) == 0 && offsetof(Entry, hash_high) == 8);
-  if (line.words[0] != hash.low || line.words[1] != hash.high) return false;
   const auto entry = memory::as<Entry>(line);
-  if (entry.state != kEntryLive || entry.namespace_id != namespace_id || !view.admits(entry.epoch)) {
-    return false;
-  }
+  const bool is_the_one = (entry.hash_low == hash.low) & (entry.hash_high == hash.high) &
+                          (entry.state == kEntryLive) & (entry.namespace_id == namespace_id) &
+                          view.admits(entry.epoch);
   // What comes from the pool is checked before it is used as an index or a size.
-  return entry.block < access_->geometry.blocks && entry.length != 0 &&
-         entry.length <= access_->geometry.block_bytes;
+  return is_the_one & (entry.block < access_->geometry.blocks) &
+         (entry.length - std::uint64_t{1} < access_->geometry.block_bytes);
 }
+
+// A batch of a lookup, worked off while its lines come in: all home lines, and then the lines that
+// their spill bits lead to.
+class DirectoryReader::Batch final : private memory::LinesVisitor {
+ public:
+  Batch(const DirectoryReader& reader, std::span<const BlockHash> hashes,
+        std::uint32_t namespace_id, std::span<Found> found)
+      : reader_(reader),
+        access_(*reader.access_),
+        hashes_(hashes),
+        namespace_id_(namespace_id),
+        found_(found),
+        end_(hashes.size()) {}
+
+  // @param read_keepers  `view` is read first, in the same gather
+  // @return how many leading hashes were found; `ended` says that the next one is absent
+  std::size_t run(KeeperView& view, bool read_keepers, bool& ended) {
+    view_ = view;
+    keepers_ = read_keepers ? kKeeperSlots : 0;
+    for (std::uint32_t k = 0; k < keepers_; ++k) {
+      addresses_[k] = access_.region.at(access_.layout.keeper_line(k));
+    }
+    gather_homes();
+    view = view_;
+    if (torn_ != 0) look_again();
+    look_elsewhere();
+    ended = is_absent_;
+    return end_;
+  }
+
+ private:
+  // Hashes between one that is hinted at and one that is looked at: about as many misses as a core
+  // has under way. More, and it stands still instead of looking (measured: docs/design/pool.md).
+  static constexpr std::size_t kAhead = 16;
+  static constexpr std::size_t kPiece = 8;
+
+  struct Place {  // where a hash that is not at home may stand
+    std::uint32_t index, slot;
+  };
+
+  const void* address_of(std::uint32_t slot) const {
+    return access_.region.at(access_.layout.entry(slot));
+  }
+
+  // Where hints help, even the finding of the places is hidden behind the lines on their way.
+  void gather_homes() {
+    memory::Domain& domain = access_.domain();
+    const std::size_t count = keepers_ + hashes_.size();
+    if (!domain.hints_help()) {
+      find_homes(keepers_, count);
+      return domain.visit_lines(addresses_, count, lines_, *this);
+    }
+    for (std::size_t k = 0; k < keepers_; ++k) domain.hint(addresses_[k]);
+    find_homes(keepers_, std::min(kAhead, count));
+    for (std::size_t first = 0; first < count; first += kPiece) {
+      const std::size_t last = std::min(first + kPiece, count);
+      find_homes(first + kAhead, std::min(last + kAhead, count));
+      domain.gather_lines(addresses_ + first, last - first, lines_ + first);
+      visit(first, last);
+    }
+  }
+
+  void find_homes(std::size_t first, std::size_t last) {
+    const std::uint32_t slots = access_.geometry.directory_slots;
+    for (std::size_t at = first; at < last; ++at) {
+      const std::uint32_t slot = home_of(hashes_[at - keepers_], namespace_id_, slots).slot;
+      found_[at - keepers_].slot = slot;
+      addresses_[at] = address_of(slot);
+      access_.domain().hint(addresses_[at]);
+    }
+  }
+
+  void visit(std::size_t first, std::size_t last) override {
+    if (first < keepers_) {
+      view_ = reader_.ruling(lines_);
+      first = keepers_;
+    }
+    for (; first < last; first += kPiece) look_at_homes(first, std::min(first + kPiece, last));
+  }
+
+  // Lines [first, last), a piece: who is at home? Without branches: that is a coin toss to a branch
+  // predictor, and a wrong guess costs more than all of this.
+  void look_at_homes(std::size_t first, std::size_t last) {
+    const KeeperView view = view_;
+    const BlockHash* const hashes = hashes_.data() - keepers_;
+    Found* const found = found_.data() - keepers_;
+    std::size_t strays[kPiece + 1];  // one more is written than counted
+    std::size_t count = 0, torn = 0;
+    for (std::size_t at = first; at < last; ++at) {
+      const Line& line = lines_[at];
+      const bool is_good = access_.region.checks(line, access_.layout.entry(found[at].slot));
+      const bool is_home = reader_.holds(line, hashes[at], namespace_id_, view);
+      found[at].entry = memory::as<Entry>(line);
+      strays[count] = at - keepers_;
+      count += !(is_good & is_home);
+      torn += !is_good;
+    }
+    torn_ += torn;
+    for (std::size_t s = 0; s < count && !is_absent_ && strays[s] < end_; ++s) follow(strays[s]);
+  }
+
+  // Hash i is not at home: notes where it may stand.
+  void follow(std::size_t i) {
+    std::uint64_t spill = found_[i].entry.spill;
+    if (places_ + static_cast<std::size_t>(std::popcount(spill)) > kBatch) {
+      end_ = i;  // the rest goes into another batch: there is at least one hash before it
+      return;
+    }
+    if (spill == 0) end_with(i);
+    const std::uint32_t bucket = found_[i].slot / kBucketSlots * kBucketSlots;
+    for (; spill != 0; spill &= spill - 1) {
+      const std::uint32_t slot = bucket + static_cast<std::uint32_t>(std::countr_zero(spill));
+      place_[places_++] = {static_cast<std::uint32_t>(i), slot};
+      access_.domain().hint(address_of(slot));
+    }
+  }
+
+  void end_with(std::size_t i) {
+    end_ = i;
+    is_absent_ = true;
+  }
+
+  // Some home lines did not check: reads them once more, and all is looked at anew. Rare.
+  void look_again() {
+    for (std::size_t i = 0; i < hashes_.size(); ++i) {
+      Line& line = lines_[keepers_ + i];
+      const std::uint64_t offset = access_.layout.entry(found_[i].slot);
+      if (access_.region.checks(line, offset) || access_.region.read(offset, line)) continue;
+      line = Line{};  // it never checks: nobody's home
+    }
+    places_ = 0;
+    end_ = hashes_.size();
+    is_absent_ = false;
+    visit(keepers_, keepers_ + hashes_.size());
+  }
+
+  void look_elsewhere() {
+    while (places_ != 0 && place_[places_ - 1].index >= end_) --places_;
+    if (places_ == 0) return;
+    for (std::size_t p = 0; p < places_; ++p) addresses_[p] = address_of(place_[p].slot);
+    access_.domain().gather_lines(addresses_, places_, lines_);
+    for (std::size_t p = 0; p < places_;) {
+      const std::uint32_t i = place_[p].index;
+      bool is_found = false;
+      for (; p < places_ && place_[p].index == i; ++p) {
+        if (is_found || !stands_at(p)) continue;
+        found_[i] = {place_[p].slot, memory::as<Entry>(lines_[p])};
+        is_found = true;
+      }
+      if (!is_found) return end_with(i);
+    }
+  }
+
+  bool stands_at(std::size_t p) {
+    const BlockHash& hash = hashes_[place_[p].index];
+    Line& line = lines_[p];
+    if (!reader_.holds(line, hash, namespace_id_, view_)) return false;
+    const std::uint64_t offset = access_.layout.entry(place_[p].slot);
+    if (access_.region.checks(line, offset)) return true;
+    return access_.region.read(offset, line) && reader_.holds(line, hash, namespace_id_, view_);
+  }
+
+  const DirectoryReader& reader_;
+  const Access& access_;
+  const std::span<const BlockHash> hashes_;
+  const std::uint32_t namespace_id_;
+  const std::span<Found> found_;
+  KeeperView view_;
+  std::size_t keepers_ = 0, places_ = 0, torn_ = 0;
+  std::size_t end_;          // hashes from here on are not in question any more…
+  bool is_absent_ = false;   // … because that one is absent
+  const void* addresses_[kBatch + kKeeperSlots];
+  Place place_[kBatch];
+  Line lines_[kBatch + kKeeperSlots];
+};
 
 std::size_t DirectoryReader::lookup(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
                                     KeeperView& view, std::span<Found> found) const {
@@ -55,95 +230,10 @@ std::size_t DirectoryReader::lookup(std::span<const BlockHash> hashes, std::uint
   if (ended) view = read_keepers();
   while (!ended && done < hashes.size()) {
     const std::size_t n = std::min(hashes.size() - done, kBatch);
-    done += lookup_batch(hashes.subspan(done, n), namespace_id, done == 0 ? &view : nullptr, view,
-                         found.subspan(done), ended);
+    Batch batch(*this, hashes.subspan(done, n), namespace_id, found.subspan(done));
+    done += batch.run(view, done == 0, ended);
   }
   return done;
-}
-
-std::size_t DirectoryReader::lookup_batch(std::span<const BlockHash> hashes,
-                                          std::uint32_t namespace_id, KeeperView* read_into,
-                                          const KeeperView& view, std::span<Found> found,
-                                          bool& ended) const {
-  const Layout& layout = access_->layout;
-  const std::uint32_t slots = access_->geometry.directory_slots;
-  Line lines[kBatch + kKeeperSlots];
-  const void* addresses[kBatch + kKeeperSlots];
-  std::size_t n = hashes.size();
-
-  for (std::size_t i = 0; i < n; ++i) {
-    found[i].slot = home_of(hashes[i], namespace_id, slots).slot;
-    addresses[i] = access_->region.at(layout.entry(found[i].slot));
-  }
-  std::size_t count = n;
-  if (read_into != nullptr) {
-    for (std::uint32_t k = 0; k < kKeeperSlots; ++k) {
-      addresses[count++] = access_->region.at(layout.keeper_line(k));
-    }
-  }
-  access_->domain().gather_lines(addresses, count, lines);
-  if (read_into != nullptr) {
-    Line keepers[kKeeperSlots];
-    std::copy_n(lines + n, kKeeperSlots, keepers);
-    *read_into = ruling(keepers);
-  }
-
-  // First pass: who is at home. Who is not may stand where the home line's spill bits say.
-  struct Elsewhere {
-    std::uint32_t index, slot;
-  };
-  Elsewhere elsewhere[kBatch];
-  std::size_t others = 0;
-  std::uint64_t is_found[kBatch / 64] = {};
-  ended = false;
-  for (std::size_t i = 0; i < n; ++i) {
-    Line& line = lines[i];
-    const std::uint32_t home = found[i].slot;
-    const std::uint64_t offset = layout.entry(home);
-    const bool good = access_->region.checks(line, offset) || access_->region.read(offset, line);
-    if (good && holds(line, hashes[i], namespace_id, view)) {
-      found[i].entry = memory::as<Entry>(line);
-      is_found[i / 64] |= std::uint64_t{1} << (i % 64);
-      continue;
-    }
-    std::uint64_t spill = good ? memory::as<Entry>(line).spill : 0;
-    if (spill == 0) {
-      n = i;
-      ended = true;
-      break;
-    }
-    if (others + static_cast<std::size_t>(std::popcount(spill)) > kBatch) {
-      n = i;  // the rest goes into another batch: there is at least one before it
-      ended = i == 0;
-      break;
-    }
-    for (; spill != 0; spill &= spill - 1) {
-      const auto bit = static_cast<std::uint32_t>(std::countr_zero(spill));
-      elsewhere[others++] = {static_cast<std::uint32_t>(i), home / kBucketSlots * kBucketSlots + bit};
-    }
-  }
-  if (others == 0) return n;
-
-  for (std::size_t j = 0; j < others; ++j) {
-    addresses[j] = access_->region.at(layout.entry(elsewhere[j].slot));
-  }
-  access_->domain().gather_lines(addresses, others, lines);
-  for (std::size_t j = 0; j < others; ++j) {
-    const auto [i, slot] = elsewhere[j];
-    if (i >= n || !holds(lines[j], hashes[i], namespace_id, view)) continue;
-    const std::uint64_t offset = layout.entry(slot);
-    if (!access_->region.checks(lines[j], offset) && !access_->region.read(offset, lines[j])) continue;
-    if (!holds(lines[j], hashes[i], namespace_id, view)) continue;
-    found[i] = {slot, memory::as<Entry>(lines[j])};
-    is_found[i / 64] |= std::uint64_t{1} << (i % 64);
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    if ((is_found[i / 64] >> (i % 64) & 1) == 0) {
-      ended = true;
-      return i;
-    }
-  }
-  return n;
 }
 
 std::size_t DirectoryReader::validate(const KeeperView& view, std::span<const Found> found) const {
@@ -159,9 +249,7 @@ std::size_t DirectoryReader::validate(const KeeperView& view, std::span<const Fo
       addresses[n + k] = access_->region.at(access_->layout.keeper_line(k));
     }
     access_->domain().gather_lines(addresses, n + kKeeperSlots, lines);
-    Line keepers[kKeeperSlots];
-    std::copy_n(lines + n, kKeeperSlots, keepers);
-    const KeeperView now = ruling(keepers);
+    const KeeperView now = ruling(lines + n);
     if (now.epoch != view.epoch) return 0;
     for (std::size_t i = 0; i < n; ++i) {
       const Found& one = found[valid + i];

@@ -47,7 +47,7 @@ struct KeeperView {
 
   // True if an entry of this epoch counts.
   bool admits(std::uint32_t entry_epoch) const {
-    return entry_epoch >= min_epoch && entry_epoch <= epoch && epoch != 0;
+    return (entry_epoch >= min_epoch) & (entry_epoch <= epoch) & (epoch != 0);
   }
 };
 
@@ -91,13 +91,12 @@ class DirectoryReader {
  private:
   static constexpr std::size_t kBatch = 128;
 
-  // One batch; `ended` says that the prefix ends within it.
-  std::size_t lookup_batch(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
-                           KeeperView* read_into, const KeeperView& view, std::span<Found> found,
-                           bool& ended) const;
+  class Batch;
+
   bool holds(const memory::Line& line, const BlockHash& hash, std::uint32_t namespace_id,
              const KeeperView& view) const;
-  KeeperView ruling(const memory::Line (&lines)[kKeeperSlots]) const;
+  // What kKeeperSlots lines, read together, say.
+  KeeperView ruling(const memory::Line* lines) const;
 
   const Access* access_;
 };

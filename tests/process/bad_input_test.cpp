@@ -182,6 +182,12 @@ TEST_F(BadInput, APolicyThatDoesNotExistListsThoseThatDo) {
   expect_error(run({"serve", path("kv"), "--policy", "magic"}), kUsage, {"magic", "lru"});
 }
 
+TEST_F(BadInput, AnErrorStaysOneLineWhateverAPathContains) {
+  expect_error(run({"pool", "info", path("a\nb\tc\x1b[31m")}), kUsage, {"a b c [31m"});
+  expect_error(run({"--two\nlines"}), kUsage, {"--two lines"});
+  expect_error(run({"pool", "info", path(std::string(4000, 'x'))}), kUsage, {path("")});
+}
+
 TEST_F(BadInput, AResultThatCannotBeWrittenIsAnError) {
   const std::string file = trace(3, 0);
   const Outcome outcome = run({"hitrate", "--trace", file, "--json", path("no/such/folder")});

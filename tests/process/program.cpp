@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -51,7 +52,12 @@ int become(const Arguments& arguments, int in, int out, int err, bool without_ri
   return kNotStarted;
 }
 
+// Waits for the end, with the patience of a slow machine under sanitizers.
 Outcome outcome_of(os::Child& child, int out, int err) {
+  constexpr std::uint64_t kPatienceMs = 120'000;
+  const auto ended = child.wait_for(kPatienceMs);
+  EXPECT_TRUE(ended && ended->has_value()) << "the program runs on and on";
+  if (!ended || !ended->has_value()) child.send(SIGKILL);
   const Result<os::ChildStatus> status = child.wait();
   EXPECT_TRUE(status);
   if (!status) return {};
