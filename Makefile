@@ -61,7 +61,7 @@ test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorS
 
 test-tsan: setup-test ## the tests under ThreadSanitizer
 	$(call build,tsan)
-	ctest --preset tsan -j$(TEST_JOBS) $(TEST_ARGS)
+	ctest --preset tsan -j$(TEST_JOBS) -LE "model|slow|crash" $(TEST_ARGS)
 
 coverage: setup-dev ## line coverage of src/, tests left out
 	$(call build,coverage)

@@ -43,7 +43,7 @@ Result<ServedPool> ServedPool::start(const PoolShape& shape, const Cores& cores)
                         Result<pool::PoolKeeper> serving = opened->serve({});
                         if (!serving) return 1;
                         const std::atomic<bool> never{false};
-                        serving->run(never);
+                        (void)serving->run(never);
                         return 0;
                       }));
   return ServedPool(std::move(pool), std::move(keeper));

@@ -1,6 +1,7 @@
 #include "os/file_lock.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cinttypes>
@@ -48,6 +49,14 @@ Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
                        "open-file-description locks");
   }
   return Error::from_errno(os_error, "lock: byte %" PRIu64, offset);
+}
+
+Result<FileLock> FileLock::lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms) {
+  for (std::uint32_t waited_ms = 0;; ++waited_ms) {
+    Result<FileLock> lock = try_lock(fd, offset);
+    if (lock || lock.error().code != Code::kBusy || waited_ms >= patience_ms) return lock;
+    usleep(1000);
+  }
 }
 
 Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset) {

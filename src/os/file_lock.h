@@ -26,6 +26,9 @@ class FileLock {
   // @threads any  @cost 3 system calls; never waits
   static Result<FileLock> try_lock(int fd, std::uint64_t offset);
 
+  // The same, trying again for so long while somebody holds it. @errors as above
+  static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms);
+
   std::uint64_t offset() const { return offset_; }
 
  private:

@@ -51,6 +51,15 @@ std::uint64_t huge_bytes_at(const std::byte* data) {
   return total_kib * 1024;
 }
 
+// For advice that takes seconds for a large mapping: between two pieces a signal gets its turn.
+bool advise_in_pieces(std::byte* data, std::uint64_t bytes, int advice) {
+  constexpr std::uint64_t kPieceBytes = std::uint64_t{256} << 20;  // whole huge pages
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    if (madvise(data + at, std::min(bytes - at, kPieceBytes), advice) != 0) return false;
+  }
+  return true;
+}
+
 // With MAP_SYNC on a DAX file system, so that what is flushed is also findable after a power loss.
 bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
   if (source.pages == PageMode::kDax &&
@@ -89,7 +98,7 @@ void Mapping::use_huge_pages() {
   madvise(data_, whole_bytes, MADV_HUGEPAGE);
   // HUGEPAGE alone does nothing for shared memory under the usual setting "never"; COLLAPSE works
   // there, and in every process anew puts the 2 MiB entries into the page table.
-  if (madvise(data_, whole_bytes, MADV_COLLAPSE) == 0) {
+  if (advise_in_pieces(data_, whole_bytes, MADV_COLLAPSE)) {
     page_mode_ = PageMode::kTransparentHuge;
     return;
   }
@@ -100,9 +109,8 @@ void Mapping::use_huge_pages() {
 }
 
 Status Mapping::populate(const char* path, bool for_writing) {
-  if (madvise(data_, mapped_bytes_, for_writing ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0) {
-    return {};
-  }
+  const int advice = for_writing ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+  if (advise_in_pieces(data_, mapped_bytes_, advice)) return {};
   // EINVAL: a kernel or a kind of memory that cannot; the pages then come when they are touched.
   if (errno == EINVAL || errno == EAGAIN) return {};
   return Error::make(Code::kNoSpace, "%.120s: populating %" PRIu64 " mapped bytes: %s", path,

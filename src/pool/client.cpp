@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/fail_point.h"
+
 namespace cachalot::pool {
 
 using memory::kLineBytes;
+using base::FailPoint;
 using memory::Rule;
 
 // --- Reading -----------------------------------------------------------------------------------
@@ -15,6 +18,7 @@ std::size_t Client::lookup(std::span<const BlockHash> hashes, std::span<Found> f
   ++counters_[ClientCounter::kLookups];
   counters_[ClientCounter::kLookedUpBlocks] += hashes.size();
   counters_[ClientCounter::kHitBlocks] += hits;
+  base::reach(FailPoint::kLookedUp);
   return hits;
 }
 
@@ -31,6 +35,7 @@ std::size_t Client::read(std::span<const Found> found, std::span<std::byte* cons
       break;
     }
   }
+  base::reach(FailPoint::kReadCopied);
   std::size_t valid = sound;
   if (!access_.domain().broken(Rule::kR6ValidateAfterReading)) {
     const std::size_t looked_at = std::min(sound + 1, found.size());
@@ -42,6 +47,7 @@ std::size_t Client::read(std::span<const Found> found, std::span<std::byte* cons
   }
   counters_[ClientCounter::kReadBlocks] += valid;
   counters_[ClientCounter::kReadBytes] += bytes;
+  base::reach(FailPoint::kReadValidated);
   return valid;
 }
 
@@ -53,7 +59,9 @@ std::uint64_t Client::read_payload(const Found& found, std::byte* to, bool hashe
   std::uint64_t done = 0;
   access_.for_each_extent(entry.block, padded_bytes(entry.length), [&](std::byte* from, std::uint64_t bytes) {
     const std::uint64_t whole = std::min(bytes, (entry.length - done) / kLineBytes * kLineBytes);
-    if (whole != 0) access_.domain().read_bulk(to + done, from, whole, use);
+    copy_in_pieces(whole, FailPoint::kReadBulk, [&](std::uint64_t at, std::uint64_t length) {
+      access_.domain().read_bulk(to + done + at, from + at, length, use);
+    });
     done += whole;
     if (whole == bytes) return;
     // The last line is only partly payload: it goes by way of a line of our own.
@@ -84,7 +92,7 @@ Result<std::uint32_t> Client::get(const BlockHash& hash, std::span<std::byte> to
 }
 
 void Client::report_hit(const Found& deepest) {
-  if (!attached_) return;
+  if (!attached_ || is_lost()) return;
   reports_[report_count_++] = {deepest.entry.block, deepest.entry.generation};
   if (report_count_ < reports_.size()) return;
   if (!channel_.has_credit(1, 1)) poll();
@@ -137,9 +145,8 @@ Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) 
 }
 
 Status Client::call(Op op, const memory::Line& head, std::uint32_t answer_lines) {
-  if (!attached_ && op != Op::kDetach) {
-    return Error::make(Code::kNoKeeper, "this client has detached");
-  }
+  // The two that belong to coming and going are made by who is just not attached.
+  if (op != Op::kDetach && op != Op::kNamespace) CACHALOT_TRY(ensure_attached());
   CACHALOT_TRY(wait_for_credit(1, answer_lines));
   call_done_ = false;
   channel_.post({static_cast<std::uint8_t>(op), 0, answer_lines, ++call_tag_}, head);
@@ -175,6 +182,7 @@ bool Client::post_touch(const BlockUse& use) {
 Result<std::uint32_t> Client::evict(const BlockHash& hash) {
   const EvictPayload wanted{namespace_id_, 0, hash.low, hash.high};
   CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
+  base::reach(FailPoint::kEvictAsked);
   if (call_status_ == static_cast<std::uint16_t>(Code::kNotFound)) {
     return Error::make(Code::kNotFound, "evict: block %s is not in the pool", index::to_hex(hash).c_str());
   }
@@ -192,6 +200,27 @@ Result<std::uint32_t> Client::evict_everything() {
   std::memcpy(&answer, call_payload_.data(), sizeof answer);
   return answer.evicted;
 }
+
+Result<std::uint32_t> Client::fence(std::uint32_t client) {
+  CACHALOT_TRY(call(Op::kFence, rpc::request_payload(FencePayload{client})));
+  const auto status = static_cast<Code>(call_status_);
+  if (status == Code::kBusy) {
+    return Error::make(Code::kBusy, "client slot %u: is served, its process lives: stop it first", client);
+  }
+  if (status == Code::kNotFound) {
+    return Error::make(Code::kNotFound, "client slot %u: nothing is held there", client);
+  }
+  if (status == Code::kInvalidArgument) {
+    return Error::make(Code::kInvalidArgument, "client slot: %u is not below the pool's %u", client,
+                       access_.geometry.clients);
+  }
+  CACHALOT_TRY(status_of_call("fence a client"));
+  FenceAnswer answer{};
+  std::memcpy(&answer, call_payload_.data(), sizeof answer);
+  return answer.released;
+}
+
+Result<std::uint32_t> Client::fence_unknown() { return fence(kAllUnknown); }
 
 Status Client::stop_keeper() {
   CACHALOT_TRY(call(Op::kStop));

@@ -7,21 +7,30 @@
 //   2. A block is written only while this client holds its use, from a grant of the ruling keeper;
 //      from the post of its commit to the answer it is not touched (W1).
 //
-// @threads  one at a time
+// When the keeper changes, or has come to suspect this client, the next call that needs the keeper
+// attaches again, with a new incarnation, and asks the ruling keeper what became of the commits that
+// nobody answered. Copies are done by the calling thread, so that none is under way then: the client
+// vouches that its old incarnation is drained, and what it held is free at once.
+//
+// @threads  one at a time; renew() from any
 #pragma once
 
 #include <cachalot/result.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/fail_point.h"
 #include "index/block_hash.h"
 #include "pool/access.h"
 #include "pool/directory.h"
@@ -40,8 +49,14 @@ struct ClientOptions {
   std::optional<bool> verify_checksums;
   // Compute one for what is written. Default: as above.
   std::optional<bool> write_checksums;
+  // How long a call may wait for a keeper to be there again, when the one it had is gone. 0: the call
+  // fails, and a later one finds the next keeper.
+  std::uint64_t recovery_ns = 0;
+  bool pins = false;  // pin() will be used
+  std::uint64_t renew_interval_ns = 200'000'000;  // of PoolClient's thread; 0: it has none
   // Who the client is, for those who watch it.
   std::uint32_t pid = 0;
+  std::uint32_t pid_namespace = 0;
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   bool use_doorbells = true;
@@ -52,6 +67,20 @@ struct PutItem {
   BlockHash hash;
   std::span<const std::byte> bytes;
 };
+
+// Calls copy(at, length) for all of `bytes` at once; in a build with fail points, piece by piece.
+template <class Copy>
+void copy_in_pieces(std::uint64_t bytes, base::FailPoint point, Copy&& copy) {
+  constexpr std::uint64_t kPieceBytes = 4096;
+  if (!base::fail_points_armed()) {
+    if (bytes != 0) copy(0, bytes);
+    return;
+  }
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    copy(at, std::min(kPieceBytes, bytes - at));
+    base::reach(point);
+  }
+}
 
 class Client final : private rpc::AnswerSink {
  public:
@@ -84,13 +113,22 @@ class Client final : private rpc::AnswerSink {
   // requests unanswered a batch is dropped and counted.
   void report_hit(const Found& deepest);
 
+  // For consumers that cannot throw away what they have read: what is looked up after pin() is not
+  // reused before the unpin() that belongs to it. Pins may overlap; unpin() takes what pin() gave.
+  // Whoever pins needs no validation: read() may be replaced by plain loads of the payload.
+  // @errors kUnsupported: attached without `pins`; as attach() if this client has to attach again
+  // @cost   pin and unpin: a line each, and a fence that waits for it
+  Result<std::uint64_t> pin();
+  void unpin(std::uint64_t pin);
+
   // --- Writing ---------------------------------------------------------------------------------
 
   // Stores a chain of blocks (each one's parent is the one before, the first one's is `parent`, or
   // none: a root) and waits for the keeper's verdicts.
   // @shape   verdicts: as many as items
-  // @errors  kNoKeeper, kTimeout, kStale: nothing is known of the items' fate; kNoSpace: no block
-  //          can be had
+  // Goes on with the next keeper, if that one is there within recovery_ns.
+  // @errors  kNoKeeper, kTimeout: nothing is known of the fate of items whose verdict is kNotHeld;
+  //          kNoSpace: no block can be had
   Status put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
 
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
@@ -103,6 +141,11 @@ class Client final : private rpc::AnswerSink {
   // Drops a block and all below it. @return blocks dropped @errors kNotFound
   Result<std::uint32_t> evict(const BlockHash& hash);
   Result<std::uint32_t> evict_everything();
+  // Says that the process that last had this slot, and is suspected, stores no more.
+  // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there
+  Result<std::uint32_t> fence(std::uint32_t client);
+  // The same of blocks of which nobody knows who holds them.
+  Result<std::uint32_t> fence_unknown();
   // Asks the keeper to end.
   Status stop_keeper();
   // One round trip.
@@ -113,6 +156,14 @@ class Client final : private rpc::AnswerSink {
   // Sends what was posted and takes what has been answered. @return requests answered
   std::uint32_t poll() { return channel_.poll(*this); }
   std::uint32_t outstanding() const { return channel_.outstanding(); }
+
+  // Shows that this client lives, and looks whether the keeper still thinks so. To be called every
+  // second or so, also while the engine computes (PoolClient has a thread that does).
+  void renew();
+  // True once the keeper has given this client up, or another one rules: the next call attaches again.
+  bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
+  // Attaches again now. @errors as attach(); kBusy: the keeper holds this slot
+  Status reattach(std::uint64_t patience_ns);
 
   // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
   Status detach();
@@ -139,6 +190,10 @@ class Client final : private rpc::AnswerSink {
     std::uint32_t count = 0;
     std::array<BlockUse, kMaxCommitItems> uses;
     Verdict* verdicts = nullptr;  // where somebody waits for them
+    // The request, to be sent again to the next keeper if this one never answers (W5).
+    CommitPayload chain{};
+    std::array<rpc::FollowingLine, kMaxCommitItems> items;
+    bool is_again = false;
   };
 
   Client(const Access& access, std::uint32_t slot, const ClientOptions& options, rpc::Waiter& waiter,
@@ -149,8 +204,13 @@ class Client final : private rpc::AnswerSink {
   Status wait_for_view(std::uint64_t deadline_ns);
   bool is_acknowledged() const;
   Status open_namespace();
-  bool keeper_is_gone() const;
+  Status ask_for_namespace();
+  void withdraw();
+  bool keeper_is_gone();
   void beat();
+  Status ensure_attached();
+  Status resend_commits();
+  void post(Commit& commit);
 
   // client.cpp
   void on_answer(const rpc::Answer& answer) override;
@@ -169,7 +229,9 @@ class Client final : private rpc::AnswerSink {
   Result<BlockUse> take_grant();
   std::uint64_t write_payload(const BlockUse& use, std::span<const std::byte> bytes);
   Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts);
+  Status put_once(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
   Status check_items(std::span<const PutItem> items) const;
+  void publish_pins();
 
   std::uint64_t read_payload(const Found& found, std::byte* to, bool hashed) const;
 
@@ -188,7 +250,19 @@ class Client final : private rpc::AnswerSink {
   rpc::Doorbell keeper_doorbell_;
   bool verify_checksums_ = false, write_checksums_ = false;
   bool attached_ = false;
-  std::uint64_t beats_ = 0;
+  bool detached_ = false;  // by detach(): for good
+  std::atomic<bool> lost_ = false;
+
+  // What renew() needs, under its own lock: a thread of its own calls it.
+  struct Renewal {
+    std::mutex mutex;
+    bool is_on = false;
+    std::uint32_t incarnation = 0, keeper = 0, epoch = 0;
+    std::uint64_t beats = 0;
+  } renewal_;
+
+  std::uint64_t pins_begun_ = 0;
+  std::deque<std::uint64_t> pins_;  // in flight, ascending
 
   std::deque<BlockUse> grants_;
   bool grant_asked_ = false;

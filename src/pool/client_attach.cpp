@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/fail_point.h"
 #include "pool/client.h"
 
 namespace cachalot::pool {
 
+using base::FailPoint;
 using memory::Rule;
 
 Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& options,
@@ -27,9 +29,7 @@ Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& op
   }
 }
 
-Client::~Client() {
-  if (attached_) (void)detach();
-}
+Client::~Client() { (void)detach(); }
 
 Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32_t slot,
                                                const ClientOptions& options, rpc::Waiter& waiter,
@@ -57,9 +57,13 @@ Status Client::greet() {
   if (view_.epoch == 0 || (view_.flags & kKeeperServing) == 0) {
     return Error::make(Code::kNoKeeper, "no keeper serves this pool: start one with `cachalot serve`");
   }
+  // What an old incarnation of this object stored is stored: no copy is under way, and this fence
+  // sees to the rest.
+  const std::uint32_t drained = incarnation_;
+  if (drained != 0) access_.domain().complete();
   const std::uint64_t offset = access_.layout.client_line(slot_);
   ClientLine line{};
-  if (access_.region.read_as(offset, line)) incarnation_ = line.incarnation;
+  if (access_.region.read_as(offset, line)) incarnation_ = std::max(incarnation_, line.incarnation);
   // The keeper does not open an incarnation twice; it knows better if our own line was damaged.
   ViewLine seen{};
   if (access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
@@ -69,7 +73,9 @@ Status Client::greet() {
   ++incarnation_;
   line = {};
   line.incarnation = incarnation_;
-  line.flags = kClientAttached;
+  line.flags = kClientAttached | (options_.pins ? kClientPins : 0);
+  line.drained = drained;
+  line.pid_namespace = options_.pid_namespace;
   if (!access_.domain().writes_whole_lines()) line.flags |= kClientSplitLines;
   line.host = options_.host;
   line.pid = options_.pid;
@@ -77,10 +83,27 @@ Status Client::greet() {
   line.boot_id_low = options_.boot_id_low;
   line.boot_id_high = options_.boot_id_high;
   line.epoch = view_.epoch;
+  publish_pins();  // none yet, of this incarnation, before anybody takes it for one that has
   access_.region.publish(offset, line);
   access_.domain().complete();
+  base::reach(FailPoint::kAttachLineWritten);
   keeper_doorbell_.ring();
-  CACHALOT_TRY(wait_for_view(clock_->now_ns() + options_.timeout_ns));
+  {
+    const std::lock_guard lock(renewal_.mutex);
+    renewal_.is_on = false;
+    renewal_.incarnation = incarnation_;
+    renewal_.keeper = view_.keeper;
+    renewal_.epoch = view_.epoch;
+  }
+  if (const Status seen_by_keeper = wait_for_view(clock_->now_ns() + options_.timeout_ns); !seen_by_keeper) {
+    withdraw();
+    return seen_by_keeper;
+  }
+  base::reach(FailPoint::kAttachSeen);
+  {
+    const std::lock_guard lock(renewal_.mutex);
+    renewal_.is_on = true;
+  }
 
   rpc::ChannelPlace place;
   place.request_ring = access_.layout.request_ring(slot_);
@@ -91,13 +114,36 @@ Status Client::greet() {
   place.keeper_splits_lines = (view_.flags & kKeeperSplitLines) != 0;
   channel_ = rpc::Channel(access_.region, place, *waiter_, *clock_, keeper_doorbell_);
   attached_ = true;
+  lost_.store(false, std::memory_order_relaxed);
   return {};
+}
+
+// This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
+// that it stores no more, for a keeper that did not hear it otherwise.
+void Client::withdraw() {
+  ClientLine line{};
+  const std::uint64_t offset = access_.layout.client_line(slot_);
+  if (!access_.region.read_as(offset, line) || line.incarnation != incarnation_) return;
+  access_.domain().complete();
+  line.flags &= ~kClientAttached;
+  line.drained = incarnation_;
+  access_.region.publish(offset, line);
+  access_.domain().complete();
 }
 
 Status Client::wait_for_view(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; !is_acknowledged(); ++round) {
-    if (keeper_is_gone()) {
+    const KeeperView now = directory_.read_keepers();
+    if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0) {
       return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
+    }
+    ViewLine seen{};
+    if (access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
+        seen.epoch == view_.epoch && seen.refused == incarnation_) {
+      return Error::make(Code::kBusy,
+                         "client slot %u is held: nothing proves that pid %u, which had it last, stores no "
+                         "more (`cachalot pool fence --client %u` says so)",
+                         slot_, seen.pid, slot_);
     }
     if (clock_->now_ns() > deadline_ns) {
       return Error::make(Code::kNoKeeper, "the keeper of this pool did not see client slot %u in time: is it alive?", slot_);
@@ -117,25 +163,99 @@ bool Client::is_acknowledged() const {
   }
   ViewLine line{};
   return access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), line) &&
-         line.incarnation == incarnation_ && line.epoch == view_.epoch;
+         line.incarnation == incarnation_ && line.epoch == view_.epoch && (line.flags & kViewOpen) != 0;
 }
 
-// Counts the heartbeat up. Nobody suspects anybody yet; the line is here so that they can.
+// Counts the heartbeat up.
 void Client::beat() {
+  const std::lock_guard lock(renewal_.mutex);
   const std::uint64_t offset = access_.layout.client_heartbeat(slot_);
   HeartbeatLine line{};
   if (access_.domain().broken(Rule::kR1OneWriterPerLine)) access_.region.read_as(offset, line);
-  line.beat = ++beats_;
-  line.incarnation = incarnation_;
+  line.beat = ++renewal_.beats;
+  line.incarnation = renewal_.incarnation;
   access_.region.publish(offset, line);
 }
 
-bool Client::keeper_is_gone() const {
+void Client::renew() {
+  {
+    const std::lock_guard lock(renewal_.mutex);
+    if (!renewal_.is_on) return;
+    ViewLine line{};
+    const KeeperView now = directory_.read_keepers();
+    const bool is_read =
+        access_.region.read_as(access_.layout.view_line(renewal_.keeper, slot_), line);
+    const bool is_ours = line.incarnation == renewal_.incarnation && line.epoch == renewal_.epoch &&
+                         (line.flags & kViewOpen) != 0;
+    if (now.epoch != renewal_.epoch || (is_read && !is_ours)) {
+      if (!access_.domain().broken(Rule::kR1OneWriterPerLine)) {
+        lost_.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+  beat();
+}
+
+// True also if the keeper rules on, but has given this client up.
+bool Client::keeper_is_gone() {
   const KeeperView now = directory_.read_keepers();
-  return now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0;
+  if (now.epoch == view_.epoch && (now.flags & kKeeperServing) != 0) {
+    renew();
+    return is_lost();
+  }
+  lost_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+// Attaches again if the keeper this client had is gone, or has given it up.
+Status Client::ensure_attached() {
+  if (detached_) return Error::make(Code::kNoKeeper, "this client has detached");
+  if (attached_ && !is_lost()) return {};
+  return reattach(options_.recovery_ns);
+}
+
+Status Client::reattach(std::uint64_t patience_ns) {
+  attached_ = false;
+  // Void under the next incarnation, whoever rules; the keeper knows what they were.
+  grants_.clear();
+  grant_asked_ = false;
+  report_count_ = 0;
+  const std::uint64_t deadline_ns = clock_->now_ns() + patience_ns;
+  Status status;
+  for (std::uint32_t round = 0;; ++round) {
+    status = greet();
+    if (status) status = ask_for_namespace();
+    if (status) status = resend_commits();
+    if (status) break;
+    attached_ = false;
+    if (status.error().code != Code::kNoKeeper || clock_->now_ns() >= deadline_ns) return status;
+    waiter_->wait(round);
+  }
+  ++counters_[ClientCounter::kReattachments];
+  return {};
+}
+
+// W5: what the old keeper never answered is asked of the one that rules now. It answers "committed"
+// if the old one had published it (W2), and else that the use is not held any more.
+Status Client::resend_commits() {
+  const std::uint32_t count = commits_under_way_;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - count + i) % rpc::kMaxOutstanding];
+    CACHALOT_TRY(wait_for_credit(commit.count + 1, 1));
+    commit.chain.namespace_id = namespace_id_;
+    commit.is_again = true;
+    post(commit);
+  }
+  return drain();
 }
 
 Status Client::open_namespace() {
+  CACHALOT_TRY(ask_for_namespace());
+  base::reach(FailPoint::kAttachNamespace);
+  return {};
+}
+
+Status Client::ask_for_namespace() {
   const NamespacePayload wanted{namespace_.digest.low, namespace_.digest.high};
   CACHALOT_TRY(call(Op::kNamespace, rpc::request_payload(wanted)));
   if (call_status_ == static_cast<std::uint16_t>(Code::kNoSpace)) {
@@ -150,24 +270,58 @@ Status Client::open_namespace() {
 }
 
 Status Client::detach() {
-  if (!attached_) return {};
+  if (detached_) return {};
+  detached_ = true;
+  if (!attached_) {
+    if (incarnation_ != 0) withdraw();
+    return {};
+  }
+  Status status = is_lost() ? Status(Error::make(Code::kNoKeeper, "the keeper of this pool is gone")) : drain();
   attached_ = false;
-  Status status = drain();
+  base::reach(FailPoint::kDetachDrained);
+  {
+    const std::lock_guard lock(renewal_.mutex);
+    renewal_.is_on = false;
+  }
   if (status) status = flush_reports();
   if (status) {
     publish_counters();
     // What is still granted goes back with this: the keeper knows what it is.
     access_.domain().complete();
     status = call(Op::kDetach);
+    base::reach(FailPoint::kDetachSaid);
   }
-  ClientLine line{};
-  const std::uint64_t offset = access_.layout.client_line(slot_);
-  if (access_.region.read_as(offset, line) && line.incarnation == incarnation_) {
-    line.flags &= ~kClientAttached;
-    access_.region.publish(offset, line);
-    access_.domain().complete();
-  }
+  withdraw();
   return status;
+}
+
+// --- Pinned reads ------------------------------------------------------------------------------
+
+void Client::publish_pins() {
+  if (!options_.pins) return;
+  PinLine line{};
+  line.oldest = pins_.empty() ? 0 : pins_.front();
+  line.newest = pins_begun_;
+  line.incarnation = incarnation_;
+  access_.region.publish(access_.layout.client_pins(slot_), line);
+  if (!access_.domain().broken(Rule::kPinWithoutComplete)) access_.domain().complete();
+}
+
+Result<std::uint64_t> Client::pin() {
+  if (!options_.pins) {
+    return Error::make(Code::kUnsupported, "pin: this client did not say at its attachment that it pins");
+  }
+  CACHALOT_TRY(ensure_attached());
+  pins_.push_back(++pins_begun_);
+  publish_pins();
+  base::reach(FailPoint::kPinPublished);
+  return pins_begun_;
+}
+
+void Client::unpin(std::uint64_t pin) {
+  std::erase(pins_, pin);
+  publish_pins();
+  base::reach(FailPoint::kPinEnded);
 }
 
 }  // namespace cachalot::pool

@@ -6,7 +6,9 @@
 
 namespace cachalot::pool {
 
+using base::FailPoint;
 using memory::kLineBytes;
+using memory::Rule;
 
 namespace {
 
@@ -28,6 +30,7 @@ Status Client::ask_for_grants() {
   channel_.flush();
   grant_asked_ = true;
   grant_status_ = 0;
+  base::reach(FailPoint::kGrantAsked);
   return {};
 }
 
@@ -69,11 +72,13 @@ Result<BlockUse> Client::take_grant() {
   }
   if (grants_unchecked_) {
     // Another keeper's grants are void, and this is the last moment to notice (design 02 §4.1).
-    if (directory_.read_keepers().epoch != view_.epoch) {
+    if (directory_.read_keepers().epoch != view_.epoch && !access_.domain().broken(Rule::kHonourOldGrants)) {
       grants_.clear();
-      return Error::make(Code::kStale, "put: another keeper rules this pool since: attach again");
+      lost_.store(true, std::memory_order_relaxed);
+      return Error::make(Code::kNoKeeper, "put: another keeper rules this pool since");
     }
     grants_unchecked_ = false;
+    base::reach(FailPoint::kGrantTaken);
   }
   const BlockUse use = grants_.front();
   grants_.pop_front();
@@ -88,7 +93,9 @@ std::uint64_t Client::write_payload(const BlockUse& use, std::span<const std::by
   std::uint64_t done = 0;
   access_.for_each_extent(use.block, padded, [&](std::byte* to, std::uint64_t length) {
     const std::uint64_t whole = std::min(length, (bytes.size() - done) / kLineBytes * kLineBytes);
-    if (whole != 0) access_.domain().write_bulk(to, bytes.data() + done, whole, fused);
+    copy_in_pieces(whole, FailPoint::kWriteBulk, [&](std::uint64_t at, std::uint64_t piece) {
+      access_.domain().write_bulk(to + at, bytes.data() + done + at, piece, fused);
+    });
     done += whole;
     if (whole == length) return;
     memory::Line tail{};
@@ -101,7 +108,6 @@ std::uint64_t Client::write_payload(const BlockUse& use, std::span<const std::by
 }
 
 Status Client::check_items(std::span<const PutItem> items) const {
-  if (!attached_) return Error::make(Code::kNoKeeper, "put: this client has detached");
   for (const PutItem& item : items) {
     if (!item.bytes.empty() && item.bytes.size() <= access_.geometry.block_bytes) continue;
     return Error::make(Code::kInvalidArgument, "put: a block of %zu bytes is not within 1 to %llu",
@@ -119,7 +125,6 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
       [this] { return keeper_is_gone(); }));
 
   Commit& commit = commits_[next_commit_];
-  rpc::FollowingLine following[kMaxCommitItems];
   for (std::uint32_t i = 0; i < count; ++i) {
     Result<BlockUse> use = take_grant();
     if (!use) {
@@ -134,8 +139,8 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
                     *use,
                     static_cast<std::uint32_t>(items[i].bytes.size()),
                     write_checksums_ ? kEntryHasChecksum : 0u};
-    following[i] = {};
-    rpc::store_payload(following[i].payload, item);
+    commit.items[i] = {};
+    rpc::store_payload(commit.items[i].payload, item);
   }
   if (const Status credit = wait_for_credit(count + 1, 1); !credit) {
     grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + count);
@@ -144,21 +149,29 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
   // R4: the payloads are seen before the commit that names them.
   access_.domain().order();
 
-  CommitPayload chain{namespace_id_, parent != nullptr, 0, 0};
+  commit.chain = {namespace_id_, parent != nullptr, 0, 0};
   if (parent != nullptr) {
-    chain.parent_low = parent->low;
-    chain.parent_high = parent->high;
+    commit.chain.parent_low = parent->low;
+    commit.chain.parent_high = parent->high;
   }
   commit.count = count;
   commit.verdicts = verdicts;
-  channel_.post({static_cast<std::uint8_t>(Op::kCommit), static_cast<std::uint16_t>(count), 1,
-                 kFirstCommit + next_commit_},
-                rpc::request_payload(chain), {following, count});
-  channel_.flush();
+  commit.is_again = false;
+  base::reach(FailPoint::kPutStored);
+  post(commit);
   next_commit_ = (next_commit_ + 1) % rpc::kMaxOutstanding;
   ++commits_under_way_;
   counters_[ClientCounter::kPuts] += count;
+  base::reach(FailPoint::kPutPosted);
   return {};
+}
+
+void Client::post(Commit& commit) {
+  const auto number = static_cast<std::uint32_t>(&commit - commits_.data());
+  channel_.post({static_cast<std::uint8_t>(Op::kCommit), static_cast<std::uint16_t>(commit.count), 1,
+                 kFirstCommit + number},
+                rpc::request_payload(commit.chain), {commit.items.data(), commit.count});
+  channel_.flush();
 }
 
 void Client::on_commit_answer(Commit& commit, const rpc::Answer& answer) {
@@ -180,15 +193,51 @@ void Client::on_commit_answer(Commit& commit, const rpc::Answer& answer) {
       case Verdict::kNoParent:
       case Verdict::kBadItem:
         ++counters_[verdict == Verdict::kDuplicate ? ClientCounter::kDuplicates : ClientCounter::kRefused];
-        // W3: the block is ours again, for its next use.
-        grants_.push_back({commit.uses[i].block, commit.uses[i].generation + 1});
+        // W3: the block is ours again, for its next use, if the keeper that says so still rules.
+        if (commit.is_again) break;
+        grants_.push_back({commit.uses[i].block,
+                           commit.uses[i].generation +
+                               !access_.domain().broken(Rule::kReturnedBlockKeepsGeneration)});
+        grants_unchecked_ = true;
         break;
     }
   }
+  base::reach(FailPoint::kPutAnswered);
 }
 
 Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts) {
   CACHALOT_TRY(check_items(items));
+  std::fill_n(verdicts.begin(), items.size(), Verdict::kNotHeld);
+  const std::uint64_t deadline_ns = clock_->now_ns() + options_.recovery_ns;
+  for (std::size_t done = 0;;) {
+    Status status = ensure_attached();
+    if (status) {
+      status = put_once(done == 0 ? parent : &items[done - 1].hash, items.subspan(done), verdicts.subspan(done));
+    }
+    if (!status && !is_lost()) return status;
+    // The keeper went away, or gave this client up, in between. What became of the commits under way
+    // is known after the next attachment; what is not published then is stored once more.
+    if (is_lost() || !attached_) {
+      const std::uint64_t now_ns = clock_->now_ns();
+      const Status again = reattach(deadline_ns > now_ns ? deadline_ns - now_ns : 0);
+      if (!again) {
+        forget_verdicts();
+        return status ? again : status;
+      }
+    } else if (status) {
+      return {};
+    }
+    const auto is_done = [](Verdict verdict) {
+      return verdict == Verdict::kCommitted || verdict == Verdict::kDuplicate;
+    };
+    while (done < items.size() && is_done(verdicts[done])) ++done;
+    if (done == items.size()) return {};
+    std::fill(verdicts.begin() + static_cast<std::ptrdiff_t>(done),
+              verdicts.begin() + static_cast<std::ptrdiff_t>(items.size()), Verdict::kNotHeld);
+  }
+}
+
+Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts) {
   // A chain longer than one commit goes in several; each one's parent is the last of the one before.
   const std::size_t batch = std::clamp<std::size_t>(options_.grant_target / 2, 1, kMaxCommitItems);
   Status status;
@@ -198,7 +247,7 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std:
                          verdicts.data() + done);
   }
   const Status drained = drain();
-  if (!drained) forget_verdicts();
+  if (!drained && !is_lost()) forget_verdicts();
   return status.ok() ? drained : status;
 }
 
@@ -209,6 +258,7 @@ void Client::forget_verdicts() {
 
 Status Client::post_put(const BlockHash* parent, const PutItem& item) {
   CACHALOT_TRY(check_items({&item, 1}));
+  CACHALOT_TRY(ensure_attached());
   return post_commit(parent, {&item, 1}, nullptr);
 }
 

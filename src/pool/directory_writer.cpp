@@ -1,6 +1,9 @@
 #include "pool/directory_writer.h"
 
+#include <algorithm>
 #include <bit>
+
+#include "base/fail_point.h"
 
 namespace cachalot::pool {
 namespace {
@@ -41,7 +44,7 @@ std::uint32_t DirectoryWriter::choose_slot(const BlockHash& hash, std::uint32_t 
   return kNoSlot;
 }
 
-void DirectoryWriter::write_slot(std::uint32_t slot) {
+Entry DirectoryWriter::entry_of(std::uint32_t slot) const {
   Entry entry{};
   entry.block = entry.parent = kNoBlock;
   entry.state = kEntryFree;
@@ -61,7 +64,26 @@ void DirectoryWriter::write_slot(std::uint32_t slot) {
     entry.state = kEntryLive;
     entry.flags = record.flags;
   }
-  access_->region.publish(access_->layout.entry(slot), entry);
+  return entry;
+}
+
+std::uint32_t DirectoryWriter::scrub(std::uint32_t first, std::uint32_t count) {
+  constexpr std::uint32_t kBatch = 64;
+  std::uint32_t written = 0;
+  const std::uint32_t end = std::min(slots(), first + count);
+  for (; first < end; first += kBatch) {
+    const std::uint32_t n = std::min(kBatch, end - first);
+    memory::Line lines[kBatch];
+    access_->domain().read_lines(access_->region.at(access_->layout.entry(first)), n, lines);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      memory::Line right = memory::to_line(entry_of(first + i));
+      access_->region.seal(right, access_->layout.entry(first + i));
+      if (lines[i] == right) continue;
+      write_slot(first + i);
+      ++written;
+    }
+  }
+  return written;
 }
 
 void DirectoryWriter::publish(std::uint32_t block) {
@@ -71,9 +93,11 @@ void DirectoryWriter::publish(std::uint32_t block) {
   const std::uint32_t home =
       home_of(blocks_->record(block).hash, blocks_->use(block).namespace_id, slots()).slot;
   if (home == slot) return;
+  base::reach(base::FailPoint::kEntryWritten);
   spill_[home] |= bit_of(slot);
   access_->domain().order();
   write_slot(home);
+  base::reach(base::FailPoint::kSpillWritten);
 }
 
 void DirectoryWriter::retract(std::uint32_t block) {
@@ -82,6 +106,7 @@ void DirectoryWriter::retract(std::uint32_t block) {
   const std::uint32_t home = home_of(record.hash, blocks_->use(block).namespace_id, slots()).slot;
   block_at_[slot] = kNoBlock;
   write_slot(slot);
+  base::reach(base::FailPoint::kTombstoneWritten);
   if (home == slot) return;
   spill_[home] &= ~bit_of(slot);
   access_->domain().order();
@@ -97,7 +122,10 @@ void DirectoryWriter::adopt(std::uint32_t block) {
 }
 
 void DirectoryWriter::sweep() {
-  for (std::uint32_t slot = 0; slot < slots(); ++slot) write_slot(slot);
+  for (std::uint32_t slot = 0; slot < slots(); ++slot) {
+    if (slot == slots() / 2) base::reach(base::FailPoint::kTakeoverHalfSwept);
+    write_slot(slot);
+  }
 }
 
 bool DirectoryWriter::is_valid() const {

@@ -35,6 +35,10 @@ class DirectoryWriter {
   // Writes every slot again, with this keeper's epoch (takeover).
   void sweep();
 
+  // Compares up to `count` slots from `first` on with what they should say, and writes those again
+  // that differ: a keeper that woke up after its time may have written them. @return lines written
+  std::uint32_t scrub(std::uint32_t first, std::uint32_t count);
+
   // The blocks whose entries stand in the bucket of `hash`.
   template <class F>
   void for_each_in_bucket(const BlockHash& hash, std::uint32_t namespace_id, F&& f) const {
@@ -52,7 +56,8 @@ class DirectoryWriter {
 
  private:
   std::uint32_t slots() const { return static_cast<std::uint32_t>(block_at_.size()); }
-  void write_slot(std::uint32_t slot);
+  Entry entry_of(std::uint32_t slot) const;
+  void write_slot(std::uint32_t slot) { access_->region.publish(access_->layout.entry(slot), entry_of(slot)); }
 
   const Access* access_;
   const BlockTable* blocks_;

@@ -106,13 +106,16 @@ struct ClientLine {
   std::uint32_t pid;
   std::uint64_t start_time;
   std::uint64_t boot_id_low, boot_id_high;
-  std::uint32_t epoch;  // the keeper it wants to be served by
-  std::uint32_t reserved[3];
+  std::uint32_t epoch;    // the keeper it wants to be served by
+  std::uint32_t drained;  // this process's incarnations up to here store no more: all joined, complete
+  std::uint32_t pid_namespace;
+  std::uint32_t reserved;
   std::uint32_t reserved2;
   std::uint32_t crc;
 };
 inline constexpr std::uint32_t kClientAttached = 1;
 inline constexpr std::uint32_t kClientSplitLines = 2;
+inline constexpr std::uint32_t kClientPins = 4;  // it may publish a PinLine
 
 // Counts up while the client lives; written by the client.
 struct HeartbeatLine {
@@ -124,15 +127,35 @@ struct HeartbeatLine {
   std::uint32_t crc;
 };
 
-// What the keeper knows of a client; in the keeper's own area.
-struct ViewLine {
-  std::uint32_t incarnation;  // the one whose requests are read
-  std::uint32_t epoch;
-  std::uint64_t heartbeat;  // the last one seen
-  std::uint64_t reserved[5];
+// A client's reads in flight that cannot be validated; written by the client. Reads are counted up:
+// a block that was retracted while `newest` was n may be used again once `oldest` is 0 or above n.
+struct PinLine {
+  std::uint64_t oldest;  // that has not ended; 0: none
+  std::uint64_t newest;  // that ever began
+  std::uint32_t incarnation;
+  std::uint32_t reserved[9];
   std::uint32_t reserved2;
   std::uint32_t crc;
 };
+
+// What the keeper knows of a client slot: who had it last, and whether he still counts. In the
+// keeper's own area, so that a successor knows whom it waits for.
+struct ViewLine {
+  std::uint32_t incarnation;  // the last one that was let in
+  std::uint32_t epoch;
+  std::uint64_t heartbeat;  // the last one seen: its echo
+  std::uint32_t flags;      // kView*
+  std::uint32_t host;       // of that incarnation's process, as in its ClientLine
+  std::uint32_t pid;
+  std::uint32_t pid_namespace;
+  std::uint64_t start_time;
+  std::uint64_t boot_id_low, boot_id_high;
+  std::uint32_t refused;  // an incarnation that was not let in, because the slot is held
+  std::uint32_t crc;
+};
+inline constexpr std::uint32_t kViewOpen = 1;  // its mailbox is read
+inline constexpr std::uint32_t kViewHeld = 2;  // not open, and nothing proves that it stores no more
+inline constexpr std::uint32_t kViewPins = 4;  // it may have pins
 
 struct NamespaceLine {
   std::uint64_t digest_low, digest_high;  // of the fingerprint
@@ -189,7 +212,7 @@ struct Entry {
 
 static_assert(sizeof(HeaderLine) == 64 && sizeof(GeometryLine) == 64 && sizeof(KeeperLine) == 64);
 static_assert(sizeof(CounterLine) == 64 && sizeof(ClientLine) == 64 && sizeof(ViewLine) == 64);
-static_assert(sizeof(HeartbeatLine) == 64);
+static_assert(sizeof(HeartbeatLine) == 64 && sizeof(PinLine) == 64);
 static_assert(sizeof(NamespaceLine) == 64 && sizeof(LedgerLine) == 64 && sizeof(Entry) == 64);
 
 // --- Places ------------------------------------------------------------------------------------
@@ -240,6 +263,9 @@ struct Layout {
   }
   std::uint64_t client_heartbeat(std::uint32_t client) const {
     return client_line(client) + memory::kLineBytes;
+  }
+  std::uint64_t client_pins(std::uint32_t client) const {
+    return client_line(client) + 2 * memory::kLineBytes;
   }
   std::uint64_t client_doorbell(std::uint32_t client) const {
     return client_line(client) + 8 * memory::kLineBytes;

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 
+#include "base/fail_point.h"
 #include "base/log.h"
 
 namespace cachalot::pool {
 
+using base::FailPoint;
 using memory::Rule;
 using rpc::Message;
 using rpc::RequestHead;
 
 namespace {
-
 
 std::uint16_t status_of(Code code) { return static_cast<std::uint16_t>(code); }
 
@@ -40,11 +41,12 @@ std::uint32_t most_uses(std::uint32_t lines) { return kUsesInHead + (lines - 1) 
 }  // namespace
 
 Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-               std::unique_ptr<index::EvictionPolicy> policy, std::uint32_t keeper_slot,
-               std::uint32_t epoch)
+               Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy,
+               std::uint32_t keeper_slot, std::uint32_t epoch)
     : access_(access),
       options_(options),
       clock_(&clock),
+      evidence_(evidence),
       slot_(keeper_slot),
       epoch_(epoch),
       blocks_(access.geometry.blocks),
@@ -53,11 +55,13 @@ Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& 
       directory_(access_, blocks_, epoch),
       ledger_(access_, blocks_, keeper_slot),
       server_(access_.region, access.geometry.clients),
-      sessions_(access.geometry.clients) {}
+      sessions_(access.geometry.clients),
+      limbo_(access_) {}
 
 Keeper::~Keeper() { stop(); }
 
 std::uint32_t Keeper::poll() {
+  if (deposed_) return 0;
   const std::uint32_t served = server_.poll(*this);
   if (++polls_ % options_.polls_between_clock_reads == 0) {
     const std::uint64_t now = clock_->now_ns();
@@ -70,7 +74,19 @@ std::uint32_t Keeper::poll() {
 }
 
 void Keeper::tend() {
+  if (deposed_ || notice_successor()) return;
   look_after_clients();
+  const std::uint64_t now_ns = clock_->now_ns();
+  if (now_ns >= next_watch_ns_) {
+    next_watch_ns_ = now_ns + options_.watch_interval_ns;
+    watch_clients(now_ns);
+  }
+  settle_limbo();
+  if (serving_ && options_.scrub_lines != 0) {
+    counters_[KeeperCounter::kRepairedLines] += directory_.scrub(scrub_at_, options_.scrub_lines);
+    scrub_at_ += options_.scrub_lines;
+    if (scrub_at_ >= access_.geometry.directory_slots) scrub_at_ = 0;
+  }
   counters().publish(access_.region, access_.layout.keeper_counters(slot_), ++counters_sequence_);
 }
 
@@ -133,9 +149,12 @@ void Keeper::on_other(std::uint32_t client, const Message& message) {
     case Op::kEvict: return serve_evict(client, head);
     case Op::kDetach:
       server_.answer(client, 0);
-      return close_session(client, true);
+      close_session(client, true, "detached");
+      limbo_.forget(client);
+      return base::reach(FailPoint::kDetachFreed);
     case Op::kStop: stop_requested_ = true; return server_.answer(client, 0);
     case Op::kPing: return server_.answer(client, 0);
+    case Op::kFence: return serve_fence(client, head);
     case Op::kTouch: break;
   }
   refuse(client, Code::kInvalidArgument);
@@ -240,7 +259,10 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
   std::uint32_t count = 0;
   while (count < wanted) {
     std::uint32_t block = blocks_.pop_free();
-    if (block == kNoBlock && evict_one(kNoBlock)) block = blocks_.pop_free();
+    if (block == kNoBlock && evict_one(kNoBlock)) {
+      if (!limbo_.is_empty()) settle_limbo();
+      block = blocks_.pop_free();
+    }
     if (block == kNoBlock) break;
     const std::uint32_t generation = blocks_.use(block).generation + 1;
     blocks_.set_generation(block, generation);
@@ -253,9 +275,11 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
   if (count == 0) return refuse(client, allowed == 0 ? Code::kBusy : Code::kNoSpace);
   session.granted += count;
   counters_[KeeperCounter::kGrants] += count;
+  base::reach(FailPoint::kGrantPopped);
   ledger_.flush();
   // Also makes the tombstones of these blocks complete (W4).
-  access_.domain().complete();
+  if (!access_.domain().broken(Rule::kGrantBeforeTombstoneComplete)) access_.domain().complete();
+  base::reach(FailPoint::kGrantInLedger);
 
   GrantAnswer answer{};
   std::copy_n(uses, std::min(count, kUsesInResponse), answer.uses);
@@ -270,6 +294,7 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
   unsigned char payload[sizeof answer];
   std::memcpy(payload, &answer, sizeof answer);
   server_.answer(client, 0, static_cast<std::uint16_t>(count), payload, {following, lines});
+  base::reach(FailPoint::kGrantAnswered);
 }
 
 void Keeper::serve_give_back(std::uint32_t client, const Message& message) {
@@ -327,7 +352,30 @@ void Keeper::evict(std::uint32_t block) {
   policy_->erase(block);
   directory_.retract(block);
   ++counters_[KeeperCounter::kEvictions];
-  free_block(block);
+  base::reach(FailPoint::kEvictionDone);
+  free_unpinned(block);
+}
+
+// A block that readers may have seen: free when no pinned read can be at it any more. That is one
+// that was evicted, and also one that somebody held under the last keeper: his commit may have
+// reached the directory after the successor's scan, and counted until that one raised min_epoch.
+void Keeper::free_unpinned(std::uint32_t block) {
+  if (pinning_clients_ == 0) return free_block(block);
+  blocks_.set_state(block, BlockState::kLimbo);
+  ledger_.touch(block);
+  limbo_.add(block);
+}
+
+// Blocks that no pinned read can see any more become free.
+void Keeper::settle_limbo() {
+  if (limbo_.is_empty()) return;
+  access_.domain().complete();  // the tombstones, before the pins are read
+  std::vector<Limbo::Reader> readers;
+  for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
+    if (sessions_[client].pins) readers.push_back({client, sessions_[client].last_incarnation});
+  }
+  for (const std::uint32_t block : limbo_.settle(readers)) free_block(block);
+  ledger_.flush();
 }
 
 void Keeper::free_block(std::uint32_t block) {

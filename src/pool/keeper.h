@@ -26,8 +26,11 @@
 #include "index/leaf_lru.h"
 #include "pool/access.h"
 #include "pool/block_table.h"
+#include "pool/directory.h"
 #include "pool/directory_writer.h"
+#include "pool/evidence.h"
 #include "pool/ledger.h"
+#include "pool/limbo.h"
 #include "pool/requests.h"
 #include "pool/statistics.h"
 #include "rpc/server.h"
@@ -39,6 +42,12 @@ struct KeeperOptions {
   std::uint32_t max_grants = 256;  // blocks one client may hold at a time
   std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table
   std::uint32_t polls_between_clock_reads = 64;
+  // A client whose heartbeat stands still for so long, by the keeper's clock, is suspected: it is
+  // served no more, and what it holds is quarantined. 0: never.
+  std::uint64_t suspect_after_ns = 10'000'000'000;
+  std::uint64_t watch_interval_ns = 100'000'000;  // between two looks at heartbeats and processes
+  std::uint32_t scrub_lines = 64;   // directory lines compared with memory at each look at the table
+  std::uint32_t avoid_slots = 0;    // bit k: keeper area k is in use by another process
   // Who the keeper is, for those who watch it.
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
@@ -53,9 +62,13 @@ class Keeper final : private rpc::RequestHandler {
   // its entries are checked, kept and written again; blocks that clients held are quarantined.
   // Exclusiveness on one machine is the caller's business (Pool takes a lock).
   // @errors kInvalidArgument: no such policy; kRefused: the epochs of this pool are used up
+  // @param evidence  who sees processes end; may be null: then only fences and drained clients count
   static Result<std::unique_ptr<Keeper>> start(const Access& access, const KeeperOptions& options,
-                                               base::Clock& clock);
+                                               base::Clock& clock, Evidence* evidence = nullptr);
   ~Keeper() override;
+
+  // The keeper area that start() would take. @errors kBusy: none is free
+  static Result<std::uint32_t> next_area(const Access& access, const KeeperOptions& options);
 
   // Serves what has arrived in all mailboxes; looks after clients and counters now and then.
   // @return requests served
@@ -66,6 +79,8 @@ class Keeper final : private rpc::RequestHandler {
 
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return stop_requested_; }
+  // True once another keeper rules: this one came too late, and does nothing any more.
+  bool is_deposed() const { return deposed_; }
   // Says that nobody serves any more. Also done by the destructor.
   void stop();
 
@@ -84,27 +99,54 @@ class Keeper final : private rpc::RequestHandler {
     std::uint32_t incarnation = 0;  // 0: none
     std::uint32_t last_incarnation = 0;  // never opened again: its old requests would be read anew
     std::uint32_t granted = 0;
+    std::uint32_t refused = 0;   // an incarnation that was told that the slot is held
+    bool is_held = false;        // not open, and nothing proves that the last one stores no more
+    bool pins = false;           // the last one may have reads in flight that keep blocks in limbo
+    ProcessIdentity process;     // of the last incarnation
     std::uint64_t last_beat = 0;
+    std::uint64_t beat_seen_ns = 0;  // when it was new
   };
-  struct Predecessor;
+  // What the last keeper that finished its own takeover left behind.
+  struct Predecessor {
+    std::uint32_t epoch = 0;  // 0: the pool is new
+    std::uint32_t min_epoch = 0;
+    std::uint32_t highest_epoch = 0;  // of any keeper, finished or not
+    std::uint32_t latest_slot = 0;    // that one's
+    std::uint32_t slot = 0;
+  };
 
   Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-         std::unique_ptr<index::EvictionPolicy> policy, std::uint32_t keeper_slot,
-         std::uint32_t epoch);
+         Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy,
+         std::uint32_t keeper_slot, std::uint32_t epoch);
 
   // keeper_takeover.cpp
+  static Predecessor find_predecessor(const Access& access);
   void take_over(const Predecessor& predecessor);
   void adopt_namespaces(const Predecessor& predecessor);
-  void adopt_entries(const Predecessor& predecessor);
+  void adopt_entries(const Predecessor& predecessor, const std::vector<LedgerRecord>& ledger);
+  void adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
+                   const Entry& entry, std::uint32_t slot);
   void drop_orphans();
-  void adopt_ledger(const Predecessor& predecessor);
+  void adopt_ledger(const std::vector<LedgerRecord>& ledger);
+  void adopt_holders(const Predecessor& predecessor);
+  void offer_free_blocks();
   void publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags);
 
   // keeper_clients.cpp
   void look_after_clients();
+  void notice_farewell(std::uint32_t client, const ClientLine& line);
+  bool vouches(const Session& session, const ClientLine& line) const;
+  void let_in(std::uint32_t client, const ClientLine& line);
   void open_session(std::uint32_t client, const ClientLine& line);
-  void close_session(std::uint32_t client, bool holds_nothing_more);
+  void close_session(std::uint32_t client, bool is_drained, const char* why);
+  void publish_view(std::uint32_t client);
   void echo_heartbeat(std::uint32_t client);
+  void watch_clients(std::uint64_t now_ns);
+  bool has_exited(const ProcessIdentity& process) const;
+  std::uint32_t release(std::uint32_t client);
+  std::uint32_t release_unknown();
+  void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
+  bool notice_successor();
 
   // keeper.cpp
   void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;
@@ -135,10 +177,13 @@ class Keeper final : private rpc::RequestHandler {
   void evict(std::uint32_t block);
   std::uint32_t evict_subtree(std::uint32_t root);
   void free_block(std::uint32_t block);
+  void free_unpinned(std::uint32_t block);
+  void settle_limbo();
 
   Access access_;
   KeeperOptions options_;
   base::Clock* clock_;
+  Evidence* evidence_;
   std::uint32_t slot_;
   std::uint32_t epoch_;
   BlockTable blocks_;
@@ -148,11 +193,15 @@ class Keeper final : private rpc::RequestHandler {
   Ledger ledger_;
   rpc::Server server_;
   std::vector<Session> sessions_;
+  std::uint32_t pinning_clients_ = 0;  // sessions with `pins`
+  Limbo limbo_;
   std::vector<index::BlockHash> namespaces_;  // digests; id - 1
   KeeperCounters counters_;
   std::uint32_t counters_sequence_ = 0;
   std::uint32_t polls_ = 0;
-  std::uint64_t next_tend_ns_ = 0;
+  std::uint64_t next_tend_ns_ = 0, next_watch_ns_ = 0;
+  std::uint32_t scrub_at_ = 0;
+  bool deposed_ = false;
   bool stop_requested_ = false;
   bool serving_ = false;
 };

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "base/fail_point.h"
 #include "pool/keeper.h"
 
 namespace cachalot::pool {
 
+using base::FailPoint;
+using memory::Rule;
 using rpc::RequestHead;
 
 void Keeper::serve_commit(std::uint32_t client, const rpc::Message& message) {
@@ -29,10 +32,12 @@ void Keeper::serve_commit(std::uint32_t client, const rpc::Message& message) {
   // An entry before its ledger record (ledger.h), both before the answer.
   access_.domain().order();
   ledger_.flush();
+  base::reach(FailPoint::kCommitInLedger);
   access_.domain().order();
   unsigned char payload[sizeof answer];
   std::memcpy(payload, &answer, sizeof answer);
   server_.answer(client, 0, head.count, payload, {});
+  base::reach(FailPoint::kCommitAnswered);
 }
 
 // @param published_in  the block that now holds the hash, or kNoBlock
@@ -43,7 +48,8 @@ Verdict Keeper::commit(std::uint32_t client, std::uint32_t namespace_id, const C
   if (!holds(client, item.use)) {
     // W2: a commit that was done before, and whose answer was lost, is done.
     if (existing != kNoBlock && existing == item.use.block &&
-        blocks_.use(existing).generation == item.use.generation) {
+        blocks_.use(existing).generation == item.use.generation &&
+        !access_.domain().broken(Rule::kCommitNotIdempotent)) {
       published_in = existing;
       return Verdict::kCommitted;
     }
@@ -83,6 +89,7 @@ Verdict Keeper::commit(std::uint32_t client, std::uint32_t namespace_id, const C
   record.slot = slot;
   record.parent = parent;
   record.flags = static_cast<std::uint16_t>(item.flags);
+  base::reach(FailPoint::kCommitChecked);
   blocks_.set_namespace(block, namespace_id);
   blocks_.set_state(block, BlockState::kLive);
   --sessions_[client].granted;
@@ -122,6 +129,7 @@ void Keeper::return_to_grant(std::uint32_t block) {
     --sessions_[blocks_.record(block).holder].granted;
     return blocks_.set_state(block, BlockState::kBad);
   }
+  if (access_.domain().broken(Rule::kReturnedBlockKeepsGeneration)) return;
   blocks_.set_generation(block, generation + 1);
 }
 

@@ -3,36 +3,52 @@
 
 #include <algorithm>
 
+#include "base/fail_point.h"
 #include "base/log.h"
 #include "pool/directory.h"
 #include "pool/keeper.h"
 
 namespace cachalot::pool {
 
+using base::FailPoint;
 using memory::Line;
+using memory::Rule;
 
-// What the last keeper that finished its own takeover left behind.
-struct Keeper::Predecessor {
-  std::uint32_t epoch = 0;  // 0: the pool is new
-  std::uint32_t min_epoch = 0;
-  std::uint32_t highest_epoch = 0;  // of any keeper, finished or not
-  std::uint32_t slot = 0;
-};
+namespace {
 
-Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const KeeperOptions& options,
-                                              base::Clock& clock) {
-  CACHALOT_TRY_ASSIGN(const index::PolicyKind kind, index::parse_policy(options.policy));
-  if (options.max_grants == 0) {
-    return Error::make(Code::kInvalidArgument, "grants per client: 0 is not at least 1");
+// A keeper line that does not check was being written when its writer died (possible only where a
+// line is not one store), or is damaged. Its first word, which is written at once, still says which
+// epoch it was, and whether that one had finished its takeover; passing it over would use an epoch
+// twice. A word that is far from any epoch there was is not believed.
+KeeperLine read_keeper_line(const Access& access, std::uint32_t slot) {
+  KeeperLine line{};
+  if (access.region.read_as(access.layout.keeper_line(slot), line)) return line;
+  constexpr std::uint32_t kFar = 1u << 20;
+  const Line raw = access.domain().read_line(access.region.at(access.layout.keeper_line(slot)));
+  const auto torn = memory::as<KeeperLine>(raw);
+  std::uint32_t highest = 0;
+  for (std::uint32_t other = 0; other < kKeeperSlots; ++other) {
+    KeeperLine good{};
+    if (access.region.read_as(access.layout.keeper_line(other), good)) highest = std::max(highest, good.epoch);
   }
+  line = {};
+  if (torn.epoch == 0 || torn.epoch > highest + kFar || torn.min_epoch > torn.epoch) return line;
+  line.epoch = torn.epoch;
+  line.min_epoch = torn.min_epoch;
+  return line;
+}
+
+}  // namespace
+
+// The last keeper that finished its own takeover, of all that ever ruled.
+Keeper::Predecessor Keeper::find_predecessor(const Access& access) {
   Predecessor predecessor;
-  std::uint32_t latest_slot = kKeeperSlots - 1;
+  predecessor.latest_slot = kKeeperSlots - 1;
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
-    KeeperLine line{};
-    if (!access.region.read_as(access.layout.keeper_line(slot), line)) continue;
+    const KeeperLine line = read_keeper_line(access, slot);
     if (line.epoch > predecessor.highest_epoch) {
       predecessor.highest_epoch = line.epoch;
-      latest_slot = slot;
+      predecessor.latest_slot = slot;
     }
     if (line.min_epoch == line.epoch && line.epoch > predecessor.epoch) {
       predecessor.epoch = line.epoch;
@@ -40,16 +56,36 @@ Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const Keeper
       predecessor.slot = slot;
     }
   }
+  return predecessor;
+}
+
+// Not the area of the last one that finished: its ledger is needed until ours is complete. And none
+// whose process still runs: it would write into it when it wakes up.
+Result<std::uint32_t> Keeper::next_area(const Access& access, const KeeperOptions& options) {
+  const Predecessor predecessor = find_predecessor(access);
+  for (std::uint32_t next = 1; next <= kKeeperSlots; ++next) {
+    const std::uint32_t area = (predecessor.latest_slot + next) % kKeeperSlots;
+    if (predecessor.epoch != 0 && area == predecessor.slot) continue;
+    if ((options.avoid_slots >> area & 1) == 0) return area;
+  }
+  return Error::make(Code::kBusy, "pool: all its %u keeper areas are in use by processes that still run",
+                     kKeeperSlots);
+}
+
+Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const KeeperOptions& options,
+                                              base::Clock& clock, Evidence* evidence) {
+  CACHALOT_TRY_ASSIGN(const index::PolicyKind kind, index::parse_policy(options.policy));
+  if (options.max_grants == 0) {
+    return Error::make(Code::kInvalidArgument, "grants per client: 0 is not at least 1");
+  }
+  const Predecessor predecessor = find_predecessor(access);
   if (predecessor.highest_epoch == 0xffffffffu) {
     return Error::make(Code::kRefused, "pool: its keeper epochs are used up: create it anew");
   }
-  // Not the slot of the last one that finished: its ledger is needed until ours is complete.
-  std::uint32_t slot = (latest_slot + 1) % kKeeperSlots;
-  if (predecessor.epoch != 0 && slot == predecessor.slot) slot = (slot + 1) % kKeeperSlots;
-
-  std::unique_ptr<Keeper> keeper(new Keeper(access, options, clock,
+  CACHALOT_TRY_ASSIGN(const std::uint32_t area, next_area(access, options));
+  std::unique_ptr<Keeper> keeper(new Keeper(access, options, clock, evidence,
                                             index::make_leaf_policy(kind, access.geometry.blocks),
-                                            slot, predecessor.highest_epoch + 1));
+                                            area, predecessor.highest_epoch + 1));
   keeper->take_over(predecessor);
   return keeper;
 }
@@ -69,31 +105,53 @@ void Keeper::publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags) {
 }
 
 void Keeper::take_over(const Predecessor& predecessor) {
-  publish_keeper_line(predecessor.min_epoch, 0);
+  const bool too_early = access_.domain().broken(Rule::kAnswerBeforeMinEpoch);
+  publish_keeper_line(predecessor.min_epoch, too_early ? kKeeperServing : 0);
+  base::reach(FailPoint::kTakeoverAnnounced);
   if (predecessor.epoch != 0) {
+    const std::vector<LedgerRecord> ledger = Ledger::read_all(access_, predecessor.slot);
     adopt_namespaces(predecessor);
-    adopt_entries(predecessor);
+    adopt_entries(predecessor, ledger);
+    base::reach(FailPoint::kTakeoverEntriesRead);
     drop_orphans();
-    adopt_ledger(predecessor);
+    adopt_ledger(ledger);
+    adopt_holders(predecessor);
+    base::reach(FailPoint::kTakeoverLedgerRead);
     directory_.sweep();
+    base::reach(FailPoint::kTakeoverSwept);
     access_.domain().order();
   }
+  offer_free_blocks();
+  ledger_.write_all();
+  base::reach(FailPoint::kTakeoverLedgerWritten);
+  access_.domain().complete();
+  for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
+    if (sessions_[client].last_incarnation != 0) publish_view(client);
+  }
+  access_.domain().complete();
+  if (!too_early) publish_keeper_line(epoch_, kKeeperServing);
+  serving_ = true;
+  base::reach(FailPoint::kTakeoverDone);
+  base::log(base::LogLevel::kInfo, "keeper", "rules with epoch %u: %u blocks live, %u free, %u quarantined",
+            epoch_, blocks_.count(BlockState::kLive), blocks_.count(BlockState::kFree),
+            blocks_.count(BlockState::kQuarantined));
+  tend();
+}
+
+// What is free goes into the queue, unless a pinned read may still see what was there before.
+void Keeper::offer_free_blocks() {
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
     if (blocks_.use(block).state != BlockState::kFree) continue;
-    if (blocks_.use(block).generation == kLastGeneration) {
+    if (pinning_clients_ != 0) {
+      blocks_.set_state(block, BlockState::kLimbo);
+      limbo_.add(block);
+    } else if (blocks_.use(block).generation == kLastGeneration) {
       blocks_.set_state(block, BlockState::kBad);
     } else {
       blocks_.push_free(block);
     }
   }
-  ledger_.write_all();
-  access_.domain().complete();
-  publish_keeper_line(epoch_, kKeeperServing);
-  serving_ = true;
-  base::log(base::LogLevel::kInfo, "keeper", "rules with epoch %u: %u blocks live, %u free, %u quarantined",
-            epoch_, blocks_.count(BlockState::kLive), blocks_.count(BlockState::kFree),
-            blocks_.count(BlockState::kQuarantined));
-  tend();
+  settle_limbo();
 }
 
 // Numbers stay what they are, as they stand in entries. The blocks of a namespace whose line is
@@ -113,38 +171,50 @@ void Keeper::adopt_namespaces(const Predecessor& predecessor) {
 
 // Reads every entry that counts under the predecessor's rule into the block table, also those that a
 // keeper wrote again which died before it finished its takeover.
-void Keeper::adopt_entries(const Predecessor& predecessor) {
+void Keeper::adopt_entries(const Predecessor& predecessor, const std::vector<LedgerRecord>& ledger) {
+  constexpr std::uint32_t kBatch = 64;
   const KeeperView view{predecessor.highest_epoch, predecessor.min_epoch, predecessor.slot, 0};
-  const Geometry& geometry = access_.geometry;
-  for (std::uint32_t slot = 0; slot < geometry.directory_slots; ++slot) {
-    Entry entry{};
-    if (!access_.region.read_as(access_.layout.entry(slot), entry)) continue;
-    const bool is_sound = entry.state == kEntryLive && view.admits(entry.epoch) &&
-                          entry.block < geometry.blocks && entry.length != 0 &&
-                          entry.length <= geometry.block_bytes && is_namespace(entry.namespace_id) &&
-                          (entry.parent < geometry.blocks || entry.parent == kNoBlock);
-    if (!is_sound) continue;
-    const BlockHash hash{entry.hash_low, entry.hash_high};
-    if (home_of(hash, entry.namespace_id, geometry.directory_slots).bucket !=
-        slot / kBucketSlots * kBucketSlots) {
-      continue;
+  Line lines[kBatch];
+  static_assert(kBucketSlots % kBatch == 0);  // the number of slots is a multiple of it
+  for (std::uint32_t first = 0; first < access_.geometry.directory_slots; first += kBatch) {
+    access_.domain().read_lines(access_.region.at(access_.layout.entry(first)), kBatch, lines);
+    for (std::uint32_t i = 0; i < kBatch; ++i) {
+      const std::uint64_t offset = access_.layout.entry(first + i);
+      if (!access_.region.checks(lines[i], offset) && !access_.region.read(offset, lines[i])) continue;
+      const auto entry = memory::as<Entry>(lines[i]);
+      if (entry.state == kEntryLive) adopt_entry(view, ledger, entry, first + i);
     }
-    const LedgerRecord ledger = Ledger::read(access_, predecessor.slot, entry.block);
-    const BlockTable::Use& known = blocks_.use(entry.block);
-    // W4, and of two entries that name one block the newer use counts.
-    if (entry.generation < ledger.generation) continue;
-    if (known.state == BlockState::kLive && known.generation >= entry.generation) continue;
-    BlockTable::Record& record = blocks_.record(entry.block);
-    record.hash = hash;
-    record.checksum = entry.checksum;
-    record.length = entry.length;
-    record.slot = slot;
-    record.parent = entry.parent;
-    record.flags = entry.flags;
-    blocks_.set_generation(entry.block, entry.generation);
-    blocks_.set_namespace(entry.block, entry.namespace_id);
-    blocks_.set_state(entry.block, BlockState::kLive);
   }
+}
+
+void Keeper::adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
+                         const Entry& entry, std::uint32_t slot) {
+  const Geometry& geometry = access_.geometry;
+  const bool is_sound = view.admits(entry.epoch) && entry.block < geometry.blocks &&
+                        entry.length != 0 && entry.length <= geometry.block_bytes &&
+                        is_namespace(entry.namespace_id) &&
+                        (entry.parent < geometry.blocks || entry.parent == kNoBlock);
+  if (!is_sound) return;
+  const BlockHash hash{entry.hash_low, entry.hash_high};
+  if (home_of(hash, entry.namespace_id, geometry.directory_slots).bucket !=
+      slot / kBucketSlots * kBucketSlots) {
+    return;
+  }
+  const BlockTable::Use& known = blocks_.use(entry.block);
+  // W4, and of two entries that name one block the newer use counts.
+  const bool is_old = entry.generation < ledger[entry.block].generation;
+  if (is_old && !access_.domain().broken(Rule::kForgetGenerationAtTakeover)) return;
+  if (known.state == BlockState::kLive && known.generation >= entry.generation) return;
+  BlockTable::Record& record = blocks_.record(entry.block);
+  record.hash = hash;
+  record.checksum = entry.checksum;
+  record.length = entry.length;
+  record.slot = slot;
+  record.parent = entry.parent;
+  record.flags = entry.flags;
+  blocks_.set_generation(entry.block, entry.generation);
+  blocks_.set_namespace(entry.block, entry.namespace_id);
+  blocks_.set_state(entry.block, BlockState::kLive);
 }
 
 // A block whose parent is gone, or whose parents go in a circle, is not kept; the rest enters the
@@ -181,20 +251,52 @@ void Keeper::drop_orphans() {
 }
 
 // Blocks that somebody held stay out of use until there is evidence that he stores no more.
-void Keeper::adopt_ledger(const Predecessor& predecessor) {
+void Keeper::adopt_ledger(const std::vector<LedgerRecord>& ledger) {
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
-    const LedgerRecord ledger = Ledger::read(access_, predecessor.slot, block);
+    const LedgerRecord& known = ledger[block];
     if (blocks_.use(block).state == BlockState::kLive) continue;
-    if (ledger.generation > blocks_.use(block).generation) {
-      blocks_.set_generation(block, ledger.generation);
+    if (known.generation > blocks_.use(block).generation &&
+        !access_.domain().broken(Rule::kForgetGenerationAtTakeover)) {
+      blocks_.set_generation(block, known.generation);
     }
-    blocks_.record(block).holder = ledger.holder;
-    blocks_.record(block).incarnation = ledger.incarnation;
-    if (ledger.state == LedgerState::kGranted || ledger.state == LedgerState::kQuarantined) {
+    blocks_.record(block).holder = known.holder;
+    blocks_.record(block).incarnation = known.incarnation;
+    const bool is_held =
+        known.state == LedgerState::kGranted || known.state == LedgerState::kQuarantined;
+    if (is_held && !access_.domain().broken(Rule::kLoseQuarantineAtTakeover)) {
       blocks_.set_state(block, BlockState::kQuarantined);
-    } else if (ledger.state == LedgerState::kBad) {
+    } else if (known.state == LedgerState::kBad) {
       blocks_.set_state(block, BlockState::kBad);
     }
+  }
+}
+
+// Who the holders are: the predecessor's view of each slot says it, or, where that line cannot be
+// read, the client's own, if it speaks of the incarnation that holds.
+void Keeper::adopt_holders(const Predecessor& predecessor) {
+  std::vector<std::uint32_t> holding(sessions_.size(), 0);  // the newest incarnation that does
+  for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
+    const BlockTable::Record& record = blocks_.record(block);
+    if (blocks_.use(block).state != BlockState::kQuarantined || record.holder >= sessions_.size()) continue;
+    holding[record.holder] = std::max(holding[record.holder], record.incarnation);
+  }
+  for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
+    Session& session = sessions_[client];
+    ViewLine view{};
+    ClientLine line{};
+    if (access_.region.read_as(access_.layout.view_line(predecessor.slot, client), view) &&
+        view.epoch == predecessor.epoch) {
+      session.last_incarnation = view.incarnation;
+      session.process = identity_of(view);
+      session.pins = (view.flags & kViewPins) != 0;
+    } else if (access_.region.read_as(access_.layout.client_line(client), line) &&
+               line.incarnation == holding[client] && line.incarnation != 0) {
+      session.process = identity_of(line);
+      session.pins = (line.flags & kClientPins) != 0;
+    }
+    session.last_incarnation = std::max(session.last_incarnation, holding[client]);
+    session.is_held = holding[client] != 0 || session.pins;
+    pinning_clients_ += session.pins;
   }
 }
 
@@ -203,6 +305,7 @@ void Keeper::stop() {
   serving_ = false;
   tend();
   publish_keeper_line(epoch_, 0);
+  base::reach(FailPoint::kKeeperStopped);
 }
 
 }  // namespace cachalot::pool

@@ -216,12 +216,16 @@ TEST_F(KeeperTest, WhoDetachesLeavesNothingBehindAndWhoIsReplacedLeavesAQuaranti
   EXPECT_EQ(granted(), 0u);
   raw_->attach();
   const std::vector<BlockUse> uses = raw_->grant(5);
-  raw_->attach();
+  // Another process, in the same slot, of which nothing proves that it is the first one's successor.
+  EXPECT_FALSE(pool_->try_attach(0));
   EXPECT_EQ(granted(), 0u);
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kQuarantined], 5u);
   for (const BlockUse& use : uses) {
     EXPECT_EQ(Ledger::read(pool_->access(), 0, use.block).state, LedgerState::kQuarantined);
   }
+  EXPECT_EQ(pool_->try_attach(0).error().code, Code::kBusy);
+  raw_ = std::make_unique<RawClient>(*pool_, 1);
+  space_ = raw_->open_namespace();
   EXPECT_EQ(raw_->grant(100).size(), 11u);
   EXPECT_EQ(commit(1, uses[0]), Verdict::kNotHeld);
 }
@@ -274,7 +278,7 @@ TEST_F(KeeperTest, ABlockWhoseGenerationsAreUsedUpIsTakenOutOfUse) {
   pool_->put_line(offset, line);
   pool_->start_keeper();
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kBad], 1u);
-  raw_->attach();
+  raw_ = std::make_unique<RawClient>(*pool_, 1);  // slot 0 is held
   const std::vector<BlockUse> uses = raw_->grant(8);
   ASSERT_EQ(uses.size(), 4u);
   EXPECT_EQ(uses[0].generation, kLastGeneration);

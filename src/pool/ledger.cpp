@@ -49,6 +49,27 @@ void Ledger::write_line_of(std::uint32_t block) {
   access_->region.publish(access_->layout.ledger_line(keeper_, first), line);
 }
 
+std::vector<LedgerRecord> Ledger::read_all(const Access& access, std::uint32_t keeper) {
+  constexpr std::uint32_t kBatch = 64;
+  const std::uint32_t blocks = access.geometry.blocks;
+  std::vector<LedgerRecord> all(blocks);
+  memory::Line lines[kBatch];
+  for (std::uint32_t first = 0; first < blocks; first += kBatch * kLedgerRecordsPerLine) {
+    const std::uint32_t left = (blocks - first + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine;
+    const std::uint32_t count = std::min(kBatch, left);
+    access.domain().read_lines(access.region.at(access.layout.ledger_line(keeper, first)), count, lines);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const std::uint32_t block = first + i * kLedgerRecordsPerLine;
+      const bool is_good = access.region.checks(lines[i], access.layout.ledger_line(keeper, block));
+      const auto line = memory::as<LedgerLine>(lines[i]);
+      for (std::uint32_t r = 0; r < kLedgerRecordsPerLine && block + r < blocks; ++r) {
+        all[block + r] = is_good ? line.records[r] : read(access, keeper, block + r);
+      }
+    }
+  }
+  return all;
+}
+
 LedgerRecord Ledger::read(const Access& access, std::uint32_t keeper, std::uint32_t block) {
   LedgerLine line{};
   if (!access.region.read_as(access.layout.ledger_line(keeper, block), line)) {

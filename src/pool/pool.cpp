@@ -2,16 +2,21 @@
 
 #include <time.h>
 
+#include <condition_variable>
+#include <thread>
+
 #include "os/process.h"
 
 namespace cachalot::pool {
 namespace {
 
 // Byte numbers of the locks on device 0's file; far behind any byte that exists.
-constexpr std::uint64_t kKeeperLock = std::uint64_t{1} << 62;
-constexpr std::uint64_t kFirstClientLock = kKeeperLock + 1;
+constexpr std::uint64_t kFirstKeeperLock = std::uint64_t{1} << 62;  // one per keeper area
+constexpr std::uint64_t kSuccessionLock = kFirstKeeperLock + kKeeperSlots;
+constexpr std::uint64_t kFirstClientLock = kFirstKeeperLock + 16;
 
 constexpr std::uint64_t kKeeperNapNs = 5'000'000;
+constexpr std::uint64_t kSuccessionPatienceMs = 5'000;
 
 Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, const char* name) {
   switch (kind) {
@@ -29,6 +34,28 @@ os::MapOptions map_options(bool huge_pages, bool populate) {
   return map;
 }
 
+// Sees the processes of this machine end.
+class HostEvidence final : public Evidence {
+ public:
+  HostEvidence(const os::Uuid& boot, std::uint32_t pid_namespace)
+      : boot_(boot), pid_namespace_(pid_namespace) {}
+
+  // Of a process of another machine, or of another pid namespace, nothing is known. One that exited
+  // has left its cores, and no core leaves a process before its write-combining buffers have drained:
+  // the way into the kernel and to the next process takes locked instructions.
+  bool has_exited(const ProcessIdentity& process) override {
+    if (process.boot_id_low != boot_.low || process.boot_id_high != boot_.high ||
+        process.pid_namespace != pid_namespace_) {
+      return false;
+    }
+    return !os::process_alive(process.pid, process.start_time);
+  }
+
+ private:
+  os::Uuid boot_;
+  std::uint32_t pid_namespace_;
+};
+
 rpc::Doorbell doorbell_at(const Access& access, std::uint64_t offset) {
   return rpc::Doorbell(reinterpret_cast<std::atomic<std::uint32_t>*>(access.region.at(offset)));
 }
@@ -44,6 +71,32 @@ Status check_device(const Header& first, const Header& other, std::uint32_t inde
 }
 
 }  // namespace
+
+// Renews a client while its engine computes.
+class Renewer {
+ public:
+  Renewer(Client& client, std::uint64_t interval_ns)
+      : thread_([this, &client, interval_ns](const std::stop_token& stop) {
+          std::unique_lock lock(mutex_);
+          const auto interval = std::chrono::nanoseconds(interval_ns);
+          while (!wake_.wait_for(lock, stop, interval, [] { return false; })) {
+            if (stop.stop_requested()) return;
+            client.renew();
+          }
+        }) {}
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;
+};
+
+PoolClient::PoolClient(os::FileLock lock) : lock_(std::move(lock)) {}
+PoolClient::PoolClient(PoolClient&&) noexcept = default;
+PoolClient& PoolClient::operator=(PoolClient&&) noexcept = default;
+PoolClient::~PoolClient() {
+  renewer_.reset();  // before what it renews
+}
 
 std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices) {
   std::vector<std::string> all = paths;
@@ -129,55 +182,83 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
 Status Pool::destroy(const std::vector<std::string>& paths) {
   CACHALOT_TRY_ASSIGN(Pool pool, open(paths, {.huge_pages = false, .populate = false}));
   // Held until the names are gone, so that nobody begins to serve in between.
-  Result<os::FileLock> lock = os::FileLock::try_lock(pool.devices_.file(0).fd(), kKeeperLock);
-  if (!lock) {
-    if (lock.error().code != Code::kBusy) return lock.error();
-    return Error::make(Code::kBusy, "%s: a keeper serves this pool: stop it first (`cachalot stop`)",
-                       paths[0].c_str());
+  const int fd = pool.devices_.file(0).fd();
+  CACHALOT_TRY_ASSIGN(const os::FileLock succession, os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
+  std::vector<os::FileLock> locks;
+  for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
+    Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstKeeperLock + slot);
+    if (!lock) {
+      if (lock.error().code != Code::kBusy) return lock.error();
+      return Error::make(Code::kBusy, "%s: a keeper serves this pool: stop it first (`cachalot stop`)",
+                         paths[0].c_str());
+    }
+    locks.push_back(*std::move(lock));
   }
   return pool.devices_.remove();
 }
 
-Result<PoolKeeper> Pool::serve(KeeperOptions options) {
-  Result<os::FileLock> lock = os::FileLock::try_lock(devices_.file(0).fd(), kKeeperLock);
-  if (!lock) {
-    if (lock.error().code != Code::kBusy) return lock.error();
+// Each keeper area has a lock, which dies with the process that has it: who may rule is who holds the
+// lock of the ruling area's. The succession lock is held only while somebody takes over.
+Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
+  const int fd = devices_.file(0).fd();
+  const char* name = devices_.file(0).path().c_str();
+  CACHALOT_TRY_ASSIGN(const os::FileLock takeover, os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
+  for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
+    const auto holder = os::who_holds(fd, kFirstKeeperLock + slot);
+    if (!holder || holder->has_value()) options.avoid_slots |= 1u << slot;
+  }
+  const KeeperView view = keeper_view();
+  const bool is_ruled = view.epoch != 0 && (options.avoid_slots >> view.keeper & 1) != 0;
+  if (is_ruled && succession == Succession::kOfTheDead) {
     KeeperLine line{};
     read_keeper_line(line);
-    return Error::make(Code::kBusy, "%s: has a keeper already: pid %u", devices_.file(0).path().c_str(),
-                       line.pid);
+    return Error::make(Code::kBusy, "%s: has a keeper already: pid %u", name, line.pid);
   }
   CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
+  CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
   options.pid = os::own_pid();
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
 
+  // The area that Keeper::start() will take is one of those that are free; it is locked first.
+  CACHALOT_TRY_ASSIGN(const std::uint32_t area, Keeper::next_area(*access_, options));
+  Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstKeeperLock + area);
+  if (!lock) return lock.error();
   PoolKeeper serving(*std::move(lock));
   serving.clock_ = std::make_unique<base::SteadyClock>();
+  serving.evidence_ = std::make_unique<HostEvidence>(boot, static_cast<std::uint32_t>(pid_namespace));
   rpc::HostWaiter::Options waiting;
   waiting.nap_ns = kKeeperNapNs;
   const rpc::Doorbell own =
       options.use_doorbells ? doorbell_at(*access_, access_->layout.doorbell_page) : rpc::Doorbell();
   serving.waiter_ = std::make_unique<rpc::HostWaiter>(own, waiting);
-  CACHALOT_TRY_ASSIGN(serving.keeper_, Keeper::start(*access_, options, *serving.clock_));
+  CACHALOT_TRY_ASSIGN(serving.keeper_, Keeper::start(*access_, options, *serving.clock_, serving.evidence_.get()));
   return serving;
 }
 
-void PoolKeeper::run(const std::atomic<bool>& stop) {
-  std::uint32_t idle = 0;
+void PoolKeeper::poll_or_wait() {
+  if (keeper_->poll() != 0) {
+    idle_ = 0;
+  } else {
+    waiter_->wait(idle_++);
+  }
+}
+
+Status PoolKeeper::run(const std::atomic<bool>& stop) {
   while (!stop.load(std::memory_order_relaxed) && !keeper_->stop_requested()) {
-    if (keeper_->poll() != 0) {
-      idle = 0;
-    } else {
-      waiter_->wait(idle++);
+    if (keeper_->is_deposed()) {
+      return Error::make(Code::kStale, "keeper: epoch %u is over, another keeper rules this pool since",
+                         keeper_->epoch());
     }
+    poll_or_wait();
   }
   keeper_->stop();
+  return {};
 }
 
 Result<os::FileLock> Pool::lock_client_slot(std::uint32_t host, std::optional<std::uint32_t> wanted,
-                                            std::uint32_t& slot) const {
+                                            std::uint32_t first, std::uint32_t& slot) const {
   const Geometry& g = access_->geometry;
   const int fd = devices_.file(0).fd();
   const char* name = devices_.file(0).path().c_str();
@@ -196,11 +277,12 @@ Result<os::FileLock> Pool::lock_client_slot(std::uint32_t host, std::optional<st
     return Error::make(Code::kInvalidArgument, "%s: host number %u is not below the pool's %u", name, host, g.hosts);
   }
   const std::uint32_t per_host = g.clients / g.hosts;
-  for (slot = host * per_host; slot < (host + 1) * per_host; ++slot) {
+  for (slot = std::max(host * per_host, first); slot < (host + 1) * per_host; ++slot) {
     Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstClientLock + slot);
     if (lock || lock.error().code != Code::kBusy) return lock;
   }
-  return Error::make(Code::kBusy, "%s: all %u client slots of host %u are taken", name, per_host, host);
+  return Error::make(Code::kBusy, "%s: all %u client slots of host %u are taken, or held by suspects (`cachalot pool info`)",
+                     name, per_host, host);
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {
@@ -208,26 +290,41 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
     return Error::make(Code::kNoKeeper, "%s: no keeper serves this pool: start one with `cachalot serve`",
                        devices_.file(0).path().c_str());
   }
-  std::uint32_t taken = 0;
-  CACHALOT_TRY_ASSIGN(os::FileLock lock, lock_client_slot(options.host, slot, taken));
   CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
+  CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
   options.pid = os::own_pid();
+  options.pid_namespace = static_cast<std::uint32_t>(pid_namespace);
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
+  // A slot that is held for a suspect is passed over, unless it was asked for.
+  for (std::uint32_t first = 0;;) {
+    std::uint32_t taken = 0;
+    CACHALOT_TRY_ASSIGN(os::FileLock lock, lock_client_slot(options.host, slot, first, taken));
+    Result<PoolClient> attached = attach_at(options, taken, std::move(lock));
+    if (attached || slot || attached.error().code != Code::kBusy) return attached;
+    first = taken + 1;
+  }
+}
 
+Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock) {
   PoolClient attached(std::move(lock));
   attached.clock_ = std::make_unique<base::SteadyClock>();
   const rpc::Doorbell own = options.use_doorbells
-                                ? doorbell_at(*access_, access_->layout.client_doorbell(taken))
+                                ? doorbell_at(*access_, access_->layout.client_doorbell(slot))
                                 : rpc::Doorbell();
   attached.waiter_ = std::make_unique<rpc::HostWaiter>(own, rpc::HostWaiter::Options{});
-  CACHALOT_TRY_ASSIGN(attached.client_, Client::attach(*access_, taken, options, *attached.waiter_, *attached.clock_));
+  CACHALOT_TRY_ASSIGN(attached.client_, Client::attach(*access_, slot, options, *attached.waiter_, *attached.clock_));
+  if (options.renew_interval_ns != 0) {
+    attached.renewer_ = std::make_unique<Renewer>(*attached.client_, options.renew_interval_ns);
+  }
   return attached;
 }
 
 bool Pool::keeper_is_locked() const {
-  const auto holder = os::who_holds(devices_.file(0).fd(), kKeeperLock);
+  const KeeperView view = keeper_view();
+  if (view.epoch == 0) return false;
+  const auto holder = os::who_holds(devices_.file(0).fd(), kFirstKeeperLock + view.keeper);
   return holder && holder->has_value();
 }
 

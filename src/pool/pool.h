@@ -30,7 +30,10 @@ class PoolKeeper {
  public:
   Keeper& keeper() { return *keeper_; }
   // Serves until `stop` is set or a client asks for the end; backs off while there is nothing to do.
-  void run(const std::atomic<bool>& stop);
+  // @errors kStale: another keeper rules since
+  Status run(const std::atomic<bool>& stop);
+  // One round of that: serves what is there, or waits a while.
+  void poll_or_wait();
 
  private:
   friend class Pool;
@@ -38,24 +41,34 @@ class PoolKeeper {
 
   os::FileLock lock_;
   std::unique_ptr<base::SteadyClock> clock_;
+  std::unique_ptr<Evidence> evidence_;
   std::unique_ptr<rpc::HostWaiter> waiter_;
   std::unique_ptr<Keeper> keeper_;
+  std::uint32_t idle_ = 0;  // rounds in a row without a request
 };
 
-// A client with what it needs to run in this process. @threads one at a time
+class Renewer;
+
+// A client with what it needs to run in this process, and a thread that renews it.
+// @threads one at a time
 class PoolClient {
  public:
+  PoolClient(PoolClient&&) noexcept;
+  PoolClient& operator=(PoolClient&&) noexcept;
+  ~PoolClient();
+
   Client& client() { return *client_; }
   Client* operator->() { return client_.get(); }
 
  private:
   friend class Pool;
-  explicit PoolClient(os::FileLock lock) : lock_(std::move(lock)) {}
+  explicit PoolClient(os::FileLock lock);
 
   os::FileLock lock_;
   std::unique_ptr<base::SteadyClock> clock_;
   std::unique_ptr<rpc::HostWaiter> waiter_;
   std::unique_ptr<Client> client_;
+  std::unique_ptr<Renewer> renewer_;  // goes first
 };
 
 class Pool {
@@ -84,11 +97,14 @@ class Pool {
   // Removes a pool's files. @errors as open(); kBusy: a keeper serves it
   static Status destroy(const std::vector<std::string>& paths);
 
-  // Becomes the pool's keeper. @errors kBusy: it has one
-  Result<PoolKeeper> serve(KeeperOptions options);
+  // Becomes the pool's keeper. `over` one that stalls, too: its process is not waited for, and does
+  // no harm when it wakes up. @errors kBusy: the pool has a keeper
+  enum class Succession { kOfTheDead, kOverTheLiving };
+  Result<PoolKeeper> serve(KeeperOptions options, Succession succession = Succession::kOfTheDead);
 
-  // Attaches as a client, in a free slot of the host's or in the one given.
-  // @errors kBusy: the slot is taken, or all are; kNoKeeper; kTimeout
+  // Attaches as a client, in a free slot of the host's or in the one given. A thread renews it every
+  // `renew_interval_ns`, so that it is not suspected while its engine computes.
+  // @errors kBusy: the slot is taken or held, or all are; kNoKeeper; kTimeout
   Result<PoolClient> attach(ClientOptions options, std::optional<std::uint32_t> slot = {});
 
   const Access& access() const { return *access_; }
@@ -107,7 +123,8 @@ class Pool {
       : devices_(std::move(devices)), domain_(std::move(domain)) {}
 
   Result<os::FileLock> lock_client_slot(std::uint32_t host, std::optional<std::uint32_t> wanted,
-                                        std::uint32_t& slot) const;
+                                        std::uint32_t first, std::uint32_t& slot) const;
+  Result<PoolClient> attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock);
 
   memory::DeviceSet devices_;
   std::unique_ptr<memory::Domain> domain_;

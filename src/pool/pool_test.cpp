@@ -54,7 +54,7 @@ class PoolTest : public testing::TestWithParam<Setup> {
       Result<PoolKeeper> keeper = pool_->serve({});
       ASSERT_TRUE(keeper) << keeper.error().message;
       ready = true;
-      keeper->run(stop_);
+      (void)keeper->run(stop_);
       EXPECT_TRUE(keeper->keeper().is_valid());
     });
     while (!ready) std::this_thread::yield();

@@ -18,6 +18,7 @@ enum class Op : std::uint8_t {
   kDetach = 7,     // the last request of an incarnation
   kStop = 8,       // ask the keeper to end
   kPing = 9,       // nothing: measures the way there and back
+  kFence = 10,     // an operator's word that what a held slot's process does is over
 };
 
 // One use of a block: with the keeper's epoch, its identity.
@@ -74,6 +75,14 @@ enum class Verdict : std::uint8_t {
 };
 struct CommitAnswer {
   Verdict verdicts[kMaxCommitItems];
+};
+
+struct FencePayload {
+  std::uint32_t client;  // slot; kAllUnknown: blocks of which nobody knows who holds them
+};
+inline constexpr std::uint32_t kAllUnknown = 0xffffffffu;
+struct FenceAnswer {
+  std::uint32_t released;  // blocks
 };
 
 struct EvictPayload {

@@ -18,12 +18,13 @@ enum class KeeperCounter : std::uint32_t {
   kClients, kNamespaces,                               // at this moment
   kRequests, kMalformed, kCommits, kDuplicates, kRefused, kEvictions, kTouches, kStaleTouches,
   kGrants, kBucketEvictions,
+  kSuspicions, kReleasedBlocks, kRepairedLines,
   kCount
 };
 enum class ClientCounter : std::uint32_t {
   kLookups, kLookedUpBlocks, kHitBlocks, kReadBlocks, kReadBytes, kStaleReads, kDamagedReads,
   kPuts, kWrittenBytes, kCommitted, kDuplicates, kRefused,
-  kLostReports,
+  kLostReports, kReattachments,
   kCount
 };
 

@@ -314,10 +314,11 @@ TEST_F(TakeoverTest, TheBlocksOfANamespaceWhoseLineIsDamagedAreNobodysAndItsNumb
   pool_->damage(layout().namespace_line(0, 0));
   take_over();
   EXPECT_EQ(count(KeeperCounter::kLive), 3u);
-  const auto c = pool_->attach(2, in_namespace("c"));
+  auto c = pool_->attach(2, in_namespace("c"));
   EXPECT_EQ(c->namespace_id(), 3u);
   EXPECT_EQ(pool_->read(*c, 1, 3), 0u);
-  RawClient raw(*pool_, 0);
+  c.reset();
+  RawClient raw(*pool_, 2);
   EXPECT_EQ(raw.ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{0, 0})).code(),
             Code::kInvalidArgument);
 }

@@ -82,11 +82,17 @@ class TestPool final : private rpc::Waiter {
   Keeper& start_keeper(KeeperOptions options = {}) {
     options.use_doorbells = false;
     options.tend_interval_ns = 1;
-    Result<std::unique_ptr<Keeper>> keeper = Keeper::start(*access_, options, clock_);
+    options.watch_interval_ns = 1;
+    options.scrub_lines = scrub_lines;
+    Result<std::unique_ptr<Keeper>> keeper = Keeper::start(*access_, options, clock_, evidence);
     EXPECT_TRUE(keeper) << (keeper ? "" : keeper.error().message);
     keeper_ = *std::move(keeper);
     return *keeper_;
   }
+  // For keepers started later. Many tests write into the directory, and do not want it repaired.
+  std::uint32_t scrub_lines = 0;
+  Evidence* evidence = nullptr;
+
   Keeper& keeper() { return *keeper_; }
   void stop_keeper() { keeper_.reset(); }
   // The keeper dies between two instructions: nothing of what it does in its end reaches the pool.

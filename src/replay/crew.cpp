@@ -40,7 +40,7 @@ Status keep(const ReplayOptions& options, const std::vector<std::string>& paths,
   keeper_options.policy = options.policy;
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.serve(keeper_options));
   harness.keeper.is_ready.store(true, std::memory_order_release);
-  keeper.run(harness.keeper_must_end);
+  CACHALOT_TRY(keeper.run(harness.keeper_must_end));
   harness.keeper_counters = keeper.keeper().counters();
   return {};
 }

@@ -114,12 +114,13 @@ Status check_number_of_ids(const Request& request, std::uint64_t block_tokens) {
   const std::uint64_t begun = whole + (request.input_tokens % block_tokens == 0 ? 0 : 1);
   const std::uint64_t ids = request.hash_ids.size();
   if (ids == whole || ids == begun) return {};
+  const std::string or_more = begun == whole ? "" : " or " + std::to_string(begun);
   return Error::make(Code::kBadInput,
-                     "hash_ids: %llu ids for input_length %llu, expected %llu or %llu at %llu "
-                     "tokens a block",
+                     "hash_ids: %llu ids for input_length %llu, expected %llu%s at %llu tokens a "
+                     "block",
                      static_cast<unsigned long long>(ids),
                      static_cast<unsigned long long>(request.input_tokens),
-                     static_cast<unsigned long long>(whole), static_cast<unsigned long long>(begun),
+                     static_cast<unsigned long long>(whole), or_more.c_str(),
                      static_cast<unsigned long long>(block_tokens));
 }
 

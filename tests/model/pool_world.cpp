@@ -320,6 +320,17 @@ const char* rule_name(Rule rule) {
     case Rule::kR5CheckLines: return "R5 a line carries its proof";
     case Rule::kR5ConfirmSplitLines: return "R5 confirm split lines";
     case Rule::kR6ValidateAfterReading: return "R6 validate after reading";
+    case Rule::kValidateGenerationOnly: return "validate by generation only";
+    case Rule::kGrantBeforeTombstoneComplete: return "grant before the tombstone is complete";
+    case Rule::kForgetGenerationAtTakeover: return "generation forgotten at takeover";
+    case Rule::kReuseAfterTimeout: return "block reused after its commit timed out";
+    case Rule::kCommitNotIdempotent: return "commit replayed by the next keeper not idempotent";
+    case Rule::kReturnedBlockKeepsGeneration: return "returned block keeps its generation";
+    case Rule::kHonourOldGrants: return "old keepers grants honoured";
+    case Rule::kAnswerBeforeMinEpoch: return "answers before min_epoch is raised";
+    case Rule::kLoseQuarantineAtTakeover: return "quarantine lost at takeover";
+    case Rule::kReleaseOnReattach: return "released because it re-attached";
+    case Rule::kPinWithoutComplete: return "pinned read published without completing";
   }
   return "?";
 }

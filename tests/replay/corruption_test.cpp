@@ -35,7 +35,7 @@ class CorruptedPool : public testing::Test {
       Result<pool::PoolKeeper> keeper = pool_->serve({});
       serves_ = true;
       ASSERT_TRUE(keeper) << keeper.error().message;
-      keeper->run(stop_);
+      EXPECT_TRUE(keeper->run(stop_));
     });
     while (!serves_) std::this_thread::yield();
   }

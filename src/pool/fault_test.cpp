@@ -1,0 +1,412 @@
+// Who falls silent, dies, wakes up or comes back: suspicion, evidence, in-doubt commits, takeover,
+// pinned reads.
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "pool/test_pool.h"
+
+namespace cachalot::pool {
+namespace {
+
+constexpr std::uint64_t kSuspectAfterNs = 100'000;
+
+ProcessIdentity process(std::uint32_t pid) { return {0, pid, 1, 1000 + pid, 5, 6}; }
+
+ClientOptions as_process(std::uint32_t pid) {
+  ClientOptions options;
+  options.pid = pid;
+  options.pid_namespace = 1;
+  options.start_time = 1000 + pid;
+  options.boot_id_low = 5;
+  options.boot_id_high = 6;
+  options.grant_target = 8;
+  return options;
+}
+
+// An oracle: who has exited is who it was told of.
+class ToldEvidence final : public Evidence {
+ public:
+  bool has_exited(const ProcessIdentity& who) override {
+    for (const ProcessIdentity& one : gone) {
+      if (one == who) return true;
+    }
+    return false;
+  }
+  std::vector<ProcessIdentity> gone;
+};
+
+class FaultTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    pool_.evidence = &evidence_;
+    start();
+  }
+  void start() {
+    KeeperOptions options;
+    options.suspect_after_ns = kSuspectAfterNs;
+    options.max_grants = 16;
+    pool_.start_keeper(options);
+  }
+  // The keeper's time passes; nobody else does anything.
+  void let_time_pass() {
+    for (int i = 0; i < 300; ++i) pool_.keeper().tend();
+  }
+  void expect_counts(std::uint64_t granted, std::uint64_t quarantined) {
+    const KeeperCounters& counters = pool_.keeper().counters();
+    EXPECT_EQ(counters[KeeperCounter::kGranted], granted);
+    EXPECT_EQ(counters[KeeperCounter::kQuarantined], quarantined);
+    std::uint64_t sum = 0;
+    for (const KeeperCounter state :
+         {KeeperCounter::kFree, KeeperCounter::kGranted, KeeperCounter::kLive,
+          KeeperCounter::kLimbo, KeeperCounter::kQuarantined, KeeperCounter::kBad}) {
+      sum += counters[state];
+    }
+    EXPECT_EQ(sum, pool_.access().geometry.blocks);
+    EXPECT_TRUE(pool_.keeper().is_valid());
+  }
+  std::uint64_t count(KeeperCounter counter) { return pool_.keeper().counters()[counter]; }
+  std::uint32_t held(std::uint32_t slot) {
+    return pool_.line_at<ViewLine>(pool_.access().layout.view_line(keeper_slot(), slot)).flags & kViewHeld;
+  }
+  std::uint32_t keeper_slot() { return DirectoryReader(pool_.access()).read_keepers().keeper; }
+
+  ToldEvidence evidence_;
+  TestPool pool_;
+};
+
+TEST_F(FaultTest, WhoIsSilentIsSuspectedAndItsGrantsAreQuarantined) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 2);
+  const std::uint64_t granted = count(KeeperCounter::kGranted);
+  ASSERT_GT(granted, 0u);
+  let_time_pass();
+  EXPECT_EQ(count(KeeperCounter::kSuspicions), 1u);
+  expect_counts(0, granted);
+  EXPECT_NE(held(0), 0u);
+  // What it published stays, and it may read.
+  EXPECT_EQ(pool_.read(*client, 1, 2), 2u);
+}
+
+TEST_F(FaultTest, WhoRenewsItselfIsNotSuspectedHoweverLongItComputes) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 2);
+  for (int i = 0; i < 3000; ++i) {
+    pool_.keeper().tend();
+    if (i % 10 == 0) client->renew();
+  }
+  EXPECT_EQ(count(KeeperCounter::kSuspicions), 0u);
+  EXPECT_FALSE(client->is_lost());
+  // The echo of its heartbeat is in the keeper's view.
+  EXPECT_GT(pool_.line_at<ViewLine>(pool_.access().layout.view_line(0, 0)).heartbeat, 10u);
+}
+
+TEST_F(FaultTest, ASuspectThatWakesUpAttachesAgainWithinItsNextCall) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 2);
+  let_time_pass();
+  client->renew();
+  EXPECT_TRUE(client->is_lost());
+  pool_.put(*client, 10, 3);
+  EXPECT_FALSE(client->is_lost());
+  EXPECT_EQ(client->counters()[ClientCounter::kReattachments], 1u);
+  EXPECT_EQ(pool_.read(*client, 10, 3), 3u);
+  // The same process vouched for its old incarnation: nothing stays in quarantine.
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
+TEST_F(FaultTest, OnlyEvidenceFreesWhatASuspectHolds) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  let_time_pass();
+  const std::uint64_t quarantined = count(KeeperCounter::kQuarantined);
+  ASSERT_GT(quarantined, 0u);
+  let_time_pass();
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), quarantined);  // it is quiet: no evidence
+  // Another process in its slot is no evidence either, however often it asks.
+  for (int i = 0; i < 3; ++i) {
+    const auto other = pool_.try_attach(0, as_process(8));
+    ASSERT_FALSE(other);
+    EXPECT_EQ(other.error().code, Code::kBusy);
+  }
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), quarantined);
+  // The same pid with another start time is another process.
+  evidence_.gone.push_back({0, 7, 1, 1, 5, 6});
+  let_time_pass();
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), quarantined);
+  evidence_.gone.push_back(process(7));
+  pool_.keeper().tend();
+  expect_counts(0, 0);
+  EXPECT_TRUE(pool_.try_attach(0, as_process(8)));
+}
+
+TEST_F(FaultTest, WhoExitsWithoutAWordIsGoneAtTheNextLook) {
+  auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  evidence_.gone.push_back(process(7));
+  pool_.keeper().tend();
+  expect_counts(0, 0);
+  EXPECT_EQ(count(KeeperCounter::kClients), 0u);
+  EXPECT_EQ(count(KeeperCounter::kSuspicions), 0u);
+}
+
+TEST_F(FaultTest, AnOperatorsWordIsEvidenceButNotAgainstTheLiving) {
+  const auto operating = pool_.attach(2, as_process(9));
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  EXPECT_EQ(operating->fence(0).error().code, Code::kBusy);
+  EXPECT_EQ(operating->fence(1).error().code, Code::kNotFound);
+  EXPECT_EQ(operating->fence(3).error().code, Code::kInvalidArgument);
+  for (int i = 0; i < 300; ++i) {
+    pool_.keeper().tend();
+    operating->renew();
+  }
+  const std::uint64_t quarantined = count(KeeperCounter::kQuarantined);
+  const auto released = operating->fence(0);
+  ASSERT_TRUE(released);
+  EXPECT_EQ(*released, quarantined);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(FaultTest, QuarantineIsBoundedBySlotsTimesGrants) {
+  for (std::uint32_t pid = 10; pid < 40; ++pid) {
+    for (std::uint32_t slot = 0; slot < 3; ++slot) {
+      auto client = pool_.try_attach(slot, as_process(pid));
+      if (!client) continue;
+      pool_.put(**client, pid * 10, 1);
+      let_time_pass();
+    }
+  }
+  EXPECT_LE(count(KeeperCounter::kQuarantined), 3u * 16u);
+}
+
+TEST_F(FaultTest, QuarantineOutlivesAnyNumberOfKeepers) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  const std::uint64_t granted = count(KeeperCounter::kGranted);
+  for (int keeper = 0; keeper < 5; ++keeper) {
+    pool_.kill_keeper();
+    start();
+    expect_counts(0, granted);
+    EXPECT_NE(held(0), 0u);
+  }
+  evidence_.gone.push_back(process(7));
+  pool_.keeper().tend();
+  expect_counts(0, 0);
+}
+
+TEST_F(FaultTest, AWriterGoesOnByItselfWithTheNextKeeper) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 2);
+  pool_.kill_keeper();
+  start();
+  pool_.put(*client, 10, 2);
+  EXPECT_EQ(pool_.read(*client, 1, 2), 2u);
+  EXPECT_EQ(pool_.read(*client, 10, 2), 2u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_EQ(client->epoch(), pool_.keeper().epoch());
+}
+
+TEST_F(FaultTest, ACommitThatWasDoneAndNeverAnsweredIsCommitted) {  // W2, W5
+  ClientOptions options = as_process(7);
+  const auto client = pool_.attach(0, options);
+  pool_.put(*client, 1, 1);
+  const auto bytes = payload_of(50, 256);
+  const PutItem item{hash_of(50), bytes};
+  ASSERT_TRUE(client->post_put(nullptr, item));
+  pool_.keeper().poll();  // executes it; nobody has taken the answer
+  const Entry before = pool_.entry_of(hash_of(50));
+  pool_.kill_keeper();
+  start();
+  const std::uint64_t committed = client->counters()[ClientCounter::kCommitted];
+  ASSERT_TRUE(client->reattach(0));
+  EXPECT_EQ(client->counters()[ClientCounter::kCommitted], committed + 1);
+  const Entry after = pool_.entry_of(hash_of(50));
+  EXPECT_EQ(after.block, before.block);
+  EXPECT_EQ(after.generation, before.generation);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(FaultTest, ACommitThatWasNeverDoneIsNotAndItsBlockIsNotLost) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  const auto bytes = payload_of(50, 256);
+  ASSERT_TRUE(client->post_put(nullptr, {hash_of(50), bytes}));
+  pool_.kill_keeper();  // before it looked
+  start();
+  const std::uint64_t refused = client->counters()[ClientCounter::kRefused];
+  ASSERT_TRUE(client->reattach(0));
+  EXPECT_EQ(client->counters()[ClientCounter::kRefused], refused + 1);
+  EXPECT_EQ(pool_.read(*client, 50, 1), 0u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
+TEST_F(FaultTest, AFarewellIsHeardByTheNextKeeper) {
+  auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  pool_.kill_keeper();
+  client.reset();  // nobody answers it
+  start();
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_EQ(held(0), 0u);
+}
+
+TEST_F(FaultTest, AnOldKeeperThatWakesUpIsOverAndWhatItOverwroteIsRepaired) {
+  pool_.scrub_lines = 1u << 20;
+  start();
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 4);
+  // A stalled keeper: another one takes over while this one stays where it is.
+  StepClock clock;
+  KeeperOptions options;
+  options.use_doorbells = false;
+  options.tend_interval_ns = 1;
+  options.scrub_lines = 1u << 20;
+  auto next = Keeper::start(pool_.access(), options, clock, &evidence_);
+  ASSERT_TRUE(next);
+  EXPECT_EQ((*next)->counters()[KeeperCounter::kLive], 4u);
+  // The old one wakes in the middle of an eviction: its tombstone hides an entry, for a while.
+  const Entry entry = pool_.entry_of(hash_of(4));
+  EXPECT_TRUE(entry.state == kEntryLive);
+  Entry tombstone{};
+  tombstone.block = tombstone.parent = kNoBlock;
+  tombstone.state = kEntryFree;
+  tombstone.epoch = 1;
+  const std::uint32_t slots = pool_.access().geometry.directory_slots;
+  const Home home = home_of(hash_of(4), client->namespace_id(), slots);
+  pool_.put_line(pool_.access().layout.entry(home.slot), tombstone);
+  EXPECT_EQ(pool_.read(*client, 1, 4), 3u);
+  (*next)->tend();
+  EXPECT_EQ(pool_.read(*client, 1, 4), 4u);
+  EXPECT_GE((*next)->counters()[KeeperCounter::kRepairedLines], 1u);
+  pool_.keeper().tend();
+  EXPECT_TRUE(pool_.keeper().is_deposed());
+  EXPECT_EQ(pool_.keeper().poll(), 0u);
+}
+
+TEST_F(FaultTest, AKeeperTakesNoAreaOfAProcessThatStillRuns) {
+  KeeperOptions options;
+  options.avoid_slots = 0b1110;
+  // Area 0 is the predecessor's: its ledger is needed.
+  EXPECT_EQ(Keeper::next_area(pool_.access(), options).error().code, Code::kBusy);
+  options.avoid_slots = 0b0110;
+  EXPECT_EQ(*Keeper::next_area(pool_.access(), options), 3u);
+}
+
+TEST_F(FaultTest, AKeeperLineThatTearsInItsLastStoresIsNotForgotten) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 3);
+  const std::uint64_t granted = count(KeeperCounter::kGranted);
+  pool_.kill_keeper();
+  pool_.damage(pool_.access().layout.keeper_line(0), 40);
+  start();
+  EXPECT_EQ(pool_.keeper().epoch(), 2u);
+  EXPECT_EQ(count(KeeperCounter::kLive), 3u);
+  expect_counts(0, granted);
+}
+
+class PinTest : public FaultTest {
+ protected:
+  std::unique_ptr<Client> reader() {
+    ClientOptions options = as_process(20);
+    options.pins = true;
+    return pool_.attach(1, options);
+  }
+  // Stores so much that nothing of before is published any more. All that goes meanwhile rests while
+  // anybody pins, so that there is an end to what can be stored.
+  void churn(Client& writer) {
+    for (std::uint64_t round = 0; round < 5; ++round) pool_.put(writer, next_ += 100, 16);
+  }
+  std::uint64_t next_ = 1000;
+};
+
+TEST_F(PinTest, WhatWasLookedUpAfterAPinStaysUntilItEnds) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  pool_.put(*writer, 1, 8);
+  const auto pin = client->pin();
+  ASSERT_TRUE(pin);
+  BlockHash hashes[8];
+  Found found[8];
+  for (int i = 0; i < 8; ++i) hashes[i] = hash_of(1 + i);
+  ASSERT_EQ(client->lookup(hashes, found), 8u);
+  churn(*writer);
+  Found now[8];
+  EXPECT_EQ(client->lookup(hashes, now), 0u);  // evicted long ago
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  for (int i = 0; i < 8; ++i) {
+    const auto expected = payload_of(1 + i, found[i].entry.length);
+    std::vector<std::byte> bytes(found[i].entry.length);
+    std::uint64_t at = 0;
+    pool_.access().for_each_extent(found[i].entry.block, bytes.size(), [&](std::byte* from, std::uint64_t n) {
+      std::memcpy(bytes.data() + at, from, n);
+      at += n;
+    });
+    EXPECT_EQ(bytes, expected) << i;
+  }
+  client->unpin(*pin);
+  pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
+TEST_F(PinTest, TheOldestOfSeveralPinsCounts) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  pool_.put(*writer, 1, 2);
+  const auto first = client->pin(), second = client->pin();
+  churn(*writer);
+  pool_.keeper().tend();  // looks at the pins after the last tombstone
+  const auto third = client->pin();
+  client->unpin(*second);
+  pool_.keeper().tend();
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  client->unpin(*first);
+  pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);  // the third came after the tombstones
+  client->unpin(*third);
+}
+
+TEST_F(PinTest, APinOutlivesItsKeeper) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  pool_.put(*writer, 1, 4);
+  const auto pin = client->pin();
+  pool_.kill_keeper();
+  start();
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  expect_counts(0, count(KeeperCounter::kQuarantined));
+  ASSERT_TRUE(client->reattach(0));
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  client->unpin(*pin);
+  pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
+}
+
+TEST_F(PinTest, ADeadReadersPinEndsWithEvidence) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  pool_.put(*writer, 1, 4);
+  (void)client->pin();
+  churn(*writer);
+  for (int i = 0; i < 300; ++i) {
+    pool_.keeper().tend();
+    writer->renew();
+  }
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);  // silent is not dead
+  evidence_.gone.push_back(process(20));
+  pool_.keeper().tend();
+  pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
+}
+
+TEST_F(PinTest, WhoDidNotSayThatItPinsMayNot) {
+  const auto client = pool_.attach(0, as_process(7));
+  EXPECT_EQ(client->pin().error().code, Code::kUnsupported);
+}
+
+}  // namespace
+}  // namespace cachalot::pool
