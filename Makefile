@@ -25,7 +25,7 @@ SOURCES = $(shell find include src apps bench examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-dev demo build test test-asan test-tsan coverage bench \
+.PHONY: help setup-run setup-test setup-dev demo build test test-asan test-tsan soak coverage bench \
   tidy format clean
 
 help: ## list the targets
@@ -62,6 +62,10 @@ test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorS
 test-tsan: setup-test ## the tests under ThreadSanitizer
 	$(call build,tsan)
 	ctest --preset tsan -j$(TEST_JOBS) -LE "model|slow|crash" $(TEST_ARGS)
+
+soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARGS goes to it
+	$(call build,dev)
+	build/dev/tests/crash/cachalot_soak --injections 10000 $(SOAK_ARGS)
 
 coverage: setup-dev ## line coverage of src/, tests left out
 	$(call build,coverage)

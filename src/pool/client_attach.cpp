@@ -181,30 +181,35 @@ void Client::renew() {
   {
     const std::lock_guard lock(renewal_.mutex);
     if (!renewal_.is_on) return;
-    ViewLine line{};
-    const KeeperView now = directory_.read_keepers();
-    const bool is_read =
-        access_.region.read_as(access_.layout.view_line(renewal_.keeper, slot_), line);
-    const bool is_ours = line.incarnation == renewal_.incarnation && line.epoch == renewal_.epoch &&
-                         (line.flags & kViewOpen) != 0;
-    if (now.epoch != renewal_.epoch || (is_read && !is_ours)) {
-      if (!access_.domain().broken(Rule::kR1OneWriterPerLine)) {
-        lost_.store(true, std::memory_order_relaxed);
-      }
-    }
+    look_for_loss();
   }
   beat();
+}
+
+// Whether the keeper still knows this incarnation. Needs the renewal's lock.
+void Client::look_for_loss() {
+  if (access_.domain().broken(Rule::kR1OneWriterPerLine)) return;
+  ViewLine line{};
+  const KeeperView now = directory_.read_keepers();
+  const bool is_read = access_.region.read_as(access_.layout.view_line(renewal_.keeper, slot_), line);
+  const bool is_ours = line.incarnation == renewal_.incarnation && line.epoch == renewal_.epoch &&
+                       (line.flags & kViewOpen) != 0;
+  if (now.epoch != renewal_.epoch || (is_read && !is_ours)) lost_.store(true, std::memory_order_relaxed);
 }
 
 // True also if the keeper rules on, but has given this client up.
 bool Client::keeper_is_gone() {
   const KeeperView now = directory_.read_keepers();
-  if (now.epoch == view_.epoch && (now.flags & kKeeperServing) != 0) {
-    renew();
-    return is_lost();
+  if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0) {
+    lost_.store(true, std::memory_order_relaxed);
+  } else {
+    {
+      const std::lock_guard lock(renewal_.mutex);
+      look_for_loss();
+    }
+    beat();  // who waits here is alive, whatever else its process does
   }
-  lost_.store(true, std::memory_order_relaxed);
-  return true;
+  return is_lost();
 }
 
 // Attaches again if the keeper this client had is gone, or has given it up.

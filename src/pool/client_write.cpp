@@ -247,6 +247,12 @@ Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items,
                          verdicts.data() + done);
   }
   const Status drained = drain();
+  if (!drained && access_.domain().broken(Rule::kReuseAfterTimeout)) {
+    for (std::uint32_t i = 0; i < commits_under_way_; ++i) {
+      const Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - 1 - i) % rpc::kMaxOutstanding];
+      grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + commit.count);
+    }
+  }
   if (!drained && !is_lost()) forget_verdicts();
   return status.ok() ? drained : status;
 }

@@ -1,0 +1,104 @@
+// Deaths on hosts without coherence: the protocol survives them, and ways to get faults wrong are
+// noticed. The other known-bad variants need schedules that chance does not find: known_bad_test.cpp
+// plays them, and the model in specs/ finds them all.
+
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cstdio>
+
+#include "fault_world.h"
+#include "pool_world.h"
+
+namespace cachalot::model {
+namespace {
+
+using memory::Mood;
+using memory::Rule;
+
+FaultOptions world(std::uint64_t seed, Rule broken = Rule::kNone) {
+  FaultOptions options;
+  options.seed = seed;
+  options.broken = broken;
+  options.mood = static_cast<Mood>(seed % 3);
+  options.suspect_steps = seed % 4 == 0 ? 6'000 : 30'000;
+  return options;
+}
+
+TEST(FaultModel, NothingDiesBadly) {
+  FaultResult sum;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const FaultResult result = run_fault_world(world(seed));
+    EXPECT_EQ(result.fault, "") << "seed " << seed;
+    sum.hits += result.hits;
+    sum.pinned_hits += result.pinned_hits;
+    sum.crashes += result.crashes;
+    sum.successions += result.successions;
+    sum.suspicions += result.suspicions;
+    sum.reattachments += result.reattachments;
+  }
+  std::printf("crashes %llu, successions %llu, suspicions %llu, reattachments %llu, hits %llu, pinned %llu\n",
+              static_cast<unsigned long long>(sum.crashes), static_cast<unsigned long long>(sum.successions),
+              static_cast<unsigned long long>(sum.suspicions), static_cast<unsigned long long>(sum.reattachments),
+              static_cast<unsigned long long>(sum.hits), static_cast<unsigned long long>(sum.pinned_hits));
+  EXPECT_GT(sum.hits, 1000u);
+  EXPECT_GT(sum.pinned_hits, 100u);
+  EXPECT_GT(sum.crashes, 100u);
+  EXPECT_GT(sum.suspicions, 20u);
+  EXPECT_GT(sum.reattachments, 50u);
+}
+
+// A pool so small that blocks are reused at once, and whose keepers change often: the world in which
+// the known-bad variants are looked for. The right protocol lives in it, too.
+FaultOptions tight_world(std::uint64_t seed, Rule broken = Rule::kNone) {
+  FaultOptions options = world(seed, broken);
+  options.capacity = 3;
+  options.slack = 6;
+  options.successions = 12;
+  options.block_bytes = seed % 2 == 0 ? 640 : 2048;
+  return options;
+}
+
+TEST(FaultModel, NothingDiesBadlyInATightWorld) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    EXPECT_EQ(run_fault_world(tight_world(seed)).fault, "") << "seed " << seed;
+  }
+}
+
+class KnownBad : public testing::TestWithParam<Rule> {};
+
+TEST_P(KnownBad, IsNoticed) {
+  constexpr std::uint64_t kSeeds = 60;
+  int noticed = 0;
+  std::uint64_t first = 0;
+  std::string how;
+  for (std::uint64_t seed = 1; seed <= kSeeds && noticed < 3; ++seed) {
+    FaultOptions options = tight_world(seed, GetParam());
+    if (GetParam() == Rule::kReuseAfterTimeout) options.patience_steps = 2'000;
+    const FaultResult result = run_fault_world(options);
+    if (result.fault.empty()) continue;
+    if (noticed++ == 0) {
+      first = seed;
+      how = result.fault;
+    }
+  }
+  std::printf("| %-48s | first seed %2llu | %s |\n", rule_name(GetParam()),
+              static_cast<unsigned long long>(first), how.c_str());
+  EXPECT_GT(noticed, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, KnownBad,
+    testing::Values(Rule::kR3FenceBeforeFlush, Rule::kGrantBeforeTombstoneComplete,
+                    Rule::kReuseAfterTimeout, Rule::kHonourOldGrants, Rule::kAnswerBeforeMinEpoch,
+                    Rule::kPinWithoutComplete),
+    [](const auto& rule) {
+      std::string name;
+      for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
+        if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
+      }
+      return name;
+    });
+
+}  // namespace
+}  // namespace cachalot::model
