@@ -13,6 +13,8 @@
 #include "bench_rpc.h"
 #include "bench_transfer.h"
 #include "command.h"
+#include "output.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -46,6 +48,8 @@ bench::Settings settings_of(const Options& options) {
 }
 
 int run(const Options& options) {
+  Result<Output> json = Output::open(options.json);
+  if (!json) return fail(json.error());
   const bench::Settings settings = settings_of(options);
   bench::Report report;
   const auto is_chosen = [&](const char* name) {
@@ -60,8 +64,8 @@ int run(const Options& options) {
     if (!status) return fail(status.error());
   }
   // The table would be in the way of a script that reads JSON from stdout.
-  report.print(options.json == "-" ? stderr : stdout);
-  const Status written = write_json(options.json, report.to_json());
+  report.print(human_output(options.json));
+  const Status written = json->write_json(report.to_json());
   return written ? kExitDone : fail(written.error());
 }
 
@@ -80,7 +84,7 @@ void add_bench(CLI::App& app, Chosen& chosen) {
       ->check(CLI::IsMember({"coherent", "noncoherent", "both"}))
       ->capture_default_str();
   command->add_option("--repeats", options->repeats, "repetitions of each measurement")
-      ->check(CLI::Range(1u, 1000u))
+      ->transform(number(1, 1000))
       ->capture_default_str();
   command->add_flag("--quick", options->quick, "smaller tables, at most 5 repetitions");
   command->add_option("--json", options->json, "write the rows to FILE, or to stdout for -")

@@ -96,10 +96,15 @@ void Report::print(std::FILE* out) const {
 nlohmann::json Report::to_json() const {
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& [benchmark, row] : rows_) {
-    nlohmann::json out = {{"benchmark", benchmark},   {"name", row.name},
-                          {"value", row.value},       {"unit", row.unit},
-                          {"baseline", row.baseline}, {"baseline_value", row.baseline_value},
-                          {"ratio", row.ratio()}};
+    nlohmann::json out = {{"benchmark", benchmark}, {"name", row.name},
+                          {"value", row.value},     {"unit", row.unit},
+                          {"baseline", nullptr},    {"baseline_value", nullptr},
+                          {"ratio", nullptr}};
+    if (!row.baseline.empty()) out["baseline"] = row.baseline;
+    if (row.baseline_value != 0) {
+      out["baseline_value"] = row.baseline_value;
+      out["ratio"] = row.ratio();
+    }
     if (row.target.kind != Target::Kind::kNone) {
       out["target"] = row.target.text();
       out["target_met"] = row.target.is_met(row.value, row.ratio());

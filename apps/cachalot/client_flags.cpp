@@ -1,10 +1,36 @@
 #include "client_flags.h"
 
+#include <chrono>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "index/block_hasher.h"
+#include "values.h"
 
 namespace cachalot::apps {
+namespace {
+
+Result<Attached> attach_now(const ClientFlags& flags) {
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, open_pool(flags.paths));
+  pool::ClientOptions options;
+  options.fingerprint = flags.fingerprint;
+  options.host = flags.host;
+  options.grant_target = 1;
+  options.timeout_ns = flags.timeout_ns;
+  // The keeper of a pool of several machines may run on another one, where no doorbell rings.
+  options.use_doorbells = pool.access().geometry.hosts == 1 || pool.keeper_is_locked();
+  CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options, flags.slot));
+  return Attached{std::move(pool), std::move(client)};
+}
+
+// What is said of a pool that somebody is about to make or to serve.
+bool may_still_come(Code code) {
+  return code == Code::kNotFound || code == Code::kNotAPool || code == Code::kBadInput ||
+         code == Code::kNoKeeper;
+}
+
+}  // namespace
 
 const char* const kKeyHelp =
     "32 hexadecimal digits are a block hash; any other text is hashed with the namespace";
@@ -19,30 +45,39 @@ void add_client_flags(CLI::App& app, ClientFlags& flags) {
                  "fingerprint of the namespace: blocks of different ones never meet")
       ->type_name("NAME")
       ->capture_default_str();
+  add_host_flag(app, flags);
+  app.add_option("--client-slot", flags.slot, "the client slot to take (any free one)")
+      ->type_name("N")
+      ->transform(number(0, pool::kMaxClients - 1));
+  add_wait_flag(app, flags);
+}
+
+void add_host_flag(CLI::App& app, ClientFlags& flags) {
   app.add_option("--host", flags.host, "this machine's number, where several share the pool")
       ->type_name("N")
-      ->check(CLI::Range(0u, pool::kMaxClients - 1))
+      ->transform(number(0, pool::kMaxClients - 1))
       ->capture_default_str();
-  app.add_option("--client-slot", flags.slot, "the client slot to take (any free one)")
-      ->type_name("N");
+}
+
+void add_wait_flag(CLI::App& app, ClientFlags& flags) {
+  app.add_option("--wait", flags.wait_s, "how long to wait for a keeper, if there is none")
+      ->type_name("SECONDS")
+      ->transform(number(0, 3600))
+      ->capture_default_str();
 }
 
 Result<Attached> attach(const ClientFlags& flags) {
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, open_pool(flags.paths));
-  pool::ClientOptions options;
-  options.fingerprint = flags.fingerprint;
-  options.host = flags.host;
-  options.grant_target = 1;
-  // The keeper of a pool of several machines may run on another one, where no doorbell rings.
-  options.use_doorbells = pool.access().geometry.hosts == 1 || pool.keeper_is_locked();
-  CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options, flags.slot));
-  return Attached{std::move(pool), std::move(client)};
-}
-
-Result<Attached> attach(const Paths& paths) {
-  ClientFlags flags;
-  flags.paths = paths;
-  return attach(flags);
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  const std::uint64_t deadline_ns =
+      base::SteadyClock::read() + std::uint64_t{flags.wait_s} * 1'000'000'000;
+  for (;;) {
+    Result<Attached> attached = attach_now(flags);
+    if (attached) return attached;
+    if (!may_still_come(attached.error().code) || base::SteadyClock::read() >= deadline_ns) {
+      return of_pool(flags.paths, attached.error());
+    }
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 Result<index::BlockHash> parse_key(const std::string& key, const std::string& fingerprint) {

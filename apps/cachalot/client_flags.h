@@ -1,4 +1,4 @@
-// How put, get, lookup and evict join a served pool, and what a KEY is.
+// How stop, put, get, lookup, evict and pool fence join a served pool, and what a KEY is.
 #pragma once
 
 #include <cachalot/result.h>
@@ -19,9 +19,14 @@ struct ClientFlags {
   std::string fingerprint = "default";  // of the namespace
   std::uint32_t host = 0;
   std::optional<std::uint32_t> slot;
+  std::uint32_t wait_s = 0;  // for a pool, and a keeper of it
+  std::uint64_t timeout_ns = pool::ClientOptions{}.timeout_ns;
 };
 // --pool takes one path here, because keys may follow it; it may be repeated.
 void add_client_flags(CLI::App& app, ClientFlags& flags);
+// Of these only --host and --wait.
+void add_host_flag(CLI::App& app, ClientFlags& flags);
+void add_wait_flag(CLI::App& app, ClientFlags& flags);
 
 // What the help says of a KEY.
 extern const char* const kKeyHelp;
@@ -31,10 +36,9 @@ struct Attached {
   pool::Pool pool;
   pool::PoolClient client;
 };
-// @errors as Pool::open and Pool::attach
+// Waits for the pool and its keeper as long as the flags say.
+// @errors as Pool::open and Pool::attach, with the pool's path in front
 Result<Attached> attach(const ClientFlags& flags);
-// The same for the pool at `paths` and a client that only talks to the keeper.
-Result<Attached> attach(const Paths& paths);
 
 // 32 hexadecimal digits are a block hash; any other text is hashed: as a root block of the
 // namespace whose ids are the text's bytes (xxh3_128).

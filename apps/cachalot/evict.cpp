@@ -5,6 +5,7 @@
 
 #include "client_flags.h"
 #include "command.h"
+#include "output.h"
 
 namespace cachalot::apps {
 namespace {
@@ -25,17 +26,21 @@ Result<std::uint32_t> evict(const Options& options) {
     CACHALOT_TRY_ASSIGN(hash, parse_key(options.key, options.client.fingerprint));
   }
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
-  CACHALOT_TRY_ASSIGN(const std::uint32_t evicted, options.all ? attached.client->evict_everything()
-                                                               : attached.client->evict(hash));
-  CACHALOT_TRY(attached.client->detach());
+  const Paths& paths = options.client.paths;
+  CACHALOT_TRY_ASSIGN(const std::uint32_t evicted,
+                      of_pool(paths, options.all ? attached.client->evict_everything()
+                                                 : attached.client->evict(hash)));
+  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
   return evicted;
 }
 
 int run(const Options& options) {
+  Result<Output> json = Output::open(options.json);
+  if (!json) return fail(json.error());
   const Result<std::uint32_t> evicted = evict(options);
   if (!evicted) return fail(evicted.error());
   std::fprintf(human_output(options.json), "evicted %u blocks\n", *evicted);
-  const Status written = write_json(options.json, {{"evicted_blocks", *evicted}});
+  const Status written = json->write_json({{"evicted_blocks", *evicted}});
   return written ? kExitDone : fail(written.error());
 }
 

@@ -5,6 +5,7 @@
 
 #include "client_flags.h"
 #include "command.h"
+#include "output.h"
 
 namespace cachalot::apps {
 namespace {
@@ -19,10 +20,12 @@ struct Options {
 Result<std::string> read_block(const Options& options, const index::BlockHash& hash) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
-  CACHALOT_TRY_ASSIGN(const std::uint32_t length,
-                      attached.client->get(hash, std::as_writable_bytes(std::span(bytes))));
+  const Paths& paths = options.client.paths;
+  CACHALOT_TRY_ASSIGN(
+      const std::uint32_t length,
+      of_pool(paths, attached.client->get(hash, std::as_writable_bytes(std::span(bytes)))));
   bytes.resize(length);
-  CACHALOT_TRY(attached.client->detach());
+  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
   return bytes;
 }
 
@@ -33,13 +36,15 @@ Status get(const Options& options) {
   }
   CACHALOT_TRY_ASSIGN(const index::BlockHash hash,
                       parse_key(options.key, options.client.fingerprint));
+  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.output));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(const std::string bytes, read_block(options, hash));
-  CACHALOT_TRY(write_text(options.output, bytes));
+  CACHALOT_TRY(output.write(bytes));
   const std::string hex = index::to_hex(hash);
   if (options.output != "-") {
     std::fprintf(human_output(options.json), "read %s %zu bytes\n", hex.c_str(), bytes.size());
   }
-  return write_json(options.json, {{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}});
+  return json.write_json({{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}});
 }
 
 int run(const Options& options) {

@@ -8,8 +8,10 @@
 
 #include "command.h"
 #include "index/hit_rate.h"
+#include "output.h"
 #include "plot_hit_rate.h"
 #include "trace/request_trace.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -26,11 +28,14 @@ struct Options {
 
 Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(const index::CacheMode mode, index::parse_cache_mode(options.mode));
+  CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
+  CACHALOT_TRY_ASSIGN(const auto capacities, split_list("--capacity-blocks", options.capacities));
   std::vector<index::CacheSpec> caches;
-  for (const std::string& name : options.policies) {
+  for (const std::string& name : policies) {
     CACHALOT_TRY_ASSIGN(const index::PolicyKind policy, index::parse_policy(name));
-    for (const std::string& text : options.capacities) {
-      CACHALOT_TRY_ASSIGN(const std::uint64_t blocks, parse_blocks("--capacity-blocks", text));
+    for (const std::string& text : capacities) {
+      CACHALOT_TRY_ASSIGN(const std::uint64_t blocks,
+                          parse_blocks_or_inf("--capacity-blocks", text));
       caches.push_back({policy, mode, blocks});
     }
   }
@@ -123,22 +128,44 @@ std::string plot_title(const Options& options) {
   return "Hit rate of " + name + " (" + options.mode + ")";
 }
 
+struct Outputs {
+  Output csv, plot, json;
+  std::FILE* people;  // stderr where one of the three is stdout
+};
+
+Result<Outputs> open_outputs(const Options& options) {
+  const auto to_stdout = (options.csv == "-") + (options.plot == "-") + (options.json == "-");
+  if (to_stdout > 1) {
+    return Error::make(Code::kInvalidArgument,
+                       "hitrate: only one of --csv, --plot and --json can go to stdout");
+  }
+  if (!options.plot.empty() && options.plot != "-" && !options.plot.ends_with(".svg")) {
+    return Error::make(Code::kInvalidArgument,
+                       "--plot: \"%.120s\" does not end with .svg: drawings are SVG",
+                       options.plot.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
+  CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  return Outputs{std::move(csv), std::move(plot), std::move(json),
+                 to_stdout != 0 ? stderr : stdout};
+}
+
 Status hit_rate(const Options& options) {
   CACHALOT_TRY_ASSIGN(const std::vector<index::CacheSpec> caches, caches_of(options));
+  CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(index::HitRate rate, index::HitRate::make(caches, options.block_tokens));
   std::uint64_t skipped_lines = 0;
   const Status counted = count(options, rate, skipped_lines);
   clear_progress();
   CACHALOT_TRY(counted);
-  print_table(human_output(options.json), rate);
+  print_table(outputs.people, rate);
   if (skipped_lines != 0) {
-    std::fprintf(human_output(options.json), "%" PRIu64 " bad lines left out\n", skipped_lines);
+    std::fprintf(outputs.people, "%" PRIu64 " bad lines left out\n", skipped_lines);
   }
-  if (!options.csv.empty()) CACHALOT_TRY(write_text(options.csv, csv_of(rate)));
-  if (!options.plot.empty()) {
-    CACHALOT_TRY(write_text(options.plot, plot_hit_rate(rate.rows(), plot_title(options))));
-  }
-  return write_json(options.json, json_of(rate, skipped_lines));
+  CACHALOT_TRY(outputs.csv.write(csv_of(rate)));
+  CACHALOT_TRY(outputs.plot.write(plot_hit_rate(rate.rows(), plot_title(options))));
+  return outputs.json.write_json(json_of(rate, skipped_lines));
 }
 
 int run(const Options& options) {
@@ -156,21 +183,18 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add("--trace", options->trace, "FILE", "request trace, JSON lines, plain or gzip")->required();
-  add("--policy", options->policies, "NAME,…", "eviction policies")
-      ->delimiter(',')
-      ->capture_default_str();
+  add("--policy", options->policies, "NAME,…", "eviction policies")->capture_default_str();
   add("--capacity-blocks", options->capacities, "N,…", "capacities in blocks, or inf")
-      ->delimiter(',')
       ->capture_default_str();
   add("--mode", options->mode, "NAME",
       "leaf: as the pool does, a block never outlives its parent; stream: any block may go")
       ->capture_default_str();
   add("--block-tokens", options->block_tokens, "N", "tokens of a block of the trace")
-      ->check(CLI::Range(1u, 1u << 20))
+      ->transform(number(1, 1u << 20))
       ->capture_default_str();
   command->add_flag("--skip-bad-lines", options->skip_bad_lines, "count them and go on");
-  add("--csv", options->csv, "FILE", "write the rows as CSV");
-  add("--plot", options->plot, "FILE.svg", "draw hit rate over capacity");
+  add("--csv", options->csv, "FILE", "write the rows as CSV to FILE, or to stdout for -");
+  add("--plot", options->plot, "FILE.svg", "draw hit rate over capacity, or to stdout for -");
   add("--json", options->json, "FILE", "write the rows to FILE, or to stdout for -");
   command->footer(
       "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru "

@@ -5,6 +5,7 @@
 
 #include "client_flags.h"
 #include "command.h"
+#include "output.h"
 
 namespace cachalot::apps {
 namespace {
@@ -29,7 +30,7 @@ Result<Looked> look_up(const Options& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   looked.found.resize(looked.hashes.size());
   looked.found.resize(attached.client->lookup(looked.hashes, looked.found));
-  CACHALOT_TRY(attached.client->detach());
+  CACHALOT_TRY(of_pool(options.client.paths, attached.client->detach()));
   return looked;
 }
 
@@ -54,9 +55,11 @@ nlohmann::json report(const Options& options, const Looked& looked) {
 }
 
 int run(const Options& options) {
+  Result<Output> json = Output::open(options.json);
+  if (!json) return fail(json.error());
   const Result<Looked> looked = look_up(options);
   if (!looked) return fail(looked.error());
-  const Status written = write_json(options.json, report(options, *looked));
+  const Status written = json->write_json(report(options, *looked));
   if (!written) return fail(written.error());
   return looked->found.empty() ? kExitFault : kExitDone;
 }

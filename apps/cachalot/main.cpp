@@ -1,11 +1,13 @@
 // The command line: reads it, and runs the one subcommand that it chose.
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "command.h"
@@ -45,17 +47,19 @@ void add_commands(CLI::App& app, Chosen& chosen) {
 }
 
 // The command that the words in front of the first flag name: as deep as commands go.
+// @param  words  how many words it took
 // @return false: `unknown` is a word where a command was expected
-bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, std::string& unknown) {
+bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, int& words,
+                  std::string& unknown) {
   command = &app;
-  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+  for (words = 1; words < argc && argv[words][0] != '-'; ++words) {
     const std::vector<CLI::App*> known = commands_of(*command);
     if (known.empty()) return true;
     const auto next = std::find_if(known.begin(), known.end(), [&](const CLI::App* candidate) {
-      return candidate->get_name() == argv[i];
+      return candidate->get_name() == argv[words];
     });
     if (next == known.end()) {
-      unknown = argv[i];
+      unknown = argv[words];
       return false;
     }
     command = *next;
@@ -63,20 +67,41 @@ bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, std:
   return true;
 }
 
-// The first flag that `command` does not have. A missing argument is often a misspelt flag, so this
+using Arguments = std::vector<std::string>;
+
+std::string empty_value_of(const CLI::Option& option) {
+  return option.get_name() + ": \"\" is empty, expected " + option.get_type_name();
+}
+
+// What is wrong with a flag's name or its "=". A missing argument is often a misspelt flag, so this
 // is looked for before the parser's own complaint.
-std::string unknown_flag(const CLI::App& command, int argc, char** argv) {
-  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i) {
-    const std::string flag = std::string(argv[i]).substr(0, std::string_view(argv[i]).find('='));
-    if (flag.size() > 2 && flag.starts_with("--") && command.get_option_no_throw(flag) == nullptr) {
-      return flag;
-    }
+std::string wrong_flag(const CLI::App& command, const Arguments& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument.size() <= 2 || !argument.starts_with("--")) continue;
+    const std::size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    const CLI::Option* const option = command.get_option_no_throw(flag);
+    if (option == nullptr) return "there is no flag " + flag;
+    if (equals + 1 == argument.size()) return empty_value_of(*option);
   }
   return "";
 }
 
-int print_help(const CLI::App& app) {
-  const std::string text = app.help();
+// The parser takes an empty value for a value, and what follows "--flag=" for the flag's.
+std::string empty_value(const CLI::App& command, const Arguments& arguments) {
+  for (const CLI::Option* option : command.get_options()) {
+    const Arguments& values = option->results();
+    const bool is_empty =
+        std::find(values.begin(), values.end(), "") != values.end() ||
+        std::find(arguments.begin(), arguments.end(), option->get_name() + "=") != arguments.end();
+    if (is_empty) return empty_value_of(*option);
+  }
+  return "";
+}
+
+int print_help(const CLI::App& command, const std::string& parent_name) {
+  const std::string text = command.help(parent_name);
   std::fputs(text.c_str(), stdout);
   if (!text.ends_with('\n')) std::fputc('\n', stdout);
   return kExitDone;
@@ -99,28 +124,52 @@ int run(int argc, char** argv) {
   add_commands(app, chosen);
 
   CLI::App* command = nullptr;
+  int words = 0;
   std::string unknown;
-  if (!find_command(app, argc, argv, command, unknown)) {
+  const bool is_known = find_command(app, argc, argv, command, words, unknown);
+  const std::string name = full_name(command);
+  if (!is_known) {
     return usage_error(
-        "there is no command \"" + unknown + "\", expected one of: " + names_of(*command),
-        full_name(command));
+        "there is no command \"" + unknown + "\", expected one of: " + names_of(*command), name);
+  }
+  // The parser sees the chosen command alone: among others it would take an argument that is called
+  // like one of them for that command. Behind a flag in a command's place nothing counts.
+  Arguments arguments(argv + words, argv + argc);
+  if (!commands_of(*command).empty() && arguments.size() > 1) arguments.resize(1);
+  const std::string parent_name =
+      command->get_parent() == nullptr ? "" : full_name(command->get_parent());
+  if (arguments.empty() && !commands_of(*command).empty()) {
+    return usage_error("a command is missing, expected one of: " + names_of(*command), name);
   }
   try {
-    app.parse(argc, argv);
+    command->parse(Arguments(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    return print_help(app);
-  } catch (const CLI::Success& done) {  // --version
-    return app.exit(done);
+    return print_help(*command, parent_name);
+  } catch (const CLI::CallForVersion& version) {
+    std::printf("%s\n", version.what());
+    return kExitDone;
   } catch (const CLI::ParseError& error) {
-    const std::string flag = unknown_flag(*command, argc, argv);
-    if (!flag.empty()) return usage_error("there is no flag " + flag, full_name(command));
-    return usage_error(error.what(), full_name(command));
+    const std::string wrong = wrong_flag(*command, arguments);
+    return usage_error(wrong.empty() ? error.what() : wrong, name);
   }
+  const std::string empty = empty_value(*command, arguments);
+  if (!empty.empty()) return usage_error(empty, name);
   if (!chosen.run) {
-    return usage_error("a command is missing, expected one of: " + names_of(*command),
-                       full_name(command));
+    return usage_error("a command is missing, expected one of: " + names_of(*command), name);
   }
   return chosen.run();
+}
+
+// 0, 1 and 2 are taken from here on, so that no file of a pool gets one of these numbers and is
+// read as stdin or printed into. Where one was closed, its use stays an error.
+Status fill_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    if (open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) {
+      return Error::from_errno(errno, "/dev/null: opening");
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -128,8 +177,10 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace cachalot;
+  const Status filled = apps::fill_standard_descriptors();
+  if (!filled) return apps::fail(filled.error());
   try {
-    return apps::run(argc, argv);
+    return apps::finish(apps::run(argc, argv));
   } catch (const std::bad_alloc&) {
     return apps::fail(Error::make(Code::kNoSpace, "out of memory"));
   } catch (const std::exception& error) {

@@ -1,9 +1,13 @@
 // `cachalot pool create|info|destroy`.
 
+#include <sys/stat.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "creation.h"
+#include "output.h"
 #include "pool_flags.h"
 #include "pool_report.h"
 
@@ -20,33 +24,49 @@ Status create(const Options& options) {
   pool::Pool::CreateOptions create_options;
   create_options.paths = options.paths;
   CACHALOT_TRY_ASSIGN(create_options.geometry, make_geometry(options.geometry, options.paths));
-  CACHALOT_TRY_ASSIGN(const pool::Pool pool, pool::Pool::create(create_options));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(const pool::Pool pool, create_pool(create_options));
   const pool::Geometry& geometry = pool.access().geometry;
   std::fprintf(human_output(options.json),
-               "created %s: %s blocks of %s bytes, %u devices of %s bytes\n",
+               "created %s: %s blocks of %s bytes, %u device%s of %s bytes\n",
                pool.paths()[0].c_str(), grouped(geometry.capacity_blocks).c_str(),
                grouped(geometry.block_bytes).c_str(), geometry.devices,
-               grouped(geometry.device_bytes).c_str());
-  return write_json(options.json, describe_pool(pool));
+               geometry.devices == 1 ? "" : "s", grouped(geometry.device_bytes).c_str());
+  return json.write_json(describe_pool(pool));
 }
 
 Status info(const Options& options) {
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths));
   const nlohmann::json description = describe_pool(pool);
   print_pool(human_output(options.json), description);
-  return write_json(options.json, description);
+  return json.write_json(description);
+}
+
+// Removing a link would leave the pool, and removing what it points to the link; who made the link
+// may want either.
+Status check_no_link(const std::string& path) {
+  struct stat named {
+  }, target{};
+  if (lstat(path.c_str(), &named) != 0 || !S_ISLNK(named.st_mode)) return {};
+  // A link to a device node is as good as the node: neither is removed.
+  if (stat(path.c_str(), &target) != 0 || !S_ISREG(target.st_mode)) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "%.120s: is a symbolic link, expected the pool's own file", path.c_str());
 }
 
 Status destroy(const Options& options) {
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   // Looked at first for its names, which are gone afterwards.
   Paths paths;
   {
     CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths));
     paths = pool.paths();
   }
+  for (const std::string& path : paths) CACHALOT_TRY(check_no_link(path));
   CACHALOT_TRY(pool::Pool::destroy(options.paths));
   std::fprintf(human_output(options.json), "destroyed %s\n", paths[0].c_str());
-  return write_json(options.json, {{"pool", paths}});
+  return json.write_json({{"pool", paths}});
 }
 
 CLI::App* add_action(CLI::App& command, Chosen& chosen, const char* name, const char* text,
@@ -79,6 +99,7 @@ void add_pool(CLI::App& app, Chosen& chosen) {
   add_action(*command, chosen, "info", "shows geometry, keeper, block accounting and counters",
              info, options);
   add_action(*command, chosen, "destroy", "removes a pool that no keeper serves", destroy, options);
+  add_pool_fence(*command, chosen);
   command->footer("Example: cachalot pool info /dev/shm/kv --json -");
 }
 

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstring>
 
-#include "command.h"
 #include "geometry/presets.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -50,9 +51,9 @@ Result<std::uint64_t> capacity_of(const GeometryFlags& flags, std::uint64_t bloc
     }
   }
   if (blocks == 0 || blocks > kMostBlocks) {
-    return Error::make(
-        Code::kInvalidArgument, "the capacity: %s blocks is not within 1 to %" PRIu64,
-        flags.capacity_blocks == "inf" ? "inf" : std::to_string(blocks).c_str(), kMostBlocks);
+    return Error::make(Code::kInvalidArgument,
+                       "the capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64, blocks,
+                       kMostBlocks);
   }
   return blocks;
 }
@@ -83,7 +84,7 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
   add("--block-bytes", flags.block_bytes, "BYTES", "bytes of a block, a multiple of 64");
   add("--model", flags.model, "NAME", "or the block of this model, all layers, 2 bytes a number");
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
-      ->check(CLI::Range(1u, 1u << 20));
+      ->transform(number(1, 1u << 20));
   add("--capacity", flags.capacity, "BYTES", "bytes of blocks that can be published at a time");
   add("--capacity-blocks", flags.capacity_blocks, "N", "or how many blocks");
   add("--spare-blocks", flags.spare_blocks, "N",
@@ -92,13 +93,13 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();
   add("--devices", flags.devices, "D", "devices to interleave over (as many as there are paths)")
-      ->check(CLI::Range(1u, pool::kMaxDevices));
+      ->transform(number(1, pool::kMaxDevices));
   add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (as much as is needed)");
   add("--clients", flags.clients, "N", "client slots, over all hosts")
-      ->check(CLI::Range(1u, pool::kMaxClients))
+      ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
   add("--hosts", flags.hosts, "N", "machines that share the pool")
-      ->check(CLI::Range(1u, pool::kMaxClients))
+      ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
 }
 
@@ -107,6 +108,11 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
   geometry.domain = flags.domain == "noncoherent" ? memory::DomainKind::kNoncoherent
                                                   : memory::DomainKind::kCoherent;
   geometry.devices = flags.devices != 0 ? flags.devices : static_cast<std::uint32_t>(paths.size());
+  if (paths.size() != 1 && paths.size() != geometry.devices) {
+    return Error::make(Code::kInvalidArgument,
+                       "the pool: %zu paths were given for %u device%s, expected one, or all",
+                       paths.size(), geometry.devices, geometry.devices == 1 ? "" : "s");
+  }
   geometry.clients = flags.clients;
   geometry.hosts = flags.hosts;
   CACHALOT_TRY_ASSIGN(geometry.block_bytes, block_bytes_of(flags));
@@ -135,11 +141,15 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
 }
 
 Result<pool::Pool> open_pool(const Paths& paths) {
-  Result<pool::Pool> opened = pool::Pool::open(paths, {.huge_pages = false, .populate = false});
-  if (opened || opened.error().code != Code::kNotFound) return opened;
-  Error error = opened.error();
-  error.code = Code::kInvalidArgument;
-  return error;
+  return pool::Pool::open(paths, {.huge_pages = false, .populate = false});
+}
+
+Error of_pool(const Paths& paths, const Error& error) {
+  if (std::strstr(error.message, paths[0].substr(0, 60).c_str()) != nullptr) return error;
+  Error named = Error::make(error.code, "%.110s: %s", paths[0].c_str(), error.message);
+  named.os_error = error.os_error;
+  named.detail = error.detail;
+  return named;
 }
 
 std::string grouped(std::uint64_t number) {

@@ -36,8 +36,16 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags);
 // @errors kInvalidArgument: a flag is missing, contradicts another or is out of range
 Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths);
 
-// Maps a pool without paying for huge pages. A path that is not there is a wrong argument here.
+// Maps a pool without paying for huge pages. @errors as Pool::open
 Result<pool::Pool> open_pool(const Paths& paths);
+
+// The error with the pool's path in front, unless it has it already.
+Error of_pool(const Paths& paths, const Error& error);
+template <class T>
+Result<T> of_pool(const Paths& paths, Result<T> result) {
+  if (result) return result;
+  return of_pool(paths, result.error());
+}
 
 // "65,536", for the tables.
 std::string grouped(std::uint64_t number);

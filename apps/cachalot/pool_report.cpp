@@ -64,14 +64,34 @@ json describe_counters(const pool::KeeperCounters& counters) {
   return all;
 }
 
+// What the ruling keeper says of a slot: held means that its last client is not served any more,
+// and that nothing proves that it stores no more.
+pool::ViewLine view_of(const Pool& pool, const pool::KeeperView& keeper, std::uint32_t slot) {
+  const pool::Access& access = pool.access();
+  pool::ViewLine line{};
+  if (keeper.epoch == 0 ||
+      !access.region.read_as(access.layout.view_line(keeper.keeper, slot), line) ||
+      line.epoch != keeper.epoch) {
+    return {};
+  }
+  return line;
+}
+
 json describe_clients(const Pool& pool) {
   const pool::Access& access = pool.access();
+  const pool::KeeperView keeper = pool.keeper_view();
   json clients = json::array();
   for (std::uint32_t slot = 0; slot < access.geometry.clients; ++slot) {
     pool::ClientLine line{};
-    if (!access.region.read_as(access.layout.client_line(slot), line)) continue;
-    if ((line.flags & pool::kClientAttached) == 0) continue;
-    json client = {{"slot", slot}, {"host", line.host}, {"pid", line.pid}};
+    const bool is_attached = access.region.read_as(access.layout.client_line(slot), line) &&
+                             (line.flags & pool::kClientAttached) != 0;
+    const pool::ViewLine view = view_of(pool, keeper, slot);
+    const bool is_held = (view.flags & pool::kViewHeld) != 0;
+    if (!is_attached && !is_held) continue;
+    json client = {{"slot", slot},
+                   {"host", is_held ? view.host : line.host},
+                   {"pid", is_held ? view.pid : line.pid},
+                   {"held", is_held}};
     pool::ClientCounters counters;
     if (counters.read(access.region, access.layout.client_counters(slot))) {
       for (std::uint32_t i = 0; i < pool::ClientCounters::kCount; ++i) {
@@ -137,6 +157,10 @@ void print_pool(std::FILE* out, const json& description) {
   }
   for (const json& client : description["attached"]) {
     print_section(out, "client", client);
+    if (!client.contains("counters")) continue;
+    for (const auto& [name, value] : client["counters"].items()) {
+      std::fprintf(out, "  %-18s %s\n", name.c_str(), value_text(value).c_str());
+    }
   }
 }
 

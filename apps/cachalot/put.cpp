@@ -8,6 +8,7 @@
 
 #include "client_flags.h"
 #include "command.h"
+#include "output.h"
 
 namespace cachalot::apps {
 namespace {
@@ -58,41 +59,42 @@ Status check_verdict(pool::Verdict verdict, const Options& options) {
     case pool::Verdict::kDuplicate:
       return {};
     case pool::Verdict::kNoRoom:
-      return Error::make(Code::kNoSpace, "put: the pool is full and nothing in it can be evicted");
+      return Error::make(Code::kNoSpace, "the pool is full and nothing in it can be evicted");
     case pool::Verdict::kNoParent:
-      return Error::make(Code::kRefused, "put: the parent %.100s is not in the pool",
+      return Error::make(Code::kRefused, "the parent %.100s is not in the pool",
                          options.parent.c_str());
     case pool::Verdict::kBadItem:
-      return Error::make(Code::kInvalidArgument, "put: the keeper does not accept such a block");
+      return Error::make(Code::kInvalidArgument, "the keeper does not accept such a block");
     case pool::Verdict::kNotHeld:
       break;
   }
-  return Error::make(Code::kStale, "put: the keeper took the block back meanwhile: try again");
+  return Error::make(Code::kStale, "the keeper took the block back meanwhile: try again");
 }
 
 Status put(const Options& options) {
   const std::string& fingerprint = options.client.fingerprint;
+  const Paths& paths = options.client.paths;
   CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(options.key, fingerprint));
   index::BlockHash parent;
   if (!options.parent.empty()) {
     CACHALOT_TRY_ASSIGN(parent, parse_key(options.parent, fingerprint));
   }
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::vector<std::byte> bytes,
                       read_block(options.file, attached.pool.access().geometry.block_bytes));
   const pool::PutItem item{hash, bytes};
   pool::Verdict verdict{};
-  CACHALOT_TRY(
-      attached.client->put(options.parent.empty() ? nullptr : &parent, {&item, 1}, {&verdict, 1}));
-  CACHALOT_TRY(check_verdict(verdict, options));
-  CACHALOT_TRY(attached.client->detach());
+  CACHALOT_TRY(of_pool(paths, attached.client->put(options.parent.empty() ? nullptr : &parent,
+                                                   {&item, 1}, {&verdict, 1})));
+  CACHALOT_TRY(of_pool(paths, check_verdict(verdict, options)));
+  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
 
   const std::string hex = index::to_hex(hash);
   const bool is_new = verdict == pool::Verdict::kCommitted;
   std::fprintf(human_output(options.json), "%s %s %zu bytes\n", is_new ? "stored" : "present",
                hex.c_str(), bytes.size());
-  return write_json(
-      options.json,
+  return json.write_json(
       {{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}, {"stored", is_new}});
 }
 

@@ -12,13 +12,16 @@
 #include "command.h"
 #include "geometry/presets.h"
 #include "memory/line.h"
+#include "output.h"
 #include "replay_output.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
 
 constexpr std::uint64_t kDefaultBlockBytes = 65536;
 constexpr std::uint64_t kDefaultCapacityBlocks = 20000;
+constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
 
 // As they stand on the command line.
 struct Flags {
@@ -27,8 +30,6 @@ struct Flags {
   std::string domain = "noncoherent";
   std::string speed = "max";
   std::string verify = "full";
-  std::uint64_t limit = 0;
-  bool has_limit = false;
   std::string json;
 };
 
@@ -109,10 +110,6 @@ Status set_capacity(const Flags& flags, replay::ReplayOptions& options) {
   if (!flags.capacity_blocks.empty()) {
     CACHALOT_TRY_ASSIGN(options.capacity_blocks,
                         parse_blocks("--capacity-blocks", flags.capacity_blocks));
-    if (options.capacity_blocks == ~std::uint64_t{0}) {
-      return Error::make(Code::kInvalidArgument,
-                         "--capacity-blocks: inf is more than a pool has, expected a number");
-    }
   }
   if (flags.capacity.empty()) return {};
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--capacity", flags.capacity));
@@ -128,10 +125,6 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
   CACHALOT_TRY(set_block_bytes(flags, options));
   CACHALOT_TRY(set_capacity(flags, options));
   CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
-  if (flags.has_limit && flags.limit == 0) {
-    return Error::make(Code::kInvalidArgument, "--limit: 0 requests, expected at least 1");
-  }
-  options.limit_requests = flags.limit;
   options.domain =
       flags.domain == "coherent" ? memory::DomainKind::kCoherent : memory::DomainKind::kNoncoherent;
   options.verify = flags.verify == "full"     ? replay::VerifyMode::kFull
@@ -154,8 +147,10 @@ void tell_defaults(std::FILE* to, const Flags& flags, const replay::ReplayOption
 int run(const Flags& flags) {
   const Result<replay::ReplayOptions> options = options_of(flags);
   if (!options) return fail(options.error());
+  Result<Output> json = Output::open(flags.json);
+  if (!json) return fail(json.error());
   // The table would be in the way of a script that reads JSON from stdout.
-  std::FILE* const people = flags.json == "-" ? stderr : stdout;
+  std::FILE* const people = human_output(flags.json);
   const auto report = [&] {
     const SignalsEndTheReplay signals;
     TerminalSink sink;
@@ -165,7 +160,7 @@ int run(const Flags& flags) {
   tell_defaults(people, flags, *options);
   print_report(people, *options, *report);
   std::fflush(people);
-  const Status written = write_json(flags.json, to_json(*options, *report));
+  const Status written = json->write_json(to_json(*options, *report));
   if (!written) return fail(written.error());
   if (report->is_sound()) return kExitDone;
   return fail(Error::make(Code::kCorrupt,
@@ -184,11 +179,13 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       "Replays a trace through a pool: a keeper and engine processes, real bytes, each checked");
   command->add_option("--trace", options.trace, "Requests as JSON lines, plain or gzip")
       ->required();
-  command->add_option("--engines", options.engines, "Engine processes, 1 to 64")
+  command->add_option("--engines", options.engines, "Engine processes")
+      ->transform(number(1, replay::kMaxEngines))
       ->capture_default_str();
   command
       ->add_option("--block-tokens", options.block_tokens,
                    "Tokens that one id of the trace stands for")
+      ->transform(number(1, kAnyNumber))
       ->capture_default_str();
   CLI::Option* bytes =
       command->add_option("--block-bytes", flags->block_bytes,
@@ -205,8 +202,10 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();
   command->add_option("--devices", options.devices, "Devices that the pool is spread over")
+      ->transform(number(1, pool::kMaxDevices))
       ->capture_default_str();
-  CLI::Option* limit = command->add_option("--limit", flags->limit, "End after so many requests");
+  command->add_option("--limit", options.limit_requests, "End after so many requests")
+      ->transform(number(1, kAnyNumber));
   command->add_option("--speed", flags->speed, "Of the trace's own time: a factor, or max")
       ->capture_default_str();
   command
@@ -215,6 +214,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       ->check(CLI::IsMember({"full", "sample", "off"}))
       ->capture_default_str();
   command->add_option("--seed", options.seed, "Other seeds give other hashes and bytes")
+      ->transform(number(0, kAnyNumber))
       ->capture_default_str();
   command->add_option("--pool", options.pool_paths,
                       "Where the pool is made, and removed at the end: one path, or one per device "
@@ -233,10 +233,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       "lookup_us is one request's lookup; request_us lasts from taking a request to its last "
       "commit.\n"
       "Exit code 1: a byte was wrong.");
-  command->callback([flags, limit, &chosen] {
-    flags->has_limit = limit->count() != 0;
-    chosen.run = [flags] { return run(*flags); };
-  });
+  command->callback([flags, &chosen] { chosen.run = [flags] { return run(*flags); }; });
 }
 
 }  // namespace cachalot::apps

@@ -1,17 +1,29 @@
 // `cachalot serve`: a keeper in the foreground.
 
 #include <signal.h>
+#include <stdio_ext.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
 
 #include "base/log.h"
 #include "command.h"
+#include "creation.h"
 #include "index/eviction_policy.h"
+#include "os/process.h"
+#include "output.h"
 #include "pool_flags.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -22,6 +34,9 @@ struct Options {
   GeometryFlags geometry;
   std::string policy = "lru";
   std::uint32_t max_grants = 256;
+  std::uint64_t suspect_after_ms = pool::KeeperOptions{}.suspect_after_ns / 1'000'000;
+  bool standby = false;
+  bool take_over = false;
   std::string log_level = "warn";
   std::string json;
 };
@@ -41,6 +56,20 @@ void end_on_signals() {
   action.sa_handler = on_signal;  // without SA_RESTART: the keeper's nap ends at once
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  for (const int signal : {SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup
+  }
+  // Whoever read the ready line may be gone when the next one comes.
+  ::signal(SIGPIPE, SIG_IGN);
+}
+
+void print_now(std::FILE* out, const std::string& line) {
+  std::fputs(line.c_str(), out);
+  if (std::fflush(out) == 0 || errno != EPIPE) return;
+  __fpurge(out);
+  std::clearerr(out);
 }
 
 base::LogLevel log_level_of(const std::string& name) {
@@ -56,9 +85,12 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
     const char* what;
     std::uint64_t wanted, found;
   };
+  if (wanted.domain != found.domain) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: exists with another domain: %s, the flags say %s", name,
+                       memory::domain_name(found.domain), memory::domain_name(wanted.domain));
+  }
   const Field fields[] = {
-      {"domain", static_cast<std::uint64_t>(wanted.domain),
-       static_cast<std::uint64_t>(found.domain)},
       {"devices", wanted.devices, found.devices},
       {"device bytes", wanted.device_bytes, found.device_bytes},
       {"block bytes", wanted.block_bytes, found.block_bytes},
@@ -76,6 +108,33 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
   return {};
 }
 
+// True of a file that has no header yet: the maker of a pool writes it last.
+bool is_unfinished(const std::string& path) {
+  const Result<os::SharedFile> file = os::SharedFile::open(path, os::Access::kReadOnly);
+  if (!file) return file.error().code == Code::kBadInput;  // empty
+  std::array<unsigned char, memory::kLineBytes> line{};
+  const ssize_t n = pread(file->fd(), line.data(), line.size(), 0);
+  return n >= 0 && std::all_of(line.begin(), line.end(), [](unsigned char c) { return c == 0; });
+}
+
+// Opens a pool that another process may be making just now.
+Result<pool::Pool> open_when_made(const Paths& paths) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  constexpr int kTries = 200;
+  for (int i = 0;; ++i) {
+    const bool was_unfinished = is_unfinished(paths[0]);
+    Result<pool::Pool> opened = pool::Pool::open(paths);
+    if (opened || !was_unfinished) return opened;
+    if (i == kTries) {
+      return Error::make(Code::kBusy,
+                         "%.120s: has no header yet: another process makes this pool, or has died "
+                         "in it (remove the file then)",
+                         paths[0].c_str());
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 Result<pool::Pool> create_or_open(const Options& options) {
   if (!options.create) return pool::Pool::open(options.paths);
   CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
@@ -83,47 +142,87 @@ Result<pool::Pool> create_or_open(const Options& options) {
   pool::Pool::CreateOptions create;
   create.paths = options.paths;
   create.geometry = geometry;
-  Result<pool::Pool> created = pool::Pool::create(create);
+  Result<pool::Pool> created = create_pool(create);
   if (created || created.error().code != Code::kBusy) return created;
-  CACHALOT_TRY_ASSIGN(pool::Pool existing, pool::Pool::open(options.paths));
+  CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options.paths));
   CACHALOT_TRY(check_same(geometry, existing.access().geometry, options.paths[0].c_str()));
   return existing;
 }
 
-Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper& keeper) {
+Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
+                Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
-  pool::KeeperLine line{};
-  (void)pool.read_keeper_line(line);
-  std::FILE* const out = human_output(options.json);
-  std::fprintf(out, "ready pid=%u pool=%s epoch=%u blocks=%u\n", line.pid, pool.paths()[0].c_str(),
-               epoch, geometry.capacity_blocks);
-  std::fflush(out);
-  return write_json(options.json, {{"pid", line.pid},
-                                   {"pool", pool.paths()},
-                                   {"epoch", epoch},
-                                   {"capacity_blocks", geometry.capacity_blocks},
-                                   {"block_bytes", geometry.block_bytes},
-                                   {"policy", options.policy}});
+  print_now(human_output(options.json),
+            "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] +
+                " epoch=" + std::to_string(epoch) +
+                " blocks=" + std::to_string(geometry.capacity_blocks) + "\n");
+  return json.write_json({{"pid", os::own_pid()},
+                          {"pool", pool.paths()},
+                          {"epoch", epoch},
+                          {"capacity_blocks", geometry.capacity_blocks},
+                          {"block_bytes", geometry.block_bytes},
+                          {"policy", options.policy}});
+}
+
+// The name still belongs to the file that is mapped.
+Status check_still_there(const pool::Pool& pool) {
+  const std::string path = pool.paths()[0];
+  struct stat named {
+  }, mapped{};
+  if (stat(path.c_str(), &named) == 0 && fstat(pool.devices().file(0).fd(), &mapped) == 0 &&
+      named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) {
+    return {};
+  }
+  return Error::make(Code::kStale, "%.120s: this pool was removed meanwhile", path.c_str());
+}
+
+// Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
+Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
+                                                 const pool::KeeperOptions& options) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  while (!stop_requested.load(std::memory_order_relaxed)) {
+    CACHALOT_TRY(check_still_there(pool));
+    if (!pool.keeper_is_locked()) {
+      Result<pool::PoolKeeper> keeper = pool.serve(options);
+      if (keeper) return std::optional(*std::move(keeper));
+      if (keeper.error().code != Code::kBusy) return keeper.error();
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return std::optional<pool::PoolKeeper>();
+}
+
+Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, pool::Pool& pool) {
+  pool::KeeperOptions keeper_options;
+  keeper_options.policy = options.policy;
+  keeper_options.max_grants = options.max_grants;
+  keeper_options.suspect_after_ns = options.suspect_after_ms * 1'000'000;
+  if (options.standby) {
+    print_now(human_output(options.json),
+              "standby pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + "\n");
+    return stand_by(pool, keeper_options);
+  }
+  CACHALOT_TRY_ASSIGN(
+      pool::PoolKeeper keeper,
+      pool.serve(keeper_options, options.take_over ? pool::Pool::Succession::kOverTheLiving
+                                                   : pool::Pool::Succession::kOfTheDead));
+  return std::optional(std::move(keeper));
 }
 
 Status serve(const Options& options) {
   CACHALOT_TRY(index::parse_policy(options.policy));
   base::set_log_level(log_level_of(options.log_level));
-  Result<pool::Pool> pool = create_or_open(options);
-  if (!pool) {
-    Error error = pool.error();
-    if (error.code == Code::kNotFound) error.code = Code::kInvalidArgument;
-    return error;
-  }
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
   end_on_signals();
-  pool::KeeperOptions keeper_options;
-  keeper_options.policy = options.policy;
-  keeper_options.max_grants = options.max_grants;
-  CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool->serve(keeper_options));
-  CACHALOT_TRY(announce(options, *pool, keeper));
-  keeper.run(stop_requested);
-  std::fprintf(human_output(options.json), "ended epoch=%u\n", keeper.keeper().epoch());
+  CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
+                      of_pool(options.paths, become_keeper(options, pool)));
+  if (!keeper) return {};
+  CACHALOT_TRY(announce(options, pool, *keeper, json));
+  CACHALOT_TRY(of_pool(options.paths, keeper->run(stop_requested)));
+  print_now(human_output(options.json),
+            "ended epoch=" + std::to_string(keeper->keeper().epoch()) + "\n");
   return {};
 }
 
@@ -147,8 +246,20 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   command->add_option("--max-grants", options->max_grants, "blocks one client may hold in advance")
       ->type_name("N")
-      ->check(CLI::Range(1u, 1u << 20))
+      ->transform(number(1, 1u << 20))
       ->capture_default_str();
+  command
+      ->add_option("--suspect-after", options->suspect_after_ms,
+                   "a client that shows no life for so long is served no more; 0: never")
+      ->type_name("MS")
+      ->transform(number(0, 86'400'000))
+      ->capture_default_str();
+  CLI::Option* const standby = command->add_flag(
+      "--standby", options->standby, "wait until the pool has no living keeper, then take over");
+  command
+      ->add_flag("--take-over", options->take_over,
+                 "take over from a keeper that lives, too: for one that stalls")
+      ->excludes(standby);
   command->add_option("--log-level", options->log_level, "what is said on stderr")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))

@@ -8,20 +8,20 @@
 #include "base/clock.h"
 #include "client_flags.h"
 #include "command.h"
+#include "output.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
 
 struct Options {
-  Paths paths;
+  ClientFlags client;
   std::uint32_t timeout_s = 10;
   std::string json;
 };
 
-Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper,
-                    std::uint32_t timeout_s) {
-  const std::uint64_t deadline_ns =
-      base::SteadyClock::read() + std::uint64_t{timeout_s} * 1'000'000'000;
+Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std::uint32_t timeout_s,
+                    std::uint64_t deadline_ns) {
   // The lock on this machine; on another one only what the keeper says of itself.
   while (pool.keeper_is_locked() || (pool.keeper_view().epoch == keeper.epoch &&
                                      (pool.keeper_view().flags & pool::kKeeperServing) != 0)) {
@@ -35,13 +35,17 @@ Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper,
 }
 
 Status stop(const Options& options) {
-  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.paths));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  ClientFlags flags = options.client;
+  flags.timeout_ns = std::uint64_t{options.timeout_s} * 1'000'000'000;
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(flags));
+  const std::uint64_t deadline_ns = base::SteadyClock::read() + flags.timeout_ns;
   pool::KeeperLine keeper{};
   (void)attached.pool.read_keeper_line(keeper);
-  CACHALOT_TRY(attached.client->stop_keeper());
-  CACHALOT_TRY(wait_for_end(attached.pool, keeper, options.timeout_s));
+  CACHALOT_TRY(of_pool(flags.paths, attached.client->stop_keeper()));
+  CACHALOT_TRY(wait_for_end(attached.pool, keeper, options.timeout_s, deadline_ns));
   std::fprintf(human_output(options.json), "stopped pid=%u epoch=%u\n", keeper.pid, keeper.epoch);
-  return write_json(options.json, {{"pid", keeper.pid}, {"epoch", keeper.epoch}});
+  return json.write_json({{"pid", keeper.pid}, {"epoch", keeper.epoch}});
 }
 
 int run(const Options& options) {
@@ -55,11 +59,13 @@ void add_stop(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command =
       app.add_subcommand("stop", "asks the keeper of a pool to end, and waits until it has");
-  add_pool_flag(*command, options->paths);
+  add_pool_flag(*command, options->client.paths);
   command->add_option("--timeout", options->timeout_s, "how long to wait, in seconds")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1u, 3600u))
+      ->transform(number(1, 3600))
       ->capture_default_str();
+  add_host_flag(*command, options->client);
+  add_wait_flag(*command, options->client);
   command
       ->add_option("--json", options->json, "write which keeper it was to FILE, or to stdout for -")
       ->type_name("FILE");

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/huge_allocator.h"
 #include "index/node.h"
 
 namespace cachalot::index {
@@ -98,7 +99,7 @@ class LruList {
     at(own.newer).older = own.older;
   }
 
-  std::vector<Links> links_;
+  base::HugeVector<Links> links_;
   std::uint32_t size_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/huge_allocator.h"
 #include "index/node.h"
 
 namespace cachalot::index {
@@ -78,7 +79,7 @@ class Residency {
     std::uint32_t children;
   };
 
-  std::vector<Node> nodes_;
+  base::HugeVector<Node> nodes_;
   std::uint32_t size_ = 0;
 };
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/huge_allocator.h"
 #include "index/block_hash.h"
 #include "pool/format.h"
 
@@ -77,6 +78,13 @@ class BlockTable {
   }
 
   void prefetch_use(std::uint32_t block) const { __builtin_prefetch(&uses_[block]); }
+  // For a block number that was not checked yet.
+  void prefetch_all(std::uint32_t block) const {
+    if (block >= uses_.size()) return;
+    __builtin_prefetch(&uses_[block]);
+    __builtin_prefetch(&records_[block]);
+    __builtin_prefetch(reinterpret_cast<const char*>(&records_[block]) + sizeof(Record) - 1);
+  }
 
   // Invariant 1, and that every free block is in the queue once.
   bool is_valid() const;
@@ -86,9 +94,9 @@ class BlockTable {
   }
 
  private:
-  std::vector<Use> uses_;
-  std::vector<Record> records_;
-  std::vector<std::uint32_t> free_ring_;
+  base::HugeVector<Use> uses_;
+  base::HugeVector<Record> records_;
+  base::HugeVector<std::uint32_t> free_ring_;
   std::size_t free_first_ = 0, free_count_ = 0;
   std::uint32_t counts_[kBlockStates];
 };

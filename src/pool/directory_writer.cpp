@@ -49,7 +49,6 @@ Entry DirectoryWriter::entry_of(std::uint32_t slot) const {
   entry.block = entry.parent = kNoBlock;
   entry.state = kEntryFree;
   entry.spill = spill_[slot];
-  entry.epoch = epoch_;
   if (const std::uint32_t block = block_at_[slot]; block != kNoBlock) {
     const BlockTable::Record& record = blocks_->record(block);
     const BlockTable::Use& use = blocks_->use(block);
@@ -58,6 +57,7 @@ Entry DirectoryWriter::entry_of(std::uint32_t slot) const {
     entry.block = block;
     entry.parent = record.parent;
     entry.length = record.length;
+    entry.epoch = epoch_;
     entry.generation = use.generation;
     entry.namespace_id = use.namespace_id;
     entry.checksum = record.checksum;
@@ -113,17 +113,28 @@ void DirectoryWriter::retract(std::uint32_t block) {
   write_slot(home);
 }
 
-void DirectoryWriter::adopt(std::uint32_t block) {
-  const std::uint32_t slot = blocks_->record(block).slot;
-  block_at_[slot] = block;
-  const std::uint32_t home =
-      home_of(blocks_->record(block).hash, blocks_->use(block).namespace_id, slots()).slot;
-  if (home != slot) spill_[home] |= bit_of(slot);
+bool DirectoryWriter::adopt(std::uint32_t block) {
+  const BlockTable::Record& record = blocks_->record(block);
+  const std::uint32_t namespace_id = blocks_->use(block).namespace_id;
+  if (find(record.hash, namespace_id) != kNoBlock) return false;
+  block_at_[record.slot] = block;
+  const std::uint32_t home = home_of(record.hash, namespace_id, slots()).slot;
+  if (home != record.slot) spill_[home] |= bit_of(record.slot);
+  return true;
+}
+
+void DirectoryWriter::disown(std::uint32_t block) {
+  const BlockTable::Record& record = blocks_->record(block);
+  block_at_[record.slot] = kNoBlock;
+  const std::uint32_t home = home_of(record.hash, blocks_->use(block).namespace_id, slots()).slot;
+  if (home != record.slot) spill_[home] &= ~bit_of(record.slot);
 }
 
 void DirectoryWriter::sweep() {
+  constexpr std::uint32_t kAhead = 24;
   for (std::uint32_t slot = 0; slot < slots(); ++slot) {
     if (slot == slots() / 2) base::reach(base::FailPoint::kTakeoverHalfSwept);
+    if (slot + kAhead < slots()) blocks_->prefetch_all(block_at_[slot + kAhead]);
     write_slot(slot);
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/huge_allocator.h"
 #include "pool/access.h"
 #include "pool/block_table.h"
 #include "pool/directory.h"
@@ -31,7 +32,10 @@ class DirectoryWriter {
   void retract(std::uint32_t block);
 
   // Takes a live block over where its record says it stands (takeover); sweep() writes it.
-  void adopt(std::uint32_t block);
+  // False, and nothing done, if its hash stands there already.
+  bool adopt(std::uint32_t block);
+  // Takes it out again, before sweep().
+  void disown(std::uint32_t block);
   // Writes every slot again, with this keeper's epoch (takeover).
   void sweep();
 
@@ -62,8 +66,8 @@ class DirectoryWriter {
   const Access* access_;
   const BlockTable* blocks_;
   std::uint32_t epoch_;
-  std::vector<std::uint32_t> block_at_;   // by slot
-  std::vector<std::uint64_t> spill_;      // by slot: whose home it is
+  base::HugeVector<std::uint32_t> block_at_;   // by slot
+  base::HugeVector<std::uint64_t> spill_;      // by slot: whose home it is
 };
 
 }  // namespace cachalot::pool

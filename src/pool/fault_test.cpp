@@ -308,6 +308,24 @@ TEST_F(FaultTest, AKeeperLineThatTearsInItsLastStoresIsNotForgotten) {
   expect_counts(0, granted);
 }
 
+TEST_F(FaultTest, BlocksOfADamagedLedgerLineAreFreeWhenNobodyIsLeftWhoCouldHoldThem) {
+  const auto a = pool_.attach(0, as_process(7)), b = pool_.attach(1, as_process(8));
+  pool_.put(*a, 1, 1);
+  pool_.put(*b, 50, 1);
+  pool_.kill_keeper();
+  pool_.damage(pool_.access().layout.ledger_line(0, 0));
+  start();
+  const std::uint64_t quarantined = count(KeeperCounter::kQuarantined);
+  ASSERT_GT(quarantined, 0u);
+  evidence_.gone.push_back(process(7));
+  for (int i = 0; i < 10; ++i) pool_.keeper().tend();
+  EXPECT_GT(count(KeeperCounter::kQuarantined), 0u);  // b's, and what may be b's
+  ASSERT_TRUE(b->reattach(0));
+  for (int i = 0; i < 10; ++i) pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
 class PinTest : public FaultTest {
  protected:
   std::unique_ptr<Client> reader() {

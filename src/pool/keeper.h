@@ -56,6 +56,19 @@ struct KeeperOptions {
   bool use_doorbells = true;
 };
 
+// Where the time of a takeover went.
+struct TakeoverTimes {
+  std::uint64_t ledger_ns = 0;    // reading the predecessor's ledger
+  std::uint64_t entries_ns = 0;   // reading and checking the directory
+  std::uint64_t tree_ns = 0;      // rebuilding the tree, and the order of use
+  std::uint64_t holders_ns = 0;   // who holds what
+  std::uint64_t sweep_ns = 0;     // writing every entry again
+  std::uint64_t ledger_out_ns = 0;  // queueing what is free, and writing the new ledger
+  std::uint64_t total_ns() const {
+    return ledger_ns + entries_ns + tree_ns + holders_ns + sweep_ns + ledger_out_ns;
+  }
+};
+
 class Keeper final : private rpc::RequestHandler {
  public:
   // Begins to rule the pool, with the next epoch. A pool that had a keeper before is taken over:
@@ -85,6 +98,7 @@ class Keeper final : private rpc::RequestHandler {
   void stop();
 
   std::uint32_t epoch() const { return epoch_; }
+  const TakeoverTimes& takeover_times() const { return takeover_times_; }
   const KeeperCounters& counters();
   // What the keeper itself believes, without reading the pool.
   bool is_published(const index::BlockHash& hash, std::uint32_t namespace_id) const {
@@ -101,6 +115,7 @@ class Keeper final : private rpc::RequestHandler {
     std::uint32_t granted = 0;
     std::uint32_t refused = 0;   // an incarnation that was told that the slot is held
     bool is_held = false;        // not open, and nothing proves that the last one stores no more
+    bool may_hold_unknown = false;  // it was let in by the last keeper, whose ledger is damaged
     bool pins = false;           // the last one may have reads in flight that keep blocks in limbo
     ProcessIdentity process;     // of the last incarnation
     std::uint64_t last_beat = 0;
@@ -129,6 +144,7 @@ class Keeper final : private rpc::RequestHandler {
   void drop_orphans();
   void adopt_ledger(const std::vector<LedgerRecord>& ledger);
   void adopt_holders(const Predecessor& predecessor);
+  bool is_blank(std::uint64_t offset) const;
   void offer_free_blocks();
   void publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags);
 
@@ -145,6 +161,7 @@ class Keeper final : private rpc::RequestHandler {
   bool has_exited(const ProcessIdentity& process) const;
   std::uint32_t release(std::uint32_t client);
   std::uint32_t release_unknown();
+  bool may_anybody_hold_unknown() const;
   void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
   bool notice_successor();
 
@@ -201,6 +218,9 @@ class Keeper final : private rpc::RequestHandler {
   std::uint32_t polls_ = 0;
   std::uint64_t next_tend_ns_ = 0, next_watch_ns_ = 0;
   std::uint32_t scrub_at_ = 0;
+  std::uint32_t unknown_blocks_ = 0;  // quarantined, their holder unknown
+  bool is_holder_lost_ = false;       // … and not even who might be is known
+  TakeoverTimes takeover_times_;
   bool deposed_ = false;
   bool stop_requested_ = false;
   bool serving_ = false;

@@ -176,6 +176,7 @@ void Keeper::close_session(std::uint32_t client, bool is_drained, const char* wh
 
 // Looks at processes and heartbeats. Silence makes a suspect; only evidence frees what he holds.
 void Keeper::watch_clients(std::uint64_t now_ns) {
+  if (unknown_blocks_ != 0 && !may_anybody_hold_unknown()) release_unknown();
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
     Session& session = sessions_[client];
     if (session.incarnation == 0 && !session.is_held) continue;
@@ -198,6 +199,11 @@ void Keeper::watch_clients(std::uint64_t now_ns) {
       base::reach(FailPoint::kSuspected);
     }
   }
+}
+
+bool Keeper::may_anybody_hold_unknown() const {
+  return is_holder_lost_ || std::any_of(sessions_.begin(), sessions_.end(),
+                                        [](const Session& s) { return s.may_hold_unknown; });
 }
 
 // A pool of one host has all its processes on the keeper's machine: one of another boot is gone.
@@ -224,7 +230,7 @@ std::uint32_t Keeper::release(std::uint32_t client) {
   }
   ledger_.flush();
   access_.domain().order();
-  session.is_held = false;
+  session.is_held = session.may_hold_unknown = false;
   if (session.pins) {
     session.pins = false;
     --pinning_clients_;
@@ -236,13 +242,14 @@ std::uint32_t Keeper::release(std::uint32_t client) {
   return released;
 }
 
-// Blocks whose ledger line could not be read: an operator says that nobody stores into them.
+// Blocks whose ledger line could not be read: an operator says that nobody stores into them, or all who
+// might have proved it.
 std::uint32_t Keeper::release_unknown() {
+  unknown_blocks_ = 0;
   std::uint32_t released = 0;
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
     if (blocks_.use(block).state != BlockState::kQuarantined) continue;
-    const std::uint32_t holder = blocks_.record(block).holder;
-    if (holder < sessions_.size() && sessions_[holder].is_held) continue;
+    if (blocks_.record(block).holder < sessions_.size()) continue;
     free_unpinned(block);
     ++released;
   }

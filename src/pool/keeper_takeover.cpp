@@ -108,21 +108,33 @@ void Keeper::take_over(const Predecessor& predecessor) {
   const bool too_early = access_.domain().broken(Rule::kAnswerBeforeMinEpoch);
   publish_keeper_line(predecessor.min_epoch, too_early ? kKeeperServing : 0);
   base::reach(FailPoint::kTakeoverAnnounced);
+  std::uint64_t last_ns = clock_->now_ns();
+  const auto lap = [&](std::uint64_t& ns) {
+    const std::uint64_t now_ns = clock_->now_ns();
+    ns = now_ns - last_ns;
+    last_ns = now_ns;
+  };
   if (predecessor.epoch != 0) {
     const std::vector<LedgerRecord> ledger = Ledger::read_all(access_, predecessor.slot);
+    lap(takeover_times_.ledger_ns);
     adopt_namespaces(predecessor);
     adopt_entries(predecessor, ledger);
+    lap(takeover_times_.entries_ns);
     base::reach(FailPoint::kTakeoverEntriesRead);
     drop_orphans();
+    lap(takeover_times_.tree_ns);
     adopt_ledger(ledger);
     adopt_holders(predecessor);
+    lap(takeover_times_.holders_ns);
     base::reach(FailPoint::kTakeoverLedgerRead);
     directory_.sweep();
     base::reach(FailPoint::kTakeoverSwept);
     access_.domain().order();
+    lap(takeover_times_.sweep_ns);
   }
   offer_free_blocks();
   ledger_.write_all();
+  lap(takeover_times_.ledger_out_ns);
   base::reach(FailPoint::kTakeoverLedgerWritten);
   access_.domain().complete();
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
@@ -178,11 +190,19 @@ void Keeper::adopt_entries(const Predecessor& predecessor, const std::vector<Led
   static_assert(kBucketSlots % kBatch == 0);  // the number of slots is a multiple of it
   for (std::uint32_t first = 0; first < access_.geometry.directory_slots; first += kBatch) {
     access_.domain().read_lines(access_.region.at(access_.layout.entry(first)), kBatch, lines);
+    // The misses of a bucket's blocks are overlapped: first all are asked for, then used.
+    std::uint32_t live[kBatch], count = 0;
     for (std::uint32_t i = 0; i < kBatch; ++i) {
       const std::uint64_t offset = access_.layout.entry(first + i);
       if (!access_.region.checks(lines[i], offset) && !access_.region.read(offset, lines[i])) continue;
       const auto entry = memory::as<Entry>(lines[i]);
-      if (entry.state == kEntryLive) adopt_entry(view, ledger, entry, first + i);
+      if (entry.state != kEntryLive) continue;
+      live[count++] = i;
+      blocks_.prefetch_all(entry.block);
+      if (entry.block < ledger.size()) __builtin_prefetch(&ledger[entry.block]);
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      adopt_entry(view, ledger, memory::as<Entry>(lines[live[i]]), first + live[i]);
     }
   }
 }
@@ -204,7 +224,11 @@ void Keeper::adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>
   // W4, and of two entries that name one block the newer use counts.
   const bool is_old = entry.generation < ledger[entry.block].generation;
   if (is_old && !access_.domain().broken(Rule::kForgetGenerationAtTakeover)) return;
-  if (known.state == BlockState::kLive && known.generation >= entry.generation) return;
+  if (known.state == BlockState::kLive) {
+    if (known.generation >= entry.generation) return;
+    directory_.disown(entry.block);
+    blocks_.set_state(entry.block, BlockState::kFree);
+  }
   BlockTable::Record& record = blocks_.record(entry.block);
   record.hash = hash;
   record.checksum = entry.checksum;
@@ -214,7 +238,8 @@ void Keeper::adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>
   record.flags = entry.flags;
   blocks_.set_generation(entry.block, entry.generation);
   blocks_.set_namespace(entry.block, entry.namespace_id);
-  blocks_.set_state(entry.block, BlockState::kLive);
+  // Two entries for one hash would make one of them unreachable.
+  if (directory_.adopt(entry.block)) blocks_.set_state(entry.block, BlockState::kLive);
 }
 
 // A block whose parent is gone, or whose parents go in a circle, is not kept; the rest enters the
@@ -234,19 +259,14 @@ void Keeper::drop_orphans() {
     }
     bool is_kept = at == kNoBlock || what[at] == kKept;
     for (auto node = path.rbegin(); node != path.rend(); ++node) {
-      // Two entries for one hash would make one of them unreachable.
-      const BlockTable::Record& record = blocks_.record(*node);
-      if (is_kept && directory_.find(record.hash, blocks_.use(*node).namespace_id) != kNoBlock) {
-        is_kept = false;
-      }
       what[*node] = is_kept ? kKept : kDropped;
-      if (!is_kept) continue;
-      directory_.adopt(*node);
-      policy_->insert(*node, record.parent);
+      if (is_kept) policy_->insert(*node, blocks_.record(*node).parent);
     }
   }
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
-    if (what[block] == kDropped) blocks_.set_state(block, BlockState::kFree);
+    if (what[block] != kDropped) continue;
+    directory_.disown(block);
+    blocks_.set_state(block, BlockState::kFree);
   }
 }
 
@@ -273,31 +293,49 @@ void Keeper::adopt_ledger(const std::vector<LedgerRecord>& ledger) {
 
 // Who the holders are: the predecessor's view of each slot says it, or, where that line cannot be
 // read, the client's own, if it speaks of the incarnation that holds.
+//
+// Blocks whose ledger line cannot be read are held by somebody who was let in then. When all of those
+// have proved that they store no more, nobody is left who could: the blocks are free, too.
 void Keeper::adopt_holders(const Predecessor& predecessor) {
   std::vector<std::uint32_t> holding(sessions_.size(), 0);  // the newest incarnation that does
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
     const BlockTable::Record& record = blocks_.record(block);
-    if (blocks_.use(block).state != BlockState::kQuarantined || record.holder >= sessions_.size()) continue;
-    holding[record.holder] = std::max(holding[record.holder], record.incarnation);
+    if (blocks_.use(block).state != BlockState::kQuarantined) continue;
+    if (record.holder >= sessions_.size()) {
+      ++unknown_blocks_;
+    } else {
+      holding[record.holder] = std::max(holding[record.holder], record.incarnation);
+    }
   }
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
     Session& session = sessions_[client];
+    bool was_in = false;
     ViewLine view{};
     ClientLine line{};
-    if (access_.region.read_as(access_.layout.view_line(predecessor.slot, client), view) &&
-        view.epoch == predecessor.epoch) {
-      session.last_incarnation = view.incarnation;
-      session.process = identity_of(view);
-      session.pins = (view.flags & kViewPins) != 0;
-    } else if (access_.region.read_as(access_.layout.client_line(client), line) &&
-               line.incarnation == holding[client] && line.incarnation != 0) {
-      session.process = identity_of(line);
-      session.pins = (line.flags & kClientPins) != 0;
+    if (access_.region.read_as(access_.layout.view_line(predecessor.slot, client), view)) {
+      if (view.epoch == predecessor.epoch) {
+        session.last_incarnation = view.incarnation;
+        session.process = identity_of(view);
+        session.pins = (view.flags & kViewPins) != 0;
+        was_in = (view.flags & (kViewOpen | kViewHeld)) != 0;
+      }
+    } else if (!is_blank(access_.layout.view_line(predecessor.slot, client))) {
+      is_holder_lost_ = true;
+      if (access_.region.read_as(access_.layout.client_line(client), line) &&
+          line.incarnation == holding[client] && line.incarnation != 0) {
+        session.process = identity_of(line);
+        session.pins = (line.flags & kClientPins) != 0;
+      }
     }
     session.last_incarnation = std::max(session.last_incarnation, holding[client]);
-    session.is_held = holding[client] != 0 || session.pins;
+    session.may_hold_unknown = was_in && unknown_blocks_ != 0;
+    session.is_held = holding[client] != 0 || session.pins || session.may_hold_unknown;
     pinning_clients_ += session.pins;
   }
+}
+
+bool Keeper::is_blank(std::uint64_t offset) const {
+  return access_.domain().read_line(access_.region.at(offset)) == Line{};
 }
 
 void Keeper::stop() {

@@ -179,7 +179,8 @@ class ClientActor {
     std::vector<Verdict> verdicts(items.size());
     const BlockHash parent = name_of(chain, valid == 0 ? 0 : valid - 1);
     const Status status = client().put(valid == 0 ? nullptr : &parent, items, verdicts);
-    if (!status) check("put", status.error());
+    if (!status) return check("put", status.error());
+    note(last_store_ns_, desk_.longest_store_gap_ns);
   }
 
   void evict(std::uint32_t chain, std::uint32_t depth) {
@@ -187,12 +188,14 @@ class ClientActor {
     if (!evicted) check("evict", evicted.error());
   }
 
-  void note_read() {
+  void note_read() { note(last_read_ns_, desk_.longest_read_gap_ns); }
+
+  static void note(std::uint64_t& last_ns, std::atomic<std::uint64_t>& longest_ns) {
     const std::uint64_t now_ns = base::SteadyClock::read();
-    if (last_read_ns_ != 0 && now_ns - last_read_ns_ > desk_.longest_read_gap_ns.load(std::memory_order_relaxed)) {
-      desk_.longest_read_gap_ns.store(now_ns - last_read_ns_, std::memory_order_relaxed);
+    if (last_ns != 0 && now_ns - last_ns > longest_ns.load(std::memory_order_relaxed)) {
+      longest_ns.store(now_ns - last_ns, std::memory_order_relaxed);
     }
-    last_read_ns_ = now_ns;
+    last_ns = now_ns;
   }
 
   const Setting& setting_;
@@ -205,7 +208,7 @@ class ClientActor {
   BlockHash hashes_[kDepth];
   Found found_[kDepth];
   std::vector<std::byte> buffer_;
-  std::uint64_t last_read_ns_ = 0;
+  std::uint64_t last_read_ns_ = 0, last_store_ns_ = 0;
 };
 
 }  // namespace

@@ -16,9 +16,10 @@ struct Setting {
   memory::Rule broken = memory::Rule::kNone;
   std::uint32_t block_bytes = 16384;
   std::uint32_t capacity = 48;
-  std::uint32_t blocks = 48 + 3 * 16;
+  std::uint32_t blocks = 48 + 4 * 16;
   std::uint32_t chains = 16;
   std::uint64_t suspect_after_ns = 30'000'000;
+  bool only_keeper_kills = false;
 };
 
 inline constexpr std::uint32_t kDepth = 5;

@@ -63,7 +63,7 @@ bool Injector::begin() {
   create.geometry.blocks = setting_.blocks;
   create.geometry.capacity_blocks = setting_.capacity;
   create.geometry.directory_slots = pool::rated_directory_slots(setting_.capacity);
-  create.geometry.clients = 4;
+  create.geometry.clients = kClients + 1;
   Result<pool::Pool> pool = pool::Pool::create(create);
   if (!pool) return fault(pool.error().message);
   pool_.emplace(*std::move(pool));
@@ -109,6 +109,7 @@ bool Injector::wait_for_rule(std::uint32_t desk) {
 // What to do next: the points in turn, so that each has its share, and a random instant often; half
 // of what hits clients is inside copies.
 Injection Injector::choose() {
+  if (setting_.only_keeper_kills) return {Victim::kKeeper, Action::kKill, FailPoint::kNone};
   const auto action = rng_.below(3) == 0 ? Action::kStop : Action::kKill;
   const std::uint64_t dice = rng_.below(100);
   const auto pick = [&](const auto& points) { return points[rng_.below(std::size(points))]; };

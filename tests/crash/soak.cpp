@@ -1,7 +1,7 @@
 // `make soak`: kills and stops the processes of a pool, thousands of times, at every step of the
 // protocol and inside copies, while readers check every byte they are handed.
 //
-//   cachalot_soak [--injections N] [--seconds S] [--seed N] [--domain D] [--break RULE]
+//   cachalot_soak [--injections N] [--seconds S] [--seed N] [--domain D] [--break RULE] [--only keeper]
 //
 // Ends after N injections or S seconds, whichever comes first. Exit code 0: no fault.
 
@@ -25,12 +25,14 @@ struct Options {
   std::uint64_t seed = 1;
   const char* domain = "both";
   std::uint32_t broken = 0;
+  bool only_keeper_kills = false;
 };
 
 [[noreturn]] void usage() {
   std::fprintf(stderr,
                "usage: cachalot_soak [--injections N] [--seconds S] [--seed N]\n"
-               "                     [--domain coherent|noncoherent|both] [--break RULE_NUMBER]\n");
+               "                     [--domain coherent|noncoherent|both] [--break RULE_NUMBER]\n"
+               "                     [--only keeper: kill keepers at random instants, and nobody else]\n");
   std::exit(2);
 }
 
@@ -42,6 +44,11 @@ Options parse(int count, char** arguments) {
     const char* const value = arguments[++i];
     if (flag == "--domain") {
       options.domain = value;
+      continue;
+    }
+    if (flag == "--only") {
+      if (std::strcmp(value, "keeper") != 0) usage();
+      options.only_keeper_kills = true;
       continue;
     }
     char* end = nullptr;
@@ -69,16 +76,19 @@ void print(const Tally& tally, const Arena& arena, const char* domain, double se
   std::printf("  %-10s %8llu %8llu\n", "keepers", kind(Victim::kKeeper, Action::kKill), kind(Victim::kKeeper, Action::kStop));
   std::printf("  inside copies: %llu (%.0f %%)\n", static_cast<unsigned long long>(tally.in_copies),
               100.0 * static_cast<double>(tally.in_copies) / static_cast<double>(tally.injected ? tally.injected : 1));
-  std::uint64_t bytes = 0, hits = 0, gap_ns = 0;
+  std::uint64_t bytes = 0, hits = 0, gap_ns = 0, store_gap_ns = 0;
   for (std::uint32_t i = 0; i < kClients; ++i) {
     bytes += arena.desks[i].verified_bytes.load();
     hits += arena.desks[i].hits.load();
     gap_ns = std::max(gap_ns, arena.desks[i].longest_read_gap_ns.load());
+    store_gap_ns = std::max(store_gap_ns, arena.desks[i].longest_store_gap_ns.load());
   }
   std::printf("  %llu blocks read, %.2f GiB verified; longest recovery %.0f ms; faults: %llu %s\n",
               static_cast<unsigned long long>(hits), static_cast<double>(bytes) / (1u << 30),
               static_cast<double>(tally.longest_recovery_ns) / 1e6,
               static_cast<unsigned long long>(arena.faults.load()), arena.first_fault);
+  std::printf("  longest gap of a client between two reads %.1f ms, between two puts %.1f ms\n",
+              static_cast<double>(gap_ns) / 1e6, static_cast<double>(store_gap_ns) / 1e6);
   for (std::size_t point = 0; point < tally.by_point.size(); ++point) {
     std::printf("    %-24s %6llu\n",
                 point == 0 ? "random instant" : base::fail_point_name(static_cast<base::FailPoint>(point)),
@@ -90,6 +100,7 @@ bool soak(const Options& options, memory::DomainKind domain, std::uint64_t injec
   Setting setting;
   setting.path = "/dev/shm/cachalot_soak." + std::to_string(getpid());
   setting.domain = domain;
+  setting.only_keeper_kills = options.only_keeper_kills;
   setting.broken = static_cast<memory::Rule>(options.broken);
   Arena* const arena = make_arena();
   if (arena == nullptr) return false;

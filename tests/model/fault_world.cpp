@@ -194,11 +194,34 @@ class FaultWorld final : private pool::Evidence {
     };
     const std::uint64_t end = scheduler_.steps() + 2'000'000;
     while (result_.fault.empty() && !is_clean()) {
-      if (scheduler_.steps() > end) return fault("blocks leaked");
+      if (scheduler_.steps() > end) return fault("blocks leaked: " + what_is_held());
       scheduler_.yield();
     }
     if (result_.fault.empty() && !keepers_.back()->keeper->is_valid()) fault("the keeper's invariants do not hold");
     is_finished_ = true;
+  }
+
+  std::string what_is_held() {
+    using Counter = pool::KeeperCounter;
+    auto& counters = keepers_.back()->keeper->counters();
+    std::string text = "granted " + std::to_string(counters[Counter::kGranted]) + " quarantined " +
+                       std::to_string(counters[Counter::kQuarantined]) + " limbo " +
+                       std::to_string(counters[Counter::kLimbo]);
+    LossyHost& host = *hosts_[keepers_.back()->host];
+    const auto access = open(host);
+    const std::uint32_t area = keepers_.back()->area;
+    for (std::uint32_t client = 0; client < kClients; ++client) {
+      pool::ViewLine view{};
+      pool::ClientLine line{};
+      (void)access->region.read_as(access->layout.view_line(area, client), view);
+      (void)access->region.read_as(access->layout.client_line(client), line);
+      text += "; slot " + std::to_string(client) + " view incarnation " + std::to_string(view.incarnation) +
+              " flags " + std::to_string(view.flags) + " pid " + std::to_string(view.pid) + ", line incarnation " +
+              std::to_string(line.incarnation) + " flags " + std::to_string(line.flags) + " pid " +
+              std::to_string(line.pid) + " drained " + std::to_string(line.drained) + " process " +
+              std::to_string(clients_[client]->pid);
+    }
+    return text;
   }
 
   // --- Keepers ---------------------------------------------------------------------------------

@@ -153,10 +153,10 @@ TEST_F(BadPool, APoolWithoutPermissionIsRefused) {
   if (geteuid() != 0) {
     ASSERT_EQ(chmod(pool.c_str(), 0), 0);
   }
-  const Outcome outcome = run({"pool", "info", pool}, {.in = "", .without_rights = true});
+  const Outcome outcome = run({"pool", "info", pool}, {.without_rights = true});
   if (outcome.exit_code == kNotStarted) GTEST_SKIP() << "another user cannot run the binary";
   expect_error(outcome, kRefused, {pool, "ermission"});
-  EXPECT_EQ(run({"pool", "destroy", pool}, {.in = "", .without_rights = true}).exit_code, kRefused);
+  EXPECT_EQ(run({"pool", "destroy", pool}, {.without_rights = true}).exit_code, kRefused);
   EXPECT_EQ(listing(), std::set<std::string>{"kv"});
 }
 

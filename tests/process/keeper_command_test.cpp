@@ -1,5 +1,7 @@
 // `cachalot serve` and `stop`: how a keeper begins and ends.
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -8,11 +10,20 @@
 namespace cachalot::process_test {
 namespace {
 
-class KeeperCommand : public ProcessTest {};
+class KeeperCommand : public ProcessTest {
+ protected:
+  // Exit code 1, after what the keeper printed while all was well.
+  static void expect_fault(const Outcome& outcome, const std::vector<std::string>& parts) {
+    EXPECT_EQ(outcome.exit_code, 1);
+    for (const std::string& part : parts) {
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+    }
+  }
+};
 
 TEST_F(KeeperCommand, EndsCleanlyOnSignalsAndCanBeginAgain) {
   const std::string pool = create_pool("kv");
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     Serving keeper({"serve", "--pool", pool});
     ASSERT_TRUE(keeper.is_ready());
     keeper.send(signal);
@@ -21,8 +32,8 @@ TEST_F(KeeperCommand, EndsCleanlyOnSignalsAndCanBeginAgain) {
     EXPECT_EQ(outcome.err, "");
     EXPECT_EQ(run({"pool", "info", pool, "--json", "-"}).json()["keeper"]["state"], "none");
   }
-  Serving third({"serve", pool});
-  EXPECT_NE(third.ready_line().find("epoch=3"), std::string::npos) << third.ready_line();
+  Serving fifth({"serve", pool});
+  EXPECT_NE(fifth.ready_line().find("epoch=5"), std::string::npos) << fifth.ready_line();
 }
 
 TEST_F(KeeperCommand, SaysWhoServesWhatInOneLine) {
@@ -67,6 +78,111 @@ TEST_F(KeeperCommand, CreateMakesThePoolOnceAndThenChecksThatItIsTheSame) {
   Arguments other = serve;
   other[4] = "8192";
   expect_error(run(other), 2, {path("kv"), "4096", "8192"});
+  other = serve;
+  other.insert(other.end(), {"--domain", "noncoherent"});
+  expect_error(run(other), 2, {path("kv"), ": coherent", "say noncoherent"});
+}
+
+TEST_F(KeeperCommand, OneOfManyThatMakeAPoolServesIt) {
+  const Arguments serve = {"serve", path("kv"),   "--create", "--block-bytes",
+                           "64KiB", "--capacity", "64MiB"};
+  std::vector<Running> keepers;
+  for (int i = 0; i < 5; ++i) keepers.emplace_back(serve);
+  int ready = 0;
+  for (Running& keeper : keepers) {
+    if (keeper.says("ready")) {
+      ++ready;
+    } else {
+      expect_error(keeper.wait(), 3, {path("kv")});
+    }
+  }
+  EXPECT_EQ(ready, 1);
+  expect_done(run({"stop", path("kv")}));
+}
+
+TEST_F(KeeperCommand, AFileWithoutHeaderIsSomebodyElsesWork) {
+  const std::string file = write("kv", std::string(4 << 20, '\0'));
+  expect_error(run({"serve", file, "--create", "--block-bytes", "4096", "--capacity-blocks", "8"}),
+               3, {file, "no header yet"});
+  const std::string junk = write("junk", noise(4 << 20, 1));
+  expect_error(run({"serve", junk, "--create", "--block-bytes", "4096", "--capacity-blocks", "8"}),
+               2, {junk});
+}
+
+TEST_F(KeeperCommand, NobodyNeedsToReadWhatAKeeperPrints) {
+  const std::string pool = create_pool("kv");
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  os::FileDescriptor to_read(ends[0]), to_write(ends[1]);
+  Running keeper({"serve", pool}, {.out = to_write.get()});
+  char letter = 0;
+  ASSERT_EQ(::read(to_read.get(), &letter, 1), 1);
+  to_read.close();
+  keeper.send(SIGTERM);
+  const Outcome outcome = keeper.wait();
+  expect_done(outcome);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(KeeperCommand, ClientsWaitForAPoolAndItsKeeper) {
+  const Arguments wait = {"--pool", path("kv"), "--wait", "600"};
+  Arguments put = {"put", "key"};
+  put.insert(put.end(), wait.begin(), wait.end());
+  Running early(put, {.in = "bytes"});
+  create_pool("kv");
+  Running stop({"stop", path("kv"), "--wait", "600"});
+  EXPECT_FALSE(early.has_ended());
+  EXPECT_FALSE(stop.has_ended());
+  Serving keeper({"serve", path("kv")});
+  expect_done(stop.wait());
+  expect_done(keeper.wait());
+  Serving next({"serve", path("kv")});
+  expect_done(early.wait());
+  EXPECT_EQ(run({"get", "key", "--pool", path("kv"), "--wait", "1"}).out, "bytes");
+}
+
+TEST_F(KeeperCommand, AStandbyTakesOverFromAKeeperThatDied) {
+  const std::string pool = create_pool("kv");
+  Serving first({"serve", pool});
+  expect_done(run({"put", "key", "--pool", pool}, {.in = "bytes"}));
+  Running standby({"serve", pool, "--standby"});
+  ASSERT_TRUE(standby.says("standby pid="));
+  // What the first one serves while another one waits.
+  EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
+  EXPECT_EQ(standby.out().find("ready"), std::string::npos);
+  first.send(SIGKILL);
+  ASSERT_TRUE(standby.says("ready pid=")) << standby.wait().err;
+  EXPECT_NE(standby.out().find(" epoch=2 "), std::string::npos) << standby.out();
+  EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
+  // A third one waits for a pool that is removed.
+  Running third({"serve", pool, "--standby"});
+  ASSERT_TRUE(third.says("standby"));
+  ASSERT_EQ(unlink(pool.c_str()), 0);
+  expect_fault(third.wait(), {pool, "removed"});
+}
+
+TEST_F(KeeperCommand, AStandbyEndsOnASignal) {
+  const std::string pool = create_pool("kv");
+  Serving first({"serve", pool});
+  Running standby({"serve", pool, "--standby"});
+  ASSERT_TRUE(standby.says("standby"));
+  standby.send(SIGTERM);
+  expect_done(standby.wait());
+}
+
+TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
+  const std::string pool = create_pool("kv");
+  Serving stalled({"serve", pool});
+  stalled.send(SIGSTOP);
+  expect_error(run({"stop", pool, "--timeout", "1"}), 3, {pool});
+  expect_error(run({"serve", pool}), 3, {pool, "keeper already"});
+  Serving next({"serve", pool, "--take-over"});
+  ASSERT_TRUE(next.is_ready()) << next.wait().err;
+  EXPECT_NE(next.ready_line().find("epoch=2"), std::string::npos) << next.ready_line();
+  expect_done(run({"put", "key", "--pool", pool}, {.in = "bytes"}));
+  stalled.send(SIGCONT);
+  expect_fault(stalled.wait(), {pool, "another keeper"});
+  EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
 }
 
 }  // namespace

@@ -1,6 +1,12 @@
 // The life of a pool as a person at a shell leads it.
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <string>
 
+#include "pool/pool.h"
 #include "program.h"
 
 namespace cachalot::process_test {
@@ -161,6 +167,87 @@ TEST_F(PoolCommand, AModelGivesTheSizeOfABlock) {
   // 32 layers, 8 heads of 128 numbers, keys and values, 2 bytes each, 16 tokens.
   EXPECT_EQ(info(path("kv"))["geometry"]["block_bytes"], 2 * 32 * 8 * 128 * 2 * 16);
   EXPECT_EQ(info(path("kv"))["geometry"]["blocks"], 5);
+}
+
+TEST_F(PoolCommand, ALinkToAPoolIsNotDestroyed) {
+  const std::string pool = create_pool("kv");
+  ASSERT_EQ(symlink(pool.c_str(), path("link").c_str()), 0);
+  EXPECT_EQ(info(path("link"))["geometry"]["clients"], 4);
+  expect_error(run({"pool", "destroy", path("link")}), 2, {path("link"), "symbolic link"});
+  EXPECT_EQ(listing(), (std::set<std::string>{"kv", "link"}));
+  expect_done(run({"pool", "destroy", pool}));
+  EXPECT_EQ(listing(), std::set<std::string>{"link"});
+}
+
+TEST_F(PoolCommand, AnInterruptedCreationLeavesNothing) {
+  const Arguments create = {"pool", "create", path("kv")};
+  const Arguments serve = {"serve", path("kv"), "--create"};
+  for (const Arguments& command : {create, serve}) {
+    for (const int signal : {SIGINT, SIGTERM}) {
+      // On a busy machine the creation may be done before the signal comes: then again.
+      bool is_interrupted = false;
+      for (int i = 0; i < 50 && !is_interrupted; ++i) {
+        Arguments arguments = command;
+        arguments.insert(arguments.end(),
+                         {"--block-bytes", "1MiB", "--capacity", "1GiB", "--devices", "2"});
+        Running creation(arguments);
+        while (listing().empty() && !creation.has_ended()) sched_yield();
+        creation.send(signal);
+        const Outcome outcome = creation.wait();
+        is_interrupted = outcome.signal == signal;
+        if (!is_interrupted) {
+          expect_done(outcome);
+          std::filesystem::remove(path("kv"));
+          std::filesystem::remove(path("kv.1"));
+        }
+      }
+      EXPECT_TRUE(is_interrupted);
+      EXPECT_EQ(listing(), std::set<std::string>());
+    }
+  }
+}
+
+// A client that shows no life is suspected; what it held is free when somebody says so.
+TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path, "--suspect-after", "100"});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  pool::ClientOptions options;
+  options.renew_interval_ns = 0;
+  options.grant_target = 4;
+  Result<pool::PoolClient> suspect = pool->attach(options, 3);
+  ASSERT_TRUE(suspect) << suspect.error().message;
+  const std::vector<std::byte> bytes(100);
+  ASSERT_TRUE((*suspect)->post_put(nullptr, {{1, 2}, bytes}));
+  ASSERT_TRUE((*suspect)->drain());
+  const auto slot_3 = [&] {
+    const nlohmann::json description = info(path);
+    for (const nlohmann::json& row : description["attached"]) {
+      if (row["slot"] == 3) return row;
+    }
+    return nlohmann::json();
+  };
+  while (slot_3()["held"] != true) sched_yield();
+  EXPECT_EQ(slot_3()["pid"], getpid());
+  const std::uint64_t held = info(path)["accounting"]["quarantined_blocks"];
+  EXPECT_GT(held, 0u);
+  EXPECT_EQ(info(path)["counters"]["suspicions"], 1);
+  expect_error(run({"get", "key", "--pool", path, "--client-slot", "3"}), 3, {path, "slot 3"});
+
+  const Outcome fenced = run({"pool", "fence", path, "--client", "3", "--json", "-"});
+  expect_done(fenced);
+  EXPECT_EQ(fenced.json(), (nlohmann::json{{"client", 3}, {"released", held}}));
+  EXPECT_EQ(fenced.err, "released " + std::to_string(held) + " blocks\n");
+  expect_error(run({"pool", "fence", path, "--client", "3"}), 1, {path, "slot 3", "held"});
+  expect_error(run({"pool", "fence", path, "--client", "4"}), 2, {path, "4"});
+  expect_done(run({"pool", "fence", path, "--unknown"}));
+  (*suspect)->renew();  // it learns of it, and says goodbye to nobody
+
+  Result<pool::PoolClient> alive = pool->attach({}, 2);
+  ASSERT_TRUE(alive) << alive.error().message;
+  expect_error(run({"pool", "fence", path, "--client", "2"}), 3, {path, "slot 2", "served"});
 }
 
 }  // namespace

@@ -36,9 +36,14 @@ std::string content_of(int fd) {
 }
 
 // Becomes the program; returns only if it cannot.
-int become(const Arguments& arguments, int in, int out, int err, bool without_rights) {
-  if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0) return kNotStarted;
-  if (without_rights && geteuid() == 0) {
+int become(const Arguments& arguments, int in, int out, int err, const RunOptions& options) {
+  if (dup2(in, 0) < 0 || dup2(options.out < 0 ? out : options.out, 1) < 0 || dup2(err, 2) < 0) {
+    return kNotStarted;
+  }
+  for (const int fd : options.closed) close(fd);
+  // Whoever runs the tests may ignore some.
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM}) ::signal(signal, SIG_DFL);
+  if (options.without_rights && geteuid() == 0) {
     if (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0) {
       return kNotStarted;
     }
@@ -67,13 +72,7 @@ Outcome outcome_of(os::Child& child, int out, int err) {
 }  // namespace
 
 Outcome run(const Arguments& arguments, const RunOptions& options) {
-  const os::FileDescriptor in = anonymous_file(options.in);
-  const os::FileDescriptor out = anonymous_file("");
-  const os::FileDescriptor err = anonymous_file("");
-  Result<os::Child> child = os::Child::start(
-      [&] { return become(arguments, in.get(), out.get(), err.get(), options.without_rights); });
-  EXPECT_TRUE(child) << child.error().message;
-  return child ? outcome_of(*child, out.get(), err.get()) : Outcome{};
+  return Running(arguments, options).wait();
 }
 
 void expect_error(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts) {
@@ -93,23 +92,35 @@ void expect_done(const Outcome& outcome) {
   EXPECT_EQ(outcome.exit_code, 0) << "signal " << outcome.signal << ", stderr: " << outcome.err;
 }
 
-Serving::Serving(const Arguments& arguments) : out_(anonymous_file("")), err_(anonymous_file("")) {
-  const os::FileDescriptor in = anonymous_file("");
-  Result<os::Child> child =
-      os::Child::start([&] { return become(arguments, in.get(), out_.get(), err_.get(), false); });
-  EXPECT_TRUE(child);
-  if (!child) return;
-  child_ = *std::move(child);
-  for (;;) {
-    const auto ended = child_->wait_for(2);
-    const std::string said = content_of(out_.get());
-    if (said.find('\n') != std::string::npos) ready_line_ = said.substr(0, said.find('\n'));
-    if (is_ready() || !ended || ended->has_value()) return;
-  }
+Running::Running(const Arguments& arguments, const RunOptions& options)
+    : in_(anonymous_file(options.in)), out_(anonymous_file("")), err_(anonymous_file("")) {
+  Result<os::Child> child = os::Child::start(
+      [&] { return become(arguments, in_.get(), out_.get(), err_.get(), options); });
+  EXPECT_TRUE(child) << child.error().message;
+  if (child) child_ = *std::move(child);
 }
 
-Outcome Serving::wait() {
-  return outcome_of(*child_, out_.get(), err_.get());
+bool Running::says(const std::string& text) {
+  while (child_) {
+    const auto ended = child_->wait_for(2);
+    if (out().find(text) != std::string::npos) return true;
+    if (!ended || ended->has_value()) return false;
+  }
+  return false;
+}
+
+bool Running::has_ended() {
+  if (!child_) return true;
+  const auto ended = child_->wait_for(0);
+  return !ended || ended->has_value();
+}
+
+std::string Running::out() const {
+  return content_of(out_.get());
+}
+
+Outcome Running::wait() {
+  return child_ ? outcome_of(*child_, out_.get(), err_.get()) : Outcome{};
 }
 
 ProcessTest::ProcessTest() {

@@ -27,7 +27,10 @@ struct Outcome {
 };
 
 struct RunOptions {
-  std::string in;  // on stdin
+  std::string in = {};  // on stdin
+  // Closed when the program starts, of 0, 1 and 2.
+  std::vector<int> closed = {};
+  int out = -1;  // what stdout is instead of what Outcome::out shows
   // Runs as a user who owns nothing; where this process is not root it is as it is.
   bool without_rights = false;
 };
@@ -41,20 +44,35 @@ inline constexpr int kNotStarted = 77;
 void expect_error(const Outcome& outcome, int exit_code, const std::vector<std::string>& parts);
 void expect_done(const Outcome& outcome);
 
-// `cachalot serve` in the background; killed at the end if it still runs.
-class Serving {
+// `cachalot ARGUMENTS…` in the background; killed at the end if it still runs.
+class Running {
  public:
-  // Waits for the ready line, or the end.
-  explicit Serving(const Arguments& arguments);
+  explicit Running(const Arguments& arguments, const RunOptions& options = {});
 
-  bool is_ready() const { return !ready_line_.empty(); }
-  const std::string& ready_line() const { return ready_line_; }
+  // Waits until the program has printed `text` on stdout. False: it ended without.
+  bool says(const std::string& text);
+  bool has_ended();
+  std::string out() const;
   void send(int signal) { child_->send(signal); }
   Outcome wait();
 
  private:
-  os::FileDescriptor out_, err_;
+  os::FileDescriptor in_, out_, err_;
   std::optional<os::Child> child_;
+};
+
+// `cachalot serve`.
+class Serving : public Running {
+ public:
+  // Waits for the ready line, or the end.
+  explicit Serving(const Arguments& arguments) : Running(arguments) {
+    if (says("\n")) ready_line_ = out().substr(0, out().find('\n'));
+  }
+
+  bool is_ready() const { return !ready_line_.empty(); }
+  const std::string& ready_line() const { return ready_line_; }
+
+ private:
   std::string ready_line_;
 };
 

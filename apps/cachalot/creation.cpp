@@ -1,0 +1,83 @@
+#include "creation.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+namespace cachalot::apps {
+namespace {
+
+constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+
+// What a handler can reach.
+const std::vector<std::string>* paths_being_made = nullptr;
+
+// A file is ours if this process has it open: Pool::create() opens no file that it did not make.
+// One of another process, which was first to make it, stays.
+bool is_open_here(const struct stat& named) {
+  constexpr int kMostDescriptors = 1024;
+  for (int fd = 3; fd < kMostDescriptors; ++fd) {
+    struct stat open {};
+    if (fstat(fd, &open) == 0 && open.st_dev == named.st_dev && open.st_ino == named.st_ino) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Then ends the program as the signal would have.
+void on_signal(int signal) {
+  for (const std::string& path : *paths_being_made) {
+    struct stat named {};
+    if (lstat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) && is_open_here(named)) {
+      unlink(path.c_str());
+    }
+  }
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+// "shm:NAME" is how a file in /dev/shm may be called.
+std::string real_path(const std::string& path) {
+  constexpr std::string_view kShm = "shm:";
+  return path.starts_with(kShm) ? "/dev/shm/" + path.substr(kShm.size()) : path;
+}
+
+class RemoveOnSignal {
+ public:
+  explicit RemoveOnSignal(std::vector<std::string> paths) : paths_(std::move(paths)) {
+    paths_being_made = &paths_;
+    struct sigaction action {};
+    action.sa_handler = on_signal;
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+      sigaction(kSignals[i], nullptr, &before_[i]);
+      if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+    }
+  }
+  ~RemoveOnSignal() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+      sigaction(kSignals[i], &before_[i], nullptr);
+    }
+    paths_being_made = nullptr;
+  }
+  RemoveOnSignal(const RemoveOnSignal&) = delete;
+  RemoveOnSignal& operator=(const RemoveOnSignal&) = delete;
+
+ private:
+  std::vector<std::string> paths_;
+  struct sigaction before_[std::size(kSignals)] = {};
+};
+
+}  // namespace
+
+Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options) {
+  std::vector<std::string> paths = pool::device_paths(options.paths, options.geometry.devices);
+  for (std::string& path : paths) path = real_path(path);
+  const RemoveOnSignal guard(std::move(paths));
+  return pool::Pool::create(options);
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,73 @@
+#include "output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace cachalot::apps {
+namespace {
+
+Error error_of(const std::string& file) {
+  Error error = Error::from_errno(errno, "%.150s: writing", file.c_str());
+  // A folder that does not exist is a slip of the pen, not an answer.
+  if (error.code == Code::kNotFound) error.code = Code::kInvalidArgument;
+  return error;
+}
+
+os::FileDescriptor make_file(const std::string& file) {
+  return os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+}
+
+Status write_stdout(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return {};
+  }
+  return error_of("stdout");
+}
+
+}  // namespace
+
+Result<Output> Output::open(const std::string& file) {
+  Output output(file);
+  if (file.empty() || file == "-") return output;
+  output.fd_ = os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  if (output.fd_) return output;
+  if (errno != ENOENT) return error_of(file);
+  // Removed again until there is something to read in it: others may wait for the file to appear.
+  if (!make_file(file) || unlink(file.c_str()) != 0) return error_of(file);
+  return output;
+}
+
+Status Output::write(std::string_view text) {
+  if (file_.empty()) return {};
+  if (file_ == "-") return write_stdout(text);
+  const bool is_new = !fd_;
+  if (is_new) fd_ = make_file(file_);
+  if (!fd_) return error_of(file_);
+  const Status written = write_all(text);
+  if (!written && is_new) unlink(file_.c_str());
+  return written;
+}
+
+Status Output::write_json(const nlohmann::json& value) {
+  // Bytes that are no UTF-8 (a path may have any) become a replacement character.
+  return write(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+Status Output::write_all(std::string_view text) {
+  // EINVAL: a pipe or a device, which keeps nothing.
+  if (ftruncate(fd_.get(), 0) != 0 && errno != EINVAL) return error_of(file_);
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd_.get(), text.data(), text.size());
+    if (n < 0 && errno != EINTR) return error_of(file_);
+    if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
+  }
+  // Some file systems say only now that there is no space.
+  if (::close(fd_.release()) != 0) return error_of(file_);
+  return {};
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,37 @@
+// Where a result goes: tried before the work begins, so that the work is not lost to a misspelt
+// folder, and written when it is done.
+//
+// A file that was not there is not there either when the work fails, or when it cannot be written
+// whole. One that was there keeps its content until it is written.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "os/file_descriptor.h"
+
+namespace cachalot::apps {
+
+class Output {
+ public:
+  // @param  file  "-" is stdout; no name: what is written goes nowhere
+  // @errors kInvalidArgument, kPermission, kNoSpace, kIo: names the file
+  static Result<Output> open(const std::string& file);
+
+  // Once. @errors as open()
+  Status write(std::string_view text);
+  // One line.
+  Status write_json(const nlohmann::json& value);
+
+ private:
+  explicit Output(std::string file) : file_(std::move(file)) {}
+  Status write_all(std::string_view text);
+
+  std::string file_;
+  os::FileDescriptor fd_;  // of a file that was there before
+};
+
+}  // namespace cachalot::apps

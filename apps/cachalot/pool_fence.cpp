@@ -1,0 +1,64 @@
+// `cachalot pool fence`: says of a client that nobody can watch that it stores no more.
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "client_flags.h"
+#include "command.h"
+#include "output.h"
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  ClientFlags client;
+  std::optional<std::uint32_t> fenced;
+  bool unknown = false;
+  std::string json;
+};
+
+Status fence(const Options& options) {
+  if (options.fenced.has_value() == options.unknown) {
+    return Error::make(Code::kInvalidArgument, "pool fence: give either --client or --unknown");
+  }
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  const Paths& paths = options.client.paths;
+  CACHALOT_TRY_ASSIGN(const std::uint32_t released,
+                      of_pool(paths, options.unknown ? attached.client->fence_unknown()
+                                                     : attached.client->fence(*options.fenced)));
+  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
+  std::fprintf(human_output(options.json), "released %u blocks\n", released);
+  nlohmann::json client;
+  if (options.fenced) client = *options.fenced;
+  return json.write_json({{"client", client}, {"released", released}});
+}
+
+int run(const Options& options) {
+  const Status status = fence(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_pool_fence(CLI::App& pool, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = pool.add_subcommand(
+      "fence", "says that a suspected client stores no more, and frees the blocks it held");
+  add_pool_flag(*command, options->client.paths);
+  command->add_option("--client", options->fenced, "the client slot that is held (`pool info`)")
+      ->type_name("N")
+      ->transform(number(0, pool::kMaxClients - 1));
+  command->add_flag("--unknown", options->unknown,
+                    "instead: the blocks of which nobody knows who holds them");
+  add_host_flag(*command, options->client);
+  add_wait_flag(*command, options->client);
+  command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer("Example: cachalot pool fence /dev/shm/kv --client 3");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

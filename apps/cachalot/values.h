@@ -1,0 +1,30 @@
+// What the values of flags mean: numbers, sizes, block counts and lists.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cachalot::apps {
+
+// For CLI::Option::transform: a whole decimal number within `low` to `high`. The library's own
+// conversion wraps what is too large, and reads 010 as eight.
+CLI::Validator number(std::uint64_t low, std::uint64_t high);
+
+// Sizes on the command line: "65536", "64KiB", "1.5GiB", "4MB" (powers of ten without the i).
+// @errors kInvalidArgument, also where the bytes do not fit 63 bits
+Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& text);
+
+// Block counts. @errors kInvalidArgument
+Result<std::uint64_t> parse_blocks(const std::string& flag, const std::string& text);
+// The same, or "inf" (0xffffffffffffffff).
+Result<std::uint64_t> parse_blocks_or_inf(const std::string& flag, const std::string& text);
+
+// The parts of all `texts`, which commas separate. @errors kInvalidArgument: a part is empty
+Result<std::vector<std::string>> split_list(const std::string& flag,
+                                            const std::vector<std::string>& texts);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,177 @@
+// What becomes of results that cannot be written, and of standard files that are closed.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <filesystem>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr int kUsage = 2, kRefused = 3;
+
+class OutputTest : public ProcessTest {
+ protected:
+  std::string trace() const {
+    return write("trace.jsonl",
+                 "{\"timestamp\": 1, \"input_length\": 600, \"output_length\": 1, "
+                 "\"hash_ids\": [1, 2]}\n");
+  }
+  static os::FileDescriptor full() {
+    return os::FileDescriptor(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  }
+};
+
+TEST_F(OutputTest, AClosedStandardFileIsNeverAFileOfThePool) {
+  for (const std::vector<int>& closed : std::vector<std::vector<int>>{{0}, {1}, {2}, {0, 1, 2}}) {
+    const bool is_heard = closed != std::vector<int>{1} && closed.size() == 1;
+    const std::string pool = path("kv");
+    const Outcome created =
+        run({"pool", "create", pool, "--block-bytes", "4096", "--capacity-blocks", "8"},
+            {.closed = closed});
+    EXPECT_EQ(created.exit_code, is_heard ? 0 : kRefused);
+    const std::string before = read(pool);
+    for (const Arguments& command : std::vector<Arguments>{{"pool", "info", pool}, {"--help"}}) {
+      EXPECT_EQ(run(command, {.closed = closed}).exit_code, is_heard ? 0 : kRefused);
+    }
+    EXPECT_EQ(read(pool), before);
+    {
+      Serving keeper({"serve", pool});
+      const Outcome put = run({"put", "key", "--pool", pool}, {.in = "bytes", .closed = closed});
+      if (closed[0] == 0) {
+        EXPECT_EQ(put.exit_code, kRefused);
+        EXPECT_EQ(run({"lookup", "key", "--pool", pool}).exit_code, 1);
+      } else {
+        EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
+      }
+      expect_done(run({"stop", pool}));
+    }
+    expect_done(run({"pool", "info", pool}));
+    expect_done(run({"pool", "destroy", pool}));
+  }
+}
+
+TEST_F(OutputTest, AStdinThatIsClosedIsNamed) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  expect_error(run({"put", "key", "--pool", pool}, {.closed = {0}}), kRefused, {"stdin"});
+}
+
+TEST_F(OutputTest, TextThatCannotBeWrittenIsAnError) {
+  const std::string pool = create_pool("kv");
+  const std::string file = trace();
+  const os::FileDescriptor out = full();
+  for (const Arguments& command : std::vector<Arguments>{{"--help"},
+                                                         {"--version"},
+                                                         {"pool", "create", "--help"},
+                                                         {"pool", "info", pool},
+                                                         {"lookup", "--help"},
+                                                         {"hitrate", "--trace", file},
+                                                         {"bench", "hash", "--quick"}}) {
+    expect_error(run(command, {.out = out.get()}), kRefused, {"stdout"});
+    const Outcome closed = run(command, {.closed = {1}});
+    expect_error(closed, kRefused, {"stdout"});
+  }
+  // What went wrong before is the error to tell.
+  expect_error(run({"pool", "info", path("missing")}, {.out = out.get()}), kUsage,
+               {path("missing")});
+}
+
+TEST_F(OutputTest, APlaceForResultsIsTriedBeforeTheWork) {
+  const std::string nowhere = path("no/such/file");
+  // None of these would get as far as to miss the trace, the pool or its keeper.
+  for (const std::string flag : {"--json", "--csv"}) {
+    expect_error(run({"hitrate", "--trace", path("missing"), flag, nowhere}), kUsage, {nowhere});
+  }
+  expect_error(run({"hitrate", "--trace", path("missing"), "--plot", nowhere + ".svg"}), kUsage,
+               {nowhere});
+  expect_error(run({"hitrate", "--trace", path("missing"), "--plot", path("a.png")}), kUsage,
+               {path("a.png"), ".svg"});
+  expect_error(run({"hitrate", "--trace", path("missing"), "--csv", "-", "--json", "-"}), kUsage,
+               {"--csv", "stdout"});
+  expect_error(run({"replay", "--trace", path("missing"), "--json", nowhere}), kUsage, {nowhere});
+  expect_error(run({"bench", "all", "--json", nowhere}), kUsage, {nowhere});
+  expect_error(run({"pool", "create", path("kv"), "--block-bytes", "4096", "--capacity-blocks", "8",
+                    "--json", nowhere}),
+               kUsage, {nowhere});
+  EXPECT_EQ(listing(), std::set<std::string>());
+  const std::string pool = create_pool("kv");
+  for (const Arguments& command : std::vector<Arguments>{{"serve", pool},
+                                                         {"stop", pool},
+                                                         {"pool", "destroy", pool},
+                                                         {"pool", "fence", pool, "--client", "0"},
+                                                         {"put", "key", "--pool", pool},
+                                                         {"get", "key", "--pool", pool},
+                                                         {"lookup", "key", "--pool", pool},
+                                                         {"evict", "key", "--pool", pool}}) {
+    Arguments arguments = command;
+    arguments.insert(arguments.end(), {"--json", nowhere});
+    expect_error(run(arguments), kUsage, {nowhere});
+  }
+  expect_error(run({"get", "key", "--pool", pool, "--output", nowhere}), kUsage, {nowhere});
+  EXPECT_EQ(listing(), std::set<std::string>{"kv"});
+}
+
+TEST_F(OutputTest, WorkThatFailsLeavesNoFileAndChangesNone) {
+  const std::string pool = create_pool("kv");
+  const std::string old = write("old", "precious");
+  Serving keeper({"serve", pool});
+  const auto before = listing();
+  for (const std::string& file : {path("new"), old}) {
+    EXPECT_EQ(run({"get", "key", "--pool", pool, "--output", file}).exit_code, 1);
+    EXPECT_EQ(run({"evict", "key", "--pool", pool, "--json", file}).exit_code, 1);
+    EXPECT_EQ(run({"hitrate", "--trace", pool, "--json", file, "--csv", file}).exit_code, kUsage);
+  }
+  EXPECT_EQ(listing(), before);
+  EXPECT_EQ(read(old), "precious");
+  // What works replaces all of it.
+  expect_done(run({"put", "key", "--pool", pool, "--json", old}, {.in = "bytes"}));
+  EXPECT_EQ(nlohmann::json::parse(read(old))["bytes"], 5);
+  const Outcome on_full = run({"hitrate", "--trace", trace(), "--csv", "/dev/full"});
+  EXPECT_EQ(on_full.exit_code, kRefused) << on_full.err;
+}
+
+// In a small tmpfs in a mount namespace of its own, where this user may have one.
+TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDisk) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  expect_done(run({"put", "key", "--pool", pool}, {.in = noise(4096, 1)}));
+  const std::string small = path("small");
+  std::filesystem::create_directory(small);
+  Result<os::Child> child = os::Child::start([&] {
+    if (unshare(CLONE_NEWNS) != 0) return kNotStarted;
+    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("small", small.c_str(), "tmpfs", 0, "size=4k") != 0) {
+      return kNotStarted;
+    }
+    write("small/filler", std::string(4096, 'x'));
+    expect_error(run({"get", "key", "--pool", pool, "--output", small + "/copy"}), kRefused,
+                 {small + "/copy"});
+    EXPECT_FALSE(std::filesystem::exists(small + "/copy"));
+    return HasFailure() ? 1 : 0;
+  });
+  ASSERT_TRUE(child);
+  const auto status = child->wait();
+  ASSERT_TRUE(status);
+  if (status->exit_code == kNotStarted) GTEST_SKIP() << "this user cannot mount a tmpfs";
+  EXPECT_TRUE(status->ok()) << status->text();
+}
+
+TEST_F(OutputTest, ARowWithoutALimitSaysSo) {
+  const Outcome outcome = run({"bench", "hash", "--quick", "--json", "-"});
+  expect_done(outcome);
+  int without = 0;
+  const nlohmann::json report = outcome.json();
+  for (const nlohmann::json& row : report["rows"]) {
+    EXPECT_EQ(row.at("ratio").is_null(), row.at("baseline_value").is_null()) << row;
+    EXPECT_TRUE(row["ratio"].is_null() || row["ratio"] > 0) << row;
+    without += row["ratio"].is_null() ? 1 : 0;
+  }
+  EXPECT_GT(without, 0);
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
