@@ -293,6 +293,9 @@ Status Client::detach() {
     publish_counters();
     // What is still granted goes back with this: the keeper knows what it is.
     access_.domain().complete();
+    // The line below says the same: no reason to wait long for who does not answer.
+    constexpr std::uint64_t kFarewellNs = 500'000'000;
+    options_.timeout_ns = std::min(options_.timeout_ns, kFarewellNs);
     status = call(Op::kDetach);
     base::reach(FailPoint::kDetachSaid);
   }

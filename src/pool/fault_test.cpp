@@ -245,7 +245,9 @@ TEST_F(FaultTest, ACommitThatWasNeverDoneIsNotAndItsBlockIsNotLost) {
 }
 
 TEST_F(FaultTest, AFarewellIsHeardByTheNextKeeper) {
-  auto client = pool_.attach(0, as_process(7));
+  ClientOptions options = as_process(7);
+  options.timeout_ns = 1'000'000;
+  auto client = pool_.attach(0, options);
   pool_.put(*client, 1, 1);
   pool_.kill_keeper();
   client.reset();  // nobody answers it

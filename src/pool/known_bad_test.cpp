@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
+#include "base/fail_point.h"
 #include "pool/test_pool.h"
 
 #ifdef CACHALOT_RULE_SWITCHES
@@ -145,6 +148,26 @@ TEST_P(KnownBadTest, ReturnedBlockKeepsItsGeneration) {
   EXPECT_EQ(get(*reader, 1), is_broken() ? Read::kWrong : Read::kDiscarded);
 }
 
+// An old keeper wakes up and executes a commit of its time; the block was used again since.
+TEST_P(KnownBadTest, NewKeeperAnswersBeforeMinEpochIsRaised) {
+  make(Rule::kAnswerBeforeMinEpoch, 4, 4);
+  auto old_writer = pool_->attach(0, as_process(1));
+  put(*old_writer, 1);
+  const Found found = look_up(*old_writer, 1);
+  ASSERT_TRUE(old_writer->evict(hash_of(1)));
+  old_writer.reset();
+  pool_->kill_keeper();
+  pool_->start_keeper();
+  const auto writer = pool_->attach(0, as_process(2));
+  for (std::uint64_t name = 10; name < 30; ++name) {
+    put(*writer, name);
+    if (pool_->entry_of(hash_of(name)).block == found.entry.block) break;
+  }
+  pool_->put_line(pool_->access().layout.entry(found.slot), found.entry);
+  const auto reader = pool_->attach(1, as_process(3));
+  EXPECT_EQ(get(*reader, 1), is_broken() ? Read::kWrong : Read::kDiscarded);
+}
+
 // A writer stalls in the middle of a copy, and wakes up under another keeper.
 TEST_P(KnownBadTest, QuarantineLostAtTakeover) {
   make(Rule::kLoseQuarantineAtTakeover, 4, 4);
@@ -183,6 +206,186 @@ TEST_P(KnownBadTest, ReleasedBecauseItReattached) {
   }
   EXPECT_EQ(is_wrong, is_broken());
 }
+
+#ifdef CACHALOT_FAIL_POINTS
+
+// A host whose lines of one range stay in its write buffer until it orders or completes them: the
+// laziest that hardware may be.
+class LazyDomain final : public memory::Domain {
+ public:
+  LazyDomain() : real_(memory::make_coherent_domain()) {}
+  void hold(const std::byte* from, const std::byte* to) { from_ = from, to_ = to; }
+
+  memory::DomainKind kind() const override { return real_->kind(); }
+  bool writes_whole_lines() const override { return real_->writes_whole_lines(); }
+  void write_lines(void* to, const memory::Line* lines, std::size_t count) override {
+    const auto* const at = static_cast<const std::byte*>(to);
+    if (at < from_ || at >= to_) return real_->write_lines(to, lines, count);
+    for (std::size_t i = 0; i < count; ++i) {
+      held_.push_back({static_cast<std::byte*>(to) + i * memory::kLineBytes, lines[i]});
+    }
+  }
+  void read_lines(const void* from, std::size_t count, memory::Line* lines) override {
+    real_->read_lines(from, count, lines);
+  }
+  void gather_lines(const void* const* from, std::size_t count, memory::Line* lines) override {
+    real_->gather_lines(from, count, lines);
+  }
+  void write_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
+    real_->write_bulk(to, from, bytes, hash);
+  }
+  void read_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
+    real_->read_bulk(to, from, bytes, hash);
+  }
+  void order() override { drain(); }
+  void complete() override { drain(); }
+
+ private:
+  void drain() {
+    for (const auto& [to, line] : held_) real_->write_lines(to, &line, 1);
+    held_.clear();
+  }
+  std::unique_ptr<memory::Domain> real_;
+  const std::byte* from_ = nullptr;
+  const std::byte* to_ = nullptr;
+  std::vector<std::pair<void*, memory::Line>> held_;
+};
+
+// Calls `action` once, when this thread reaches a point.
+class AtPoint {
+ public:
+  AtPoint(base::FailPoint point, std::function<void()> action) {
+    point_ = point;
+    action_ = std::move(action);
+    base::fail_point_handler = [](base::FailPoint reached) {
+      if (reached != point_ || !action_) return;
+      const auto once = std::move(action_);
+      action_ = nullptr;
+      once();
+    };
+  }
+  ~AtPoint() { base::fail_point_handler = nullptr; }
+
+ private:
+  static inline base::FailPoint point_;
+  static inline std::function<void()> action_;
+};
+
+// The holder of a reused block has stored into it, and the tombstone of what was there before is
+// still in the keeper's write buffer.
+TEST_P(KnownBadTest, BlockGrantedBeforeItsTombstoneIsComplete) {
+  auto lazy = std::make_unique<LazyDomain>();
+  LazyDomain& keeper_host = *lazy;
+  pool_ = std::make_unique<TestPool>(small_geometry(3, 0), std::move(lazy));
+  if (is_broken()) keeper_host.break_rule(Rule::kGrantBeforeTombstoneComplete);
+  pool_->start_keeper();
+  const Access& access = pool_->access();
+  const auto other_host = memory::make_coherent_domain();
+  pool_->client_access.emplace(*make_access(access.id, access.geometry, access.view, *other_host));
+  ClientOptions one_at_a_time = as_process(1);
+  one_at_a_time.grant_target = 1;
+  const auto writer = pool_->attach(0, one_at_a_time), reader = pool_->attach(1, as_process(2));
+  put(*writer, 1);
+  const Found found = look_up(*reader, 1);
+  Read seen = Read::kDiscarded;
+  keeper_host.hold(access.view.bases[0] + access.layout.directory,
+                   access.view.bases[0] + access.layout.entry(access.geometry.directory_slots));
+  for (std::uint64_t name = 10; name < 20; ++name) {
+    AtPoint stored(base::FailPoint::kPutStored, [&] {
+      const Read now = read(*reader, found, 1);
+      if (now == Read::kWrong) seen = now;
+    });
+    put(*writer, name);
+  }
+  EXPECT_EQ(seen, is_broken() ? Read::kWrong : Read::kDiscarded);
+}
+
+// The pin is in the reader's write buffer while the keeper looks for pins.
+TEST_P(KnownBadTest, PinnedReadPublishedWithoutCompleting) {
+  make(Rule::kNone, 2, 6);
+  const auto writer = pool_->attach(0, as_process(1));
+  put(*writer, 1);
+  LazyDomain reader_host;
+  if (is_broken()) reader_host.break_rule(Rule::kPinWithoutComplete);
+  const Access& access = pool_->access();
+  pool_->client_access.emplace(*make_access(access.id, access.geometry, access.view, reader_host));
+  ClientOptions pinning = as_process(2);
+  pinning.pins = true;
+  const auto reader = pool_->attach(1, pinning);
+  const std::byte* const pins = access.view.bases[0] + access.layout.client_pins(1);
+  reader_host.hold(pins, pins + memory::kLineBytes);
+  const auto pin = reader->pin();
+  ASSERT_TRUE(pin);
+  const Found found = look_up(*reader, 1);
+  // Until there is no block left that the pin does not keep, or the pinned one is used again.
+  for (std::uint64_t name = 10; name < 30; ++name) {
+    const auto payload = payload_of(name, 256);
+    const PutItem item{hash_of(name), payload};
+    Verdict verdict{};
+    if (!writer->put(nullptr, {&item, 1}, {&verdict, 1})) break;
+    if (pool_->entry_of(hash_of(name)).block == found.entry.block) break;
+  }
+  for (std::uint32_t block = 0; block < access.geometry.blocks; ++block) {
+    // Whoever holds a grant may store at any time.
+    if (Ledger::read(access, 0, block).state == LedgerState::kGranted) store(block, 99);
+  }
+  std::vector<std::byte> bytes(256);
+  std::memcpy(bytes.data(), access.view.bases[0] + access.layout.data_offset + found.entry.block * 256, 256);
+  EXPECT_EQ(bytes != payload_of(1, 256), is_broken());
+  reader->unpin(*pin);
+}
+
+// A keeper that sleeps in its own time grants a block that its successor has granted to another.
+TEST_P(KnownBadTest, OldKeepersGrantsHonoured) {
+  pool_ = std::make_unique<TestPool>(small_geometry(4, 4));
+  if (is_broken()) pool_->domain().break_rule(Rule::kHonourOldGrants);
+  KeeperOptions drowsy;
+  drowsy.polls_between_clock_reads = 1u << 30;  // does not look who rules
+  pool_->start_keeper(drowsy);
+  pool_->keeper().tend();
+  ClientOptions options = as_process(1);
+  options.timeout_ns = 1'000'000;
+  std::unique_ptr<Client> late;
+  {
+    // Somebody has to look after the client table for the old keeper, once.
+    AtPoint said(base::FailPoint::kAttachLineWritten, [&] { pool_->keeper().tend(); });
+    late = pool_->attach(0, options);
+  }
+  StepClock clock;
+  KeeperOptions next_options;
+  next_options.use_doorbells = false;
+  next_options.tend_interval_ns = 1;
+  next_options.polls_between_clock_reads = 1;
+  const auto next = Keeper::start(pool_->access(), next_options, clock);
+  ASSERT_TRUE(next);
+  class NextWaiter final : public rpc::Waiter {
+   public:
+    explicit NextWaiter(Keeper& keeper) : keeper_(keeper) {}
+    void wait(std::uint32_t) override { keeper_.poll(); }
+
+   private:
+    Keeper& keeper_;
+  } waiter(**next);
+  std::unique_ptr<Client> writer;
+  const auto use_every_block = [&] {
+    ClientOptions other = as_process(2);
+    other.use_doorbells = false;
+    auto attached = Client::attach(pool_->access(), 1, other, waiter, clock);
+    ASSERT_TRUE(attached);
+    writer = *std::move(attached);
+    for (std::uint64_t name = 10; name < 14; ++name) put(*writer, name);
+  };
+  AtPoint taken(base::FailPoint::kGrantTaken, use_every_block);
+  const auto bytes = payload_of(99, 256);
+  const PutItem item{hash_of(99), bytes};
+  Verdict verdict{};
+  EXPECT_EQ(late->put(nullptr, {&item, 1}, {&verdict, 1}).ok(), is_broken());
+  bool is_wrong = false;
+  for (std::uint64_t name = 10; writer != nullptr && name < 14; ++name) is_wrong |= get(*writer, name) == Read::kWrong;
+  EXPECT_EQ(is_wrong, is_broken());
+}
+
+#endif  // CACHALOT_FAIL_POINTS
 
 INSTANTIATE_TEST_SUITE_P(Protocols, KnownBadTest, testing::Bool(),
                          [](const auto& is_broken) { return is_broken.param ? "broken" : "right"; });

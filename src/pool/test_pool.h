@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -92,6 +93,8 @@ class TestPool final : private rpc::Waiter {
   // For keepers started later. Many tests write into the directory, and do not want it repaired.
   std::uint32_t scrub_lines = 0;
   Evidence* evidence = nullptr;
+  // How clients that attach later see the memory, if not as the keeper does.
+  std::optional<Access> client_access;
 
   Keeper& keeper() { return *keeper_; }
   void stop_keeper() { keeper_.reset(); }
@@ -110,7 +113,7 @@ class TestPool final : private rpc::Waiter {
 
   Result<std::unique_ptr<Client>> try_attach(std::uint32_t slot, ClientOptions options = {}) {
     options.use_doorbells = false;
-    return Client::attach(*access_, slot, options, *this, clock_);
+    return Client::attach(client_access ? *client_access : *access_, slot, options, *this, clock_);
   }
   std::unique_ptr<Client> attach(std::uint32_t slot, ClientOptions options = {}) {
     Result<std::unique_ptr<Client>> client = try_attach(slot, std::move(options));
