@@ -1,6 +1,13 @@
 #include "pool/block_table.h"
 
+#include <algorithm>
+
 namespace cachalot::pool {
+
+void BlockTable::recount() {
+  std::fill(std::begin(counts_), std::end(counts_), 0u);
+  for (const Use& use : uses_) ++counts_[static_cast<std::size_t>(use.state)];
+}
 
 bool BlockTable::is_valid() const {
   std::uint32_t counts[kBlockStates] = {};

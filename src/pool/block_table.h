@@ -8,6 +8,7 @@
 //   3. live <= the capacity.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -63,6 +64,14 @@ class BlockTable {
   void set_namespace(std::uint32_t block, std::uint32_t namespace_id) {
     uses_[block].namespace_id = static_cast<std::uint16_t>(namespace_id);
   }
+
+  // For a takeover's threads, before anybody else looks: claims a block as live, without counting it.
+  // False if another entry has claimed it. recount() follows. @threads any
+  bool claim_live(std::uint32_t block) {
+    return std::atomic_ref(uses_[block].state).exchange(BlockState::kLive, std::memory_order_relaxed) !=
+           BlockState::kLive;
+  }
+  void recount();
 
   // Freed blocks are reused first-in first-out: the longer a block rests, the rarer a reader is
   // that looked it up before and has to throw its bytes away.

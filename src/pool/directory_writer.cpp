@@ -130,11 +130,11 @@ void DirectoryWriter::disown(std::uint32_t block) {
   if (home != record.slot) spill_[home] &= ~bit_of(record.slot);
 }
 
-void DirectoryWriter::sweep() {
+void DirectoryWriter::sweep(std::uint32_t first, std::uint32_t end) {
   constexpr std::uint32_t kAhead = 24;
-  for (std::uint32_t slot = 0; slot < slots(); ++slot) {
+  for (std::uint32_t slot = first; slot < end; ++slot) {
     if (slot == slots() / 2) base::reach(base::FailPoint::kTakeoverHalfSwept);
-    if (slot + kAhead < slots()) blocks_->prefetch_all(block_at_[slot + kAhead]);
+    if (slot + kAhead < end) blocks_->prefetch_all(block_at_[slot + kAhead]);
     write_slot(slot);
   }
 }

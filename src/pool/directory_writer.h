@@ -36,8 +36,11 @@ class DirectoryWriter {
   bool adopt(std::uint32_t block);
   // Takes it out again, before sweep().
   void disown(std::uint32_t block);
-  // Writes every slot again, with this keeper's epoch (takeover).
-  void sweep();
+  // Writes slots [first, end) again, with this keeper's epoch (takeover). @threads any, for slots of
+  // different buckets
+  void sweep(std::uint32_t first, std::uint32_t end);
+  // The block that stands in a slot, or kNoBlock.
+  std::uint32_t stands_at(std::uint32_t slot) const { return block_at_[slot]; }
 
   // Compares up to `count` slots from `first` on with what they should say, and writes those again
   // that differ: a keeper that woke up after its time may have written them. @return lines written

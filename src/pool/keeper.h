@@ -47,6 +47,7 @@ struct KeeperOptions {
   std::uint64_t suspect_after_ns = 10'000'000'000;
   std::uint64_t watch_interval_ns = 100'000'000;  // between two looks at heartbeats and processes
   std::uint32_t scrub_lines = 64;   // directory lines compared with memory at each look at the table
+  std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
   std::uint32_t avoid_slots = 0;    // bit k: keeper area k is in use by another process
   // Who the keeper is, for those who watch it.
   std::uint32_t pid = 0;
@@ -139,8 +140,14 @@ class Keeper final : private rpc::RequestHandler {
   void take_over(const Predecessor& predecessor);
   void adopt_namespaces(const Predecessor& predecessor);
   void adopt_entries(const Predecessor& predecessor, const std::vector<LedgerRecord>& ledger);
-  void adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
-                   const Entry& entry, std::uint32_t slot);
+  void adopt_slots(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
+                   std::uint32_t first, std::uint32_t end, std::vector<std::uint32_t>& contested);
+  bool is_sound(const KeeperView& view, const std::vector<LedgerRecord>& ledger, const Entry& entry,
+                std::uint32_t slot) const;
+  void adopt_entry(const Entry& entry, std::uint32_t slot);
+  void adopt_contested(const KeeperView& view, const std::vector<LedgerRecord>& ledger, std::uint32_t slot);
+  template <class F>
+  void in_parts(F&& f) const;
   void drop_orphans();
   void adopt_ledger(const std::vector<LedgerRecord>& ledger);
   void adopt_holders(const Predecessor& predecessor);

@@ -2,6 +2,7 @@
 // pool, "Takeover"): publish the new epoch, scan, write every entry again, raise min_epoch, serve.
 
 #include <algorithm>
+#include <thread>
 
 #include "base/fail_point.h"
 #include "base/log.h"
@@ -127,9 +128,11 @@ void Keeper::take_over(const Predecessor& predecessor) {
     adopt_holders(predecessor);
     lap(takeover_times_.holders_ns);
     base::reach(FailPoint::kTakeoverLedgerRead);
-    directory_.sweep();
+    in_parts([this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+      directory_.sweep(first, end);
+      access_.domain().order();
+    });
     base::reach(FailPoint::kTakeoverSwept);
-    access_.domain().order();
     lap(takeover_times_.sweep_ns);
   }
   offer_free_blocks();
@@ -181,14 +184,46 @@ void Keeper::adopt_namespaces(const Predecessor& predecessor) {
   }
 }
 
+// Calls f(part, first slot, end) for as many parts of the directory as there are threads for, each in
+// its own; parts end between buckets.
+template <class F>
+void Keeper::in_parts(F&& f) const {
+  const std::uint32_t parts = std::max(1u, options_.takeover_threads);
+  const std::uint32_t buckets = access_.geometry.directory_slots / kBucketSlots;
+  const auto begin_of = [&](std::uint32_t part) {
+    return static_cast<std::uint32_t>(std::uint64_t{buckets} * part / parts) * kBucketSlots;
+  };
+  std::vector<std::jthread> threads;
+  for (std::uint32_t part = 1; part < parts; ++part) {
+    threads.emplace_back([&, part] { f(part, begin_of(part), begin_of(part + 1)); });
+  }
+  f(0u, begin_of(0), begin_of(1));
+}
+
 // Reads every entry that counts under the predecessor's rule into the block table, also those that a
 // keeper wrote again which died before it finished its takeover.
+//
+// Several threads share nothing but the blocks' states: each bucket is one thread's, and a block is
+// the first thread's that claims it. Two entries for one block are rare (a keeper that woke up, or
+// damage); they are settled afterwards.
 void Keeper::adopt_entries(const Predecessor& predecessor, const std::vector<LedgerRecord>& ledger) {
-  constexpr std::uint32_t kBatch = 64;
   const KeeperView view{predecessor.highest_epoch, predecessor.min_epoch, predecessor.slot, 0};
-  Line lines[kBatch];
+  std::vector<std::vector<std::uint32_t>> contested(std::max(1u, options_.takeover_threads));
+  in_parts([&](std::uint32_t part, std::uint32_t first, std::uint32_t end) {
+    adopt_slots(view, ledger, first, end, contested[part]);
+  });
+  blocks_.recount();
+  for (const auto& slots : contested) {
+    for (const std::uint32_t slot : slots) adopt_contested(view, ledger, slot);
+  }
+}
+
+void Keeper::adopt_slots(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
+                         std::uint32_t first, std::uint32_t end, std::vector<std::uint32_t>& contested) {
+  constexpr std::uint32_t kBatch = 64;
   static_assert(kBucketSlots % kBatch == 0);  // the number of slots is a multiple of it
-  for (std::uint32_t first = 0; first < access_.geometry.directory_slots; first += kBatch) {
+  Line lines[kBatch];
+  for (; first < end; first += kBatch) {
     access_.domain().read_lines(access_.region.at(access_.layout.entry(first)), kBatch, lines);
     // The misses of a bucket's blocks are overlapped: first all are asked for, then used.
     std::uint32_t live[kBatch], count = 0;
@@ -202,35 +237,39 @@ void Keeper::adopt_entries(const Predecessor& predecessor, const std::vector<Led
       if (entry.block < ledger.size()) __builtin_prefetch(&ledger[entry.block]);
     }
     for (std::uint32_t i = 0; i < count; ++i) {
-      adopt_entry(view, ledger, memory::as<Entry>(lines[live[i]]), first + live[i]);
+      const auto entry = memory::as<Entry>(lines[live[i]]);
+      const std::uint32_t slot = first + live[i];
+      if (!is_sound(view, ledger, entry, slot)) continue;
+      if (!blocks_.claim_live(entry.block)) {
+        contested.push_back(slot);
+        continue;
+      }
+      adopt_entry(entry, slot);
+      // Two entries for one hash would make one of them unreachable.
+      if (!directory_.adopt(entry.block)) contested.push_back(slot);
     }
   }
 }
 
-void Keeper::adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
-                         const Entry& entry, std::uint32_t slot) {
+bool Keeper::is_sound(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
+                      const Entry& entry, std::uint32_t slot) const {
   const Geometry& geometry = access_.geometry;
-  const bool is_sound = view.admits(entry.epoch) && entry.block < geometry.blocks &&
-                        entry.length != 0 && entry.length <= geometry.block_bytes &&
-                        is_namespace(entry.namespace_id) &&
-                        (entry.parent < geometry.blocks || entry.parent == kNoBlock);
-  if (!is_sound) return;
-  const BlockHash hash{entry.hash_low, entry.hash_high};
-  if (home_of(hash, entry.namespace_id, geometry.directory_slots).bucket !=
-      slot / kBucketSlots * kBucketSlots) {
-    return;
+  if (entry.state != kEntryLive || !view.admits(entry.epoch) || entry.block >= geometry.blocks ||
+      entry.length == 0 || entry.length > geometry.block_bytes || !is_namespace(entry.namespace_id) ||
+      (entry.parent >= geometry.blocks && entry.parent != kNoBlock)) {
+    return false;
   }
-  const BlockTable::Use& known = blocks_.use(entry.block);
-  // W4, and of two entries that name one block the newer use counts.
-  const bool is_old = entry.generation < ledger[entry.block].generation;
-  if (is_old && !access_.domain().broken(Rule::kForgetGenerationAtTakeover)) return;
-  if (known.state == BlockState::kLive) {
-    if (known.generation >= entry.generation) return;
-    directory_.disown(entry.block);
-    blocks_.set_state(entry.block, BlockState::kFree);
-  }
+  const Home home =
+      home_of({entry.hash_low, entry.hash_high}, entry.namespace_id, geometry.directory_slots);
+  if (home.bucket != slot / kBucketSlots * kBucketSlots) return false;
+  // W4
+  return entry.generation >= ledger[entry.block].generation ||
+         access_.domain().broken(Rule::kForgetGenerationAtTakeover);
+}
+
+void Keeper::adopt_entry(const Entry& entry, std::uint32_t slot) {
   BlockTable::Record& record = blocks_.record(entry.block);
-  record.hash = hash;
+  record.hash = {entry.hash_low, entry.hash_high};
   record.checksum = entry.checksum;
   record.length = entry.length;
   record.slot = slot;
@@ -238,8 +277,27 @@ void Keeper::adopt_entry(const KeeperView& view, const std::vector<LedgerRecord>
   record.flags = entry.flags;
   blocks_.set_generation(entry.block, entry.generation);
   blocks_.set_namespace(entry.block, entry.namespace_id);
-  // Two entries for one hash would make one of them unreachable.
-  if (directory_.adopt(entry.block)) blocks_.set_state(entry.block, BlockState::kLive);
+}
+
+// An entry whose block another entry has claimed, or whose hash stands in its bucket already: of two
+// uses of a block the newer counts; of two blocks for one hash the one that came first.
+void Keeper::adopt_contested(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
+                             std::uint32_t slot) {
+  Entry entry{};
+  if (!access_.region.read_as(access_.layout.entry(slot), entry) || !is_sound(view, ledger, entry, slot)) {
+    return;
+  }
+  if (directory_.stands_at(slot) == entry.block) return;
+  const BlockTable::Record& record = blocks_.record(entry.block);
+  const bool is_adopted = blocks_.use(entry.block).state == BlockState::kLive &&
+                          directory_.stands_at(record.slot) == entry.block;
+  if (is_adopted) {
+    if (blocks_.use(entry.block).generation >= entry.generation) return;
+    directory_.disown(entry.block);
+  }
+  adopt_entry(entry, slot);
+  const bool is_kept = directory_.adopt(entry.block);
+  blocks_.set_state(entry.block, is_kept ? BlockState::kLive : BlockState::kFree);
 }
 
 // A block whose parent is gone, or whose parents go in a circle, is not kept; the rest enters the

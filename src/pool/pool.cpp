@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <thread>
 
@@ -220,6 +221,8 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
+
+  options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
 
   // The area that Keeper::start() will take is one of those that are free; it is locked first.
   CACHALOT_TRY_ASSIGN(const std::uint32_t area, Keeper::next_area(*access_, options));
