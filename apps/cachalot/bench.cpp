@@ -11,6 +11,7 @@
 #include "bench_lookup.h"
 #include "bench_measure.h"
 #include "bench_rpc.h"
+#include "bench_takeover.h"
 #include "bench_transfer.h"
 #include "command.h"
 #include "output.h"
@@ -28,6 +29,7 @@ constexpr std::array kBenchmarks = {
     Benchmark{"rpc", bench::bench_rpc},   Benchmark{"lookup", bench::bench_lookup},
     Benchmark{"put", bench::bench_put},   Benchmark{"get", bench::bench_get},
     Benchmark{"copy", bench::bench_copy}, Benchmark{"hash", bench::bench_hash_functions},
+    Benchmark{"takeover", bench::bench_takeover},
 };
 
 struct Options {

@@ -28,6 +28,8 @@ bool Target::is_met(double value, double ratio) const {
       return ratio >= limit;
     case Kind::kValueAtLeast:
       return value >= limit;
+    case Kind::kValueAtMost:
+      return value <= limit;
   }
   return true;
 }
@@ -45,6 +47,9 @@ std::string Target::text() const {
       break;
     case Kind::kValueAtLeast:
       std::snprintf(out, sizeof out, ">= %.4g", limit);
+      break;
+    case Kind::kValueAtMost:
+      std::snprintf(out, sizeof out, "<= %.4g", limit);
       break;
   }
   return out;

@@ -14,7 +14,7 @@
 namespace cachalot::apps::bench {
 
 struct Target {
-  enum class Kind : std::uint8_t { kNone, kRatioAtMost, kRatioAtLeast, kValueAtLeast };
+  enum class Kind : std::uint8_t { kNone, kRatioAtMost, kRatioAtLeast, kValueAtLeast, kValueAtMost };
   Kind kind = Kind::kNone;
   double limit = 0;
 
@@ -27,6 +27,9 @@ constexpr Target ratio_at_most(double limit) {
 }
 constexpr Target ratio_at_least(double limit) {
   return {Target::Kind::kRatioAtLeast, limit};
+}
+constexpr Target value_at_most(double limit) {
+  return {Target::Kind::kValueAtMost, limit};
 }
 constexpr Target value_at_least(double limit) {
   return {Target::Kind::kValueAtLeast, limit};

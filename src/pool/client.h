@@ -207,6 +207,7 @@ class Client final : private rpc::AnswerSink {
   Status ask_for_namespace();
   void withdraw();
   bool keeper_is_gone();
+  bool is_dismissed() const;
   void look_for_loss();
   void beat();
   Status ensure_attached();

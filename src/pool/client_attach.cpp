@@ -297,10 +297,19 @@ Status Client::detach() {
     constexpr std::uint64_t kFarewellNs = 500'000'000;
     options_.timeout_ns = std::min(options_.timeout_ns, kFarewellNs);
     status = call(Op::kDetach);
+    if (!status && is_dismissed()) status = {};
     base::reach(FailPoint::kDetachSaid);
   }
   withdraw();
   return status;
+}
+
+// The keeper has let this incarnation go: its answer may be slower than its view of the slot.
+bool Client::is_dismissed() const {
+  ViewLine line{};
+  return access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), line) &&
+         line.incarnation == incarnation_ && line.epoch == view_.epoch &&
+         (line.flags & (kViewOpen | kViewHeld)) == 0;
 }
 
 // --- Pinned reads ------------------------------------------------------------------------------

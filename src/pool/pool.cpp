@@ -158,7 +158,7 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
   CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
   if (all.size() != first.geometry.devices) {
-    return Error::make(Code::kInvalidArgument, "%s: its pool consists of %u device(s), %zu paths were given",
+    return Error::make(Code::kInvalidArgument, "%s: its pool has %u device(s), %zu paths were given",
                        paths[0].c_str(), first.geometry.devices, all.size());
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));

@@ -92,7 +92,7 @@ TEST_F(BadPool, DevicesOfTwoPoolsAreNoPool) {
   const std::string b = create_pool("b", {"--devices", "2"});
   expect_error(run({"pool", "info", a, b + ".1"}), kUsage, {b + ".1", "another pool"});
   expect_error(run({"pool", "info", a + ".1", a}), kUsage, {"device 0", "in order"});
-  expect_error(run({"pool", "info", a, a + ".1", b}), kUsage, {"2 devices", "3 paths"});
+  expect_error(run({"pool", "info", a, a + ".1", b}), kUsage, {"2 device", "3 paths"});
   ASSERT_EQ(unlink((b + ".1").c_str()), 0);
   expect_error(run({"pool", "info", b}), kUsage, {b + ".1"});
 }
