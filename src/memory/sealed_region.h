@@ -29,7 +29,8 @@ class SealedRegion {
   SealedRegion salted(std::uint64_t salt) const { return {*domain_, base_, seal_.salted(salt)}; }
 
   // Seals and writes; seen by others in the order of the domain's order() calls.
-  void publish(std::uint64_t offset, Line line) const {
+  void publish(std::uint64_t offset, const Line& value) const {
+    Line line = value;
     seal_.seal(line, offset);
     domain_->write_line(at(offset), line);
   }
