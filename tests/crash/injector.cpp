@@ -13,7 +13,7 @@ namespace {
 
 using base::FailPoint;
 
-constexpr std::uint64_t kPatienceMs = 10'000;  // of anything that must come; longer is a hang
+constexpr std::uint64_t kPatienceMs = 30'000;  // of anything that must come; longer is a hang
 
 constexpr FailPoint kClientPoints[] = {
     FailPoint::kWriteBulk,   FailPoint::kReadBulk,         FailPoint::kAttachLineWritten,
@@ -235,7 +235,7 @@ bool Injector::inject_at_takeover(const Injection& injection) {
   arena_.desks[keeper_].countdown.store(1);
   const std::uint32_t desk = keeper_;
   if (!start_keeper()) return false;
-  if (!wait_reached(arena_.desks[desk], desk, 2000)) {
+  if (!wait_reached(arena_.desks[desk], desk, kPatienceMs)) {
     return fault("a point of the takeover was not reached");
   }
   count(injection);
