@@ -214,7 +214,10 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std:
     if (status) {
       status = put_once(done == 0 ? parent : &items[done - 1].hash, items.subspan(done), verdicts.subspan(done));
     }
-    if (!status && !is_lost()) return status;
+    if (!status && !is_lost()) {
+      forget_verdicts();  // of commits still in doubt: the caller's array goes away
+      return status;
+    }
     // The keeper went away, or gave this client up, in between. What became of the commits under way
     // is known after the next attachment; what is not published then is stored once more.
     if (is_lost() || !attached_) {
