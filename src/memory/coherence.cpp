@@ -83,18 +83,6 @@ void copy_out(const CopyKernels& kernels, void* to, const void* from, std::size_
   _mm_sfence();
 }
 
-// Few enough lines that the first visits begin early, enough that a call for each piece is cheap.
-constexpr std::size_t kPieceLines = 8;
-
-void gather_in_pieces(const CopyKernels& kernels, const void* const* from, std::size_t count,
-                      Line* lines, LinesVisitor& visitor) {
-  for (std::size_t first = 0; first < count; first += kPieceLines) {
-    const std::size_t last = std::min(first + kPieceLines, count);
-    kernels.gather_lines(from, first, last, count, lines);
-    visitor.visit(first, last);
-  }
-}
-
 // A cached 64-byte store is not seen whole everywhere: Zen 4 hands it to the cache in two halves
 // (measured: a reader that polls hard sees three in four changes torn). So no claim is made here;
 // the second read that R5 then asks for hits the cache.
@@ -119,10 +107,6 @@ class CoherentDomain final : public Domain {
   }
   void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
     kernels_.gather_lines(from, 0, count, count, lines);
-  }
-  void visit_lines(const void* const* from, std::size_t count, Line* lines,
-                   LinesVisitor& visitor) override {
-    gather_in_pieces(kernels_, from, count, lines, visitor);
   }
 
   void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
@@ -161,11 +145,6 @@ class NoncoherentDomain final : public Domain {
   void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
     invalidate_each(from, count);
     kernels_.gather_lines(from, 0, count, count, lines);
-  }
-  void visit_lines(const void* const* from, std::size_t count, Line* lines,
-                   LinesVisitor& visitor) override {
-    invalidate_each(from, count);
-    gather_in_pieces(kernels_, from, count, lines, visitor);
   }
 
   void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {

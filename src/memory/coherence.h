@@ -58,17 +58,6 @@ enum class Rule : std::uint32_t {
   kPinWithoutComplete,             // a pin is on its way while the lookup is done already
 };
 
-// Told of lines as they come in, while those behind them are still on their way. It may hint(), but
-// neither read nor write through the domain.
-class LinesVisitor {
- public:
-  // Lines [first, last) of the gather have been loaded; called in ascending order.
-  virtual void visit(std::size_t first, std::size_t last) = 0;
-
- protected:
-  ~LinesVisitor() = default;
-};
-
 class Domain {
  public:
   virtual ~Domain() = default;
@@ -85,13 +74,6 @@ class Domain {
   virtual void read_lines(const void* from, std::size_t count, Line* lines) = 0;  // one run
   // Any lines, all invalidations first, then all loads overlapped: one pair of fences in all.
   virtual void gather_lines(const void* const* from, std::size_t count, Line* lines) = 0;
-
-  // Gathers, and lets `visitor` see each line as soon as it is there.
-  virtual void visit_lines(const void* const* from, std::size_t count, Line* lines,
-                           LinesVisitor& visitor) {
-    gather_lines(from, count, lines);
-    visitor.visit(0, count);
-  }
 
   // A line that will soon be gathered. Worth something only where a read does not begin by throwing
   // the line out of the cache.

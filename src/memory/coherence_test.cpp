@@ -139,20 +139,6 @@ TEST_P(RealDomain, LinesComeBackAloneInRunsAndScattered) {
     std::vector<Line> gathered(count);
     domain_->gather_lines(from.data(), count, gathered.data());
     ASSERT_EQ(gathered, expected);
-
-    // A visitor is shown every line once, in order, after it was loaded.
-    struct Visitor final : LinesVisitor {
-      void visit(std::size_t first, std::size_t last) override {
-        ASSERT_EQ(first, seen.size());
-        for (std::size_t i = first; i < last; ++i) seen.push_back(lines[i]);
-      }
-      const Line* lines = nullptr;
-      std::vector<Line> seen;
-    } visitor;
-    std::vector<Line> visited(count);
-    visitor.lines = visited.data();
-    domain_->visit_lines(from.data(), count, visited.data(), visitor);
-    ASSERT_EQ(visitor.seen, expected);
   }
 }
 

@@ -201,6 +201,7 @@ class Client final : private rpc::AnswerSink {
 
   // client_attach.cpp
   Status greet();
+  bool is_own_process(const ClientLine& line) const;
   Status wait_for_view(std::uint64_t deadline_ns);
   bool is_acknowledged() const;
   Status open_namespace();

@@ -51,6 +51,12 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
   return client;
 }
 
+bool Client::is_own_process(const ClientLine& line) const {
+  return line.pid != 0 && line.pid == options_.pid && line.start_time == options_.start_time &&
+         line.pid_namespace == options_.pid_namespace && line.boot_id_low == options_.boot_id_low &&
+         line.boot_id_high == options_.boot_id_high;
+}
+
 // Writes the client's line for the keeper to see, and waits until it has.
 Status Client::greet() {
   view_ = directory_.read_keepers();
@@ -59,11 +65,15 @@ Status Client::greet() {
   }
   // What an old incarnation of this object stored is stored: no copy is under way, and this fence
   // sees to the rest.
-  const std::uint32_t drained = incarnation_;
+  std::uint32_t drained = incarnation_;
   if (drained != 0) access_.domain().complete();
   const std::uint64_t offset = access_.layout.client_line(slot_);
   ClientLine line{};
-  if (access_.region.read_as(offset, line)) incarnation_ = std::max(incarnation_, line.incarnation);
+  if (access_.region.read_as(offset, line)) {
+    incarnation_ = std::max(incarnation_, line.incarnation);
+    // A farewell of this process that no keeper has read yet stays said.
+    if (is_own_process(line)) drained = std::max(drained, line.drained);
+  }
   // The keeper does not open an incarnation twice; it knows better if our own line was damaged.
   ViewLine seen{};
   if (access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&

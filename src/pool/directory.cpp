@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstring>
 
 namespace cachalot::pool {
 
@@ -35,22 +36,35 @@ KeeperView DirectoryReader::read_keepers() const {
   return ruling(lines);
 }
 
+namespace {
+
+// One field of an Entry, from where it lies: a copy of the whole goes by way of the stack.
+template <class T>
+T field(const Line& line, std::size_t offset) {
+  T value;
+  std::memcpy(&value, reinterpret_cast<const char*>(&line) + offset, sizeof value);
+  return value;
+}
+
+}  // namespace
+
 // Without branches: where an entry stands is a coin toss to a branch predictor, and a wrong guess
 // costs more than all of this.
 bool DirectoryReader::holds(const Line& line, const BlockHash& hash, std::uint32_t namespace_id,
                             const KeeperView& view) const {
-  const auto entry = memory::as<Entry>(line);
-  const bool is_the_one = (entry.hash_low == hash.low) & (entry.hash_high == hash.high) &
-                          (entry.state == kEntryLive) & (entry.namespace_id == namespace_id) &
-                          view.admits(entry.epoch);
+  const auto u32_at = [&](std::size_t at) { return field<std::uint32_t>(line, at); };
+  const bool is_the_one = (line.words[0] == hash.low) & (line.words[1] == hash.high) &
+                          (field<std::uint16_t>(line, offsetof(Entry, state)) == kEntryLive) &
+                          (u32_at(offsetof(Entry, namespace_id)) == namespace_id) &
+                          view.admits(u32_at(offsetof(Entry, epoch)));
   // What comes from the pool is checked before it is used as an index or a size.
-  return is_the_one & (entry.block < access_->geometry.blocks) &
-         (entry.length - std::uint64_t{1} < access_->geometry.block_bytes);
+  return is_the_one & (u32_at(offsetof(Entry, block)) < access_->geometry.blocks) &
+         (u32_at(offsetof(Entry, length)) - std::uint64_t{1} < access_->geometry.block_bytes);
 }
 
 // A batch of a lookup, worked off while its lines come in: all home lines, and then the lines that
 // their spill bits lead to.
-class DirectoryReader::Batch final : private memory::LinesVisitor {
+class DirectoryReader::Batch {
  public:
   Batch(const DirectoryReader& reader, std::span<const BlockHash> hashes,
         std::uint32_t namespace_id, std::span<Found> found)
@@ -97,11 +111,12 @@ class DirectoryReader::Batch final : private memory::LinesVisitor {
     const std::size_t count = keepers_ + hashes_.size();
     if (!domain.hints_help()) {
       find_homes(keepers_, count);
-      return domain.visit_lines(addresses_, count, lines_, *this);
+      domain.gather_lines(addresses_, count, lines_);
+      return visit(0, count);
     }
     for (std::size_t k = 0; k < keepers_; ++k) domain.hint(addresses_[k]);
     find_homes(keepers_, std::min(kAhead, count));
-    for (std::size_t first = 0; first < count; first += kPiece) {
+    for (std::size_t first = 0; first < count && !is_absent_; first += kPiece) {
       const std::size_t last = std::min(first + kPiece, count);
       find_homes(first + kAhead, std::min(last + kAhead, count));
       domain.gather_lines(addresses_ + first, last - first, lines_ + first);
@@ -119,12 +134,12 @@ class DirectoryReader::Batch final : private memory::LinesVisitor {
     }
   }
 
-  void visit(std::size_t first, std::size_t last) override {
+  void visit(std::size_t first, std::size_t last) {
     if (first < keepers_) {
       view_ = reader_.ruling(lines_);
       first = keepers_;
     }
-    for (; first < last; first += kPiece) look_at_homes(first, std::min(first + kPiece, last));
+    for (; first < last && !is_absent_; first += kPiece) look_at_homes(first, std::min(first + kPiece, last));
   }
 
   // Lines [first, last), a piece: who is at home? Without branches: that is a coin toss to a branch
@@ -171,6 +186,9 @@ class DirectoryReader::Batch final : private memory::LinesVisitor {
 
   // Some home lines did not check: reads them once more, and all is looked at anew. Rare.
   void look_again() {
+    const std::size_t count = keepers_ + hashes_.size();
+    find_homes(keepers_, count);
+    access_.domain().gather_lines(addresses_ + keepers_, hashes_.size(), lines_ + keepers_);
     for (std::size_t i = 0; i < hashes_.size(); ++i) {
       Line& line = lines_[keepers_ + i];
       const std::uint64_t offset = access_.layout.entry(found_[i].slot);
@@ -180,7 +198,7 @@ class DirectoryReader::Batch final : private memory::LinesVisitor {
     places_ = 0;
     end_ = hashes_.size();
     is_absent_ = false;
-    visit(keepers_, keepers_ + hashes_.size());
+    visit(keepers_, count);
   }
 
   void look_elsewhere() {

@@ -256,6 +256,28 @@ TEST_F(FaultTest, AFarewellIsHeardByTheNextKeeper) {
   EXPECT_EQ(held(0), 0u);
 }
 
+TEST_F(FaultTest, ALateVerdictDoesNotReachWhoGaveUpWaiting) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  pool_.let_keeper_sleep(true);
+  KeeperLine successor{};  // which dies before it serves
+  successor.epoch = pool_.keeper().epoch() + 1;
+  successor.min_epoch = pool_.keeper().epoch();
+  pool_.put_line(pool_.access().layout.keeper_line((keeper_slot() + 1) % kKeeperSlots), successor);
+  const auto bytes = payload_of(50, 256);
+  Verdict verdict{};
+  ASSERT_FALSE(client->put(nullptr, {{{hash_of(50), bytes}}}, {&verdict, 1}));
+  constexpr auto kUntouched = static_cast<Verdict>(99);
+  verdict = kUntouched;
+  pool_.let_keeper_sleep(false);
+  pool_.kill_keeper();
+  start();
+  const std::uint64_t refused = client->counters()[ClientCounter::kRefused];
+  ASSERT_TRUE(client->reattach(0));
+  EXPECT_EQ(client->counters()[ClientCounter::kRefused], refused + 1);  // the answer came
+  EXPECT_EQ(verdict, kUntouched);
+}
+
 TEST_F(FaultTest, AnOldKeeperThatWakesUpIsOverAndWhatItOverwroteIsRepaired) {
   pool_.scrub_lines = 1u << 20;
   start();
@@ -421,6 +443,21 @@ TEST_F(PinTest, ADeadReadersPinEndsWithEvidence) {
   pool_.keeper().tend();
   pool_.keeper().tend();
   EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
+}
+
+TEST_F(PinTest, WhoKeepsAskingForBlocksUnderAPinDoesNotEmptyThePool) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  for (std::uint64_t round = 0; round < 5; ++round) pool_.put(*writer, next_ += 100, 16);
+  const auto pin = client->pin();
+  const auto bytes = payload_of(1, 256);
+  Verdict verdict{};
+  for (int i = 0; i < 500; ++i) (void)writer->put(nullptr, {{{hash_of(5000 + i), bytes}}}, {&verdict, 1});
+  EXPECT_GE(count(KeeperCounter::kLive) + 16, pool_.access().geometry.capacity_blocks);  // max_grants
+  client->unpin(*pin);
+  pool_.keeper().tend();
+  ASSERT_TRUE(writer->put(nullptr, {{{hash_of(9999), bytes}}}, {&verdict, 1}));
+  EXPECT_EQ(verdict, Verdict::kCommitted);
 }
 
 TEST_F(PinTest, WhoDidNotSayThatItPinsMayNot) {

@@ -259,7 +259,14 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
   std::uint32_t count = 0;
   while (count < wanted) {
     std::uint32_t block = blocks_.pop_free();
-    if (block == kNoBlock && evict_one(kNoBlock)) {
+    if (block == kNoBlock && !limbo_.is_empty()) {
+      settle_limbo();
+      block = blocks_.pop_free();
+    }
+    // What is evicted under a pin rests: a few such blocks are in store for when the pins end, and to
+    // evict ever more for every grant that is asked for would empty the pool.
+    const bool may_evict = blocks_.count(BlockState::kLimbo) < options_.max_grants;
+    if (block == kNoBlock && may_evict && evict_one(kNoBlock)) {
       if (!limbo_.is_empty()) settle_limbo();
       block = blocks_.pop_free();
     }

@@ -2,6 +2,7 @@
 // pool, "Takeover"): publish the new epoch, scan, write every entry again, raise min_epoch, serve.
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 
 #include "base/fail_point.h"
@@ -195,7 +196,12 @@ void Keeper::in_parts(F&& f) const {
   };
   std::vector<std::jthread> threads;
   for (std::uint32_t part = 1; part < parts; ++part) {
-    threads.emplace_back([&, part] { f(part, begin_of(part), begin_of(part + 1)); });
+    const auto work = [&, part] { f(part, begin_of(part), begin_of(part + 1)); };
+    try {
+      threads.emplace_back(work);
+    } catch (const std::system_error&) {  // no thread to be had: it takes longer
+      work();
+    }
   }
   f(0u, begin_of(0), begin_of(1));
 }

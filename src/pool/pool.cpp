@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <system_error>
 #include <thread>
 
 #include "os/process.h"
@@ -319,7 +320,12 @@ Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t s
   attached.waiter_ = std::make_unique<rpc::HostWaiter>(own, rpc::HostWaiter::Options{});
   CACHALOT_TRY_ASSIGN(attached.client_, Client::attach(*access_, slot, options, *attached.waiter_, *attached.clock_));
   if (options.renew_interval_ns != 0) {
-    attached.renewer_ = std::make_unique<Renewer>(*attached.client_, options.renew_interval_ns);
+    try {
+      attached.renewer_ = std::make_unique<Renewer>(*attached.client_, options.renew_interval_ns);
+    } catch (const std::system_error& error) {
+      return Error::from_errno(error.code().value(), "%s: client slot %u: the thread that renews it",
+                               devices_.file(0).path().c_str(), slot);
+    }
   }
   return attached;
 }
