@@ -220,7 +220,7 @@ static_assert(sizeof(NamespaceLine) == 64 && sizeof(LedgerLine) == 64 && sizeof(
 // Offsets on device 0; data_offset also on the others. Lines of different writers are at least a
 // page apart, so that a prefetch that follows one writer never pulls in another's lines.
 struct Layout {
-  // keeper area k: [ page: KeeperLine, CounterLines from line 16 ][ namespaces ][ views, a page each
+  // keeper area k: [ page: KeeperLine, 8 its copy, CounterLines from line 16 ][ namespaces ][ views, a page each
   // client ][ response rings ][ ledger ]
   std::uint64_t keeper_areas;
   std::uint64_t keeper_area_bytes;
@@ -240,6 +240,9 @@ struct Layout {
 
   std::uint64_t keeper_line(std::uint32_t keeper) const {
     return keeper_areas + keeper * keeper_area_bytes;
+  }
+  std::uint64_t keeper_line_copy(std::uint32_t keeper) const {
+    return keeper_line(keeper) + 8 * memory::kLineBytes;
   }
   std::uint64_t keeper_counters(std::uint32_t keeper) const {
     return keeper_line(keeper) + 16 * memory::kLineBytes;

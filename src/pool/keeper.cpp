@@ -4,6 +4,7 @@
 
 #include "base/fail_point.h"
 #include "base/log.h"
+#include "pool/keeper_line.h"
 
 namespace cachalot::pool {
 
@@ -75,6 +76,7 @@ std::uint32_t Keeper::poll() {
 
 void Keeper::tend() {
   if (deposed_ || notice_successor()) return;
+  if (serving_) counters_[KeeperCounter::kRepairedLines] += mend_keeper_line(access_, slot_, line_);
   look_after_clients();
   const std::uint64_t now_ns = clock_->now_ns();
   if (now_ns >= next_watch_ns_) {

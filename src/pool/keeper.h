@@ -129,6 +129,7 @@ class Keeper final : private rpc::RequestHandler {
     std::uint32_t highest_epoch = 0;  // of any keeper, finished or not
     std::uint32_t latest_slot = 0;    // that one's
     std::uint32_t slot = 0;
+    bool is_lost = false;  // somebody ruled of whom no line is left
   };
 
   Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
@@ -153,7 +154,9 @@ class Keeper final : private rpc::RequestHandler {
   void adopt_holders(const Predecessor& predecessor);
   bool is_blank(std::uint64_t offset) const;
   void offer_free_blocks();
-  void publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags);
+  void publish_line(std::uint32_t min_epoch, std::uint32_t flags);
+  void begin_anew();
+  static void look_for_lost_epoch(const Access& access, Predecessor& predecessor);
 
   // keeper_clients.cpp
   void look_after_clients();
@@ -210,6 +213,7 @@ class Keeper final : private rpc::RequestHandler {
   Evidence* evidence_;
   std::uint32_t slot_;
   std::uint32_t epoch_;
+  KeeperLine line_{};  // as it was last published
   BlockTable blocks_;
   std::unique_ptr<index::EvictionPolicy> policy_;
   index::LeafLru* lru_;  // policy_, if that is what it is: its touches are inlined

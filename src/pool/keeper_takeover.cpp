@@ -9,38 +9,13 @@
 #include "base/log.h"
 #include "pool/directory.h"
 #include "pool/keeper.h"
+#include "pool/keeper_line.h"
 
 namespace cachalot::pool {
 
 using base::FailPoint;
 using memory::Line;
 using memory::Rule;
-
-namespace {
-
-// A keeper line that does not check was being written when its writer died (possible only where a
-// line is not one store), or is damaged. Its first word, which is written at once, still says which
-// epoch it was, and whether that one had finished its takeover; passing it over would use an epoch
-// twice. A word that is far from any epoch there was is not believed.
-KeeperLine read_keeper_line(const Access& access, std::uint32_t slot) {
-  KeeperLine line{};
-  if (access.region.read_as(access.layout.keeper_line(slot), line)) return line;
-  constexpr std::uint32_t kFar = 1u << 20;
-  const Line raw = access.domain().read_line(access.region.at(access.layout.keeper_line(slot)));
-  const auto torn = memory::as<KeeperLine>(raw);
-  std::uint32_t highest = 0;
-  for (std::uint32_t other = 0; other < kKeeperSlots; ++other) {
-    KeeperLine good{};
-    if (access.region.read_as(access.layout.keeper_line(other), good)) highest = std::max(highest, good.epoch);
-  }
-  line = {};
-  if (torn.epoch == 0 || torn.epoch > highest + kFar || torn.min_epoch > torn.epoch) return line;
-  line.epoch = torn.epoch;
-  line.min_epoch = torn.min_epoch;
-  return line;
-}
-
-}  // namespace
 
 // The last keeper that finished its own takeover, of all that ever ruled.
 Keeper::Predecessor Keeper::find_predecessor(const Access& access) {
@@ -58,7 +33,24 @@ Keeper::Predecessor Keeper::find_predecessor(const Access& access) {
       predecessor.slot = slot;
     }
   }
+  look_for_lost_epoch(access, predecessor);
   return predecessor;
+}
+
+// Somebody may have ruled whose line is gone, both copies of it: then nothing of what is in the pool
+// can be told right from wrong, nor who stores into it.
+void Keeper::look_for_lost_epoch(const Access& access, Predecessor& predecessor) {
+  std::uint32_t lost = 0;
+  for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) lost = std::max(lost, newest_epoch_in_area(access, slot));
+  if (predecessor.highest_epoch == 0 || lost > predecessor.highest_epoch) {
+    lost = std::max(lost, newest_epoch_in_directory(access));
+  }
+  if (lost <= predecessor.highest_epoch) return;
+  predecessor = {};
+  predecessor.is_lost = true;
+  predecessor.latest_slot = kKeeperSlots - 1;
+  // Nobody has this epoch, so that nothing counts while it is min_epoch.
+  predecessor.highest_epoch = predecessor.min_epoch = lost + 1;
 }
 
 // Not the area of the last one that finished: its ledger is needed until ours is complete. And none
@@ -81,7 +73,7 @@ Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const Keeper
     return Error::make(Code::kInvalidArgument, "grants per client: 0 is not at least 1");
   }
   const Predecessor predecessor = find_predecessor(access);
-  if (predecessor.highest_epoch == 0xffffffffu) {
+  if (predecessor.highest_epoch >= 0xfffffffeu) {
     return Error::make(Code::kRefused, "pool: its keeper epochs are used up: create it anew");
   }
   CACHALOT_TRY_ASSIGN(const std::uint32_t area, next_area(access, options));
@@ -92,23 +84,22 @@ Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const Keeper
   return keeper;
 }
 
-void Keeper::publish_keeper_line(std::uint32_t min_epoch, std::uint32_t flags) {
-  KeeperLine line{};
-  line.epoch = epoch_;
-  line.min_epoch = min_epoch;
-  line.flags = flags;
-  if (!access_.domain().writes_whole_lines()) line.flags |= kKeeperSplitLines;
-  line.pid = options_.pid;
-  line.start_time = options_.start_time;
-  line.boot_id_low = options_.boot_id_low;
-  line.boot_id_high = options_.boot_id_high;
-  access_.region.publish(access_.layout.keeper_line(slot_), line);
-  access_.domain().complete();
+void Keeper::publish_line(std::uint32_t min_epoch, std::uint32_t flags) {
+  line_ = {};
+  line_.epoch = epoch_;
+  line_.min_epoch = min_epoch;
+  line_.flags = flags;
+  if (!access_.domain().writes_whole_lines()) line_.flags |= kKeeperSplitLines;
+  line_.pid = options_.pid;
+  line_.start_time = options_.start_time;
+  line_.boot_id_low = options_.boot_id_low;
+  line_.boot_id_high = options_.boot_id_high;
+  publish_keeper_line(access_, slot_, line_);
 }
 
 void Keeper::take_over(const Predecessor& predecessor) {
   const bool too_early = access_.domain().broken(Rule::kAnswerBeforeMinEpoch);
-  publish_keeper_line(predecessor.min_epoch, too_early ? kKeeperServing : 0);
+  publish_line(predecessor.min_epoch, too_early ? kKeeperServing : 0);
   base::reach(FailPoint::kTakeoverAnnounced);
   std::uint64_t last_ns = clock_->now_ns();
   const auto lap = [&](std::uint64_t& ns) {
@@ -136,6 +127,7 @@ void Keeper::take_over(const Predecessor& predecessor) {
     base::reach(FailPoint::kTakeoverSwept);
     lap(takeover_times_.sweep_ns);
   }
+  if (predecessor.is_lost) begin_anew();
   offer_free_blocks();
   ledger_.write_all();
   lap(takeover_times_.ledger_out_ns);
@@ -145,13 +137,30 @@ void Keeper::take_over(const Predecessor& predecessor) {
     if (sessions_[client].last_incarnation != 0) publish_view(client);
   }
   access_.domain().complete();
-  if (!too_early) publish_keeper_line(epoch_, kKeeperServing);
+  if (!too_early) publish_line(epoch_, kKeeperServing);
   serving_ = true;
   base::reach(FailPoint::kTakeoverDone);
   base::log(base::LogLevel::kInfo, "keeper", "rules with epoch %u: %u blocks live, %u free, %u quarantined",
             epoch_, blocks_.count(BlockState::kLive), blocks_.count(BlockState::kFree),
             blocks_.count(BlockState::kQuarantined));
   tend();
+}
+
+// Nothing is kept, and no block is used before an operator says that nobody stores into it.
+void Keeper::begin_anew() {
+  base::log(base::LogLevel::kError, "keeper",
+            "the lines of the pool's last keeper are lost: all blocks are dropped, and out of use until "
+            "`cachalot pool fence --unknown` says that no client of before stores any more");
+  for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
+    blocks_.record(block).holder = kUnknownHolder;
+    blocks_.set_state(block, BlockState::kQuarantined);
+  }
+  unknown_blocks_ = blocks_.size();
+  is_holder_lost_ = true;
+  in_parts([this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+    directory_.sweep(first, end);
+    access_.domain().order();
+  });
 }
 
 // What is free goes into the queue, unless a pinned read may still see what was there before.
@@ -406,7 +415,7 @@ void Keeper::stop() {
   if (!serving_) return;
   serving_ = false;
   tend();
-  publish_keeper_line(epoch_, 0);
+  publish_line(epoch_, 0);
   base::reach(FailPoint::kKeeperStopped);
 }
 

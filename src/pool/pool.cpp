@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "os/process.h"
+#include "pool/keeper_line.h"
 
 namespace cachalot::pool {
 namespace {
@@ -205,16 +206,23 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   const int fd = devices_.file(0).fd();
   const char* name = devices_.file(0).path().c_str();
   CACHALOT_TRY_ASSIGN(const os::FileLock takeover, os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
+  KeeperLine lines[kKeeperSlots];
+  std::uint32_t highest_epoch = 0;
+  for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
+    lines[slot] = pool::read_keeper_line(*access_, slot);
+    highest_epoch = std::max(highest_epoch, lines[slot].epoch);
+  }
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
     const auto holder = os::who_holds(fd, kFirstKeeperLock + slot);
-    if (!holder || holder->has_value()) options.avoid_slots |= 1u << slot;
-  }
-  const KeeperView view = keeper_view();
-  const bool is_ruled = view.epoch != 0 && (options.avoid_slots >> view.keeper & 1) != 0;
-  if (is_ruled && succession == Succession::kOfTheDead) {
-    KeeperLine line{};
-    read_keeper_line(line);
-    return Error::make(Code::kBusy, "%s: has a keeper already: pid %u", name, line.pid);
+    if (holder && !holder->has_value()) continue;
+    options.avoid_slots |= 1u << slot;
+    // One whose line cannot be read may rule, for all that is known: it mends its line if it lives.
+    const bool may_rule = lines[slot].epoch == highest_epoch || lines[slot].epoch == 0;
+    if (!may_rule || succession == Succession::kOverTheLiving) continue;
+    if (lines[slot].epoch == 0) {
+      return Error::make(Code::kBusy, "%s: has a keeper already, whose line is damaged; a living keeper mends it", name);
+    }
+    return Error::make(Code::kBusy, "%s: has a keeper already: pid %u", name, lines[slot].pid);
   }
   CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
   CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
