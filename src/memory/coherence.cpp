@@ -66,6 +66,10 @@ CopyKernels with_lines_by_words(CopyKernels kernels) {
   return kernels;
 }
 
+const std::byte* line_of(const std::byte* at) {
+  return at - reinterpret_cast<std::uintptr_t>(at) % kLineBytes;
+}
+
 bool is_aligned(const void* at, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
@@ -81,6 +85,31 @@ void copy_out(const CopyKernels& kernels, void* to, const void* from, std::size_
   }
   (is_aligned(to, kLineBytes) ? kernels.stream : kernels.stream_narrow)(to, from, bytes, hash);
   _mm_sfence();
+}
+
+// The same for many runs. Streaming asks for whole lines at aligned places, and pays from a few KiB
+// in all on: a run of 1 KiB among thousands is as little in the caches as a long one.
+void copy_runs_out(const CopyKernels& kernels, const CopyRun* runs, std::size_t count,
+                   FusedHash* hash) {
+  std::uintptr_t places = 0;
+  std::size_t lengths = 0, total = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    places |= reinterpret_cast<std::uintptr_t>(runs[i].to);
+    lengths |= runs[i].bytes;
+    total += runs[i].bytes;
+  }
+  if (total < kStreamFromBytes || lengths % kLineBytes != 0 || places % 16 != 0) {
+    kernels.store_runs(runs, count, hash);
+    return;
+  }
+  (places % kLineBytes == 0 ? kernels.stream_runs : kernels.stream_narrow_runs)(runs, count, hash);
+  _mm_sfence();
+}
+
+std::size_t bytes_of(const CopyRun* runs, std::size_t count) {
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < count; ++i) total += runs[i].bytes;
+  return total;
 }
 
 // A cached 64-byte store is not seen whole everywhere: Zen 4 hands it to the cache in two halves
@@ -114,6 +143,14 @@ class CoherentDomain final : public Domain {
   }
   void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
     copy_out(kernels_, to, from, bytes, hash);
+  }
+  void write_runs(const CopyRun* runs, std::size_t count, FusedHash* hash) override {
+    const bool few = bytes_of(runs, count) < kStreamFromBytes;
+    (few ? kernels_.store_runs : kernels_.stream_runs)(runs, count, hash);
+  }
+  void prepare_read(const Extent*, std::size_t) override {}
+  void read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) override {
+    copy_runs_out(kernels_, runs, count, hash);
   }
 
   void order() override { _mm_sfence(); }
@@ -154,6 +191,24 @@ class NoncoherentDomain final : public Domain {
   void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
     invalidate(from, bytes / kLineBytes);
     copy_out(kernels_, to, from, bytes, hash);
+  }
+  void write_runs(const CopyRun* runs, std::size_t count, FusedHash* hash) override {
+    kernels_.stream_runs(runs, count, hash);
+    if (!read_back_) return;
+    for (std::size_t i = 0; i < count; ++i) note(runs[i].to, runs[i].bytes);
+  }
+  void prepare_read(const Extent* extents, std::size_t count) override {
+    _mm_mfence();
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::byte* const end = extents[i].at + extents[i].bytes;
+      for (const std::byte* line = line_of(extents[i].at); line < end; line += kLineBytes) {
+        flush_line(line);
+      }
+    }
+    _mm_mfence();
+  }
+  void read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) override {
+    copy_runs_out(kernels_, runs, count, hash);
   }
 
   void order() override { _mm_sfence(); }

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "memory/copy_run.h"
 #include "memory/cpu.h"
 #include "memory/fused_hash.h"
 #include "memory/line.h"
@@ -95,6 +96,22 @@ class Domain {
                           FusedHash* hash = nullptr) = 0;
   virtual void read_bulk(void* to, const void* from, std::size_t bytes,
                          FusedHash* hash = nullptr) = 0;
+
+  // Payload in many pieces. A copy engine hands over runs by the hundred: one call, one fence, and
+  // a prefetch that goes on from one run to the next.
+  //
+  // Writing: every `to` is 64-byte aligned pool memory, all bytes are multiples of 64.
+  virtual void write_runs(const CopyRun* runs, std::size_t count, FusedHash* hash = nullptr);
+
+  // Reading, split: prepare_read() invalidates all that will be read, whole lines, with one pair of
+  // fences; read_prepared() then copies pieces of any size and alignment out of it, once or in many
+  // calls. What is read is as of some moment after prepare_read() began (R3), so one preparation
+  // serves one read: who wants newer bytes, or validates (R6) and tries again, prepares again.
+  // The same thread, or one that synchronised with it behind the preparation.
+  // `hash` runs over the runs in their order; with it all bytes are multiples of 64.
+  // By default, which is right for every domain and slow, lines are read one by one.
+  virtual void prepare_read(const Extent* extents, std::size_t count);
+  virtual void read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash = nullptr);
 
   // What this thread wrote before is seen by every host before what it writes after.
   virtual void order() = 0;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "memory/copy_run.h"
 #include "memory/cpu.h"
 #include "memory/fused_hash.h"
 #include "memory/line.h"
@@ -23,6 +24,15 @@ struct CopyKernels {
   Bulk stream;         // non-temporal stores; `to` is 64-byte aligned
   Bulk stream_narrow;  // non-temporal 16-byte stores; `to` is 16-byte aligned
   Bulk hash;           // no stores: `to` is not looked at
+
+  // The same for runs that come one after the other. The source is prefetched across their ends,
+  // where the hardware prefetcher stops: that is what short runs cost otherwise.
+  // @shape bytes of every run: as Bulk; `store_runs` without a hash takes any number
+  using Runs = void (*)(const CopyRun* runs, std::size_t count, FusedHash* hash);
+
+  Runs store_runs;
+  Runs stream_runs;
+  Runs stream_narrow_runs;
 
   // Lines in the pool are 64-byte aligned.
   void (*store_lines)(void* to, const Line* lines, std::size_t count);

@@ -1,5 +1,5 @@
 // A line is two loads and two stores. Compiled for AVX2; see memory/copy_loops.h.
-#include "memory/copy_loops.h"
+#include "memory/copy_run_loops.h"
 
 namespace cachalot::memory {
 namespace {
@@ -40,6 +40,6 @@ struct Avx2 {
 
 }  // namespace
 
-constexpr CopyKernels kCopyAvx2 = CopyLoops<Avx2>::kernels(Isa::kAvx2);
+constexpr CopyKernels kCopyAvx2 = CopyRunLoops<Avx2>::kernels(Isa::kAvx2);
 
 }  // namespace cachalot::memory

@@ -1,5 +1,5 @@
 // A line is one load and one store. Compiled for AVX-512F; see memory/copy_loops.h.
-#include "memory/copy_loops.h"
+#include "memory/copy_run_loops.h"
 
 namespace cachalot::memory {
 namespace {
@@ -40,6 +40,6 @@ struct Avx512 {
 
 }  // namespace
 
-constexpr CopyKernels kCopyAvx512 = CopyLoops<Avx512>::kernels(Isa::kAvx512);
+constexpr CopyKernels kCopyAvx512 = CopyRunLoops<Avx512>::kernels(Isa::kAvx512);
 
 }  // namespace cachalot::memory

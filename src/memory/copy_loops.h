@@ -164,11 +164,20 @@ struct CopyLoops {
     }
   }
 
+  static LineRegs load_sum(const FusedHash& hash) {
+    LineRegs sum;
+    const auto* kept = reinterpret_cast<const Byte*>(hash.accumulators_);
+    for (std::size_t r = 0; r < kRegs; ++r) sum.regs[r] = V::load(kept + r * V::kBytes);
+    return sum;
+  }
+  static void keep_sum(FusedHash& hash, const LineRegs& sum) {
+    auto* kept = reinterpret_cast<Byte*>(hash.accumulators_);
+    for (std::size_t r = 0; r < kRegs; ++r) V::store(kept + r * V::kBytes, sum.regs[r]);
+  }
+
   template <To kTo>
   static void copy_long(Byte* to, const Byte* from, std::size_t bytes, FusedHash& hash) {
-    LineRegs sum;
-    auto* kept = reinterpret_cast<Byte*>(hash.accumulators_);
-    for (std::size_t r = 0; r < kRegs; ++r) sum.regs[r] = V::load(kept + r * V::kBytes);
+    LineRegs sum = load_sum(hash);
     const std::size_t stripe = hash.done_bytes_ / kLineBytes % xxh3::kStripesPerBlock;
     hash.done_bytes_ += bytes;
     const bool ends = hash.done_bytes_ == hash.total_bytes_;
@@ -178,7 +187,7 @@ struct CopyLoops {
       Byte* const last = kTo == To::kNowhere ? nullptr : to + ordinary;
       line<kTo, true>(last, from + ordinary, sum, xxh3::kSecret + xxh3::kLastSecret);
     }
-    for (std::size_t r = 0; r < kRegs; ++r) V::store(kept + r * V::kBytes, sum.regs[r]);
+    keep_sum(hash, sum);
   }
 
   template <To kTo>
@@ -215,6 +224,9 @@ struct CopyLoops {
             .stream = bulk<To::kStream>,
             .stream_narrow = bulk<To::kStreamNarrow>,
             .hash = bulk<To::kNowhere>,
+            .store_runs = nullptr,  // these three: memory/copy_run_loops.h
+            .stream_runs = nullptr,
+            .stream_narrow_runs = nullptr,
             .store_lines = write_lines<To::kStore>,
             .stream_lines = write_lines<To::kStream>,
             .load_lines = load_lines,

@@ -1,5 +1,5 @@
 // A line is four loads and four stores. What every x86-64 has; see memory/copy_loops.h.
-#include "memory/copy_loops.h"
+#include "memory/copy_run_loops.h"
 
 namespace cachalot::memory {
 namespace {
@@ -33,6 +33,6 @@ struct Sse2 {
 
 }  // namespace
 
-constexpr CopyKernels kCopySse2 = CopyLoops<Sse2>::kernels(Isa::kSse2);
+constexpr CopyKernels kCopySse2 = CopyRunLoops<Sse2>::kernels(Isa::kSse2);
 
 }  // namespace cachalot::memory

@@ -30,6 +30,8 @@ class FusedHash {
  private:
   template <class Vector>
   friend struct CopyLoops;  // advances the state inside the copy (memory/copy_loops.h)
+  template <class Vector>
+  friend struct CopyRunLoops;
 
   bool is_short() const { return total_bytes_ <= sizeof small_; }
 

@@ -51,6 +51,9 @@ class LossyHost final : public Domain {
   void gather_lines(const void* const* from, std::size_t count, Line* lines) override;
   void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override;
   void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override;
+  void write_runs(const CopyRun* runs, std::size_t count, FusedHash* hash) override;
+  void prepare_read(const Extent* extents, std::size_t count) override;
+  void read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) override;
   void order() override;
   void complete() override;
 
