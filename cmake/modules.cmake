@@ -6,6 +6,7 @@ set(CACHALOT_MODULES
   "geometry: base"
   "trace: base"
   "memory: base os"
+  "kv: base os memory geometry"
   "index: base"
   "rpc: base os memory"
   "pool: base os memory index rpc"

@@ -1,0 +1,71 @@
+// A device that is not there: its memory is an allocation of its own, its kernel a pair of loops
+// over a grid of thread blocks and threads, its accesses 16 bytes wide. What it shares with a GPU's
+// kernel is all that can go wrong in one: the plan's arithmetic (kv/fragment.h), the splitting of
+// work, the tails, and what the host does before and after.
+//
+// The host's part, as a GPU asks for it (its reads and writes of pool memory pass through the
+// host's caches): before a scatter the blocks' lines are invalidated; after a gather they are
+// invalidated again, which writes back what the device left in the caches.
+//
+// Not for the lossy domain: a device loads and stores pool memory directly.
+// @threads  one call at a time
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "kv/copy_engine.h"
+
+namespace cachalot::kv {
+
+// Memory that only the device's kernels touch, and copies from and to the host.
+class EmulatedMemory {
+ public:
+  // @errors kNoSpace
+  static Result<EmulatedMemory> make(std::uint64_t bytes);
+
+  std::byte* at(std::uint64_t offset) const { return memory_.get() + offset; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  EmulatedMemory(std::byte* memory, std::uint64_t bytes) : memory_(memory), bytes_(bytes) {}
+
+  std::unique_ptr<std::byte, Free> memory_;
+  std::uint64_t bytes_;
+};
+
+struct Grid {
+  std::uint32_t blocks = 4, threads = 64;  // a block of threads copies a fragment at a time
+};
+
+class EmulatedEngine final : public CopyEngine {
+ public:
+  // @param cache  in EmulatedMemory; cache, order and domain outlive the engine
+  // @errors kInvalidArgument: an empty grid; kUnsupported: the lossy domain
+  static Result<EmulatedEngine> make(const EngineCache& cache, const BlockOrder& order,
+                                     memory::Domain& domain, const Grid& grid = {});
+
+  Status gather(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
+  Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
+
+  const EngineCache& cache() const override { return *cache_; }
+  const BlockOrder& order() const override { return *order_; }
+
+ private:
+  EmulatedEngine(const EngineCache& cache, const BlockOrder& order, memory::Domain& domain,
+                 const Grid& grid)
+      : cache_(&cache), order_(&order), domain_(&domain), grid_(grid) {}
+
+  Status copy(std::span<const BlockCopy> blocks, LayerRange layers, Direction direction);
+  void finish(const CopyPlan& plan, const BlockCopy& block, Direction direction) const;
+
+  const EngineCache* cache_;
+  const BlockOrder* order_;
+  memory::Domain* domain_;
+  Grid grid_;
+};
+
+}  // namespace cachalot::kv

@@ -1,0 +1,157 @@
+#include "kv/engine_cache.h"
+
+#include <cinttypes>
+#include <string>
+
+#include "kv/cache_bounds.h"
+
+namespace cachalot::kv {
+namespace {
+
+Error wrong(const char* what, std::uint64_t value, const char* expected) {
+  return Error::make(Code::kInvalidArgument, "engine cache: %s is %" PRIu64 ", expected %s", what,
+                     value, expected);
+}
+
+Status check_shape(const CacheShape& shape) {
+  CACHALOT_TRY(shape.geometry.check());
+  if (shape.pages == 0) return wrong("pages", 0, "at least 1");
+  if (shape.geometry.block_tokens % shape.tokens_of_page() != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "engine cache: page_tokens is %u, expected a divisor of the %u tokens of a "
+                       "block",
+                       shape.page_tokens, shape.geometry.block_tokens);
+  }
+  return {};
+}
+
+std::uint64_t extent_of(char dimension, const CacheShape& shape) {
+  switch (dimension) {
+    case 'L':
+      return shape.geometry.layers;
+    case 'B':
+      return shape.pages;
+    case 'H':
+      return shape.geometry.heads();
+    default:
+      return shape.tokens_of_page();
+  }
+}
+
+std::uint64_t& stride_of(char dimension, PartStrides& part) {
+  switch (dimension) {
+    case 'L':
+      return part.layer;
+    case 'B':
+      return part.page;
+    case 'H':
+      return part.head;
+    default:
+      return part.token;
+  }
+}
+
+Error too_large(const char* name) {
+  return Error::make(Code::kInvalidArgument, "layout: %s: a tensor exceeds 2^63 bytes", name);
+}
+
+// One dimension further out. `bytes` is what lies inside it, of each part.
+Status widen(char dimension, const CacheShape& shape, const char* name, EngineStrides& strides,
+             std::uint64_t (&bytes)[kParts]) {
+  for (std::uint32_t k = 0; k < kParts; ++k) {
+    if (dimension == 'B' && shape.page_stride_bytes != 0) {
+      if (shape.page_stride_bytes < bytes[k]) {
+        return Error::make(Code::kInvalidArgument,
+                           "layout: %s: page_stride_bytes is %" PRIu64
+                           ", expected at least the %" PRIu64 " of a page",
+                           name, shape.page_stride_bytes, bytes[k]);
+      }
+      bytes[k] = shape.page_stride_bytes;
+    }
+    stride_of(dimension, strides.part[k]) = bytes[k];
+    if (__builtin_mul_overflow(bytes[k], extent_of(dimension, shape), &bytes[k]) ||
+        bytes[k] >> 63 != 0) {
+      return too_large(name);
+    }
+  }
+  return {};
+}
+
+// Which tensor holds what.
+void number_tensors(const Form& form, const CacheShape& shape, EngineStrides& strides) {
+  std::uint32_t count = 1;
+  for (std::size_t i = std::char_traits<char>::length(form.tensors); i-- > 0;) {
+    const bool layers = form.tensors[i] == 'L';
+    for (std::uint32_t k = 0; k < kParts; ++k) {
+      if (layers) strides.part[k].layer_tensors = count;
+      if (!layers) strides.part[k].tensor = k * count;
+    }
+    count *= layers ? shape.geometry.layers : kParts;
+  }
+  strides.tensors = count;
+}
+
+Status check_tensors(std::span<const Tensor> tensors, const EngineStrides& strides) {
+  if (tensors.size() != strides.tensors) {
+    return Error::make(Code::kInvalidArgument, "engine cache: %zu tensors, expected %u",
+                       tensors.size(), strides.tensors);
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto at = reinterpret_cast<std::uintptr_t>(tensors[i].at);
+    if (at == 0 || at + tensors[i].bytes < at) {
+      return Error::make(Code::kInvalidArgument,
+                         "engine cache: tensor %zu: %" PRIu64 " bytes at 0x%" PRIxPTR
+                         ", expected memory",
+                         i, tensors[i].bytes, at);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<EngineStrides> strides_of(const Form& form, const CacheShape& shape, const char* name) {
+  CACHALOT_TRY(check_form(form, shape.geometry.attention, name));
+  EngineStrides strides;
+  std::uint64_t bytes[kParts] = {shape.geometry.content_bytes(0), shape.geometry.content_bytes(1)};
+  const std::string_view order = form.order;
+  for (std::size_t i = order.size() - 1; i-- > 0;) {
+    if (order[i] != 'K') {
+      CACHALOT_TRY(widen(order[i], shape, name, strides, bytes));
+      continue;
+    }
+    strides.part[1].offset = bytes[0];
+    if (__builtin_add_overflow(bytes[0], bytes[1], &bytes[0]) || bytes[0] >> 63 != 0) {
+      return too_large(name);
+    }
+    bytes[1] = bytes[0];
+  }
+  number_tensors(form, shape, strides);
+  return strides;
+}
+
+Result<EngineCache> EngineCache::make(const CacheShape& shape, std::string_view layout,
+                                      std::span<const Tensor> tensors) {
+  CACHALOT_TRY(check_shape(shape));
+  CACHALOT_TRY_ASSIGN(const Layout* const row, find_layout(layout));
+  CACHALOT_TRY_ASSIGN(const EngineStrides strides,
+                      strides_of(row->form(shape.geometry.attention), shape, row->name));
+  CACHALOT_TRY(check_tensors(tensors, strides));
+  // A named layout says how large its tensors are; more bytes mean that it is another one.
+  CACHALOT_TRY(check_exact_bytes(shape, strides, tensors, row->name));
+  return with_strides(shape, strides, tensors);
+}
+
+Result<EngineCache> EngineCache::with_strides(const CacheShape& shape, const EngineStrides& strides,
+                                              std::span<const Tensor> tensors) {
+  CACHALOT_TRY(check_shape(shape));
+  CACHALOT_TRY(check_tensors(tensors, strides));
+  CACHALOT_TRY(check_bounds(shape, strides, tensors));
+  std::vector<std::byte*> bases;
+  for (const Tensor& tensor : tensors) bases.push_back(tensor.at);
+  CacheShape filled = shape;
+  filled.page_tokens = shape.tokens_of_page();
+  return EngineCache(filled, strides, std::move(bases));
+}
+
+}  // namespace cachalot::kv

@@ -1,0 +1,175 @@
+#include "kv/engine_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace cachalot::kv {
+namespace {
+
+using geometry::DType;
+
+CacheShape small_shape() {
+  CacheShape shape;
+  shape.geometry.layers = 2;
+  shape.geometry.kv_heads = 2;
+  shape.geometry.head_dim = 8;
+  shape.geometry.block_tokens = 8;
+  shape.page_tokens = 4;
+  shape.pages = 6;
+  return shape;
+}
+constexpr std::uint64_t kTensorBytes =
+    2 * 6 * 4 * 2 * 16;  // K and V, pages, tokens, heads, content
+
+std::vector<Tensor> tensors_of(std::size_t count, std::uint64_t bytes) {
+  static std::byte memory[1 << 16];
+  std::vector<Tensor> out;
+  for (std::size_t i = 0; i < count; ++i) out.push_back({memory + i * bytes, bytes});
+  return out;
+}
+
+void expect_refused(const Result<EngineCache>& cache, const char* part,
+                    Code code = Code::kInvalidArgument) {
+  ASSERT_FALSE(cache) << part;
+  EXPECT_EQ(cache.error().code, code);
+  EXPECT_NE(std::string(cache.error().message).find(part), std::string::npos)
+      << cache.error().message;
+}
+
+TEST(EngineCache, KnowsItsPagesAndBases) {
+  const std::vector<Tensor> tensors = tensors_of(2, kTensorBytes);
+  const Result<EngineCache> cache = EngineCache::make(small_shape(), "vllm_kbnhc", tensors);
+  ASSERT_TRUE(cache) << cache.error().message;
+  EXPECT_EQ(cache->pages_per_block(), 2u);
+  EXPECT_EQ(cache->bases()[1], tensors[1].at);
+}
+
+TEST(EngineCache, APageIsABlockUnlessSaidOtherwise) {
+  CacheShape shape = small_shape();
+  shape.page_tokens = 0;
+  shape.pages = 3;
+  const Result<EngineCache> cache =
+      EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes));
+  ASSERT_TRUE(cache) << cache.error().message;
+  EXPECT_EQ(cache->page_tokens(), 8u);
+  EXPECT_EQ(cache->pages_per_block(), 1u);
+}
+
+TEST(EngineCache, WhatDoesNotFitTogetherIsRefused) {
+  const CacheShape good = small_shape();
+  expect_refused(EngineCache::make(good, "vllm_xyz", tensors_of(2, kTensorBytes)), "vllm_xyz");
+  expect_refused(EngineCache::make(good, "vllm_kbnhc", tensors_of(1, kTensorBytes)),
+                 "1 tensors, expected 2");
+  expect_refused(EngineCache::make(good, "split_bnhc", tensors_of(2, kTensorBytes)),
+                 "2 tensors, expected 4");
+  expect_refused(EngineCache::make(good, "vllm_kbnhc", tensors_of(2, kTensorBytes - 2)),
+                 "has 1534 bytes, expected 1536");
+  expect_refused(EngineCache::make(good, "vllm_kbnhc", tensors_of(2, kTensorBytes + 2)),
+                 "has 1538 bytes, expected 1536");
+  expect_refused(EngineCache::make(good, "mla_joint", tensors_of(2, kTensorBytes)),
+                 "not for grouped attention", Code::kUnsupported);
+  CacheShape shape = good;
+  shape.geometry.dtype = DType::kF32;  // the wrong dtype: tensors of another size
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)),
+                 "expected 3072");
+  shape = good;
+  shape.page_tokens = 3;
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)),
+                 "page_tokens is 3");
+  shape = good;
+  shape.pages = 0;
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)), "pages is 0");
+  shape = good;
+  shape.page_stride_bytes = 100;
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)),
+                 "page_stride_bytes is 100, expected at least the 128");
+  shape.geometry = {};
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)),
+                 "layers is 0");
+}
+
+TEST(EngineCache, ALatentIsNotReadFromALayoutOfKeysAndValues) {
+  CacheShape shape = small_shape();
+  shape.geometry.attention = Attention::kLatent;
+  shape.geometry.kv_heads = shape.geometry.head_dim = 0;
+  shape.geometry.kv_lora_rank = 12;
+  shape.geometry.qk_rope_head_dim = 4;
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)),
+                 "not for latent attention", Code::kUnsupported);
+}
+
+TEST(EngineCache, MemoryThatIsNoneIsRefused) {
+  std::vector<Tensor> tensors = tensors_of(2, kTensorBytes);
+  tensors[1].at = nullptr;
+  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "expected memory");
+  tensors = tensors_of(2, kTensorBytes);
+  tensors[1].at = tensors[0].at;
+  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "two tensors at");
+  tensors = tensors_of(2, kTensorBytes);
+  tensors[1].at += 1;
+  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "a multiple of 2");
+  tensors = tensors_of(2, kTensorBytes);
+  tensors[0].bytes = ~std::uint64_t{0};
+  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "expected memory");
+}
+
+TEST(EngineCache, SizesNear2To63AreRefusedAndNotWrapped) {
+  CacheShape shape = small_shape();
+  shape.geometry.kv_heads = 1u << 20;
+  shape.geometry.head_dim = 1u << 20;
+  shape.geometry.block_tokens = shape.page_tokens = 1u << 10;
+  shape.geometry.layers = 1;
+  ASSERT_TRUE(shape.geometry.check());  // a block of 2^52 bytes
+  shape.pages = 1u << 11;               // 2^63 in all
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(1, kTensorBytes)), "2^63");
+  shape.pages = 0xffffffffu;
+  expect_refused(EngineCache::make(shape, "sglang_layer_first", tensors_of(1, kTensorBytes)),
+                 "2^63");
+  shape = small_shape();
+  shape.page_stride_bytes = std::uint64_t{1} << 62;
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors_of(2, kTensorBytes)), "2^63");
+}
+
+// --- strides of the caller's own
+
+EngineStrides named_strides(const char* name) {
+  const Result<const Layout*> layout = find_layout(name);
+  return *strides_of((*layout)->grouped, small_shape(), name);
+}
+
+TEST(EngineCacheWithStrides, TakesWhatANamedLayoutWouldHaveAndMoreMemory) {
+  const EngineStrides strides = named_strides("vllm_bknhc");
+  EXPECT_TRUE(EngineCache::with_strides(small_shape(), strides, tensors_of(2, kTensorBytes)));
+  EXPECT_TRUE(EngineCache::with_strides(small_shape(), strides, tensors_of(2, kTensorBytes + 64)));
+}
+
+TEST(EngineCacheWithStrides, RefusesStridesThatLeaveATensorOrMeet) {
+  const std::vector<Tensor> tensors = tensors_of(2, kTensorBytes);
+  const auto with = [&](auto change) {
+    EngineStrides strides = named_strides("vllm_bknhc");
+    change(strides);
+    return EngineCache::with_strides(small_shape(), strides, tensors);
+  };
+  expect_refused(with([](EngineStrides& s) { s.part[1].offset += 2; }), "expected at least 1538");
+  expect_refused(with([](EngineStrides& s) {
+                   s.part[0].page += 256;
+                   s.part[1].page += 256;
+                 }),
+                 "bytes, expected at least");
+  expect_refused(with([](EngineStrides& s) { s.part[0].token = 16; }),
+                 "expected a stride of at least");
+  expect_refused(with([](EngineStrides& s) { s.part[0].head = 0; }), "head is 0");
+  expect_refused(with([](EngineStrides& s) { s.part[0].head = 15; }), "a multiple of 2");
+  expect_refused(with([](EngineStrides& s) { s.part[1].offset = 0; }), "outside part 0");
+  expect_refused(with([](EngineStrides& s) { s.part[1].offset = 64; }), "offset is 64");
+  expect_refused(with([](EngineStrides& s) { s.part[1].tensor = 7; }), "tensor is 7");
+  expect_refused(with([](EngineStrides& s) { s.part[0].layer = 1536; }), "layer is 1536");
+  expect_refused(with([](EngineStrides& s) { s.part[1].layer_tensors = 2; }), "layer_tensors is 2");
+  expect_refused(with([](EngineStrides& s) { s.part[0].page = std::uint64_t{1} << 62; }), "2^63");
+  expect_refused(with([](EngineStrides& s) { s.tensors = 3; }), "2 tensors, expected 3");
+}
+
+}  // namespace
+}  // namespace cachalot::kv
