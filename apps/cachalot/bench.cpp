@@ -7,10 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_copy.h"
+#include "bench_gather.h"
 #include "bench_hash.h"
 #include "bench_lookup.h"
 #include "bench_measure.h"
 #include "bench_rpc.h"
+#include "bench_sparse.h"
 #include "bench_takeover.h"
 #include "bench_transfer.h"
 #include "command.h"
@@ -30,6 +32,8 @@ constexpr std::array kBenchmarks = {
     Benchmark{"put", bench::bench_put},   Benchmark{"get", bench::bench_get},
     Benchmark{"copy", bench::bench_copy}, Benchmark{"hash", bench::bench_hash_functions},
     Benchmark{"takeover", bench::bench_takeover},
+    Benchmark{"gather", bench::bench_gather}, Benchmark{"scatter", bench::bench_scatter},
+    Benchmark{"sparse", bench::bench_sparse}, Benchmark{"layerwise", bench::bench_layerwise},
 };
 
 struct Options {

@@ -57,6 +57,22 @@ void rep_movsb(void* to, const void* from, std::size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes)::"memory");
 }
 
+}  // namespace
+
+const char* copy_name(Copy copy) {
+  switch (copy) {
+    case Copy::kMemcpy:
+      return "memcpy";
+    case Copy::kNonTemporal:
+      return "non-temporal";
+    case Copy::kRepMovsb:
+      return "rep movsb";
+    case Copy::kCount:
+      break;
+  }
+  return "?";
+}
+
 void copy_plain(Copy copy, void* to, const void* from, std::size_t bytes) {
   switch (copy) {
     case Copy::kMemcpy:
@@ -83,22 +99,6 @@ void flush_lines(const void* at, std::size_t bytes) {
       _mm_clflush(lines + i);
     }
   }
-}
-
-}  // namespace
-
-const char* copy_name(Copy copy) {
-  switch (copy) {
-    case Copy::kMemcpy:
-      return "memcpy";
-    case Copy::kNonTemporal:
-      return "non-temporal";
-    case Copy::kRepMovsb:
-      return "rep movsb";
-    case Copy::kCount:
-      break;
-  }
-  return "?";
 }
 
 void copy_in(Copy copy, memory::DomainKind domain, void* to, const void* from, std::size_t bytes) {

@@ -22,6 +22,10 @@ void copy_in(Copy copy, memory::DomainKind domain, void* to, const void* from, s
 // Out of the pool.
 void copy_out(Copy copy, memory::DomainKind domain, void* to, const void* from, std::size_t bytes);
 
+// What the two are made of: a copy and nothing else, and flushes of the lines of a range.
+void copy_plain(Copy copy, void* to, const void* from, std::size_t bytes);
+void flush_lines(const void* at, std::size_t bytes);
+
 // Private memory in huge pages, touched.
 class PrivateMemory {
  public:
