@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::uint64_t kMostBlocks = 0xfffffffeu;
 // What an engine holds in advance, and what is on its way back (pool::ClientOptions::grant_target).
-constexpr std::uint64_t kBlocksPerClient = 64;
 
 std::uint64_t round_up_to_line(std::uint64_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -58,11 +57,9 @@ Result<std::uint64_t> capacity_of(const GeometryFlags& flags, std::uint64_t bloc
   return blocks;
 }
 
-// Enough that engines' grants do not take from the capacity, but no more than doubles a small pool.
 Result<std::uint64_t> spare_of(const GeometryFlags& flags, std::uint64_t capacity_blocks) {
   if (!flags.spare_blocks.empty()) return parse_blocks("--spare-blocks", flags.spare_blocks);
-  return std::min((flags.clients + std::uint64_t{1}) * kBlocksPerClient,
-                  std::max<std::uint64_t>(capacity_blocks, 16));
+  return pool::rated_spare_blocks(flags.clients, capacity_blocks);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using memory::Rule;
 // --- Reading -----------------------------------------------------------------------------------
 
 std::size_t Client::lookup(std::span<const BlockHash> hashes, std::span<Found> found) {
-  const std::size_t hits = directory_.lookup(hashes, namespace_id_, lookup_view_, found);
+  const std::size_t hits = directory_.lookup(hashes, namespace_id(), lookup_view_, found);
   ++counters_[ClientCounter::kLookups];
   counters_[ClientCounter::kLookedUpBlocks] += hashes.size();
   counters_[ClientCounter::kHitBlocks] += hits;
@@ -111,7 +111,7 @@ Status Client::flush_reports() {
 
 void Client::post_reports() {
   UsesPayload uses{};
-  uses.namespace_id = namespace_id_;
+  uses.namespace_id = namespace_id();
   std::copy_n(reports_.begin(), report_count_, uses.uses);
   channel_.post({static_cast<std::uint8_t>(Op::kTouch), static_cast<std::uint16_t>(report_count_), 1, kIgnore},
                 rpc::request_payload(uses));
@@ -173,14 +173,14 @@ bool Client::post_ping() {
 bool Client::post_touch(const BlockUse& use) {
   if (!attached_ || !channel_.has_credit(1, 1)) return false;
   memory::Line head{};  // a UsesPayload, by words
-  head.words[rpc::kRequestPayloadWord] = namespace_id_ | std::uint64_t{use.block} << 32;
+  head.words[rpc::kRequestPayloadWord] = namespace_id() | std::uint64_t{use.block} << 32;
   head.words[rpc::kRequestPayloadWord + 1] = use.generation;
   channel_.post({static_cast<std::uint8_t>(Op::kTouch), 1, 1, kIgnore}, head);
   return true;
 }
 
 Result<std::uint32_t> Client::evict(const BlockHash& hash) {
-  const EvictPayload wanted{namespace_id_, 0, hash.low, hash.high};
+  const EvictPayload wanted{namespace_id(), 0, hash.low, hash.high};
   CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
   base::reach(FailPoint::kEvictAsked);
   if (call_status_ == static_cast<std::uint16_t>(Code::kNotFound)) {
@@ -193,7 +193,7 @@ Result<std::uint32_t> Client::evict(const BlockHash& hash) {
 }
 
 Result<std::uint32_t> Client::evict_everything() {
-  const EvictPayload wanted{namespace_id_, 1, 0, 0};
+  const EvictPayload wanted{namespace_id(), 1, 0, 0};
   CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
   CACHALOT_TRY(status_of_call("evict all blocks"));
   EvictAnswer answer{};

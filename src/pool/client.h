@@ -9,10 +9,11 @@
 //
 // When the keeper changes, or has come to suspect this client, the next call that needs the keeper
 // attaches again, with a new incarnation, and asks the ruling keeper what became of the commits that
-// nobody answered. Copies are done by the calling thread, so that none is under way then: the client
-// vouches that its old incarnation is drained, and what it held is free at once.
+// nobody answered. Copies are done by the calling thread, or under a reservation that it waits for, so
+// that none is under way then: the client vouches that its old incarnation is drained, and what it held
+// is free at once.
 //
-// @threads  one at a time; renew() from any
+// @threads  one at a time; renew(), end_copies() and namespace_id() from any
 #pragma once
 
 #include <cachalot/result.h>
@@ -60,6 +61,21 @@ struct ClientOptions {
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   bool use_doorbells = true;
+};
+
+// Blocks to be written in place, by any threads: at Access::for_each_extent(use.block, …), in whole
+// lines, through the domain.
+struct Reservation {
+  std::vector<BlockUse> uses;
+  std::uint32_t incarnation = 0;
+  bool is_open = false;  // somebody may be storing
+};
+
+// A block that was written in place.
+struct WrittenBlock {
+  BlockHash hash;
+  std::uint32_t length = 0;  // bytes of payload; the last line is padded with zeros
+  std::optional<std::uint64_t> checksum;  // XXH3-64 of the padded payload (memory::FusedHash)
 };
 
 // A block to be stored.
@@ -131,6 +147,22 @@ class Client final : private rpc::AnswerSink {
   //          kNoSpace: no block can be had
   Status put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
 
+  // The steps of put() for who writes the payloads himself: reserve(), store from any threads, each of
+  // which orders its stores, end_copies() once all are done, then commit() or give_back(). While a
+  // reservation is open this client does not attach again: nobody could vouch for its copies.
+  // @return reserve: as many blocks as can be had, at least one
+  // @errors reserve: as put(); kInvalidArgument: not 1 to kMaxCommitItems blocks
+  Result<Reservation> reserve(std::uint32_t blocks);
+  void end_copies(Reservation& reservation);  // @threads any
+  // Opens it again. @errors kStale: this client has attached again since, the blocks are not its own
+  Status begin_copies(Reservation& reservation);
+  // @shape  blocks: at most as many as reserved, a chain as for put(); verdicts: as many
+  // @errors kStale: the keeper is another one since, or gave this client up: reserve and write again;
+  //         else as put()
+  Status commit(const BlockHash* parent, Reservation reservation, std::span<const WrittenBlock> blocks,
+                std::span<Verdict> verdicts);
+  void give_back(Reservation reservation);
+
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
   // many are under way. drain() waits for all.
   Status post_put(const BlockHash* parent, const PutItem& item);
@@ -168,7 +200,9 @@ class Client final : private rpc::AnswerSink {
   // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
   Status detach();
 
-  std::uint32_t namespace_id() const { return namespace_id_; }
+  std::uint32_t namespace_id() const { return namespace_id_.load(std::memory_order_relaxed); }  // @threads any
+  bool writes_checksums() const { return write_checksums_; }
+  bool verifies_checksums() const { return verify_checksums_; }
   std::uint64_t namespace_seed() const { return namespace_.seed; }
   std::uint32_t epoch() const { return view_.epoch; }
   const Access& access() const { return access_; }
@@ -232,6 +266,10 @@ class Client final : private rpc::AnswerSink {
   Result<BlockUse> take_grant();
   std::uint64_t write_payload(const BlockUse& use, std::span<const std::byte> bytes);
   Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts);
+  Status begin_commit();
+  void add_item(Commit& commit, std::uint32_t at, const BlockUse& use, const WrittenBlock& block);
+  Status send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts);
+  Status wait_for_copies(std::uint64_t deadline_ns);
   Status put_once(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
   Status check_items(std::span<const PutItem> items) const;
   void publish_pins();
@@ -245,7 +283,7 @@ class Client final : private rpc::AnswerSink {
   base::Clock* clock_;
   DirectoryReader directory_;
   index::NamespaceId namespace_;
-  std::uint32_t namespace_id_ = 0;
+  std::atomic<std::uint32_t> namespace_id_ = 0;  // relaxed: readers of a namespace that moves just miss
   std::uint32_t incarnation_ = 0;
   KeeperView view_;         // the keeper this client is attached to
   KeeperView lookup_view_;  // as of the last lookup
@@ -266,6 +304,9 @@ class Client final : private rpc::AnswerSink {
 
   std::uint64_t pins_begun_ = 0;
   std::deque<std::uint64_t> pins_;  // in flight, ascending
+
+  // Reservations that are open. Release when a copy ends, acquire before this client vouches for them.
+  std::atomic<std::uint32_t> open_reservations_ = 0;
 
   std::deque<BlockUse> grants_;
   bool grant_asked_ = false;

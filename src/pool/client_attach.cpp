@@ -229,8 +229,20 @@ Status Client::ensure_attached() {
   return reattach(options_.recovery_ns);
 }
 
+// Only then may it vouch for its old incarnation.
+Status Client::wait_for_copies(std::uint64_t deadline_ns) {
+  for (std::uint32_t round = 0; open_reservations_.load(std::memory_order_acquire) != 0; ++round) {
+    if (clock_->now_ns() >= deadline_ns) {
+      return Error::make(Code::kBusy, "client slot %u: its own copies into the pool are still under way", slot_);
+    }
+    waiter_->wait(round);
+  }
+  return {};
+}
+
 Status Client::reattach(std::uint64_t patience_ns) {
   attached_ = false;
+  CACHALOT_TRY(wait_for_copies(clock_->now_ns() + options_.timeout_ns));
   // Void under the next incarnation, whoever rules; the keeper knows what they were.
   grants_.clear();
   grant_asked_ = false;
@@ -257,7 +269,7 @@ Status Client::resend_commits() {
   for (std::uint32_t i = 0; i < count; ++i) {
     Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - count + i) % rpc::kMaxOutstanding];
     CACHALOT_TRY(wait_for_credit(commit.count + 1, 1));
-    commit.chain.namespace_id = namespace_id_;
+    commit.chain.namespace_id = namespace_id();
     commit.is_again = true;
     post(commit);
   }
@@ -280,13 +292,17 @@ Status Client::ask_for_namespace() {
   CACHALOT_TRY(status_of_call("open a namespace"));
   NamespaceAnswer answer{};
   std::memcpy(&answer, call_payload_.data(), sizeof answer);
-  namespace_id_ = answer.namespace_id;
+  namespace_id_.store(answer.namespace_id, std::memory_order_relaxed);
   return {};
 }
 
 Status Client::detach() {
   if (detached_) return {};
   detached_ = true;
+  if (const Status copies = wait_for_copies(clock_->now_ns() + options_.timeout_ns); !copies) {
+    attached_ = false;  // nobody may vouch for them: the keeper waits for the end of this process
+    return copies;
+  }
   if (!attached_) {
     if (incarnation_ != 0) withdraw();
     return {};

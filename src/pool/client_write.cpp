@@ -118,30 +118,43 @@ Status Client::check_items(std::span<const PutItem> items) const {
 
 // Writes the payloads of one commit's worth of items and posts it.
 Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts) {
-  const auto count = static_cast<std::uint32_t>(items.size());
-  CACHALOT_TRY(flush_reports());
-  CACHALOT_TRY(channel_.wait_until(
-      *this, options_.timeout_ns, [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
-      [this] { return keeper_is_gone(); }));
-
+  CACHALOT_TRY(begin_commit());
   Commit& commit = commits_[next_commit_];
-  for (std::uint32_t i = 0; i < count; ++i) {
+  for (std::uint32_t i = 0; i < items.size(); ++i) {
     Result<BlockUse> use = take_grant();
     if (!use) {
       grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + i);
       return use.error();
     }
+    WrittenBlock written{items[i].hash, static_cast<std::uint32_t>(items[i].bytes.size()), {}};
     const std::uint64_t checksum = write_payload(*use, items[i].bytes);
-    commit.uses[i] = *use;
-    CommitItem item{items[i].hash.low,
-                    items[i].hash.high,
-                    checksum,
-                    *use,
-                    static_cast<std::uint32_t>(items[i].bytes.size()),
-                    write_checksums_ ? kEntryHasChecksum : 0u};
-    commit.items[i] = {};
-    rpc::store_payload(commit.items[i].payload, item);
+    if (write_checksums_) written.checksum = checksum;
+    add_item(commit, i, *use, written);
   }
+  return send_commit(commit, static_cast<std::uint32_t>(items.size()), parent, verdicts);
+}
+
+// Makes room for one more commit under way. What was read is reported before what is written.
+Status Client::begin_commit() {
+  CACHALOT_TRY(flush_reports());
+  return channel_.wait_until(
+      *this, options_.timeout_ns, [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
+      [this] { return keeper_is_gone(); });
+}
+
+void Client::add_item(Commit& commit, std::uint32_t at, const BlockUse& use, const WrittenBlock& block) {
+  const CommitItem item{block.hash.low,
+                        block.hash.high,
+                        block.checksum.value_or(0),
+                        use,
+                        block.length,
+                        block.checksum ? kEntryHasChecksum : 0u};
+  commit.uses[at] = use;
+  commit.items[at] = {};
+  rpc::store_payload(commit.items[at].payload, item);
+}
+
+Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts) {
   if (const Status credit = wait_for_credit(count + 1, 1); !credit) {
     grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + count);
     return credit;
@@ -149,7 +162,7 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
   // R4: the payloads are seen before the commit that names them.
   access_.domain().order();
 
-  commit.chain = {namespace_id_, parent != nullptr, 0, 0};
+  commit.chain = {namespace_id(), parent != nullptr, 0, 0};
   if (parent != nullptr) {
     commit.chain.parent_low = parent->low;
     commit.chain.parent_high = parent->high;
@@ -263,6 +276,92 @@ Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items,
 // Who waited for these verdicts has gone away; the answers may still come.
 void Client::forget_verdicts() {
   for (Commit& commit : commits_) commit.verdicts = nullptr;
+}
+
+// --- In place ------------------------------------------------------------------------------------
+
+namespace {
+
+Error void_reservation() {
+  return Error::make(Code::kStale, "blocks were reserved from a keeper that is gone: write them again");
+}
+
+}  // namespace
+
+Result<Reservation> Client::reserve(std::uint32_t blocks) {
+  if (blocks == 0 || blocks > kMaxCommitItems) {
+    return Error::make(Code::kInvalidArgument, "reserve: %u blocks is not within 1 to %u", blocks, kMaxCommitItems);
+  }
+  CACHALOT_TRY(ensure_attached());
+  Reservation reservation;
+  reservation.incarnation = incarnation_;
+  while (reservation.uses.size() < blocks) {
+    Result<BlockUse> use = take_grant();
+    if (!use) {
+      if (use.error().code == Code::kNoSpace && !reservation.uses.empty()) break;
+      give_back(std::move(reservation));
+      return use.error();
+    }
+    reservation.uses.push_back(*use);
+  }
+  CACHALOT_TRY(begin_copies(reservation));
+  return reservation;
+}
+
+Status Client::begin_copies(Reservation& reservation) {
+  if (reservation.incarnation != incarnation_) return void_reservation();
+  if (!reservation.is_open) open_reservations_.fetch_add(1, std::memory_order_relaxed);
+  reservation.is_open = true;
+  return {};
+}
+
+void Client::end_copies(Reservation& reservation) {
+  if (!reservation.is_open) return;
+  reservation.is_open = false;
+  // Release: whoever sees the count go down may vouch that the stores before it are done.
+  open_reservations_.fetch_sub(1, std::memory_order_release);
+}
+
+void Client::give_back(Reservation reservation) {
+  end_copies(reservation);
+  if (reservation.incarnation != incarnation_) return;  // void: the keeper knows whose they are
+  grants_.insert(grants_.end(), reservation.uses.begin(), reservation.uses.end());
+}
+
+Status Client::commit(const BlockHash* parent, Reservation reservation,
+                      std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts) {
+  end_copies(reservation);
+  const auto count = static_cast<std::uint32_t>(blocks.size());
+  if (count == 0 || count > reservation.uses.size() || verdicts.size() < count) {
+    const std::size_t reserved = reservation.uses.size();
+    give_back(std::move(reservation));
+    return Error::make(Code::kInvalidArgument, "commit: %u blocks, of %zu that were reserved", count, reserved);
+  }
+  std::fill_n(verdicts.begin(), count, Verdict::kNotHeld);
+  if (!attached_ || is_lost() || reservation.incarnation != incarnation_) return void_reservation();
+  if (const Status begun = begin_commit(); !begun) {
+    give_back(std::move(reservation));
+    return begun;
+  }
+  Commit& commit = commits_[next_commit_];
+  for (std::uint32_t i = 0; i < count; ++i) add_item(commit, i, reservation.uses[i], blocks[i]);
+  grants_.insert(grants_.end(), reservation.uses.begin() + count, reservation.uses.end());
+  Status status = send_commit(commit, count, parent, verdicts.data());
+  if (status) status = drain();
+  if (status) return {};
+  // As in put(): what is in doubt is known after the next attachment.
+  if (!is_lost()) {
+    forget_verdicts();
+    return status;
+  }
+  if (const Status again = reattach(options_.recovery_ns); !again) {
+    forget_verdicts();
+    return again;
+  }
+  const bool all_known = std::all_of(verdicts.begin(), verdicts.begin() + count, [](Verdict verdict) {
+    return verdict == Verdict::kCommitted || verdict == Verdict::kDuplicate;
+  });
+  return all_known ? Status() : void_reservation();
 }
 
 Status Client::post_put(const BlockHash* parent, const PutItem& item) {

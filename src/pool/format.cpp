@@ -129,6 +129,11 @@ Result<std::uint64_t> device_bytes_needed(const Geometry& geometry) {
   return needed;
 }
 
+std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks) {
+  constexpr std::uint64_t kBlocksPerClient = 64;
+  return std::min((clients + std::uint64_t{1}) * kBlocksPerClient, std::max<std::uint64_t>(capacity_blocks, 16));
+}
+
 std::uint32_t rated_directory_slots(std::uint32_t capacity_blocks) {
   const std::uint64_t slots = round_up(std::uint64_t{capacity_blocks} * 2, kBucketSlots);
   // Few buckets fill unevenly: a small directory gets four buckets at least.

@@ -58,6 +58,7 @@ class PoolClient {
   ~PoolClient();
 
   Client& client() { return *client_; }
+  const Client& client() const { return *client_; }
   Client* operator->() { return client_.get(); }
 
  private:

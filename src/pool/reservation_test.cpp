@@ -1,0 +1,128 @@
+// Blocks that are written in place, by whom and when they like, and published afterwards.
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "pool/client.h"
+#include "pool/test_pool.h"
+
+namespace cachalot::pool {
+namespace {
+
+class ReservationTest : public ::testing::Test {
+ protected:
+  ReservationTest() { pool_.start_keeper(); }
+
+  // As an engine's own copy loop would, from whatever thread.
+  WrittenBlock write(const BlockUse& use, std::uint64_t name, std::uint32_t length = 256) {
+    const std::vector<std::byte> bytes = payload_of(name, length);
+    std::uint64_t at = 0;
+    pool_.access().for_each_extent(use.block, length, [&](std::byte* to, std::uint64_t n) {
+      pool_.domain().write_bulk(to, bytes.data() + at, n);
+      at += n;
+    });
+    pool_.domain().order();
+    return {hash_of(name), length, {}};
+  }
+  Reservation reserve(Client& client, std::uint32_t blocks) {
+    Result<Reservation> reservation = client.reserve(blocks);
+    EXPECT_TRUE(reservation) << (reservation ? "" : reservation.error().message);
+    return reservation ? *std::move(reservation) : Reservation{};
+  }
+  std::vector<WrittenBlock> write_all(const Reservation& reservation, std::uint64_t first) {
+    std::vector<WrittenBlock> written;
+    for (const BlockUse& use : reservation.uses) written.push_back(write(use, first++));
+    return written;
+  }
+  std::uint64_t count(KeeperCounter counter) { return pool_.keeper().counters()[counter]; }
+
+  TestPool pool_;
+};
+
+TEST_F(ReservationTest, WhatWasWrittenInPlaceIsPublishedAsAChain) {
+  const auto client = pool_.attach(0);
+  Reservation reservation = reserve(*client, 3);
+  const auto written = write_all(reservation, 1);
+  Verdict verdicts[3];
+  ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, verdicts));
+  for (const Verdict verdict : verdicts) EXPECT_EQ(verdict, Verdict::kCommitted);
+  EXPECT_EQ(pool_.read(*client, 1, 3), 3u);
+  EXPECT_EQ(pool_.entry_of(hash_of(2)).parent, pool_.entry_of(hash_of(1)).block);
+}
+
+TEST_F(ReservationTest, WhatIsNotCommittedIsWrittenIntoAgain) {
+  const auto client = pool_.attach(0);
+  Reservation first = reserve(*client, 4);
+  const auto written = write_all(first, 1);
+  Verdict verdicts[4];
+  ASSERT_TRUE(client->commit(nullptr, std::move(first), {written.data(), 1}, verdicts));
+  client->give_back(reserve(*client, 2));
+  ASSERT_TRUE(client->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
+  EXPECT_EQ(count(KeeperCounter::kLive), 1u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
+TEST_F(ReservationTest, NumbersOutOfRangeAreRefusedAndNothingIsLost) {
+  const auto client = pool_.attach(0);
+  EXPECT_EQ(client->reserve(0).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(client->reserve(kMaxCommitItems + 1).error().code, Code::kInvalidArgument);
+  const std::uint32_t held = client->grants_held();
+  Reservation reservation = reserve(*client, 1);
+  const auto written = write_all(reservation, 1);
+  const std::vector<WrittenBlock> two = {written[0], written[0]};
+  Verdict verdicts[2];
+  EXPECT_EQ(client->commit(nullptr, std::move(reservation), two, verdicts).error().code,
+            Code::kInvalidArgument);
+  EXPECT_GE(client->grants_held(), held);
+}
+
+TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
+  const auto client = pool_.attach(0);
+  Reservation reservation = reserve(*client, 2);
+  auto written = write_all(reservation, 1);
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  Verdict verdicts[2];
+  EXPECT_EQ(client->commit(nullptr, std::move(reservation), written, verdicts).error().code, Code::kStale);
+  EXPECT_EQ(pool_.read(*client, 1, 2), 0u);
+  reservation = reserve(*client, 2);  // attaches again
+  Reservation old = reservation;
+  --old.incarnation;
+  old.is_open = false;
+  EXPECT_EQ(client->begin_copies(old).error().code, Code::kStale);
+  written = write_all(reservation, 1);
+  ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, verdicts));
+  EXPECT_EQ(pool_.read(*client, 1, 2), 2u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(ReservationTest, NobodyVouchesForCopiesThatAreUnderWay) {
+  ClientOptions options;
+  options.timeout_ns = 1'000'000;
+  const auto client = pool_.attach(0, options);
+  Reservation open = reserve(*client, 1);
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  EXPECT_EQ(client->reattach(0).error().code, Code::kBusy);
+  std::thread copier([&] { client->end_copies(open); });
+  copier.join();
+  ASSERT_TRUE(client->reattach(0));
+  client->give_back(std::move(open));
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
+  ClientOptions options;
+  options.timeout_ns = 1'000'000;
+  auto client = pool_.attach(0, options);
+  const Reservation open = reserve(*client, 1);
+  EXPECT_EQ(client->detach().error().code, Code::kBusy);
+  EXPECT_GT(count(KeeperCounter::kGranted), 0u);
+  const auto line = pool_.line_at<ClientLine>(pool_.access().layout.client_line(0));
+  EXPECT_EQ(line.drained, 0u);
+}
+
+}  // namespace
+}  // namespace cachalot::pool
