@@ -10,6 +10,7 @@ set(CACHALOT_MODULES
   "index: base"
   "rpc: base os memory"
   "pool: base os memory index rpc"
+  "engine: base os memory geometry index kv pool"
   "replay: base os memory trace geometry index pool"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
@@ -42,9 +43,9 @@ function(cachalot_module name)
   endif()
 endfunction()
 
-# cachalot_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...]): one GoogleTest program, one ctest entry a test case.
+# cachalot_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): one GoogleTest program, one ctest entry a test case.
 function(cachalot_test name)
-  cmake_parse_arguments(T "" "" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_LIBRARIES} cachalot_options
     rapidcheck rapidcheck_gtest GTest::gtest GTest::gtest_main)
@@ -52,6 +53,9 @@ function(cachalot_test name)
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 600)
+  endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}:" DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT 600 LABELS "${T_LABELS}")
+    PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
 endfunction()

@@ -20,7 +20,7 @@ Model model_of(const char* preset, std::uint32_t block_tokens, std::uint32_t tp_
   const Result<const geometry::ModelPreset*> found = geometry::find_preset(preset);
   if (!found) return {};
   const Result<KvGeometry> g =
-      KvGeometry::from_preset(**found, geometry::DType::kBf16, block_tokens, 0, tp_size);
+      geometry::from_preset(**found, geometry::DType::kBf16, block_tokens, 0, tp_size);
   if (!g) return {};
   // A block that takes milliseconds is seldom copied without a preemption: fewer layers, the same
   // fragments.

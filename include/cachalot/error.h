@@ -30,6 +30,8 @@ enum class Code : std::uint16_t {
   kIo,           // the operating system reported an error
   // Our own fault.
   kInternal,
+  // The caller took it back.
+  kCancelled,
 };
 
 // A lower-case name, the same in C++, C, JSON and the docs: "no_keeper".

@@ -63,6 +63,7 @@ const char* code_name(Code code) {
     case Code::kUnsupported: return "unsupported";
     case Code::kIo: return "io";
     case Code::kInternal: return "internal";
+    case Code::kCancelled: return "cancelled";
   }
   return "unknown";
 }

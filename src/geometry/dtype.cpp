@@ -1,10 +1,10 @@
-#include "geometry/dtype.h"
+#include <cachalot/geometry.h>
 
 #include <strings.h>
 
 #include <string>
 
-namespace cachalot::geometry {
+namespace cachalot {
 namespace {
 
 struct Name {
@@ -40,4 +40,4 @@ Result<DType> parse_dtype(std::string_view name) {
                      shown.c_str(), list.c_str());
 }
 
-}  // namespace cachalot::geometry
+}  // namespace cachalot

@@ -2,7 +2,7 @@
 
 #include <cinttypes>
 
-namespace cachalot::geometry {
+namespace cachalot {
 namespace {
 
 Error wrong(const char* what, std::uint64_t value, const char* expected) {
@@ -79,9 +79,38 @@ std::uint64_t KvGeometry::layer_token_bytes() const {
   return heads() * (content_bytes(0) + content_bytes(1));
 }
 
-Result<KvGeometry> KvGeometry::from_preset(const ModelPreset& preset, DType dtype,
-                                           std::uint32_t block_tokens, std::uint32_t tp_rank,
-                                           std::uint32_t tp_size) {
+Result<KvGeometry> KvGeometry::of_model(std::string_view model, DType dtype, std::uint32_t block_tokens,
+                                        std::uint32_t tp_rank, std::uint32_t tp_size) {
+  CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* const preset, geometry::find_preset(model));
+  return geometry::from_preset(*preset, dtype, block_tokens, tp_rank, tp_size);
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const geometry::ModelPreset& preset : geometry::model_presets()) names.emplace_back(preset.name);
+  return names;
+}
+
+std::string KvGeometry::fingerprint() const {
+  std::string text = "kv1 layers=" + std::to_string(layers);
+  if (attention == Attention::kGrouped) {
+    text += " heads=" + std::to_string(kv_heads) + " head_dim=" + std::to_string(head_dim) +
+            " shard=" + std::to_string(tp_rank / tp_replicas) + "/" +
+            std::to_string(tp_size / tp_replicas);
+  } else {
+    // The same on every rank, so no rank is named.
+    text += " latent=" + std::to_string(kv_lora_rank) + " rope=" + std::to_string(qk_rope_head_dim);
+  }
+  return text + " stage=" + std::to_string(pp_rank) + "/" + std::to_string(pp_size) +
+         " dtype=" + dtype_name(dtype) + " block_tokens=" + std::to_string(block_tokens);
+}
+
+}  // namespace cachalot
+
+namespace cachalot::geometry {
+
+Result<KvGeometry> from_preset(const ModelPreset& preset, DType dtype, std::uint32_t block_tokens,
+                               std::uint32_t tp_rank, std::uint32_t tp_size) {
   KvGeometry g;
   g.layers = preset.layers;
   g.attention = preset.attention;
@@ -107,20 +136,6 @@ Result<KvGeometry> KvGeometry::from_preset(const ModelPreset& preset, DType dtyp
   }
   CACHALOT_TRY(g.check());
   return g;
-}
-
-std::string KvGeometry::fingerprint() const {
-  std::string text = "kv1 layers=" + std::to_string(layers);
-  if (attention == Attention::kGrouped) {
-    text += " heads=" + std::to_string(kv_heads) + " head_dim=" + std::to_string(head_dim) +
-            " shard=" + std::to_string(tp_rank / tp_replicas) + "/" +
-            std::to_string(tp_size / tp_replicas);
-  } else {
-    // The same on every rank, so no rank is named.
-    text += " latent=" + std::to_string(kv_lora_rank) + " rope=" + std::to_string(qk_rope_head_dim);
-  }
-  return text + " stage=" + std::to_string(pp_rank) + "/" + std::to_string(pp_size) +
-         " dtype=" + dtype_name(dtype) + " block_tokens=" + std::to_string(block_tokens);
 }
 
 }  // namespace cachalot::geometry

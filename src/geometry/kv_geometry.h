@@ -1,68 +1,21 @@
-// What one rank of one engine keeps of a block of tokens: the dimensions from which every size in
-// bytes is computed.
-//
-//   bytes of a block = block_tokens * layers * elements of a layer * bytes of the dtype
-//   elements of a layer = 2 * kv_heads * head_dim           (kGrouped: a part for K, one for V)
-//                       = kv_lora_rank + qk_rope_head_dim   (kLatent: a part for each)
-//
-// 1. After check() no size computed from it overflows 63 bits.
-// 2. A size is stored nowhere.
+// The public geometry (cachalot/geometry.h), under this module's name, and how presets become one.
 #pragma once
 
-#include <cachalot/result.h>
+#include <cachalot/geometry.h>
 
-#include <cstdint>
-#include <string>
-
-#include "geometry/dtype.h"
 #include "geometry/presets.h"
 
 namespace cachalot::geometry {
 
-// What a layer keeps of a token is in two parts: keys and values, or latent and rope.
-inline constexpr std::uint32_t kParts = 2;
+using cachalot::DType;
+using cachalot::dtype_bytes;
+using cachalot::dtype_name;
+using cachalot::kParts;
+using cachalot::KvGeometry;
+using cachalot::parse_dtype;
 
-struct KvGeometry {
-  // Of this rank alone.
-  std::uint32_t layers = 0;
-  Attention attention = Attention::kGrouped;
-  std::uint32_t kv_heads = 0;          // kGrouped; 0 otherwise
-  std::uint32_t head_dim = 0;          // kGrouped; 0 otherwise
-  std::uint32_t kv_lora_rank = 0;      // kLatent; 0 otherwise
-  std::uint32_t qk_rope_head_dim = 0;  // kLatent; 0 otherwise (0 there too: no rope part)
-  DType dtype = DType::kBf16;
-  std::uint32_t block_tokens = 0;
-
-  // Which part of the model this is.
-  std::uint32_t tp_rank = 0, tp_size = 1;
-  std::uint32_t tp_replicas = 1;  // kGrouped: so many ranks in a row hold the same heads
-  std::uint32_t pp_rank = 0, pp_size = 1;
-
-  // The rank `tp_rank` of `tp_size` of a model. Heads are split over the ranks; where there are
-  // more ranks than heads, each is replicated; a latent is replicated on every rank.
-  // @errors kInvalidArgument: heads can neither be split nor replicated evenly; as check()
-  static Result<KvGeometry> from_preset(const ModelPreset& preset, DType dtype,
-                                        std::uint32_t block_tokens, std::uint32_t tp_rank = 0,
-                                        std::uint32_t tp_size = 1);
-
-  // @errors kInvalidArgument: a dimension that is missing, or of the other attention; a rank
-  //         out of range; sizes that do not fit 63 bits
-  Status check() const;
-
-  // The sizes below are right after check().
-  std::uint32_t heads() const { return attention == Attention::kGrouped ? kv_heads : 1; }
-  // What one head keeps of a token in this part: the content that is contiguous in every layout.
-  std::uint64_t content_bytes(std::uint32_t part) const;
-  std::uint64_t layer_token_bytes() const;  // one layer, one token, both parts
-  std::uint64_t token_bytes() const { return layers * layer_token_bytes(); }
-  std::uint64_t layer_bytes() const { return block_tokens * layer_token_bytes(); }  // of one block
-  std::uint64_t block_bytes() const { return block_tokens * token_bytes(); }
-
-  // All that the bytes of a block depend on in here, as text: ranks that hold the same bytes have
-  // the same, others never do. For the namespace of the blocks.
-  std::string fingerprint() const;
-
-  bool operator==(const KvGeometry&) const = default;
-};
+// @errors as KvGeometry::of_model
+Result<KvGeometry> from_preset(const ModelPreset& preset, DType dtype, std::uint32_t block_tokens,
+                               std::uint32_t tp_rank = 0, std::uint32_t tp_size = 1);
 
 }  // namespace cachalot::geometry

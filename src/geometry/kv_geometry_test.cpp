@@ -13,7 +13,7 @@ KvGeometry preset(const char* name, std::uint32_t block_tokens, std::uint32_t tp
   const Result<const ModelPreset*> model = find_preset(name);
   EXPECT_TRUE(model);
   Result<KvGeometry> g =
-      KvGeometry::from_preset(**model, DType::kBf16, block_tokens, tp_rank, tp_size);
+      from_preset(**model, DType::kBf16, block_tokens, tp_rank, tp_size);
   EXPECT_TRUE(g) << g.error().message;
   return g ? *g : KvGeometry{};
 }
@@ -72,15 +72,15 @@ TEST(KvGeometry, HeadsAreSplitOverRanksAndReplicatedWhereThereAreMoreRanks) {
 TEST(KvGeometry, RanksThatCannotShareTheHeadsEvenlyAreRefused) {
   for (const std::uint32_t tp_size : {3u, 5u, 12u}) {
     const Result<KvGeometry> g =
-        KvGeometry::from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 16, 0, tp_size);
+        from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 16, 0, tp_size);
     ASSERT_FALSE(g);
     const std::string message = g.error().message;
     EXPECT_NE(message.find("tp_size is " + std::to_string(tp_size)), std::string::npos) << message;
     EXPECT_NE(message.find("8 KV heads of Qwen3-32B"), std::string::npos) << message;
   }
-  EXPECT_FALSE(KvGeometry::from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 16, 0, 0));
-  EXPECT_FALSE(KvGeometry::from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 16, 4, 4));
-  EXPECT_FALSE(KvGeometry::from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 0));
+  EXPECT_FALSE(from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 16, 0, 0));
+  EXPECT_FALSE(from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 16, 4, 4));
+  EXPECT_FALSE(from_preset(**find_preset("Qwen3-32B"), DType::kBf16, 0));
 }
 
 TEST(KvGeometry, FingerprintsAreEqualExactlyWhereTheBytesAre) {

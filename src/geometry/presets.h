@@ -1,6 +1,7 @@
 // Published dimensions of well-known models: how many bytes of KV cache a token takes.
 #pragma once
 
+#include <cachalot/geometry.h>
 #include <cachalot/result.h>
 
 #include <cstdint>
@@ -9,10 +10,7 @@
 
 namespace cachalot::geometry {
 
-enum class Attention {
-  kGrouped,  // K and V of kv_heads * head_dim each (MHA, GQA and MQA alike)
-  kLatent,   // MLA: one latent of kv_lora_rank and one rope part of qk_rope_head_dim
-};
+using cachalot::Attention;
 
 struct ModelPreset {
   const char* name;

@@ -65,4 +65,10 @@ NamespaceId make_namespace(std::string_view fingerprint) {
   return space;
 }
 
+BlockHash hash_key(const NamespaceId& space, std::string_view key) {
+  constexpr std::uint64_t kKeys = 0x9e3779b97f4a7c15u;  // apart from the chains' seed
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(key.data(), key.size(), space.seed ^ kKeys);
+  return {hash.low64, hash.high64};
+}
+
 }  // namespace cachalot::index

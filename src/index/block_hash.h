@@ -1,26 +1,17 @@
-// The name of a block: 128 bits that stand for its tokens and for everything before them.
-//
-// The text form is 32 hexadecimal digits, `high` first: the first 16 bytes of a digest in the order
-// in which every tool prints them.
+// Names of blocks (cachalot/hash.h) as text, and namespaces.
 #pragma once
 
+#include <cachalot/hash.h>
 #include <cachalot/result.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
 namespace cachalot::index {
 
-struct BlockHash {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-
-  friend bool operator==(const BlockHash&, const BlockHash&) = default;
-};
-static_assert(sizeof(BlockHash) == 16);
+using cachalot::BlockHash;
 
 // 32 lower-case hexadecimal digits.
 std::string to_hex(const BlockHash& hash);
@@ -41,12 +32,8 @@ struct NamespaceId {
 // @cost    about a microsecond and an allocation: for attaching, not for each block
 NamespaceId make_namespace(std::string_view fingerprint);
 
-}  // namespace cachalot::index
+// The name of an object that is not a chain of tokens but has a key of its own: XXH3-128 of the key,
+// from another seed than the namespace's chains.
+BlockHash hash_key(const NamespaceId& space, std::string_view key);
 
-// The bits are already a hash.
-template <>
-struct std::hash<cachalot::index::BlockHash> {
-  std::size_t operator()(const cachalot::index::BlockHash& block) const noexcept {
-    return block.low;
-  }
-};
+}  // namespace cachalot::index

@@ -32,7 +32,7 @@
 
 namespace cachalot::index {
 
-enum class HashAlgorithm { kXxh3, kSha256Cbor, kXxhashCbor };
+using cachalot::HashAlgorithm;
 
 // "xxh3_128", "sha256_cbor", "xxhash_cbor".
 const char* hash_algorithm_name(HashAlgorithm algorithm);

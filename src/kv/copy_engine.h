@@ -21,10 +21,7 @@
 
 namespace cachalot::kv {
 
-// Tokens [first, last) of a block.
-struct TokenRange {
-  std::uint32_t first = 0, last = 0;
-};
+using cachalot::TokenRange;
 
 // One block of a call.
 struct BlockCopy {

@@ -27,7 +27,7 @@ struct Made {
 };
 
 KvGeometry preset(const char* name, std::uint32_t tokens) {
-  return *KvGeometry::from_preset(**geometry::find_preset(name), geometry::DType::kBf16, tokens);
+  return *geometry::from_preset(**geometry::find_preset(name), geometry::DType::kBf16, tokens);
 }
 
 std::uint64_t run_bytes(const CopyPlan& plan) {

@@ -1,0 +1,246 @@
+/* Cachalot for C and everything that speaks C: the client of include/cachalot/client.h, with the same
+ * words. Stable: what is here keeps its meaning and its layout; structs that may grow begin with their
+ * size, and what a caller does not know is zero.
+ *
+ * Every function that can fail returns a code; cachalot_last_message() has the words for the calling
+ * thread's last failure. Strings are UTF-8 and end with a zero. Nothing is thrown, nothing printed.
+ */
+#ifndef CACHALOT_C_H
+#define CACHALOT_C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define CACHALOT_API __attribute__((visibility("default")))
+#else
+#define CACHALOT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CACHALOT_ABI_VERSION 1
+
+/* Numbers never change; new ones may come. */
+typedef enum cachalot_code {
+  CACHALOT_OK = 0,
+  CACHALOT_INVALID_ARGUMENT = 1,
+  CACHALOT_BAD_INPUT = 2,
+  CACHALOT_NOT_A_POOL = 3,
+  CACHALOT_VERSION_MISMATCH = 4,
+  CACHALOT_NOT_FOUND = 5,
+  CACHALOT_CORRUPT = 6,
+  CACHALOT_STALE = 7,
+  CACHALOT_REFUSED = 8,
+  CACHALOT_NO_KEEPER = 9,
+  CACHALOT_NO_SPACE = 10,
+  CACHALOT_PERMISSION = 11,
+  CACHALOT_BUSY = 12,
+  CACHALOT_TIMEOUT = 13,
+  CACHALOT_UNSUPPORTED = 14,
+  CACHALOT_IO = 15,
+  CACHALOT_INTERNAL = 16,
+  CACHALOT_CANCELLED = 17
+} cachalot_code;
+
+/* "no_keeper" and so on; "unknown" for a number that is no code. */
+CACHALOT_API const char* cachalot_code_name(cachalot_code code);
+/* Of this thread's last call that failed: one line that names the thing, the value and what was
+ * expected. Good until this thread's next failure; never null. */
+CACHALOT_API const char* cachalot_last_message(void);
+CACHALOT_API uint32_t cachalot_abi_version(void);
+
+#define CACHALOT_NO_TIMEOUT UINT64_MAX
+#define CACHALOT_ALL_LAYERS UINT32_MAX
+
+typedef enum cachalot_dtype {
+  CACHALOT_F32 = 0, CACHALOT_F16 = 1, CACHALOT_BF16 = 2, CACHALOT_F8 = 3, CACHALOT_I8 = 4
+} cachalot_dtype;
+
+typedef enum cachalot_attention {
+  CACHALOT_GROUPED = 0, /* K and V of kv_heads * head_dim each */
+  CACHALOT_LATENT = 1   /* MLA: kv_lora_rank and qk_rope_head_dim */
+} cachalot_attention;
+
+typedef enum cachalot_hash_algorithm {
+  CACHALOT_XXH3_128 = 0, CACHALOT_SHA256_CBOR = 1, CACHALOT_XXHASH_CBOR = 2
+} cachalot_hash_algorithm;
+
+/* What one rank keeps of a block; see KvGeometry. Zeros where a field does not apply; sizes and
+ * replicas of 0 mean 1. */
+typedef struct cachalot_geometry {
+  uint32_t struct_size; /* sizeof(cachalot_geometry) */
+  uint32_t layers;
+  uint32_t attention; /* cachalot_attention */
+  uint32_t kv_heads, head_dim;
+  uint32_t kv_lora_rank, qk_rope_head_dim;
+  uint32_t dtype; /* cachalot_dtype */
+  uint32_t block_tokens;
+  uint32_t tp_rank, tp_size, tp_replicas;
+  uint32_t pp_rank, pp_size;
+} cachalot_geometry;
+
+typedef struct cachalot_block_hash {
+  uint64_t low, high;
+} cachalot_block_hash;
+
+typedef struct cachalot_buffer {
+  void* data;
+  uint64_t bytes;
+} cachalot_buffer;
+
+typedef struct cachalot_client cachalot_client; /* any thread, all at once, but for detaching */
+typedef struct cachalot_layer_load cachalot_layer_load;
+typedef struct cachalot_layer_store cachalot_layer_store;
+typedef struct cachalot_keeper cachalot_keeper;
+
+/* --- A keeper in this process ------------------------------------------------------------------ */
+
+typedef struct cachalot_keeper_options {
+  uint32_t struct_size; /* sizeof(cachalot_keeper_options) */
+  uint32_t clients;     /* slots; 0: 16 */
+  const char* pool;     /* path; made if it is not there */
+  uint64_t block_bytes, capacity_blocks;
+  const char* domain; /* "coherent" (null) or "noncoherent" */
+  const char* policy; /* null: "lru" */
+} cachalot_keeper_options;
+
+/* Makes the pool if there is none, and serves it by a thread of its own until cachalot_keeper_stop(). */
+CACHALOT_API cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options,
+                                                 cachalot_keeper** keeper);
+/* Ends the keeper, and removes the pool if it was made by it. Null is allowed. */
+CACHALOT_API cachalot_code cachalot_keeper_stop(cachalot_keeper* keeper);
+
+/* --- A client ---------------------------------------------------------------------------------- */
+
+typedef struct cachalot_client_options {
+  uint32_t struct_size; /* sizeof(cachalot_client_options) */
+  uint32_t host;
+  const char* pool; /* path */
+  const char* model;
+  const char* salt;        /* null: none */
+  const char* block_order; /* null: "layer_first" */
+  cachalot_geometry geometry;
+  uint32_t hash; /* cachalot_hash_algorithm */
+  uint32_t copy_threads, workers, grant_blocks; /* 0: as in client.h */
+  const char* python_hash_seed;                 /* null: none */
+  uint64_t keeper_timeout_ns, recovery_ns;      /* 0: as in client.h */
+} cachalot_client_options;
+
+CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
+/* Waits for the calls under way, detaches and frees the client, whatever it returns. Null is allowed. */
+CACHALOT_API cachalot_code cachalot_detach(cachalot_client* client);
+CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);
+
+/* The hashes of the whole blocks of a prompt: at most `capacity` of them into `hashes`, and into
+ * `count` how many there are. */
+CACHALOT_API cachalot_code cachalot_hash_tokens(const cachalot_client* client, const uint32_t* tokens,
+                                                size_t token_count, cachalot_block_hash* hashes,
+                                                size_t capacity, size_t* count);
+
+typedef struct cachalot_cache {
+  uint32_t struct_size; /* sizeof(cachalot_cache) */
+  uint32_t pages;
+  const char* layout;
+  const cachalot_buffer* tensors;
+  size_t tensor_count;
+  uint32_t page_tokens, reserved;
+  uint64_t page_stride_bytes;
+} cachalot_cache;
+
+CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache,
+                                                   uint32_t* cache_id);
+CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_id);
+
+/* How many leading blocks are in the pool. */
+CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_block_hash* hashes,
+                                           size_t count, size_t* blocks);
+/* pages: [count * pages a block] */
+CACHALOT_API cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
+                                         const cachalot_block_hash* hashes, size_t count,
+                                         const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
+                                         size_t* blocks);
+/* Only some tokens: of block i the ranges tokens[i], ascending and disjoint; none: all of them. */
+typedef struct cachalot_token_range {
+  uint32_t first, last; /* [first, last) */
+} cachalot_token_range;
+typedef struct cachalot_token_ranges {
+  const cachalot_token_range* ranges;
+  size_t count;
+} cachalot_token_ranges;
+CACHALOT_API cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id,
+                                                const cachalot_block_hash* hashes, size_t count,
+                                                const uint32_t* pages, size_t page_count,
+                                                const cachalot_token_ranges* tokens,
+                                                uint64_t timeout_ns, size_t* blocks);
+/* parent: null for the beginning of a prompt. blocks: how many leading ones are in the pool now. */
+CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
+                                          const cachalot_block_hash* parent,
+                                          const cachalot_block_hash* hashes, size_t count,
+                                          const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
+                                          size_t* blocks);
+
+/* Layer by layer. What is begun is ended, in any case. */
+CACHALOT_API cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id,
+                                               const cachalot_block_hash* hashes, size_t count,
+                                               const uint32_t* pages, size_t page_count,
+                                               cachalot_layer_load** load, size_t* blocks);
+CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks);
+CACHALOT_API void cachalot_end_load(cachalot_layer_load* load);
+CACHALOT_API cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id,
+                                                const cachalot_block_hash* parent,
+                                                const cachalot_block_hash* hashes, size_t count,
+                                                const uint32_t* pages, size_t page_count,
+                                                cachalot_layer_store** store);
+CACHALOT_API cachalot_code cachalot_store_layer(cachalot_layer_store* store, uint32_t layer);
+/* Publishes, if `publish` is not 0 and every layer was stored, and frees `store`. */
+CACHALOT_API cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish, size_t* blocks);
+
+/* Without waiting. */
+CACHALOT_API cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id,
+                                               const cachalot_block_hash* hashes, size_t count,
+                                               const uint32_t* pages, size_t page_count,
+                                               uint64_t timeout_ns, uint64_t* token);
+CACHALOT_API cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id,
+                                                const cachalot_block_hash* parent,
+                                                const cachalot_block_hash* hashes, size_t count,
+                                                const uint32_t* pages, size_t page_count,
+                                                uint64_t timeout_ns, uint64_t* token);
+/* done: 0 or 1. The code is the call's own once it is done, and then the token is gone. */
+CACHALOT_API cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done, size_t* blocks);
+CACHALOT_API cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t timeout_ns,
+                                         size_t* blocks);
+CACHALOT_API cachalot_code cachalot_cancel(cachalot_client* client, uint64_t token);
+
+/* Keys and lists of addresses, all of them in registered buffers. A key is any bytes. */
+typedef struct cachalot_key {
+  const void* data;
+  size_t bytes;
+} cachalot_key;
+CACHALOT_API cachalot_code cachalot_register_buffer(cachalot_client* client, void* data, uint64_t bytes);
+CACHALOT_API cachalot_code cachalot_unregister_buffer(cachalot_client* client, void* data);
+CACHALOT_API cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key* keys,
+                                           size_t count, uint8_t* present);
+CACHALOT_API cachalot_code cachalot_put(cachalot_client* client, cachalot_key key,
+                                        const cachalot_buffer* parts, size_t count, uint64_t* bytes);
+CACHALOT_API cachalot_code cachalot_get(cachalot_client* client, cachalot_key key,
+                                        const cachalot_buffer* parts, size_t count, uint64_t* bytes);
+
+typedef struct cachalot_statistics {
+  uint32_t struct_size; /* sizeof(cachalot_statistics) */
+  uint32_t reserved;
+  uint64_t lookups, looked_up_blocks, hit_blocks;
+  uint64_t loads, loaded_blocks, loaded_bytes;
+  uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
+  uint64_t stale_blocks, damaged_blocks, reattachments;
+} cachalot_statistics;
+CACHALOT_API cachalot_code cachalot_get_statistics(const cachalot_client* client,
+                                                   cachalot_statistics* statistics);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

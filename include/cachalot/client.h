@@ -1,0 +1,237 @@
+// What an inference engine links: it moves KV blocks between the engine's paged cache and a pool that
+// many engines share.
+//
+//   ClientOptions options{.pool = {"/dev/shm/kv"}, .model = "Qwen3-32B@9216db57", .geometry = geometry};
+//   Result<Client> client = Client::attach(options);
+//   Result<CacheId> cache = client->register_cache({.layout = "vllm_nhd", .tensors = tensors, .pages = 4096});
+//   std::vector<BlockHash> hashes = client->hash_tokens(prompt);
+//   Result<std::size_t> hit = client->load(*cache, hashes, pages);        // pool -> pages
+//   …compute the rest…
+//   client->store(*cache, hashes, pages);                                  // pages -> pool
+//
+// A block is block_tokens tokens in all layers of this rank, named by its chained hash: a hit is always
+// a prefix. Blocks of clients whose model, salt, geometry, block order or hash algorithm differ are in
+// other namespaces and are never handed out.
+//
+// Invariants
+//   1. A block counts as loaded only if its directory entry was the same before and after its bytes
+//      were read, and its checksum matched where checksums are verified. What load() did not count
+//      may have been written over partly: compute it.
+//   2. Copies go straight between pages and pool; there is no buffer in between.
+//
+// @threads  any, all of them at once, but for detach() and destruction; calls of one LayerLoad or
+//           LayerStore one at a time. Reads take no lock that a write waits under.
+// @source   Beluga (arXiv 2511.20172) §5, §6
+#pragma once
+
+#include <cachalot/geometry.h>
+#include <cachalot/hash.h>
+#include <cachalot/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cachalot {
+
+struct ClientOptions {
+  std::vector<std::string> pool = {};  // its path, or those of all its devices in order
+
+  // What the bytes of a block depend on, all of it part of the namespace.
+  std::string model = {};                         // weights and their revision
+  std::string salt = {};                          // adapters, quantisation, engine version, a tenant's secret …
+  KvGeometry geometry = {};                       // of this rank
+  std::string block_order = "layer_first";   // of a block in the pool, or page_first, page_first_direct
+  HashAlgorithm hash = HashAlgorithm::kXxh3;
+  std::string python_hash_seed = {};              // of vLLM's algorithms
+
+  std::uint32_t host = 0;                    // this machine's number in the pool
+  std::optional<std::uint32_t> slot = {};         // of the client table; default: a free one of the host
+  std::uint32_t copy_threads = 1;            // that share the copies of one call
+  std::uint32_t workers = 1;                 // threads for calls that do not wait
+  std::uint32_t grant_blocks = 64;           // pool blocks to hold in advance
+  std::optional<bool> checksums = {};             // default: in noncoherent pools
+  std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
+  std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
+};
+
+// Number of a registered cache.
+enum class CacheId : std::uint32_t {};
+// Number of a page in an engine's paged cache.
+using PageId = std::uint32_t;
+
+// Memory of the engine.
+struct Buffer {
+  void* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+// One engine's paged KV cache, as it lies in memory.
+struct PagedCache {
+  std::string layout = {};              // a name of layout_names()
+  std::vector<Buffer> tensors = {};     // in the order that the layout states
+  std::uint32_t pages = 0;              // page ids are below
+  std::uint32_t page_tokens = 0;        // 0: a page is a block; else a divisor of block_tokens
+  std::uint64_t page_stride_bytes = 0;  // from one page to the next; 0: as dense as the layout allows
+};
+// The layouts that are known, docs/extend/layout.md says how to add one.
+std::vector<std::string> layout_names();
+
+inline constexpr std::uint64_t kNoTimeout = ~std::uint64_t{0};
+inline constexpr std::uint32_t kAllLayers = ~std::uint32_t{0};
+
+struct CopyOptions {
+  std::uint64_t timeout_ns = kNoTimeout;  // for the whole call, checked between blocks; 0 has passed already
+  std::uint32_t first_layer = 0;          // load only: of this rank
+  std::uint32_t layers = kAllLayers;
+};
+
+// What became of a store.
+struct Stored {
+  std::size_t blocks = 0;      // leading blocks that are in the pool now
+  std::size_t written = 0;     // of these, how many this call wrote
+  std::optional<Code> reason;  // why not all: kNoSpace, or kRefused: the parent is not in the pool
+};
+
+struct Statistics {
+  std::uint64_t lookups, looked_up_blocks, hit_blocks;
+  std::uint64_t loads, loaded_blocks, loaded_bytes;
+  std::uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
+  std::uint64_t stale_blocks;    // changed while they were read, and were not counted as loaded
+  std::uint64_t damaged_blocks;  // whose checksum did not match
+  std::uint64_t reattachments;
+};
+
+// A call that goes on by itself.
+enum class Token : std::uint64_t {};
+struct Completion {
+  bool is_done = false;
+  Status status;           // kTimeout, kCancelled, or as the call that waits
+  std::size_t blocks = 0;  // loaded, or in the pool
+};
+
+class Client {
+ public:
+  // @errors kInvalidArgument: the geometry, a block that does not fit the pool's; kNoKeeper; kBusy: no
+  //         slot is free; as opening a pool
+  static Result<Client> attach(const ClientOptions& options);
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+  // Waits for the calls under way and detaches.
+  ~Client();
+  Status detach();
+
+  const KvGeometry& geometry() const;
+  std::uint64_t block_bytes() const;
+
+  // The hashes of all whole blocks of a prompt, from its first token on.
+  std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
+
+  // Memory of the engine that pages are in. It must stay mapped until unregister_cache().
+  // @errors kInvalidArgument: an unknown layout, or one that does not fit the geometry or the tensors
+  Result<CacheId> register_cache(const PagedCache& cache);
+  // Waits for the calls that use it. @errors kNotFound
+  Status unregister_cache(CacheId cache);
+
+  // How many leading blocks are in the pool. @cost about 1.3 lines a block, overlapped; no RPC
+  Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
+
+  // Copies the longest prefix that is in the pool into the engine's pages, block i to pages[i]; where
+  // a block is several pages, to as many from i times that number on.
+  // @shape   pages: [hashes times pages a block]
+  // @return  how many leading blocks are loaded; the pages behind may have been written over
+  // @errors  kInvalidArgument: a page or layer out of range, sizes that differ, another thread's
+  //          cache; kTimeout, kUnsupported: in a forked child
+  Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
+                           std::span<const PageId> pages, const CopyOptions& options = {});
+  // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and
+  // disjoint, or none for the whole block. Not covered by a checksum, which is of whole blocks.
+  Result<std::size_t> load_tokens(CacheId cache, std::span<const BlockHash> hashes,
+                                  std::span<const PageId> pages,
+                                  std::span<const std::span<const TokenRange>> tokens,
+                                  const CopyOptions& options = {});
+  // Copies blocks from the engine's pages into the pool and publishes them: a chain whose first block
+  // follows `parent`, or starts a prompt. What is there already is not copied.
+  // @errors  as load(); kNoKeeper, kTimeout: nothing is known of the fate of the last blocks
+  Result<Stored> store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
+                       std::span<const PageId> pages, const CopyOptions& options = {});
+
+  // Layer by layer, so that copies and computation overlap. The client outlives both.
+  class LayerLoad {
+   public:
+    LayerLoad(LayerLoad&&) noexcept;
+    LayerLoad& operator=(LayerLoad&&) noexcept;
+    ~LayerLoad();
+    std::size_t blocks() const;  // that are there still
+    // @return how many leading blocks are right in this layer: what was computed from those behind
+    //         is void. Checked by the directory after every layer, and by the checksum after the
+    //         last, if layers came in order.
+    Result<std::size_t> load_layer(std::uint32_t layer);
+
+   private:
+    friend class Client;
+    struct Impl;
+    explicit LayerLoad(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+  };
+  class LayerStore {
+   public:
+    LayerStore(LayerStore&&) noexcept;
+    LayerStore& operator=(LayerStore&&) noexcept;
+    ~LayerStore();  // what was not finished is not published
+    Status store_layer(std::uint32_t layer);
+    // @errors kInvalidArgument: a layer is missing; kStale: the keeper changed meanwhile, store again
+    Result<Stored> finish();
+
+   private:
+    friend class Client;
+    struct Impl;
+    explicit LayerStore(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+  };
+  Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
+                               std::span<const PageId> pages);
+  // At most 32 blocks. @errors kUnsupported: a layer of a block is not whole lines in this order
+  Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
+                                 std::span<const BlockHash> hashes, std::span<const PageId> pages);
+
+  // As load() and store(), by another thread. Hashes and pages are copied; the pages themselves must
+  // not be touched until the completion.
+  Result<Token> load_async(CacheId cache, std::span<const BlockHash> hashes,
+                           std::span<const PageId> pages, const CopyOptions& options = {});
+  Result<Token> store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
+                            std::span<const PageId> pages, const CopyOptions& options = {});
+  // A completion is handed out once; after that the token is unknown.
+  // @errors kNotFound: no such token; wait: kTimeout
+  Result<Completion> poll(Token token);
+  Result<Completion> wait(Token token, std::uint64_t timeout_ns = kNoTimeout);
+  // Before its next block; it still completes, with kCancelled.
+  Status cancel(Token token);
+
+  // For connectors that know keys and lists of addresses instead of pages. An object lies in one
+  // block: the parts in order, one behind the other.
+  // All parts must lie in registered buffers.
+  Status register_buffer(void* data, std::uint64_t bytes);
+  Status unregister_buffer(void* data);
+  // @shape present: as many as keys
+  Status exists(std::span<const std::string_view> keys, std::span<bool> present) const;
+  // @return bytes stored, 0 if the key was there already @errors kNoSpace, as store()
+  Result<std::uint64_t> put(std::string_view key, std::span<const Buffer> parts);
+  // @return bytes read @errors kNotFound; kInvalidArgument: the parts are not of the object's size
+  Result<std::uint64_t> get(std::string_view key, std::span<const Buffer> parts);
+
+  Statistics statistics() const;
+
+  struct Impl;
+
+ private:
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,480 @@
+// The C ABI: include/cachalot/c.h over include/cachalot/client.h.
+#include <cachalot/c.h>
+#include <cachalot/client.h>
+#include <cachalot/keeper.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+
+using namespace cachalot;  // NOLINT: this file is nothing but a translation
+
+struct cachalot_client {
+  Client client;
+};
+struct cachalot_keeper {
+  EmbeddedKeeper keeper;
+};
+struct cachalot_layer_load {
+  Client::LayerLoad load;
+};
+struct cachalot_layer_store {
+  Client::LayerStore store;
+};
+
+namespace {
+
+static_assert(static_cast<int>(Code::kInvalidArgument) == CACHALOT_INVALID_ARGUMENT);
+static_assert(static_cast<int>(Code::kStale) == CACHALOT_STALE);
+static_assert(static_cast<int>(Code::kNoKeeper) == CACHALOT_NO_KEEPER);
+static_assert(static_cast<int>(Code::kTimeout) == CACHALOT_TIMEOUT);
+static_assert(static_cast<int>(Code::kInternal) == CACHALOT_INTERNAL);
+static_assert(static_cast<int>(Code::kCancelled) == CACHALOT_CANCELLED);
+static_assert(sizeof(cachalot_block_hash) == sizeof(BlockHash) && alignof(cachalot_block_hash) == alignof(BlockHash));
+static_assert(sizeof(cachalot_token_range) == sizeof(TokenRange));
+static_assert(sizeof(cachalot_buffer) == sizeof(Buffer) && alignof(cachalot_buffer) == alignof(Buffer));
+
+thread_local char last_message[Error::kMessageBytes] = "";
+
+cachalot_code fail(const Error& error) {
+  std::snprintf(last_message, sizeof last_message, "%s", error.message);
+  return static_cast<cachalot_code>(error.code);
+}
+
+cachalot_code missing(const char* what) {
+  return fail(Error::make(Code::kInvalidArgument, "%s: is null", what));
+}
+
+// Nothing is thrown across the boundary: the library does not, the standard library's memory may.
+template <class F>
+cachalot_code guarded(F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return fail(Error::make(Code::kNoSpace, "out of memory"));
+  } catch (const std::exception& error) {
+    return fail(Error::make(Code::kInternal, "%s", error.what()));
+  }
+}
+
+cachalot_code code_of(const Status& status) { return status ? CACHALOT_OK : fail(status.error()); }
+
+// The value goes to *to, if anybody wants it.
+template <class T, class U>
+cachalot_code give(const Result<T>& result, U* to) {
+  if (!result) return fail(result.error());
+  if (to != nullptr) *to = static_cast<U>(*result);
+  return CACHALOT_OK;
+}
+
+cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
+  if (blocks != nullptr) *blocks = stored ? stored->blocks : 0;
+  return stored ? CACHALOT_OK : fail(stored.error());
+}
+
+std::string text(const char* given, const char* otherwise = "") { return given == nullptr ? otherwise : given; }
+
+std::span<const BlockHash> hashes_of(const cachalot_block_hash* hashes, size_t count) {
+  return {reinterpret_cast<const BlockHash*>(hashes), hashes == nullptr ? 0 : count};
+}
+const BlockHash* parent_of(const cachalot_block_hash* parent) { return reinterpret_cast<const BlockHash*>(parent); }
+std::span<const PageId> pages_of(const uint32_t* pages, size_t count) { return {pages, pages == nullptr ? 0 : count}; }
+std::span<const Buffer> buffers_of(const cachalot_buffer* parts, size_t count) {
+  return {reinterpret_cast<const Buffer*>(parts), parts == nullptr ? 0 : count};
+}
+std::string_view key_of(const cachalot_key& key) {
+  return {static_cast<const char*>(key.data), key.data == nullptr ? 0 : key.bytes};
+}
+
+// A struct from a caller that knows less of it, or more: what is missing is zero, what is more must be.
+template <class T>
+Result<T> read_struct(const T* given, const char* what) {
+  if (given == nullptr) return Error::make(Code::kInvalidArgument, "%s: is null", what);
+  if (given->struct_size < sizeof(std::uint32_t) || given->struct_size > 4096) {
+    return Error::make(Code::kInvalidArgument, "%s: struct_size %u is no size of this struct, which has %zu bytes",
+                       what, given->struct_size, sizeof(T));
+  }
+  T known{};
+  std::memcpy(&known, given, std::min<std::size_t>(given->struct_size, sizeof known));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t i = sizeof(T); i < given->struct_size; ++i) {
+    if (bytes[i] == 0) continue;
+    return Error::make(Code::kUnsupported, "%s: byte %zu is of a field that this library does not know", what, i);
+  }
+  return known;
+}
+
+Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
+  CACHALOT_TRY_ASSIGN(const cachalot_geometry g, read_struct(&given, "geometry"));
+  if (g.attention > CACHALOT_LATENT) {
+    return Error::make(Code::kInvalidArgument, "geometry: attention %u is none", g.attention);
+  }
+  if (g.dtype > CACHALOT_I8) return Error::make(Code::kInvalidArgument, "geometry: dtype %u is none", g.dtype);
+  KvGeometry geometry;
+  geometry.layers = g.layers;
+  geometry.attention = static_cast<Attention>(g.attention);
+  geometry.kv_heads = g.kv_heads;
+  geometry.head_dim = g.head_dim;
+  geometry.kv_lora_rank = g.kv_lora_rank;
+  geometry.qk_rope_head_dim = g.qk_rope_head_dim;
+  geometry.dtype = static_cast<DType>(g.dtype);
+  geometry.block_tokens = g.block_tokens;
+  geometry.tp_rank = g.tp_rank;
+  geometry.tp_size = std::max(1u, g.tp_size);
+  geometry.tp_replicas = std::max(1u, g.tp_replicas);
+  geometry.pp_rank = g.pp_rank;
+  geometry.pp_size = std::max(1u, g.pp_size);
+  return geometry;
+}
+
+Result<ClientOptions> options_of(const cachalot_client_options* given) {
+  CACHALOT_TRY_ASSIGN(const cachalot_client_options o, read_struct(given, "client options"));
+  if (o.pool == nullptr) return Error::make(Code::kInvalidArgument, "client options: pool is null");
+  if (o.hash > CACHALOT_XXHASH_CBOR) return Error::make(Code::kInvalidArgument, "client options: hash %u is none", o.hash);
+  ClientOptions options;
+  options.pool = {o.pool};
+  options.model = text(o.model);
+  options.salt = text(o.salt);
+  options.block_order = text(o.block_order, options.block_order.c_str());
+  CACHALOT_TRY_ASSIGN(options.geometry, geometry_of(o.geometry));
+  options.hash = static_cast<HashAlgorithm>(o.hash);
+  options.python_hash_seed = text(o.python_hash_seed);
+  options.host = o.host;
+  if (o.copy_threads != 0) options.copy_threads = o.copy_threads;
+  if (o.workers != 0) options.workers = o.workers;
+  if (o.grant_blocks != 0) options.grant_blocks = o.grant_blocks;
+  if (o.keeper_timeout_ns != 0) options.keeper_timeout_ns = o.keeper_timeout_ns;
+  if (o.recovery_ns != 0) options.recovery_ns = o.recovery_ns;
+  return options;
+}
+
+CopyOptions within(uint64_t timeout_ns) {
+  CopyOptions options;
+  options.timeout_ns = timeout_ns;
+  return options;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* cachalot_code_name(cachalot_code code) {
+  if (code == CACHALOT_OK) return "ok";
+  if (code < CACHALOT_INVALID_ARGUMENT || code > CACHALOT_CANCELLED) return "unknown";
+  return code_name(static_cast<Code>(code));
+}
+
+const char* cachalot_last_message(void) { return last_message; }
+uint32_t cachalot_abi_version(void) { return CACHALOT_ABI_VERSION; }
+
+cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options, cachalot_keeper** keeper) {
+  return guarded([&] {
+    if (keeper == nullptr) return missing("keeper");
+    *keeper = nullptr;
+    const Result<cachalot_keeper_options> o = read_struct(options, "keeper options");
+    if (!o) return fail(o.error());
+    if (o->pool == nullptr) return missing("keeper options: pool");
+    KeeperOptions start;
+    start.pool = o->pool;
+    start.block_bytes = o->block_bytes;
+    start.capacity_blocks = o->capacity_blocks;
+    if (o->clients != 0) start.clients = o->clients;
+    start.domain = text(o->domain, start.domain.c_str());
+    start.policy = text(o->policy, start.policy.c_str());
+    Result<EmbeddedKeeper> started = EmbeddedKeeper::start(start);
+    if (!started) return fail(started.error());
+    *keeper = new cachalot_keeper{*std::move(started)};
+    return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_keeper_stop(cachalot_keeper* keeper) {
+  return guarded([&] {
+    if (keeper == nullptr) return CACHALOT_OK;
+    const Status status = keeper->keeper.stop();
+    delete keeper;
+    return code_of(status);
+  });
+}
+
+cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    *client = nullptr;
+    const Result<ClientOptions> attach = options_of(options);
+    if (!attach) return fail(attach.error());
+    Result<Client> attached = Client::attach(*attach);
+    if (!attached) return fail(attached.error());
+    *client = new cachalot_client{*std::move(attached)};
+    return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_detach(cachalot_client* client) {
+  return guarded([&] {
+    if (client == nullptr) return CACHALOT_OK;
+    const Status status = client->client.detach();
+    delete client;
+    return code_of(status);
+  });
+}
+
+uint64_t cachalot_block_bytes(const cachalot_client* client) {
+  return client == nullptr ? 0 : client->client.block_bytes();
+}
+
+cachalot_code cachalot_hash_tokens(const cachalot_client* client, const uint32_t* tokens, size_t token_count,
+                                   cachalot_block_hash* hashes, size_t capacity, size_t* count) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (tokens == nullptr && token_count != 0) return missing("tokens");
+    const std::vector<BlockHash> all = client->client.hash_tokens({tokens, token_count});
+    if (count != nullptr) *count = all.size();
+    if (hashes != nullptr) std::copy_n(all.begin(), std::min(all.size(), capacity), reinterpret_cast<BlockHash*>(hashes));
+    return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache, uint32_t* cache_id) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    const Result<cachalot_cache> c = read_struct(cache, "cache");
+    if (!c) return fail(c.error());
+    const std::span<const Buffer> tensors = buffers_of(c->tensors, c->tensor_count);
+    PagedCache paged;
+    paged.layout = text(c->layout);
+    paged.tensors.assign(tensors.begin(), tensors.end());
+    paged.pages = c->pages;
+    paged.page_tokens = c->page_tokens;
+    paged.page_stride_bytes = c->page_stride_bytes;
+    return give(client->client.register_cache(paged), cache_id);
+  });
+}
+
+cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_id) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return code_of(client->client.unregister_cache(CacheId{cache_id}));
+  });
+}
+
+cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_block_hash* hashes, size_t count, size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
+    return give(client->client.lookup(hashes_of(hashes, count)), blocks);
+  });
+}
+
+cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
+                            size_t count, const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
+                            size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return give(client->client.load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
+                                    within(timeout_ns)),
+                blocks);
+  });
+}
+
+cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
+                                   size_t count, const uint32_t* pages, size_t page_count,
+                                   const cachalot_token_ranges* tokens, uint64_t timeout_ns, size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (tokens == nullptr) return missing("tokens");
+    std::vector<std::span<const TokenRange>> chosen;
+    for (size_t i = 0; i < count; ++i) {
+      chosen.emplace_back(reinterpret_cast<const TokenRange*>(tokens[i].ranges), tokens[i].ranges == nullptr ? 0 : tokens[i].count);
+    }
+    return give(client->client.load_tokens(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
+                                           chosen, within(timeout_ns)),
+                blocks);
+  });
+}
+
+cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
+                             const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                             size_t page_count, uint64_t timeout_ns, size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return give_blocks(client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
+                                            pages_of(pages, page_count), within(timeout_ns)),
+                       blocks);
+  });
+}
+
+cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
+                                  size_t count, const uint32_t* pages, size_t page_count,
+                                  cachalot_layer_load** load, size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (load == nullptr) return missing("load");
+    *load = nullptr;
+    Result<Client::LayerLoad> begun =
+        client->client.begin_load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count));
+    if (!begun) return fail(begun.error());
+    if (blocks != nullptr) *blocks = begun->blocks();
+    *load = new cachalot_layer_load{*std::move(begun)};
+    return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks) {
+  return guarded([&] {
+    if (load == nullptr) return missing("load");
+    return give(load->load.load_layer(layer), blocks);
+  });
+}
+
+void cachalot_end_load(cachalot_layer_load* load) { delete load; }
+
+cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
+                                   const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                                   size_t page_count, cachalot_layer_store** store) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (store == nullptr) return missing("store");
+    *store = nullptr;
+    Result<Client::LayerStore> begun = client->client.begin_store(
+        CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count), pages_of(pages, page_count));
+    if (!begun) return fail(begun.error());
+    *store = new cachalot_layer_store{*std::move(begun)};
+    return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_store_layer(cachalot_layer_store* store, uint32_t layer) {
+  return guarded([&] {
+    if (store == nullptr) return missing("store");
+    return code_of(store->store.store_layer(layer));
+  });
+}
+
+cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish, size_t* blocks) {
+  return guarded([&] {
+    if (store == nullptr) return CACHALOT_OK;
+    const std::unique_ptr<cachalot_layer_store> owned(store);
+    if (publish == 0) return CACHALOT_OK;
+    return give_blocks(owned->store.finish(), blocks);
+  });
+}
+
+cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
+                                  size_t count, const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
+                                  uint64_t* token) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (token == nullptr) return missing("token");
+    return give(client->client.load_async(CacheId{cache_id}, hashes_of(hashes, count),
+                                          pages_of(pages, page_count), within(timeout_ns)),
+                token);
+  });
+}
+
+cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
+                                   const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                                   size_t page_count, uint64_t timeout_ns, uint64_t* token) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (token == nullptr) return missing("token");
+    return give(client->client.store_async(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
+                                           pages_of(pages, page_count), within(timeout_ns)),
+                token);
+  });
+}
+
+cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done, size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (done == nullptr) return missing("done");
+    *done = 0;
+    const Result<Completion> completion = client->client.poll(Token{token});
+    if (!completion) return fail(completion.error());
+    *done = completion->is_done ? 1 : 0;
+    if (blocks != nullptr) *blocks = completion->blocks;
+    return code_of(completion->status);
+  });
+}
+
+cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t timeout_ns, size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    const Result<Completion> completion = client->client.wait(Token{token}, timeout_ns);
+    if (!completion) return fail(completion.error());
+    if (blocks != nullptr) *blocks = completion->blocks;
+    return code_of(completion->status);
+  });
+}
+
+cachalot_code cachalot_cancel(cachalot_client* client, uint64_t token) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return code_of(client->client.cancel(Token{token}));
+  });
+}
+
+cachalot_code cachalot_register_buffer(cachalot_client* client, void* data, uint64_t bytes) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return code_of(client->client.register_buffer(data, bytes));
+  });
+}
+
+cachalot_code cachalot_unregister_buffer(cachalot_client* client, void* data) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return code_of(client->client.unregister_buffer(data));
+  });
+}
+
+cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key* keys, size_t count, uint8_t* present) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (count != 0 && (keys == nullptr || present == nullptr)) return missing(keys == nullptr ? "keys" : "present");
+    std::vector<std::string_view> views(count);
+    std::transform(keys, keys + count, views.begin(), key_of);
+    const std::unique_ptr<bool[]> found(new bool[count]());
+    const Status status = client->client.exists(views, {found.get(), count});
+    if (!status) return fail(status.error());
+    std::copy_n(found.get(), count, present);
+    return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_put(cachalot_client* client, cachalot_key key, const cachalot_buffer* parts, size_t count,
+                           uint64_t* bytes) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return give(client->client.put(key_of(key), buffers_of(parts, count)), bytes);
+  });
+}
+
+cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cachalot_buffer* parts, size_t count,
+                           uint64_t* bytes) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    return give(client->client.get(key_of(key), buffers_of(parts, count)), bytes);
+  });
+}
+
+cachalot_code cachalot_get_statistics(const cachalot_client* client, cachalot_statistics* statistics) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    const Result<cachalot_statistics> known = read_struct(statistics, "statistics");
+    if (!known) return fail(known.error());
+    const Statistics now = client->client.statistics();
+    cachalot_statistics out{};
+    out.struct_size = statistics->struct_size;
+    static_assert(sizeof(Statistics) == sizeof out - offsetof(cachalot_statistics, lookups));
+    std::memcpy(&out.lookups, &now, sizeof now);
+    std::memcpy(statistics, &out, std::min<std::size_t>(statistics->struct_size, sizeof out));
+    return CACHALOT_OK;
+  });
+}
+
+}  // extern "C"

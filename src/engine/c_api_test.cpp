@@ -1,0 +1,115 @@
+// What a C caller can get wrong. That C can call at all, the examples show.
+
+#include <cachalot/c.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+namespace {
+
+class CApiTest : public ::testing::Test {
+ protected:
+  CApiTest() {
+    path_ = "/dev/shm/cachalot_c_api_test." + std::to_string(getpid());
+    serve_.struct_size = sizeof serve_;
+    serve_.pool = path_.c_str();
+    serve_.block_bytes = 4096;
+    serve_.capacity_blocks = 16;
+    EXPECT_EQ(cachalot_keeper_start(&serve_, &keeper_), CACHALOT_OK) << cachalot_last_message();
+    options_.struct_size = sizeof options_;
+    options_.pool = path_.c_str();
+    options_.model = "m";
+    cachalot_geometry& g = options_.geometry;
+    g.struct_size = sizeof g;
+    g.layers = 2;
+    g.kv_heads = 1;
+    g.head_dim = 64;
+    g.dtype = CACHALOT_F16;
+    g.block_tokens = 4;
+  }
+  ~CApiTest() override { EXPECT_EQ(cachalot_keeper_stop(keeper_), CACHALOT_OK) << cachalot_last_message(); }
+  cachalot_client* attach() {
+    cachalot_client* client = nullptr;
+    EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_OK) << cachalot_last_message();
+    return client;
+  }
+
+  std::string path_;
+  cachalot_keeper_options serve_{};
+  cachalot_keeper* keeper_ = nullptr;
+  cachalot_client_options options_{};
+};
+
+TEST_F(CApiTest, NullIsRefusedWhereSomethingIsNeeded) {
+  size_t blocks = 0;
+  EXPECT_EQ(cachalot_attach(nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_lookup(nullptr, nullptr, 0, &blocks), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_STRNE(cachalot_last_message(), "");
+  EXPECT_EQ(cachalot_detach(nullptr), CACHALOT_OK);
+  EXPECT_EQ(cachalot_keeper_stop(nullptr), CACHALOT_OK);
+  cachalot_end_load(nullptr);
+  EXPECT_EQ(cachalot_end_store(nullptr, 1, nullptr), CACHALOT_OK);
+  cachalot_client* const client = attach();
+  EXPECT_EQ(cachalot_lookup(client, nullptr, 3, &blocks), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_register_cache(client, nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_load(client, 7, nullptr, 0, nullptr, 0, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_NOT_FOUND);
+  EXPECT_EQ(cachalot_poll(client, 1, nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
+TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked) {
+  cachalot_statistics statistics{};
+  statistics.struct_size = offsetof(cachalot_statistics, loads);
+  statistics.loads = 77;
+  cachalot_client* const client = attach();
+  ASSERT_EQ(cachalot_get_statistics(client, &statistics), CACHALOT_OK);
+  EXPECT_EQ(statistics.loads, 77u);  // behind its end
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  struct {
+    cachalot_keeper_options known;
+    std::uint64_t more;
+  } newer{serve_, 0};
+  newer.known.struct_size = sizeof newer;
+  cachalot_keeper* second = nullptr;
+  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_BUSY);  // understood
+  newer.more = 1;
+  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_UNSUPPORTED);
+  newer.known.struct_size = 0;
+  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_INVALID_ARGUMENT);
+}
+
+TEST_F(CApiTest, NumbersThatAreNoneAreNamed) {
+  cachalot_client* client = nullptr;
+  options_.geometry.dtype = 99;
+  EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "99"), nullptr);
+  EXPECT_EQ(client, nullptr);
+  EXPECT_STREQ(cachalot_code_name(CACHALOT_NO_KEEPER), "no_keeper");
+  EXPECT_STREQ(cachalot_code_name(static_cast<cachalot_code>(31)), "unknown");
+}
+
+TEST_F(CApiTest, KeysAndListsOfAddresses) {
+  cachalot_client* const client = attach();
+  unsigned char from[300], to[300] = {};
+  for (int i = 0; i < 300; ++i) from[i] = static_cast<unsigned char>(i);
+  ASSERT_EQ(cachalot_register_buffer(client, from, sizeof from), CACHALOT_OK);
+  ASSERT_EQ(cachalot_register_buffer(client, to, sizeof to), CACHALOT_OK);
+  const cachalot_key key{"k\0y", 3};
+  const cachalot_buffer in[] = {{from + 7, 100}, {from + 200, 33}}, out[] = {{to, 133}};
+  std::uint64_t bytes = 0;
+  ASSERT_EQ(cachalot_put(client, key, in, 2, &bytes), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(bytes, 133u);
+  uint8_t present[2];
+  const cachalot_key keys[] = {{"k", 1}, key};
+  ASSERT_EQ(cachalot_exists(client, keys, 2, present), CACHALOT_OK);
+  EXPECT_EQ(present[0], 0);
+  EXPECT_EQ(present[1], 1);
+  ASSERT_EQ(cachalot_get(client, key, out, 1, &bytes), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(std::memcmp(to, from + 7, 100), 0);
+  EXPECT_EQ(std::memcmp(to + 100, from + 200, 33), 0);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
+}  // namespace

@@ -1,0 +1,60 @@
+#include "engine/cache_table.h"
+
+#include <mutex>
+
+namespace cachalot::engine {
+namespace {
+
+Error unknown(CacheId id) {
+  return Error::make(Code::kNotFound, "cache: number %u is of no registered cache", static_cast<std::uint32_t>(id));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache& description,
+                                                               const KvGeometry& geometry,
+                                                               const kv::BlockOrder& order,
+                                                               memory::Domain& domain,
+                                                               std::uint32_t threads) {
+  kv::CacheShape shape;
+  shape.geometry = geometry;
+  shape.page_tokens = description.page_tokens;
+  shape.pages = description.pages;
+  shape.page_stride_bytes = description.page_stride_bytes;
+  std::vector<kv::Tensor> tensors;
+  for (const Buffer& tensor : description.tensors) {
+    tensors.push_back({static_cast<std::byte*>(tensor.data), tensor.bytes});
+  }
+  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::EngineCache::make(shape, description.layout, tensors));
+  std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
+  CACHALOT_TRY_ASSIGN(made->engine_, kv::CpuEngine::make(made->cache_, order, domain, {threads}));
+  return made;
+}
+
+CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {
+  const std::lock_guard lock(mutex_);
+  caches_.emplace(next_, std::move(cache));
+  return CacheId{next_++};
+}
+
+Result<CacheUse> CacheTable::use(CacheId id) {
+  const std::shared_lock lock(mutex_);
+  const auto at = caches_.find(static_cast<std::uint32_t>(id));
+  if (at == caches_.end()) return unknown(id);
+  return CacheUse(at->second);
+}
+
+Status CacheTable::remove(CacheId id) {
+  std::shared_ptr<RegisteredCache> cache;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = caches_.find(static_cast<std::uint32_t>(id));
+    if (at == caches_.end()) return unknown(id);
+    cache = std::move(at->second);
+    caches_.erase(at);
+  }
+  for (std::uint32_t uses; (uses = cache->uses_.load(std::memory_order_acquire)) != 0;) cache->uses_.wait(uses);
+  return {};
+}
+
+}  // namespace cachalot::engine

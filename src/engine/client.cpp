@@ -1,0 +1,248 @@
+// The public client: what it is made of, and calls that only pass things on.
+#include <cachalot/client.h>
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "engine/async_calls.h"
+#include "engine/cache_table.h"
+#include "engine/copies.h"
+#include "engine/fingerprint.h"
+#include "engine/fork_guard.h"
+#include "engine/layerwise.h"
+#include "engine/objects.h"
+#include "index/block_hasher.h"
+#include "kv/block_order.h"
+#include "kv/layout.h"
+
+namespace cachalot {
+
+struct Client::Impl {
+  Impl(const ClientOptions& given, const kv::BlockOrder& block_order, std::unique_ptr<engine::Session> opened,
+       const index::NamespaceId& name_space)
+      : options(given),
+        order(block_order),
+        space(name_space),
+        session(std::move(opened)),
+        objects(*session, counters, space),
+        calls(std::clamp(given.workers, 1u, 64u)) {}
+
+  const ClientOptions options;
+  const kv::BlockOrder& order;
+  const index::NamespaceId space;
+  const std::uint64_t forks = engine::fork_generation();
+  std::unique_ptr<engine::Session> session;
+  engine::Counters counters;
+  engine::CacheTable caches;
+  engine::Objects objects;
+  engine::AsyncCalls calls;  // goes first
+
+  engine::Call call(engine::CacheUse& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                    const CopyOptions& copy) {
+    return {*session, counters, *cache, hashes, pages, engine::Deadline::after(copy.timeout_ns)};
+  }
+};
+
+namespace {
+
+Status check_options(const ClientOptions& options) {
+  if (options.model.empty()) {
+    return Error::make(Code::kInvalidArgument, "model: is empty; name the weights and their revision, so that no other "
+                                               "model's blocks are taken for theirs");
+  }
+  if (options.copy_threads == 0 || options.workers == 0) {
+    return Error::make(Code::kInvalidArgument, "threads: %u for copies and %u workers, expected at least 1 of each",
+                       options.copy_threads, options.workers);
+  }
+  return options.geometry.check();
+}
+
+Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& geometry) {
+  const std::uint32_t first = options.first_layer;
+  if (first == 0 && options.layers == kAllLayers) return kv::LayerRange{};
+  const std::uint64_t layers = options.layers == kAllLayers ? geometry.layers - std::min(first, geometry.layers) : options.layers;
+  if (layers == 0 || first + layers > geometry.layers) {
+    return Error::make(Code::kInvalidArgument, "layers: %u from %u on, of a rank that has %u", options.layers, first, geometry.layers);
+  }
+  return kv::LayerRange{first, static_cast<std::uint32_t>(first + layers)};
+}
+
+// What a call that goes on by itself needs to keep.
+struct Kept {
+  std::vector<BlockHash> hashes;
+  std::vector<PageId> pages;
+  std::optional<BlockHash> parent;
+};
+
+Kept keep(const BlockHash* parent, std::span<const BlockHash> hashes, std::span<const PageId> pages) {
+  Kept kept{{hashes.begin(), hashes.end()}, {pages.begin(), pages.end()}, {}};
+  if (parent != nullptr) kept.parent = *parent;
+  return kept;
+}
+
+}  // namespace
+
+std::vector<std::string> layout_names() {
+  std::vector<std::string> names;
+  for (const kv::Layout& layout : kv::layouts()) {
+    if (layout.refusal == nullptr) names.emplace_back(layout.name);
+  }
+  return names;
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&&) noexcept = default;
+
+Client::~Client() {
+  if (impl_ == nullptr) return;
+  // In a forked child the threads are not there and the pool is not mapped: it is the parent's.
+  if (engine::fork_generation() != impl_->forks) {
+    (void)impl_.release();
+  } else {
+    (void)detach();
+  }
+}
+
+Result<Client> Client::attach(const ClientOptions& options) {
+  CACHALOT_TRY(check_options(options));
+  CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
+  const std::string fingerprint = engine::fingerprint_of(options);
+  if (options.hash != HashAlgorithm::kXxh3) {
+    CACHALOT_TRY(index::BlockHasher::vllm(options.hash, options.python_hash_seed));  // is it to be had?
+  }
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<engine::Session> session, engine::Session::open(options, fingerprint));
+  const std::uint64_t room = session->access().geometry.block_bytes;
+  if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
+    return Error::make(Code::kInvalidArgument,
+                       "geometry: a block has %" PRIu64 " bytes, the pool's blocks have room for %" PRIu64
+                       " (`cachalot pool create --block-bytes`)",
+                       options.geometry.block_bytes(), room);
+  }
+  return Client(std::make_unique<Impl>(options, *order, std::move(session), index::make_namespace(fingerprint)));
+}
+
+Status Client::detach() {
+  if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "client: it was moved from");
+  if (engine::fork_generation() != impl_->forks) return impl_->session->check_usable();
+  impl_->calls.stop();
+  return impl_->session->close();
+}
+
+const KvGeometry& Client::geometry() const { return impl_->options.geometry; }
+std::uint64_t Client::block_bytes() const { return geometry().block_bytes(); }
+
+std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens) const {
+  std::vector<BlockHash> hashes(tokens.size() / geometry().block_tokens);
+  const ClientOptions& options = impl_->options;
+  if (options.hash == HashAlgorithm::kXxh3) {
+    index::BlockHasher hasher = index::BlockHasher::xxh3(impl_->space);
+    hasher.hash_blocks(hasher.root(), tokens, geometry().block_tokens, hashes);
+  } else if (Result<index::BlockHasher> hasher = index::BlockHasher::vllm(options.hash, options.python_hash_seed)) {
+    hasher->hash_blocks(hasher->root(), tokens, geometry().block_tokens, hashes);
+  }
+  return hashes;
+}
+
+Result<CacheId> Client::register_cache(const PagedCache& cache) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::RegisteredCache> made,
+                      engine::RegisteredCache::make(cache, geometry(), impl_->order, impl_->session->access().domain(),
+                                                    impl_->options.copy_threads));
+  return impl_->caches.add(std::move(made));
+}
+
+Status Client::unregister_cache(CacheId cache) { return impl_->caches.remove(cache); }
+
+Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return engine::look_up(*impl_->session, &impl_->counters, hashes, block_bytes()).found.size();
+}
+
+Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                 const CopyOptions& options) {
+  return load_tokens(cache, hashes, pages, {}, options);
+}
+
+Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash> hashes,
+                                        std::span<const PageId> pages,
+                                        std::span<const std::span<const TokenRange>> tokens,
+                                        const CopyOptions& options) {
+  CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
+  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  return engine::load(impl_->call(use, hashes, pages, options), layers, tokens);
+}
+
+Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
+                             std::span<const PageId> pages, const CopyOptions& options) {
+  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  return engine::store(impl_->call(use, hashes, pages, options), parent);
+}
+
+Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
+                                             std::span<const PageId> pages) {
+  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  const engine::Call call = impl_->call(use, hashes, pages, {});
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun, LayerLoad::Impl::begin(call, std::move(use)));
+  return LayerLoad(std::move(begun));
+}
+
+Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
+                                               std::span<const BlockHash> hashes, std::span<const PageId> pages) {
+  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  const engine::Call call = impl_->call(use, hashes, pages, {});
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerStore::Impl> begun, LayerStore::Impl::begin(call, std::move(use), parent));
+  return LayerStore(std::move(begun));
+}
+
+Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                 const CopyOptions& options) {
+  CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
+  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  auto held = std::make_shared<engine::CacheUse>(std::move(use));
+  auto kept = std::make_shared<const Kept>(keep(nullptr, hashes, pages));
+  engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
+  CACHALOT_TRY(call.check());
+  return impl_->calls.submit([call, held, kept, layers](const std::atomic<bool>& cancelled) mutable {
+    call.cancelled = &cancelled;
+    return engine::load(call, layers, {});
+  });
+}
+
+Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
+                                  std::span<const PageId> pages, const CopyOptions& options) {
+  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  auto held = std::make_shared<engine::CacheUse>(std::move(use));
+  auto kept = std::make_shared<const Kept>(keep(parent, hashes, pages));
+  engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
+  CACHALOT_TRY(call.check());
+  return impl_->calls.submit([call, held, kept](const std::atomic<bool>& cancelled) mutable -> Result<std::size_t> {
+    call.cancelled = &cancelled;
+    CACHALOT_TRY_ASSIGN(const Stored stored, engine::store(call, kept->parent ? &*kept->parent : nullptr));
+    return stored.blocks;
+  });
+}
+
+Result<Completion> Client::poll(Token token) { return impl_->calls.poll(token); }
+Result<Completion> Client::wait(Token token, std::uint64_t timeout_ns) { return impl_->calls.wait(token, timeout_ns); }
+Status Client::cancel(Token token) { return impl_->calls.cancel(token); }
+
+Status Client::register_buffer(void* data, std::uint64_t bytes) { return impl_->objects.buffers().add(data, bytes); }
+Status Client::unregister_buffer(void* data) { return impl_->objects.buffers().remove(data); }
+Status Client::exists(std::span<const std::string_view> keys, std::span<bool> present) const {
+  return impl_->objects.exists(keys, present);
+}
+Result<std::uint64_t> Client::put(std::string_view key, std::span<const Buffer> parts) {
+  return impl_->objects.put(key, parts);
+}
+Result<std::uint64_t> Client::get(std::string_view key, std::span<const Buffer> parts) {
+  return impl_->objects.get(key, parts);
+}
+
+Statistics Client::statistics() const {
+  Statistics now = impl_->counters.read();
+  now.reattachments = impl_->session->reattachments();
+  return now;
+}
+
+}  // namespace cachalot

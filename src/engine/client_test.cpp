@@ -1,0 +1,270 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <thread>
+
+#include "engine/fingerprint.h"
+#include "engine/test_cluster.h"
+
+namespace cachalot::engine {
+namespace {
+
+class ClientTest : public ::testing::Test {
+ protected:
+  std::vector<PageId> pages(std::size_t count, PageId first = 0) {
+    std::vector<PageId> all(count);
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  }
+  // Stores a prompt of so many blocks from pages 0 on.
+  std::vector<BlockHash> store(Engine& engine, std::uint64_t prompt, std::size_t blocks) {
+    const std::vector<BlockHash> hashes = engine.client.hash_tokens(tokens_of(prompt, blocks * 4));
+    for (std::size_t i = 0; i < blocks; ++i) engine.compute(hashes[i], static_cast<PageId>(i));
+    const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(blocks));
+    EXPECT_TRUE(stored) << (stored ? "" : stored.error().message);
+    EXPECT_EQ(stored ? stored->blocks : 0, blocks);
+    return hashes;
+  }
+
+  Cluster cluster_;
+};
+
+TEST_F(ClientTest, WhatOneEngineStoresAnotherLoadsIntoOtherPagesOfAnotherLayout) {
+  Engine writer(cluster_.client_options()), reader(cluster_.client_options(), "vllm_bnhkc");
+  const auto hashes = store(writer, 1, 5);
+  ASSERT_EQ(hashes.size(), 5u);
+  EXPECT_EQ(*reader.client.lookup(hashes), 5u);
+  const std::vector<PageId> to = {9, 3, 11, 0, 7};
+  ASSERT_EQ(*reader.client.load(reader.cache, hashes, to), 5u);
+  // Through the pool once more, into the first layout: byte for byte.
+  Engine third(cluster_.client_options());
+  ASSERT_EQ(*third.client.load(third.cache, hashes, to), 5u);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(third.holds(hashes[i], to[i])) << i;
+  EXPECT_FALSE(reader.holds(hashes[0], to[0]));  // it has them in another order
+  const Statistics statistics = third.client.statistics();
+  EXPECT_EQ(statistics.loaded_blocks, 5u);
+  EXPECT_EQ(statistics.loaded_bytes, 5u * 3072);
+}
+
+TEST_F(ClientTest, WhatIsThereIsNotWrittenAgainAndChainsGoOnFromTheirParent) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 2, 6);
+  const Result<Stored> again = engine.client.store(engine.cache, nullptr, hashes, pages(6));
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->blocks, 6u);
+  EXPECT_EQ(again->written, 0u);
+  const auto longer = engine.client.hash_tokens(tokens_of(2, 8 * 4));
+  ASSERT_EQ(std::vector(longer.begin(), longer.begin() + 6), hashes);
+  const std::span tail = std::span(longer).subspan(6);
+  const Result<Stored> rest = engine.client.store(engine.cache, &hashes[5], tail, pages(2, 6));
+  ASSERT_TRUE(rest);
+  EXPECT_EQ(rest->written, 2u);
+  EXPECT_EQ(*engine.client.lookup(longer), 8u);
+  const BlockHash nowhere{1, 2};
+  const BlockHash orphan{3, 4};
+  const Result<Stored> lost = engine.client.store(engine.cache, &nowhere, {&orphan, 1}, pages(1));
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->blocks, 0u);
+  EXPECT_EQ(lost->reason, Code::kRefused);
+}
+
+TEST_F(ClientTest, ModelsDtypesRanksSaltsAndOrdersNeverMeet) {
+  std::vector<ClientOptions> all(8, cluster_.client_options());
+  all[1].model = "test-model@2";
+  all[2].geometry.dtype = DType::kF16;
+  all[3].geometry.tp_size = 2;
+  all[4].geometry.tp_size = all[5].geometry.tp_size = 2;
+  all[5].geometry.tp_rank = 1;
+  all[4].salt = "lora-7";
+  all[6].block_order = "page_first_direct";
+  all[7].hash = HashAlgorithm::kSha256Cbor;
+  std::set<std::string> texts;
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (const ClientOptions& options : all) {
+    texts.insert(fingerprint_of(options));
+    engines.push_back(std::make_unique<Engine>(options));
+  }
+  EXPECT_EQ(texts.size(), all.size());
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    const auto hashes = store(*engines[i], 3, 2);
+    for (std::size_t j = 0; j < engines.size(); ++j) {
+      // Even under the same hash: namespaces are in the entries, not only in the names.
+      EXPECT_EQ(*engines[j]->client.lookup(hashes), i == j ? 2u : 0u) << i << " " << j;
+    }
+  }
+}
+
+TEST_F(ClientTest, LatentRanksOfOneModelShareTheirBlocks) {
+  Cluster cluster(16384);
+  ClientOptions options = cluster.client_options();
+  options.geometry = {};
+  options.geometry.layers = 2;
+  options.geometry.attention = Attention::kLatent;
+  options.geometry.kv_lora_rank = 64;
+  options.geometry.qk_rope_head_dim = 32;
+  options.geometry.block_tokens = 4;
+  options.geometry.tp_size = 2;
+  Engine first(options, "mla_joint");
+  options.geometry.tp_rank = 1;
+  Engine second(options, "mla_joint");
+  const auto hashes = store(first, 4, 3);
+  EXPECT_EQ(*second.client.load(second.cache, hashes, pages(3)), 3u);
+}
+
+TEST_F(ClientTest, SomeTokensAndSomeLayersAlone) {
+  Engine writer(cluster_.client_options()), reader(cluster_.client_options());
+  const auto hashes = store(writer, 5, 2);
+  reader.clear();
+  CopyOptions second;
+  second.first_layer = 1;
+  second.layers = 1;
+  ASSERT_EQ(*reader.client.load(reader.cache, hashes, pages(2), second), 2u);
+  EXPECT_TRUE(reader.holds(hashes[1], 1, 1, 1));
+  EXPECT_EQ(reader.memory[0], std::vector<std::byte>(reader.memory[0].size()));
+  reader.clear();
+  const TokenRange chosen[] = {{1, 3}};
+  const std::vector<std::span<const TokenRange>> tokens = {chosen, chosen};
+  ASSERT_EQ(*reader.client.load_tokens(reader.cache, hashes, pages(2), tokens), 2u);
+  // vllm_bknhc: K then V, tokens inside, 128 bytes a token.
+  const std::size_t row = 128, page = reader.page_bytes();
+  for (std::size_t token = 0; token < 4; ++token) {
+    const bool is_chosen = token == 1 || token == 2;
+    EXPECT_EQ(std::memcmp(&reader.memory[2][page + token * row], &writer.memory[2][page + token * row], row) == 0, is_chosen);
+  }
+}
+
+TEST_F(ClientTest, BadCallsAreRefusedWithAWord) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 6, 2);
+  Client& client = engine.client;
+  const auto code = [](const auto& result) { return result ? Code::kInternal : result.error().code; };
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(3))), Code::kInvalidArgument);
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2, 15))), Code::kInvalidArgument);  // page 16
+  EXPECT_EQ(code(client.load(CacheId{77}, hashes, pages(2))), Code::kNotFound);
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2), {.first_layer = 3})), Code::kInvalidArgument);
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2), {.timeout_ns = 0})), Code::kTimeout);
+  EXPECT_EQ(code(client.store(engine.cache, nullptr, hashes, pages(2), {.timeout_ns = 0})), Code::kTimeout);
+  EXPECT_EQ(code(client.register_cache({.layout = "none"})), Code::kInvalidArgument);
+  EXPECT_EQ(code(client.register_cache({.layout = "mla_joint", .tensors = {{}, {}, {}}, .pages = 1})), Code::kUnsupported);
+  EXPECT_EQ(code(client.register_cache({.layout = "vllm_bknhc", .tensors = {{engine.memory[0].data(), 100}}, .pages = 1})),
+            Code::kInvalidArgument);
+  ASSERT_TRUE(client.unregister_cache(engine.cache));
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2))), Code::kNotFound);
+  ASSERT_TRUE(client.detach());
+  EXPECT_EQ(code(client.lookup(hashes)), Code::kInvalidArgument);
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2))), Code::kNotFound);
+}
+
+TEST_F(ClientTest, AttachRefusesWhatCannotBeServed) {
+  const auto code_of = [](const ClientOptions& options) {
+    const Result<Client> client = Client::attach(options);
+    return client ? Code::kInternal : client.error().code;
+  };
+  ClientOptions options = cluster_.client_options();
+  options.model.clear();
+  EXPECT_EQ(code_of(options), Code::kInvalidArgument);
+  options = cluster_.client_options();
+  options.geometry.layers = 4;  // does not fit
+  EXPECT_EQ(code_of(options), Code::kInvalidArgument);
+  options.geometry.layers = 0xffffffff;
+  options.geometry.head_dim = options.geometry.block_tokens = 0xffffffff;
+  EXPECT_EQ(code_of(options), Code::kInvalidArgument);
+  options = cluster_.client_options();
+  options.block_order = "sideways";
+  EXPECT_EQ(code_of(options), Code::kInvalidArgument);
+  options = cluster_.client_options();
+  options.pool = {"/dev/shm/there is no such pool"};
+  EXPECT_EQ(code_of(options), Code::kNotFound);
+}
+
+TEST_F(ClientTest, CallsThatDoNotWaitCompleteOnce) {
+  Engine writer(cluster_.client_options()), reader(cluster_.client_options());
+  const auto hashes = writer.client.hash_tokens(tokens_of(7, 24));
+  for (std::size_t i = 0; i < 6; ++i) writer.compute(hashes[i], static_cast<PageId>(i));
+  const Result<Token> storing = writer.client.store_async(writer.cache, nullptr, hashes, pages(6));
+  ASSERT_TRUE(storing);
+  Result<Completion> stored = writer.client.wait(*storing);
+  ASSERT_TRUE(stored);
+  EXPECT_TRUE(stored->status);
+  EXPECT_EQ(stored->blocks, 6u);
+  EXPECT_EQ(writer.client.poll(*storing).error().code, Code::kNotFound);
+  const Result<Token> loading = reader.client.load_async(reader.cache, hashes, pages(6, 4));
+  ASSERT_TRUE(loading);
+  for (;;) {
+    const Result<Completion> completion = reader.client.poll(*loading);
+    ASSERT_TRUE(completion);
+    if (!completion->is_done) continue;
+    EXPECT_EQ(completion->blocks, 6u);
+    break;
+  }
+  EXPECT_TRUE(reader.holds(hashes[5], 9));
+  EXPECT_EQ(reader.client.wait(Token{99}).error().code, Code::kNotFound);
+  EXPECT_EQ(reader.client.cancel(Token{99}).error().code, Code::kNotFound);
+  EXPECT_FALSE(reader.client.load_async(reader.cache, hashes, pages(1)));  // refused at once
+}
+
+TEST_F(ClientTest, WhatIsCancelledSaysSo) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 8, 12);
+  int cancelled = 0;
+  for (int i = 0; i < 200 && cancelled == 0; ++i) {
+    std::vector<Token> tokens;
+    for (int j = 0; j < 8; ++j) tokens.push_back(*engine.client.load_async(engine.cache, hashes, pages(12)));
+    ASSERT_TRUE(engine.client.cancel(tokens.back()));
+    for (const Token token : tokens) {
+      const Result<Completion> done = engine.client.wait(token);
+      ASSERT_TRUE(done);
+      if (done->status) continue;
+      EXPECT_EQ(done->status.error().code, Code::kCancelled);
+      ++cancelled;
+    }
+  }
+  EXPECT_GT(cancelled, 0);
+}
+
+TEST_F(ClientTest, ManyThreadsReadAndWriteThroughOneClient) {
+  constexpr int kThreads = 4, kRounds = 60;
+  Engine engine(cluster_.client_options(), "vllm_bknhc", 4 * kThreads);
+  std::atomic<int> wrong = 0, failed = 0, hits = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const auto own = pages(4, static_cast<PageId>(4 * t));
+      for (int round = 0; round < kRounds; ++round) {
+        const auto hashes = engine.client.hash_tokens(tokens_of(100 + (round + t) % 40, 16));
+        const Result<std::size_t> hit = engine.client.load(engine.cache, hashes, own);
+        if (!hit) return void(++failed);
+        hits += static_cast<int>(*hit);
+        for (std::size_t i = 0; i < *hit; ++i) wrong += !engine.holds(hashes[i], own[i]);
+        for (std::size_t i = *hit; i < 4; ++i) engine.compute(hashes[i], own[i]);
+        failed += !engine.client.store(engine.cache, nullptr, hashes, own);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(failed, 0);
+  EXPECT_GT(hits, 0);
+}
+
+TEST_F(ClientTest, AForkedChildIsToldToAttachAgain) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 11, 2);
+  const pid_t child = fork();
+  if (child == 0) {
+    const Result<std::size_t> hit = engine.client.lookup(hashes);
+    const Result<Token> token = engine.client.load_async(engine.cache, hashes, pages(2));
+    _exit(!hit && hit.error().code == Code::kUnsupported && !token ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(*engine.client.lookup(hashes), 2u);
+}
+
+}  // namespace
+}  // namespace cachalot::engine

@@ -1,0 +1,216 @@
+#include "engine/copies.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+namespace cachalot::engine {
+namespace {
+
+// Blocks of one call to the copy engine: few enough that a deadline is looked at in time, enough that
+// several threads have a share.
+constexpr std::size_t kBlocksAtOnce = 16;
+constexpr int kAttempts = 4;
+
+// The chosen part of a hit, in portions.
+class Load {
+ public:
+  Load(const Call& call, kv::LayerRange layers, std::span<const std::span<const TokenRange>> tokens, const Hit& hit)
+      : call_(call), layers_(layers), tokens_(tokens), hit_(hit) {}
+
+  // Copies blocks [first, last). @return how many of them are as their writer wrote them
+  Result<std::size_t> copy(std::size_t first, std::size_t last) {
+    const std::uint64_t bytes = call_.cache.cache().geometry().block_bytes();
+    const bool is_whole = tokens_.empty() && layers_.first == 0 && layers_.last == 0;
+    const bool verifies = is_whole && call_.session.verifies_checksums();
+    Extents extents;
+    std::vector<memory::FusedHash> hashes;
+    hashes.reserve(last - first);
+    std::vector<kv::BlockCopy> copies;
+    for (std::size_t i = first; i < last; ++i) {
+      extents.add(call_.session.access(), hit_.found[i].entry.block, bytes);
+    }
+    for (std::size_t i = first; i < last; ++i) {
+      kv::BlockCopy copy{extents.of(i - first), call_.pages_of(i)};
+      if (!tokens_.empty()) copy.tokens = tokens_[i];
+      if (verifies && (hit_.found[i].entry.flags & pool::kEntryHasChecksum) != 0) {
+        copy.hash = &hashes.emplace_back(pool::padded_bytes(bytes));
+      }
+      copies.push_back(copy);
+    }
+    CACHALOT_TRY(call_.cache.engine().scatter(copies, layers_));
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      if (copies[i].hash != nullptr && copies[i].hash->finish() != hit_.found[first + i].entry.checksum) return i;
+    }
+    return copies.size();
+  }
+
+ private:
+  const Call& call_;
+  const kv::LayerRange layers_;
+  const std::span<const std::span<const TokenRange>> tokens_;
+  const Hit& hit_;
+};
+
+}  // namespace
+
+Status Call::check() const {
+  CACHALOT_TRY(session.check_usable());
+  const std::uint64_t wanted = std::uint64_t{hashes.size()} * cache.pages_per_block();
+  if (pages.size() != wanted) {
+    return Error::make(Code::kInvalidArgument, "pages: %zu were given for %zu blocks of %u page(s) each, expected %" PRIu64,
+                       pages.size(), hashes.size(), cache.pages_per_block(), wanted);
+  }
+  for (const PageId page : pages) {
+    if (page < cache.cache().pages()) continue;
+    return Error::make(Code::kInvalidArgument, "page: %u is not below the cache's %u", page, cache.cache().pages());
+  }
+  return check_time("the call");
+}
+
+Status Call::check_time(const char* what) const {
+  if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) {
+    return Error::make(Code::kCancelled, "%s: was cancelled", what);
+  }
+  return deadline.check(what);
+}
+
+void Extents::add(const pool::Access& access, std::uint32_t block, std::uint64_t bytes) {
+  access.for_each_extent(block, pool::padded_bytes(bytes), [&](std::byte* at, std::uint64_t length) {
+    extents_.push_back({at, length});
+  });
+  starts_.push_back(extents_.size());
+}
+
+// A block of another size was not stored under this geometry, whatever its name says: the hit ends.
+Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes, std::uint64_t block_bytes) {
+  Hit hit;
+  hit.found.resize(hashes.size());
+  std::size_t hits = session.lookup(hashes, hit.view, hit.found);
+  for (std::size_t i = 0; i < hits; ++i) {
+    if (hit.found[i].entry.length != block_bytes) hits = i;
+  }
+  hit.found.resize(hits);
+  if (counters == nullptr) return hit;
+  Counters::add(counters->lookups, 1);
+  Counters::add(counters->looked_up_blocks, hashes.size());
+  Counters::add(counters->hit_blocks, hits);
+  return hit;
+}
+
+Result<std::size_t> load(const Call& call, kv::LayerRange layers,
+                         std::span<const std::span<const TokenRange>> tokens) {
+  CACHALOT_TRY(call.check());
+  if (!tokens.empty() && tokens.size() != call.hashes.size()) {
+    return Error::make(Code::kInvalidArgument, "tokens: of %zu blocks, for %zu", tokens.size(), call.hashes.size());
+  }
+  const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
+  const Hit hit = look_up(call.session, &call.counters, call.hashes, bytes);
+  Load copies(call, layers, tokens, hit);
+  std::size_t sound = 0;
+  bool is_damaged = false;
+  while (sound < hit.found.size() && !is_damaged) {
+    CACHALOT_TRY(call.check_time("load"));
+    const std::size_t last = std::min(sound + kBlocksAtOnce, hit.found.size());
+    CACHALOT_TRY_ASSIGN(const std::size_t good, copies.copy(sound, last));
+    is_damaged = good < last - sound;
+    sound += good;
+  }
+  // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
+  const std::size_t looked_at = std::min(sound + is_damaged, hit.found.size());
+  const std::size_t same = call.session.validate(hit.view, std::span(hit.found).first(looked_at));
+  const std::size_t valid = std::min(sound, same);
+  Counters::add(call.counters.stale_blocks, looked_at - same);
+  if (is_damaged && same == looked_at) Counters::add(call.counters.damaged_blocks, 1);
+  if (valid != 0) call.session.report_hit(hit.found[valid - 1]);
+  Counters::add(call.counters.loads, 1);
+  Counters::add(call.counters.loaded_blocks, valid);
+  Counters::add(call.counters.loaded_bytes, valid * bytes);
+  return valid;
+}
+
+std::optional<Code> reason_of(pool::Verdict verdict) {
+  switch (verdict) {
+    case pool::Verdict::kCommitted:
+    case pool::Verdict::kDuplicate: return {};
+    case pool::Verdict::kNoRoom: return Code::kNoSpace;
+    case pool::Verdict::kNoParent: return Code::kRefused;
+    case pool::Verdict::kNotHeld: return Code::kStale;
+    case pool::Verdict::kBadItem: break;
+  }
+  return Code::kInternal;
+}
+
+namespace {
+
+// Copies and commits blocks [first, first + count), or fewer, if the pool has not so many to give.
+Status store_batch(const Call& call, const BlockHash* parent, std::size_t first, std::size_t& count,
+                   std::span<pool::Verdict> verdicts) {
+  const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
+  CACHALOT_TRY_ASSIGN(pool::Reservation reservation, call.session.reserve(static_cast<std::uint32_t>(count)));
+  count = reservation.uses.size();
+  Extents extents;
+  for (const pool::BlockUse& use : reservation.uses) extents.add(call.session.access(), use.block, bytes);
+  std::vector<memory::FusedHash> hashes(call.session.writes_checksums() ? count : 0,
+                                        memory::FusedHash(pool::padded_bytes(bytes)));
+  std::vector<kv::BlockCopy> copies;
+  for (std::size_t i = 0; i < count; ++i) {
+    kv::BlockCopy copy{extents.of(i), call.pages_of(first + i)};
+    if (!hashes.empty()) copy.hash = &hashes[i];
+    copies.push_back(copy);
+  }
+  if (const Status copied = call.cache.engine().gather(copies); !copied) {
+    call.session.give_back(std::move(reservation));
+    return copied;
+  }
+  std::vector<pool::WrittenBlock> written;
+  for (std::size_t i = 0; i < count; ++i) {
+    pool::WrittenBlock block{call.hashes[first + i], static_cast<std::uint32_t>(bytes), {}};
+    if (!hashes.empty()) block.checksum = hashes[i].finish();
+    written.push_back(block);
+  }
+  return call.session.commit(parent, std::move(reservation), written, verdicts);
+}
+
+}  // namespace
+
+std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& stored) {
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+    stored.reason = reason_of(verdicts[i]);
+    if (stored.reason) return i;
+    ++stored.blocks;
+    stored.written += verdicts[i] == pool::Verdict::kCommitted;
+  }
+  return verdicts.size();
+}
+
+Result<Stored> store(const Call& call, const BlockHash* parent) {
+  CACHALOT_TRY(call.check());
+  const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
+  Stored stored;
+  stored.blocks = look_up(call.session, nullptr, call.hashes, bytes).found.size();
+  std::size_t duplicates = stored.blocks;
+  Status outcome;
+  for (int attempt = 1; stored.blocks < call.hashes.size();) {
+    if (outcome = call.check_time("store"); !outcome) break;
+    std::size_t count = std::min(call.hashes.size() - stored.blocks, kBlocksAtOnce);
+    const BlockHash* const before = stored.blocks == 0 ? parent : &call.hashes[stored.blocks - 1];
+    pool::Verdict verdicts[kBlocksAtOnce];
+    std::fill_n(verdicts, count, pool::Verdict::kNotHeld);
+    const std::size_t written = stored.written, blocks = stored.blocks;
+    outcome = store_batch(call, before, stored.blocks, count, verdicts);
+    const std::size_t done = take_verdicts({verdicts, count}, stored);
+    duplicates += stored.blocks - blocks - (stored.written - written);
+    if (!outcome && outcome.error().code == Code::kNoSpace) stored.reason = Code::kNoSpace;
+    if (!outcome && outcome.error().code == Code::kStale && attempt++ < kAttempts) continue;
+    if (!outcome || done < count) break;
+  }
+  Counters::add(call.counters.stores, 1);
+  Counters::add(call.counters.stored_blocks, stored.written);
+  Counters::add(call.counters.stored_bytes, stored.written * bytes);
+  Counters::add(call.counters.duplicate_blocks, duplicates);
+  if (!outcome && outcome.error().code != Code::kNoSpace) return outcome.error();
+  if (stored.blocks == call.hashes.size()) stored.reason.reset();
+  return stored;
+}
+
+}  // namespace cachalot::engine

@@ -1,0 +1,130 @@
+#include <cachalot/keeper.h>
+
+#include <atomic>
+#include <cinttypes>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "pool/pool.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 1u << 31;
+
+Result<memory::DomainKind> parse_domain(const std::string& name) {
+  if (name == "coherent") return memory::DomainKind::kCoherent;
+  if (name == "noncoherent") return memory::DomainKind::kNoncoherent;
+  return Error::make(Code::kInvalidArgument, "domain: '%.40s' is not coherent or noncoherent", name.c_str());
+}
+
+Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
+  if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
+    return Error::make(Code::kInvalidArgument, "capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64,
+                       options.capacity_blocks, kMostBlocks);
+  }
+  if (options.block_bytes == 0 || options.block_bytes > ~std::uint64_t{0} - memory::kLineBytes) {
+    return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block", options.block_bytes);
+  }
+  pool::Geometry geometry;
+  CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
+  geometry.block_bytes = pool::padded_bytes(options.block_bytes);
+  geometry.clients = options.clients;
+  geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
+  geometry.blocks = static_cast<std::uint32_t>(
+      options.capacity_blocks + pool::rated_spare_blocks(options.clients, options.capacity_blocks));
+  geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
+  return geometry;
+}
+
+Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
+  const auto differs = [&](const char* what, std::uint64_t wanted, std::uint64_t is) {
+    return Error::make(Code::kInvalidArgument, "%.120s: exists with other %s: %" PRIu64 ", not %" PRIu64,
+                       options.pool.c_str(), what, is, wanted);
+  };
+  if (options.block_bytes != 0 && pool::padded_bytes(options.block_bytes) != found.block_bytes) {
+    return differs("block bytes", options.block_bytes, found.block_bytes);
+  }
+  if (options.capacity_blocks != 0 && options.capacity_blocks != found.capacity_blocks) {
+    return differs("capacity in blocks", options.capacity_blocks, found.capacity_blocks);
+  }
+  return {};
+}
+
+struct Opened {
+  pool::Pool pool;
+  bool was_made;
+};
+
+Result<Opened> make_or_open(const KeeperOptions& options) {
+  pool::Pool::OpenOptions open;
+  Result<pool::Pool> found = pool::Pool::open({options.pool}, open);
+  if (found) {
+    CACHALOT_TRY(check_same(options, found->access().geometry));
+    return Opened{*std::move(found), false};
+  }
+  if (found.error().code != Code::kNotFound) return found.error();
+  pool::Pool::CreateOptions create;
+  create.paths = {options.pool};
+  CACHALOT_TRY_ASSIGN(create.geometry, geometry_of(options));
+  CACHALOT_TRY_ASSIGN(pool::Pool made, pool::Pool::create(create));
+  return Opened{std::move(made), true};
+}
+
+}  // namespace
+
+struct EmbeddedKeeper::Impl {
+  Impl(Opened opened, pool::PoolKeeper serving, std::string pool_path)
+      : pool(std::move(opened.pool)),
+        keeper(std::move(serving)),
+        path(std::move(pool_path)),
+        made_it(opened.was_made) {}
+  ~Impl() { (void)end(); }
+
+  Status end() {
+    if (!thread.joinable()) return {};
+    stop.store(true, std::memory_order_relaxed);
+    thread.join();
+    keeper.reset();  // its lock goes with it
+    if (made_it) {
+      if (const Status removed = pool::Pool::destroy({path}); !removed && outcome) return removed;
+    }
+    return std::move(outcome);
+  }
+
+  pool::Pool pool;
+  std::optional<pool::PoolKeeper> keeper;
+  std::string path;
+  bool made_it;
+  std::atomic<bool> stop = false;  // relaxed: the join orders all else
+  Status outcome;
+  std::thread thread;
+};
+
+EmbeddedKeeper::EmbeddedKeeper(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EmbeddedKeeper::EmbeddedKeeper(EmbeddedKeeper&&) noexcept = default;
+EmbeddedKeeper& EmbeddedKeeper::operator=(EmbeddedKeeper&&) noexcept = default;
+EmbeddedKeeper::~EmbeddedKeeper() = default;
+
+Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& options) {
+  CACHALOT_TRY_ASSIGN(Opened opened, make_or_open(options));
+  pool::KeeperOptions serve;
+  serve.policy = options.policy;
+  Result<pool::PoolKeeper> keeper = opened.pool.serve(serve);
+  if (!keeper) {
+    if (opened.was_made) (void)pool::Pool::destroy({options.pool});
+    return keeper.error();
+  }
+  auto impl = std::make_unique<Impl>(std::move(opened), *std::move(keeper), options.pool);
+  try {
+    impl->thread = std::thread([at = impl.get()] { at->outcome = at->keeper->run(at->stop); });
+  } catch (const std::system_error& error) {
+    return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper", options.pool.c_str());
+  }
+  return EmbeddedKeeper(std::move(impl));
+}
+
+Status EmbeddedKeeper::stop() { return impl_->end(); }
+
+}  // namespace cachalot

@@ -1,0 +1,184 @@
+#include "engine/layerwise.h"
+
+#include <algorithm>
+
+namespace cachalot {
+namespace {
+
+using engine::Counters;
+using memory::kLineBytes;
+
+Status check_layer(std::uint32_t layer, const KvGeometry& geometry) {
+  if (layer < geometry.layers) return {};
+  return Error::make(Code::kInvalidArgument, "layer: %u is not below the %u of this rank", layer, geometry.layers);
+}
+
+// One hash a block, that its layers run through in order; none where a layer ends inside a line.
+std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::size_t blocks, bool wanted) {
+  if (!wanted || geometry.layer_bytes() % kLineBytes != 0) return {};
+  return std::vector<memory::FusedHash>(blocks, memory::FusedHash(pool::padded_bytes(geometry.block_bytes())));
+}
+
+}  // namespace
+
+// --- Load --------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(const engine::Call& call,
+                                                                               engine::CacheUse cache) {
+  CACHALOT_TRY(call.check());
+  const KvGeometry& geometry = cache->cache().geometry();
+  engine::Hit hit = engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
+  engine::Extents extents;
+  bool all_summed = call.session.verifies_checksums();
+  for (const pool::Found& found : hit.found) {
+    extents.add(call.session.access(), found.entry.block, geometry.block_bytes());
+    all_summed = all_summed && (found.entry.flags & pool::kEntryHasChecksum) != 0;
+  }
+  std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), all_summed);
+  return std::unique_ptr<Impl>(new Impl{call.session, call.counters, std::move(cache),
+                                        {call.pages.begin(), call.pages.end()}, std::move(hit),
+                                        std::move(extents), std::move(hashes)});
+}
+
+Status Client::LayerLoad::Impl::copy(std::uint32_t layer) {
+  const std::uint32_t per_block = cache->pages_per_block();
+  std::vector<kv::BlockCopy> copies;
+  for (std::size_t i = 0; i < hit.found.size(); ++i) {
+    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
+    if (!hashes.empty()) copy.hash = &hashes[i];
+    copies.push_back(copy);
+  }
+  return cache->engine().scatter(copies, {layer, layer + 1});
+}
+
+std::size_t Client::LayerLoad::Impl::count_undamaged() {
+  for (std::size_t i = 0; i < hit.found.size(); ++i) {
+    if (hashes[i].finish() != hit.found[i].entry.checksum) {
+      Counters::add(counters.damaged_blocks, 1);
+      return i;
+    }
+  }
+  return hit.found.size();
+}
+
+Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
+  CACHALOT_TRY(session.check_usable());
+  const KvGeometry& geometry = cache->cache().geometry();
+  CACHALOT_TRY(check_layer(layer, geometry));
+  if (layer != next_layer) hashes.clear();  // out of order: the directory alone vouches
+  CACHALOT_TRY(copy(layer));
+  next_layer = layer + 1;
+  const std::size_t same = session.validate(hit.view, hit.found);
+  Counters::add(counters.stale_blocks, hit.found.size() - same);
+  hit.found.resize(same);
+  const bool is_last = next_layer == geometry.layers;
+  if (is_last && !hashes.empty()) hit.found.resize(count_undamaged());
+  if (is_last) {
+    if (!hit.found.empty()) session.report_hit(hit.found.back());
+    Counters::add(counters.loads, 1);
+    Counters::add(counters.loaded_blocks, hit.found.size());
+    Counters::add(counters.loaded_bytes, hit.found.size() * geometry.block_bytes());
+  }
+  return hit.found.size();
+}
+
+Client::LayerLoad::LayerLoad(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::LayerLoad::LayerLoad(LayerLoad&&) noexcept = default;
+Client::LayerLoad& Client::LayerLoad::operator=(LayerLoad&&) noexcept = default;
+Client::LayerLoad::~LayerLoad() = default;
+std::size_t Client::LayerLoad::blocks() const { return impl_->hit.found.size(); }
+Result<std::size_t> Client::LayerLoad::load_layer(std::uint32_t layer) { return impl_->load_layer(layer); }
+
+// --- Store -------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begin(
+    const engine::Call& call, engine::CacheUse cache, const BlockHash* parent) {
+  CACHALOT_TRY(call.check());
+  const KvGeometry& geometry = cache->cache().geometry();
+  const std::size_t count = call.hashes.size();
+  if (count == 0 || count > pool::kMaxCommitItems) {
+    return Error::make(Code::kInvalidArgument, "store: %zu blocks layer by layer, expected 1 to %u", count,
+                       pool::kMaxCommitItems);
+  }
+  if (geometry.layer_bytes() % kLineBytes != 0) {
+    return Error::make(Code::kUnsupported,
+                       "store: a layer of a block has %llu bytes, which do not fill whole lines of 64: store whole blocks",
+                       static_cast<unsigned long long>(geometry.layer_bytes()));
+  }
+  std::unique_ptr<Impl> impl(new Impl{call.session, call.counters, std::move(cache)});
+  impl->hashes.assign(call.hashes.begin(), call.hashes.end());
+  impl->pages.assign(call.pages.begin(), call.pages.end());
+  if (parent != nullptr) impl->parent = *parent;
+  impl->stored.assign(geometry.layers, false);
+  impl->present = engine::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found.size();
+  if (impl->present == count) return impl;
+  CACHALOT_TRY_ASSIGN(impl->reservation, call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));
+  call.session.end_copies(impl->reservation);  // until a layer is stored
+  for (const pool::BlockUse& use : impl->reservation.uses) {
+    impl->extents.add(call.session.access(), use.block, geometry.block_bytes());
+  }
+  impl->sums = layer_hashes(geometry, impl->reservation.uses.size(), call.session.writes_checksums());
+  return impl;
+}
+
+Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
+  CACHALOT_TRY(session.check_usable());
+  CACHALOT_TRY(check_layer(layer, cache->cache().geometry()));
+  if (stored[layer]) return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
+  if (layer != next_layer) sums.clear();
+  const std::uint32_t per_block = cache->pages_per_block();
+  std::vector<kv::BlockCopy> copies;
+  for (std::size_t i = 0; i < reservation.uses.size(); ++i) {
+    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan((present + i) * per_block, per_block)};
+    if (!sums.empty()) copy.hash = &sums[i];
+    copies.push_back(copy);
+  }
+  if (!copies.empty()) {
+    CACHALOT_TRY(session.begin_copies(reservation));
+    const Status copied = cache->engine().gather(copies, {layer, layer + 1});
+    session.end_copies(reservation);
+    CACHALOT_TRY(copied);
+  }
+  stored[layer] = true;
+  next_layer = layer + 1;
+  return {};
+}
+
+Result<Stored> Client::LayerStore::Impl::finish() {
+  CACHALOT_TRY(session.check_usable());
+  const auto missing = std::find(stored.begin(), stored.end(), false);
+  if (missing != stored.end()) {
+    return Error::make(Code::kInvalidArgument, "store: layer %td was not stored", missing - stored.begin());
+  }
+  const KvGeometry& geometry = cache->cache().geometry();
+  Stored result;
+  result.blocks = present;
+  const std::size_t count = reservation.uses.size();
+  if (count != hashes.size() - present) result.reason = Code::kNoSpace;
+  if (count == 0) return result;
+  std::vector<pool::WrittenBlock> written(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    written[i].hash = hashes[present + i];
+    written[i].length = static_cast<std::uint32_t>(geometry.block_bytes());
+    if (!sums.empty()) written[i].checksum = sums[i].finish();
+  }
+  const BlockHash* const before = present != 0 ? &hashes[present - 1] : parent ? &*parent : nullptr;
+  std::vector<pool::Verdict> verdicts(count, pool::Verdict::kNotHeld);
+  const Status status = session.commit(before, std::exchange(reservation, {}), written, verdicts);
+  const std::size_t duplicates = engine::take_verdicts(verdicts, result) - result.written;
+  Counters::add(counters.stores, 1);
+  Counters::add(counters.stored_blocks, result.written);
+  Counters::add(counters.stored_bytes, result.written * geometry.block_bytes());
+  Counters::add(counters.duplicate_blocks, present + duplicates);
+  if (!status) return status.error();
+  return result;
+}
+
+Client::LayerStore::LayerStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::LayerStore::LayerStore(LayerStore&&) noexcept = default;
+Client::LayerStore& Client::LayerStore::operator=(LayerStore&&) noexcept = default;
+Client::LayerStore::~LayerStore() = default;
+Status Client::LayerStore::store_layer(std::uint32_t layer) { return impl_->store_layer(layer); }
+Result<Stored> Client::LayerStore::finish() { return impl_->finish(); }
+
+}  // namespace cachalot

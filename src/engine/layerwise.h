@@ -1,0 +1,55 @@
+// A block's layers one after the other, so that copies and computation overlap.
+#pragma once
+
+#include <cachalot/client.h>
+
+#include <optional>
+#include <vector>
+
+#include "engine/copies.h"
+
+namespace cachalot {
+
+// @threads one at a time
+struct Client::LayerLoad::Impl {
+  engine::Session& session;
+  engine::Counters& counters;
+  engine::CacheUse cache;
+  std::vector<PageId> pages;
+  engine::Hit hit;
+  engine::Extents extents;
+  // Of the lines read so far, where layers come in order and fill whole lines; else empty.
+  std::vector<memory::FusedHash> hashes;
+  std::uint32_t next_layer = 0;
+
+  static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::CacheUse cache);
+  Result<std::size_t> load_layer(std::uint32_t layer);
+
+ private:
+  Status copy(std::uint32_t layer);
+  std::size_t count_undamaged();
+};
+
+// @threads one at a time
+struct Client::LayerStore::Impl {
+  engine::Session& session;
+  engine::Counters& counters;
+  engine::CacheUse cache;
+  std::vector<BlockHash> hashes = {};  // of all blocks
+  std::vector<PageId> pages = {};
+  std::optional<BlockHash> parent = {};
+  std::size_t present = 0;  // leading blocks that were in the pool already
+  pool::Reservation reservation = {};
+  engine::Extents extents = {};
+  std::vector<memory::FusedHash> sums = {};  // as above
+  std::vector<bool> stored = {};             // layers
+  std::uint32_t next_layer = 0;
+
+  ~Impl() { session.give_back(std::move(reservation)); }
+  static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::CacheUse cache,
+                                             const BlockHash* parent);
+  Status store_layer(std::uint32_t layer);
+  Result<Stored> finish();
+};
+
+}  // namespace cachalot
