@@ -18,6 +18,8 @@ Result<Attached> attach_now(const ClientFlags& flags) {
   options.host = flags.host;
   options.grant_target = 1;
   options.timeout_ns = flags.timeout_ns;
+  options.reads_only = flags.reads_only;
+  options.is_operator = flags.is_operator;
   // The keeper of a pool of several machines may run on another one, where no doorbell rings.
   options.use_doorbells = pool.access().geometry.hosts == 1 || pool.keeper_is_locked();
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options, flags.slot));

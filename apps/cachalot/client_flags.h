@@ -21,6 +21,7 @@ struct ClientFlags {
   std::optional<std::uint32_t> slot;
   std::uint32_t wait_s = 0;  // for a pool, and a keeper of it
   std::uint64_t timeout_ns = pool::ClientOptions{}.timeout_ns;
+  bool reads_only = false, is_operator = false;  // as in pool::ClientOptions
 };
 // --pool takes one path here, because keys may follow it; it may be repeated.
 void add_client_flags(CLI::App& app, ClientFlags& flags);

@@ -48,6 +48,7 @@ int run(const Options& options) {
 
 void add_evict(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
+  options->client.is_operator = true;
   CLI::App* const command =
       app.add_subcommand("evict", "drops a block and all that follow it from a served pool");
   command->add_option("key", options->key, kKeyHelp)->type_name("KEY");

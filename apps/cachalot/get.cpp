@@ -56,6 +56,7 @@ int run(const Options& options) {
 
 void add_get(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
+  options->client.reads_only = true;
   CLI::App* const command = app.add_subcommand("get", "reads one block of a served pool");
   command->add_option("key", options->key, kKeyHelp)->required()->type_name("KEY");
   command->add_option("--output", options->output, "where the bytes go; - for stdout")

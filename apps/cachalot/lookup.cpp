@@ -68,6 +68,7 @@ int run(const Options& options) {
 
 void add_lookup(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
+  options->client.reads_only = true;
   CLI::App* const command = app.add_subcommand(
       "lookup",
       "finds the longest prefix of a chain of blocks in a served pool; exit code 1 if none");

@@ -45,6 +45,7 @@ int run(const Options& options) {
 
 void add_pool_fence(CLI::App& pool, Chosen& chosen) {
   auto options = std::make_shared<Options>();
+  options->client.is_operator = true;
   CLI::App* const command = pool.add_subcommand(
       "fence", "says that a suspected client stores no more, and frees the blocks it held");
   add_pool_flag(*command, options->client.paths);

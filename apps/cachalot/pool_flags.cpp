@@ -92,7 +92,7 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
   add("--devices", flags.devices, "D", "devices to interleave over (as many as there are paths)")
       ->transform(number(1, pool::kMaxDevices));
   add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (as much as is needed)");
-  add("--clients", flags.clients, "N", "client slots, over all hosts")
+  add("--clients", flags.clients, "N", "client slots for engines, over all hosts; each host has one more for operators")
       ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
   add("--hosts", flags.hosts, "N", "machines that share the pool")
@@ -110,8 +110,20 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
                        "the pool: %zu paths were given for %u device%s, expected one, or all",
                        paths.size(), geometry.devices, geometry.devices == 1 ? "" : "s");
   }
-  geometry.clients = flags.clients;
+  if (flags.hosts > flags.clients) {
+    return Error::make(Code::kInvalidArgument,
+                       "--hosts: %u hosts and %u client slots: expected at least one slot for each",
+                       flags.hosts, flags.clients);
+  }
+  // One more of each host is the operators'.
+  geometry.clients = flags.clients + flags.hosts;
   geometry.hosts = flags.hosts;
+  if (geometry.clients > pool::kMaxClients) {
+    return Error::make(Code::kInvalidArgument,
+                       "--clients: %u client slots, and one for operators on each of %u hosts, are "
+                       "more than %u",
+                       flags.clients, flags.hosts, pool::kMaxClients);
+  }
   CACHALOT_TRY_ASSIGN(geometry.block_bytes, block_bytes_of(flags));
   if (geometry.block_bytes == 0) {
     return Error::make(Code::kInvalidArgument, "--block-bytes: 0, expected a multiple of 64");

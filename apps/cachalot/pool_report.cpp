@@ -20,7 +20,7 @@ json describe_geometry(const pool::Geometry& geometry) {
           {"blocks", geometry.blocks},
           {"capacity_blocks", geometry.capacity_blocks},
           {"directory_slots", geometry.directory_slots},
-          {"clients", geometry.clients},
+          {"clients", geometry.engine_clients()},
           {"hosts", geometry.hosts}};
 }
 

@@ -96,7 +96,7 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
       {"block bytes", wanted.block_bytes, found.block_bytes},
       {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
       {"blocks", wanted.blocks, found.blocks},
-      {"client slots", wanted.clients, found.clients},
+      {"client slots", wanted.engine_clients(), found.engine_clients()},
       {"hosts", wanted.hosts, found.hosts},
   };
   for (const Field& field : fields) {

@@ -57,6 +57,7 @@ int run(const Options& options) {
 
 void add_stop(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
+  options->client.is_operator = true;
   CLI::App* const command =
       app.add_subcommand("stop", "asks the keeper of a pool to end, and waits until it has");
   add_pool_flag(*command, options->client.paths);

@@ -30,7 +30,7 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   pool::Geometry geometry;
   CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);
-  geometry.clients = options.clients;
+  geometry.clients = options.clients + geometry.hosts;  // and the operators'
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(
       options.capacity_blocks + pool::rated_spare_blocks(options.clients, options.capacity_blocks));

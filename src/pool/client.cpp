@@ -203,7 +203,8 @@ Result<std::uint32_t> Client::evict_everything() {
 
 Result<std::uint32_t> Client::fence(std::uint32_t client) {
   CACHALOT_TRY(call(Op::kFence, rpc::request_payload(FencePayload{client})));
-  const auto status = static_cast<Code>(call_status_);
+  // Its own slot is served, but only because nothing is held there.
+  const auto status = client == slot_ ? Code::kNotFound : static_cast<Code>(call_status_);
   if (status == Code::kBusy) {
     return Error::make(Code::kBusy, "client slot %u: is served, its process lives: stop it first", client);
   }
@@ -211,8 +212,8 @@ Result<std::uint32_t> Client::fence(std::uint32_t client) {
     return Error::make(Code::kNotFound, "client slot %u: nothing is held there", client);
   }
   if (status == Code::kInvalidArgument) {
-    return Error::make(Code::kInvalidArgument, "client slot: %u is not below the pool's %u", client,
-                       access_.geometry.clients);
+    return Error::make(Code::kInvalidArgument, "client slot %u: the pool's last one is %u", client,
+                       access_.geometry.clients - 1);
   }
   CACHALOT_TRY(status_of_call("fence a client"));
   FenceAnswer answer{};

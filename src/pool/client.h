@@ -54,6 +54,12 @@ struct ClientOptions {
   // fails, and a later one finds the next keeper.
   std::uint64_t recovery_ns = 0;
   bool pins = false;  // pin() will be used
+  // Stores nothing: its namespace is not opened where nobody has stored in it, lest a mistyped name
+  // use one up for good. All is a miss then, also what others store later.
+  bool reads_only = false;
+  // Stops, fences, evicts: Pool::attach begins with the slot that engines leave alone. Implies
+  // reads_only.
+  bool is_operator = false;
   std::uint64_t renew_interval_ns = 200'000'000;  // of PoolClient's thread; 0: it has none
   // Who the client is, for those who watch it.
   std::uint32_t pid = 0;
@@ -174,7 +180,8 @@ class Client final : private rpc::AnswerSink {
   Result<std::uint32_t> evict(const BlockHash& hash);
   Result<std::uint32_t> evict_everything();
   // Says that the process that last had this slot, and is suspected, stores no more.
-  // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there
+  // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there, as
+  //         in this client's own, which let it in
   Result<std::uint32_t> fence(std::uint32_t client);
   // The same of blocks of which nobody knows who holds them.
   Result<std::uint32_t> fence_unknown();
@@ -200,7 +207,8 @@ class Client final : private rpc::AnswerSink {
   // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
   Status detach();
 
-  std::uint32_t namespace_id() const { return namespace_id_.load(std::memory_order_relaxed); }  // @threads any
+  // 0: it is not there (reads_only). @threads any
+  std::uint32_t namespace_id() const { return namespace_id_.load(std::memory_order_relaxed); }
   bool writes_checksums() const { return write_checksums_; }
   bool verifies_checksums() const { return verify_checksums_; }
   std::uint64_t namespace_seed() const { return namespace_.seed; }

@@ -35,8 +35,8 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
                                                const ClientOptions& options, rpc::Waiter& waiter,
                                                base::Clock& clock) {
   if (slot >= access.geometry.clients) {
-    return Error::make(Code::kInvalidArgument, "client slot: %u is not below the pool's %u", slot,
-                       access.geometry.clients);
+    return Error::make(Code::kInvalidArgument, "client slot %u: the pool's last one is %u", slot,
+                       access.geometry.clients - 1);
   }
   if (options.host >= access.geometry.hosts) {
     return Error::make(Code::kInvalidArgument, "host number: %u is not below the pool's %u",
@@ -283,7 +283,9 @@ Status Client::open_namespace() {
 }
 
 Status Client::ask_for_namespace() {
-  const NamespacePayload wanted{namespace_.digest.low, namespace_.digest.high};
+  const bool must_be_there = options_.reads_only || options_.is_operator;
+  const NamespacePayload wanted{namespace_.digest.low, namespace_.digest.high,
+                                must_be_there ? kNamespaceIfThere : 0};
   CACHALOT_TRY(call(Op::kNamespace, rpc::request_payload(wanted)));
   if (call_status_ == static_cast<std::uint16_t>(Code::kNoSpace)) {
     return Error::make(Code::kNoSpace, "namespace '%.80s': this pool has its %u namespaces already",

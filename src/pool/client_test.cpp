@@ -300,5 +300,32 @@ TEST_F(ClientTest, TheLastLineIsPaddedWithZeros) {
   }
 }
 
+TEST_F(ClientTest, WhoOnlyReadsOpensNoNamespace) {
+  ClientOptions reads = in_namespace("mistyped");
+  reads.reads_only = true;
+  ClientOptions operates = in_namespace("mistyped as well");
+  operates.is_operator = true;
+  for (const ClientOptions& options : {reads, operates}) {
+    const auto client = pool_->attach(0, options);
+    EXPECT_EQ(client->namespace_id(), 0u);
+    EXPECT_EQ(pool_->read(*client, 1, 3), 0u);
+    EXPECT_EQ(client->evict(hash_of(1)).error().code, Code::kNotFound);
+    EXPECT_TRUE(client->ping());
+  }
+  EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kNamespaces], 0u);
+  pool_->put(*pool_->attach(0, in_namespace("mistyped")), 1, 3);
+  const auto client = pool_->attach(1, reads);
+  EXPECT_NE(client->namespace_id(), 0u);
+  EXPECT_EQ(pool_->read(*client, 1, 3), 3u);
+  EXPECT_EQ(*client->evict(hash_of(1)), 3u);
+}
+
+TEST_F(ClientTest, WhoseSlotItIsDoesNotFenceItself) {
+  const auto client = pool_->attach(0), other = pool_->attach(1);
+  EXPECT_EQ(client->fence(0).error().code, Code::kNotFound);
+  EXPECT_EQ(client->fence(1).error().code, Code::kBusy);
+  EXPECT_EQ(client->fence(2).error().code, Code::kNotFound);
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -40,6 +40,12 @@ struct Geometry {
   std::uint32_t directory_slots = 0;   // a multiple of kBucketSlots, about 2 a published block
   std::uint32_t clients = 0;           // client slots
   std::uint32_t hosts = 1;             // client slots are divided evenly among host numbers
+
+  // Of each host's slots the last one is the operators', unless it is the only one: who stops a
+  // keeper or fences a client gets in where engines have, or hold, all others.
+  std::uint32_t clients_per_host() const { return clients / hosts; }
+  std::uint32_t operator_clients() const { return clients_per_host() > 1 ? hosts : 0; }
+  std::uint32_t engine_clients() const { return clients - operator_clients(); }
 };
 
 // --- Lines -------------------------------------------------------------------------------------

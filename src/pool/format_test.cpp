@@ -259,5 +259,15 @@ TEST(Seal, IsTheOneThatTheFormatPageWorksOut) {
   EXPECT_EQ(crc, memory::as<KeeperLine>(line).crc);
 }
 
+TEST(Geometry, TheLastSlotOfEachHostIsTheOperatorsUnlessItIsTheOnlyOne) {
+  Geometry g;
+  g.clients = 5;
+  EXPECT_EQ(g.engine_clients(), 4u);
+  g.hosts = 2;  // slots 0 and 1, 2 and 3; nobody's: 4
+  EXPECT_EQ(g.engine_clients(), 3u);
+  g.clients = 2;
+  EXPECT_EQ(g.engine_clients(), 2u);
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -212,5 +212,21 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
   EXPECT_GT(count(KeeperCounter::kMalformed), 100u);
 }
 
+TEST_F(HostileTest, FlagsOfANamespaceThatNobodyKnowsAreRefused) {
+  const std::uint64_t before = count(KeeperCounter::kNamespaces);
+  for (std::uint32_t bit = 1; bit < 32; ++bit) {
+    for (const std::uint32_t flags : {1u << bit, 1u << bit | kNamespaceIfThere}) {
+      EXPECT_EQ(said(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{77, bit, flags})),
+                Code::kInvalidArgument);
+    }
+  }
+  EXPECT_EQ(count(KeeperCounter::kNamespaces), before);
+  // What is refused to a client without a namespace: number 0 is none.
+  const std::vector<BlockUse> uses = attacker_->grant(1);
+  ASSERT_EQ(uses.size(), 1u);
+  const CommitItem item = RawClient::item(900, uses[0]);
+  EXPECT_TRUE(attacker_->commit(0, nullptr, {&item, 1}).empty());
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -231,9 +231,18 @@ std::uint32_t Keeper::apply_touch(std::uint32_t namespace_id, const BlockUse& us
 void Keeper::serve_namespace(std::uint32_t client, const RequestHead& head) {
   const auto wanted = rpc::load_payload<NamespacePayload>(head.payload);
   const index::BlockHash digest{wanted.digest_low, wanted.digest_high};
-  if (digest == kNoDigest) return refuse(client, Code::kInvalidArgument);
+  if (digest == kNoDigest || (wanted.flags & ~kNamespaceIfThere) != 0) {
+    return refuse(client, Code::kInvalidArgument);
+  }
+  const auto answer_with = [&](std::uint32_t id) {
+    const NamespaceAnswer answer{id};
+    unsigned char payload[sizeof answer];
+    std::memcpy(payload, &answer, sizeof answer);
+    server_.answer(client, 0, 1, payload, {});
+  };
   auto at = std::find(namespaces_.begin(), namespaces_.end(), digest);
   if (at == namespaces_.end()) {
+    if ((wanted.flags & kNamespaceIfThere) != 0) return answer_with(0);
     if (namespaces_.size() == kMaxNamespaces) return refuse(client, Code::kNoSpace);
     NamespaceLine line{};
     line.digest_low = digest.low;
@@ -245,10 +254,7 @@ void Keeper::serve_namespace(std::uint32_t client, const RequestHead& head) {
     namespaces_.push_back(digest);
     at = namespaces_.end() - 1;
   }
-  const NamespaceAnswer answer{static_cast<std::uint32_t>(at - namespaces_.begin()) + 1};
-  unsigned char payload[sizeof answer];
-  std::memcpy(payload, &answer, sizeof answer);
-  server_.answer(client, 0, 1, payload, {});
+  answer_with(static_cast<std::uint32_t>(at - namespaces_.begin()) + 1);
 }
 
 void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {

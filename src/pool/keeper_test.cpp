@@ -247,7 +247,7 @@ TEST_F(KeeperTest, APoolTellsTwoHundredAndFiftySixFingerprintsApart) {
   for (std::uint64_t digest = 100; digest < 100 + kMaxNamespaces - 1; ++digest)
     ids.insert(raw_->open_namespace(digest));
   EXPECT_EQ(ids.size(), kMaxNamespaces);
-  EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{99'999, 1})).code(),
+  EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{99'999, 1, 0})).code(),
             Code::kNoSpace);
   EXPECT_EQ(raw_->open_namespace(), space_);
   Result<std::unique_ptr<Client>> late = pool_->try_attach(1, in_namespace("one too many"));

@@ -63,6 +63,17 @@ rpc::Doorbell doorbell_at(const Access& access, std::uint64_t offset) {
   return rpc::Doorbell(reinterpret_cast<std::atomic<std::uint32_t>*>(access.region.at(offset)));
 }
 
+// The slots of a host in the order in which a client tries them.
+std::vector<std::uint32_t> slots_to_try(const Geometry& g, std::uint32_t host, bool is_operator) {
+  const std::uint32_t first = host * g.clients_per_host();
+  const std::uint32_t operators = first + g.clients_per_host() - 1;
+  std::vector<std::uint32_t> slots;
+  if (is_operator) slots.push_back(operators);
+  for (std::uint32_t slot = first; slot < operators; ++slot) slots.push_back(slot);
+  if (!is_operator && g.operator_clients() == 0) slots.push_back(operators);
+  return slots;
+}
+
 // Device `index` says that it is one, of the pool that device 0 says it is.
 Status check_device(const Header& first, const Header& other, std::uint32_t index, const char* name) {
   if (other.id == first.id && other.device_index == index) return {};
@@ -269,32 +280,39 @@ Status PoolKeeper::run(const std::atomic<bool>& stop) {
   return {};
 }
 
-Result<os::FileLock> Pool::lock_client_slot(std::uint32_t host, std::optional<std::uint32_t> wanted,
-                                            std::uint32_t first, std::uint32_t& slot) const {
+// @errors kBusy: names who has it
+Result<os::FileLock> Pool::lock_client_slot(std::uint32_t slot) const {
   const Geometry& g = access_->geometry;
-  const int fd = devices_.file(0).fd();
   const char* name = devices_.file(0).path().c_str();
-  if (wanted) {
-    slot = *wanted;
-    if (slot >= g.clients) {
-      return Error::make(Code::kInvalidArgument, "%s: client slot %u is not below the pool's %u", name, slot, g.clients);
-    }
-    Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstClientLock + slot);
-    if (lock || lock.error().code != Code::kBusy) return lock;
-    ClientLine line{};
-    access_->region.read_as(access_->layout.client_line(slot), line);
-    return Error::make(Code::kBusy, "%s: client slot %u is attached already, by pid %u", name, slot, line.pid);
+  if (slot >= g.clients) {
+    return Error::make(Code::kInvalidArgument, "%s: client slot %u: the pool's last one is %u", name, slot,
+                       g.clients - 1);
   }
-  if (host >= g.hosts) {
-    return Error::make(Code::kInvalidArgument, "%s: host number %u is not below the pool's %u", name, host, g.hosts);
+  Result<os::FileLock> lock = os::FileLock::try_lock(devices_.file(0).fd(), kFirstClientLock + slot);
+  if (lock || lock.error().code != Code::kBusy) return lock;
+  ClientLine line{};
+  access_->region.read_as(access_->layout.client_line(slot), line);
+  return Error::make(Code::kBusy, "%s: client slot %u is attached already, by pid %u", name, slot, line.pid);
+}
+
+// A slot that is taken, or held for a suspect, is passed over.
+Result<PoolClient> Pool::attach_anywhere(const ClientOptions& options) {
+  const Geometry& g = access_->geometry;
+  const char* name = devices_.file(0).path().c_str();
+  if (options.host >= g.hosts) {
+    return Error::make(Code::kInvalidArgument, "%s: host number %u is not below the pool's %u", name,
+                       options.host, g.hosts);
   }
-  const std::uint32_t per_host = g.clients / g.hosts;
-  for (slot = std::max(host * per_host, first); slot < (host + 1) * per_host; ++slot) {
-    Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstClientLock + slot);
-    if (lock || lock.error().code != Code::kBusy) return lock;
+  for (const std::uint32_t slot : slots_to_try(g, options.host, options.is_operator)) {
+    Result<os::FileLock> lock = lock_client_slot(slot);
+    if (!lock && lock.error().code != Code::kBusy) return lock.error();
+    if (!lock) continue;
+    Result<PoolClient> attached = attach_at(options, slot, *std::move(lock));
+    if (attached || attached.error().code != Code::kBusy) return attached;
   }
-  return Error::make(Code::kBusy, "%s: all %u client slots of host %u are taken, or held by suspects (`cachalot pool info`)",
-                     name, per_host, host);
+  return Error::make(Code::kBusy, "%s: all %u client slots of host %u%s are taken, or held by suspects (`cachalot pool info`)",
+                     name, g.engine_clients() / g.hosts, options.host,
+                     options.is_operator ? ", and the operators'," : "");
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {
@@ -309,14 +327,9 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
-  // A slot that is held for a suspect is passed over, unless it was asked for.
-  for (std::uint32_t first = 0;;) {
-    std::uint32_t taken = 0;
-    CACHALOT_TRY_ASSIGN(os::FileLock lock, lock_client_slot(options.host, slot, first, taken));
-    Result<PoolClient> attached = attach_at(options, taken, std::move(lock));
-    if (attached || slot || attached.error().code != Code::kBusy) return attached;
-    first = taken + 1;
-  }
+  if (!slot) return attach_anywhere(options);
+  CACHALOT_TRY_ASSIGN(os::FileLock lock, lock_client_slot(*slot));
+  return attach_at(options, *slot, std::move(lock));
 }
 
 Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock) {

@@ -103,8 +103,10 @@ class Pool {
   enum class Succession { kOfTheDead, kOverTheLiving };
   Result<PoolKeeper> serve(KeeperOptions options, Succession succession = Succession::kOfTheDead);
 
-  // Attaches as a client, in a free slot of the host's or in the one given. A thread renews it every
-  // `renew_interval_ns`, so that it is not suspected while its engine computes.
+  // Attaches as a client, in a free slot of the host's or in the one given. Its last slot is for
+  // operators (ClientOptions::is_operator, who try it first), unless it is the only one or asked for
+  // by number. A thread renews the client every `renew_interval_ns`, so that it is not suspected
+  // while its engine computes.
   // @errors kBusy: the slot is taken or held, or all are; kNoKeeper; kTimeout
   Result<PoolClient> attach(ClientOptions options, std::optional<std::uint32_t> slot = {});
 
@@ -123,8 +125,8 @@ class Pool {
   Pool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
       : devices_(std::move(devices)), domain_(std::move(domain)) {}
 
-  Result<os::FileLock> lock_client_slot(std::uint32_t host, std::optional<std::uint32_t> wanted,
-                                        std::uint32_t first, std::uint32_t& slot) const;
+  Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
+  Result<PoolClient> attach_anywhere(const ClientOptions& options);
   Result<PoolClient> attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock);
 
   memory::DeviceSet devices_;

@@ -3,6 +3,7 @@
 #include "pool/pool.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -226,6 +227,26 @@ TEST_P(PoolTest, ACountOfBlocksIsKeptAndPublished) {
   EXPECT_EQ(counters[KeeperCounter::kLive], 30u);
   EXPECT_EQ(counters[KeeperCounter::kFree] + counters[KeeperCounter::kGranted] + counters[KeeperCounter::kLive],
             356u);
+}
+
+TEST_P(PoolTest, TheLastSlotIsForOperators) {
+  make(100);
+  ClientOptions operates;
+  operates.is_operator = true;
+  std::vector<PoolClient> engines;
+  for (int i = 0; i < 7; ++i) engines.push_back(attach());
+  EXPECT_EQ(pool_->attach({}).error().code, Code::kBusy);
+  {
+    PoolClient first = attach(operates);
+    EXPECT_EQ(first->fence(7).error().code, Code::kNotFound);  // it has that slot
+    EXPECT_EQ(pool_->attach(operates).error().code, Code::kBusy);
+    engines.pop_back();
+    PoolClient second = attach(operates);
+    EXPECT_EQ(second->fence(7).error().code, Code::kBusy);
+  }
+  // By number anybody has it.
+  const Result<PoolClient> by_number = pool_->attach({}, 7);
+  EXPECT_TRUE(by_number) << by_number.error().message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,

@@ -9,7 +9,7 @@
 namespace cachalot::pool {
 
 enum class Op : std::uint8_t {
-  kNamespace = 1,  // digest of a fingerprint -> namespace id
+  kNamespace = 1,  // digest of a fingerprint -> namespace id, which is given out at the first time
   kGrant = 2,      // count blocks, please -> block uses
   kGiveBack = 3,   // block uses that are not needed
   kTouch = 4,      // block uses that were hit: the deepest of each prefix
@@ -41,9 +41,11 @@ struct UsesFollowing {
 
 struct NamespacePayload {
   std::uint64_t digest_low, digest_high;
+  std::uint32_t flags;  // kNamespace*
 };
+inline constexpr std::uint32_t kNamespaceIfThere = 1;  // open none: a pool has few, and never takes one back
 struct NamespaceAnswer {
-  std::uint32_t namespace_id;
+  std::uint32_t namespace_id;  // 0: there is none
 };
 
 struct GrantAnswer {

@@ -327,7 +327,7 @@ TEST_F(TakeoverTest, TheBlocksOfANamespaceWhoseLineIsDamagedAreNobodysAndItsNumb
   EXPECT_EQ(pool_->read(*c, 1, 3), 0u);
   c.reset();
   RawClient raw(*pool_, 2);
-  EXPECT_EQ(raw.ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{0, 0})).code(),
+  EXPECT_EQ(raw.ask(RawClient::head_of(Op::kNamespace, 0, NamespacePayload{0, 0, 0})).code(),
             Code::kInvalidArgument);
 }
 

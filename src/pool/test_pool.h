@@ -269,7 +269,7 @@ class RawClient {
   }
 
   std::uint32_t open_namespace(std::uint64_t digest = 5) {
-    const Answer answer = ask(head_of(Op::kNamespace, 0, NamespacePayload{digest, 1}));
+    const Answer answer = ask(head_of(Op::kNamespace, 0, NamespacePayload{digest, 1, 0}));
     EXPECT_TRUE(answer.is_yes());
     return answer.payload<NamespaceAnswer>().namespace_id;
   }

@@ -50,7 +50,7 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(options.capacity_blocks + held);
   geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
-  geometry.clients = options.engines;
+  geometry.clients = options.engines + 1;  // and the operators'
   CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));
   return geometry;
 }

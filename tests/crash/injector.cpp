@@ -63,7 +63,7 @@ bool Injector::begin() {
   create.geometry.blocks = setting_.blocks;
   create.geometry.capacity_blocks = setting_.capacity;
   create.geometry.directory_slots = pool::rated_directory_slots(setting_.capacity);
-  create.geometry.clients = kClients + 1;
+  create.geometry.clients = kClients + 2;  // one may be held, and one is the operators'
   Result<pool::Pool> pool = pool::Pool::create(create);
   if (!pool) return fault(pool.error().message);
   pool_.emplace(*std::move(pool));

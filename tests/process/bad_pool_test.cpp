@@ -195,7 +195,9 @@ TEST_F(BadPool, AClientSlotThatIsTakenIsRefused) {
     others.push_back(*std::move(other));
   }
   expect_error(run({"lookup", "key", "--pool", path}), kRefused, {"all 4 client slots"});
-  expect_error(run({"lookup", "key", "--pool", path, "--client-slot", "4"}), kUsage, {"slot 4"});
+  expect_error(run({"lookup", "key", "--pool", path, "--client-slot", "5"}), kUsage, {"slot 5"});
+  // The operators' slot is for whoever asks for it by number.
+  EXPECT_EQ(run({"lookup", "key", "--pool", path, "--client-slot", "4"}).exit_code, kAbsent);
   expect_error(run({"lookup", "key", "--pool", path, "--host", "1"}), kUsage, {"host number 1"});
 }
 

@@ -241,13 +241,71 @@ TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
   EXPECT_EQ(fenced.json(), (nlohmann::json{{"client", 3}, {"released", held}}));
   EXPECT_EQ(fenced.err, "released " + std::to_string(held) + " blocks\n");
   expect_error(run({"pool", "fence", path, "--client", "3"}), 1, {path, "slot 3", "held"});
-  expect_error(run({"pool", "fence", path, "--client", "4"}), 2, {path, "4"});
+  expect_error(run({"pool", "fence", path, "--client", "5"}), 2, {path, "5"});
   expect_done(run({"pool", "fence", path, "--unknown"}));
   (*suspect)->renew();  // it learns of it, and says goodbye to nobody
 
   Result<pool::PoolClient> alive = pool->attach({}, 2);
   ASSERT_TRUE(alive) << alive.error().message;
   expect_error(run({"pool", "fence", path, "--client", "2"}), 3, {path, "slot 2", "served"});
+}
+
+TEST_F(PoolCommand, OperatorsGetInWhereEnginesHaveAllSlots) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  std::vector<pool::PoolClient> engines;
+  for (int i = 0; i < 4; ++i) {
+    Result<pool::PoolClient> engine = pool->attach({});
+    ASSERT_TRUE(engine) << engine.error().message;
+    engines.push_back(*std::move(engine));
+  }
+  EXPECT_EQ(info(path)["geometry"]["clients"], 4);
+  EXPECT_EQ(info(path)["attached"].size(), 4u);
+  expect_error(run({"lookup", "key", "--pool", path}), 3, {"all 4 client slots"});
+  expect_done(run({"evict", "--all", "--pool", path}));
+  expect_error(run({"pool", "fence", path, "--client", "1"}), 3, {"slot 1", "served"});
+  expect_error(run({"pool", "fence", path, "--client", "4"}), 1, {"slot 4", "nothing is held"});
+  expect_done(run({"stop", path}));
+  expect_done(keeper.wait());
+  // Two hosts have a slot more each.
+  const std::string two = create_pool("two", {"--hosts", "2"});
+  EXPECT_EQ(info(two)["geometry"]["clients"], 4);
+  expect_error(run({"pool", "create", two + "x", "--block-bytes", "4096", "--capacity-blocks", "8",
+                    "--clients", "1024"}),
+               2, {"--clients", "1024"});
+  expect_error(run({"pool", "create", two + "x", "--block-bytes", "4096", "--capacity-blocks", "8",
+                    "--clients", "1", "--hosts", "2"}),
+               2, {"--hosts", "2"});
+}
+
+TEST_F(PoolCommand, AMistypedNamespaceIsNotUsedUp) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  for (std::uint32_t i = 0; i < pool::kMaxNamespaces; ++i) {
+    if (i == pool::kMaxNamespaces - 1) {
+      expect_error(run({"get", "key", "--pool", path, "--namespace", "x"}), 1, {"not in the pool"});
+      EXPECT_EQ(run({"lookup", "key", "--pool", path, "--namespace", "y"}).exit_code, 1);
+      expect_error(run({"evict", "key", "--pool", path, "--namespace", "z"}), 1, {"not in"});
+      EXPECT_EQ(pool->attach({})->client().namespace_id(), i + 1);
+      break;
+    }
+    pool::ClientOptions options;
+    options.fingerprint = "n" + std::to_string(i);
+    ASSERT_TRUE(pool->attach(options));
+  }
+  // All are in use: reading and operating still go.
+  expect_error(run({"put", "key", "--pool", path, "--namespace", "x"}, {.in = "bytes"}), 3,
+               {"namespaces"});
+  expect_error(run({"get", "key", "--pool", path, "--namespace", "x"}), 1, {"not in the pool"});
+  expect_done(run({"evict", "--all", "--pool", path}));
+  expect_error(run({"pool", "fence", path, "--client", "1"}), 1, {"nothing is held"});
+  expect_done(run({"stop", path}));
 }
 
 }  // namespace
