@@ -11,6 +11,14 @@
 namespace cachalot::apps {
 namespace {
 
+constexpr std::uint64_t kNsPerSecond = 1'000'000'000;
+// Of put, get, lookup and evict, for a keeper that is just being replaced.
+constexpr std::uint32_t kPatienceS = 1;
+
+std::uint64_t patience_ns(const ClientFlags& flags) {
+  return flags.wait_s.value_or(flags.patience_s) * kNsPerSecond;
+}
+
 Result<Attached> attach_now(const ClientFlags& flags) {
   CACHALOT_TRY_ASSIGN(pool::Pool pool, open_pool(flags.paths));
   pool::ClientOptions options;
@@ -18,18 +26,19 @@ Result<Attached> attach_now(const ClientFlags& flags) {
   options.host = flags.host;
   options.grant_target = 1;
   options.timeout_ns = flags.timeout_ns;
+  options.recovery_ns = patience_ns(flags);
   options.reads_only = flags.reads_only;
   options.is_operator = flags.is_operator;
   // The keeper of a pool of several machines may run on another one, where no doorbell rings.
   options.use_doorbells = pool.access().geometry.hosts == 1 || pool.keeper_is_locked();
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options, flags.slot));
-  return Attached{std::move(pool), std::move(client)};
+  return Attached{std::move(pool), std::move(client), flags.paths};
 }
 
-// What is said of a pool that somebody is about to make or to serve.
-bool may_still_come(Code code) {
-  return code == Code::kNotFound || code == Code::kNotAPool || code == Code::kBadInput ||
-         code == Code::kNoKeeper;
+// What is said of a pool that somebody is about to serve or, where one is asked to wait, to make.
+bool may_still_come(const ClientFlags& flags, Code code) {
+  if (code == Code::kNoKeeper) return true;
+  return flags.wait_s && (code == Code::kNotFound || code == Code::kNotAPool || code == Code::kBadInput);
 }
 
 }  // namespace
@@ -51,6 +60,7 @@ void add_client_flags(CLI::App& app, ClientFlags& flags) {
   app.add_option("--client-slot", flags.slot, "the client slot to take (any free one)")
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1));
+  flags.patience_s = kPatienceS;
   add_wait_flag(app, flags);
 }
 
@@ -62,24 +72,37 @@ void add_host_flag(CLI::App& app, ClientFlags& flags) {
 }
 
 void add_wait_flag(CLI::App& app, ClientFlags& flags) {
-  app.add_option("--wait", flags.wait_s, "how long to wait for a keeper, if there is none")
+  app.add_option("--wait", flags.wait_s,
+                 "how long to wait for the pool and a keeper of it, if there is none; without it, " +
+                     (flags.patience_s == 0 ? "not at all"
+                                            : std::to_string(flags.patience_s) +
+                                                  " s for the keeper of a pool that is there"))
       ->type_name("SECONDS")
-      ->transform(number(0, 3600))
-      ->capture_default_str();
+      ->transform(number(0, 3600));
 }
 
 Result<Attached> attach(const ClientFlags& flags) {
   constexpr auto kPause = std::chrono::milliseconds(10);
-  const std::uint64_t deadline_ns =
-      base::SteadyClock::read() + std::uint64_t{flags.wait_s} * 1'000'000'000;
+  const std::uint64_t deadline_ns = base::SteadyClock::read() + patience_ns(flags);
   for (;;) {
     Result<Attached> attached = attach_now(flags);
     if (attached) return attached;
-    if (!may_still_come(attached.error().code) || base::SteadyClock::read() >= deadline_ns) {
+    if (!may_still_come(flags, attached.error().code) || base::SteadyClock::read() >= deadline_ns) {
       return of_pool(flags.paths, attached.error());
     }
     std::this_thread::sleep_for(kPause);
   }
+}
+
+Error of_keeper(const Attached& attached, const Error& error) {
+  pool::KeeperLine keeper{};
+  if (error.code != Code::kTimeout || !attached.pool.read_keeper_line(keeper)) {
+    return of_pool(attached.paths, error);
+  }
+  return of_pool(attached.paths,
+                 Error::make(error.code,
+                             "%.80s: pid %u (`cachalot serve --take-over` replaces one that hangs)",
+                             error.message, keeper.pid));
 }
 
 Result<index::BlockHash> parse_key(const std::string& key, const std::string& fingerprint) {

@@ -19,7 +19,8 @@ struct ClientFlags {
   std::string fingerprint = "default";  // of the namespace
   std::uint32_t host = 0;
   std::optional<std::uint32_t> slot;
-  std::uint32_t wait_s = 0;  // for a pool, and a keeper of it
+  std::optional<std::uint32_t> wait_s;  // for a pool, and a keeper of it
+  std::uint32_t patience_s = 0;  // without that: for a keeper of a pool that is there
   std::uint64_t timeout_ns = pool::ClientOptions{}.timeout_ns;
   bool reads_only = false, is_operator = false;  // as in pool::ClientOptions
 };
@@ -36,10 +37,19 @@ extern const char* const kKeyHelp;
 struct Attached {
   pool::Pool pool;
   pool::PoolClient client;
+  Paths paths;
 };
 // Waits for the pool and its keeper as long as the flags say.
 // @errors as Pool::open and Pool::attach, with the pool's path in front
 Result<Attached> attach(const ClientFlags& flags);
+
+// of_pool() of what the keeper was asked: where it does not answer, also who that is.
+Error of_keeper(const Attached& attached, const Error& error);
+template <class T>
+Result<T> of_keeper(const Attached& attached, Result<T> result) {
+  if (result) return result;
+  return of_keeper(attached, result.error());
+}
 
 // 32 hexadecimal digits are a block hash; any other text is hashed: as a root block of the
 // namespace whose ids are the text's bytes (xxh3_128).

@@ -26,11 +26,9 @@ Result<std::uint32_t> evict(const Options& options) {
     CACHALOT_TRY_ASSIGN(hash, parse_key(options.key, options.client.fingerprint));
   }
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
-  const Paths& paths = options.client.paths;
   CACHALOT_TRY_ASSIGN(const std::uint32_t evicted,
-                      of_pool(paths, options.all ? attached.client->evict_everything()
-                                                 : attached.client->evict(hash)));
-  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
+                      of_keeper(attached, options.all ? attached.client->evict_everything()
+                                                      : attached.client->evict(hash)));
   return evicted;
 }
 

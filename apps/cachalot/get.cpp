@@ -20,12 +20,10 @@ struct Options {
 Result<std::string> read_block(const Options& options, const index::BlockHash& hash) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
-  const Paths& paths = options.client.paths;
   CACHALOT_TRY_ASSIGN(
       const std::uint32_t length,
-      of_pool(paths, attached.client->get(hash, std::as_writable_bytes(std::span(bytes)))));
+      of_keeper(attached, attached.client->get(hash, std::as_writable_bytes(std::span(bytes)))));
   bytes.resize(length);
-  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
   return bytes;
 }
 

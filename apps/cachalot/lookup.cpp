@@ -30,7 +30,6 @@ Result<Looked> look_up(const Options& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   looked.found.resize(looked.hashes.size());
   looked.found.resize(attached.client->lookup(looked.hashes, looked.found));
-  CACHALOT_TRY(of_pool(options.client.paths, attached.client->detach()));
   return looked;
 }
 

@@ -85,10 +85,9 @@ Status put(const Options& options) {
                       read_block(options.file, attached.pool.access().geometry.block_bytes));
   const pool::PutItem item{hash, bytes};
   pool::Verdict verdict{};
-  CACHALOT_TRY(of_pool(paths, attached.client->put(options.parent.empty() ? nullptr : &parent,
-                                                   {&item, 1}, {&verdict, 1})));
+  CACHALOT_TRY(of_keeper(attached, attached.client->put(options.parent.empty() ? nullptr : &parent,
+                                                        {&item, 1}, {&verdict, 1})));
   CACHALOT_TRY(of_pool(paths, check_verdict(verdict, options)));
-  CACHALOT_TRY(of_pool(paths, attached.client->detach()));
 
   const std::string hex = index::to_hex(hash);
   const bool is_new = verdict == pool::Verdict::kCommitted;

@@ -42,7 +42,7 @@ Status stop(const Options& options) {
   const std::uint64_t deadline_ns = base::SteadyClock::read() + flags.timeout_ns;
   pool::KeeperLine keeper{};
   (void)attached.pool.read_keeper_line(keeper);
-  CACHALOT_TRY(of_pool(flags.paths, attached.client->stop_keeper()));
+  CACHALOT_TRY(of_keeper(attached, attached.client->stop_keeper()));
   CACHALOT_TRY(wait_for_end(attached.pool, keeper, options.timeout_s, deadline_ns));
   std::fprintf(human_output(options.json), "stopped pid=%u epoch=%u\n", keeper.pid, keeper.epoch);
   return json.write_json({{"pid", keeper.pid}, {"epoch", keeper.epoch}});

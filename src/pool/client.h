@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,7 +52,8 @@ struct ClientOptions {
   // Compute one for what is written. Default: as above.
   std::optional<bool> write_checksums;
   // How long a call may wait for a keeper to be there again, when the one it had is gone. 0: the call
-  // fails, and a later one finds the next keeper.
+  // fails, and a later one finds the next keeper. One that is just taking over is waited for anyhow,
+  // up to timeout_ns.
   std::uint64_t recovery_ns = 0;
   bool pins = false;  // pin() will be used
   // Stores nothing: its namespace is not opened where nobody has stored in it, lest a mistyped name
@@ -67,6 +69,9 @@ struct ClientOptions {
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   bool use_doorbells = true;
+  // Whether the process that rules from this keeper area has ended, where somebody can tell (Pool
+  // can, on one machine): a keeper that was killed goes on saying that it serves.
+  std::function<bool(std::uint32_t area)> keeper_has_ended;
 };
 
 // Blocks to be written in place, by any threads: at Access::for_each_extent(use.block, …), in whole
@@ -245,11 +250,14 @@ class Client final : private rpc::AnswerSink {
   Status greet();
   bool is_own_process(const ClientLine& line) const;
   Status wait_for_view(std::uint64_t deadline_ns);
+  Error not_seen() const;
   bool is_acknowledged() const;
   Status open_namespace();
   Status ask_for_namespace();
   void withdraw();
   bool keeper_is_gone();
+  bool has_ended(const KeeperView& keeper) const;
+  bool is_taken_over() const;
   bool is_dismissed() const;
   void look_for_loss();
   void beat();

@@ -60,7 +60,7 @@ bool Client::is_own_process(const ClientLine& line) const {
 // Writes the client's line for the keeper to see, and waits until it has.
 Status Client::greet() {
   view_ = directory_.read_keepers();
-  if (view_.epoch == 0 || (view_.flags & kKeeperServing) == 0) {
+  if (view_.epoch == 0 || (view_.flags & kKeeperServing) == 0 || has_ended(view_)) {
     return Error::make(Code::kNoKeeper, "no keeper serves this pool: start one with `cachalot serve`");
   }
   // What an old incarnation of this object stored is stored: no copy is under way, and this fence
@@ -142,9 +142,11 @@ void Client::withdraw() {
 }
 
 Status Client::wait_for_view(std::uint64_t deadline_ns) {
+  constexpr std::uint32_t kRoundsBetweenLooks = 64;  // at the process, which takes system calls
   for (std::uint32_t round = 0; !is_acknowledged(); ++round) {
     const KeeperView now = directory_.read_keepers();
-    if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0) {
+    const bool has_died = round % kRoundsBetweenLooks == 0 && has_ended(now);
+    if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0 || has_died) {
       return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
     }
     ViewLine seen{};
@@ -156,13 +158,22 @@ Status Client::wait_for_view(std::uint64_t deadline_ns) {
                          slot_, seen.pid, slot_);
     }
     if (clock_->now_ns() > deadline_ns) {
-      return Error::make(Code::kNoKeeper, "the keeper of this pool did not see client slot %u in time: is it alive?", slot_);
+      return not_seen();
     }
     beat();
     keeper_doorbell_.ring_if_asleep();
     waiter_->wait(round);
   }
   return {};
+}
+
+Error Client::not_seen() const {
+  KeeperLine keeper{};
+  (void)access_.region.read_as(access_.layout.keeper_line(view_.keeper), keeper);
+  return Error::make(Code::kNoKeeper,
+                     "the keeper, pid %u, did not see client slot %u within %llu ms "
+                     "(`cachalot serve --take-over` replaces one that hangs)",
+                     keeper.pid, slot_, static_cast<unsigned long long>(options_.timeout_ns / 1'000'000));
 }
 
 bool Client::is_acknowledged() const {
@@ -210,7 +221,7 @@ void Client::look_for_loss() {
 // True also if the keeper rules on, but has given this client up.
 bool Client::keeper_is_gone() {
   const KeeperView now = directory_.read_keepers();
-  if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0) {
+  if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0 || has_ended(now)) {
     lost_.store(true, std::memory_order_relaxed);
   } else {
     {
@@ -220,6 +231,16 @@ bool Client::keeper_is_gone() {
     beat();  // who waits here is alive, whatever else its process does
   }
   return is_lost();
+}
+
+bool Client::has_ended(const KeeperView& keeper) const {
+  return options_.keeper_has_ended && options_.keeper_has_ended(keeper.keeper);
+}
+
+// The next keeper has announced itself, and does not serve yet.
+bool Client::is_taken_over() const {
+  const KeeperView now = directory_.read_keepers();
+  return now.min_epoch != now.epoch && !has_ended(now);
 }
 
 // Attaches again if the keeper this client had is gone, or has given it up.
@@ -247,7 +268,7 @@ Status Client::reattach(std::uint64_t patience_ns) {
   grants_.clear();
   grant_asked_ = false;
   report_count_ = 0;
-  const std::uint64_t deadline_ns = clock_->now_ns() + patience_ns;
+  const std::uint64_t since_ns = clock_->now_ns();
   Status status;
   for (std::uint32_t round = 0;; ++round) {
     status = greet();
@@ -255,7 +276,9 @@ Status Client::reattach(std::uint64_t patience_ns) {
     if (status) status = resend_commits();
     if (status) break;
     attached_ = false;
-    if (status.error().code != Code::kNoKeeper || clock_->now_ns() >= deadline_ns) return status;
+    if (status.error().code != Code::kNoKeeper) return status;
+    const std::uint64_t patience_now_ns = is_taken_over() ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
+    if (clock_->now_ns() - since_ns >= patience_now_ns) return status;
     waiter_->wait(round);
   }
   ++counters_[ClientCounter::kReattachments];
@@ -309,7 +332,7 @@ Status Client::detach() {
     if (incarnation_ != 0) withdraw();
     return {};
   }
-  Status status = is_lost() ? Status(Error::make(Code::kNoKeeper, "the keeper of this pool is gone")) : drain();
+  Status status = is_lost() ? Status(Error::make(Code::kNoKeeper, "no keeper serves this client any more")) : drain();
   attached_ = false;
   base::reach(FailPoint::kDetachDrained);
   {

@@ -327,5 +327,45 @@ TEST_F(ClientTest, WhoseSlotItIsDoesNotFenceItself) {
   EXPECT_EQ(client->fence(2).error().code, Code::kNotFound);
 }
 
+// As Pool knows it of a process that was killed: its line goes on saying that it serves.
+TEST_F(ClientTest, AKeeperThatIsDeadIsNotWaitedFor) {
+  bool is_dead = false;
+  ClientOptions options;
+  options.timeout_ns = 1'000'000;
+  options.keeper_has_ended = [&](std::uint32_t) { return is_dead; };
+  const auto client = pool_->attach(0, options);
+  pool_->let_keeper_sleep(true);
+  EXPECT_EQ(client->ping().error().code, Code::kTimeout);
+  is_dead = true;
+  const std::uint64_t since_ns = pool_->clock().now_ns();
+  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(pool_->try_attach(1, options).error().code, Code::kNoKeeper);
+  EXPECT_LT(pool_->clock().now_ns() - since_ns, options.timeout_ns);
+}
+
+// It has announced itself, and serves a moment later: nobody who happens to call now need fail.
+TEST_F(ClientTest, AKeeperThatIsTakingOverIsWaitedFor) {
+  ClientOptions options;
+  options.timeout_ns = 1'000'000;
+  const auto client = pool_->attach(0, options);
+  pool_->kill_keeper();
+  KeeperLine next{};
+  next.epoch = 2;
+  next.min_epoch = 1;
+  const std::uint64_t place = pool_->access().layout.keeper_line(1);
+  pool_->put_line(place, next);
+  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);  // it learns of it
+  const std::uint64_t since_ns = pool_->clock().now_ns();
+  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_GE(pool_->clock().now_ns() - since_ns, options.timeout_ns);
+  // One that has ended in good order is not.
+  next.min_epoch = 2;
+  pool_->put_line(place, next);
+  const std::uint64_t ended_ns = pool_->clock().now_ns();
+  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_LT(pool_->clock().now_ns() - ended_ns, options.timeout_ns);
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -327,6 +327,13 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
+  // Locks are seen on their own machine only.
+  if (access_->geometry.hosts == 1 && options.use_doorbells && !options.keeper_has_ended) {
+    options.keeper_has_ended = [fd = devices_.file(0).fd()](std::uint32_t area) {
+      const auto holder = os::who_holds(fd, kFirstKeeperLock + area);
+      return holder && !holder->has_value();
+    };
+  }
   if (!slot) return attach_anywhere(options);
   CACHALOT_TRY_ASSIGN(os::FileLock lock, lock_client_slot(*slot));
   return attach_at(options, *slot, std::move(lock));

@@ -142,11 +142,12 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& do
     }
     keeper_doorbell_.ring_if_asleep();
     if (++rounds % kRoundsBetweenChecks == 0) {
-      if (gone()) return Error::make(Code::kNoKeeper, "the keeper of this pool is gone");
+      if (gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
       const std::uint64_t now = clock_->now_ns();
       if (waits_since_ns == 0) waits_since_ns = now;
       if (now - waits_since_ns > timeout_ns) {
-        return Error::make(Code::kTimeout, "the keeper of this pool did not answer in time");
+        return Error::make(Code::kTimeout, "the keeper did not answer within %llu ms",
+                           static_cast<unsigned long long>(timeout_ns / 1'000'000));
       }
     }
     waiter_->wait(idle++);

@@ -1,8 +1,11 @@
 // `cachalot serve` and `stop`: how a keeper begins and ends.
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 
 #include "program.h"
@@ -12,6 +15,9 @@ namespace {
 
 class KeeperCommand : public ProcessTest {
  protected:
+  static std::int64_t info_pid(const std::string& pool) {
+    return run({"pool", "info", pool, "--json", "-"}).json()["keeper"]["pid"].get<std::int64_t>();
+  }
   // Exit code 1, after what the keeper printed while all was well.
   static void expect_fault(const Outcome& outcome, const std::vector<std::string>& parts) {
     EXPECT_EQ(outcome.exit_code, 1);
@@ -77,7 +83,7 @@ TEST_F(KeeperCommand, CreateMakesThePoolOnceAndThenChecksThatItIsTheSame) {
   }
   Arguments other = serve;
   other[4] = "8192";
-  expect_error(run(other), 2, {path("kv"), "4096", "8192"});
+  expect_error(run(other), 2, {path("kv"), "block bytes: 4096", "8192"});
   other = serve;
   other.insert(other.end(), {"--domain", "noncoherent"});
   expect_error(run(other), 2, {path("kv"), ": coherent", "say noncoherent"});
@@ -174,7 +180,9 @@ TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
   const std::string pool = create_pool("kv");
   Serving stalled({"serve", pool});
   stalled.send(SIGSTOP);
-  expect_error(run({"stop", pool, "--timeout", "1"}), 3, {pool});
+  const std::string pid = std::to_string(info_pid(pool));
+  expect_error(run({"stop", pool, "--timeout", "1"}), 3,
+               {pool, "pid " + pid, "1000 ms", "--take-over"});
   expect_error(run({"serve", pool}), 3, {pool, "keeper already"});
   Serving next({"serve", pool, "--take-over"});
   ASSERT_TRUE(next.is_ready()) << next.wait().err;
@@ -183,6 +191,62 @@ TEST_F(KeeperCommand, AKeeperThatStallsIsNamedAndCanBeReplaced) {
   stalled.send(SIGCONT);
   expect_fault(stalled.wait(), {pool, "another keeper"});
   EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
+}
+
+// Attached, and waiting for its bytes at the other end of a pipe.
+class PutUnderWay {
+ public:
+  explicit PutUnderWay(const std::string& pool, const std::string& fifo, const Arguments& more) {
+    EXPECT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+    Arguments put = {"put", "key", "--pool", pool, "--file", fifo};
+    put.insert(put.end(), more.begin(), more.end());
+    put_.emplace(put);
+    // Can be opened when somebody reads at the other end.
+    while (!in_ && !put_->has_ended()) {
+      in_ = os::FileDescriptor(::open(fifo.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+      sched_yield();
+    }
+    EXPECT_TRUE(in_) << put_->wait().err;
+  }
+  void feed() {
+    EXPECT_EQ(::write(in_.get(), "bytes", 5), 5);
+    in_.close();
+  }
+  Outcome wait() { return put_->wait(); }
+
+ private:
+  std::optional<Running> put_;
+  os::FileDescriptor in_;
+};
+
+TEST_F(KeeperCommand, APutWaitsForTheNextKeeperHoweverTheLastOneEnded) {
+  const std::string pool = create_pool("kv");
+  std::string fifo = path("fifo");
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    Serving first({"serve", pool});
+    ASSERT_TRUE(first.is_ready());
+    fifo += "x";
+    PutUnderWay put(pool, fifo, {"--wait", "60"});
+    first.send(signal);
+    (void)first.wait();
+    put.feed();
+    Serving next({"serve", pool});
+    ASSERT_TRUE(next.is_ready());
+    expect_done(put.wait());
+    EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
+    expect_done(run({"evict", "--all", "--pool", pool}));
+  }
+}
+
+TEST_F(KeeperCommand, AKeeperThatWasKilledIsNoKeeper) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  PutUnderWay put(pool, path("fifo"), {});
+  keeper.send(SIGKILL);
+  (void)keeper.wait();
+  put.feed();
+  expect_error(put.wait(), 3, {pool, "no keeper"});
 }
 
 }  // namespace
