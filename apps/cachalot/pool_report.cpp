@@ -1,6 +1,7 @@
 #include "pool_report.h"
 
 #include <cinttypes>
+#include <cstring>
 #include <string>
 
 #include "pool_flags.h"
@@ -77,28 +78,43 @@ pool::ViewLine view_of(const Pool& pool, const pool::KeeperView& keeper, std::ui
   return line;
 }
 
-json describe_clients(const Pool& pool) {
+// served; unserved: it was, by a keeper that is gone; suspected: it fell silent, and nobody proved
+// that its process has ended; held: that, and blocks or the slot wait for the proof. Null: nobody.
+const char* client_state(const pool::ViewLine& view, bool is_served) {
+  if ((view.flags & pool::kViewHeld) != 0) return "held";
+  if ((view.flags & pool::kViewSuspected) != 0) return "suspected";
+  if ((view.flags & pool::kViewOpen) != 0) return is_served ? "served" : "unserved";
+  return nullptr;
+}
+
+json describe_client_counters(const Pool& pool, std::uint32_t slot) {
   const pool::Access& access = pool.access();
+  pool::ClientCounters counters;
+  if (!counters.read(access.region, access.layout.client_counters(slot))) return {};
+  json all = json::object();
+  for (std::uint32_t i = 0; i < pool::ClientCounters::kCount; ++i) {
+    const auto counter = static_cast<pool::ClientCounter>(i);
+    all[pool::counter_name(counter)] = counters[counter];
+  }
+  return all;
+}
+
+// By what the keeper says: a client that was killed cannot take back what it said of itself.
+json describe_clients(const Pool& pool) {
   const pool::KeeperView keeper = pool.keeper_view();
+  const bool is_served = std::strcmp(keeper_state(pool, keeper), "none") != 0;
   json clients = json::array();
-  for (std::uint32_t slot = 0; slot < access.geometry.clients; ++slot) {
-    pool::ClientLine line{};
-    const bool is_attached = access.region.read_as(access.layout.client_line(slot), line) &&
-                             (line.flags & pool::kClientAttached) != 0;
+  for (std::uint32_t slot = 0; slot < pool.access().geometry.clients; ++slot) {
     const pool::ViewLine view = view_of(pool, keeper, slot);
-    const bool is_held = (view.flags & pool::kViewHeld) != 0;
-    if (!is_attached && !is_held) continue;
+    const char* const state = client_state(view, is_served);
+    if (state == nullptr) continue;
     json client = {{"slot", slot},
-                   {"host", is_held ? view.host : line.host},
-                   {"pid", is_held ? view.pid : line.pid},
-                   {"held", is_held}};
-    pool::ClientCounters counters;
-    if (counters.read(access.region, access.layout.client_counters(slot))) {
-      for (std::uint32_t i = 0; i < pool::ClientCounters::kCount; ++i) {
-        const auto counter = static_cast<pool::ClientCounter>(i);
-        client["counters"][pool::counter_name(counter)] = counters[counter];
-      }
-    }
+                   {"host", view.host},
+                   {"pid", view.pid},
+                   {"held", (view.flags & pool::kViewHeld) != 0},
+                   {"state", state}};
+    const json counters = describe_client_counters(pool, slot);
+    if (!counters.is_null()) client["counters"] = counters;
     clients.push_back(std::move(client));
   }
   return clients;

@@ -47,6 +47,7 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
   }
   std::unique_ptr<Client> client(new Client(access, slot, options, waiter, clock));
   CACHALOT_TRY(client->greet());
+  client->publish_counters();  // zeros, where those of the slot's last client stand
   CACHALOT_TRY(client->open_namespace());
   return client;
 }

@@ -367,5 +367,19 @@ TEST_F(ClientTest, AKeeperThatIsTakingOverIsWaitedFor) {
   EXPECT_LT(pool_->clock().now_ns() - ended_ns, options.timeout_ns);
 }
 
+TEST_F(ClientTest, ANewClientBeginsWithCountersOfItsOwn) {
+  const auto published = [&] {
+    ClientCounters counters;
+    EXPECT_TRUE(counters.read(pool_->access().region, pool_->access().layout.client_counters(0)));
+    return counters[ClientCounter::kPuts];
+  };
+  const auto first = pool_->attach(0);
+  pool_->put(*first, 1, 3);
+  ASSERT_TRUE(first->detach());
+  EXPECT_EQ(published(), 3u);
+  const auto second = pool_->attach(0);
+  EXPECT_EQ(published(), 0u);
+}
+
 }  // namespace
 }  // namespace cachalot::pool

@@ -465,5 +465,31 @@ TEST_F(PinTest, WhoDidNotSayThatItPinsMayNot) {
   EXPECT_EQ(client->pin().error().code, Code::kUnsupported);
 }
 
+TEST_F(FaultTest, ASuspectIsCalledOneUntilItReturnsLeavesOrDies) {
+  const auto flags = [&] {
+    return pool_.line_at<ViewLine>(pool_.access().layout.view_line(
+                                       DirectoryReader(pool_.access()).read_keepers().keeper, 0))
+        .flags;
+  };
+  auto client = pool_.attach(0, as_process(1));  // holds no blocks: nothing is to be quarantined
+  EXPECT_EQ(flags(), kViewOpen);
+  let_time_pass();
+  EXPECT_EQ(flags(), kViewSuspected);
+  EXPECT_TRUE(client->reattach(0));
+  EXPECT_EQ(flags(), kViewOpen);
+  let_time_pass();
+  EXPECT_EQ(flags(), kViewSuspected);
+  client->renew();
+  (void)client->detach();
+  let_time_pass();
+  EXPECT_EQ(flags(), 0u);
+  client = pool_.attach(0, as_process(2));
+  let_time_pass();
+  EXPECT_EQ(flags(), kViewSuspected);
+  evidence_.gone.push_back(process(2));
+  let_time_pass();
+  EXPECT_EQ(flags(), 0u);
+}
+
 }  // namespace
 }  // namespace cachalot::pool

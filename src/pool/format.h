@@ -162,6 +162,7 @@ struct ViewLine {
 inline constexpr std::uint32_t kViewOpen = 1;  // its mailbox is read
 inline constexpr std::uint32_t kViewHeld = 2;  // not open, and nothing proves that it stores no more
 inline constexpr std::uint32_t kViewPins = 4;  // it may have pins
+inline constexpr std::uint32_t kViewSuspected = 8;  // not open, because it fell silent
 
 struct NamespaceLine {
   std::uint64_t digest_low, digest_high;  // of the fingerprint

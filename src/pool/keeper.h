@@ -116,6 +116,7 @@ class Keeper final : private rpc::RequestHandler {
     std::uint32_t granted = 0;
     std::uint32_t refused = 0;   // an incarnation that was told that the slot is held
     bool is_held = false;        // not open, and nothing proves that the last one stores no more
+    bool is_suspected = false;   // not open, because the last one fell silent; it may live
     bool may_hold_unknown = false;  // it was let in by the last keeper, whose ledger is damaged
     bool pins = false;           // the last one may have reads in flight that keep blocks in limbo
     ProcessIdentity process;     // of the last incarnation
@@ -169,6 +170,7 @@ class Keeper final : private rpc::RequestHandler {
   void echo_heartbeat(std::uint32_t client);
   void watch_clients(std::uint64_t now_ns);
   bool has_exited(const ProcessIdentity& process) const;
+  void forget_suspect(std::uint32_t client);
   std::uint32_t release(std::uint32_t client);
   std::uint32_t release_unknown();
   bool may_anybody_hold_unknown() const;

@@ -41,12 +41,11 @@ void Keeper::look_after_clients() {
 // Whoever left without an answer, because nobody served or it was suspected, says so in its line.
 void Keeper::notice_farewell(std::uint32_t client, const ClientLine& line) {
   const Session& session = sessions_[client];
-  if ((session.incarnation == 0 && !session.is_held) || (line.flags & kClientAttached) != 0 ||
-      !vouches(session, line)) {
-    return;
-  }
+  const bool is_known = session.incarnation != 0 || session.is_held || session.is_suspected;
+  if (!is_known || (line.flags & kClientAttached) != 0 || !vouches(session, line)) return;
   if (session.incarnation != 0) close_session(client, true, "left");
   if (session.is_held) release(client);
+  if (session.is_suspected) forget_suspect(client);
   limbo_.forget(client);
 }
 
@@ -117,7 +116,7 @@ void Keeper::publish_view(std::uint32_t client) {
   view.epoch = epoch_;
   view.heartbeat = session.last_beat;
   view.flags = (session.incarnation != 0 ? kViewOpen : 0) | (session.is_held ? kViewHeld : 0) |
-               (session.pins ? kViewPins : 0);
+               (session.pins ? kViewPins : 0) | (session.is_suspected ? kViewSuspected : 0);
   view.host = session.process.host;
   view.pid = session.process.pid;
   view.pid_namespace = session.process.pid_namespace;
@@ -179,10 +178,11 @@ void Keeper::watch_clients(std::uint64_t now_ns) {
   if (unknown_blocks_ != 0 && !may_anybody_hold_unknown()) release_unknown();
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
     Session& session = sessions_[client];
-    if (session.incarnation == 0 && !session.is_held) continue;
+    if (session.incarnation == 0 && !session.is_held && !session.is_suspected) continue;
     if (has_exited(session.process)) {
       if (session.incarnation != 0) close_session(client, true, "has exited");
       if (session.is_held) release(client);
+      if (session.is_suspected) forget_suspect(client);
       limbo_.forget(client);
       continue;
     }
@@ -195,10 +195,17 @@ void Keeper::watch_clients(std::uint64_t now_ns) {
       publish_view(client);
     } else if (now_ns - session.beat_seen_ns > options_.suspect_after_ns) {
       ++counters_[KeeperCounter::kSuspicions];
+      session.is_suspected = true;
       close_session(client, false, "is silent");
       base::reach(FailPoint::kSuspected);
     }
   }
+}
+
+// A suspect that has left, or whose process has: nobody is there to be looked after.
+void Keeper::forget_suspect(std::uint32_t client) {
+  sessions_[client].is_suspected = false;
+  publish_view(client);
 }
 
 bool Keeper::may_anybody_hold_unknown() const {
@@ -276,6 +283,7 @@ void Keeper::serve_fence(std::uint32_t client, const rpc::RequestHead& head) {
   if (session.incarnation != 0) return refuse(client, Code::kBusy);
   if (!session.is_held) return refuse(client, Code::kNotFound);
   answer_with(release(wanted.client));
+  if (session.is_suspected) forget_suspect(wanted.client);
   limbo_.forget(wanted.client);
 }
 

@@ -308,5 +308,40 @@ TEST_F(PoolCommand, AMistypedNamespaceIsNotUsedUp) {
   expect_done(run({"stop", path}));
 }
 
+TEST_F(PoolCommand, InfoTellsWhoIsServedWhoIsSuspectedAndForgetsTheDead) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path, "--suspect-after", "2000"});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  Result<pool::PoolClient> served = pool->attach({}, 0);
+  pool::ClientOptions quiet;
+  quiet.renew_interval_ns = 0;  // and without grants: nothing is held when it is given up
+  Result<pool::PoolClient> silent = pool->attach(quiet, 1);
+  ASSERT_TRUE(served && silent);
+  const auto rows = [&] { return info(path)["attached"]; };
+  while (rows().size() < 2 || rows()[1]["state"] != "suspected") sched_yield();
+  EXPECT_EQ(rows()[0]["state"], "served");
+  EXPECT_EQ(rows()[0]["held"], false);
+  EXPECT_EQ(rows()[1]["held"], false);
+  EXPECT_EQ(rows()[1]["pid"], getpid());
+  // One that has no time for a farewell.
+  Result<os::Child> child = os::Child::start([&] {
+    Result<pool::Pool> own = pool::Pool::open({path});
+    Result<pool::PoolClient> client = own->attach({}, 3);
+    pause();
+    return 0;
+  });
+  ASSERT_TRUE(child);
+  while (rows().size() < 3) sched_yield();
+  EXPECT_EQ(rows()[2]["state"], "served");
+  child->send(SIGKILL);
+  (void)child->wait();
+  while (rows().size() > 2) sched_yield();
+  keeper.send(SIGKILL);
+  (void)keeper.wait();
+  EXPECT_EQ(rows()[0]["state"], "unserved");
+}
+
 }  // namespace
 }  // namespace cachalot::process_test
