@@ -165,16 +165,21 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
                           {"policy", options.policy}});
 }
 
-// The name still belongs to the file that is mapped.
+// The names still belong to the files that are mapped: a pool without them cannot be found by anyone.
 Status check_still_there(const pool::Pool& pool) {
-  const std::string path = pool.paths()[0];
-  struct stat named {
-  }, mapped{};
-  if (stat(path.c_str(), &named) == 0 && fstat(pool.devices().file(0).fd(), &mapped) == 0 &&
-      named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) {
-    return {};
+  for (std::uint32_t device = 0; device < pool.devices().count(); ++device) {
+    const os::SharedFile& file = pool.devices().file(device);
+    struct stat named {
+    }, mapped{};
+    if (fstat(file.fd(), &mapped) != 0) continue;
+    const bool is_named = stat(file.path().c_str(), &named) == 0;
+    // Not to be allowed to look, say, is no sign of anything.
+    if (!is_named && errno != ENOENT && errno != ENOTDIR) continue;
+    if (is_named && named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) continue;
+    return Error::make(Code::kStale, "%.120s: this file of the pool was removed meanwhile",
+                       file.path().c_str());
   }
-  return Error::make(Code::kStale, "%.120s: this pool was removed meanwhile", path.c_str());
+  return {};
 }
 
 // Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
@@ -220,7 +225,8 @@ Status serve(const Options& options) {
                       of_pool(options.paths, become_keeper(options, pool)));
   if (!keeper) return {};
   CACHALOT_TRY(announce(options, pool, *keeper, json));
-  CACHALOT_TRY(of_pool(options.paths, keeper->run(stop_requested)));
+  CACHALOT_TRY(of_pool(options.paths,
+                       keeper->run(stop_requested, [&pool] { return check_still_there(pool); })));
   print_now(human_output(options.json),
             "ended epoch=" + std::to_string(keeper->keeper().epoch()) + "\n");
   return {};

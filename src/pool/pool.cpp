@@ -195,8 +195,12 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
 
 Status Pool::destroy(const std::vector<std::string>& paths) {
   CACHALOT_TRY_ASSIGN(Pool pool, open(paths, {.huge_pages = false, .populate = false}));
+  return pool.remove();
+}
+
+Status Pool::remove() {
   // Held until the names are gone, so that nobody begins to serve in between.
-  const int fd = pool.devices_.file(0).fd();
+  const int fd = devices_.file(0).fd();
   CACHALOT_TRY_ASSIGN(const os::FileLock succession, os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
   std::vector<os::FileLock> locks;
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
@@ -204,11 +208,11 @@ Status Pool::destroy(const std::vector<std::string>& paths) {
     if (!lock) {
       if (lock.error().code != Code::kBusy) return lock.error();
       return Error::make(Code::kBusy, "%s: a keeper serves this pool: stop it first (`cachalot stop`)",
-                         paths[0].c_str());
+                         devices_.file(0).path().c_str());
     }
     locks.push_back(*std::move(lock));
   }
-  return pool.devices_.remove();
+  return devices_.remove();
 }
 
 // Each keeper area has a lock, which dies with the process that has it: who may rule is who holds the
@@ -268,11 +272,26 @@ void PoolKeeper::poll_or_wait() {
   }
 }
 
-Status PoolKeeper::run(const std::atomic<bool>& stop) {
+// The clock is read where nothing is to do, and else now and then.
+Status PoolKeeper::check_now_and_then(const std::function<Status()>& check) {
+  constexpr std::uint32_t kRoundsBetweenLooks = 1024;
+  constexpr std::uint64_t kIntervalNs = 1'000'000'000;
+  if (!check || (idle_ == 0 && ++rounds_ % kRoundsBetweenLooks != 0)) return {};
+  const std::uint64_t now_ns = clock_->now_ns();
+  if (now_ns < next_check_ns_) return {};
+  next_check_ns_ = now_ns + kIntervalNs;
+  return check();
+}
+
+Status PoolKeeper::run(const std::atomic<bool>& stop, const std::function<Status()>& check) {
   while (!stop.load(std::memory_order_relaxed) && !keeper_->stop_requested()) {
     if (keeper_->is_deposed()) {
       return Error::make(Code::kStale, "keeper: epoch %u is over, another keeper rules this pool since",
                          keeper_->epoch());
+    }
+    if (const Status checked = check_now_and_then(check); !checked) {
+      keeper_->stop();
+      return checked;
     }
     poll_or_wait();
   }

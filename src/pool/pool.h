@@ -11,6 +11,7 @@
 #include <cachalot/result.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,8 +31,9 @@ class PoolKeeper {
  public:
   Keeper& keeper() { return *keeper_; }
   // Serves until `stop` is set or a client asks for the end; backs off while there is nothing to do.
-  // @errors kStale: another keeper rules since
-  Status run(const std::atomic<bool>& stop);
+  // About once a second `check` is asked, if there is one, whether to go on.
+  // @errors kStale: another keeper rules since; what `check` says
+  Status run(const std::atomic<bool>& stop, const std::function<Status()>& check = {});
   // One round of that: serves what is there, or waits a while.
   void poll_or_wait();
 
@@ -44,7 +46,11 @@ class PoolKeeper {
   std::unique_ptr<Evidence> evidence_;
   std::unique_ptr<rpc::HostWaiter> waiter_;
   std::unique_ptr<Keeper> keeper_;
+  Status check_now_and_then(const std::function<Status()>& check);
+
   std::uint32_t idle_ = 0;  // rounds in a row without a request
+  std::uint32_t rounds_ = 0;
+  std::uint64_t next_check_ns_ = 0;
 };
 
 class Renewer;
@@ -97,6 +103,7 @@ class Pool {
 
   // Removes a pool's files. @errors as open(); kBusy: a keeper serves it
   static Status destroy(const std::vector<std::string>& paths);
+  Status remove();
 
   // Becomes the pool's keeper. `over` one that stalls, too: its process is not waited for, and does
   // no harm when it wakes up. @errors kBusy: the pool has a keeper

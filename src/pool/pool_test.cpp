@@ -249,6 +249,25 @@ TEST_P(PoolTest, TheLastSlotIsForOperators) {
   EXPECT_TRUE(by_number) << by_number.error().message;
 }
 
+TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {
+  make(100);
+  stop_keeper();
+  Result<PoolKeeper> keeper = pool_->serve({});
+  ASSERT_TRUE(keeper) << keeper.error().message;
+  stop_ = false;
+  const Status ended = keeper->run(stop_, [] { return Status(Error::make(Code::kStale, "enough")); });
+  ASSERT_FALSE(ended);
+  EXPECT_STREQ(ended.error().message, "enough");
+  EXPECT_EQ(pool_->keeper_view().flags & kKeeperServing, 0u);
+}
+
+TEST_P(PoolTest, FilesThatAKeeperServesAreNotRemoved) {
+  make(100);
+  EXPECT_EQ(pool_->remove().error().code, Code::kBusy);
+  stop_keeper();
+  EXPECT_TRUE(pool_->remove());
+}
+
 INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,
                          testing::Values(Setup{DomainKind::kCoherent, 1}, Setup{DomainKind::kNoncoherent, 1},
                                          Setup{DomainKind::kNoncoherent, 3}),

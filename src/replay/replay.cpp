@@ -15,14 +15,11 @@ constexpr std::uint64_t kLookMs = 10;
 constexpr std::uint64_t kProgressNs = 100'000'000;
 constexpr double kNsPerSecond = 1e9;
 
-// Removes the pool's files on every way out, after the processes have ended.
+// Removes the pool's files on every way out, after the processes have ended; not where somebody took
+// the pool over and serves it.
 struct RemoveAtEnd {
-  const pool::Pool* pool;
-  ~RemoveAtEnd() {
-    for (std::uint32_t i = 0; i < pool->devices().count(); ++i) {
-      (void)pool->devices().file(i).remove();
-    }
-  }
+  pool::Pool* pool;
+  ~RemoveAtEnd() { (void)pool->remove(); }
 };
 
 Result<pool::Pool> create_pool(const ReplayOptions& options) {
@@ -114,7 +111,7 @@ Result<ReplayReport> replay(const ReplayOptions& options, ProgressSink& sink) {
   const std::uint64_t begin_ns = SteadyClock::read();
   CACHALOT_TRY(check_options(options));
   CACHALOT_TRY_ASSIGN(const Workload workload, Workload::load(options));
-  CACHALOT_TRY_ASSIGN(const pool::Pool pool, create_pool(options));
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(options));
   const RemoveAtEnd remove_at_end{&pool};
   if (sink.should_stop()) return stopped(0, workload.requests());
 

@@ -249,5 +249,15 @@ TEST_F(KeeperCommand, AKeeperThatWasKilledIsNoKeeper) {
   expect_error(put.wait(), 3, {pool, "no keeper"});
 }
 
+TEST_F(KeeperCommand, AKeeperWhosePoolWasRemovedEnds) {
+  for (const std::string device : {".1", ""}) {
+    const std::string pool = create_pool("kv" + device + "x", {"--devices", "2"});
+    Serving keeper({"serve", pool});
+    ASSERT_TRUE(keeper.is_ready());
+    ASSERT_EQ(unlink((pool + device).c_str()), 0);
+    expect_fault(keeper.wait(), {pool + device, "removed"});
+  }
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

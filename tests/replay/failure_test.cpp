@@ -6,9 +6,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "pool/pool.h"
 #include "replays.h"
 
 namespace cachalot::replay {
@@ -44,6 +46,26 @@ class Stopper : public ProgressSink {
 
  private:
   int calls_ = 0;
+};
+
+// Takes the replay's pool over as soon as it runs.
+class Usurper : public ProgressSink {
+ public:
+  explicit Usurper(std::string path) : path_(std::move(path)) {}
+  void on_progress(const Progress&) override {
+    if (keeper_) return;
+    Result<pool::Pool> pool = pool::Pool::open({path_});
+    ASSERT_TRUE(pool) << pool.error().message;
+    pool_.emplace(*std::move(pool));
+    Result<pool::PoolKeeper> keeper = pool_->serve({}, pool::Pool::Succession::kOverTheLiving);
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    keeper_.emplace(*std::move(keeper));
+  }
+
+ private:
+  std::string path_;
+  std::optional<pool::Pool> pool_;
+  std::optional<pool::PoolKeeper> keeper_;  // goes first
 };
 
 class FailingReplay : public testing::Test {
@@ -90,6 +112,17 @@ TEST_F(FailingReplay, EndsWhenItIsToldTo) {
   const Result<ReplayReport> report = replay(options_, stopper);
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code, Code::kTimeout) << report.error().message;
+  expect_nothing_left();
+}
+
+TEST_F(FailingReplay, LeavesAPoolAloneThatSomebodyElseServesByNow) {
+  {
+    Usurper usurper(path_);
+    const Result<ReplayReport> report = replay(options_, usurper);
+    ASSERT_FALSE(report);
+    for (const char* end : {"", ".1", ".2"}) EXPECT_TRUE(std::filesystem::exists(path_ + end));
+  }
+  EXPECT_TRUE(pool::Pool::destroy({path_}));
   expect_nothing_left();
 }
 
