@@ -83,19 +83,27 @@ Status write_zeros(int fd, const char* path, std::uint64_t bytes) {
 }
 
 // In pieces: tmpfs takes back all that a call did when a signal comes, so a call must be short.
-Status allocate_all(int fd, const char* path, std::uint64_t bytes, std::uint64_t page_bytes) {
+// @return 0, or what went wrong
+int allocate_all(int fd, std::uint64_t bytes, std::uint64_t page_bytes) {
   const std::uint64_t piece_bytes = std::max<std::uint64_t>(16u << 20, page_bytes);
   for (std::uint64_t at = 0; at < bytes;) {
     const std::uint64_t length = std::min(bytes - at, piece_bytes);
     if (fallocate(fd, 0, static_cast<off_t>(at), static_cast<off_t>(length)) == 0) {
       at += length;
-      continue;
+    } else if (errno != EINTR) {
+      return errno;
     }
-    if (errno == EINTR) continue;
-    if (errno == EOPNOTSUPP || errno == ENOSYS) return write_zeros(fd, path, bytes);
-    return Error::from_errno(errno, "%.120s: reserving", path);
   }
-  return {};
+  return 0;
+}
+
+bool is_not_supported(int os_error) { return os_error == EOPNOTSUPP || os_error == ENOSYS; }
+
+std::uint64_t hole_bytes(const struct stat& status) {
+  if (!S_ISREG(status.st_mode)) return 0;
+  constexpr std::uint64_t kUnit = 512;  // of st_blocks, on every file system
+  const auto bytes = static_cast<std::uint64_t>(status.st_size);
+  return bytes - std::min(bytes, static_cast<std::uint64_t>(status.st_blocks) * kUnit);
 }
 
 // The first page of every 2 MiB, and then all of it as one huge page: the kernel makes a huge page
@@ -135,11 +143,39 @@ Status reserve_space(int fd, const char* path, std::uint64_t bytes, bool huge_pa
     return Error::from_errno(errno, "%.120s: resizing to %" PRIu64 " bytes", path, bytes);
   }
   if (tmpfs && huge_pages) allocate_huge(fd, bytes);
-  const Status allocated = allocate_all(fd, path, bytes, page_bytes);
-  if (!allocated && allocated.error().code == Code::kNoSpace) {
-    return no_space(path, bytes, available);
-  }
-  return allocated;
+  const int os_error = allocate_all(fd, bytes, page_bytes);
+  if (os_error == 0) return {};
+  if (is_not_supported(os_error)) return write_zeros(fd, path, bytes);
+  const Error error = Error::from_errno(os_error, "%.120s: reserving", path);
+  return error.code == Code::kNoSpace ? no_space(path, bytes, available) : error;
+}
+
+bool has_holes(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 && hole_bytes(status) != 0;
+}
+
+Status fill_holes(int fd, const char* path) {
+  struct stat status {};
+  struct statfs fs {};
+  if (fstat(fd, &status) != 0) return Error::from_errno(errno, "%.120s: stat", path);
+  if (fstatfs(fd, &fs) != 0) return Error::from_errno(errno, "%.120s: statfs", path);
+  const std::uint64_t wanted = hole_bytes(status);
+  if (wanted == 0) return {};
+  const std::uint64_t available = available_bytes(fs);
+  const auto too_little = [&] {
+    return Error::make(Code::kNoSpace,
+                       "%.120s: is a sparse file: %" PRIu64 " bytes more wanted, %" PRIu64 " available",
+                       path, wanted, available);
+  };
+  // Elsewhere a file may be smaller than its bytes because it is compressed.
+  const bool is_memory = fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC;
+  if (is_memory && wanted > available) return too_little();
+  const int os_error = allocate_all(fd, static_cast<std::uint64_t>(status.st_size),
+                                    static_cast<std::uint64_t>(fs.f_bsize));
+  if (os_error == 0 || is_not_supported(os_error)) return {};
+  const Error error = Error::from_errno(os_error, "%.120s: reserving", path);
+  return error.code == Code::kNoSpace ? too_little() : error;
 }
 
 }  // namespace cachalot::os

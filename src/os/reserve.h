@@ -15,4 +15,11 @@ namespace cachalot::os {
 //         file system's huge page
 Status reserve_space(int fd, const char* path, std::uint64_t bytes, bool huge_pages);
 
+// Gives all of a regular file its space, where it has holes: copies of pools may be sparse. What is
+// in it stays. Nothing is done to other files, nor where the file system cannot do it.
+// @errors kNoSpace: says how many bytes are available; kPermission: opened for reading
+Status fill_holes(int fd, const char* path);
+// Whether it is a regular file with less space than bytes.
+bool has_holes(int fd);
+
 }  // namespace cachalot::os

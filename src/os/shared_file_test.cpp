@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "os/child.h"
+#include "os/reserve.h"
 
 namespace cachalot::os {
 namespace {
@@ -333,6 +334,28 @@ TEST_F(SharedFileTest, AForkedChildHasNoMappingUnlessAskedFor) {
     ASSERT_TRUE(child);
     EXPECT_EQ(child->wait()->exit_code, dont_fork ? 0 : 1);
   }
+}
+
+TEST_F(SharedFileTest, HolesAreFilledAndWhatIsThereStays) {
+  FileDescriptor fd(::open(path("a").c_str(), O_CREAT | O_RDWR, 0600));
+  ASSERT_EQ(pwrite(fd.get(), "x", 1, 5), 1);
+  ASSERT_EQ(ftruncate(fd.get(), 3 * kMiB), 0);
+  ASSERT_TRUE(has_holes(fd.get()));
+  EXPECT_TRUE(fill_holes(fd.get(), "a"));
+  EXPECT_FALSE(has_holes(fd.get()));
+  EXPECT_EQ(fs::file_size(path("a")), 3 * kMiB);
+  char byte = 0;
+  EXPECT_EQ(pread(fd.get(), &byte, 1, 5), 1);
+  EXPECT_EQ(byte, 'x');
+}
+
+TEST_F(SharedFileTest, HolesThatCannotBeFilledAreAnError) {
+  FileDescriptor fd(::open(path("a").c_str(), O_CREAT | O_RDWR, 0600));
+  ASSERT_EQ(ftruncate(fd.get(), std::int64_t{1} << 50), 0);
+  const Status filled = fill_holes(fd.get(), "a");
+  ASSERT_FALSE(filled);
+  EXPECT_EQ(filled.error().code, Code::kNoSpace) << filled.error().message;
+  EXPECT_TRUE(has_holes(fd.get()));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "pool/pool.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "os/process.h"
+#include "os/reserve.h"
 #include "pool/keeper_line.h"
 
 namespace cachalot::pool {
@@ -72,6 +74,29 @@ std::vector<std::uint32_t> slots_to_try(const Geometry& g, std::uint32_t host, b
   for (std::uint32_t slot = first; slot < operators; ++slot) slots.push_back(slot);
   if (!is_operator && g.operator_clients() == 0) slots.push_back(operators);
   return slots;
+}
+
+// To touch a hole of a sparse copy, where no space is left, is death by SIGBUS, already when the header
+// is read. Of a file that is no pool nothing is reserved.
+Status fill_holes(const std::string& path) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file, os::SharedFile::open(path));
+  if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
+  std::uint64_t magic = 0;
+  if (pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic || magic != kMagic) {
+    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx", path.c_str(),
+                       static_cast<unsigned long long>(magic), static_cast<unsigned long long>(kMagic));
+  }
+  return os::fill_holes(file.fd(), file.path().c_str());
+}
+
+// A pool's other devices are found by way of device 0 alone.
+Status check_first(const Header& first, const std::string& path) {
+  if (first.device_index == 0) return {};
+  const std::string suffix = "." + std::to_string(first.device_index);
+  const std::string base = path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : "";
+  return Error::make(Code::kInvalidArgument, "%s: is device %u of its pool: give its devices in order, device 0%s%s first",
+                     path.c_str(), first.device_index, base.empty() ? "" : ", ",
+                     base.empty() ? "" : (base + ",").c_str());
 }
 
 // Device `index` says that it is one, of the pool that device 0 says it is.
@@ -163,11 +188,13 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
   // rules of the stricter domain hold, which are right in both.
   Header first;
   const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
+  CACHALOT_TRY(fill_holes(paths[0]));
   {
     CACHALOT_TRY_ASSIGN(const memory::DeviceSet probe,
                         memory::DeviceSet::open({paths[0]}, map_options(false, false)));
     CACHALOT_TRY_ASSIGN(first, read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
+  CACHALOT_TRY(check_first(first, paths[0]));
   CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
   if (all.size() != first.geometry.devices) {
@@ -175,16 +202,13 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
                        paths[0].c_str(), first.geometry.devices, all.size());
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
+  for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(fill_holes(all[i]));
   CACHALOT_TRY_ASSIGN(memory::DeviceSet devices,
                       memory::DeviceSet::open(all, map_options(options.huge_pages, options.populate)));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
   for (std::uint32_t i = 1; i < devices.count(); ++i) {
     CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i), devices.bytes_each(), all[i].c_str()));
     CACHALOT_TRY(check_device(first, other, i, all[i].c_str()));
-  }
-  if (first.device_index != 0) {
-    return Error::make(Code::kInvalidArgument, "%s: is device %u of its pool: name device 0 first",
-                       paths[0].c_str(), first.device_index);
   }
   Pool pool(std::move(devices), std::move(domain));
   CACHALOT_TRY_ASSIGN(Access access, make_access(first.id, first.geometry, pool.devices_.view(), *pool.domain_));

@@ -1,4 +1,5 @@
 // Pools that are none, that are full, that somebody else has, or that nobody serves.
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -246,6 +247,45 @@ TEST_F(BadPool, WhatCannotBeStoredIsRefused) {
   expect_error(run({"evict", "key", "--all", "--pool", pool}), kUsage, {"--all"});
   expect_error(run({"get", "key", "--pool", pool, "--json", "-"}), kUsage, {"--output"});
   EXPECT_EQ(run({"lookup", "key", "--pool", pool}).exit_code, kAbsent);
+}
+
+// Small enough to be full, in a mount namespace of its own, where this user may have one.
+TEST_F(BadPool, ASparseCopyOnAFullFileSystemIsRefusedAndNoSignal) {
+  Result<os::Child> child = os::Child::start([&] {
+    if (unshare(CLONE_NEWNS) != 0) return kNotStarted;
+    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("small", path("").c_str(), "tmpfs", 0, "size=12m") != 0) {
+      return kNotStarted;
+    }
+    const std::string pool = create_pool("kv");
+    const std::string content = read(pool);
+    EXPECT_EQ(unlink(pool.c_str()), 0);
+    {
+      os::FileDescriptor copy(::open(pool.c_str(), O_CREAT | O_RDWR, 0600));
+      EXPECT_EQ(ftruncate(copy.get(), static_cast<off_t>(content.size())), 0);
+      constexpr std::size_t kPage = 4096;
+      const std::string zeros(kPage, '\0');
+      for (std::size_t at = 0; at < content.size(); at += kPage) {
+        if (content.compare(at, kPage, zeros) == 0) continue;
+        EXPECT_EQ(pwrite(copy.get(), content.data() + at, kPage, static_cast<off_t>(at)),
+                  static_cast<ssize_t>(kPage));
+      }
+    }
+    write("filler", std::string(free_bytes(path("").c_str()), 'x'));
+    expect_error(run({"pool", "info", pool}), kRefused, {pool, "sparse", "available"});
+    expect_error(run({"serve", pool}), kRefused, {pool, "sparse", "available"});
+    EXPECT_EQ(unlink(path("filler").c_str()), 0);
+    expect_done(run({"pool", "info", pool}));
+    EXPECT_EQ(read(pool), content);
+    Serving keeper({"serve", pool});
+    EXPECT_TRUE(keeper.is_ready());
+    return HasFailure() ? 1 : 0;
+  });
+  ASSERT_TRUE(child);
+  const auto status = child->wait();
+  ASSERT_TRUE(status);
+  if (status->exit_code == kNotStarted) GTEST_SKIP() << "this user cannot mount a tmpfs";
+  EXPECT_TRUE(status->ok()) << status->text();
 }
 
 }  // namespace
