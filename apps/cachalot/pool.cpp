@@ -55,13 +55,33 @@ Status check_no_link(const std::string& path) {
                      "%.120s: is a symbolic link, expected the pool's own file", path.c_str());
 }
 
+// What cannot be opened is not removed: it may be somebody's work, or his file. Where it looks like
+// what is left of a pool, the message says how a person removes it.
+Error with_way_out(const Paths& paths, const Error& error) {
+  const bool is_there = os::SharedFile::open(paths[0], os::Access::kReadOnly).ok();
+  const bool is_left = error.code == Code::kCorrupt || (error.code == Code::kNotFound && is_there) ||
+                       is_unfinished(paths[0]);
+  if (!is_left) return error;
+  std::string files = paths[0];
+  for (std::size_t i = 1; i < paths.size(); ++i) files += " " + paths[i];
+  for (std::uint32_t i = 1; paths.size() == 1 && i < pool::kMaxDevices; ++i) {
+    const std::string device = paths[0] + "." + std::to_string(i);
+    if (os::SharedFile::open(device, os::Access::kReadOnly).ok()) files += " " + device;
+  }
+  Error told = Error::make(error.code, "%.130s; if it is left from a pool that nobody makes or serves: rm %s",
+                           error.message, files.c_str());
+  told.os_error = error.os_error;
+  return told;
+}
+
 Status destroy(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   // Looked at first for its names, which are gone afterwards.
   Paths paths;
   {
-    CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths));
-    paths = pool.paths();
+    const Result<pool::Pool> pool = open_pool(options.paths);
+    if (!pool) return with_way_out(options.paths, pool.error());
+    paths = pool->paths();
   }
   for (const std::string& path : paths) CACHALOT_TRY(check_no_link(path));
   CACHALOT_TRY(pool::Pool::destroy(options.paths));

@@ -53,7 +53,8 @@ Result<std::vector<std::byte>> read_block(const std::string& file, std::uint64_t
   return bytes;
 }
 
-Status check_verdict(pool::Verdict verdict, const Options& options) {
+// @param had_parent  it was in the pool before this block was put
+Status check_verdict(pool::Verdict verdict, const Options& options, bool had_parent) {
   switch (verdict) {
     case pool::Verdict::kCommitted:
     case pool::Verdict::kDuplicate:
@@ -61,6 +62,12 @@ Status check_verdict(pool::Verdict verdict, const Options& options) {
     case pool::Verdict::kNoRoom:
       return Error::make(Code::kNoSpace, "the pool is full and nothing in it can be evicted");
     case pool::Verdict::kNoParent:
+      if (had_parent) {
+        return Error::make(Code::kNoSpace,
+                           "the pool is full: the parent %.60s was evicted to make room (spare blocks "
+                           "are for that: `pool create --spare-blocks`)",
+                           options.parent.c_str());
+      }
       return Error::make(Code::kRefused, "the parent %.100s is not in the pool",
                          options.parent.c_str());
     case pool::Verdict::kBadItem:
@@ -83,11 +90,14 @@ Status put(const Options& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::vector<std::byte> bytes,
                       read_block(options.file, attached.pool.access().geometry.block_bytes));
+  pool::Found found;
+  const bool had_parent =
+      !options.parent.empty() && attached.client->lookup({&parent, 1}, {&found, 1}) == 1;
   const pool::PutItem item{hash, bytes};
   pool::Verdict verdict{};
   CACHALOT_TRY(of_keeper(attached, attached.client->put(options.parent.empty() ? nullptr : &parent,
                                                         {&item, 1}, {&verdict, 1})));
-  CACHALOT_TRY(of_pool(paths, check_verdict(verdict, options)));
+  CACHALOT_TRY(of_pool(paths, check_verdict(verdict, options, had_parent)));
 
   const std::string hex = index::to_hex(hash);
   const bool is_new = verdict == pool::Verdict::kCommitted;

@@ -91,13 +91,14 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
                        memory::domain_name(found.domain), memory::domain_name(wanted.domain));
   }
   const Field fields[] = {
-      {"devices", wanted.devices, found.devices},
-      {"device bytes", wanted.device_bytes, found.device_bytes},
+      // What flags say comes before what follows from them.
       {"block bytes", wanted.block_bytes, found.block_bytes},
       {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
-      {"blocks", wanted.blocks, found.blocks},
+      {"spare blocks", wanted.blocks - wanted.capacity_blocks, found.blocks - found.capacity_blocks},
+      {"devices", wanted.devices, found.devices},
       {"client slots", wanted.engine_clients(), found.engine_clients()},
       {"hosts", wanted.hosts, found.hosts},
+      {"device bytes", wanted.device_bytes, found.device_bytes},
   };
   for (const Field& field : fields) {
     if (field.wanted == field.found) continue;
@@ -106,15 +107,6 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
                        field.what, field.found, field.wanted);
   }
   return {};
-}
-
-// True of a file that has no header yet: the maker of a pool writes it last.
-bool is_unfinished(const std::string& path) {
-  const Result<os::SharedFile> file = os::SharedFile::open(path, os::Access::kReadOnly);
-  if (!file) return file.error().code == Code::kBadInput;  // empty
-  std::array<unsigned char, memory::kLineBytes> line{};
-  const ssize_t n = pread(file->fd(), line.data(), line.size(), 0);
-  return n >= 0 && std::all_of(line.begin(), line.end(), [](unsigned char c) { return c == 0; });
 }
 
 // Opens a pool that another process may be making just now.
@@ -144,6 +136,9 @@ Result<pool::Pool> create_or_open(const Options& options) {
   create.geometry = geometry;
   Result<pool::Pool> created = create_pool(create);
   if (created || created.error().code != Code::kBusy) return created;
+  // Only another device's file is there: that is no pool.
+  const Result<os::SharedFile> first = os::SharedFile::open(options.paths[0]);
+  if (!first && first.error().code == Code::kNotFound) return created;
   CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options.paths));
   CACHALOT_TRY(check_same(geometry, existing.access().geometry, options.paths[0].c_str()));
   return existing;

@@ -273,7 +273,9 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
 
   // The area that Keeper::start() will take is one of those that are free; it is locked first.
-  CACHALOT_TRY_ASSIGN(const std::uint32_t area, Keeper::next_area(*access_, options));
+  const Result<std::uint32_t> next = Keeper::next_area(*access_, options);
+  if (!next) return next.error().code == Code::kBusy ? areas_in_use() : next.error();
+  const std::uint32_t area = *next;
   Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstKeeperLock + area);
   if (!lock) return lock.error();
   PoolKeeper serving(*std::move(lock));
@@ -286,6 +288,22 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   serving.waiter_ = std::make_unique<rpc::HostWaiter>(own, waiting);
   CACHALOT_TRY_ASSIGN(serving.keeper_, Keeper::start(*access_, options, *serving.clock_, serving.evidence_.get()));
   return serving;
+}
+
+// Of keepers that were taken over from and still run.
+Error Pool::areas_in_use() const {
+  std::string pids;
+  for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
+    const auto holder = os::who_holds(devices_.file(0).fd(), kFirstKeeperLock + area);
+    KeeperLine line{};
+    if (!holder || !holder->has_value() ||
+        !access_->region.read_as(access_->layout.keeper_line(area), line)) {
+      continue;
+    }
+    pids += (pids.empty() ? "" : ", ") + std::to_string(line.pid);
+  }
+  return Error::make(Code::kBusy, "%.110s: no keeper area is free: end keepers that were replaced and still run (pid %s)",
+                     devices_.file(0).path().c_str(), pids.c_str());
 }
 
 void PoolKeeper::poll_or_wait() {

@@ -132,6 +132,7 @@ class Pool {
   Pool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
       : devices_(std::move(devices)), domain_(std::move(domain)) {}
 
+  Error areas_in_use() const;
   Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
   Result<PoolClient> attach_anywhere(const ClientOptions& options);
   Result<PoolClient> attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock);

@@ -268,6 +268,22 @@ TEST_P(PoolTest, FilesThatAKeeperServesAreNotRemoved) {
   EXPECT_TRUE(pool_->remove());
 }
 
+TEST_P(PoolTest, KeepersThatWereReplacedAndStillRunAreNamed) {
+  make(100);
+  std::vector<PoolKeeper> replaced;
+  for (;;) {
+    Result<PoolKeeper> next = pool_->serve({}, Pool::Succession::kOverTheLiving);
+    if (!next) {
+      EXPECT_EQ(next.error().code, Code::kBusy);
+      EXPECT_NE(std::string(next.error().message).find("pid " + std::to_string(getpid())), std::string::npos);
+      EXPECT_NE(std::string(next.error().message).find(pool_->paths()[0]), std::string::npos);
+      break;
+    }
+    replaced.push_back(*std::move(next));
+    ASSERT_LT(replaced.size(), 9u);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,
                          testing::Values(Setup{DomainKind::kCoherent, 1}, Setup{DomainKind::kNoncoherent, 1},
                                          Setup{DomainKind::kNoncoherent, 3}),
