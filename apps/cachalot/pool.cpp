@@ -28,8 +28,9 @@ Status create(const Options& options) {
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, create_pool(create_options));
   const pool::Geometry& geometry = pool.access().geometry;
   std::fprintf(human_output(options.json),
-               "created %s: %s blocks of %s bytes, %u device%s of %s bytes\n",
+               "created %s: capacity %s blocks, %s spare, %s bytes each; %u device%s of %s bytes\n",
                pool.paths()[0].c_str(), grouped(geometry.capacity_blocks).c_str(),
+               grouped(geometry.blocks - geometry.capacity_blocks).c_str(),
                grouped(geometry.block_bytes).c_str(), geometry.devices,
                geometry.devices == 1 ? "" : "s", grouped(geometry.device_bytes).c_str());
   return json.write_json(describe_pool(pool));
