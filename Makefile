@@ -10,6 +10,8 @@ BENCHES := rpc lookup put get copy hash takeover
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 TEST_ARGS ?=
+PYTHON ?= python3
+PYTEST_ARGS ?=
 CACHALOT := build/release/apps/cachalot/cachalot
 
 # g++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after
@@ -25,7 +27,7 @@ SOURCES = $(shell find include src apps bench examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-dev demo build test test-asan test-tsan soak coverage bench \
+.PHONY: help setup-run setup-test setup-dev setup-python demo build test test-python test-asan test-tsan soak coverage bench \
   tidy format clean
 
 help: ## list the targets
@@ -38,6 +40,9 @@ setup-test:
 	@tools/setup --for test
 setup-dev:
 	@tools/setup --for dev
+
+setup-python:
+	@tools/setup --for python
 
 # $(call build,preset): configure and build.
 define build
@@ -54,6 +59,11 @@ build: setup-run ## build the binary (release)
 test: setup-test ## install, build and run all tests; TEST_ARGS goes to ctest
 	$(call build,dev)
 	ctest --preset dev -j$(TEST_JOBS) $(TEST_ARGS)
+
+test-python: setup-python ## build the Python package into build/venv and run its tests; PYTEST_ARGS goes to pytest
+	$(PYTHON) -m venv build/venv
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/venv/bin/python -m pip install --quiet '.[test]'
+	build/venv/bin/python -m pytest $(PYTEST_ARGS)
 
 test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call build,asan)

@@ -1,0 +1,134 @@
+// Calls that go on by themselves: a handle for each.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <chrono>
+#include <mutex>
+
+#include "client_object.h"
+#include "hash.h"
+#include "module.h"
+#include "numbers.h"
+
+namespace cachalot::python {
+namespace {
+
+// Keeps the completion, which the library hands out once. A handle that goes does not end its call.
+class AsyncCall {
+ public:
+  AsyncCall(nb::object owner, ClientObject& client, Token token)
+      : owner_(std::move(owner)), client_(client), token_(token) {}
+  AsyncCall(const AsyncCall&) = delete;
+  AsyncCall& operator=(const AsyncCall&) = delete;
+  ~AsyncCall() {
+    if (!completion_) client_.drop(token_);
+  }
+
+  bool done() {
+    check_process();
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return false;  // another thread waits for it
+    if (completion_) return true;
+    const nb::gil_scoped_release release;
+    // Past the gate: what became of a call is known after detaching too.
+    return keep(const_cast<Client&>(client_.client()).poll(token_));
+  }
+  bool wait(std::optional<double> timeout) {
+    check_process();
+    return wait_ns(nanoseconds(timeout, kNoTimeout, "timeout"));
+  }
+  std::size_t result(std::optional<double> timeout) {
+    if (!wait(timeout)) {
+      raise(Error::make(Code::kTimeout, "call: it is not done within %g s", timeout.value_or(0)));
+    }
+    check(completion_->status);
+    return completion_->blocks;
+  }
+  void cancel() {
+    check_process();
+    if (done()) return;
+    (void)client_.call([&](Client& client) { return client.cancel(token_); });
+  }
+
+ private:
+  void check_process() const {
+    if (!client_.is_forked()) return;
+    raise(Error::make(Code::kUnsupported, "call: this process is a fork of the one that attached"));
+  }
+  bool keep(Result<Completion> completion) {
+    if (!completion || !completion->is_done) return false;
+    completion_.emplace(*std::move(completion));
+    return true;
+  }
+  bool wait_ns(std::uint64_t timeout_ns) {
+    const nb::gil_scoped_release release;
+    constexpr std::uint64_t kLongest = 365ull * 24 * 3600 * 1'000'000'000;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kLongest));
+    const std::unique_lock lock(mutex_, until);
+    if (!lock) return false;
+    if (completion_) return true;
+    const auto left = std::chrono::nanoseconds(until - std::chrono::steady_clock::now()).count();
+    return keep(const_cast<Client&>(client_.client()).wait(token_, left > 0 ? static_cast<std::uint64_t>(left) : 0));
+  }
+
+  const nb::object owner_;
+  ClientObject& client_;
+  const Token token_;
+  std::timed_mutex mutex_;
+  std::optional<Completion> completion_;  // set once, under the mutex
+};
+
+std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
+                                      std::uint32_t first_layer, std::optional<std::uint32_t> layers,
+                                      std::optional<double> timeout) {
+  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  const CacheId id = id_of(client, cache);
+  const Hashes names(hashes);
+  const std::vector<PageId> to = Numbers::copy(pages, "pages");
+  const CopyOptions options = copy_options(first_layer, layers, timeout);
+  const Token token = value_of(client.call([&](Client& c) { return c.load_async(id, names.get(), to, options); }));
+  client.claim_dropped();
+  return std::make_unique<AsyncCall>(std::move(self), client, token);
+}
+
+std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
+                                       nb::handle parent, std::optional<double> timeout) {
+  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  const CacheId id = id_of(client, cache);
+  const Hashes names(hashes);
+  const std::vector<PageId> from = Numbers::copy(pages, "pages");
+  const std::optional<BlockHash> before = parent_of(parent);
+  const CopyOptions options = copy_options(0, std::nullopt, timeout);
+  const Token token = value_of(client.call([&](Client& c) {
+    return c.store_async(id, before ? &*before : nullptr, names.get(), from, options);
+  }));
+  client.claim_dropped();
+  return std::make_unique<AsyncCall>(std::move(self), client, token);
+}
+
+}  // namespace
+
+void add_async_call(nb::module_& module) {
+  nb::class_<AsyncCall>(module, "AsyncCall",
+                        "A load or store that goes on by itself; the pages must not be touched until it is done.")
+      .def("done", &AsyncCall::done)
+      .def("wait", &AsyncCall::wait, nb::arg("timeout") = nb::none(), "Whether it is done within so many seconds.")
+      .def("result", &AsyncCall::result, nb::arg("timeout") = nb::none(),
+           "Waits; the blocks loaded, or in the pool. Raises what the call would have raised, and CancelledError.")
+      .def("cancel", &AsyncCall::cancel, "Before its next block; it still becomes done.");
+
+  auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
+  client
+      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
+           nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
+                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) -> AsyncCall"),
+           "As load(), by another thread.")
+      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
+           nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::sig("def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
+                   "parent: cachalot.types.Parent = None, timeout: float | None = None) -> AsyncCall"),
+           "As store(), by another thread.");
+}
+
+}  // namespace cachalot::python

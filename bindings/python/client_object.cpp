@@ -1,0 +1,80 @@
+#include "client_object.h"
+
+#include <algorithm>
+
+#include "numbers.h"
+
+namespace cachalot::python {
+
+ClientObject::~ClientObject() {
+  if (is_forked()) return;  // the pool is the parent's; ~Client leaves it alone
+  const nb::gil_scoped_release release;
+  (void)client_.detach();
+}
+
+Status ClientObject::end() {
+  for (Detachable* object : detachables_) object->end();
+  return client_.detach();
+}
+
+void ClientObject::detach() {
+  if (is_forked()) check(client_.detach());
+  const Status ended = [&] {
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(detaching_);
+    gate_.close();
+    Status status = end();
+    gate_.open();  // from here on the client itself refuses
+    return status;
+  }();
+  detachables_.clear();
+  caches_.clear();
+  buffers_.clear();
+  check(ended);
+}
+
+CacheId ClientObject::register_cache(const PagedCache& cache, std::vector<Memory> tensors) {
+  const CacheId id = value_of(call([&](Client& client) { return client.register_cache(cache); }));
+  caches_.emplace(static_cast<std::uint32_t>(id), std::move(tensors));
+  return id;
+}
+
+void ClientObject::unregister_cache(CacheId cache) {
+  check(call([&](Client& client) { return client.unregister_cache(cache); }));
+  caches_.erase(static_cast<std::uint32_t>(cache));
+}
+
+void ClientObject::register_buffer(Memory memory) {
+  check(call([&](Client& client) { return client.register_buffer(memory.data, memory.bytes()); }));
+  void* const data = memory.data;
+  buffers_.insert_or_assign(data, std::move(memory));
+}
+
+void ClientObject::unregister_buffer(void* data) {
+  check(call([&](Client& client) { return client.unregister_buffer(data); }));
+  buffers_.erase(data);
+}
+
+void ClientObject::claim_dropped() {
+  if (dropped_.empty()) return;
+  std::erase_if(dropped_, [&](Token token) {
+    const Result<Completion> completion = client_.poll(token);
+    return !completion || completion->is_done;
+  });
+}
+
+CopyOptions copy_options(std::uint32_t first_layer, std::optional<std::uint32_t> layers,
+                         std::optional<double> timeout) {
+  CopyOptions options;
+  options.timeout_ns = nanoseconds(timeout, kNoTimeout, "timeout");
+  options.first_layer = first_layer;
+  if (layers) options.layers = *layers;
+  return options;
+}
+
+CacheId id_of(const ClientObject& client, const CacheObject& cache) {
+  if (cache.client != &client) refuse("cache: it was registered with another client");
+  return cache.id;
+}
+
+}  // namespace cachalot::python

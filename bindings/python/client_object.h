@@ -1,0 +1,101 @@
+// A client as Python holds it: with the memory that it was told of kept alive, safe against
+// detaching while other threads call, and harmless in a forked child.
+//
+// Invariants
+//   1. Memory of a registered cache or buffer is let go only when no copy uses it any more.
+//   2. After detach() no LayerLoad or LayerStore of it holds anything of the pool.
+//
+// @threads  all but call() needs the GIL
+#pragma once
+
+#include <cachalot/client.h>
+#include <nanobind/nanobind.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "call_gate.h"
+#include "error.h"
+#include "memory.h"
+
+namespace cachalot::python {
+
+class ClientObject;
+
+// What must end before its client detaches.
+class Detachable {
+ public:
+  virtual void end() = 0;  // without the GIL, no call under way
+
+ protected:
+  ~Detachable() = default;
+};
+
+class ClientObject {
+ public:
+  explicit ClientObject(Client client) : client_(std::move(client)) {}
+  ClientObject(const ClientObject&) = delete;
+  ClientObject& operator=(const ClientObject&) = delete;
+  ~ClientObject();
+
+  // Calls without the GIL; nothing of Python may be touched inside. @errors kInvalidArgument: detaching
+  template <class F>
+  auto call(F&& function) -> decltype(function(std::declval<Client&>())) {
+    const nb::gil_scoped_release release;
+    const CallGate::Visit visit(gate_);
+    if (!visit) return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
+    return function(client_);
+  }
+  // For what copies nothing and never waits.
+  const Client& client() const { return client_; }
+
+  void detach();
+  bool is_forked() const { return getpid() != pid_; }
+
+  CacheId register_cache(const PagedCache& cache, std::vector<Memory> tensors);
+  void unregister_cache(CacheId cache);
+  void register_buffer(Memory memory);
+  void unregister_buffer(void* data);
+
+  void add(Detachable* object) { detachables_.insert(object); }
+  void remove(Detachable* object) { detachables_.erase(object); }
+
+  // Of a call whose handle is gone: claimed later, so that nobody has to hold on to handles.
+  void drop(Token token) { dropped_.push_back(token); }
+  void claim_dropped();
+
+ private:
+  Status end();  // without the GIL, the gate closed
+
+  Client client_;
+  const pid_t pid_ = getpid();
+  CallGate gate_;
+  std::mutex detaching_;  // taken without the GIL
+  std::unordered_map<std::uint32_t, std::vector<Memory>> caches_;
+  std::map<void*, Memory> buffers_;
+  std::unordered_set<Detachable*> detachables_;
+  std::vector<Token> dropped_;
+};
+
+// A registered cache in Python: its number, and whose it is.
+struct CacheObject {
+  nb::object owner;
+  ClientObject* client;
+  CacheId id;
+};
+
+// Seconds or None, a first layer, and so many of them or None.
+CopyOptions copy_options(std::uint32_t first_layer, std::optional<std::uint32_t> layers,
+                         std::optional<double> timeout);
+
+// The cache's number. Raises InvalidArgumentError: another client's.
+CacheId id_of(const ClientObject& client, const CacheObject& cache);
+
+void add_objects(nb::class_<ClientObject>& client);
+
+}  // namespace cachalot::python

@@ -1,0 +1,51 @@
+// Memory that a Python object has, and keeps for as long as this is alive: by the buffer protocol,
+// or by DLPack where the object has none (torch).
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cachalot::python {
+
+namespace nb = nanobind;
+
+// @threads  made and destroyed by who holds the GIL; its numbers may be read by anybody
+class Memory {
+ public:
+  // @param name  what it is, for messages: "tensor 3"
+  // Raises InvalidArgumentError: no memory, or not the CPU's.
+  static Memory of(nb::handle object, const std::string& name);
+
+  void* data = nullptr;
+  std::uint64_t item_bytes = 0;
+  char kind = '?';  // u, i, f or ? for anything else
+  bool is_writable = false;
+  bool is_contiguous = false;  // in C's order
+  std::vector<std::int64_t> shape;
+  std::vector<std::int64_t> strides;  // in bytes
+
+  std::uint64_t items() const;
+  std::uint64_t bytes() const { return items() * item_bytes; }
+  std::string dtype() const;  // as NumPy writes it: "float16"
+
+ private:
+  struct ReleaseBuffer {
+    void operator()(Py_buffer* view) const {
+      PyBuffer_Release(view);
+      delete view;
+    }
+  };
+  void take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view);
+  void take_dlpack(nb::handle object, const std::string& name);
+
+  std::unique_ptr<Py_buffer, ReleaseBuffer> buffer_;
+  std::optional<nb::ndarray<nb::ro>> array_;
+};
+
+}  // namespace cachalot::python

@@ -1,0 +1,35 @@
+// Sequences of numbers that callers pass: tokens, pages.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "memory.h"
+
+namespace cachalot::python {
+
+// Numbers of 32 bits: those of an array of uint32 as they lie there, others converted.
+// Raises InvalidArgumentError: a number that has more bits or a sign, an array of another dimension
+// or type; TypeError: no sequence of numbers.
+class Numbers {
+ public:
+  Numbers(nb::handle object, const char* name);
+  std::span<const std::uint32_t> get() const { return numbers_; }
+
+  // Of their own: what the caller does to the array meanwhile is not seen.
+  static std::vector<std::uint32_t> copy(nb::handle object, const char* name);
+
+ private:
+  std::optional<Memory> memory_;
+  std::vector<std::uint32_t> own_;
+  std::span<const std::uint32_t> numbers_;
+};
+
+// Seconds to nanoseconds; None: `otherwise`. Raises InvalidArgumentError: negative, or no number.
+std::uint64_t nanoseconds(std::optional<double> seconds, std::uint64_t otherwise, const char* name);
+
+}  // namespace cachalot::python

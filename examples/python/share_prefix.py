@@ -1,0 +1,43 @@
+"""Two engine processes share a prefix: what one computes and stores, the other loads."""
+
+import multiprocessing
+import sys
+
+import numpy as np
+
+import cachalot
+
+POOL = sys.argv[1] if len(sys.argv) > 1 else "/dev/shm/cachalot_example_share_prefix_python"
+GEOMETRY = cachalot.KvGeometry(layers=4, kv_heads=2, head_dim=64, dtype="f16", block_tokens=16)
+PROMPT = np.arange(8 * 16, dtype=np.uint32)
+
+
+def engine(number, failed):
+    # K and V of 32 pages of 16 tokens, a tensor a layer: the paged cache of this engine.
+    tensors = [np.zeros((2, 32, 16, 2, 64), np.float16) for _ in range(4)]
+    with cachalot.Client(pool=POOL, model="example@1", geometry=GEOMETRY) as client:
+        cache = client.register_cache("vllm_kbnhc", tensors, pages=32)
+        hashes = client.hash_tokens(PROMPT)
+        pages = np.random.default_rng(number).permutation(32)[: len(hashes)]
+        hit = client.load(cache, hashes, pages)
+        for layer, tensor in enumerate(tensors):
+            computed = np.broadcast_to(np.arange(hit, len(hashes))[:, None, None, None] + layer, (len(hashes) - hit, 16, 2, 64))
+            tensor[:, pages[hit:]] = computed
+        stored = client.store(cache, hashes, pages)
+        print(f"engine {number}: {hit} blocks loaded, {len(hashes) - hit} computed, {stored.written} stored")
+        is_right = all((tensors[layer][:, pages[i]] == i + layer).all() for layer in range(4) for i in range(len(hashes)))
+        if hit != (0 if number == 0 else len(hashes)) or not is_right:
+            failed.set()
+
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    failed = spawn.Event()
+    with cachalot.EmbeddedKeeper(pool=POOL, block_bytes=GEOMETRY.block_bytes, capacity_blocks=256):
+        for number in range(2):
+            process = spawn.Process(target=engine, args=(number, failed))
+            process.start()
+            process.join()
+            if process.exitcode != 0:
+                failed.set()
+    sys.exit(1 if failed.is_set() else 0)

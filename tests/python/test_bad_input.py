@@ -1,0 +1,271 @@
+"""What is refused, and in which words."""
+
+import builtins
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cachalot
+from cachalot import errors
+from conftest import GEOMETRY, Engine, attach, tokens_of
+
+SHAPE = (2, 16, 4, 2, 32)
+
+
+def tensors():
+    return [np.zeros(SHAPE, np.float16) for _ in range(3)]
+
+
+def read_only():
+    tensor = np.zeros(SHAPE, np.float16)
+    tensor.flags.writeable = False
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (np.zeros(SHAPE, np.float32), r"tensor 1: has numbers of 4 bytes \(float32\), expected 2 \(f16\)"),
+        (np.zeros((*SHAPE[:-1], 64), np.float16)[..., ::2], "tensor 1: is not contiguous"),
+        (np.zeros(SHAPE, np.float16).transpose(1, 0, 2, 3, 4), "tensor 1: is not contiguous"),
+        (read_only(), "tensor 1: is read-only"),
+        (bytes(8), r"tensor 1: has numbers of 1 bytes \(uint8\)"),
+        ("text", "tensor 1: str has no memory to share"),
+        (np.zeros((2, 16, 4, 2, 31), np.float16), "tensor 1"),
+    ],
+)
+def test_a_tensor_that_does_not_fit(engine, tensor, words):
+    given = tensors()
+    given[1] = tensor
+    with pytest.raises(cachalot.InvalidArgumentError, match=words):
+        engine.client.register_cache("vllm_kbnhc", given, pages=16)
+
+
+def test_a_cache_that_does_not_fit(engine):
+    with pytest.raises(cachalot.InvalidArgumentError, match="layout: nonsense is unknown"):
+        engine.client.register_cache("nonsense", tensors(), pages=16)
+    with pytest.raises(cachalot.UnsupportedError, match="mla_joint"):
+        engine.client.register_cache("mla_joint", tensors(), pages=16)
+    with pytest.raises(cachalot.InvalidArgumentError):
+        engine.client.register_cache("vllm_kbnhc", tensors()[:2], pages=16)
+    with pytest.raises(cachalot.InvalidArgumentError):
+        engine.client.register_cache("vllm_kbnhc", tensors(), pages=17)
+    with pytest.raises(TypeError):
+        engine.client.register_cache("vllm_kbnhc", tensors(), pages=-1)
+
+
+@pytest.mark.parametrize(
+    ("pages", "error"),
+    [
+        (range(9, 17), cachalot.InvalidArgumentError),  # page 16
+        (range(7), cachalot.InvalidArgumentError),
+        ([-1] * 8, cachalot.InvalidArgumentError),
+        ([2**40] * 8, cachalot.InvalidArgumentError),
+        (np.full(8, -1), cachalot.InvalidArgumentError),
+        (np.zeros(8), cachalot.InvalidArgumentError),
+        (np.zeros((8, 1), np.uint32), cachalot.InvalidArgumentError),
+        (["a"] * 8, TypeError),
+        (None, TypeError),
+    ],
+)
+def test_pages_that_do_not_fit(stored, pages, error):
+    engine, hashes = stored
+    before = [tensor.copy() for tensor in engine.tensors]
+    for call in (engine.client.load, engine.client.store, engine.client.load_async, engine.client.begin_load):
+        with pytest.raises(error):
+            call(engine.cache, hashes, pages)
+    assert all(np.array_equal(a, b) for a, b in zip(before, engine.tensors))
+
+
+@pytest.mark.parametrize(
+    ("hashes", "error"),
+    [
+        (np.zeros((3, 2), np.int64), cachalot.InvalidArgumentError),
+        (np.zeros((3, 3), np.uint64), cachalot.InvalidArgumentError),
+        (np.zeros((3, 4), np.uint64)[:, ::2], cachalot.InvalidArgumentError),
+        ([1, 2], TypeError),
+        (None, TypeError),
+        ("text", TypeError),
+    ],
+)
+def test_hashes_that_are_none(engine, hashes, error):
+    with pytest.raises(error):
+        engine.client.lookup(hashes)
+
+
+def test_layers_and_tokens_out_of_range(stored):
+    engine, hashes = stored
+    load, load_tokens = engine.client.load, engine.client.load_tokens
+    for layers in ({"first_layer": 3}, {"first_layer": 2, "layers": 2}, {"layers": 0}):
+        with pytest.raises(cachalot.InvalidArgumentError):
+            load(engine.cache, hashes, range(8), **layers)
+    for tokens in ([[(0, 5)]], [[(2, 1)]], [[(2, 3), (0, 1)]], [[(1,)]], [], [[(0, 1)]] * 2):
+        with pytest.raises(cachalot.InvalidArgumentError):
+            load_tokens(engine.cache, hashes[:1], [0], tokens)
+
+
+def test_deadlines(stored):
+    engine, hashes = stored
+    for call in (engine.client.load, engine.client.store):
+        with pytest.raises(cachalot.TimeoutError) as caught:
+            call(engine.cache, hashes, range(8), timeout=0)
+        assert isinstance(caught.value, builtins.TimeoutError) and caught.value.code == "timeout"
+        for timeout in (-1, float("nan")):
+            with pytest.raises(cachalot.InvalidArgumentError, match="timeout"):
+                call(engine.cache, hashes, range(8), timeout=timeout)
+    assert engine.client.load(engine.cache, hashes, range(8), timeout=float("inf")) == 8
+
+
+def test_another_clients_cache(stored, pool):
+    engine, hashes = stored
+    other = Engine(pool)
+    with other.client:
+        with pytest.raises(cachalot.InvalidArgumentError, match="another client"):
+            other.client.load(engine.cache, hashes, range(8))
+    engine.client.unregister_cache(engine.cache)
+    with pytest.raises(cachalot.NotFoundError):
+        engine.client.load(engine.cache, hashes, range(8))
+
+
+def test_use_after_detach(stored):
+    engine, hashes = stored
+    client = engine.client
+    client.detach()
+    client.detach()
+    calls = [
+        lambda: client.lookup(hashes),
+        lambda: client.load(engine.cache, hashes, range(8)),
+        lambda: client.store(engine.cache, hashes, range(8)),
+        lambda: client.load_async(engine.cache, hashes, range(8)),
+        lambda: client.begin_load(engine.cache, hashes, range(8)),
+        lambda: client.begin_store(engine.cache, hashes, range(8)),
+        lambda: client.register_cache("vllm_kbnhc", tensors(), pages=16),
+        lambda: client.exists(["key"]),
+    ]
+    for call in calls:
+        with pytest.raises(cachalot.InvalidArgumentError, match="detached"):
+            call()
+    assert client.statistics.stored_blocks == 8
+
+
+def in_a_forked_child(check):
+    """Whether check() is true in a forked child, which ends right after it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if check() else 1)
+        except BaseException:
+            os._exit(2)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_after_attach(stored, pool):
+    import gc
+
+    engine, hashes = stored
+    client = engine.client
+    loading = client.begin_load(engine.cache, hashes, range(8))
+    storing = client.begin_store(engine.cache, client.hash_tokens(tokens_of(9, 8)), [0, 1])
+    running = client.load_async(engine.cache, hashes, range(8))
+    keeper = cachalot.EmbeddedKeeper(pool=pool + ".second", block_bytes=4096, capacity_blocks=4)
+
+    def child():
+        nonlocal loading, storing, running, keeper, client
+        calls = [
+            lambda: client.lookup(hashes),
+            lambda: client.load(engine.cache, hashes, range(8)),
+            lambda: client.store(engine.cache, hashes, range(8)),
+            lambda: client.load_async(engine.cache, hashes, range(8)),
+            lambda: client.begin_load(engine.cache, hashes, range(8)),
+            lambda: loading.load_layer(0),
+            lambda: storing.store_layer(0),
+            lambda: running.wait(),
+            lambda: keeper.stop(),
+            lambda: client.detach(),
+        ]
+        for call in calls:
+            try:
+                call()
+                return False
+            except cachalot.UnsupportedError:
+                pass
+        del loading, storing, running, keeper, calls  # nothing of it is the child's to end
+        engine.client = client = None
+        gc.collect()
+        with attach(pool) as own:  # attached again, the child works
+            return own.lookup(hashes) == 8
+
+    assert in_a_forked_child(child)
+    assert client.lookup(hashes) == 8 and loading.load_layer(0) == 8 and running.result() == 8
+    keeper.stop()
+
+
+def test_attaching_to_what_cannot_be_served(pool, tmp_path):
+    with pytest.raises(cachalot.NotFoundError, match="there is no such pool") as caught:
+        attach("/dev/shm/there is no such pool")
+    assert isinstance(caught.value, LookupError) and caught.value.code == "not_found"
+    (tmp_path / "text").write_text("no pool" * 1000)
+    with pytest.raises(cachalot.Error):
+        attach(tmp_path / "text")
+    with pytest.raises(cachalot.InvalidArgumentError, match="model"):
+        attach(pool, model="")
+    with pytest.raises(cachalot.InvalidArgumentError, match="block"):
+        attach(pool, geometry=cachalot.KvGeometry.of_model("Qwen3-32B", "bf16", 16))
+    with pytest.raises(cachalot.InvalidArgumentError, match="hash"):
+        attach(pool, hash="md5")
+    with pytest.raises(TypeError):
+        attach(pool, slots=1)
+    with pytest.raises(cachalot.BusyError):
+        cachalot.EmbeddedKeeper(pool=pool)
+
+
+def test_no_keeper(pool):
+    path = pool + ".alone"
+    keeper = cachalot.EmbeddedKeeper(pool=path, block_bytes=4096, capacity_blocks=4)
+    client = attach(path)
+    keeper.stop()
+    keeper.stop()
+    hashes = client.hash_tokens(tokens_of(1, 4))
+    assert client.lookup(hashes) == 0
+    with pytest.raises(cachalot.Error):
+        attach(path, keeper_timeout_s=0.1)
+
+
+def test_geometries():
+    geometry = cachalot.KvGeometry.of_model("Qwen3-32B", "bf16", 16)
+    assert (geometry.layers, geometry.kv_heads, geometry.head_dim) == (64, 8, 128)
+    assert geometry.block_bytes == 16 * 64 * 2 * 8 * 128 * 2
+    assert "Qwen3-32B" in cachalot.model_names()
+    assert cachalot.KvGeometry.of_model("qwen3-32b", "BF16", 16, 1, 2) != geometry
+    assert eval(repr(geometry), {"KvGeometry": cachalot.KvGeometry}) == geometry
+    for fields in (
+        {},
+        {"layers": 1, "block_tokens": 4},
+        {"layers": 1, "block_tokens": 4, "kv_heads": 1, "head_dim": 8, "dtype": "f64"},
+        {"layers": 1, "block_tokens": 4, "kv_heads": 1, "head_dim": 8, "attention": "none"},
+        {"layers": -1, "block_tokens": 4, "kv_heads": 1, "head_dim": 8},
+        {"layers": 2**32 - 1, "block_tokens": 2**32 - 1, "kv_heads": 2**32 - 1, "head_dim": 8},
+    ):
+        with pytest.raises(cachalot.InvalidArgumentError):
+            cachalot.KvGeometry(**fields)
+    with pytest.raises(TypeError):
+        cachalot.KvGeometry(layer=1)
+    with pytest.raises(cachalot.InvalidArgumentError, match="GPT-2"):
+        cachalot.KvGeometry.of_model("GPT-2", "f16", 16)
+
+
+def test_there_is_a_class_for_every_code():
+    header = Path(__file__).parents[2] / "include/cachalot/error.h"
+    codes = re.findall(r"^  k([A-Z]\w+)(?: = 1)?,", header.read_text(), re.MULTILINE)
+    assert len(codes) == len(errors.CLASSES) == 17
+    assert {f"{code}Error" for code in codes} == {error.__name__ for error in errors.CLASSES.values()}
+    for code, error in errors.CLASSES.items():
+        assert issubclass(error, cachalot.Error) and error.code == code and getattr(cachalot, error.__name__) is error
+    assert issubclass(cachalot.InvalidArgumentError, ValueError)
+    assert issubclass(cachalot.TimeoutError, builtins.TimeoutError)
+    assert str(errors.TimeoutError("a message")) == str(errors.IoError("a message")) == "a message"

@@ -1,0 +1,311 @@
+"""The client: sharing, layer by layer, without waiting, objects."""
+
+import gc
+import multiprocessing
+import pickle
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import cachalot
+from conftest import GEOMETRY, Engine, attach, tokens_of
+
+
+def load_in_another_process(pool, hashes, expected, answer):
+    engine = Engine(pool, seed=2)
+    with engine.client:
+        hit = engine.client.load(engine.cache, hashes, range(8, 16))
+        answer.put((hit, [engine.block(8 + i) for i in range(hit)] == expected))
+
+
+def test_what_one_process_stores_another_loads(stored, pool):
+    engine, hashes = stored
+    spawn = multiprocessing.get_context("spawn")
+    answer = spawn.Queue()
+    expected = [engine.block(i) for i in range(8)]
+    process = spawn.Process(target=load_in_another_process, args=(pool, hashes, expected, answer))
+    process.start()
+    assert answer.get(timeout=60) == (8, True)
+    process.join()
+
+
+def test_lookup_and_load_take_hashes_in_any_form(stored, pool):
+    engine, hashes = stored
+    reader = Engine(pool, seed=2)
+    with reader.client as client:
+        array = np.asarray(hashes)
+        assert array.shape == (8, 2) and array.dtype == np.uint64
+        for form in (hashes, array, list(hashes), tuple(hashes), array.copy()):
+            assert client.lookup(form) == 8
+            assert client.load(reader.cache, form, np.arange(8)) == 8
+        assert client.load(reader.cache, hashes[2:5], [3, 9, 1]) == 3
+        assert [reader.block(p) for p in (3, 9, 1)] == [engine.block(p) for p in (2, 3, 4)]
+        assert client.lookup(client.hash_tokens(tokens_of(99, 32))) == 0
+        assert client.lookup([]) == 0
+
+
+def test_pages_in_any_form(stored):
+    engine, hashes = stored
+    client, expected = engine.client, [engine.block(i) for i in range(8)]
+    pages = np.arange(15, 7, -1)
+    forms = [pages.astype(dtype) for dtype in (np.uint32, np.int32, np.int64, np.uint16, np.int8)]
+    for form in [*forms, np.repeat(pages, 2)[::2], pages.tolist(), tuple(pages), memoryview(pages)]:
+        for tensor in engine.tensors:
+            tensor[:, 8:] = 0
+        assert client.load(engine.cache, hashes, form) == 8
+        assert [engine.block(p) for p in pages] == expected
+
+
+def test_hashes_are_a_sequence_and_can_be_pickled(engine):
+    hashes = engine.client.hash_tokens(tokens_of(3, 22).tolist())
+    assert len(hashes) == 5  # whole blocks
+    assert hashes == engine.client.hash_tokens(tokens_of(3, 22))
+    assert pickle.loads(pickle.dumps(hashes)) == hashes
+    assert list(hashes[1:3]) == [hashes[1], hashes[2]] and hashes[-1] == hashes[4]
+    assert list(hashes[::-2]) == [hashes[4], hashes[2], hashes[0]]
+    assert cachalot.BlockHash(str(hashes[0])) == hashes[0] != hashes[1]
+    assert len({*hashes, *hashes}) == 5
+    low, high = np.asarray(hashes)[3].tolist()
+    assert (hashes[3].low, hashes[3].high) == (low, high)
+    with pytest.raises(IndexError):
+        hashes[5]
+
+
+def test_a_slice_keeps_its_memory(engine):
+    array = np.asarray(engine.client.hash_tokens(tokens_of(3, 32))[2:4])
+    gc.collect()
+    assert array.tolist() == np.asarray(engine.client.hash_tokens(tokens_of(3, 32))).tolist()[2:4]
+
+
+def test_a_chain_goes_on_from_its_parent(stored):
+    engine, hashes = stored
+    longer = engine.client.hash_tokens(np.concatenate([tokens_of(1, 32), tokens_of(2, 8)]))
+    assert longer[:8] == hashes
+    for parent in (hashes[7], np.asarray(hashes)[7]):
+        assert engine.client.store(engine.cache, longer[8:], [8, 9], parent=parent).blocks == 2
+    assert engine.client.lookup(longer) == 10
+    nowhere = cachalot.BlockHash("0" * 31 + "1")
+    lost = engine.client.store(engine.cache, engine.client.hash_tokens(tokens_of(5, 4)), [0], parent=nowhere)
+    assert (lost.blocks, lost.written, lost.reason) == (0, 0, "refused")
+
+
+def test_two_models_dtypes_or_ranks_never_meet(pool):
+    def geometry(**changes):
+        state = {**GEOMETRY.__getstate__(), **changes}
+        return cachalot.KvGeometry(**state)
+
+    variants = [
+        {},
+        {"model": "test@2"},
+        {"salt": "adapter"},
+        {"geometry": geometry(dtype="bf16")},
+        {"geometry": geometry(tp_size=2)},
+        {"geometry": geometry(tp_size=2, tp_rank=1)},
+        {"hash": "sha256_cbor"},
+    ]
+    engines = [Engine(pool, **variant) for variant in variants]
+    for engine in engines:
+        hashes = engine.client.hash_tokens(tokens_of(4, 8))
+        assert engine.client.store(engine.cache, hashes, [0, 1]).written == 2
+        assert [other.client.lookup(hashes) for other in engines] == [2 * (other is engine) for other in engines]
+    for engine in engines:
+        engine.client.detach()
+
+
+def test_some_layers_and_some_tokens(stored, pool):
+    engine, hashes = stored
+    reader = Engine(pool, seed=2)
+    with reader.client as client:
+        for tensor in reader.tensors:
+            tensor[:] = 0
+        assert client.load(reader.cache, hashes, range(8), first_layer=1, layers=1) == 8
+        assert np.array_equal(reader.tensors[1][:, :8], engine.tensors[1][:, :8])
+        assert not reader.tensors[0].any() and not reader.tensors[2].any()
+        reader.tensors[1][:] = 0
+        tokens = [[(1, 3)], None, [(0, 1), (3, 4)]]
+        assert client.load_tokens(reader.cache, hashes[:3], [5, 6, 7], tokens) == 3
+        for page, source, chosen in ((5, 0, [1, 2]), (6, 1, [0, 1, 2, 3]), (7, 2, [0, 3])):
+            for token in range(4):
+                wanted = engine.tensors[2][:, source, token] if token in chosen else 0
+                assert (reader.tensors[2][:, page, token] == wanted).all()
+
+
+def test_layer_by_layer(engine, pool):
+    client, hashes = engine.client, engine.client.hash_tokens(tokens_of(6, 16))
+    storing = client.begin_store(engine.cache, hashes, range(4))
+    for layer in range(3):
+        storing.store_layer(layer)
+    assert client.lookup(hashes) == 0  # not before it is finished
+    assert storing.finish().written == 4
+    reader = Engine(pool, seed=2)
+    with reader.client:
+        loading = reader.client.begin_load(reader.cache, hashes, range(4))
+        assert loading.blocks == 4
+        for layer in range(3):
+            assert loading.load_layer(layer) == 4
+            assert np.array_equal(reader.tensors[layer][:, :4], engine.tensors[layer][:, :4])
+    with pytest.raises(cachalot.InvalidArgumentError, match="detached"):
+        loading.load_layer(0)
+
+
+def test_what_is_begun_ends_with_the_client(engine):
+    hashes = engine.client.hash_tokens(tokens_of(6, 16))
+    storing = engine.client.begin_store(engine.cache, hashes, range(4))
+    storing.store_layer(0)
+    engine.client.detach()
+    for call in (lambda: storing.store_layer(1), storing.finish):
+        with pytest.raises(cachalot.InvalidArgumentError, match="detached"):
+            call()
+
+
+def test_calls_that_do_not_wait(engine, pool):
+    hashes = engine.client.hash_tokens(tokens_of(7, 24))
+    storing = engine.client.store_async(engine.cache, hashes, range(6))
+    assert storing.result() == storing.result() == 6 and storing.done()
+    reader = Engine(pool, seed=2)
+    with reader.client as client:
+        loading = client.load_async(reader.cache, hashes, range(4, 10))
+        assert loading.wait() and loading.done() and loading.result(timeout=0) == 6
+        assert reader.block(9) == engine.block(5)
+        with pytest.raises(cachalot.TimeoutError):
+            client.load_async(reader.cache, hashes, range(6), timeout=0)
+        for _ in range(100):  # nobody has to hold on to the handles
+            client.load_async(reader.cache, hashes, range(6))
+        threads = [threading.Thread(target=loading.result) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        last = client.load_async(reader.cache, hashes, range(6))
+    assert last.wait()  # what became of it is known after detaching
+
+
+def test_what_is_cancelled_says_so(stored):
+    engine, hashes = stored
+    for _ in range(1000):
+        calls = [engine.client.load_async(engine.cache, hashes, range(8)) for _ in range(8)]
+        calls[-1].cancel()
+        assert all(call.result() == 8 for call in calls[:-1])
+        try:
+            calls[-1].result()
+        except cachalot.CancelledError:
+            return
+    pytest.fail("nothing was ever cancelled")
+
+
+def test_objects(engine):
+    client = engine.client
+    memory = np.arange(2048, dtype=np.uint8)
+    answer = bytearray(300)
+    client.register_buffer(memory)
+    client.register_buffer(answer)
+    assert client.put("key", [memory[:100], memory[500:700]]) == 300
+    assert client.put(b"key", [memory[:300]]) == 0
+    assert client.exists(["key", b"key", "other"]) == [True, True, False]
+    assert client.get("key", answer) == 300
+    assert answer == memory[:100].tobytes() + memory[500:700].tobytes()
+    with pytest.raises(cachalot.NotFoundError):
+        client.get("other", [answer])
+    with pytest.raises(cachalot.InvalidArgumentError, match="part 0: .* no registered buffer"):
+        client.put("third", [bytearray(8)])
+    with pytest.raises(cachalot.InvalidArgumentError, match="part 0: is not contiguous"):
+        client.put("third", [memory[::2]])
+    with pytest.raises(BufferError):
+        answer.append(1)  # held
+    client.unregister_buffer(answer)
+    answer.append(1)
+    with pytest.raises(cachalot.NotFoundError):
+        client.unregister_buffer(answer)
+
+
+def test_tensors_are_kept_alive_while_they_are_registered(stored):
+    engine, hashes = stored
+    client = engine.client
+    for end in (client.unregister_cache, lambda _: client.detach()):
+        tensors = [np.zeros((2, 16, 4, 2, 32), np.float16) for _ in range(3)]
+        alive = [weakref.ref(tensor) for tensor in tensors]
+        cache = client.register_cache("vllm_kbnhc", tensors, pages=16)
+        del tensors
+        gc.collect()
+        assert client.load(cache, hashes, range(8)) == 8
+        assert all(np.array_equal(a()[:, :8], b[:, :8]) for a, b in zip(alive, engine.tensors))
+        end(cache)
+        gc.collect()
+        assert not any(tensor() is not None for tensor in alive)
+
+
+def calls_of(engine, hashes):
+    client = engine.client
+    return {
+        "lookup": lambda: client.lookup(hashes),
+        "load": lambda: client.load(engine.cache, hashes, range(8)),
+        "store": lambda: client.store(engine.cache, hashes, range(8)),
+        "wait": lambda: client.load_async(engine.cache, hashes, range(8)).wait(),
+    }
+
+
+@pytest.mark.parametrize("name", ["lookup", "load", "store", "wait"])
+def test_the_gil_is_released(stored, name):
+    engine, hashes = stored
+    call = calls_of(engine, hashes)[name]
+    go, ran = threading.Lock(), []
+    interval = sys.getswitchinterval()
+    go.acquire()
+    other = threading.Thread(target=lambda: (go.acquire(), ran.append(True)))
+    other.start()
+    sys.setswitchinterval(1000)  # from here on only who lets go of the GIL lets others run
+    try:
+        go.release()
+        for _ in range(20_000):
+            call()
+            if ran:
+                break
+    finally:
+        has_run = bool(ran)
+        sys.setswitchinterval(interval)
+        other.join()
+    assert has_run
+
+
+def test_many_threads_and_one_that_detaches(pool):
+    engine = Engine(pool)
+    hashes = engine.client.hash_tokens(tokens_of(8, 32))
+    engine.client.store(engine.cache, hashes, range(8))
+    wrong = []
+
+    def run(first):
+        try:
+            while True:
+                if engine.client.load(engine.cache, hashes[:4], range(first, first + 4)) != 4:
+                    wrong.append("miss")
+                engine.client.store(engine.cache, hashes, range(8))
+        except cachalot.InvalidArgumentError as error:
+            if "detached" not in str(error):
+                wrong.append(str(error))
+        except Exception as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=run, args=(first,)) for first in (8, 12)]
+    [thread.start() for thread in threads]
+    while engine.client.statistics.loads < 100:
+        pass
+    engine.client.detach()
+    [thread.join() for thread in threads]
+    assert wrong == []
+
+
+def test_statistics(stored):
+    engine, hashes = stored
+    engine.client.load(engine.cache, hashes, range(8))
+    statistics = engine.client.statistics
+    assert statistics.loaded_blocks == statistics.stored_blocks == 8
+    assert statistics.loaded_bytes == 8 * GEOMETRY.block_bytes
+    assert statistics.as_dict()["loads"] == 1
+    assert "loaded_blocks=8" in repr(statistics)
+
+
+def test_a_client_that_is_collected_has_detached(pool):
+    for _ in range(40):  # more than there are slots
+        attach(pool)
+        gc.collect()

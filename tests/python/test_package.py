@@ -1,0 +1,45 @@
+"""The package: its types, its version, and the examples."""
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+import cachalot
+from conftest import pool_path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples/python").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example(example):
+    assert len(example.read_text().splitlines()) <= 60
+    ran = subprocess.run([sys.executable, example, pool_path()], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stderr == ""
+
+
+def test_the_types_are_part_of_the_package():
+    package = Path(cachalot.__file__).parent
+    assert (package / "py.typed").exists()
+    stub = ast.parse((package / "_cachalot.pyi").read_text())
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    functions = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+    assert functions == {"layout_names", "model_names"}
+    methods = {node.name for node in classes["Client"].body if isinstance(node, ast.FunctionDef)}
+    assert {"lookup", "load", "store", "load_async", "begin_load", "detach"} <= methods
+    assert set(classes) <= set(cachalot.__all__)
+
+
+def test_the_version_is_the_librarys():
+    try:
+        installed = version("cachalot-kv")
+    except PackageNotFoundError:
+        pytest.skip("the package is not installed, but used in place")
+    written = re.search(r"project\(cachalot VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+    assert cachalot.__version__ == installed == written
