@@ -22,7 +22,7 @@ ifeq ($(origin CXX),default)
 endif
 
 # What clang-format looks at; paths without spaces.
-SOURCES = $(shell find include src apps bench examples tests \
+SOURCES = $(shell find include src apps bench bindings examples tests \
   \( -name '*.h' -o -name '*.cpp' \) -print 2>/dev/null | sort)
 
 .DEFAULT_GOAL := help

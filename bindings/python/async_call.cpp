@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 
@@ -35,7 +36,15 @@ class AsyncCall {
   }
   bool wait(std::optional<double> timeout) {
     check_process();
-    return wait_ns(nanoseconds(timeout, kNoTimeout, "timeout"));
+    // In pieces, so that signals (Ctrl-C) are heard.
+    constexpr std::uint64_t kPiece = 50'000'000;
+    std::uint64_t left = nanoseconds(timeout, kNoTimeout, "timeout");
+    while (!wait_ns(std::min(left, kPiece))) {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (left <= kPiece) return false;
+      left -= kPiece;
+    }
+    return true;
   }
   std::size_t result(std::optional<double> timeout) {
     if (!wait(timeout)) {
@@ -62,13 +71,13 @@ class AsyncCall {
   }
   bool wait_ns(std::uint64_t timeout_ns) {
     const nb::gil_scoped_release release;
-    constexpr std::uint64_t kLongest = 365ull * 24 * 3600 * 1'000'000'000;
-    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kLongest));
+    const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
     const std::unique_lock lock(mutex_, until);
     if (!lock) return false;
     if (completion_) return true;
     const auto left = std::chrono::nanoseconds(until - std::chrono::steady_clock::now()).count();
-    return keep(const_cast<Client&>(client_.client()).wait(token_, left > 0 ? static_cast<std::uint64_t>(left) : 0));
+    return keep(const_cast<Client&>(client_.client())
+                    .wait(token_, left > 0 ? static_cast<std::uint64_t>(left) : 0));
   }
 
   const nb::object owner_;
@@ -78,21 +87,24 @@ class AsyncCall {
   std::optional<Completion> completion_;  // set once, under the mutex
 };
 
-std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                                      std::uint32_t first_layer, std::optional<std::uint32_t> layers,
+std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes,
+                                      nb::handle pages, std::uint32_t first_layer,
+                                      std::optional<std::uint32_t> layers,
                                       std::optional<double> timeout) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
   const CopyOptions options = copy_options(first_layer, layers, timeout);
-  const Token token = value_of(client.call([&](Client& c) { return c.load_async(id, names.get(), to, options); }));
+  const Token token =
+      value_of(client.call([&](Client& c) { return c.load_async(id, names.get(), to, options); }));
   client.claim_dropped();
   return std::make_unique<AsyncCall>(std::move(self), client, token);
 }
 
-std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                                       nb::handle parent, std::optional<double> timeout) {
+std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes,
+                                       nb::handle pages, nb::handle parent,
+                                       std::optional<double> timeout) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
@@ -109,25 +121,33 @@ std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache
 }  // namespace
 
 void add_async_call(nb::module_& module) {
-  nb::class_<AsyncCall>(module, "AsyncCall",
-                        "A load or store that goes on by itself; the pages must not be touched until it is done.")
+  nb::class_<AsyncCall>(
+      module, "AsyncCall",
+      "A load or store that goes on by itself; the pages must not be touched until it is done.")
       .def("done", &AsyncCall::done)
-      .def("wait", &AsyncCall::wait, nb::arg("timeout") = nb::none(), "Whether it is done within so many seconds.")
+      .def("wait", &AsyncCall::wait, nb::arg("timeout") = nb::none(),
+           "Whether it is done within so many seconds.")
       .def("result", &AsyncCall::result, nb::arg("timeout") = nb::none(),
-           "Waits; the blocks loaded, or in the pool. Raises what the call would have raised, and CancelledError.")
+           "Waits; the blocks loaded, or in the pool. Raises what the call would have raised, and "
+           "CancelledError.")
       .def("cancel", &AsyncCall::cancel, "Before its next block; it still becomes done.");
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
-      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
-           nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
-                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) -> AsyncCall"),
+      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+           nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
+           nb::arg("timeout") = nb::none(),
+           nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, *, "
+                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) "
+                   "-> AsyncCall"),
            "As load(), by another thread.")
-      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
-           nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None, timeout: float | None = None) -> AsyncCall"),
+      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::sig(
+               "def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+               "cachalot.types.Pages, *, "
+               "parent: cachalot.types.Parent = None, timeout: float | None = None) -> AsyncCall"),
            "As store(), by another thread.");
 }
 

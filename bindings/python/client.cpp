@@ -35,12 +35,12 @@ HashAlgorithm parse_hash(const std::string& name) {
   refuse("hash: '%.40s' is not xxh3, sha256_cbor or xxhash_cbor", name.c_str());
 }
 
-
-void attach(ClientObject* self, const nb::object& pool, const std::string& model, const KvGeometry& geometry,
-            const std::string& salt, const std::string& block_order, const std::string& hash,
-            const std::string& python_hash_seed, std::uint32_t host, std::optional<std::uint32_t> slot,
-            std::uint32_t copy_threads, std::uint32_t workers, std::uint32_t grant_blocks,
-            std::optional<bool> checksums, double keeper_timeout_s, double recovery_s) {
+void attach(ClientObject* self, const nb::object& pool, const std::string& model,
+            const KvGeometry& geometry, const std::string& salt, const std::string& block_order,
+            const std::string& hash, const std::string& python_hash_seed, std::uint32_t host,
+            std::optional<std::uint32_t> slot, std::uint32_t copy_threads, std::uint32_t workers,
+            std::uint32_t grant_blocks, std::optional<bool> checksums, double keeper_timeout_s,
+            double recovery_s) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -69,16 +69,20 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
   const std::string name = "tensor " + std::to_string(index);
   Memory memory = Memory::of(object, name);
   if (memory.item_bytes != dtype_bytes(geometry.dtype)) {
-    refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(), memory.item_bytes,
-           memory.dtype().c_str(), dtype_bytes(geometry.dtype), dtype_name(geometry.dtype));
+    refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(),
+           memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
+           dtype_name(geometry.dtype));
   }
-  if (!memory.is_contiguous) refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
-  if (!memory.is_writable) refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
+  if (!memory.is_contiguous)
+    refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
+  if (!memory.is_writable)
+    refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
   return memory;
 }
 
 CacheObject register_cache(nb::handle self, const std::string& layout, const nb::object& tensors,
-                           std::uint32_t pages, std::uint32_t page_tokens, std::uint64_t page_stride_bytes) {
+                           std::uint32_t pages, std::uint32_t page_tokens,
+                           std::uint64_t page_stride_bytes) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   PagedCache cache;
   cache.layout = layout;
@@ -105,12 +109,14 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
 }
 
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                 std::uint32_t first_layer, std::optional<std::uint32_t> layers, std::optional<double> timeout) {
+                 std::uint32_t first_layer, std::optional<std::uint32_t> layers,
+                 std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
   const CopyOptions options = copy_options(first_layer, layers, timeout);
-  return value_of(self.call([&](Client& client) { return client.load(id, names.get(), to, options); }));
+  return value_of(
+      self.call([&](Client& client) { return client.load(id, names.get(), to, options); }));
 }
 
 std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
@@ -119,17 +125,19 @@ std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
   for (const nb::handle pair : object) {
     const std::vector<std::uint32_t> ends = Numbers::copy(pair, "tokens");
     if (ends.size() != 2) {
-      refuse("tokens: a range of block %zu has %zu numbers, expected 2: the first, and the one behind the last",
-             block, ends.size());
+      refuse(
+          "tokens: a range of block %zu has %zu numbers, expected 2: the first, and the one behind "
+          "the last",
+          block, ends.size());
     }
     ranges.push_back({ends[0], ends[1]});
   }
   return ranges;
 }
 
-std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                        nb::handle tokens, std::uint32_t first_layer, std::optional<std::uint32_t> layers,
-                        std::optional<double> timeout) {
+std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes,
+                        nb::handle pages, nb::handle tokens, std::uint32_t first_layer,
+                        std::optional<std::uint32_t> layers, std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -140,11 +148,12 @@ std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle
   }
   const std::vector<std::span<const TokenRange>> spans(ranges.begin(), ranges.end());
   const CopyOptions options = copy_options(first_layer, layers, timeout);
-  return value_of(self.call([&](Client& client) { return client.load_tokens(id, names.get(), to, spans, options); }));
+  return value_of(self.call(
+      [&](Client& client) { return client.load_tokens(id, names.get(), to, spans, options); }));
 }
 
-Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages, nb::handle parent,
-             std::optional<double> timeout) {
+Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
+             nb::handle parent, std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
@@ -158,14 +167,15 @@ Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb
 BlockHashes hash_tokens(ClientObject& self, nb::handle tokens) {
   const Numbers numbers(tokens, "tokens");
   const nb::gil_scoped_release release;
-  auto hashes = std::make_shared<const std::vector<BlockHash>>(self.client().hash_tokens(numbers.get()));
+  auto hashes =
+      std::make_shared<const std::vector<BlockHash>>(self.client().hash_tokens(numbers.get()));
   const std::size_t count = hashes->size();
   return {std::move(hashes), 0, count};
 }
 
 struct Counter {
   const char* name;
-  std::uint64_t Statistics::* member;
+  std::uint64_t Statistics::*member;
 };
 constexpr Counter kCounters[] = {
     {"lookups", &Statistics::lookups},
@@ -187,35 +197,45 @@ void add_results(nb::module_& module) {
   nb::class_<Stored>(module, "Stored", "What became of a store.")
       .def_ro("blocks", &Stored::blocks, "Leading blocks that are in the pool now.")
       .def_ro("written", &Stored::written, "Of these, how many this call wrote.")
-      .def_prop_ro("reason", [](const Stored& stored) -> std::optional<std::string> {
-             if (!stored.reason) return std::nullopt;
-             return code_name(*stored.reason);
-           }, "Why not all: 'no_space', or 'refused': the parent is not in the pool.")
+      .def_prop_ro(
+          "reason",
+          [](const Stored& stored) -> std::optional<std::string> {
+            if (!stored.reason) return std::nullopt;
+            return code_name(*stored.reason);
+          },
+          "Why not all: 'no_space', or 'refused': the parent is not in the pool.")
       .def("__repr__", [](const Stored& stored) {
-        return "Stored(blocks=" + std::to_string(stored.blocks) + ", written=" + std::to_string(stored.written) +
-               ", reason=" + (stored.reason ? "'" + std::string(code_name(*stored.reason)) + "'" : "None") + ")";
+        return "Stored(blocks=" + std::to_string(stored.blocks) +
+               ", written=" + std::to_string(stored.written) + ", reason=" +
+               (stored.reason ? "'" + std::string(code_name(*stored.reason)) + "'" : "None") + ")";
       });
 
   nb::class_<Statistics> statistics(module, "Statistics", "What a client did since it attached.");
   for (const Counter& counter : kCounters) statistics.def_ro(counter.name, counter.member);
   statistics
-      .def("as_dict", [](const Statistics& values) {
-             nb::dict all;
-             for (const Counter& counter : kCounters) all[counter.name] = values.*counter.member;
-             return all;
-           }, nb::sig("def as_dict(self) -> dict[str, int]"))
+      .def(
+          "as_dict",
+          [](const Statistics& values) {
+            nb::dict all;
+            for (const Counter& counter : kCounters) all[counter.name] = values.*counter.member;
+            return all;
+          },
+          nb::sig("def as_dict(self) -> dict[str, int]"))
       .def("__repr__", [](const Statistics& values) {
         std::string text = "Statistics(";
         for (const Counter& counter : kCounters) {
-          text += (text.back() == '(' ? "" : ", ") + std::string(counter.name) + "=" + std::to_string(values.*counter.member);
+          text += (text.back() == '(' ? "" : ", ") + std::string(counter.name) + "=" +
+                  std::to_string(values.*counter.member);
         }
         return text + ")";
       });
 
   nb::class_<CacheObject>(module, "Cache", "An engine's paged cache, as a client knows it.")
-      .def_prop_ro("number", [](const CacheObject& cache) { return static_cast<std::uint32_t>(cache.id); })
-      .def_prop_ro("client", [](const CacheObject& cache) { return cache.owner; },
-                   nb::sig("def client(self) -> Client"));
+      .def_prop_ro("number",
+                   [](const CacheObject& cache) { return static_cast<std::uint32_t>(cache.id); })
+      .def_prop_ro(
+          "client", [](const CacheObject& cache) { return cache.owner; },
+          nb::sig("def client(self) -> Client"));
 }
 
 }  // namespace
@@ -224,7 +244,8 @@ void add_client(nb::module_& module) {
   nb::class_<ClientObject> client(
       module, "Client",
       "Moves KV blocks between an engine's paged cache and a pool that many engines share.\n\n"
-      "    with Client(pool='/dev/shm/kv', model='Qwen3-32B@9216db57', geometry=geometry) as client:\n"
+      "    with Client(pool='/dev/shm/kv', model='Qwen3-32B@9216db57', geometry=geometry) as "
+      "client:\n"
       "        cache = client.register_cache('vllm_kbnhc', tensors, pages=4096)\n"
       "        hashes = client.hash_tokens(prompt)\n"
       "        hit = client.load(cache, hashes, pages)      # pool -> pages\n"
@@ -232,54 +253,83 @@ void add_client(nb::module_& module) {
       "All threads may call at once; no call that copies or waits holds the GIL.");
   add_results(module);
   client
-      .def("__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"), nb::arg("geometry"),
-           nb::arg("salt") = "", nb::arg("block_order") = "layer_first", nb::arg("hash") = "xxh3",
-           nb::arg("python_hash_seed") = "", nb::arg("host") = 0, nb::arg("slot") = nb::none(),
-           nb::arg("copy_threads") = 1, nb::arg("workers") = 1, nb::arg("grant_blocks") = 64,
-           nb::arg("checksums") = nb::none(), nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
-           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: KvGeometry, salt: str = '', "
-                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = '', host: int = 0, "
-                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, grant_blocks: int = 64, "
-                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: float = 2.0) -> None"),
-           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ are never handed out.")
+      .def("__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
+           nb::arg("geometry"), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
+           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
+           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
+           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
+           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
+           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+                   "KvGeometry, salt: str = '', "
+                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+                   "'', host: int = 0, "
+                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+                   "grant_blocks: int = 64, "
+                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+                   "float = 2.0) -> None"),
+           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
+           "are never handed out.")
       .def("detach", &ClientObject::detach,
-           "Waits for the calls under way, detaches, and lets go of all memory. A second time does nothing.")
-      .def("__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Client"))
-      .def("__exit__", [](ClientObject& self, nb::args) { self.detach(); },
-           nb::sig("def __exit__(self, *exception: object) -> None"))
+           "Waits for the calls under way, detaches, and lets go of all memory. A second time does "
+           "nothing.")
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> Client"))
+      .def(
+          "__exit__", [](ClientObject& self, nb::args) { self.detach(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"))
       .def_prop_ro("geometry", [](const ClientObject& self) { return self.client().geometry(); })
-      .def_prop_ro("block_bytes", [](const ClientObject& self) { return self.client().block_bytes(); })
-      .def_prop_ro("statistics", [](const ClientObject& self) { return self.client().statistics(); })
+      .def_prop_ro("block_bytes",
+                   [](const ClientObject& self) { return self.client().block_bytes(); })
+      .def_prop_ro("statistics",
+                   [](const ClientObject& self) { return self.client().statistics(); })
       .def("hash_tokens", &hash_tokens, nb::arg("tokens"),
            nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens) -> BlockHashes"),
            "The hashes of all whole blocks of a prompt, from its first token on.")
-      .def("register_cache", &register_cache, nb::arg("layout"), nb::arg("tensors"), nb::arg("pages"),
-           nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
-           nb::sig("def register_cache(self, layout: str, tensors: cachalot.types.Memory | collections.abc.Iterable[cachalot.types.Memory], "
+      .def("register_cache", &register_cache, nb::arg("layout"), nb::arg("tensors"),
+           nb::arg("pages"), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
+           nb::sig("def register_cache(self, layout: str, tensors: cachalot.types.Memory | "
+                   "collections.abc.Iterable[cachalot.types.Memory], "
                    "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0) -> Cache"),
-           "Memory of the engine that pages are in, in a layout of layout_names(): writable, C-contiguous,\n"
+           "Memory of the engine that pages are in, in a layout of layout_names(): writable, "
+           "C-contiguous,\n"
            "numbers of the dtype's size. It is kept alive until unregister_cache() or detach().")
-      .def("unregister_cache", [](ClientObject& self, const CacheObject& cache) { self.unregister_cache(id_of(self, cache)); },
-           nb::arg("cache"), "Waits for the calls that use it.")
+      .def(
+          "unregister_cache",
+          [](ClientObject& self, const CacheObject& cache) {
+            self.unregister_cache(id_of(self, cache));
+          },
+          nb::arg("cache"), "Waits for the calls that use it.")
       .def("lookup", &lookup, nb::arg("hashes"),
-           nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"), "How many leading blocks are in the pool.")
+           nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
+           "How many leading blocks are in the pool.")
       .def("load", &load, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
-           nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
-                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) -> int"),
-           "Copies the longest prefix that is in the pool into the engine's pages, block i to pages[i].\n"
-           "Returns how many leading blocks are loaded; the pages behind may have been written over.")
-      .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::arg("tokens"),
-           nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def load_tokens(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, "
-                   "tokens: collections.abc.Iterable[cachalot.types.TokenRanges], *, first_layer: int = 0, "
+           nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
+           nb::arg("timeout") = nb::none(),
+           nb::sig("def load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, *, "
+                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) "
+                   "-> int"),
+           "Copies the longest prefix that is in the pool into the engine's pages, block i to "
+           "pages[i].\n"
+           "Returns how many leading blocks are loaded; the pages behind may have been written "
+           "over.")
+      .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+           nb::arg("tokens"), nb::kw_only(), nb::arg("first_layer") = 0,
+           nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::sig("def load_tokens(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, "
+                   "tokens: collections.abc.Iterable[cachalot.types.TokenRanges], *, first_layer: "
+                   "int = 0, "
                    "layers: int | None = None, timeout: float | None = None) -> int"),
            "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
       .def("store", &store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
            nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
+           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, *, "
                    "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
-           "Copies blocks from the engine's pages into the pool and publishes them: a chain whose first block\n"
+           "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
+           "first block\n"
            "follows `parent`, or starts a prompt. What is there already is not copied.")
       .def("__repr__", [](const ClientObject& self) {
         return "Client(" + self.client().geometry().fingerprint() + ")";

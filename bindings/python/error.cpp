@@ -8,8 +8,8 @@ void raise(const Error& error) {
   const nb::object table = nb::module_::import_("cachalot.errors").attr("CLASSES");
   const nb::object type = table[code_name(error.code)];
   // A message that was cut off may end inside a character.
-  const nb::object text = nb::steal(
-      PyUnicode_DecodeUTF8(error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
+  const nb::object text = nb::steal(PyUnicode_DecodeUTF8(
+      error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
   const nb::object made = type(text);
   made.attr("os_error") = error.os_error;
   made.attr("detail") = error.detail;

@@ -25,7 +25,7 @@ Attention parse_attention(const std::string& name) {
 // One field, in C++ and in Python.
 struct Field {
   const char* name;
-  std::uint32_t KvGeometry::* member;
+  std::uint32_t KvGeometry::*member;
 };
 constexpr Field kFields[] = {
     {"layers", &KvGeometry::layers},
@@ -59,11 +59,13 @@ KvGeometry make(const nb::kwargs& fields) {
     } else if (name == "dtype") {
       geometry.dtype = value_of(parse_dtype(nb::cast<std::string>(value)));
     } else {
-      const auto at = std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) { return name == f.name; });
+      const auto at = std::find_if(std::begin(kFields), std::end(kFields),
+                                   [&](const Field& f) { return name == f.name; });
       if (at == std::end(kFields)) throw nb::type_error(("KvGeometry has no " + name).c_str());
       const long long number = PyLong_AsLongLong(value.ptr());
       if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-      if (number < 0 || number > 0xffffffffll) refuse("geometry: %s is %lld, expected 0 to 2^32 - 1", at->name, number);
+      if (number < 0 || number > 0xffffffffll)
+        refuse("geometry: %s is %lld, expected 0 to 2^32 - 1", at->name, number);
       geometry.*at->member = static_cast<std::uint32_t>(number);
     }
   }
@@ -83,35 +85,47 @@ std::string repr(const KvGeometry& geometry) {
 }  // namespace
 
 void add_geometry(nb::module_& module) {
-  nb::class_<KvGeometry> geometry(
-      module, "KvGeometry",
-      "What one rank of one engine keeps of a block of tokens: the dimensions from which every size in\n"
-      "bytes is computed. Never changes.");
+  nb::class_<KvGeometry> geometry(module, "KvGeometry",
+                                  "What one rank of one engine keeps of a block of tokens: the "
+                                  "dimensions from which every size in\n"
+                                  "bytes is computed. Never changes.");
   geometry
-      .def("__init__", [](KvGeometry* self, const nb::kwargs& fields) { new (self) KvGeometry(make(fields)); },
-           nb::sig("def __init__(self, *, layers: int, block_tokens: int, attention: str = 'grouped', "
-                   "dtype: str = 'bf16', kv_heads: int = 0, head_dim: int = 0, kv_lora_rank: int = 0, "
-                   "qk_rope_head_dim: int = 0, tp_rank: int = 0, tp_size: int = 1, tp_replicas: int = 1, "
-                   "pp_rank: int = 0, pp_size: int = 1) -> None"),
-           "Of this rank alone. attention: 'grouped' (MHA, GQA, MQA) with kv_heads and head_dim, or 'latent'\n"
-           "(MLA) with kv_lora_rank and qk_rope_head_dim; dtype: 'f32', 'f16', 'bf16', 'f8' or 'i8'.")
-      .def_static("of_model",
-                  [](const std::string& name, const std::string& dtype, std::uint32_t block_tokens,
-                     std::uint32_t tp_rank, std::uint32_t tp_size) {
-                    return value_of(KvGeometry::of_model(name, value_of(parse_dtype(dtype)), block_tokens, tp_rank, tp_size));
-                  },
-                  nb::arg("name"), nb::arg("dtype"), nb::arg("block_tokens"), nb::arg("tp_rank") = 0,
-                  nb::arg("tp_size") = 1, "The rank tp_rank of tp_size of a model of model_names().")
+      .def(
+          "__init__",
+          [](KvGeometry* self, const nb::kwargs& fields) { new (self) KvGeometry(make(fields)); },
+          nb::sig(
+              "def __init__(self, *, layers: int, block_tokens: int, attention: str = 'grouped', "
+              "dtype: str = 'bf16', kv_heads: int = 0, head_dim: int = 0, kv_lora_rank: int = 0, "
+              "qk_rope_head_dim: int = 0, tp_rank: int = 0, tp_size: int = 1, tp_replicas: int = "
+              "1, "
+              "pp_rank: int = 0, pp_size: int = 1) -> None"),
+          "Of this rank alone. attention: 'grouped' (MHA, GQA, MQA) with kv_heads and head_dim, or "
+          "'latent'\n"
+          "(MLA) with kv_lora_rank and qk_rope_head_dim; dtype: 'f32', 'f16', 'bf16', 'f8' or "
+          "'i8'.")
+      .def_static(
+          "of_model",
+          [](const std::string& name, const std::string& dtype, std::uint32_t block_tokens,
+             std::uint32_t tp_rank, std::uint32_t tp_size) {
+            return value_of(KvGeometry::of_model(name, value_of(parse_dtype(dtype)), block_tokens,
+                                                 tp_rank, tp_size));
+          },
+          nb::arg("name"), nb::arg("dtype"), nb::arg("block_tokens"), nb::arg("tp_rank") = 0,
+          nb::arg("tp_size") = 1, "The rank tp_rank of tp_size of a model of model_names().")
       .def_prop_ro("attention", &attention_name)
       .def_prop_ro("dtype", [](const KvGeometry& g) { return std::string(dtype_name(g.dtype)); })
       .def_prop_ro("dtype_bytes", [](const KvGeometry& g) { return dtype_bytes(g.dtype); })
       .def_prop_ro("token_bytes", &KvGeometry::token_bytes)
       .def_prop_ro("layer_bytes", &KvGeometry::layer_bytes, "Of one block.")
       .def_prop_ro("block_bytes", &KvGeometry::block_bytes)
-      .def("fingerprint", &KvGeometry::fingerprint, "All that the bytes of a block depend on in here, as text.")
-      .def("__eq__", [](const KvGeometry& a, nb::handle b) {
-             return nb::isinstance<KvGeometry>(b) && a == *nb::inst_ptr<KvGeometry>(b);
-           }, nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("fingerprint", &KvGeometry::fingerprint,
+           "All that the bytes of a block depend on in here, as text.")
+      .def(
+          "__eq__",
+          [](const KvGeometry& a, nb::handle b) {
+            return nb::isinstance<KvGeometry>(b) && a == *nb::inst_ptr<KvGeometry>(b);
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", [](nb::handle self) { return nb::hash(self.attr("fingerprint")()); })
       .def("__repr__", &repr)
       .def("__getstate__", &fields_of)
@@ -119,7 +133,8 @@ void add_geometry(nb::module_& module) {
         new (&self) KvGeometry(make(nb::borrow<nb::kwargs>(fields)));
       });
   for (const Field& field : kFields) {
-    geometry.def_prop_ro(field.name, [member = field.member](const KvGeometry& g) { return g.*member; });
+    geometry.def_prop_ro(field.name,
+                         [member = field.member](const KvGeometry& g) { return g.*member; });
   }
   module.def("model_names", &model_names, "Models whose dimensions are known.");
   module.def("layout_names", &layout_names, "The layouts of paged caches that are known.");

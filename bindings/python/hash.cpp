@@ -32,7 +32,8 @@ BlockHash from_text(std::string_view text) {
     return std::from_chars(first, first + kDigits, value, 16).ptr == first + kDigits;
   };
   if (text.size() != 2 * kDigits || !half(0, hash.high) || !half(kDigits, hash.low)) {
-    refuse("hash: '%.40s', expected %zu hexadecimal digits", std::string(text).c_str(), 2 * kDigits);
+    refuse("hash: '%.40s', expected %zu hexadecimal digits", std::string(text).c_str(),
+           2 * kDigits);
   }
   return hash;
 }
@@ -40,7 +41,8 @@ BlockHash from_text(std::string_view text) {
 BlockHashes from_object(nb::handle object) {
   const Hashes hashes(object);
   const std::span<const BlockHash> given = hashes.get();
-  return {std::make_shared<const std::vector<BlockHash>>(given.begin(), given.end()), 0, given.size()};
+  return {std::make_shared<const std::vector<BlockHash>>(given.begin(), given.end()), 0,
+          given.size()};
 }
 
 BlockHashes slice(const BlockHashes& hashes, nb::slice index) {
@@ -94,7 +96,9 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   return 0;
 }
 
-void release_buffer(PyObject*, Py_buffer* view) { delete static_cast<BufferShape*>(view->internal); }
+void release_buffer(PyObject*, Py_buffer* view) {
+  delete static_cast<BufferShape*>(view->internal);
+}
 
 PyType_Slot kBufferSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
@@ -111,16 +115,18 @@ Hashes::Hashes(nb::handle object) {
   if (!PyList_CheckExact(object.ptr()) && PyObject_CheckBuffer(object.ptr())) {
     memory_ = Memory::of(object, "hashes");
     const Memory& memory = *memory_;
-    if (memory.shape.size() != 2 || memory.shape[1] != 2 || memory.item_bytes != sizeof(std::uint64_t) ||
-        memory.kind != 'u' || !memory.is_contiguous ||
+    if (memory.shape.size() != 2 || memory.shape[1] != 2 ||
+        memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || !memory.is_contiguous ||
         reinterpret_cast<std::uintptr_t>(memory.data) % alignof(BlockHash) != 0) {
       refuse("hashes: an array of %s in %zu dimensions, expected uint64 (n, 2), contiguous",
              memory.dtype().c_str(), memory.shape.size());
     }
-    hashes_ = {static_cast<const BlockHash*>(memory.data), static_cast<std::size_t>(memory.shape[0])};
+    hashes_ = {static_cast<const BlockHash*>(memory.data),
+               static_cast<std::size_t>(memory.shape[0])};
     return;
   }
-  const nb::object items = nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of BlockHash"));
+  const nb::object items =
+      nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of BlockHash"));
   if (!items.is_valid()) throw nb::python_error();
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
   own_.reserve(static_cast<std::size_t>(count));
@@ -128,7 +134,8 @@ Hashes::Hashes(nb::handle object) {
     const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), i);
     if (!nb::isinstance<BlockHash>(item)) {
       throw nb::type_error(("hashes: number " + std::to_string(i) + " is a " +
-                            nb::type_name(item.type()).c_str() + ", expected a BlockHash").c_str());
+                            nb::type_name(item.type()).c_str() + ", expected a BlockHash")
+                               .c_str());
     }
     own_.push_back(*nb::inst_ptr<BlockHash>(item));
   }
@@ -139,9 +146,11 @@ std::optional<BlockHash> parent_of(nb::handle object) {
   if (object.is_none()) return std::nullopt;
   if (nb::isinstance<BlockHash>(object)) return *nb::inst_ptr<BlockHash>(object);
   const Memory memory = Memory::of(object, "parent");
-  if (memory.bytes() != sizeof(BlockHash) || memory.item_bytes != sizeof(std::uint64_t) || !memory.is_contiguous) {
-    refuse("parent: an array of %s, %llu bytes, expected a BlockHash or one row of an array of hashes",
-           memory.dtype().c_str(), static_cast<unsigned long long>(memory.bytes()));
+  if (memory.bytes() != sizeof(BlockHash) || memory.item_bytes != sizeof(std::uint64_t) ||
+      !memory.is_contiguous) {
+    refuse(
+        "parent: an array of %s, %llu bytes, expected a BlockHash or one row of an array of hashes",
+        memory.dtype().c_str(), static_cast<unsigned long long>(memory.bytes()));
   }
   BlockHash parent;
   std::memcpy(&parent, memory.data, sizeof parent);
@@ -149,34 +158,48 @@ std::optional<BlockHash> parent_of(nb::handle object) {
 }
 
 void add_hash(nb::module_& module) {
-  nb::class_<BlockHash>(module, "BlockHash", "The name of a block: its tokens, and everything before them.")
-      .def("__init__", [](BlockHash* self, const std::string& text) { new (self) BlockHash(from_text(text)); },
-           nb::arg("text"), "From 32 hexadecimal digits, as str() writes them.")
+  nb::class_<BlockHash>(module, "BlockHash",
+                        "The name of a block: its tokens, and everything before them.")
+      .def(
+          "__init__",
+          [](BlockHash* self, const std::string& text) { new (self) BlockHash(from_text(text)); },
+          nb::arg("text"), "From 32 hexadecimal digits, as str() writes them.")
       .def_ro("low", &BlockHash::low)
       .def_ro("high", &BlockHash::high)
       .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", [](const BlockHash& hash) { return static_cast<Py_hash_t>(hash.low >> 1); })
       .def("__str__", &to_text)
       .def("__repr__", [](const BlockHash& hash) { return "BlockHash('" + to_text(hash) + "')"; })
-      .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(nb::str(self))); });
+      .def("__reduce__", [](nb::handle self) {
+        return nb::make_tuple(self.type(), nb::make_tuple(nb::str(self)));
+      });
 
-  nb::class_<BlockHashes>(module, "BlockHashes", nb::type_slots(kBufferSlots),
-                          "Hashes of consecutive blocks: a sequence of BlockHash, and a read-only array (n, 2)\n"
-                          "of uint64 (low, high) to what knows the buffer protocol; slices share the memory.")
-      .def("__init__", [](BlockHashes* self, nb::object hashes) { new (self) BlockHashes(from_object(hashes)); },
-           nb::arg("hashes"), nb::sig("def __init__(self, hashes: cachalot.types.Hashes) -> None"))
+  nb::class_<BlockHashes>(
+      module, "BlockHashes", nb::type_slots(kBufferSlots),
+      "Hashes of consecutive blocks: a sequence of BlockHash, and a read-only array (n, 2)\n"
+      "of uint64 (low, high) to what knows the buffer protocol; slices share the memory.")
+      .def(
+          "__init__",
+          [](BlockHashes* self, nb::object hashes) { new (self) BlockHashes(from_object(hashes)); },
+          nb::arg("hashes"), nb::sig("def __init__(self, hashes: cachalot.types.Hashes) -> None"))
       .def("__len__", [](const BlockHashes& hashes) { return hashes.count; })
       .def("__getitem__", &slice)
       .def("__getitem__", &at, nb::sig("def __getitem__(self, index: int, /) -> BlockHash"))
-      .def("__eq__", [](const BlockHashes& a, nb::handle b) {
-             if (!nb::isinstance<BlockHashes>(b)) return false;
-             const auto left = a.get(), right = nb::inst_ptr<BlockHashes>(b)->get();
-             return std::equal(left.begin(), left.end(), right.begin(), right.end());
-           }, nb::sig("def __eq__(self, other: object, /) -> bool"))
-      .def("__repr__", [](const BlockHashes& hashes) {
+      .def(
+          "__eq__",
+          [](const BlockHashes& a, nb::handle b) {
+            if (!nb::isinstance<BlockHashes>(b)) return false;
+            const auto left = a.get(), right = nb::inst_ptr<BlockHashes>(b)->get();
+            return std::equal(left.begin(), left.end(), right.begin(), right.end());
+          },
+          nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__repr__",
+           [](const BlockHashes& hashes) {
              return "BlockHashes(of " + std::to_string(hashes.count) + " blocks)";
            })
-      .def("__reduce__", [](nb::handle self) { return nb::make_tuple(self.type(), nb::make_tuple(nb::list(self))); });
+      .def("__reduce__", [](nb::handle self) {
+        return nb::make_tuple(self.type(), nb::make_tuple(nb::list(self)));
+      });
 }
 
 }  // namespace cachalot::python

@@ -28,7 +28,8 @@ class KeeperObject {
   const std::string& pool() const { return pool_; }
   void stop() {
     if (keeper_ != nullptr && getpid() != pid_) {
-      raise(Error::make(Code::kUnsupported, "%.120s: this process is a fork of the one that keeps it", pool_.c_str()));
+      raise(Error::make(Code::kUnsupported,
+                        "%.120s: this process is a fork of the one that keeps it", pool_.c_str()));
     }
     check(end());
   }
@@ -55,34 +56,42 @@ class KeeperObject {
 }  // namespace
 
 void add_keeper(nb::module_& module) {
-  nb::class_<KeeperObject>(
-      module, "EmbeddedKeeper",
-      "A keeper inside this process, for one engine that wants a pool of its own, and for tests. It\n"
-      "makes the pool if it is not there, and then removes it at the end.\n\n"
-      "    with EmbeddedKeeper(pool='/dev/shm/kv', block_bytes=geometry.block_bytes, capacity_blocks=4096):")
-      .def("__init__",
-           [](KeeperObject* self, const nb::object& pool, std::uint64_t block_bytes, std::uint64_t capacity_blocks,
-              std::uint32_t clients, const std::string& domain, const std::string& policy) {
-             KeeperOptions options;
-             options.pool = nb::cast<std::string>(nb::steal(PyOS_FSPath(pool.ptr())));
-             options.block_bytes = block_bytes;
-             options.capacity_blocks = capacity_blocks;
-             options.clients = clients;
-             options.domain = domain;
-             options.policy = policy;
-             new (self) KeeperObject(options);
-           },
-           nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0, nb::arg("capacity_blocks") = 0,
-           nb::arg("clients") = 16, nb::arg("domain") = "coherent", nb::arg("policy") = "lru",
-           nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, capacity_blocks: int = 0, "
-                   "clients: int = 16, domain: str = 'coherent', policy: str = 'lru') -> None"))
+  nb::class_<KeeperObject>(module, "EmbeddedKeeper",
+                           "A keeper inside this process, for one engine that wants a pool of its "
+                           "own, and for tests. It\n"
+                           "makes the pool if it is not there, and then removes it at the end.\n\n"
+                           "    with EmbeddedKeeper(pool='/dev/shm/kv', "
+                           "block_bytes=geometry.block_bytes, capacity_blocks=4096):")
+      .def(
+          "__init__",
+          [](KeeperObject* self, const nb::object& pool, std::uint64_t block_bytes,
+             std::uint64_t capacity_blocks, std::uint32_t clients, const std::string& domain,
+             const std::string& policy) {
+            KeeperOptions options;
+            options.pool = nb::cast<std::string>(nb::steal(PyOS_FSPath(pool.ptr())));
+            options.block_bytes = block_bytes;
+            options.capacity_blocks = capacity_blocks;
+            options.clients = clients;
+            options.domain = domain;
+            options.policy = policy;
+            new (self) KeeperObject(options);
+          },
+          nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0,
+          nb::arg("capacity_blocks") = 0, nb::arg("clients") = 16, nb::arg("domain") = "coherent",
+          nb::arg("policy") = "lru",
+          nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
+                  "capacity_blocks: int = 0, "
+                  "clients: int = 16, domain: str = 'coherent', policy: str = 'lru') -> None"))
       .def_prop_ro("pool", &KeeperObject::pool, "Its path.")
       .def("stop", &KeeperObject::stop, "Ends it. A second time does nothing.")
-      .def("__enter__", [](nb::object self) { return self; },
-           nb::sig("def __enter__(self) -> EmbeddedKeeper"))
-      .def("__exit__", [](KeeperObject& self, nb::args) { self.stop(); },
-           nb::sig("def __exit__(self, *exception: object) -> None"))
-      .def("__repr__", [](const KeeperObject& self) { return "EmbeddedKeeper(pool='" + self.pool() + "')"; });
+      .def(
+          "__enter__", [](nb::object self) { return self; },
+          nb::sig("def __enter__(self) -> EmbeddedKeeper"))
+      .def(
+          "__exit__", [](KeeperObject& self, nb::args) { self.stop(); },
+          nb::sig("def __exit__(self, *exception: object) -> None"))
+      .def("__repr__",
+           [](const KeeperObject& self) { return "EmbeddedKeeper(pool='" + self.pool() + "')"; });
 }
 
 }  // namespace cachalot::python

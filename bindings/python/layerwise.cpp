@@ -37,11 +37,13 @@ class LayerObject final : public Detachable {
   template <class F>
   auto call(F&& function) -> decltype(function(std::declval<T&>())) {
     if (client_.is_forked()) {
-      return Error::make(Code::kUnsupported, "layers: this process is a fork of the one that attached");
+      return Error::make(Code::kUnsupported,
+                         "layers: this process is a fork of the one that attached");
     }
     return client_.call([&](Client&) -> decltype(function(std::declval<T&>())) {
       const std::lock_guard lock(one_at_a_time_);
-      if (begun_ == nullptr) return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
+      if (begun_ == nullptr)
+        return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
       return function(*begun_);
     });
   }
@@ -55,24 +57,27 @@ class LayerObject final : public Detachable {
 using LoadObject = LayerObject<Client::LayerLoad>;
 using StoreObject = LayerObject<Client::LayerStore>;
 
-std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache, nb::handle hashes, nb::handle pages) {
+std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache, nb::handle hashes,
+                                       nb::handle pages) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
-  Client::LayerLoad begun = value_of(client.call([&](Client& c) { return c.begin_load(id, names.get(), to); }));
+  Client::LayerLoad begun =
+      value_of(client.call([&](Client& c) { return c.begin_load(id, names.get(), to); }));
   return std::make_unique<LoadObject>(std::move(self), client, std::move(begun));
 }
 
-std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                         nb::handle pages, nb::handle parent) {
+std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cache,
+                                         nb::handle hashes, nb::handle pages, nb::handle parent) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  Client::LayerStore begun = value_of(
-      client.call([&](Client& c) { return c.begin_store(id, before ? &*before : nullptr, names.get(), from); }));
+  Client::LayerStore begun = value_of(client.call([&](Client& c) {
+    return c.begin_store(id, before ? &*before : nullptr, names.get(), from);
+  }));
   return std::make_unique<StoreObject>(std::move(self), client, std::move(begun));
 }
 
@@ -80,28 +85,47 @@ std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cac
 
 void add_layerwise(nb::module_& module) {
   nb::class_<LoadObject>(module, "LayerLoad", "A load that goes on layer by layer.")
-      .def_prop_ro("blocks", [](LoadObject& self) {
-             return value_of(self.call([](Client::LayerLoad& load) -> Result<std::size_t> { return load.blocks(); }));
-           }, "Leading blocks that are there still.")
-      .def("load_layer", [](LoadObject& self, std::uint32_t layer) {
-             return value_of(self.call([&](Client::LayerLoad& load) { return load.load_layer(layer); }));
-           }, nb::arg("layer"),
-           "Returns how many leading blocks are right in this layer: what was computed from those behind is void.");
-  nb::class_<StoreObject>(module, "LayerStore", "A store that goes on layer by layer; what is not finished is not published.")
-      .def("store_layer", [](StoreObject& self, std::uint32_t layer) {
-             check(self.call([&](Client::LayerStore& store) { return store.store_layer(layer); }));
-           }, nb::arg("layer"))
-      .def("finish", [](StoreObject& self) {
-             return value_of(self.call([](Client::LayerStore& store) { return store.finish(); }));
-           }, "Publishes the blocks.");
+      .def_prop_ro(
+          "blocks",
+          [](LoadObject& self) {
+            return value_of(self.call(
+                [](Client::LayerLoad& load) -> Result<std::size_t> { return load.blocks(); }));
+          },
+          "Leading blocks that are there still.")
+      .def(
+          "load_layer",
+          [](LoadObject& self, std::uint32_t layer) {
+            return value_of(
+                self.call([&](Client::LayerLoad& load) { return load.load_layer(layer); }));
+          },
+          nb::arg("layer"),
+          "Returns how many leading blocks are right in this layer: what was computed from those "
+          "behind is void.");
+  nb::class_<StoreObject>(
+      module, "LayerStore",
+      "A store that goes on layer by layer; what is not finished is not published.")
+      .def(
+          "store_layer",
+          [](StoreObject& self, std::uint32_t layer) {
+            check(self.call([&](Client::LayerStore& store) { return store.store_layer(layer); }));
+          },
+          nb::arg("layer"))
+      .def(
+          "finish",
+          [](StoreObject& self) {
+            return value_of(self.call([](Client::LayerStore& store) { return store.finish(); }));
+          },
+          "Publishes the blocks.");
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
       .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
-           nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages) -> LayerLoad"))
-      .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
-           nb::arg("parent") = nb::none(),
-           nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: cachalot.types.Pages, *, "
+           nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages) -> LayerLoad"))
+      .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+           nb::kw_only(), nb::arg("parent") = nb::none(),
+           nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, *, "
                    "parent: cachalot.types.Parent = None) -> LayerStore"),
            "At most 32 blocks.");
 }

@@ -31,7 +31,9 @@ bool is_dense(const std::vector<std::int64_t>& shape, const std::vector<std::int
   return true;
 }
 
-std::string class_name(nb::handle object) { return nb::type_name(object.type()).c_str(); }
+std::string class_name(nb::handle object) {
+  return nb::type_name(object.type()).c_str();
+}
 
 }  // namespace
 
@@ -62,20 +64,29 @@ void Memory::take_dlpack(nb::handle object, const std::string& name) {
   const int device_type = nb::cast<int>(nb::int_(device[0]));
   if (device_type != kCpu && device_type != kPinnedCpu) {
     refuse("%.40s: lies on %.60s (DLPack device type %d), expected memory of the CPU", name.c_str(),
-           nb::hasattr(object, "device") ? nb::str(object.attr("device")).c_str() : "a device", device_type);
+           nb::hasattr(object, "device") ? nb::str(object.attr("device")).c_str() : "a device",
+           device_type);
   }
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
-    refuse("%.40s: %.60s does not hand out its memory by DLPack", name.c_str(), class_name(object).c_str());
+    refuse("%.40s: %.60s does not hand out its memory by DLPack", name.c_str(),
+           class_name(object).c_str());
   }
   data = const_cast<void*>(static_cast<const void*>(array.data()));
   item_bytes = array.itemsize();
   switch (static_cast<nb::dlpack::dtype_code>(array.dtype().code)) {
-    case nb::dlpack::dtype_code::UInt: kind = 'u'; break;
-    case nb::dlpack::dtype_code::Int: kind = 'i'; break;
+    case nb::dlpack::dtype_code::UInt:
+      kind = 'u';
+      break;
+    case nb::dlpack::dtype_code::Int:
+      kind = 'i';
+      break;
     case nb::dlpack::dtype_code::Float:
-    case nb::dlpack::dtype_code::Bfloat: kind = 'f'; break;
-    default: break;
+    case nb::dlpack::dtype_code::Bfloat:
+      kind = 'f';
+      break;
+    default:
+      break;
   }
   nb::ndarray<> writable;
   is_writable = nb::try_cast(object, writable);
@@ -92,11 +103,12 @@ Memory Memory::of(nb::handle object, const std::string& name) {
   if (PyObject_CheckBuffer(object.ptr()) &&
       PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) == 0) {
     memory.take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer>(view.release()));
-  } else if (PyErr_Clear(); nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
+  } else if (PyErr_Clear();
+             nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
     memory.take_dlpack(object, name);
   } else {
-    refuse("%.40s: %.60s has no memory to share, expected the buffer protocol or DLPack", name.c_str(),
-           class_name(object).c_str());
+    refuse("%.40s: %.60s has no memory to share, expected the buffer protocol or DLPack",
+           name.c_str(), class_name(object).c_str());
   }
   memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);
   return memory;

@@ -19,10 +19,13 @@ std::string_view key_of(nb::handle key) {
     return {PyBytes_AS_STRING(key.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr()))};
   }
   Py_ssize_t size = 0;
-  const char* const text = PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &size) : nullptr;
+  const char* const text =
+      PyUnicode_Check(key.ptr()) ? PyUnicode_AsUTF8AndSize(key.ptr(), &size) : nullptr;
   if (text == nullptr) {
     if (PyErr_Occurred() != nullptr) throw nb::python_error();
-    throw nb::type_error((std::string("key: is a ") + nb::type_name(key.type()).c_str() + ", expected str or bytes").c_str());
+    throw nb::type_error(
+        (std::string("key: is a ") + nb::type_name(key.type()).c_str() + ", expected str or bytes")
+            .c_str());
   }
   return {text, static_cast<std::size_t>(size)};
 }
@@ -43,7 +46,8 @@ struct Parts {
   void add(nb::handle object, bool must_be_writable) {
     const std::string name = "part " + std::to_string(held.size());
     Memory memory = Memory::of(object, name);
-    if (!memory.is_contiguous) refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
+    if (!memory.is_contiguous)
+      refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
     if (must_be_writable && !memory.is_writable) refuse("%s: is read-only", name.c_str());
     buffers.push_back({memory.data, memory.bytes()});
     held.push_back(std::move(memory));
@@ -85,19 +89,29 @@ std::uint64_t get(ClientObject& self, nb::handle key, nb::handle parts) {
 
 void add_objects(nb::class_<ClientObject>& client) {
   client
-      .def("register_buffer", [](ClientObject& self, nb::handle buffer) { self.register_buffer(buffer_of(buffer)); },
-           nb::arg("buffer"), nb::sig("def register_buffer(self, buffer: cachalot.types.Memory) -> None"),
-           "Memory that parts of objects lie in; kept alive until unregister_buffer() or detach().")
-      .def("unregister_buffer",
-           [](ClientObject& self, nb::handle buffer) { self.unregister_buffer(buffer_of(buffer).data); },
-           nb::arg("buffer"), nb::sig("def unregister_buffer(self, buffer: cachalot.types.Memory) -> None"))
+      .def(
+          "register_buffer",
+          [](ClientObject& self, nb::handle buffer) { self.register_buffer(buffer_of(buffer)); },
+          nb::arg("buffer"),
+          nb::sig("def register_buffer(self, buffer: cachalot.types.Memory) -> None"),
+          "Memory that parts of objects lie in; kept alive until unregister_buffer() or detach().")
+      .def(
+          "unregister_buffer",
+          [](ClientObject& self, nb::handle buffer) {
+            self.unregister_buffer(buffer_of(buffer).data);
+          },
+          nb::arg("buffer"),
+          nb::sig("def unregister_buffer(self, buffer: cachalot.types.Memory) -> None"))
       .def("exists", &exists, nb::arg("keys"),
            nb::sig("def exists(self, keys: collections.abc.Sequence[str | bytes]) -> list[bool]"))
       .def("put", &put, nb::arg("key"), nb::arg("parts"),
-           nb::sig("def put(self, key: str | bytes, parts: cachalot.types.Memory | collections.abc.Iterable[cachalot.types.Memory]) -> int"),
-           "Stores an object, its parts one behind the other. Returns its bytes, 0 if the key was there already.")
+           nb::sig("def put(self, key: str | bytes, parts: cachalot.types.Memory | "
+                   "collections.abc.Iterable[cachalot.types.Memory]) -> int"),
+           "Stores an object, its parts one behind the other. Returns its bytes, 0 if the key was "
+           "there already.")
       .def("get", &get, nb::arg("key"), nb::arg("parts"),
-           nb::sig("def get(self, key: str | bytes, parts: cachalot.types.Memory | collections.abc.Iterable[cachalot.types.Memory]) -> int"),
+           nb::sig("def get(self, key: str | bytes, parts: cachalot.types.Memory | "
+                   "collections.abc.Iterable[cachalot.types.Memory]) -> int"),
            "Reads an object into parts, which are of its size together. Returns its bytes.");
 }
 

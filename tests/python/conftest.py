@@ -5,8 +5,13 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import cachalot
+
+# No files are left behind; a failure prints what reproduces it.
+settings.register_profile("cachalot", database=None, print_blob=True, deadline=None)
+settings.load_profile("cachalot")
 
 # 4 tokens, 3 layers, 2 heads of 32 numbers: 3,072 bytes a block.
 GEOMETRY = cachalot.KvGeometry(layers=3, kv_heads=2, head_dim=32, dtype="f16", block_tokens=4)

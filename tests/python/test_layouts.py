@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cachalot
@@ -52,7 +52,7 @@ def test_round_trip(pool, layout, attention, dtype):
     round_trip(pool, geometry_of(attention, dtype), layout, layout, BLOCK_TOKENS, seed=7)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(data=st.data())
 def test_what_one_layout_stores_another_loads(pool, data):
     attention = data.draw(st.sampled_from(["grouped", "latent"]))
