@@ -20,7 +20,9 @@
 //   2. Copies go straight between pages and pool; there is no buffer in between.
 //
 // @threads  any, all of them at once, but for detach() and destruction; calls of one LayerLoad or
-//           LayerStore one at a time. Reads take no lock that a write waits under.
+//           LayerStore one at a time. Reads take no lock that a write waits under. What a call is given
+//           (hashes, pages, tokens) must not change while it runs; layer loads and stores end before
+//           their client.
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
 

@@ -1,9 +1,13 @@
 #include "engine/cache_table.h"
 
+#include <atomic>
 #include <mutex>
 
 namespace cachalot::engine {
 namespace {
+
+// Of all clients of the process, so that none takes another one's number for its own.
+std::atomic<std::uint32_t> last_number = 0;
 
 Error unknown(CacheId id) {
   return Error::make(Code::kNotFound, "cache: number %u is of no registered cache", static_cast<std::uint32_t>(id));
@@ -33,8 +37,9 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
 
 CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {
   const std::lock_guard lock(mutex_);
-  caches_.emplace(next_, std::move(cache));
-  return CacheId{next_++};
+  const std::uint32_t number = last_number.fetch_add(1, std::memory_order_relaxed) + 1;
+  caches_.emplace(number, std::move(cache));
+  return CacheId{number};
 }
 
 Result<CacheUse> CacheTable::use(CacheId id) {

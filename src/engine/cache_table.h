@@ -70,7 +70,6 @@ class CacheTable {
  private:
   std::shared_mutex mutex_;
   std::unordered_map<std::uint32_t, std::shared_ptr<RegisteredCache>> caches_;
-  std::uint32_t next_ = 1;
 };
 
 }  // namespace cachalot::engine

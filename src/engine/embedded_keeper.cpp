@@ -6,6 +6,7 @@
 #include <system_error>
 #include <thread>
 
+#include "engine/fork_guard.h"
 #include "pool/pool.h"
 
 namespace cachalot {
@@ -97,6 +98,7 @@ struct EmbeddedKeeper::Impl {
   std::optional<pool::PoolKeeper> keeper;
   std::string path;
   bool made_it;
+  const std::uint64_t forks = engine::fork_generation();
   std::atomic<bool> stop = false;  // relaxed: the join orders all else
   Status outcome;
   std::thread thread;
@@ -105,7 +107,10 @@ struct EmbeddedKeeper::Impl {
 EmbeddedKeeper::EmbeddedKeeper(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EmbeddedKeeper::EmbeddedKeeper(EmbeddedKeeper&&) noexcept = default;
 EmbeddedKeeper& EmbeddedKeeper::operator=(EmbeddedKeeper&&) noexcept = default;
-EmbeddedKeeper::~EmbeddedKeeper() = default;
+EmbeddedKeeper::~EmbeddedKeeper() {
+  // In a forked child there is no thread to join, and the pool is the parent's.
+  if (impl_ != nullptr && engine::fork_generation() != impl_->forks) (void)impl_.release();
+}
 
 Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& options) {
   CACHALOT_TRY_ASSIGN(Opened opened, make_or_open(options));
@@ -125,6 +130,11 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& options) {
   return EmbeddedKeeper(std::move(impl));
 }
 
-Status EmbeddedKeeper::stop() { return impl_->end(); }
+Status EmbeddedKeeper::stop() {
+  if (engine::fork_generation() != impl_->forks) {
+    return Error::make(Code::kUnsupported, "keeper: it is the thread of another process, which this one was forked from");
+  }
+  return impl_->end();
+}
 
 }  // namespace cachalot

@@ -45,7 +45,9 @@ struct Client::LayerStore::Impl {
   std::vector<bool> stored = {};             // layers
   std::uint32_t next_layer = 0;
 
-  ~Impl() { session.give_back(std::move(reservation)); }
+  ~Impl() {
+    if (session.check_usable()) session.give_back(std::move(reservation));
+  }
   static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::CacheUse cache,
                                              const BlockHash* parent);
   Status store_layer(std::uint32_t layer);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "pool/client.h"
@@ -14,12 +15,22 @@ class ReservationTest : public ::testing::Test {
  protected:
   ReservationTest() { pool_.start_keeper(); }
 
+  // One that can vouch for its own copies.
+  static ClientOptions engine() {
+    ClientOptions options;
+    options.pid = 7;
+    options.timeout_ns = 1'000'000;
+    return options;
+  }
   // As an engine's own copy loop would, from whatever thread.
-  WrittenBlock write(const BlockUse& use, std::uint64_t name, std::uint32_t length = 256) {
+  WrittenBlock write(const BlockUse& use, std::uint64_t name) {
+    const auto length = static_cast<std::uint32_t>(pool_.size_of(name));
     const std::vector<std::byte> bytes = payload_of(name, length);
     std::uint64_t at = 0;
-    pool_.access().for_each_extent(use.block, length, [&](std::byte* to, std::uint64_t n) {
-      pool_.domain().write_bulk(to, bytes.data() + at, n);
+    std::vector<std::byte> padded(padded_bytes(length));
+    std::copy(bytes.begin(), bytes.end(), padded.begin());
+    pool_.access().for_each_extent(use.block, padded.size(), [&](std::byte* to, std::uint64_t n) {
+      pool_.domain().write_bulk(to, padded.data() + at, n);
       at += n;
     });
     pool_.domain().order();
@@ -41,7 +52,7 @@ class ReservationTest : public ::testing::Test {
 };
 
 TEST_F(ReservationTest, WhatWasWrittenInPlaceIsPublishedAsAChain) {
-  const auto client = pool_.attach(0);
+  const auto client = pool_.attach(0, engine());
   Reservation reservation = reserve(*client, 3);
   const auto written = write_all(reservation, 1);
   Verdict verdicts[3];
@@ -52,7 +63,7 @@ TEST_F(ReservationTest, WhatWasWrittenInPlaceIsPublishedAsAChain) {
 }
 
 TEST_F(ReservationTest, WhatIsNotCommittedIsWrittenIntoAgain) {
-  const auto client = pool_.attach(0);
+  const auto client = pool_.attach(0, engine());
   Reservation first = reserve(*client, 4);
   const auto written = write_all(first, 1);
   Verdict verdicts[4];
@@ -65,7 +76,7 @@ TEST_F(ReservationTest, WhatIsNotCommittedIsWrittenIntoAgain) {
 }
 
 TEST_F(ReservationTest, NumbersOutOfRangeAreRefusedAndNothingIsLost) {
-  const auto client = pool_.attach(0);
+  const auto client = pool_.attach(0, engine());
   EXPECT_EQ(client->reserve(0).error().code, Code::kInvalidArgument);
   EXPECT_EQ(client->reserve(kMaxCommitItems + 1).error().code, Code::kInvalidArgument);
   const std::uint32_t held = client->grants_held();
@@ -79,7 +90,7 @@ TEST_F(ReservationTest, NumbersOutOfRangeAreRefusedAndNothingIsLost) {
 }
 
 TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
-  const auto client = pool_.attach(0);
+  const auto client = pool_.attach(0, engine());
   Reservation reservation = reserve(*client, 2);
   auto written = write_all(reservation, 1);
   pool_.kill_keeper();
@@ -99,9 +110,7 @@ TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
 }
 
 TEST_F(ReservationTest, NobodyVouchesForCopiesThatAreUnderWay) {
-  ClientOptions options;
-  options.timeout_ns = 1'000'000;
-  const auto client = pool_.attach(0, options);
+  const auto client = pool_.attach(0, engine());
   Reservation open = reserve(*client, 1);
   pool_.kill_keeper();
   pool_.start_keeper();
@@ -114,9 +123,7 @@ TEST_F(ReservationTest, NobodyVouchesForCopiesThatAreUnderWay) {
 }
 
 TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
-  ClientOptions options;
-  options.timeout_ns = 1'000'000;
-  auto client = pool_.attach(0, options);
+  auto client = pool_.attach(0, engine());
   const Reservation open = reserve(*client, 1);
   EXPECT_EQ(client->detach().error().code, Code::kBusy);
   EXPECT_GT(count(KeeperCounter::kGranted), 0u);
