@@ -23,6 +23,7 @@ int exit_code(Code code) {
     case Code::kStale:
     case Code::kRefused:
     case Code::kInternal:
+    case Code::kCancelled:
       return kExitFault;
     case Code::kNoKeeper:
     case Code::kNoSpace:
