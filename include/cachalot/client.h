@@ -3,7 +3,7 @@
 //
 //   ClientOptions options{.pool = {"/dev/shm/kv"}, .model = "Qwen3-32B@9216db57", .geometry = geometry};
 //   Result<Client> client = Client::attach(options);
-//   Result<CacheId> cache = client->register_cache({.layout = "vllm_nhd", .tensors = tensors, .pages = 4096});
+//   Result<CacheId> cache = client->register_cache({.layout = "vllm_bknhc", .tensors = tensors, .pages = 4096});
 //   std::vector<BlockHash> hashes = client->hash_tokens(prompt);
 //   Result<std::size_t> hit = client->load(*cache, hashes, pages);        // pool -> pages
 //   …compute the rest…
@@ -48,7 +48,7 @@ struct ClientOptions {
   std::string model = {};                         // weights and their revision
   std::string salt = {};                          // adapters, quantisation, engine version, a tenant's secret …
   KvGeometry geometry = {};                       // of this rank
-  std::string block_order = "layer_first";   // of a block in the pool, or page_first, page_first_direct
+  std::string block_order = "layer_first";   // of a block in the pool; docs/extend/layout.md has the others
   HashAlgorithm hash = HashAlgorithm::kXxh3;
   std::string python_hash_seed = {};              // of vLLM's algorithms
 
