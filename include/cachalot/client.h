@@ -97,7 +97,7 @@ struct CopyOptions {
 struct Stored {
   std::size_t blocks = 0;      // leading blocks that are in the pool now
   std::size_t written = 0;     // of these, how many this call wrote
-  std::optional<Code> reason;  // why not all: kNoSpace, or kRefused: the parent is not in the pool
+  std::optional<Code> reason;  // why not all: kNoSpace; kRefused: the parent is not in the pool
 };
 
 struct Statistics {
@@ -122,6 +122,7 @@ class Client {
   // @errors kInvalidArgument: the geometry, a block that does not fit the pool's; kNoKeeper; kBusy: no
   //         slot is free; as opening a pool
   static Result<Client> attach(const ClientOptions& options);
+  // One that was moved from may only be assigned to or destroyed.
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   // Waits for the calls under way and detaches.

@@ -10,6 +10,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <stdexcept>
 
 using namespace cachalot;  // NOLINT: this file is nothing but a translation
 
@@ -56,6 +57,8 @@ cachalot_code guarded(F&& f) {
     return f();
   } catch (const std::bad_alloc&) {
     return fail(Error::make(Code::kNoSpace, "out of memory"));
+  } catch (const std::length_error&) {
+    return fail(Error::make(Code::kInvalidArgument, "a count is larger than memory"));
   } catch (const std::exception& error) {
     return fail(Error::make(Code::kInternal, "%s", error.what()));
   }
@@ -244,6 +247,10 @@ cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_ca
     if (client == nullptr) return missing("client");
     const Result<cachalot_cache> c = read_struct(cache, "cache");
     if (!c) return fail(c.error());
+    constexpr size_t kMostTensors = size_t{1} << 20;
+    if (c->tensor_count > kMostTensors) {
+      return fail(Error::make(Code::kInvalidArgument, "cache: %zu tensors are more than %zu", c->tensor_count, kMostTensors));
+    }
     const std::span<const Buffer> tensors = buffers_of(c->tensors, c->tensor_count);
     PagedCache paged;
     paged.layout = text(c->layout);
@@ -275,6 +282,7 @@ cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id, const ca
                             size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     return give(client->client.load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
                                     within(timeout_ns)),
                 blocks);
@@ -286,6 +294,7 @@ cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id, c
                                    const cachalot_token_ranges* tokens, uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     if (tokens == nullptr) return missing("tokens");
     std::vector<std::span<const TokenRange>> chosen;
     for (size_t i = 0; i < count; ++i) {
@@ -302,6 +311,7 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const c
                              size_t page_count, uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     return give_blocks(client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
                                             pages_of(pages, page_count), within(timeout_ns)),
                        blocks);
@@ -313,6 +323,7 @@ cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id, co
                                   cachalot_layer_load** load, size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     if (load == nullptr) return missing("load");
     *load = nullptr;
     Result<Client::LayerLoad> begun =
@@ -338,6 +349,7 @@ cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id, c
                                    size_t page_count, cachalot_layer_store** store) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     if (store == nullptr) return missing("store");
     *store = nullptr;
     Result<Client::LayerStore> begun = client->client.begin_store(
@@ -369,6 +381,7 @@ cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id, co
                                   uint64_t* token) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     if (token == nullptr) return missing("token");
     return give(client->client.load_async(CacheId{cache_id}, hashes_of(hashes, count),
                                           pages_of(pages, page_count), within(timeout_ns)),
@@ -381,6 +394,7 @@ cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id, c
                                    size_t page_count, uint64_t timeout_ns, uint64_t* token) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
     if (token == nullptr) return missing("token");
     return give(client->client.store_async(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
                                            pages_of(pages, page_count), within(timeout_ns)),
@@ -450,6 +464,7 @@ cachalot_code cachalot_put(cachalot_client* client, cachalot_key key, const cach
                            uint64_t* bytes) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (key.data == nullptr && key.bytes != 0) return missing("key");
     return give(client->client.put(key_of(key), buffers_of(parts, count)), bytes);
   });
 }
@@ -458,6 +473,7 @@ cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cach
                            uint64_t* bytes) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
+    if (key.data == nullptr && key.bytes != 0) return missing("key");
     return give(client->client.get(key_of(key), buffers_of(parts, count)), bytes);
   });
 }

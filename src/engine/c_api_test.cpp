@@ -56,6 +56,16 @@ TEST_F(CApiTest, NullIsRefusedWhereSomethingIsNeeded) {
   EXPECT_EQ(cachalot_register_cache(client, nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
   EXPECT_EQ(cachalot_load(client, 7, nullptr, 0, nullptr, 0, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_NOT_FOUND);
   EXPECT_EQ(cachalot_poll(client, 1, nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_load(client, 7, nullptr, 6, nullptr, 6, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_put(client, {nullptr, 5}, nullptr, 0, nullptr), CACHALOT_INVALID_ARGUMENT);
+  cachalot_buffer tensor{&blocks, sizeof blocks};
+  cachalot_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.layout = "vllm_bknhc";
+  cache.tensors = &tensor;
+  cache.tensor_count = (std::size_t{1} << 60) + 2;  // times 16 bytes it wraps
+  EXPECT_EQ(cachalot_register_cache(client, &cache, nullptr), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "1152921504606846978"), nullptr);
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 

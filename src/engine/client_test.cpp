@@ -72,6 +72,25 @@ TEST_F(ClientTest, WhatIsThereIsNotWrittenAgainAndChainsGoOnFromTheirParent) {
   EXPECT_EQ(lost->reason, Code::kRefused);
 }
 
+TEST_F(ClientTest, AStoreCountsWhatIsThereAlsoWhereItsOwnBeginningHadToGo) {
+  Cluster cluster(small_geometry().block_bytes(), 40);
+  ClientOptions other = cluster.client_options();
+  other.model = "another";
+  Engine first(cluster.client_options(), "vllm_bknhc", 24), second(other, "vllm_bknhc", 24);
+  int short_ones = 0;
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    Engine& engine = round % 2 == 0 ? first : second;
+    const auto hashes = engine.client.hash_tokens(tokens_of(1000 + round, 24 * 4));
+    const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(24));
+    ASSERT_TRUE(stored) << stored.error().message;
+    EXPECT_EQ(stored->blocks, *engine.client.lookup(hashes)) << round;
+    if (stored->blocks == 24) continue;
+    ++short_ones;
+    EXPECT_EQ(stored->reason, Code::kNoSpace);
+  }
+  EXPECT_GT(short_ones, 0);  // else this test tests nothing
+}
+
 TEST_F(ClientTest, ModelsDtypesRanksSaltsAndOrdersNeverMeet) {
   std::vector<ClientOptions> all(8, cluster_.client_options());
   all[1].model = "test-model@2";
@@ -235,7 +254,7 @@ TEST_F(ClientTest, ManyThreadsReadAndWriteThroughOneClient) {
     threads.emplace_back([&, t] {
       const auto own = pages(4, static_cast<PageId>(4 * t));
       for (int round = 0; round < kRounds; ++round) {
-        const auto hashes = engine.client.hash_tokens(tokens_of(100 + (round + t) % 40, 16));
+        const auto hashes = engine.client.hash_tokens(tokens_of(100 + (round / 2 + t) % 40, 16));
         const Result<std::size_t> hit = engine.client.load(engine.cache, hashes, own);
         if (!hit) return void(++failed);
         hits += static_cast<int>(*hit);

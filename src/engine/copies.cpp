@@ -210,6 +210,13 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
   Counters::add(call.counters.duplicate_blocks, duplicates);
   if (!outcome && outcome.error().code != Code::kNoSpace) return outcome.error();
   if (stored.blocks == call.hashes.size()) stored.reason.reset();
+  // A parent that went while its children came: in a full pool the beginning of a chain makes room for
+  // its end. What is there still is what counts.
+  if (stored.reason == Code::kRefused && stored.blocks != 0) {
+    stored.blocks = look_up(call.session, nullptr, call.hashes, bytes).found.size();
+    stored.written = std::min(stored.written, stored.blocks);
+    stored.reason = Code::kNoSpace;
+  }
   return stored;
 }
 

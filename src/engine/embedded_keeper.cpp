@@ -28,6 +28,9 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   if (options.block_bytes == 0 || options.block_bytes > ~std::uint64_t{0} - memory::kLineBytes) {
     return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block", options.block_bytes);
   }
+  if (options.clients == 0 || options.clients >= pool::kMaxClients) {
+    return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", options.clients, pool::kMaxClients - 1);
+  }
   pool::Geometry geometry;
   CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);

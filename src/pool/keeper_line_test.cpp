@@ -91,18 +91,22 @@ TEST(PoolServe, RefusesToRuleBesideALivingKeeperWhoseLineIsDamaged) {
   create.huge_pages = create.populate = false;
   Result<Pool> pool = Pool::create(create);
   ASSERT_TRUE(pool) << pool.error().message;
+  {  // its line stays, and can be read
+    Result<PoolKeeper> before = pool->serve({});
+    ASSERT_TRUE(before) << before.error().message;
+  }
   {
     Result<PoolKeeper> keeper = pool->serve({});
     ASSERT_TRUE(keeper) << keeper.error().message;
     Result<Pool> other = Pool::open({path});
     ASSERT_TRUE(other);
     EXPECT_EQ(other->serve({}).error().code, Code::kBusy);
-    for (const std::uint64_t at : {pool->access().layout.keeper_line(0), pool->access().layout.keeper_line_copy(0)}) {
+    for (const std::uint64_t at : {pool->access().layout.keeper_line(1), pool->access().layout.keeper_line_copy(1)}) {
       std::memset(pool->access().region.at(at), 0xff, memory::kLineBytes);
     }
     EXPECT_EQ(other->serve({}).error().code, Code::kBusy);
     keeper->keeper().tend();
-    EXPECT_EQ(pool->keeper_view().epoch, 1u);
+    EXPECT_EQ(pool->keeper_view().epoch, 2u);
   }
   ASSERT_TRUE(Pool::destroy({path}));
 }
