@@ -181,12 +181,14 @@ Status check_still_there(const pool::Pool& pool) {
 Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
                                                  const pool::KeeperOptions& options) {
   constexpr auto kPause = std::chrono::milliseconds(10);
+  // Its memory now: to get it is the longest part of a takeover.
+  CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.stand_by(options));
   while (!stop_requested.load(std::memory_order_relaxed)) {
     CACHALOT_TRY(check_still_there(pool));
     if (!pool.keeper_is_locked()) {
-      Result<pool::PoolKeeper> keeper = pool.serve(options);
-      if (keeper) return std::optional(*std::move(keeper));
-      if (keeper.error().code != Code::kBusy) return keeper.error();
+      const Status served = pool.serve(keeper);
+      if (served) return std::optional(std::move(keeper));
+      if (served.error().code != Code::kBusy) return served.error();
     }
     std::this_thread::sleep_for(kPause);
   }

@@ -57,8 +57,9 @@ class Directory {
   Directory(std::uint32_t slots, std::uint32_t blocks, std::unique_ptr<memory::Domain> domain)
       : pool_(geometry(slots, blocks), std::move(domain)),
         table_(blocks),
-        writer_(pool_.access(), table_, 1),
+        writer_(pool_.access(), table_),
         reader_(pool_.access()) {
+    writer_.rule(1);
     KeeperLine line{};
     line.epoch = line.min_epoch = 1;
     pool_.put_line(pool_.access().layout.keeper_line(0), line);

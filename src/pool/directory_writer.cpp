@@ -12,10 +12,9 @@ std::uint64_t bit_of(std::uint32_t slot) { return std::uint64_t{1} << (slot % kB
 
 }  // namespace
 
-DirectoryWriter::DirectoryWriter(const Access& access, const BlockTable& blocks, std::uint32_t epoch)
+DirectoryWriter::DirectoryWriter(const Access& access, const BlockTable& blocks)
     : access_(&access),
       blocks_(&blocks),
-      epoch_(epoch),
       block_at_(access.geometry.directory_slots, kNoBlock),
       spill_(access.geometry.directory_slots, 0) {}
 

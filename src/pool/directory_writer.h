@@ -15,7 +15,9 @@ namespace cachalot::pool {
 
 class DirectoryWriter {
  public:
-  DirectoryWriter(const Access& access, const BlockTable& blocks, std::uint32_t epoch);
+  DirectoryWriter(const Access& access, const BlockTable& blocks);
+  // Once, before anything is written: the epoch that entries get.
+  void rule(std::uint32_t epoch) { epoch_ = epoch; }
 
   // The live block with this hash, or kNoBlock.
   std::uint32_t find(const BlockHash& hash, std::uint32_t namespace_id) const;
@@ -68,7 +70,7 @@ class DirectoryWriter {
 
   const Access* access_;
   const BlockTable* blocks_;
-  std::uint32_t epoch_;
+  std::uint32_t epoch_ = 0;
   base::HugeVector<std::uint32_t> block_at_;   // by slot
   base::HugeVector<std::uint64_t> spill_;      // by slot: whose home it is
 };

@@ -42,19 +42,17 @@ std::uint32_t most_uses(std::uint32_t lines) { return kUsesInHead + (lines - 1) 
 }  // namespace
 
 Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-               Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy,
-               std::uint32_t keeper_slot, std::uint32_t epoch)
+               Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy)
     : access_(access),
       options_(options),
       clock_(&clock),
       evidence_(evidence),
-      slot_(keeper_slot),
-      epoch_(epoch),
+      inherited_(access.geometry.blocks),
       blocks_(access.geometry.blocks),
       policy_(std::move(policy)),
       lru_(dynamic_cast<index::LeafLru*>(policy_.get())),
-      directory_(access_, blocks_, epoch),
-      ledger_(access_, blocks_, keeper_slot),
+      directory_(access_, blocks_),
+      ledger_(access_, blocks_),
       server_(access_.region, access.geometry.clients),
       sessions_(access.geometry.clients),
       limbo_(access_) {}
@@ -62,7 +60,7 @@ Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& 
 Keeper::~Keeper() { stop(); }
 
 std::uint32_t Keeper::poll() {
-  if (deposed_) return 0;
+  if (deposed_ || epoch_ == 0) return 0;
   const std::uint32_t served = server_.poll(*this);
   if (++polls_ % options_.polls_between_clock_reads == 0) {
     const std::uint64_t now = clock_->now_ns();

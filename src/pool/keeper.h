@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/huge_allocator.h"
 #include "index/eviction_policy.h"
 #include "index/leaf_lru.h"
 #include "pool/access.h"
@@ -48,7 +49,7 @@ struct KeeperOptions {
   std::uint64_t watch_interval_ns = 100'000'000;  // between two looks at heartbeats and processes
   std::uint32_t scrub_lines = 64;   // directory lines compared with memory at each look at the table
   std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
-  std::uint32_t avoid_slots = 0;    // bit k: keeper area k is in use by another process
+  std::uint32_t avoid_slots = 0;    // for start(): bit k: keeper area k is in use by another process
   // Who the keeper is, for those who watch it.
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
@@ -72,17 +73,28 @@ struct TakeoverTimes {
 
 class Keeper final : private rpc::RequestHandler {
  public:
-  // Begins to rule the pool, with the next epoch. A pool that had a keeper before is taken over:
-  // its entries are checked, kept and written again; blocks that clients held are quarantined.
-  // Exclusiveness on one machine is the caller's business (Pool takes a lock).
-  // @errors kInvalidArgument: no such policy; kRefused: the epochs of this pool are used up
+  // A keeper that has all its memory and does not rule: what a standby waits with. It reads and
+  // writes nothing of the pool.
   // @param evidence  who sees processes end; may be null: then only fences and drained clients count
+  // @errors kInvalidArgument: no such policy
+  // @cost   its memory, about 110 bytes a block until it rules, touched: the longest part of a takeover
+  //         where the kernel has no clean pages at hand
+  static Result<std::unique_ptr<Keeper>> prepare(const Access& access, const KeeperOptions& options,
+                                                 base::Clock& clock, Evidence* evidence = nullptr);
+  // Says in its area that it rules from now on, with the next epoch; take_over() follows. Exclusiveness
+  // up to here is the caller's business (Pool takes a lock): from here on everybody sees the epoch.
+  // @errors kBusy: no area is free; kRefused: the epochs of this pool are used up
+  Status announce(std::uint32_t avoid_slots);
+  // Begins to serve. A pool that had a keeper before is taken over: its entries are checked, kept and
+  // written again; blocks that clients held are quarantined.
+  void take_over();
+  // All three, for who knows that he is alone.
   static Result<std::unique_ptr<Keeper>> start(const Access& access, const KeeperOptions& options,
                                                base::Clock& clock, Evidence* evidence = nullptr);
   ~Keeper() override;
 
-  // The keeper area that start() would take. @errors kBusy: none is free
-  static Result<std::uint32_t> next_area(const Access& access, const KeeperOptions& options);
+  // The keeper area that announce() would take. @errors kBusy: none is free
+  static Result<std::uint32_t> next_area(const Access& access, std::uint32_t avoid_slots);
 
   // Serves what has arrived in all mailboxes; looks after clients and counters now and then.
   // @return requests served
@@ -98,6 +110,7 @@ class Keeper final : private rpc::RequestHandler {
   // Says that nobody serves any more. Also done by the destructor.
   void stop();
 
+  // 0: it does not rule yet.
   std::uint32_t epoch() const { return epoch_; }
   const TakeoverTimes& takeover_times() const { return takeover_times_; }
   const KeeperCounters& counters();
@@ -134,26 +147,26 @@ class Keeper final : private rpc::RequestHandler {
   };
 
   Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-         Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy,
-         std::uint32_t keeper_slot, std::uint32_t epoch);
+         Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy);
 
   // keeper_takeover.cpp
   static Predecessor find_predecessor(const Access& access);
-  void take_over(const Predecessor& predecessor);
-  void adopt_namespaces(const Predecessor& predecessor);
-  void adopt_entries(const Predecessor& predecessor, const std::vector<LedgerRecord>& ledger);
-  void adopt_slots(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
-                   std::uint32_t first, std::uint32_t end, std::vector<std::uint32_t>& contested);
-  bool is_sound(const KeeperView& view, const std::vector<LedgerRecord>& ledger, const Entry& entry,
-                std::uint32_t slot) const;
+  void adopt_namespaces();
+  void read_ledger();
+  void adopt_entries();
+  void adopt_slots(const KeeperView& view, std::uint32_t first, std::uint32_t end,
+                   std::vector<std::uint32_t>& contested);
+  bool is_sound(const KeeperView& view, const Entry& entry, std::uint32_t slot) const;
   void adopt_entry(const Entry& entry, std::uint32_t slot);
-  void adopt_contested(const KeeperView& view, const std::vector<LedgerRecord>& ledger, std::uint32_t slot);
+  void adopt_contested(const KeeperView& view, std::uint32_t slot);
   template <class F>
-  void in_parts(F&& f) const;
+  void in_parts(std::uint32_t items, std::uint32_t unit, F&& f) const;
+  void write_directory();
   void drop_orphans();
-  void adopt_ledger(const std::vector<LedgerRecord>& ledger);
-  void adopt_holders(const Predecessor& predecessor);
+  void adopt_ledger();
+  void adopt_holders();
   bool is_blank(std::uint64_t offset) const;
+  bool answers_too_early() const;
   void offer_free_blocks();
   void publish_line(std::uint32_t min_epoch, std::uint32_t flags);
   void begin_anew();
@@ -213,8 +226,10 @@ class Keeper final : private rpc::RequestHandler {
   KeeperOptions options_;
   base::Clock* clock_;
   Evidence* evidence_;
-  std::uint32_t slot_;
-  std::uint32_t epoch_;
+  std::uint32_t slot_ = 0;
+  std::uint32_t epoch_ = 0;
+  Predecessor predecessor_;
+  base::HugeVector<LedgerRecord> inherited_;  // the predecessor's ledger, until it is taken over
   KeeperLine line_{};  // as it was last published
   BlockTable blocks_;
   std::unique_ptr<index::EvictionPolicy> policy_;

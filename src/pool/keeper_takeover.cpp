@@ -2,6 +2,7 @@
 // pool, "Takeover"): publish the new epoch, scan, write every entry again, raise min_epoch, serve.
 
 #include <algorithm>
+#include <span>
 #include <system_error>
 #include <thread>
 
@@ -55,32 +56,45 @@ void Keeper::look_for_lost_epoch(const Access& access, Predecessor& predecessor)
 
 // Not the area of the last one that finished: its ledger is needed until ours is complete. And none
 // whose process still runs: it would write into it when it wakes up.
-Result<std::uint32_t> Keeper::next_area(const Access& access, const KeeperOptions& options) {
+Result<std::uint32_t> Keeper::next_area(const Access& access, std::uint32_t avoid_slots) {
   const Predecessor predecessor = find_predecessor(access);
   for (std::uint32_t next = 1; next <= kKeeperSlots; ++next) {
     const std::uint32_t area = (predecessor.latest_slot + next) % kKeeperSlots;
     if (predecessor.epoch != 0 && area == predecessor.slot) continue;
-    if ((options.avoid_slots >> area & 1) == 0) return area;
+    if ((avoid_slots >> area & 1) == 0) return area;
   }
   return Error::make(Code::kBusy, "pool: all its %u keeper areas are in use by processes that still run",
                      kKeeperSlots);
 }
 
-Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const KeeperOptions& options,
-                                              base::Clock& clock, Evidence* evidence) {
+Result<std::unique_ptr<Keeper>> Keeper::prepare(const Access& access, const KeeperOptions& options,
+                                                base::Clock& clock, Evidence* evidence) {
   CACHALOT_TRY_ASSIGN(const index::PolicyKind kind, index::parse_policy(options.policy));
   if (options.max_grants == 0) {
     return Error::make(Code::kInvalidArgument, "grants per client: 0 is not at least 1");
   }
-  const Predecessor predecessor = find_predecessor(access);
-  if (predecessor.highest_epoch >= 0xfffffffeu) {
+  return std::unique_ptr<Keeper>(
+      new Keeper(access, options, clock, evidence, index::make_leaf_policy(kind, access.geometry.blocks)));
+}
+
+Status Keeper::announce(std::uint32_t avoid_slots) {
+  predecessor_ = find_predecessor(access_);
+  if (predecessor_.highest_epoch >= 0xfffffffeu) {
     return Error::make(Code::kRefused, "pool: its keeper epochs are used up: create it anew");
   }
-  CACHALOT_TRY_ASSIGN(const std::uint32_t area, next_area(access, options));
-  std::unique_ptr<Keeper> keeper(new Keeper(access, options, clock, evidence,
-                                            index::make_leaf_policy(kind, access.geometry.blocks),
-                                            area, predecessor.highest_epoch + 1));
-  keeper->take_over(predecessor);
+  CACHALOT_TRY_ASSIGN(slot_, next_area(access_, avoid_slots));
+  epoch_ = predecessor_.highest_epoch + 1;
+  directory_.rule(epoch_);
+  ledger_.rule(slot_);
+  publish_line(predecessor_.min_epoch, answers_too_early() ? kKeeperServing : 0);
+  return {};
+}
+
+Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const KeeperOptions& options,
+                                              base::Clock& clock, Evidence* evidence) {
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<Keeper> keeper, prepare(access, options, clock, evidence));
+  CACHALOT_TRY(keeper->announce(options.avoid_slots));
+  keeper->take_over();
   return keeper;
 }
 
@@ -97,9 +111,9 @@ void Keeper::publish_line(std::uint32_t min_epoch, std::uint32_t flags) {
   publish_keeper_line(access_, slot_, line_);
 }
 
-void Keeper::take_over(const Predecessor& predecessor) {
-  const bool too_early = access_.domain().broken(Rule::kAnswerBeforeMinEpoch);
-  publish_line(predecessor.min_epoch, too_early ? kKeeperServing : 0);
+bool Keeper::answers_too_early() const { return access_.domain().broken(Rule::kAnswerBeforeMinEpoch); }
+
+void Keeper::take_over() {
   base::reach(FailPoint::kTakeoverAnnounced);
   std::uint64_t last_ns = clock_->now_ns();
   const auto lap = [&](std::uint64_t& ns) {
@@ -107,29 +121,30 @@ void Keeper::take_over(const Predecessor& predecessor) {
     ns = now_ns - last_ns;
     last_ns = now_ns;
   };
-  if (predecessor.epoch != 0) {
-    const std::vector<LedgerRecord> ledger = Ledger::read_all(access_, predecessor.slot);
+  if (predecessor_.epoch != 0) {
+    read_ledger();
     lap(takeover_times_.ledger_ns);
-    adopt_namespaces(predecessor);
-    adopt_entries(predecessor, ledger);
+    adopt_namespaces();
+    adopt_entries();
     lap(takeover_times_.entries_ns);
     base::reach(FailPoint::kTakeoverEntriesRead);
     drop_orphans();
     lap(takeover_times_.tree_ns);
-    adopt_ledger(ledger);
-    adopt_holders(predecessor);
+    adopt_ledger();
+    adopt_holders();
     lap(takeover_times_.holders_ns);
     base::reach(FailPoint::kTakeoverLedgerRead);
-    in_parts([this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
-      directory_.sweep(first, end);
-      access_.domain().order();
-    });
+    write_directory();
     base::reach(FailPoint::kTakeoverSwept);
     lap(takeover_times_.sweep_ns);
   }
-  if (predecessor.is_lost) begin_anew();
+  inherited_ = {};
+  if (predecessor_.is_lost) begin_anew();
   offer_free_blocks();
-  ledger_.write_all();
+  in_parts(blocks_.size(), kLedgerRecordsPerLine, [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+    ledger_.write(first, end);
+    access_.domain().order();
+  });
   lap(takeover_times_.ledger_out_ns);
   base::reach(FailPoint::kTakeoverLedgerWritten);
   access_.domain().complete();
@@ -137,7 +152,7 @@ void Keeper::take_over(const Predecessor& predecessor) {
     if (sessions_[client].last_incarnation != 0) publish_view(client);
   }
   access_.domain().complete();
-  if (!too_early) publish_line(epoch_, kKeeperServing);
+  if (!answers_too_early()) publish_line(epoch_, kKeeperServing);
   serving_ = true;
   base::reach(FailPoint::kTakeoverDone);
   base::log(base::LogLevel::kInfo, "keeper", "rules with epoch %u: %u blocks live, %u free, %u quarantined",
@@ -157,10 +172,15 @@ void Keeper::begin_anew() {
   }
   unknown_blocks_ = blocks_.size();
   is_holder_lost_ = true;
-  in_parts([this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
-    directory_.sweep(first, end);
-    access_.domain().order();
-  });
+  write_directory();
+}
+
+void Keeper::write_directory() {
+  in_parts(access_.geometry.directory_slots, kBucketSlots,
+           [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+             directory_.sweep(first, end);
+             access_.domain().order();
+           });
 }
 
 // What is free goes into the queue, unless a pinned read may still see what was there before.
@@ -181,12 +201,12 @@ void Keeper::offer_free_blocks() {
 
 // Numbers stay what they are, as they stand in entries. The blocks of a namespace whose line is
 // damaged are dropped: nobody could say whose they are.
-void Keeper::adopt_namespaces(const Predecessor& predecessor) {
+void Keeper::adopt_namespaces() {
   for (std::uint32_t id = 1; id <= kMaxNamespaces; ++id) {
     NamespaceLine line{};
-    const std::uint64_t offset = access_.layout.namespace_line(predecessor.slot, id - 1);
+    const std::uint64_t offset = access_.layout.namespace_line(predecessor_.slot, id - 1);
     // A line of another epoch was left by an earlier keeper of the same area.
-    if (!access_.region.read_as(offset, line) || line.id != id || line.epoch != predecessor.epoch) continue;
+    if (!access_.region.read_as(offset, line) || line.id != id || line.epoch != predecessor_.epoch) continue;
     line.epoch = epoch_;
     access_.region.publish(access_.layout.namespace_line(slot_, id - 1), line);
     namespaces_.resize(id, kNoDigest);
@@ -194,14 +214,14 @@ void Keeper::adopt_namespaces(const Predecessor& predecessor) {
   }
 }
 
-// Calls f(part, first slot, end) for as many parts of the directory as there are threads for, each in
-// its own; parts end between buckets.
+// Calls f(part, first item, end) for as many parts of `items` as there are threads for, each in its
+// own; parts end between units.
 template <class F>
-void Keeper::in_parts(F&& f) const {
+void Keeper::in_parts(std::uint32_t items, std::uint32_t unit, F&& f) const {
   const std::uint32_t parts = std::max(1u, options_.takeover_threads);
-  const std::uint32_t buckets = access_.geometry.directory_slots / kBucketSlots;
+  const std::uint64_t units = (std::uint64_t{items} + unit - 1) / unit;
   const auto begin_of = [&](std::uint32_t part) {
-    return static_cast<std::uint32_t>(std::uint64_t{buckets} * part / parts) * kBucketSlots;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(units * part / parts * unit, items));
   };
   std::vector<std::jthread> threads;
   for (std::uint32_t part = 1; part < parts; ++part) {
@@ -215,26 +235,33 @@ void Keeper::in_parts(F&& f) const {
   f(0u, begin_of(0), begin_of(1));
 }
 
+void Keeper::read_ledger() {
+  in_parts(blocks_.size(), kLedgerRecordsPerLine, [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+    Ledger::read(access_, predecessor_.slot, first, std::span(inherited_).subspan(first, end - first));
+  });
+}
+
 // Reads every entry that counts under the predecessor's rule into the block table, also those that a
 // keeper wrote again which died before it finished its takeover.
 //
 // Several threads share nothing but the blocks' states: each bucket is one thread's, and a block is
 // the first thread's that claims it. Two entries for one block are rare (a keeper that woke up, or
 // damage); they are settled afterwards.
-void Keeper::adopt_entries(const Predecessor& predecessor, const std::vector<LedgerRecord>& ledger) {
-  const KeeperView view{predecessor.highest_epoch, predecessor.min_epoch, predecessor.slot, 0};
+void Keeper::adopt_entries() {
+  const KeeperView view{predecessor_.highest_epoch, predecessor_.min_epoch, predecessor_.slot, 0};
   std::vector<std::vector<std::uint32_t>> contested(std::max(1u, options_.takeover_threads));
-  in_parts([&](std::uint32_t part, std::uint32_t first, std::uint32_t end) {
-    adopt_slots(view, ledger, first, end, contested[part]);
-  });
+  in_parts(access_.geometry.directory_slots, kBucketSlots,
+           [&](std::uint32_t part, std::uint32_t first, std::uint32_t end) {
+             adopt_slots(view, first, end, contested[part]);
+           });
   blocks_.recount();
   for (const auto& slots : contested) {
-    for (const std::uint32_t slot : slots) adopt_contested(view, ledger, slot);
+    for (const std::uint32_t slot : slots) adopt_contested(view, slot);
   }
 }
 
-void Keeper::adopt_slots(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
-                         std::uint32_t first, std::uint32_t end, std::vector<std::uint32_t>& contested) {
+void Keeper::adopt_slots(const KeeperView& view, std::uint32_t first, std::uint32_t end,
+                         std::vector<std::uint32_t>& contested) {
   constexpr std::uint32_t kBatch = 64;
   static_assert(kBucketSlots % kBatch == 0);  // the number of slots is a multiple of it
   Line lines[kBatch];
@@ -249,12 +276,12 @@ void Keeper::adopt_slots(const KeeperView& view, const std::vector<LedgerRecord>
       if (entry.state != kEntryLive) continue;
       live[count++] = i;
       blocks_.prefetch_all(entry.block);
-      if (entry.block < ledger.size()) __builtin_prefetch(&ledger[entry.block]);
+      if (entry.block < inherited_.size()) __builtin_prefetch(&inherited_[entry.block]);
     }
     for (std::uint32_t i = 0; i < count; ++i) {
       const auto entry = memory::as<Entry>(lines[live[i]]);
       const std::uint32_t slot = first + live[i];
-      if (!is_sound(view, ledger, entry, slot)) continue;
+      if (!is_sound(view, entry, slot)) continue;
       if (!blocks_.claim_live(entry.block)) {
         contested.push_back(slot);
         continue;
@@ -266,8 +293,7 @@ void Keeper::adopt_slots(const KeeperView& view, const std::vector<LedgerRecord>
   }
 }
 
-bool Keeper::is_sound(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
-                      const Entry& entry, std::uint32_t slot) const {
+bool Keeper::is_sound(const KeeperView& view, const Entry& entry, std::uint32_t slot) const {
   const Geometry& geometry = access_.geometry;
   if (entry.state != kEntryLive || !view.admits(entry.epoch) || entry.block >= geometry.blocks ||
       entry.length == 0 || entry.length > geometry.block_bytes || !is_namespace(entry.namespace_id) ||
@@ -278,7 +304,7 @@ bool Keeper::is_sound(const KeeperView& view, const std::vector<LedgerRecord>& l
       home_of({entry.hash_low, entry.hash_high}, entry.namespace_id, geometry.directory_slots);
   if (home.bucket != slot / kBucketSlots * kBucketSlots) return false;
   // W4
-  return entry.generation >= ledger[entry.block].generation ||
+  return entry.generation >= inherited_[entry.block].generation ||
          access_.domain().broken(Rule::kForgetGenerationAtTakeover);
 }
 
@@ -296,10 +322,9 @@ void Keeper::adopt_entry(const Entry& entry, std::uint32_t slot) {
 
 // An entry whose block another entry has claimed, or whose hash stands in its bucket already: of two
 // uses of a block the newer counts; of two blocks for one hash the one that came first.
-void Keeper::adopt_contested(const KeeperView& view, const std::vector<LedgerRecord>& ledger,
-                             std::uint32_t slot) {
+void Keeper::adopt_contested(const KeeperView& view, std::uint32_t slot) {
   Entry entry{};
-  if (!access_.region.read_as(access_.layout.entry(slot), entry) || !is_sound(view, ledger, entry, slot)) {
+  if (!access_.region.read_as(access_.layout.entry(slot), entry) || !is_sound(view, entry, slot)) {
     return;
   }
   if (directory_.stands_at(slot) == entry.block) return;
@@ -344,9 +369,9 @@ void Keeper::drop_orphans() {
 }
 
 // Blocks that somebody held stay out of use until there is evidence that he stores no more.
-void Keeper::adopt_ledger(const std::vector<LedgerRecord>& ledger) {
+void Keeper::adopt_ledger() {
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
-    const LedgerRecord& known = ledger[block];
+    const LedgerRecord& known = inherited_[block];
     if (blocks_.use(block).state == BlockState::kLive) continue;
     if (known.generation > blocks_.use(block).generation &&
         !access_.domain().broken(Rule::kForgetGenerationAtTakeover)) {
@@ -369,7 +394,7 @@ void Keeper::adopt_ledger(const std::vector<LedgerRecord>& ledger) {
 //
 // Blocks whose ledger line cannot be read are held by somebody who was let in then. When all of those
 // have proved that they store no more, nobody is left who could: the blocks are free, too.
-void Keeper::adopt_holders(const Predecessor& predecessor) {
+void Keeper::adopt_holders() {
   std::vector<std::uint32_t> holding(sessions_.size(), 0);  // the newest incarnation that does
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
     const BlockTable::Record& record = blocks_.record(block);
@@ -385,14 +410,14 @@ void Keeper::adopt_holders(const Predecessor& predecessor) {
     bool was_in = false;
     ViewLine view{};
     ClientLine line{};
-    if (access_.region.read_as(access_.layout.view_line(predecessor.slot, client), view)) {
-      if (view.epoch == predecessor.epoch) {
+    if (access_.region.read_as(access_.layout.view_line(predecessor_.slot, client), view)) {
+      if (view.epoch == predecessor_.epoch) {
         session.last_incarnation = view.incarnation;
         session.process = identity_of(view);
         session.pins = (view.flags & kViewPins) != 0;
         was_in = (view.flags & (kViewOpen | kViewHeld)) != 0;
       }
-    } else if (!is_blank(access_.layout.view_line(predecessor.slot, client))) {
+    } else if (!is_blank(access_.layout.view_line(predecessor_.slot, client))) {
       is_holder_lost_ = true;
       if (access_.region.read_as(access_.layout.client_line(client), line) &&
           line.incarnation == holding[client] && line.incarnation != 0) {

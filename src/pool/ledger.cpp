@@ -31,11 +31,8 @@ void Ledger::flush() {
   dirty_.clear();
 }
 
-void Ledger::write_all() {
-  for (std::uint32_t block = 0; block < blocks_->size(); block += kLedgerRecordsPerLine) {
-    write_line_of(block);
-  }
-  dirty_.clear();
+void Ledger::write(std::uint32_t first, std::uint32_t end) {
+  for (; first < end; first += kLedgerRecordsPerLine) write_line_of(first);
 }
 
 void Ledger::write_line_of(std::uint32_t block) {
@@ -49,25 +46,25 @@ void Ledger::write_line_of(std::uint32_t block) {
   access_->region.publish(access_->layout.ledger_line(keeper_, first), line);
 }
 
-std::vector<LedgerRecord> Ledger::read_all(const Access& access, std::uint32_t keeper) {
+void Ledger::read(const Access& access, std::uint32_t keeper, std::uint32_t first,
+                  std::span<LedgerRecord> records) {
   constexpr std::uint32_t kBatch = 64;
-  const std::uint32_t blocks = access.geometry.blocks;
-  std::vector<LedgerRecord> all(blocks);
   memory::Line lines[kBatch];
-  for (std::uint32_t first = 0; first < blocks; first += kBatch * kLedgerRecordsPerLine) {
-    const std::uint32_t left = (blocks - first + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine;
-    const std::uint32_t count = std::min(kBatch, left);
+  while (!records.empty()) {
+    const std::size_t needed = (records.size() + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine;
+    const std::uint32_t count = static_cast<std::uint32_t>(std::min<std::size_t>(kBatch, needed));
     access.domain().read_lines(access.region.at(access.layout.ledger_line(keeper, first)), count, lines);
     for (std::uint32_t i = 0; i < count; ++i) {
-      const std::uint32_t block = first + i * kLedgerRecordsPerLine;
-      const bool is_good = access.region.checks(lines[i], access.layout.ledger_line(keeper, block));
+      const bool is_good = access.region.checks(lines[i], access.layout.ledger_line(keeper, first));
       const auto line = memory::as<LedgerLine>(lines[i]);
-      for (std::uint32_t r = 0; r < kLedgerRecordsPerLine && block + r < blocks; ++r) {
-        all[block + r] = is_good ? line.records[r] : read(access, keeper, block + r);
+      const std::size_t wanted = std::min<std::size_t>(kLedgerRecordsPerLine, records.size());
+      for (std::uint32_t r = 0; r < wanted; ++r) {
+        records[r] = is_good ? line.records[r] : read(access, keeper, first + r);
       }
+      records = records.subspan(wanted);
+      first += kLedgerRecordsPerLine;
     }
   }
-  return all;
 }
 
 LedgerRecord Ledger::read(const Access& access, std::uint32_t keeper, std::uint32_t block) {

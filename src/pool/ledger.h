@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "pool/access.h"
@@ -23,29 +24,31 @@ inline constexpr std::uint16_t kUnknownHolder = 0xffff;
 
 class Ledger {
  public:
-  Ledger(const Access& access, const BlockTable& blocks, std::uint32_t keeper)
-      : access_(&access), blocks_(&blocks), keeper_(keeper) {}
+  Ledger(const Access& access, const BlockTable& blocks) : access_(&access), blocks_(&blocks) {}
+  // Once, before anything is written: the keeper area to write into.
+  void rule(std::uint32_t area) { keeper_ = area; }
 
   // Notes that a block's record has changed; flush() writes it.
   void touch(std::uint32_t block);
   // Writes the lines of all touched blocks. Neither ordered nor complete on return.
   void flush();
-  // Writes all lines.
-  void write_all();
+  // Writes the lines of blocks [first, end); `first` begins a line. @threads any, for other blocks
+  void write(std::uint32_t first, std::uint32_t end);
 
   // What another keeper's area says of a block. A keeper that finished its takeover has written all
   // lines, so one that does not check was damaged or half written: somebody may hold its blocks, and
   // they read as quarantined, held by kUnknownHolder.
   static LedgerRecord read(const Access& access, std::uint32_t keeper, std::uint32_t block);
-  // The same of all blocks. @cost the whole area, read once in order; 12 bytes a block
-  static std::vector<LedgerRecord> read_all(const Access& access, std::uint32_t keeper);
+  // The same of blocks from `first`, which begins a line, on: as many as `records`.
+  // @cost their lines, read once in order
+  static void read(const Access& access, std::uint32_t keeper, std::uint32_t first, std::span<LedgerRecord> records);
 
  private:
   void write_line_of(std::uint32_t block);
 
   const Access* access_;
   const BlockTable* blocks_;
-  std::uint32_t keeper_;
+  std::uint32_t keeper_ = 0;
   std::vector<std::uint32_t> dirty_;  // first blocks of lines
 };
 

@@ -56,7 +56,8 @@ TEST(BlockTable, NoticesABlockThatIsFreeTwiceOrNotQueued) {
 TEST(Ledger, RecordsComeBackAsTheyWereWritten) {
   TestPool pool;
   BlockTable table(pool.access().geometry.blocks);
-  Ledger ledger(pool.access(), table, 2);
+  Ledger ledger(pool.access(), table);
+  ledger.rule(2);
   constexpr BlockState kStates[] = {BlockState::kFree, BlockState::kGranted, BlockState::kLive,
                                     BlockState::kQuarantined, BlockState::kBad};
   constexpr LedgerState kWritten[] = {LedgerState::kFree, LedgerState::kGranted, LedgerState::kLive,
@@ -67,7 +68,7 @@ TEST(Ledger, RecordsComeBackAsTheyWereWritten) {
     table.record(block).holder = static_cast<std::uint16_t>(block % 3);
     table.record(block).incarnation = block + 1000;
   }
-  ledger.write_all();
+  ledger.write(0, table.size());
   for (std::uint32_t block = 0; block < table.size(); ++block) {
     const LedgerRecord record = Ledger::read(pool.access(), 2, block);
     EXPECT_EQ(record.state, kWritten[block % 5]);
@@ -80,8 +81,9 @@ TEST(Ledger, RecordsComeBackAsTheyWereWritten) {
 TEST(Ledger, FlushWritesTheLinesOfTouchedBlocksAndNoOthers) {
   TestPool pool;
   BlockTable table(pool.access().geometry.blocks);
-  Ledger ledger(pool.access(), table, 0);
-  ledger.write_all();
+  Ledger ledger(pool.access(), table);
+  ledger.rule(0);
+  ledger.write(0, table.size());
   for (std::uint32_t block = 0; block < table.size(); ++block) table.set_generation(block, 9);
   for (const std::uint32_t block : {12u, 3u, 12u, 11u, 127u, 3u}) ledger.touch(block);
   ledger.flush();
@@ -95,8 +97,9 @@ TEST(Ledger, FlushWritesTheLinesOfTouchedBlocksAndNoOthers) {
 TEST(Ledger, ALineThatDoesNotCheckReadsAsHeldBySomebody) {
   TestPool pool;
   BlockTable table(pool.access().geometry.blocks);
-  Ledger ledger(pool.access(), table, 0);
-  ledger.write_all();
+  Ledger ledger(pool.access(), table);
+  ledger.rule(0);
+  ledger.write(0, table.size());
   EXPECT_EQ(Ledger::read(pool.access(), 0, 7).state, LedgerState::kFree);
   pool.damage(pool.access().layout.ledger_line(0, 7));
   const LedgerRecord record = Ledger::read(pool.access(), 0, 7);

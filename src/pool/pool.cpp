@@ -240,13 +240,60 @@ Status Pool::remove() {
 }
 
 // Each keeper area has a lock, which dies with the process that has it: who may rule is who holds the
-// lock of the ruling area's. The succession lock is held only while somebody takes over.
+// lock of the ruling area's. The succession lock is held only from the look at the areas to the
+// announcement: a keeper that stalls in its takeover is seen to do so, and can be taken over from.
 Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
+  CACHALOT_TRY(find_areas_in_use(succession));  // before memory is touched for nothing
+  CACHALOT_TRY_ASSIGN(PoolKeeper keeper, stand_by(std::move(options)));
+  CACHALOT_TRY(serve(keeper, succession));
+  return keeper;
+}
+
+Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
+  CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
+  CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
+  options.pid = os::own_pid();
+  CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
+  options.boot_id_low = boot.low;
+  options.boot_id_high = boot.high;
+  options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+  PoolKeeper waiting;
+  waiting.clock_ = std::make_unique<base::SteadyClock>();
+  waiting.evidence_ = std::make_unique<HostEvidence>(boot, static_cast<std::uint32_t>(pid_namespace));
+  rpc::HostWaiter::Options naps;
+  naps.nap_ns = kKeeperNapNs;
+  const rpc::Doorbell own =
+      options.use_doorbells ? doorbell_at(*access_, access_->layout.doorbell_page) : rpc::Doorbell();
+  waiting.waiter_ = std::make_unique<rpc::HostWaiter>(own, naps);
+  CACHALOT_TRY_ASSIGN(waiting.keeper_, Keeper::prepare(*access_, options, *waiting.clock_, waiting.evidence_.get()));
+  return waiting;
+}
+
+Status Pool::serve(PoolKeeper& standby, Succession succession) {
+  const int fd = devices_.file(0).fd();
+  {
+    CACHALOT_TRY_ASSIGN(const os::FileLock announcing,
+                        os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
+    CACHALOT_TRY_ASSIGN(const std::uint32_t in_use, find_areas_in_use(succession));
+    // The area that announce() will take is one of those that are free; it is locked first.
+    const Result<std::uint32_t> area = Keeper::next_area(*access_, in_use);
+    if (!area) return area.error().code == Code::kBusy ? areas_in_use() : area.error();
+    CACHALOT_TRY_ASSIGN(standby.lock_, os::FileLock::try_lock(fd, kFirstKeeperLock + *area));
+    if (Status announced = standby.keeper_->announce(in_use); !announced) {
+      standby.lock_.reset();
+      return announced;
+    }
+  }
+  standby.keeper_->take_over();
+  return {};
+}
+
+// The areas whose keepers' processes still run, a bit each. @errors kBusy: one of them rules
+Result<std::uint32_t> Pool::find_areas_in_use(Succession succession) const {
   const int fd = devices_.file(0).fd();
   const char* name = devices_.file(0).path().c_str();
-  CACHALOT_TRY_ASSIGN(const os::FileLock takeover, os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
   KeeperLine lines[kKeeperSlots];
-  std::uint32_t highest_epoch = 0;
+  std::uint32_t highest_epoch = 0, in_use = 0;
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
     lines[slot] = pool::read_keeper_line(*access_, slot);
     highest_epoch = std::max(highest_epoch, lines[slot].epoch);
@@ -254,7 +301,7 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
     const auto holder = os::who_holds(fd, kFirstKeeperLock + slot);
     if (holder && !holder->has_value()) continue;
-    options.avoid_slots |= 1u << slot;
+    in_use |= 1u << slot;
     // One whose line cannot be read may rule, for all that is known: it mends its line if it lives.
     const bool may_rule = lines[slot].epoch == highest_epoch || lines[slot].epoch == 0;
     if (!may_rule || succession == Succession::kOverTheLiving) continue;
@@ -263,31 +310,7 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
     }
     return Error::make(Code::kBusy, "%s: has a keeper already: pid %u", name, lines[slot].pid);
   }
-  CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
-  CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
-  options.pid = os::own_pid();
-  CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
-  options.boot_id_low = boot.low;
-  options.boot_id_high = boot.high;
-
-  options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
-
-  // The area that Keeper::start() will take is one of those that are free; it is locked first.
-  const Result<std::uint32_t> next = Keeper::next_area(*access_, options);
-  if (!next) return next.error().code == Code::kBusy ? areas_in_use() : next.error();
-  const std::uint32_t area = *next;
-  Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstKeeperLock + area);
-  if (!lock) return lock.error();
-  PoolKeeper serving(*std::move(lock));
-  serving.clock_ = std::make_unique<base::SteadyClock>();
-  serving.evidence_ = std::make_unique<HostEvidence>(boot, static_cast<std::uint32_t>(pid_namespace));
-  rpc::HostWaiter::Options waiting;
-  waiting.nap_ns = kKeeperNapNs;
-  const rpc::Doorbell own =
-      options.use_doorbells ? doorbell_at(*access_, access_->layout.doorbell_page) : rpc::Doorbell();
-  serving.waiter_ = std::make_unique<rpc::HostWaiter>(own, waiting);
-  CACHALOT_TRY_ASSIGN(serving.keeper_, Keeper::start(*access_, options, *serving.clock_, serving.evidence_.get()));
-  return serving;
+  return in_use;
 }
 
 // Of keepers that were taken over from and still run.

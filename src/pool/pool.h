@@ -30,7 +30,7 @@ namespace cachalot::pool {
 class PoolKeeper {
  public:
   Keeper& keeper() { return *keeper_; }
-  // Serves until `stop` is set or a client asks for the end; backs off while there is nothing to do.
+  // Serves, once it rules, until `stop` is set or a client asks for the end; backs off while there is nothing to do.
   // About once a second `check` is asked, if there is one, whether to go on.
   // @errors kStale: another keeper rules since; what `check` says
   Status run(const std::atomic<bool>& stop, const std::function<Status()>& check = {});
@@ -39,9 +39,9 @@ class PoolKeeper {
 
  private:
   friend class Pool;
-  explicit PoolKeeper(os::FileLock lock) : lock_(std::move(lock)) {}
+  PoolKeeper() = default;
 
-  os::FileLock lock_;
+  std::optional<os::FileLock> lock_;  // of its area, once it rules
   std::unique_ptr<base::SteadyClock> clock_;
   std::unique_ptr<Evidence> evidence_;
   std::unique_ptr<rpc::HostWaiter> waiter_;
@@ -110,6 +110,11 @@ class Pool {
   enum class Succession { kOfTheDead, kOverTheLiving };
   Result<PoolKeeper> serve(KeeperOptions options, Succession succession = Succession::kOfTheDead);
 
+  // The same in two steps: a keeper that has all its memory and waits, and its beginning, once. One that
+  // was refused may try again.
+  Result<PoolKeeper> stand_by(KeeperOptions options);
+  Status serve(PoolKeeper& standby, Succession succession = Succession::kOfTheDead);
+
   // Attaches as a client, in a free slot of the host's or in the one given. Its last slot is for
   // operators (ClientOptions::is_operator, who try it first), unless it is the only one or asked for
   // by number. A thread renews the client every `renew_interval_ns`, so that it is not suspected
@@ -133,6 +138,7 @@ class Pool {
       : devices_(std::move(devices)), domain_(std::move(domain)) {}
 
   Error areas_in_use() const;
+  Result<std::uint32_t> find_areas_in_use(Succession succession) const;
   Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
   Result<PoolClient> attach_anywhere(const ClientOptions& options);
   Result<PoolClient> attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock);

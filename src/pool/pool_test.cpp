@@ -3,13 +3,19 @@
 #include "pool/pool.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "base/fail_point.h"
 #include "base/rng.h"
+#include "os/child.h"
+#include "pool/test_pool.h"
 
 namespace cachalot::pool {
 namespace {
@@ -260,6 +266,66 @@ TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {
   EXPECT_STREQ(ended.error().message, "enough");
   EXPECT_EQ(pool_->keeper_view().flags & kKeeperServing, 0u);
 }
+
+TEST_P(PoolTest, AStandbyRulesOnceTheKeeperIsGone) {
+  make(100);
+  Result<PoolKeeper> standby = pool_->stand_by({});
+  ASSERT_TRUE(standby) << standby.error().message;
+  EXPECT_EQ(standby->keeper().epoch(), 0u);
+  EXPECT_EQ(standby->keeper().poll(), 0u);
+  const std::uint32_t epoch = pool_->keeper_view().epoch;
+  EXPECT_EQ(pool_->serve(*standby).error().code, Code::kBusy);
+  EXPECT_EQ(pool_->keeper_view().epoch, epoch);
+  stop_keeper();
+  const Status served = pool_->serve(*standby);
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_EQ(standby->keeper().epoch(), epoch + 1);
+  EXPECT_EQ(pool_->keeper_view().epoch, epoch + 1);
+  EXPECT_TRUE(pool_->keeper_is_locked());
+  EXPECT_TRUE(standby->keeper().is_valid());
+  EXPECT_EQ(pool_->serve({}).error().code, Code::kBusy);
+}
+
+#ifdef CACHALOT_FAIL_POINTS
+TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
+  const std::string path = "/dev/shm/cachalot_pool_test." + std::to_string(getpid());
+  Pool::CreateOptions create;
+  create.paths = {path};
+  create.geometry = small_geometry();
+  create.huge_pages = create.populate = false;
+  Result<Pool> pool = Pool::create(create);
+  ASSERT_TRUE(pool) << pool.error().message;
+  Result<os::Child> stalled = os::Child::start([&path] {
+    base::fail_point_handler = [](base::FailPoint point) {
+      if (point == base::FailPoint::kTakeoverAnnounced) raise(SIGSTOP);
+    };
+    Result<Pool> own = Pool::open({path});
+    if (!own) return 2;
+    Result<PoolKeeper> keeper = own->serve({});
+    if (!keeper) return 3;
+    return keeper->keeper().is_deposed() ? 0 : 1;
+  });
+  ASSERT_TRUE(stalled) << stalled.error().message;
+  int status = 0;
+  ASSERT_EQ(waitpid(stalled->pid(), &status, WUNTRACED), stalled->pid());
+  ASSERT_TRUE(WIFSTOPPED(status));
+  {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
+    Result<PoolKeeper> next = pool->serve({}, Pool::Succession::kOverTheLiving);
+    ASSERT_TRUE(next) << next.error().message;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));  // nobody's patience ran out
+    stalled->send(SIGCONT);
+    const Result<os::ChildStatus> ended = stalled->wait();
+    ASSERT_TRUE(ended);
+    EXPECT_TRUE(ended->ok()) << ended->text();
+    next->keeper().tend();
+    EXPECT_FALSE(next->keeper().is_deposed());
+    EXPECT_TRUE(next->keeper().is_valid());
+  }
+  ASSERT_TRUE(Pool::destroy({path}));
+}
+#endif
 
 TEST_P(PoolTest, FilesThatAKeeperServesAreNotRemoved) {
   make(100);
