@@ -248,6 +248,7 @@ class Client final : private rpc::AnswerSink {
 
   // client_attach.cpp
   Status greet();
+  Status greet_once(std::uint64_t deadline_ns);
   bool is_own_process(const ClientLine& line) const;
   Status wait_for_view(std::uint64_t deadline_ns);
   Error not_seen() const;

@@ -58,8 +58,19 @@ bool Client::is_own_process(const ClientLine& line) const {
          line.boot_id_high == options_.boot_id_high;
 }
 
-// Writes the client's line for the keeper to see, and waits until it has.
+// Where the keeper lets this client in and then takes it for dead, because its process stood still
+// meanwhile, it enters again: the answer to this incarnation will not come.
 Status Client::greet() {
+  const std::uint64_t deadline_ns = clock_->now_ns() + options_.timeout_ns;
+  for (;;) {
+    Status status = greet_once(deadline_ns);
+    if (status || status.error().code != Code::kStale || clock_->now_ns() > deadline_ns) return status;
+  }
+}
+
+// Writes the client's line for the keeper to see, and waits until it has.
+// @errors kStale: the keeper has given this incarnation up already
+Status Client::greet_once(std::uint64_t deadline_ns) {
   view_ = directory_.read_keepers();
   if (view_.epoch == 0 || (view_.flags & kKeeperServing) == 0 || has_ended(view_)) {
     return Error::make(Code::kNoKeeper, "no keeper serves this pool: start one with `cachalot serve`");
@@ -106,7 +117,7 @@ Status Client::greet() {
     renewal_.keeper = view_.keeper;
     renewal_.epoch = view_.epoch;
   }
-  if (const Status seen_by_keeper = wait_for_view(clock_->now_ns() + options_.timeout_ns); !seen_by_keeper) {
+  if (const Status seen_by_keeper = wait_for_view(deadline_ns); !seen_by_keeper) {
     withdraw();
     return seen_by_keeper;
   }
@@ -151,8 +162,12 @@ Status Client::wait_for_view(std::uint64_t deadline_ns) {
       return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
     }
     ViewLine seen{};
-    if (access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
-        seen.epoch == view_.epoch && seen.refused == incarnation_) {
+    const bool is_seen = access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
+                         seen.epoch == view_.epoch;
+    if (is_seen && seen.incarnation == incarnation_ && (seen.flags & kViewOpen) == 0) {
+      return Error::make(Code::kStale, "the keeper took client slot %u for dead while it attached", slot_);
+    }
+    if (is_seen && seen.refused == incarnation_) {
       return Error::make(Code::kBusy,
                          "client slot %u is held: nothing proves that pid %u, which had it last, stores no "
                          "more (`cachalot pool fence --client %u` says so)",

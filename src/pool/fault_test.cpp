@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <utility>
 
+#include "base/fail_point.h"
 #include "pool/test_pool.h"
 
 namespace cachalot::pool {
@@ -38,6 +40,12 @@ class ToldEvidence final : public Evidence {
 };
 
 class FaultTest : public ::testing::Test {
+ public:
+  // The keeper's time passes; nobody else does anything.
+  void let_time_pass() {
+    for (int i = 0; i < 300; ++i) pool_.keeper().tend();
+  }
+
  protected:
   void SetUp() override {
     pool_.evidence = &evidence_;
@@ -48,10 +56,6 @@ class FaultTest : public ::testing::Test {
     options.suspect_after_ns = kSuspectAfterNs;
     options.max_grants = 16;
     pool_.start_keeper(options);
-  }
-  // The keeper's time passes; nobody else does anything.
-  void let_time_pass() {
-    for (int i = 0; i < 300; ++i) pool_.keeper().tend();
   }
   void expect_counts(std::uint64_t granted, std::uint64_t quarantined) {
     const KeeperCounters& counters = pool_.keeper().counters();
@@ -116,6 +120,30 @@ TEST_F(FaultTest, ASuspectThatWakesUpAttachesAgainWithinItsNextCall) {
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
   EXPECT_TRUE(pool_.keeper().is_valid());
 }
+
+#ifdef CACHALOT_FAIL_POINTS
+// What passes for a client that stands still between its line and its look at the answer.
+FaultTest* test_of_standstill = nullptr;
+
+TEST_F(FaultTest, WhoIsTakenForDeadWhileItAttachesEntersAgainAtOnce) {
+  test_of_standstill = this;
+  base::fail_point_handler = [](base::FailPoint point) {
+    if (point != base::FailPoint::kAttachLineWritten || test_of_standstill == nullptr) return;
+    std::exchange(test_of_standstill, nullptr)->let_time_pass();
+  };
+  const std::uint64_t before_ns = pool_.clock().now_ns();
+  ClientOptions options = as_process(7);
+  options.timeout_ns = 100'000'000;
+  const auto client = pool_.try_attach(0, options);
+  base::fail_point_handler = nullptr;
+  ASSERT_TRUE(client) << client.error().message;
+  EXPECT_EQ(count(KeeperCounter::kSuspicions), 1u);
+  EXPECT_LT(pool_.clock().now_ns() - before_ns, options.timeout_ns);
+  pool_.put(**client, 1, 3);
+  EXPECT_EQ(pool_.read(**client, 1, 3), 3u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+#endif
 
 TEST_F(FaultTest, OnlyEvidenceFreesWhatASuspectHolds) {
   const auto client = pool_.attach(0, as_process(7));

@@ -100,7 +100,10 @@ bool Injector::start_keeper() {
 
 bool Injector::wait_for_rule(std::uint32_t desk) {
   for (const std::uint64_t end = now_ns() + kPatienceMs * 1'000'000; now_ns() < end; usleep(200)) {
-    if (arena_.desks[desk].is_ready.load(std::memory_order_acquire) != 0) return true;
+    if (arena_.desks[desk].is_ready.load(std::memory_order_acquire) != 0) {
+      ruled_ns_ = now_ns();
+      return true;
+    }
     if (has_faults()) return false;
   }
   return fault("a keeper does not begin to rule");
@@ -257,20 +260,40 @@ bool Injector::check_recovery(std::uint64_t since_ns) {
   std::array<std::uint64_t, kClients> before{};
   for (std::uint32_t i = 0; i < kClients; ++i) before[i] = arena_.desks[i].operations.load();
   std::string why;
+  std::uint64_t went_on_ns = 0;
+  std::uint32_t last = 0;  // client that went on
   for (const std::uint64_t end = now_ns() + kPatienceMs * 1'000'000; now_ns() < end; usleep(300)) {
     if (has_faults()) return false;
     bool all_go_on = true;
     for (std::uint32_t i = 0; i < kClients; ++i) {
-      all_go_on &= arena_.desks[i].operations.load() >= before[i] + 3;
+      if (arena_.desks[i].operations.load() >= before[i] + 3) continue;
+      all_go_on = false;
+      last = i;
     }
     if (!all_go_on) {
       why = "a client hangs";
-    } else if (is_accounted(why, false)) {
-      tally_.longest_recovery_ns = std::max(tally_.longest_recovery_ns, now_ns() - since_ns);
+      continue;
+    }
+    if (went_on_ns == 0) went_on_ns = now_ns();
+    if (is_accounted(why, false)) {
+      note_recovery(since_ns, went_on_ns, last);
       return true;
     }
   }
   return fault(why.c_str());
+}
+
+void Injector::note_recovery(std::uint64_t since_ns, std::uint64_t went_on_ns, std::uint32_t last) {
+  const std::uint64_t took_ns = now_ns() - since_ns;
+  if (took_ns <= tally_.longest_recovery_ns) return;
+  tally_.longest_recovery_ns = took_ns;
+  const auto ms = [&](std::uint64_t at_ns) { return at_ns <= since_ns ? 0.0 : static_cast<double>(at_ns - since_ns) / 1e6; };
+  char text[200];
+  std::snprintf(text, sizeof text, "%s %s at %s; a keeper ruled after %.0f ms, client %u went on last, after %.0f",
+                now_.victim == Victim::kClient ? "client" : "keeper", now_.action == Action::kKill ? "killed" : "stopped",
+                now_.point == FailPoint::kNone ? "a random instant" : base::fail_point_name(now_.point),
+                ms(ruled_ns_), last, ms(went_on_ns));
+  tally_.longest_recovery = text;
 }
 
 bool Injector::is_accounted(std::string& why, bool is_quiet) const {

@@ -28,6 +28,7 @@ struct Tally {
   std::array<std::array<std::uint64_t, 3>, 2> by_kind{};  // [victim][action]
   std::array<std::uint64_t, static_cast<std::size_t>(base::FailPoint::kCount)> by_point{};
   std::uint64_t longest_recovery_ns = 0;
+  std::string longest_recovery;  // after what, and where the time went
 };
 
 class Injector {
@@ -58,6 +59,7 @@ class Injector {
   bool wait_for_rule(std::uint32_t desk);
   bool end_old_keeper(std::uint32_t desk);
   bool check_recovery(std::uint64_t since_ns);
+  void note_recovery(std::uint64_t since_ns, std::uint64_t went_on_ns, std::uint32_t last);
   bool is_accounted(std::string& why, bool is_quiet) const;
   bool has_faults() const { return arena_.faults.load() != 0; }
   bool fault(const char* what);
@@ -69,6 +71,7 @@ class Injector {
   std::array<std::optional<os::Child>, kActors> children_;
   std::uint32_t keeper_ = kClients;  // desk of the ruling one
   Injection now_{};
+  std::uint64_t ruled_ns_ = 0;  // when the last keeper that was started began to
   Tally tally_;
 };
 

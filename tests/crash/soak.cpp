@@ -83,9 +83,9 @@ void print(const Tally& tally, const Arena& arena, const char* domain, double se
     gap_ns = std::max(gap_ns, arena.desks[i].longest_read_gap_ns.load());
     store_gap_ns = std::max(store_gap_ns, arena.desks[i].longest_store_gap_ns.load());
   }
-  std::printf("  %llu blocks read, %.2f GiB verified; longest recovery %.0f ms; faults: %llu %s\n",
+  std::printf("  %llu blocks read, %.2f GiB verified; longest recovery %.0f ms (%s); faults: %llu %s\n",
               static_cast<unsigned long long>(hits), static_cast<double>(bytes) / (1u << 30),
-              static_cast<double>(tally.longest_recovery_ns) / 1e6,
+              static_cast<double>(tally.longest_recovery_ns) / 1e6, tally.longest_recovery.c_str(),
               static_cast<unsigned long long>(arena.faults.load()), arena.first_fault);
   std::printf("  longest gap of a client between two reads %.1f ms, between two puts %.1f ms\n",
               static_cast<double>(gap_ns) / 1e6, static_cast<double>(store_gap_ns) / 1e6);
