@@ -339,6 +339,39 @@ TEST_F(FaultTest, AnOldKeeperThatWakesUpIsOverAndWhatItOverwroteIsRepaired) {
   EXPECT_EQ(pool_.keeper().poll(), 0u);
 }
 
+#ifdef CACHALOT_FAIL_POINTS
+TestPool* pool_to_take_over = nullptr;
+Keeper* keeper_in_between = nullptr;
+StepClock clock_of_keeper_in_between;
+
+TEST_F(FaultTest, AKeeperThatWakesUpInItsTakeoverWritesNoMore) {
+  const auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 4);
+  pool_.kill_keeper();
+  // It stalls just before it writes the directory, and another one does everything.
+  pool_to_take_over = &pool_;
+  base::fail_point_handler = [](base::FailPoint point) {
+    if (point != base::FailPoint::kTakeoverLedgerRead || pool_to_take_over == nullptr) return;
+    KeeperOptions options;
+    options.use_doorbells = false;
+    auto keeper = Keeper::start(std::exchange(pool_to_take_over, nullptr)->access(), options, clock_of_keeper_in_between);
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    keeper_in_between = keeper->release();
+  };
+  start();
+  base::fail_point_handler = nullptr;
+  const std::unique_ptr<Keeper> next(std::exchange(keeper_in_between, nullptr));
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->epoch(), 3u);
+  EXPECT_TRUE(pool_.keeper().is_deposed());
+  EXPECT_EQ(pool_.keeper().poll(), 0u);
+  for (std::uint64_t name = 1; name <= 4; ++name) EXPECT_EQ(pool_.entry_of(hash_of(name)).epoch, 3u);
+  const KeeperView view = DirectoryReader(pool_.access()).read_keepers();
+  EXPECT_EQ(view.epoch, 3u);
+  EXPECT_EQ(view.min_epoch, 3u);
+}
+#endif
+
 TEST_F(FaultTest, AKeeperTakesNoAreaOfAProcessThatStillRuns) {
   KeeperOptions options;
   options.avoid_slots = 0b1110;

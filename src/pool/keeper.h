@@ -161,7 +161,7 @@ class Keeper final : private rpc::RequestHandler {
   void adopt_contested(const KeeperView& view, std::uint32_t slot);
   template <class F>
   void in_parts(std::uint32_t items, std::uint32_t unit, F&& f) const;
-  void write_directory();
+  bool write_directory();
   void drop_orphans();
   void adopt_ledger();
   void adopt_holders();
@@ -169,7 +169,7 @@ class Keeper final : private rpc::RequestHandler {
   bool answers_too_early() const;
   void offer_free_blocks();
   void publish_line(std::uint32_t min_epoch, std::uint32_t flags);
-  void begin_anew();
+  bool begin_anew();
   static void look_for_lost_epoch(const Access& access, Predecessor& predecessor);
 
   // keeper_clients.cpp
@@ -188,7 +188,9 @@ class Keeper final : private rpc::RequestHandler {
   std::uint32_t release_unknown();
   bool may_anybody_hold_unknown() const;
   void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
+  bool has_successor() const;
   bool notice_successor();
+  void be_deposed();
 
   // keeper.cpp
   void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;

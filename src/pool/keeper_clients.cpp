@@ -290,14 +290,18 @@ void Keeper::serve_fence(std::uint32_t client, const rpc::RequestHead& head) {
 // A keeper that slept for long may wake up in somebody else's time. Until it looks, it can write
 // lines that nobody counts (their epoch is void) and that the ruling keeper's scrubbing repairs.
 bool Keeper::notice_successor() {
-  if (!serving_) return false;
-  const KeeperView now = DirectoryReader(access_).read_keepers();
-  if (now.epoch <= epoch_) return false;
+  if (!serving_ || !has_successor()) return false;
+  be_deposed();
+  return true;
+}
+
+bool Keeper::has_successor() const { return DirectoryReader(access_).read_keepers().epoch > epoch_; }
+
+void Keeper::be_deposed() {
   deposed_ = true;
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) server_.close(client);
-  base::log(base::LogLevel::kError, "keeper", "epoch %u is over: another keeper rules with epoch %u",
-            epoch_, now.epoch);
-  return true;
+  base::log(base::LogLevel::kError, "keeper", "epoch %u is over: another keeper rules with epoch %u", epoch_,
+            DirectoryReader(access_).read_keepers().epoch);
 }
 
 }  // namespace cachalot::pool

@@ -2,6 +2,7 @@
 // pool, "Takeover"): publish the new epoch, scan, write every entry again, raise min_epoch, serve.
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -134,12 +135,12 @@ void Keeper::take_over() {
     adopt_holders();
     lap(takeover_times_.holders_ns);
     base::reach(FailPoint::kTakeoverLedgerRead);
-    write_directory();
+    if (!write_directory()) return be_deposed();
     base::reach(FailPoint::kTakeoverSwept);
     lap(takeover_times_.sweep_ns);
   }
   inherited_ = {};
-  if (predecessor_.is_lost) begin_anew();
+  if (predecessor_.is_lost && !begin_anew()) return be_deposed();
   offer_free_blocks();
   in_parts(blocks_.size(), kLedgerRecordsPerLine, [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
     ledger_.write(first, end);
@@ -162,7 +163,7 @@ void Keeper::take_over() {
 }
 
 // Nothing is kept, and no block is used before an operator says that nobody stores into it.
-void Keeper::begin_anew() {
+bool Keeper::begin_anew() {
   base::log(base::LogLevel::kError, "keeper",
             "the lines of the pool's last keeper are lost: all blocks are dropped, and out of use until "
             "`cachalot pool fence --unknown` says that no client of before stores any more");
@@ -172,15 +173,26 @@ void Keeper::begin_anew() {
   }
   unknown_blocks_ = blocks_.size();
   is_holder_lost_ = true;
-  write_directory();
+  return write_directory();
 }
 
-void Keeper::write_directory() {
+// In pieces: a keeper that stalled here while another took over should not write over the whole of that
+// one's directory when it wakes up. Right it would be, as its epoch is void by then; but what it wrote over
+// is a miss until it is scrubbed. @return false: another one has announced itself
+bool Keeper::write_directory() {
+  constexpr std::uint32_t kPieceSlots = 64 * kBucketSlots;
+  std::atomic<bool> is_over{false};
   in_parts(access_.geometry.directory_slots, kBucketSlots,
-           [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
-             directory_.sweep(first, end);
+           [&](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+             while (first < end && !is_over.load(std::memory_order_relaxed)) {
+               if (has_successor()) return is_over.store(true, std::memory_order_relaxed);
+               const std::uint32_t piece_end = first + std::min(kPieceSlots, end - first);
+               directory_.sweep(first, piece_end);
+               first = piece_end;
+             }
              access_.domain().order();
            });
+  return !is_over.load(std::memory_order_relaxed);
 }
 
 // What is free goes into the queue, unless a pinned read may still see what was there before.

@@ -122,7 +122,7 @@ Injection Injector::choose() {
   if (dice < 66) return {Victim::kClient, action, FailPoint::kNone};
   if (dice < 86) return {Victim::kKeeper, action, pick(kKeeperPoints)};
   if (dice < 90) return {Victim::kKeeper, action, FailPoint::kNone};
-  return {Victim::kKeeper, Action::kKill, pick(kTakeoverPoints)};
+  return {Victim::kKeeper, action, pick(kTakeoverPoints)};
 }
 
 void Injector::order(std::uint32_t actor, const Injection& injection) {
@@ -228,7 +228,8 @@ bool Injector::inject_at_keeper(const Injection& injection) {
   return end_old_keeper(old) && check_recovery(since_ns);
 }
 
-// A keeper dies during its takeover; the next one does it again.
+// A keeper dies or stalls during its takeover; the next one does it again, and the one that stalled wakes
+// up and goes on with it in another's time.
 bool Injector::inject_at_takeover(const Injection& injection) {
   const std::uint64_t since_ns = now_ns();
   children_[keeper_]->send(SIGKILL);
@@ -242,9 +243,17 @@ bool Injector::inject_at_takeover(const Injection& injection) {
     return fault("a point of the takeover was not reached");
   }
   count(injection);
-  (void)children_[desk]->wait();
-  children_[desk].reset();
-  return start_keeper() && wait_for_rule(keeper_) && check_recovery(since_ns);
+  if (injection.action == Action::kKill) {
+    (void)children_[desk]->wait();
+    children_[desk].reset();
+    return start_keeper() && wait_for_rule(keeper_) && check_recovery(since_ns);
+  }
+  if (!start_keeper()) return false;
+  // Now and then while the next one is at it, too.
+  if (rng_.below(2) == 0 && !wait_for_rule(keeper_)) return false;
+  usleep(static_cast<useconds_t>(rng_.below(3000)));
+  children_[desk]->send(SIGCONT);
+  return wait_for_rule(keeper_) && end_old_keeper(desk) && check_recovery(since_ns);
 }
 
 bool Injector::end_old_keeper(std::uint32_t desk) {
