@@ -59,7 +59,9 @@ struct CommitPayload {
   std::uint32_t namespace_id;
   std::uint32_t has_parent;
   std::uint64_t parent_low, parent_high;
+  std::uint32_t flags = 0;  // kCommit*
 };
+inline constexpr std::uint32_t kCommitGoesOn = 1;  // more of this chain follows: spare what is there of it
 struct CommitItem {
   std::uint64_t hash_low, hash_high;
   std::uint64_t checksum;
