@@ -37,9 +37,9 @@ HashAlgorithm parse_hash(const std::string& name) {
 
 void attach(ClientObject* self, const nb::object& pool, const std::string& model,
             const KvGeometry& geometry, const std::string& salt, const std::string& block_order,
-            const std::string& hash, const std::string& python_hash_seed, std::uint32_t host,
-            std::optional<std::uint32_t> slot, std::uint32_t copy_threads, std::uint32_t workers,
-            std::uint32_t grant_blocks, std::optional<bool> checksums, double keeper_timeout_s,
+            const std::string& hash, const std::string& python_hash_seed, nb::handle host,
+            nb::handle slot, nb::handle copy_threads, nb::handle workers,
+            nb::handle grant_blocks, std::optional<bool> checksums, double keeper_timeout_s,
             double recovery_s) {
   ClientOptions options;
   options.pool = paths_of(pool);
@@ -49,11 +49,11 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.block_order = block_order;
   options.hash = parse_hash(hash);
   options.python_hash_seed = python_hash_seed;
-  options.host = host;
-  options.slot = slot;
-  options.copy_threads = copy_threads;
-  options.workers = workers;
-  options.grant_blocks = grant_blocks;
+  options.host = number(host, "host");
+  options.slot = optional_number(slot, "slot");
+  options.copy_threads = number(copy_threads, "copy_threads");
+  options.workers = number(workers, "workers");
+  options.grant_blocks = number(grant_blocks, "grant_blocks");
   options.checksums = checksums;
   options.keeper_timeout_ns = nanoseconds(keeper_timeout_s, kNoTimeout, "keeper_timeout_s");
   options.recovery_ns = nanoseconds(recovery_s, kNoTimeout, "recovery_s");
@@ -73,6 +73,10 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
            memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
            dtype_name(geometry.dtype));
   }
+  if (memory.is_swapped) {
+    refuse("%s: has numbers of %s, expected them in this machine's byte order", name.c_str(),
+           memory.dtype().c_str());
+  }
   if (!memory.is_contiguous)
     refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
   if (!memory.is_writable)
@@ -81,14 +85,13 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
 }
 
 CacheObject register_cache(nb::handle self, const std::string& layout, const nb::object& tensors,
-                           std::uint32_t pages, std::uint32_t page_tokens,
-                           std::uint64_t page_stride_bytes) {
+                           nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   PagedCache cache;
   cache.layout = layout;
-  cache.pages = pages;
-  cache.page_tokens = page_tokens;
-  cache.page_stride_bytes = page_stride_bytes;
+  cache.pages = number(pages, "pages");
+  cache.page_tokens = number(page_tokens, "page_tokens");
+  cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
   std::vector<Memory> held;
   // One array is one tensor, not a sequence of its rows.
   if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__")) {
@@ -109,8 +112,7 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
 }
 
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                 std::uint32_t first_layer, std::optional<std::uint32_t> layers,
-                 std::optional<double> timeout) {
+                 nb::handle first_layer, nb::handle layers, std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -136,8 +138,8 @@ std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
 }
 
 std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes,
-                        nb::handle pages, nb::handle tokens, std::uint32_t first_layer,
-                        std::optional<std::uint32_t> layers, std::optional<double> timeout) {
+                        nb::handle pages, nb::handle tokens, nb::handle first_layer,
+                        nb::handle layers, std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -158,7 +160,7 @@ Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(0, std::nullopt, timeout);
+  const CopyOptions options = copy_options(timeout);
   return value_of(self.call([&](Client& client) {
     return client.store(id, before ? &*before : nullptr, names.get(), from, options);
   }));

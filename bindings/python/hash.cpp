@@ -116,10 +116,11 @@ Hashes::Hashes(nb::handle object) {
     memory_ = Memory::of(object, "hashes");
     const Memory& memory = *memory_;
     if (memory.shape.size() != 2 || memory.shape[1] != 2 ||
-        memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || !memory.is_contiguous ||
+        memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
+        !memory.is_contiguous ||
         reinterpret_cast<std::uintptr_t>(memory.data) % alignof(BlockHash) != 0) {
-      refuse("hashes: an array of %s in %zu dimensions, expected uint64 (n, 2), contiguous",
-             memory.dtype().c_str(), memory.shape.size());
+      refuse("hashes: %s, expected (n, 2) of uint64, contiguous, aligned and in this machine's byte order",
+             memory.text().c_str());
     }
     hashes_ = {static_cast<const BlockHash*>(memory.data),
                static_cast<std::size_t>(memory.shape[0])};
@@ -146,11 +147,10 @@ std::optional<BlockHash> parent_of(nb::handle object) {
   if (object.is_none()) return std::nullopt;
   if (nb::isinstance<BlockHash>(object)) return *nb::inst_ptr<BlockHash>(object);
   const Memory memory = Memory::of(object, "parent");
-  if (memory.bytes() != sizeof(BlockHash) || memory.item_bytes != sizeof(std::uint64_t) ||
-      !memory.is_contiguous) {
-    refuse(
-        "parent: an array of %s, %llu bytes, expected a BlockHash or one row of an array of hashes",
-        memory.dtype().c_str(), static_cast<unsigned long long>(memory.bytes()));
+  if (memory.shape.size() != 1 || memory.shape[0] != 2 || memory.item_bytes != sizeof(std::uint64_t) ||
+      memory.kind != 'u' || memory.is_swapped || !memory.is_contiguous) {
+    refuse("parent: %s, expected a BlockHash or one row of an array of hashes: (2,) of uint64",
+           memory.text().c_str());
   }
   BlockHash parent;
   std::memcpy(&parent, memory.data, sizeof parent);

@@ -29,6 +29,12 @@ class Numbers {
   std::span<const std::uint32_t> numbers_;
 };
 
+// An int from 0 to `most`. Raises InvalidArgumentError: below or above; TypeError: no int.
+std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most);
+// The same of 32 bits, and where None is allowed.
+std::uint32_t number(nb::handle object, const char* name);
+std::optional<std::uint32_t> optional_number(nb::handle object, const char* name);
+
 // Seconds to nanoseconds; None: `otherwise`. Raises InvalidArgumentError: negative, or no number.
 std::uint64_t nanoseconds(std::optional<double> seconds, std::uint64_t otherwise, const char* name);
 
