@@ -17,14 +17,11 @@ namespace cachalot::python {
 namespace {
 
 std::vector<std::string> paths_of(const nb::object& given) {
-  const auto path = [](nb::handle one) {
-    nb::object text = nb::steal(PyOS_FSPath(one.ptr()));
-    if (!text.is_valid()) throw nb::python_error();
-    return nb::cast<std::string>(text);
-  };
-  if (nb::isinstance<nb::str>(given) || nb::hasattr(given, "__fspath__")) return {path(given)};
+  const bool is_one = PyUnicode_Check(given.ptr()) || PyBytes_Check(given.ptr()) ||
+                      nb::hasattr(given, "__fspath__") || PySequence_Check(given.ptr()) == 0;
+  if (is_one) return {path(given, "pool")};
   std::vector<std::string> paths;
-  for (const nb::handle one : given) paths.push_back(path(one));
+  for (const nb::handle one : given) paths.push_back(path(one, "pool"));
   return paths;
 }
 
@@ -71,6 +68,10 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
   if (memory.item_bytes != dtype_bytes(geometry.dtype)) {
     refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(),
            memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
+           dtype_name(geometry.dtype));
+  }
+  if (memory.is_record) {
+    refuse("%s: has records of several fields, expected numbers (%s)", name.c_str(),
            dtype_name(geometry.dtype));
   }
   if (memory.is_swapped) {
@@ -270,7 +271,20 @@ void add_client(nb::module_& module) {
                    "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
                    "float = 2.0) -> None"),
            "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
-           "are never handed out.")
+           "are never handed out.\n\n"
+           "pool: its path, or those of all its devices in order. model: the weights and their "
+           "revision.\n"
+           "salt: adapters, quantisation, a tenant's secret. block_order: of a block in the pool. "
+           "hash: 'xxh3',\n"
+           "'sha256_cbor' or 'xxhash_cbor' (vLLM's two, with python_hash_seed). host: this "
+           "machine's number in the\n"
+           "pool. slot: of the client table, None: a free one. copy_threads: that share the copies "
+           "of one call, workers:\n"
+           "for calls that do not wait, grant_blocks: to hold in advance, each 1 to 256. checksums: "
+           "None: in\n"
+           "noncoherent pools. keeper_timeout_s: of any wait for the keeper's answer, recovery_s: "
+           "for a next keeper;\n"
+           "both end with a call's own timeout.")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, detaches, and lets go of all memory. A second time does "
            "nothing.")
@@ -315,7 +329,10 @@ void add_client(nb::module_& module) {
            "Copies the longest prefix that is in the pool into the engine's pages, block i to "
            "pages[i].\n"
            "Returns how many leading blocks are loaded; the pages behind may have been written "
-           "over.")
+           "over.\n\n"
+           "pages: all different; where a block is several pages, so many for each block. "
+           "first_layer, layers: only\n"
+           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError.")
       .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
            nb::arg("tokens"), nb::kw_only(), nb::arg("first_layer") = 0,
            nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
@@ -332,7 +349,11 @@ void add_client(nb::module_& module) {
                    "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
            "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
            "first block\n"
-           "follows `parent`, or starts a prompt. What is there already is not copied.")
+           "follows `parent`, or starts a prompt. What is there already is not copied.\n\n"
+           "timeout: seconds for the whole call, whatever it waits for, also a keeper that is gone; "
+           "None: as long as\n"
+           "keeper_timeout_s and recovery_s allow. Returns how many leading blocks are in the pool, "
+           "and why not all.")
       .def("__repr__", [](const ClientObject& self) {
         return "Client(" + self.client().geometry().fingerprint() + ")";
       });

@@ -56,9 +56,9 @@ KvGeometry make(const nb::kwargs& fields) {
   for (const auto [key, value] : fields) {
     const std::string name = nb::cast<std::string>(key);
     if (name == "attention") {
-      geometry.attention = parse_attention(nb::cast<std::string>(value));
+      geometry.attention = parse_attention(text(value, "attention"));
     } else if (name == "dtype") {
-      geometry.dtype = value_of(parse_dtype(nb::cast<std::string>(value)));
+      geometry.dtype = value_of(parse_dtype(text(value, "dtype")));
     } else {
       const auto at = std::find_if(std::begin(kFields), std::end(kFields),
                                    [&](const Field& f) { return name == f.name; });

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "module.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {
@@ -128,7 +129,11 @@ Hashes::Hashes(nb::handle object) {
   }
   const nb::object items =
       nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of BlockHash"));
-  if (!items.is_valid()) throw nb::python_error();
+  if (!items.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    refuse_type(object, "hashes: ", "a sequence of BlockHash, or an array of them");
+  }
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
   own_.reserve(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -146,6 +151,9 @@ Hashes::Hashes(nb::handle object) {
 std::optional<BlockHash> parent_of(nb::handle object) {
   if (object.is_none()) return std::nullopt;
   if (nb::isinstance<BlockHash>(object)) return *nb::inst_ptr<BlockHash>(object);
+  if (!PyObject_CheckBuffer(object.ptr()) && !nb::hasattr(object, "__dlpack__")) {
+    refuse_type(object, "parent: ", "a BlockHash, one row of an array of hashes, or None");
+  }
   const Memory memory = Memory::of(object, "parent");
   if (memory.shape.size() != 1 || memory.shape[0] != 2 || memory.item_bytes != sizeof(std::uint64_t) ||
       memory.kind != 'u' || memory.is_swapped || !memory.is_contiguous) {

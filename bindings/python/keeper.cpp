@@ -69,7 +69,7 @@ void add_keeper(nb::module_& module) {
              nb::handle capacity_blocks, nb::handle clients, const std::string& domain,
              const std::string& policy) {
             KeeperOptions options;
-            options.pool = nb::cast<std::string>(nb::steal(PyOS_FSPath(pool.ptr())));
+            options.pool = path(pool, "pool");
             options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
             options.capacity_blocks = whole_number(capacity_blocks, "capacity_blocks", ~std::uint64_t{0});
             options.clients = number(clients, "clients");

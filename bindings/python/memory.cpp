@@ -71,6 +71,7 @@ void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
   item_bytes = static_cast<std::uint64_t>(view->itemsize);
   kind = kind_of(view->format);
   is_swapped = item_bytes > 1 && is_other_order(view->format);
+  is_record = view->format != nullptr && std::strchr(view->format, '{') != nullptr;
   is_writable = !view->readonly;
   shape.assign(view->shape, view->shape + view->ndim);
   strides.assign(view->strides, view->strides + view->ndim);

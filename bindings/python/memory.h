@@ -28,6 +28,7 @@ class Memory {
   bool is_writable = false;
   bool is_contiguous = false;  // in C's order
   bool is_swapped = false;     // its numbers are in the other byte order
+  bool is_record = false;      // its items are no numbers, but have fields
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  // in bytes
 

@@ -16,18 +16,27 @@ constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
 std::string text_of(nb::handle object) {
   const nb::object text = nb::steal(PyObject_Repr(object.ptr()));
   const char* const bytes = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
-  if (bytes != nullptr) return std::string(bytes).substr(0, 30);
+  if (bytes != nullptr) return std::string(bytes).substr(0, 50);
   PyErr_Clear();
-  return "a number of thousands of digits";
+  return PyLong_Check(object.ptr()) ? "a number of thousands of digits" : "something";
 }
+
+}  // namespace
+
+void refuse_type(nb::handle object, const std::string& what, const char* expected) {
+  std::string type = nb::type_name(object.type()).c_str();
+  type.erase(0, type.rfind('.') + 1);  // the module says nothing here; npos + 1 is 0
+  throw nb::type_error((what + text_of(object) + " (" + type + "), expected " + expected).c_str());
+}
+
+namespace {
 
 // Also NumPy's integers; `what` names it, up to the value, in the error.
 std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_t most) {
   const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
   if (!index.is_valid()) {
     PyErr_Clear();
-    const std::string type = nb::type_name(object.type()).c_str();
-    throw nb::type_error((what + text_of(object) + ", a " + type + ", expected an int").c_str());
+    refuse_type(object, what, "an int");
   }
   int overflow = 0;
   const long long small = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
@@ -102,7 +111,11 @@ bool has_memory(nb::handle object) {
 std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
   const nb::object items =
       nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of integers"));
-  if (!items.is_valid()) throw nb::python_error();
+  if (!items.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    refuse_type(object, std::string(name) + ": ", "a sequence of integers");
+  }
   std::vector<std::uint32_t> numbers(
       static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -147,6 +160,28 @@ std::vector<std::uint32_t> Numbers::copy(nb::handle object, const char* name) {
   Numbers numbers(object, name);
   if (!numbers.own_.empty()) return std::move(numbers.own_);
   return {numbers.numbers_.begin(), numbers.numbers_.end()};
+}
+
+std::string text(nb::handle object, const char* name) {
+  Py_ssize_t size = 0;
+  const char* const bytes =
+      PyUnicode_Check(object.ptr()) ? PyUnicode_AsUTF8AndSize(object.ptr(), &size) : nullptr;
+  if (bytes != nullptr) return {bytes, static_cast<std::size_t>(size)};
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // text that is not Unicode
+  refuse_type(object, std::string(name) + ": ", "a str");
+}
+
+std::string path(nb::handle object, const char* name) {
+  const nb::object given = nb::steal(PyOS_FSPath(object.ptr()));
+  if (!given.is_valid()) {
+    PyErr_Clear();
+    refuse_type(object, std::string(name) + ": ", "a path");
+  }
+  // What is wrong with it, a zero byte too, the library says.
+  const nb::object bytes =
+      PyBytes_Check(given.ptr()) ? given : nb::steal(PyUnicode_EncodeFSDefault(given.ptr()));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
 std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most) {

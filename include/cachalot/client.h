@@ -202,7 +202,8 @@ class Client {
     LayerStore& operator=(LayerStore&&) noexcept;
     ~LayerStore();  // what was not finished is not published
     Status store_layer(std::uint32_t layer);
-    // @errors kInvalidArgument: a layer is missing; kStale: the keeper changed meanwhile, store again
+    // Once. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
+    //         changed meanwhile, store again
     Result<Stored> finish();
 
    private:

@@ -122,8 +122,15 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   return impl;
 }
 
+// Its blocks are the keeper's now, or gone.
+Status Client::LayerStore::Impl::check_unfinished() const {
+  if (!is_finished) return {};
+  return Error::make(Code::kInvalidArgument, "store: it was finished already; begin another one");
+}
+
 Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   CACHALOT_TRY(session->check_usable());
+  CACHALOT_TRY(check_unfinished());
   CACHALOT_TRY(check_layer(layer, cache->cache().geometry()));
   if (stored[layer]) return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
   if (layer != next_layer) sums.clear();
@@ -147,10 +154,12 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
 
 Result<Stored> Client::LayerStore::Impl::finish() {
   CACHALOT_TRY(session->check_usable());
+  CACHALOT_TRY(check_unfinished());
   const auto missing = std::find(stored.begin(), stored.end(), false);
   if (missing != stored.end()) {
     return Error::make(Code::kInvalidArgument, "store: layer %td was not stored", missing - stored.begin());
   }
+  is_finished = true;
   const KvGeometry& geometry = cache->cache().geometry();
   Stored result;
   result.blocks = present;

@@ -43,6 +43,7 @@ struct Client::LayerStore::Impl {
   std::vector<memory::FusedHash> sums = {};  // as above
   std::vector<bool> stored = {};             // layers
   std::uint32_t next_layer = 0;
+  bool is_finished = false;
 
   ~Impl() {
     if (session->check_usable()) session->give_back(std::move(reservation));
@@ -51,6 +52,9 @@ struct Client::LayerStore::Impl {
                                              const BlockHash* parent);
   Status store_layer(std::uint32_t layer);
   Result<Stored> finish();
+
+ private:
+  Status check_unfinished() const;
 };
 
 }  // namespace cachalot

@@ -36,6 +36,7 @@ def read_only():
         ("text", "tensor 1: str has no memory to share"),
         (np.zeros((2, 16, 4, 2, 31), np.float16), "tensor 1"),
         (np.zeros(SHAPE, ">f2"), "tensor 1: has numbers of big-endian float16, expected them in this machine's byte order"),
+        (np.zeros(SHAPE, [("field", "f2")]), r"tensor 1: has records of several fields, expected numbers \(f16\)"),
     ],
 )
 def test_a_tensor_that_does_not_fit(engine, tensor, words):
@@ -139,9 +140,16 @@ def test_what_is_refused_is_named_with_its_value(stored):
             call()
         assert words in str(caught.value)
     for words, call in {
-        "pages: number 1 is 0.5, a float, expected an int": lambda: client.load(cache, hashes, [0, 0.5]),
-        "pages: 'x', a str, expected an int": lambda: client.register_cache("vllm_kbnhc", tensors(), pages="x"),
-        "first_layer: 1.0, a float, expected an int": lambda: client.load(cache, hashes, range(8), first_layer=1.0),
+        "pages: number 1 is 0.5 (float), expected an int": lambda: client.load(cache, hashes, [0, 0.5]),
+        "pages: 'x' (str), expected an int": lambda: client.register_cache("vllm_kbnhc", tensors(), pages="x"),
+        "first_layer: 1.0 (float), expected an int": lambda: client.load(cache, hashes, range(8), first_layer=1.0),
+        "pages: 5 (int), expected a sequence of integers": lambda: client.load(cache, hashes, 5),
+        "(BlockHash), expected a sequence of BlockHash": lambda: client.lookup(hashes[0]),
+        "parent: 5 (int), expected a BlockHash": lambda: client.store(cache, hashes, range(8), parent=5),
+        "keys: 'key' (str), expected a sequence of str or bytes": lambda: client.exists("key"),
+        "pool: 5 (int), expected a path": lambda: attach(5),
+        "pool: 6 (int), expected a path": lambda: cachalot.EmbeddedKeeper(pool=6),
+        "dtype: 5 (int), expected a str": lambda: cachalot.KvGeometry(dtype=5),
     }.items():
         with pytest.raises(TypeError) as caught:
             call()
@@ -321,6 +329,10 @@ def test_attaching_to_what_cannot_be_served(pool, tmp_path):
         attach(pool, slots=1)
     with pytest.raises(cachalot.BusyError):
         cachalot.EmbeddedKeeper(pool=pool)
+    for path in (pool + "\0", (pool + "\0").encode()):
+        with pytest.raises(cachalot.InvalidArgumentError, match="zero byte"):
+            attach(path)
+    assert attach(os.fsencode(pool)).lookup([]) == 0
 
 
 def test_no_keeper(pool):
