@@ -88,8 +88,8 @@ class AsyncCall {
 };
 
 std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                      nb::handle pages, nb::handle first_layer,
-                                      nb::handle layers, std::optional<double> timeout) {
+                                      nb::handle pages, nb::handle first_layer, nb::handle layers,
+                                      std::optional<double> timeout) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);

@@ -35,9 +35,8 @@ HashAlgorithm parse_hash(const std::string& name) {
 void attach(ClientObject* self, const nb::object& pool, const std::string& model,
             const KvGeometry& geometry, const std::string& salt, const std::string& block_order,
             const std::string& hash, const std::string& python_hash_seed, nb::handle host,
-            nb::handle slot, nb::handle copy_threads, nb::handle workers,
-            nb::handle grant_blocks, std::optional<bool> checksums, double keeper_timeout_s,
-            double recovery_s) {
+            nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
+            std::optional<bool> checksums, double keeper_timeout_s, double recovery_s) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -256,35 +255,36 @@ void add_client(nb::module_& module) {
       "All threads may call at once; no call that copies or waits holds the GIL.");
   add_results(module);
   client
-      .def("__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
-           nb::arg("geometry"), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
-           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
-           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
-           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
-           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
-           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
-                   "KvGeometry, salt: str = '', "
-                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
-                   "'', host: int = 0, "
-                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
-                   "grant_blocks: int = 64, "
-                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-                   "float = 2.0) -> None"),
-           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
-           "are never handed out.\n\n"
-           "pool: its path, or those of all its devices in order. model: the weights and their "
-           "revision.\n"
-           "salt: adapters, quantisation, a tenant's secret. block_order: of a block in the pool. "
-           "hash: 'xxh3',\n"
-           "'sha256_cbor' or 'xxhash_cbor' (vLLM's two, with python_hash_seed). host: this "
-           "machine's number in the\n"
-           "pool. slot: of the client table, None: a free one. copy_threads: that share the copies "
-           "of one call, workers:\n"
-           "for calls that do not wait, grant_blocks: to hold in advance, each 1 to 256. checksums: "
-           "None: in\n"
-           "noncoherent pools. keeper_timeout_s: of any wait for the keeper's answer, recovery_s: "
-           "for a next keeper;\n"
-           "both end with a call's own timeout.")
+      .def(
+          "__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
+          nb::arg("geometry"), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
+          nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
+          nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
+          nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
+          nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
+          nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+                  "KvGeometry, salt: str = '', "
+                  "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+                  "'', host: int = 0, "
+                  "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+                  "grant_blocks: int = 64, "
+                  "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+                  "float = 2.0) -> None"),
+          "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
+          "are never handed out.\n\n"
+          "pool: its path, or those of all its devices in order. model: the weights and their "
+          "revision.\n"
+          "salt: adapters, quantisation, a tenant's secret. block_order: of a block in the pool. "
+          "hash: 'xxh3',\n"
+          "'sha256_cbor' or 'xxhash_cbor' (vLLM's two, with python_hash_seed). host: this "
+          "machine's number in the\n"
+          "pool. slot: of the client table, None: a free one. copy_threads: that share the copies "
+          "of one call, workers:\n"
+          "for calls that do not wait, grant_blocks: to hold in advance, each 1 to 256. checksums: "
+          "None: in\n"
+          "noncoherent pools. keeper_timeout_s: of any wait for the keeper's answer, recovery_s: "
+          "for a next keeper;\n"
+          "both end with a call's own timeout.")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, detaches, and lets go of all memory. A second time does "
            "nothing.")
@@ -342,18 +342,19 @@ void add_client(nb::module_& module) {
                    "int = 0, "
                    "layers: int | None = None, timeout: float | None = None) -> int"),
            "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
-      .def("store", &store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
-           nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                   "cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
-           "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
-           "first block\n"
-           "follows `parent`, or starts a prompt. What is there already is not copied.\n\n"
-           "timeout: seconds for the whole call, whatever it waits for, also a keeper that is gone; "
-           "None: as long as\n"
-           "keeper_timeout_s and recovery_s allow. Returns how many leading blocks are in the pool, "
-           "and why not all.")
+      .def(
+          "store", &store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
+          nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+          nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                  "cachalot.types.Pages, *, "
+                  "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
+          "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
+          "first block\n"
+          "follows `parent`, or starts a prompt. What is there already is not copied.\n\n"
+          "timeout: seconds for the whole call, whatever it waits for, also a keeper that is gone; "
+          "None: as long as\n"
+          "keeper_timeout_s and recovery_s allow. Returns how many leading blocks are in the pool, "
+          "and why not all.")
       .def("__repr__", [](const ClientObject& self) {
         return "Client(" + self.client().geometry().fingerprint() + ")";
       });

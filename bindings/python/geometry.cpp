@@ -110,8 +110,9 @@ void add_geometry(nb::module_& module) {
           },
           nb::arg("name"), nb::arg("dtype"), nb::arg("block_tokens"), nb::arg("tp_rank") = 0,
           nb::arg("tp_size") = 1,
-          nb::sig("def of_model(name: str, dtype: str, block_tokens: int, tp_rank: int = 0, tp_size: "
-                  "int = 1) -> KvGeometry"),
+          nb::sig(
+              "def of_model(name: str, dtype: str, block_tokens: int, tp_rank: int = 0, tp_size: "
+              "int = 1) -> KvGeometry"),
           "The rank tp_rank of tp_size of a model of model_names().")
       .def_prop_ro("attention", &attention_name)
       .def_prop_ro("dtype", [](const KvGeometry& g) { return std::string(dtype_name(g.dtype)); })

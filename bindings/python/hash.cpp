@@ -120,8 +120,10 @@ Hashes::Hashes(nb::handle object) {
         memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
         !memory.is_contiguous ||
         reinterpret_cast<std::uintptr_t>(memory.data) % alignof(BlockHash) != 0) {
-      refuse("hashes: %s, expected (n, 2) of uint64, contiguous, aligned and in this machine's byte order",
-             memory.text().c_str());
+      refuse(
+          "hashes: %s, expected (n, 2) of uint64, contiguous, aligned and in this machine's byte "
+          "order",
+          memory.text().c_str());
     }
     hashes_ = {static_cast<const BlockHash*>(memory.data),
                static_cast<std::size_t>(memory.shape[0])};
@@ -155,8 +157,9 @@ std::optional<BlockHash> parent_of(nb::handle object) {
     refuse_type(object, "parent: ", "a BlockHash, one row of an array of hashes, or None");
   }
   const Memory memory = Memory::of(object, "parent");
-  if (memory.shape.size() != 1 || memory.shape[0] != 2 || memory.item_bytes != sizeof(std::uint64_t) ||
-      memory.kind != 'u' || memory.is_swapped || !memory.is_contiguous) {
+  if (memory.shape.size() != 1 || memory.shape[0] != 2 ||
+      memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
+      !memory.is_contiguous) {
     refuse("parent: %s, expected a BlockHash or one row of an array of hashes: (2,) of uint64",
            memory.text().c_str());
   }

@@ -71,7 +71,8 @@ void add_keeper(nb::module_& module) {
             KeeperOptions options;
             options.pool = path(pool, "pool");
             options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
-            options.capacity_blocks = whole_number(capacity_blocks, "capacity_blocks", ~std::uint64_t{0});
+            options.capacity_blocks =
+                whole_number(capacity_blocks, "capacity_blocks", ~std::uint64_t{0});
             options.clients = number(clients, "clients");
             options.domain = domain;
             options.policy = policy;

@@ -40,7 +40,8 @@ std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_
   }
   int overflow = 0;
   const long long small = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow == 0 && small >= 0 && static_cast<std::uint64_t>(small) <= most) return static_cast<std::uint64_t>(small);
+  if (overflow == 0 && small >= 0 && static_cast<std::uint64_t>(small) <= most)
+    return static_cast<std::uint64_t>(small);
   if (overflow > 0) {
     const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
     const bool fits = PyErr_Occurred() == nullptr;
@@ -57,8 +58,8 @@ void convert(const Memory& memory, const char* name, std::vector<std::uint32_t>&
     T number;
     std::memcpy(&number, at, sizeof number);
     if (number < T{0} || static_cast<std::uint64_t>(number) > kMost) {
-      refuse("%s: number %zu is %s, expected 0 to %" PRIu64, name, i, std::to_string(number).c_str(),
-             kMost);
+      refuse("%s: number %zu is %s, expected 0 to %" PRIu64, name, i,
+             std::to_string(number).c_str(), kMost);
     }
     to[i] = static_cast<std::uint32_t>(number);
   }

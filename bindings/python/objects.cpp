@@ -63,7 +63,8 @@ Memory buffer_of(nb::handle object) {
 
 std::vector<bool> exists(ClientObject& self, nb::handle keys) {
   // A str is a sequence of its letters, which nobody means.
-  if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr()) || PySequence_Check(keys.ptr()) == 0) {
+  if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr()) ||
+      PySequence_Check(keys.ptr()) == 0) {
     refuse_type(keys, "keys: ", "a sequence of str or bytes");
   }
   std::vector<nb::object> held;  // their bytes lie in them

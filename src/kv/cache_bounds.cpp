@@ -194,8 +194,8 @@ Error overlap(const Place& a, const Place& b, const char* expected) {
                      "engine cache: tensors %zu and %zu overlap: %" PRIu64 " bytes at 0x%" PRIxPTR
                      " and %" PRIu64 " at 0x%" PRIxPTR ", expected %s",
                      std::min(a.tensor, b.tensor), std::max(a.tensor, b.tensor),
-                     std::uint64_t{a.end - a.begin}, a.begin, std::uint64_t{b.end - b.begin}, b.begin,
-                     expected);
+                     std::uint64_t{a.end - a.begin}, a.begin, std::uint64_t{b.end - b.begin},
+                     b.begin, expected);
 }
 
 // Tensors of which each begins before another one's end: pages of one in the gaps of the others', or
@@ -228,7 +228,8 @@ Status check_tensors_apart(const CacheShape& shape, const EngineStrides& strides
     for (last = first + 1; last < places.size() && places[last].begin < end; ++last) {
       end = std::max(end, places[last].end);
     }
-    if (last - first > 1) CACHALOT_TRY(check_interleaved(std::span(places).subspan(first, last - first)));
+    if (last - first > 1)
+      CACHALOT_TRY(check_interleaved(std::span(places).subspan(first, last - first)));
   }
   return {};
 }

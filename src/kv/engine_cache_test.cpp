@@ -106,7 +106,8 @@ TEST(EngineCache, MemoryThatIsNoneIsRefused) {
   expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "expected memory");
   tensors = tensors_of(2, kTensorBytes);
   tensors[1].at = tensors[0].at;
-  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "tensors 0 and 1 overlap");
+  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors),
+                 "tensors 0 and 1 overlap");
   tensors = tensors_of(2, kTensorBytes);
   tensors[1].at += 1;
   expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "a multiple of 2");

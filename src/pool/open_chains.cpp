@@ -36,7 +36,8 @@ void OpenChains::give_way(std::uint32_t client) {
 }
 
 bool OpenChains::has_tail(std::uint32_t block) const {
-  return std::any_of(chains_.begin(), chains_.end(), [block](const Chain& chain) { return chain.tail == block; });
+  return std::any_of(chains_.begin(), chains_.end(),
+                     [block](const Chain& chain) { return chain.tail == block; });
 }
 
 }  // namespace cachalot::pool

@@ -51,25 +51,29 @@ class ChainsInAFullPool : public testing::Test {
   void make(std::uint32_t capacity, std::uint32_t spare) {
     pool_ = std::make_unique<TestPool>(small_geometry(capacity, spare));
     pool_->start_keeper();
-    for (std::uint32_t i = 0; i < 2; ++i) writers_.push_back(std::make_unique<RawClient>(*pool_, i));
+    for (std::uint32_t i = 0; i < 2; ++i)
+      writers_.push_back(std::make_unique<RawClient>(*pool_, i));
     space_ = writers_[0]->open_namespace();
   }
   // Commits names first, first + 1, … behind `parent` (0: none). @return how many were taken
-  std::size_t commit(std::size_t writer, std::uint64_t first, std::uint16_t count, std::uint64_t parent,
-                     bool goes_on) {
+  std::size_t commit(std::size_t writer, std::uint64_t first, std::uint16_t count,
+                     std::uint64_t parent, bool goes_on) {
     const std::vector<BlockUse> uses = writers_[writer]->grant(count);
     EXPECT_EQ(uses.size(), count);
     std::vector<CommitItem> items;
-    for (std::size_t i = 0; i < uses.size(); ++i) items.push_back(RawClient::item(first + i, uses[i]));
+    for (std::size_t i = 0; i < uses.size(); ++i)
+      items.push_back(RawClient::item(first + i, uses[i]));
     const BlockHash before = hash_of(parent);
-    const auto verdicts =
-        writers_[writer]->commit(space_, parent == 0 ? nullptr : &before, items, goes_on ? kCommitGoesOn : 0);
+    const auto verdicts = writers_[writer]->commit(space_, parent == 0 ? nullptr : &before, items,
+                                                   goes_on ? kCommitGoesOn : 0);
     last_ = verdicts.empty() ? Verdict::kBadItem : verdicts.back();
-    return static_cast<std::size_t>(std::count(verdicts.begin(), verdicts.end(), Verdict::kCommitted));
+    return static_cast<std::size_t>(
+        std::count(verdicts.begin(), verdicts.end(), Verdict::kCommitted));
   }
   std::size_t published(std::uint64_t first, std::uint64_t count) {
     std::size_t there = 0;
-    for (std::uint64_t i = 0; i < count; ++i) there += pool_->keeper().is_published(hash_of(first + i), space_);
+    for (std::uint64_t i = 0; i < count; ++i)
+      there += pool_->keeper().is_published(hash_of(first + i), space_);
     return there;
   }
   void TearDown() override { EXPECT_TRUE(pool_->keeper().is_valid()); }
@@ -83,7 +87,8 @@ class ChainsInAFullPool : public testing::Test {
 TEST_F(ChainsInAFullPool, WhatIsBeingWrittenStaysWhileAnythingElseIsThere) {
   make(8, 32);
   EXPECT_EQ(commit(0, 1, 4, 0, true), 4u);
-  for (std::uint64_t chain = 100; chain < 1000; chain += 100) EXPECT_EQ(commit(1, chain, 4, 0, false), 4u);
+  for (std::uint64_t chain = 100; chain < 1000; chain += 100)
+    EXPECT_EQ(commit(1, chain, 4, 0, false), 4u);
   EXPECT_EQ(published(1, 4), 4u);
   EXPECT_EQ(commit(0, 5, 4, 4, false), 4u);
   EXPECT_EQ(published(1, 8), 8u);
@@ -107,7 +112,7 @@ TEST_F(ChainsInAFullPool, TwoThatDoNotFitAreToldSoAndOneGoesOn) {
   EXPECT_EQ(commit(1, 15, 1, 14, true), 0u);
   EXPECT_EQ(last_, Verdict::kNoRoom);
   EXPECT_EQ(published(1, 4) + published(11, 4), 8u);  // nobody lost anything by it
-  EXPECT_EQ(commit(0, 5, 4, 4, false), 4u);  // that one was told that it ends here
+  EXPECT_EQ(commit(0, 5, 4, 4, false), 4u);           // that one was told that it ends here
   EXPECT_EQ(published(1, 8), 8u);
 }
 
@@ -129,7 +134,8 @@ TEST_F(ChainsInAFullPool, AWriterThatLeavesHoldsNothing) {
 TEST_F(ChainsInAFullPool, AnOperatorStillEvictsAll) {
   make(8, 0);
   EXPECT_EQ(commit(0, 1, 8, 0, true), 8u);
-  const auto answer = writers_[1]->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 1, 0, 0}));
+  const auto answer =
+      writers_[1]->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 1, 0, 0}));
   EXPECT_EQ(answer.payload<EvictAnswer>().evicted, 8u);
 }
 
@@ -148,7 +154,8 @@ TEST(Advance, OfAllClientsIsAtMostHalfOfASmallPool) {
     for (std::uint32_t i = 0; i < 3; ++i) {
       const std::uint64_t first = static_cast<std::uint64_t>(1000 * round + 100 * i + 1);
       const std::vector<Verdict> verdicts = pool.put(*clients[i], first, 25);
-      EXPECT_EQ(std::count(verdicts.begin(), verdicts.end(), Verdict::kCommitted), 25) << round << " " << i;
+      EXPECT_EQ(std::count(verdicts.begin(), verdicts.end(), Verdict::kCommitted), 25)
+          << round << " " << i;
       EXPECT_LE(clients[i]->grants_held(), 10u);
       EXPECT_EQ(pool.read(*clients[i], first, 25), 25u);
     }
