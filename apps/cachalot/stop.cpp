@@ -42,7 +42,11 @@ Status stop(const Options& options) {
   const std::uint64_t deadline_ns = base::SteadyClock::read() + flags.timeout_ns;
   pool::KeeperLine keeper{};
   (void)attached.pool.read_keeper_line(keeper);
-  CACHALOT_TRY(of_keeper(attached, attached.client->stop_keeper()));
+  const Status asked = attached.client->stop_keeper();
+  // Its end may be seen before its answer.
+  const pool::KeeperView now = attached.pool.keeper_view();
+  const bool is_ending = now.epoch == keeper.epoch && (now.flags & pool::kKeeperServing) == 0;
+  if (!asked && !(asked.error().code == Code::kNoKeeper && is_ending)) return of_keeper(attached, asked);
   CACHALOT_TRY(wait_for_end(attached.pool, keeper, options.timeout_s, deadline_ns));
   std::fprintf(human_output(options.json), "stopped pid=%u epoch=%u\n", keeper.pid, keeper.epoch);
   return json.write_json({{"pid", keeper.pid}, {"epoch", keeper.epoch}});

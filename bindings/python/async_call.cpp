@@ -88,8 +88,7 @@ class AsyncCall {
 };
 
 std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                      nb::handle pages, std::uint32_t first_layer,
-                                      std::optional<std::uint32_t> layers,
+                                      nb::handle pages, nb::handle first_layer, nb::handle layers,
                                       std::optional<double> timeout) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   const CacheId id = id_of(client, cache);
@@ -110,7 +109,7 @@ std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(0, std::nullopt, timeout);
+  const CopyOptions options = copy_options(timeout);
   const Token token = value_of(client.call([&](Client& c) {
     return c.store_async(id, before ? &*before : nullptr, names.get(), from, options);
   }));

@@ -17,14 +17,11 @@ namespace cachalot::python {
 namespace {
 
 std::vector<std::string> paths_of(const nb::object& given) {
-  const auto path = [](nb::handle one) {
-    nb::object text = nb::steal(PyOS_FSPath(one.ptr()));
-    if (!text.is_valid()) throw nb::python_error();
-    return nb::cast<std::string>(text);
-  };
-  if (nb::isinstance<nb::str>(given) || nb::hasattr(given, "__fspath__")) return {path(given)};
+  const bool is_one = PyUnicode_Check(given.ptr()) || PyBytes_Check(given.ptr()) ||
+                      nb::hasattr(given, "__fspath__") || PySequence_Check(given.ptr()) == 0;
+  if (is_one) return {path(given, "pool")};
   std::vector<std::string> paths;
-  for (const nb::handle one : given) paths.push_back(path(one));
+  for (const nb::handle one : given) paths.push_back(path(one, "pool"));
   return paths;
 }
 
@@ -37,10 +34,9 @@ HashAlgorithm parse_hash(const std::string& name) {
 
 void attach(ClientObject* self, const nb::object& pool, const std::string& model,
             const KvGeometry& geometry, const std::string& salt, const std::string& block_order,
-            const std::string& hash, const std::string& python_hash_seed, std::uint32_t host,
-            std::optional<std::uint32_t> slot, std::uint32_t copy_threads, std::uint32_t workers,
-            std::uint32_t grant_blocks, std::optional<bool> checksums, double keeper_timeout_s,
-            double recovery_s) {
+            const std::string& hash, const std::string& python_hash_seed, nb::handle host,
+            nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
+            std::optional<bool> checksums, double keeper_timeout_s, double recovery_s) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -49,11 +45,11 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.block_order = block_order;
   options.hash = parse_hash(hash);
   options.python_hash_seed = python_hash_seed;
-  options.host = host;
-  options.slot = slot;
-  options.copy_threads = copy_threads;
-  options.workers = workers;
-  options.grant_blocks = grant_blocks;
+  options.host = number(host, "host");
+  options.slot = optional_number(slot, "slot");
+  options.copy_threads = number(copy_threads, "copy_threads");
+  options.workers = number(workers, "workers");
+  options.grant_blocks = number(grant_blocks, "grant_blocks");
   options.checksums = checksums;
   options.keeper_timeout_ns = nanoseconds(keeper_timeout_s, kNoTimeout, "keeper_timeout_s");
   options.recovery_ns = nanoseconds(recovery_s, kNoTimeout, "recovery_s");
@@ -73,6 +69,14 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
            memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
            dtype_name(geometry.dtype));
   }
+  if (memory.is_record) {
+    refuse("%s: has records of several fields, expected numbers (%s)", name.c_str(),
+           dtype_name(geometry.dtype));
+  }
+  if (memory.is_swapped) {
+    refuse("%s: has numbers of %s, expected them in this machine's byte order", name.c_str(),
+           memory.dtype().c_str());
+  }
   if (!memory.is_contiguous)
     refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
   if (!memory.is_writable)
@@ -81,14 +85,13 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
 }
 
 CacheObject register_cache(nb::handle self, const std::string& layout, const nb::object& tensors,
-                           std::uint32_t pages, std::uint32_t page_tokens,
-                           std::uint64_t page_stride_bytes) {
+                           nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes) {
   ClientObject& client = *nb::inst_ptr<ClientObject>(self);
   PagedCache cache;
   cache.layout = layout;
-  cache.pages = pages;
-  cache.page_tokens = page_tokens;
-  cache.page_stride_bytes = page_stride_bytes;
+  cache.pages = number(pages, "pages");
+  cache.page_tokens = number(page_tokens, "page_tokens");
+  cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
   std::vector<Memory> held;
   // One array is one tensor, not a sequence of its rows.
   if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__")) {
@@ -109,8 +112,7 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
 }
 
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                 std::uint32_t first_layer, std::optional<std::uint32_t> layers,
-                 std::optional<double> timeout) {
+                 nb::handle first_layer, nb::handle layers, std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -136,8 +138,8 @@ std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
 }
 
 std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes,
-                        nb::handle pages, nb::handle tokens, std::uint32_t first_layer,
-                        std::optional<std::uint32_t> layers, std::optional<double> timeout) {
+                        nb::handle pages, nb::handle tokens, nb::handle first_layer,
+                        nb::handle layers, std::optional<double> timeout) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -158,7 +160,7 @@ Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(0, std::nullopt, timeout);
+  const CopyOptions options = copy_options(timeout);
   return value_of(self.call([&](Client& client) {
     return client.store(id, before ? &*before : nullptr, names.get(), from, options);
   }));
@@ -253,22 +255,36 @@ void add_client(nb::module_& module) {
       "All threads may call at once; no call that copies or waits holds the GIL.");
   add_results(module);
   client
-      .def("__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
-           nb::arg("geometry"), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
-           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
-           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
-           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
-           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
-           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
-                   "KvGeometry, salt: str = '', "
-                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
-                   "'', host: int = 0, "
-                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
-                   "grant_blocks: int = 64, "
-                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-                   "float = 2.0) -> None"),
-           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
-           "are never handed out.")
+      .def(
+          "__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
+          nb::arg("geometry"), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
+          nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
+          nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
+          nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
+          nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
+          nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+                  "KvGeometry, salt: str = '', "
+                  "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+                  "'', host: int = 0, "
+                  "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+                  "grant_blocks: int = 64, "
+                  "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+                  "float = 2.0) -> None"),
+          "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
+          "are never handed out.\n\n"
+          "pool: its path, or those of all its devices in order. model: the weights and their "
+          "revision.\n"
+          "salt: adapters, quantisation, a tenant's secret. block_order: of a block in the pool. "
+          "hash: 'xxh3',\n"
+          "'sha256_cbor' or 'xxhash_cbor' (vLLM's two, with python_hash_seed). host: this "
+          "machine's number in the\n"
+          "pool. slot: of the client table, None: a free one. copy_threads: that share the copies "
+          "of one call, workers:\n"
+          "for calls that do not wait, grant_blocks: to hold in advance, each 1 to 256. checksums: "
+          "None: in\n"
+          "noncoherent pools. keeper_timeout_s: of any wait for the keeper's answer, recovery_s: "
+          "for a next keeper;\n"
+          "both end with a call's own timeout.")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, detaches, and lets go of all memory. A second time does "
            "nothing.")
@@ -313,7 +329,10 @@ void add_client(nb::module_& module) {
            "Copies the longest prefix that is in the pool into the engine's pages, block i to "
            "pages[i].\n"
            "Returns how many leading blocks are loaded; the pages behind may have been written "
-           "over.")
+           "over.\n\n"
+           "pages: all different; where a block is several pages, so many for each block. "
+           "first_layer, layers: only\n"
+           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError.")
       .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
            nb::arg("tokens"), nb::kw_only(), nb::arg("first_layer") = 0,
            nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
@@ -323,14 +342,19 @@ void add_client(nb::module_& module) {
                    "int = 0, "
                    "layers: int | None = None, timeout: float | None = None) -> int"),
            "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
-      .def("store", &store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
-           nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                   "cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
-           "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
-           "first block\n"
-           "follows `parent`, or starts a prompt. What is there already is not copied.")
+      .def(
+          "store", &store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
+          nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+          nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                  "cachalot.types.Pages, *, "
+                  "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
+          "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
+          "first block\n"
+          "follows `parent`, or starts a prompt. What is there already is not copied.\n\n"
+          "timeout: seconds for the whole call, whatever it waits for, also a keeper that is gone; "
+          "None: as long as\n"
+          "keeper_timeout_s and recovery_s allow. Returns how many leading blocks are in the pool, "
+          "and why not all.")
       .def("__repr__", [](const ClientObject& self) {
         return "Client(" + self.client().geometry().fingerprint() + ")";
       });

@@ -63,12 +63,16 @@ void ClientObject::claim_dropped() {
   });
 }
 
-CopyOptions copy_options(std::uint32_t first_layer, std::optional<std::uint32_t> layers,
-                         std::optional<double> timeout) {
+CopyOptions copy_options(std::optional<double> timeout) {
   CopyOptions options;
   options.timeout_ns = nanoseconds(timeout, kNoTimeout, "timeout");
-  options.first_layer = first_layer;
-  if (layers) options.layers = *layers;
+  return options;
+}
+
+CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout) {
+  CopyOptions options = copy_options(timeout);
+  options.first_layer = number(first_layer, "first_layer");
+  options.layers = optional_number(layers, "layers").value_or(kAllLayers);
   return options;
 }
 

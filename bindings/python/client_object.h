@@ -90,8 +90,8 @@ struct CacheObject {
 };
 
 // Seconds or None, a first layer, and so many of them or None.
-CopyOptions copy_options(std::uint32_t first_layer, std::optional<std::uint32_t> layers,
-                         std::optional<double> timeout);
+CopyOptions copy_options(std::optional<double> timeout);
+CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout);
 
 // The cache's number. Raises InvalidArgumentError: another client's.
 CacheId id_of(const ClientObject& client, const CacheObject& cache);

@@ -8,6 +8,7 @@
 
 #include "error.h"
 #include "module.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {
@@ -55,18 +56,14 @@ KvGeometry make(const nb::kwargs& fields) {
   for (const auto [key, value] : fields) {
     const std::string name = nb::cast<std::string>(key);
     if (name == "attention") {
-      geometry.attention = parse_attention(nb::cast<std::string>(value));
+      geometry.attention = parse_attention(text(value, "attention"));
     } else if (name == "dtype") {
-      geometry.dtype = value_of(parse_dtype(nb::cast<std::string>(value)));
+      geometry.dtype = value_of(parse_dtype(text(value, "dtype")));
     } else {
       const auto at = std::find_if(std::begin(kFields), std::end(kFields),
                                    [&](const Field& f) { return name == f.name; });
       if (at == std::end(kFields)) throw nb::type_error(("KvGeometry has no " + name).c_str());
-      const long long number = PyLong_AsLongLong(value.ptr());
-      if (number == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
-      if (number < 0 || number > 0xffffffffll)
-        refuse("geometry: %s is %lld, expected 0 to 2^32 - 1", at->name, number);
-      geometry.*at->member = static_cast<std::uint32_t>(number);
+      geometry.*at->member = number(value, at->name);
     }
   }
   check(geometry.check());
@@ -105,13 +102,18 @@ void add_geometry(nb::module_& module) {
           "'i8'.")
       .def_static(
           "of_model",
-          [](const std::string& name, const std::string& dtype, std::uint32_t block_tokens,
-             std::uint32_t tp_rank, std::uint32_t tp_size) {
-            return value_of(KvGeometry::of_model(name, value_of(parse_dtype(dtype)), block_tokens,
-                                                 tp_rank, tp_size));
+          [](const std::string& name, const std::string& dtype, nb::handle block_tokens,
+             nb::handle tp_rank, nb::handle tp_size) {
+            return value_of(KvGeometry::of_model(
+                name, value_of(parse_dtype(dtype)), number(block_tokens, "block_tokens"),
+                number(tp_rank, "tp_rank"), number(tp_size, "tp_size")));
           },
           nb::arg("name"), nb::arg("dtype"), nb::arg("block_tokens"), nb::arg("tp_rank") = 0,
-          nb::arg("tp_size") = 1, "The rank tp_rank of tp_size of a model of model_names().")
+          nb::arg("tp_size") = 1,
+          nb::sig(
+              "def of_model(name: str, dtype: str, block_tokens: int, tp_rank: int = 0, tp_size: "
+              "int = 1) -> KvGeometry"),
+          "The rank tp_rank of tp_size of a model of model_names().")
       .def_prop_ro("attention", &attention_name)
       .def_prop_ro("dtype", [](const KvGeometry& g) { return std::string(dtype_name(g.dtype)); })
       .def_prop_ro("dtype_bytes", [](const KvGeometry& g) { return dtype_bytes(g.dtype); })

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "module.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {
@@ -116,10 +117,13 @@ Hashes::Hashes(nb::handle object) {
     memory_ = Memory::of(object, "hashes");
     const Memory& memory = *memory_;
     if (memory.shape.size() != 2 || memory.shape[1] != 2 ||
-        memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || !memory.is_contiguous ||
+        memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
+        !memory.is_contiguous ||
         reinterpret_cast<std::uintptr_t>(memory.data) % alignof(BlockHash) != 0) {
-      refuse("hashes: an array of %s in %zu dimensions, expected uint64 (n, 2), contiguous",
-             memory.dtype().c_str(), memory.shape.size());
+      refuse(
+          "hashes: %s, expected (n, 2) of uint64, contiguous, aligned and in this machine's byte "
+          "order",
+          memory.text().c_str());
     }
     hashes_ = {static_cast<const BlockHash*>(memory.data),
                static_cast<std::size_t>(memory.shape[0])};
@@ -127,7 +131,11 @@ Hashes::Hashes(nb::handle object) {
   }
   const nb::object items =
       nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of BlockHash"));
-  if (!items.is_valid()) throw nb::python_error();
+  if (!items.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    refuse_type(object, "hashes: ", "a sequence of BlockHash, or an array of them");
+  }
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());
   own_.reserve(static_cast<std::size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -145,12 +153,15 @@ Hashes::Hashes(nb::handle object) {
 std::optional<BlockHash> parent_of(nb::handle object) {
   if (object.is_none()) return std::nullopt;
   if (nb::isinstance<BlockHash>(object)) return *nb::inst_ptr<BlockHash>(object);
+  if (!PyObject_CheckBuffer(object.ptr()) && !nb::hasattr(object, "__dlpack__")) {
+    refuse_type(object, "parent: ", "a BlockHash, one row of an array of hashes, or None");
+  }
   const Memory memory = Memory::of(object, "parent");
-  if (memory.bytes() != sizeof(BlockHash) || memory.item_bytes != sizeof(std::uint64_t) ||
+  if (memory.shape.size() != 1 || memory.shape[0] != 2 ||
+      memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
       !memory.is_contiguous) {
-    refuse(
-        "parent: an array of %s, %llu bytes, expected a BlockHash or one row of an array of hashes",
-        memory.dtype().c_str(), static_cast<unsigned long long>(memory.bytes()));
+    refuse("parent: %s, expected a BlockHash or one row of an array of hashes: (2,) of uint64",
+           memory.text().c_str());
   }
   BlockHash parent;
   std::memcpy(&parent, memory.data, sizeof parent);

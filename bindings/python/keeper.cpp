@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "module.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {
@@ -64,14 +65,15 @@ void add_keeper(nb::module_& module) {
                            "block_bytes=geometry.block_bytes, capacity_blocks=4096):")
       .def(
           "__init__",
-          [](KeeperObject* self, const nb::object& pool, std::uint64_t block_bytes,
-             std::uint64_t capacity_blocks, std::uint32_t clients, const std::string& domain,
+          [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
+             nb::handle capacity_blocks, nb::handle clients, const std::string& domain,
              const std::string& policy) {
             KeeperOptions options;
-            options.pool = nb::cast<std::string>(nb::steal(PyOS_FSPath(pool.ptr())));
-            options.block_bytes = block_bytes;
-            options.capacity_blocks = capacity_blocks;
-            options.clients = clients;
+            options.pool = path(pool, "pool");
+            options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
+            options.capacity_blocks =
+                whole_number(capacity_blocks, "capacity_blocks", ~std::uint64_t{0});
+            options.clients = number(clients, "clients");
             options.domain = domain;
             options.policy = policy;
             new (self) KeeperObject(options);

@@ -94,11 +94,12 @@ void add_layerwise(nb::module_& module) {
           "Leading blocks that are there still.")
       .def(
           "load_layer",
-          [](LoadObject& self, std::uint32_t layer) {
+          [](LoadObject& self, nb::handle layer) {
+            const std::uint32_t wanted = number(layer, "layer");
             return value_of(
-                self.call([&](Client::LayerLoad& load) { return load.load_layer(layer); }));
+                self.call([&](Client::LayerLoad& load) { return load.load_layer(wanted); }));
           },
-          nb::arg("layer"),
+          nb::arg("layer"), nb::sig("def load_layer(self, layer: int) -> int"),
           "Returns how many leading blocks are right in this layer: what was computed from those "
           "behind is void.");
   nb::class_<StoreObject>(
@@ -106,10 +107,12 @@ void add_layerwise(nb::module_& module) {
       "A store that goes on layer by layer; what is not finished is not published.")
       .def(
           "store_layer",
-          [](StoreObject& self, std::uint32_t layer) {
-            check(self.call([&](Client::LayerStore& store) { return store.store_layer(layer); }));
+          [](StoreObject& self, nb::handle layer) {
+            const std::uint32_t wanted = number(layer, "layer");
+            check(self.call([&](Client::LayerStore& store) { return store.store_layer(wanted); }));
           },
-          nb::arg("layer"))
+          nb::arg("layer"), nb::sig("def store_layer(self, layer: int) -> None"),
+          "Copies one layer of all blocks from the engine's pages into the pool.")
       .def(
           "finish",
           [](StoreObject& self) {
@@ -121,13 +124,15 @@ void add_layerwise(nb::module_& module) {
   client
       .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
            nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                   "cachalot.types.Pages) -> LayerLoad"))
+                   "cachalot.types.Pages) -> LayerLoad"),
+           "As load(), layer by layer: see LayerLoad.load_layer().")
       .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
            nb::kw_only(), nb::arg("parent") = nb::none(),
            nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
                    "parent: cachalot.types.Parent = None) -> LayerStore"),
-           "At most 32 blocks.");
+           "As store() of at most 32 blocks, layer by layer: see LayerStore.store_layer() and "
+           "finish().");
 }
 
 }  // namespace cachalot::python

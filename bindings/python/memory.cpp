@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include <bit>
 #include <cstring>
 
 #include "error.h"
@@ -9,10 +10,18 @@ namespace {
 
 constexpr int kCpu = 1, kPinnedCpu = 3;  // of DLPack
 
-// Of struct's format characters, with the marks of native byte order before them.
+constexpr bool kIsLittleEndian = std::endian::native == std::endian::little;
+
+// By the mark before struct's format characters.
+bool is_other_order(const char* format) {
+  if (format == nullptr) return false;
+  return kIsLittleEndian ? *format == '>' || *format == '!' : *format == '<';
+}
+
+// Of struct's format characters, whatever the byte order.
 char kind_of(const char* format) {
   if (format == nullptr) return 'u';
-  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (*format != '\0' && std::strchr("@=<>!", *format) != nullptr) ++format;
   if (*format == '\0' || format[1] != '\0') return '?';
   if (std::strchr("BHILQN", *format) != nullptr) return 'u';
   if (std::strchr("bhilqn", *format) != nullptr) return 'i';
@@ -45,14 +54,24 @@ std::uint64_t Memory::items() const {
 
 std::string Memory::dtype() const {
   if (kind == '?') return "another type";
+  const std::string order = !is_swapped ? "" : kIsLittleEndian ? "big-endian " : "little-endian ";
   const char* const word = kind == 'u' ? "uint" : kind == 'i' ? "int" : "float";
-  return word + std::to_string(item_bytes * 8);
+  return order + word + std::to_string(item_bytes * 8);
+}
+
+std::string Memory::text() const {
+  std::string sizes;
+  for (const std::int64_t size : shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);
+  return "an array (" + sizes + (shape.size() == 1 ? ",) of " : ") of ") + dtype() +
+         (is_contiguous ? "" : ", not contiguous");
 }
 
 void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
   data = view->buf;
   item_bytes = static_cast<std::uint64_t>(view->itemsize);
   kind = kind_of(view->format);
+  is_swapped = item_bytes > 1 && is_other_order(view->format);
+  is_record = view->format != nullptr && std::strchr(view->format, '{') != nullptr;
   is_writable = !view->readonly;
   shape.assign(view->shape, view->shape + view->ndim);
   strides.assign(view->strides, view->strides + view->ndim);

@@ -27,12 +27,15 @@ class Memory {
   char kind = '?';  // u, i, f or ? for anything else
   bool is_writable = false;
   bool is_contiguous = false;  // in C's order
+  bool is_swapped = false;     // its numbers are in the other byte order
+  bool is_record = false;      // its items are no numbers, but have fields
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  // in bytes
 
   std::uint64_t items() const;
   std::uint64_t bytes() const { return items() * item_bytes; }
-  std::string dtype() const;  // as NumPy writes it: "float16"
+  std::string dtype() const;  // as NumPy writes it: "float16", "big-endian uint32"
+  std::string text() const;   // for messages: "an array (3, 2) of int64, not contiguous"
 
  private:
   struct ReleaseBuffer {

@@ -3,6 +3,7 @@
 #include <cinttypes>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include "error.h"
 
@@ -11,6 +12,45 @@ namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
 
+// As Python writes it, if that is not too long for Python itself.
+std::string text_of(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Repr(object.ptr()));
+  const char* const bytes = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
+  if (bytes != nullptr) return std::string(bytes).substr(0, 50);
+  PyErr_Clear();
+  return PyLong_Check(object.ptr()) ? "a number of thousands of digits" : "something";
+}
+
+}  // namespace
+
+void refuse_type(nb::handle object, const std::string& what, const char* expected) {
+  std::string type = nb::type_name(object.type()).c_str();
+  type.erase(0, type.rfind('.') + 1);  // the module says nothing here; npos + 1 is 0
+  throw nb::type_error((what + text_of(object) + " (" + type + "), expected " + expected).c_str());
+}
+
+namespace {
+
+// Also NumPy's integers; `what` names it, up to the value, in the error.
+std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_t most) {
+  const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
+  if (!index.is_valid()) {
+    PyErr_Clear();
+    refuse_type(object, what, "an int");
+  }
+  int overflow = 0;
+  const long long small = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow == 0 && small >= 0 && static_cast<std::uint64_t>(small) <= most)
+    return static_cast<std::uint64_t>(small);
+  if (overflow > 0) {
+    const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
+    const bool fits = PyErr_Occurred() == nullptr;
+    PyErr_Clear();
+    if (fits && large <= most) return large;
+  }
+  refuse("%s%s, expected 0 to %" PRIu64, what.c_str(), text_of(object).c_str(), most);
+}
+
 template <class T>
 void convert(const Memory& memory, const char* name, std::vector<std::uint32_t>& to) {
   const auto* at = static_cast<const std::byte*>(memory.data);
@@ -18,8 +58,8 @@ void convert(const Memory& memory, const char* name, std::vector<std::uint32_t>&
     T number;
     std::memcpy(&number, at, sizeof number);
     if (number < T{0} || static_cast<std::uint64_t>(number) > kMost) {
-      refuse("%s: number %zu is %" PRId64 ", expected 0 to 2^32 - 1", name, i,
-             static_cast<std::int64_t>(number));
+      refuse("%s: number %zu is %s, expected 0 to %" PRIu64, name, i,
+             std::to_string(number).c_str(), kMost);
     }
     to[i] = static_cast<std::uint32_t>(number);
   }
@@ -59,9 +99,9 @@ std::vector<std::uint32_t> convert(const Memory& memory, const char* name) {
 }
 
 void check_array(const Memory& memory, const char* name) {
-  if (memory.shape.size() != 1 || (memory.kind != 'u' && memory.kind != 'i')) {
-    refuse("%s: an array of %s in %zu dimensions, expected integers in one", name,
-           memory.dtype().c_str(), memory.shape.size());
+  if (memory.shape.size() != 1 || (memory.kind != 'u' && memory.kind != 'i') || memory.is_swapped) {
+    refuse("%s: %s, expected integers in one dimension, in this machine's byte order", name,
+           memory.text().c_str());
   }
 }
 
@@ -72,19 +112,26 @@ bool has_memory(nb::handle object) {
 std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
   const nb::object items =
       nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of integers"));
-  if (!items.is_valid()) throw nb::python_error();
+  if (!items.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+    PyErr_Clear();
+    refuse_type(object, std::string(name) + ": ", "a sequence of integers");
+  }
   std::vector<std::uint32_t> numbers(
       static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    PyObject* const item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
-    int overflow = 0;
-    const long long number =
-        PyLong_AsLongLongAndOverflow(item, &overflow);  // takes NumPy's integers too
-    if (number == -1 && overflow == 0 && PyErr_Occurred() != nullptr) throw nb::python_error();
-    if (overflow != 0 || number < 0 || static_cast<std::uint64_t>(number) > kMost) {
-      refuse("%s: number %zu is %.30s, expected 0 to 2^32 - 1", name, i, nb::repr(item).c_str());
+    const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
+    // The common case first: it is tokens by the thousand.
+    if (PyLong_CheckExact(item.ptr())) {
+      int overflow = 0;
+      const long long number = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
+      if (overflow == 0 && number >= 0 && static_cast<std::uint64_t>(number) <= kMost) {
+        numbers[i] = static_cast<std::uint32_t>(number);
+        continue;
+      }
     }
-    numbers[i] = static_cast<std::uint32_t>(number);
+    numbers[i] = static_cast<std::uint32_t>(
+        to_number(item, std::string(name) + ": number " + std::to_string(i) + " is ", kMost));
   }
   return numbers;
 }
@@ -114,6 +161,41 @@ std::vector<std::uint32_t> Numbers::copy(nb::handle object, const char* name) {
   Numbers numbers(object, name);
   if (!numbers.own_.empty()) return std::move(numbers.own_);
   return {numbers.numbers_.begin(), numbers.numbers_.end()};
+}
+
+std::string text(nb::handle object, const char* name) {
+  Py_ssize_t size = 0;
+  const char* const bytes =
+      PyUnicode_Check(object.ptr()) ? PyUnicode_AsUTF8AndSize(object.ptr(), &size) : nullptr;
+  if (bytes != nullptr) return {bytes, static_cast<std::size_t>(size)};
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // text that is not Unicode
+  refuse_type(object, std::string(name) + ": ", "a str");
+}
+
+std::string path(nb::handle object, const char* name) {
+  const nb::object given = nb::steal(PyOS_FSPath(object.ptr()));
+  if (!given.is_valid()) {
+    PyErr_Clear();
+    refuse_type(object, std::string(name) + ": ", "a path");
+  }
+  // What is wrong with it, a zero byte too, the library says.
+  const nb::object bytes =
+      PyBytes_Check(given.ptr()) ? given : nb::steal(PyUnicode_EncodeFSDefault(given.ptr()));
+  if (!bytes.is_valid()) throw nb::python_error();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
+std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most) {
+  return to_number(object, std::string(name) + ": ", most);
+}
+
+std::uint32_t number(nb::handle object, const char* name) {
+  return static_cast<std::uint32_t>(whole_number(object, name, kMost));
+}
+
+std::optional<std::uint32_t> optional_number(nb::handle object, const char* name) {
+  if (object.is_none()) return std::nullopt;
+  return number(object, name);
 }
 
 std::uint64_t nanoseconds(std::optional<double> seconds, std::uint64_t otherwise,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "memory.h"
@@ -28,6 +29,19 @@ class Numbers {
   std::vector<std::uint32_t> own_;
   std::span<const std::uint32_t> numbers_;
 };
+
+// An int from 0 to `most`. Raises InvalidArgumentError: below or above; TypeError: no int.
+std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most);
+// The same of 32 bits, and where None is allowed.
+std::uint32_t number(nb::handle object, const char* name);
+std::optional<std::uint32_t> optional_number(nb::handle object, const char* name);
+
+// What was given where something else was expected: "pages: 'x' (str), expected an int".
+[[noreturn]] void refuse_type(nb::handle object, const std::string& name, const char* expected);
+// A str. Raises TypeError.
+std::string text(nb::handle object, const char* name);
+// A str, bytes or os.PathLike. Raises TypeError.
+std::string path(nb::handle object, const char* name);
 
 // Seconds to nanoseconds; None: `otherwise`. Raises InvalidArgumentError: negative, or no number.
 std::uint64_t nanoseconds(std::optional<double> seconds, std::uint64_t otherwise, const char* name);

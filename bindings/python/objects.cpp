@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client_object.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {
@@ -60,7 +61,12 @@ Memory buffer_of(nb::handle object) {
   return memory;
 }
 
-std::vector<bool> exists(ClientObject& self, const nb::sequence& keys) {
+std::vector<bool> exists(ClientObject& self, nb::handle keys) {
+  // A str is a sequence of its letters, which nobody means.
+  if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr()) ||
+      PySequence_Check(keys.ptr()) == 0) {
+    refuse_type(keys, "keys: ", "a sequence of str or bytes");
+  }
   std::vector<nb::object> held;  // their bytes lie in them
   std::vector<std::string_view> names;
   for (const nb::handle key : keys) {

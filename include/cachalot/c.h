@@ -124,13 +124,15 @@ typedef struct cachalot_client_options {
   const char* block_order; /* null: "layer_first" */
   cachalot_geometry geometry;
   uint32_t hash; /* cachalot_hash_algorithm */
-  uint32_t copy_threads, workers, grant_blocks; /* 0: as in client.h */
+  uint32_t copy_threads, workers, grant_blocks; /* at most 256 each; 0: as in client.h (1, 1, 64) */
   const char* python_hash_seed;                 /* null: none */
   uint64_t keeper_timeout_ns, recovery_ns;      /* 0: as in client.h */
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
-/* Waits for the calls under way, detaches and frees the client, whatever it returns. Null is allowed. */
+/* Waits for the calls under way, detaches and frees the client, whatever it returns: the pointer must not
+ * be used again. Layer loads and stores that are still there are refused from then on
+ * (CACHALOT_INVALID_ARGUMENT), and have to be ended all the same. Null is allowed. */
 CACHALOT_API cachalot_code cachalot_detach(cachalot_client* client);
 CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);
 
@@ -157,7 +159,7 @@ CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, ui
 /* How many leading blocks are in the pool. */
 CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_block_hash* hashes,
                                            size_t count, size_t* blocks);
-/* pages: [count * pages a block] */
+/* pages: [count * pages a block], all different. timeout_ns: for the whole call, whatever it waits for. */
 CACHALOT_API cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
                                          const cachalot_block_hash* hashes, size_t count,
                                          const uint32_t* pages, size_t page_count, uint64_t timeout_ns,

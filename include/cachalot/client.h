@@ -19,10 +19,13 @@
 //      may have been written over partly: compute it.
 //   2. Copies go straight between pages and pool; there is no buffer in between.
 //
+// After detach() every call that needs the pool, also one of a layer load or store, is refused with
+// kInvalidArgument ("detached"); what does not (geometry, block_bytes, hash_tokens, statistics, and what
+// became of calls that went on by themselves) is still answered.
+//
 // @threads  any, all of them at once, but for detach() and destruction; calls of one LayerLoad or
 //           LayerStore one at a time. Reads take no lock that a write waits under. What a call is given
-//           (hashes, pages, tokens) must not change while it runs; layer loads and stores end before
-//           their client.
+//           (hashes, pages, tokens) must not change while it runs
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
 
@@ -41,6 +44,9 @@
 
 namespace cachalot {
 
+inline constexpr std::uint32_t kMostThreads = 256;
+inline constexpr std::uint32_t kMostGrantBlocks = 256;  // that a keeper lets one client hold
+
 struct ClientOptions {
   std::vector<std::string> pool = {};  // its path, or those of all its devices in order
 
@@ -54,10 +60,13 @@ struct ClientOptions {
 
   std::uint32_t host = 0;                    // this machine's number in the pool
   std::optional<std::uint32_t> slot = {};         // of the client table; default: a free one of the host
-  std::uint32_t copy_threads = 1;            // that share the copies of one call
-  std::uint32_t workers = 1;                 // threads for calls that do not wait
-  std::uint32_t grant_blocks = 64;           // pool blocks to hold in advance
+  std::uint32_t copy_threads = 1;            // that share the copies of one call: 1 to kMostThreads
+  std::uint32_t workers = 1;                 // threads for calls that do not wait: 1 to kMostThreads
+  // Pool blocks to hold in advance: 1 to kMostGrantBlocks; fewer where the pool is small, of which all
+  // its clients together hold half at the most.
+  std::uint32_t grant_blocks = 64;
   std::optional<bool> checksums = {};             // default: in noncoherent pools
+  // Both are bounded by what is left of a call's own time.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
   std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
 };
@@ -76,7 +85,7 @@ struct Buffer {
 // One engine's paged KV cache, as it lies in memory.
 struct PagedCache {
   std::string layout = {};              // a name of layout_names()
-  std::vector<Buffer> tensors = {};     // in the order that the layout states
+  std::vector<Buffer> tensors = {};     // in the order that the layout states; no two share a byte
   std::uint32_t pages = 0;              // page ids are below
   std::uint32_t page_tokens = 0;        // 0: a page is a block; else a divisor of block_tokens
   std::uint64_t page_stride_bytes = 0;  // from one page to the next; 0: as dense as the layout allows
@@ -88,7 +97,9 @@ inline constexpr std::uint64_t kNoTimeout = ~std::uint64_t{0};
 inline constexpr std::uint32_t kAllLayers = ~std::uint32_t{0};
 
 struct CopyOptions {
-  std::uint64_t timeout_ns = kNoTimeout;  // for the whole call, checked between blocks; 0 has passed already
+  // For the whole call, whatever it waits for: looked at between portions of 16 blocks, and bounding each
+  // wait, also for a keeper that is gone. 0 has passed already.
+  std::uint64_t timeout_ns = kNoTimeout;
   std::uint32_t first_layer = 0;          // load only: of this rank
   std::uint32_t layers = kAllLayers;
 };
@@ -136,7 +147,8 @@ class Client {
   std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
 
   // Memory of the engine that pages are in. It must stay mapped until unregister_cache().
-  // @errors kInvalidArgument: an unknown layout, or one that does not fit the geometry or the tensors
+  // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors, or
+  //         tensors that overlap
   Result<CacheId> register_cache(const PagedCache& cache);
   // Waits for the calls that use it. @errors kNotFound
   Status unregister_cache(CacheId cache);
@@ -146,10 +158,10 @@ class Client {
 
   // Copies the longest prefix that is in the pool into the engine's pages, block i to pages[i]; where
   // a block is several pages, to as many from i times that number on.
-  // @shape   pages: [hashes times pages a block]
+  // @shape   pages: [hashes times pages a block], all different
   // @return  how many leading blocks are loaded; the pages behind may have been written over
-  // @errors  kInvalidArgument: a page or layer out of range, sizes that differ, another thread's
-  //          cache; kTimeout, kUnsupported: in a forked child
+  // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
+  //          no such cache; kTimeout; kUnsupported: in a forked child
   Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and
@@ -159,12 +171,14 @@ class Client {
                                   std::span<const std::span<const TokenRange>> tokens,
                                   const CopyOptions& options = {});
   // Copies blocks from the engine's pages into the pool and publishes them: a chain whose first block
-  // follows `parent`, or starts a prompt. What is there already is not copied.
+  // follows `parent`, or starts a prompt. What is there already is not copied. A page may be given
+  // twice here: it is only read.
   // @errors  as load(); kNoKeeper, kTimeout: nothing is known of the fate of the last blocks
   Result<Stored> store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
                        std::span<const PageId> pages, const CopyOptions& options = {});
 
-  // Layer by layer, so that copies and computation overlap. The client outlives both.
+  // Layer by layer, so that copies and computation overlap. Either may end after its client. One that was
+  // moved from may only be assigned to or destroyed.
   class LayerLoad {
    public:
     LayerLoad(LayerLoad&&) noexcept;
@@ -188,7 +202,8 @@ class Client {
     LayerStore& operator=(LayerStore&&) noexcept;
     ~LayerStore();  // what was not finished is not published
     Status store_layer(std::uint32_t layer);
-    // @errors kInvalidArgument: a layer is missing; kStale: the keeper changed meanwhile, store again
+    // Once. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
+    //         changed meanwhile, store again
     Result<Stored> finish();
 
    private:
@@ -219,6 +234,7 @@ class Client {
   // For connectors that know keys and lists of addresses instead of pages. An object lies in one
   // block: the parts in order, one behind the other.
   // All parts must lie in registered buffers.
+  // @errors kInvalidArgument: no memory (null, or not 1 to 2^56 bytes), or overlapping a registered one
   Status register_buffer(void* data, std::uint64_t bytes);
   Status unregister_buffer(void* data);
   // @shape present: as many as keys

@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -98,6 +99,58 @@ TEST_F(CApiTest, NumbersThatAreNoneAreNamed) {
   EXPECT_EQ(client, nullptr);
   EXPECT_STREQ(cachalot_code_name(CACHALOT_NO_KEEPER), "no_keeper");
   EXPECT_STREQ(cachalot_code_name(static_cast<cachalot_code>(31)), "unknown");
+}
+
+TEST_F(CApiTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
+  cachalot_client* client = nullptr;
+  for (std::uint32_t cachalot_client_options::*option :
+       {&cachalot_client_options::copy_threads, &cachalot_client_options::workers, &cachalot_client_options::grant_blocks}) {
+    options_.*option = 1'000'000'000;
+    EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(cachalot_last_message(), "1000000000 is not within 1 to 256"), nullptr) << cachalot_last_message();
+    options_.*option = 0;
+  }
+  client = attach();
+  unsigned char byte = 0;
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1} << 57, std::uint64_t{1} << 63, UINT64_MAX}) {
+    EXPECT_EQ(cachalot_register_buffer(client, &byte, bytes), CACHALOT_INVALID_ARGUMENT) << bytes;
+    EXPECT_NE(std::strstr(cachalot_last_message(), std::to_string(bytes).c_str()), nullptr) << cachalot_last_message();
+  }
+  EXPECT_EQ(cachalot_register_buffer(client, &byte, 1), CACHALOT_OK);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
+TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
+  cachalot_client* const client = attach();
+  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
+  const cachalot_buffer tensors[] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  cachalot_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.layout = "vllm_bknhc";
+  cache.tensors = tensors;
+  cache.tensor_count = 2;
+  cache.pages = 4;
+  std::uint32_t id = 0;
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  const std::uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8}, pages[2] = {0, 1}, twice[2] = {1, 1};
+  cachalot_block_hash hashes[2], others[2];
+  ASSERT_EQ(cachalot_hash_tokens(client, tokens, 8, hashes, 2, nullptr), CACHALOT_OK);
+  ASSERT_EQ(cachalot_hash_tokens(client, tokens + 1, 7, others, 1, nullptr), CACHALOT_OK);
+  size_t blocks = 0;
+  ASSERT_EQ(cachalot_store(client, id, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK);
+  EXPECT_EQ(blocks, 2u);
+  EXPECT_EQ(cachalot_load(client, id, hashes, 2, twice, 2, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "both page 1"), nullptr) << cachalot_last_message();
+  cachalot_layer_load* load = nullptr;
+  cachalot_layer_store* store = nullptr;
+  ASSERT_EQ(cachalot_begin_load(client, id, hashes, 2, pages, 2, &load, nullptr), CACHALOT_OK);
+  ASSERT_EQ(cachalot_begin_store(client, id, nullptr, others, 1, pages, 1, &store), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(cachalot_load_layer(load, 0, &blocks), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "detached"), nullptr) << cachalot_last_message();
+  EXPECT_EQ(cachalot_store_layer(store, 0), CACHALOT_INVALID_ARGUMENT);
+  cachalot_end_load(load);
+  EXPECT_EQ(cachalot_end_store(store, 1, &blocks), CACHALOT_INVALID_ARGUMENT);
 }
 
 TEST_F(CApiTest, KeysAndListsOfAddresses) {

@@ -18,42 +18,45 @@
 namespace cachalot {
 
 struct Client::Impl {
-  Impl(const ClientOptions& given, const kv::BlockOrder& block_order, std::unique_ptr<engine::Session> opened,
+  Impl(const ClientOptions& given, const kv::BlockOrder& block_order, std::shared_ptr<engine::Session> opened,
        const index::NamespaceId& name_space)
       : options(given),
         order(block_order),
         space(name_space),
         session(std::move(opened)),
-        objects(*session, counters, space),
-        calls(std::clamp(given.workers, 1u, 64u)) {}
+        objects(*session, session->counters(), space),
+        calls(given.workers) {}
 
   const ClientOptions options;
   const kv::BlockOrder& order;
   const index::NamespaceId space;
   const std::uint64_t forks = engine::fork_generation();
-  std::unique_ptr<engine::Session> session;
-  engine::Counters counters;
+  std::shared_ptr<engine::Session> session;
   engine::CacheTable caches;
   engine::Objects objects;
   engine::AsyncCalls calls;  // goes first
 
   engine::Call call(engine::CacheUse& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
                     const CopyOptions& copy) {
-    return {*session, counters, *cache, hashes, pages, engine::Deadline::after(copy.timeout_ns)};
+    return {*session, session->counters(), *cache, hashes, pages, engine::Deadline::after(copy.timeout_ns)};
   }
 };
 
 namespace {
+
+Status check_count(const char* option, std::uint32_t value, std::uint32_t most) {
+  if (value >= 1 && value <= most) return {};
+  return Error::make(Code::kInvalidArgument, "%s: %u is not within 1 to %u", option, value, most);
+}
 
 Status check_options(const ClientOptions& options) {
   if (options.model.empty()) {
     return Error::make(Code::kInvalidArgument, "model: is empty; name the weights and their revision, so that no other "
                                                "model's blocks are taken for theirs");
   }
-  if (options.copy_threads == 0 || options.workers == 0) {
-    return Error::make(Code::kInvalidArgument, "threads: %u for copies and %u workers, expected at least 1 of each",
-                       options.copy_threads, options.workers);
-  }
+  CACHALOT_TRY(check_count("copy_threads", options.copy_threads, kMostThreads));
+  CACHALOT_TRY(check_count("workers", options.workers, kMostThreads));
+  CACHALOT_TRY(check_count("grant_blocks", options.grant_blocks, kMostGrantBlocks));
   return options.geometry.check();
 }
 
@@ -111,7 +114,7 @@ Result<Client> Client::attach(const ClientOptions& options) {
   if (options.hash != HashAlgorithm::kXxh3) {
     CACHALOT_TRY(index::BlockHasher::vllm(options.hash, options.python_hash_seed));  // is it to be had?
   }
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<engine::Session> session, engine::Session::open(options, fingerprint));
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::Session> session, engine::Session::open(options, fingerprint));
   const std::uint64_t room = session->access().geometry.block_bytes;
   if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
     return Error::make(Code::kInvalidArgument,
@@ -152,11 +155,14 @@ Result<CacheId> Client::register_cache(const PagedCache& cache) {
   return impl_->caches.add(std::move(made));
 }
 
-Status Client::unregister_cache(CacheId cache) { return impl_->caches.remove(cache); }
+Status Client::unregister_cache(CacheId cache) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->caches.remove(cache);
+}
 
 Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
-  return engine::look_up(*impl_->session, &impl_->counters, hashes, block_bytes()).found.size();
+  return engine::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes()).found.size();
 }
 
 Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
@@ -168,6 +174,7 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
                                         std::span<const PageId> pages,
                                         std::span<const std::span<const TokenRange>> tokens,
                                         const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   return engine::load(impl_->call(use, hashes, pages, options), layers, tokens);
@@ -175,12 +182,14 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
 
 Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
                              std::span<const PageId> pages, const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   return engine::store(impl_->call(use, hashes, pages, options), parent);
 }
 
 Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
                                              std::span<const PageId> pages) {
+  CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   const engine::Call call = impl_->call(use, hashes, pages, {});
   CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun, LayerLoad::Impl::begin(call, std::move(use)));
@@ -189,6 +198,7 @@ Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const Bloc
 
 Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
                                                std::span<const BlockHash> hashes, std::span<const PageId> pages) {
+  CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   const engine::Call call = impl_->call(use, hashes, pages, {});
   CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerStore::Impl> begun, LayerStore::Impl::begin(call, std::move(use), parent));
@@ -197,12 +207,14 @@ Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* p
 
 Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
                                  const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));
   auto kept = std::make_shared<const Kept>(keep(nullptr, hashes, pages));
   engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
   CACHALOT_TRY(call.check());
+  CACHALOT_TRY(call.check_pages_differ());
   return impl_->calls.submit([call, held, kept, layers](const std::atomic<bool>& cancelled) mutable {
     call.cancelled = &cancelled;
     return engine::load(call, layers, {});
@@ -211,6 +223,7 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
 
 Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
                                   std::span<const PageId> pages, const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));
   auto kept = std::make_shared<const Kept>(keep(parent, hashes, pages));
@@ -227,8 +240,14 @@ Result<Completion> Client::poll(Token token) { return impl_->calls.poll(token); 
 Result<Completion> Client::wait(Token token, std::uint64_t timeout_ns) { return impl_->calls.wait(token, timeout_ns); }
 Status Client::cancel(Token token) { return impl_->calls.cancel(token); }
 
-Status Client::register_buffer(void* data, std::uint64_t bytes) { return impl_->objects.buffers().add(data, bytes); }
-Status Client::unregister_buffer(void* data) { return impl_->objects.buffers().remove(data); }
+Status Client::register_buffer(void* data, std::uint64_t bytes) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->objects.buffers().add(data, bytes);
+}
+Status Client::unregister_buffer(void* data) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->objects.buffers().remove(data);
+}
 Status Client::exists(std::span<const std::string_view> keys, std::span<bool> present) const {
   return impl_->objects.exists(keys, present);
 }
@@ -240,7 +259,7 @@ Result<std::uint64_t> Client::get(std::string_view key, std::span<const Buffer> 
 }
 
 Statistics Client::statistics() const {
-  Statistics now = impl_->counters.read();
+  Statistics now = impl_->session->counters().read();
   now.reattachments = impl_->session->reattachments();
   return now;
 }

@@ -3,10 +3,13 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <thread>
 
+#include "base/clock.h"
 #include "engine/fingerprint.h"
 #include "engine/test_cluster.h"
 
@@ -72,23 +75,78 @@ TEST_F(ClientTest, WhatIsThereIsNotWrittenAgainAndChainsGoOnFromTheirParent) {
   EXPECT_EQ(lost->reason, Code::kRefused);
 }
 
-TEST_F(ClientTest, AStoreCountsWhatIsThereAlsoWhereItsOwnBeginningHadToGo) {
+TEST_F(ClientTest, AChainThatIsLargerThanThePoolIsCountedAsFarAsItIsThere) {
+  Cluster cluster(small_geometry().block_bytes(), 40);
+  Engine engine(cluster.client_options(), "vllm_bknhc", 64);
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    const auto hashes = engine.client.hash_tokens(tokens_of(1000 + round, 64 * 4));
+    const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(64));
+    ASSERT_TRUE(stored) << stored.error().message;
+    EXPECT_EQ(stored->blocks, 40u);
+    EXPECT_EQ(stored->written, 40u);
+    EXPECT_EQ(stored->reason, Code::kNoSpace);
+    EXPECT_EQ(*engine.client.lookup(hashes), 40u);
+  }
+}
+
+TEST_F(ClientTest, InASmallPoolTwoClientsStoreLongChainsInTurn) {
   Cluster cluster(small_geometry().block_bytes(), 40);
   ClientOptions other = cluster.client_options();
   other.model = "another";
-  Engine first(cluster.client_options(), "vllm_bknhc", 24), second(other, "vllm_bknhc", 24);
-  int short_ones = 0;
+  Engine first(cluster.client_options(), "vllm_bknhc", 40), second(other, "vllm_bknhc", 40);
   for (std::uint64_t round = 0; round < 20; ++round) {
     Engine& engine = round % 2 == 0 ? first : second;
-    const auto hashes = engine.client.hash_tokens(tokens_of(1000 + round, 24 * 4));
-    const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(24));
+    const auto hashes = engine.client.hash_tokens(tokens_of(1000 + round, 40 * 4));
+    const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(40));
     ASSERT_TRUE(stored) << stored.error().message;
-    EXPECT_EQ(stored->blocks, *engine.client.lookup(hashes)) << round;
-    if (stored->blocks == 24) continue;
-    ++short_ones;
-    EXPECT_EQ(stored->reason, Code::kNoSpace);
+    EXPECT_EQ(stored->blocks, 40u) << round;
+    EXPECT_EQ(*engine.client.lookup(hashes), 40u) << round;
   }
-  EXPECT_GT(short_ones, 0);  // else this test tests nothing
+}
+
+// Each chain takes several commits, and together they are more than the pool has room for, with what was
+// stored before: nobody loses a beginning that he is just adding to.
+TEST_F(ClientTest, InASmallPoolTwoClientsThatStoreAtOnceSpareEachOther) {
+  constexpr std::size_t kBlocks = 24;
+  Cluster cluster(small_geometry().block_bytes(), 2 * kBlocks + 2);
+  std::atomic<int> short_ones = 0, miscounted = 0;
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      ClientOptions options = cluster.client_options();
+      options.salt = std::to_string(t);
+      Engine engine(options, "vllm_bknhc", kBlocks);
+      for (std::uint64_t round = 0; round < 200; ++round) {
+        const auto hashes = engine.client.hash_tokens(tokens_of(1000 * t + round, kBlocks * 4));
+        const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(kBlocks));
+        short_ones += !stored || stored->blocks != kBlocks;
+        miscounted += !stored || stored->written > stored->blocks;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(short_ones, 0);
+  EXPECT_EQ(miscounted, 0);
+}
+
+TEST_F(ClientTest, AStoreThatGoesOnFromAnOldPrefixIsAUseOfIt) {
+  for (const bool has_parent : {false, true}) {
+    Cluster cluster(small_geometry().block_bytes(), 20);
+    Engine engine(cluster.client_options(), "vllm_bknhc", 20);
+    const auto hashes = engine.client.hash_tokens(tokens_of(1, 12 * 4));
+    const std::span all(hashes);
+    ASSERT_EQ(engine.client.store(engine.cache, nullptr, all.first(8), pages(8))->blocks, 8u);
+    const auto others = engine.client.hash_tokens(tokens_of(2, 12 * 4));
+    ASSERT_EQ(engine.client.store(engine.cache, nullptr, others, pages(12))->blocks, 12u);
+    const Result<Stored> longer = has_parent ? engine.client.store(engine.cache, &all[7], all.subspan(8), pages(4))
+                                             : engine.client.store(engine.cache, nullptr, all, pages(12));
+    ASSERT_TRUE(longer) << longer.error().message;
+    EXPECT_EQ(longer->written, 4u);
+    // What was used longest ago now are the others.
+    const auto third = engine.client.hash_tokens(tokens_of(3, 8 * 4));
+    ASSERT_EQ(engine.client.store(engine.cache, nullptr, third, pages(8))->blocks, 8u);
+    EXPECT_EQ(*engine.client.lookup(all), 12u) << has_parent;
+  }
 }
 
 TEST_F(ClientTest, ModelsDtypesRanksSaltsAndOrdersNeverMeet) {
@@ -173,9 +231,130 @@ TEST_F(ClientTest, BadCallsAreRefusedWithAWord) {
             Code::kInvalidArgument);
   ASSERT_TRUE(client.unregister_cache(engine.cache));
   EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2))), Code::kNotFound);
+}
+
+TEST_F(ClientTest, APageTwiceInOneLoadIsRefusedByItsNumbers) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 6, 5);
+  Client& client = engine.client;
+  const std::vector<PageId> twice = {9, 3, 7, 3, 8};
+  const auto expect_refused = [](const auto& result) {
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, Code::kInvalidArgument);
+    EXPECT_NE(std::string(result.error().message).find("number 1 and number 3 are both page 3"), std::string::npos)
+        << result.error().message;
+  };
+  engine.clear();
+  expect_refused(client.load(engine.cache, hashes, twice));
+  expect_refused(client.begin_load(engine.cache, hashes, twice));
+  expect_refused(client.load_async(engine.cache, hashes, twice));
+  EXPECT_EQ(engine.memory[0], std::vector<std::byte>(engine.memory[0].size()));  // nothing was copied
+  const std::vector<PageId> mixed = {9, 3, 7, 15, 0};
+  EXPECT_EQ(*client.load(engine.cache, hashes, mixed), 5u);
+  // Read twice, a page does no harm.
+  const auto others = client.hash_tokens(tokens_of(66, 5 * 4));
+  EXPECT_EQ(client.store(engine.cache, nullptr, others, twice)->blocks, 5u);
+}
+
+TEST_F(ClientTest, AfterDetachingEveryCallSaysSo) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 6, 2);
+  Client& client = engine.client;
+  auto loading = std::make_unique<Client::LayerLoad>(*client.begin_load(engine.cache, hashes, pages(2)));
+  const auto others = client.hash_tokens(tokens_of(66, 8));
+  auto storing = std::make_unique<Client::LayerStore>(*client.begin_store(engine.cache, nullptr, others, pages(2)));
+  ASSERT_TRUE(storing->store_layer(0));
+  const Token token = *client.load_async(engine.cache, hashes, pages(2));
+  std::vector<std::byte> memory(512);
+  ASSERT_TRUE(client.register_buffer(memory.data(), memory.size()));
   ASSERT_TRUE(client.detach());
-  EXPECT_EQ(code(client.lookup(hashes)), Code::kInvalidArgument);
-  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2))), Code::kNotFound);
+  ASSERT_TRUE(client.detach());
+  const auto expect_refused = [](const auto& result) {
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().code, Code::kInvalidArgument);
+    EXPECT_NE(std::string(result.error().message).find("detached"), std::string::npos) << result.error().message;
+  };
+  const Buffer part{memory.data(), 8};
+  const std::string_view key = "key";
+  bool present = false;
+  expect_refused(client.lookup(hashes));
+  expect_refused(client.load(engine.cache, hashes, pages(2)));
+  expect_refused(client.load(CacheId{77}, hashes, pages(2), {.first_layer = 9}));
+  expect_refused(client.load_tokens(engine.cache, hashes, pages(2), {}));
+  expect_refused(client.store(engine.cache, nullptr, hashes, pages(2)));
+  expect_refused(client.begin_load(engine.cache, hashes, pages(2)));
+  expect_refused(client.begin_store(engine.cache, nullptr, hashes, pages(2)));
+  expect_refused(client.load_async(engine.cache, hashes, pages(2)));
+  expect_refused(client.store_async(engine.cache, nullptr, hashes, pages(2)));
+  expect_refused(client.register_cache({.layout = "none"}));
+  expect_refused(client.unregister_cache(engine.cache));
+  expect_refused(client.register_buffer(memory.data(), 8));
+  expect_refused(client.unregister_buffer(memory.data()));
+  expect_refused(client.exists({&key, 1}, {&present, 1}));
+  expect_refused(client.put(key, {&part, 1}));
+  expect_refused(client.get(key, {&part, 1}));
+  expect_refused(loading->load_layer(0));
+  expect_refused(storing->store_layer(1));
+  expect_refused(storing->finish());
+  EXPECT_TRUE(client.wait(token));
+  EXPECT_EQ(client.statistics().stored_blocks, 2u);
+  EXPECT_EQ(client.hash_tokens(tokens_of(66, 8)), others);
+  { const Client gone = std::move(client); }
+  expect_refused(loading->load_layer(0));  // its session lives as long as it does
+  expect_refused(storing->finish());
+}
+
+TEST_F(ClientTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
+  const auto refusal = [](const ClientOptions& options) {
+    const Result<Client> client = Client::attach(options);
+    return client ? std::string() : std::string(client.error().message);
+  };
+  for (const std::uint32_t value : {0u, 257u, 1'000'000'000u}) {
+    ClientOptions options = cluster_.client_options();
+    options.copy_threads = value;
+    EXPECT_EQ(refusal(options), "copy_threads: " + std::to_string(value) + " is not within 1 to 256");
+    options = cluster_.client_options();
+    options.workers = value;
+    EXPECT_EQ(refusal(options), "workers: " + std::to_string(value) + " is not within 1 to 256");
+    options = cluster_.client_options();
+    options.grant_blocks = value;
+    EXPECT_EQ(refusal(options), "grant_blocks: " + std::to_string(value) + " is not within 1 to 256");
+  }
+  ClientOptions patient = cluster_.client_options();
+  patient.keeper_timeout_ns = patient.recovery_ns = kNoTimeout;
+  EXPECT_EQ(refusal(patient), "");
+}
+
+std::uint64_t measure_ns(const std::function<void()>& call) {
+  const std::uint64_t since_ns = base::SteadyClock::read();
+  call();
+  return base::SteadyClock::read() - since_ns;
+}
+
+// The one promise about time that a test can check: far less than what the client would wait by itself.
+TEST_F(ClientTest, ACallsTimeBoundsItsWaitForAKeeperThatIsGone) {
+  Cluster cluster(small_geometry().block_bytes(), 64);
+  ClientOptions options = cluster.client_options();
+  options.recovery_ns = options.keeper_timeout_ns = 600'000'000'000;
+  Engine engine(options);
+  const auto hashes = engine.client.hash_tokens(tokens_of(3, 4 * 4));
+  ASSERT_TRUE(cluster.keeper().stop());
+  const std::uint64_t took_ns = measure_ns([&] {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&] {
+        const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(4), {.timeout_ns = 50'000'000});
+        EXPECT_EQ(stored ? Code::kInternal : stored.error().code, Code::kTimeout) << (stored ? "" : stored.error().message);
+      });
+    }
+    const Result<Token> token = engine.client.store_async(engine.cache, nullptr, hashes, pages(4), {.timeout_ns = 50'000'000});
+    ASSERT_TRUE(token);
+    EXPECT_EQ(engine.client.wait(*token)->status.error().code, Code::kTimeout);
+    EXPECT_EQ(*engine.client.load(engine.cache, hashes, pages(4), {.timeout_ns = 50'000'000}), 0u);
+    EXPECT_EQ(engine.client.statistics().loads, 1u);  // waits for nobody
+    for (std::thread& thread : threads) thread.join();
+  });
+  EXPECT_LT(took_ns, 60'000'000'000u);
 }
 
 TEST_F(ClientTest, AttachRefusesWhatCannotBeServed) {

@@ -1,7 +1,9 @@
 #include "engine/copies.h"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
+#include <functional>
 
 namespace cachalot::engine {
 namespace {
@@ -67,6 +69,25 @@ Status Call::check() const {
   return check_time("the call");
 }
 
+// Ascending pages, which most are, take one comparison each; others an entry each in a small table.
+Status Call::check_pages_differ() const {
+  const auto unordered = std::adjacent_find(pages.begin(), pages.end(), std::greater_equal<>());
+  if (unordered == pages.end()) return {};
+  constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
+  const int bits = static_cast<int>(std::bit_width(pages.size())) + 1;  // at most half full
+  std::vector<std::uint32_t> table(std::size_t{1} << bits);  // places in `pages`, from 1 on
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    std::size_t at = (pages[i] * kGolden) >> (64 - bits);
+    for (; table[at] != 0; at = (at + 1) & (table.size() - 1)) {
+      if (pages[table[at] - 1] != pages[i]) continue;
+      return Error::make(Code::kInvalidArgument, "pages: number %u and number %zu are both page %u, expected pages that differ",
+                         table[at] - 1, i, pages[i]);
+    }
+    table[at] = static_cast<std::uint32_t>(i + 1);
+  }
+  return {};
+}
+
 Status Call::check_time(const char* what) const {
   if (cancelled != nullptr && cancelled->load(std::memory_order_relaxed)) {
     return Error::make(Code::kCancelled, "%s: was cancelled", what);
@@ -100,6 +121,7 @@ Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> has
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                          std::span<const std::span<const TokenRange>> tokens) {
   CACHALOT_TRY(call.check());
+  CACHALOT_TRY(call.check_pages_differ());
   if (!tokens.empty() && tokens.size() != call.hashes.size()) {
     return Error::make(Code::kInvalidArgument, "tokens: of %zu blocks, for %zu", tokens.size(), call.hashes.size());
   }
@@ -146,7 +168,7 @@ namespace {
 Status store_batch(const Call& call, const BlockHash* parent, std::size_t first, std::size_t& count,
                    std::span<pool::Verdict> verdicts) {
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
-  CACHALOT_TRY_ASSIGN(pool::Reservation reservation, call.session.reserve(static_cast<std::uint32_t>(count)));
+  CACHALOT_TRY_ASSIGN(pool::Reservation reservation, call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
   count = reservation.uses.size();
   Extents extents;
   for (const pool::BlockUse& use : reservation.uses) extents.add(call.session.access(), use.block, bytes);
@@ -168,7 +190,8 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     if (!hashes.empty()) block.checksum = hashes[i].finish();
     written.push_back(block);
   }
-  return call.session.commit(parent, std::move(reservation), written, verdicts);
+  const bool goes_on = first + count < call.hashes.size();
+  return call.session.commit(parent, std::move(reservation), written, verdicts, call.deadline, goes_on);
 }
 
 }  // namespace
@@ -183,40 +206,60 @@ std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& store
   return verdicts.size();
 }
 
+namespace {
+
+// What the chain hangs on counts as used: lest room for its end is made of its beginning.
+void touch_beginning(const Call& call, const BlockHash* parent, const Hit& present) {
+  if (!present.found.empty()) return call.session.report_hit(present.found.back());
+  pool::KeeperView view;
+  pool::Found found;
+  if (parent == nullptr || call.session.lookup({parent, 1}, view, {&found, 1}) == 0) return;
+  call.session.report_hit(found);
+}
+
+}  // namespace
+
 Result<Stored> store(const Call& call, const BlockHash* parent) {
   CACHALOT_TRY(call.check());
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
+  const std::size_t wanted = call.hashes.size();
   Stored stored;
-  stored.blocks = look_up(call.session, nullptr, call.hashes, bytes).found.size();
-  std::size_t duplicates = stored.blocks;
+  std::vector<bool> is_written(wanted);
+  const auto look_again = [&] {
+    Hit present = look_up(call.session, nullptr, call.hashes, bytes);
+    stored.blocks = present.found.size();
+    if (stored.blocks < wanted) touch_beginning(call, parent, present);
+  };
+  look_again();
   Status outcome;
-  for (int attempt = 1; stored.blocks < call.hashes.size();) {
+  for (int attempt = 1; stored.blocks < wanted;) {
     if (outcome = call.check_time("store"); !outcome) break;
-    std::size_t count = std::min(call.hashes.size() - stored.blocks, kBlocksAtOnce);
-    const BlockHash* const before = stored.blocks == 0 ? parent : &call.hashes[stored.blocks - 1];
+    std::size_t count = std::min(wanted - stored.blocks, kBlocksAtOnce);
+    const std::size_t first = stored.blocks;
+    const BlockHash* const before = first == 0 ? parent : &call.hashes[first - 1];
     pool::Verdict verdicts[kBlocksAtOnce];
     std::fill_n(verdicts, count, pool::Verdict::kNotHeld);
-    const std::size_t written = stored.written, blocks = stored.blocks;
-    outcome = store_batch(call, before, stored.blocks, count, verdicts);
+    outcome = store_batch(call, before, first, count, verdicts);
     const std::size_t done = take_verdicts({verdicts, count}, stored);
-    duplicates += stored.blocks - blocks - (stored.written - written);
+    for (std::size_t i = 0; i < done; ++i) is_written[first + i] = verdicts[i] == pool::Verdict::kCommitted;
     if (!outcome && outcome.error().code == Code::kNoSpace) stored.reason = Code::kNoSpace;
     if (!outcome && outcome.error().code == Code::kStale && attempt++ < kAttempts) continue;
+    if (outcome && stored.reason == Code::kRefused && stored.blocks != 0) {
+      // Its own beginning went meanwhile: what is there still is what counts, and it begins again there.
+      stored.reason = Code::kNoSpace;
+      look_again();
+      if (attempt++ < kAttempts) continue;
+    }
     if (!outcome || done < count) break;
   }
+  stored.written = static_cast<std::size_t>(
+      std::count(is_written.begin(), is_written.begin() + static_cast<std::ptrdiff_t>(stored.blocks), true));
   Counters::add(call.counters.stores, 1);
   Counters::add(call.counters.stored_blocks, stored.written);
   Counters::add(call.counters.stored_bytes, stored.written * bytes);
-  Counters::add(call.counters.duplicate_blocks, duplicates);
+  Counters::add(call.counters.duplicate_blocks, stored.blocks - stored.written);
   if (!outcome && outcome.error().code != Code::kNoSpace) return outcome.error();
-  if (stored.blocks == call.hashes.size()) stored.reason.reset();
-  // A parent that went while its children came: in a full pool the beginning of a chain makes room for
-  // its end. What is there still is what counts.
-  if (stored.reason == Code::kRefused && stored.blocks != 0) {
-    stored.blocks = look_up(call.session, nullptr, call.hashes, bytes).found.size();
-    stored.written = std::min(stored.written, stored.blocks);
-    stored.reason = Code::kNoSpace;
-  }
+  if (stored.blocks == wanted) stored.reason.reset();
   return stored;
 }
 

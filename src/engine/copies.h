@@ -24,6 +24,8 @@ struct Call {
 
   // Sizes agree, pages exist, this process may. @errors kInvalidArgument, kUnsupported
   Status check() const;
+  // No page twice, for who writes into them. @errors kInvalidArgument @cost a few ns a page, in any order
+  Status check_pages_differ() const;
   // @errors kTimeout, kCancelled
   Status check_time(const char* what) const;
   std::span<const PageId> pages_of(std::size_t block) const {

@@ -26,6 +26,7 @@ std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::siz
 Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(const engine::Call& call,
                                                                                engine::CacheUse cache) {
   CACHALOT_TRY(call.check());
+  CACHALOT_TRY(call.check_pages_differ());
   const KvGeometry& geometry = cache->cache().geometry();
   engine::Hit hit = engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
   engine::Extents extents;
@@ -35,7 +36,7 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     all_summed = all_summed && (found.entry.flags & pool::kEntryHasChecksum) != 0;
   }
   std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), all_summed);
-  return std::unique_ptr<Impl>(new Impl{call.session, call.counters, std::move(cache),
+  return std::unique_ptr<Impl>(new Impl{call.session.shared_from_this(), std::move(cache),
                                         {call.pages.begin(), call.pages.end()}, std::move(hit),
                                         std::move(extents), std::move(hashes)});
 }
@@ -54,7 +55,7 @@ Status Client::LayerLoad::Impl::copy(std::uint32_t layer) {
 std::size_t Client::LayerLoad::Impl::count_undamaged() {
   for (std::size_t i = 0; i < hit.found.size(); ++i) {
     if (hashes[i].finish() != hit.found[i].entry.checksum) {
-      Counters::add(counters.damaged_blocks, 1);
+      Counters::add(session->counters().damaged_blocks, 1);
       return i;
     }
   }
@@ -62,22 +63,22 @@ std::size_t Client::LayerLoad::Impl::count_undamaged() {
 }
 
 Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
-  CACHALOT_TRY(session.check_usable());
+  CACHALOT_TRY(session->check_usable());
   const KvGeometry& geometry = cache->cache().geometry();
   CACHALOT_TRY(check_layer(layer, geometry));
   if (layer != next_layer) hashes.clear();  // out of order: the directory alone vouches
   CACHALOT_TRY(copy(layer));
   next_layer = layer + 1;
-  const std::size_t same = session.validate(hit.view, hit.found);
-  Counters::add(counters.stale_blocks, hit.found.size() - same);
+  const std::size_t same = session->validate(hit.view, hit.found);
+  Counters::add(session->counters().stale_blocks, hit.found.size() - same);
   hit.found.resize(same);
   const bool is_last = next_layer == geometry.layers;
   if (is_last && !hashes.empty()) hit.found.resize(count_undamaged());
   if (is_last) {
-    if (!hit.found.empty()) session.report_hit(hit.found.back());
-    Counters::add(counters.loads, 1);
-    Counters::add(counters.loaded_blocks, hit.found.size());
-    Counters::add(counters.loaded_bytes, hit.found.size() * geometry.block_bytes());
+    if (!hit.found.empty()) session->report_hit(hit.found.back());
+    Counters::add(session->counters().loads, 1);
+    Counters::add(session->counters().loaded_blocks, hit.found.size());
+    Counters::add(session->counters().loaded_bytes, hit.found.size() * geometry.block_bytes());
   }
   return hit.found.size();
 }
@@ -105,7 +106,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
                        "store: a layer of a block has %llu bytes, which do not fill whole lines of 64: store whole blocks",
                        static_cast<unsigned long long>(geometry.layer_bytes()));
   }
-  std::unique_ptr<Impl> impl(new Impl{call.session, call.counters, std::move(cache)});
+  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache)});
   impl->hashes.assign(call.hashes.begin(), call.hashes.end());
   impl->pages.assign(call.pages.begin(), call.pages.end());
   if (parent != nullptr) impl->parent = *parent;
@@ -121,8 +122,15 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   return impl;
 }
 
+// Its blocks are the keeper's now, or gone.
+Status Client::LayerStore::Impl::check_unfinished() const {
+  if (!is_finished) return {};
+  return Error::make(Code::kInvalidArgument, "store: it was finished already; begin another one");
+}
+
 Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
-  CACHALOT_TRY(session.check_usable());
+  CACHALOT_TRY(session->check_usable());
+  CACHALOT_TRY(check_unfinished());
   CACHALOT_TRY(check_layer(layer, cache->cache().geometry()));
   if (stored[layer]) return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
   if (layer != next_layer) sums.clear();
@@ -134,9 +142,9 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
     copies.push_back(copy);
   }
   if (!copies.empty()) {
-    CACHALOT_TRY(session.begin_copies(reservation));
+    CACHALOT_TRY(session->begin_copies(reservation));
     const Status copied = cache->engine().gather(copies, {layer, layer + 1});
-    session.end_copies(reservation);
+    session->end_copies(reservation);
     CACHALOT_TRY(copied);
   }
   stored[layer] = true;
@@ -145,11 +153,13 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
 }
 
 Result<Stored> Client::LayerStore::Impl::finish() {
-  CACHALOT_TRY(session.check_usable());
+  CACHALOT_TRY(session->check_usable());
+  CACHALOT_TRY(check_unfinished());
   const auto missing = std::find(stored.begin(), stored.end(), false);
   if (missing != stored.end()) {
     return Error::make(Code::kInvalidArgument, "store: layer %td was not stored", missing - stored.begin());
   }
+  is_finished = true;
   const KvGeometry& geometry = cache->cache().geometry();
   Stored result;
   result.blocks = present;
@@ -164,12 +174,12 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   }
   const BlockHash* const before = present != 0 ? &hashes[present - 1] : parent ? &*parent : nullptr;
   std::vector<pool::Verdict> verdicts(count, pool::Verdict::kNotHeld);
-  const Status status = session.commit(before, std::exchange(reservation, {}), written, verdicts);
+  const Status status = session->commit(before, std::exchange(reservation, {}), written, verdicts);
   const std::size_t duplicates = engine::take_verdicts(verdicts, result) - result.written;
-  Counters::add(counters.stores, 1);
-  Counters::add(counters.stored_blocks, result.written);
-  Counters::add(counters.stored_bytes, result.written * geometry.block_bytes());
-  Counters::add(counters.duplicate_blocks, present + duplicates);
+  Counters::add(session->counters().stores, 1);
+  Counters::add(session->counters().stored_blocks, result.written);
+  Counters::add(session->counters().stored_bytes, result.written * geometry.block_bytes());
+  Counters::add(session->counters().duplicate_blocks, present + duplicates);
   if (!status) return status.error();
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include <cachalot/client.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,8 +13,7 @@ namespace cachalot {
 
 // @threads one at a time
 struct Client::LayerLoad::Impl {
-  engine::Session& session;
-  engine::Counters& counters;
+  std::shared_ptr<engine::Session> session;  // shared: the client may go first
   engine::CacheUse cache;
   std::vector<PageId> pages;
   engine::Hit hit;
@@ -32,8 +32,7 @@ struct Client::LayerLoad::Impl {
 
 // @threads one at a time
 struct Client::LayerStore::Impl {
-  engine::Session& session;
-  engine::Counters& counters;
+  std::shared_ptr<engine::Session> session;  // shared: the client may go first
   engine::CacheUse cache;
   std::vector<BlockHash> hashes = {};  // of all blocks
   std::vector<PageId> pages = {};
@@ -44,14 +43,18 @@ struct Client::LayerStore::Impl {
   std::vector<memory::FusedHash> sums = {};  // as above
   std::vector<bool> stored = {};             // layers
   std::uint32_t next_layer = 0;
+  bool is_finished = false;
 
   ~Impl() {
-    if (session.check_usable()) session.give_back(std::move(reservation));
+    if (session->check_usable()) session->give_back(std::move(reservation));
   }
   static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::CacheUse cache,
                                              const BlockHash* parent);
   Status store_layer(std::uint32_t layer);
   Result<Stored> finish();
+
+ private:
+  Status check_unfinished() const;
 };
 
 }  // namespace cachalot

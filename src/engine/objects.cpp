@@ -9,8 +9,11 @@ namespace cachalot::engine {
 
 Status BufferTable::add(void* data, std::uint64_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  if (data == nullptr || bytes == 0 || begin + bytes < begin) {
-    return Error::make(Code::kInvalidArgument, "buffer: %" PRIu64 " bytes at %p are no memory", bytes, data);
+  // No process has more: addresses have 57 bits at most, and half of them are the kernel's.
+  constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
+  if (data == nullptr || bytes == 0 || bytes > kMostBytes || begin + bytes < begin) {
+    return Error::make(Code::kInvalidArgument, "buffer: %" PRIu64 " bytes at %p are no memory, expected 1 to 2^56 bytes",
+                       bytes, data);
   }
   const std::lock_guard lock(mutex_);
   const auto next = buffers_.lower_bound(begin);

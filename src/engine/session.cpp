@@ -1,5 +1,8 @@
 #include "engine/session.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "base/clock.h"
 #include "engine/fork_guard.h"
 
@@ -26,7 +29,7 @@ Session::Session(pool::Pool pool, pool::PoolClient client)
       writes_checksums_(client_.client().writes_checksums()),
       verifies_checksums_(client_.client().verifies_checksums()) {}
 
-Result<std::unique_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint) {
+Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint) {
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
@@ -36,7 +39,11 @@ Result<std::unique_ptr<Session>> Session::open(const ClientOptions& options, con
   attach.recovery_ns = options.recovery_ns;
   attach.verify_checksums = attach.write_checksums = options.checksums;
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach, options.slot));
-  return std::unique_ptr<Session>(new Session(std::move(pool), std::move(client)));
+  // In a forked child there is nothing to end: its thread, its mappings and its slot are the parent's.
+  const auto end = [](Session* session) {
+    if (fork_generation() == session->forks_) delete session;
+  };
+  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client)), end);
 }
 
 Status Session::check_usable() const {
@@ -56,52 +63,127 @@ std::size_t Session::lookup(std::span<const BlockHash> hashes, pool::KeeperView&
   return pool::DirectoryReader(pool_.access()).lookup(hashes, namespace_id, view, found);
 }
 
-void Session::report_hit(const pool::Found& deepest) {
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  std::unique_lock waiting(reports_mutex_);
-  if (!lock.owns_lock()) {
-    if (reports_.size() < pool::kUsesInHead) reports_.push_back(deepest);
-    return;
+// --- Turns ---------------------------------------------------------------------------------------
+
+bool Session::lock(const Deadline& deadline) {
+  {
+    std::unique_lock lock(turn_mutex_);
+    const auto is_free = [this] { return !is_taken_; };
+    if (deadline.at_ns() == kNoTimeout) {
+      turn_ended_.wait(lock, is_free);
+    } else {
+      const std::uint64_t now_ns = base::SteadyClock::read();
+      const std::uint64_t left_ns = deadline.at_ns() - std::min(now_ns, deadline.at_ns());
+      constexpr std::uint64_t kLongestNs = 365ull * 24 * 3600 * 1'000'000'000;
+      if (!turn_ended_.wait_for(lock, std::chrono::nanoseconds(std::min(left_ns, kLongestNs)), is_free)) return false;
+    }
+    is_taken_ = true;
   }
-  std::vector<pool::Found> late;
-  late.swap(reports_);
-  waiting.unlock();
-  for (const pool::Found& found : late) client().report_hit(found);
-  client().report_hit(deepest);
+  take_late();
+  client().set_deadline(deadline.at_ns());
+  return true;
 }
 
-Result<pool::Reservation> Session::reserve(std::uint32_t blocks) {
-  const std::lock_guard lock(mutex_);
-  return client().reserve(blocks);
+bool Session::try_lock() {
+  {
+    const std::lock_guard lock(turn_mutex_);
+    if (is_taken_) return false;
+    is_taken_ = true;
+  }
+  take_late();
+  return true;
 }
 
-Status Session::begin_copies(pool::Reservation& reservation) {
-  const std::lock_guard lock(mutex_);
-  return client().begin_copies(reservation);
+void Session::unlock() {
+  const std::uint64_t count = client().counters()[pool::ClientCounter::kReattachments];
+  reattachments_.store(count, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(turn_mutex_);
+    is_taken_ = false;
+  }
+  turn_ended_.notify_one();
 }
 
-Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
-                       std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts) {
-  // Before the lock: who attaches again holds it, and waits for the open reservations.
-  client().end_copies(reservation);
-  const std::lock_guard lock(mutex_);
-  return client().commit(parent, std::move(reservation), blocks, verdicts);
+void Session::take_late() {
+  std::vector<pool::Found> hits;
+  std::vector<pool::Reservation> reservations;
+  {
+    const std::lock_guard lock(late_mutex_);
+    hits.swap(late_hits_);
+    reservations.swap(late_reservations_);
+  }
+  for (pool::Reservation& reservation : reservations) client().give_back(std::move(reservation));
+  for (const pool::Found& found : hits) client().report_hit(found);
+}
+
+void Session::report_hit(const pool::Found& deepest) {
+  if (try_lock()) {
+    client().report_hit(deepest);
+    return unlock();
+  }
+  const std::lock_guard lock(late_mutex_);
+  if (late_hits_.size() < pool::kUsesInHead) late_hits_.push_back(deepest);
 }
 
 void Session::give_back(pool::Reservation reservation) {
   client().end_copies(reservation);
-  const std::lock_guard lock(mutex_);
-  client().give_back(std::move(reservation));
+  if (reservation.uses.empty()) return;
+  if (try_lock()) {
+    client().give_back(std::move(reservation));
+    return unlock();
+  }
+  const std::lock_guard lock(late_mutex_);
+  late_reservations_.push_back(std::move(reservation));
 }
 
-std::uint64_t Session::reattachments() const {
-  const std::lock_guard lock(mutex_);
-  return client_.client().counters()[pool::ClientCounter::kReattachments];
+// --- Storing -------------------------------------------------------------------------------------
+
+namespace {
+
+// Whatever was waited for when the time was up.
+Error in_time(const Error& error, const Deadline& deadline) {
+  const bool is_about_time = error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
+  if (!is_about_time || !deadline.is_over()) return error;
+  return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
+}
+
+Error no_turn() {
+  return Error::make(Code::kTimeout, "store: the time given has passed while another thread's call waited for the keeper");
+}
+
+}  // namespace
+
+Result<pool::Reservation> Session::reserve(std::uint32_t blocks, const Deadline& deadline) {
+  const Turn turn(*this, deadline);
+  if (!turn) return no_turn();
+  Result<pool::Reservation> reserved = client().reserve(blocks);
+  if (!reserved) return in_time(reserved.error(), deadline);
+  return reserved;
+}
+
+Status Session::begin_copies(pool::Reservation& reservation) {
+  const Turn turn(*this, {});
+  return client().begin_copies(reservation);
+}
+
+Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
+                       std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
+                       const Deadline& deadline, bool goes_on) {
+  // Before the lock: who attaches again holds it, and waits for the open reservations.
+  client().end_copies(reservation);
+  const Turn turn(*this, deadline);
+  if (!turn) {
+    give_back(std::move(reservation));
+    return no_turn();
+  }
+  const Status committed = client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
+  if (!committed) return in_time(committed.error(), deadline);
+  return {};
 }
 
 Status Session::close() {
   if (is_closed_.exchange(true, std::memory_order_relaxed)) return {};
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this, {});
   return client().detach();
 }
 

@@ -4,6 +4,7 @@
 //   1. pool::Client is called under the lock only. Lookups, copies and validation are not: they go by
 //      readers that keep nothing, so that no reader waits for a writer, or for a keeper.
 //   2. Between reserve() and end_copies() the lock is not held: others go on while blocks are copied.
+//   3. A call's deadline bounds what it waits for: the lock, the keeper, and the next keeper.
 //
 // @threads  any, but for open() and close()
 #pragma once
@@ -11,10 +12,13 @@
 #include <cachalot/client.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "engine/counters.h"
 #include "pool/pool.h"
 
 namespace cachalot::engine {
@@ -26,16 +30,20 @@ class Deadline {
   bool is_over() const;
   // @errors kTimeout, if it is over
   Status check(const char* what) const;
+  // On the clock of pool::PoolClient; kNoTimeout: never.
+  std::uint64_t at_ns() const { return at_ns_; }
 
  private:
   std::uint64_t at_ns_ = kNoTimeout;
 };
 
-class Session {
+class Session : public std::enable_shared_from_this<Session> {
  public:
-  static Result<std::unique_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint);
+  // Layer by layer loads and stores share it with the client.
+  static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint);
 
   const pool::Access& access() const { return pool_.access(); }
+  Counters& counters() { return counters_; }
   bool writes_checksums() const { return writes_checksums_; }
   bool verifies_checksums() const { return verifies_checksums_; }
 
@@ -50,30 +58,62 @@ class Session {
   // Notes the deepest block of a hit. Never waits: where a writer holds the lock, it is noted later.
   void report_hit(const pool::Found& deepest);
 
-  Result<pool::Reservation> reserve(std::uint32_t blocks);
+  // @errors as pool::Client's; kTimeout: the deadline has passed, whatever was waited for
+  Result<pool::Reservation> reserve(std::uint32_t blocks, const Deadline& deadline = {});
   Status begin_copies(pool::Reservation& reservation);
   void end_copies(pool::Reservation& reservation) { client().end_copies(reservation); }
   Status commit(const BlockHash* parent, pool::Reservation reservation,
-                std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts);
+                std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
+                const Deadline& deadline = {}, bool goes_on = false);
+  // Never waits: where somebody holds the lock, the blocks go back with the next call.
   void give_back(pool::Reservation reservation);
 
-  std::uint64_t reattachments() const;
+  std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
+  // Waits for who holds the lock. @errors as pool::Client::detach
   Status close();
 
  private:
+  // The lock, held; what came back while another had it is the client's again.
+  class Turn {
+   public:
+    Turn(Session& session, const Deadline& deadline) : session_(&session), is_held_(session.lock(deadline)) {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {
+      if (is_held_) session_->unlock();
+    }
+    explicit operator bool() const { return is_held_; }
+
+   private:
+    Session* session_;
+    const bool is_held_;
+  };
+
   Session(pool::Pool pool, pool::PoolClient client);
   pool::Client& client() { return client_.client(); }
+  bool lock(const Deadline& deadline);
+  bool try_lock();
+  void unlock();
+  void take_late();
 
   pool::Pool pool_;
-  mutable std::mutex mutex_;
   pool::PoolClient client_;
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;
+  std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a count
+  Counters counters_;
 
-  // Hits that nobody could report yet; as many as go into one request, older ones are dropped.
-  std::mutex reports_mutex_;
-  std::vector<pool::Found> reports_;
+  // Whose turn it is with pool::Client: a lock that can be waited for until a deadline.
+  std::mutex turn_mutex_;
+  std::condition_variable turn_ended_;
+  bool is_taken_ = false;
+
+  // What nobody could tell the client yet: hits, as many as go into one request (older ones are dropped),
+  // and blocks that came back.
+  std::mutex late_mutex_;
+  std::vector<pool::Found> late_hits_;
+  std::vector<pool::Reservation> late_reservations_;
 };
 
 }  // namespace cachalot::engine

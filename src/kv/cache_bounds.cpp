@@ -142,22 +142,96 @@ Status check_parts_apart(const CacheShape& shape, const EngineStrides& strides) 
   return check_apart(std::move(steps), inside, 1);
 }
 
-Status check_addresses(const CacheShape& shape, std::span<const Tensor> tensors) {
+Status check_aligned(const CacheShape& shape, std::span<const Tensor> tensors) {
   const std::uint64_t unit = geometry::dtype_bytes(shape.geometry.dtype);
-  std::vector<const std::byte*> bases;
-  for (const Tensor& tensor : tensors) {
-    if (reinterpret_cast<std::uintptr_t>(tensor.at) % unit != 0) {
-      return Error::make(Code::kInvalidArgument,
-                         "engine cache: a tensor at %p, expected a multiple of %" PRIu64,
-                         static_cast<const void*>(tensor.at), unit);
-    }
-    bases.push_back(tensor.at);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (reinterpret_cast<std::uintptr_t>(tensors[i].at) % unit == 0) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "engine cache: tensor %zu at %p, expected a multiple of %" PRIu64, i,
+                       static_cast<const void*>(tensors[i].at), unit);
   }
-  std::sort(bases.begin(), bases.end());
-  const auto twice = std::adjacent_find(bases.begin(), bases.end());
-  if (twice == bases.end()) return {};
-  return Error::make(Code::kInvalidArgument, "engine cache: two tensors at %p, expected one",
-                     static_cast<const void*>(*twice));
+  return {};
+}
+
+// What a tensor takes up: all its pages, or where pages are its outermost dimension, `page` bytes of
+// every `stride`.
+struct Place {
+  std::size_t tensor = 0;
+  std::uintptr_t begin = 0, end = 0;
+  std::uint64_t page = 0, stride = 0;  // 0: it has other things outside its pages
+
+  bool may_interleave(const Place& other) const { return stride != 0 && stride == other.stride; }
+};
+
+std::vector<Place> places_of(const CacheShape& shape, const EngineStrides& strides,
+                             std::span<const Tensor> tensors) {
+  CacheShape one_page = shape;
+  one_page.pages = 1;
+  std::vector<Place> places(strides.tensors);
+  for (std::uint32_t k = 0; k < kParts; ++k) {
+    if (shape.geometry.content_bytes(k) == 0) continue;
+    std::uint64_t reach = 0, page = 0;
+    (void)reach_of(shape, strides, k, reach);
+    (void)reach_of(one_page, strides, k, page);
+    for_each_tensor(shape, strides.part[k], [&](std::uint64_t tensor) {
+      Place& place = places[tensor];
+      place.begin = reinterpret_cast<std::uintptr_t>(tensors[tensor].at);
+      place.end = std::max(place.end, place.begin + reach);
+      place.page = std::max(place.page, page);
+      place.stride = strides.part[k].page;
+    });
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    places[i].tensor = i;
+    if (places[i].page > places[i].stride) places[i].stride = 0;
+  }
+  std::erase_if(places, [](const Place& place) { return place.end == 0; });
+  return places;
+}
+
+Error overlap(const Place& a, const Place& b, const char* expected) {
+  return Error::make(Code::kInvalidArgument,
+                     "engine cache: tensors %zu and %zu overlap: %" PRIu64 " bytes at 0x%" PRIxPTR
+                     " and %" PRIu64 " at 0x%" PRIxPTR ", expected %s",
+                     std::min(a.tensor, b.tensor), std::max(a.tensor, b.tensor),
+                     std::uint64_t{a.end - a.begin}, a.begin, std::uint64_t{b.end - b.begin},
+                     b.begin, expected);
+}
+
+// Tensors of which each begins before another one's end: pages of one in the gaps of the others', or
+// overlapping. They come by address, and are compared modulo the stride, in order.
+Status check_interleaved(std::span<Place> places) {
+  for (std::size_t i = 1, widest = 0; i < places.size(); ++i) {
+    if (!places[i].may_interleave(places[widest])) {
+      return overlap(places[widest], places[i], "memory of their own");
+    }
+    if (places[i].end > places[widest].end) widest = i;
+  }
+  const std::uint64_t stride = places[0].stride;
+  std::sort(places.begin(), places.end(),
+            [&](const Place& a, const Place& b) { return a.begin % stride < b.begin % stride; });
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const Place &a = places[i], &b = places[(i + 1) % places.size()];
+    const std::uint64_t next = b.begin % stride + (i + 1 == places.size() ? stride : 0);
+    if (next - a.begin % stride < a.page) return overlap(a, b, "pages that do not meet");
+  }
+  return {};
+}
+
+Status check_tensors_apart(const CacheShape& shape, const EngineStrides& strides,
+                           std::span<const Tensor> tensors) {
+  std::vector<Place> places = places_of(shape, strides, tensors);
+  std::sort(places.begin(), places.end(),
+            [](const Place& a, const Place& b) { return a.begin < b.begin; });
+  for (std::size_t first = 0, last; first < places.size(); first = last) {
+    std::uintptr_t end = places[first].end;
+    for (last = first + 1; last < places.size() && places[last].begin < end; ++last) {
+      end = std::max(end, places[last].end);
+    }
+    if (last - first > 1)
+      CACHALOT_TRY(check_interleaved(std::span(places).subspan(first, last - first)));
+  }
+  return {};
 }
 
 }  // namespace
@@ -173,7 +247,8 @@ Status check_bounds(const CacheShape& shape, const EngineStrides& strides,
     CACHALOT_TRY(check_part(shape, strides, tensors, k));
   }
   if (both && share_a_tensor(shape, strides)) CACHALOT_TRY(check_parts_apart(shape, strides));
-  return check_addresses(shape, tensors);
+  CACHALOT_TRY(check_aligned(shape, tensors));
+  return check_tensors_apart(shape, strides, tensors);
 }
 
 Status check_exact_bytes(const CacheShape& shape, const EngineStrides& strides,

@@ -106,13 +106,43 @@ TEST(EngineCache, MemoryThatIsNoneIsRefused) {
   expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "expected memory");
   tensors = tensors_of(2, kTensorBytes);
   tensors[1].at = tensors[0].at;
-  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "two tensors at");
+  expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors),
+                 "tensors 0 and 1 overlap");
   tensors = tensors_of(2, kTensorBytes);
   tensors[1].at += 1;
   expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "a multiple of 2");
   tensors = tensors_of(2, kTensorBytes);
   tensors[0].bytes = ~std::uint64_t{0};
   expect_refused(EngineCache::make(small_shape(), "vllm_kbnhc", tensors), "expected memory");
+}
+
+TEST(EngineCache, TensorsThatOverlapAreRefusedByTheirNumbers) {
+  CacheShape shape = small_shape();
+  shape.geometry.layers = 3;
+  std::vector<Tensor> tensors = tensors_of(3, kTensorBytes);
+  ASSERT_TRUE(EngineCache::make(shape, "vllm_kbnhc", tensors));
+  tensors[2].at -= 2;
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors), "tensors 1 and 2 overlap");
+  std::swap(tensors[0], tensors[1]);
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors), "tensors 0 and 2 overlap");
+  tensors[2] = {tensors[1].at + 512, kTensorBytes};  // inside of the first one
+  expect_refused(EngineCache::make(shape, "vllm_kbnhc", tensors), "tensors 1 and 2 overlap");
+}
+
+TEST(EngineCache, PagesOfOneTensorMayLieInTheGapsOfAnothers) {
+  CacheShape shape = small_shape();
+  shape.geometry.layers = 3;
+  shape.page_stride_bytes = 3 * 256;
+  const std::uint64_t bytes = 5 * 768 + 256;  // six pages
+  std::byte* const at = tensors_of(1, 0)[0].at;
+  std::vector<Tensor> tensors = {{at, bytes}, {at + 512, bytes}, {at + 256, bytes}};
+  ASSERT_TRUE(EngineCache::make(shape, "vllm_bknhc", tensors));
+  tensors[2].at += 2;
+  expect_refused(EngineCache::make(shape, "vllm_bknhc", tensors), "tensors 1 and 2 overlap");
+  tensors[2].at = at + 768;  // a page later: the first one's second
+  expect_refused(EngineCache::make(shape, "vllm_bknhc", tensors), "tensors 0 and 2 overlap");
+  tensors[2].at = at + 767 - 255;
+  expect_refused(EngineCache::make(shape, "vllm_bknhc", tensors), "tensors 1 and 2 overlap");
 }
 
 TEST(EngineCache, SizesNear2To63AreRefusedAndNotWrapped) {

@@ -134,13 +134,13 @@ void Client::on_answer(const rpc::Answer& answer) {
 }
 
 Status Client::wait_for(bool& flag) {
-  return channel_.wait_until(*this, options_.timeout_ns, [&] { return flag; }, [this] { return keeper_is_gone(); });
+  return channel_.wait_until(*this, wait_ns(), [&] { return flag; }, [this] { return keeper_is_gone(); });
 }
 
 Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) {
   if (channel_.has_credit(lines, answer_lines)) return {};
   poll();
-  return channel_.wait_until(*this, options_.timeout_ns, [&] { return channel_.has_credit(lines, answer_lines); },
+  return channel_.wait_until(*this, wait_ns(), [&] { return channel_.has_credit(lines, answer_lines); },
                              [this] { return keeper_is_gone(); });
 }
 

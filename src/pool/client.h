@@ -45,7 +45,8 @@ namespace cachalot::pool {
 struct ClientOptions {
   std::string fingerprint = "default";  // of the namespace (see index::make_namespace)
   std::uint32_t host = 0;               // this machine's number, below the pool's number of hosts
-  std::uint32_t grant_target = 64;      // blocks to hold in advance
+  // Blocks to hold in advance; fewer where the pool is small (see Client::advance()).
+  std::uint32_t grant_target = 64;
   std::uint64_t timeout_ns = 5'000'000'000;  // of any wait for the keeper
   // Verify what was read against the checksum of who wrote it. Default: in the noncoherent domain.
   std::optional<bool> verify_checksums;
@@ -148,6 +149,13 @@ class Client final : private rpc::AnswerSink {
   Result<std::uint64_t> pin();
   void unpin(std::uint64_t pin);
 
+  // --- Time ------------------------------------------------------------------------------------
+
+  // Bounds every wait of the calls from here on, by the client's clock, beside timeout_ns and
+  // recovery_ns. An attachment that was begun and not finished in time is gone on with by the next call.
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  void set_deadline(std::uint64_t at_ns) { deadline_ns_ = at_ns; }
+
   // --- Writing ---------------------------------------------------------------------------------
 
   // Stores a chain of blocks (each one's parent is the one before, the first one's is `parent`, or
@@ -168,10 +176,11 @@ class Client final : private rpc::AnswerSink {
   // Opens it again. @errors kStale: this client has attached again since, the blocks are not its own
   Status begin_copies(Reservation& reservation);
   // @shape  blocks: at most as many as reserved, a chain as for put(); verdicts: as many
+  // @param  goes_on  more of this chain follows: the keeper spares what is there, while it can
   // @errors kStale: the keeper is another one since, or gave this client up: reserve and write again;
   //         else as put()
   Status commit(const BlockHash* parent, Reservation reservation, std::span<const WrittenBlock> blocks,
-                std::span<Verdict> verdicts);
+                std::span<Verdict> verdicts, bool goes_on = false);
   void give_back(Reservation reservation);
 
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
@@ -219,6 +228,9 @@ class Client final : private rpc::AnswerSink {
   std::uint64_t namespace_seed() const { return namespace_.seed; }
   std::uint32_t epoch() const { return view_.epoch; }
   const Access& access() const { return access_; }
+  // Blocks that this client holds in advance at the most: what was asked for, but all clients together
+  // no more than half of the pool, lest a small pool be full of what nobody stores.
+  std::uint32_t advance() const { return advance_; }
   std::uint32_t grants_held() const { return static_cast<std::uint32_t>(grants_.size()); }
   const ClientCounters& counters() const { return counters_; }
   void publish_counters();
@@ -247,11 +259,14 @@ class Client final : private rpc::AnswerSink {
          base::Clock& clock);
 
   // client_attach.cpp
+  std::uint64_t within_deadline(std::uint64_t ns) const;
+  std::uint64_t wait_ns() const { return within_deadline(options_.timeout_ns); }  // for the keeper
   Status greet();
-  Status greet_once(std::uint64_t deadline_ns);
+  void knock();
   bool is_own_process(const ClientLine& line) const;
   Status wait_for_view(std::uint64_t deadline_ns);
   Error not_seen() const;
+  Status attach_again();
   bool is_acknowledged() const;
   Status open_namespace();
   Status ask_for_namespace();
@@ -279,13 +294,14 @@ class Client final : private rpc::AnswerSink {
   Status status_of_call(const char* what) const;
 
   // client_write.cpp
-  Status ask_for_grants();
-  Result<BlockUse> take_grant();
+  Status ask_for_grants(std::uint32_t needed);
+  Result<BlockUse> take_grant(std::uint32_t needed);
+  Result<Reservation> reserve_once(std::uint32_t blocks);
   std::uint64_t write_payload(const BlockUse& use, std::span<const std::byte> bytes);
-  Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts);
+  Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts, bool goes_on);
   Status begin_commit();
   void add_item(Commit& commit, std::uint32_t at, const BlockUse& use, const WrittenBlock& block);
-  Status send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts);
+  Status send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts, bool goes_on);
   Status wait_for_copies(std::uint64_t deadline_ns);
   Status put_once(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
   Status check_items(std::span<const PutItem> items) const;
@@ -309,6 +325,12 @@ class Client final : private rpc::AnswerSink {
   bool verify_checksums_ = false, write_checksums_ = false;
   bool attached_ = false;
   bool detached_ = false;  // by detach(): for good
+  std::uint64_t deadline_ns_ = kNever;
+  // An attachment under way, that a call may have left to the next one: what is in the line since when,
+  // and whether the keeper has opened the mailbox.
+  std::uint64_t knocked_ns_ = 0;  // 0: not knocking
+  bool is_let_in_ = false;
+  std::uint32_t unsent_commits_ = 0;  // of those under way, the last ones: not asked of this keeper yet
   std::atomic<bool> lost_ = false;
 
   // What renew() needs, under its own lock: a thread of its own calls it.
@@ -325,6 +347,7 @@ class Client final : private rpc::AnswerSink {
   // Reservations that are open. Release when a copy ends, acquire before this client vouches for them.
   std::atomic<std::uint32_t> open_reservations_ = 0;
 
+  const std::uint32_t advance_;
   std::deque<BlockUse> grants_;
   bool grant_asked_ = false;
   std::uint16_t grant_status_ = 0;

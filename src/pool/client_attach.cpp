@@ -11,6 +11,18 @@ namespace cachalot::pool {
 using base::FailPoint;
 using memory::Rule;
 
+namespace {
+
+std::uint64_t later(std::uint64_t at_ns, std::uint64_t by_ns) {
+  return by_ns > Client::kNever - at_ns ? Client::kNever : at_ns + by_ns;
+}
+
+Error time_is_up() {
+  return Error::make(Code::kTimeout, "the time given has passed while this client attached to the pool's keeper");
+}
+
+}  // namespace
+
 Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& options,
                rpc::Waiter& waiter, base::Clock& clock)
     : access_(access),
@@ -19,7 +31,9 @@ Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& op
       waiter_(&waiter),
       clock_(&clock),
       directory_(access_),
-      namespace_(index::make_namespace(options.fingerprint)) {
+      namespace_(index::make_namespace(options.fingerprint)),
+      advance_(std::clamp(access.geometry.blocks / 2 / access.geometry.clients, 1u,
+                          std::max(1u, options.grant_target))) {
   const bool is_noncoherent = access.geometry.domain != memory::DomainKind::kCoherent;
   verify_checksums_ = options.verify_checksums.value_or(is_noncoherent);
   write_checksums_ = options.write_checksums.value_or(is_noncoherent);
@@ -58,23 +72,62 @@ bool Client::is_own_process(const ClientLine& line) const {
          line.boot_id_high == options_.boot_id_high;
 }
 
-// Where the keeper lets this client in and then takes it for dead, because its process stood still
-// meanwhile, it enters again: the answer to this incarnation will not come.
-Status Client::greet() {
-  const std::uint64_t deadline_ns = clock_->now_ns() + options_.timeout_ns;
-  for (;;) {
-    Status status = greet_once(deadline_ns);
-    if (status || status.error().code != Code::kStale || clock_->now_ns() > deadline_ns) return status;
-  }
+// What is left of `ns` until the deadline.
+std::uint64_t Client::within_deadline(std::uint64_t ns) const {
+  if (deadline_ns_ == kNever) return ns;
+  const std::uint64_t now_ns = clock_->now_ns();
+  return std::min(ns, deadline_ns_ - std::min(now_ns, deadline_ns_));
 }
 
-// Writes the client's line for the keeper to see, and waits until it has.
-// @errors kStale: the keeper has given this incarnation up already
-Status Client::greet_once(std::uint64_t deadline_ns) {
-  view_ = directory_.read_keepers();
-  if (view_.epoch == 0 || (view_.flags & kKeeperServing) == 0 || has_ended(view_)) {
+// Knocks, and waits until the keeper has seen it. Who had no time to wait finds out at the next call.
+Status Client::greet() {
+  const KeeperView now = directory_.read_keepers();
+  if (now.epoch == 0 || (now.flags & kKeeperServing) == 0 || has_ended(now)) {
     return Error::make(Code::kNoKeeper, "no keeper serves this pool: start one with `cachalot serve`");
   }
+  const bool is_known = knocked_ns_ != 0 && now.epoch == view_.epoch && now.keeper == view_.keeper;
+  view_ = now;
+  if (!is_known) knock();
+  const std::uint64_t since_ns = knocked_ns_;
+  const std::uint64_t give_up_ns = std::min(later(since_ns, options_.timeout_ns), deadline_ns_);
+  for (;;) {
+    const Status seen_by_keeper = wait_for_view(give_up_ns);
+    if (seen_by_keeper) break;
+    if (seen_by_keeper.error().code == Code::kTimeout) return seen_by_keeper;
+    // The keeper let this incarnation in and took it for dead, because the process stood still meanwhile:
+    // its answer will not come, and the next incarnation enters at once.
+    if (seen_by_keeper.error().code == Code::kStale) {
+      knock();
+      knocked_ns_ = since_ns;
+      continue;
+    }
+    withdraw();
+    knocked_ns_ = 0;
+    return seen_by_keeper;
+  }
+  knocked_ns_ = 0;
+  base::reach(FailPoint::kAttachSeen);
+  {
+    const std::lock_guard lock(renewal_.mutex);
+    renewal_.is_on = true;
+  }
+
+  rpc::ChannelPlace place;
+  place.request_ring = access_.layout.request_ring(slot_);
+  place.response_ring = access_.layout.response_ring(view_.keeper, slot_);
+  place.ring_lines = kRingLines;
+  place.incarnation = incarnation_;
+  place.epoch = view_.epoch;
+  place.keeper_splits_lines = (view_.flags & kKeeperSplitLines) != 0;
+  channel_ = rpc::Channel(access_.region, place, *waiter_, *clock_, keeper_doorbell_);
+  attached_ = is_let_in_ = true;
+  unsent_commits_ = commits_under_way_;
+  lost_.store(false, std::memory_order_relaxed);
+  return {};
+}
+
+// Writes the client's line for the keeper to see, with a new incarnation.
+void Client::knock() {
   // What an old incarnation of this object stored is stored: no copy is under way, and this fence
   // sees to the rest.
   std::uint32_t drained = incarnation_;
@@ -117,27 +170,7 @@ Status Client::greet_once(std::uint64_t deadline_ns) {
     renewal_.keeper = view_.keeper;
     renewal_.epoch = view_.epoch;
   }
-  if (const Status seen_by_keeper = wait_for_view(deadline_ns); !seen_by_keeper) {
-    withdraw();
-    return seen_by_keeper;
-  }
-  base::reach(FailPoint::kAttachSeen);
-  {
-    const std::lock_guard lock(renewal_.mutex);
-    renewal_.is_on = true;
-  }
-
-  rpc::ChannelPlace place;
-  place.request_ring = access_.layout.request_ring(slot_);
-  place.response_ring = access_.layout.response_ring(view_.keeper, slot_);
-  place.ring_lines = kRingLines;
-  place.incarnation = incarnation_;
-  place.epoch = view_.epoch;
-  place.keeper_splits_lines = (view_.flags & kKeeperSplitLines) != 0;
-  channel_ = rpc::Channel(access_.region, place, *waiter_, *clock_, keeper_doorbell_);
-  attached_ = true;
-  lost_.store(false, std::memory_order_relaxed);
-  return {};
+  knocked_ns_ = clock_->now_ns();
 }
 
 // This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
@@ -174,7 +207,7 @@ Status Client::wait_for_view(std::uint64_t deadline_ns) {
                          slot_, seen.pid, slot_);
     }
     if (clock_->now_ns() > deadline_ns) {
-      return not_seen();
+      return deadline_ns == deadline_ns_ ? time_is_up() : not_seen();
     }
     beat();
     keeper_doorbell_.ring_if_asleep();
@@ -278,8 +311,9 @@ Status Client::wait_for_copies(std::uint64_t deadline_ns) {
 }
 
 Status Client::reattach(std::uint64_t patience_ns) {
+  if (attached_) is_let_in_ = false;  // that attachment is over
   attached_ = false;
-  CACHALOT_TRY(wait_for_copies(clock_->now_ns() + options_.timeout_ns));
+  CACHALOT_TRY(wait_for_copies(later(clock_->now_ns(), wait_ns())));
   // Void under the next incarnation, whoever rules; the keeper knows what they were.
   grants_.clear();
   grant_asked_ = false;
@@ -287,26 +321,36 @@ Status Client::reattach(std::uint64_t patience_ns) {
   const std::uint64_t since_ns = clock_->now_ns();
   Status status;
   for (std::uint32_t round = 0;; ++round) {
-    status = greet();
-    if (status) status = ask_for_namespace();
-    if (status) status = resend_commits();
+    status = attach_again();
     if (status) break;
     attached_ = false;
     if (status.error().code != Code::kNoKeeper) return status;
     const std::uint64_t patience_now_ns = is_taken_over() ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
     if (clock_->now_ns() - since_ns >= patience_now_ns) return status;
+    if (clock_->now_ns() >= deadline_ns_) return time_is_up();
     waiter_->wait(round);
   }
   ++counters_[ClientCounter::kReattachments];
   return {};
 }
 
+// One try. It goes on from where the last one's time was up.
+Status Client::attach_again() {
+  if (is_let_in_ && !is_lost()) {
+    attached_ = true;
+  } else {
+    is_let_in_ = false;
+    CACHALOT_TRY(greet());
+  }
+  CACHALOT_TRY(ask_for_namespace());
+  return resend_commits();
+}
+
 // W5: what the old keeper never answered is asked of the one that rules now. It answers "committed"
 // if the old one had published it (W2), and else that the use is not held any more.
 Status Client::resend_commits() {
-  const std::uint32_t count = commits_under_way_;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - count + i) % rpc::kMaxOutstanding];
+  for (; unsent_commits_ != 0; --unsent_commits_) {
+    Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - unsent_commits_) % rpc::kMaxOutstanding];
     CACHALOT_TRY(wait_for_credit(commit.count + 1, 1));
     commit.chain.namespace_id = namespace_id();
     commit.is_again = true;
@@ -340,7 +384,8 @@ Status Client::ask_for_namespace() {
 Status Client::detach() {
   if (detached_) return {};
   detached_ = true;
-  if (const Status copies = wait_for_copies(clock_->now_ns() + options_.timeout_ns); !copies) {
+  deadline_ns_ = kNever;
+  if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns)); !copies) {
     attached_ = false;  // nobody may vouch for them: the keeper waits for the end of this process
     return copies;
   }

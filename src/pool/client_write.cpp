@@ -17,13 +17,16 @@ constexpr std::uint32_t kMostGrants =
 
 }  // namespace
 
-// Asks for blocks so that the next puts need not wait for them; at most one request is under way.
-Status Client::ask_for_grants() {
-  if (grant_asked_ || grants_.size() > options_.grant_target / 2) return {};
+// Asks for the blocks that the caller is short of, and so many more that the next puts need not wait;
+// at most one request is under way.
+Status Client::ask_for_grants(std::uint32_t needed) {
+  if (grant_asked_ || grants_.size() > std::max(advance_ / 2, needed - 1)) return {};
   const auto wanted = static_cast<std::uint32_t>(
-      std::min<std::size_t>(options_.grant_target - grants_.size(), kMostGrants));
+      std::min<std::size_t>(std::max(advance_, needed) - grants_.size(), kMostGrants));
   const std::uint32_t answer_lines =
       1 + (wanted > kUsesInResponse ? (wanted - kUsesInResponse + kUsesInFollowing - 1) / kUsesInFollowing : 0);
+  // What was used comes first: the keeper may have to evict for this.
+  if (report_count_ != 0 && channel_.has_credit(2, 1 + answer_lines)) post_reports();
   if (!channel_.has_credit(1, answer_lines)) return {};
   channel_.post({static_cast<std::uint8_t>(Op::kGrant), static_cast<std::uint16_t>(wanted), answer_lines, kGrants},
                 memory::Line{});
@@ -55,13 +58,14 @@ void Client::on_grant_answer(const rpc::Answer& answer) {
   grants_unchecked_ = true;
 }
 
-Result<BlockUse> Client::take_grant() {
-  CACHALOT_TRY(ask_for_grants());
+// @param needed  by the caller in all, this one included
+Result<BlockUse> Client::take_grant(std::uint32_t needed) {
+  CACHALOT_TRY(ask_for_grants(needed));
   if (grants_.empty()) {
     CACHALOT_TRY(wait_for_credit(1, kMaxCommitItems));
-    CACHALOT_TRY(ask_for_grants());
+    CACHALOT_TRY(ask_for_grants(needed));
     CACHALOT_TRY(channel_.wait_until(
-        *this, options_.timeout_ns, [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
+        *this, wait_ns(), [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
         [this] { return keeper_is_gone(); }));
     // Its own commits under way may give blocks back.
     if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
@@ -117,11 +121,12 @@ Status Client::check_items(std::span<const PutItem> items) const {
 }
 
 // Writes the payloads of one commit's worth of items and posts it.
-Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts) {
+Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts,
+                           bool goes_on) {
   CACHALOT_TRY(begin_commit());
   Commit& commit = commits_[next_commit_];
   for (std::uint32_t i = 0; i < items.size(); ++i) {
-    Result<BlockUse> use = take_grant();
+    Result<BlockUse> use = take_grant(static_cast<std::uint32_t>(items.size()) - i);
     if (!use) {
       grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + i);
       return use.error();
@@ -131,14 +136,14 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
     if (write_checksums_) written.checksum = checksum;
     add_item(commit, i, *use, written);
   }
-  return send_commit(commit, static_cast<std::uint32_t>(items.size()), parent, verdicts);
+  return send_commit(commit, static_cast<std::uint32_t>(items.size()), parent, verdicts, goes_on);
 }
 
 // Makes room for one more commit under way. What was read is reported before what is written.
 Status Client::begin_commit() {
   CACHALOT_TRY(flush_reports());
   return channel_.wait_until(
-      *this, options_.timeout_ns, [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
+      *this, wait_ns(), [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
       [this] { return keeper_is_gone(); });
 }
 
@@ -154,7 +159,8 @@ void Client::add_item(Commit& commit, std::uint32_t at, const BlockUse& use, con
   rpc::store_payload(commit.items[at].payload, item);
 }
 
-Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts) {
+Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts,
+                           bool goes_on) {
   if (const Status credit = wait_for_credit(count + 1, 1); !credit) {
     grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + count);
     return credit;
@@ -162,7 +168,7 @@ Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash*
   // R4: the payloads are seen before the commit that names them.
   access_.domain().order();
 
-  commit.chain = {namespace_id(), parent != nullptr, 0, 0};
+  commit.chain = {namespace_id(), parent != nullptr, 0, 0, goes_on ? kCommitGoesOn : 0};
   if (parent != nullptr) {
     commit.chain.parent_low = parent->low;
     commit.chain.parent_high = parent->high;
@@ -221,7 +227,7 @@ void Client::on_commit_answer(Commit& commit, const rpc::Answer& answer) {
 Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts) {
   CACHALOT_TRY(check_items(items));
   std::fill_n(verdicts.begin(), items.size(), Verdict::kNotHeld);
-  const std::uint64_t deadline_ns = clock_->now_ns() + options_.recovery_ns;
+  const std::uint64_t since_ns = clock_->now_ns();
   for (std::size_t done = 0;;) {
     Status status = ensure_attached();
     if (status) {
@@ -234,8 +240,8 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std:
     // The keeper went away, or gave this client up, in between. What became of the commits under way
     // is known after the next attachment; what is not published then is stored once more.
     if (is_lost() || !attached_) {
-      const std::uint64_t now_ns = clock_->now_ns();
-      const Status again = reattach(deadline_ns > now_ns ? deadline_ns - now_ns : 0);
+      const std::uint64_t spent_ns = clock_->now_ns() - since_ns;
+      const Status again = reattach(options_.recovery_ns - std::min(spent_ns, options_.recovery_ns));
       if (!again) {
         forget_verdicts();
         return status ? again : status;
@@ -260,7 +266,7 @@ Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items,
   for (std::size_t done = 0; status.ok() && done < items.size(); done += batch) {
     const std::size_t n = std::min(items.size() - done, batch);
     status = post_commit(done == 0 ? parent : &items[done - 1].hash, items.subspan(done, n),
-                         verdicts.data() + done);
+                         verdicts.data() + done, done + n < items.size());
   }
   const Status drained = drain();
   if (!drained && access_.domain().broken(Rule::kReuseAfterTimeout)) {
@@ -293,10 +299,18 @@ Result<Reservation> Client::reserve(std::uint32_t blocks) {
     return Error::make(Code::kInvalidArgument, "reserve: %u blocks is not within 1 to %u", blocks, kMaxCommitItems);
   }
   CACHALOT_TRY(ensure_attached());
+  Result<Reservation> reserved = reserve_once(blocks);
+  if (reserved || !is_lost()) return reserved;
+  // That the keeper has gone was noticed only here: the next one's blocks do as well.
+  CACHALOT_TRY(ensure_attached());
+  return reserve_once(blocks);
+}
+
+Result<Reservation> Client::reserve_once(std::uint32_t blocks) {
   Reservation reservation;
   reservation.incarnation = incarnation_;
   while (reservation.uses.size() < blocks) {
-    Result<BlockUse> use = take_grant();
+    Result<BlockUse> use = take_grant(blocks - static_cast<std::uint32_t>(reservation.uses.size()));
     if (!use) {
       if (use.error().code == Code::kNoSpace && !reservation.uses.empty()) break;
       give_back(std::move(reservation));
@@ -329,7 +343,7 @@ void Client::give_back(Reservation reservation) {
 }
 
 Status Client::commit(const BlockHash* parent, Reservation reservation,
-                      std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts) {
+                      std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts, bool goes_on) {
   end_copies(reservation);
   const auto count = static_cast<std::uint32_t>(blocks.size());
   if (count == 0 || count > reservation.uses.size() || verdicts.size() < count) {
@@ -346,7 +360,7 @@ Status Client::commit(const BlockHash* parent, Reservation reservation,
   Commit& commit = commits_[next_commit_];
   for (std::uint32_t i = 0; i < count; ++i) add_item(commit, i, reservation.uses[i], blocks[i]);
   grants_.insert(grants_.end(), reservation.uses.begin() + count, reservation.uses.end());
-  Status status = send_commit(commit, count, parent, verdicts.data());
+  Status status = send_commit(commit, count, parent, verdicts.data(), goes_on);
   if (status) status = drain();
   if (status) return {};
   // As in put(): what is in doubt is known after the next attachment.
@@ -367,11 +381,11 @@ Status Client::commit(const BlockHash* parent, Reservation reservation,
 Status Client::post_put(const BlockHash* parent, const PutItem& item) {
   CACHALOT_TRY(check_items({&item, 1}));
   CACHALOT_TRY(ensure_attached());
-  return post_commit(parent, {&item, 1}, nullptr);
+  return post_commit(parent, {&item, 1}, nullptr, false);
 }
 
 Status Client::drain() {
-  return channel_.wait_until(*this, options_.timeout_ns, [this] { return commits_under_way_ == 0; },
+  return channel_.wait_until(*this, wait_ns(), [this] { return commits_under_way_ == 0; },
                              [this] { return keeper_is_gone(); });
 }
 

@@ -285,7 +285,11 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
     ledger_.touch(block);
     uses[count++] = {block, generation};
   }
-  if (count == 0) return refuse(client, allowed == 0 ? Code::kBusy : Code::kNoSpace);
+  if (count == 0 && allowed == 0) return refuse(client, Code::kBusy);
+  if (count == 0) {
+    open_chains_.give_way(client);
+    return refuse(client, Code::kNoSpace);
+  }
   session.granted += count;
   counters_[KeeperCounter::kGrants] += count;
   base::reach(FailPoint::kGrantPopped);
@@ -332,7 +336,7 @@ void Keeper::serve_evict(std::uint32_t client, const RequestHead& head) {
   const auto wanted = rpc::load_payload<EvictPayload>(head.payload);
   EvictAnswer answer{};
   if (wanted.everything != 0) {
-    while (evict_one(kNoBlock)) ++answer.evicted;
+    for (index::NodeId leaf; (leaf = policy_->victim(index::kNoNode)) != index::kNoNode; ++answer.evicted) evict(leaf);
   } else {
     const std::uint32_t block =
         directory_.find({wanted.hash_low, wanted.hash_high}, wanted.namespace_id);
@@ -353,15 +357,25 @@ bool Keeper::holds(std::uint32_t client, const BlockUse& use) const {
          record.holder == client && record.incarnation == sessions_[client].incarnation;
 }
 
-// Evicts the least valuable leaf; false if there is none but `protect`.
+// Evicts the least valuable leaf; false if there is none but `protect` and the tails of open chains.
+// Such a tail is in use, whatever the order says: when its turn comes it is put in order, which takes a
+// walk up its chain once in as many evictions as the pool has blocks.
 bool Keeper::evict_one(std::uint32_t protect) {
-  const index::NodeId block = policy_->victim(protect);
-  if (block == index::kNoNode) return false;
-  evict(block);
-  return true;
+  const std::size_t tails = open_chains_.size();
+  for (std::size_t spared = 0;; ++spared) {
+    const index::NodeId block = policy_->victim(protect);
+    if (block == index::kNoNode) return false;
+    if (tails == 0 || !open_chains_.has_tail(block)) {
+      evict(block);
+      return true;
+    }
+    if (spared == tails) return false;  // it comes round again: nothing else is left
+    policy_->touch(block);
+  }
 }
 
 void Keeper::evict(std::uint32_t block) {
+  open_chains_.forget_block(block);
   policy_->erase(block);
   directory_.retract(block);
   ++counters_[KeeperCounter::kEvictions];

@@ -32,6 +32,7 @@
 #include "pool/evidence.h"
 #include "pool/ledger.h"
 #include "pool/limbo.h"
+#include "pool/open_chains.h"
 #include "pool/requests.h"
 #include "pool/statistics.h"
 #include "rpc/server.h"
@@ -236,6 +237,7 @@ class Keeper final : private rpc::RequestHandler {
   BlockTable blocks_;
   std::unique_ptr<index::EvictionPolicy> policy_;
   index::LeafLru* lru_;  // policy_, if that is what it is: its touches are inlined
+  OpenChains open_chains_;
   DirectoryWriter directory_;
   Ledger ledger_;
   rpc::Server server_;

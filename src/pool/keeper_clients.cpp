@@ -161,6 +161,7 @@ void Keeper::close_session(std::uint32_t client, bool is_drained, const char* wh
     ledger_.flush();
     access_.domain().order();
   }
+  open_chains_.forget_client(client);
   session.incarnation = 0;
   session.granted = 0;
   session.is_held = !is_drained && (blocks != 0 || session.pins);

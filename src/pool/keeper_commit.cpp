@@ -15,13 +15,14 @@ void Keeper::serve_commit(std::uint32_t client, const rpc::Message& message) {
   const RequestHead head = message.head();
   const auto chain = rpc::load_payload<CommitPayload>(head.payload);
   if (head.count == 0 || head.count > kMaxCommitItems || head.lines != head.count + 1 ||
-      !is_namespace(chain.namespace_id)) {
+      (chain.flags & ~kCommitGoesOn) != 0 || !is_namespace(chain.namespace_id)) {
     return refuse(client, Code::kInvalidArgument);
   }
   CommitAnswer answer{};
   bool has_parent = chain.has_parent != 0;
   std::uint32_t parent = kNoBlock;
   if (has_parent) parent = directory_.find({chain.parent_low, chain.parent_high}, chain.namespace_id);
+  open_chains_.close(client, parent);
   for (std::uint32_t i = 0; i < head.count; ++i) {
     const auto item = rpc::load_payload<CommitItem>(message.following(i).payload);
     std::uint32_t published_in = kNoBlock;
@@ -29,6 +30,7 @@ void Keeper::serve_commit(std::uint32_t client, const rpc::Message& message) {
     has_parent = true;
     parent = published_in;
   }
+  if ((chain.flags & kCommitGoesOn) != 0 && parent != kNoBlock) open_chains_.open(client, parent);
   // An entry before its ledger record (ledger.h), both before the answer.
   access_.domain().order();
   ledger_.flush();
@@ -78,6 +80,7 @@ Verdict Keeper::commit(std::uint32_t client, std::uint32_t namespace_id, const C
   const std::uint32_t slot = make_room(hash, namespace_id, parent);
   if (slot == DirectoryWriter::kNoSlot) {
     ++counters_[KeeperCounter::kRefused];
+    open_chains_.give_way(client);
     return_to_grant(block);
     return Verdict::kNoRoom;
   }
@@ -112,7 +115,8 @@ std::uint32_t Keeper::make_room(const index::BlockHash& hash, std::uint32_t name
   // The bucket is full: a leaf of the bucket must go, if it has one.
   std::uint32_t leaf = kNoBlock;
   directory_.for_each_in_bucket(hash, namespace_id, [&](std::uint32_t block) {
-    if (block != parent && policy_->residency().is_leaf(block)) leaf = block;
+    const bool may_go = block != parent && policy_->residency().is_leaf(block) && !open_chains_.has_tail(block);
+    if (may_go) leaf = block;
   });
   if (leaf == kNoBlock) return DirectoryWriter::kNoSlot;
   ++counters_[KeeperCounter::kBucketEvictions];

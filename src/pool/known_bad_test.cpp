@@ -185,11 +185,11 @@ TEST_P(KnownBadTest, QuarantineLostAtTakeover) {
 
 // A new process in a dead one's slot says nothing about the copying threads of the old one.
 TEST_P(KnownBadTest, ReleasedBecauseItReattached) {
-  make(Rule::kReleaseOnReattach, 4, 4);
+  make(Rule::kReleaseOnReattach, 6, 6);
   std::vector<std::uint32_t> held;
   const auto sleeper = pool_->attach(1, as_process(7));
   put(*sleeper, 50);
-  for (std::uint32_t block = 0; block < 8; ++block) {
+  for (std::uint32_t block = 0; block < 12; ++block) {
     if (Ledger::read(pool_->access(), 0, block).state == LedgerState::kGranted) held.push_back(block);
   }
   ASSERT_FALSE(held.empty());

@@ -59,7 +59,11 @@ struct CommitPayload {
   std::uint32_t namespace_id;
   std::uint32_t has_parent;
   std::uint64_t parent_low, parent_high;
+  std::uint32_t flags = 0;  // kCommit*
+  std::uint32_t reserved = 0;  // in the place of padding, which would carry whatever lay there
 };
+static_assert(sizeof(CommitPayload) == 32);
+inline constexpr std::uint32_t kCommitGoesOn = 1;  // more of this chain follows: spare what is there of it
 struct CommitItem {
   std::uint64_t hash_low, hash_high;
   std::uint64_t checksum;

@@ -131,5 +131,93 @@ TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
   EXPECT_EQ(line.drained, 0u);
 }
 
+TEST_F(ReservationTest, WhoNoticesOnlyThenThatTheKeeperIsAnotherAsksThatOne) {
+  const auto client = pool_.attach(0, engine());  // holds nothing yet: it has to ask
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  Reservation reservation = reserve(*client, 2);
+  EXPECT_EQ(reservation.uses.size(), 2u);
+  client->give_back(std::move(reservation));
+}
+
+// --- Deadlines
+
+ClientOptions patient() {
+  ClientOptions options;
+  options.pid = 7;
+  options.timeout_ns = options.recovery_ns = 3'600'000'000'000;
+  return options;
+}
+
+TEST_F(ReservationTest, ADeadlineBoundsTheWaitForAKeeperThatSleeps) {
+  const auto client = pool_.attach(0, patient());
+  pool_.let_keeper_sleep(true);
+  const std::uint64_t deadline_ns = pool_.clock().now_ns() + 100'000;
+  client->set_deadline(deadline_ns);
+  EXPECT_EQ(client->reserve(1).error().code, Code::kTimeout);
+  EXPECT_LT(pool_.clock().now_ns(), deadline_ns + 1'000'000);
+  pool_.let_keeper_sleep(false);
+  client->set_deadline(Client::kNever);
+  client->give_back(reserve(*client, 1));
+}
+
+TEST_F(ReservationTest, ADeadlineBoundsTheWaitForAKeeperThatIsGone) {
+  const auto client = pool_.attach(0, patient());
+  pool_.stop_keeper();
+  const std::uint64_t deadline_ns = pool_.clock().now_ns() + 100'000;
+  client->set_deadline(deadline_ns);
+  EXPECT_EQ(client->reserve(1).error().code, Code::kTimeout);
+  EXPECT_LT(pool_.clock().now_ns(), deadline_ns + 1'000'000);
+}
+
+// Calls whose time is too short to attach again do it together.
+TEST_F(ReservationTest, AnAttachmentGoesOnWhereTheLastCallLeftIt) {
+  const auto client = pool_.attach(0, patient());
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  pool_.let_keeper_sleep(true);
+  const auto incarnation = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation; };
+  const std::uint32_t before = incarnation();
+  for (int call = 0; call < 5; ++call) {
+    client->set_deadline(pool_.clock().now_ns() + 50'000);
+    EXPECT_EQ(client->reserve(1).error().code, Code::kTimeout);
+    EXPECT_EQ(incarnation(), before + 1);
+  }
+  pool_.let_keeper_sleep(false);
+  client->set_deadline(Client::kNever);
+  client->give_back(reserve(*client, 1));
+  EXPECT_EQ(incarnation(), before + 1);
+}
+
+TEST_F(ReservationTest, WhatIsInDoubtIsAskedOnceHoweverManyCallsItTakes) {
+  const auto client = pool_.attach(0, patient());
+  client->give_back(reserve(*client, 8));
+  pool_.let_keeper_sleep(true);
+  const auto bytes = payload_of(1, 100);
+  for (std::uint64_t name = 1; name <= 5; ++name) ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  pool_.let_keeper_sleep(false);
+  client->renew();  // notices it
+  int calls = 0;
+  for (std::uint64_t time_ns = 1000;; time_ns += 1000, ++calls) {
+    client->set_deadline(pool_.clock().now_ns() + time_ns);
+    Result<Reservation> reserved = client->reserve(1);
+    if (!reserved) {
+      ASSERT_EQ(reserved.error().code, Code::kTimeout);
+      continue;
+    }
+    client->give_back(*std::move(reserved));
+    break;
+  }
+  EXPECT_GT(calls, 1);
+  client->set_deadline(Client::kNever);
+  EXPECT_EQ(client->counters()[ClientCounter::kRefused], 5u);  // the dead keeper had not seen them
+  EXPECT_TRUE(client->drain());
+  EXPECT_TRUE(client->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted) + count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
 }  // namespace
 }  // namespace cachalot::pool

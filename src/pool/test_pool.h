@@ -288,9 +288,9 @@ class RawClient {
   }
   // Commits a chain. @return the verdicts, or none if the message was refused
   std::vector<Verdict> commit(std::uint32_t namespace_id, const BlockHash* parent,
-                              std::span<const CommitItem> items) {
-    CommitPayload chain{namespace_id, parent != nullptr, 0, 0};
-    if (parent != nullptr) chain = {namespace_id, 1, parent->low, parent->high};
+                              std::span<const CommitItem> items, std::uint32_t flags = 0) {
+    CommitPayload chain{namespace_id, parent != nullptr, 0, 0, flags};
+    if (parent != nullptr) chain = {namespace_id, 1, parent->low, parent->high, flags};
     std::vector<rpc::FollowingLine> lines(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) rpc::store_payload(lines[i].payload, items[i]);
     const auto n = static_cast<std::uint16_t>(items.size());

@@ -92,8 +92,8 @@ class Channel {
   // Takes all answers that have arrived; returns how many requests they answered.
   std::uint32_t poll(AnswerSink& sink);
 
-  // Polls until `done()`; kTimeout after about timeout_ns without it, kNoKeeper once `gone()` says
-  // so. The clock and gone() are asked now and then only.
+  // Polls until `done()`; kTimeout after timeout_ns without it and at most a nap more, kNoKeeper once
+  // `gone()` says so. While it spins, the clock is asked now and then only; gone() always.
   template <class Done, class Gone>
   Status wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone);
 
@@ -141,8 +141,10 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& do
       continue;
     }
     keeper_doorbell_.ring_if_asleep();
-    if (++rounds % kRoundsBetweenChecks == 0) {
-      if (gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
+    const bool is_time_to_look = ++rounds % kRoundsBetweenChecks == 0;
+    if (is_time_to_look && gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
+    // Later rounds are naps: looking at the clock costs nothing beside one.
+    if (is_time_to_look || idle >= kRoundsBetweenChecks) {
       const std::uint64_t now = clock_->now_ns();
       if (waits_since_ns == 0) waits_since_ns = now;
       if (now - waits_since_ns > timeout_ns) {

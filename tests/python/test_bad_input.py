@@ -35,6 +35,8 @@ def read_only():
         (bytes(8), r"tensor 1: has numbers of 1 bytes \(uint8\)"),
         ("text", "tensor 1: str has no memory to share"),
         (np.zeros((2, 16, 4, 2, 31), np.float16), "tensor 1"),
+        (np.zeros(SHAPE, ">f2"), "tensor 1: has numbers of big-endian float16, expected them in this machine's byte order"),
+        (np.zeros(SHAPE, [("field", "f2")]), r"tensor 1: has records of several fields, expected numbers \(f16\)"),
     ],
 )
 def test_a_tensor_that_does_not_fit(engine, tensor, words):
@@ -53,8 +55,10 @@ def test_a_cache_that_does_not_fit(engine):
         engine.client.register_cache("vllm_kbnhc", tensors()[:2], pages=16)
     with pytest.raises(cachalot.InvalidArgumentError):
         engine.client.register_cache("vllm_kbnhc", tensors(), pages=17)
-    with pytest.raises(TypeError):
-        engine.client.register_cache("vllm_kbnhc", tensors(), pages=-1)
+    same = tensors()
+    same[2] = same[0]
+    with pytest.raises(cachalot.InvalidArgumentError, match="tensors 0 and 2 overlap"):
+        engine.client.register_cache("vllm_kbnhc", same, pages=16)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,11 @@ def test_a_cache_that_does_not_fit(engine):
         (np.full(8, -1), cachalot.InvalidArgumentError),
         (np.zeros(8), cachalot.InvalidArgumentError),
         (np.zeros((8, 1), np.uint32), cachalot.InvalidArgumentError),
+        ([2**63] * 8, cachalot.InvalidArgumentError),
+        (np.full(8, 2**63, np.uint64), cachalot.InvalidArgumentError),
+        (np.arange(8, dtype=">u4"), cachalot.InvalidArgumentError),
         (["a"] * 8, TypeError),
+        ([0.5] * 8, TypeError),
         (None, TypeError),
     ],
 )
@@ -86,6 +94,9 @@ def test_pages_that_do_not_fit(stored, pages, error):
         (np.zeros((3, 2), np.int64), cachalot.InvalidArgumentError),
         (np.zeros((3, 3), np.uint64), cachalot.InvalidArgumentError),
         (np.zeros((3, 4), np.uint64)[:, ::2], cachalot.InvalidArgumentError),
+        (np.zeros((3, 2), ">u8"), cachalot.InvalidArgumentError),
+        (np.zeros((3, 2), np.float64), cachalot.InvalidArgumentError),
+        (np.zeros(6, np.uint64), cachalot.InvalidArgumentError),
         ([1, 2], TypeError),
         (None, TypeError),
         ("text", TypeError),
@@ -94,6 +105,76 @@ def test_pages_that_do_not_fit(stored, pages, error):
 def test_hashes_that_are_none(engine, hashes, error):
     with pytest.raises(error):
         engine.client.lookup(hashes)
+
+
+def test_what_is_refused_is_named_with_its_value(stored):
+    engine, hashes = stored
+    client, cache = engine.client, engine.cache
+    refusals = {
+        "pages: number 1 is 9223372036854775808, expected 0 to 4294967295": lambda: client.load(cache, hashes, [0, 2**63]),
+        "pages: number 0 is -1, expected 0 to 4294967295": lambda: client.load(cache, hashes, np.full(8, -1)),
+        "pages: -1, expected 0 to 4294967295": lambda: client.register_cache("vllm_kbnhc", tensors(), pages=-1),
+        "pages: 4294967296, expected": lambda: client.register_cache("vllm_kbnhc", tensors(), pages=2**32),
+        "pages: a number of thousands of digits": lambda: client.register_cache("vllm_kbnhc", tensors(), pages=10**9999),
+        "page_tokens: -4, expected": lambda: client.register_cache("vllm_kbnhc", tensors(), 16, page_tokens=-4),
+        "page_stride_bytes: 18446744073709551616, expected 0 to 18446744073709551615": lambda: client.register_cache(
+            "vllm_kbnhc", tensors(), 16, page_stride_bytes=2**64
+        ),
+        "first_layer: -1, expected": lambda: client.load(cache, hashes, range(8), first_layer=-1),
+        "layers: 4294967296, expected": lambda: client.load_async(cache, hashes, range(8), layers=2**32),
+        "layer: -1, expected": lambda: client.begin_load(cache, hashes, range(8)).load_layer(-1),
+        "hashes: an array (3, 3) of uint64, expected (n, 2) of uint64": lambda: client.lookup(np.zeros((3, 3), np.uint64)),
+        "hashes: an array (3, 2) of big-endian uint64, expected": lambda: client.lookup(np.zeros((3, 2), ">u8")),
+        "parent: an array (2,) of float64, expected": lambda: client.store(cache, hashes, range(8), parent=np.zeros(2)),
+        "parent: an array (2,) of big-endian uint64": lambda: client.store(
+            cache, hashes, range(8), parent=np.zeros(2, ">u8")
+        ),
+        "tokens: an array (4,) of float32, expected integers in one dimension": lambda: client.hash_tokens(
+            np.zeros(4, np.float32)
+        ),
+        "tokens: number 1 is -5, expected": lambda: client.hash_tokens([1, -5, 2, 3]),
+        "pages: number 0 and number 7 are both page 3": lambda: client.load(cache, hashes, [3, 4, 5, 6, 7, 8, 9, 3]),
+    }
+    for words, call in refusals.items():
+        with pytest.raises(cachalot.InvalidArgumentError) as caught:
+            call()
+        assert words in str(caught.value)
+    for words, call in {
+        "pages: number 1 is 0.5 (float), expected an int": lambda: client.load(cache, hashes, [0, 0.5]),
+        "pages: 'x' (str), expected an int": lambda: client.register_cache("vllm_kbnhc", tensors(), pages="x"),
+        "first_layer: 1.0 (float), expected an int": lambda: client.load(cache, hashes, range(8), first_layer=1.0),
+        "pages: 5 (int), expected a sequence of integers": lambda: client.load(cache, hashes, 5),
+        "(BlockHash), expected a sequence of BlockHash": lambda: client.lookup(hashes[0]),
+        "parent: 5 (int), expected a BlockHash": lambda: client.store(cache, hashes, range(8), parent=5),
+        "keys: 'key' (str), expected a sequence of str or bytes": lambda: client.exists("key"),
+        "pool: 5 (int), expected a path": lambda: attach(5),
+        "pool: 6 (int), expected a path": lambda: cachalot.EmbeddedKeeper(pool=6),
+        "dtype: 5 (int), expected a str": lambda: cachalot.KvGeometry(dtype=5),
+    }.items():
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["copy_threads", "workers", "grant_blocks"])
+def test_numbers_beyond_reason_are_refused_with_their_bound(pool, option):
+    for value in (0, 257, 10**9):
+        with pytest.raises(cachalot.InvalidArgumentError, match=f"{option}: {value} is not within 1 to 256"):
+            attach(pool, **{option: value})
+    for value in (-1, 2**32, 2**70):
+        with pytest.raises(cachalot.InvalidArgumentError, match=f"{option}: {value}, expected 0 to 4294967295"):
+            attach(pool, **{option: value})
+
+
+def test_a_keeper_that_cannot_be(pool):
+    path = pool + ".none"
+    for options, words in {
+        "clients": ({"clients": -1}, "clients: -1, expected"),
+        "capacity": ({"capacity_blocks": 2**64}, "capacity_blocks: 18446744073709551616, expected"),
+        "block": ({"block_bytes": -1}, "block_bytes: -1, expected"),
+    }.values():
+        with pytest.raises(cachalot.InvalidArgumentError, match=re.escape(words)):
+            cachalot.EmbeddedKeeper(pool=path, **{"block_bytes": 4096, "capacity_blocks": 4, **options})
 
 
 def test_layers_and_tokens_out_of_range(stored):
@@ -119,6 +200,19 @@ def test_deadlines(stored):
     assert engine.client.load(engine.cache, hashes, range(8), timeout=float("inf")) == 8
 
 
+def test_a_timeout_bounds_the_wait_for_a_keeper_that_is_gone(pool):
+    path = pool + ".gone"
+    keeper = cachalot.EmbeddedKeeper(pool=path, block_bytes=GEOMETRY.block_bytes, capacity_blocks=16)
+    engine = Engine(path, keeper_timeout_s=600, recovery_s=600)
+    hashes = engine.client.hash_tokens(tokens_of(1, 16))
+    keeper.stop()
+    for _ in range(2):
+        with pytest.raises(cachalot.TimeoutError):
+            engine.client.store(engine.cache, hashes, range(4), timeout=0.05)
+        with pytest.raises(cachalot.TimeoutError):
+            engine.client.store_async(engine.cache, hashes, range(4), timeout=0.05).result(timeout=60)
+
+
 def test_another_clients_cache(stored, pool):
     engine, hashes = stored
     other = Engine(pool)
@@ -133,6 +227,7 @@ def test_another_clients_cache(stored, pool):
 def test_use_after_detach(stored):
     engine, hashes = stored
     client = engine.client
+    loading = client.begin_load(engine.cache, hashes, range(8))
     client.detach()
     client.detach()
     calls = [
@@ -143,12 +238,24 @@ def test_use_after_detach(stored):
         lambda: client.begin_load(engine.cache, hashes, range(8)),
         lambda: client.begin_store(engine.cache, hashes, range(8)),
         lambda: client.register_cache("vllm_kbnhc", tensors(), pages=16),
+        lambda: client.unregister_cache(engine.cache),
+        lambda: client.load_tokens(engine.cache, hashes, range(8), [None] * 8),
+        lambda: client.store_async(engine.cache, hashes, range(8)),
         lambda: client.exists(["key"]),
+        lambda: client.register_buffer(bytearray(8)),
+        lambda: client.unregister_buffer(bytearray(8)),
+        lambda: client.put("key", [bytearray(8)]),
+        lambda: client.get("key", [bytearray(8)]),
+        lambda: loading.blocks,
+        lambda: loading.load_layer(0),
     ]
     for call in calls:
         with pytest.raises(cachalot.InvalidArgumentError, match="detached"):
             call()
+    # What needs no pool is still there: it cannot fail.
     assert client.statistics.stored_blocks == 8
+    assert client.geometry == GEOMETRY and client.block_bytes == GEOMETRY.block_bytes
+    assert client.hash_tokens(tokens_of(1, 32)) == hashes and "Client(" in repr(client)
 
 
 def in_a_forked_child(check):
@@ -222,6 +329,10 @@ def test_attaching_to_what_cannot_be_served(pool, tmp_path):
         attach(pool, slots=1)
     with pytest.raises(cachalot.BusyError):
         cachalot.EmbeddedKeeper(pool=pool)
+    for path in (pool + "\0", (pool + "\0").encode()):
+        with pytest.raises(cachalot.InvalidArgumentError, match="zero byte"):
+            attach(path)
+    assert attach(os.fsencode(pool)).lookup([]) == 0
 
 
 def test_no_keeper(pool):

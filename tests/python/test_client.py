@@ -140,6 +140,9 @@ def test_layer_by_layer(engine, pool):
         storing.store_layer(layer)
     assert client.lookup(hashes) == 0  # not before it is finished
     assert storing.finish().written == 4
+    for call in (storing.finish, lambda: storing.store_layer(0)):
+        with pytest.raises(cachalot.InvalidArgumentError, match="finished already"):
+            call()
     reader = Engine(pool, seed=2)
     with reader.client:
         loading = reader.client.begin_load(reader.cache, hashes, range(4))

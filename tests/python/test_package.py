@@ -1,6 +1,7 @@
 """The package: its types, its version, and the examples."""
 
 import ast
+import pydoc
 import re
 import subprocess
 import sys
@@ -34,6 +35,16 @@ def test_the_types_are_part_of_the_package():
     methods = {node.name for node in classes["Client"].body if isinstance(node, ast.FunctionDef)}
     assert {"lookup", "load", "store", "load_async", "begin_load", "detach"} <= methods
     assert set(classes) <= set(cachalot.__all__)
+
+
+def test_help_says_what_a_call_takes_and_gives():
+    for name in ("load", "load_tokens", "store", "register_cache", "lookup", "load_async", "put", "get", "begin_load"):
+        method = getattr(cachalot.Client, name)
+        signature, _, words = method.__doc__.partition("\n")
+        assert signature.startswith(f"{name}(self") and " -> " in signature, signature
+        assert len(words.strip()) > 20, name
+    text = pydoc.plain(pydoc.render_doc(cachalot.Client.load))
+    assert "timeout: float | None = None) -> int" in text and "longest prefix" in text
 
 
 def test_the_version_is_the_librarys():
