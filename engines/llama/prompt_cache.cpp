@@ -16,6 +16,7 @@ namespace cachalot::llama {
 namespace {
 
 constexpr std::size_t kLoadBatch = 16;  // blocks imported under one pin: pins should be short
+constexpr std::uint32_t kGrantTarget = 8;  // blocks are large, and stored one at a time
 
 const std::uint8_t* as_bytes(const std::byte* at) { return reinterpret_cast<const std::uint8_t*>(at); }
 
@@ -50,6 +51,7 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   attach.fingerprint = fingerprint;
   attach.host = options.host;
   attach.timeout_ns = options.keeper_timeout_ns;
+  attach.grant_target = kGrantTarget;
   attach.verify_checksums = attach.write_checksums = true;
   attach.pins = true;
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach));
