@@ -78,9 +78,11 @@ std::vector<std::string> library_files() {
         return 0;
       },
       &files);
+  // By name: the preload library is also loaded where there is no libllama.
   Dl_info where{};
-  const bool is_known = dladdr(reinterpret_cast<const void*>(&llama_state_seq_set_data_ext), &where) != 0;
-  if (is_known && where.dli_fname != nullptr && !is_of_llama(where.dli_fname)) files.emplace_back("/proc/self/exe");
+  const void* const code = dlsym(RTLD_DEFAULT, "llama_state_seq_set_data_ext");
+  const bool is_known = code != nullptr && dladdr(code, &where) != 0 && where.dli_fname != nullptr;
+  if (!is_known || !is_of_llama(where.dli_fname)) files.emplace_back("/proc/self/exe");
   // By name, not by place or order of loading: the same build installed twice is the same.
   std::sort(files.begin(), files.end(), [](const std::string& a, const std::string& b) {
     return a.substr(a.rfind('/') + 1) < b.substr(b.rfind('/') + 1);

@@ -58,6 +58,7 @@ struct Prefill::Impl {
   Report report;
 
   bool begun = false, done = false;
+  bool wants_logits = true;
   std::size_t at = 0;          // tokens that the sequence holds
   std::size_t loadable = 0;    // blocks that may come from the pool: at least one token is computed
   std::size_t published = 0;   // blocks known to be in the pool
@@ -90,7 +91,7 @@ Status Prefill::Impl::check() const {
 
 Status Prefill::Impl::begin() {
   CACHALOT_TRY(check());
-  loadable = (tokens.size() - 1) / block_tokens;
+  loadable = (tokens.size() - wants_logits) / block_tokens;
   const llama_memory_t memory = llama_get_memory(context);
   const llama_pos last = llama_memory_seq_pos_max(memory, seq);
   const std::size_t held = last < 0 ? 0 : static_cast<std::size_t>(last) + 1;
@@ -109,11 +110,15 @@ Result<Prefill::State> Prefill::Impl::step() {
   if (!begun) {
     CACHALOT_TRY(begin());
     begun = true;
+    if (at == tokens.size()) done = true;
+    if (done) return State::kDone;
   }
   if (cache != nullptr && block() < loadable) {
     const std::size_t before = at;
     if (take_turn() == State::kWaiting) return State::kWaiting;
-    if (at != before) return State::kMore;
+    done = at == tokens.size();
+    if (done) flights.reset();
+    if (at != before) return done ? State::kDone : State::kMore;
   }
   CACHALOT_TRY(compute_chunk());
   if (cache != nullptr) publish();
@@ -211,12 +216,13 @@ Prefill::~Prefill() = default;
 Prefill::Prefill(Prefill&&) noexcept = default;
 Prefill& Prefill::operator=(Prefill&&) noexcept = default;
 
+void Prefill::only_fill() { impl_->wants_logits = false; }
+
 Result<Prefill::State> Prefill::step() {
   Result<State> state = impl_->step();
   if (!state) {
     impl_->flights.reset();
-    impl_->at = 0;
-    if (impl_->begun) llama_memory_seq_rm(llama_get_memory(impl_->context), impl_->seq, -1, -1);
+    if (impl_->begun && impl_->wants_logits) llama_memory_seq_rm(llama_get_memory(impl_->context), impl_->seq, -1, -1);
   }
   return state;
 }

@@ -55,6 +55,10 @@ class Prefill {
   Prefill(Prefill&&) noexcept;
   Prefill& operator=(Prefill&&) noexcept;
 
+  // For whole blocks whose last token's logits nobody wants: all of them may come from the pool. And
+  // after an error the sequence holds what it holds.
+  void only_fill();
+
   // Does the next piece of work; at least the last token is always computed.
   // @errors kInvalidArgument: an empty prompt, one that does not fit the context, a token out of range;
   //         kNoSpace: no room in the context's KV cache; kCancelled: by its abort callback; kInternal.

@@ -99,7 +99,7 @@ class TestKeeper {
   void evict_everything(const std::string& fingerprint);
   // Fills the pool with blocks of another namespace, `rounds` times its capacity.
   void store_other_blocks(int rounds);
-  // Turns over one bit in every line of payload.
+  // Turns over one bit of each block, where no header is.
   void damage();
 
  private:
