@@ -7,7 +7,7 @@
 namespace cachalot::llama {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 std::string new_id(const char* prefix) {
   std::random_device random;

@@ -34,9 +34,9 @@ struct Usage {
 enum class Finish { kStop, kLength };
 
 struct Event {
-  std::string text;              // what was added; may be empty
-  std::optional<Finish> finish;  // with the last one
-  std::optional<Error> error;    // instead
+  std::string text = {};              // what was added; may be empty
+  std::optional<Finish> finish = {};  // with the last one
+  std::optional<Error> error = {};    // instead
 };
 
 class Job {
