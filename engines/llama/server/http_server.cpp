@@ -3,6 +3,9 @@
 #include <httplib.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <ctime>
 #include <exception>
 #include <thread>
@@ -117,6 +120,7 @@ struct HttpServer::Impl {
   const Model& model;
   Engine& engine;
   const std::int64_t started = std::time(nullptr);
+  std::atomic<std::size_t> unfinished{0};  // answers
   httplib::Server server;
   std::uint16_t port = 0;
   std::thread thread;
@@ -165,7 +169,11 @@ void HttpServer::Impl::answer(bool is_chat, const std::string& body, httplib::Re
 
   const auto exchange = std::make_shared<Exchange>(
       Exchange{job, Answer(options.model_name, is_chat, job->request.include_usage)});
-  const auto release = [job](bool) { job->cancel(); };
+  ++unfinished;
+  const auto release = [this, job](bool) {
+    job->cancel();
+    --unfinished;
+  };
   if (job->request.stream) {
     response.set_header("Cache-Control", "no-cache");
     response.set_chunked_content_provider(
@@ -285,8 +293,15 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& option
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() {
+  constexpr auto kNap = std::chrono::milliseconds(1);
+  constexpr auto kPatience = std::chrono::seconds(2);
+  // The library breaks answers off when it stops: first they get the word that they are cancelled.
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (impl_->unfinished > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kNap);
+  }
   // Before it runs, a server does not hear that it shall stop.
-  while (!impl_->server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!impl_->server.is_running()) std::this_thread::sleep_for(kNap);
   impl_->server.stop();
   impl_->thread.join();
 }

@@ -29,7 +29,7 @@ class HttpServer {
   // @errors kBusy: the port is taken, kInvalidArgument: the address
   static Result<std::unique_ptr<HttpServer>> listen(const HttpOptions& options, const Model& model,
                                                     Engine& engine);
-  // Waits for answers that are being sent; stop the engine first, which ends them.
+  // Lets answers end that are being sent: stop the engine first, which cancels them.
   ~HttpServer();
 
   std::uint16_t port() const;
