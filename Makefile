@@ -27,7 +27,7 @@ SOURCES = $(shell find include src apps bench bindings examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-dev setup-python demo build test test-python test-asan test-tsan soak coverage bench \
+.PHONY: help setup-run setup-test setup-dev setup-python setup-llama demo build test test-python test-llama test-asan test-tsan soak coverage bench \
   tidy format clean
 
 help: ## list the targets
@@ -64,6 +64,13 @@ test-python: setup-python ## build the Python package into build/venv and run it
 	$(PYTHON) -m venv build/venv
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/venv/bin/python -m pip install --quiet '.[test]'
 	build/venv/bin/python -m pytest $(PYTEST_ARGS)
+
+setup-llama:
+	@CXX="$(CXX)" tools/setup --for test --with-llama --with-llama-server
+
+test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/llama; TEST_ARGS goes to ctest
+	$(call build,dev)
+	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
 
 test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call build,asan)

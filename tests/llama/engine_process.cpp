@@ -152,7 +152,8 @@ class Engine {
 int serve(const EngineSpec& spec, int in, int out) {
   auto engine = std::make_unique<Engine>();
   const Status begun = engine->begin(spec);
-  if (!write_text(out, begun ? "" : begun.error().message) || !begun) return begun ? 1 : 0;
+  if (!write_text(out, begun ? "" : begun.error().message) || !write_text(out, engine->fingerprint())) return 1;
+  if (!begun) return 0;
   failing.spec = spec;
   failing.in = in;
   failing.out = out;
@@ -206,9 +207,10 @@ EngineProcess::EngineProcess(const EngineSpec& spec) {
   close(answers[1]);
   EXPECT_TRUE(child);
   if (child) child_.emplace(*std::move(child));
-  std::vector<char> refusal;
-  EXPECT_TRUE(read_vector(from_.get(), refusal)) << "the engine died at its start";
+  std::vector<char> refusal, fingerprint;
+  EXPECT_TRUE(read_vector(from_.get(), refusal) && read_vector(from_.get(), fingerprint)) << "the engine died at its start";
   refusal_.assign(refusal.begin(), refusal.end());
+  fingerprint_.assign(fingerprint.begin(), fingerprint.end());
 }
 
 void EngineProcess::post(const Tokens& prompt, std::uint32_t kept_tokens) {

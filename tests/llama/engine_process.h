@@ -54,6 +54,7 @@ class EngineProcess {
 
   // Why it could not begin; empty: it serves.
   const std::string& refusal() const { return refusal_; }
+  const std::string& fingerprint() const { return fingerprint_; }  // of its namespace
 
   Answer ask(const Tokens& prompt, std::uint32_t kept_tokens = 0) {
     post(prompt, kept_tokens);
@@ -73,7 +74,7 @@ class EngineProcess {
  private:
   std::optional<os::Child> child_;
   os::FileDescriptor to_, from_;
-  std::string refusal_;
+  std::string refusal_, fingerprint_;
   bool has_kind_ = false;  // the first byte of what comes next was read
   char kind_ = 0;
 };

@@ -70,7 +70,7 @@ TEST_P(Exactness, HitsOfAnyNumberOfBlocksGiveTheSameAnswer) {
   }
 }
 
-TEST_P(Exactness, SoDoWhatTheSequenceKeepsAndWhatAFragmentedContextHolds) {
+TEST_P(Exactness, SoDoBlocksThatTheSequenceKeeps) {
   EngineProcess writer(spec_);
   ASSERT_EQ(writer.ask(prompt_).report.stored_blocks, kBlocks);
   EngineProcess reader(spec_);
