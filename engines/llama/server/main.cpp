@@ -40,7 +40,7 @@ struct Options {
   std::vector<std::string> pool;
   std::uint32_t host = 0, keeper_wait_s = 10;
   std::uint32_t flight_wait_ms = 30'000;
-  bool is_verbose = false;
+  bool is_verbose = false, prints_block_bytes = false;
 };
 
 bool print_everything = false;
@@ -133,6 +133,12 @@ void print_ready(const Options& options, const HttpServer& server, const Engine&
   std::fflush(stdout);
 }
 
+Status print_block_bytes(const Model& model, const SlotOptions& options) {
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes_of(model, options));
+  std::printf("%llu\n", static_cast<unsigned long long>(bytes));
+  return {};
+}
+
 Status serve(Options& options) {
   const sigset_t ending = block_signals();
   CACHALOT_TRY_ASSIGN(options.engine.slot.kv_type, kv_type_of(options.kv_type));
@@ -144,6 +150,7 @@ Status serve(Options& options) {
   params.n_gpu_layers = 0;
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
+  if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
   if (!options.pool.empty()) options.engine.slot.pool = pool_options(options, params);
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
   CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
@@ -205,6 +212,8 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(1, 4096))
       ->capture_default_str();
+  app.add_flag("--print-block-bytes", options.prints_block_bytes,
+               "print what a block takes, for `cachalot serve --block-bytes`, and end");
   app.add_option("--host", options.host, "this machine's number, where several share the pool")
       ->type_name("N")
       ->transform(whole_number(0, 1023))
@@ -240,6 +249,9 @@ int run(int argc, char** argv) {
   add_pool_flags(app, options);
   app.footer(
       "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n"
+      "Its pool: cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes "
+      "$(cachalot-llama "
+      "--model stories260K.gguf --print-block-bytes)\n"
       "Exit code: 0 ended by SIGINT or SIGTERM; 1 a fault; 2 bad usage, model or pool; 3 the "
       "surroundings refuse (no keeper, no memory, port taken, a model that cannot share)");
   try {

@@ -3,6 +3,8 @@
 #include <ctime>
 #include <random>
 
+#include "../suitability.h"
+
 namespace cachalot::llama {
 namespace {
 
@@ -51,25 +53,37 @@ llama_sampler* make_sampler(const Sampling& sampling) {
   return chain;
 }
 
-constexpr llama_seq_id kSequence = 0;
+constexpr llama_seq_id kSequence = 0, kScratch = 1;
+
+Result<Context> make_context(const Model& model, const llama_context_params& params) {
+  Context context(llama_init_from_model(model.get(), params));
+  if (context) return context;
+  return Error::make(Code::kNoSpace,
+                     "libllama makes no context of %u tokens for this model (--verbose shows why)",
+                     params.n_ctx);
+}
 
 }  // namespace
 
+Result<std::uint64_t> block_bytes_of(const Model& model, const SlotOptions& options) {
+  constexpr std::uint64_t kLineBytes = 64;  // a pool's blocks are whole lines
+  const llama_context_params params = context_params(options);
+  CACHALOT_TRY_ASSIGN(const Context context, make_context(model, params));
+  CACHALOT_TRY_ASSIGN(const BlobLayout layout,
+                      try_context(context.get(), params, kScratch, options.block_tokens));
+  return (layout.bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
 Result<Slot> Slot::make(const Model& model, const SlotOptions& options) {
   const llama_context_params params = context_params(options);
-  llama_context* const context = llama_init_from_model(model.get(), params);
-  if (context == nullptr) {
-    return Error::make(Code::kNoSpace,
-                       "libllama makes no context of %u tokens for this model (see its log with "
-                       "--verbose)",
-                       options.context_tokens);
-  }
-  Slot slot(model, context, options.block_tokens);
+  CACHALOT_TRY_ASSIGN(Context context, make_context(model, params));
+  Slot slot(model, std::move(context), options.block_tokens);
   if (!options.pool) return slot;
   PromptCacheOptions pool = *options.pool;
   pool.origin.context = params;
   pool.block_tokens = options.block_tokens;
-  CACHALOT_TRY_ASSIGN(slot.cache_, PromptCache::attach(context, pool));
+  pool.scratch_seq = kScratch;
+  CACHALOT_TRY_ASSIGN(slot.cache_, PromptCache::attach(slot.context_.get(), pool));
   return slot;
 }
 

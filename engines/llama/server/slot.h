@@ -28,6 +28,15 @@ struct SlotOptions {
   std::optional<PromptCacheOptions> pool;  // its origin's context is filled in here
 };
 
+struct FreeContext {
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+using Context = std::unique_ptr<llama_context, FreeContext>;
+
+// What a block takes in a pool, for `cachalot serve --block-bytes`.
+// @errors as Slot::make; kUnsupported: a model whose prompts cannot be shared, with the reason
+Result<std::uint64_t> block_bytes_of(const Model& model, const SlotOptions& options);
+
 class Slot {
  public:
   // @errors kNoSpace: no memory for the context; as PromptCache::attach
@@ -46,15 +55,12 @@ class Slot {
   void fail(const Error& error);
 
  private:
-  struct FreeContext {
-    void operator()(llama_context* context) const { llama_free(context); }
-  };
   struct FreeSampler {
     void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
   };
 
-  Slot(const Model& model, llama_context* context, std::uint32_t block_tokens)
-      : model_(&model), context_(context), block_tokens_(block_tokens) {}
+  Slot(const Model& model, Context context, std::uint32_t block_tokens)
+      : model_(&model), context_(std::move(context)), block_tokens_(block_tokens) {}
 
   bool step_prompt();
   void keep_prompt();
@@ -65,7 +71,7 @@ class Slot {
   void end();
 
   const Model* model_;
-  std::unique_ptr<llama_context, FreeContext> context_;
+  Context context_;
   std::unique_ptr<PromptCache> cache_;  // null: without a pool; goes before the context
   std::uint32_t block_tokens_;
   std::uint64_t last_used_ = 0;
