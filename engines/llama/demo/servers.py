@@ -135,14 +135,20 @@ class Server(Process):
 
     def timed(self, prompt, **parameters):
         """A completion as its user sees it: when the first text came, all text, usage and timings."""
-        body = {"prompt": prompt, "stream_options": {"include_usage": True}, **parameters}
+        return self._timed("/v1/completions", {"prompt": prompt, **parameters}, lambda choice: choice["text"])
+
+    def timed_chat(self, messages, **parameters):
+        return self._timed("/v1/chat/completions", {"messages": messages, **parameters},
+                           lambda choice: choice["delta"].get("content", ""))
+
+    def _timed(self, path, body, text_of):
         begin, first_s, text, last = time.monotonic(), None, "", None
-        for event in self.events("/v1/completions", body):
+        for event in self.events(path, {**body, "stream_options": {"include_usage": True}}):
             if event == "[DONE]":
                 break
             if "error" in event:
                 raise RuntimeError(event["error"]["message"])
-            piece = event["choices"][0]["text"] if event["choices"] else ""
+            piece = text_of(event["choices"][0]) if event["choices"] else ""
             if piece and first_s is None:
                 first_s = time.monotonic() - begin
             text += piece
