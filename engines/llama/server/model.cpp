@@ -74,6 +74,11 @@ std::uint32_t Model::trained_context_tokens() const {
   return static_cast<std::uint32_t>(llama_model_n_ctx_train(model_.get()));
 }
 
+bool Model::keeps_all_tokens() const {
+  return !llama_model_is_recurrent(model_.get()) && !llama_model_is_hybrid(model_.get()) &&
+         llama_model_n_swa(model_.get()) == 0;
+}
+
 Result<std::string> Model::text_of(const std::vector<Message>& messages) const {
   if (chat_template_.empty()) {
     return Error::make(Code::kUnsupported,

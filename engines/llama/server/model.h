@@ -23,6 +23,9 @@ class Model {
 
   llama_model* get() const { return model_.get(); }
   std::uint32_t trained_context_tokens() const;
+  // A context holds each token's KV until it is told to remove it, so that the front of a prompt can
+  // stay. Not so where the state is recurrent, or attention looks back over a window only.
+  bool keeps_all_tokens() const;
 
   // @errors kInvalidArgument: nothing to begin with, a token out of range;
   //         kUnsupported: a conversation, and no template that libllama knows

@@ -124,6 +124,7 @@ bool Slot::step_prompt() {
 
 // What of the prompt is in the context for the next request.
 void Slot::keep_prompt() {
+  if (!model_->keeps_all_tokens()) return;
   const auto keepable = static_cast<std::ptrdiff_t>(prefill_->keepable_tokens());
   cached_.assign(job_->tokens.begin(), job_->tokens.begin() + keepable);
 }
