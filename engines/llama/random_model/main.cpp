@@ -2,10 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <string>
 
+#include "../whole_number.h"
 #include "model_file.h"
 
 namespace cachalot::llama {
@@ -33,26 +33,16 @@ auto find(const Table& table, const char* flag, const std::string& name)
                      name.c_str(), known.c_str());
 }
 
-Result<std::uint64_t> parse_seed(const std::string& text) {
-  std::uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return Error::make(Code::kInvalidArgument, "--seed is \"%.60s\", expected a number of 64 bits",
-                       text.c_str());
-  }
-  return seed;
-}
-
 struct Options {
-  std::string path, size = "tiny", type = "f16", seed = "1";
+  std::string path, size = "tiny", type = "f16";
+  std::uint64_t seed = 1;
 };
 
 Status make_model(const Options& options) {
   CACHALOT_TRY_ASSIGN(const RandomModelShape shape,
                       find(kRandomModelShapes, "--size", options.size));
   CACHALOT_TRY_ASSIGN(const WeightType type, find(kWeightTypes, "--type", options.type));
-  CACHALOT_TRY_ASSIGN(const std::uint64_t seed, parse_seed(options.seed));
-  CACHALOT_TRY(write_random_model(options.path, shape, type.type, seed));
+  CACHALOT_TRY(write_random_model(options.path, shape, type.type, options.seed));
   std::printf("wrote %s: %.1f M parameters in %s, %llu bytes of KV cache a token in f16\n",
               options.path.c_str(), static_cast<double>(shape.parameters()) / 1e6, type.name,
               static_cast<unsigned long long>(shape.kv_bytes_per_token()));
@@ -76,6 +66,7 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--seed", options.seed, "the same seed gives the same file, on any machine")
       ->type_name("N")
+      ->transform(whole_number(0, UINT64_MAX))
       ->capture_default_str();
   app.footer(
       "Example: cachalot-llama-random-model random.gguf --size 125m --type f16\n"
