@@ -227,7 +227,10 @@ Result<std::string> fingerprint_of(const llama_context* context, const Origin& o
   }
   Text text;
   text.add("version", std::string(kVersion));
-  CACHALOT_TRY_ASSIGN(const std::string model, digest_of_files(origin.model_files));
+  std::string model = origin.model_digest;
+  if (model.empty()) {
+    CACHALOT_TRY_ASSIGN(model, digest_of_files(origin.model_files));
+  }
   text.add("model", model);
   CACHALOT_TRY_ASSIGN(const std::string library, digest_of_files(library_files()));
   text.add("library", library);

@@ -83,12 +83,14 @@ std::uint32_t context_tokens_of(const Options& options, const Model& model) {
   return std::min(kDefault, model.trained_context_tokens());
 }
 
-PromptCacheOptions pool_options(const Options& options, const llama_model_params& params) {
+Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
   PromptCacheOptions pool;
   pool.pool = options.pool;
   pool.host = options.host;
   pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
   pool.origin.model_files = split_model_files(options.model);
+  // Once, rather than for each slot.
+  CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_files(pool.origin.model_files));
   pool.origin.model = params;
   pool.origin.salt = options.salt;
   pool.on_warning = [](const char* message) {
@@ -151,7 +153,9 @@ Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
-  if (!options.pool.empty()) options.engine.slot.pool = pool_options(options, params);
+  if (!options.pool.empty()) {
+    CACHALOT_TRY_ASSIGN(options.engine.slot.pool, pool_options(options, params));
+  }
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
   CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
                       HttpServer::listen(options.http, model, *engine));
