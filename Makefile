@@ -12,6 +12,7 @@ TEST_JOBS ?= 2
 TEST_ARGS ?=
 PYTHON ?= python3
 PYTEST_ARGS ?=
+LLAMA_BENCH_ARGS ?=
 CACHALOT := build/release/apps/cachalot/cachalot
 
 # g++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after
@@ -27,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-dev setup-python demo build test test-python test-asan test-tsan soak coverage bench \
+.PHONY: help setup-run setup-test setup-dev setup-python setup-llama build-llama demo demo-llama build test test-python test-llama test-asan test-tsan soak coverage bench bench-llama \
   tidy format clean
 
 help: ## list the targets
@@ -64,6 +65,26 @@ test-python: setup-python ## build the Python package into build/venv and run it
 	$(PYTHON) -m venv build/venv
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/venv/bin/python -m pip install --quiet '.[test]'
 	build/venv/bin/python -m pytest $(PYTEST_ARGS)
+
+setup-llama:
+	@CXX="$(CXX)" tools/setup --for test --with-llama --with-llama-server
+
+test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/llama; TEST_ARGS goes to ctest
+	$(call build,dev)
+	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
+
+# What the llama.cpp engine is: nothing else is built for its demonstration.
+LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model cachalot_llama_preload
+build-llama:
+	@CXX="$(CXX)" tools/setup --for run --with-llama
+	CXX="$(CXX)" cmake --preset release
+	cmake --build --preset release --parallel $(JOBS) --target $(LLAMA_PROGRAMS)
+
+demo-llama: build-llama ## two llama.cpp engines share a prompt: time to first token, and the texts
+	$(PYTHON) engines/llama/demo/demo.py
+
+bench-llama: build-llama ## llama.cpp: time to first token, and conversations between engines; LLAMA_BENCH_ARGS goes to it
+	$(PYTHON) engines/llama/demo/bench.py --json build/bench-llama.json --svg build/bench-llama.svg $(LLAMA_BENCH_ARGS)
 
 test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call build,asan)

@@ -31,12 +31,9 @@ Result<FileDescriptor> new_description(int fd) {
   return result;
 }
 
-}  // namespace
-
-Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
+Status lock_byte(int own, std::uint64_t offset) {
   CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
-  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
-  if (fcntl(own.get(), F_OFD_SETLK, &range) == 0) return FileLock(std::move(own), offset);
+  if (fcntl(own, F_OFD_SETLK, &range) == 0) return {};
   const int os_error = errno;
   if (os_error == EAGAIN || os_error == EACCES) {
     Error error = Error::make(Code::kBusy, "lock: somebody holds byte %" PRIu64, offset);
@@ -51,6 +48,25 @@ Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
   return Error::from_errno(os_error, "lock: byte %" PRIu64, offset);
 }
 
+// Who holds it, as the kernel says it of a description that is not the holder's own.
+Result<std::optional<std::int64_t>> ask_for_holder(int own, std::uint64_t offset) {
+  CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
+  if (fcntl(own, F_OFD_GETLK, &range) != 0) {
+    return Error::from_errno(errno, "lock: asking for byte %" PRIu64, offset);
+  }
+  if (range.l_type == F_UNLCK) return std::optional<std::int64_t>();
+  return std::optional<std::int64_t>(range.l_pid > 0 ? range.l_pid : kUnknownPid);
+}
+
+}  // namespace
+
+Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
+  CACHALOT_TRY(one_byte(offset));
+  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  CACHALOT_TRY(lock_byte(own.get(), offset));
+  return FileLock(std::move(own), offset);
+}
+
 Result<FileLock> FileLock::lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms) {
   for (std::uint32_t waited_ms = 0;; ++waited_ms) {
     Result<FileLock> lock = try_lock(fd, offset);
@@ -59,15 +75,30 @@ Result<FileLock> FileLock::lock_within(int fd, std::uint64_t offset, std::uint32
   }
 }
 
+Result<FileLockSet> FileLockSet::open(int fd) {
+  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  return FileLockSet(std::move(own));
+}
+
+Status FileLockSet::try_lock(std::uint64_t offset) { return lock_byte(fd_.get(), offset); }
+
+void FileLockSet::unlock(std::uint64_t offset) {
+  Result<struct flock> range = one_byte(offset);
+  if (!range) return;
+  range->l_type = F_UNLCK;
+  (void)fcntl(fd_.get(), F_OFD_SETLK, &*range);
+}
+
+Result<bool> FileLockSet::is_held_elsewhere(std::uint64_t offset) const {
+  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder, ask_for_holder(fd_.get(), offset));
+  return holder.has_value();
+}
+
 Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset) {
-  CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
+  CACHALOT_TRY(one_byte(offset));
   // A description that holds no lock, so that every lock is somebody else's.
   CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
-  if (fcntl(own.get(), F_OFD_GETLK, &range) != 0) {
-    return Error::from_errno(errno, "lock: asking for byte %" PRIu64, offset);
-  }
-  if (range.l_type == F_UNLCK) return std::optional<std::int64_t>();
-  return std::optional<std::int64_t>(range.l_pid > 0 ? range.l_pid : kUnknownPid);
+  return ask_for_holder(own.get(), offset);
 }
 
 }  // namespace cachalot::os

@@ -38,6 +38,30 @@ class FileLock {
   std::uint64_t offset_;
 };
 
+// Locks on many bytes of a file by one description: as FileLock, but one file descriptor for all. Sets
+// exclude each other, and FileLocks; a set does not exclude itself.
+//
+// @threads one at a time
+class FileLockSet {
+ public:
+  // @param fd  of the file, by any description; only used during the call
+  // @errors kPermission: the file cannot be opened for writing
+  static Result<FileLockSet> open(int fd);
+
+  // @errors kBusy: somebody else holds it; kInvalidArgument, kUnsupported as FileLock
+  // @cost   a system call; the kernel looks through the locks of the file one by one
+  Status try_lock(std::uint64_t offset);
+  // Nothing, if it is not held.
+  void unlock(std::uint64_t offset);
+  // Whether somebody outside this set holds it. @errors as try_lock
+  Result<bool> is_held_elsewhere(std::uint64_t offset) const;
+
+ private:
+  explicit FileLockSet(FileDescriptor fd) : fd_(std::move(fd)) {}
+
+  FileDescriptor fd_;
+};
+
 // The kernel names no process for locks of this kind; it does for old POSIX ones.
 inline constexpr std::int64_t kUnknownPid = -1;
 

@@ -104,5 +104,26 @@ TEST_F(FileLockTest, OffsetsPastTheEndAreGoodAndPastTheRangeAreNot) {
   EXPECT_EQ(FileLock::try_lock(-1, 0).error().code, Code::kNotFound);
 }
 
+TEST_F(FileLockTest, ASetHoldsManyBytesAndExcludesOtherSetsAndLocks) {
+  auto mine = FileLockSet::open(fd());
+  auto other = FileLockSet::open(fd());
+  ASSERT_TRUE(mine && other);
+  const std::uint64_t far = (std::uint64_t{1} << 62) + 3;
+  for (const std::uint64_t offset : {std::uint64_t{1}, std::uint64_t{2}, far}) EXPECT_TRUE(mine->try_lock(offset));
+  EXPECT_TRUE(mine->try_lock(2)) << "a set does not exclude itself";
+  const Status second = other->try_lock(far);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_FALSE(is_free(1));
+  EXPECT_TRUE(*other->is_held_elsewhere(2));
+  EXPECT_FALSE(*mine->is_held_elsewhere(2));
+  mine->unlock(2);
+  mine->unlock(77);
+  EXPECT_TRUE(is_free(2));
+  EXPECT_FALSE(is_free(1));
+  EXPECT_TRUE(other->try_lock(2));
+  EXPECT_EQ(mine->try_lock(std::uint64_t{1} << 63).error().code, Code::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace cachalot::os

@@ -1,0 +1,246 @@
+#include "prefill.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "pool/flights.h"
+#include "prompt_cache_impl.h"
+
+namespace cachalot::llama {
+namespace {
+
+constexpr long kNapNs = 500'000;  // between two looks for another process's block
+
+struct Batch {
+  explicit Batch(std::uint32_t tokens) : batch(llama_batch_init(static_cast<std::int32_t>(tokens), 0, 1)) {}
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+  ~Batch() { llama_batch_free(batch); }
+  llama_batch batch;
+};
+
+Error error_of_decode(std::int32_t status) {
+  if (status == 1) return Error::make(Code::kNoSpace, "prompt: the context's KV cache has no room for it");
+  if (status == 2) return Error::make(Code::kCancelled, "prompt: its computation was aborted");
+  return Error::make(Code::kInternal, "prompt: llama_decode failed with %d", status);
+}
+
+}  // namespace
+
+struct Prefill::Impl {
+  Impl(llama_context* of, PromptCache* pool_cache, llama_seq_id sequence, std::vector<llama_token> prompt,
+       std::size_t kept, std::uint32_t chunk)
+      : context(of), cache(pool_cache), seq(sequence), tokens(std::move(prompt)),
+        block_tokens(pool_cache == nullptr ? chunk : pool_cache->block_tokens()) {
+    report.prompt_tokens = tokens.size();
+    report.kept_tokens = kept;
+  }
+
+  Status begin();
+  Status check() const;
+  Result<State> step();
+  State take_turn();
+  bool look();
+  Status compute_chunk();
+  void publish();
+  void open_flights();
+  std::size_t block() const { return at / block_tokens; }
+
+  llama_context* context;
+  PromptCache* cache;
+  llama_seq_id seq;
+  std::vector<llama_token> tokens;
+  std::uint32_t block_tokens;
+  Report report;
+
+  bool begun = false, done = false;
+  bool wants_logits = true;
+  std::size_t at = 0;          // tokens that the sequence holds
+  std::size_t loadable = 0;    // blocks that may come from the pool: at least one token is computed
+  std::size_t published = 0;   // blocks known to be in the pool
+  bool stores = true;          // until something goes wrong: then the rest has no parent
+  std::vector<BlockHash> hashes;  // of all whole blocks
+  std::optional<pool::Flights> flights;
+  std::optional<Batch> batch;
+  std::uint64_t waiting_since_ns = 0;  // 0: not waiting
+};
+
+Status Prefill::Impl::check() const {
+  if (tokens.empty()) return Error::make(Code::kInvalidArgument, "prompt: it is empty");
+  if (tokens.size() > llama_n_ctx_seq(context)) {
+    return Error::make(Code::kInvalidArgument, "prompt: %zu tokens, the context has room for %u", tokens.size(), llama_n_ctx_seq(context));
+  }
+  if (block_tokens == 0 || block_tokens > llama_n_ubatch(context) || block_tokens > llama_n_batch(context)) {
+    return Error::make(Code::kInvalidArgument, "prompt: a block of %u tokens is not within 1 to n_ubatch = %u and n_batch = %u",
+                       block_tokens, llama_n_ubatch(context), llama_n_batch(context));
+  }
+  if (seq < 0 || static_cast<std::uint32_t>(seq) >= llama_n_seq_max(context)) {
+    return Error::make(Code::kInvalidArgument, "prompt: sequence %d is not below n_seq_max = %u", seq, llama_n_seq_max(context));
+  }
+  const std::int32_t vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context)));
+  for (const llama_token token : tokens) {
+    if (token >= 0 && token < vocabulary) continue;
+    return Error::make(Code::kInvalidArgument, "prompt: token %d is not one of the model's %d", token, vocabulary);
+  }
+  return {};
+}
+
+Status Prefill::Impl::begin() {
+  CACHALOT_TRY(check());
+  loadable = (tokens.size() - wants_logits) / block_tokens;
+  const llama_memory_t memory = llama_get_memory(context);
+  const llama_pos last = llama_memory_seq_pos_max(memory, seq);
+  const std::size_t held = last < 0 ? 0 : static_cast<std::size_t>(last) + 1;
+  at = std::min({report.kept_tokens / block_tokens, held / block_tokens, loadable}) * block_tokens;
+  report.kept_tokens = at;
+  llama_memory_seq_rm(memory, seq, static_cast<llama_pos>(at), -1);
+  batch.emplace(block_tokens);
+  if (cache == nullptr) return {};
+  hashes = cache->hash_tokens(tokens);
+  published = cache->lookup(hashes);
+  return {};
+}
+
+Result<Prefill::State> Prefill::Impl::step() {
+  if (done) return State::kDone;
+  if (!begun) {
+    CACHALOT_TRY(begin());
+    begun = true;
+    if (at == tokens.size()) done = true;
+    if (done) return State::kDone;
+  }
+  if (cache != nullptr && block() < loadable) {
+    const std::size_t before = at;
+    if (take_turn() == State::kWaiting) return State::kWaiting;
+    done = at == tokens.size();
+    if (done) flights.reset();
+    if (at != before) return done ? State::kDone : State::kMore;
+  }
+  CACHALOT_TRY(compute_chunk());
+  if (cache != nullptr) publish();
+  done = at == tokens.size();
+  if (done) flights.reset();
+  return done ? State::kDone : State::kMore;
+}
+
+// Takes what is in the pool. @return kWaiting: somebody else computes the next block; kMore: compute it,
+// unless some were taken
+Prefill::State Prefill::Impl::take_turn() {
+  if (look()) return State::kMore;
+  if (flights && flights->claims() != 0) return State::kMore;
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (waiting_since_ns != 0) {
+    report.wait_ns += now_ns - waiting_since_ns;
+    waiting_since_ns = 0;
+  }
+  open_flights();
+  if (!flights || report.wait_ns >= cache->impl_->options.flight_wait_ns) return State::kMore;
+  if (flights->claim(std::span(hashes).subspan(block())) == 0) {
+    waiting_since_ns = now_ns;
+    return State::kWaiting;
+  }
+  // Its last holder may have published it between the look and the claim.
+  (void)look();
+  return State::kMore;
+}
+
+// @return whether blocks came from the pool
+bool Prefill::Impl::look() {
+  const std::uint64_t began_ns = base::SteadyClock::read();
+  const std::size_t before = block();
+  const std::size_t loaded = cache->load(seq, std::span(hashes).first(loadable), before);
+  at = loaded * block_tokens;
+  published = std::max(published, loaded);
+  report.loaded_tokens += (loaded - before) * block_tokens;
+  if (flights) flights->release(loaded - before);  // what is held begins with the next block
+  if (loaded != before) report.load_ns += base::SteadyClock::read() - began_ns;
+  return loaded != before;
+}
+
+void Prefill::Impl::open_flights() {
+  if (flights || cache->impl_->options.flight_wait_ns == 0) return;
+  Result<pool::Flights> opened = pool::Flights::open(cache->impl_->pool);
+  if (opened) return flights.emplace(*std::move(opened)), void();
+  cache->impl_->warn(opened.error());
+}
+
+// From `at` to the end of its block, or of the prompt.
+Status Prefill::Impl::compute_chunk() {
+  const std::uint64_t began_ns = base::SteadyClock::read();
+  const std::size_t end = std::min(tokens.size(), at + block_tokens);
+  llama_batch& chunk = batch->batch;
+  chunk.n_tokens = static_cast<std::int32_t>(end - at);
+  for (std::int32_t i = 0; i < chunk.n_tokens; ++i) {
+    chunk.token[i] = tokens[at + static_cast<std::size_t>(i)];
+    chunk.pos[i] = static_cast<llama_pos>(at) + i;
+    chunk.n_seq_id[i] = 1;
+    chunk.seq_id[i][0] = seq;
+    // Every chunk has one, for its shape: a block is computed in the same way in the middle of a prompt
+    // and at the end.
+    chunk.logits[i] = i + 1 == chunk.n_tokens;
+  }
+  if (const std::int32_t status = llama_decode(context, chunk); status != 0) return error_of_decode(status);
+  report.computed_tokens += end - at;
+  at = end;
+  report.compute_ns += base::SteadyClock::read() - began_ns;
+  return {};
+}
+
+// Stores whole blocks that are not in the pool yet, and gives up the claim on the one just computed.
+void Prefill::Impl::publish() {
+  const std::size_t whole = block();
+  const bool is_last = at == tokens.size();
+  // While the keeper is left alone, nothing; when the prompt is done what was not stored is counted.
+  if (stores && published < whole && (is_last || !cache->impl_->is_resting())) {
+    const std::uint64_t began_ns = base::SteadyClock::read();
+    const std::size_t stored = cache->store(seq, std::span(hashes).first(whole), published);
+    report.stored_blocks += stored - published;
+    report.store_ns += base::SteadyClock::read() - began_ns;
+    published = stored;
+    stores = stored == whole || cache->impl_->is_resting();
+  }
+  if (!flights) return;
+  // What will not be stored, nobody needs to wait for.
+  if (!stores) flights->release_all();
+  else if (at % block_tokens == 0) flights->release();
+}
+
+Prefill::Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq, std::vector<llama_token> tokens,
+                 std::size_t kept_tokens, std::uint32_t block_tokens)
+    : impl_(std::make_unique<Impl>(context, cache, seq, std::move(tokens), kept_tokens, block_tokens)) {}
+Prefill::~Prefill() = default;
+Prefill::Prefill(Prefill&&) noexcept = default;
+Prefill& Prefill::operator=(Prefill&&) noexcept = default;
+
+void Prefill::only_fill() { impl_->wants_logits = false; }
+
+Result<Prefill::State> Prefill::step() {
+  Result<State> state = impl_->step();
+  if (!state) {
+    impl_->flights.reset();
+    if (impl_->begun && impl_->wants_logits) llama_memory_seq_rm(llama_get_memory(impl_->context), impl_->seq, -1, -1);
+  }
+  return state;
+}
+
+Status Prefill::run() {
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const State state, step());
+    if (state == State::kDone) return {};
+    if (state != State::kWaiting) continue;
+    const timespec nap{0, kNapNs};
+    nanosleep(&nap, nullptr);
+  }
+}
+
+const Prefill::Report& Prefill::report() const { return impl_->report; }
+
+std::size_t Prefill::keepable_tokens() const {
+  return impl_->done ? impl_->tokens.size() / impl_->block_tokens * impl_->block_tokens : 0;
+}
+
+}  // namespace cachalot::llama

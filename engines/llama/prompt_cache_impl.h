@@ -1,0 +1,56 @@
+// What a PromptCache is made of; for prefill.cpp, and nobody else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blob_layout.h"
+#include "index/block_hash.h"
+#include "memory/line.h"
+#include "pool/pool.h"
+#include "prompt_cache.h"
+
+namespace cachalot::llama {
+
+struct PromptCache::Impl {
+  Impl(llama_context* of, llama_seq_id scratch_seq, const PromptCacheOptions& given, BlobLayout blob_layout,
+       std::string namespace_text, pool::Pool opened, pool::PoolClient attached);
+
+  pool::DirectoryReader directory() const { return pool::DirectoryReader(pool.access()); }
+  llama_pos position_of(std::size_t block) const { return static_cast<llama_pos>(block * options.block_tokens); }
+
+  std::size_t load_batch(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
+  bool import(llama_seq_id seq, const pool::Entry& entry, std::size_t block);
+  const std::byte* fetch(const pool::Entry& entry);
+  std::byte* piece_of(std::uint32_t block) const;
+  std::byte* buffer();
+
+  bool store_block(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t block);
+  Result<pool::Verdict> store_once(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t block);
+  std::optional<std::uint64_t> export_to(std::uint32_t to, llama_seq_id seq, std::size_t block);
+  void give_up(const Error& error);
+
+  bool is_resting() const;
+  void rest(const Error& error);
+  void warn(const Error& error);
+
+  llama_context* context;
+  llama_memory_t memory;
+  llama_seq_id scratch;
+  PromptCacheOptions options;
+  BlobLayout layout;
+  std::string fingerprint;
+  index::NamespaceId space;
+  pool::Pool pool;
+  pool::PoolClient client;  // goes before the pool
+  PromptCacheStatistics statistics;
+  std::vector<memory::Line> lines;  // the buffer, if one was needed
+  std::uint64_t rest_ns = 0;         // the last one; 0: the keeper answered since
+  std::uint64_t rests_until_ns = 0;
+  std::uint32_t warned_of = 0;  // a bit for each code
+};
+
+}  // namespace cachalot::llama

@@ -1,0 +1,117 @@
+#include "engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+namespace cachalot::llama {
+
+Result<std::unique_ptr<Engine>> Engine::start(const Model& model, const EngineOptions& options) {
+  std::vector<Slot> slots;
+  for (std::size_t i = 0; i < options.slots; ++i) {
+    CACHALOT_TRY_ASSIGN(Slot slot, Slot::make(model, options.slot));
+    slots.push_back(std::move(slot));
+  }
+  return std::unique_ptr<Engine>(new Engine(std::move(slots), options.queue_limit));
+}
+
+Engine::Engine(std::vector<Slot> slots, std::size_t queue_limit)
+    : slots_(std::move(slots)), queue_limit_(queue_limit), thread_([this] { run(); }) {}
+
+Engine::~Engine() {
+  stop();
+  thread_.join();
+}
+
+Engine::Load Engine::load() const {
+  const std::lock_guard lock(mutex_);
+  return {slots_.size(), busy_slots_, queue_.size()};
+}
+
+Status Engine::submit(std::shared_ptr<Job> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_stopping_) return Error::make(Code::kBusy, "the server is stopping");
+    if (queue_.size() >= queue_limit_) {
+      return Error::make(Code::kBusy, "%zu requests are waiting already, try again later",
+                         queue_.size());
+    }
+    queue_.push_back(std::move(job));
+  }
+  changed_.notify_one();
+  return {};
+}
+
+void Engine::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopping_ = true;
+  }
+  changed_.notify_one();
+}
+
+// Gives waiting requests to free slots, in the order in which they came.
+void Engine::admit() {
+  for (;;) {
+    std::vector<SlotState> states;
+    for (const Slot& slot : slots_) states.push_back(slot.state());
+    std::shared_ptr<Job> job;
+    std::size_t chosen = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      busy_slots_ = static_cast<std::size_t>(
+          std::count_if(states.begin(), states.end(), [](auto& state) { return state.is_busy; }));
+      if (queue_.empty() || busy_slots_ == slots_.size()) return;
+      job = queue_.front();
+      chosen = *choose_slot(states, job->tokens, slots_.front().block_tokens());
+      queue_.pop_front();
+    }
+    if (!job->is_cancelled()) slots_[chosen].begin(std::move(job), ++requests_);
+  }
+}
+
+// A step, or the end of the request that it goes wrong for. @return as Slot::step
+bool Engine::step(Slot& slot) {
+  try {
+    return slot.step();
+  } catch (const std::exception& exception) {  // libllama, or memory
+    slot.fail(Error::make(Code::kInternal, "unexpected: %.150s", exception.what()));
+    return true;
+  }
+}
+
+// @return false: every busy slot waits for another process
+bool Engine::step_all() {
+  bool has_worked = false;
+  for (Slot& slot : slots_) {
+    if (slot.is_busy() && step(slot)) has_worked = true;
+  }
+  return has_worked;
+}
+
+void Engine::cancel_all() {
+  const Error stopping = Error::make(Code::kCancelled, "the server is stopping");
+  for (Slot& slot : slots_) slot.fail(stopping);
+  const std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Job>& job : queue_) job->put({.error = stopping});
+  queue_.clear();
+}
+
+void Engine::run() {
+  constexpr auto kNap = std::chrono::microseconds(500);
+  for (;;) {
+    admit();
+    const bool has_worked = step_all();
+    std::unique_lock lock(mutex_);
+    if (is_stopping_) break;
+    if (has_worked) continue;
+    if (busy_slots_ > 0) {
+      changed_.wait_for(lock, kNap);
+    } else {
+      changed_.wait(lock, [this] { return is_stopping_ || !queue_.empty(); });
+    }
+  }
+  cancel_all();
+}
+
+}  // namespace cachalot::llama

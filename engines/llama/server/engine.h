@@ -1,0 +1,84 @@
+// The engine behind the server: slots that each hold one conversation's KV, and the one thread that
+// decodes for all of them.
+//
+//                       +- slot 0: context, KV, prompt cache -+
+//   requests -> queue --+- slot 1: ...                        +-- decode thread, a step each in turn
+//                       +- slot n: ...                       -+
+//
+// 1. A slot has a llama_context of its own, with one sequence in it. Kernels add up attention in
+//    tiles of cells, so an answer's last bits depend on which cells its tokens are in; here they are
+//    always the first ones, in order, whoever else is served. The weights are shared.
+// 2. A step is one chunk of a prompt, or one token: nobody waits longer than a step for each other
+//    slot.
+// 3. What a slot reuses of its last request are whole blocks of that prompt, which were computed in
+//    the same shape as a new computation would. Tokens that were generated one by one are computed
+//    again when they come back as part of a prompt.
+// So an answer is the same to the bit whether its prompt was computed, was the slot's own, or came
+// from the pool.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "job.h"
+#include "model.h"
+#include "slot.h"
+
+namespace cachalot::llama {
+
+struct EngineOptions {
+  SlotOptions slot;
+  std::size_t slots = 2;
+  std::size_t queue_limit = 64;
+};
+
+class Engine {
+ public:
+  // @errors as Slot::make
+  static Result<std::unique_ptr<Engine>> start(const Model& model, const EngineOptions& options);
+  // Ends requests that are not finished with kCancelled.
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  struct Load {
+    std::size_t slots = 0, busy_slots = 0, queued = 0;
+  };
+  Load load() const;
+  // At work and waiting together.
+  std::size_t most_requests() const { return slots_.size() + queue_limit_; }
+  std::uint32_t context_tokens() const { return slots_.front().context_tokens(); }
+
+  // @errors kBusy: the queue is full, or the engine is stopping
+  // @threads any
+  Status submit(std::shared_ptr<Job> job);
+  // No more requests; those not finished end with kCancelled. @threads any
+  void stop();
+
+ private:
+  Engine(std::vector<Slot> slots, std::size_t queue_limit);
+  void run();
+  void admit();
+  static bool step(Slot& slot);
+  bool step_all();
+  void cancel_all();
+
+  std::vector<Slot> slots_;  // the decode thread's
+  const std::size_t queue_limit_;
+  std::uint64_t requests_ = 0;  // the decode thread's
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Job>> queue_;
+  std::size_t busy_slots_ = 0;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace cachalot::llama

@@ -1,0 +1,290 @@
+// `cachalot-llama`: a small OpenAI-compatible server on llama.cpp whose prompts are shared with other
+// processes through a pool.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "../whole_number.h"
+#include "engine.h"
+#include "http_server.h"
+#include "model.h"
+
+namespace cachalot::llama {
+namespace {
+
+// Exit codes, as of cachalot: 0 ended by a signal; 1 a fault; 2 bad usage or model; 3 the
+// surroundings refuse.
+constexpr int kExitFault = 1, kExitUsage = 2, kExitRefused = 3;
+
+struct KvType {
+  const char* name;
+  ggml_type type;
+};
+constexpr std::array kKvTypes = {KvType{"f16", GGML_TYPE_F16}, KvType{"bf16", GGML_TYPE_BF16},
+                                 KvType{"f32", GGML_TYPE_F32}, KvType{"q8_0", GGML_TYPE_Q8_0}};
+
+struct Options {
+  std::string model, chat_template, kv_type = "f16", salt;
+  HttpOptions http;
+  EngineOptions engine;
+  std::uint32_t context_tokens = 0;  // 0: the model's own, at most 4096
+  std::vector<std::string> pool;
+  std::uint32_t host = 0, keeper_wait_s = 10;
+  std::uint32_t flight_wait_ms = 30'000;
+  bool is_verbose = false, prints_block_bytes = false;
+};
+
+bool print_everything = false;
+
+void on_llama_log(ggml_log_level level, const char* text, void*) {
+  if (print_everything || level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+}
+
+int fail(const Error& error) {
+  std::string line = error.message;
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  std::fprintf(stderr, "cachalot-llama: %s\n", line.c_str());
+  switch (error.code) {
+    case Code::kInvalidArgument:
+    case Code::kBadInput:
+    case Code::kNotFound:
+    case Code::kNotAPool:
+    case Code::kVersionMismatch:
+      return kExitUsage;
+    case Code::kInternal:
+    case Code::kCorrupt:
+      return kExitFault;
+    default:
+      return kExitRefused;
+  }
+}
+
+Result<ggml_type> kv_type_of(const std::string& name) {
+  for (const KvType& type : kKvTypes) {
+    if (name == type.name) return type.type;
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "--kv-type is \"%.40s\", expected f16, bf16, f32 or q8_0", name.c_str());
+}
+
+std::uint32_t context_tokens_of(const Options& options, const Model& model) {
+  constexpr std::uint32_t kDefault = 4096;
+  if (options.context_tokens != 0) return options.context_tokens;
+  return std::min(kDefault, model.trained_context_tokens());
+}
+
+Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
+  PromptCacheOptions pool;
+  pool.pool = options.pool;
+  pool.host = options.host;
+  pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
+  pool.origin.model_files = split_model_files(options.model);
+  // Once, rather than for each slot.
+  CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_files(pool.origin.model_files));
+  pool.origin.model = params;
+  pool.origin.salt = options.salt;
+  pool.on_warning = [](const char* message) {
+    std::fprintf(stderr, "cachalot-llama: pool: %s\n", message);
+  };
+  return pool;
+}
+
+// A keeper may be about to start, and make its pool.
+bool may_still_come(Code code) {
+  return code == Code::kNoKeeper || code == Code::kNotFound || code == Code::kNotAPool;
+}
+
+Result<std::unique_ptr<Engine>> start_engine(const Options& options, const Model& model) {
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(options.keeper_wait_s);
+  for (;;) {
+    Result<std::unique_ptr<Engine>> engine = Engine::start(model, options.engine);
+    if (engine || !may_still_come(engine.error().code) ||
+        std::chrono::steady_clock::now() >= deadline) {
+      return engine;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+// The signals that end the program: for sigwait() in this thread, in no other.
+sigset_t block_signals() {
+  sigset_t ending;
+  sigemptyset(&ending);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ending, signal);
+  pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return ending;
+}
+
+void print_ready(const Options& options, const HttpServer& server, const Engine& engine) {
+  const std::string& address = options.http.address;
+  const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
+  std::printf("ready pid=%d url=http://%s:%u model=%s slots=%zu context=%u pool=%s\n", getpid(),
+              host.c_str(), server.port(), options.http.model_name.c_str(), options.engine.slots,
+              engine.context_tokens(),
+              options.pool.empty() ? "none" : options.pool.front().c_str());
+  std::fflush(stdout);
+}
+
+Status print_block_bytes(const Model& model, const SlotOptions& options) {
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes_of(model, options));
+  std::printf("%llu\n", static_cast<unsigned long long>(bytes));
+  return {};
+}
+
+Status serve(Options& options) {
+  const sigset_t ending = block_signals();
+  CACHALOT_TRY_ASSIGN(options.engine.slot.kv_type, kv_type_of(options.kv_type));
+  print_everything = options.is_verbose;
+  llama_log_set(on_llama_log, nullptr);
+  llama_backend_init();
+  ggml_backend_load_all();
+  llama_model_params params = llama_model_default_params();
+  params.n_gpu_layers = 0;
+  CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
+  options.engine.slot.context_tokens = context_tokens_of(options, model);
+  if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
+  if (!options.pool.empty()) {
+    CACHALOT_TRY_ASSIGN(options.engine.slot.pool, pool_options(options, params));
+  }
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
+                      HttpServer::listen(options.http, model, *engine));
+  print_ready(options, *server, *engine);
+  int signal = 0;
+  sigwait(&ending, &signal);
+  engine->stop();
+  server.reset();
+  return {};
+}
+
+void add_flags(CLI::App& app, Options& options) {
+  app.add_option("--model", options.model, "the model: a GGUF file, or the first of a split one")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--name", options.http.model_name,
+                 "what the API calls the model (the file's name)")
+      ->type_name("NAME");
+  app.add_option("--address", options.http.address, "where to listen; 0.0.0.0: everywhere")
+      ->type_name("IP")
+      ->capture_default_str();
+  app.add_option("--port", options.http.port, "0: any that is free; the ready line says which")
+      ->type_name("N")
+      ->transform(whole_number(0, 65535))
+      ->capture_default_str();
+  app.add_option("--slots", options.engine.slots, "requests that are worked on at a time")
+      ->type_name("N")
+      ->transform(whole_number(1, 64))
+      ->capture_default_str();
+  app.add_option("--queue", options.engine.queue_limit, "requests that may wait for a slot")
+      ->type_name("N")
+      ->transform(whole_number(0, 1024))
+      ->capture_default_str();
+  app.add_option("--context", options.context_tokens,
+                 "tokens of prompt and answer together, of each slot (the model's, at most 4096)")
+      ->type_name("TOKENS")
+      ->transform(whole_number(64, 1u << 24));
+  app.add_option("--threads", options.engine.slot.threads, "that compute")
+      ->type_name("N")
+      ->transform(whole_number(1, 512))
+      ->capture_default_str();
+  app.add_option("--kv-type", options.kv_type, "of keys and values: f16, bf16, f32 or q8_0")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app.add_option("--chat-template", options.chat_template,
+                 "one that libllama knows, by name: chatml, llama3, gemma, … (the model's own)")
+      ->type_name("NAME");
+  app.add_flag("--verbose", options.is_verbose, "print all that libllama says");
+}
+
+void add_pool_flags(CLI::App& app, Options& options) {
+  app.add_option("--pool", options.pool,
+                 "the pool to share prompts in; repeated for each device in order (none)")
+      ->allow_extra_args(false)
+      ->type_name("PATH");
+  app.add_option("--block-tokens", options.engine.slot.block_tokens,
+                 "tokens a block; equal in all processes that share")
+      ->type_name("N")
+      ->transform(whole_number(1, 4096))
+      ->capture_default_str();
+  app.add_flag("--print-block-bytes", options.prints_block_bytes,
+               "print what a block takes, for `cachalot serve --block-bytes`, and end");
+  app.add_option("--host", options.host, "this machine's number, where several share the pool")
+      ->type_name("N")
+      ->transform(whole_number(0, 1023))
+      ->capture_default_str();
+  app.add_option("--keeper-wait", options.keeper_wait_s,
+                 "how long to wait at the start for the pool and its keeper")
+      ->type_name("SECONDS")
+      ->transform(whole_number(0, 3600))
+      ->capture_default_str();
+  app.add_option("--flight-wait", options.flight_wait_ms,
+                 "how long a request waits for blocks that another process computes; 0: never")
+      ->type_name("MS")
+      ->transform(whole_number(0, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--salt", options.salt,
+                 "shares blocks with processes of the same salt only, as between tenants")
+      ->type_name("TEXT");
+}
+
+std::string file_name(const std::string& path) {
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "An OpenAI-compatible server on llama.cpp. With --pool it shares the KV cache of prompts "
+      "with "
+      "other processes: what one has computed, another only reads.",
+      "cachalot-llama");
+  app.set_version_flag("--version", "cachalot-llama " CACHALOT_VERSION);
+  Options options;
+  add_flags(app, options);
+  add_pool_flags(app, options);
+  app.footer(
+      "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n"
+      "Its pool: cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes "
+      "$(cachalot-llama "
+      "--model stories260K.gguf --print-block-bytes)\n"
+      "Exit code: 0 ended by SIGINT or SIGTERM; 1 a fault; 2 bad usage, model or pool; 3 the "
+      "surroundings refuse (no keeper, no memory, port taken, a model that cannot share)");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::CallForVersion& version) {
+    return app.exit(version);
+  } catch (const CLI::ParseError& error) {
+    return fail(
+        Error::make(Code::kInvalidArgument, "%.170s (see `cachalot-llama --help`)", error.what()));
+  }
+  if (options.http.model_name.empty()) options.http.model_name = file_name(options.model);
+  const Status status = serve(options);
+  return status ? 0 : fail(status.error());
+}
+
+}  // namespace
+}  // namespace cachalot::llama
+
+int main(int argc, char** argv) {
+  using namespace cachalot;
+  try {
+    return llama::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return llama::fail(Error::make(Code::kNoSpace, "out of memory"));
+  } catch (const std::exception& error) {
+    return llama::fail(Error::make(Code::kInternal, "unexpected: %.150s", error.what()));
+  }
+}

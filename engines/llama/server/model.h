@@ -1,0 +1,51 @@
+// A model file and its vocabulary: texts and conversations to tokens, tokens to bytes.
+//
+// @threads any may tokenise; the weights are shared by all contexts
+#pragma once
+
+#include <cachalot/result.h>
+#include <llama.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "request.h"
+
+namespace cachalot::llama {
+
+class Model {
+ public:
+  // @param chat_template  one that libllama knows, by name or text; empty: the model's own
+  // @errors kNotFound, kBadInput: no model that libllama reads, kInvalidArgument: the template
+  static Result<Model> load(const std::string& path, const std::string& chat_template,
+                            const llama_model_params& params);
+
+  llama_model* get() const { return model_.get(); }
+  std::uint32_t trained_context_tokens() const;
+  // A context holds each token's KV until it is told to remove it, so that the front of a prompt can
+  // stay. Not so where the state is recurrent, or attention looks back over a window only.
+  bool keeps_all_tokens() const;
+
+  // @errors kInvalidArgument: nothing to begin with, a token out of range;
+  //         kUnsupported: a conversation, and no template that libllama knows
+  Result<std::vector<Token>> tokens_of(const Request::Prompt& prompt) const;
+  // The bytes that a token stands for; they may end inside a character. Control tokens have none.
+  std::string bytes_of(Token token) const;
+  bool ends(Token token) const { return llama_vocab_is_eog(vocabulary_, token); }
+
+ private:
+  struct Free {
+    void operator()(llama_model* model) const { llama_model_free(model); }
+  };
+  Model(llama_model* model, std::string chat_template);
+
+  Result<std::string> text_of(const std::vector<Message>& messages) const;
+  Result<std::vector<Token>> tokenised(const std::string& text) const;
+
+  std::unique_ptr<llama_model, Free> model_;
+  const llama_vocab* vocabulary_;
+  std::string chat_template_;  // empty: the model has none
+};
+
+}  // namespace cachalot::llama
