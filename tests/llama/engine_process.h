@@ -95,6 +95,7 @@ class TestKeeper {
   const std::string& path() const { return path_; }
   void start();
   void kill();
+  void send(int signal) { keeper_->send(signal); }
   // Drops all blocks of all clients' namespaces, as an operator or a full pool may.
   void evict_everything(const std::string& fingerprint);
   // Fills the pool with blocks of another namespace, `rounds` times its capacity.

@@ -73,6 +73,17 @@ TEST_P(Failure, AnEngineThatServesOnWhileKeepersChange) {
   EXPECT_EQ(loaded_blocks(), kBlocks);
 }
 
+TEST_P(Failure, AKeeperThatHangs) {
+  EngineProcess engine(spec_);
+  ASSERT_EQ(engine.ask(with_other_end(prompt_, 3 * kBlock, kPromptTokens, 2)).report.stored_blocks, kBlocks);
+  keeper_.send(SIGSTOP);
+  const Answer answer = engine.ask(prompt_);
+  expect_same_answer(answer, expected_);
+  EXPECT_EQ(answer.report.loaded_tokens, 3 * kBlock) << "reading needs no keeper";
+  keeper_.send(SIGCONT);
+  EXPECT_EQ(engine.ask(prompt_).error, "");
+}
+
 #ifdef CACHALOT_FAIL_POINTS
 
 TEST_P(Failure, AnEngineKilledWhileItStoresItsThirdBlock) {
