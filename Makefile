@@ -74,7 +74,7 @@ test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/ll
 	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.
-LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model
+LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model cachalot_llama_preload
 build-llama:
 	@CXX="$(CXX)" tools/setup --for run --with-llama
 	CXX="$(CXX)" cmake --preset release

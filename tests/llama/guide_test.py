@@ -73,7 +73,8 @@ def lines_of(output):
     """The JSON of each line, without what differs from run to run; other lines as they are."""
     lines = []
     for line in output.split("\n"):
-        line = line.strip().removeprefix("data: ")
+        line = line.strip()
+        line = line[6:] if line.startswith("data: ") else line
         if line.startswith("{"):
             value = {k: v for k, v in json.loads(line).items() if k not in ("id", "created", "timings")}
             if not continues(lines, value):

@@ -172,6 +172,8 @@ class OneServer(unittest.TestCase):
             (b"", 400, None, "not JSON"),
             (b'{"prompt": "\xff"}', 400, None, "not JSON"),
             (b"[" * 100_000, 400, None, "not JSON"),
+            (b"[" * 100_000 + b"]" * 100_000, 400, None, "expected an object"),
+            (b'{"prompt": "x", "top_p": 1e999}', 400, None, "out of range"),
             ({}, 400, "prompt", "missing"),
             ({"prompt": "x", "max_tokens": "many"}, 400, "max_tokens", "whole number"),
             ({"prompt": "x", "temperatur": 1}, 400, "temperatur", "no parameter"),

@@ -20,8 +20,6 @@ import plot
 from programs import BLOCK_TOKENS, Programs, add_flags, pool_path
 from servers import Keeper, Server
 
-# What facts of llama.cpp say of the same model, on another machine that was quieter, without checksums:
-# CPU time of the prefill : wall time of the import of its blocks.
 LENGTHS = (512, 1024, 2048)
 SENTENCES = [
     "Once upon a time, there was a little girl named Lily. ", "She loved to play outside in the park. ",

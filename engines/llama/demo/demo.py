@@ -86,8 +86,8 @@ def main():
     programs = Programs(parser.parse_args())
     random_model = programs.random_model()
     print("Prompts: a story, and an ending each. Of a prompt's tokens, `own` were in the engine's own cache,\n"
-          "`pool` were read from the pool, and the rest was computed. First token: as its client sees it.\n"
-          "Each engine is a process with one thread.")
+          "`pool` were read from the pool, and the rest was computed: the ending, and what is before it behind\n"
+          "the last whole block of 64. First token: as its client sees it. Each engine is a process with one thread.")
     is_good = run_model(programs, "stories260K: trained, 0.26 million parameters, f32", programs.trained_model(),
                         STORY, 40)
     is_good = run_model(programs, "random weights, 124.7 million parameters, f16: no sense, but a real model's work",

@@ -30,6 +30,9 @@ BodyReader::BodyReader(std::string_view body) {
   } catch (const nlohmann::json::parse_error& error) {
     fail("", "the body is not JSON: it goes wrong at byte " + std::to_string(error.byte));
     return;
+  } catch (const nlohmann::json::exception&) {  // a number that no double holds
+    fail("", "the body has a number out of range");
+    return;
   }
   if (!body_.is_object()) fail("", "the body is " + shown(body_) + ", expected an object");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 namespace cachalot::llama {
 
@@ -69,11 +70,21 @@ void Engine::admit() {
   }
 }
 
+// A step, or the end of the request that it goes wrong for. @return as Slot::step
+bool Engine::step(Slot& slot) {
+  try {
+    return slot.step();
+  } catch (const std::exception& exception) {  // libllama, or memory
+    slot.fail(Error::make(Code::kInternal, "unexpected: %.150s", exception.what()));
+    return true;
+  }
+}
+
 // @return false: every busy slot waits for another process
 bool Engine::step_all() {
   bool has_worked = false;
   for (Slot& slot : slots_) {
-    if (slot.is_busy() && slot.step()) has_worked = true;
+    if (slot.is_busy() && step(slot)) has_worked = true;
   }
   return has_worked;
 }

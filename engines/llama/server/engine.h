@@ -65,6 +65,7 @@ class Engine {
   Engine(std::vector<Slot> slots, std::size_t queue_limit);
   void run();
   void admit();
+  static bool step(Slot& slot);
   bool step_all();
   void cancel_all();
 

@@ -128,9 +128,11 @@ sigset_t block_signals() {
 }
 
 void print_ready(const Options& options, const HttpServer& server, const Engine& engine) {
+  const std::string& address = options.http.address;
+  const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
   std::printf("ready pid=%d url=http://%s:%u model=%s slots=%zu context=%u pool=%s\n", getpid(),
-              options.http.address.c_str(), server.port(), options.http.model_name.c_str(),
-              options.engine.slots, engine.context_tokens(),
+              host.c_str(), server.port(), options.http.model_name.c_str(), options.engine.slots,
+              engine.context_tokens(),
               options.pool.empty() ? "none" : options.pool.front().c_str());
   std::fflush(stdout);
 }
