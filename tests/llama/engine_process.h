@@ -115,7 +115,8 @@ std::string quantized(const std::string& model, llama_ftype type, const std::str
 // `count` tokens of a vocabulary of 512, the same for the same seed.
 Tokens random_tokens(std::uint64_t seed, std::size_t count);
 // The first `shared` tokens of `prompt`, and others up to `count`.
-Tokens with_other_end(const Tokens& prompt, std::size_t shared, std::size_t count, std::uint64_t seed);
+Tokens with_other_end(const Tokens& prompt, std::size_t shared, std::size_t count,
+                      std::uint64_t seed);
 
 // Equal to the bit: reports the first difference.
 void expect_same_answer(const Answer& answer, const Answer& expected);

@@ -24,7 +24,8 @@ constexpr std::size_t kMostTokens = 250;  // of a sequence; the model was traine
 
 class Batch {
  public:
-  explicit Batch(const std::vector<Entry>& entries) : batch(llama_batch_init(static_cast<std::int32_t>(entries.size()), 0, 1)) {
+  explicit Batch(const std::vector<Entry>& entries)
+      : batch(llama_batch_init(static_cast<std::int32_t>(entries.size()), 0, 1)) {
     for (const Entry& entry : entries) {
       const std::int32_t at = batch.n_tokens++;
       batch.token[at] = entry.token;
@@ -61,7 +62,8 @@ class Program {
     with_ = llama_init_from_model(model, params);
     without_ = llama_init_from_model(model, params);
     vocabulary_ = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    Result<std::unique_ptr<SharedContext>> shared = SharedContext::open(with_, kSequences, options, false);
+    Result<std::unique_ptr<SharedContext>> shared =
+        SharedContext::open(with_, kSequences, options, false);
     if (!shared) fail(shared.error().message);
     if (shared) shared_ = *std::move(shared);
     for (std::vector<llama_token>& prompt : prompts_) prompt = random_tokens(seed % 4, kMostTokens);
@@ -74,10 +76,14 @@ class Program {
     const auto sequence = static_cast<llama_seq_id>(rng_.below(kSequences));
     std::vector<llama_token>& held = held_[sequence];
     switch (rng_.below(8)) {
-      case 0: return cut(sequence, 0);
-      case 1: return cut(sequence, rng_.below(held.size() + 1));
-      case 2: return copy(sequence, static_cast<llama_seq_id>(rng_.below(kSequences)));
-      default: return decode();
+      case 0:
+        return cut(sequence, 0);
+      case 1:
+        return cut(sequence, rng_.below(held.size() + 1));
+      case 2:
+        return copy(sequence, static_cast<llama_seq_id>(rng_.below(kSequences)));
+      default:
+        return decode();
     }
   }
 
@@ -98,7 +104,8 @@ class Program {
   void copy(llama_seq_id from, llama_seq_id to) {
     if (from == to) return;
     cut(to, 0);
-    for (llama_context* context : {with_, without_}) llama_memory_seq_cp(llama_get_memory(context), from, to, -1, -1);
+    for (llama_context* context : {with_, without_})
+      llama_memory_seq_cp(llama_get_memory(context), from, to, -1, -1);
     shared_->copied(from, to, -1, -1);
     held_[to] = held_[from];
   }
@@ -116,7 +123,8 @@ class Program {
       const std::uint64_t outputs = rng_.below(4);
       for (std::size_t i = 0; i < count; ++i) {
         Entry entry;
-        entry.token = is_common ? prompts_[0][held.size()] : static_cast<llama_token>(3 + rng_.below(500));
+        entry.token =
+            is_common ? prompts_[0][held.size()] : static_cast<llama_token>(3 + rng_.below(500));
         entry.position = static_cast<llama_pos>(held.size());
         entry.sequences = {sequence};
         entry.is_output = outputs == 0 || (outputs != 1 && i + 1 == count);
@@ -126,8 +134,10 @@ class Program {
     }
     if (entries.empty()) return;
     const Batch batch(entries);
-    if (llama_decode(without_, batch.batch) != 0) return fail("the context without a pool cannot decode");
-    if (shared_->decode(entries, [&] { return llama_decode(with_, batch.batch); }) != 0) return fail("the shared context cannot decode");
+    if (llama_decode(without_, batch.batch) != 0)
+      return fail("the context without a pool cannot decode");
+    if (shared_->decode(entries, [&] { return llama_decode(with_, batch.batch); }) != 0)
+      return fail("the shared context cannot decode");
     compare(entries);
   }
 
@@ -135,13 +145,16 @@ class Program {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const llama_seq_id sequence = entries[i].sequences[0];
       const llama_pos last = llama_memory_seq_pos_max(llama_get_memory(with_), sequence);
-      if (last + 1 != static_cast<llama_pos>(held_[sequence].size())) return fail("a sequence has another length");
+      if (last + 1 != static_cast<llama_pos>(held_[sequence].size()))
+        return fail("a sequence has another length");
       if (!entries[i].is_output) continue;
       const float* const expected = llama_get_logits_ith(without_, static_cast<std::int32_t>(i));
-      const float* const logits = llama_get_logits_ith(with_, shared_->output_index(static_cast<std::int32_t>(i)));
+      const float* const logits =
+          llama_get_logits_ith(with_, shared_->output_index(static_cast<std::int32_t>(i)));
       if (expected == nullptr || logits == nullptr) return fail("an output is not there");
       for (std::int32_t token = 0; token < vocabulary_; ++token) {
-        if (std::abs(expected[token] - logits[token]) > kRounding) return fail("a logit is another one");
+        if (std::abs(expected[token] - logits[token]) > kRounding)
+          return fail("a logit is another one");
       }
     }
   }
