@@ -6,7 +6,8 @@
 namespace cachalot::llama {
 namespace {
 
-constexpr std::uint64_t kStreamsAt = 8, kCellsAt = 12, kFirstCellAt = 16, kCellBytes = 12, kSectionBytes = 12;
+constexpr std::uint64_t kStreamsAt = 8, kCellsAt = 12, kFirstCellAt = 16, kCellBytes = 12,
+                        kSectionBytes = 12;
 
 template <class T>
 T load(const std::byte* at) {
@@ -16,8 +17,10 @@ T load(const std::byte* at) {
 }
 
 Error unknown(const char* what, std::uint64_t value, std::uint64_t expected) {
-  return Error::make(Code::kUnsupported, "the state of a sequence is not of a form that is known: %s is %" PRIu64
-                     ", expected %" PRIu64, what, value, expected);
+  return Error::make(Code::kUnsupported,
+                     "the state of a sequence is not of a form that is known: %s is %" PRIu64
+                     ", expected %" PRIu64,
+                     what, value, expected);
 }
 
 }  // namespace
@@ -34,7 +37,8 @@ Result<BlobLayout> BlobLayout::learn(std::span<const std::byte> blob, std::uint3
   layout.magic_ = load<std::uint32_t>(data);
   if (streams_of(blob) != 1) return unknown("the number of streams", streams_of(blob), 1);
   layout.cells_ = load<std::uint32_t>(data + kCellsAt);
-  if (layout.cells_ != block_tokens) return unknown("the number of cells", layout.cells_, block_tokens);
+  if (layout.cells_ != block_tokens)
+    return unknown("the number of cells", layout.cells_, block_tokens);
   const auto transposed = load<std::uint32_t>(data + head);
   if (transposed == 1) {
     return Error::make(Code::kUnsupported, "V is transposed: switch flash attention on");
@@ -43,7 +47,8 @@ Result<BlobLayout> BlobLayout::learn(std::span<const std::byte> blob, std::uint3
   layout.layers_ = load<std::uint32_t>(data + head + 4);
   std::uint64_t at = head + 8;
   while (at < blob.size()) {
-    if (blob.size() - at < kSectionBytes) return unknown("the length behind its last layer", blob.size() - at, 0);
+    if (blob.size() - at < kSectionBytes)
+      return unknown("the length behind its last layer", blob.size() - at, 0);
     const Section section{at, load<std::int32_t>(data + at), load<std::uint64_t>(data + at + 4)};
     const std::uint64_t room = blob.size() - at - kSectionBytes;
     if (section.row_bytes == 0 || section.row_bytes > room / block_tokens) {
@@ -53,7 +58,8 @@ Result<BlobLayout> BlobLayout::learn(std::span<const std::byte> blob, std::uint3
     at += kSectionBytes + section.row_bytes * block_tokens;
   }
   const std::size_t sections = layout.sections_.size();
-  if (layout.layers_ == 0 || (sections != 2 * std::size_t{layout.layers_} && sections != layout.layers_)) {
+  if (layout.layers_ == 0 ||
+      (sections != 2 * std::size_t{layout.layers_} && sections != layout.layers_)) {
     return unknown("the number of K and V parts", sections, 2 * std::uint64_t{layout.layers_});
   }
   layout.bytes_ = blob.size();
@@ -76,7 +82,8 @@ bool BlobLayout::holds(const std::byte* blob, std::int64_t position) const {
   }
   const std::byte* cell = blob + kFirstCellAt;
   for (std::uint32_t i = 0; i < cells_; ++i, cell += kCellBytes) {
-    if (load<std::int32_t>(cell) != position + i || load<std::uint32_t>(cell + 4) != 1) return false;
+    if (load<std::int32_t>(cell) != position + i || load<std::uint32_t>(cell + 4) != 1)
+      return false;
   }
   if (load<std::uint32_t>(cell) != 0 || load<std::uint32_t>(cell + 4) != layers_) return false;
   for (const Section& section : sections_) {

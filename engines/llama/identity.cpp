@@ -34,7 +34,9 @@ Status add_file(EVP_MD_CTX* digest, const std::string& path) {
   for (;;) {
     const ssize_t got = read(file.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Error::from_errno(errno, "%s: byte %llu", path.c_str(), static_cast<unsigned long long>(total));
+    if (got < 0)
+      return Error::from_errno(errno, "%s: byte %llu", path.c_str(),
+                               static_cast<unsigned long long>(total));
     if (got == 0) break;
     EVP_DigestUpdate(digest, buffer.data(), static_cast<std::size_t>(got));
     total += static_cast<std::uint64_t>(got);
@@ -74,7 +76,8 @@ std::vector<std::string> library_files() {
   std::vector<std::string> files;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* to) {
-        if (is_of_llama(info->dlpi_name)) static_cast<std::vector<std::string>*>(to)->emplace_back(info->dlpi_name);
+        if (is_of_llama(info->dlpi_name))
+          static_cast<std::vector<std::string>*>(to)->emplace_back(info->dlpi_name);
         return 0;
       },
       &files);
@@ -92,7 +95,8 @@ std::vector<std::string> library_files() {
 
 // Variables by which ggml picks kernels, and llama.cpp the form of the cache.
 std::vector<std::string> kernel_variables() {
-  constexpr const char* kPrefixes[] = {"GGML_CPU_", "GGML_KLEIDIAI_", "GGML_CUDA_", "GGML_VK_", "LLAMA_ATTN_"};
+  constexpr const char* kPrefixes[] = {"GGML_CPU_", "GGML_KLEIDIAI_", "GGML_CUDA_", "GGML_VK_",
+                                       "LLAMA_ATTN_"};
   std::vector<std::string> found;
   for (char** at = environ; at != nullptr && *at != nullptr; ++at) {
     for (const char* prefix : kPrefixes) {
@@ -104,21 +108,30 @@ std::vector<std::string> kernel_variables() {
 }
 
 void add_overrides(Text& text, const llama_model_params& model) {
-  for (const llama_model_kv_override* at = model.kv_overrides; at != nullptr && at->key[0] != 0; ++at) {
+  for (const llama_model_kv_override* at = model.kv_overrides; at != nullptr && at->key[0] != 0;
+       ++at) {
     text.add("override", std::string(at->key));
     text.add("override_type", at->tag);
     switch (at->tag) {
-      case LLAMA_KV_OVERRIDE_TYPE_INT: text.add("override_value", at->val_i64); break;
-      case LLAMA_KV_OVERRIDE_TYPE_FLOAT: text.add_float("override_value", at->val_f64); break;
-      case LLAMA_KV_OVERRIDE_TYPE_BOOL: text.add("override_value", at->val_bool); break;
+      case LLAMA_KV_OVERRIDE_TYPE_INT:
+        text.add("override_value", at->val_i64);
+        break;
+      case LLAMA_KV_OVERRIDE_TYPE_FLOAT:
+        text.add_float("override_value", at->val_f64);
+        break;
+      case LLAMA_KV_OVERRIDE_TYPE_BOOL:
+        text.add("override_value", at->val_bool);
+        break;
       case LLAMA_KV_OVERRIDE_TYPE_STR:
-        text.add("override_value", std::string(at->val_str, strnlen(at->val_str, sizeof at->val_str)));
+        text.add("override_value",
+                 std::string(at->val_str, strnlen(at->val_str, sizeof at->val_str)));
         break;
     }
   }
   for (const llama_model_tensor_buft_override* at = model.tensor_buft_overrides;
        at != nullptr && at->pattern != nullptr; ++at) {
-    text.add("buffer_of", std::string(at->pattern) + "=" + (at->buft == nullptr ? "" : ggml_backend_buft_name(at->buft)));
+    text.add("buffer_of", std::string(at->pattern) + "=" +
+                              (at->buft == nullptr ? "" : ggml_backend_buft_name(at->buft)));
   }
 }
 
@@ -126,15 +139,19 @@ void add_overrides(Text& text, const llama_model_params& model) {
 void add_devices(Text& text, const Origin& origin) {
   const llama_model_params& model = origin.model;
   std::vector<ggml_backend_dev_t> devices;
-  for (ggml_backend_dev_t* at = model.devices; at != nullptr && *at != nullptr; ++at) devices.push_back(*at);
+  for (ggml_backend_dev_t* at = model.devices; at != nullptr && *at != nullptr; ++at)
+    devices.push_back(*at);
   for (std::size_t i = 0; model.devices == nullptr && i < ggml_backend_dev_count(); ++i) {
     devices.push_back(ggml_backend_dev_get(i));
   }
-  std::erase_if(devices, [](ggml_backend_dev_t d) { return ggml_backend_dev_type(d) == GGML_BACKEND_DEVICE_TYPE_CPU; });
+  std::erase_if(devices, [](ggml_backend_dev_t d) {
+    return ggml_backend_dev_type(d) == GGML_BACKEND_DEVICE_TYPE_CPU;
+  });
   text.add("extra_buffers", model.use_extra_bufts);
   if (devices.empty()) return;
   for (ggml_backend_dev_t device : devices) {
-    text.add("device", std::string(ggml_backend_dev_name(device)) + " " + ggml_backend_dev_description(device));
+    text.add("device", std::string(ggml_backend_dev_name(device)) + " " +
+                           ggml_backend_dev_description(device));
   }
   text.add("gpu_layers", model.n_gpu_layers);
   text.add("split_mode", model.split_mode);
@@ -152,7 +169,8 @@ bool is_long_context(const llama_context* context) {
   const llama_model* const model = llama_get_model(context);
   char architecture[64] = {}, length[32] = {};
   std::uint64_t trained = static_cast<std::uint64_t>(std::max(0, llama_model_n_ctx_train(model)));
-  if (llama_model_meta_val_str(model, "general.architecture", architecture, sizeof architecture) > 0) {
+  if (llama_model_meta_val_str(model, "general.architecture", architecture, sizeof architecture) >
+      0) {
     const std::string key = std::string(architecture) + ".rope.scaling.original_context_length";
     if (llama_model_meta_val_str(model, key.c_str(), length, sizeof length) > 0) {
       trained = std::strtoull(length, nullptr, 10);
@@ -192,7 +210,9 @@ std::vector<std::string> split_model_files(const std::string& path) {
   // llama.cpp names them NAME-00001-of-00003.gguf and is asked how; the first one gives the name.
   const std::size_t of = path.rfind("-of-");
   int parts = 0;
-  if (of == std::string::npos || std::sscanf(path.c_str() + of, "-of-%5d.gguf", &parts) != 1 || parts < 1) return {path};
+  if (of == std::string::npos || std::sscanf(path.c_str() + of, "-of-%5d.gguf", &parts) != 1 ||
+      parts < 1)
+    return {path};
   std::vector<char> prefix(path.size() + 1), name(path.size() + 32);
   if (llama_split_prefix(prefix.data(), prefix.size(), path.c_str(), 0, parts) <= 0) return {path};
   std::vector<std::string> files;
@@ -223,7 +243,8 @@ Result<std::string> digest_of_files(std::span<const std::string> files) {
 Result<std::string> fingerprint_of(const llama_context* context, const Origin& origin,
                                    const std::string& state_layout, std::uint32_t block_tokens) {
   if (origin.model_files.empty()) {
-    return Error::make(Code::kInvalidArgument, "the model's files were not given: its hash is part of the namespace");
+    return Error::make(Code::kInvalidArgument,
+                       "the model's files were not given: its hash is part of the namespace");
   }
   Text text;
   text.add("version", std::string(kVersion));

@@ -34,12 +34,13 @@ struct Adapter {
 // Where a context comes from: libllama does not tell, so its creator does.
 struct Origin {
   std::vector<std::string> model_files;  // all of a split model's (see split_model_files)
-  std::string model_digest = {};  // their digest_of_files(), where it is known; empty: they are read
+  std::string model_digest =
+      {};  // their digest_of_files(), where it is known; empty: they are read
   llama_model_params model = llama_model_default_params();        // as it was loaded with
   llama_context_params context = llama_context_default_params();  // as it was made with
-  std::vector<Adapter> loras;            // in the order in which they were set
+  std::vector<Adapter> loras;  // in the order in which they were set
   std::vector<Adapter> control_vectors;
-  std::string salt;                      // a tenant's secret, or whatever else shall keep blocks apart
+  std::string salt;  // a tenant's secret, or whatever else shall keep blocks apart
 };
 
 // All files of the model whose first (or only) one is `path`.

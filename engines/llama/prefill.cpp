@@ -16,7 +16,8 @@ namespace {
 constexpr long kNapNs = 500'000;  // between two looks for another process's block
 
 struct Batch {
-  explicit Batch(std::uint32_t tokens) : batch(llama_batch_init(static_cast<std::int32_t>(tokens), 0, 1)) {}
+  explicit Batch(std::uint32_t tokens)
+      : batch(llama_batch_init(static_cast<std::int32_t>(tokens), 0, 1)) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch() { llama_batch_free(batch); }
@@ -24,7 +25,8 @@ struct Batch {
 };
 
 Error error_of_decode(std::int32_t status) {
-  if (status == 1) return Error::make(Code::kNoSpace, "prompt: the context's KV cache has no room for it");
+  if (status == 1)
+    return Error::make(Code::kNoSpace, "prompt: the context's KV cache has no room for it");
   if (status == 2) return Error::make(Code::kCancelled, "prompt: its computation was aborted");
   return Error::make(Code::kInternal, "prompt: llama_decode failed with %d", status);
 }
@@ -32,9 +34,12 @@ Error error_of_decode(std::int32_t status) {
 }  // namespace
 
 struct Prefill::Impl {
-  Impl(llama_context* of, PromptCache* pool_cache, llama_seq_id sequence, std::vector<llama_token> prompt,
-       std::size_t kept, std::uint32_t chunk)
-      : context(of), cache(pool_cache), seq(sequence), tokens(std::move(prompt)),
+  Impl(llama_context* of, PromptCache* pool_cache, llama_seq_id sequence,
+       std::vector<llama_token> prompt, std::size_t kept, std::uint32_t chunk)
+      : context(of),
+        cache(pool_cache),
+        seq(sequence),
+        tokens(std::move(prompt)),
         block_tokens(pool_cache == nullptr ? chunk : pool_cache->block_tokens()) {
     report.prompt_tokens = tokens.size();
     report.kept_tokens = kept;
@@ -59,10 +64,10 @@ struct Prefill::Impl {
 
   bool begun = false, done = false;
   bool wants_logits = true;
-  std::size_t at = 0;          // tokens that the sequence holds
-  std::size_t loadable = 0;    // blocks that may come from the pool: at least one token is computed
-  std::size_t published = 0;   // blocks known to be in the pool
-  bool stores = true;          // until something goes wrong: then the rest has no parent
+  std::size_t at = 0;         // tokens that the sequence holds
+  std::size_t loadable = 0;   // blocks that may come from the pool: at least one token is computed
+  std::size_t published = 0;  // blocks known to be in the pool
+  bool stores = true;         // until something goes wrong: then the rest has no parent
   std::vector<BlockHash> hashes;  // of all whole blocks
   std::optional<pool::Flights> flights;
   std::optional<Batch> batch;
@@ -72,19 +77,26 @@ struct Prefill::Impl {
 Status Prefill::Impl::check() const {
   if (tokens.empty()) return Error::make(Code::kInvalidArgument, "prompt: it is empty");
   if (tokens.size() > llama_n_ctx_seq(context)) {
-    return Error::make(Code::kInvalidArgument, "prompt: %zu tokens, the context has room for %u", tokens.size(), llama_n_ctx_seq(context));
+    return Error::make(Code::kInvalidArgument, "prompt: %zu tokens, the context has room for %u",
+                       tokens.size(), llama_n_ctx_seq(context));
   }
-  if (block_tokens == 0 || block_tokens > llama_n_ubatch(context) || block_tokens > llama_n_batch(context)) {
-    return Error::make(Code::kInvalidArgument, "prompt: a block of %u tokens is not within 1 to n_ubatch = %u and n_batch = %u",
-                       block_tokens, llama_n_ubatch(context), llama_n_batch(context));
+  if (block_tokens == 0 || block_tokens > llama_n_ubatch(context) ||
+      block_tokens > llama_n_batch(context)) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "prompt: a block of %u tokens is not within 1 to n_ubatch = %u and n_batch = %u",
+        block_tokens, llama_n_ubatch(context), llama_n_batch(context));
   }
   if (seq < 0 || static_cast<std::uint32_t>(seq) >= llama_n_seq_max(context)) {
-    return Error::make(Code::kInvalidArgument, "prompt: sequence %d is not below n_seq_max = %u", seq, llama_n_seq_max(context));
+    return Error::make(Code::kInvalidArgument, "prompt: sequence %d is not below n_seq_max = %u",
+                       seq, llama_n_seq_max(context));
   }
-  const std::int32_t vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context)));
+  const std::int32_t vocabulary =
+      llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context)));
   for (const llama_token token : tokens) {
     if (token >= 0 && token < vocabulary) continue;
-    return Error::make(Code::kInvalidArgument, "prompt: token %d is not one of the model's %d", token, vocabulary);
+    return Error::make(Code::kInvalidArgument, "prompt: token %d is not one of the model's %d",
+                       token, vocabulary);
   }
   return {};
 }
@@ -183,7 +195,8 @@ Status Prefill::Impl::compute_chunk() {
     // and at the end.
     chunk.logits[i] = i + 1 == chunk.n_tokens;
   }
-  if (const std::int32_t status = llama_decode(context, chunk); status != 0) return error_of_decode(status);
+  if (const std::int32_t status = llama_decode(context, chunk); status != 0)
+    return error_of_decode(status);
   report.computed_tokens += end - at;
   at = end;
   report.compute_ns += base::SteadyClock::read() - began_ns;
@@ -205,24 +218,31 @@ void Prefill::Impl::publish() {
   }
   if (!flights) return;
   // What will not be stored, nobody needs to wait for.
-  if (!stores) flights->release_all();
-  else if (at % block_tokens == 0) flights->release();
+  if (!stores)
+    flights->release_all();
+  else if (at % block_tokens == 0)
+    flights->release();
 }
 
-Prefill::Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq, std::vector<llama_token> tokens,
-                 std::size_t kept_tokens, std::uint32_t block_tokens)
-    : impl_(std::make_unique<Impl>(context, cache, seq, std::move(tokens), kept_tokens, block_tokens)) {}
+Prefill::Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq,
+                 std::vector<llama_token> tokens, std::size_t kept_tokens,
+                 std::uint32_t block_tokens)
+    : impl_(std::make_unique<Impl>(context, cache, seq, std::move(tokens), kept_tokens,
+                                   block_tokens)) {}
 Prefill::~Prefill() = default;
 Prefill::Prefill(Prefill&&) noexcept = default;
 Prefill& Prefill::operator=(Prefill&&) noexcept = default;
 
-void Prefill::only_fill() { impl_->wants_logits = false; }
+void Prefill::only_fill() {
+  impl_->wants_logits = false;
+}
 
 Result<Prefill::State> Prefill::step() {
   Result<State> state = impl_->step();
   if (!state) {
     impl_->flights.reset();
-    if (impl_->begun && impl_->wants_logits) llama_memory_seq_rm(llama_get_memory(impl_->context), impl_->seq, -1, -1);
+    if (impl_->begun && impl_->wants_logits)
+      llama_memory_seq_rm(llama_get_memory(impl_->context), impl_->seq, -1, -1);
   }
   return state;
 }
@@ -237,7 +257,9 @@ Status Prefill::run() {
   }
 }
 
-const Prefill::Report& Prefill::report() const { return impl_->report; }
+const Prefill::Report& Prefill::report() const {
+  return impl_->report;
+}
 
 std::size_t Prefill::keepable_tokens() const {
   return impl_->done ? impl_->tokens.size() / impl_->block_tokens * impl_->block_tokens : 0;

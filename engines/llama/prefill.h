@@ -42,15 +42,16 @@ class Prefill {
     std::size_t computed_tokens = 0;  // were computed here
     std::size_t stored_blocks = 0;    // of these, published
     std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;
-    std::uint64_t wait_ns = 0;        // for another process's blocks
+    std::uint64_t wait_ns = 0;  // for another process's blocks
   };
 
   // @param cache        null: without a pool
   // @param block_tokens the chunk; of the cache, if there is one
   // @param kept_tokens  tokens[0, kept_tokens) lie in `seq` already. Whole blocks of it are used, and
   //                     must have been computed by a Prefill; the rest of the sequence is removed.
-  Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq, std::vector<llama_token> tokens,
-          std::size_t kept_tokens = 0, std::uint32_t block_tokens = 64);
+  Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq,
+          std::vector<llama_token> tokens, std::size_t kept_tokens = 0,
+          std::uint32_t block_tokens = 64);
   ~Prefill();
   Prefill(Prefill&&) noexcept;
   Prefill& operator=(Prefill&&) noexcept;

@@ -15,14 +15,17 @@
 namespace cachalot::llama {
 namespace {
 
-constexpr std::size_t kLoadBatch = 16;  // blocks imported under one pin: pins should be short
+constexpr std::size_t kLoadBatch = 16;     // blocks imported under one pin: pins should be short
 constexpr std::uint32_t kGrantTarget = 8;  // blocks are large, and stored one at a time
 
-const std::uint8_t* as_bytes(const std::byte* at) { return reinterpret_cast<const std::uint8_t*>(at); }
+const std::uint8_t* as_bytes(const std::byte* at) {
+  return reinterpret_cast<const std::uint8_t*>(at);
+}
 
 class Stopwatch {
  public:
-  explicit Stopwatch(std::uint64_t& total_ns) : total_ns_(total_ns), began_ns_(base::SteadyClock::read()) {}
+  explicit Stopwatch(std::uint64_t& total_ns)
+      : total_ns_(total_ns), began_ns_(base::SteadyClock::read()) {}
   ~Stopwatch() { total_ns_ += base::SteadyClock::read() - began_ns_; }
 
  private:
@@ -34,18 +37,25 @@ class Stopwatch {
 
 // --- Attaching -----------------------------------------------------------------------------------
 
-Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context, const PromptCacheOptions& options) {
+Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
+                                                         const PromptCacheOptions& options) {
   const llama_seq_id last = static_cast<llama_seq_id>(llama_n_seq_max(context)) - 1;
   const llama_seq_id scratch = options.scratch_seq < 0 ? last : options.scratch_seq;
-  CACHALOT_TRY_ASSIGN(BlobLayout layout, try_context(context, options.origin.context, scratch, options.block_tokens));
-  CACHALOT_TRY_ASSIGN(std::string fingerprint,
-                      fingerprint_of(context, options.origin, layout.describe(), options.block_tokens));
+  CACHALOT_TRY_ASSIGN(BlobLayout layout,
+                      try_context(context, options.origin.context, scratch, options.block_tokens));
+  CACHALOT_TRY_ASSIGN(
+      std::string fingerprint,
+      fingerprint_of(context, options.origin, layout.describe(), options.block_tokens));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
   const std::uint64_t most = pool.access().geometry.block_bytes;
   if (layout.bytes() > most) {
-    return Error::make(Code::kInvalidArgument, "%.80s: its blocks have %llu bytes; %u tokens of this model are %llu: make a pool with "
-                       "--block-bytes %llu", options.pool[0].c_str(), static_cast<unsigned long long>(most), options.block_tokens,
-                       static_cast<unsigned long long>(layout.bytes()), static_cast<unsigned long long>(pool::padded_bytes(layout.bytes())));
+    return Error::make(
+        Code::kInvalidArgument,
+        "%.80s: its blocks have %llu bytes; %u tokens of this model are %llu: make a pool with "
+        "--block-bytes %llu",
+        options.pool[0].c_str(), static_cast<unsigned long long>(most), options.block_tokens,
+        static_cast<unsigned long long>(layout.bytes()),
+        static_cast<unsigned long long>(pool::padded_bytes(layout.bytes())));
   }
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
@@ -55,19 +65,29 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   attach.verify_checksums = attach.write_checksums = true;
   attach.pins = true;
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach));
-  return std::unique_ptr<PromptCache>(new PromptCache(std::make_unique<Impl>(
-      context, scratch, options, std::move(layout), std::move(fingerprint), std::move(pool), std::move(client))));
+  return std::unique_ptr<PromptCache>(new PromptCache(
+      std::make_unique<Impl>(context, scratch, options, std::move(layout), std::move(fingerprint),
+                             std::move(pool), std::move(client))));
 }
 
 PromptCache::PromptCache(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 PromptCache::~PromptCache() = default;
 
-std::uint32_t PromptCache::block_tokens() const { return impl_->options.block_tokens; }
-std::uint64_t PromptCache::block_bytes() const { return impl_->layout.bytes(); }
-const std::string& PromptCache::fingerprint() const { return impl_->fingerprint; }
-const PromptCacheStatistics& PromptCache::statistics() const { return impl_->statistics; }
+std::uint32_t PromptCache::block_tokens() const {
+  return impl_->options.block_tokens;
+}
+std::uint64_t PromptCache::block_bytes() const {
+  return impl_->layout.bytes();
+}
+const std::string& PromptCache::fingerprint() const {
+  return impl_->fingerprint;
+}
+const PromptCacheStatistics& PromptCache::statistics() const {
+  return impl_->statistics;
+}
 
-PromptCache::Impl::Impl(llama_context* of, llama_seq_id scratch_seq, const PromptCacheOptions& given, BlobLayout blob_layout,
+PromptCache::Impl::Impl(llama_context* of, llama_seq_id scratch_seq,
+                        const PromptCacheOptions& given, BlobLayout blob_layout,
                         std::string namespace_text, pool::Pool opened, pool::PoolClient attached)
     : context(of),
       memory(llama_get_memory(of)),
@@ -96,7 +116,9 @@ std::size_t PromptCache::lookup(std::span<const BlockHash> hashes) const {
 // --- Trouble -------------------------------------------------------------------------------------
 
 // Trouble with the keeper costs a wait each time it is met, so for a while it is not looked for.
-bool PromptCache::Impl::is_resting() const { return base::SteadyClock::read() < rests_until_ns; }
+bool PromptCache::Impl::is_resting() const {
+  return base::SteadyClock::read() < rests_until_ns;
+}
 
 void PromptCache::Impl::rest(const Error& error) {
   ++statistics.pool_failures;
@@ -116,7 +138,8 @@ void PromptCache::Impl::warn(const Error& error) {
 
 // --- Loading -------------------------------------------------------------------------------------
 
-std::size_t PromptCache::load(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first) {
+std::size_t PromptCache::load(llama_seq_id seq, std::span<const BlockHash> hashes,
+                              std::size_t first) {
   const Stopwatch watch(impl_->statistics.load_ns);
   while (first < hashes.size()) {
     const std::size_t count = std::min(kLoadBatch, hashes.size() - first);
@@ -128,7 +151,8 @@ std::size_t PromptCache::load(llama_seq_id seq, std::span<const BlockHash> hashe
 }
 
 // Under one pin. @return how many blocks `seq` has more now
-std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first) {
+std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const BlockHash> hashes,
+                                          std::size_t first) {
   std::array<pool::Found, kLoadBatch> found;
   pool::KeeperView view;
   // Most prompts end where nobody has been: no pin, and no keeper, is needed to see that.
@@ -165,11 +189,14 @@ bool PromptCache::Impl::import(llama_seq_id seq, const pool::Entry& entry, std::
   const std::byte* const blob = fetch(entry);
   if (blob == nullptr || !layout.holds(blob, position_of(block))) {
     ++statistics.damaged_blocks;
-    warn(Error::make(Code::kCorrupt, "block %zu of a prompt: its bytes are not those that were stored: computed again", block));
+    warn(Error::make(
+        Code::kCorrupt,
+        "block %zu of a prompt: its bytes are not those that were stored: computed again", block));
     return false;
   }
   base::reach(base::FailPoint::kReadCopied);
-  const std::size_t taken = llama_state_seq_set_data_ext(context, as_bytes(blob), layout.bytes(), scratch, 0);
+  const std::size_t taken =
+      llama_state_seq_set_data_ext(context, as_bytes(blob), layout.bytes(), scratch, 0);
   if (taken == layout.bytes()) llama_memory_seq_cp(memory, scratch, seq, -1, -1);
   llama_memory_seq_rm(memory, scratch, -1, -1);
   if (taken == layout.bytes()) return true;
@@ -203,9 +230,9 @@ const std::byte* PromptCache::Impl::fetch(const pool::Entry& entry) {
 std::byte* PromptCache::Impl::piece_of(std::uint32_t block) const {
   std::byte* at = nullptr;
   std::uint32_t pieces = 0;
-  pool.access().for_each_extent(block, pool::padded_bytes(layout.bytes()), [&](std::byte* piece, std::uint64_t) {
-    at = pieces++ == 0 ? piece : nullptr;
-  });
+  pool.access().for_each_extent(
+      block, pool::padded_bytes(layout.bytes()),
+      [&](std::byte* piece, std::uint64_t) { at = pieces++ == 0 ? piece : nullptr; });
   return at;
 }
 
@@ -217,7 +244,8 @@ std::byte* PromptCache::Impl::buffer() {
 
 // --- Storing -------------------------------------------------------------------------------------
 
-std::size_t PromptCache::store(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first) {
+std::size_t PromptCache::store(llama_seq_id seq, std::span<const BlockHash> hashes,
+                               std::size_t first) {
   const Stopwatch watch(impl_->statistics.store_ns);
   for (; first < hashes.size(); ++first) {
     if (impl_->is_resting() || !impl_->store_block(seq, hashes, first)) {
@@ -229,7 +257,8 @@ std::size_t PromptCache::store(llama_seq_id seq, std::span<const BlockHash> hash
 }
 
 // @return whether the block is in the pool now
-bool PromptCache::Impl::store_block(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t block) {
+bool PromptCache::Impl::store_block(llama_seq_id seq, std::span<const BlockHash> hashes,
+                                    std::size_t block) {
   constexpr int kAttempts = 3;  // a keeper that changes in between makes a reservation void
   for (int attempt = 1;; ++attempt) {
     const Result<pool::Verdict> verdict = store_once(seq, hashes, block);
@@ -246,14 +275,19 @@ bool PromptCache::Impl::store_block(llama_seq_id seq, std::span<const BlockHash>
   }
 }
 
-Result<pool::Verdict> PromptCache::Impl::store_once(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t block) {
+Result<pool::Verdict> PromptCache::Impl::store_once(llama_seq_id seq,
+                                                    std::span<const BlockHash> hashes,
+                                                    std::size_t block) {
   CACHALOT_TRY_ASSIGN(pool::Reservation reservation, client->reserve(1));
   const std::optional<std::uint64_t> checksum = export_to(reservation.uses[0].block, seq, block);
   if (!checksum) {
     client->give_back(std::move(reservation));
-    return Error::make(Code::kUnsupported, "block %zu of a prompt: its cells are not in the order of their positions", block);
+    return Error::make(Code::kUnsupported,
+                       "block %zu of a prompt: its cells are not in the order of their positions",
+                       block);
   }
-  const pool::WrittenBlock written{hashes[block], static_cast<std::uint32_t>(layout.bytes()), checksum};
+  const pool::WrittenBlock written{hashes[block], static_cast<std::uint32_t>(layout.bytes()),
+                                   checksum};
   const BlockHash* const parent = block == 0 ? nullptr : &hashes[block - 1];
   pool::Verdict verdict{};
   CACHALOT_TRY(client->commit(parent, std::move(reservation), {&written, 1}, {&verdict, 1}));
@@ -263,7 +297,8 @@ Result<pool::Verdict> PromptCache::Impl::store_once(llama_seq_id seq, std::span<
 
 // A full pool, or a fragmented context, is no trouble of the keeper's.
 void PromptCache::Impl::give_up(const Error& error) {
-  const bool is_keepers = error.code == Code::kNoKeeper || error.code == Code::kTimeout || error.code == Code::kBusy;
+  const bool is_keepers =
+      error.code == Code::kNoKeeper || error.code == Code::kTimeout || error.code == Code::kBusy;
   if (is_keepers) return rest(error);
   ++statistics.pool_failures;
   warn(error);
@@ -271,7 +306,8 @@ void PromptCache::Impl::give_up(const Error& error) {
 
 // Writes one block of `seq` into a pool block that this client holds. @return its checksum; none: the
 // sequence does not hold these tokens in the order of their positions
-std::optional<std::uint64_t> PromptCache::Impl::export_to(std::uint32_t to, llama_seq_id seq, std::size_t block) {
+std::optional<std::uint64_t> PromptCache::Impl::export_to(std::uint32_t to, llama_seq_id seq,
+                                                          std::size_t block) {
   memory::Domain& domain = pool.access().domain();
   const std::uint64_t padded = pool::padded_bytes(layout.bytes());
   // llama.cpp stores by plain instructions. In a coherent pool those are as good as any, and what is
@@ -282,7 +318,8 @@ std::optional<std::uint64_t> PromptCache::Impl::export_to(std::uint32_t to, llam
   std::byte* const place = domain.kind() == memory::DomainKind::kCoherent ? piece_of(to) : nullptr;
   std::byte* const blob = place != nullptr ? place : buffer();
   llama_memory_seq_cp(memory, seq, scratch, position_of(block), position_of(block + 1));
-  const std::size_t bytes = llama_state_seq_get_data_ext(context, reinterpret_cast<std::uint8_t*>(blob), layout.bytes(), scratch, 0);
+  const std::size_t bytes = llama_state_seq_get_data_ext(
+      context, reinterpret_cast<std::uint8_t*>(blob), layout.bytes(), scratch, 0);
   llama_memory_seq_rm(memory, scratch, -1, -1);
   if (bytes != layout.bytes() || !layout.holds(blob, position_of(block))) return {};
   std::memset(blob + bytes, 0, padded - bytes);
@@ -291,9 +328,10 @@ std::optional<std::uint64_t> PromptCache::Impl::export_to(std::uint32_t to, llam
   memory::FusedHash hash(padded);
   const std::byte* from = blob;
   pool.access().for_each_extent(to, padded, [&](std::byte* piece, std::uint64_t length) {
-    pool::copy_in_pieces(length, base::FailPoint::kWriteBulk, [&](std::uint64_t at, std::uint64_t part) {
-      domain.write_bulk(piece + at, from + at, part, &hash);
-    });
+    pool::copy_in_pieces(length, base::FailPoint::kWriteBulk,
+                         [&](std::uint64_t at, std::uint64_t part) {
+                           domain.write_bulk(piece + at, from + at, part, &hash);
+                         });
     from += length;
   });
   return hash.finish();

@@ -39,14 +39,16 @@
 namespace cachalot::llama {
 
 struct PromptCacheOptions {
-  std::vector<std::string> pool;         // its path, or those of all its devices
-  Origin origin;                         // of the context
+  std::vector<std::string> pool;  // its path, or those of all its devices
+  Origin origin;                  // of the context
   std::uint32_t block_tokens = 64;
-  llama_seq_id scratch_seq = -1;         // used by nobody else; default: the last one, n_seq_max - 1
-  std::uint32_t host = 0;                // this machine's number in the pool
+  llama_seq_id scratch_seq = -1;  // used by nobody else; default: the last one, n_seq_max - 1
+  std::uint32_t host = 0;         // this machine's number in the pool
   std::uint64_t keeper_timeout_ns = 1'000'000'000;  // of any wait for the keeper
-  std::uint64_t retry_ns = 2'000'000'000;  // after a failure of the keeper nothing is asked of it for so long
-  std::uint64_t flight_wait_ns = 30'000'000'000;  // how long to wait for blocks that others compute; 0: never
+  std::uint64_t retry_ns =
+      2'000'000'000;  // after a failure of the keeper nothing is asked of it for so long
+  std::uint64_t flight_wait_ns =
+      30'000'000'000;  // how long to wait for blocks that others compute; 0: never
   std::function<void(const char* message)> on_warning;  // once for each kind of trouble
 };
 
@@ -69,7 +71,8 @@ class PromptCache {
   //         attention, …; kInvalidArgument: block_tokens, a block that does not fit the pool's;
   //         kNoKeeper; as opening a pool
   // @cost   reads the model's files once (for their hash) and computes one block
-  static Result<std::unique_ptr<PromptCache>> attach(llama_context* context, const PromptCacheOptions& options);
+  static Result<std::unique_ptr<PromptCache>> attach(llama_context* context,
+                                                     const PromptCacheOptions& options);
   ~PromptCache();
   PromptCache(const PromptCache&) = delete;
   PromptCache& operator=(const PromptCache&) = delete;

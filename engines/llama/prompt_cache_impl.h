@@ -16,11 +16,14 @@
 namespace cachalot::llama {
 
 struct PromptCache::Impl {
-  Impl(llama_context* of, llama_seq_id scratch_seq, const PromptCacheOptions& given, BlobLayout blob_layout,
-       std::string namespace_text, pool::Pool opened, pool::PoolClient attached);
+  Impl(llama_context* of, llama_seq_id scratch_seq, const PromptCacheOptions& given,
+       BlobLayout blob_layout, std::string namespace_text, pool::Pool opened,
+       pool::PoolClient attached);
 
   pool::DirectoryReader directory() const { return pool::DirectoryReader(pool.access()); }
-  llama_pos position_of(std::size_t block) const { return static_cast<llama_pos>(block * options.block_tokens); }
+  llama_pos position_of(std::size_t block) const {
+    return static_cast<llama_pos>(block * options.block_tokens);
+  }
 
   std::size_t load_batch(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
   bool import(llama_seq_id seq, const pool::Entry& entry, std::size_t block);
@@ -29,7 +32,8 @@ struct PromptCache::Impl {
   std::byte* buffer();
 
   bool store_block(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t block);
-  Result<pool::Verdict> store_once(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t block);
+  Result<pool::Verdict> store_once(llama_seq_id seq, std::span<const BlockHash> hashes,
+                                   std::size_t block);
   std::optional<std::uint64_t> export_to(std::uint32_t to, llama_seq_id seq, std::size_t block);
   void give_up(const Error& error);
 
@@ -48,7 +52,7 @@ struct PromptCache::Impl {
   pool::PoolClient client;  // goes before the pool
   PromptCacheStatistics statistics;
   std::vector<memory::Line> lines;  // the buffer, if one was needed
-  std::uint64_t rest_ns = 0;         // the last one; 0: the keeper answered since
+  std::uint64_t rest_ns = 0;        // the last one; 0: the keeper answered since
   std::uint64_t rests_until_ns = 0;
   std::uint32_t warned_of = 0;  // a bit for each code
 };

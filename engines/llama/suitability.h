@@ -15,7 +15,7 @@ namespace cachalot::llama {
 // The context must hold nothing, and holds nothing afterwards.
 // @errors kUnsupported: with the reason; kInvalidArgument: block_tokens does not fit the context
 // @cost   one decode of block_tokens tokens
-Result<BlobLayout> try_context(llama_context* context, const llama_context_params& params, llama_seq_id scratch,
-                               std::uint32_t block_tokens);
+Result<BlobLayout> try_context(llama_context* context, const llama_context_params& params,
+                               llama_seq_id scratch, std::uint32_t block_tokens);
 
 }  // namespace cachalot::llama

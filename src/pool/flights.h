@@ -26,7 +26,8 @@ namespace cachalot::pool {
 
 class Flights {
  public:
-  static constexpr std::size_t kMostClaims = 1024;  // at a time: the kernel goes through them one by one
+  static constexpr std::size_t kMostClaims =
+      1024;  // at a time: the kernel goes through them one by one
 
   // @errors kPermission: the pool's file cannot be opened for writing
   static Result<Flights> open(const Pool& pool);

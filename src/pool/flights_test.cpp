@@ -22,8 +22,10 @@ class FlightsTest : public ::testing::Test {
   static Pool create() {
     static int count = 0;
     Geometry geometry = small_geometry();
-    const std::string path = "/dev/shm/cachalot_flights_test." + std::to_string(getpid()) + "." + std::to_string(count++);
-    Result<Pool> pool = Pool::create({.paths = {path}, .geometry = geometry, .huge_pages = false, .populate = false});
+    const std::string path = "/dev/shm/cachalot_flights_test." + std::to_string(getpid()) + "." +
+                             std::to_string(count++);
+    Result<Pool> pool = Pool::create(
+        {.paths = {path}, .geometry = geometry, .huge_pages = false, .populate = false});
     EXPECT_TRUE(pool) << (pool ? "" : pool.error().message);
     return *std::move(pool);
   }

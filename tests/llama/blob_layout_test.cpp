@@ -25,7 +25,8 @@ class Writer {
 };
 
 struct Shape {
-  std::uint32_t streams = 1, cells = kCells, transposed = 0, layers = kLayers, sections = 2 * kLayers;
+  std::uint32_t streams = 1, cells = kCells, transposed = 0, layers = kLayers,
+                sections = 2 * kLayers;
   std::int32_t first_position = 0;
 };
 
@@ -33,12 +34,15 @@ std::vector<std::byte> blob_of(const Shape& shape) {
   Writer writer;
   writer.add(std::uint32_t{0xaf143cd8}).add(std::int32_t{3}).add(shape.streams).add(shape.cells);
   for (std::uint32_t i = 0; i < shape.cells; ++i) {
-    writer.add(shape.first_position + static_cast<std::int32_t>(i)).add(std::uint32_t{1}).add(std::int32_t{3});
+    writer.add(shape.first_position + static_cast<std::int32_t>(i))
+        .add(std::uint32_t{1})
+        .add(std::int32_t{3});
   }
   writer.add(shape.transposed).add(shape.layers);
   for (std::uint32_t i = 0; i < shape.sections; ++i) {
     writer.add(std::int32_t{1}).add(std::uint64_t{kRowBytes});
-    for (std::uint32_t byte = 0; byte < kCells * kRowBytes; ++byte) writer.add(static_cast<std::uint8_t>(byte * 7 + i));
+    for (std::uint32_t byte = 0; byte < kCells * kRowBytes; ++byte)
+      writer.add(static_cast<std::uint8_t>(byte * 7 + i));
   }
   return writer.take();
 }
@@ -67,7 +71,8 @@ TEST(BlobLayout, HoldsNoBlockWithAnotherByteInItsHeaders) {
   for (std::size_t at = 0; at < good.size(); ++at) {
     std::vector<std::byte> bad = good;
     bad[at] ^= std::byte{0x10};
-    const bool is_sequence = (at >= 4 && at < 8) || (at >= 16 && at < 16 + 12 * kCells && (at - 16) % 12 >= 8);
+    const bool is_sequence =
+        (at >= 4 && at < 8) || (at >= 16 && at < 16 + 12 * kCells && (at - 16) % 12 >= 8);
     const bool is_row = at >= head && (at - head) % section >= 12;
     EXPECT_EQ(layout->holds(bad.data(), 0), is_sequence || is_row) << "byte " << at;
   }
@@ -90,7 +95,8 @@ TEST(BlobLayout, IsNotLearntFromPartsOfABlock) {
   const std::vector<std::byte> good = blob_of({});
   for (std::size_t bytes = 0; bytes < good.size(); ++bytes) {
     // Cut behind a whole layer it is a block of fewer parts, which is seen by their number.
-    EXPECT_FALSE(BlobLayout::learn(std::span(good).first(bytes), kCells) && bytes != 16 + 12 * kCells + 8 + 2 * (12 + kCells * kRowBytes))
+    EXPECT_FALSE(BlobLayout::learn(std::span(good).first(bytes), kCells) &&
+                 bytes != 16 + 12 * kCells + 8 + 2 * (12 + kCells * kRowBytes))
         << bytes;
   }
 }

@@ -56,7 +56,9 @@ bool write_vector(int fd, const std::vector<T>& from) {
   return write_all(fd, &count, sizeof count) && write_all(fd, from.data(), count * sizeof(T));
 }
 
-bool write_text(int fd, const std::string& text) { return write_vector(fd, std::vector<char>(text.begin(), text.end())); }
+bool write_text(int fd, const std::string& text) {
+  return write_vector(fd, std::vector<char>(text.begin(), text.end()));
+}
 
 // --- In the engine's process ---------------------------------------------------------------------
 
@@ -88,7 +90,8 @@ class Engine {
     origin.model_files = split_model_files(spec.model);
     origin.salt = spec.salt;
     model_ = llama_model_load_from_file(spec.model.c_str(), origin.model);
-    if (model_ == nullptr) return Error::make(Code::kNotFound, "%s: cannot be loaded", spec.model.c_str());
+    if (model_ == nullptr)
+      return Error::make(Code::kNotFound, "%s: cannot be loaded", spec.model.c_str());
     llama_context_params& params = origin.context;
     params.n_ctx = spec.context_tokens;
     params.n_ubatch = params.n_batch = spec.block_tokens;
@@ -116,7 +119,8 @@ class Engine {
     Prefill prefill(context_, cache_.get(), 0, prompt, kept_tokens, block_tokens());
     const Status done = prefill.run();
     if (!done) answer.error = done.error().message;
-    for (std::uint32_t step = 0; done && step < kGenerated; ++step) generate(prompt.size() + step, answer);
+    for (std::uint32_t step = 0; done && step < kGenerated; ++step)
+      generate(prompt.size() + step, answer);
     answer.report = prefill.report();
     if (cache_) answer.statistics = cache_->statistics();
     return answer;
@@ -125,13 +129,17 @@ class Engine {
   std::string fingerprint() const { return cache_ ? cache_->fingerprint() : ""; }
 
  private:
-  std::uint32_t block_tokens() const { return cache_ ? cache_->block_tokens() : llama_n_ubatch(context_); }
+  std::uint32_t block_tokens() const {
+    return cache_ ? cache_->block_tokens() : llama_n_ubatch(context_);
+  }
 
   void generate(std::size_t position, Answer& answer) {
-    const auto vocabulary = static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_)));
+    const auto vocabulary =
+        static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_)));
     const float* const logits = llama_get_logits_ith(context_, -1);
     answer.logits.insert(answer.logits.end(), logits, logits + vocabulary);
-    const llama_token next = static_cast<llama_token>(std::max_element(logits, logits + vocabulary) - logits);
+    const llama_token next =
+        static_cast<llama_token>(std::max_element(logits, logits + vocabulary) - logits);
     answer.tokens.push_back(next);
     llama_batch batch = llama_batch_init(1, 0, 1);
     batch.n_tokens = 1;
@@ -152,7 +160,9 @@ class Engine {
 int serve(const EngineSpec& spec, int in, int out) {
   auto engine = std::make_unique<Engine>();
   const Status begun = engine->begin(spec);
-  if (!write_text(out, begun ? "" : begun.error().message) || !write_text(out, engine->fingerprint())) return 1;
+  if (!write_text(out, begun ? "" : begun.error().message) ||
+      !write_text(out, engine->fingerprint()))
+    return 1;
   if (!begun) return 0;
   failing.spec = spec;
   failing.in = in;
@@ -168,8 +178,8 @@ int serve(const EngineSpec& spec, int in, int out) {
     const Answer answer = engine->answer(prompt, kept_tokens);
     if (!write_all(out, &kAnswerFollows, 1) || !write_text(out, answer.error) ||
         !write_all(out, &answer.report, sizeof answer.report) ||
-        !write_all(out, &answer.statistics, sizeof answer.statistics) || !write_vector(out, answer.tokens) ||
-        !write_vector(out, answer.logits)) {
+        !write_all(out, &answer.statistics, sizeof answer.statistics) ||
+        !write_vector(out, answer.tokens) || !write_vector(out, answer.logits)) {
       return 1;
     }
   }
@@ -208,14 +218,16 @@ EngineProcess::EngineProcess(const EngineSpec& spec) {
   EXPECT_TRUE(child);
   if (child) child_.emplace(*std::move(child));
   std::vector<char> refusal, fingerprint;
-  EXPECT_TRUE(read_vector(from_.get(), refusal) && read_vector(from_.get(), fingerprint)) << "the engine died at its start";
+  EXPECT_TRUE(read_vector(from_.get(), refusal) && read_vector(from_.get(), fingerprint))
+      << "the engine died at its start";
   refusal_.assign(refusal.begin(), refusal.end());
   fingerprint_.assign(fingerprint.begin(), fingerprint.end());
 }
 
 void EngineProcess::post(const Tokens& prompt, std::uint32_t kept_tokens) {
   EXPECT_EQ(refusal_, "");
-  EXPECT_TRUE(write_all(to_.get(), &kept_tokens, sizeof kept_tokens) && write_vector(to_.get(), prompt));
+  EXPECT_TRUE(write_all(to_.get(), &kept_tokens, sizeof kept_tokens) &&
+              write_vector(to_.get(), prompt));
 }
 
 Answer EngineProcess::take() {
@@ -227,7 +239,8 @@ Answer EngineProcess::take() {
   answer.is_there = kind_ == kAnswerFollows && read_vector(from_.get(), error) &&
                     read_all(from_.get(), &answer.report, sizeof answer.report) &&
                     read_all(from_.get(), &answer.statistics, sizeof answer.statistics) &&
-                    read_vector(from_.get(), answer.tokens) && read_vector(from_.get(), answer.logits);
+                    read_vector(from_.get(), answer.tokens) &&
+                    read_vector(from_.get(), answer.logits);
   answer.error.assign(error.begin(), error.end());
   return answer;
 }
@@ -243,7 +256,9 @@ bool EngineProcess::pauses() {
   return !has_kind_;
 }
 
-void EngineProcess::resume() { EXPECT_TRUE(write_all(to_.get(), "r", 1)); }
+void EngineProcess::resume() {
+  EXPECT_TRUE(write_all(to_.get(), "r", 1));
+}
 
 int EngineProcess::wait_for_death() {
   const Result<os::ChildStatus> status = child_->wait();
@@ -254,12 +269,14 @@ int EngineProcess::wait_for_death() {
 
 TestKeeper::TestKeeper(const PoolSpec& spec) : spec_(spec) {
   static std::atomic<int> count{0};
-  path_ = "/dev/shm/cachalot_llama_test." + std::to_string(getpid()) + "." + std::to_string(count++);
+  path_ =
+      "/dev/shm/cachalot_llama_test." + std::to_string(getpid()) + "." + std::to_string(count++);
   pool::Pool::CreateOptions options;
   options.paths = {path_};
   options.huge_pages = options.populate = false;
-  options.geometry.domain = std::string(spec.domain) == "coherent" ? memory::DomainKind::kCoherent
-                                                                    : memory::DomainKind::kNoncoherent;
+  options.geometry.domain = std::string(spec.domain) == "coherent"
+                                ? memory::DomainKind::kCoherent
+                                : memory::DomainKind::kNoncoherent;
   options.geometry.devices = spec.devices;
   options.geometry.block_bytes = spec.block_bytes;
   options.geometry.capacity_blocks = spec.capacity_blocks;
@@ -321,7 +338,8 @@ void TestKeeper::store_other_blocks(int rounds) {
     options.grant_target = 4;
     CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options));
     const std::vector<std::byte> bytes(spec_.block_bytes, std::byte{0x5a});
-    const std::uint64_t blocks = std::uint64_t{spec_.capacity_blocks} * static_cast<std::uint64_t>(rounds);
+    const std::uint64_t blocks =
+        std::uint64_t{spec_.capacity_blocks} * static_cast<std::uint64_t>(rounds);
     for (std::uint64_t i = 0; i < blocks; ++i) {
       const pool::PutItem item{{base::mix64(i), i}, bytes};
       pool::Verdict verdict{};
@@ -336,10 +354,11 @@ void TestKeeper::damage() {
     CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open({path_}));
     const pool::Access& access = pool.access();
     for (std::uint32_t block = 0; block < access.geometry.blocks; ++block) {
-      access.for_each_extent(block, access.geometry.block_bytes, [&](std::byte* at, std::uint64_t bytes) {
-        constexpr std::uint64_t kWithinFirstRows = 1000;
-        if (bytes > kWithinFirstRows) at[kWithinFirstRows] ^= std::byte{1};
-      });
+      access.for_each_extent(block, access.geometry.block_bytes,
+                             [&](std::byte* at, std::uint64_t bytes) {
+                               constexpr std::uint64_t kWithinFirstRows = 1000;
+                               if (bytes > kWithinFirstRows) at[kWithinFirstRows] ^= std::byte{1};
+                             });
     }
     return {};
   });
@@ -348,7 +367,8 @@ void TestKeeper::damage() {
 // --- Models and prompts --------------------------------------------------------------------------
 
 std::string quantized(const std::string& model, llama_ftype type, const std::string& folder) {
-  const std::string path = folder + "/" + model.substr(model.rfind('/') + 1) + "." + std::to_string(type) + ".gguf";
+  const std::string path =
+      folder + "/" + model.substr(model.rfind('/') + 1) + "." + std::to_string(type) + ".gguf";
   struct stat known {};
   if (stat(path.c_str(), &known) == 0) return path;
   in_child([&]() -> Status {
@@ -373,7 +393,8 @@ Tokens random_tokens(std::uint64_t seed, std::size_t count) {
   return tokens;
 }
 
-Tokens with_other_end(const Tokens& prompt, std::size_t shared, std::size_t count, std::uint64_t seed) {
+Tokens with_other_end(const Tokens& prompt, std::size_t shared, std::size_t count,
+                      std::uint64_t seed) {
   Tokens tokens = random_tokens(seed, count);
   std::copy_n(prompt.begin(), shared, tokens.begin());
   if (shared < count && shared < prompt.size() && tokens[shared] == prompt[shared]) {
@@ -389,10 +410,13 @@ void expect_same_answer(const Answer& answer, const Answer& expected) {
   ASSERT_EQ(expected.tokens.size(), kGenerated);
   EXPECT_EQ(answer.tokens, expected.tokens);
   ASSERT_EQ(answer.logits.size(), expected.logits.size());
-  if (std::memcmp(answer.logits.data(), expected.logits.data(), answer.logits.size() * sizeof(float)) == 0) return;
+  if (std::memcmp(answer.logits.data(), expected.logits.data(),
+                  answer.logits.size() * sizeof(float)) == 0)
+    return;
   std::size_t at = 0;
   while (std::memcmp(&answer.logits[at], &expected.logits[at], sizeof(float)) == 0) ++at;
-  ADD_FAILURE() << "logit " << at << " is " << answer.logits[at] << ", expected " << expected.logits[at];
+  ADD_FAILURE() << "logit " << at << " is " << answer.logits[at] << ", expected "
+                << expected.logits[at];
 }
 
 }  // namespace cachalot::llama

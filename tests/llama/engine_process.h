@@ -95,6 +95,7 @@ class TestKeeper {
   const std::string& path() const { return path_; }
   void start();
   void kill();
+  void send(int signal) { keeper_->send(signal); }
   // Drops all blocks of all clients' namespaces, as an operator or a full pool may.
   void evict_everything(const std::string& fingerprint);
   // Fills the pool with blocks of another namespace, `rounds` times its capacity.
@@ -114,7 +115,8 @@ std::string quantized(const std::string& model, llama_ftype type, const std::str
 // `count` tokens of a vocabulary of 512, the same for the same seed.
 Tokens random_tokens(std::uint64_t seed, std::size_t count);
 // The first `shared` tokens of `prompt`, and others up to `count`.
-Tokens with_other_end(const Tokens& prompt, std::size_t shared, std::size_t count, std::uint64_t seed);
+Tokens with_other_end(const Tokens& prompt, std::size_t shared, std::size_t count,
+                      std::uint64_t seed);
 
 // Equal to the bit: reports the first difference.
 void expect_same_answer(const Answer& answer, const Answer& expected);

@@ -28,7 +28,8 @@ constexpr ModelKind kModels[] = {
 };
 
 std::string model_of(const ModelKind& kind) {
-  return kind.type == LLAMA_FTYPE_ALL_F32 ? kind.path : quantized(kind.path, kind.type, CACHALOT_MODEL_FOLDER);
+  return kind.type == LLAMA_FTYPE_ALL_F32 ? kind.path
+                                          : quantized(kind.path, kind.type, CACHALOT_MODEL_FOLDER);
 }
 
 class Exactness : public testing::TestWithParam<std::tuple<ModelKind, const char*>> {
@@ -59,7 +60,8 @@ TEST_P(Exactness, HitsOfAnyNumberOfBlocksGiveTheSameAnswer) {
     TestKeeper keeper({.domain = std::get<1>(GetParam())});
     spec_.pool = keeper.path();
     EngineProcess writer(spec_);
-    const Answer written = writer.ask(with_other_end(prompt_, hit * kBlock + (hit == kBlocks ? 20 : 0), kPromptTokens, 2));
+    const Answer written = writer.ask(
+        with_other_end(prompt_, hit * kBlock + (hit == kBlocks ? 20 : 0), kPromptTokens, 2));
     ASSERT_EQ(written.report.stored_blocks, kBlocks) << written.error;
     const Answer answer = EngineProcess(spec_).ask(prompt_);
     expect_same_answer(answer, expected_);
@@ -88,13 +90,18 @@ TEST_P(Exactness, SoDoBlocksThatTheSequenceKeeps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Exactness,
-                         testing::Combine(testing::ValuesIn(kModels), testing::Values("coherent", "noncoherent")),
-                         [](const auto& model) { return std::string(std::get<0>(model.param).name) + "_" + std::get<1>(model.param); });
+                         testing::Combine(testing::ValuesIn(kModels),
+                                          testing::Values("coherent", "noncoherent")),
+                         [](const auto& model) {
+                           return std::string(std::get<0>(model.param).name) + "_" +
+                                  std::get<1>(model.param);
+                         });
 
 class OtherShapes : public testing::Test {
  protected:
   // What the second of two engines loads and says, beside one without a pool.
-  void expect_shared(EngineSpec spec, std::size_t prompt_tokens, std::size_t loaded, const PoolSpec& pool = {}) {
+  void expect_shared(EngineSpec spec, std::size_t prompt_tokens, std::size_t loaded,
+                     const PoolSpec& pool = {}) {
     const Tokens prompt = random_tokens(5, prompt_tokens);
     const Answer expected = EngineProcess(spec).ask(prompt);
     TestKeeper keeper(pool);
@@ -131,7 +138,9 @@ TEST_F(OtherShapes, APromptOfWholeBlocksIsComputedInItsLastOne) {
 TEST_F(OtherShapes, QuantizedKeysAndValues) {
   EngineSpec spec;
   spec.model = model_of(kModels[3]);
-  spec.change = [](llama_context_params& params) { params.type_k = params.type_v = GGML_TYPE_Q8_0; };
+  spec.change = [](llama_context_params& params) {
+    params.type_k = params.type_v = GGML_TYPE_Q8_0;
+  };
   expect_shared(spec, kPromptTokens, kBlocks * kBlock);
 }
 
@@ -152,8 +161,10 @@ TEST_F(OtherShapes, AWriterOfTwoThreads) {
 
 // Blocks that lie in two pieces pass a buffer.
 TEST_F(OtherShapes, APoolOfTwoDevices) {
-  expect_shared(trained(), kPromptTokens, kBlocks * kBlock, {.block_bytes = 1536 << 10, .devices = 2});
-  expect_shared(trained(), kPromptTokens, kBlocks * kBlock, {.domain = "noncoherent", .block_bytes = 1536 << 10, .devices = 2});
+  expect_shared(trained(), kPromptTokens, kBlocks * kBlock,
+                {.block_bytes = 1536 << 10, .devices = 2});
+  expect_shared(trained(), kPromptTokens, kBlocks * kBlock,
+                {.domain = "noncoherent", .block_bytes = 1536 << 10, .devices = 2});
 }
 
 }  // namespace

@@ -73,11 +73,24 @@ TEST_P(Failure, AnEngineThatServesOnWhileKeepersChange) {
   EXPECT_EQ(loaded_blocks(), kBlocks);
 }
 
+TEST_P(Failure, AKeeperThatHangs) {
+  EngineProcess engine(spec_);
+  ASSERT_EQ(engine.ask(with_other_end(prompt_, 3 * kBlock, kPromptTokens, 2)).report.stored_blocks,
+            kBlocks);
+  keeper_.send(SIGSTOP);
+  const Answer answer = engine.ask(prompt_);
+  expect_same_answer(answer, expected_);
+  EXPECT_EQ(answer.report.loaded_tokens, 3 * kBlock) << "reading needs no keeper";
+  keeper_.send(SIGCONT);
+  EXPECT_EQ(engine.ask(prompt_).error, "");
+}
+
 #ifdef CACHALOT_FAIL_POINTS
 
 TEST_P(Failure, AnEngineKilledWhileItStoresItsThirdBlock) {
-  for (const FailPoint point : {FailPoint::kGrantTaken, FailPoint::kWriteBulk, FailPoint::kPutStored, FailPoint::kPutPosted,
-                                FailPoint::kPutAnswered}) {
+  for (const FailPoint point :
+       {FailPoint::kGrantTaken, FailPoint::kWriteBulk, FailPoint::kPutStored, FailPoint::kPutPosted,
+        FailPoint::kPutAnswered}) {
     SCOPED_TRACE(base::fail_point_name(point));
     TestKeeper keeper({.domain = GetParam(), .block_bytes = 64 << 10});
     spec_.pool = keeper.path();
@@ -147,7 +160,8 @@ class MidLoad : public Failure {
 TEST_P(MidLoad, TheKeeperIsKilled) {
   pause();
   keeper_.kill();
-  EXPECT_EQ(finish().report.loaded_tokens, kBlocks * kBlock) << "nobody can use the blocks again without a keeper";
+  EXPECT_EQ(finish().report.loaded_tokens, kBlocks * kBlock)
+      << "nobody can use the blocks again without a keeper";
 }
 
 TEST_P(MidLoad, AnotherKeeperTakesOver) {

@@ -12,7 +12,9 @@ namespace {
 
 class Files : public testing::Test {
  protected:
-  Files() : folder_(std::filesystem::temp_directory_path() / ("cachalot_identity." + std::to_string(getpid()))) {
+  Files()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("cachalot_identity." + std::to_string(getpid()))) {
     std::filesystem::create_directory(folder_);
   }
   ~Files() override { std::filesystem::remove_all(folder_); }
@@ -29,7 +31,8 @@ std::string digest(const std::vector<std::string>& files) {
 }
 
 TEST_F(Files, AreToldApartByContentAndByWhereOneEnds) {
-  const std::string ab = write("ab", "ab"), c = write("c", "c"), a = write("a", "a"), bc = write("bc", "bc");
+  const std::string ab = write("ab", "ab"), c = write("c", "c"), a = write("a", "a"),
+                    bc = write("bc", "bc");
   EXPECT_EQ(digest({ab}).size(), 64u);
   EXPECT_EQ(digest({ab, c}), digest({write("other name", "ab"), c}));
   EXPECT_NE(digest({ab, c}), digest({a, bc}));
@@ -48,9 +51,11 @@ TEST_F(Files, ThatAreNotThereAreNamed) {
 }
 
 TEST(SplitModels, HaveAllTheirFilesAndOthersOne) {
-  const std::vector<std::string> all = {"/m/x-00001-of-00003.gguf", "/m/x-00002-of-00003.gguf", "/m/x-00003-of-00003.gguf"};
+  const std::vector<std::string> all = {"/m/x-00001-of-00003.gguf", "/m/x-00002-of-00003.gguf",
+                                        "/m/x-00003-of-00003.gguf"};
   EXPECT_EQ(split_model_files(all[0]), all);
-  for (const char* one : {"/m/x.gguf", "/m/x-00002-of-00003.gguf", "/m/x-of-1.gguf", "x-00001-of-00000.gguf", ""}) {
+  for (const char* one :
+       {"/m/x.gguf", "/m/x-00002-of-00003.gguf", "/m/x-of-1.gguf", "x-00001-of-00000.gguf", ""}) {
     EXPECT_EQ(split_model_files(one), std::vector<std::string>{one});
   }
 }

@@ -18,7 +18,8 @@ Result<std::optional<Settings>> read(const Variables& variables) {
 }
 
 TEST(Settings, AreOffWithoutAPool) {
-  for (const Variables& variables : {Variables{}, {{"CACHALOT_POOL", ""}}, {{"CACHALOT_BLOCK_TOKENS", "x"}}}) {
+  for (const Variables& variables :
+       {Variables{}, {{"CACHALOT_POOL", ""}}, {{"CACHALOT_BLOCK_TOKENS", "x"}}}) {
     const auto settings = read(variables);
     ASSERT_TRUE(settings) << settings.error().message;
     EXPECT_FALSE(settings->has_value());
@@ -35,8 +36,12 @@ TEST(Settings, NeedThePoolAlone) {
 }
 
 TEST(Settings, TakeAllThatIsSaid) {
-  const auto settings = read({{"CACHALOT_POOL", "/a,/b"}, {"CACHALOT_BLOCK_TOKENS", "32"}, {"CACHALOT_HOST", "2"},
-                              {"CACHALOT_SALT", "s"}, {"CACHALOT_FLIGHT_WAIT_MS", "0"}, {"CACHALOT_VERBOSE", "1"}});
+  const auto settings = read({{"CACHALOT_POOL", "/a,/b"},
+                              {"CACHALOT_BLOCK_TOKENS", "32"},
+                              {"CACHALOT_HOST", "2"},
+                              {"CACHALOT_SALT", "s"},
+                              {"CACHALOT_FLIGHT_WAIT_MS", "0"},
+                              {"CACHALOT_VERBOSE", "1"}});
   ASSERT_TRUE(settings && settings->has_value());
   EXPECT_EQ((*settings)->cache.pool, (std::vector<std::string>{"/a", "/b"}));
   EXPECT_EQ((*settings)->cache.block_tokens, 32u);
@@ -47,15 +52,19 @@ TEST(Settings, TakeAllThatIsSaid) {
 }
 
 TEST(Settings, ThatCannotBeAreNamed) {
-  const Variables bad = {{"CACHALOT_BLOCK_TOKENS", "0"}, {"CACHALOT_HOST", "-1"}, {"CACHALOT_FLIGHT_WAIT_MS", "1s"},
-                         {"CACHALOT_VERBOSE", "yes"}, {"CACHALOT_POOL", "/a,,/b"}};
+  const Variables bad = {{"CACHALOT_BLOCK_TOKENS", "0"},
+                         {"CACHALOT_HOST", "-1"},
+                         {"CACHALOT_FLIGHT_WAIT_MS", "1s"},
+                         {"CACHALOT_VERBOSE", "yes"},
+                         {"CACHALOT_POOL", "/a,,/b"}};
   for (const auto& [name, value] : bad) {
     Variables variables = {{"CACHALOT_POOL", "/a"}};
     variables[name] = value;
     const auto settings = read(variables);
     ASSERT_FALSE(settings) << name;
     EXPECT_EQ(settings.error().code, Code::kInvalidArgument);
-    EXPECT_NE(std::string(settings.error().message).find(name + " is \"" + value + "\""), std::string::npos)
+    EXPECT_NE(std::string(settings.error().message).find(name + " is \"" + value + "\""),
+              std::string::npos)
         << settings.error().message;
   }
 }

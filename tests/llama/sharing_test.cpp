@@ -35,7 +35,9 @@ class Namespaces : public testing::Test {
   EngineSpec spec_;
 };
 
-TEST_F(Namespaces, TheSameEngineFindsTheBlocks) { EXPECT_EQ(loaded_by(spec_), kBlocks * kBlock); }
+TEST_F(Namespaces, TheSameEngineFindsTheBlocks) {
+  EXPECT_EQ(loaded_by(spec_), kBlocks * kBlock);
+}
 
 TEST_F(Namespaces, OfAnotherModelFindNothing) {
   spec_.model = quantized(kModel, LLAMA_FTYPE_MOSTLY_F16, CACHALOT_MODEL_FOLDER);
@@ -168,13 +170,17 @@ class Refusals : public testing::Test {
     spec_.pool = keeper_.path();
   }
   std::string refusal() { return EngineProcess(spec_).refusal(); }
-  void expect_refused(const std::string& part) { EXPECT_NE(refusal().find(part), std::string::npos) << refusal(); }
+  void expect_refused(const std::string& part) {
+    EXPECT_NE(refusal().find(part), std::string::npos) << refusal();
+  }
 
   TestKeeper keeper_;
   EngineSpec spec_;
 };
 
-TEST_F(Refusals, AreNoneForAContextThatCanShare) { EXPECT_EQ(refusal(), ""); }
+TEST_F(Refusals, AreNoneForAContextThatCanShare) {
+  EXPECT_EQ(refusal(), "");
+}
 
 TEST_F(Refusals, OfACacheThatIsNotUnified) {
   spec_.change = [](llama_context_params& params) { params.kv_unified = false; };
@@ -182,7 +188,9 @@ TEST_F(Refusals, OfACacheThatIsNotUnified) {
 }
 
 TEST_F(Refusals, OfTransposedValues) {
-  spec_.change = [](llama_context_params& params) { params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED; };
+  spec_.change = [](llama_context_params& params) {
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  };
   expect_refused("flash attention");
 }
 
@@ -197,7 +205,9 @@ TEST_F(Refusals, OfEmbeddings) {
 }
 
 TEST_F(Refusals, OfAttentionThatIsNotCausal) {
-  spec_.change = [](llama_context_params& params) { params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL; };
+  spec_.change = [](llama_context_params& params) {
+    params.attention_type = LLAMA_ATTENTION_TYPE_NON_CAUSAL;
+  };
   expect_refused("not causal");
 }
 

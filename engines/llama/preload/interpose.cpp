@@ -30,7 +30,8 @@ namespace {
 
 template <class Function, class Find>
 Function real(const char* name, Find find) {
-  static void* const found = find();  // one for each place of use, as each `find` has a type of its own
+  static void* const found =
+      find();  // one for each place of use, as each `find` has a type of its own
   if (found == nullptr) {
     say("%s: no libllama in this program has it", name);
     std::abort();
@@ -74,7 +75,8 @@ Table& table() {
 
 const std::optional<Settings>& settings() {
   static const std::optional<Settings> read = []() -> std::optional<Settings> {
-    Result<std::optional<Settings>> result = read_settings([](const char* name) -> const char* { return std::getenv(name); });
+    Result<std::optional<Settings>> result =
+        read_settings([](const char* name) -> const char* { return std::getenv(name); });
     if (result) return *std::move(result);
     say("off: %s", result.error().message);
     return {};
@@ -88,7 +90,8 @@ void check_release() {
   static const bool is_checked = [] {
     const std::string found = REAL(llama_version)();
     if (found.substr(0, found.find('-')) != CACHALOT_LLAMA_VERSION) {
-      say("this library was built for llama.cpp %s, the program has %s: build it with that one, or unset LD_PRELOAD",
+      say("this library was built for llama.cpp %s, the program has %s: build it with that one, or "
+          "unset LD_PRELOAD",
           CACHALOT_LLAMA_VERSION, found.c_str());
       std::exit(2);
     }
@@ -113,7 +116,8 @@ SharedContext* shared_of_memory(llama_memory_t memory) {
 
 // --- Models --------------------------------------------------------------------------------------
 
-std::unique_ptr<LoadedModel> describe(std::vector<std::string> files, const llama_model_params& params) {
+std::unique_ptr<LoadedModel> describe(std::vector<std::string> files,
+                                      const llama_model_params& params) {
   auto model = std::make_unique<LoadedModel>();
   model->origin.model_files = std::move(files);
   llama_model_params& copy = model->origin.model = params;
@@ -142,9 +146,11 @@ std::unique_ptr<LoadedModel> describe(std::vector<std::string> files, const llam
   return model;
 }
 
-llama_model* remember(llama_model* loaded, std::vector<std::string> files, const llama_model_params& params) {
+llama_model* remember(llama_model* loaded, std::vector<std::string> files,
+                      const llama_model_params& params) {
   // One without weights is asked for its sizes only.
-  if (loaded == nullptr || !settings() || inside != 0 || params.vocab_only || params.no_alloc) return loaded;
+  if (loaded == nullptr || !settings() || inside != 0 || params.vocab_only || params.no_alloc)
+    return loaded;
   auto model = describe(std::move(files), params);
   const std::lock_guard lock(table().mutex);
   table().models[loaded] = std::move(model);
@@ -155,15 +161,18 @@ llama_model* remember(llama_model* loaded, std::vector<std::string> files, const
 
 // Why a context is none to share; empty: it may be.
 std::string unsuitable(const llama_context_params& params) {
-  if (params.ctx_other != nullptr || params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT) return "it works for another context";
+  if (params.ctx_other != nullptr || params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT)
+    return "it works for another context";
   if (params.embeddings) return "it computes embeddings";
-  if (!params.kv_unified && params.n_seq_max > 1) return "its KV cache is not unified: add --kv-unified";
+  if (!params.kv_unified && params.n_seq_max > 1)
+    return "its KV cache is not unified: add --kv-unified";
   if (params.n_samplers != 0) return "it samples inside";
   return "";
 }
 
 // Makes the context with one more sequence, for our own use, and opens it for sharing.
-llama_context* make_shared(llama_model* model, const llama_context_params& params, const Origin& origin) {
+llama_context* make_shared(llama_model* model, const llama_context_params& params,
+                           const Origin& origin) {
   llama_context_params more = params;
   const std::uint32_t sequences = params.n_seq_max == 0 ? 1 : params.n_seq_max;
   more.n_seq_max = sequences + 1;
@@ -177,7 +186,8 @@ llama_context* make_shared(llama_model* model, const llama_context_params& param
   options.origin.salt = salt;
   options.origin.context = more;
   options.on_warning = [](const char* message) { say("%s", message); };
-  Result<std::unique_ptr<SharedContext>> shared = SharedContext::open(context, sequences, options, settings()->is_verbose);
+  Result<std::unique_ptr<SharedContext>> shared =
+      SharedContext::open(context, sequences, options, settings()->is_verbose);
   if (!shared) {
     say("prompts are not shared: %s", shared.error().message);
     REAL(llama_free)(context);
@@ -199,9 +209,11 @@ EXPORTED llama_model* llama_model_load_from_file(const char* path, llama_model_p
   return remember(REAL(llama_model_load_from_file)(path, params), split_model_files(path), params);
 }
 
-EXPORTED llama_model* llama_model_load_from_splits(const char** paths, std::size_t count, llama_model_params params) {
+EXPORTED llama_model* llama_model_load_from_splits(const char** paths, std::size_t count,
+                                                   llama_model_params params) {
   check_release();
-  return remember(REAL(llama_model_load_from_splits)(paths, count, params), {paths, paths + count}, params);
+  return remember(REAL(llama_model_load_from_splits)(paths, count, params), {paths, paths + count},
+                  params);
 }
 
 EXPORTED void llama_model_free(llama_model* model) {
@@ -224,7 +236,8 @@ EXPORTED llama_context* llama_init_from_model(llama_model* model, llama_context_
     const Inside here;
     const std::string why = unsuitable(params);
     if (!why.empty()) say("prompts of a context are not shared: %s", why.c_str());
-    llama_context* const context = why.empty() ? make_shared(model, params, loaded->origin) : nullptr;
+    llama_context* const context =
+        why.empty() ? make_shared(model, params, loaded->origin) : nullptr;
     if (context != nullptr) return context;
   }
   return REAL(llama_init_from_model)(model, params);
@@ -238,7 +251,8 @@ EXPORTED void llama_free(llama_context* context) {
     if (at != table().contexts.end()) {
       shared = std::move(at->second);
       table().contexts.erase(at);
-      std::erase_if(table().memories, [&](const auto& entry) { return entry.second == shared.get(); });
+      std::erase_if(table().memories,
+                    [&](const auto& entry) { return entry.second == shared.get(); });
     }
   }
   shared.reset();
@@ -269,15 +283,19 @@ EXPORTED std::int32_t llama_decode(llama_context* context, llama_batch batch) {
     }
     // Where no positions are given, they follow what the sequence holds.
     const llama_seq_id first = entry.sequences.empty() ? 0 : entry.sequences[0];
-    entry.position = batch.pos != nullptr ? batch.pos[i] : llama_memory_seq_pos_max(llama_get_memory(context), first) + 1 + i;
+    entry.position = batch.pos != nullptr
+                         ? batch.pos[i]
+                         : llama_memory_seq_pos_max(llama_get_memory(context), first) + 1 + i;
     entry.is_output = batch.logits != nullptr ? batch.logits[i] != 0 : i == last;
   }
   return shared->decode(entries, [&] { return REAL(llama_decode)(context, batch); });
 }
 
-EXPORTED std::int32_t llama_process(llama_context* context, llama_process_type type, llama_batch_ext* batch) {
+EXPORTED std::int32_t llama_process(llama_context* context, llama_process_type type,
+                                    llama_batch_ext* batch) {
   SharedContext* const shared = shared_of(context);
-  if (shared == nullptr || type != LLAMA_PROCESS_TYPE_DECODE) return REAL(llama_process)(context, type, batch);
+  if (shared == nullptr || type != LLAMA_PROCESS_TYPE_DECODE)
+    return REAL(llama_process)(context, type, batch);
   BatchEntries entries;
   {
     const std::lock_guard lock(table().mutex);
@@ -291,7 +309,9 @@ EXPORTED std::int32_t llama_process(llama_context* context, llama_process_type t
 namespace {
 Entry* entry_of(const llama_batch_ext* batch, std::int32_t index) {
   BatchEntries& entries = table().batches[batch];
-  return index >= 0 && static_cast<std::size_t>(index) < entries.size() ? &entries[static_cast<std::size_t>(index)] : nullptr;
+  return index >= 0 && static_cast<std::size_t>(index) < entries.size()
+             ? &entries[static_cast<std::size_t>(index)]
+             : nullptr;
 }
 
 template <class Change>
@@ -301,7 +321,8 @@ void change_entry(const llama_batch_ext* batch, std::int32_t index, Change&& cha
   if (Entry* const entry = entry_of(batch, index)) change(*entry);
 }
 
-std::int32_t added(const llama_batch_ext* batch, std::int32_t index, llama_seq_id sequence, std::optional<llama_token> token) {
+std::int32_t added(const llama_batch_ext* batch, std::int32_t index, llama_seq_id sequence,
+                   std::optional<llama_token> token) {
   if (index < 0 || inside != 0 || !settings()) return index;
   const std::lock_guard lock(table().mutex);
   BatchEntries& entries = table().batches[batch];
@@ -334,43 +355,51 @@ EXPORTED std::int32_t llama_batch_ext_add(llama_batch_ext* batch, llama_seq_id s
   return added(batch, REAL(llama_batch_ext_add)(batch, sequence), sequence, {});
 }
 
-EXPORTED std::int32_t llama_batch_ext_add_token(llama_batch_ext* batch, llama_seq_id sequence, llama_token token) {
+EXPORTED std::int32_t llama_batch_ext_add_token(llama_batch_ext* batch, llama_seq_id sequence,
+                                                llama_token token) {
   return added(batch, REAL(llama_batch_ext_add_token)(batch, sequence, token), sequence, token);
 }
 
-EXPORTED std::int32_t llama_batch_ext_add_embd(llama_batch_ext* batch, llama_seq_id sequence, llama_embd embedding) {
+EXPORTED std::int32_t llama_batch_ext_add_embd(llama_batch_ext* batch, llama_seq_id sequence,
+                                               llama_embd embedding) {
   return added(batch, REAL(llama_batch_ext_add_embd)(batch, sequence, embedding), sequence, {});
 }
 
-EXPORTED bool llama_batch_ext_add_seq(llama_batch_ext* batch, std::int32_t index, llama_seq_id sequence) {
+EXPORTED bool llama_batch_ext_add_seq(llama_batch_ext* batch, std::int32_t index,
+                                      llama_seq_id sequence) {
   const bool done = REAL(llama_batch_ext_add_seq)(batch, index, sequence);
   if (done) change_entry(batch, index, [&](Entry& entry) { entry.sequences.push_back(sequence); });
   return done;
 }
 
-EXPORTED bool llama_batch_ext_set_embd_token(llama_batch_ext* batch, std::int32_t index, llama_embd embedding) {
+EXPORTED bool llama_batch_ext_set_embd_token(llama_batch_ext* batch, std::int32_t index,
+                                             llama_embd embedding) {
   change_entry(batch, index, [](Entry& entry) { entry.is_plain = false; });
   return REAL(llama_batch_ext_set_embd_token)(batch, index, embedding);
 }
 
-EXPORTED bool llama_batch_ext_set_embd_state(llama_batch_ext* batch, std::int32_t index, llama_embd embedding) {
+EXPORTED bool llama_batch_ext_set_embd_state(llama_batch_ext* batch, std::int32_t index,
+                                             llama_embd embedding) {
   change_entry(batch, index, [](Entry& entry) { entry.is_plain = false; });
   return REAL(llama_batch_ext_set_embd_state)(batch, index, embedding);
 }
 
-EXPORTED bool llama_batch_ext_set_output_embd(llama_batch_ext* batch, std::int32_t index, bool value) {
+EXPORTED bool llama_batch_ext_set_output_embd(llama_batch_ext* batch, std::int32_t index,
+                                              bool value) {
   const bool done = REAL(llama_batch_ext_set_output_embd)(batch, index, value);
   if (done) change_entry(batch, index, [&](Entry& entry) { entry.is_output = value; });
   return done;
 }
 
-EXPORTED bool llama_batch_ext_set_output_logits(llama_batch_ext* batch, std::int32_t index, bool value) {
+EXPORTED bool llama_batch_ext_set_output_logits(llama_batch_ext* batch, std::int32_t index,
+                                                bool value) {
   const bool done = REAL(llama_batch_ext_set_output_logits)(batch, index, value);
   if (done) change_entry(batch, index, [&](Entry& entry) { entry.is_output = value; });
   return done;
 }
 
-EXPORTED bool llama_batch_ext_set_pos(llama_batch_ext* batch, std::int32_t index, const llama_pos* position) {
+EXPORTED bool llama_batch_ext_set_pos(llama_batch_ext* batch, std::int32_t index,
+                                      const llama_pos* position) {
   const bool done = REAL(llama_batch_ext_set_pos)(batch, index, position);
   if (done) change_entry(batch, index, [&](Entry& entry) { entry.position = *position; });
   return done;
@@ -395,7 +424,8 @@ OUTPUT_OF_ENTRY(llama_token*, llama_get_sampled_candidates_ith)
 OUTPUT_OF_ENTRY(std::uint32_t, llama_get_sampled_candidates_count_ith)
 #undef OUTPUT_OF_ENTRY
 
-EXPORTED llama_token llama_sampler_sample(llama_sampler* sampler, llama_context* context, std::int32_t index) {
+EXPORTED llama_token llama_sampler_sample(llama_sampler* sampler, llama_context* context,
+                                          std::int32_t index) {
   const SharedContext* const shared = shared_of(context);
   if (shared != nullptr) index = shared->output_index(index);
   const Inside here;  // it asks for the output by the index that it is given
@@ -409,13 +439,16 @@ EXPORTED void llama_memory_clear(llama_memory_t memory, bool data) {
   REAL(llama_memory_clear)(memory, data);
 }
 
-EXPORTED bool llama_memory_seq_rm(llama_memory_t memory, llama_seq_id sequence, llama_pos from, llama_pos to) {
+EXPORTED bool llama_memory_seq_rm(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
+                                  llama_pos to) {
   const bool done = REAL(llama_memory_seq_rm)(memory, sequence, from, to);
-  if (SharedContext* const shared = shared_of_memory(memory); shared != nullptr && done) shared->removed(sequence, from, to);
+  if (SharedContext* const shared = shared_of_memory(memory); shared != nullptr && done)
+    shared->removed(sequence, from, to);
   return done;
 }
 
-EXPORTED void llama_memory_seq_cp(llama_memory_t memory, llama_seq_id from, llama_seq_id to, llama_pos first, llama_pos last) {
+EXPORTED void llama_memory_seq_cp(llama_memory_t memory, llama_seq_id from, llama_seq_id to,
+                                  llama_pos first, llama_pos last) {
   if (SharedContext* const shared = shared_of_memory(memory)) shared->copied(from, to, first, last);
   REAL(llama_memory_seq_cp)(memory, from, to, first, last);
 }
@@ -425,54 +458,63 @@ EXPORTED void llama_memory_seq_keep(llama_memory_t memory, llama_seq_id sequence
   REAL(llama_memory_seq_keep)(memory, sequence);
 }
 
-EXPORTED void llama_memory_seq_add(llama_memory_t memory, llama_seq_id sequence, llama_pos from, llama_pos to, llama_pos delta) {
+EXPORTED void llama_memory_seq_add(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
+                                   llama_pos to, llama_pos delta) {
   if (SharedContext* const shared = shared_of_memory(memory)) shared->changed(sequence);
   REAL(llama_memory_seq_add)(memory, sequence, from, to, delta);
 }
 
-EXPORTED void llama_memory_seq_div(llama_memory_t memory, llama_seq_id sequence, llama_pos from, llama_pos to, int divisor) {
+EXPORTED void llama_memory_seq_div(llama_memory_t memory, llama_seq_id sequence, llama_pos from,
+                                   llama_pos to, int divisor) {
   if (SharedContext* const shared = shared_of_memory(memory)) shared->changed(sequence);
   REAL(llama_memory_seq_div)(memory, sequence, from, to, divisor);
 }
 
 // --- States: which tokens come with them only the program knows ----------------------------------
 
-EXPORTED std::size_t llama_state_seq_set_data(llama_context* context, const std::uint8_t* from, std::size_t bytes, llama_seq_id sequence) {
+EXPORTED std::size_t llama_state_seq_set_data(llama_context* context, const std::uint8_t* from,
+                                              std::size_t bytes, llama_seq_id sequence) {
   if (SharedContext* const shared = shared_of(context)) shared->changed(sequence);
   return REAL(llama_state_seq_set_data)(context, from, bytes, sequence);
 }
 
-EXPORTED std::size_t llama_state_seq_set_data_ext(llama_context* context, const std::uint8_t* from, std::size_t bytes,
-                                                  llama_seq_id sequence, llama_state_seq_flags flags) {
+EXPORTED std::size_t llama_state_seq_set_data_ext(llama_context* context, const std::uint8_t* from,
+                                                  std::size_t bytes, llama_seq_id sequence,
+                                                  llama_state_seq_flags flags) {
   if (SharedContext* const shared = shared_of(context)) shared->changed(sequence);
   return REAL(llama_state_seq_set_data_ext)(context, from, bytes, sequence, flags);
 }
 
-EXPORTED std::size_t llama_state_seq_load_file(llama_context* context, const char* path, llama_seq_id sequence, llama_token* tokens,
+EXPORTED std::size_t llama_state_seq_load_file(llama_context* context, const char* path,
+                                               llama_seq_id sequence, llama_token* tokens,
                                                std::size_t capacity, std::size_t* count) {
   if (SharedContext* const shared = shared_of(context)) shared->changed(sequence);
   return REAL(llama_state_seq_load_file)(context, path, sequence, tokens, capacity, count);
 }
 
-EXPORTED std::size_t llama_state_set_data(llama_context* context, const std::uint8_t* from, std::size_t bytes) {
+EXPORTED std::size_t llama_state_set_data(llama_context* context, const std::uint8_t* from,
+                                          std::size_t bytes) {
   if (SharedContext* const shared = shared_of(context)) shared->changed(-1);
   return REAL(llama_state_set_data)(context, from, bytes);
 }
 
-EXPORTED bool llama_state_load_file(llama_context* context, const char* path, llama_token* tokens, std::size_t capacity, std::size_t* count) {
+EXPORTED bool llama_state_load_file(llama_context* context, const char* path, llama_token* tokens,
+                                    std::size_t capacity, std::size_t* count) {
   if (SharedContext* const shared = shared_of(context)) shared->changed(-1);
   return REAL(llama_state_load_file)(context, path, tokens, capacity, count);
 }
 
 // --- What changes the bytes of blocks ------------------------------------------------------------
 
-EXPORTED std::int32_t llama_set_adapters_lora(llama_context* context, llama_adapter_lora** adapters, std::size_t count, float* scales) {
+EXPORTED std::int32_t llama_set_adapters_lora(llama_context* context, llama_adapter_lora** adapters,
+                                              std::size_t count, float* scales) {
   SharedContext* const shared = shared_of(context);
   if (shared != nullptr && count != 0) shared->stop("a LoRA adapter is in use");
   return REAL(llama_set_adapters_lora)(context, adapters, count, scales);
 }
 
-EXPORTED std::int32_t llama_set_adapter_cvec(llama_context* context, const float* data, std::size_t length, std::int32_t width,
+EXPORTED std::int32_t llama_set_adapter_cvec(llama_context* context, const float* data,
+                                             std::size_t length, std::int32_t width,
                                              std::int32_t first, std::int32_t last) {
   SharedContext* const shared = shared_of(context);
   if (shared != nullptr && data != nullptr) shared->stop("a control vector is in use");

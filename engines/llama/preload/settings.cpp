@@ -8,13 +8,16 @@
 namespace cachalot::llama {
 namespace {
 
-Result<std::uint64_t> whole_number(const char* name, const char* text, std::uint64_t otherwise, std::uint64_t least, std::uint64_t most) {
+Result<std::uint64_t> whole_number(const char* name, const char* text, std::uint64_t otherwise,
+                                   std::uint64_t least, std::uint64_t most) {
   if (text == nullptr) return otherwise;
   const char* const end = text + std::strlen(text);
   std::uint64_t value = 0;
   const auto [stop, error] = std::from_chars(text, end, value);
   if (error != std::errc() || stop != end || value < least || value > most) {
-    return Error::make(Code::kInvalidArgument, "%s is \"%.40s\", expected a whole number from %" PRIu64 " to %" PRIu64, name, text, least, most);
+    return Error::make(Code::kInvalidArgument,
+                       "%s is \"%.40s\", expected a whole number from %" PRIu64 " to %" PRIu64,
+                       name, text, least, most);
   }
   return value;
 }
@@ -37,14 +40,19 @@ Result<std::optional<Settings>> read_settings(const std::function<const char*(co
   Settings settings;
   settings.cache.pool = split_at_commas(pool);
   for (const std::string& path : settings.cache.pool) {
-    if (path.empty()) return Error::make(Code::kInvalidArgument, "CACHALOT_POOL is \"%.100s\", expected paths with commas between", pool);
+    if (path.empty())
+      return Error::make(Code::kInvalidArgument,
+                         "CACHALOT_POOL is \"%.100s\", expected paths with commas between", pool);
   }
-  const auto number = [&](const char* name, std::uint64_t otherwise, std::uint64_t least, std::uint64_t most) {
+  const auto number = [&](const char* name, std::uint64_t otherwise, std::uint64_t least,
+                          std::uint64_t most) {
     return whole_number(name, get(name), otherwise, least, most);
   };
-  CACHALOT_TRY_ASSIGN(const std::uint64_t block_tokens, number("CACHALOT_BLOCK_TOKENS", 64, 1, 4096));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t block_tokens,
+                      number("CACHALOT_BLOCK_TOKENS", 64, 1, 4096));
   CACHALOT_TRY_ASSIGN(const std::uint64_t host, number("CACHALOT_HOST", 0, 0, 1023));
-  CACHALOT_TRY_ASSIGN(const std::uint64_t wait_ms, number("CACHALOT_FLIGHT_WAIT_MS", 30'000, 0, 3'600'000));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t wait_ms,
+                      number("CACHALOT_FLIGHT_WAIT_MS", 30'000, 0, 3'600'000));
   CACHALOT_TRY_ASSIGN(const std::uint64_t verbose, number("CACHALOT_VERBOSE", 0, 0, 1));
   settings.cache.block_tokens = static_cast<std::uint32_t>(block_tokens);
   settings.cache.host = static_cast<std::uint32_t>(host);

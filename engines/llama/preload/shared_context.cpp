@@ -13,7 +13,8 @@ namespace {
 constexpr std::int32_t kNoRoom = 1, kInvalid = -1, kFatal = -3;  // as llama_decode says it
 
 struct Batch {
-  explicit Batch(std::size_t tokens) : batch(llama_batch_init(static_cast<std::int32_t>(tokens), 0, 1)) {}
+  explicit Batch(std::size_t tokens)
+      : batch(llama_batch_init(static_cast<std::int32_t>(tokens), 0, 1)) {}
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
   ~Batch() { llama_batch_free(batch); }
@@ -41,26 +42,37 @@ void say(const char* format, ...) {
   std::fprintf(stderr, "cachalot: %s\n", text);
 }
 
-SharedContext::SharedContext(llama_context* context, std::uint32_t sequences, std::unique_ptr<PromptCache> cache, bool is_verbose)
-    : context_(context), memory_(llama_get_memory(context)), cache_(std::move(cache)), histories_(sequences), is_verbose_(is_verbose) {}
+SharedContext::SharedContext(llama_context* context, std::uint32_t sequences,
+                             std::unique_ptr<PromptCache> cache, bool is_verbose)
+    : context_(context),
+      memory_(llama_get_memory(context)),
+      cache_(std::move(cache)),
+      histories_(sequences),
+      is_verbose_(is_verbose) {}
 
-Result<std::unique_ptr<SharedContext>> SharedContext::open(llama_context* context, std::uint32_t sequences,
-                                                           const PromptCacheOptions& options, bool is_verbose) {
+Result<std::unique_ptr<SharedContext>> SharedContext::open(llama_context* context,
+                                                           std::uint32_t sequences,
+                                                           const PromptCacheOptions& options,
+                                                           bool is_verbose) {
   CACHALOT_TRY_ASSIGN(std::unique_ptr<PromptCache> cache, PromptCache::attach(context, options));
-  return std::unique_ptr<SharedContext>(new SharedContext(context, sequences, std::move(cache), is_verbose));
+  return std::unique_ptr<SharedContext>(
+      new SharedContext(context, sequences, std::move(cache), is_verbose));
 }
 
 // --- Batches -------------------------------------------------------------------------------------
 
-std::int32_t SharedContext::decode(std::span<const Entry> batch, const std::function<std::int32_t()>& as_given) {
+std::int32_t SharedContext::decode(std::span<const Entry> batch,
+                                   const std::function<std::int32_t()>& as_given) {
   places_.clear();
   std::vector<Prompt> prompts;
   if (!is_stopped_) prompts = prompts_of(batch);
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (const std::int32_t status = fill(prompts[i]); status != 0) return restore(std::span(prompts).first(i + 1), status);
+    if (const std::int32_t status = fill(prompts[i]); status != 0)
+      return restore(std::span(prompts).first(i + 1), status);
   }
   // Whatever begins where the program thinks it does can be decoded as it is.
-  const bool is_as_given = std::all_of(prompts.begin(), prompts.end(), [](const Prompt& p) { return p.base == p.before; });
+  const bool is_as_given = std::all_of(prompts.begin(), prompts.end(),
+                                       [](const Prompt& p) { return p.base == p.before; });
   const std::int32_t status = is_as_given ? as_given() : decode_rest(batch, prompts);
   if (status != 0) return restore(prompts, status);
   note(batch, prompts);
@@ -86,12 +98,14 @@ std::vector<SharedContext::Prompt> SharedContext::prompts_of(std::span<const Ent
     for (next = first; next < batch.size() && batch[next].sequences[0] == sequence; ++next) {
       const Entry& entry = batch[next];
       // A prompt wants at most its last token's output: guesses to be verified want all.
-      is_prompt = is_prompt && !prompt.has_output && static_cast<std::size_t>(entry.position) == prompt.tokens.size();
+      is_prompt = is_prompt && !prompt.has_output &&
+                  static_cast<std::size_t>(entry.position) == prompt.tokens.size();
       prompt.has_output = entry.is_output;
       prompt.tokens.push_back(entry.token);
     }
     prompt.entries = next - first;
-    if (is_prompt && prompt.entries > 1 && prompt.entries == entries_of[static_cast<std::size_t>(sequence)]) {
+    if (is_prompt && prompt.entries > 1 &&
+        prompt.entries == entries_of[static_cast<std::size_t>(sequence)]) {
       prompts.push_back(std::move(prompt));
     }
   }
@@ -108,17 +122,21 @@ std::int32_t SharedContext::fill(Prompt& prompt) {
     llama_memory_seq_rm(memory_, prompt.sequence, static_cast<llama_pos>(prompt.base), -1);
     return 0;
   }
-  Prefill prefill(context_, cache_.get(), prompt.sequence,
-                  std::vector<llama_token>(prompt.tokens.begin(), prompt.tokens.begin() + static_cast<std::ptrdiff_t>(prompt.base)),
-                  history.exact());
+  Prefill prefill(
+      context_, cache_.get(), prompt.sequence,
+      std::vector<llama_token>(prompt.tokens.begin(),
+                               prompt.tokens.begin() + static_cast<std::ptrdiff_t>(prompt.base)),
+      history.exact());
   prefill.only_fill();
   const Status filled = prefill.run();
   if (is_verbose_) {
     const Prefill::Report& report = prefill.report();
-    say("sequence %d: %zu tokens, of which %zu were there, %zu came from the pool in %.2f ms, %zu were computed in %.2f ms; "
+    say("sequence %d: %zu tokens, of which %zu were there, %zu came from the pool in %.2f ms, %zu "
+        "were computed in %.2f ms; "
         "waited %.2f ms for others; stored %zu blocks",
-        prompt.sequence, prompt.tokens.size(), report.kept_tokens, report.loaded_tokens, static_cast<double>(report.load_ns) / 1e6,
-        report.computed_tokens, static_cast<double>(report.compute_ns) / 1e6, static_cast<double>(report.wait_ns) / 1e6,
+        prompt.sequence, prompt.tokens.size(), report.kept_tokens, report.loaded_tokens,
+        static_cast<double>(report.load_ns) / 1e6, report.computed_tokens,
+        static_cast<double>(report.compute_ns) / 1e6, static_cast<double>(report.wait_ns) / 1e6,
         report.stored_blocks);
   }
   if (filled) return 0;
@@ -127,7 +145,8 @@ std::int32_t SharedContext::fill(Prompt& prompt) {
 }
 
 // What is left of the prompts, and all else in the batch, whose outputs are there afterwards.
-std::int32_t SharedContext::decode_rest(std::span<const Entry> batch, std::span<const Prompt> prompts) {
+std::int32_t SharedContext::decode_rest(std::span<const Entry> batch,
+                                        std::span<const Prompt> prompts) {
   std::size_t count = batch.size();
   for (const Prompt& prompt : prompts) count += prompt.tokens.size() - prompt.base;
   Batch rest(count);
@@ -136,7 +155,8 @@ std::int32_t SharedContext::decode_rest(std::span<const Entry> batch, std::span<
   for (std::size_t i = 0; i < batch.size();) {
     if (next == prompts.end() || i != next->first_entry) {
       places_[i] = rest.batch.n_tokens;
-      rest.add(batch[i].token, static_cast<std::size_t>(batch[i].position), batch[i].sequences[0], batch[i].is_output);
+      rest.add(batch[i].token, static_cast<std::size_t>(batch[i].position), batch[i].sequences[0],
+               batch[i].is_output);
       ++i;
       continue;
     }
@@ -145,7 +165,8 @@ std::int32_t SharedContext::decode_rest(std::span<const Entry> batch, std::span<
     // Where not all fits into one batch, what has no outputs goes before.
     if (left > 1 && count > llama_n_batch(context_)) {
       const std::size_t before = left - next->has_output;
-      const std::int32_t status = decode_tokens(std::span(next->tokens).subspan(at, before), at, next->sequence);
+      const std::int32_t status =
+          decode_tokens(std::span(next->tokens).subspan(at, before), at, next->sequence);
       if (status != 0) return status;
       at += before;
     }
@@ -161,12 +182,14 @@ std::int32_t SharedContext::decode_rest(std::span<const Entry> batch, std::span<
 }
 
 // Without outputs, in as many batches as it takes.
-std::int32_t SharedContext::decode_tokens(std::span<const llama_token> tokens, std::size_t position, llama_seq_id sequence) {
+std::int32_t SharedContext::decode_tokens(std::span<const llama_token> tokens, std::size_t position,
+                                          llama_seq_id sequence) {
   const std::size_t most = llama_n_batch(context_);
   for (std::size_t done = 0; done < tokens.size();) {
     const std::size_t count = std::min(most, tokens.size() - done);
     Batch part(count);
-    for (std::size_t i = 0; i < count; ++i) part.add(tokens[done + i], position + done + i, sequence, false);
+    for (std::size_t i = 0; i < count; ++i)
+      part.add(tokens[done + i], position + done + i, sequence, false);
     if (const std::int32_t status = llama_decode(context_, part.batch); status != 0) return status;
     done += count;
   }
@@ -180,8 +203,10 @@ std::int32_t SharedContext::restore(std::span<const Prompt> prompts, std::int32_
   for (const Prompt& prompt : prompts) {
     History& history = histories_[static_cast<std::size_t>(prompt.sequence)];
     llama_memory_seq_rm(memory_, prompt.sequence, static_cast<llama_pos>(prompt.before), -1);
-    const auto held = static_cast<std::size_t>(llama_memory_seq_pos_max(memory_, prompt.sequence) + 1);
-    const auto lost = std::span(prompt.tokens).first(prompt.before).subspan(std::min(held, prompt.before));
+    const auto held =
+        static_cast<std::size_t>(llama_memory_seq_pos_max(memory_, prompt.sequence) + 1);
+    const auto lost =
+        std::span(prompt.tokens).first(prompt.before).subspan(std::min(held, prompt.before));
     if (!lost.empty() && decode_tokens(lost, held, prompt.sequence) != 0) {
       history.forget();
       status = kFatal;
@@ -206,8 +231,10 @@ void SharedContext::note(std::span<const Entry> batch, std::span<const Prompt> p
     for (const llama_seq_id sequence : batch[i].sequences) {
       if (sequence < 0 || static_cast<std::size_t>(sequence) >= histories_.size()) continue;
       History& history = histories_[static_cast<std::size_t>(sequence)];
-      if (batch[i].is_plain) history.add(batch[i].token, batch[i].position);
-      else history.forget();
+      if (batch[i].is_plain)
+        history.add(batch[i].token, batch[i].position);
+      else
+        history.forget();
     }
     ++i;
   }
@@ -215,7 +242,9 @@ void SharedContext::note(std::span<const Entry> batch, std::span<const Prompt> p
 
 std::int32_t SharedContext::output_index(std::int32_t index) const {
   const bool is_moved = index >= 0 && static_cast<std::size_t>(index) < places_.size();
-  return is_moved && places_[static_cast<std::size_t>(index)] >= 0 ? places_[static_cast<std::size_t>(index)] : index;
+  return is_moved && places_[static_cast<std::size_t>(index)] >= 0
+             ? places_[static_cast<std::size_t>(index)]
+             : index;
 }
 
 // --- What the program does -----------------------------------------------------------------------
@@ -228,8 +257,11 @@ void SharedContext::removed(llama_seq_id sequence, llama_pos from, llama_pos to)
 
 void SharedContext::copied(llama_seq_id from, llama_seq_id to, llama_pos first, llama_pos last) {
   const std::size_t count = histories_.size();
-  if (from < 0 || to < 0 || from == to || static_cast<std::size_t>(from) >= count || static_cast<std::size_t>(to) >= count) return;
-  histories_[static_cast<std::size_t>(to)].copy(histories_[static_cast<std::size_t>(from)], first, last);
+  if (from < 0 || to < 0 || from == to || static_cast<std::size_t>(from) >= count ||
+      static_cast<std::size_t>(to) >= count)
+    return;
+  histories_[static_cast<std::size_t>(to)].copy(histories_[static_cast<std::size_t>(from)], first,
+                                                last);
 }
 
 void SharedContext::kept_only(llama_seq_id sequence) {

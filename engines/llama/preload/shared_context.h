@@ -34,8 +34,10 @@ class SharedContext {
  public:
   // @param sequences  that the program uses: 0 to sequences - 1; one more is ours
   // @errors as PromptCache::attach
-  static Result<std::unique_ptr<SharedContext>> open(llama_context* context, std::uint32_t sequences,
-                                                     const PromptCacheOptions& options, bool is_verbose);
+  static Result<std::unique_ptr<SharedContext>> open(llama_context* context,
+                                                     std::uint32_t sequences,
+                                                     const PromptCacheOptions& options,
+                                                     bool is_verbose);
 
   // Does what the batch asks for. @param as_given  decodes it as it is. @return as llama_decode
   std::int32_t decode(std::span<const Entry> batch, const std::function<std::int32_t()>& as_given);
@@ -66,12 +68,14 @@ class SharedContext {
     bool has_output = false;
   };
 
-  SharedContext(llama_context* context, std::uint32_t sequences, std::unique_ptr<PromptCache> cache, bool is_verbose);
+  SharedContext(llama_context* context, std::uint32_t sequences, std::unique_ptr<PromptCache> cache,
+                bool is_verbose);
 
   std::vector<Prompt> prompts_of(std::span<const Entry> batch) const;
   std::int32_t fill(Prompt& prompt);
   std::int32_t decode_rest(std::span<const Entry> batch, std::span<const Prompt> prompts);
-  std::int32_t decode_tokens(std::span<const llama_token> tokens, std::size_t position, llama_seq_id sequence);
+  std::int32_t decode_tokens(std::span<const llama_token> tokens, std::size_t position,
+                             llama_seq_id sequence);
   std::int32_t restore(std::span<const Prompt> prompts, std::int32_t status);
   void note(std::span<const Entry> batch, std::span<const Prompt> prompts);
 
