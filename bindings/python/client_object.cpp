@@ -13,7 +13,12 @@ ClientObject::~ClientObject() {
 }
 
 Status ClientObject::end() {
-  for (Detachable* object : detachables_) object->end();
+  std::unordered_set<std::shared_ptr<Detachable>> begun;
+  {
+    const std::lock_guard lock(detachables_mutex_);
+    begun.swap(detachables_);
+  }
+  for (const std::shared_ptr<Detachable>& object : begun) object->end();
   return client_.detach();
 }
 
@@ -27,7 +32,6 @@ void ClientObject::detach() {
     gate_.open();  // from here on the client itself refuses
     return status;
   }();
-  detachables_.clear();
   caches_.clear();
   buffers_.clear();
   check(ended);

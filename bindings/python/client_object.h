@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -27,13 +28,11 @@ namespace cachalot::python {
 
 class ClientObject;
 
-// What must end before its client detaches.
+// What must end before its client detaches: shared, so that nothing is freed under who ends it.
 class Detachable {
  public:
+  virtual ~Detachable() = default;
   virtual void end() = 0;  // without the GIL, no call under way
-
- protected:
-  ~Detachable() = default;
 };
 
 class ClientObject {
@@ -62,8 +61,16 @@ class ClientObject {
   void register_buffer(Memory memory);
   void unregister_buffer(void* data);
 
-  void add(Detachable* object) { detachables_.insert(object); }
-  void remove(Detachable* object) { detachables_.erase(object); }
+  // Inside call(): so one that detaches has either refused the call or sees what it began, and nothing
+  // ends while it detaches but by its hand.
+  void add(std::shared_ptr<Detachable> object) {
+    const std::lock_guard lock(detachables_mutex_);
+    detachables_.insert(std::move(object));
+  }
+  void remove(const std::shared_ptr<Detachable>& object) {
+    const std::lock_guard lock(detachables_mutex_);
+    detachables_.erase(object);
+  }
 
   // Of a call whose handle is gone: claimed later, so that nobody has to hold on to handles.
   void drop(Token token) { dropped_.push_back(token); }
@@ -78,7 +85,8 @@ class ClientObject {
   std::mutex detaching_;  // taken without the GIL
   std::unordered_map<std::uint32_t, std::vector<Memory>> caches_;
   std::map<void*, Memory> buffers_;
-  std::unordered_set<Detachable*> detachables_;
+  std::mutex detachables_mutex_;  // held for nothing else; the GIL may be held or not
+  std::unordered_set<std::shared_ptr<Detachable>> detachables_;
   std::vector<Token> dropped_;
 };
 

@@ -13,26 +13,63 @@
 namespace cachalot::python {
 namespace {
 
+// What was begun, until its handle, its client or the process ends it.
+// @threads any, without the GIL
+template <class T>
+class Begun final : public Detachable {
+ public:
+  explicit Begun(T begun) : begun_(std::make_unique<T>(std::move(begun))) {}
+  void end() override {
+    const std::lock_guard lock(one_at_a_time_);
+    begun_.reset();
+  }
+  // In a forked child, where the pool is not mapped. Takes no lock: another thread may have held it.
+  void abandon() { (void)begun_.release(); }
+
+  template <class F>
+  auto call(F&& function) -> decltype(function(std::declval<T&>())) {
+    const std::lock_guard lock(one_at_a_time_);
+    if (begun_ == nullptr)
+      return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
+    return function(*begun_);
+  }
+
+ private:
+  std::mutex one_at_a_time_;
+  std::unique_ptr<T> begun_;
+};
+
 // A LayerLoad or LayerStore: ends with its client's attachment; in a forked child it is left alone.
 template <class T>
-class LayerObject final : public Detachable {
+class LayerObject {
  public:
-  LayerObject(nb::object owner, ClientObject& client, T begun)
-      : owner_(std::move(owner)), client_(client), begun_(std::make_unique<T>(std::move(begun))) {
-    client_.add(this);
+  // `begin`: makes it, called without the GIL.
+  template <class F>
+  static std::unique_ptr<LayerObject> make(nb::object owner, ClientObject& client, F&& begin) {
+    std::unique_ptr<LayerObject> object(new LayerObject(std::move(owner), client));
+    object->begun_ = value_of(client.call([&](Client& c) -> Result<std::shared_ptr<Begun<T>>> {
+      CACHALOT_TRY_ASSIGN(T made, begin(c));
+      auto begun = std::make_shared<Begun<T>>(std::move(made));
+      client.add(begun);
+      return begun;
+    }));
+    return object;
   }
   LayerObject(const LayerObject&) = delete;
   LayerObject& operator=(const LayerObject&) = delete;
   ~LayerObject() {
-    client_.remove(this);
+    if (begun_ == nullptr) return;
     if (client_.is_forked()) {
-      (void)begun_.release();
+      begun_->abandon();
       return;
     }
-    const nb::gil_scoped_release release;
-    begun_.reset();
+    // Where the client is detaching it is refused, and ended by who detaches.
+    (void)client_.call([&](Client&) -> Status {
+      client_.remove(begun_);
+      begun_->end();
+      return {};
+    });
   }
-  void end() override { begun_.reset(); }
 
   template <class F>
   auto call(F&& function) -> decltype(function(std::declval<T&>())) {
@@ -41,18 +78,16 @@ class LayerObject final : public Detachable {
                          "layers: this process is a fork of the one that attached");
     }
     return client_.call([&](Client&) -> decltype(function(std::declval<T&>())) {
-      const std::lock_guard lock(one_at_a_time_);
-      if (begun_ == nullptr)
-        return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
-      return function(*begun_);
+      return begun_->call(function);
     });
   }
 
  private:
+  LayerObject(nb::object owner, ClientObject& client) : owner_(std::move(owner)), client_(client) {}
+
   const nb::object owner_;
   ClientObject& client_;
-  std::mutex one_at_a_time_;
-  std::unique_ptr<T> begun_;
+  std::shared_ptr<Begun<T>> begun_;
 };
 using LoadObject = LayerObject<Client::LayerLoad>;
 using StoreObject = LayerObject<Client::LayerStore>;
@@ -63,9 +98,8 @@ std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
-  Client::LayerLoad begun =
-      value_of(client.call([&](Client& c) { return c.begin_load(id, names.get(), to); }));
-  return std::make_unique<LoadObject>(std::move(self), client, std::move(begun));
+  return LoadObject::make(std::move(self), client,
+                          [&](Client& c) { return c.begin_load(id, names.get(), to); });
 }
 
 std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cache,
@@ -75,10 +109,9 @@ std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cac
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  Client::LayerStore begun = value_of(client.call([&](Client& c) {
+  return StoreObject::make(std::move(self), client, [&](Client& c) {
     return c.begin_store(id, before ? &*before : nullptr, names.get(), from);
-  }));
-  return std::make_unique<StoreObject>(std::move(self), client, std::move(begun));
+  });
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 
 import gc
 import multiprocessing
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import weakref
@@ -296,6 +298,46 @@ def test_many_threads_and_one_that_detaches(pool):
     engine.client.detach()
     [thread.join() for thread in threads]
     assert wrong == []
+
+
+def test_layer_loads_come_and_go_while_the_client_detaches(pool):
+    # In a process of its own: what it is about ends the process.
+    program = """
+import sys, threading
+from conftest import Engine, tokens_of
+import cachalot
+
+sys.setswitchinterval(1e-5)
+for _ in range(200):
+    engine = Engine(sys.argv[1])
+    client = engine.client
+    hashes = client.hash_tokens(tokens_of(1, 16))
+    client.store(engine.cache, hashes, range(4))
+    begun = threading.Semaphore(0)
+
+    def begin(most):
+        held = []
+        try:
+            while True:
+                held.append(client.begin_load(engine.cache, hashes, range(4)))
+                begun.release()
+                if len(held) > most:
+                    del held[: most // 2]
+        except cachalot.InvalidArgumentError as error:
+            assert "detached" in str(error), error
+
+    threads = [threading.Thread(target=begin, args=(20 + i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(100):
+        begun.acquire()
+    client.detach()
+    for thread in threads:
+        thread.join()
+"""
+    done = subprocess.run([sys.executable, "-c", program, pool], cwd=os.path.dirname(__file__),
+                          capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_statistics(stored):
