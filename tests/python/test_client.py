@@ -335,7 +335,9 @@ for _ in range(200):
     for thread in threads:
         thread.join()
 """
-    done = subprocess.run([sys.executable, "-c", program, pool], cwd=os.path.dirname(__file__),
+    places = (os.path.dirname(__file__), os.path.dirname(os.path.dirname(cachalot.__file__)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in places)}
+    done = subprocess.run([sys.executable, "-c", program, pool], env=environment,
                           capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
 
