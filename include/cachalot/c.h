@@ -154,6 +154,7 @@ typedef struct cachalot_cache {
 
 CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache,
                                                    uint32_t* cache_id);
+/* Waits for the calls that use it. CACHALOT_BUSY: a layer load or store of it is open, see below. */
 CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_id);
 
 /* How many leading blocks are in the pool. */
@@ -184,7 +185,8 @@ CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cach
                                           const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
                                           size_t* blocks);
 
-/* Layer by layer. What is begun is ended, in any case. */
+/* Layer by layer. What is begun is ended, in any case; until then, or until every layer is loaded, its cache
+ * is not unregistered. */
 CACHALOT_API cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id,
                                                const cachalot_block_hash* hashes, size_t count,
                                                const uint32_t* pages, size_t page_count,

@@ -150,7 +150,8 @@ class Client {
   // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors, or
   //         tensors that overlap
   Result<CacheId> register_cache(const PagedCache& cache);
-  // Waits for the calls that use it. @errors kNotFound
+  // Waits for the calls that use it. A layer load or store is not waited for: its owner may be who calls.
+  // @errors kNotFound; kBusy: a layer load or store of this cache is open
   Status unregister_cache(CacheId cache);
 
   // How many leading blocks are in the pool. @cost about 1.3 lines a block, overlapped; no RPC
@@ -178,7 +179,9 @@ class Client {
                        std::span<const PageId> pages, const CopyOptions& options = {});
 
   // Layer by layer, so that copies and computation overlap. Either may end after its client. One that was
-  // moved from may only be assigned to or destroyed.
+  // moved from may only be assigned to or destroyed. Either is open, and keeps its cache registered, until
+  // it is destroyed, or has no use for the cache any more: every layer is loaded, or no block is right any
+  // more; the store is finished.
   class LayerLoad {
    public:
     LayerLoad(LayerLoad&&) noexcept;
@@ -186,8 +189,11 @@ class Client {
     ~LayerLoad();
     std::size_t blocks() const;  // that are there still
     // @return how many leading blocks are right in this layer: what was computed from those behind
-    //         is void. Checked by the directory after every layer, and by the checksum after the
-    //         last, if layers came in order.
+    //         is void. Checked by the directory after every layer, and by the checksum when every
+    //         layer is there
+    // @cost   where layers come out of order, or the block order does not keep each in one piece, the
+    //         checksum takes reading the blocks once more
+    // @errors kInvalidArgument: no such layer; kNotFound: the cache was unregistered since the load was complete
     Result<std::size_t> load_layer(std::uint32_t layer);
 
    private:
@@ -201,6 +207,8 @@ class Client {
     LayerStore(LayerStore&&) noexcept;
     LayerStore& operator=(LayerStore&&) noexcept;
     ~LayerStore();  // what was not finished is not published
+    // The blocks carry a checksum, where checksums are written, if layers come in order and the block order
+    // keeps each in one piece.
     Status store_layer(std::uint32_t layer);
     // Once. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
     //         changed meanwhile, store again

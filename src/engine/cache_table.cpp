@@ -42,11 +42,43 @@ CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {
   return CacheId{number};
 }
 
+bool RegisteredCache::enter() {
+  std::uint32_t uses = uses_.load(std::memory_order_relaxed);
+  do {
+    if ((uses & kGone) != 0) return false;
+  } while (!uses_.compare_exchange_weak(uses, uses + 1, std::memory_order_relaxed));
+  return true;
+}
+
+void RegisteredCache::leave() {
+  // Release: who sees that nobody uses it any more may give its memory away.
+  if (uses_.fetch_sub(1, std::memory_order_release) == (kGone | 1)) uses_.notify_all();
+}
+
+OpenCache::OpenCache(std::shared_ptr<RegisteredCache> cache, LayerCall call, CacheId id)
+    : cache_(std::move(cache)),
+      open_(call == LayerCall::kLoad ? &cache_->open_loads_ : &cache_->open_stores_),
+      id_(id) {
+  open_->fetch_add(1, std::memory_order_relaxed);
+}
+
+Result<CacheUse> OpenCache::use() const {
+  if (!cache_->enter()) return unknown(id_);
+  return CacheUse(cache_);
+}
+
 Result<CacheUse> CacheTable::use(CacheId id) {
   const std::shared_lock lock(mutex_);
   const auto at = caches_.find(static_cast<std::uint32_t>(id));
-  if (at == caches_.end()) return unknown(id);
+  if (at == caches_.end() || !at->second->enter()) return unknown(id);
   return CacheUse(at->second);
+}
+
+Result<OpenCache> CacheTable::open(CacheId id, LayerCall call) {
+  const std::shared_lock lock(mutex_);
+  const auto at = caches_.find(static_cast<std::uint32_t>(id));
+  if (at == caches_.end()) return unknown(id);
+  return OpenCache(at->second, call, id);
 }
 
 Status CacheTable::remove(CacheId id) {
@@ -55,10 +87,19 @@ Status CacheTable::remove(CacheId id) {
     const std::lock_guard lock(mutex_);
     const auto at = caches_.find(static_cast<std::uint32_t>(id));
     if (at == caches_.end()) return unknown(id);
+    // Acquire: pairs with the release of who closed the last.
+    const bool loads = at->second->open_loads_.load(std::memory_order_acquire) != 0;
+    if (loads || at->second->open_stores_.load(std::memory_order_acquire) != 0) {
+      return Error::make(Code::kBusy, "cache: a layer %s of cache %u is open: end it first", loads ? "load" : "store",
+                         static_cast<std::uint32_t>(id));
+    }
     cache = std::move(at->second);
     caches_.erase(at);
+    cache->uses_.fetch_or(RegisteredCache::kGone, std::memory_order_relaxed);
   }
-  for (std::uint32_t uses; (uses = cache->uses_.load(std::memory_order_acquire)) != 0;) cache->uses_.wait(uses);
+  for (std::uint32_t uses; (uses = cache->uses_.load(std::memory_order_acquire)) != RegisteredCache::kGone;) {
+    cache->uses_.wait(uses);
+  }
   return {};
 }
 

@@ -1,6 +1,8 @@
 // The engine's caches that a client knows, by number.
 //
-// A call holds the cache it works on; who unregisters it waits until nobody does.
+// A call holds the cache it works on; who unregisters it waits until nobody does. A layer load or store
+// lasts as long as its owner likes, who may be the one that unregisters: it is not waited for. While one is
+// open the cache is not unregistered; one that has copied all it will holds it no more.
 //
 // @threads any
 #pragma once
@@ -12,6 +14,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "kv/cpu/cpu_engine.h"
 #include "memory/coherence.h"
@@ -33,31 +36,68 @@ class RegisteredCache {
  private:
   friend class CacheTable;
   friend class CacheUse;
+  friend class OpenCache;
+  static constexpr std::uint32_t kGone = 1u << 31;
   explicit RegisteredCache(kv::EngineCache cache) : cache_(std::move(cache)) {}
+
+  bool enter();
+  void leave();
 
   kv::EngineCache cache_;
   std::optional<kv::CpuEngine> engine_;
-  std::atomic<std::uint32_t> uses_ = 0;
+  std::atomic<std::uint32_t> uses_ = 0;  // and kGone, from when it is unregistered on
+  std::atomic<std::uint32_t> open_loads_ = 0, open_stores_ = 0;  // begun under the table's lock
 };
 
-// A cache, held; may end in another thread than it began in.
+// A cache, held by a call; may end in another thread than it began in.
 class CacheUse {
  public:
-  explicit CacheUse(std::shared_ptr<RegisteredCache> cache) : cache_(std::move(cache)) {
-    cache_->uses_.fetch_add(1, std::memory_order_relaxed);  // under the table's lock
-  }
   CacheUse(CacheUse&&) noexcept = default;
   CacheUse& operator=(CacheUse&&) = delete;
   ~CacheUse() {
-    if (cache_ == nullptr) return;
-    // Release: who sees that nobody uses it any more may give its memory away.
-    if (cache_->uses_.fetch_sub(1, std::memory_order_release) == 1) cache_->uses_.notify_all();
+    if (cache_ != nullptr) cache_->leave();
   }
   RegisteredCache* operator->() const { return cache_.get(); }
   RegisteredCache& operator*() const { return *cache_; }
 
  private:
+  friend class CacheTable;
+  friend class OpenCache;
+  explicit CacheUse(std::shared_ptr<RegisteredCache> cache) : cache_(std::move(cache)) {}  // it was entered
+
   std::shared_ptr<RegisteredCache> cache_;
+};
+
+enum class LayerCall { kLoad, kStore };
+
+// A cache, open for a layer load or store.
+// @threads one at a time
+class OpenCache {
+ public:
+  OpenCache(OpenCache&& from) noexcept
+      : cache_(std::move(from.cache_)), open_(std::exchange(from.open_, nullptr)), id_(from.id_) {}
+  OpenCache& operator=(OpenCache&&) = delete;
+  ~OpenCache() { close(); }
+
+  // What a call copies with. @errors kNotFound: it was closed, and unregistered since
+  Result<CacheUse> use() const;
+  // Sizes and the like: also when it is closed.
+  const kv::EngineCache& cache() const { return cache_->cache(); }
+  RegisteredCache& operator*() const { return *cache_; }
+  std::uint32_t pages_per_block() const { return cache_->pages_per_block(); }
+  // From here on it can be unregistered. A second time does nothing.
+  void close() {
+    // Release: who sees that none is open may give its memory away.
+    if (open_ != nullptr) std::exchange(open_, nullptr)->fetch_sub(1, std::memory_order_release);
+  }
+
+ private:
+  friend class CacheTable;
+  OpenCache(std::shared_ptr<RegisteredCache> cache, LayerCall call, CacheId id);
+
+  std::shared_ptr<RegisteredCache> cache_;
+  std::atomic<std::uint32_t>* open_;
+  CacheId id_;
 };
 
 class CacheTable {
@@ -65,6 +105,8 @@ class CacheTable {
   CacheId add(std::shared_ptr<RegisteredCache> cache);
   // @errors kNotFound
   Result<CacheUse> use(CacheId id);
+  Result<OpenCache> open(CacheId id, LayerCall call);
+  // Waits for the calls that use it. @errors kNotFound; kBusy: a layer load or store is open
   Status remove(CacheId id);
 
  private:

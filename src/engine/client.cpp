@@ -36,7 +36,9 @@ struct Client::Impl {
   engine::Objects objects;
   engine::AsyncCalls calls;  // goes first
 
-  engine::Call call(engine::CacheUse& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
+  // `cache`: a CacheUse or OpenCache, which outlives what is called.
+  template <class Held>
+  engine::Call call(Held& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
                     const CopyOptions& copy) {
     return {*session, session->counters(), *cache, hashes, pages, engine::Deadline::after(copy.timeout_ns)};
   }
@@ -68,6 +70,11 @@ Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& ge
     return Error::make(Code::kInvalidArgument, "layers: %u from %u on, of a rank that has %u", options.layers, first, geometry.layers);
   }
   return kv::LayerRange{first, static_cast<std::uint32_t>(first + layers)};
+}
+
+// Whether each layer of a block is in one piece in the pool, as a hash wants that goes on from layer to layer.
+bool layers_are_stretches(const kv::BlockOrder& order, const KvGeometry& geometry) {
+  return *order.order(geometry.attention) == 'L';
 }
 
 // What a call that goes on by itself needs to keep.
@@ -190,18 +197,21 @@ Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<c
 Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
                                              std::span<const PageId> pages) {
   CACHALOT_TRY(impl_->session->check_usable());
-  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
-  const engine::Call call = impl_->call(use, hashes, pages, {});
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun, LayerLoad::Impl::begin(call, std::move(use)));
+  CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kLoad));
+  const engine::Call call = impl_->call(open, hashes, pages, {});
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun,
+                      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry())));
   return LayerLoad(std::move(begun));
 }
 
 Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
                                                std::span<const BlockHash> hashes, std::span<const PageId> pages) {
   CACHALOT_TRY(impl_->session->check_usable());
-  CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
-  const engine::Call call = impl_->call(use, hashes, pages, {});
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerStore::Impl> begun, LayerStore::Impl::begin(call, std::move(use), parent));
+  CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kStore));
+  const engine::Call call = impl_->call(open, hashes, pages, {});
+  CACHALOT_TRY_ASSIGN(
+      std::unique_ptr<LayerStore::Impl> begun,
+      LayerStore::Impl::begin(call, std::move(open), parent, layers_are_stretches(impl_->order, geometry())));
   return LayerStore(std::move(begun));
 }
 

@@ -13,7 +13,7 @@ Status check_layer(std::uint32_t layer, const KvGeometry& geometry) {
   return Error::make(Code::kInvalidArgument, "layer: %u is not below the %u of this rank", layer, geometry.layers);
 }
 
-// One hash a block, that its layers run through in order; none where a layer ends inside a line.
+// One hash a block, that its layers run through in order; none where a layer is not a stretch of whole lines.
 std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::size_t blocks, bool wanted) {
   if (!wanted || geometry.layer_bytes() % kLineBytes != 0) return {};
   return std::vector<memory::FusedHash>(blocks, memory::FusedHash(pool::padded_bytes(geometry.block_bytes())));
@@ -24,62 +24,85 @@ std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::siz
 // --- Load --------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(const engine::Call& call,
-                                                                               engine::CacheUse cache) {
+                                                                               engine::OpenCache cache,
+                                                                               bool layers_are_stretches) {
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
-  const KvGeometry& geometry = cache->cache().geometry();
+  const KvGeometry& geometry = cache.cache().geometry();
   engine::Hit hit = engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
   engine::Extents extents;
-  bool all_summed = call.session.verifies_checksums();
+  bool runs_along = layers_are_stretches && call.session.verifies_checksums();
   for (const pool::Found& found : hit.found) {
     extents.add(call.session.access(), found.entry.block, geometry.block_bytes());
-    all_summed = all_summed && (found.entry.flags & pool::kEntryHasChecksum) != 0;
+    runs_along = runs_along && (found.entry.flags & pool::kEntryHasChecksum) != 0;
   }
-  std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), all_summed);
+  std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), runs_along);
   return std::unique_ptr<Impl>(new Impl{call.session.shared_from_this(), std::move(cache),
                                         {call.pages.begin(), call.pages.end()}, std::move(hit),
-                                        std::move(extents), std::move(hashes)});
+                                        std::move(extents), std::move(hashes),
+                                        std::vector<bool>(geometry.layers)});
 }
 
 Status Client::LayerLoad::Impl::copy(std::uint32_t layer) {
-  const std::uint32_t per_block = cache->pages_per_block();
+  CACHALOT_TRY_ASSIGN(const engine::CacheUse use, cache.use());
+  const std::uint32_t per_block = cache.pages_per_block();
   std::vector<kv::BlockCopy> copies;
   for (std::size_t i = 0; i < hit.found.size(); ++i) {
     kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
     if (!hashes.empty()) copy.hash = &hashes[i];
     copies.push_back(copy);
   }
-  return cache->engine().scatter(copies, {layer, layer + 1});
+  return use->engine().scatter(copies, {layer, layer + 1});
 }
 
-std::size_t Client::LayerLoad::Impl::count_undamaged() {
-  for (std::size_t i = 0; i < hit.found.size(); ++i) {
-    if (hashes[i].finish() != hit.found[i].entry.checksum) {
-      Counters::add(session->counters().damaged_blocks, 1);
-      return i;
+// Reads the block once more: no hash can run along where layers come in any order, or in pieces.
+std::uint64_t Client::LayerLoad::Impl::hash_in_pool(std::size_t block) const {
+  memory::FusedHash hash(pool::padded_bytes(cache.cache().geometry().block_bytes()));
+  memory::Line lines[64];
+  for (const memory::Extent& extent : extents.of(block)) {
+    for (std::uint64_t at = 0; at < extent.bytes; at += sizeof lines) {
+      const std::uint64_t bytes = std::min<std::uint64_t>(sizeof lines, extent.bytes - at);
+      session->access().domain().read_bulk(lines, extent.at + at, bytes, &hash);
     }
+  }
+  return hash.finish();
+}
+
+// The leading blocks whose checksum matches, or that have none.
+std::size_t Client::LayerLoad::Impl::count_undamaged() const {
+  if (!session->verifies_checksums()) return hit.found.size();
+  for (std::size_t i = 0; i < hit.found.size(); ++i) {
+    const pool::Entry& entry = hit.found[i].entry;
+    if ((entry.flags & pool::kEntryHasChecksum) == 0) continue;
+    if ((hashes.empty() ? hash_in_pool(i) : hashes[i].finish()) != entry.checksum) return i;
   }
   return hit.found.size();
 }
 
 Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   CACHALOT_TRY(session->check_usable());
-  const KvGeometry& geometry = cache->cache().geometry();
+  const KvGeometry& geometry = cache.cache().geometry();
   CACHALOT_TRY(check_layer(layer, geometry));
-  if (layer != next_layer) hashes.clear();  // out of order: the directory alone vouches
+  if (layer != next_layer) hashes.clear();
   CACHALOT_TRY(copy(layer));
   next_layer = layer + 1;
+  const bool was_complete = std::find(loaded.begin(), loaded.end(), false) == loaded.end();
+  loaded[layer] = true;
+  const bool completes = !was_complete && std::find(loaded.begin(), loaded.end(), false) == loaded.end();
+  // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
+  const std::size_t sound = completes ? count_undamaged() : hit.found.size();
+  const bool is_damaged = sound < hit.found.size();
   const std::size_t same = session->validate(hit.view, hit.found);
   Counters::add(session->counters().stale_blocks, hit.found.size() - same);
-  hit.found.resize(same);
-  const bool is_last = next_layer == geometry.layers;
-  if (is_last && !hashes.empty()) hit.found.resize(count_undamaged());
-  if (is_last) {
+  if (is_damaged && same > sound) Counters::add(session->counters().damaged_blocks, 1);
+  hit.found.resize(std::min(sound, same));
+  if (completes) {
     if (!hit.found.empty()) session->report_hit(hit.found.back());
     Counters::add(session->counters().loads, 1);
     Counters::add(session->counters().loaded_blocks, hit.found.size());
     Counters::add(session->counters().loaded_bytes, hit.found.size() * geometry.block_bytes());
   }
+  if (completes || hit.found.empty()) cache.close();
   return hit.found.size();
 }
 
@@ -93,9 +116,10 @@ Result<std::size_t> Client::LayerLoad::load_layer(std::uint32_t layer) { return 
 // --- Store -------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begin(
-    const engine::Call& call, engine::CacheUse cache, const BlockHash* parent) {
+    const engine::Call& call, engine::OpenCache cache, const BlockHash* parent,
+    bool layers_are_stretches) {
   CACHALOT_TRY(call.check());
-  const KvGeometry& geometry = cache->cache().geometry();
+  const KvGeometry& geometry = cache.cache().geometry();
   const std::size_t count = call.hashes.size();
   if (count == 0 || count > pool::kMaxCommitItems) {
     return Error::make(Code::kInvalidArgument, "store: %zu blocks layer by layer, expected 1 to %u", count,
@@ -118,7 +142,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   for (const pool::BlockUse& use : impl->reservation.uses) {
     impl->extents.add(call.session.access(), use.block, geometry.block_bytes());
   }
-  impl->sums = layer_hashes(geometry, impl->reservation.uses.size(), call.session.writes_checksums());
+  impl->sums = layer_hashes(geometry, impl->reservation.uses.size(), layers_are_stretches && call.session.writes_checksums());
   return impl;
 }
 
@@ -131,10 +155,10 @@ Status Client::LayerStore::Impl::check_unfinished() const {
 Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   CACHALOT_TRY(session->check_usable());
   CACHALOT_TRY(check_unfinished());
-  CACHALOT_TRY(check_layer(layer, cache->cache().geometry()));
+  CACHALOT_TRY(check_layer(layer, cache.cache().geometry()));
   if (stored[layer]) return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
   if (layer != next_layer) sums.clear();
-  const std::uint32_t per_block = cache->pages_per_block();
+  const std::uint32_t per_block = cache.pages_per_block();
   std::vector<kv::BlockCopy> copies;
   for (std::size_t i = 0; i < reservation.uses.size(); ++i) {
     kv::BlockCopy copy{extents.of(i), std::span(pages).subspan((present + i) * per_block, per_block)};
@@ -142,8 +166,9 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
     copies.push_back(copy);
   }
   if (!copies.empty()) {
+    CACHALOT_TRY_ASSIGN(const engine::CacheUse use, cache.use());
     CACHALOT_TRY(session->begin_copies(reservation));
-    const Status copied = cache->engine().gather(copies, {layer, layer + 1});
+    const Status copied = use->engine().gather(copies, {layer, layer + 1});
     session->end_copies(reservation);
     CACHALOT_TRY(copied);
   }
@@ -160,7 +185,8 @@ Result<Stored> Client::LayerStore::Impl::finish() {
     return Error::make(Code::kInvalidArgument, "store: layer %td was not stored", missing - stored.begin());
   }
   is_finished = true;
-  const KvGeometry& geometry = cache->cache().geometry();
+  cache.close();
+  const KvGeometry& geometry = cache.cache().geometry();
   Stored result;
   result.blocks = present;
   const std::size_t count = reservation.uses.size();
