@@ -315,7 +315,8 @@ void add_client(nb::module_& module) {
           [](ClientObject& self, const CacheObject& cache) {
             self.unregister_cache(id_of(self, cache));
           },
-          nb::arg("cache"), "Waits for the calls that use it.")
+          nb::arg("cache"),
+          "Waits for the calls that use it. BusyError: a LayerLoad or LayerStore of it is open.")
       .def("lookup", &lookup, nb::arg("hashes"),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
            "How many leading blocks are in the pool.")

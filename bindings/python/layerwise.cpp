@@ -19,24 +19,32 @@ template <class T>
 class Begun final : public Detachable {
  public:
   explicit Begun(T begun) : begun_(std::make_unique<T>(std::move(begun))) {}
-  void end() override {
-    const std::lock_guard lock(one_at_a_time_);
-    begun_.reset();
-  }
+  void end() override { reset(nullptr); }
+  // By its owner. `what` it was, for who calls it all the same.
+  void end(const char* what) { reset(what); }
   // In a forked child, where the pool is not mapped. Takes no lock: another thread may have held it.
   void abandon() { (void)begun_.release(); }
 
   template <class F>
   auto call(F&& function) -> decltype(function(std::declval<T&>())) {
     const std::lock_guard lock(one_at_a_time_);
-    if (begun_ == nullptr)
-      return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
-    return function(*begun_);
+    if (begun_ != nullptr) return function(*begun_);
+    if (ended_ != nullptr) {
+      return Error::make(Code::kInvalidArgument, "%s: it has ended; begin another one", ended_);
+    }
+    return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
   }
 
  private:
+  void reset(const char* what) {
+    const std::lock_guard lock(one_at_a_time_);
+    if (begun_ != nullptr) ended_ = what;
+    begun_.reset();
+  }
+
   std::mutex one_at_a_time_;
   std::unique_ptr<T> begun_;
+  const char* ended_ = nullptr;
 };
 
 // A LayerLoad or LayerStore: ends with its client's attachment; in a forked child it is left alone.
@@ -61,12 +69,16 @@ class LayerObject {
     if (begun_ == nullptr) return;
     if (client_.is_forked()) {
       begun_->abandon();
-      return;
+    } else {
+      end("");
     }
-    // Where the client is detaching it is refused, and ended by who detaches.
+  }
+  void end(const char* what) {
+    if (client_.is_forked()) return;  // it is the parent's
+    // Where the client is detaching this is refused, and it is ended by who detaches.
     (void)client_.call([&](Client&) -> Status {
       client_.remove(begun_);
-      begun_->end();
+      begun_->end(what);
       return {};
     });
   }
@@ -77,9 +89,8 @@ class LayerObject {
       return Error::make(Code::kUnsupported,
                          "layers: this process is a fork of the one that attached");
     }
-    return client_.call([&](Client&) -> decltype(function(std::declval<T&>())) {
-      return begun_->call(function);
-    });
+    return client_.call(
+        [&](Client&) -> decltype(function(std::declval<T&>())) { return begun_->call(function); });
   }
 
  private:
@@ -114,10 +125,30 @@ std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cac
   });
 }
 
+// end(), and `with`.
+template <class T>
+void add_end(nb::class_<LayerObject<T>>& handle, const char* what, const char* enter,
+             const char* doc) {
+  handle.def(
+      "end", [what](LayerObject<T>& self) { self.end(what); }, doc);
+  handle.def(
+      "__enter__", [](nb::object self) { return self; }, nb::sig(enter));
+  handle.def(
+      "__exit__", [what](LayerObject<T>& self, nb::args) { self.end(what); },
+      nb::sig("def __exit__(self, *exception: object) -> None"));
+}
+
 }  // namespace
 
 void add_layerwise(nb::module_& module) {
-  nb::class_<LoadObject>(module, "LayerLoad", "A load that goes on layer by layer.")
+  nb::class_<LoadObject> loads(module, "LayerLoad",
+                               "A load that goes on layer by layer. Until every layer is loaded, "
+                               "or it ends (`with`, end()), "
+                               "its cache\n"
+                               "is not unregistered.");
+  add_end(loads, "layer load", "def __enter__(self) -> LayerLoad",
+          "Needs the cache no more; a second time does nothing.");
+  loads
       .def_prop_ro(
           "blocks",
           [](LoadObject& self) {
@@ -135,9 +166,15 @@ void add_layerwise(nb::module_& module) {
           nb::arg("layer"), nb::sig("def load_layer(self, layer: int) -> int"),
           "Returns how many leading blocks are right in this layer: what was computed from those "
           "behind is void.");
-  nb::class_<StoreObject>(
+  nb::class_<StoreObject> stores(
       module, "LayerStore",
-      "A store that goes on layer by layer; what is not finished is not published.")
+      "A store that goes on layer by layer; what is not finished is not published. Until it is, or "
+      "it ends\n"
+      "(`with`, end()), its cache is not unregistered.");
+  add_end(
+      stores, "layer store", "def __enter__(self) -> LayerStore",
+      "Gives up what was not finished, and needs the cache no more; a second time does nothing.");
+  stores
       .def(
           "store_layer",
           [](StoreObject& self, nb::handle layer) {

@@ -166,6 +166,53 @@ def test_what_is_begun_ends_with_the_client(engine):
             call()
 
 
+def test_a_cache_is_unregistered_when_its_layer_calls_have_ended(stored):
+    engine, hashes = stored
+    client = engine.client
+    shape = dict(layout="vllm_kbnhc", tensors=engine.tensors, pages=16)
+    client.unregister_cache(engine.cache)
+
+    cache = client.register_cache(**shape)
+    with client.begin_load(cache, hashes, range(8)) as loading:
+        loading.load_layer(0)
+        with pytest.raises(cachalot.BusyError, match=f"layer load of cache {cache.number} is open"):
+            client.unregister_cache(cache)
+    client.unregister_cache(cache)
+    with pytest.raises(cachalot.InvalidArgumentError, match="layer load: it has ended"):
+        loading.load_layer(1)
+    loading.end()
+
+    cache = client.register_cache(**shape)
+    storing = client.begin_store(cache, client.hash_tokens(tokens_of(9, 8)), range(2))
+    with pytest.raises(cachalot.BusyError, match=f"layer store of cache {cache.number} is open"):
+        client.unregister_cache(cache)
+    storing.end()
+    client.unregister_cache(cache)
+    with pytest.raises(cachalot.InvalidArgumentError, match="layer store: it has ended"):
+        storing.finish()
+
+    cache = client.register_cache(**shape)
+    loading = client.begin_load(cache, hashes, range(8))
+    storing = client.begin_store(cache, client.hash_tokens(tokens_of(9, 8)), range(2))
+    for layer in range(3):
+        assert loading.load_layer(layer) == 8
+        storing.store_layer(layer)
+    assert storing.finish().blocks == 2
+    client.unregister_cache(cache)  # what is complete holds nothing
+
+
+@pytest.mark.parametrize("order", ["layer_first", "page_first", "page_first_direct"])
+def test_layer_by_layer_in_every_block_order(pool, order):
+    writer = Engine(pool, block_order=order, checksums=True)
+    reader = Engine(pool, seed=2, block_order=order, checksums=True)
+    hashes = writer.client.hash_tokens(tokens_of(10, 16))
+    assert writer.client.store(writer.cache, hashes, range(4)).written == 4
+    loading = reader.client.begin_load(reader.cache, hashes, range(4))
+    assert [loading.load_layer(layer) for layer in range(3)] == [4, 4, 4]
+    assert [reader.block(page) for page in range(4)] == [writer.block(page) for page in range(4)]
+    assert reader.client.statistics.damaged_blocks == 0
+
+
 def test_calls_that_do_not_wait(engine, pool):
     hashes = engine.client.hash_tokens(tokens_of(7, 24))
     storing = engine.client.store_async(engine.cache, hashes, range(6))
