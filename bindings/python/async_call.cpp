@@ -56,7 +56,9 @@ class AsyncCall {
   void cancel() {
     check_process();
     if (done()) return;
-    (void)client_.call([&](Client& client) { return client.cancel(token_); });
+    // Past the gate: who detaches may be waiting for this very call.
+    const nb::gil_scoped_release release;
+    (void)const_cast<Client&>(client_.client()).cancel(token_);
   }
 
  private:

@@ -286,8 +286,9 @@ void add_client(nb::module_& module) {
           "for a next keeper;\n"
           "both end with a call's own timeout.")
       .def("detach", &ClientObject::detach,
-           "Waits for the calls under way, detaches, and lets go of all memory. A second time does "
-           "nothing.")
+           "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
+           "detaches, and lets\n"
+           "go of all memory. A second time does nothing.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Client"))

@@ -130,8 +130,9 @@ typedef struct cachalot_client_options {
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
-/* Waits for the calls under way, detaches and frees the client, whatever it returns: the pointer must not
- * be used again. Layer loads and stores that are still there are refused from then on
+/* Waits for the calls under way, queued ones that go on by themselves too (cancel what is not to be waited
+ * for), detaches and frees the client, whatever it returns: the pointer must not be used again, and what
+ * became of calls that were not polled or waited for is not known. Layer loads and stores that are still there are refused from then on
  * (CACHALOT_INVALID_ARGUMENT), and have to be ended all the same. Null is allowed. */
 CACHALOT_API cachalot_code cachalot_detach(cachalot_client* client);
 CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);

@@ -136,7 +136,8 @@ class Client {
   // One that was moved from may only be assigned to or destroyed.
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
-  // Waits for the calls under way and detaches.
+  // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
+  // does not want to wait for these cancels them first.
   ~Client();
   Status detach();
 

@@ -102,9 +102,8 @@ void AsyncCalls::stop() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
-    for (auto& [token, job] : jobs_) job->cancelled.store(true, std::memory_order_relaxed);
   }
-  // What is queued is taken and ends at once, as cancelled; then the threads end.
+  // A thread that is asked to stop goes on until the queue is empty.
   for (std::jthread& thread : threads_) thread.request_stop();
   threads_.clear();
 }

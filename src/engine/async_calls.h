@@ -27,8 +27,8 @@ class AsyncCalls {
 
   // Threads are started with the first call.
   explicit AsyncCalls(std::uint32_t workers) : workers_(workers) {}
-  // Cancels what waits and waits for what runs.
   ~AsyncCalls() { stop(); }
+  // Takes no more calls; waits until those that were taken are carried out.
   void stop();
 
   // @errors kNoSpace: no thread can be started, or the queue is full

@@ -424,6 +424,29 @@ TEST_F(ClientTest, WhatIsCancelledSaysSo) {
   EXPECT_GT(cancelled, 0);
 }
 
+TEST_F(ClientTest, DetachingCarriesOutWhatIsQueued) {
+  Cluster cluster(small_geometry().block_bytes(), 512);
+  Engine engine(cluster.client_options()), reader(cluster.client_options());
+  std::vector<Token> tokens;
+  std::vector<std::vector<BlockHash>> prompts;
+  for (std::uint64_t prompt = 0; prompt < 60; ++prompt) {
+    prompts.push_back(engine.client.hash_tokens(tokens_of(prompt, 4 * 4)));
+    const Result<Token> token = engine.client.store_async(engine.cache, nullptr, prompts.back(), pages(4));
+    ASSERT_TRUE(token) << token.error().message;
+    tokens.push_back(*token);
+  }
+  ASSERT_TRUE(engine.client.detach());
+  for (const Token token : tokens) {
+    const Result<Completion> done = engine.client.wait(token, 0);
+    ASSERT_TRUE(done) << done.error().message;
+    EXPECT_TRUE(done->status) << done->status.error().message;
+    EXPECT_EQ(done->blocks, 4u);
+  }
+  for (const auto& hashes : prompts) EXPECT_EQ(*reader.client.lookup(hashes), 4u);
+  EXPECT_EQ(engine.client.store_async(engine.cache, nullptr, prompts[0], pages(4)).error().code,
+            Code::kInvalidArgument);
+}
+
 TEST_F(ClientTest, ManyThreadsReadAndWriteThroughOneClient) {
   constexpr int kThreads = 4, kRounds = 60;
   Engine engine(cluster_.client_options(), "vllm_bknhc", 4 * kThreads);
