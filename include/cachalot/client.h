@@ -250,7 +250,7 @@ class Client {
   Status exists(std::span<const std::string_view> keys, std::span<bool> present) const;
   // @return bytes stored, 0 if the key was there already @errors kNoSpace, as store()
   Result<std::uint64_t> put(std::string_view key, std::span<const Buffer> parts);
-  // @return bytes read @errors kNotFound; kInvalidArgument: the parts are not of the object's size
+  // @return bytes read @errors kNotFound; kInvalidArgument: the parts are not of the object's size, or overlap
   Result<std::uint64_t> get(std::string_view key, std::span<const Buffer> parts);
 
   Statistics statistics() const;

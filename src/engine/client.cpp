@@ -66,6 +66,9 @@ Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& ge
   const std::uint32_t first = options.first_layer;
   if (first == 0 && options.layers == kAllLayers) return kv::LayerRange{};
   const std::uint64_t layers = options.layers == kAllLayers ? geometry.layers - std::min(first, geometry.layers) : options.layers;
+  if (options.layers == kAllLayers && layers == 0) {
+    return Error::make(Code::kInvalidArgument, "layers: all from %u on, of a rank that has %u", first, geometry.layers);
+  }
   if (layers == 0 || first + layers > geometry.layers) {
     return Error::make(Code::kInvalidArgument, "layers: %u from %u on, of a rank that has %u", options.layers, first, geometry.layers);
   }

@@ -379,6 +379,18 @@ TEST_F(ClientTest, AttachRefusesWhatCannotBeServed) {
   EXPECT_EQ(code_of(options), Code::kNotFound);
 }
 
+TEST_F(ClientTest, LayersThatAreNotThereAreNamedAsTheyWereGiven) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = store(engine, 5, 2);
+  const auto message = [&](const CopyOptions& options) {
+    const Result<std::size_t> loaded = engine.client.load(engine.cache, hashes, pages(2), options);
+    EXPECT_FALSE(loaded);
+    return std::string(loaded ? "" : loaded.error().message);
+  };
+  EXPECT_EQ(message({.first_layer = 3}), "layers: all from 3 on, of a rank that has 3");
+  EXPECT_EQ(message({.first_layer = 2, .layers = 2}), "layers: 2 from 2 on, of a rank that has 3");
+}
+
 TEST_F(ClientTest, CallsThatDoNotWaitCompleteOnce) {
   Engine writer(cluster_.client_options()), reader(cluster_.client_options());
   const auto hashes = writer.client.hash_tokens(tokens_of(7, 24));

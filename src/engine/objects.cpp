@@ -1,6 +1,8 @@
 #include "engine/objects.h"
 
+#include <algorithm>
 #include <cinttypes>
+#include <vector>
 
 #include "engine/copies.h"
 #include "kv/cpu/run_batch.h"
@@ -105,11 +107,32 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
   return verdict == pool::Verdict::kCommitted ? bytes : std::uint64_t{0};
 }
 
+namespace {
+
+// One written over another would leave a part that is not the object's.
+Status check_parts_differ(std::span<const Buffer> parts) {
+  const auto begin = [&](std::size_t i) { return reinterpret_cast<std::uintptr_t>(parts[i].data); };
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].bytes != 0) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return begin(a) < begin(b); });
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (begin(order[i]) - begin(order[i - 1]) >= parts[order[i - 1]].bytes) continue;
+    const auto [first, second] = std::minmax(order[i - 1], order[i]);
+    return Error::make(Code::kInvalidArgument, "get: part %zu and part %zu overlap, expected parts that differ", first, second);
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<std::uint64_t> Objects::get(std::string_view key, std::span<const Buffer> parts) {
   constexpr int kAttempts = 4;
   CACHALOT_TRY(session_.check_usable());
   const auto held = buffers_.hold();
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, buffers_.check(parts));
+  CACHALOT_TRY(check_parts_differ(parts));
   const BlockHash name = index::hash_key(space_, key);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Result<std::uint64_t> got = get_once(name, parts, bytes);

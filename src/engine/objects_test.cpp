@@ -71,6 +71,9 @@ TEST_P(ObjectsTest, WhatIsOutOfPlaceIsRefused) {
   EXPECT_EQ(code(client_.get("k", {&small, 1})), Code::kNotFound);
   ASSERT_TRUE(client_.put("k", {&good, 1}));
   EXPECT_EQ(code(client_.get("k", {&small, 1})), Code::kInvalidArgument);  // 32 of 64 bytes
+  const Buffer apart[] = {{to_.data() + 32, 32}, {to_.data(), 32}}, overlapping[] = {{to_.data() + 31, 32}, {to_.data(), 32}};
+  EXPECT_TRUE(client_.get("k", apart));
+  EXPECT_EQ(code(client_.get("k", overlapping)), Code::kInvalidArgument);
   EXPECT_EQ(code(client_.register_buffer(from_.data() + 10, 10)), Code::kInvalidArgument);
   EXPECT_EQ(code(client_.register_buffer(nullptr, 10)), Code::kInvalidArgument);
   EXPECT_EQ(code(client_.unregister_buffer(stranger.data())), Code::kNotFound);

@@ -144,6 +144,7 @@ namespace {
 Error in_time(const Error& error, const Deadline& deadline) {
   const bool is_about_time = error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
   if (!is_about_time || !deadline.is_over()) return error;
+  if (error.code == Code::kTimeout) return Error::make(Code::kTimeout, "store: %.400s", error.message);  // says so
   return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
 }
 
