@@ -92,7 +92,7 @@ class AsyncCall {
 std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes,
                                       nb::handle pages, nb::handle first_layer, nb::handle layers,
                                       std::optional<double> timeout) {
-  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -106,7 +106,7 @@ std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache,
 std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes,
                                        nb::handle pages, nb::handle parent,
                                        std::optional<double> timeout) {
-  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
@@ -135,7 +135,7 @@ void add_async_call(nb::module_& module) {
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
-      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(),
            nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
@@ -143,7 +143,7 @@ void add_async_call(nb::module_& module) {
                    "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) "
                    "-> AsyncCall"),
            "As load(), by another thread.")
-      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
            nb::sig(
                "def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "

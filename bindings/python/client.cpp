@@ -33,7 +33,7 @@ HashAlgorithm parse_hash(const std::string& name) {
 }
 
 void attach(ClientObject* self, const nb::object& pool, const std::string& model,
-            const KvGeometry& geometry, const std::string& salt, const std::string& block_order,
+            nb::handle geometry, const std::string& salt, const std::string& block_order,
             const std::string& hash, const std::string& python_hash_seed, nb::handle host,
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, double keeper_timeout_s, double recovery_s) {
@@ -41,15 +41,16 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.pool = paths_of(pool);
   options.model = model;
   options.salt = salt;
-  options.geometry = geometry;
+  if (!nb::isinstance<KvGeometry>(geometry)) refuse_type(geometry, "geometry: ", "a KvGeometry");
+  options.geometry = instance_of<KvGeometry>(geometry, "geometry");
   options.block_order = block_order;
   options.hash = parse_hash(hash);
   options.python_hash_seed = python_hash_seed;
   options.host = number(host, "host");
   options.slot = optional_number(slot, "slot");
-  options.copy_threads = number(copy_threads, "copy_threads");
-  options.workers = number(workers, "workers");
-  options.grant_blocks = number(grant_blocks, "grant_blocks");
+  options.copy_threads = count(copy_threads, "copy_threads", kMostThreads);
+  options.workers = count(workers, "workers", kMostThreads);
+  options.grant_blocks = count(grant_blocks, "grant_blocks", kMostGrantBlocks);
   options.checksums = checksums;
   options.keeper_timeout_ns = nanoseconds(keeper_timeout_s, kNoTimeout, "keeper_timeout_s");
   options.recovery_ns = nanoseconds(recovery_s, kNoTimeout, "recovery_s");
@@ -84,15 +85,16 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
   return memory;
 }
 
-CacheObject register_cache(nb::handle self, const std::string& layout, const nb::object& tensors,
+CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object& tensors,
                            nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes) {
-  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  ClientObject& client = client_of(self);
   PagedCache cache;
-  cache.layout = layout;
+  cache.layout = text(layout, "layout");
   cache.pages = number(pages, "pages");
   cache.page_tokens = number(page_tokens, "page_tokens");
   cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
   std::vector<Memory> held;
+  if (tensors.is_none()) refuse_type(tensors, "tensors: ", "an array, or several");
   // One array is one tensor, not a sequence of its rows.
   if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__")) {
     held.push_back(tensor_of(tensors, 0, client.client().geometry()));
@@ -144,6 +146,7 @@ std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
   std::vector<std::vector<TokenRange>> ranges;
+  if (tokens.is_none()) refuse_type(tokens, "tokens: ", "the ranges of each block");
   for (const nb::handle block : tokens) ranges.push_back(ranges_of(block, ranges.size()));
   if (ranges.size() != names.get().size()) {
     refuse("tokens: of %zu blocks, expected those of %zu", ranges.size(), names.get().size());
@@ -257,7 +260,7 @@ void add_client(nb::module_& module) {
   client
       .def(
           "__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
-          nb::arg("geometry"), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
+          nb::arg("geometry").none(), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
@@ -300,11 +303,11 @@ void add_client(nb::module_& module) {
                    [](const ClientObject& self) { return self.client().block_bytes(); })
       .def_prop_ro("statistics",
                    [](const ClientObject& self) { return self.client().statistics(); })
-      .def("hash_tokens", &hash_tokens, nb::arg("tokens"),
+      .def("hash_tokens", &hash_tokens, nb::arg("tokens").none(),
            nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens) -> BlockHashes"),
            "The hashes of all whole blocks of a prompt, from its first token on.")
-      .def("register_cache", &register_cache, nb::arg("layout"), nb::arg("tensors"),
-           nb::arg("pages"), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
+      .def("register_cache", &register_cache, nb::arg("layout").none(), nb::arg("tensors").none(),
+           nb::arg("pages").none(), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
            nb::sig("def register_cache(self, layout: str, tensors: cachalot.types.Memory | "
                    "collections.abc.Iterable[cachalot.types.Memory], "
                    "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0) -> Cache"),
@@ -318,10 +321,10 @@ void add_client(nb::module_& module) {
           },
           nb::arg("cache"),
           "Waits for the calls that use it. BusyError: a LayerLoad or LayerStore of it is open.")
-      .def("lookup", &lookup, nb::arg("hashes"),
+      .def("lookup", &lookup, nb::arg("hashes").none(),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
            "How many leading blocks are in the pool.")
-      .def("load", &load, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
+      .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(), nb::kw_only(),
            nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(),
            nb::sig("def load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
@@ -335,8 +338,8 @@ void add_client(nb::module_& module) {
            "pages: all different; where a block is several pages, so many for each block. "
            "first_layer, layers: only\n"
            "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError.")
-      .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
-           nb::arg("tokens"), nb::kw_only(), nb::arg("first_layer") = 0,
+      .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
+           nb::arg("tokens").none(), nb::kw_only(), nb::arg("first_layer") = 0,
            nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
            nb::sig("def load_tokens(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, "
@@ -345,7 +348,7 @@ void add_client(nb::module_& module) {
                    "layers: int | None = None, timeout: float | None = None) -> int"),
            "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
       .def(
-          "store", &store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"), nb::kw_only(),
+          "store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(), nb::kw_only(),
           nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                   "cachalot.types.Pages, *, "

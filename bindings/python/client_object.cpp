@@ -67,6 +67,11 @@ void ClientObject::claim_dropped() {
   });
 }
 
+ClientObject& client_of(nb::handle self) {
+  if (!nb::isinstance<ClientObject>(self)) refuse_type(self, "self: ", "a Client");
+  return instance_of<ClientObject>(self, "self");
+}
+
 CopyOptions copy_options(std::optional<double> timeout) {
   CopyOptions options;
   options.timeout_ns = nanoseconds(timeout, kNoTimeout, "timeout");

@@ -97,6 +97,9 @@ struct CacheObject {
   CacheId id;
 };
 
+// Of a method that keeps its `self`. Raises TypeError: another type's object, or one that did not attach.
+ClientObject& client_of(nb::handle self);
+
 // Seconds or None, a first layer, and so many of them or None.
 CopyOptions copy_options(std::optional<double> timeout);
 CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout);

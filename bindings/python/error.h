@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 #include <nanobind/nanobind.h>
 
+#include <string>
 #include <utility>
 
 namespace cachalot::python {
@@ -17,6 +18,15 @@ namespace nb = nanobind;
 template <class... Arguments>
 [[noreturn]] void refuse(const char* format, Arguments... arguments) {
   raise(Error::make(Code::kInvalidArgument, format, arguments...));
+}
+
+// What an object holds whose type is known to be T's. Raises TypeError: a subclass did not call __init__.
+template <class T>
+T& instance_of(nb::handle object, const char* name) {
+  if (!nb::inst_ready(object)) {
+    throw nb::type_error((std::string(name) + ": its __init__ was not called").c_str());
+  }
+  return *nb::inst_ptr<T>(object);
 }
 
 template <class T>

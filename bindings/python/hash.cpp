@@ -80,6 +80,10 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     PyErr_SetString(PyExc_BufferError, "block hashes are read-only");
     return -1;
   }
+  if (!nb::inst_ready(self)) {
+    PyErr_SetString(PyExc_BufferError, "block hashes: __init__ was not called");
+    return -1;
+  }
   const std::span<const BlockHash> hashes = nb::inst_ptr<BlockHashes>(self)->get();
   auto* const shape = new BufferShape{{static_cast<Py_ssize_t>(hashes.size()), 2}};
   view->buf = const_cast<BlockHash*>(hashes.data());
@@ -110,7 +114,7 @@ PyType_Slot kBufferSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 Hashes::Hashes(nb::handle object) {
   if (nb::isinstance<BlockHashes>(object)) {
     owner_ = nb::borrow(object);
-    hashes_ = nb::inst_ptr<BlockHashes>(object)->get();
+    hashes_ = instance_of<BlockHashes>(object, "hashes").get();
     return;
   }
   if (!PyList_CheckExact(object.ptr()) && PyObject_CheckBuffer(object.ptr())) {
@@ -145,14 +149,14 @@ Hashes::Hashes(nb::handle object) {
                             nb::type_name(item.type()).c_str() + ", expected a BlockHash")
                                .c_str());
     }
-    own_.push_back(*nb::inst_ptr<BlockHash>(item));
+    own_.push_back(instance_of<BlockHash>(item, "hashes"));
   }
   hashes_ = own_;
 }
 
 std::optional<BlockHash> parent_of(nb::handle object) {
   if (object.is_none()) return std::nullopt;
-  if (nb::isinstance<BlockHash>(object)) return *nb::inst_ptr<BlockHash>(object);
+  if (nb::isinstance<BlockHash>(object)) return instance_of<BlockHash>(object, "parent");
   if (!PyObject_CheckBuffer(object.ptr()) && !nb::hasattr(object, "__dlpack__")) {
     refuse_type(object, "parent: ", "a BlockHash, one row of an array of hashes, or None");
   }
@@ -192,7 +196,7 @@ void add_hash(nb::module_& module) {
       .def(
           "__init__",
           [](BlockHashes* self, nb::object hashes) { new (self) BlockHashes(from_object(hashes)); },
-          nb::arg("hashes"), nb::sig("def __init__(self, hashes: cachalot.types.Hashes) -> None"))
+          nb::arg("hashes").none(), nb::sig("def __init__(self, hashes: cachalot.types.Hashes) -> None"))
       .def("__len__", [](const BlockHashes& hashes) { return hashes.count; })
       .def("__getitem__", &slice)
       .def("__getitem__", &at, nb::sig("def __getitem__(self, index: int, /) -> BlockHash"))
@@ -200,7 +204,7 @@ void add_hash(nb::module_& module) {
           "__eq__",
           [](const BlockHashes& a, nb::handle b) {
             if (!nb::isinstance<BlockHashes>(b)) return false;
-            const auto left = a.get(), right = nb::inst_ptr<BlockHashes>(b)->get();
+            const auto left = a.get(), right = instance_of<BlockHashes>(b, "hashes").get();
             return std::equal(left.begin(), left.end(), right.begin(), right.end());
           },
           nb::sig("def __eq__(self, other: object, /) -> bool"))

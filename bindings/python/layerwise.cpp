@@ -105,7 +105,7 @@ using StoreObject = LayerObject<Client::LayerStore>;
 
 std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache, nb::handle hashes,
                                        nb::handle pages) {
-  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -115,7 +115,7 @@ std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache
 
 std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cache,
                                          nb::handle hashes, nb::handle pages, nb::handle parent) {
-  ClientObject& client = *nb::inst_ptr<ClientObject>(self);
+  ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
@@ -192,11 +192,11 @@ void add_layerwise(nb::module_& module) {
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
-      .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+      .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages) -> LayerLoad"),
            "As load(), layer by layer: see LayerLoad.load_layer().")
-      .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes"), nb::arg("pages"),
+      .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("parent") = nb::none(),
            nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "

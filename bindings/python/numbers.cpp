@@ -32,7 +32,8 @@ void refuse_type(nb::handle object, const std::string& what, const char* expecte
 namespace {
 
 // Also NumPy's integers; `what` names it, up to the value, in the error.
-std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_t most) {
+std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_t most,
+                        std::uint64_t least = 0) {
   const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
   if (!index.is_valid()) {
     PyErr_Clear();
@@ -40,13 +41,17 @@ std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_
   }
   int overflow = 0;
   const long long small = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
-  if (overflow == 0 && small >= 0 && static_cast<std::uint64_t>(small) <= most)
-    return static_cast<std::uint64_t>(small);
+  const auto positive = static_cast<std::uint64_t>(small);
+  if (overflow == 0 && small >= 0 && positive >= least && positive <= most) return positive;
   if (overflow > 0) {
     const unsigned long long large = PyLong_AsUnsignedLongLong(index.ptr());
     const bool fits = PyErr_Occurred() == nullptr;
     PyErr_Clear();
     if (fits && large <= most) return large;
+  }
+  if (least != 0) {  // in the library's words, as it says them of a number that fits
+    refuse("%s%s is not within %" PRIu64 " to %" PRIu64, what.c_str(), text_of(object).c_str(),
+           least, most);
   }
   refuse("%s%s, expected 0 to %" PRIu64, what.c_str(), text_of(object).c_str(), most);
 }
@@ -191,6 +196,10 @@ std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t mo
 
 std::uint32_t number(nb::handle object, const char* name) {
   return static_cast<std::uint32_t>(whole_number(object, name, kMost));
+}
+
+std::uint32_t count(nb::handle object, const char* name, std::uint32_t most) {
+  return static_cast<std::uint32_t>(to_number(object, std::string(name) + ": ", most, 1));
 }
 
 std::optional<std::uint32_t> optional_number(nb::handle object, const char* name) {

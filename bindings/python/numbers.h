@@ -34,6 +34,8 @@ class Numbers {
 std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most);
 // The same of 32 bits, and where None is allowed.
 std::uint32_t number(nb::handle object, const char* name);
+// 1 to `most`.
+std::uint32_t count(nb::handle object, const char* name, std::uint32_t most);
 std::optional<std::uint32_t> optional_number(nb::handle object, const char* name);
 
 // What was given where something else was expected: "pages: 'x' (str), expected an int".
