@@ -53,6 +53,10 @@ class AsyncCall {
     check(completion_->status);
     return completion_->blocks;
   }
+  std::optional<const char*> reason() {
+    if (!done() || !completion_->reason) return std::nullopt;
+    return code_name(*completion_->reason);
+  }
   void cancel() {
     check_process();
     if (done()) return;
@@ -131,6 +135,8 @@ void add_async_call(nb::module_& module) {
       .def("result", &AsyncCall::result, nb::arg("timeout") = nb::none(),
            "Waits; the blocks loaded, or in the pool. Raises what the call would have raised, and "
            "CancelledError.")
+      .def_prop_ro("reason", &AsyncCall::reason, nb::sig("def reason(self) -> str | None"),
+                   "Of a store that is done, why not all blocks are in the pool: as Stored.reason.")
       .def("cancel", &AsyncCall::cancel, "Before its next block; it still becomes done.");
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));

@@ -185,6 +185,10 @@ CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cach
                                           const cachalot_block_hash* hashes, size_t count,
                                           const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
                                           size_t* blocks);
+/* Why this thread's last store, or call that was polled or waited for and is done, left blocks out:
+ * CACHALOT_NO_SPACE; CACHALOT_REFUSED, as the parent is not in the pool; CACHALOT_OK: it left out none, or
+ * failed. */
+CACHALOT_API cachalot_code cachalot_last_reason(void);
 
 /* Layer by layer. What is begun is ended, in any case; until then, or until every layer is loaded, its cache
  * is not unregistered. */

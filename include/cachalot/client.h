@@ -126,6 +126,7 @@ struct Completion {
   bool is_done = false;
   Status status;           // kTimeout, kCancelled, or as the call that waits
   std::size_t blocks = 0;  // loaded, or in the pool
+  std::optional<Code> reason = {};  // of a store: as Stored's
 };
 
 class Client {

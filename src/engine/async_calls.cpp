@@ -47,13 +47,14 @@ void AsyncCalls::work(const std::stop_token& stop) {
     const std::shared_ptr<Job> job = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    const Result<std::size_t> blocks = job->call(job->cancelled);
+    const Result<Stored> done = job->call(job->cancelled);
     job->call = nullptr;  // what it holds goes before anybody hears that it is done
     lock.lock();
-    if (blocks) {
-      job->completion.blocks = *blocks;
+    if (done) {
+      job->completion.blocks = done->blocks;
+      job->completion.reason = done->reason;
     } else {
-      job->completion.status = blocks.error();
+      job->completion.status = done.error();
     }
     job->completion.is_done = true;
     done_.notify_all();

@@ -22,8 +22,8 @@ namespace cachalot::engine {
 
 class AsyncCalls {
  public:
-  // @return the blocks done; looks at `cancelled` now and then
-  using Call = std::function<Result<std::size_t>(const std::atomic<bool>& cancelled)>;
+  // @return the blocks done, a load's too; looks at `cancelled` now and then
+  using Call = std::function<Result<Stored>(const std::atomic<bool>& cancelled)>;
 
   // Threads are started with the first call.
   explicit AsyncCalls(std::uint32_t workers) : workers_(workers) {}

@@ -74,7 +74,14 @@ cachalot_code give(const Result<T>& result, U* to) {
   return CACHALOT_OK;
 }
 
+thread_local cachalot_code last_reason = CACHALOT_OK;
+
+void keep_reason(const std::optional<Code>& reason) {
+  last_reason = reason ? static_cast<cachalot_code>(*reason) : CACHALOT_OK;
+}
+
 cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
+  keep_reason(stored ? stored->reason : std::nullopt);
   if (blocks != nullptr) *blocks = stored ? stored->blocks : 0;
   return stored ? CACHALOT_OK : fail(stored.error());
 }
@@ -410,6 +417,7 @@ cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done, 
     const Result<Completion> completion = client->client.poll(Token{token});
     if (!completion) return fail(completion.error());
     *done = completion->is_done ? 1 : 0;
+    if (completion->is_done) keep_reason(completion->reason);
     if (blocks != nullptr) *blocks = completion->blocks;
     return code_of(completion->status);
   });
@@ -420,10 +428,13 @@ cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t ti
     if (client == nullptr) return missing("client");
     const Result<Completion> completion = client->client.wait(Token{token}, timeout_ns);
     if (!completion) return fail(completion.error());
+    keep_reason(completion->reason);
     if (blocks != nullptr) *blocks = completion->blocks;
     return code_of(completion->status);
   });
 }
+
+cachalot_code cachalot_last_reason(void) { return last_reason; }
 
 cachalot_code cachalot_cancel(cachalot_client* client, uint64_t token) {
   return guarded([&] {

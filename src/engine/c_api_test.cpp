@@ -120,6 +120,39 @@ TEST_F(CApiTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 
+TEST_F(CApiTest, AShortStoreHasAReason) {
+  cachalot_client* const client = attach();
+  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
+  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  cachalot_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.pages = 4;
+  cache.layout = "vllm_bknhc";
+  cache.tensors = tensors;
+  cache.tensor_count = 2;
+  uint32_t id = 0;
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  const uint32_t tokens[8] = {}, pages[2] = {0, 1};
+  cachalot_block_hash hashes[2];
+  ASSERT_EQ(cachalot_hash_tokens(client, tokens, 8, hashes, 2, nullptr), CACHALOT_OK);
+  size_t blocks = 9;
+  const auto store = [&](const cachalot_block_hash* parent, const cachalot_block_hash* first, size_t count) {
+    return cachalot_store(client, id, parent, first, count, pages, count, CACHALOT_NO_TIMEOUT, &blocks);
+  };
+  ASSERT_EQ(store(&hashes[0], &hashes[1], 1), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(blocks, 0u);
+  EXPECT_EQ(cachalot_last_reason(), CACHALOT_REFUSED);
+  ASSERT_EQ(store(nullptr, hashes, 1), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(blocks, 1u);
+  EXPECT_EQ(cachalot_last_reason(), CACHALOT_OK);
+  const cachalot_block_hash unknown{1, 2};
+  uint64_t token = 0;
+  ASSERT_EQ(cachalot_store_async(client, id, &unknown, &hashes[1], 1, pages, 1, CACHALOT_NO_TIMEOUT, &token), CACHALOT_OK);
+  ASSERT_EQ(cachalot_wait(client, token, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(cachalot_last_reason(), CACHALOT_REFUSED);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   cachalot_client* const client = attach();
   std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};

@@ -228,9 +228,11 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
-  return impl_->calls.submit([call, held, kept, layers](const std::atomic<bool>& cancelled) mutable {
+  return impl_->calls.submit([call, held, kept, layers](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
     call.cancelled = &cancelled;
-    return engine::load(call, layers, {});
+    Stored loaded;
+    CACHALOT_TRY_ASSIGN(loaded.blocks, engine::load(call, layers, {}));
+    return loaded;
   });
 }
 
@@ -242,10 +244,9 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::s
   auto kept = std::make_shared<const Kept>(keep(parent, hashes, pages));
   engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
   CACHALOT_TRY(call.check());
-  return impl_->calls.submit([call, held, kept](const std::atomic<bool>& cancelled) mutable -> Result<std::size_t> {
+  return impl_->calls.submit([call, held, kept](const std::atomic<bool>& cancelled) mutable {
     call.cancelled = &cancelled;
-    CACHALOT_TRY_ASSIGN(const Stored stored, engine::store(call, kept->parent ? &*kept->parent : nullptr));
-    return stored.blocks;
+    return engine::store(call, kept->parent ? &*kept->parent : nullptr);
   });
 }
 

@@ -417,6 +417,23 @@ TEST_F(ClientTest, CallsThatDoNotWaitCompleteOnce) {
   EXPECT_FALSE(reader.client.load_async(reader.cache, hashes, pages(1)));  // refused at once
 }
 
+TEST_F(ClientTest, AStoreThatGoesOnByItselfSaysWhyItIsShort) {
+  Engine engine(cluster_.client_options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(12, 12));
+  const auto stored = [&](const BlockHash* parent, std::size_t first) {
+    const Result<Token> token =
+        engine.client.store_async(engine.cache, parent, std::span(hashes).subspan(first), pages(3 - first));
+    return *engine.client.wait(*token);
+  };
+  const Completion orphan = stored(&hashes[0], 1);
+  EXPECT_TRUE(orphan.status);
+  EXPECT_EQ(orphan.blocks, 0u);
+  EXPECT_EQ(orphan.reason, Code::kRefused);
+  const Completion whole = stored(nullptr, 0);
+  EXPECT_EQ(whole.blocks, 3u);
+  EXPECT_FALSE(whole.reason);
+}
+
 TEST_F(ClientTest, WhatIsCancelledSaysSo) {
   Engine engine(cluster_.client_options());
   const auto hashes = store(engine, 8, 12);

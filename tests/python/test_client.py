@@ -233,6 +233,21 @@ def test_calls_that_do_not_wait(engine, pool):
     assert last.wait()  # what became of it is known after detaching
 
 
+def test_a_store_that_does_not_wait_says_why_it_is_short(engine):
+    hashes = engine.client.hash_tokens(tokens_of(11, 8))
+    orphan = engine.client.store_async(engine.cache, hashes[1:], range(1), parent=hashes[0])
+    assert orphan.result() == 0 and orphan.reason == "refused"
+    whole = engine.client.store_async(engine.cache, hashes, range(2))
+    assert whole.result() == 2 and whole.reason is None
+
+
+def test_what_was_begun_is_carried_out_when_the_client_detaches(engine, pool):
+    prompts = [engine.client.hash_tokens(tokens_of(prompt, 8)) for prompt in range(20, 60)]
+    calls = [engine.client.store_async(engine.cache, hashes, range(2)) for hashes in prompts]
+    engine.client.detach()
+    assert [call.result() for call in calls] == [2] * len(calls)
+
+
 def test_what_is_cancelled_says_so(stored):
     engine, hashes = stored
     for _ in range(1000):
