@@ -39,7 +39,7 @@ struct Options {
   std::uint32_t context_tokens = 0;  // 0: the model's own, at most 4096
   std::vector<std::string> pool;
   std::uint32_t host = 0, keeper_wait_s = 10;
-  std::uint32_t flight_wait_ms = 30'000;
+  std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
   bool is_verbose = false, prints_block_bytes = false;
 };
 
@@ -137,6 +137,18 @@ void print_ready(const Options& options, const HttpServer& server, const Engine&
   std::fflush(stdout);
 }
 
+// Takes no more requests, and lets those that are there end: for a while, or until the next signal.
+void finish_requests(Engine& engine, const sigset_t& ending, std::chrono::seconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const timespec pause{0, 10'000'000};
+  engine.close();
+  for (;;) {
+    const Engine::Load load = engine.load();
+    if (load.busy_slots + load.queued == 0 || std::chrono::steady_clock::now() >= deadline) return;
+    if (sigtimedwait(&ending, nullptr, &pause) > 0) return;
+  }
+}
+
 Status print_block_bytes(const Model& model, const SlotOptions& options) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes_of(model, options));
   std::printf("%llu\n", static_cast<unsigned long long>(bytes));
@@ -164,6 +176,7 @@ Status serve(Options& options) {
   print_ready(options, *server, *engine);
   int signal = 0;
   sigwait(&ending, &signal);
+  finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
   engine->stop();
   server.reset();
   return {};
@@ -191,6 +204,13 @@ void add_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(0, 1024))
       ->capture_default_str();
+  app.add_option(
+         "--stop-wait", options.stop_wait_s,
+         "how long SIGINT or SIGTERM lets requests go on, before they end with an error; a second "
+         "signal ends them at once")
+      ->type_name("SECONDS")
+      ->transform(whole_number(0, 3600))
+      ->capture_default_str();
   app.add_option("--context", options.context_tokens,
                  "tokens of prompt and answer together, of each slot (the model's, at most 4096)")
       ->type_name("TOKENS")
@@ -216,7 +236,7 @@ void add_pool_flags(CLI::App& app, Options& options) {
   app.add_option("--block-tokens", options.engine.slot.block_tokens,
                  "tokens a block; equal in all processes that share")
       ->type_name("N")
-      ->transform(whole_number(1, 4096))
+      ->transform(whole_number(2, 4096))
       ->capture_default_str();
   app.add_flag("--print-block-bytes", options.prints_block_bytes,
                "print what a block takes, for `cachalot serve --block-bytes`, and end");
