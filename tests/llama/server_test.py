@@ -478,6 +478,30 @@ class Shared(unittest.TestCase):
             expected = alone.complete(prompt, max_tokens=16, temperature=0)
             self.assertEqual(text_of(answer), text_of(expected))
 
+    def test_a_pool_that_was_made_anew_is_noticed_by_who_has_the_old_one(self):
+        server, alone = self.server(PROGRAMS.random), self.server(PROGRAMS.random, pool=False)
+        first = server.complete(LONG, max_tokens=16, temperature=0)
+        self.keeper.stop()
+        self.keeper = Keeper(PROGRAMS.cachalot, self.pool, "256KiB", 400)
+        self.addCleanup(self.keeper.stop)
+        answers = []
+
+        def has_noticed():
+            answers.append(server.complete("Another " + LONG, max_tokens=16, temperature=0))
+            return "removed meanwhile" in server.stderr()
+        wait_until(has_noticed, "the server says that its pool is gone")
+        expected = alone.complete("Another " + LONG, max_tokens=16, temperature=0)
+        for answer in answers:
+            self.assertEqual(text_of(answer), text_of(expected))
+        # It goes on without, and says it once.
+        again = server.complete("And " + LONG, max_tokens=16, temperature=0)
+        self.assertEqual(cached(again), (0, 0))
+        self.assertEqual(text_of(server.complete(LONG, max_tokens=16, temperature=0)), text_of(first))
+        self.assertLessEqual(server.stderr().count("restart the engine to share again"), 2)  # a slot each
+        # One that is started now shares with the new one.
+        fresh = [self.server(PROGRAMS.random), self.server(PROGRAMS.random)]
+        self.assertEqual([cached(s.complete(LONG, max_tokens=1))[1] > 0 for s in fresh], [False, True])
+
     def test_servers_of_different_salts_share_nothing(self):
         first, second = self.server(PROGRAMS.random, "--salt", "a"), self.server(PROGRAMS.random, "--salt", "b")
         answers = [server.complete(LONG, max_tokens=8, temperature=0) for server in (first, second)]
