@@ -196,7 +196,9 @@ void add_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(0, 65535))
       ->capture_default_str();
-  app.add_option("--slots", options.engine.slots, "requests that are worked on at a time")
+  app.add_option(
+         "--slots", options.engine.slots,
+         "requests that are worked on at a time; with --pool, each takes one of the pool's clients")
       ->type_name("N")
       ->transform(whole_number(1, 64))
       ->capture_default_str();
@@ -230,7 +232,9 @@ void add_flags(CLI::App& app, Options& options) {
 
 void add_pool_flags(CLI::App& app, Options& options) {
   app.add_option("--pool", options.pool,
-                 "the pool to share prompts in; repeated for each device in order (none)")
+                 "the pool to share prompts in, where each of --slots is a client; repeated for "
+                 "each device "
+                 "in order (none)")
       ->allow_extra_args(false)
       ->type_name("PATH");
   app.add_option("--block-tokens", options.engine.slot.block_tokens,
@@ -259,6 +263,13 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->type_name("TEXT");
 }
 
+// What is given must say something: an empty text is a variable that was not set.
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? std::string("it is empty") : std::string(); },
+      "");
+}
+
 std::string file_name(const std::string& path) {
   return path.substr(path.find_last_of('/') + 1);
 }
@@ -273,6 +284,9 @@ int run(int argc, char** argv) {
   Options options;
   add_flags(app, options);
   add_pool_flags(app, options);
+  for (const char* name : {"--name", "--address", "--chat-template"}) {
+    app.get_option(name)->check(not_empty());
+  }
   app.footer(
       "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n"
       "Its pool: cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes "

@@ -218,6 +218,8 @@ TEST(ChatRequest, NamesTheMessageThatIsWrong) {
 }
 
 TEST(ChatRequest, RefusesTools) {
+  EXPECT_EQ(wrong_chat(R"({"messages": [{"role": "user", "content": "x"}], "tools": []})").param,
+            "tools");
   EXPECT_EQ(wrong_chat(R"({"messages": [{"role": "user", "content": "x"}],
                            "tools": [{"type": "function"}]})")
                 .param,
