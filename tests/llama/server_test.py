@@ -382,6 +382,12 @@ class Ends(unittest.TestCase):
         self.assertEqual(server.child.wait(30), 0)
         self.assertEqual(server.stderr(), "")
 
+    def test_a_context_beyond_the_models_is_warned_of(self):
+        with Server(PROGRAMS.cachalot_llama, PROGRAMS.trained, "--context", 513) as server:
+            self.assertIn("--context is 513, and the model was trained with 512", server.stderr())
+        with Server(PROGRAMS.cachalot_llama, PROGRAMS.trained, "--context", 512) as server:
+            self.assertEqual(server.stderr(), "")
+
     def refused(self, *arguments):
         run = subprocess.run([PROGRAMS.cachalot_llama, *map(str, arguments)], capture_output=True, text=True,
                              timeout=60, check=False)

@@ -83,6 +83,16 @@ std::uint32_t context_tokens_of(const Options& options, const Model& model) {
   return std::min(kDefault, model.trained_context_tokens());
 }
 
+// Not refused: some models are good for more than they were trained on.
+void warn_of_context(const Options& options, const Model& model) {
+  const std::uint32_t trained = model.trained_context_tokens();
+  if (options.engine.slot.context_tokens <= trained) return;
+  std::fprintf(stderr,
+               "cachalot-llama: --context is %u, and the model was trained with %u tokens: expect "
+               "nonsense behind them\n",
+               options.engine.slot.context_tokens, trained);
+}
+
 Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
   PromptCacheOptions pool;
   pool.pool = options.pool;
@@ -167,6 +177,7 @@ Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
+  warn_of_context(options, model);
   if (!options.pool.empty()) {
     CACHALOT_TRY_ASSIGN(options.engine.slot.pool, pool_options(options, params));
   }
