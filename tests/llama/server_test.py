@@ -219,7 +219,8 @@ class OneServer(unittest.TestCase):
     def test_prompts_of_the_longest_tokens_fit_however_they_are_written(self):
         text = STORY * 7
         plain = self.random.complete(text, max_tokens=4, temperature=0)
-        escaped = '{"prompt": "' + "".join(f"\\u{ord(c):04x}" for c in text) + '", "max_tokens": 4, "temperature": 0}'
+        escaped = "".join(f"\\u{ord(c):04x}" for c in text)
+        escaped = '{"prompt": "' + escaped + '", "max_tokens": 4, "temperature": 0}'
         _, _, answer = self.random.call("POST", "/v1/completions", escaped.encode())
         self.assertEqual(text_of(answer), text_of(plain))
 
