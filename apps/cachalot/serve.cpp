@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <stdio_ext.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -160,23 +159,6 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
                           {"policy", options.policy}});
 }
 
-// The names still belong to the files that are mapped: a pool without them cannot be found by anyone.
-Status check_still_there(const pool::Pool& pool) {
-  for (std::uint32_t device = 0; device < pool.devices().count(); ++device) {
-    const os::SharedFile& file = pool.devices().file(device);
-    struct stat named {
-    }, mapped{};
-    if (fstat(file.fd(), &mapped) != 0) continue;
-    const bool is_named = stat(file.path().c_str(), &named) == 0;
-    // Not to be allowed to look, say, is no sign of anything.
-    if (!is_named && errno != ENOENT && errno != ENOTDIR) continue;
-    if (is_named && named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) continue;
-    return Error::make(Code::kStale, "%.120s: this file of the pool was removed meanwhile",
-                       file.path().c_str());
-  }
-  return {};
-}
-
 // Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
 Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
                                                  const pool::KeeperOptions& options) {
@@ -184,7 +166,7 @@ Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
   // Its memory now: to get it is the longest part of a takeover.
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.stand_by(options));
   while (!stop_requested.load(std::memory_order_relaxed)) {
-    CACHALOT_TRY(check_still_there(pool));
+    CACHALOT_TRY(pool.check_still_there());
     if (!pool.keeper_is_locked()) {
       const Status served = pool.serve(keeper);
       if (served) return std::optional(std::move(keeper));
@@ -223,7 +205,7 @@ Status serve(const Options& options) {
   if (!keeper) return {};
   CACHALOT_TRY(announce(options, pool, *keeper, json));
   CACHALOT_TRY(of_pool(options.paths,
-                       keeper->run(stop_requested, [&pool] { return check_still_there(pool); })));
+                       keeper->run(stop_requested, [&pool] { return pool.check_still_there(); })));
   print_now(human_output(options.json),
             "ended epoch=" + std::to_string(keeper->keeper().epoch()) + "\n");
   return {};

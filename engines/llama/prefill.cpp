@@ -111,6 +111,7 @@ Status Prefill::Impl::begin() {
   report.kept_tokens = at;
   llama_memory_seq_rm(memory, seq, static_cast<llama_pos>(at), -1);
   batch.emplace(block_tokens);
+  if (cache != nullptr && !cache->impl_->is_there()) cache = nullptr;
   if (cache == nullptr) return {};
   hashes = cache->hash_tokens(tokens);
   published = cache->lookup(hashes);

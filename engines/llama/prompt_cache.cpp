@@ -115,6 +115,22 @@ std::size_t PromptCache::lookup(std::span<const BlockHash> hashes) const {
 
 // --- Trouble -------------------------------------------------------------------------------------
 
+// Whether the pool is still the one that others find at its path: one that was destroyed, and perhaps made
+// anew, is shared with nobody. For the beginning of a prompt; it looks about once a second.
+bool PromptCache::Impl::is_there() {
+  constexpr std::uint64_t kLookNs = 1'000'000'000;
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (is_gone || now_ns < next_look_ns) return !is_gone;
+  next_look_ns = now_ns + kLookNs;
+  const Status there = pool.check_still_there();
+  if (there) return true;
+  is_gone = true;
+  const std::string message =
+      std::string(there.error().message) + ": restart the engine to share again";
+  if (options.on_warning) options.on_warning(message.c_str());
+  return false;
+}
+
 // Trouble with the keeper costs a wait each time it is met, so for a while it is not looked for.
 bool PromptCache::Impl::is_resting() const {
   return base::SteadyClock::read() < rests_until_ns;

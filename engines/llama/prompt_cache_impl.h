@@ -37,6 +37,7 @@ struct PromptCache::Impl {
   std::optional<std::uint64_t> export_to(std::uint32_t to, llama_seq_id seq, std::size_t block);
   void give_up(const Error& error);
 
+  bool is_there();
   bool is_resting() const;
   void rest(const Error& error);
   void warn(const Error& error);
@@ -55,6 +56,8 @@ struct PromptCache::Impl {
   std::uint64_t rest_ns = 0;        // the last one; 0: the keeper answered since
   std::uint64_t rests_until_ns = 0;
   std::uint32_t warned_of = 0;  // a bit for each code
+  bool is_gone = false;         // the pool's files were removed
+  std::uint64_t next_look_ns = 0;
 };
 
 }  // namespace cachalot::llama

@@ -49,11 +49,11 @@ Status check_context(const llama_context* context, const llama_context_params& p
   if (scratch < 1 || static_cast<std::uint32_t>(scratch) >= llama_n_seq_max(context)) {
     return refused("it has no spare sequence: n_seq_max must be one more than are used");
   }
-  if (block_tokens < 1 || block_tokens > llama_n_ubatch(context) ||
+  if (block_tokens < 2 || block_tokens > llama_n_ubatch(context) ||
       block_tokens > llama_n_batch(context) || 2 * block_tokens > llama_n_ctx(context)) {
     return Error::make(
         Code::kInvalidArgument,
-        "a block of %u tokens is not within 1 to n_ubatch = %u, n_batch = %u and n_ctx / 2 = %u",
+        "a block of %u tokens is not within 2 to n_ubatch = %u, n_batch = %u and n_ctx / 2 = %u",
         block_tokens, llama_n_ubatch(context), llama_n_batch(context), llama_n_ctx(context) / 2);
   }
   return {};

@@ -1,9 +1,11 @@
 #include "pool/pool.h"
 
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <system_error>
 #include <thread>
@@ -237,6 +239,22 @@ Status Pool::remove() {
     locks.push_back(*std::move(lock));
   }
   return devices_.remove();
+}
+
+Status Pool::check_still_there() const {
+  for (std::uint32_t device = 0; device < devices_.count(); ++device) {
+    const os::SharedFile& file = devices_.file(device);
+    struct stat named {
+    }, mapped{};
+    if (fstat(file.fd(), &mapped) != 0) continue;
+    const bool is_named = stat(file.path().c_str(), &named) == 0;
+    // Not to be allowed to look, say, is no sign of anything.
+    if (!is_named && errno != ENOENT && errno != ENOTDIR) continue;
+    if (is_named && named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) continue;
+    return Error::make(Code::kStale, "%.120s: this file of the pool was removed meanwhile",
+                       file.path().c_str());
+  }
+  return {};
 }
 
 // Each keeper area has a lock, which dies with the process that has it: who may rule is who holds the

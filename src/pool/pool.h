@@ -105,6 +105,10 @@ class Pool {
   static Status destroy(const std::vector<std::string>& paths);
   Status remove();
 
+  // The names still belong to the files that are mapped: a pool without them cannot be found by anyone.
+  // @errors kStale: they do not
+  Status check_still_there() const;
+
   // Becomes the pool's keeper. `over` one that stalls, too: its process is not waited for, and does
   // no harm when it wakes up. @errors kBusy: the pool has a keeper
   enum class Succession { kOfTheDead, kOverTheLiving };

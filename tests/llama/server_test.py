@@ -171,8 +171,8 @@ class OneServer(unittest.TestCase):
             (b"{", 400, None, "not JSON"),
             (b"", 400, None, "not JSON"),
             (b'{"prompt": "\xff"}', 400, None, "not JSON"),
-            (b"[" * 100_000, 400, None, "not JSON"),
-            (b"[" * 100_000 + b"]" * 100_000, 400, None, "expected an object"),
+            (b"[" * 1_000_000, 400, None, "nested more than 64 deep"),
+            (b"[" * 60 + b"]" * 60, 400, None, "expected an object"),
             (b'{"prompt": "x", "top_p": 1e999}', 400, None, "out of range"),
             ({}, 400, "prompt", "missing"),
             ({"prompt": "x", "max_tokens": "many"}, 400, "max_tokens", "whole number"),
@@ -181,7 +181,7 @@ class OneServer(unittest.TestCase):
             ({"prompt": [1, 99999999]}, 400, "prompt", "token 99999999"),
             ({"prompt": []}, 400, "prompt", "empty"),
             ({"prompt": "x", "max_tokens": 2_000_000_000}, 400, "max_tokens", "leave"),
-            ({"prompt": "x " * 2000}, 400, "prompt", "expected fewer than the context's 512"),
+            ({"prompt": "x " * 800}, 400, "prompt", "expected fewer than the context's 512"),
         ]
         for body, status, param, part in cases:
             with self.subTest(body=str(body)[:40]):
@@ -197,13 +197,41 @@ class OneServer(unittest.TestCase):
             got, _, answer = self.trained.call(method, path)
             self.assertEqual(got, status, (method, path))
             self.assertTrue(answer["error"]["message"])
-        body = b'{"prompt": "' + b"x" * (17 << 20) + b'"}'
-        try:
-            status, _, _ = self.trained.call("POST", "/v1/completions", body)
-            self.assertEqual(status, 413)
-        except (ConnectionError, http.client.HTTPException):
-            pass  # it need not read on
+
+    def test_what_cannot_fit_is_refused_before_it_is_tokenised(self):
+        # Far more than a second's work for libllama.
+        for text in ("a" * 1_000_000, "a " * 500_000):
+            for path, body in (("/v1/completions", {"prompt": text}),
+                               ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]})):
+                status, _, answer = self.random.call("POST", path, body)
+                self.assertEqual((status, answer["error"]["code"]), (400, "context_length_exceeded"))
+                self.assertIn("bytes, which are more than 1024 tokens", answer["error"]["message"])
+        for bytes_told in (3 << 20, 17 << 20):
+            body = b'{"prompt": "' + b"x" * bytes_told + b'"}'
+            try:
+                status, _, answer = self.trained.call("POST", "/v1/completions", body)
+                self.assertEqual(status, 413)
+                self.assertIn("longer than", answer["error"]["message"])
+            except (ConnectionError, http.client.HTTPException):
+                pass  # it need not read on
         self.assertEqual(self.trained.call("GET", "/health")[0], 200)
+
+    def test_prompts_of_the_longest_tokens_fit_however_they_are_written(self):
+        text = STORY * 7
+        plain = self.random.complete(text, max_tokens=4, temperature=0)
+        escaped = "".join(f"\\u{ord(c):04x}" for c in text)
+        escaped = '{"prompt": "' + escaped + '", "max_tokens": 4, "temperature": 0}'
+        _, _, answer = self.random.call("POST", "/v1/completions", escaped.encode())
+        self.assertEqual(text_of(answer), text_of(plain))
+
+    def test_a_body_that_breaks_off_is_a_bad_request(self):
+        with socket.create_connection(self.trained.address.split(":")) as half:
+            half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                         b"4\r\n{\"a\"\r\nno length\r\n")
+            response = http.client.HTTPResponse(half)
+            response.begin()
+            self.assertEqual(response.status, 400)
+            self.assertIn("ends after 4 bytes", json.loads(response.read())["error"]["message"])
 
     def test_a_form_of_a_body_does_not_matter(self):
         # What curl -d sends without a header.
@@ -298,8 +326,55 @@ class Ends(unittest.TestCase):
         for connection in connections:
             connection.close()
 
+    def test_sigterm_lets_requests_end_and_takes_no_more(self):
+        server = self.server("--stop-wait", 3600)
+        answer = {}
+        body = {"prompt": "hello", "max_tokens": 2000, "ignore_eos": True}
+        whole = threading.Thread(target=lambda: answer.update(server.complete(**body)))
+        whole.start()
+        stream = server.events("/v1/completions", body)
+        next(stream)
+        wait_until(lambda: self.busy(server) == 2, "both are at work")
+        idle = server.connect()
+        self.addCleanup(idle.close)
+        server.child.send_signal(signal.SIGTERM)
+
+        def is_refused():
+            idle.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1}).encode())
+            response = idle.getresponse()
+            return response.status == 503 and "stopping" in json.loads(response.read())["error"]["message"]
+        wait_until(is_refused, "no more requests are taken")
+        self.assertEqual(list(stream)[-1], "[DONE]")
+        whole.join()
+        self.assertEqual(answer["usage"]["completion_tokens"], 2000)
+        self.assertEqual(server.child.wait(30), 0)
+
+    def test_what_does_not_end_in_time_ends_with_an_error_that_is_json(self):
+        server = self.server("--slots", 1, "--stop-wait", 0)
+        answers = []
+        threads = [threading.Thread(target=lambda: answers.append(
+            server.call("POST", "/v1/completions", self.long_body()))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: server.call("GET", "/health")[2]["queued"] == 1, "one is at work, one waits")
+        server.child.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        self.assertEqual([a["error"]["message"] for _, _, a in answers], ["the server is stopping"] * 2)
+        self.assertEqual(server.child.wait(30), 0)
+
+    def test_a_second_signal_ends_requests_at_once(self):
+        server = self.server("--stop-wait", 3600)
+        events = server.events("/v1/completions", json.loads(self.long_body()))
+        next(events)
+        server.child.send_signal(signal.SIGTERM)
+        wait_until(lambda: server.call("POST", "/v1/completions", {"prompt": "x"})[0] == 503, "it is stopping")
+        server.child.send_signal(signal.SIGTERM)
+        self.assertIn("the server is stopping", list(events)[-2]["error"]["message"])
+        self.assertEqual(server.child.wait(30), 0)
+
     def test_sigterm_ends_streams_with_an_error_and_the_server_with_0(self):
-        server = self.server()
+        server = self.server("--stop-wait", 0)
         events = server.events("/v1/completions", json.loads(self.long_body()))
         next(events)
         server.child.send_signal(signal.SIGTERM)
@@ -307,6 +382,12 @@ class Ends(unittest.TestCase):
         self.assertIn("the server is stopping", rest[-2]["error"]["message"])
         self.assertEqual(server.child.wait(30), 0)
         self.assertEqual(server.stderr(), "")
+
+    def test_a_context_beyond_the_models_is_warned_of(self):
+        with Server(PROGRAMS.cachalot_llama, PROGRAMS.trained, "--context", 513) as server:
+            self.assertIn("--context is 513, and the model was trained with 512", server.stderr())
+        with Server(PROGRAMS.cachalot_llama, PROGRAMS.trained, "--context", 512) as server:
+            self.assertEqual(server.stderr(), "")
 
     def refused(self, *arguments):
         run = subprocess.run([PROGRAMS.cachalot_llama, *map(str, arguments)], capture_output=True, text=True,
@@ -328,6 +409,10 @@ class Ends(unittest.TestCase):
                 ((), 2, "--model is required"),
                 (("--model", trained, "--slots", "0"), 2, "not a whole number from 1 to 64"),
                 (("--model", trained, "--port", "70000"), 2, "0 to 65535"),
+                (("--model", trained, "--name", ""), 2, "--name: it is empty"),
+                (("--model", trained, "--address", ""), 2, "--address: it is empty"),
+                (("--model", trained, "--chat-template", ""), 2, "--chat-template: it is empty"),
+                (("--model", trained, "--block-tokens", "1"), 2, "not a whole number from 2 to 4096"),
                 (("--model", trained, "--kv-type", "q3"), 2, "expected f16"),
                 (("--model", trained, "--chat-template", "none such"), 2, "none such"),
                 (("--model", trained, "--what"), 2, "--what"),
@@ -402,6 +487,30 @@ class Shared(unittest.TestCase):
             answer = server.complete(prompt, max_tokens=16, temperature=0)
             expected = alone.complete(prompt, max_tokens=16, temperature=0)
             self.assertEqual(text_of(answer), text_of(expected))
+
+    def test_a_pool_that_was_made_anew_is_noticed_by_who_has_the_old_one(self):
+        server, alone = self.server(PROGRAMS.random), self.server(PROGRAMS.random, pool=False)
+        first = server.complete(LONG, max_tokens=16, temperature=0)
+        self.keeper.stop()
+        self.keeper = Keeper(PROGRAMS.cachalot, self.pool, "256KiB", 400)
+        self.addCleanup(self.keeper.stop)
+        answers = []
+
+        def has_noticed():
+            answers.append(server.complete("Another " + LONG, max_tokens=16, temperature=0))
+            return "removed meanwhile" in server.stderr()
+        wait_until(has_noticed, "the server says that its pool is gone")
+        expected = alone.complete("Another " + LONG, max_tokens=16, temperature=0)
+        for answer in answers:
+            self.assertEqual(text_of(answer), text_of(expected))
+        # It goes on without, and says it once.
+        again = server.complete("And " + LONG, max_tokens=16, temperature=0)
+        self.assertEqual(cached(again), (0, 0))
+        self.assertEqual(text_of(server.complete(LONG, max_tokens=16, temperature=0)), text_of(first))
+        self.assertLessEqual(server.stderr().count("restart the engine to share again"), 2)  # a slot each
+        # One that is started now shares with the new one.
+        fresh = [self.server(PROGRAMS.random), self.server(PROGRAMS.random)]
+        self.assertEqual([cached(s.complete(LONG, max_tokens=1))[1] > 0 for s in fresh], [False, True])
 
     def test_servers_of_different_salts_share_nothing(self):
         first, second = self.server(PROGRAMS.random, "--salt", "a"), self.server(PROGRAMS.random, "--salt", "b")

@@ -52,7 +52,7 @@ TEST(Settings, TakeAllThatIsSaid) {
 }
 
 TEST(Settings, ThatCannotBeAreNamed) {
-  const Variables bad = {{"CACHALOT_BLOCK_TOKENS", "0"},
+  const Variables bad = {{"CACHALOT_BLOCK_TOKENS", "1"},
                          {"CACHALOT_HOST", "-1"},
                          {"CACHALOT_FLIGHT_WAIT_MS", "1s"},
                          {"CACHALOT_VERBOSE", "yes"},

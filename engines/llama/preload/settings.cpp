@@ -49,7 +49,7 @@ Result<std::optional<Settings>> read_settings(const std::function<const char*(co
     return whole_number(name, get(name), otherwise, least, most);
   };
   CACHALOT_TRY_ASSIGN(const std::uint64_t block_tokens,
-                      number("CACHALOT_BLOCK_TOKENS", 64, 1, 4096));
+                      number("CACHALOT_BLOCK_TOKENS", 64, 2, 4096));
   CACHALOT_TRY_ASSIGN(const std::uint64_t host, number("CACHALOT_HOST", 0, 0, 1023));
   CACHALOT_TRY_ASSIGN(const std::uint64_t wait_ms,
                       number("CACHALOT_FLIGHT_WAIT_MS", 30'000, 0, 3'600'000));

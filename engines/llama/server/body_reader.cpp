@@ -22,11 +22,24 @@ std::string shown(double value) {
   return nlohmann::json(value).dump();
 }
 
+// No parameter is deeper than a message's part; without an end to it, a body of brackets costs seconds and
+// a gigabyte before its first member is looked at.
+constexpr int kDeepest = 64;
+
+struct TooDeep {};
+
+bool check_depth(int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+  return depth <= kDeepest ? true : throw TooDeep();
+}
+
 }  // namespace
 
 BodyReader::BodyReader(std::string_view body) {
   try {
-    body_ = nlohmann::json::parse(body);
+    body_ = nlohmann::json::parse(body, check_depth);
+  } catch (const TooDeep&) {
+    fail("", "the body is nested more than " + std::to_string(kDeepest) + " deep");
+    return;
   } catch (const nlohmann::json::parse_error& error) {
     fail("", "the body is not JSON: it goes wrong at byte " + std::to_string(error.byte));
     return;

@@ -31,7 +31,7 @@ Engine::Load Engine::load() const {
 Status Engine::submit(std::shared_ptr<Job> job) {
   {
     const std::lock_guard lock(mutex_);
-    if (is_stopping_) return Error::make(Code::kBusy, "the server is stopping");
+    if (is_closed_) return Error::make(Code::kBusy, "the server is stopping");
     if (queue_.size() >= queue_limit_) {
       return Error::make(Code::kBusy, "%zu requests are waiting already, try again later",
                          queue_.size());
@@ -42,10 +42,15 @@ Status Engine::submit(std::shared_ptr<Job> job) {
   return {};
 }
 
+void Engine::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+}
+
 void Engine::stop() {
   {
     const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
+    is_closed_ = is_stopping_ = true;
   }
   changed_.notify_one();
 }
@@ -65,6 +70,7 @@ void Engine::admit() {
       job = queue_.front();
       chosen = *choose_slot(states, job->tokens, slots_.front().block_tokens());
       queue_.pop_front();
+      ++busy_slots_;  // for load(): a request is never nowhere
     }
     if (!job->is_cancelled()) slots_[chosen].begin(std::move(job), ++requests_);
   }

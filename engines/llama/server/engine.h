@@ -58,7 +58,9 @@ class Engine {
   // @errors kBusy: the queue is full, or the engine is stopping
   // @threads any
   Status submit(std::shared_ptr<Job> job);
-  // No more requests; those not finished end with kCancelled. @threads any
+  // No more requests; those that are there go on. @threads any
+  void close();
+  // The same, and those not finished end with kCancelled. @threads any
   void stop();
 
  private:
@@ -77,7 +79,7 @@ class Engine {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
   std::size_t busy_slots_ = 0;
-  bool is_stopping_ = false;
+  bool is_closed_ = false, is_stopping_ = false;
   std::thread thread_;
 };
 

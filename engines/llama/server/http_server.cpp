@@ -17,7 +17,6 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostBodyBytes = std::size_t{16} << 20;
 constexpr std::size_t kSpareThreads = 16;        // for /health and refusals while all requests wait
 constexpr std::chrono::milliseconds kPoll{100};  // how long a client that left may go unnoticed
 
@@ -80,8 +79,12 @@ bool send_stream(Exchange& exchange, httplib::DataSink& sink) {
 bool send_whole(Exchange& exchange, httplib::DataSink& sink) {
   const std::optional<Event> event = exchange.job->take(kPoll);
   if (!event) return sink.is_writable();
-  // The status has been sent; a connection that breaks off is at least no answer.
-  if (event->error) return false;
+  if (event->error) {
+    // The status went out before: at least it is JSON, and says what is wrong.
+    if (!send(sink, to_text(error_json(api_error(*event->error))) + "\n")) return false;
+    sink.done();
+    return true;
+  }
   exchange.text += event->text;
   if (!event->finish) return sink.is_writable();
   const json answer = exchange.answer.whole(exchange.text, *event->finish, exchange.job->usage);
@@ -90,18 +93,34 @@ bool send_whole(Exchange& exchange, httplib::DataSink& sink) {
   return true;
 }
 
-Result<std::string> read_body(const httplib::Request& request, const httplib::ContentReader& read) {
+// What a prompt that fits can take: each byte of a text as \u0061, each token as a number with blanks
+// around it, and room for all else.
+std::size_t most_body_bytes(const Model& model, std::size_t context_tokens) {
+  constexpr std::size_t kMost = std::size_t{16} << 20, kAllElse = std::size_t{1} << 20;
+  constexpr std::size_t kEscapedByte = 6, kNumber = 64;
+  const std::size_t a_token = std::max(kEscapedByte * model.most_token_bytes(), kNumber);
+  return std::min(kMost, kAllElse + context_tokens * a_token);
+}
+
+Result<std::string> read_body(const httplib::Request& request, const httplib::ContentReader& read,
+                              std::size_t most) {
   if (request.is_multipart_form_data()) {
     return Error::make(Code::kInvalidArgument, "the body is a form, expected JSON");
   }
   std::string body;
   const bool is_read = read([&](const char* data, std::size_t bytes) {
     body.append(data, bytes);
-    return body.size() <= kMostBodyBytes;
+    return body.size() <= most;
   });
   if (is_read) return body;
-  return Error::make(Code::kNoSpace, "the body cannot be read whole, or is longer than %zu bytes",
-                     kMostBodyBytes);
+  const std::uint64_t told = request.get_header_value<std::uint64_t>("Content-Length");
+  if (body.size() > most || told > most) {
+    return Error::make(Code::kNoSpace,
+                       "the body is longer than %zu bytes, the most that is read for this context",
+                       most);
+  }
+  return Error::make(Code::kBadInput, "the body ends after %zu bytes, before it is whole",
+                     body.size());
 }
 
 }  // namespace
@@ -119,6 +138,7 @@ struct HttpServer::Impl {
   HttpOptions options;
   const Model& model;
   Engine& engine;
+  const std::size_t most_body = most_body_bytes(model, engine.context_tokens());
   const std::int64_t started = std::time(nullptr);
   std::atomic<std::size_t> unfinished{0};  // answers
   httplib::Server server;
@@ -128,15 +148,16 @@ struct HttpServer::Impl {
 
 std::optional<ApiError> HttpServer::Impl::make_job(Request request, std::shared_ptr<Job>& job) {
   const char* const prompt_name = request.is_chat() ? "messages" : "prompt";
-  Result<std::vector<Token>> tokens = model.tokens_of(request.prompt);
+  const std::size_t context = engine.context_tokens();
+  Result<std::vector<Token>> tokens = model.tokens_of(request.prompt, context);
+  ApiError error;
+  error.code = "context_length_exceeded";
   if (!tokens) {
-    ApiError error = api_error(tokens.error());
+    if (tokens.error().code != Code::kNoSpace) error = api_error(tokens.error());
+    error.message = tokens.error().message;
     error.param = prompt_name;
     return error;
   }
-  const std::size_t context = engine.context_tokens();
-  ApiError error;
-  error.code = "context_length_exceeded";
   if (tokens->size() >= context) {
     error.message = "the prompt has " + std::to_string(tokens->size()) +
                     " tokens, expected fewer than the context's " + std::to_string(context);
@@ -201,10 +222,12 @@ void HttpServer::Impl::add_routes() {
   const auto post = [this](bool is_chat) {
     return [this, is_chat](const httplib::Request& request, httplib::Response& response,
                            const httplib::ContentReader& read) {
-      const Result<std::string> body = read_body(request, read);
+      const Result<std::string> body = read_body(request, read, most_body);
       if (body) return answer(is_chat, *body, response);
       ApiError error = api_error(body.error());
-      error.status = body.error().code == Code::kNoSpace ? 413 : 415;
+      error.status = body.error().code == Code::kNoSpace    ? 413
+                     : body.error().code == Code::kBadInput ? 400
+                                                            : 415;
       error.type = "invalid_request_error";
       send_error(response, error);
     };
@@ -273,7 +296,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& option
   server.set_tcp_nodelay(true);
   server.set_keep_alive_max_count(10'000);
   server.set_keep_alive_timeout(2);
-  server.set_payload_max_length(kMostBodyBytes);
+  server.set_payload_max_length(impl->most_body);
   impl->add_routes();
   errno = 0;
   const int port = options.port == 0 ? server.bind_to_any_port(options.address)

@@ -39,7 +39,7 @@ struct Options {
   std::uint32_t context_tokens = 0;  // 0: the model's own, at most 4096
   std::vector<std::string> pool;
   std::uint32_t host = 0, keeper_wait_s = 10;
-  std::uint32_t flight_wait_ms = 30'000;
+  std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
   bool is_verbose = false, prints_block_bytes = false;
 };
 
@@ -81,6 +81,16 @@ std::uint32_t context_tokens_of(const Options& options, const Model& model) {
   constexpr std::uint32_t kDefault = 4096;
   if (options.context_tokens != 0) return options.context_tokens;
   return std::min(kDefault, model.trained_context_tokens());
+}
+
+// Not refused: some models are good for more than they were trained on.
+void warn_of_context(const Options& options, const Model& model) {
+  const std::uint32_t trained = model.trained_context_tokens();
+  if (options.engine.slot.context_tokens <= trained) return;
+  std::fprintf(stderr,
+               "cachalot-llama: --context is %u, and the model was trained with %u tokens: expect "
+               "nonsense behind them\n",
+               options.engine.slot.context_tokens, trained);
 }
 
 Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
@@ -137,6 +147,18 @@ void print_ready(const Options& options, const HttpServer& server, const Engine&
   std::fflush(stdout);
 }
 
+// Takes no more requests, and lets those that are there end: for a while, or until the next signal.
+void finish_requests(Engine& engine, const sigset_t& ending, std::chrono::seconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const timespec pause{0, 10'000'000};
+  engine.close();
+  for (;;) {
+    const Engine::Load load = engine.load();
+    if (load.busy_slots + load.queued == 0 || std::chrono::steady_clock::now() >= deadline) return;
+    if (sigtimedwait(&ending, nullptr, &pause) > 0) return;
+  }
+}
+
 Status print_block_bytes(const Model& model, const SlotOptions& options) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes_of(model, options));
   std::printf("%llu\n", static_cast<unsigned long long>(bytes));
@@ -155,6 +177,7 @@ Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
+  warn_of_context(options, model);
   if (!options.pool.empty()) {
     CACHALOT_TRY_ASSIGN(options.engine.slot.pool, pool_options(options, params));
   }
@@ -164,6 +187,7 @@ Status serve(Options& options) {
   print_ready(options, *server, *engine);
   int signal = 0;
   sigwait(&ending, &signal);
+  finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
   engine->stop();
   server.reset();
   return {};
@@ -183,13 +207,22 @@ void add_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(0, 65535))
       ->capture_default_str();
-  app.add_option("--slots", options.engine.slots, "requests that are worked on at a time")
+  app.add_option(
+         "--slots", options.engine.slots,
+         "requests that are worked on at a time; with --pool, each takes one of the pool's clients")
       ->type_name("N")
       ->transform(whole_number(1, 64))
       ->capture_default_str();
   app.add_option("--queue", options.engine.queue_limit, "requests that may wait for a slot")
       ->type_name("N")
       ->transform(whole_number(0, 1024))
+      ->capture_default_str();
+  app.add_option(
+         "--stop-wait", options.stop_wait_s,
+         "how long SIGINT or SIGTERM lets requests go on, before they end with an error; a second "
+         "signal ends them at once")
+      ->type_name("SECONDS")
+      ->transform(whole_number(0, 3600))
       ->capture_default_str();
   app.add_option("--context", options.context_tokens,
                  "tokens of prompt and answer together, of each slot (the model's, at most 4096)")
@@ -210,13 +243,15 @@ void add_flags(CLI::App& app, Options& options) {
 
 void add_pool_flags(CLI::App& app, Options& options) {
   app.add_option("--pool", options.pool,
-                 "the pool to share prompts in; repeated for each device in order (none)")
+                 "the pool to share prompts in, where each of --slots is a client; repeated for "
+                 "each device "
+                 "in order (none)")
       ->allow_extra_args(false)
       ->type_name("PATH");
   app.add_option("--block-tokens", options.engine.slot.block_tokens,
                  "tokens a block; equal in all processes that share")
       ->type_name("N")
-      ->transform(whole_number(1, 4096))
+      ->transform(whole_number(2, 4096))
       ->capture_default_str();
   app.add_flag("--print-block-bytes", options.prints_block_bytes,
                "print what a block takes, for `cachalot serve --block-bytes`, and end");
@@ -239,6 +274,13 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->type_name("TEXT");
 }
 
+// What is given must say something: an empty text is a variable that was not set.
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) { return text.empty() ? std::string("it is empty") : std::string(); },
+      "");
+}
+
 std::string file_name(const std::string& path) {
   return path.substr(path.find_last_of('/') + 1);
 }
@@ -253,6 +295,9 @@ int run(int argc, char** argv) {
   Options options;
   add_flags(app, options);
   add_pool_flags(app, options);
+  for (const char* name : {"--name", "--address", "--chat-template"}) {
+    app.get_option(name)->check(not_empty());
+  }
   app.footer(
       "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n"
       "Its pool: cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes "

@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <limits>
@@ -29,6 +30,28 @@ bool is_known(const std::string& chat_template) {
   return apply(chat_template, {{"user", "?"}}, text) >= 0;
 }
 
+std::string piece_of(const llama_vocab* vocabulary, Token token, bool special) {
+  std::string bytes(32, '\0');
+  for (;;) {
+    const std::int32_t length = llama_token_to_piece(
+        vocabulary, token, bytes.data(), static_cast<std::int32_t>(bytes.size()), 0, special);
+    if (length >= 0) {
+      bytes.resize(static_cast<std::size_t>(length));
+      return bytes;
+    }
+    bytes.resize(static_cast<std::size_t>(-length));
+  }
+}
+
+// How much of a text one token can stand for: the longest there is, or a character that is unknown.
+std::size_t longest_piece(const llama_vocab* vocabulary) {
+  std::size_t longest = 4;
+  for (Token token = 0; token < llama_vocab_n_tokens(vocabulary); ++token) {
+    longest = std::max(longest, piece_of(vocabulary, token, /*special=*/true).size());
+  }
+  return longest;
+}
+
 // The library says only that it failed.
 Status check_readable(const std::string& path) {
   std::FILE* const file = std::fopen(path.c_str(), "rb");
@@ -45,7 +68,8 @@ Status check_readable(const std::string& path) {
 Model::Model(llama_model* model, std::string chat_template)
     : model_(model),
       vocabulary_(llama_model_get_vocab(model)),
-      chat_template_(std::move(chat_template)) {}
+      chat_template_(std::move(chat_template)),
+      most_token_bytes_(longest_piece(vocabulary_)) {}
 
 Result<Model> Model::load(const std::string& path, const std::string& chat_template,
                           const llama_model_params& params) {
@@ -99,7 +123,14 @@ Result<std::string> Model::text_of(const std::vector<Message>& messages) const {
   }
 }
 
-Result<std::vector<Token>> Model::tokenised(const std::string& text) const {
+Result<std::vector<Token>> Model::tokenised(const std::string& text, std::size_t most) const {
+  if (text.size() / most_token_bytes_ > most) {
+    return Error::make(
+        Code::kNoSpace,
+        "the prompt has %zu bytes, which are more than %zu tokens: none of this model's "
+        "has more than %zu bytes",
+        text.size(), most, most_token_bytes_);
+  }
   // A token for each byte, and what a vocabulary adds at both ends.
   std::vector<Token> tokens(text.size() + 8);
   if (tokens.size() > std::numeric_limits<std::int32_t>::max()) {
@@ -117,7 +148,7 @@ Result<std::vector<Token>> Model::tokenised(const std::string& text) const {
   return tokens;
 }
 
-Result<std::vector<Token>> Model::tokens_of(const Request::Prompt& prompt) const {
+Result<std::vector<Token>> Model::tokens_of(const Request::Prompt& prompt, std::size_t most) const {
   std::vector<Token> tokens;
   if (const auto* given = std::get_if<std::vector<Token>>(&prompt)) {
     const std::int32_t known = llama_vocab_n_tokens(vocabulary_);
@@ -129,27 +160,17 @@ Result<std::vector<Token>> Model::tokens_of(const Request::Prompt& prompt) const
     }
     tokens = *given;
   } else if (const auto* text = std::get_if<std::string>(&prompt)) {
-    CACHALOT_TRY_ASSIGN(tokens, tokenised(*text));
+    CACHALOT_TRY_ASSIGN(tokens, tokenised(*text, most));
   } else {
     CACHALOT_TRY_ASSIGN(const std::string turns, text_of(std::get<std::vector<Message>>(prompt)));
-    CACHALOT_TRY_ASSIGN(tokens, tokenised(turns));
+    CACHALOT_TRY_ASSIGN(tokens, tokenised(turns, most));
   }
   if (tokens.empty()) return Error::make(Code::kInvalidArgument, "the prompt is empty");
   return tokens;
 }
 
 std::string Model::bytes_of(Token token) const {
-  std::string bytes(32, '\0');
-  for (;;) {
-    const std::int32_t length =
-        llama_token_to_piece(vocabulary_, token, bytes.data(),
-                             static_cast<std::int32_t>(bytes.size()), 0, /*special=*/false);
-    if (length >= 0) {
-      bytes.resize(static_cast<std::size_t>(length));
-      return bytes;
-    }
-    bytes.resize(static_cast<std::size_t>(-length));
-  }
+  return piece_of(vocabulary_, token, /*special=*/false);
 }
 
 }  // namespace cachalot::llama

@@ -27,9 +27,12 @@ class Model {
   // stay. Not so where the state is recurrent, or attention looks back over a window only.
   bool keeps_all_tokens() const;
 
-  // @errors kInvalidArgument: nothing to begin with, a token out of range;
-  //         kUnsupported: a conversation, and no template that libllama knows
-  Result<std::vector<Token>> tokens_of(const Request::Prompt& prompt) const;
+  // @param most  a text that is certain to have more tokens is not looked at: its time would have no bound
+  // @errors kInvalidArgument: nothing to begin with, a token out of range; kNoSpace: certainly more than
+  //         `most` tokens; kUnsupported: a conversation, and no template that libllama knows
+  Result<std::vector<Token>> tokens_of(const Request::Prompt& prompt, std::size_t most) const;
+  // Of a text, for each of its tokens at most.
+  std::size_t most_token_bytes() const { return most_token_bytes_; }
   // The bytes that a token stands for; they may end inside a character. Control tokens have none.
   std::string bytes_of(Token token) const;
   bool ends(Token token) const { return llama_vocab_is_eog(vocabulary_, token); }
@@ -41,11 +44,12 @@ class Model {
   Model(llama_model* model, std::string chat_template);
 
   Result<std::string> text_of(const std::vector<Message>& messages) const;
-  Result<std::vector<Token>> tokenised(const std::string& text) const;
+  Result<std::vector<Token>> tokenised(const std::string& text, std::size_t most) const;
 
   std::unique_ptr<llama_model, Free> model_;
   const llama_vocab* vocabulary_;
   std::string chat_template_;  // empty: the model has none
+  std::size_t most_token_bytes_;
 };
 
 }  // namespace cachalot::llama

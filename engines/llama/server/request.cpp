@@ -198,7 +198,7 @@ std::optional<ApiError> parse_chat(std::string_view text, std::string_view model
   read_max_tokens(body, "max_completion_tokens", request);
   body.only("logprobs", false);
   body.only("response_format", {{"type", "text"}});
-  body.only("tools", json::array());
+  body.only("tools", nullptr);
   body.only("tool_choice", "none");
   return finished(body);
 }

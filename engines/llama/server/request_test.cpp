@@ -97,6 +97,17 @@ TEST(CompletionRequest, SaysWhereTheBodyIsNoJson) {
   expect_part(wrong(R"({"prompt": "x", "temperature": 1e999})").message, "number out of range");
 }
 
+TEST(CompletionRequest, RefusesBodiesThatAreNestedTooDeep) {
+  const auto nested = [](std::size_t depth) {
+    return R"({"prompt": )" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_EQ(wrong(nested(64)).param, "prompt");  // read, and no prompt
+  expect_part(wrong(nested(65)).message, "nested more than 64 deep");
+  // Before the end is looked for.
+  expect_part(wrong(std::string(1'000'000, '[')).message, "nested more than 64 deep");
+  expect_part(wrong(R"({"a":)" + std::string(70, '[')).message, "nested more than 64 deep");
+}
+
 TEST(CompletionRequest, RefusesPromptsThatAreNone) {
   EXPECT_EQ(wrong("{}").param, "prompt");
   for (const char* prompt :
@@ -207,6 +218,8 @@ TEST(ChatRequest, NamesTheMessageThatIsWrong) {
 }
 
 TEST(ChatRequest, RefusesTools) {
+  EXPECT_EQ(wrong_chat(R"({"messages": [{"role": "user", "content": "x"}], "tools": []})").param,
+            "tools");
   EXPECT_EQ(wrong_chat(R"({"messages": [{"role": "user", "content": "x"}],
                            "tools": [{"type": "function"}]})")
                 .param,
