@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -371,6 +372,78 @@ TEST_F(FaultTest, AKeeperThatWakesUpInItsTakeoverWritesNoMore) {
   EXPECT_EQ(view.min_epoch, 3u);
 }
 #endif
+
+// The coherent domain; runs `first` just before the first line is written by way of it.
+class InterruptedDomain final : public memory::Domain {
+ public:
+  explicit InterruptedDomain(std::function<void()> first) : first_(std::move(first)) {}
+  memory::DomainKind kind() const override { return inner_->kind(); }
+  bool writes_whole_lines() const override { return inner_->writes_whole_lines(); }
+  void write_lines(void* to, const memory::Line* lines, std::size_t n) override {
+    if (const auto first = std::exchange(first_, nullptr)) first();
+    inner_->write_lines(to, lines, n);
+  }
+  void read_lines(const void* from, std::size_t n, memory::Line* lines) override { inner_->read_lines(from, n, lines); }
+  void gather_lines(const void* const* from, std::size_t n, memory::Line* lines) override {
+    inner_->gather_lines(from, n, lines);
+  }
+  void write_bulk(void* to, const void* from, std::size_t n, memory::FusedHash* hash) override {
+    inner_->write_bulk(to, from, n, hash);
+  }
+  void read_bulk(void* to, const void* from, std::size_t n, memory::FusedHash* hash) override {
+    inner_->read_bulk(to, from, n, hash);
+  }
+  void order() override { inner_->order(); }
+  void complete() override { inner_->complete(); }
+
+ private:
+  std::unique_ptr<memory::Domain> inner_ = memory::make_coherent_domain();
+  std::function<void()> first_;
+};
+
+// What it grants in between stands in its ledger only.
+TEST_F(FaultTest, AKeeperThatFinishesWhileTheNextOneAnnouncesItselfIsInheritedFrom) {
+  pool_.kill_keeper();
+  std::unique_ptr<Client> client;
+  InterruptedDomain domain([&] {
+    start();
+    client = pool_.attach(0, as_process(7));
+    pool_.put(*client, 1, 2);
+  });
+  const auto access = make_access({7, 8}, pool_.access().geometry, pool_.access().view, domain);
+  ASSERT_TRUE(access) << access.error().message;
+  StepClock clock;
+  KeeperOptions options;
+  options.use_doorbells = false;
+  options.avoid_slots = 0b0010;  // where the one in between is
+  const auto next = Keeper::start(*access, options, clock, &evidence_);
+  ASSERT_TRUE(next) << next.error().message;
+  ASSERT_TRUE(client);
+  EXPECT_GT((*next)->epoch(), pool_.keeper().epoch());
+  EXPECT_EQ((*next)->counters()[KeeperCounter::kLive], 2u);
+  EXPECT_EQ((*next)->counters()[KeeperCounter::kQuarantined], client->grants_held());
+  EXPECT_GT(client->grants_held(), 0u);
+  EXPECT_EQ(DirectoryReader(pool_.access()).read_keepers().min_epoch, (*next)->epoch());
+  EXPECT_TRUE((*next)->is_valid());
+}
+
+TEST_F(FaultTest, AKeeperThatIsTakenOverFromBeforeItHasFinishedNeverFinishes) {
+  pool_.kill_keeper();
+  StepClock clock;
+  KeeperOptions options;
+  options.use_doorbells = false;
+  auto slow = Keeper::prepare(pool_.access(), options, clock, &evidence_);
+  ASSERT_TRUE(slow);
+  ASSERT_TRUE((*slow)->announce(0));
+  (*slow)->take_over();
+  const std::uint32_t epoch = (*slow)->epoch();
+  start();
+  (*slow)->begin_to_serve();
+  EXPECT_TRUE((*slow)->is_deposed());
+  const KeeperLine line = pool_.line_at<KeeperLine>(pool_.access().layout.keeper_line(1));
+  EXPECT_EQ(line.epoch, epoch);
+  EXPECT_NE(line.min_epoch, epoch);
+}
 
 TEST_F(FaultTest, AKeeperTakesNoAreaOfAProcessThatStillRuns) {
   KeeperOptions options;

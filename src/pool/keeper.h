@@ -82,14 +82,20 @@ class Keeper final : private rpc::RequestHandler {
   //         where the kernel has no clean pages at hand
   static Result<std::unique_ptr<Keeper>> prepare(const Access& access, const KeeperOptions& options,
                                                  base::Clock& clock, Evidence* evidence = nullptr);
-  // Says in its area that it rules from now on, with the next epoch; take_over() follows. Exclusiveness
-  // up to here is the caller's business (Pool takes a lock): from here on everybody sees the epoch.
+  // Says in its area that it rules from now on, with the next epoch; take_over() and begin_to_serve()
+  // follow. One keeper at a time, which is the caller's business (Pool takes a lock): from here on
+  // everybody sees the epoch.
   // @errors kBusy: no area is free; kRefused: the epochs of this pool are used up
   Status announce(std::uint32_t avoid_slots);
-  // Begins to serve. A pool that had a keeper before is taken over: its entries are checked, kept and
-  // written again; blocks that clients held are quarantined.
+  // A pool that had a keeper before is taken over: its entries are checked, kept and written again; blocks
+  // that clients held are quarantined.
   void take_over();
-  // All three, for who knows that he is alone.
+  // Says that the takeover is finished, and serves; or, if another one has announced itself since, is
+  // deposed. Nobody may announce himself meanwhile, as with announce().
+  void begin_to_serve();
+  // Looks for clients, and once more for a successor, before anything is answered.
+  void see_first_clients();
+  // All of it, for who knows that he is alone.
   static Result<std::unique_ptr<Keeper>> start(const Access& access, const KeeperOptions& options,
                                                base::Clock& clock, Evidence* evidence = nullptr);
   ~Keeper() override;

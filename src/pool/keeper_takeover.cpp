@@ -78,16 +78,23 @@ Result<std::unique_ptr<Keeper>> Keeper::prepare(const Access& access, const Keep
       new Keeper(access, options, clock, evidence, index::make_leaf_policy(kind, access.geometry.blocks)));
 }
 
+// One that is in its own takeover may finish it just before it can see this announcement, and then has
+// granted blocks that only its ledger knows. It looks for a successor between its last line and its first
+// answer; we look for a finished one after ours. One of the two sees the other.
 Status Keeper::announce(std::uint32_t avoid_slots) {
-  predecessor_ = find_predecessor(access_);
-  if (predecessor_.highest_epoch >= 0xfffffffeu) {
-    return Error::make(Code::kRefused, "pool: its keeper epochs are used up: create it anew");
-  }
   CACHALOT_TRY_ASSIGN(slot_, next_area(access_, avoid_slots));
-  epoch_ = predecessor_.highest_epoch + 1;
+  for (predecessor_ = find_predecessor(access_);;) {
+    if (predecessor_.highest_epoch >= 0xfffffffeu) {
+      return Error::make(Code::kRefused, "pool: its keeper epochs are used up: create it anew");
+    }
+    epoch_ = predecessor_.highest_epoch + 1;
+    publish_line(predecessor_.min_epoch, answers_too_early() ? kKeeperServing : 0);
+    const Predecessor now = find_predecessor(access_);
+    if (now.epoch == predecessor_.epoch || predecessor_.is_lost) break;
+    predecessor_ = now;
+  }
   directory_.rule(epoch_);
   ledger_.rule(slot_);
-  publish_line(predecessor_.min_epoch, answers_too_early() ? kKeeperServing : 0);
   return {};
 }
 
@@ -96,6 +103,8 @@ Result<std::unique_ptr<Keeper>> Keeper::start(const Access& access, const Keeper
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Keeper> keeper, prepare(access, options, clock, evidence));
   CACHALOT_TRY(keeper->announce(options.avoid_slots));
   keeper->take_over();
+  keeper->begin_to_serve();
+  keeper->see_first_clients();
   return keeper;
 }
 
@@ -153,12 +162,20 @@ void Keeper::take_over() {
     if (sessions_[client].last_incarnation != 0) publish_view(client);
   }
   access_.domain().complete();
+}
+
+void Keeper::begin_to_serve() {
+  if (deposed_) return;
+  if (has_successor()) return be_deposed();
   if (!answers_too_early()) publish_line(epoch_, kKeeperServing);
   serving_ = true;
-  base::reach(FailPoint::kTakeoverDone);
   base::log(base::LogLevel::kInfo, "keeper", "rules with epoch %u: %u blocks live, %u free, %u quarantined",
             epoch_, blocks_.count(BlockState::kLive), blocks_.count(BlockState::kFree),
             blocks_.count(BlockState::kQuarantined));
+}
+
+void Keeper::see_first_clients() {
+  base::reach(FailPoint::kTakeoverDone);
   tend();
 }
 

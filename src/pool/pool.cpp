@@ -258,8 +258,10 @@ Status Pool::check_still_there() const {
 }
 
 // Each keeper area has a lock, which dies with the process that has it: who may rule is who holds the
-// lock of the ruling area's. The succession lock is held only from the look at the areas to the
-// announcement: a keeper that stalls in its takeover is seen to do so, and can be taken over from.
+// lock of the ruling area's. The succession lock is held from the look at the areas to the announcement,
+// and again while the takeover is declared finished: so who announces himself knows whether the one
+// before him has finished, that is, whose ledger counts. Not in between: a keeper that stalls in its
+// takeover is seen to do so, and can be taken over from.
 Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   CACHALOT_TRY(find_areas_in_use(succession));  // before memory is touched for nothing
   CACHALOT_TRY_ASSIGN(PoolKeeper keeper, stand_by(std::move(options)));
@@ -303,7 +305,17 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
     }
   }
   standby.keeper_->take_over();
-  return {};
+  {
+    const Result<os::FileLock> finishing = os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs);
+    if (!finishing) {
+      return Error::make(Code::kTimeout, "%s: the keeper's takeover cannot be finished: %s",
+                         devices_.file(0).path().c_str(), finishing.error().message);
+    }
+    standby.keeper_->begin_to_serve();
+  }
+  standby.keeper_->see_first_clients();
+  if (!standby.keeper_->is_deposed()) return {};
+  return Error::make(Code::kStale, "%s: another keeper took this pool over meanwhile", devices_.file(0).path().c_str());
 }
 
 // The areas whose keepers' processes still run, a bit each. @errors kBusy: one of them rules

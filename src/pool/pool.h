@@ -110,12 +110,14 @@ class Pool {
   Status check_still_there() const;
 
   // Becomes the pool's keeper. `over` one that stalls, too: its process is not waited for, and does
-  // no harm when it wakes up. @errors kBusy: the pool has a keeper
+  // no harm when it wakes up.
+  // @errors kBusy: the pool has a keeper; kStale: another one took over before this one had finished;
+  //         kTimeout: somebody else has been at it for seconds
   enum class Succession { kOfTheDead, kOverTheLiving };
   Result<PoolKeeper> serve(KeeperOptions options, Succession succession = Succession::kOfTheDead);
 
   // The same in two steps: a keeper that has all its memory and waits, and its beginning, once. One that
-  // was refused may try again.
+  // was refused with kBusy may try again.
   Result<PoolKeeper> stand_by(KeeperOptions options);
   Status serve(PoolKeeper& standby, Succession succession = Succession::kOfTheDead);
 
