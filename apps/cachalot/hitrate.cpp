@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
-#include "index/hit_rate.h"
+#include "index/hit_rate/hit_rate.h"
 #include "output.h"
 #include "plot_hit_rate.h"
 #include "trace/request_trace.h"
@@ -154,11 +154,12 @@ Result<Outputs> open_outputs(const Options& options) {
 Status hit_rate(const Options& options) {
   CACHALOT_TRY_ASSIGN(const std::vector<index::CacheSpec> caches, caches_of(options));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
-  CACHALOT_TRY_ASSIGN(index::HitRate rate, index::HitRate::make(caches, options.block_tokens));
+  CACHALOT_TRY_ASSIGN(index::HitRate rate, index::HitRate::make(caches, {.block_tokens = options.block_tokens}));
   std::uint64_t skipped_lines = 0;
   const Status counted = count(options, rate, skipped_lines);
   clear_progress();
   CACHALOT_TRY(counted);
+  CACHALOT_TRY(rate.finish());
   print_table(outputs.people, rate);
   if (skipped_lines != 0) {
     std::fprintf(outputs.people, "%" PRIu64 " bad lines left out\n", skipped_lines);

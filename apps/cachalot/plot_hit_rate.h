@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "index/hit_rate.h"
+#include "index/hit_rate/hit_rate.h"
 
 namespace cachalot::apps {
 

@@ -18,7 +18,7 @@
 #include "base/log.h"
 #include "command.h"
 #include "creation.h"
-#include "index/eviction_policy.h"
+#include "index/eviction/policy_kind.h"
 #include "os/process.h"
 #include "output.h"
 #include "pool_flags.h"
@@ -195,7 +195,7 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
 }
 
 Status serve(const Options& options) {
-  CACHALOT_TRY(index::parse_policy(options.policy));
+  CACHALOT_TRY(index::parse_pool_policy(options.policy));
   base::set_log_level(log_level_of(options.log_level));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));

@@ -23,8 +23,8 @@
 
 #include "base/clock.h"
 #include "base/huge_allocator.h"
-#include "index/eviction_policy.h"
-#include "index/leaf_lru.h"
+#include "index/eviction/eviction_policy.h"
+#include "index/eviction/leaf_lru.h"
 #include "pool/access.h"
 #include "pool/block_table.h"
 #include "pool/directory.h"

@@ -70,7 +70,7 @@ Result<std::uint32_t> Keeper::next_area(const Access& access, std::uint32_t avoi
 
 Result<std::unique_ptr<Keeper>> Keeper::prepare(const Access& access, const KeeperOptions& options,
                                                 base::Clock& clock, Evidence* evidence) {
-  CACHALOT_TRY_ASSIGN(const index::PolicyKind kind, index::parse_policy(options.policy));
+  CACHALOT_TRY_ASSIGN(const index::PolicyKind kind, index::parse_pool_policy(options.policy));
   if (options.max_grants == 0) {
     return Error::make(Code::kInvalidArgument, "grants per client: 0 is not at least 1");
   }

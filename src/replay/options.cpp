@@ -4,7 +4,7 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "index/eviction_policy.h"
+#include "index/eviction/policy_kind.h"
 #include "memory/line.h"
 
 namespace cachalot::replay {
@@ -64,7 +64,7 @@ Status check_options(const ReplayOptions& options) {
   if (!std::isfinite(options.speed) || options.speed < 0) {
     return Error::make(Code::kInvalidArgument, "speed: %g is not a positive factor", options.speed);
   }
-  CACHALOT_TRY(index::parse_policy(options.policy));
+  CACHALOT_TRY(index::parse_pool_policy(options.policy));
   return {};
 }
 

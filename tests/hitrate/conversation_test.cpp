@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "index/hit_rate.h"
+#include "index/hit_rate/hit_rate.h"
 #include "trace/request_trace.h"
 
 namespace cachalot {
@@ -33,7 +33,7 @@ TEST(ConversationTrace, HasTheExactLruHitCountsInBothModesAtEveryCapacity) {
   for (const Expected& e : kLruCounts) {
     specs.push_back({index::PolicyKind::kLru, e.mode, e.capacity_blocks});
   }
-  Result<index::HitRate> rate = index::HitRate::make(specs, 512);
+  Result<index::HitRate> rate = index::HitRate::make(specs, {});
   ASSERT_TRUE(rate);
   Result<trace::RequestTrace> reader = trace::RequestTrace::open(
       CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz", {.block_tokens = 512});

@@ -1,8 +1,8 @@
 // The hit rate of a request trace for policies and capacities, all in one pass over it.
 //
 // Requests come one by one, so a trace may be larger than memory; memory grows with the number of
-// distinct blocks: 24 to 48 bytes each, and for each row 4 bytes each and 20 bytes for each block it
-// may hold.
+// distinct blocks: 24 to 48 bytes each, and for each row 4 bytes each and what its policy takes for a
+// block it may hold. Rows of opt look ahead: for them the references are logged in a file.
 // A block is its whole prefix: ids are numbered by (parent's number, id), so that an id met below
 // two parents is two blocks, as it must be in a prefix cache.
 #pragma once
@@ -10,13 +10,16 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string_view>
+#include <string>
 #include <vector>
 
-#include "index/cache_model.h"
-#include "index/chain_numbers.h"
+#include "index/hit_rate/belady.h"
+#include "index/hit_rate/cache_model.h"
+#include "index/hit_rate/chain_numbers.h"
 
 namespace cachalot::index {
 
@@ -33,18 +36,28 @@ struct HitRateRow {
   double token_hit_rate = 0;
 };
 
+struct HitRateOptions {
+  std::uint64_t block_tokens = 512;
+  std::string spill_directory = "/tmp";  // for a row of opt: 8 bytes a reference, 16 a request
+};
+
 // @threads one at a time
 class HitRate {
  public:
-  // One row for each cache. block_tokens > 0.
-  // @errors kInvalidArgument: no cache, capacity or block_tokens 0
-  static Result<HitRate> make(std::span<const CacheSpec> caches, std::uint64_t block_tokens);
+  // One row for each cache.
+  // @errors kInvalidArgument: no cache, capacity or block_tokens 0, or a policy without the mode;
+  //         as SpillFile::make for a row of opt
+  static Result<HitRate> make(std::span<const CacheSpec> caches, const HitRateOptions& options);
 
   // Looks a request up and stores it, in every row.
-  // @errors kUnsupported: more than 2^32 - 2 distinct blocks; kBadInput: the sum of input_tokens
-  //         exceeds 64 bits. The request is not counted.
-  // @cost   about 40 ns a block and row (cold caches included)
+  // @errors kUnsupported: more distinct blocks than numbers; kBadInput: the sum of input_tokens
+  //         exceeds 64 bits. The request is not counted. As Belady::add for a row of opt, after which
+  //         the object is good for nothing.
   Status add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens);
+
+  // Computes the rows of opt, after the last add(). `on_row` is called before each.
+  // @errors as Belady::look_ahead
+  Status finish(const std::function<void(const CacheSpec&)>& on_row = {});
 
   std::uint64_t requests() const { return requests_; }
   std::uint64_t blocks_total() const { return blocks_total_; }
@@ -54,7 +67,7 @@ class HitRate {
  private:
   struct Row {
     CacheSpec spec;
-    std::unique_ptr<CacheModel> cache;
+    std::unique_ptr<CacheModel> cache;  // none for opt
     std::uint64_t hit_blocks = 0;
     std::uint64_t prefix_blocks = 0;
     std::uint64_t hit_tokens = 0;
@@ -69,6 +82,7 @@ class HitRate {
   ChainNumbers numbers_;
   std::vector<std::uint32_t> path_;  // the request in hand, as numbers
   std::vector<Row> rows_;
+  std::optional<Belady> opt_;
 };
 
 }  // namespace cachalot::index

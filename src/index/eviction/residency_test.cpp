@@ -1,4 +1,4 @@
-#include "index/residency.h"
+#include "index/eviction/residency.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

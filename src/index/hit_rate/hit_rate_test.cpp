@@ -1,4 +1,4 @@
-#include "index/hit_rate.h"
+#include "index/hit_rate/hit_rate.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -12,7 +12,7 @@ namespace {
 using Ids = std::vector<std::uint64_t>;
 
 HitRate make(std::vector<CacheSpec> caches, std::uint64_t block_tokens = 512) {
-  Result<HitRate> result = HitRate::make(caches, block_tokens);
+  Result<HitRate> result = HitRate::make(caches, {.block_tokens = block_tokens});
   EXPECT_TRUE(result);
   return *std::move(result);
 }
@@ -60,10 +60,10 @@ TEST(HitRate, AFloorTraceMayHaveTokensWithoutABlock) {
 
 TEST(HitRate, RefusesZeroesAndNothingToCount) {
   const std::vector<CacheSpec> zero = {{PolicyKind::kLru, CacheMode::kLeaf, 0}};
-  EXPECT_EQ(HitRate::make(zero, 512).error().code, Code::kInvalidArgument);
-  EXPECT_EQ(HitRate::make({}, 512).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(HitRate::make(zero, {}).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(HitRate::make({}, {}).error().code, Code::kInvalidArgument);
   const std::vector<CacheSpec> good = {CacheSpec{}};
-  EXPECT_EQ(HitRate::make(good, 0).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(HitRate::make(good, {.block_tokens = 0}).error().code, Code::kInvalidArgument);
 }
 
 TEST(HitRate, TokensBeyond64BitsAreAnErrorAndNotASmallNumber) {

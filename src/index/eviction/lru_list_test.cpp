@@ -1,4 +1,4 @@
-#include "index/lru_list.h"
+#include "index/eviction/lru_list.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -6,22 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
 
-#include "index/eviction_policy.h"
+#include "index/eviction/policy_kind.h"
 
 namespace cachalot::index {
-
-enum class CacheMode {
-  kStream,  // each block is looked up and inserted in order; any block may be evicted
-  kLeaf,    // as the pool does: only childless blocks off the request's own path may be evicted; if
-            // there is none, the rest of the request is not stored
-};
-
-// "stream", "leaf".
-const char* cache_mode_name(CacheMode mode);
-// @errors kInvalidArgument: neither of them
-Result<CacheMode> parse_cache_mode(std::string_view name);
 
 inline constexpr std::uint64_t kUnlimitedBlocks = 0xffffffffffffffffu;
 
@@ -31,6 +19,7 @@ struct CacheSpec {
   std::uint64_t capacity_blocks = kUnlimitedBlocks;
 };
 
+// @threads one at a time
 class CacheModel {
  public:
   struct Hits {
@@ -42,12 +31,15 @@ class CacheModel {
 
   // Looks up and stores one request.
   // @shape path: numbers of its blocks, root first, each once and each always below the same
-  //        parent; numbers are dense, below kMaxNodes
+  //        parent; numbers are dense, below 2^32 - 512
   virtual Hits access(std::span<const std::uint32_t> path) = 0;
   virtual std::uint64_t resident_blocks() const = 0;
 };
 
-// @errors kInvalidArgument: capacity_blocks is 0
+// @errors kInvalidArgument: capacity_blocks is 0; the policy has no such mode, or is not online
 Result<std::unique_ptr<CacheModel>> make_cache_model(const CacheSpec& spec);
+
+// kInvalidArgument where make_cache_model() and Belady have no such cache.
+Status check_cache(const CacheSpec& spec);
 
 }  // namespace cachalot::index

@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "base/huge_allocator.h"
-#include "index/node.h"
+#include "index/eviction/node.h"
 
 namespace cachalot::index {
 

@@ -1,4 +1,4 @@
-#include "index/hit_rate.h"
+#include "index/hit_rate/hit_rate.h"
 
 #include <algorithm>
 
@@ -16,16 +16,22 @@ std::uint64_t product_or_max(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-Result<HitRate> HitRate::make(std::span<const CacheSpec> caches, std::uint64_t block_tokens) {
-  if (block_tokens == 0) {
+Result<HitRate> HitRate::make(std::span<const CacheSpec> caches, const HitRateOptions& options) {
+  if (options.block_tokens == 0) {
     return Error::make(Code::kInvalidArgument, "block_tokens: 0, expected at least 1");
   }
   if (caches.empty()) {
     return Error::make(Code::kInvalidArgument, "caches: none, expected at least one");
   }
-  HitRate result(block_tokens);
+  HitRate result(options.block_tokens);
   for (const CacheSpec& spec : caches) {
-    CACHALOT_TRY_ASSIGN(auto cache, make_cache_model(spec));
+    CACHALOT_TRY(check_cache(spec));
+    std::unique_ptr<CacheModel> cache;
+    if (spec.policy != PolicyKind::kOpt) {
+      CACHALOT_TRY_ASSIGN(cache, make_cache_model(spec));
+    } else if (!result.opt_) {
+      CACHALOT_TRY_ASSIGN(result.opt_, Belady::make(options.spill_directory));
+    }
     result.rows_.push_back(Row{spec, std::move(cache)});
   }
   return result;
@@ -46,7 +52,9 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
     }
     path_.push_back(parent);
   }
+  if (opt_) CACHALOT_TRY(opt_->add(path_, input_tokens));
   for (Row& row : rows_) {
+    if (row.cache == nullptr) continue;
     const CacheModel::Hits hits = row.cache->access(path_);
     row.hit_blocks += hits.blocks;
     row.prefix_blocks += hits.prefix;
@@ -56,6 +64,20 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
   ++requests_;
   blocks_total_ += ids.size();
   input_tokens_ = input_tokens_sum;
+  return {};
+}
+
+Status HitRate::finish(const std::function<void(const CacheSpec&)>& on_row) {
+  if (!opt_) return {};
+  CACHALOT_TRY(opt_->look_ahead(numbers_.size()));
+  for (Row& row : rows_) {
+    if (row.cache != nullptr) continue;
+    if (on_row) on_row(row.spec);
+    const Belady::Hits hits = opt_->hits(row.spec.capacity_blocks, block_tokens_);
+    row.hit_blocks = hits.blocks;
+    row.prefix_blocks = hits.prefix;
+    row.hit_tokens = hits.tokens;
+  }
   return {};
 }
 

@@ -1,4 +1,4 @@
-#include "index/chain_numbers.h"
+#include "index/hit_rate/chain_numbers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "index/lru_list.h"
+#include "index/eviction/lru_list.h"
 
 namespace cachalot::index {
 

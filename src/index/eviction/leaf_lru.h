@@ -1,8 +1,9 @@
 // Exact least-recently-used eviction of leaves in constant time: one list of all resident nodes in
 // which a parent always stands on the newer side of its children.
 //
-// 1. The list holds the resident nodes, each once.
-// 2. A parent is newer than each of its children.
+// 1. The list holds the resident nodes but for those that are held or have a held node below them,
+//    each once.
+// 2. A parent is newer than each of its children that are in the list.
 //
 // By 2 the oldest node has no children: it is the least recently used leaf, without a heap or a
 // list of leaves. touch() keeps 2 by moving a path tail first and root last; insert() puts a child
@@ -14,14 +15,19 @@
 // been passed too, the node is the parent of the last one. So the walk goes up protect's own path,
 // one comparison a step, and the first node off it is the oldest leaf that may go.
 //
-// 16 bytes a node: 8 for the list, 8 for the Residency.
+// hold(): a held node and its ancestors leave the list, so that no walk meets them, and come back as
+// just used when the last hold below them ends. They cannot go meanwhile: the held node by decree,
+// its ancestors because they have a child. So 2 and the argument above are about what is left.
+//
+// 16 bytes a node: 8 for the list, 8 for the Residency; 4 more once something was held.
 #pragma once
 
 #include <cstdint>
 
-#include "index/eviction_policy.h"
-#include "index/lru_list.h"
-#include "index/residency.h"
+#include "index/eviction/eviction_policy.h"
+#include "index/eviction/holds.h"
+#include "index/eviction/lru_list.h"
+#include "index/eviction/residency.h"
 
 namespace cachalot::index {
 
@@ -44,21 +50,27 @@ class LeafLru final : public EvictionPolicy {
 
   void insert(NodeId node, NodeId parent) override {
     residency_.add(node, parent);
-    list_.insert_older_than(node, parent);  // kNoNode: the newest end
+    // kNoNode: the newest end
+    list_.insert_older_than(node, holds_.is_held(parent) ? kNoNode : parent);
   }
 
   void touch(NodeId node) override {
     do {
       const NodeId parent = residency_.parent(node);
+      if (holds_.is_held(node)) [[unlikely]] return;  // so are all above it
       list_.move_to_newest(node);
       node = parent;
     } while (node != kNoNode);
   }
 
   void erase(NodeId node) override {
+    if (const std::uint32_t holders = holds_.count(node); holders != 0) end_holds(node, holders);
     residency_.remove(node);
     list_.erase(node);
   }
+
+  void hold(NodeId node) override;
+  void release(NodeId node) override { end_holds(node, 1); }
 
   NodeId victim(NodeId protect) const override {
     NodeId node = list_.oldest();
@@ -81,11 +93,14 @@ class LeafLru final : public EvictionPolicy {
   NodeId newer(NodeId node) const { return list_.newer(node); }
 
   // Checks invariants 1 and 2 and those of the parts. O(capacity), allocates.
-  bool is_valid() const;
+  bool is_valid() const override;
 
  private:
+  void end_holds(NodeId node, std::uint32_t holders);
+
   Residency residency_;
   LruList list_;
+  Holds holds_;  // of a node and of all below it
 };
 
 }  // namespace cachalot::index

@@ -1,4 +1,4 @@
-#include "index/residency.h"
+#include "index/eviction/residency.h"
 
 namespace cachalot::index {
 

@@ -1,4 +1,4 @@
-#include "index/cache_model.h"
+#include "index/hit_rate/cache_model.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "index/node.h"
+#include "index/eviction/node.h"
 
 namespace cachalot::index {
 

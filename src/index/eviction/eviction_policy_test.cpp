@@ -1,5 +1,5 @@
 // What every policy owes its callers, whatever its order; run against each of them.
-#include "index/eviction_policy.h"
+#include "index/eviction/eviction_policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "index/leaf_lru.h"
+#include "index/eviction/leaf_lru.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

@@ -1,0 +1,74 @@
+#include "index/hit_rate/belady.h"
+
+#include <algorithm>
+
+#include "base/huge_allocator.h"
+#include "index/eviction/indexed_heap.h"
+#include "index/stream/block_nodes.h"
+
+namespace cachalot::index {
+
+Result<Belady> Belady::make(const std::string& directory) {
+  CACHALOT_TRY_ASSIGN(auto log, SpillVector<std::uint32_t>::make(directory));
+  CACHALOT_TRY_ASSIGN(auto next_use, SpillVector<std::uint32_t>::make(directory));
+  CACHALOT_TRY_ASSIGN(auto requests, SpillVector<Request>::make(directory));
+  return Belady(std::move(log), std::move(next_use), std::move(requests));
+}
+
+Status Belady::add(std::span<const std::uint32_t> path, std::uint64_t input_tokens) {
+  if (path.size() >= kNever - log_.size()) {
+    return Error::make(Code::kUnsupported,
+                       "policy: opt looks ahead over at most %u references, and this trace has more",
+                       kNever - 1);
+  }
+  for (const std::uint32_t block : path) CACHALOT_TRY(log_.push_back(block));
+  return requests_.push_back({input_tokens, static_cast<std::uint32_t>(path.size()), 0});
+}
+
+Status Belady::look_ahead(std::uint32_t distinct_blocks) {
+  CACHALOT_TRY(next_use_.resize(log_.size()));
+  base::HugeVector<std::uint32_t> last(distinct_blocks, kNever);
+  for (std::uint64_t i = log_.size(); i-- > 0;) {
+    next_use_[i] = last[log_[i]];
+    last[log_[i]] = static_cast<std::uint32_t>(i);
+  }
+  return {};
+}
+
+Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tokens) const {
+  BlockNodes nodes;
+  IndexedHeap heap;
+  Hits hits;
+  std::uint64_t at = 0;
+  for (std::uint64_t r = 0; r < requests_.size(); ++r) {
+    const Request& request = requests_[r];
+    std::uint32_t prefix = 0;
+    for (std::uint32_t place = 0; place < request.blocks; ++place, ++at) {
+      // Lowest is what is used last; of those that are never used again, the deepest.
+      const Rank rank{kNever - next_use_[at], kNever - place};
+      const std::uint32_t block = log_[at];
+      if (const NodeId node = nodes.find(block); node != kNoNode) {
+        heap.update(node, rank);
+        ++hits.blocks;
+        if (prefix == place) ++prefix;
+        continue;
+      }
+      if (nodes.size() >= capacity_blocks) {
+        const NodeId victim = heap.top();
+        if (rank.first <= heap.rank(victim).first) continue;  // this one itself is used last
+        heap.erase(victim);
+        nodes.remove(victim);
+      }
+      const NodeId node = nodes.add(block);
+      heap.grow(nodes.room());
+      heap.push(node, rank);
+    }
+    hits.prefix += prefix;
+    std::uint64_t tokens = 0;
+    if (__builtin_mul_overflow(std::uint64_t{prefix}, block_tokens, &tokens)) tokens = ~tokens;
+    hits.tokens += std::min(tokens, request.input_tokens);
+  }
+  return hits;
+}
+
+}  // namespace cachalot::index

@@ -1,0 +1,41 @@
+// LRU and FIFO: one list.
+#pragma once
+
+#include "index/eviction/node_lists.h"
+#include "index/stream/block_nodes.h"
+#include "index/stream/stream_cache.h"
+
+namespace cachalot::index {
+
+// @cost O(1); 9 bytes a resident block beside BlockNodes
+template <bool kIsLru>
+class QueueCache final : public StreamCache {
+ public:
+  explicit QueueCache(std::uint64_t capacity_blocks) : capacity_(capacity_blocks) {}
+
+  bool access(std::uint32_t block, std::uint32_t) override {
+    if (const NodeId node = nodes_.find(block); node != kNoNode) {
+      if (kIsLru) queue_.move_to_newest(0, node);
+      return true;
+    }
+    if (nodes_.size() >= capacity_) {
+      const NodeId victim = queue_.oldest(0);
+      queue_.erase(victim);
+      nodes_.remove(victim);
+    }
+    const NodeId node = nodes_.add(block);
+    queue_.grow(nodes_.room());
+    queue_.push_newest(0, node);
+    return false;
+  }
+
+  std::uint64_t resident_blocks() const override { return nodes_.size(); }
+  void prefetch(std::uint32_t block) const override { nodes_.prefetch(block); }
+
+ private:
+  std::uint64_t capacity_;
+  BlockNodes nodes_;
+  NodeLists<1> queue_;
+};
+
+}  // namespace cachalot::index
