@@ -138,22 +138,57 @@ RC_GTEST_PROP(LeafLru, ChoosesTheVictimsOfTheDefinition, ()) {
   }
 }
 
-// Victims under any protection, not only that of the request in hand; touches and inserts anywhere.
+TEST(LeafLru, WhatIsNoLongerHeldWasJustUsed) {
+  LeafLru lru(4);
+  lru.insert(0, kNoNode);
+  lru.insert(1, 0);
+  lru.insert(2, kNoNode);
+  lru.hold(1);
+  lru.touch(2);
+  lru.release(1);
+  EXPECT_EQ(lru.victim(kNoNode), 2u);
+  EXPECT_TRUE(lru.is_valid());
+}
+
+TEST(LeafLru, AChildOfAHeldNodeMayGo) {
+  LeafLru lru(4);
+  lru.insert(0, kNoNode);
+  lru.hold(0);
+  lru.insert(1, 0);
+  lru.touch(1);
+  EXPECT_EQ(lru.victim(kNoNode), 1u);
+  lru.erase(1);
+  EXPECT_EQ(lru.victim(kNoNode), kNoNode);
+  EXPECT_TRUE(lru.is_valid());
+}
+
+// Victims under any protection, not only that of the request in hand; touches, inserts and holds
+// anywhere.
 RC_GTEST_PROP(LeafLru, IsTheOldestUnprotectedLeafInAnyState, ()) {
   constexpr NodeId kNodes = 24;
   LeafLru lru(kNodes);
+  std::map<NodeId, int> holders;
+  const auto is_held = [&](NodeId node) { return holders.count(node) != 0 && holders[node] > 0; };
   const auto steps = *rc::gen::container<std::vector<std::tuple<int, NodeId, NodeId>>>(
-      rc::gen::tuple(rc::gen::inRange(0, 4), rc::gen::inRange<NodeId>(0, kNodes),
+      rc::gen::tuple(rc::gen::inRange(0, 6), rc::gen::inRange<NodeId>(0, kNodes),
                      rc::gen::inRange<NodeId>(0, kNodes)));
   for (const auto& [what, node, other] : steps) {
     if (!lru.residency().contains(node)) {
       lru.insert(node, lru.residency().contains(other) ? other : kNoNode);
     } else if (what == 0 && lru.residency().is_leaf(node)) {
       lru.erase(node);
+      holders.erase(node);
+    } else if (what == 1) {
+      lru.hold(node);
+      ++holders[node];
+    } else if (what == 2 && is_held(node)) {
+      lru.release(node);
+      --holders[node];
     } else {
       lru.touch(node);
     }
     RC_ASSERT(lru.is_valid());
+    for (NodeId n = 0; n < kNodes; ++n) RC_ASSERT(!is_held(n) || lru.victim(kNoNode) != n);
     NodeId protect = lru.residency().contains(other) ? other : kNoNode;
     NodeId expected = lru.oldest();
     while (expected != kNoNode && (expected == protect || !lru.residency().is_leaf(expected))) {

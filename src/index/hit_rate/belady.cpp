@@ -1,9 +1,8 @@
 #include "index/hit_rate/belady.h"
 
-#include <algorithm>
-
 #include "base/huge_allocator.h"
 #include "index/eviction/indexed_heap.h"
+#include "index/hit_rate/hit_tokens.h"
 #include "index/stream/block_nodes.h"
 
 namespace cachalot::index {
@@ -64,9 +63,7 @@ Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tok
       heap.push(node, rank);
     }
     hits.prefix += prefix;
-    std::uint64_t tokens = 0;
-    if (__builtin_mul_overflow(std::uint64_t{prefix}, block_tokens, &tokens)) tokens = ~tokens;
-    hits.tokens += std::min(tokens, request.input_tokens);
+    hits.tokens += hit_tokens(prefix, block_tokens, request.input_tokens);
   }
   return hits;
 }

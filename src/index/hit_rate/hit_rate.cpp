@@ -1,17 +1,12 @@
 #include "index/hit_rate/hit_rate.h"
 
-#include <algorithm>
+#include "index/hit_rate/hit_tokens.h"
 
 namespace cachalot::index {
 namespace {
 
 double ratio(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-std::uint64_t product_or_max(std::uint64_t a, std::uint64_t b) {
-  std::uint64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? ~std::uint64_t{0} : product;
 }
 
 }  // namespace
@@ -59,7 +54,7 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
     row.hit_blocks += hits.blocks;
     row.prefix_blocks += hits.prefix;
     // No overflow: never more than input_tokens, whose sum was checked.
-    row.hit_tokens += std::min(product_or_max(hits.prefix, block_tokens_), input_tokens);
+    row.hit_tokens += index::hit_tokens(hits.prefix, block_tokens_, input_tokens);
   }
   ++requests_;
   blocks_total_ += ids.size();
