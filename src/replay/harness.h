@@ -11,7 +11,7 @@
 #include "os/shared_file.h"
 #include "pool/statistics.h"
 #include "replay/counters.h"
-#include "replay/latency_histogram.h"
+#include "base/histogram.h"
 #include "replay/options.h"
 
 namespace cachalot::replay {
@@ -35,7 +35,7 @@ struct Fault {
 struct alignas(64) EngineState {
   ProcessState process;
   ReplayCounters counters;
-  LatencyHistogram lookup_ns, request_ns;
+  base::Histogram lookup_ns, request_ns;
   Fault fault;
   std::uint64_t end_ns = 0;
 };

@@ -22,8 +22,8 @@ std::string fault_text(std::uint32_t engine, const Fault& fault) {
          " is wrong (written by engine " + std::to_string(fault.writer) + ")";
 }
 
-Percentiles percentiles(const LatencyHistogram& histogram) {
-  return {histogram.percentile_ns(0.5) / kNsPerUs, histogram.percentile_ns(0.99) / kNsPerUs};
+Percentiles percentiles(const base::Histogram& histogram) {
+  return {histogram.percentile(0.5) / kNsPerUs, histogram.percentile(0.99) / kNsPerUs};
 }
 
 // The counters of all engines.
@@ -83,8 +83,8 @@ ReplayReport make_report(const ReplayOptions& options, const Workload& workload,
   ReplayReport report;
   fill_counts(totals, report);
   // On the heap: two of them are larger than a frame should be.
-  const auto lookups = std::make_unique<LatencyHistogram>();
-  const auto requests = std::make_unique<LatencyHistogram>();
+  const auto lookups = std::make_unique<base::Histogram>();
+  const auto requests = std::make_unique<base::Histogram>();
   std::uint64_t end_ns = 0;
   for (std::uint32_t i = 0; i < options.engines; ++i) {
     const EngineState& engine = engines[i];

@@ -1,5 +1,5 @@
-// How long things took: counts in buckets that are a thirty-second of their power of two wide, so
-// that a percentile is right within 2 percent from nanoseconds to centuries.
+// How long things took, or how far apart they were: counts in buckets that are a thirty-second of their
+// power of two wide, so that a percentile is right within 2 percent from one to 2^64.
 //
 // Plain numbers, all zero at first: it can lie in memory that processes share.
 // @threads one writes; others read after it has ended
@@ -9,16 +9,16 @@
 #include <bit>
 #include <cstdint>
 
-namespace cachalot::replay {
+namespace cachalot::base {
 
-class LatencyHistogram {
+class Histogram {
  public:
-  void record(std::uint64_t ns) {
-    ++buckets_[bucket_of(ns)];
+  void record(std::uint64_t value) {
+    ++buckets_[bucket_of(value)];
     ++count_;
   }
 
-  void add(const LatencyHistogram& other) {
+  void add(const Histogram& other) {
     for (std::uint32_t i = 0; i < kBuckets; ++i) buckets_[i] += other.buckets_[i];
     count_ += other.count_;
   }
@@ -27,7 +27,7 @@ class LatencyHistogram {
 
   // The middle of the bucket of the smallest value that is not below `fraction` (0 to 1) of all;
   // 0 if there are none.
-  double percentile_ns(double fraction) const {
+  double percentile(double fraction) const {
     const auto rank = static_cast<std::uint64_t>(fraction * static_cast<double>(count_));
     std::uint64_t seen = 0;
     for (std::uint32_t i = 0; i < kBuckets; ++i) {
@@ -42,10 +42,10 @@ class LatencyHistogram {
   static constexpr std::uint32_t kSub = 1u << kSubBits;
   static constexpr std::uint32_t kBuckets = (64 - kSubBits + 1) * kSub;
 
-  static std::uint32_t bucket_of(std::uint64_t ns) {
-    if (ns < kSub) return static_cast<std::uint32_t>(ns);
-    const auto shift = static_cast<std::uint32_t>(std::bit_width(ns)) - kSubBits - 1;
-    return (shift + 1) * kSub + static_cast<std::uint32_t>((ns >> shift) % kSub);
+  static std::uint32_t bucket_of(std::uint64_t value) {
+    if (value < kSub) return static_cast<std::uint32_t>(value);
+    const auto shift = static_cast<std::uint32_t>(std::bit_width(value)) - kSubBits - 1;
+    return (shift + 1) * kSub + static_cast<std::uint32_t>((value >> shift) % kSub);
   }
   static double middle_of(std::uint32_t bucket) {
     if (bucket < kSub) return bucket;
@@ -58,4 +58,4 @@ class LatencyHistogram {
   std::uint64_t count_ = 0;
 };
 
-}  // namespace cachalot::replay
+}  // namespace cachalot::base
