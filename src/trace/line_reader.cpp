@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace cachalot::trace {
 namespace {
@@ -20,6 +21,10 @@ std::size_t find_feed(const char* from, std::size_t bytes) {
 
 Result<LineReader> LineReader::open(const std::string& path) {
   CACHALOT_TRY_ASSIGN(auto source, ByteSource::open(path));
+  return over(std::move(source));
+}
+
+LineReader LineReader::over(std::unique_ptr<ByteSource> source) {
   LineReader reader(std::move(source));
   reader.buffer_.resize(kFirstBytes + kPaddingBytes);
   return reader;

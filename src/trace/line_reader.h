@@ -25,6 +25,7 @@ class LineReader {
 
   // @errors as ByteSource::open
   static Result<LineReader> open(const std::string& path);
+  static LineReader over(std::unique_ptr<ByteSource> source);
 
   // Goes to the next line. kTooLong: it has more than kMaxLineBytes and was passed over.
   // @errors as ByteSource::read

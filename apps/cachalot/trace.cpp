@@ -1,0 +1,16 @@
+// `cachalot trace`: looks at request traces, converts them, makes them up.
+
+#include "command.h"
+
+namespace cachalot::apps {
+
+void add_trace(CLI::App& app, Chosen& chosen) {
+  CLI::App* const command =
+      app.add_subcommand("trace", "looks at request traces, converts them, makes them up");
+  add_trace_info(*command, chosen);
+  add_trace_convert(*command, chosen);
+  add_trace_generate(*command, chosen);
+  command->footer("Example: cachalot trace info conversation_trace.jsonl.gz");
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,114 @@
+// `cachalot trace convert`: request traces of any format as one of Mooncake's.
+
+#include <cinttypes>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "command.h"
+#include "output.h"
+#include "trace/trace_merge.h"
+#include "trace/trace_writer.h"
+#include "trace_flags.h"
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  TraceFlags trace;
+  std::vector<std::string> files;
+  std::string out;
+  std::string to = "mooncake";
+  std::uint64_t block_tokens = 0;  // of what is written
+  bool renumber = false;
+  std::string json;
+};
+
+Result<trace::TraceMerge> open(const Options& options) {
+  std::vector<trace::RequestTrace> traces;
+  for (const std::string& file : options.files) {
+    CACHALOT_TRY_ASSIGN(trace::RequestTrace trace, open_trace(options.trace, file));
+    traces.push_back(std::move(trace));
+  }
+  return trace::TraceMerge::make(
+      std::move(traces), {.block_tokens = options.block_tokens, .renumber = options.renumber});
+}
+
+Status convert(const Options& options) {
+  if (options.out == "-" && options.json == "-") {
+    return Error::make(Code::kInvalidArgument,
+                       "trace convert: only one of --out and --json can go to stdout");
+  }
+  CACHALOT_TRY_ASSIGN(trace::TraceMerge merge, open(options));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(trace::TraceWriter writer, trace::TraceWriter::open(options.out));
+  trace::Request request;
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const bool more, merge.next(request));
+    if (!more) break;
+    CACHALOT_TRY(writer.write(request));
+  }
+  CACHALOT_TRY(writer.finish());
+  std::fprintf(options.out == "-" ? stderr : human_output(options.json),
+               "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens%s\n",
+               writer.requests(), writer.blocks(), merge.block_tokens(),
+               merge.renumbers() ? ", ids renumbered" : "");
+  if (merge.skipped_lines() != 0) {
+    std::fprintf(options.out == "-" ? stderr : human_output(options.json),
+                 "%" PRIu64 " bad lines left out\n", merge.skipped_lines());
+  }
+  return json.write_json({{"requests", writer.requests()},
+                          {"skipped_lines", merge.skipped_lines()},
+                          {"blocks_total", writer.blocks()},
+                          {"block_tokens", merge.block_tokens()},
+                          {"renumbered", merge.renumbers()}});
+}
+
+int run(const Options& options) {
+  const Status status = convert(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_trace_convert(CLI::App& trace, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = trace.add_subcommand(
+      "convert",
+      "writes request traces as one of Mooncake's: requests by time, ids made one's own");
+  command
+      ->add_option("--trace", options->files,
+                   "request trace; several, or the flag again, are merged by time")
+      ->type_name("FILE")
+      ->required();
+  command
+      ->add_option("--out", options->out,
+                   "where to write, gzip where the name ends in .gz, or - for stdout")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--to", options->to, "format to write")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"mooncake"}))
+      ->capture_default_str();
+  command
+      ->add_option("--block-tokens", options->block_tokens,
+                   "tokens of a block of what is written: a multiple of the traces' own")
+      ->type_name("N")
+      ->transform(number(1, 1u << 20));
+  command
+      ->add_option("--trace-block-tokens", options->trace.block_tokens,
+                   "tokens of a block of the traces (default: as they state, else 512)")
+      ->type_name("N")
+      ->transform(number(1, 1u << 20));
+  command->add_flag("--renumber", options->renumber, "short ids, in the order of their first use");
+  add_trace_reading_flags(*command, options->trace);
+  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer(
+      "Example: cachalot trace convert --trace session_1.json.gz --trace session_2.json.gz "
+      "--block-tokens 512 --out sessions.jsonl.gz");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,65 @@
+#include "trace_flags.h"
+
+#include "values.h"
+
+namespace cachalot::apps {
+
+void add_trace_file_flag(CLI::App& command, TraceFlags& flags) {
+  command.add_option("--trace", flags.file, "request trace, plain or gzip")
+      ->type_name("FILE")
+      ->required();
+}
+
+void add_trace_reading_flags(CLI::App& command, TraceFlags& flags) {
+  command
+      .add_option("--trace-format", flags.format,
+                  "auto (told by its content), mooncake, weka, azure or dynamo")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--synthetic-prefix", flags.synthetic_prefix,
+          "of a trace without block ids: assume that all requests share so many tokens, and "
+          "that a request continues an earlier one with this probability")
+      ->type_name("shared=TOKENS,continue=P,seed=N");
+  command.add_flag("--skip-bad-lines", flags.skip_bad_lines,
+                   "count broken lines of the trace and go on");
+}
+
+void add_block_tokens_flag(CLI::App& command, TraceFlags& flags) {
+  command
+      .add_option("--block-tokens", flags.block_tokens,
+                  "tokens of a block of the trace (default: as it states, else 512)")
+      ->type_name("N")
+      ->transform(number(1, 1u << 20));
+}
+
+void add_trace_flags(CLI::App& command, TraceFlags& flags) {
+  add_trace_file_flag(command, flags);
+  add_block_tokens_flag(command, flags);
+  add_trace_reading_flags(command, flags);
+}
+
+Result<trace::RequestTraceOptions> trace_options(const TraceFlags& flags) {
+  trace::RequestTraceOptions options{.block_tokens = flags.block_tokens,
+                                     .skip_bad_lines = flags.skip_bad_lines,
+                                     .default_block_tokens = kDefaultBlockTokens};
+  CACHALOT_TRY_ASSIGN(options.format, trace::parse_trace_format(flags.format));
+  if (flags.synthetic_prefix.empty()) return options;
+  CACHALOT_TRY_ASSIGN(options.synthetic_prefix,
+                      trace::parse_synthetic_prefix(flags.synthetic_prefix));
+  return options;
+}
+
+Result<trace::RequestTrace> open_trace(const TraceFlags& flags, const std::string& file) {
+  CACHALOT_TRY_ASSIGN(const trace::RequestTraceOptions options, trace_options(flags));
+  return trace::RequestTrace::open(file, options);
+}
+
+Result<trace::RequestTrace> open_trace_with_ids(const TraceFlags& flags) {
+  CACHALOT_TRY_ASSIGN(trace::RequestTrace trace, open_trace(flags, flags.file));
+  CACHALOT_TRY(trace.require_ids());
+  return trace;
+}
+
+}  // namespace cachalot::apps

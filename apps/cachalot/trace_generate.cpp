@@ -1,0 +1,163 @@
+// `cachalot trace generate`: made-up loads for tests of policies.
+
+#include <unistd.h>
+
+#include <cinttypes>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "output.h"
+#include "trace/trace_generator.h"
+#include "trace/trace_writer.h"
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+// A flag that is not given leaves what the kind of load has.
+struct Options {
+  std::string kind = "agentic";
+  std::uint64_t requests = 0;
+  trace::GeneratorOptions given;
+  std::string out, json;
+};
+
+struct Flag {
+  const char* name;
+  const char* type;
+  double trace::GeneratorOptions::*value;
+  const char* text;
+};
+constexpr Flag kFlags[] = {
+    {"--sessions-per-s", "X", &trace::GeneratorOptions::sessions_per_s, "sessions that arrive"},
+    {"--user-tokens", "X", &trace::GeneratorOptions::user_tokens, "mean of a user's message"},
+    {"--output-tokens", "X", &trace::GeneratorOptions::output_tokens, "mean of an answer"},
+    {"--tool-tokens", "X", &trace::GeneratorOptions::tool_tokens, "mean of a tool's result"},
+    {"--turns", "X", &trace::GeneratorOptions::turns, "mean messages of a user in a session"},
+    {"--steps", "X", &trace::GeneratorOptions::steps, "mean requests of an agent for a message"},
+    {"--subagents", "P", &trace::GeneratorOptions::subagent_probability,
+     "probability that a step sends one to three sub-agents"},
+    {"--think-s", "X", &trace::GeneratorOptions::think_s,
+     "mean time between an answer and the next message"},
+    {"--tool-s", "X", &trace::GeneratorOptions::tool_s, "mean time of a tool's call"},
+    {"--token-s", "X", &trace::GeneratorOptions::token_s, "time of an output token"},
+};
+
+struct Number {
+  const char* name;
+  std::uint64_t trace::GeneratorOptions::*value;
+  const char* text;
+};
+constexpr Number kNumbers[] = {
+    {"--seed", &trace::GeneratorOptions::seed, "other seeds give other traces"},
+    {"--block-tokens", &trace::GeneratorOptions::block_tokens, "tokens of a block"},
+    {"--system-prompts", &trace::GeneratorOptions::system_prompts,
+     "system prompts that sessions share"},
+    {"--system-tokens", &trace::GeneratorOptions::system_tokens, "tokens of each"},
+    {"--max-context-tokens", &trace::GeneratorOptions::max_context_tokens,
+     "a session ends when it has more"},
+};
+
+// A line that is written over, for people who wait; nothing in a pipe.
+void show_progress(std::uint64_t requests) {
+  constexpr std::uint64_t kEvery = 1u << 16;
+  if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
+}
+
+Status generate(const Options& options, const CLI::App& command) {
+  if (options.out == "-" && options.json == "-") {
+    return Error::make(Code::kInvalidArgument,
+                       "trace generate: only one of --out and --json can go to stdout");
+  }
+  CACHALOT_TRY_ASSIGN(const trace::LoadKind kind, trace::parse_load_kind(options.kind));
+  trace::GeneratorOptions load = trace::GeneratorOptions::of(kind);
+  for (const Flag& flag : kFlags) {
+    if (command.count(flag.name) != 0) load.*flag.value = options.given.*flag.value;
+  }
+  for (const Number& number : kNumbers) {
+    if (command.count(number.name) != 0) load.*number.value = options.given.*number.value;
+  }
+  CACHALOT_TRY_ASSIGN(trace::TraceGenerator generator, trace::TraceGenerator::make(load));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(trace::TraceWriter writer, trace::TraceWriter::open(options.out));
+  trace::Request request;
+  while (writer.requests() < options.requests) {
+    generator.next(request);
+    CACHALOT_TRY(writer.write(request));
+    show_progress(writer.requests());
+  }
+  CACHALOT_TRY(writer.finish());
+  if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
+  std::fprintf(options.out == "-" ? stderr : human_output(options.json),
+               "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens\n",
+               writer.requests(), writer.blocks(), load.block_tokens);
+  return json.write_json({{"kind", options.kind},
+                          {"seed", load.seed},
+                          {"requests", writer.requests()},
+                          {"blocks_total", writer.blocks()},
+                          {"block_tokens", load.block_tokens}});
+}
+
+int run(const Options& options, const CLI::App& command) {
+  const Status status = generate(options, command);
+  return status ? kExitDone : fail(status.error());
+}
+
+std::string default_of(double chat, double agentic) {
+  const auto text = [](double value) {
+    char shown[32];
+    std::snprintf(shown, sizeof shown, "%g", value);
+    return std::string(shown);
+  };
+  if (chat == agentic) return " (default " + text(chat) + ")";
+  return " (default " + text(agentic) + ", of a chat " + text(chat) + ")";
+}
+
+}  // namespace
+
+void add_trace_generate(CLI::App& trace, Chosen& chosen) {
+  using trace::GeneratorOptions;
+  const auto chat = GeneratorOptions::of(trace::LoadKind::kChat);
+  const auto agentic = GeneratorOptions::of(trace::LoadKind::kAgentic);
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = trace.add_subcommand(
+      "generate", "makes up a load: sessions that share system prompts, grow, and end");
+  command->add_option("--kind", options->kind, "agentic or chat")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--requests", options->requests, "how many")
+      ->type_name("N")
+      ->transform(number(1, ~std::uint64_t{0}))
+      ->required();
+  command
+      ->add_option("--out", options->out,
+                   "where to write, gzip where the name ends in .gz, or - for stdout")
+      ->type_name("FILE")
+      ->required();
+  for (const Number& flag : kNumbers) {
+    command
+        ->add_option(flag.name, options->given.*flag.value,
+                     flag.text + default_of(static_cast<double>(chat.*flag.value),
+                                            static_cast<double>(agentic.*flag.value)))
+        ->type_name("N")
+        ->transform(number(0, ~std::uint64_t{0}));
+  }
+  for (const Flag& flag : kFlags) {
+    command
+        ->add_option(flag.name, options->given.*flag.value,
+                     flag.text + default_of(chat.*flag.value, agentic.*flag.value))
+        ->type_name(flag.type);
+  }
+  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer(
+      "Example: cachalot trace generate --kind agentic --requests 10000 --seed 7 --out "
+      "agents.jsonl.gz");
+  command->callback([options, command, &chosen] {
+    chosen.run = [options, command] { return run(*options, *command); };
+  });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,185 @@
+// `cachalot trace info`: what a request trace has in it.
+
+#include <cinttypes>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "output.h"
+#include "trace/trace_summary.h"
+#include "trace_flags.h"
+
+namespace cachalot::apps {
+namespace {
+
+constexpr double kMsPerSecond = 1000;
+
+struct Options {
+  TraceFlags trace;
+  std::vector<std::string> files;
+  std::string json;
+};
+
+struct Info {
+  std::string file;
+  trace::TraceProperties properties;
+  std::uint64_t block_tokens = 0;
+  bool has_ids = false;
+  bool ids_are_synthetic = false;
+  std::uint64_t skipped_lines = 0, unsorted_requests = 0;
+  trace::TraceSummary summary;
+
+  double span_s() const { return (summary.last_ms() - summary.first_ms()) / kMsPerSecond; }
+  // Of the requests behind the first.
+  double arrival_rps() const {
+    return span_s() > 0 ? static_cast<double>(summary.requests() - 1) / span_s() : 0;
+  }
+};
+
+Result<Info> read(const Options& options, const std::string& file) {
+  CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace(options.trace, file));
+  Info info{.file = file, .properties = {}, .summary = trace::TraceSummary(reader.block_tokens())};
+  trace::Request request;
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const bool more, reader.next(request));
+    if (!more) break;
+    const Status added = info.summary.add(request);
+    if (!added) {
+      return Error::make(added.error().code, "%.120s: %s", file.c_str(), added.error().message);
+    }
+  }
+  info.properties = reader.properties();
+  info.block_tokens = reader.block_tokens();
+  info.has_ids = reader.has_ids();
+  info.ids_are_synthetic = !info.properties.has_ids && info.has_ids;
+  info.skipped_lines = reader.skipped_lines();
+  info.unsorted_requests = reader.unsorted_requests();
+  return info;
+}
+
+void print_lengths(std::FILE* out, const char* name, const trace::Lengths& lengths) {
+  std::fprintf(out,
+               "%-16s mean %.1f  p50 %" PRIu64 "  p90 %" PRIu64 "  p99 %" PRIu64 "  max %" PRIu64
+               "  total %" PRIu64 "\n",
+               name, lengths.mean, lengths.p50, lengths.p90, lengths.p99, lengths.max,
+               lengths.total);
+}
+
+void print_blocks(std::FILE* out, const Info& info) {
+  const trace::TraceSummary& summary = info.summary;
+  if (!info.has_ids) {
+    std::fprintf(out, "%-16s none: arrivals and lengths only\n", "block ids");
+    return;
+  }
+  const trace::IdealRates ideal = summary.ideal();
+  std::fprintf(out, "%-16s %" PRIu64 " tokens%s%s\n", "block", info.block_tokens,
+               info.properties.block_tokens == 0 ? ", as assumed" : ", as stated",
+               info.ids_are_synthetic ? "; ids are synthetic" : "");
+  std::fprintf(out, "%-16s %" PRIu64 ", %" PRIu64 " distinct\n", "blocks", summary.blocks_total(),
+               summary.blocks_unique());
+  std::fprintf(out,
+               "%-16s blocks %.4f (%" PRIu64
+               ")  tokens %.4f  full blocks %.4f  tokens of the "
+               "mean request %.4f\n",
+               "ideal hit rate", ideal.block, ideal.hit_blocks, ideal.token, ideal.full_block,
+               ideal.mean_token);
+  const std::uint64_t inconsistent = summary.inconsistent_ids();
+  if (inconsistent == 0) {
+    std::fprintf(out, "%-16s every id has one parent\n", "prefixes");
+  } else {
+    std::fprintf(out, "%-16s %" PRIu64 " ids stand below several parents\n", "prefixes",
+                 inconsistent);
+  }
+}
+
+void print(std::FILE* out, const Info& info) {
+  std::fprintf(out, "%-16s %s\n", "trace", info.file.c_str());
+  std::fprintf(out, "%-16s %s\n", "format", trace::trace_format_name(info.properties.format));
+  std::fprintf(out, "%-16s %" PRIu64 " in %.1f s, %.3f a second\n", "requests",
+               info.summary.requests(), info.span_s(), info.arrival_rps());
+  if (info.unsorted_requests != 0) {
+    std::fprintf(out, "%-16s %" PRIu64 " requests are earlier than the one in front of them\n",
+                 "not sorted", info.unsorted_requests);
+  }
+  if (info.skipped_lines != 0) {
+    std::fprintf(out, "%-16s %" PRIu64 " bad lines left out\n", "skipped", info.skipped_lines);
+  }
+  print_lengths(out, "input tokens", info.summary.input_tokens());
+  print_lengths(out, "output tokens", info.summary.output_tokens());
+  print_blocks(out, info);
+}
+
+nlohmann::json json_of(const trace::Lengths& lengths) {
+  return {{"total", lengths.total}, {"mean", lengths.mean}, {"p50", lengths.p50},
+          {"p90", lengths.p90},     {"p99", lengths.p99},   {"max", lengths.max}};
+}
+
+nlohmann::json json_of(const Info& info) {
+  const trace::TraceSummary& summary = info.summary;
+  nlohmann::json json = {{"trace", info.file},
+                         {"format", trace::trace_format_name(info.properties.format)},
+                         {"requests", summary.requests()},
+                         {"skipped_lines", info.skipped_lines},
+                         {"unsorted_requests", info.unsorted_requests},
+                         {"first_ms", summary.first_ms()},
+                         {"span_s", info.span_s()},
+                         {"arrival_rps", info.arrival_rps()},
+                         {"input_tokens", json_of(summary.input_tokens())},
+                         {"output_tokens", json_of(summary.output_tokens())},
+                         {"has_ids", info.has_ids},
+                         {"ids_are_synthetic", info.ids_are_synthetic}};
+  if (!info.has_ids) return json;
+  const trace::IdealRates ideal = summary.ideal();
+  json.update({{"block_tokens", info.block_tokens},
+               {"block_tokens_stated", info.properties.block_tokens != 0},
+               {"blocks_total", summary.blocks_total()},
+               {"blocks_unique", summary.blocks_unique()},
+               {"inconsistent_ids", summary.inconsistent_ids()},
+               {"ideal",
+                {{"hit_blocks", ideal.hit_blocks},
+                 {"block_hit_rate", ideal.block},
+                 {"token_hit_rate", ideal.token},
+                 {"full_block_hit_rate", ideal.full_block},
+                 {"mean_request_token_hit_rate", ideal.mean_token}}}});
+  return json;
+}
+
+Status show(const Options& options) {
+  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
+  std::FILE* const people = human_output(options.json);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const std::string& file : options.files) {
+    CACHALOT_TRY_ASSIGN(const Info info, read(options, file));
+    if (!rows.empty()) std::fputc('\n', people);
+    print(people, info);
+    rows.push_back(json_of(info));
+  }
+  if (rows.size() == 1) return output.write_json(rows[0]);
+  return output.write_json({{"rows", rows}});
+}
+
+int run(const Options& options) {
+  const Status status = show(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_trace_info(CLI::App& trace, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = trace.add_subcommand(
+      "info", "requests, times, lengths, blocks, and what a cache without limit would hit");
+  command->add_option("trace", options->files, "request traces, plain or gzip")
+      ->type_name("FILE")
+      ->required();
+  add_block_tokens_flag(*command, options->trace);
+  add_trace_reading_flags(*command, options->trace);
+  command
+      ->add_option("--json", options->json,
+                   "write the figures to FILE, or to stdout for -; of several traces as \"rows\"")
+      ->type_name("FILE");
+  command->footer("Example: cachalot trace info conversation_trace.jsonl.gz --json -");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,33 @@
+// Strict reading of the values that traces are made of, with the words for what is wrong.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace simdjson::dom {
+class element;
+}
+
+namespace cachalot::trace {
+
+// A value as messages show it: short, and without characters that move a terminal's cursor.
+std::string shown_value(const simdjson::dom::element& value);
+std::string shown_text(std::string_view text);
+
+// `where` names the field. @errors kBadInput
+Result<std::uint64_t> read_integer(const simdjson::dom::element& value, const std::string& where);
+// Not below 0.
+Result<double> read_number(const simdjson::dom::element& value, const std::string& where);
+// Unsigned 64-bit integers, or such as 16 hexadecimal digits in a string.
+Status read_ids(const simdjson::dom::element& value, const std::string& where,
+                std::vector<std::uint64_t>& ids);
+
+// There must be an id for each whole or begun block of the input.
+Status check_number_of_ids(const char* ids_name, std::uint64_t ids, const char* input_name,
+                           std::uint64_t input_tokens, std::uint64_t block_tokens);
+
+}  // namespace cachalot::trace

@@ -1,0 +1,34 @@
+// A source whose beginning has been looked at: it is read again from there, and an error met while
+// looking comes in its place.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "trace/byte_source.h"
+
+namespace cachalot::trace {
+
+class PeekedSource final : public ByteSource {
+ public:
+  static constexpr std::size_t kPeekedBytes = std::size_t{64} << 10;
+
+  // Waits, at a pipe, for kPeekedBytes or the end.
+  explicit PeekedSource(std::unique_ptr<ByteSource> source);
+
+  // Valid until read().
+  std::string_view beginning() const { return beginning_; }
+  Result<std::size_t> read(std::span<char> to) override;
+
+ private:
+  std::unique_ptr<ByteSource> source_;
+  std::string beginning_;
+  std::size_t given_ = 0;
+  std::optional<Error> error_;
+};
+
+}  // namespace cachalot::trace
