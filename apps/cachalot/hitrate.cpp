@@ -2,130 +2,150 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cinttypes>
+#include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "command.h"
+#include "geometry/presets.h"
+#include "hitrate_output.h"
 #include "index/hit_rate/hit_rate.h"
 #include "output.h"
 #include "plot_hit_rate.h"
 #include "trace/request_trace.h"
+#include "trace_flags.h"
 #include "values.h"
 
 namespace cachalot::apps {
 namespace {
 
 struct Options {
-  std::string trace;
+  TraceFlags trace;
   std::vector<std::string> policies = {"lru"};
   std::vector<std::string> capacities = {"inf"};
   std::string mode = "leaf";
-  std::uint64_t block_tokens = 512;
-  bool skip_bad_lines = false;
+  std::string model;
+  std::string bytes_per_token;
+  std::string temp_dir;
+  bool no_summary = false;
   std::string csv, plot, json;
 };
 
+// "100..100000": eight to a power of ten, of two digits each. One number, or "inf", stands for itself.
+Result<std::vector<std::uint64_t>> parse_capacities(const std::string& text) {
+  constexpr const char* kFlag = "--capacity-blocks";
+  const std::size_t dots = text.find("..");
+  if (dots == std::string::npos) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t blocks, parse_blocks_or_inf(kFlag, text));
+    return std::vector<std::uint64_t>{blocks};
+  }
+  CACHALOT_TRY_ASSIGN(const std::uint64_t low, parse_blocks(kFlag, text.substr(0, dots)));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t high, parse_blocks(kFlag, text.substr(dots + 2)));
+  if (low == 0 || high < low) {
+    return Error::make(Code::kInvalidArgument,
+                       "--capacity-blocks: \"%.60s\", expected LOW..HIGH with 1 <= LOW <= HIGH",
+                       text.c_str());
+  }
+  std::vector<std::uint64_t> capacities = {low};
+  constexpr double kSteps[] = {1.0, 1.3, 1.8, 2.4, 3.2, 4.2, 5.6, 7.5};
+  for (double decade = 1; decade <= 1e19; decade *= 10) {
+    for (const double step : kSteps) {
+      const double value = std::round(step * decade);
+      if (value >= 1.8e19) break;
+      const auto blocks = static_cast<std::uint64_t>(value);
+      if (blocks > capacities.back() && blocks < high) capacities.push_back(blocks);
+    }
+  }
+  if (high > low) capacities.push_back(high);
+  return capacities;
+}
+
 Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(const index::CacheMode mode, index::parse_cache_mode(options.mode));
-  CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
-  CACHALOT_TRY_ASSIGN(const auto capacities, split_list("--capacity-blocks", options.capacities));
+  CACHALOT_TRY_ASSIGN(auto policies, split_list("--policy", options.policies));
+  CACHALOT_TRY_ASSIGN(const auto texts, split_list("--capacity-blocks", options.capacities));
+  if (policies == std::vector<std::string>{"all"}) {
+    CACHALOT_TRY_ASSIGN(policies, split_list("--policy", {index::policy_names(mode, ",")}));
+  }
+  std::vector<std::uint64_t> capacities;
+  for (const std::string& text : texts) {
+    CACHALOT_TRY_ASSIGN(const std::vector<std::uint64_t> some, parse_capacities(text));
+    capacities.insert(capacities.end(), some.begin(), some.end());
+  }
   std::vector<index::CacheSpec> caches;
   for (const std::string& name : policies) {
     CACHALOT_TRY_ASSIGN(const index::PolicyKind policy, index::parse_policy(name));
-    for (const std::string& text : capacities) {
-      CACHALOT_TRY_ASSIGN(const std::uint64_t blocks,
-                          parse_blocks_or_inf("--capacity-blocks", text));
-      caches.push_back({policy, mode, blocks});
+    for (const std::uint64_t blocks : capacities) {
+      const index::CacheSpec spec{policy, mode, blocks};
+      CACHALOT_TRY(index::check_cache(spec));
+      caches.push_back(spec);
     }
   }
   return caches;
 }
 
-// A line that is written over, for people who wait; nothing in a pipe.
+// 0: neither --model nor --bytes-per-token was given.
+Result<std::uint64_t> bytes_per_token(const Options& options) {
+  if (!options.model.empty() && !options.bytes_per_token.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "hitrate: --model and --bytes-per-token say the same, expected one of them");
+  }
+  if (!options.model.empty()) {
+    CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(options.model));
+    return model->kv_bytes_per_token();
+  }
+  if (options.bytes_per_token.empty()) return std::uint64_t{0};
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
+                      parse_bytes("--bytes-per-token", options.bytes_per_token));
+  if (bytes != 0) return bytes;
+  return Error::make(Code::kInvalidArgument, "--bytes-per-token: 0, expected at least 1");
+}
+
+Result<std::uint64_t> block_bytes(const Options& options, std::uint64_t block_tokens) {
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, bytes_per_token(options));
+  std::uint64_t product = 0;
+  if (!__builtin_mul_overflow(bytes, block_tokens, &product)) return product;
+  return Error::make(Code::kInvalidArgument,
+                     "--bytes-per-token: %" PRIu64 " bytes times %" PRIu64
+                     " tokens a block exceed 64 bits",
+                     bytes, block_tokens);
+}
+
+// Where the log of references for opt goes.
+std::string temp_dir(const Options& options) {
+  if (!options.temp_dir.empty()) return options.temp_dir;
+  const char* const environment = std::getenv("TMPDIR");
+  return environment != nullptr && *environment != '\0' ? environment : "/tmp";
+}
+
+// Lines that are written over, for people who wait; nothing in a pipe.
 void show_progress(std::uint64_t requests) {
   constexpr std::uint64_t kEvery = 4096;
   if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
 }
-
+void show_row(const index::CacheSpec& spec) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K%s at %s blocks", index::policy_name(spec.policy),
+               capacity_text(spec.capacity_blocks).c_str());
+}
 void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
-Status count(const Options& options, index::HitRate& rate, std::uint64_t& skipped_lines) {
-  CACHALOT_TRY_ASSIGN(
-      trace::RequestTrace reader,
-      trace::RequestTrace::open(options.trace, {.block_tokens = options.block_tokens,
-                                                .skip_bad_lines = options.skip_bad_lines}));
+Status count(trace::RequestTrace& reader, index::HitRate& rate) {
   trace::Request request;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool more, reader.next(request));
     if (!more) break;
-    CACHALOT_TRY(rate.add(request.hash_ids, request.input_tokens));
+    CACHALOT_TRY(rate.add(request.hash_ids, request.input_tokens, request.timestamp_ms));
     show_progress(rate.requests());
   }
-  skipped_lines = reader.skipped_lines();
-  return {};
-}
-
-std::string capacity_text(std::uint64_t blocks) {
-  return blocks == index::kUnlimitedBlocks ? "inf" : std::to_string(blocks);
-}
-
-void print_table(std::FILE* out, const index::HitRate& rate) {
-  std::fprintf(out, "%" PRIu64 " requests, %" PRIu64 " blocks, %" PRIu64 " distinct\n",
-               rate.requests(), rate.blocks_total(), rate.blocks_unique());
-  std::fprintf(out, "%-13s %-6s %15s %12s %12s %8s %8s %8s\n", "policy", "mode", "capacity_blocks",
-               "hit_blocks", "prefix", "hit", "prefix", "token");
-  for (const index::HitRateRow& row : rate.rows()) {
-    std::fprintf(out, "%-13s %-6s %15s %12" PRIu64 " %12" PRIu64 " %7.2f%% %7.2f%% %7.2f%%\n",
-                 index::policy_name(row.cache.policy), index::cache_mode_name(row.cache.mode),
-                 capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks,
-                 row.prefix_blocks, row.hit_rate * 100, row.prefix_hit_rate * 100,
-                 row.token_hit_rate * 100);
-  }
-}
-
-std::string csv_of(const index::HitRate& rate) {
-  std::string csv =
-      "policy,mode,capacity_blocks,hit_blocks,prefix_blocks,hit_rate,prefix_hit_rate,token_hit_"
-      "rate\n";
-  for (const index::HitRateRow& row : rate.rows()) {
-    char line[256];
-    std::snprintf(line, sizeof line, "%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f\n",
-                  index::policy_name(row.cache.policy), index::cache_mode_name(row.cache.mode),
-                  capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks,
-                  row.prefix_blocks, row.hit_rate, row.prefix_hit_rate, row.token_hit_rate);
-    csv += line;
-  }
-  return csv;
-}
-
-nlohmann::json json_of(const index::HitRate& rate, std::uint64_t skipped_lines) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (const index::HitRateRow& row : rate.rows()) {
-    nlohmann::json capacity = row.cache.capacity_blocks;
-    if (row.cache.capacity_blocks == index::kUnlimitedBlocks) capacity = "inf";
-    rows.push_back({{"policy", index::policy_name(row.cache.policy)},
-                    {"mode", index::cache_mode_name(row.cache.mode)},
-                    {"capacity_blocks", capacity},
-                    {"hit_blocks", row.hit_blocks},
-                    {"prefix_blocks", row.prefix_blocks},
-                    {"hit_rate", row.hit_rate},
-                    {"prefix_hit_rate", row.prefix_hit_rate},
-                    {"token_hit_rate", row.token_hit_rate}});
-  }
-  return {{"requests", rate.requests()},
-          {"skipped_lines", skipped_lines},
-          {"blocks_total", rate.blocks_total()},
-          {"blocks_unique", rate.blocks_unique()},
-          {"rows", rows}};
-}
-
-std::string plot_title(const Options& options) {
-  const std::string name = options.trace.substr(options.trace.rfind('/') + 1);
-  return "Hit rate of " + name + " (" + options.mode + ")";
+  return rate.finish(show_row);
 }
 
 struct Outputs {
@@ -151,22 +171,38 @@ Result<Outputs> open_outputs(const Options& options) {
                  to_stdout != 0 ? stderr : stdout};
 }
 
+HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
+  const std::string& file = options.trace.file;
+  return {.title = "Hit rate of " + file.substr(file.rfind('/') + 1),
+          .subtitle = plot_subtitle(result, options.mode, options.model),
+          .block_bytes = result.block_bytes};
+}
+
 Status hit_rate(const Options& options) {
   CACHALOT_TRY_ASSIGN(const std::vector<index::CacheSpec> caches, caches_of(options));
+  CACHALOT_TRY(bytes_per_token(options));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
-  CACHALOT_TRY_ASSIGN(index::HitRate rate, index::HitRate::make(caches, {.block_tokens = options.block_tokens}));
-  std::uint64_t skipped_lines = 0;
-  const Status counted = count(options, rate, skipped_lines);
+  CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes(options, reader.block_tokens()));
+  const index::HitRateOptions how{.block_tokens = reader.block_tokens(),
+                                  .with_reuse = !options.no_summary,
+                                  .spill_directory = temp_dir(options)};
+  CACHALOT_TRY_ASSIGN(index::HitRate rate, index::HitRate::make(caches, how));
+  const auto begin = std::chrono::steady_clock::now();
+  const Status counted = count(reader, rate);
   clear_progress();
   CACHALOT_TRY(counted);
-  CACHALOT_TRY(rate.finish());
-  print_table(outputs.people, rate);
-  if (skipped_lines != 0) {
-    std::fprintf(outputs.people, "%" PRIu64 " bad lines left out\n", skipped_lines);
-  }
-  CACHALOT_TRY(outputs.csv.write(csv_of(rate)));
-  CACHALOT_TRY(outputs.plot.write(plot_hit_rate(rate.rows(), plot_title(options))));
-  return outputs.json.write_json(json_of(rate, skipped_lines));
+  const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+  const HitRateResult result{.rate = &rate,
+                             .rows = rate.rows(),
+                             .block_tokens = reader.block_tokens(),
+                             .block_bytes = bytes,
+                             .skipped_lines = reader.skipped_lines(),
+                             .wall_s = wall.count()};
+  print_table(outputs.people, result);
+  CACHALOT_TRY(outputs.csv.write(csv_of(result)));
+  CACHALOT_TRY(outputs.plot.write(plot_hit_rate(result.rows, plot_of(options, result))));
+  return outputs.json.write_json(json_of(result));
 }
 
 int run(const Options& options) {
@@ -180,26 +216,36 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command =
       app.add_subcommand("hitrate", "cache hit rate of a trace for policies and capacities");
-  const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
+  const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
     return command->add_option(name, value, text)->type_name(type);
   };
-  add("--trace", options->trace, "FILE", "request trace, JSON lines, plain or gzip")->required();
-  add("--policy", options->policies, "NAME,…", "eviction policies")->capture_default_str();
-  add("--capacity-blocks", options->capacities, "N,…", "capacities in blocks, or inf")
+  add_trace_file_flag(*command, options->trace);
+  add("--policy", options->policies, "NAME,…",
+      "in leaf mode " + index::policy_names(index::CacheMode::kLeaf) + "; in stream mode " +
+          index::policy_names(index::CacheMode::kStream) + "; all: each of the mode")
+      ->capture_default_str();
+  add("--capacity-blocks", options->capacities, "N,…",
+      "capacities in blocks, inf, or LOW..HIGH: a curve of eight points to a power of ten")
       ->capture_default_str();
   add("--mode", options->mode, "NAME",
       "leaf: as the pool does, a block never outlives its parent; stream: any block may go")
       ->capture_default_str();
-  add("--block-tokens", options->block_tokens, "N", "tokens of a block of the trace")
-      ->transform(number(1, 1u << 20))
-      ->capture_default_str();
-  command->add_flag("--skip-bad-lines", options->skip_bad_lines, "count them and go on");
+  add_block_tokens_flag(*command, options->trace);
+  add("--model", options->model, "NAME",
+      "a model whose bytes a token say what capacities are in bytes");
+  add("--bytes-per-token", options->bytes_per_token, "SIZE",
+      "the same, of a model without a name here: KV bytes of a token over all layers and ranks");
+  add_trace_reading_flags(*command, options->trace);
+  command->add_flag("--no-summary", options->no_summary,
+                    "leave out reuse distances and working sets, which take a third of the time");
+  add("--temp-dir", options->temp_dir, "FOLDER",
+      "for opt, which looks ahead: 8 bytes a reference (default: $TMPDIR, else /tmp)");
   add("--csv", options->csv, "FILE", "write the rows as CSV to FILE, or to stdout for -");
   add("--plot", options->plot, "FILE.svg", "draw hit rate over capacity, or to stdout for -");
-  add("--json", options->json, "FILE", "write the rows to FILE, or to stdout for -");
+  add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   command->footer(
-      "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru "
-      "--capacity-blocks 1000,10000,inf --plot hit_rate.svg");
+      "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru,lfu,opt "
+      "--capacity-blocks 1000..200000,inf --model llama-3.1-70b --plot hit_rate.svg");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -5,17 +5,36 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
-#include <map>
 #include <vector>
 
 namespace cachalot::apps {
 namespace {
 
-constexpr double kWidth = 760, kHeight = 440;
-constexpr double kLeft = 64, kRight = 640, kTop = 48, kBottom = 384;
-// Told apart by people who do not see all colours, and in grey (Okabe and Ito's palette).
-constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                 "#e69f00", "#56b4e9", "#000000", "#999999"};
+using index::HitRateRow;
+
+constexpr double kWidth = 1120, kHeight = 660;
+constexpr double kLeft = 96, kRight = 880, kTop = 112, kBottom = 560;
+constexpr double kLabelHeight = 23;  // of a policy's name
+constexpr const char* kGrid = "#e2e2e2";
+constexpr const char* kQuiet = "#555";
+
+// Told apart by people who do not see all colours (Okabe and Ito's palette), by those who see none by
+// the mark, and the optimum, which is no cache, by its dashes.
+struct Style {
+  const char* colour;
+  const char* mark;  // an SVG path around the origin
+};
+constexpr Style kOptimum = {"#000000", ""};
+constexpr std::array<Style, 8> kStyles = {{
+    {"#0072b2", "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0z"},
+    {"#d55e00", "M-5,-5h10v10h-10z"},
+    {"#009e73", "M0,-6L6,5L-6,5z"},
+    {"#cc79a7", "M0,-6.5L6.5,0L0,6.5L-6.5,0z"},
+    {"#e69f00", "M0,6L6,-5L-6,-5z"},
+    {"#56b4e9", "M-6,-2h4v-4h4v4h4v4h-4v4h-4v-4h-4z"},
+    {"#7a5195", "M-6,-3h12v6h-12z"},
+    {"#8c6d31", "M-3,-6h6v12h-6z"},
+}};
 
 [[gnu::format(printf, 2, 3)]] void add(std::string& svg, const char* format, ...) {
   char text[512];
@@ -46,113 +65,240 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-// Capacities between two powers of ten, rates between 0 and a round percentage.
-struct Axes {
-  double low_exponent = 0, high_exponent = 1, top_rate = 0.1;
+bool is_unlimited(const HitRateRow& row) {
+  return row.cache.capacity_blocks == index::kUnlimitedBlocks;
+}
 
-  double x(double capacity) const {
-    return kLeft + (std::log10(capacity) - low_exponent) / (high_exponent - low_exponent) *
-                       (kRight - kLeft);
+// Capacities from the smallest to the largest with a little air, rates from 0 to a round percentage.
+struct Axes {
+  double low = 0, high = 1;  // exponents of ten, of blocks
+  double top_rate = 0.1, rate_step = 0.1;
+
+  double x(double blocks) const {
+    return kLeft + (std::log10(blocks) - low) / (high - low) * (kRight - kLeft);
   }
   double y(double rate) const { return kBottom - rate / top_rate * (kBottom - kTop); }
 };
 
-Axes axes_for(std::span<const index::HitRateRow> rows) {
+Axes axes_for(std::span<const HitRateRow> rows) {
   Axes axes;
   bool any = false;
-  for (const index::HitRateRow& row : rows) {
-    axes.top_rate = std::max(axes.top_rate, std::ceil(row.hit_rate * 10) / 10);
-    if (row.cache.capacity_blocks == index::kUnlimitedBlocks) continue;
+  double top = 0;
+  for (const HitRateRow& row : rows) {
+    top = std::max(top, row.hit_rate);
+    if (is_unlimited(row)) continue;
     const double exponent = std::log10(static_cast<double>(row.cache.capacity_blocks));
-    axes.low_exponent =
-        any ? std::min(axes.low_exponent, std::floor(exponent)) : std::floor(exponent);
-    axes.high_exponent =
-        any ? std::max(axes.high_exponent, std::ceil(exponent)) : std::ceil(exponent);
+    axes.low = any ? std::min(axes.low, exponent) : exponent;
+    axes.high = any ? std::max(axes.high, exponent) : exponent;
     any = true;
   }
-  if (axes.high_exponent <= axes.low_exponent) axes.high_exponent = axes.low_exponent + 1;
+  if (axes.high - axes.low < 1) {
+    const double middle = (axes.low + axes.high) / 2;
+    axes.low = middle - 0.5;
+    axes.high = middle + 0.5;
+  }
+  const double air = (axes.high - axes.low) * 0.03;
+  axes.low -= air;
+  axes.high += air;
+  for (const double step : {0.01, 0.02, 0.05, 0.1, 0.2}) {
+    axes.rate_step = step;
+    if (top <= step * 6) break;
+  }
+  axes.top_rate = std::max(axes.rate_step, std::ceil(top / axes.rate_step - 1e-9) * axes.rate_step);
   return axes;
 }
 
-std::string capacity_text(int exponent) {
+// "10k", "2M": powers of a thousand.
+std::string short_number(double value) {
   constexpr std::array kSuffixes = {"", "k", "M", "G", "T", "P", "E"};
-  const std::string digits = "1" + std::string(static_cast<std::size_t>(exponent % 3), '0');
-  return digits + kSuffixes[static_cast<std::size_t>(exponent / 3)];
+  std::size_t power = 0;
+  for (; value >= 999.5 && power + 1 < kSuffixes.size(); ++power) value /= 1000;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g%s", value, kSuffixes[power]);
+  return text;
 }
 
-void draw_grid(std::string& svg, const Axes& axes) {
-  for (int percent = 0; percent <= std::lround(axes.top_rate * 100); percent += 10) {
-    const double y = axes.y(percent / 100.0);
-    add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#ddd'/>\n", kLeft, y, kRight,
-        y);
-    add(svg, "<text x='%.1f' y='%.1f' text-anchor='end'>%d %%</text>\n", kLeft - 8, y + 4, percent);
+std::string bytes_text(double bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t power = 0;
+  for (; bytes >= 1023.5 && power + 1 < kUnits.size(); ++power) bytes /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g %s", bytes, kUnits[power]);
+  return text;
+}
+
+// Round values between the ends of an axis: 1, 2 and 5 times powers of ten, or powers of two, as many as
+// can be read.
+std::vector<double> ticks(double low, double high, bool is_binary) {
+  std::vector<double> values;
+  if (is_binary) {
+    for (int e = -10; e < 80; ++e) values.push_back(std::exp2(e));
+  } else {
+    for (int e = -2; e < 22; ++e) {
+      for (const double digit : {1.0, 2.0, 5.0}) values.push_back(digit * std::pow(10, e));
+    }
   }
-  for (auto e = static_cast<int>(axes.low_exponent); e <= static_cast<int>(axes.high_exponent);
-       ++e) {
-    const double x = axes.x(std::pow(10, e));
-    add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='#ddd'/>\n", x, kTop, x,
-        kBottom);
-    add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", x, kBottom + 20,
-        capacity_text(e).c_str());
+  std::erase_if(values, [&](double v) { return v < low || v > high; });
+  constexpr std::size_t kMost = 9;
+  if (values.size() > kMost && !is_binary) {
+    std::erase_if(values, [](double v) {
+      const double exponent = std::log10(v);
+      return std::abs(exponent - std::round(exponent)) > 1e-9;
+    });
   }
-  add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>capacity in blocks</text>\n",
-      (kLeft + kRight) / 2, kBottom + 44);
+  const std::size_t every = (values.size() + kMost - 1) / kMost;
+  std::vector<double> kept;
+  for (std::size_t i = 0; i < values.size(); i += std::max<std::size_t>(1, every)) {
+    kept.push_back(values[i]);
+  }
+  return kept;
+}
+
+void draw_rates(std::string& svg, const Axes& axes) {
+  const auto steps = std::lround(axes.top_rate / axes.rate_step);
+  for (long i = 0; i <= steps; ++i) {
+    const double rate = static_cast<double>(i) * axes.rate_step, y = axes.y(rate);
+    add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s'/>\n", kLeft, y, kRight, y,
+        i == 0 ? "#888" : kGrid);
+    add(svg, "<text x='%.1f' y='%.1f' text-anchor='end'>%.0f %%</text>\n", kLeft - 10, y + 6,
+        rate * 100);
+  }
   add(svg,
-      "<text transform='translate(16 %.1f) rotate(-90)' text-anchor='middle'>block hit "
+      "<text transform='translate(28 %.1f) rotate(-90)' text-anchor='middle'>block hit "
       "rate</text>\n",
       (kTop + kBottom) / 2);
 }
 
-void draw_policy(std::string& svg, const Axes& axes, std::vector<index::HitRateRow> rows,
-                 const char* colour) {
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) {
-    return a.cache.capacity_blocks < b.cache.capacity_blocks;
-  });
-  std::string points;
-  for (const index::HitRateRow& row : rows) {
-    const double y = axes.y(row.hit_rate);
-    if (row.cache.capacity_blocks == index::kUnlimitedBlocks) {
-      add(svg,
-          "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='6 4'/>\n",
-          kLeft, y, kRight, y, colour);
-      add(svg, "<text x='%.1f' y='%.1f' fill='%s'>unlimited %.1f %%</text>\n", kRight + 6, y + 4,
-          colour, row.hit_rate * 100);
-      continue;
-    }
-    const double x = axes.x(static_cast<double>(row.cache.capacity_blocks));
-    add(points, "%.1f,%.1f ", x, y);
-    add(svg, "<circle cx='%.1f' cy='%.1f' r='3.5' fill='%s'/>\n", x, y, colour);
+void draw_capacities(std::string& svg, const Axes& axes, std::uint64_t block_bytes) {
+  const double low = std::pow(10, axes.low), high = std::pow(10, axes.high);
+  const auto tick = [&](double blocks, double y, const std::string& text) {
+    add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", axes.x(blocks), y,
+        text.c_str());
+  };
+  const double bytes = static_cast<double>(block_bytes);
+  for (const double value :
+       block_bytes != 0 ? ticks(low * bytes, high * bytes, true) : ticks(low, high, false)) {
+    const double blocks = block_bytes != 0 ? value / bytes : value;
+    add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s'/>\n", axes.x(blocks), kTop,
+        axes.x(blocks), kBottom, kGrid);
+    tick(blocks, kBottom + 26, block_bytes != 0 ? bytes_text(value) : short_number(value));
   }
-  svg += "<polyline fill='none' stroke-width='2' stroke='";
-  svg += colour;
-  svg += "' points='" + points + "'/>\n";
+  add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", (kLeft + kRight) / 2,
+      kBottom + 62, block_bytes != 0 ? "capacity of the pool" : "capacity in blocks");
+  if (block_bytes == 0) return;
+  add(svg, "<g font-size='15' fill='%s'>\n", kQuiet);
+  for (const double blocks : ticks(low, high, false)) {
+    add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s'/>\n", axes.x(blocks), kTop,
+        axes.x(blocks), kTop - 6, kQuiet);
+    tick(blocks, kTop - 12, short_number(blocks));
+  }
+  add(svg, "<text x='%.1f' y='%.1f'>blocks</text>\n</g>\n", kRight + 12, kTop - 12);
+}
+
+struct Line {
+  index::PolicyKind policy;
+  Style style;
+  std::vector<HitRateRow> rows;  // by capacity, without unlimited ones
+  double label_y = 0;
+};
+
+void draw_line(std::string& svg, const Axes& axes, const Line& line) {
+  const bool is_optimum = line.policy == index::PolicyKind::kOpt;
+  add(svg, "<polyline fill='none' stroke='%s' stroke-width='%s'%s stroke-linejoin='round' points='",
+      line.style.colour, is_optimum ? "2" : "3", is_optimum ? " stroke-dasharray='9 5'" : "");
+  for (const HitRateRow& row : line.rows) {
+    add(svg, "%.1f,%.1f ", axes.x(static_cast<double>(row.cache.capacity_blocks)),
+        axes.y(row.hit_rate));
+  }
+  svg += "'/>\n";
+  for (const HitRateRow& row : line.rows) {
+    add(svg, "<path transform='translate(%.1f %.1f)' d='%s' fill='%s'/>\n",
+        axes.x(static_cast<double>(row.cache.capacity_blocks)), axes.y(row.hit_rate),
+        line.style.mark, line.style.colour);
+  }
+}
+
+// Names beside the ends of their lines, moved apart where they would overlap.
+void draw_names(std::string& svg, const Axes& axes, std::vector<Line> lines) {
+  std::stable_sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) {
+    const double end = a.rows.back().hit_rate - b.rows.back().hit_rate;
+    return std::abs(end) > 1e-12 ? end > 0 : a.rows.front().hit_rate > b.rows.front().hit_rate;
+  });
+  double next = kTop;
+  for (Line& line : lines) {
+    line.label_y = std::max(axes.y(line.rows.back().hit_rate), next);
+    next = line.label_y + kLabelHeight;
+  }
+  double below = kBottom;
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    line->label_y = std::min(line->label_y, below);
+    below = line->label_y - kLabelHeight;
+  }
+  for (const Line& line : lines) {
+    const HitRateRow& end = line.rows.back();
+    const double x = axes.x(static_cast<double>(end.cache.capacity_blocks));
+    add(svg, "<path d='M%.1f,%.1fL%.1f,%.1fH%.1f' fill='none' stroke='%s' opacity='0.5'/>\n", x + 8,
+        axes.y(end.hit_rate), kRight + 22, line.label_y, kRight + 36, line.style.colour);
+    add(svg, "<path transform='translate(%.1f %.1f)' d='%s' fill='%s'/>\n", kRight + 44,
+        line.label_y, line.style.mark, line.style.colour);
+    add(svg, "<text x='%.1f' y='%.1f' fill='%s'>%s</text>\n", kRight + 56, line.label_y + 6,
+        line.style.colour, index::policy_name(line.policy));
+  }
+}
+
+// One for all policies: without a limit nothing is ever dropped.
+void draw_unlimited(std::string& svg, const Axes& axes, std::span<const HitRateRow> rows) {
+  const auto row = std::find_if(rows.begin(), rows.end(), is_unlimited);
+  if (row == rows.end()) return;
+  const double y = axes.y(row->hit_rate);
+  add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='2 5'/>\n",
+      kLeft, y, kRight, y, kQuiet);
+  add(svg, "<text x='%.1f' y='%.1f' font-size='15' fill='%s'>unlimited: %.1f %%</text>\n",
+      kLeft + 8, y - 7, kQuiet, row->hit_rate * 100);
+}
+
+std::vector<Line> lines_of(std::span<const HitRateRow> rows) {
+  std::vector<Line> lines;
+  std::size_t styles = 0;
+  for (const HitRateRow& row : rows) {
+    if (is_unlimited(row)) continue;
+    auto line = std::find_if(lines.begin(), lines.end(),
+                             [&](const Line& l) { return l.policy == row.cache.policy; });
+    if (line == lines.end()) {
+      const bool is_optimum = row.cache.policy == index::PolicyKind::kOpt;
+      const Style style = is_optimum ? kOptimum : kStyles[styles++ % kStyles.size()];
+      line = lines.insert(lines.end(), Line{row.cache.policy, style, {}});
+    }
+    line->rows.push_back(row);
+  }
+  for (Line& line : lines) {
+    std::sort(line.rows.begin(), line.rows.end(), [](const HitRateRow& a, const HitRateRow& b) {
+      return a.cache.capacity_blocks < b.cache.capacity_blocks;
+    });
+  }
+  return lines;
 }
 
 }  // namespace
 
-std::string plot_hit_rate(std::span<const index::HitRateRow> rows, const std::string& title) {
+std::string plot_hit_rate(std::span<const HitRateRow> rows, const HitRatePlot& plot) {
   const Axes axes = axes_for(rows);
-  std::map<std::string, std::vector<index::HitRateRow>> by_policy;
-  for (const index::HitRateRow& row : rows) {
-    by_policy[index::policy_name(row.cache.policy)].push_back(row);
-  }
+  const std::vector<Line> lines = lines_of(rows);
   std::string svg;
   add(svg,
       "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' width='%.0f' height='%.0f' "
-      "font-family='sans-serif' font-size='12'>\n<rect width='100%%' height='100%%' "
-      "fill='white'/>\n",
+      "font-family='Helvetica,Arial,sans-serif' font-size='18'>\n"
+      "<rect width='100%%' height='100%%' fill='white'/>\n",
       kWidth, kHeight, kWidth, kHeight);
-  svg += "<text x='64' y='28' font-size='15'>" + escaped(title) + "</text>\n";
-  draw_grid(svg, axes);
-  std::size_t index = 0;
-  for (auto& [policy, policy_rows] : by_policy) {
-    const char* const colour = kColours[index % kColours.size()];
-    const double y = kTop + 12 + 18 * static_cast<double>(index++);
-    draw_policy(svg, axes, std::move(policy_rows), colour);
-    add(svg, "<rect x='%.1f' y='%.1f' width='12' height='3' fill='%s'/>\n", kLeft + 12, y - 5,
-        colour);
-    add(svg, "<text x='%.1f' y='%.1f'>%s</text>\n", kLeft + 30, y, policy.c_str());
-  }
+  add(svg, "<text x='%.0f' y='42' font-size='24' font-weight='bold'>", kLeft);
+  svg += escaped(plot.title) + "</text>\n";
+  add(svg, "<text x='%.0f' y='68' font-size='16' fill='%s'>", kLeft, kQuiet);
+  svg += escaped(plot.subtitle) + "</text>\n";
+  draw_rates(svg, axes);
+  draw_capacities(svg, axes, plot.block_bytes);
+  draw_unlimited(svg, axes, rows);
+  for (const Line& line : lines) draw_line(svg, axes, line);
+  draw_names(svg, axes, lines);
   return svg + "</svg>\n";
 }
 

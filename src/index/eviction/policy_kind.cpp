@@ -29,11 +29,11 @@ const Row* find(std::string_view name) {
 }
 
 template <class Wanted>
-std::string names(Wanted&& wanted) {
+std::string names(Wanted&& wanted, const char* separator = ", ") {
   std::string list;
   for (const Row& row : kRows) {
     if (!wanted(row)) continue;
-    if (!list.empty()) list += ", ";
+    if (!list.empty()) list += separator;
     list += row.name;
   }
   return list;
@@ -78,9 +78,10 @@ std::string pool_policy_names() {
   return names([](const Row& row) { return row.has_leaf && row.is_online; });
 }
 
-std::string policy_names(CacheMode mode) {
+std::string policy_names(CacheMode mode, const char* separator) {
   return names(
-      [mode](const Row& row) { return mode == CacheMode::kLeaf ? row.has_leaf : row.has_stream; });
+      [mode](const Row& row) { return mode == CacheMode::kLeaf ? row.has_leaf : row.has_stream; },
+      separator);
 }
 
 const char* cache_mode_name(CacheMode mode) {

@@ -37,7 +37,7 @@ bool has_mode(PolicyKind kind, CacheMode mode);
 
 // "lru, fifo, …": what a pool can run, or (with a mode) what `cachalot hitrate` can compute.
 std::string pool_policy_names();
-std::string policy_names(CacheMode mode);
+std::string policy_names(CacheMode mode, const char* separator = ", ");
 
 // "stream", "leaf".
 const char* cache_mode_name(CacheMode mode);

@@ -19,6 +19,13 @@ Result<HitRate> HitRate::make(std::span<const CacheSpec> caches, const HitRateOp
     return Error::make(Code::kInvalidArgument, "caches: none, expected at least one");
   }
   HitRate result(options.block_tokens);
+  if (options.with_reuse) {
+    constexpr std::uint64_t kMinuteMs = 60'000;
+    result.reuse_.emplace();
+    for (const std::uint64_t minutes : {1, 10, 60}) {
+      result.working_sets_.emplace_back(minutes * kMinuteMs);
+    }
+  }
   for (const CacheSpec& spec : caches) {
     CACHALOT_TRY(check_cache(spec));
     std::unique_ptr<CacheModel> cache;
@@ -32,7 +39,8 @@ Result<HitRate> HitRate::make(std::span<const CacheSpec> caches, const HitRateOp
   return result;
 }
 
-Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens) {
+Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens,
+                    double timestamp_ms) {
   std::uint64_t input_tokens_sum = 0;
   if (__builtin_add_overflow(input_tokens_, input_tokens, &input_tokens_sum)) {
     return Error::make(Code::kBadInput,
@@ -48,6 +56,12 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
     path_.push_back(parent);
   }
   if (opt_) CACHALOT_TRY(opt_->add(path_, input_tokens));
+  if (reuse_) {
+    for (const std::uint32_t block : path_) {
+      reuse_->add(block);
+      for (WorkingSet& set : working_sets_) set.add(block, timestamp_ms);
+    }
+  }
   for (Row& row : rows_) {
     if (row.cache == nullptr) continue;
     const CacheModel::Hits hits = row.cache->access(path_);

@@ -20,6 +20,7 @@
 #include "index/hit_rate/belady.h"
 #include "index/hit_rate/cache_model.h"
 #include "index/hit_rate/chain_numbers.h"
+#include "index/hit_rate/reuse.h"
 
 namespace cachalot::index {
 
@@ -38,6 +39,7 @@ struct HitRateRow {
 
 struct HitRateOptions {
   std::uint64_t block_tokens = 512;
+  bool with_reuse = false;  // reuse distances and working sets beside the rows: 12 to 28 bytes a block
   std::string spill_directory = "/tmp";  // for a row of opt: 8 bytes a reference, 16 a request
 };
 
@@ -53,7 +55,8 @@ class HitRate {
   // @errors kUnsupported: more distinct blocks than numbers; kBadInput: the sum of input_tokens
   //         exceeds 64 bits. The request is not counted. As Belady::add for a row of opt, after which
   //         the object is good for nothing.
-  Status add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens);
+  Status add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens,
+             double timestamp_ms = 0);
 
   // Computes the rows of opt, after the last add(). `on_row` is called before each.
   // @errors as Belady::look_ahead
@@ -63,6 +66,11 @@ class HitRate {
   std::uint64_t blocks_total() const { return blocks_total_; }
   std::uint64_t blocks_unique() const { return numbers_.size(); }
   std::vector<HitRateRow> rows() const;
+
+  // Null without HitRateOptions::with_reuse.
+  const ReuseDistances* reuse() const { return reuse_ ? &*reuse_ : nullptr; }
+  // Over a minute, ten, and an hour; empty likewise.
+  std::span<const WorkingSet> working_sets() const { return working_sets_; }
 
  private:
   struct Row {
@@ -83,6 +91,8 @@ class HitRate {
   std::vector<std::uint32_t> path_;  // the request in hand, as numbers
   std::vector<Row> rows_;
   std::optional<Belady> opt_;
+  std::optional<ReuseDistances> reuse_;
+  std::vector<WorkingSet> working_sets_;
 };
 
 }  // namespace cachalot::index

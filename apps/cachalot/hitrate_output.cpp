@@ -1,0 +1,169 @@
+#include "hitrate_output.h"
+
+#include <cinttypes>
+#include <nlohmann/json.hpp>
+
+namespace cachalot::apps {
+namespace {
+
+using index::HitRateRow;
+
+std::string gib_text(std::uint64_t blocks, std::uint64_t block_bytes) {
+  if (blocks == index::kUnlimitedBlocks) return "inf";
+  char text[32];
+  constexpr double kGiB = 1u << 30;
+  std::snprintf(text, sizeof text, "%.1f",
+                static_cast<double>(blocks) * static_cast<double>(block_bytes) / kGiB);
+  return text;
+}
+
+// Exact as long as it fits 64 bits, which JSON's numbers do; beyond that nobody counts single bytes.
+nlohmann::json capacity_bytes(std::uint64_t blocks, std::uint64_t block_bytes) {
+  if (blocks == index::kUnlimitedBlocks) return "inf";
+  std::uint64_t bytes = 0;
+  if (!__builtin_mul_overflow(blocks, block_bytes, &bytes)) return bytes;
+  return static_cast<double>(blocks) * static_cast<double>(block_bytes);
+}
+
+std::string window_text(std::uint64_t window_ms) {
+  constexpr std::uint64_t kMinute = 60'000, kHour = 60 * kMinute;
+  if (window_ms % kHour == 0) return std::to_string(window_ms / kHour) + " h";
+  return std::to_string(window_ms / kMinute) + " min";
+}
+
+void print_summary(std::FILE* out, const index::HitRate& rate) {
+  const index::ReuseDistances* const reuse = rate.reuse();
+  if (reuse == nullptr) return;
+  const base::Histogram& distances = reuse->distances();
+  std::fprintf(out, "reuse distance: %" PRIu64 " of %" PRIu64 " references are reuses", distances.count(),
+               rate.blocks_total());
+  if (distances.count() != 0) {
+    std::fprintf(out, "; distinct blocks in between: p50 %.0f  p90 %.0f  p99 %.0f  max %" PRIu64,
+                 distances.percentile(0.5), distances.percentile(0.9), distances.percentile(0.99),
+                 reuse->longest());
+  }
+  std::fprintf(out, "\nworking set:   ");
+  for (const index::WorkingSet& set : rate.working_sets()) {
+    std::fprintf(out, "%s in %s: mean %.0f  max %" PRIu64,
+                 set.window_ms() == rate.working_sets().front().window_ms() ? " distinct blocks" : ";",
+                 window_text(set.window_ms()).c_str(), set.mean_blocks(), set.largest_blocks());
+  }
+  std::fprintf(out, "\n");
+}
+
+nlohmann::json summary_of(const index::HitRate& rate) {
+  const base::Histogram& distances = rate.reuse()->distances();
+  nlohmann::json sets = nlohmann::json::array();
+  for (const index::WorkingSet& set : rate.working_sets()) {
+    sets.push_back({{"window_ms", set.window_ms()},
+                    {"windows", set.windows()},
+                    {"mean_blocks", set.mean_blocks()},
+                    {"max_blocks", set.largest_blocks()}});
+  }
+  return {{"reuses", distances.count()},
+          {"reuse_distance_blocks",
+           {{"p50", distances.percentile(0.5)},
+            {"p90", distances.percentile(0.9)},
+            {"p99", distances.percentile(0.99)},
+            {"max", rate.reuse()->longest()}}},
+          {"working_sets", sets}};
+}
+
+}  // namespace
+
+std::string capacity_text(std::uint64_t blocks) {
+  return blocks == index::kUnlimitedBlocks ? "inf" : std::to_string(blocks);
+}
+
+void print_table(std::FILE* out, const HitRateResult& result) {
+  const index::HitRate& rate = *result.rate;
+  std::fprintf(out, "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64 " distinct",
+               rate.requests(), rate.blocks_total(), result.block_tokens, rate.blocks_unique());
+  if (result.block_bytes != 0) {
+    std::fprintf(out, " (%s GiB)", gib_text(rate.blocks_unique(), result.block_bytes).c_str());
+  }
+  std::fprintf(out, "\n");
+  print_summary(out, rate);
+  const bool with_bytes = result.block_bytes != 0;
+  std::fprintf(out, "%-13s %-6s %15s %s%12s %12s %8s %8s %8s\n", "policy", "mode", "capacity_blocks",
+               with_bytes ? "     GiB " : "", "hit_blocks", "prefix", "hit", "prefix", "token");
+  for (const HitRateRow& row : result.rows) {
+    std::fprintf(out, "%-13s %-6s %15s ", index::policy_name(row.cache.policy),
+                 index::cache_mode_name(row.cache.mode),
+                 capacity_text(row.cache.capacity_blocks).c_str());
+    if (with_bytes) {
+      std::fprintf(out, "%8s ", gib_text(row.cache.capacity_blocks, result.block_bytes).c_str());
+    }
+    std::fprintf(out, "%12" PRIu64 " %12" PRIu64 " %7.2f%% %7.2f%% %7.2f%%\n", row.hit_blocks,
+                 row.prefix_blocks, row.hit_rate * 100, row.prefix_hit_rate * 100,
+                 row.token_hit_rate * 100);
+  }
+  if (result.skipped_lines != 0) {
+    std::fprintf(out, "%" PRIu64 " bad lines left out\n", result.skipped_lines);
+  }
+}
+
+std::string csv_of(const HitRateResult& result) {
+  std::string csv =
+      "policy,mode,capacity_blocks,hit_blocks,prefix_blocks,hit_rate,prefix_hit_rate,token_hit_"
+      "rate";
+  if (result.block_bytes != 0) csv += ",capacity_bytes";
+  csv += '\n';
+  for (const HitRateRow& row : result.rows) {
+    char line[256];
+    std::snprintf(line, sizeof line, "%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f",
+                  index::policy_name(row.cache.policy), index::cache_mode_name(row.cache.mode),
+                  capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks,
+                  row.prefix_blocks, row.hit_rate, row.prefix_hit_rate, row.token_hit_rate);
+    csv += line;
+    if (result.block_bytes != 0) {
+      const nlohmann::json bytes = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
+      csv += "," + (bytes.is_string() ? bytes.get<std::string>() : bytes.dump());
+    }
+    csv += '\n';
+  }
+  return csv;
+}
+
+nlohmann::json json_of(const HitRateResult& result) {
+  const index::HitRate& rate = *result.rate;
+  nlohmann::json rows = nlohmann::json::array();
+  for (const HitRateRow& row : result.rows) {
+    nlohmann::json capacity = row.cache.capacity_blocks;
+    if (row.cache.capacity_blocks == index::kUnlimitedBlocks) capacity = "inf";
+    rows.push_back({{"policy", index::policy_name(row.cache.policy)},
+                    {"mode", index::cache_mode_name(row.cache.mode)},
+                    {"capacity_blocks", capacity},
+                    {"hit_blocks", row.hit_blocks},
+                    {"prefix_blocks", row.prefix_blocks},
+                    {"hit_rate", row.hit_rate},
+                    {"prefix_hit_rate", row.prefix_hit_rate},
+                    {"token_hit_rate", row.token_hit_rate}});
+    if (result.block_bytes != 0) {
+      rows.back()["capacity_bytes"] = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
+    }
+  }
+  nlohmann::json json = {{"requests", rate.requests()},
+                         {"skipped_lines", result.skipped_lines},
+                         {"block_tokens", result.block_tokens},
+                         {"blocks_total", rate.blocks_total()},
+                         {"blocks_unique", rate.blocks_unique()},
+                         {"rows", rows},
+                         {"wall_s", result.wall_s}};
+  if (result.block_bytes != 0) json["block_bytes"] = result.block_bytes;
+  if (rate.reuse() != nullptr) json["summary"] = summary_of(rate);
+  return json;
+}
+
+std::string plot_subtitle(const HitRateResult& result, const std::string& mode,
+                          const std::string& model) {
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64
+                " distinct; %s mode",
+                result.rate->requests(), result.rate->blocks_total(), result.block_tokens,
+                result.rate->blocks_unique(), mode.c_str());
+  return model.empty() ? text : text + ("; KV of " + model);
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,33 @@
+// What `cachalot hitrate` found, for people and for programs.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "index/hit_rate/hit_rate.h"
+
+namespace cachalot::apps {
+
+struct HitRateResult {
+  const index::HitRate* rate = nullptr;
+  std::vector<index::HitRateRow> rows;
+  std::uint64_t block_tokens = 0;
+  std::uint64_t block_bytes = 0;  // 0: nobody said
+  std::uint64_t skipped_lines = 0;
+  double wall_s = 0;  // of reading and counting
+};
+
+// "1000", "inf".
+std::string capacity_text(std::uint64_t blocks);
+
+void print_table(std::FILE* out, const HitRateResult& result);
+std::string csv_of(const HitRateResult& result);
+nlohmann::json json_of(const HitRateResult& result);
+// What the drawing is of: mode, blocks, the model.
+std::string plot_subtitle(const HitRateResult& result, const std::string& mode,
+                          const std::string& model);
+
+}  // namespace cachalot::apps
