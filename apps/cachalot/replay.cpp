@@ -7,13 +7,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "command.h"
 #include "geometry/presets.h"
 #include "memory/line.h"
 #include "output.h"
 #include "replay_output.h"
+#include "trace_flags.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -26,6 +29,7 @@ constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
 // As they stand on the command line.
 struct Flags {
   replay::ReplayOptions options;
+  TraceFlags trace;
   std::string block_bytes, capacity, capacity_blocks;
   std::string domain = "noncoherent";
   std::string speed = "max";
@@ -120,8 +124,25 @@ Status set_capacity(const Flags& flags, replay::ReplayOptions& options) {
       static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(options.block_bytes));
 }
 
+Status set_trace(const TraceFlags& flags, replay::ReplayOptions& options) {
+  CACHALOT_TRY_ASSIGN(const trace::RequestTraceOptions reading, trace_options(flags));
+  options.trace = flags.file;
+  options.skip_bad_lines = reading.skip_bad_lines;
+  options.trace_format = reading.format;
+  options.synthetic_prefix = reading.synthetic_prefix;
+  options.block_tokens = flags.block_tokens != 0 ? flags.block_tokens : kDefaultBlockTokens;
+  // What is no file can be read once only.
+  std::error_code unknown;
+  const bool is_file = std::filesystem::is_regular_file(flags.file, unknown);
+  if (flags.block_tokens != 0 || !is_file) return {};
+  CACHALOT_TRY_ASSIGN(const trace::RequestTrace trace, open_trace_with_ids(flags));
+  options.block_tokens = trace.block_tokens();
+  return {};
+}
+
 Result<replay::ReplayOptions> options_of(const Flags& flags) {
   replay::ReplayOptions options = flags.options;
+  CACHALOT_TRY(set_trace(flags.trace, options));
   CACHALOT_TRY(set_block_bytes(flags, options));
   CACHALOT_TRY(set_capacity(flags, options));
   CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
@@ -177,15 +198,9 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   CLI::App* command = app.add_subcommand(
       "replay",
       "Replays a trace through a pool: a keeper and engine processes, real bytes, each checked");
-  command->add_option("--trace", options.trace, "Requests as JSON lines, plain or gzip")
-      ->required();
+  add_trace_flags(*command, flags->trace);
   command->add_option("--engines", options.engines, "Engine processes")
       ->transform(number(1, replay::kMaxEngines))
-      ->capture_default_str();
-  command
-      ->add_option("--block-tokens", options.block_tokens,
-                   "Tokens that one id of the trace stands for")
-      ->transform(number(1, kAnyNumber))
       ->capture_default_str();
   CLI::Option* bytes =
       command->add_option("--block-bytes", flags->block_bytes,
@@ -221,8 +236,6 @@ void add_replay(CLI::App& app, Chosen& chosen) {
                       "(default memfd)");
   command->add_option("--json", flags->json,
                       "Write the result as JSON to this file, or - for stdout");
-  command->add_flag("--skip-bad-lines", options.skip_bad_lines,
-                    "Count broken lines of the trace and go on");
   command->footer(
       "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 --block-bytes "
       "64KiB "

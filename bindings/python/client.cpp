@@ -32,11 +32,18 @@ HashAlgorithm parse_hash(const std::string& name) {
   refuse("hash: '%.40s' is not xxh3, sha256_cbor or xxhash_cbor", name.c_str());
 }
 
+RecordedCall parse_call(const std::string& name) {
+  if (name == "lookup") return RecordedCall::kLookup;
+  if (name == "load") return RecordedCall::kLoad;
+  refuse("recorded_call: '%.40s' is not lookup or load", name.c_str());
+}
+
 void attach(ClientObject* self, const nb::object& pool, const std::string& model,
             nb::handle geometry, const std::string& salt, const std::string& block_order,
             const std::string& hash, const std::string& python_hash_seed, nb::handle host,
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
-            std::optional<bool> checksums, double keeper_timeout_s, double recovery_s) {
+            std::optional<bool> checksums, double keeper_timeout_s, double recovery_s,
+            nb::handle record_requests, const std::string& recorded_call) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -54,6 +61,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.checksums = checksums;
   options.keeper_timeout_ns = nanoseconds(keeper_timeout_s, kNoTimeout, "keeper_timeout_s");
   options.recovery_ns = nanoseconds(recovery_s, kNoTimeout, "recovery_s");
+  if (!record_requests.is_none()) options.record_requests = path(record_requests, "record_requests");
+  options.recorded_call = parse_call(recorded_call);
   Result<Client> client = [&] {
     const nb::gil_scoped_release release;
     return Client::attach(options);
@@ -265,6 +274,7 @@ void add_client(nb::module_& module) {
           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
+          nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                   "KvGeometry, salt: str = '', "
                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
@@ -272,7 +282,8 @@ void add_client(nb::module_& module) {
                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
                   "grant_blocks: int = 64, "
                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-                  "float = 2.0) -> None"),
+                  "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
+                  "recorded_call: str = 'lookup') -> None"),
           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
           "are never handed out.\n\n"
           "pool: its path, or those of all its devices in order. model: the weights and their "
@@ -287,7 +298,9 @@ void add_client(nb::module_& module) {
           "None: in\n"
           "noncoherent pools. keeper_timeout_s: of any wait for the keeper's answer, recovery_s: "
           "for a next keeper;\n"
-          "both end with a call's own timeout.")
+          "both end with a call's own timeout. record_requests: a file that requests are recorded "
+          "in, hashes only;\n"
+          "each 'lookup', or each 'load', stands for one (recorded_call).")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
            "detaches, and lets\n"

@@ -127,6 +127,9 @@ typedef struct cachalot_client_options {
   uint32_t copy_threads, workers, grant_blocks; /* at most 256 each; 0: as in client.h (1, 1, 64) */
   const char* python_hash_seed;                 /* null: none */
   uint64_t keeper_timeout_ns, recovery_ns;      /* 0: as in client.h */
+  const char* record_requests; /* a file that requests are recorded in, as in client.h; null: none */
+  uint32_t record_loads;       /* 0: a lookup stands for a request; else a load does */
+  uint32_t reserved;
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);

@@ -47,6 +47,9 @@ namespace cachalot {
 inline constexpr std::uint32_t kMostThreads = 256;
 inline constexpr std::uint32_t kMostGrantBlocks = 256;  // that a keeper lets one client hold
 
+// Which call of a client stands for a request, for recording.
+enum class RecordedCall { kLookup, kLoad };
+
 struct ClientOptions {
   std::vector<std::string> pool = {};  // its path, or those of all its devices in order
 
@@ -69,6 +72,12 @@ struct ClientOptions {
   // Both are bounded by what is left of a call's own time.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
   std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
+
+  // A file that requests are recorded in (trace_recorder.h): of each lookup(), with all hashes of a prompt,
+  // or where an engine loads without looking up, of each load(), load_tokens(), load_async(), begin_load().
+  // The input counts as whole blocks, the output as 0: with a TraceRecorder of one's own both are exact.
+  std::string record_requests = {};
+  RecordedCall recorded_call = RecordedCall::kLookup;
 };
 
 // Number of a registered cache.

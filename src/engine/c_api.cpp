@@ -159,6 +159,8 @@ Result<ClientOptions> options_of(const cachalot_client_options* given) {
   if (o.grant_blocks != 0) options.grant_blocks = o.grant_blocks;
   if (o.keeper_timeout_ns != 0) options.keeper_timeout_ns = o.keeper_timeout_ns;
   if (o.recovery_ns != 0) options.recovery_ns = o.recovery_ns;
+  options.record_requests = text(o.record_requests);
+  options.recorded_call = o.record_loads != 0 ? RecordedCall::kLoad : RecordedCall::kLookup;
   return options;
 }
 

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -118,6 +120,21 @@ TEST_F(CApiTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   }
   EXPECT_EQ(cachalot_register_buffer(client, &byte, 1), CACHALOT_OK);
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
+TEST_F(CApiTest, RecordsTheRequestsThatAreLookedUp) {
+  const std::string file = path_ + ".jsonl";
+  options_.record_requests = file.c_str();
+  cachalot_client* const client = attach();
+  const cachalot_block_hash hashes[2] = {{1, 2}, {3, 4}};
+  size_t blocks = 9;
+  EXPECT_EQ(cachalot_lookup(client, hashes, 2, &blocks), CACHALOT_OK);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  std::ifstream in(file);
+  std::string line;
+  EXPECT_TRUE(std::getline(in, line));
+  EXPECT_NE(line.find("\"input_length\": 8, \"output_length\": 0, \"hash_ids\": [2, 4]}"), std::string::npos) << line;
+  std::remove(file.c_str());
 }
 
 TEST_F(CApiTest, AShortStoreHasAReason) {

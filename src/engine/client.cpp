@@ -1,5 +1,6 @@
 // The public client: what it is made of, and calls that only pass things on.
 #include <cachalot/client.h>
+#include <cachalot/trace_recorder.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -19,12 +20,13 @@ namespace cachalot {
 
 struct Client::Impl {
   Impl(const ClientOptions& given, const kv::BlockOrder& block_order, std::shared_ptr<engine::Session> opened,
-       const index::NamespaceId& name_space)
+       const index::NamespaceId& name_space, std::optional<TraceRecorder> opened_recorder)
       : options(given),
         order(block_order),
         space(name_space),
         session(std::move(opened)),
         objects(*session, session->counters(), space),
+        recorder(std::move(opened_recorder)),
         calls(given.workers) {}
 
   const ClientOptions options;
@@ -34,7 +36,13 @@ struct Client::Impl {
   std::shared_ptr<engine::Session> session;
   engine::CacheTable caches;
   engine::Objects objects;
+  std::optional<TraceRecorder> recorder;
   engine::AsyncCalls calls;  // goes first
+
+  void record(RecordedCall made, std::span<const BlockHash> hashes) {
+    if (!recorder || made != options.recorded_call) return;
+    recorder->record(hashes, hashes.size() * std::uint64_t{options.geometry.block_tokens}, 0);
+  }
 
   // `cache`: a CacheUse or OpenCache, which outlives what is called.
   template <class Held>
@@ -132,13 +140,19 @@ Result<Client> Client::attach(const ClientOptions& options) {
                        " (`cachalot pool create --block-bytes`)",
                        options.geometry.block_bytes(), room);
   }
-  return Client(std::make_unique<Impl>(options, *order, std::move(session), index::make_namespace(fingerprint)));
+  std::optional<TraceRecorder> recorder;
+  if (!options.record_requests.empty()) {
+    CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
+  }
+  return Client(std::make_unique<Impl>(options, *order, std::move(session), index::make_namespace(fingerprint),
+                                       std::move(recorder)));
 }
 
 Status Client::detach() {
   if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "client: it was moved from");
   if (engine::fork_generation() != impl_->forks) return impl_->session->check_usable();
   impl_->calls.stop();
+  if (impl_->recorder) (void)impl_->recorder->flush();  // a full disk is no reason to stay attached
   return impl_->session->close();
 }
 
@@ -172,6 +186,7 @@ Status Client::unregister_cache(CacheId cache) {
 
 Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
+  impl_->record(RecordedCall::kLookup, hashes);
   return engine::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes()).found.size();
 }
 
@@ -187,6 +202,7 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
+  impl_->record(RecordedCall::kLoad, hashes);
   return engine::load(impl_->call(use, hashes, pages, options), layers, tokens);
 }
 
@@ -201,6 +217,7 @@ Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const Bloc
                                              std::span<const PageId> pages) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kLoad));
+  impl_->record(RecordedCall::kLoad, hashes);
   const engine::Call call = impl_->call(open, hashes, pages, {});
   CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun,
                       LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry())));
@@ -228,6 +245,7 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
+  impl_->record(RecordedCall::kLoad, hashes);
   return impl_->calls.submit([call, held, kept, layers](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
     call.cancelled = &cancelled;
     Stored loaded;

@@ -4,12 +4,15 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "memory/coherence.h"
 #include "pool/format.h"
 #include "replay/payload.h"
+#include "trace/synthetic_prefix.h"
+#include "trace/trace_format.h"
 
 namespace cachalot::replay {
 
@@ -30,6 +33,8 @@ struct ReplayOptions {
   double speed = 0;                  // of the trace's own time; 0: as fast as possible
   VerifyMode verify = VerifyMode::kFull;
   bool skip_bad_lines = false;
+  trace::TraceFormat trace_format = trace::TraceFormat::kAuto;
+  std::optional<trace::SyntheticPrefix> synthetic_prefix = {};  // for a trace without block ids
   // As pool::Pool::CreateOptions::paths; they must not exist, and do not when the replay is over.
   // None: memfds.
   std::vector<std::string> pool_paths;

@@ -22,7 +22,10 @@ Result<Workload> Workload::load(const ReplayOptions& options) {
   CACHALOT_TRY_ASSIGN(
       trace::RequestTrace reader,
       trace::RequestTrace::open(options.trace, {.block_tokens = options.block_tokens,
-                                                .skip_bad_lines = options.skip_bad_lines}));
+                                                .skip_bad_lines = options.skip_bad_lines,
+                                                .format = options.trace_format,
+                                                .synthetic_prefix = options.synthetic_prefix}));
+  CACHALOT_TRY(reader.require_ids());
   index::BlockHasher hasher = index::BlockHasher::xxh3(index::make_namespace(fingerprint(options)));
   Workload load;
   trace::Request request;

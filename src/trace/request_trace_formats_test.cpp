@@ -250,7 +250,8 @@ TEST_F(TraceFormats, MooncakeIdsMayBeSixteenHexadecimalDigits) {
                       R"(["ffffffffffffffff", "00000000000000aB", 7]})");
   ASSERT_EQ(trace.requests.size(), 1u) << trace.error;
   EXPECT_EQ(trace.requests[0].hash_ids, (Ids{~std::uint64_t{0}, 0xab, 7}));
-  for (const char* id : {"fffffffffffffff", "fffffffffffffffg", "-fffffffffffffff", "0xffffffffffffff"}) {
+  for (const char* id :
+       {"fffffffffffffff", "fffffffffffffffg", "-fffffffffffffff", "0xffffffffffffff"}) {
     const std::string text =
         std::string(R"({"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [")") +
         id + "\"]}";

@@ -42,9 +42,9 @@ TEST(SyntheticPrefix, IsReadFromTextAndRefusesWhatItDoesNotKnow) {
   EXPECT_EQ(prefix->shared_tokens, 1024u);
   EXPECT_EQ(prefix->continue_probability, 0.25);
   EXPECT_EQ(prefix->seed, 7u);
-  for (const char* text : {"", "shared", "shared=", "shared=-1", "shared=1,", "shared=1,shared=2",
-                           "continue=1.5", "continue=nan", "continue=-0.1", "depth=3",
-                           "seed=18446744073709551616", "shared=1k"}) {
+  for (const char* text :
+       {"", "shared", "shared=", "shared=-1", "shared=1,", "shared=1,shared=2", "continue=1.5",
+        "continue=nan", "continue=-0.1", "depth=3", "seed=18446744073709551616", "shared=1k"}) {
     const auto refused = parse_synthetic_prefix(text);
     ASSERT_FALSE(refused) << text;
     EXPECT_NE(std::string(refused.error().message).find("expected shared=TOKENS, continue=0…1"),

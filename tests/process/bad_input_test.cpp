@@ -8,11 +8,22 @@ namespace {
 
 constexpr int kUsage = 2;
 
-const std::vector<Arguments> kCommands = {{"replay"},         {"serve"},        {"stop"},
-                                          {"pool", "create"}, {"pool", "info"}, {"pool", "destroy"},
-                                          {"pool", "fence"},  {"put"},          {"get"},
-                                          {"lookup"},         {"evict"},        {"hitrate"},
-                                          {"bench"}};
+const std::vector<Arguments> kCommands = {{"replay"},
+                                          {"serve"},
+                                          {"stop"},
+                                          {"pool", "create"},
+                                          {"pool", "info"},
+                                          {"pool", "destroy"},
+                                          {"pool", "fence"},
+                                          {"put"},
+                                          {"get"},
+                                          {"lookup"},
+                                          {"evict"},
+                                          {"hitrate"},
+                                          {"bench"},
+                                          {"trace", "info"},
+                                          {"trace", "convert"},
+                                          {"trace", "generate"}};
 
 Arguments with(Arguments arguments, const Arguments& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());

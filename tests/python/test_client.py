@@ -1,6 +1,7 @@
 """The client: sharing, layer by layer, without waiting, objects."""
 
 import gc
+import json
 import multiprocessing
 import os
 import pickle
@@ -32,6 +33,21 @@ def test_what_one_process_stores_another_loads(stored, pool):
     process.start()
     assert answer.get(timeout=60) == (8, True)
     process.join()
+
+
+@pytest.mark.parametrize("call", ["lookup", "load"])
+def test_a_client_records_its_requests_as_a_trace(pool, tmp_path, call):
+    file = tmp_path / "requests.jsonl"
+    engine = Engine(pool, record_requests=file, recorded_call=call)
+    with engine.client as client:
+        hashes = client.hash_tokens(tokens_of(1, 3 * GEOMETRY.block_tokens))
+        client.lookup(hashes)
+        client.load(engine.cache, hashes, range(3))
+    line, = (json.loads(text) for text in file.read_text().splitlines())
+    assert line["hash_ids"] == [int(str(name)[:16], 16) for name in hashes]
+    assert line["input_length"] == 3 * GEOMETRY.block_tokens
+    with pytest.raises(cachalot.InvalidArgumentError):
+        attach(pool, record_requests=file, recorded_call="store")
 
 
 def test_lookup_and_load_take_hashes_in_any_form(stored, pool):
