@@ -43,9 +43,9 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   const llama_seq_id scratch = options.scratch_seq < 0 ? last : options.scratch_seq;
   CACHALOT_TRY_ASSIGN(BlobLayout layout,
                       try_context(context, options.origin.context, scratch, options.block_tokens));
-  CACHALOT_TRY_ASSIGN(
-      std::string fingerprint,
-      fingerprint_of(context, options.origin, layout.describe(), options.block_tokens));
+  CACHALOT_TRY_ASSIGN(std::string fingerprint,
+                      fingerprint_of(context, options.origin, devices_of(options.origin.model),
+                                     layout.describe(), options.block_tokens));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
   const std::uint64_t most = pool.access().geometry.block_bytes;
   if (layout.bytes() > most) {
