@@ -69,8 +69,11 @@ test-python: setup-python ## build the Python package into build/venv and run it
 setup-llama:
 	@CXX="$(CXX)" tools/setup --for test --with-llama --with-llama-server
 
+# What the tests of engines/llama are made of: nothing else is built for them.
+LLAMA_TESTS := llama_test llama_api_test cachalot cachalot-llama cachalot_llama_preload
 test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/llama; TEST_ARGS goes to ctest
-	$(call build,dev)
+	CXX="$(CXX)" cmake --preset dev
+	cmake --build --preset dev --parallel $(JOBS) --target $(LLAMA_TESTS)
 	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.

@@ -135,24 +135,12 @@ void add_overrides(Text& text, const llama_model_params& model) {
   }
 }
 
-// What else computes than this machine's cores, and what of the model. Without any, none of it matters.
-void add_devices(Text& text, const Origin& origin) {
+// Without any device, none of what says who computes what matters.
+void add_devices(Text& text, const Origin& origin, std::span<const std::string> devices) {
   const llama_model_params& model = origin.model;
-  std::vector<ggml_backend_dev_t> devices;
-  for (ggml_backend_dev_t* at = model.devices; at != nullptr && *at != nullptr; ++at)
-    devices.push_back(*at);
-  for (std::size_t i = 0; model.devices == nullptr && i < ggml_backend_dev_count(); ++i) {
-    devices.push_back(ggml_backend_dev_get(i));
-  }
-  std::erase_if(devices, [](ggml_backend_dev_t d) {
-    return ggml_backend_dev_type(d) == GGML_BACKEND_DEVICE_TYPE_CPU;
-  });
   text.add("extra_buffers", model.use_extra_bufts);
   if (devices.empty()) return;
-  for (ggml_backend_dev_t device : devices) {
-    text.add("device", std::string(ggml_backend_dev_name(device)) + " " +
-                           ggml_backend_dev_description(device));
-  }
+  for (const std::string& device : devices) text.add("device", device);
   text.add("gpu_layers", model.n_gpu_layers);
   text.add("split_mode", model.split_mode);
   text.add("main_gpu", model.main_gpu);
@@ -240,7 +228,24 @@ Result<std::string> digest_of_files(std::span<const std::string> files) {
   return text;
 }
 
+std::vector<std::string> devices_of(const llama_model_params& model) {
+  std::vector<ggml_backend_dev_t> devices;
+  for (ggml_backend_dev_t* at = model.devices; at != nullptr && *at != nullptr; ++at)
+    devices.push_back(*at);
+  for (std::size_t i = 0; model.devices == nullptr && i < ggml_backend_dev_count(); ++i) {
+    devices.push_back(ggml_backend_dev_get(i));
+  }
+  std::vector<std::string> texts;
+  for (ggml_backend_dev_t device : devices) {
+    if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) continue;
+    texts.push_back(std::string(ggml_backend_dev_name(device)) + " " +
+                    ggml_backend_dev_description(device));
+  }
+  return texts;
+}
+
 Result<std::string> fingerprint_of(const llama_context* context, const Origin& origin,
+                                   std::span<const std::string> devices,
                                    const std::string& state_layout, std::uint32_t block_tokens) {
   if (origin.model_files.empty()) {
     return Error::make(Code::kInvalidArgument,
@@ -259,7 +264,7 @@ Result<std::string> fingerprint_of(const llama_context* context, const Origin& o
   text.add("state_version", LLAMA_STATE_SEQ_VERSION);
   text.add("system", std::string(llama_print_system_info()));
   for (const std::string& variable : kernel_variables()) text.add("variable", variable);
-  add_devices(text, origin);
+  add_devices(text, origin, devices);
   add_overrides(text, origin.model);
   add_context(text, context, origin.context);
   CACHALOT_TRY(add_adapters(text, "lora", origin.loras));

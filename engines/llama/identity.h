@@ -51,9 +51,14 @@ std::vector<std::string> split_model_files(const std::string& path);
 // @cost   reads every byte: about 0.6 s a GiB that is in the page cache, once for each process
 Result<std::string> digest_of_files(std::span<const std::string> files);
 
+// What computes beside this machine's cores, of the devices that a model was loaded for: name and kind.
+std::vector<std::string> devices_of(const llama_model_params& model);
+
+// @param devices  devices_of(origin.model)
 // @param state_layout  BlobLayout::describe(): what the context's state looks like
 // @errors as digest_of_files
 Result<std::string> fingerprint_of(const llama_context* context, const Origin& origin,
+                                   std::span<const std::string> devices,
                                    const std::string& state_layout, std::uint32_t block_tokens);
 
 }  // namespace cachalot::llama

@@ -50,8 +50,11 @@ struct Prefill::Impl {
   Result<State> step();
   State take_turn();
   bool look();
+  State end_of_step();
   Status compute_chunk();
   void publish();
+  void look_at_damage();
+  void replace_damaged();
   void open_flights();
   std::size_t block() const { return at / block_tokens; }
 
@@ -70,6 +73,13 @@ struct Prefill::Impl {
   bool stores = true;         // until something goes wrong: then the rest has no parent
   std::vector<BlockHash> hashes;  // of all whole blocks
   std::optional<pool::Flights> flights;
+  // The first block that was computed because its bytes in the pool are not those that were stored, until
+  // it is replaced. Its claim and those behind are kept until then.
+  struct Damage {
+    std::size_t block;
+    pool::Entry entry;
+  };
+  std::optional<Damage> damage;
   std::optional<Batch> batch;
   std::uint64_t waiting_since_ns = 0;  // 0: not waiting
 };
@@ -129,15 +139,20 @@ Result<Prefill::State> Prefill::Impl::step() {
   if (cache != nullptr && block() < loadable) {
     const std::size_t before = at;
     if (take_turn() == State::kWaiting) return State::kWaiting;
-    done = at == tokens.size();
-    if (done) flights.reset();
-    if (at != before) return done ? State::kDone : State::kMore;
+    if (at != before) return end_of_step();
   }
+  if (cache != nullptr) look_at_damage();
   CACHALOT_TRY(compute_chunk());
   if (cache != nullptr) publish();
+  return end_of_step();
+}
+
+Prefill::State Prefill::Impl::end_of_step() {
   done = at == tokens.size();
-  if (done) flights.reset();
-  return done ? State::kDone : State::kMore;
+  if (!done) return State::kMore;
+  if (damage) replace_damaged();
+  flights.reset();
+  return State::kDone;
 }
 
 // Takes what is in the pool. @return kWaiting: somebody else computes the next block; kMore: compute it,
@@ -169,9 +184,34 @@ bool Prefill::Impl::look() {
   at = loaded * block_tokens;
   published = std::max(published, loaded);
   report.loaded_tokens += (loaded - before) * block_tokens;
-  if (flights) flights->release(loaded - before);  // what is held begins with the next block
+  // What is held begins with the next block.
+  if (flights && !damage) flights->release(loaded - before);
   if (loaded != before) report.load_ns += base::SteadyClock::read() - began_ns;
   return loaded != before;
+}
+
+// Before a chunk is computed. A damaged block is replaced by who has claimed it, and once: whoever
+// does not hold the claim leaves it to the one who does. What is behind it in the pool may be sound, and
+// goes with it, so it is taken from there first.
+void Prefill::Impl::look_at_damage() {
+  const pool::Entry* const here =
+      block() < loadable ? cache->impl_->damage_at(hashes[block()]) : nullptr;
+  if (damage) {
+    if (here == nullptr) replace_damaged();
+  } else if (here != nullptr && (!flights || flights->claims() != 0)) {
+    damage = Damage{block(), *here};
+  }
+}
+
+// Drops what is in the pool from the damaged block on, and stores what the sequence has of it.
+void Prefill::Impl::replace_damaged() {
+  const std::size_t first = damage->block;
+  if (cache->impl_->drop_damaged(damage->entry)) published = std::min(published, first);
+  damage.reset();
+  const std::size_t claimed = flights ? std::min(flights->claims(), block() - first) : 0;
+  // All claims but the last one, which publish() gives up.
+  if (claimed > 1) flights->release(claimed - 1);
+  publish();
 }
 
 void Prefill::Impl::open_flights() {
@@ -217,7 +257,7 @@ void Prefill::Impl::publish() {
     published = stored;
     stores = stored == whole || cache->impl_->is_resting();
   }
-  if (!flights) return;
+  if (!flights || damage) return;
   // What will not be stored, nobody needs to wait for.
   if (!stores)
     flights->release_all();

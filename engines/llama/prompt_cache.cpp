@@ -43,9 +43,9 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   const llama_seq_id scratch = options.scratch_seq < 0 ? last : options.scratch_seq;
   CACHALOT_TRY_ASSIGN(BlobLayout layout,
                       try_context(context, options.origin.context, scratch, options.block_tokens));
-  CACHALOT_TRY_ASSIGN(
-      std::string fingerprint,
-      fingerprint_of(context, options.origin, layout.describe(), options.block_tokens));
+  CACHALOT_TRY_ASSIGN(std::string fingerprint,
+                      fingerprint_of(context, options.origin, devices_of(options.origin.model),
+                                     layout.describe(), options.block_tokens));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
   const std::uint64_t most = pool.access().geometry.block_bytes;
   if (layout.bytes() > most) {
@@ -181,11 +181,19 @@ std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const Bloc
   }
   const std::size_t hits = directory().lookup(hashes, client->namespace_id(), view, found);
   std::size_t taken = 0;
-  while (taken < hits && import(seq, found[taken].entry, first + taken)) ++taken;
+  Import last = Import::kTaken;
+  while (taken < hits) {
+    last = import(seq, found[taken].entry, first + taken);
+    if (last != Import::kTaken) break;
+    ++taken;
+  }
   // What is pinned stays as it is, unless somebody fenced this process off meanwhile: then not all of
-  // it can be believed.
-  const std::size_t valid = directory().validate(view, std::span(found).first(taken));
+  // it can be believed, nor that a block is damaged.
+  const std::size_t looked_at = taken + (last == Import::kDamaged);
+  const std::size_t unchanged = directory().validate(view, std::span(found).first(looked_at));
+  const std::size_t valid = std::min(unchanged, taken);
   client->unpin(*pin);
+  if (unchanged > taken) note_damage(found[taken].entry, first + taken);
   if (valid < taken) {
     statistics.stale_blocks += taken - valid;
     llama_memory_seq_rm(memory, seq, position_of(first + valid), -1);
@@ -196,28 +204,21 @@ std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const Bloc
   return valid;
 }
 
-// @return whether it is in `seq` now; else the sequence is as it was
-bool PromptCache::Impl::import(llama_seq_id seq, const pool::Entry& entry, std::size_t block) {
-  if (entry.length != layout.bytes() || (entry.flags & pool::kEntryHasChecksum) == 0) {
-    ++statistics.damaged_blocks;
-    return false;
-  }
+// @return kTaken: it is in `seq` now; else the sequence is as it was
+PromptCache::Impl::Import PromptCache::Impl::import(llama_seq_id seq, const pool::Entry& entry,
+                                                    std::size_t block) {
+  if (entry.length != layout.bytes() || (entry.flags & pool::kEntryHasChecksum) == 0)
+    return Import::kDamaged;
   const std::byte* const blob = fetch(entry);
-  if (blob == nullptr || !layout.holds(blob, position_of(block))) {
-    ++statistics.damaged_blocks;
-    warn(Error::make(
-        Code::kCorrupt,
-        "block %zu of a prompt: its bytes are not those that were stored: computed again", block));
-    return false;
-  }
+  if (blob == nullptr || !layout.holds(blob, position_of(block))) return Import::kDamaged;
   base::reach(base::FailPoint::kReadCopied);
   const std::size_t taken =
       llama_state_seq_set_data_ext(context, as_bytes(blob), layout.bytes(), scratch, 0);
   if (taken == layout.bytes()) llama_memory_seq_cp(memory, scratch, seq, -1, -1);
   llama_memory_seq_rm(memory, scratch, -1, -1);
-  if (taken == layout.bytes()) return true;
+  if (taken == layout.bytes()) return Import::kTaken;
   ++statistics.unloaded_blocks;
-  return false;
+  return Import::kNoRoom;
 }
 
 // The checked bytes of a pinned block: in the pool, where they are one piece, else in the buffer.
@@ -256,6 +257,52 @@ std::byte* PromptCache::Impl::buffer() {
   const std::uint64_t padded = pool::padded_bytes(layout.bytes());
   if (lines.empty()) lines.resize(padded / memory::kLineBytes);
   return reinterpret_cast<std::byte*>(lines.data());
+}
+
+// --- Damage --------------------------------------------------------------------------------------
+
+// Once for each use of a block, however often it is met.
+void PromptCache::Impl::note_damage(const pool::Entry& entry, std::size_t block) {
+  if (damage && pool::same_entry(*damage, entry)) return;
+  damage = entry;
+  ++statistics.damaged_blocks;
+  warn(Error::make(
+      Code::kCorrupt,
+      "block %zu of a prompt: its bytes are not those that were stored: computed again", block));
+}
+
+const pool::Entry* PromptCache::Impl::damage_at(const BlockHash& hash) const {
+  const bool is_it = damage && damage->hash_low == hash.low && damage->hash_high == hash.high;
+  return is_it ? &*damage : nullptr;
+}
+
+// Has the keeper drop a block that was found damaged, and all behind it. Bounded, since a block that
+// looks damaged to one process may not to another (a machine whose memory is bad): each name once in a
+// minute, and no more than kMostDropped names.
+// @return whether the use that was damaged is gone
+bool PromptCache::Impl::drop_damaged(const pool::Entry& entry) {
+  constexpr std::uint64_t kMinuteNs = 60'000'000'000;
+  constexpr std::size_t kMostDropped = 64;
+  if (is_resting()) return false;
+  const BlockHash hash{entry.hash_low, entry.hash_high};
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  while (!dropped.empty() && now_ns - dropped.front().at_ns >= kMinuteNs) dropped.pop_front();
+  const bool is_known = std::any_of(dropped.begin(), dropped.end(),
+                                    [&](const Dropped& other) { return other.hash == hash; });
+  if (is_known || dropped.size() == kMostDropped) return false;
+  // Another process may have replaced it.
+  pool::KeeperView view;
+  pool::Found found;
+  if (directory().lookup({&hash, 1}, client->namespace_id(), view, {&found, 1}) == 0) return true;
+  if (!pool::same_entry(found.entry, entry)) return false;
+  const Result<std::uint32_t> count = client->evict(hash);
+  if (!count && count.error().code != Code::kNotFound) {
+    give_up(count.error());
+    return false;
+  }
+  dropped.push_back({hash, now_ns});
+  ++statistics.replaced_chains;
+  return true;
 }
 
 // --- Storing -------------------------------------------------------------------------------------

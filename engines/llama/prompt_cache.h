@@ -57,6 +57,7 @@ struct PromptCacheStatistics {
   std::uint64_t stored_blocks = 0, stored_bytes = 0, store_ns = 0;
   std::uint64_t duplicate_blocks = 0;  // another process was faster
   std::uint64_t damaged_blocks = 0;    // checksum or header wrong: computed again
+  std::uint64_t replaced_chains = 0;   // of these, dropped with all behind them, and stored again
   std::uint64_t stale_blocks = 0;      // reused while they were imported: computed again
   std::uint64_t unloaded_blocks = 0;   // no room in the context
   std::uint64_t unstored_blocks = 0;   // pool full, keeper away, parent evicted, cells out of order

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,12 @@ struct PromptCache::Impl {
     return static_cast<llama_pos>(block * options.block_tokens);
   }
 
+  enum class Import { kTaken, kDamaged, kNoRoom };
   std::size_t load_batch(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
-  bool import(llama_seq_id seq, const pool::Entry& entry, std::size_t block);
+  Import import(llama_seq_id seq, const pool::Entry& entry, std::size_t block);
+  void note_damage(const pool::Entry& entry, std::size_t block);
+  const pool::Entry* damage_at(const BlockHash& hash) const;
+  bool drop_damaged(const pool::Entry& entry);
   const std::byte* fetch(const pool::Entry& entry);
   std::byte* piece_of(std::uint32_t block) const;
   std::byte* buffer();
@@ -55,6 +60,12 @@ struct PromptCache::Impl {
   std::vector<memory::Line> lines;  // the buffer, if one was needed
   std::uint64_t rest_ns = 0;        // the last one; 0: the keeper answered since
   std::uint64_t rests_until_ns = 0;
+  std::optional<pool::Entry> damage;  // the last block that load() ended at because of its bytes
+  struct Dropped {
+    BlockHash hash;
+    std::uint64_t at_ns;
+  };
+  std::deque<Dropped> dropped;  // damaged blocks, of the last minute
   std::uint32_t warned_of = 0;  // a bit for each code
   bool is_gone = false;         // the pool's files were removed
   std::uint64_t next_look_ns = 0;

@@ -15,6 +15,7 @@
 
 #include "os/file_descriptor.h"
 #include "os/mapping.h"
+#include "os/memory.h"
 
 namespace cachalot::os {
 namespace {
@@ -32,20 +33,6 @@ Error no_space(const char* path, std::uint64_t wanted, std::uint64_t available) 
 std::uint64_t product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t result = 0;
   return __builtin_mul_overflow(a, b, &result) ? kUnlimited : result;
-}
-
-// The sum of two fields of /proc/meminfo, in bytes.
-std::uint64_t available_memory_bytes() {
-  std::FILE* file = std::fopen("/proc/meminfo", "re");
-  if (file == nullptr) return kUnlimited;
-  std::uint64_t total_kib = 0, kib = 0;
-  char line[256];
-  while (std::fgets(line, sizeof line, file) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) total_kib += kib;
-    if (std::sscanf(line, "SwapFree: %" SCNu64, &kib) == 1) total_kib += kib;
-  }
-  std::fclose(file);
-  return total_kib * 1024;
 }
 
 std::uint64_t free_huge_page_bytes(std::uint64_t page_bytes) {
@@ -66,7 +53,7 @@ std::uint64_t available_bytes(const struct statfs& fs) {
   const auto block_bytes = static_cast<std::uint64_t>(fs.f_bsize);
   // No blocks: a memfd's internal mount, or a mount without a limit.
   std::uint64_t result = fs.f_blocks == 0 ? kUnlimited : product(fs.f_bavail, block_bytes);
-  if (fs.f_type == TMPFS_MAGIC) result = std::min(result, available_memory_bytes());
+  if (fs.f_type == TMPFS_MAGIC) result = std::min(result, available_machine_bytes());
   if (fs.f_type == HUGETLBFS_MAGIC) result = std::min(result, free_huge_page_bytes(block_bytes));
   return result;
 }

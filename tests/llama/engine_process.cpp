@@ -349,15 +349,19 @@ void TestKeeper::store_other_blocks(int rounds) {
   });
 }
 
-void TestKeeper::damage() {
+void TestKeeper::damage(int position) {
   in_child([&]() -> Status {
     CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open({path_}));
     const pool::Access& access = pool.access();
     for (std::uint32_t block = 0; block < access.geometry.blocks; ++block) {
       access.for_each_extent(block, access.geometry.block_bytes,
                              [&](std::byte* at, std::uint64_t bytes) {
-                               constexpr std::uint64_t kWithinFirstRows = 1000;
-                               if (bytes > kWithinFirstRows) at[kWithinFirstRows] ^= std::byte{1};
+                               constexpr std::uint64_t kFirstPosition = 16, kWithinFirstRows = 1000;
+                               if (bytes <= kWithinFirstRows) return;
+                               std::int32_t first = 0;
+                               std::memcpy(&first, at + kFirstPosition, sizeof first);
+                               if (position < 0 || first == position)
+                                 at[kWithinFirstRows] ^= std::byte{1};
                              });
     }
     return {};

@@ -100,8 +100,9 @@ class TestKeeper {
   void evict_everything(const std::string& fingerprint);
   // Fills the pool with blocks of another namespace, `rounds` times its capacity.
   void store_other_blocks(int rounds);
-  // Turns over one bit of each block, where no header is.
-  void damage();
+  // Turns over one bit, where no header is, of each block that a sequence was stored in at this position;
+  // -1: of all.
+  void damage(int position = -1);
 
  private:
   std::string path_;

@@ -187,14 +187,87 @@ INSTANTIATE_TEST_SUITE_P(Domains, MidLoad, testing::Values("coherent", "noncoher
 
 #endif
 
-TEST_P(Failure, BlocksThatWereDamaged) {
+TEST_P(Failure, BlocksThatWereDamagedAreReplaced) {
   store();
   keeper_.damage();
   EngineProcess reader(spec_);
   const Answer answer = reader.ask(prompt_);
   expect_same_answer(answer, expected_);
   EXPECT_EQ(answer.report.loaded_tokens, 0u);
-  EXPECT_GT(answer.statistics.damaged_blocks, 0u);
+  EXPECT_EQ(answer.statistics.damaged_blocks, kBlocks);
+  EXPECT_EQ(answer.statistics.replaced_chains, 1u);
+  EXPECT_EQ(loaded_blocks(), kBlocks);
+}
+
+// What is behind it is sound, and need not be computed.
+TEST_P(Failure, ABlockThatWasDamagedIsReplacedByWhoMeetsItFirst) {
+  store();
+  for (const std::size_t damaged : {std::size_t{0}, std::size_t{3}, kBlocks - 1}) {
+    SCOPED_TRACE(damaged);
+    keeper_.damage(static_cast<int>(damaged * kBlock));
+    EngineProcess reader(spec_);
+    const Answer answer = reader.ask(prompt_);
+    expect_same_answer(answer, expected_);
+    EXPECT_EQ(answer.report.loaded_tokens, (kBlocks - 1) * kBlock);
+    EXPECT_EQ(answer.report.stored_blocks, kBlocks - damaged);
+    EXPECT_EQ(answer.statistics.damaged_blocks, 1u);
+    EXPECT_EQ(answer.statistics.replaced_chains, 1u);
+    EngineProcess next(spec_);
+    const Answer again = next.ask(prompt_);
+    expect_same_answer(again, expected_);
+    EXPECT_EQ(again.report.loaded_tokens, kBlocks * kBlock);
+    EXPECT_EQ(again.statistics.damaged_blocks, 0u);
+  }
+}
+
+TEST_P(Failure, DamagedBlocksThatTwoEnginesMeetAtOnceAreReplaced) {
+  store();
+  EngineProcess one(spec_), two(spec_);
+  std::uint64_t replaced = 0;
+  for (const int position : {0, -1}) {
+    keeper_.damage(position);
+    one.post(prompt_);
+    two.post(prompt_);
+    replaced = 0;
+    for (EngineProcess* engine : {&one, &two}) {
+      const Answer answer = engine->take();
+      expect_same_answer(answer, expected_);
+      replaced += answer.statistics.replaced_chains;
+    }
+    // Not again by who did so a moment ago, but then by the other one, or by a third.
+    EXPECT_GE(replaced, 1u);
+    EXPECT_LE(replaced, 2u);
+    (void)loaded_blocks();
+    EXPECT_EQ(loaded_blocks(), kBlocks);
+  }
+}
+
+// So that two that see different bytes in one place do not replace each other's block without end.
+TEST_P(Failure, AnEngineReplacesABlockOnceInAWhile) {
+  store();
+  EngineProcess engine(spec_);
+  for (std::uint64_t times = 1; times <= 3; ++times) {
+    keeper_.damage(0);
+    const Answer answer = engine.ask(prompt_);
+    expect_same_answer(answer, expected_);
+    EXPECT_EQ(answer.report.loaded_tokens, (kBlocks - 1) * kBlock);
+    EXPECT_EQ(answer.statistics.replaced_chains, 1u);
+    if (times == 2) keeper_.damage(0);  // sound again
+  }
+  EXPECT_EQ(loaded_blocks(), kBlocks - 1) << "and another one replaces it";
+  EXPECT_EQ(loaded_blocks(), kBlocks);
+}
+
+TEST_P(Failure, ADamagedBlockWithoutAKeeperFailsNoRequest) {
+  store();
+  EngineProcess engine(spec_);
+  ASSERT_EQ(engine.ask(with_other_end(prompt_, 3 * kBlock, kPromptTokens, 2)).error, "");
+  keeper_.damage(kBlock);
+  keeper_.kill();
+  expect_same_answer(engine.ask(prompt_), expected_);
+  keeper_.start();
+  EXPECT_LT(loaded_blocks(), kBlocks);
+  EXPECT_EQ(loaded_blocks(), kBlocks);
 }
 
 // A pool that has room for six of the prompt's eight blocks.

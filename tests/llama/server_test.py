@@ -1,13 +1,17 @@
 """cachalot-llama as its clients see it: HTTP in, HTTP out, with and without a pool.
 
-usage: server_test.py --cachalot FILE --cachalot-llama FILE --trained GGUF --random GGUF [TEST ...]
+usage: server_test.py --cachalot FILE --cachalot-llama FILE --trained GGUF --random GGUF
+       --recurrent GGUF --windowed GGUF [TEST ...]
 """
 import argparse
 import http.client
 import json
+import mmap
 import os
+import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -342,7 +346,8 @@ class Ends(unittest.TestCase):
         def is_refused():
             idle.request("POST", "/v1/completions", json.dumps({"prompt": "x", "max_tokens": 1}).encode())
             response = idle.getresponse()
-            return response.status == 503 and "stopping" in json.loads(response.read())["error"]["message"]
+            answer = json.loads(response.read())  # in any case, or the connection cannot be used again
+            return response.status == 503 and "stopping" in answer["error"]["message"]
         wait_until(is_refused, "no more requests are taken")
         self.assertEqual(list(stream)[-1], "[DONE]")
         whole.join()
@@ -372,6 +377,22 @@ class Ends(unittest.TestCase):
         server.child.send_signal(signal.SIGTERM)
         self.assertIn("the server is stopping", list(events)[-2]["error"]["message"])
         self.assertEqual(server.child.wait(30), 0)
+
+    def test_a_long_text_that_is_being_tokenised_does_not_keep_the_server_from_ending(self):
+        # libllama takes time with the square of what is no token; this much is half a minute's work.
+        server = Server(PROGRAMS.cachalot_llama, PROGRAMS.random, "--context", 131072, "--slots", 1,
+                        "--stop-wait", 0)
+        self.addCleanup(server.stop)
+        connection = server.connect()
+        self.addCleanup(connection.close)
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "\U0001f600" * 300_000}, ensure_ascii=False)
+                           .encode(), {"Content-Type": "application/json"})
+        self.assertEqual(select.select([connection.sock], [], [], 1)[0], [], "it is at it")
+        self.assertEqual(server.call("GET", "/health")[0], 200)
+        begin = time.monotonic()
+        server.child.send_signal(signal.SIGTERM)
+        self.assertEqual(server.child.wait(60), 0)
+        self.assertLess(time.monotonic() - begin, 10)
 
     def test_sigterm_ends_streams_with_an_error_and_the_server_with_0(self):
         server = self.server("--stop-wait", 0)
@@ -417,6 +438,8 @@ class Ends(unittest.TestCase):
                 (("--model", trained, "--chat-template", "none such"), 2, "none such"),
                 (("--model", trained, "--what"), 2, "--what"),
                 (("--model", trained, "--port", port), 3, f"port {port}"),
+                (("--model", trained, "--slots", 64, "--context", 16777216), 3,
+                 "--slots 64 of --context 16777216: their KV caches take 640.00 GiB, 640 bytes a token"),
                 (("--model", trained, "--pool", pool_path("none"), "--keeper-wait", 0), 2, pool_path("none")),
             ]
             for arguments, code, part in cases:
@@ -512,11 +535,51 @@ class Shared(unittest.TestCase):
         fresh = [self.server(PROGRAMS.random), self.server(PROGRAMS.random)]
         self.assertEqual([cached(s.complete(LONG, max_tokens=1))[1] > 0 for s in fresh], [False, True])
 
+    def test_a_damaged_block_is_replaced_and_told_of(self):
+        first = self.server(PROGRAMS.random).complete(LONG, max_tokens=16, temperature=0)
+        tokens = reusable(first["usage"]["prompt_tokens"])
+        with open(self.pool, "r+b") as pool, mmap.mmap(pool.fileno(), 0) as memory:
+            # llama.cpp's state of a sequence, at position 0: some of its keys.
+            magic, second = struct.pack("<I", 0xaf143cd8), struct.pack("<II", 1, BLOCK_TOKENS)
+            at = memory.find(magic)
+            while at >= 0 and (memory[at + 8:at + 16] != second or memory[at + 16:at + 20] != bytes(4)):
+                at = memory.find(magic, at + 1)
+            self.assertGreater(at, 0)
+            memory[at + 1000] ^= 1
+        repairing, reader = self.server(PROGRAMS.random), self.server(PROGRAMS.random)
+
+        def health(server):
+            return server.call("GET", "/health")[2]["pool"]
+        answer = repairing.complete(LONG, max_tokens=16, temperature=0)
+        self.assertEqual((text_of(answer), cached(answer)), (text_of(first), (tokens - BLOCK_TOKENS,) * 2))
+        wait_until(lambda: health(repairing) == {"damaged_blocks": 1, "replaced_chains": 1, "failures": 0},
+                   "it is counted")
+        answer = reader.complete(LONG, max_tokens=16, temperature=0)
+        self.assertEqual((text_of(answer), cached(answer)), (text_of(first), (tokens, tokens)))
+        self.assertEqual(health(reader), {"damaged_blocks": 0, "replaced_chains": 0, "failures": 0})
+
     def test_servers_of_different_salts_share_nothing(self):
         first, second = self.server(PROGRAMS.random, "--salt", "a"), self.server(PROGRAMS.random, "--salt", "b")
         answers = [server.complete(LONG, max_tokens=8, temperature=0) for server in (first, second)]
         self.assertEqual([cached(a) for a in answers], [(0, 0), (0, 0)])
         self.assertEqual(*[text_of(a) for a in answers])
+
+    def test_models_whose_prompts_cannot_be_shared_are_served_without_a_pool_only(self):
+        for model, reason in ((PROGRAMS.recurrent, "the model is recurrent"),
+                              (PROGRAMS.windowed, "the model has sliding-window attention")):
+            with self.subTest(reason=reason):
+                run = subprocess.run([PROGRAMS.cachalot_llama, "--model", model, "--port", "0", "--pool", self.pool],
+                                     capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual((run.returncode, run.stdout), (3, ""), run.stderr)
+                self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+                self.assertIn(reason, run.stderr)
+                server = self.server(model, "--slots", 1, pool=False)
+                # Longer than its window, twice: nothing of the first time is used for the second.
+                body = {"prompt": [5, 9, 70] * 60, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+                first = server.complete(**body)
+                again = server.complete(**body)
+                self.assertEqual((text_of(again), cached(again)), (text_of(first), (0, 0)))
+                self.assertNotIn("pool", server.call("GET", "/health")[2])
 
     def test_two_servers_asked_at_once_compute_a_prompt_once(self):
         servers = [self.server(PROGRAMS.random), self.server(PROGRAMS.random)]
@@ -537,7 +600,7 @@ class Shared(unittest.TestCase):
 def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    for name in ("cachalot", "cachalot-llama", "trained", "random"):
+    for name in ("cachalot", "cachalot-llama", "trained", "random", "recurrent", "windowed"):
         parser.add_argument("--" + name, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

@@ -70,7 +70,7 @@ class Program {
   }
 
   bool has_failed() const { return has_failed_; }
-  std::uint64_t loaded_blocks() const { return shared_->statistics().loaded_blocks; }
+  const PromptCacheStatistics& statistics() const { return shared_->statistics(); }
 
   void step() {
     const auto sequence = static_cast<llama_seq_id>(rng_.below(kSequences));
@@ -179,13 +179,39 @@ TEST(SharedContext, TakesBatchesOfAllKinds) {
       for (int step = 0; step < 120 && !program.has_failed(); ++step) program.step();
       if (program.has_failed()) return 1;
       // There are four common prompts: from the fifth process on, somebody has been there before.
-      return seed < first + 4 || program.loaded_blocks() != 0 ? 0 : 2;
+      return seed < first + 4 || program.statistics().loaded_blocks != 0 ? 0 : 2;
     });
     ASSERT_TRUE(child);
     const auto status = child->wait();
     ASSERT_TRUE(status);
     EXPECT_TRUE(status->ok()) << status->text();
   }
+}
+
+// Whole blocks are filled in there without anybody's wanting their logits: also the last one may be
+// damaged.
+TEST(SharedContext, TakesBlocksThatAreDamagedMeanwhile) {
+  TestKeeper keeper({.block_bytes = 64 << 10});
+  constexpr int kReplaced = 3;
+  int replacing = 0;
+  for (const std::uint64_t seed : {4, 8, 12, 16}) {  // one common prompt
+    SCOPED_TRACE(seed);
+    auto child = os::Child::start([&] {
+      Program program(keeper.path(), seed);
+      for (int step = 0; step < 60 && !program.has_failed(); ++step) {
+        if (step % 8 == 3) keeper.damage(step / 8 % 4 * 64);
+        program.step();
+      }
+      if (program.has_failed()) return 1;
+      return program.statistics().replaced_chains == 0 ? 0 : kReplaced;
+    });
+    ASSERT_TRUE(child);
+    const auto status = child->wait();
+    ASSERT_TRUE(status);
+    EXPECT_TRUE(status->ok() || status->exit_code == kReplaced) << status->text();
+    replacing += status->exit_code == kReplaced;
+  }
+  EXPECT_GT(replacing, 0) << "nobody met a damaged block";
 }
 
 }  // namespace

@@ -182,6 +182,19 @@ TEST_F(Refusals, AreNoneForAContextThatCanShare) {
   EXPECT_EQ(refusal(), "");
 }
 
+TEST_F(Refusals, OfARecurrentModel) {
+  spec_.model = CACHALOT_RECURRENT_MODEL;
+  expect_refused("the model is recurrent");
+}
+
+TEST_F(Refusals, OfAModelWithASlidingWindow) {
+  spec_.model = CACHALOT_WINDOWED_MODEL;
+  expect_refused("sliding-window attention");
+  // However large its window's cache is.
+  spec_.change = [](llama_context_params& params) { params.swa_full = true; };
+  expect_refused("sliding-window attention");
+}
+
 TEST_F(Refusals, OfACacheThatIsNotUnified) {
   spec_.change = [](llama_context_params& params) { params.kv_unified = false; };
   expect_refused("not unified (kv_unified)");

@@ -16,7 +16,9 @@ Result<std::unique_ptr<Engine>> Engine::start(const Model& model, const EngineOp
 }
 
 Engine::Engine(std::vector<Slot> slots, std::size_t queue_limit)
-    : slots_(std::move(slots)), queue_limit_(queue_limit), thread_([this] { run(); }) {}
+    : slots_(std::move(slots)), queue_limit_(queue_limit), pool_health_(count_pool_health()) {
+  thread_ = std::thread([this] { run(); });
+}
 
 Engine::~Engine() {
   stop();
@@ -28,10 +30,28 @@ Engine::Load Engine::load() const {
   return {slots_.size(), busy_slots_, queue_.size()};
 }
 
+std::optional<Engine::PoolHealth> Engine::pool_health() const {
+  const std::lock_guard lock(mutex_);
+  return pool_health_;
+}
+
+std::optional<Engine::PoolHealth> Engine::count_pool_health() const {
+  std::optional<PoolHealth> health;
+  for (const Slot& slot : slots_) {
+    const PromptCacheStatistics* const of_slot = slot.pool_statistics();
+    if (of_slot == nullptr) continue;
+    if (!health) health.emplace();
+    health->damaged_blocks += of_slot->damaged_blocks;
+    health->replaced_chains += of_slot->replaced_chains;
+    health->failures += of_slot->pool_failures;
+  }
+  return health;
+}
+
 Status Engine::submit(std::shared_ptr<Job> job) {
   {
     const std::lock_guard lock(mutex_);
-    if (is_closed_) return Error::make(Code::kBusy, "the server is stopping");
+    if (is_closed_) return closed_error();
     if (queue_.size() >= queue_limit_) {
       return Error::make(Code::kBusy, "%zu requests are waiting already, try again later",
                          queue_.size());
@@ -45,6 +65,15 @@ Status Engine::submit(std::shared_ptr<Job> job) {
 void Engine::close() {
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
+}
+
+bool Engine::is_closed() const {
+  const std::lock_guard lock(mutex_);
+  return is_closed_;
+}
+
+Error Engine::closed_error() {
+  return Error::make(Code::kBusy, "the server is stopping");
 }
 
 void Engine::stop() {
@@ -108,7 +137,9 @@ void Engine::run() {
   for (;;) {
     admit();
     const bool has_worked = step_all();
+    const std::optional<PoolHealth> health = count_pool_health();
     std::unique_lock lock(mutex_);
+    pool_health_ = health;
     if (is_stopping_) break;
     if (has_worked) continue;
     if (busy_slots_ > 0) {

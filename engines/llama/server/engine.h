@@ -23,6 +23,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -51,6 +52,11 @@ class Engine {
     std::size_t slots = 0, busy_slots = 0, queued = 0;
   };
   Load load() const;
+  // Of all slots, as of their last steps; none: without a pool.
+  struct PoolHealth {
+    std::uint64_t damaged_blocks = 0, replaced_chains = 0, failures = 0;
+  };
+  std::optional<PoolHealth> pool_health() const;
   // At work and waiting together.
   std::size_t most_requests() const { return slots_.size() + queue_limit_; }
   std::uint32_t context_tokens() const { return slots_.front().context_tokens(); }
@@ -60,6 +66,8 @@ class Engine {
   Status submit(std::shared_ptr<Job> job);
   // No more requests; those that are there go on. @threads any
   void close();
+  bool is_closed() const;
+  static Error closed_error();  // what submit() says then
   // The same, and those not finished end with kCancelled. @threads any
   void stop();
 
@@ -69,6 +77,7 @@ class Engine {
   void admit();
   static bool step(Slot& slot);
   bool step_all();
+  std::optional<PoolHealth> count_pool_health() const;
   void cancel_all();
 
   std::vector<Slot> slots_;  // the decode thread's
@@ -79,6 +88,7 @@ class Engine {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Job>> queue_;
   std::size_t busy_slots_ = 0;
+  std::optional<PoolHealth> pool_health_;
   bool is_closed_ = false, is_stopping_ = false;
   std::thread thread_;
 };

@@ -17,7 +17,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr std::size_t kSpareThreads = 16;        // for /health and refusals while all requests wait
+constexpr std::size_t kSpareThreads = 16;  // for /health and refusals while all requests wait
+constexpr std::chrono::milliseconds kNap{1};
 constexpr std::chrono::milliseconds kPoll{100};  // how long a client that left may go unnoticed
 
 void send_json(httplib::Response& response, int status, const json& value) {
@@ -36,6 +37,18 @@ struct Exchange {
   Answer answer;
   std::string text = {};   // of a whole answer, so far
   bool has_begun = false;  // of a stream
+};
+
+// Those who are at something now.
+class Counted {
+ public:
+  explicit Counted(std::atomic<std::size_t>& count) : count_(count) { ++count_; }
+  ~Counted() { --count_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<std::size_t>& count_;
 };
 
 bool send(httplib::DataSink& sink, const std::string& text) {
@@ -141,6 +154,7 @@ struct HttpServer::Impl {
   const std::size_t most_body = most_body_bytes(model, engine.context_tokens());
   const std::int64_t started = std::time(nullptr);
   std::atomic<std::size_t> unfinished{0};  // answers
+  std::atomic<std::size_t> tokenising{0};  // requests
   httplib::Server server;
   std::uint16_t port = 0;
   std::thread thread;
@@ -149,7 +163,11 @@ struct HttpServer::Impl {
 std::optional<ApiError> HttpServer::Impl::make_job(Request request, std::shared_ptr<Job>& job) {
   const char* const prompt_name = request.is_chat() ? "messages" : "prompt";
   const std::size_t context = engine.context_tokens();
-  Result<std::vector<Token>> tokens = model.tokens_of(request.prompt, context);
+  if (engine.is_closed()) return api_error(Engine::closed_error());
+  Result<std::vector<Token>> tokens = [&] {
+    const Counted counted(tokenising);
+    return model.tokens_of(request.prompt, context);
+  }();
   ApiError error;
   error.code = "context_length_exceeded";
   if (!tokens) {
@@ -248,11 +266,16 @@ void HttpServer::Impl::add_routes() {
       });
   server.Get("/health", [this](const httplib::Request&, httplib::Response& response) {
     const Engine::Load load = engine.load();
-    send_json(response, 200,
-              {{"status", "ok"},
-               {"slots", load.slots},
-               {"busy_slots", load.busy_slots},
-               {"queued", load.queued}});
+    json health = {{"status", "ok"},
+                   {"slots", load.slots},
+                   {"busy_slots", load.busy_slots},
+                   {"queued", load.queued}};
+    if (const auto pool = engine.pool_health()) {
+      health["pool"] = {{"damaged_blocks", pool->damaged_blocks},
+                        {"replaced_chains", pool->replaced_chains},
+                        {"failures", pool->failures}};
+    }
+    send_json(response, 200, health);
   });
   server.set_error_handler([](const httplib::Request& request, httplib::Response& response) {
     if (!response.body.empty()) return;
@@ -315,14 +338,18 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& option
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-HttpServer::~HttpServer() {
-  constexpr auto kNap = std::chrono::milliseconds(1);
+bool HttpServer::finish() {
   constexpr auto kPatience = std::chrono::seconds(2);
   // The library breaks answers off when it stops: first they get the word that they are cancelled.
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (impl_->unfinished > 0 && std::chrono::steady_clock::now() < deadline) {
+  while (impl_->unfinished + impl_->tokenising > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kNap);
   }
+  return impl_->tokenising == 0;
+}
+
+HttpServer::~HttpServer() {
+  (void)finish();
   // Before it runs, a server does not hear that it shall stop.
   while (!impl_->server.is_running()) std::this_thread::sleep_for(kNap);
   impl_->server.stop();

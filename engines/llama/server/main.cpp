@@ -177,6 +177,7 @@ Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(const Model model, Model::load(options.model, options.chat_template, params));
   options.engine.slot.context_tokens = context_tokens_of(options, model);
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
+  CACHALOT_TRY(check_memory(model, options.engine.slot, options.engine.slots));
   warn_of_context(options, model);
   if (!options.pool.empty()) {
     CACHALOT_TRY_ASSIGN(options.engine.slot.pool, pool_options(options, params));
@@ -189,6 +190,8 @@ Status serve(Options& options) {
   sigwait(&ending, &signal);
   finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
   engine->stop();
+  // What is left needs nobody: the pool takes back what a process held that has ended.
+  if (!server->finish()) _exit(0);
   server.reset();
   return {};
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 
 namespace cachalot::llama {
@@ -101,6 +103,37 @@ std::uint32_t Model::trained_context_tokens() const {
 bool Model::keeps_all_tokens() const {
   return !llama_model_is_recurrent(model_.get()) && !llama_model_is_hybrid(model_.get()) &&
          llama_model_n_swa(model_.get()) == 0;
+}
+
+std::optional<std::uint64_t> Model::shape_of(const char* name) const {
+  char architecture[64] = {}, value[32] = {};
+  if (llama_model_meta_val_str(model_.get(), "general.architecture", architecture,
+                               sizeof architecture) <= 0) {
+    return {};
+  }
+  const std::string key = std::string(architecture) + "." + name;
+  if (llama_model_meta_val_str(model_.get(), key.c_str(), value, sizeof value) <= 0) return {};
+  std::uint64_t number = 0;
+  const char* const end = value + std::strlen(value);
+  const auto [stop, error] = std::from_chars(value, end, number);
+  if (error != std::errc() || stop != end) return {};
+  return number;
+}
+
+std::uint64_t Model::kv_bytes_per_token(ggml_type type) const {
+  const llama_model* const model = model_.get();
+  if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) return 0;
+  const auto number = [](std::int32_t value) {
+    return static_cast<std::uint64_t>(std::max(0, value));
+  };
+  const std::uint64_t heads = std::max(std::uint64_t{1}, number(llama_model_n_head(model)));
+  const std::uint64_t head = number(llama_model_n_embd(model)) / heads;
+  std::uint64_t numbers = shape_of("attention.key_length").value_or(head);
+  // Where V is a part of K it is not stored (multi-head latent attention).
+  if (!shape_of("attention.kv_lora_rank"))
+    numbers += shape_of("attention.value_length").value_or(head);
+  numbers *= number(llama_model_n_head_kv(model)) * number(llama_model_n_layer(model));
+  return numbers / static_cast<std::uint64_t>(ggml_blck_size(type)) * ggml_type_size(type);
 }
 
 Result<std::string> Model::text_of(const std::vector<Message>& messages) const {

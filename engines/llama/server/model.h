@@ -7,6 +7,7 @@
 #include <llama.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ class Model {
   // stay. Not so where the state is recurrent, or attention looks back over a window only.
   bool keeps_all_tokens() const;
 
+  // Of keys and values together, about: what the model's file says of its shape. 0: they do not grow with
+  // the context, or not in all layers (recurrent and hybrid models).
+  std::uint64_t kv_bytes_per_token(ggml_type type) const;
+
   // @param most  a text that is certain to have more tokens is not looked at: its time would have no bound
   // @errors kInvalidArgument: nothing to begin with, a token out of range; kNoSpace: certainly more than
   //         `most` tokens; kUnsupported: a conversation, and no template that libllama knows
@@ -43,6 +48,8 @@ class Model {
   };
   Model(llama_model* model, std::string chat_template);
 
+  // Of the metadata, ARCHITECTURE.name; none: it is not there.
+  std::optional<std::uint64_t> shape_of(const char* name) const;
   Result<std::string> text_of(const std::vector<Message>& messages) const;
   Result<std::vector<Token>> tokenised(const std::string& text, std::size_t most) const;
 

@@ -1,9 +1,11 @@
 #include "slot.h"
 
+#include <algorithm>
 #include <ctime>
 #include <random>
 
 #include "../suitability.h"
+#include "os/memory.h"
 
 namespace cachalot::llama {
 namespace {
@@ -65,9 +67,30 @@ Result<Context> make_context(const Model& model, const llama_context_params& par
 
 }  // namespace
 
+Status check_memory(const Model& model, const SlotOptions& options, std::size_t slots) {
+  constexpr double kGiB = 1 << 30;
+  const std::uint64_t a_token = model.kv_bytes_per_token(options.kv_type);
+  const std::uint64_t most_tokens = UINT64_MAX / slots / std::max<std::uint64_t>(a_token, 1);
+  const os::AvailableMemory memory = os::available_memory();
+  const std::uint64_t wanted =
+      options.context_tokens > most_tokens ? UINT64_MAX : a_token * options.context_tokens * slots;
+  if (wanted <= memory.bytes) return {};
+  return Error::make(Code::kNoSpace,
+                     "--slots %zu of --context %u: their KV caches take %.2f GiB, %llu bytes a "
+                     "token, and %.60s has "
+                     "%.2f GiB left: expected at most %llu tokens in all",
+                     slots, options.context_tokens, static_cast<double>(wanted) / kGiB,
+                     static_cast<unsigned long long>(a_token), memory.limited_by.c_str(),
+                     static_cast<double>(memory.bytes) / kGiB,
+                     static_cast<unsigned long long>(memory.bytes / a_token));
+}
+
 Result<std::uint64_t> block_bytes_of(const Model& model, const SlotOptions& options) {
   constexpr std::uint64_t kLineBytes = 64;  // a pool's blocks are whole lines
-  const llama_context_params params = context_params(options);
+  constexpr std::uint32_t kSmallContext = 256;
+  llama_context_params params = context_params(options);
+  // A block is the same in any context that it fits in.
+  params.n_ctx = std::min(params.n_ctx, std::max(kSmallContext, 2 * options.block_tokens));
   CACHALOT_TRY_ASSIGN(const Context context, make_context(model, params));
   CACHALOT_TRY_ASSIGN(const BlobLayout layout,
                       try_context(context.get(), params, kScratch, options.block_tokens));

@@ -33,6 +33,11 @@ struct FreeContext {
 };
 using Context = std::unique_ptr<llama_context, FreeContext>;
 
+// What the keys and values of `slots` contexts take, before any is made: libllama touches all of it, and
+// the kernel ends the process where there is no such memory.
+// @errors kNoSpace: more than this process can have
+Status check_memory(const Model& model, const SlotOptions& options, std::size_t slots);
+
 // What a block takes in a pool, for `cachalot serve --block-bytes`.
 // @errors as Slot::make; kUnsupported: a model whose prompts cannot be shared, with the reason
 Result<std::uint64_t> block_bytes_of(const Model& model, const SlotOptions& options);
@@ -46,6 +51,11 @@ class Slot {
   SlotState state() const { return {is_busy(), last_used_, cached_}; }
   std::uint32_t block_tokens() const { return block_tokens_; }
   std::uint32_t context_tokens() const { return llama_n_ctx(context_.get()); }
+
+  // Null: without a pool.
+  const PromptCacheStatistics* pool_statistics() const {
+    return cache_ ? &cache_->statistics() : nullptr;
+  }
 
   // @param number  counts requests
   void begin(std::shared_ptr<Job> job, std::uint64_t number);
