@@ -297,7 +297,8 @@ std::string plot_hit_rate(std::span<const HitRateRow> rows, const HitRatePlot& p
   draw_rates(svg, axes);
   draw_capacities(svg, axes, plot.block_bytes);
   draw_unlimited(svg, axes, rows);
-  for (const Line& line : lines) draw_line(svg, axes, line);
+  // The first that was asked for lies on top.
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) draw_line(svg, axes, *line);
   draw_names(svg, axes, lines);
   return svg + "</svg>\n";
 }

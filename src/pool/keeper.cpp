@@ -4,6 +4,7 @@
 
 #include "base/fail_point.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "pool/keeper_line.h"
 
 namespace cachalot::pool {
@@ -357,21 +358,27 @@ bool Keeper::holds(std::uint32_t client, const BlockUse& use) const {
          record.holder == client && record.incarnation == sessions_[client].incarnation;
 }
 
+// What the policy may know a block by when it comes again: its hash, apart for each namespace.
+std::uint64_t Keeper::name_of(std::uint32_t block) const {
+  return blocks_.record(block).hash.low ^ base::mix64(blocks_.use(block).namespace_id);
+}
+
 // Evicts the least valuable leaf; false if there is none but `protect` and the tails of open chains.
-// Such a tail is in use, whatever the order says: when its turn comes it is put in order, which takes a
-// walk up its chain once in as many evictions as the pool has blocks.
+// Such a tail is in use, whatever the order says: it is held while the next one is looked for.
 bool Keeper::evict_one(std::uint32_t protect) {
-  const std::size_t tails = open_chains_.size();
-  for (std::size_t spared = 0;; ++spared) {
-    const index::NodeId block = policy_->victim(protect);
-    if (block == index::kNoNode) return false;
-    if (tails == 0 || !open_chains_.has_tail(block)) {
-      evict(block);
-      return true;
+  index::NodeId block = policy_->victim(protect);
+  if (open_chains_.size() != 0) {
+    std::vector<index::NodeId> spared;  // takes memory only if there is one
+    while (block != index::kNoNode && open_chains_.has_tail(block)) {
+      policy_->hold(block);
+      spared.push_back(block);
+      block = policy_->victim(protect);
     }
-    if (spared == tails) return false;  // it comes round again: nothing else is left
-    policy_->touch(block);
+    for (const index::NodeId tail : spared) policy_->release(tail);
   }
+  if (block == index::kNoNode) return false;
+  evict(block);
+  return true;
 }
 
 void Keeper::evict(std::uint32_t block) {

@@ -224,6 +224,7 @@ class Keeper final : private rpc::RequestHandler {
     return id >= 1 && id <= namespaces_.size() && namespaces_[id - 1] != kNoDigest;
   }
 
+  std::uint64_t name_of(std::uint32_t block) const;
   bool evict_one(std::uint32_t protect);
   void evict(std::uint32_t block);
   std::uint32_t evict_subtree(std::uint32_t root);

@@ -96,7 +96,7 @@ Verdict Keeper::commit(std::uint32_t client, std::uint32_t namespace_id, const C
   blocks_.set_namespace(block, namespace_id);
   blocks_.set_state(block, BlockState::kLive);
   --sessions_[client].granted;
-  policy_->insert(block, parent);
+  policy_->insert(block, parent, name_of(block));
   directory_.publish(block);
   ledger_.touch(block);
   ++counters_[KeeperCounter::kCommits];

@@ -387,7 +387,7 @@ void Keeper::drop_orphans() {
     bool is_kept = at == kNoBlock || what[at] == kKept;
     for (auto node = path.rbegin(); node != path.rend(); ++node) {
       what[*node] = is_kept ? kKept : kDropped;
-      if (is_kept) policy_->insert(*node, blocks_.record(*node).parent);
+      if (is_kept) policy_->insert(*node, blocks_.record(*node).parent, name_of(*node));
     }
   }
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {

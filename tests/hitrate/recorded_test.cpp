@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "index/hit_rate.h"
+#include "index/hit_rate/hit_rate.h"
 #include "trace/request_trace.h"
 
 namespace cachalot {
@@ -36,7 +36,7 @@ std::vector<index::HitRateRow> rows_of(const std::string& file) {
        {std::uint64_t{1000}, std::uint64_t{30000}, index::kUnlimitedBlocks}) {
     specs.push_back({index::PolicyKind::kLru, index::CacheMode::kLeaf, capacity});
   }
-  Result<index::HitRate> rate = index::HitRate::make(specs, 512);
+  Result<index::HitRate> rate = index::HitRate::make(specs, {});
   EXPECT_TRUE(rate);
   for_each_request(file, [&](const trace::Request& request) {
     EXPECT_TRUE(rate->add(request.hash_ids, request.input_tokens));

@@ -60,7 +60,7 @@ TEST_F(HitRateCommand, WritesTableCsvAndDrawingBesideTheJson) {
   const std::string svg = read(path("a.svg"));
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
   EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
-  EXPECT_NE(svg.find("unlimited 36.6 %"), std::string::npos) << svg;
+  EXPECT_NE(svg.find("unlimited: 36.6 %"), std::string::npos) << svg;
   EXPECT_EQ(nlohmann::json::parse(read(path("a.json")))["rows"][0]["hit_blocks"], 12847);
 }
 

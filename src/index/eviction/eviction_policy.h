@@ -32,8 +32,9 @@ class EvictionPolicy {
   virtual void grow(std::uint32_t capacity_nodes) = 0;
 
   // Adds an absent node below a resident parent (kNoNode: a root), nobody's held. Touch the parent
-  // first where a store is a use of the whole prefix.
-  virtual void insert(NodeId node, NodeId parent) = 0;
+  // first where a store is a use of the whole prefix. `name` stands for the block's whole prefix, as its
+  // hash does, so that a policy may know again what it dropped; only equality counts.
+  virtual void insert(NodeId node, NodeId parent, std::uint64_t name) = 0;
 
   // An access to a resident node, which is one to its whole prefix. O(depth of the node).
   virtual void touch(NodeId node) = 0;

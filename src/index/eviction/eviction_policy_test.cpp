@@ -28,9 +28,9 @@ TEST_P(EvictionPolicyTest, GivesBackTheNameItWasMadeBy) {
 TEST_P(EvictionPolicyTest, HasNoVictimWhenEmptyOrWhenAllIsOnTheProtectedPath) {
   const auto policy = make(3);
   EXPECT_EQ(policy->victim(kNoNode), kNoNode);
-  policy->insert(0, kNoNode);
-  policy->insert(1, 0);
-  policy->insert(2, 1);
+  policy->insert(0, kNoNode, 0);
+  policy->insert(1, 0, 1);
+  policy->insert(2, 1, 2);
   EXPECT_EQ(policy->victim(2), kNoNode);
   EXPECT_EQ(policy->victim(kNoNode), 2u);
 }
@@ -41,7 +41,7 @@ TEST_P(EvictionPolicyTest, OnlyEverGivesUpLeavesOffTheProtectedPathAndAllOfThemI
   policy->grow(kNodes);
   base::Rng rng(11);
   for (NodeId n = 0; n < kNodes; ++n) {
-    policy->insert(n, n == 0 || rng.below(5) == 0 ? kNoNode : static_cast<NodeId>(rng.below(n)));
+    policy->insert(n, n == 0 || rng.below(5) == 0 ? kNoNode : static_cast<NodeId>(rng.below(n)), n);
     policy->touch(static_cast<NodeId>(rng.below(n + 1)));
   }
   for (std::uint32_t left = kNodes; left > 0; --left) {
@@ -59,9 +59,9 @@ TEST_P(EvictionPolicyTest, OnlyEverGivesUpLeavesOffTheProtectedPathAndAllOfThemI
 
 TEST_P(EvictionPolicyTest, WhatIsHeldAndItsPrefixStay) {
   const auto policy = make(4);
-  policy->insert(0, kNoNode);
-  policy->insert(1, 0);
-  policy->insert(2, kNoNode);
+  policy->insert(0, kNoNode, 0);
+  policy->insert(1, 0, 1);
+  policy->insert(2, kNoNode, 2);
   policy->hold(1);
   policy->hold(1);
   EXPECT_EQ(policy->victim(kNoNode), 2u);
@@ -75,8 +75,8 @@ TEST_P(EvictionPolicyTest, WhatIsHeldAndItsPrefixStay) {
 
 TEST_P(EvictionPolicyTest, AHeldLeafMayBeErasedAndItsHoldsGoWithIt) {
   const auto policy = make(3);
-  policy->insert(0, kNoNode);
-  policy->insert(1, 0);
+  policy->insert(0, kNoNode, 0);
+  policy->insert(1, 0, 1);
   policy->hold(0);
   policy->hold(1);
   policy->erase(1);
@@ -84,7 +84,7 @@ TEST_P(EvictionPolicyTest, AHeldLeafMayBeErasedAndItsHoldsGoWithIt) {
   EXPECT_TRUE(policy->is_valid());
   policy->release(0);
   EXPECT_EQ(policy->victim(kNoNode), 0u);
-  policy->insert(1, 0);
+  policy->insert(1, 0, 1);
   EXPECT_EQ(policy->victim(kNoNode), 1u);
   EXPECT_TRUE(policy->is_valid());
 }
@@ -106,8 +106,8 @@ TEST_P(EvictionPolicyTest, DoesNotDependOnHowNodesAreNumbered) {
       }
       auto parent = static_cast<NodeId>(rng.below(kNodes));
       if (!policy->residency().contains(parent)) parent = kNoNode;
-      policy->insert(node, parent);
-      mirror->insert(mirrored(node), mirrored(parent));
+      policy->insert(node, parent, node);
+      mirror->insert(mirrored(node), mirrored(parent), node);
     } else {
       policy->touch(node);
       mirror->touch(mirrored(node));

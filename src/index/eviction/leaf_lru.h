@@ -48,7 +48,7 @@ class LeafLru final : public EvictionPolicy {
     list_.grow(capacity_nodes);
   }
 
-  void insert(NodeId node, NodeId parent) override {
+  void insert(NodeId node, NodeId parent, std::uint64_t = 0) override {
     residency_.add(node, parent);
     // kNoNode: the newest end
     list_.insert_older_than(node, holds_.is_held(parent) ? kNoNode : parent);

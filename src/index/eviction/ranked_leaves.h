@@ -65,7 +65,7 @@ class RankedLeaves final : public EvictionPolicy {
     if (capacity_nodes > memory_.size()) memory_.resize(capacity_nodes);
   }
 
-  void insert(NodeId node, NodeId parent) override {
+  void insert(NodeId node, NodeId parent, std::uint64_t = 0) override {
     residency_.add(node, parent);
     const std::uint32_t depth = parent == kNoNode ? 0 : memory_[parent].depth + 1;
     ++now_;

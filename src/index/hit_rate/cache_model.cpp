@@ -50,7 +50,7 @@ class LeafModel final : public CacheModel {
     for (std::size_t i = hits; i < path.size() && make_room(tail); ++i) {
       const NodeId node = nodes_.add(path[i]);
       policy_->grow(nodes_.room());
-      policy_->insert(node, tail);
+      policy_->insert(node, tail, path[i]);
       tail = node;
     }
     return Hits{hits, hits};
