@@ -4,7 +4,6 @@
 
 #include "base/fail_point.h"
 #include "base/log.h"
-#include "base/rng.h"
 #include "pool/keeper_line.h"
 
 namespace cachalot::pool {
@@ -43,20 +42,20 @@ std::uint32_t most_uses(std::uint32_t lines) { return kUsesInHead + (lines - 1) 
 }  // namespace
 
 Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-               Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy)
+               Evidence* evidence, index::PolicyKind policy)
     : access_(access),
       options_(options),
       clock_(&clock),
       evidence_(evidence),
       inherited_(access.geometry.blocks),
       blocks_(access.geometry.blocks),
-      policy_(std::move(policy)),
-      lru_(dynamic_cast<index::LeafLru*>(policy_.get())),
       directory_(access_, blocks_),
       ledger_(access_, blocks_),
       server_(access_.region, access.geometry.clients),
       sessions_(access.geometry.clients),
-      limbo_(access_) {}
+      limbo_(access_) {
+  make_policy(policy);
+}
 
 Keeper::~Keeper() { stop(); }
 
@@ -83,6 +82,7 @@ void Keeper::tend() {
     watch_clients(now_ns);
   }
   settle_limbo();
+  if (serving_) expire();
   if (serving_ && options_.scrub_lines != 0) {
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(scrub_at_, options_.scrub_lines);
     scrub_at_ += options_.scrub_lines;
@@ -110,8 +110,7 @@ std::uint64_t Keeper::memory_bytes() const {
 }
 
 bool Keeper::is_valid() const {
-  if (!blocks_.is_valid() || !directory_.is_valid() || !policy_->residency().is_valid()) return false;
-  if (lru_ != nullptr && !lru_->is_valid()) return false;
+  if (!blocks_.is_valid() || !directory_.is_valid() || !policy_->is_valid()) return false;
   if (blocks_.count(BlockState::kLive) > access_.geometry.capacity_blocks) return false;
   const index::Residency& tree = policy_->residency();
   if (tree.size() != blocks_.count(BlockState::kLive)) return false;
@@ -356,29 +355,6 @@ bool Keeper::holds(std::uint32_t client, const BlockUse& use) const {
   const BlockTable::Record& record = blocks_.record(use.block);
   return known.state == BlockState::kGranted && known.generation == use.generation &&
          record.holder == client && record.incarnation == sessions_[client].incarnation;
-}
-
-// What the policy may know a block by when it comes again: its hash, apart for each namespace.
-std::uint64_t Keeper::name_of(std::uint32_t block) const {
-  return blocks_.record(block).hash.low ^ base::mix64(blocks_.use(block).namespace_id);
-}
-
-// Evicts the least valuable leaf; false if there is none but `protect` and the tails of open chains.
-// Such a tail is in use, whatever the order says: it is held while the next one is looked for.
-bool Keeper::evict_one(std::uint32_t protect) {
-  index::NodeId block = policy_->victim(protect);
-  if (open_chains_.size() != 0) {
-    std::vector<index::NodeId> spared;  // takes memory only if there is one
-    while (block != index::kNoNode && open_chains_.has_tail(block)) {
-      policy_->hold(block);
-      spared.push_back(block);
-      block = policy_->victim(protect);
-    }
-    for (const index::NodeId tail : spared) policy_->release(tail);
-  }
-  if (block == index::kNoNode) return false;
-  evict(block);
-  return true;
 }
 
 void Keeper::evict(std::uint32_t block) {

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/huge_allocator.h"
 #include "index/eviction/eviction_policy.h"
+#include "index/eviction/expiring_leaves.h"
 #include "index/eviction/leaf_lru.h"
 #include "pool/access.h"
 #include "pool/block_table.h"
@@ -39,8 +40,25 @@
 
 namespace cachalot::pool {
 
+// A block that stays, once it is there, and its whole prefix with it.
+struct PinnedBlock {
+  index::BlockHash namespace_digest;
+  index::BlockHash hash;
+};
+// Blocks of namespaces of lower priority go first, whatever their order.
+struct NamespacePriority {
+  index::BlockHash namespace_digest;
+  std::uint32_t priority = 0;
+};
+
 struct KeeperOptions {
   std::string policy = "lru";
+  // Blocks that were not used for so long go, also where there is room; looked at every 100 ms. 0: never.
+  // What a keeper takes over counts as used then.
+  std::uint64_t ttl_ns = 0;
+  std::vector<PinnedBlock> pins;
+  std::vector<NamespacePriority> priorities;
+  static constexpr std::uint32_t kDefaultPriority = 4;  // of 0 to 7: a namespace that is not in the list
   std::uint32_t max_grants = 256;  // blocks one client may hold at a time
   std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table
   std::uint32_t polls_between_clock_reads = 64;
@@ -57,6 +75,9 @@ struct KeeperOptions {
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   // Doorbells work between processes of one machine only.
   bool use_doorbells = true;
+
+  // @errors kInvalidArgument: no such policy, no grants, a priority out of range
+  Status check() const;
 };
 
 // Where the time of a takeover went.
@@ -77,7 +98,7 @@ class Keeper final : private rpc::RequestHandler {
   // A keeper that has all its memory and does not rule: what a standby waits with. It reads and
   // writes nothing of the pool.
   // @param evidence  who sees processes end; may be null: then only fences and drained clients count
-  // @errors kInvalidArgument: no such policy
+  // @errors as KeeperOptions::check()
   // @cost   its memory, about 110 bytes a block until it rules, touched: the longest part of a takeover
   //         where the kernel has no clean pages at hand
   static Result<std::unique_ptr<Keeper>> prepare(const Access& access, const KeeperOptions& options,
@@ -154,7 +175,7 @@ class Keeper final : private rpc::RequestHandler {
   };
 
   Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-         Evidence* evidence, std::unique_ptr<index::EvictionPolicy> policy);
+         Evidence* evidence, index::PolicyKind policy);
 
   // keeper_takeover.cpp
   static Predecessor find_predecessor(const Access& access);
@@ -224,7 +245,13 @@ class Keeper final : private rpc::RequestHandler {
     return id >= 1 && id <= namespaces_.size() && namespaces_[id - 1] != kNoDigest;
   }
 
+  void make_policy(index::PolicyKind kind);
   std::uint64_t name_of(std::uint32_t block) const;
+  std::uint32_t priority_of(std::uint32_t namespace_id) const;
+  bool is_pinned(std::uint32_t block) const;
+  void enter_tree(std::uint32_t block, std::uint32_t parent);
+  void tell_policy_the_time();
+  void expire();
   bool evict_one(std::uint32_t protect);
   void evict(std::uint32_t block);
   std::uint32_t evict_subtree(std::uint32_t root);
@@ -243,7 +270,8 @@ class Keeper final : private rpc::RequestHandler {
   KeeperLine line_{};  // as it was last published
   BlockTable blocks_;
   std::unique_ptr<index::EvictionPolicy> policy_;
-  index::LeafLru* lru_;  // policy_, if that is what it is: its touches are inlined
+  index::LeafLru* lru_ = nullptr;  // policy_, if that is what it is: its touches are inlined
+  index::ExpiringLeaves* ages_ = nullptr;  // policy_, where blocks expire
   OpenChains open_chains_;
   DirectoryWriter directory_;
   Ledger ledger_;
@@ -255,7 +283,7 @@ class Keeper final : private rpc::RequestHandler {
   KeeperCounters counters_;
   std::uint32_t counters_sequence_ = 0;
   std::uint32_t polls_ = 0;
-  std::uint64_t next_tend_ns_ = 0, next_watch_ns_ = 0;
+  std::uint64_t next_tend_ns_ = 0, next_watch_ns_ = 0, next_expiry_ns_ = 0;
   std::uint32_t scrub_at_ = 0;
   std::uint32_t unknown_blocks_ = 0;  // quarantined, their holder unknown
   bool is_holder_lost_ = false;       // … and not even who might be is known

@@ -96,7 +96,7 @@ Verdict Keeper::commit(std::uint32_t client, std::uint32_t namespace_id, const C
   blocks_.set_namespace(block, namespace_id);
   blocks_.set_state(block, BlockState::kLive);
   --sessions_[client].granted;
-  policy_->insert(block, parent, name_of(block));
+  enter_tree(block, parent);
   directory_.publish(block);
   ledger_.touch(block);
   ++counters_[KeeperCounter::kCommits];
@@ -115,7 +115,8 @@ std::uint32_t Keeper::make_room(const index::BlockHash& hash, std::uint32_t name
   // The bucket is full: a leaf of the bucket must go, if it has one.
   std::uint32_t leaf = kNoBlock;
   directory_.for_each_in_bucket(hash, namespace_id, [&](std::uint32_t block) {
-    const bool may_go = block != parent && policy_->residency().is_leaf(block) && !open_chains_.has_tail(block);
+    const bool may_go = block != parent && policy_->residency().is_leaf(block) &&
+                        !open_chains_.has_tail(block) && !is_pinned(block);
     if (may_go) leaf = block;
   });
   if (leaf == kNoBlock) return DirectoryWriter::kNoSlot;

@@ -70,12 +70,9 @@ Result<std::uint32_t> Keeper::next_area(const Access& access, std::uint32_t avoi
 
 Result<std::unique_ptr<Keeper>> Keeper::prepare(const Access& access, const KeeperOptions& options,
                                                 base::Clock& clock, Evidence* evidence) {
-  CACHALOT_TRY_ASSIGN(const index::PolicyKind kind, index::parse_pool_policy(options.policy));
-  if (options.max_grants == 0) {
-    return Error::make(Code::kInvalidArgument, "grants per client: 0 is not at least 1");
-  }
-  return std::unique_ptr<Keeper>(
-      new Keeper(access, options, clock, evidence, index::make_leaf_policy(kind, access.geometry.blocks)));
+  CACHALOT_TRY(options.check());
+  CACHALOT_TRY_ASSIGN(const index::PolicyKind policy, index::parse_pool_policy(options.policy));
+  return std::unique_ptr<Keeper>(new Keeper(access, options, clock, evidence, policy));
 }
 
 // One that is in its own takeover may finish it just before it can see this announcement, and then has
@@ -131,6 +128,7 @@ void Keeper::take_over() {
     ns = now_ns - last_ns;
     last_ns = now_ns;
   };
+  tell_policy_the_time();
   if (predecessor_.epoch != 0) {
     read_ledger();
     lap(takeover_times_.ledger_ns);
@@ -387,7 +385,7 @@ void Keeper::drop_orphans() {
     bool is_kept = at == kNoBlock || what[at] == kKept;
     for (auto node = path.rbegin(); node != path.rend(); ++node) {
       what[*node] = is_kept ? kKept : kDropped;
-      if (is_kept) policy_->insert(*node, blocks_.record(*node).parent, name_of(*node));
+      if (is_kept) enter_tree(*node, blocks_.record(*node).parent);
     }
   }
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {

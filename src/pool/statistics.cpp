@@ -8,7 +8,7 @@ const char* counter_name(KeeperCounter counter) {
       "bad_blocks",   "clients",        "namespaces",  "requests",     "malformed_requests",
       "commits",      "duplicates",     "refused",     "evictions",    "touches",
       "stale_touches", "grants",        "bucket_evictions", "suspicions", "released_blocks",
-      "repaired_lines"};
+      "repaired_lines", "expired_blocks"};
   static_assert(std::size(kNames) == KeeperCounters::kCount);
   return kNames[static_cast<std::uint32_t>(counter)];
 }

@@ -19,6 +19,7 @@ enum class KeeperCounter : std::uint32_t {
   kRequests, kMalformed, kCommits, kDuplicates, kRefused, kEvictions, kTouches, kStaleTouches,
   kGrants, kBucketEvictions,
   kSuspicions, kReleasedBlocks, kRepairedLines,
+  kExpired,
   kCount
 };
 enum class ClientCounter : std::uint32_t {

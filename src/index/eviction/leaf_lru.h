@@ -69,6 +69,8 @@ class LeafLru final : public EvictionPolicy {
     list_.erase(node);
   }
 
+  // Also true for the prefix of what is held.
+  bool is_held(NodeId node) const { return holds_.is_held(node); }
   void hold(NodeId node) override;
   void release(NodeId node) override { end_holds(node, 1); }
 
