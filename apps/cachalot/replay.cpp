@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "geometry/presets.h"
+#include "index/eviction/policy_kind.h"
 #include "memory/line.h"
 #include "output.h"
 #include "replay_output.h"
@@ -212,7 +213,8 @@ void add_replay(CLI::App& app, Chosen& chosen) {
                                             "Blocks that may be published at once (default 20000)");
   command->add_option("--capacity", flags->capacity, "The same in bytes, such as 2GiB")
       ->excludes(blocks);
-  command->add_option("--policy", options.policy, "Which leaf is evicted")->capture_default_str();
+  command->add_option("--policy", options.policy,
+                      "Which leaf is evicted: " + index::pool_policy_names())->capture_default_str();
   command->add_option("--domain", flags->domain, "How caches behave: coherent or noncoherent")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();

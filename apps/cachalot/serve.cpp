@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "client_flags.h"
 #include "command.h"
 #include "creation.h"
 #include "index/eviction/policy_kind.h"
@@ -32,6 +33,8 @@ struct Options {
   bool create = false;
   GeometryFlags geometry;
   std::string policy = "lru";
+  std::uint64_t ttl_s = 0;
+  std::vector<std::string> pins, priorities;
   std::uint32_t max_grants = 256;
   std::uint64_t suspect_after_ms = pool::KeeperOptions{}.suspect_after_ns / 1'000'000;
   bool standby = false;
@@ -156,7 +159,8 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
                           {"epoch", epoch},
                           {"capacity_blocks", geometry.capacity_blocks},
                           {"block_bytes", geometry.block_bytes},
-                          {"policy", options.policy}});
+                          {"policy", options.policy},
+                          {"ttl_s", options.ttl_s}});
 }
 
 // Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
@@ -177,11 +181,58 @@ Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
   return std::optional<pool::PoolKeeper>();
 }
 
-Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, pool::Pool& pool) {
+// "NAMESPACE:KEY", or a key of the namespace that other commands use unless told otherwise.
+Result<pool::PinnedBlock> parse_pin(const std::string& text) {
+  const std::size_t colon = text.rfind(':');
+  const std::string fingerprint =
+      colon == std::string::npos ? ClientFlags{}.fingerprint : text.substr(0, colon);
+  const std::string key = colon == std::string::npos ? text : text.substr(colon + 1);
+  if (fingerprint.empty() || key.empty()) {
+    return Error::make(Code::kInvalidArgument, "--pin: \"%.120s\", expected NAMESPACE:KEY or KEY",
+                       text.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(key, fingerprint));
+  return pool::PinnedBlock{index::make_namespace(fingerprint).digest, hash};
+}
+
+// "NAMESPACE=N".
+Result<pool::NamespacePriority> parse_priority(const std::string& text) {
+  const std::size_t equals = text.rfind('=');
+  const std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
+  if (equals == 0 || number.size() != 1 || number[0] < '0' || number[0] > '7') {
+    return Error::make(Code::kInvalidArgument,
+                       "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (goes first) to 7",
+                       text.c_str());
+  }
+  return pool::NamespacePriority{index::make_namespace(text.substr(0, equals)).digest,
+                                 static_cast<std::uint32_t>(number[0] - '0')};
+}
+
+Result<pool::KeeperOptions> keeper_options_of(const Options& options) {
   pool::KeeperOptions keeper_options;
   keeper_options.policy = options.policy;
+  keeper_options.ttl_ns = options.ttl_s * 1'000'000'000;
   keeper_options.max_grants = options.max_grants;
   keeper_options.suspect_after_ns = options.suspect_after_ms * 1'000'000;
+  for (const std::string& text : options.pins) {
+    CACHALOT_TRY_ASSIGN(const pool::PinnedBlock pin, parse_pin(text));
+    keeper_options.pins.push_back(pin);
+  }
+  for (const std::string& text : options.priorities) {
+    CACHALOT_TRY_ASSIGN(const pool::NamespacePriority priority, parse_priority(text));
+    for (const pool::NamespacePriority& other : keeper_options.priorities) {
+      if (!(other.namespace_digest == priority.namespace_digest)) continue;
+      return Error::make(Code::kInvalidArgument, "--priority: \"%.120s\": the namespace is named twice",
+                         text.c_str());
+    }
+    keeper_options.priorities.push_back(priority);
+  }
+  CACHALOT_TRY(keeper_options.check());
+  return keeper_options;
+}
+
+Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, pool::Pool& pool,
+                                                      const pool::KeeperOptions& keeper_options) {
   if (options.standby) {
     print_now(human_output(options.json),
               "standby pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + "\n");
@@ -195,13 +246,13 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
 }
 
 Status serve(const Options& options) {
-  CACHALOT_TRY(index::parse_pool_policy(options.policy));
+  CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
   base::set_log_level(log_level_of(options.log_level));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
   end_on_signals();
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
-                      of_pool(options.paths, become_keeper(options, pool)));
+                      of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
   CACHALOT_TRY(announce(options, pool, *keeper, json));
   CACHALOT_TRY(of_pool(options.paths,
@@ -226,9 +277,27 @@ void add_serve(CLI::App& app, Chosen& chosen) {
   CLI::Option* const create = command->add_flag(
       "--create", options->create,
       "make the pool if there is none; one that is there must have this geometry");
-  command->add_option("--policy", options->policy, "which blocks go when the pool is full")
+  command
+      ->add_option("--policy", options->policy,
+                   "which blocks go when the pool is full: " + index::pool_policy_names())
       ->type_name("NAME")
       ->capture_default_str();
+  command
+      ->add_option("--ttl", options->ttl_s,
+                   "blocks that were not used for so long go, whether the pool is full or not; 0: never")
+      ->type_name("SECONDS")
+      ->transform(number(0, 1'000'000'000))
+      ->capture_default_str();
+  command
+      ->add_option("--pin", options->pins,
+                   "a block that stays once it is there, with its prefix; may be repeated. KEY: as for "
+                   "`cachalot lookup`")
+      ->type_name("NAMESPACE:KEY");
+  command
+      ->add_option("--priority", options->priorities,
+                   "blocks of namespaces of lower priority go first, 0 to 7; others have " +
+                       std::to_string(pool::KeeperOptions::kDefaultPriority) + "; may be repeated")
+      ->type_name("NAMESPACE=N");
   command->add_option("--max-grants", options->max_grants, "blocks one client may hold in advance")
       ->type_name("N")
       ->transform(number(1, 1u << 20))

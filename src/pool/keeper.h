@@ -56,8 +56,8 @@ struct KeeperOptions {
   // Blocks that were not used for so long go, also where there is room; looked at every 100 ms. 0: never.
   // What a keeper takes over counts as used then.
   std::uint64_t ttl_ns = 0;
-  std::vector<PinnedBlock> pins;
-  std::vector<NamespacePriority> priorities;
+  std::vector<PinnedBlock> pins = {};
+  std::vector<NamespacePriority> priorities = {};
   static constexpr std::uint32_t kDefaultPriority = 4;  // of 0 to 7: a namespace that is not in the list
   std::uint32_t max_grants = 256;  // blocks one client may hold at a time
   std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table

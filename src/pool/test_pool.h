@@ -21,6 +21,7 @@ namespace cachalot::pool {
 class StepClock final : public base::Clock {
  public:
   std::uint64_t now_ns() override { return now_ += 1000; }
+  void pass(std::uint64_t ns) { now_ += ns; }
 
  private:
   std::uint64_t now_ = 0;
@@ -78,7 +79,7 @@ class TestPool final : private rpc::Waiter {
 
   const Access& access() const { return *access_; }
   memory::Domain& domain() { return *domain_; }
-  base::Clock& clock() { return clock_; }
+  StepClock& clock() { return clock_; }
 
   Keeper& start_keeper(KeeperOptions options = {}) {
     options.use_doorbells = false;

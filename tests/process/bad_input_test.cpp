@@ -279,6 +279,43 @@ TEST_F(BadInput, APolicyThatDoesNotExistListsThoseThatDo) {
   expect_error(run({"serve", path("kv"), "--policy", "magic"}), kUsage, {"magic", "lru"});
 }
 
+TEST_F(BadInput, WhatHitrateCannotComputeIsSaidBeforeTheTraceIsRead) {
+  const std::string file = trace(3, 0);
+  const auto expect = [&](std::vector<std::string> flags, std::vector<std::string> parts) {
+    std::vector<std::string> command = {"hitrate", "--trace", file};
+    command.insert(command.end(), flags.begin(), flags.end());
+    expect_error(run(command), kUsage, parts);
+  };
+  expect({"--capacity-blocks", "100..10"}, {"--capacity-blocks", "100..10", "LOW..HIGH"});
+  expect({"--capacity-blocks", "0..10"}, {"--capacity-blocks", "0..10"});
+  expect({"--capacity-blocks", "1..inf"}, {"--capacity-blocks", "inf"});
+  expect({"--policy", "arc"}, {"arc", "leaf", "lru"});
+  expect({"--model", "GPT-9"}, {"GPT-9", "Llama-3-70B"});
+  expect({"--bytes-per-token", "0"}, {"--bytes-per-token", "0"});
+  expect({"--bytes-per-token", "1KiB", "--model", "Llama-3-70B"}, {"--model", "--bytes-per-token"});
+  expect({"--policy", "opt", "--temp-dir", "/nonexistent"}, {"/nonexistent"});
+}
+
+TEST_F(BadInput, AKeepersOptionsAreCheckedBeforeThePoolIsMade) {
+  const std::string pool = path("kv");
+  const auto expect = [&](const std::string& flag, const std::string& value,
+                          std::vector<std::string> parts) {
+    expect_error(run({"serve", "--pool", pool, "--create", "--block-bytes", "4096", "--capacity",
+                      "1MiB", flag, value}),
+                 kUsage, parts);
+    EXPECT_FALSE(std::filesystem::exists(pool));
+  };
+  expect("--policy", "arc", {"arc", "stream", "lru"});
+  expect("--policy", "opt", {"opt", "future"});
+  expect("--ttl", "-1", {"--ttl", "-1"});
+  expect("--ttl", "1000000001", {"--ttl"});
+  expect("--pin", ":key", {"--pin", ":key", "NAMESPACE:KEY"});
+  expect("--pin", "space:", {"--pin", "space:"});
+  expect("--priority", "space", {"--priority", "space", "NAMESPACE=N"});
+  expect("--priority", "space=8", {"--priority", "space=8", "0 (goes first) to 7"});
+  expect("--priority", "=3", {"--priority", "=3"});
+}
+
 TEST_F(BadInput, AnErrorStaysOneLineWhateverAPathContains) {
   expect_error(run({"pool", "info", path("a\nb\tc\x1b[31m")}), kUsage, {"a b c [31m"});
   expect_error(run({"--two\nlines"}), kUsage, {"--two lines"});

@@ -4,7 +4,9 @@
 #include <string>
 #include <tuple>
 
+#include "index/hit_rate/hit_rate.h"
 #include "replays.h"
+#include "trace/request_trace.h"
 
 namespace cachalot::replay {
 namespace {
@@ -42,6 +44,50 @@ INSTANTIATE_TEST_SUITE_P(Capacities, OneEngine,
                          [](const auto& given) {
                            return std::string(memory::domain_name(std::get<0>(given.param))) +
                                   std::to_string(std::get<1>(given.param));
+                         });
+
+class EveryPolicy : public testing::TestWithParam<std::tuple<DomainKind, index::PolicyKind>> {};
+
+// What `hitrate` computes for the same requests.
+std::uint64_t computed_hits(index::PolicyKind policy, std::uint64_t capacity_blocks,
+                            std::uint64_t requests) {
+  const index::CacheSpec cache{policy, index::CacheMode::kLeaf, capacity_blocks};
+  Result<index::HitRate> rate = index::HitRate::make({&cache, 1}, {});
+  Result<trace::RequestTrace> reader = trace::RequestTrace::open(
+      CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz", {.block_tokens = 512});
+  EXPECT_TRUE(rate && reader);
+  trace::Request request;
+  while (rate->requests() < requests) {
+    const Result<bool> more = reader->next(request);
+    EXPECT_TRUE(more && *more);
+    if (!more || !*more) break;
+    EXPECT_TRUE(rate->add(request.hash_ids, request.input_tokens));
+  }
+  return rate->rows().front().prefix_blocks;
+}
+
+TEST_P(EveryPolicy, HitsInThePoolWhatItHitsInTheModel) {
+  const auto [domain, policy] = GetParam();
+  for (const std::uint64_t capacity : {100, 3000}) {
+    ReplayOptions options = conversation(domain, 1, capacity, 64);
+    options.policy = index::policy_name(policy);
+    options.limit_requests = 6000;
+    ProgressSink sink;
+    const Result<ReplayReport> report = replay(options, sink);
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_EQ(report->blocks_hit, computed_hits(policy, capacity, 6000)) << capacity;
+    EXPECT_GT(report->blocks_hit, 0u);
+    EXPECT_EQ(report->verify_errors, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,
+                         testing::Combine(testing::Values(DomainKind::kCoherent,
+                                                          DomainKind::kNoncoherent),
+                                          testing::ValuesIn(index::pool_policies())),
+                         [](const auto& given) {
+                           return std::string(memory::domain_name(std::get<0>(given.param))) +
+                                  index::policy_name(std::get<1>(given.param));
                          });
 
 class SeveralEngines : public testing::TestWithParam<DomainKind> {};

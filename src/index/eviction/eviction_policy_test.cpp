@@ -116,9 +116,7 @@ TEST_P(EvictionPolicyTest, DoesNotDependOnHowNodesAreNumbered) {
   EXPECT_TRUE(policy->is_valid());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EvictionPolicyTest,
-                         testing::Values(PolicyKind::kLru, PolicyKind::kFifo, PolicyKind::kLfu,
-                                         PolicyKind::kLengthAware),
+INSTANTIATE_TEST_SUITE_P(All, EvictionPolicyTest, testing::ValuesIn(pool_policies()),
                          [](const auto& kind) { return std::string(policy_name(kind.param)); });
 
 }  // namespace

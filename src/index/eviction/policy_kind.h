@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace cachalot::index {
 
@@ -35,6 +36,8 @@ Result<PolicyKind> parse_pool_policy(std::string_view name);
 
 bool has_mode(PolicyKind kind, CacheMode mode);
 
+// What a pool can run.
+std::vector<PolicyKind> pool_policies();
 // "lru, fifo, …": what a pool can run, or (with a mode) what `cachalot hitrate` can compute.
 std::string pool_policy_names();
 std::string policy_names(CacheMode mode, const char* separator = ", ");
