@@ -52,7 +52,7 @@ TEST(Belady, CountsTokensUpToTheInputsLength) {
 TEST(Belady, ADirectoryThatIsNotThereIsAnError) {
   const Result<Belady> belady = Belady::make("/nonexistent");
   ASSERT_FALSE(belady);
-  EXPECT_EQ(belady.error().code, Code::kIo);
+  EXPECT_EQ(belady.error().code, Code::kInvalidArgument);
   EXPECT_NE(std::string(belady.error().message).find("/nonexistent"), std::string::npos);
 }
 

@@ -18,7 +18,8 @@ namespace cachalot::index {
 class SpillFile {
  public:
   // Makes a file in `directory` that nobody else sees and that goes with its process.
-  // @errors kIo, kPermission: it cannot be made; the message names the directory
+  // @errors kInvalidArgument: no such directory; kPermission, kNoSpace, kIo: it cannot be made; the message
+  //         names the directory
   static Result<SpillFile> make(const std::string& directory);
 
   SpillFile(SpillFile&& other) noexcept;
