@@ -74,6 +74,14 @@ bool has_mode(PolicyKind kind, CacheMode mode) {
   return false;
 }
 
+std::vector<PolicyKind> online_policies() {
+  std::vector<PolicyKind> kinds;
+  for (const Row& row : kRows) {
+    if (row.is_online) kinds.push_back(row.kind);
+  }
+  return kinds;
+}
+
 std::vector<PolicyKind> pool_policies() {
   std::vector<PolicyKind> kinds;
   for (const Row& row : kRows) {

@@ -36,6 +36,8 @@ Result<PolicyKind> parse_pool_policy(std::string_view name);
 
 bool has_mode(PolicyKind kind, CacheMode mode);
 
+// All but the optimum.
+std::vector<PolicyKind> online_policies();
 // What a pool can run.
 std::vector<PolicyKind> pool_policies();
 // "lru, fifo, …": what a pool can run, or (with a mode) what `cachalot hitrate` can compute.

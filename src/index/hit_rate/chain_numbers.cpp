@@ -1,7 +1,5 @@
 #include "index/hit_rate/chain_numbers.h"
 
-#include "base/rng.h"
-
 namespace cachalot::index {
 
 ChainNumbers::ChainNumbers() : slots_(1024) {}
@@ -20,16 +18,21 @@ std::uint32_t ChainNumbers::number_of(std::uint32_t parent, std::uint64_t id) {
 
 // The slot of the prefix, or the free one where it belongs.
 ChainNumbers::Slot& ChainNumbers::find(std::uint32_t parent, std::uint64_t id) {
+  const auto is_it = [&](const Slot& slot) {
+    return slot.number == kNoNode || (slot.id == id && slot.parent == parent);
+  };
+  const std::size_t line = line_of(id);
+  for (std::size_t at = line; at < line + kLineSlots; ++at) {
+    if (is_it(slots_[at])) return slots_[at];
+  }
   const std::uint64_t mask = slots_.size() - 1;
   std::uint64_t at = base::mix64(id ^ base::mix64(parent + std::uint64_t{1})) & mask;
-  while (slots_[at].number != kNoNode && (slots_[at].id != id || slots_[at].parent != parent)) {
-    at = (at + 1) & mask;
-  }
+  while (!is_it(slots_[at])) at = (at + 1) & mask;
   return slots_[at];
 }
 
 void ChainNumbers::rehash() {
-  std::vector<Slot> old(slots_.size() * 2);
+  base::HugeVector<Slot> old(slots_.size() * 2);
   old.swap(slots_);
   for (const Slot& slot : old) {
     if (slot.number != kNoNode) find(slot.parent, slot.id) = slot;

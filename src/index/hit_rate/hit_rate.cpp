@@ -46,6 +46,7 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
     return Error::make(Code::kBadInput,
                        "input_length: the sum of all requests exceeds 2^64 tokens");
   }
+  for (const std::uint64_t id : ids) numbers_.prefetch(id);
   path_.clear();
   std::uint32_t parent = kNoNode;
   for (const std::uint64_t id : ids) {
