@@ -118,7 +118,7 @@ TEST_P(EvictionPolicyTest, DoesNotDependOnHowNodesAreNumbered) {
 
 INSTANTIATE_TEST_SUITE_P(All, EvictionPolicyTest,
                          testing::Values(PolicyKind::kLru, PolicyKind::kFifo, PolicyKind::kLfu,
-                                         PolicyKind::kLengthAware),
+                                         PolicyKind::kLengthAware, PolicyKind::kHitDensity),
                          [](const auto& kind) { return std::string(policy_name(kind.param)); });
 
 }  // namespace

@@ -13,6 +13,7 @@ enum class PolicyKind {
   kFifo,
   kLfu,
   kLengthAware,
+  kHitDensity,
   kS3Fifo,
   kArc,
   kWTinyLfu,
