@@ -1,15 +1,8 @@
 #include "index/eviction/density_table.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace cachalot::index {
-
-std::uint32_t DensityTable::bin(std::uint64_t age) {
-  const auto width = static_cast<std::uint32_t>(std::bit_width(age));
-  if (width < 2) return width;
-  return std::min(2 * width - 2 + static_cast<std::uint32_t>(age >> (width - 2) & 1), kBins - 1);
-}
 
 double DensityTable::bin_start(std::uint32_t bin) {
   if (bin < 2) return bin;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace cachalot::index {
@@ -28,7 +29,12 @@ class DensityTable {
   using Counts = std::array<std::array<float, kBins>, kClasses>;
 
   // Ages 0 and 1 have their own bins, then two to an octave.
-  static std::uint32_t bin(std::uint64_t age);
+  static std::uint32_t bin(std::uint64_t age) {
+    const auto width = static_cast<std::uint32_t>(std::bit_width(age));
+    if (width < 2) return width;
+    const std::uint32_t bin = 2 * width - 2 + static_cast<std::uint32_t>(age >> (width - 2) & 1);
+    return bin < kBins ? bin : kBins - 1;
+  }
   // The least age in it.
   static double bin_start(std::uint32_t bin);
 

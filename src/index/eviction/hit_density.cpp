@@ -146,11 +146,15 @@ void HitDensity::depart(Seen e, Shadow s) {
 // A leaf of the shadow leaves it.
 void HitDensity::leave(Seen e, Shadow s) {
   if (blocks_.is_listed(e, s)) {
+    // What stands beside it goes next, as a rule.
+    const Seen next = blocks_.newer(e, s);
     if (s == Shadow::kDensity) {
       leaves_.erase(e);
     } else {
       blocks_.unlink(e, s);
     }
+    blocks_.prefetch_removal(next);
+    blocks_.prefetch(blocks_.newer(next, s));
   }
   Record& r = blocks_[e];
   r.shadows &= static_cast<std::uint8_t>(~(1u << index(s)));

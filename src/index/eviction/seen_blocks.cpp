@@ -3,7 +3,7 @@
 namespace cachalot::index {
 
 SeenBlocks::SeenBlocks(std::uint32_t heads)
-    : heads_(heads), used_(heads), records_(heads), table_(1024, kNone) {
+    : heads_(heads), used_(heads), records_(heads) {
   for (Seen e = 0; e < heads; ++e) records_[e].older = records_[e].newer = {e, e};
 }
 
@@ -17,34 +17,17 @@ SeenBlocks::Seen SeenBlocks::add(std::uint64_t name, bool is_named) {
   }
   Record& r = records_[e] = Record{};
   if (!is_named) return e;
-  if (size() > table_.size()) grow_table();
-  Seen& head = table_[place(name, table_.size())];
+  names_.add(name, e);
   r.name = name;
   r.is_named = true;
-  r.chain = std::exchange(head, e);
   return e;
 }
 
 void SeenBlocks::remove(Seen e) {
   Record& r = records_[e];
-  if (r.is_named) {
-    Seen* at = &table_[place(r.name, table_.size())];
-    while (*at != e) at = &records_[*at].chain;
-    *at = r.chain;
-  }
+  if (r.is_named) names_.remove(r.name, e);
   r = Record{.parent = e};
   free_.push_back(e);
-}
-
-void SeenBlocks::grow_table() {
-  base::HugeVector<Seen> table(table_.size() * 2, kNone);
-  for (Seen e : table_) {
-    while (e != kNone) {
-      Seen& head = table[place(records_[e].name, table.size())];
-      e = std::exchange(records_[e].chain, std::exchange(head, e));
-    }
-  }
-  table_.swap(table);
 }
 
 void SeenBlocks::append(Seen to, Seen from, Shadow s) {

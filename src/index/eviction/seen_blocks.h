@@ -10,24 +10,24 @@
 #include <vector>
 
 #include "base/huge_allocator.h"
+#include "index/eviction/name_table.h"
 #include "index/eviction/node.h"
 #include "index/eviction/shadow_guard.h"
 
 namespace cachalot::index {
 
 // @threads one at a time
-// @cost    O(1) each; 56 bytes a block and 4 to 8 of hash table
+// @cost    O(1) each; 64 bytes a block (one cache line) and 11 to 21 of names
 class SeenBlocks {
  public:
   using Seen = std::uint32_t;
   static constexpr Seen kNone = 0xffffffffu;
 
-  struct Record {
+  struct alignas(64) Record {
     std::uint64_t name = 0;
     std::uint64_t used_at = 0;                   // 0: not yet
     Seen parent = kNone;                         // as long as the block is resident or in a shadow
     NodeId node = kNoNode;                       // kNoNode: not resident
-    Seen chain = kNone;                          // next in the hash table
     std::array<Seen, 2> older = {kNone, kNone};  // by shadow
     std::array<Seen, 2> newer = {kNone, kNone};
     std::array<std::uint32_t, 2> children = {0, 0};  // in each shadow
@@ -41,7 +41,7 @@ class SeenBlocks {
     bool is_resident() const { return node != kNoNode; }
     bool is_in(Shadow s) const { return (shadows >> static_cast<int>(s) & 1) != 0; }
   };
-  static_assert(sizeof(Record) == 56);
+  static_assert(sizeof(Record) == 64);
 
   // `heads` empty lists, of which each may be used for one shadow's links.
   explicit SeenBlocks(std::uint32_t heads);
@@ -50,12 +50,13 @@ class SeenBlocks {
   const Record& operator[](Seen e) const { return records_[e]; }
 
   Seen find(std::uint64_t name) const {
-    Seen e = table_[place(name, table_.size())];
-    while (e != kNone && records_[e].name != name) e = records_[e].chain;
-    return e;
+    return names_.find(name, [&](Seen e) { return records_[e].name == name; });
   }
   // No block of this name may be there. References to records end here.
   Seen add(std::uint64_t name, bool is_named);
+  // Soon to be unlinked, or removed.
+  void prefetch(Seen e) const { __builtin_prefetch(&records_[e], 1); }
+  void prefetch_removal(Seen e) const { names_.prefetch(records_[e].name); }
   // It stands in no list any more.
   void remove(Seen e);
 
@@ -93,17 +94,13 @@ class SeenBlocks {
   bool is_valid() const;
 
  private:
-  static std::size_t place(std::uint64_t name, std::size_t table_size) {
-    return static_cast<std::size_t>(name * 0x9e3779b97f4a7c15u >> 20) & (table_size - 1);
-  }
   // A free record is its own parent.
   bool is_free(Seen e) const { return records_[e].parent == e; }
-  void grow_table();
 
   std::uint32_t heads_;
   std::uint32_t used_;
   base::HugeVector<Record> records_;
-  base::HugeVector<Seen> table_;
+  NameTable names_;
   std::vector<Seen> free_;
 };
 
