@@ -36,6 +36,10 @@ void DensityTable::learn(const Counts& waiting, std::uint64_t oldest) {
       density_[c][b] = static_cast<float>(best);
     }
   }
+  for (std::uint32_t b = 0; b < kBins; ++b) {
+    lowest_[b] = density_[0][b];
+    for (const auto& row : density_) lowest_[b] = std::min(lowest_[b], row[b]);
+  }
   if (counts <= kMaxCounts) return;
   for (Counts* const table : {&used_, &lost_}) {
     for (auto& row : *table) {

@@ -44,6 +44,8 @@ class DensityTable {
   // `waiting`: the samples in sight by class and present age; no age is above `oldest`.
   void learn(const Counts& waiting, std::uint64_t oldest);
 
+  // The least of all classes.
+  float lowest(std::uint32_t bin) const { return lowest_[bin]; }
   // Of a leaf whose age is in `bin`; 0 before learn().
   float density(std::uint32_t cls, std::uint32_t bin) const { return density_[cls][bin]; }
 
@@ -54,6 +56,7 @@ class DensityTable {
   Counts used_{};
   Counts lost_{};
   Counts density_{};
+  std::array<float, kBins> lowest_{};
 };
 
 }  // namespace cachalot::index

@@ -154,6 +154,7 @@ void HitDensity::leave(Seen e, Shadow s) {
       blocks_.unlink(e, s);
     }
     blocks_.prefetch_removal(next);
+    if (blocks_[next].parent != kNone) blocks_.prefetch(blocks_[next].parent);
     blocks_.prefetch(blocks_.newer(next, s));
   }
   Record& r = blocks_[e];

@@ -52,6 +52,7 @@ LeafBuckets::Seen LeafBuckets::least() const {
   if (least_ != SeenBlocks::kNone) return least_;
   for (const Bucket& bucket : buckets_) {
     const std::uint32_t age = DensityTable::bin(now_ - bucket.to);
+    if (least_ != SeenBlocks::kNone && table_.lowest(age) >= least_density_) continue;
     for (std::uint32_t rest = bucket.classes; rest != 0; rest &= rest - 1) {
       const auto cls = static_cast<std::uint32_t>(std::countr_zero(rest));
       const float density = table_.density(cls, age);

@@ -30,11 +30,11 @@ TEST(PolicyNames, APoolHasThoseThatAreOnlineAndKnowLeaves) {
     EXPECT_TRUE(parse_pool_policy(name)) << name;
   }
   const std::string expected = ", expected one of: " + pool_policy_names();
-  for (const auto& [name, why] : {std::pair{"arc", "exists in stream mode only"},
-                                  std::pair{"s3fifo", "exists in stream mode only"},
-                                  std::pair{"wtinylfu", "exists in stream mode only"},
-                                  std::pair{"opt", "needs to know the future"},
-                                  std::pair{"", "is unknown"}}) {
+  for (const auto& [name, why] :
+       {std::pair{"arc", "exists in stream mode only"},
+        std::pair{"s3fifo", "exists in stream mode only"},
+        std::pair{"wtinylfu", "exists in stream mode only"},
+        std::pair{"opt", "needs to know the future"}, std::pair{"", "is unknown"}}) {
     const Result<PolicyKind> kind = parse_pool_policy(name);
     ASSERT_FALSE(kind) << name;
     EXPECT_EQ(std::string(kind.error().message),

@@ -13,7 +13,7 @@ SeenBlocks::Seen SeenBlocks::add(std::uint64_t name, bool is_named) {
     e = free_.back();
     free_.pop_back();
   } else if (++used_ > records_.size()) {
-    records_.resize(records_.size() * 2);
+    records_.resize(records_.size() + records_.size() / 2 + 64);
   }
   Record& r = records_[e] = Record{};
   if (!is_named) return e;

@@ -15,7 +15,10 @@
 //    - the lead is above the price of going there and back;
 //    - the slack is worth a mean request, that is 1 / kSlack requests were seen: one request is the
 //      least that can be lost;
-//    - half of the slack that is left pays for the way back: the other half is for finding out.
+//    - half of the slack that is left pays for the way back and a standard deviation more, as such
+//      blocks are used by whole requests: the other half is for finding out;
+//    - and what then is left of the slack is a bad request: the hits that density lacks in those where
+//      it lacks some, each weighted by its size.
 // 3. It returns when LRU's lead is as sure, or when it would be further behind than in 1.
 //
 // @source the lead that starts again at 0: Page's cumulative sum, Biometrika 1954; shadows as judges:
@@ -67,11 +70,15 @@ class ShadowGuard {
 
   struct Fates {
     double used = 0, dropped = 0;
+    double used_now = 0;  // by the request in hand
+    double squares = 0;   // of what each request used
   };
 
   bool is_sure() const { return lead_ * lead_ > kSureness * kSureness * doubt_ * variance_; }
   // Hits that a cache misses which lacks `blocks` of those that only this shadow holds.
   double price(Shadow s, std::uint32_t blocks) const;
+  // Its standard deviation.
+  double spread(Shadow s, std::uint32_t blocks) const;
 
   Shadow followed_ = Shadow::kLru;
   std::uint64_t requests_ = 0;
@@ -81,7 +88,9 @@ class ShadowGuard {
   std::array<Fates, 2> fates_;
   double lead_ = 0;      // of the shadow that is not followed
   double variance_ = 0;  // of it
-  double doubt_ = 1;     // doubled by each failure
+  double lost_ = 0;      // hits of LRU above density's, of all requests in which it had more
+  double lost_squares_ = 0;
+  double doubt_ = 1;  // doubled by each failure
 };
 
 }  // namespace cachalot::index
