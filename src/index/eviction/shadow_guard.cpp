@@ -55,7 +55,7 @@ void ShadowGuard::judge(const Request& request) {
     const double back = price(Shadow::kLru, gone);
     const double stake = lost_ > 0 ? lost_squares_ / lost_ : 0;
     const double there = price(Shadow::kDensity, request.missing[index(Shadow::kDensity)]);
-    is_over = is_sure() && lead_ > there + back && kSlack * static_cast<double>(requests_) >= 1 &&
+    is_over = is_sure() && lead_ > there + back && requests_ >= kLeastRequests &&
               behind + 2 * (back + spread(Shadow::kLru, gone)) + stake <= slack;
   } else {
     const double back = price(Shadow::kLru, request.missing[index(Shadow::kLru)]);

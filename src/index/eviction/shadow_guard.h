@@ -13,8 +13,7 @@
 //    - density's lead, counted since it was last at 0, is kSureness standard deviations (of a sum of
 //      requests) above 0, twice as much evidence after each failure;
 //    - the lead is above the price of going there and back;
-//    - the slack is worth a mean request, that is 1 / kSlack requests were seen: one request is the
-//      least that can be lost;
+//    - kLeastRequests were seen;
 //    - half of the slack that is left pays for the way back and a standard deviation more, as such
 //      blocks are used by whole requests: the other half is for finding out;
 //    - and what then is left of the slack is a bad request: the hits that density lacks in those where
@@ -63,8 +62,10 @@ class ShadowGuard {
   void judge(const Request& request);
 
  private:
-  // Half of the tenth of a point that may be lost: estimates err.
-  static constexpr double kSlack = 1.0 / 2048;
+  // A quarter of the tenth of a point that is bearable: what is lost has come to twice the slack.
+  static constexpr double kSlack = 1.0 / 4096;
+  // Fewer are an anecdote, and their slack is nothing beside one request.
+  static constexpr std::uint64_t kLeastRequests = 2048;
   // One chance in a thousand to go on noise.
   static constexpr double kSureness = 3;
 
