@@ -25,7 +25,7 @@
 // 7. What is neither resident nor in a shadow is a ghost: a sample with a name, at most as many as 6
 //    says.
 //
-// 56 bytes a seen block and 4 to 8 of hash table; two to three of them a block of the cache, four at
+// 64 bytes a seen block and 11 to 21 of names; two to three of them a block of the cache, four at
 // most; 12 bytes a node besides, and 80 KiB in all for lists and tables.
 #pragma once
 
