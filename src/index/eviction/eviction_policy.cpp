@@ -1,6 +1,7 @@
 #include "index/eviction/eviction_policy.h"
 
 #include "base/check.h"
+#include "index/eviction/hit_density.h"
 #include "index/eviction/leaf_lru.h"
 #include "index/eviction/ranked_leaves.h"
 
@@ -16,6 +17,8 @@ std::unique_ptr<EvictionPolicy> make_leaf_policy(PolicyKind kind, std::uint32_t 
       return std::make_unique<LeafLfu>(capacity_nodes);
     case PolicyKind::kLengthAware:
       return std::make_unique<LeafLengthAware>(capacity_nodes);
+    case PolicyKind::kHitDensity:
+      return std::make_unique<HitDensity>(capacity_nodes);
     case PolicyKind::kS3Fifo:
     case PolicyKind::kArc:
     case PolicyKind::kWTinyLfu:

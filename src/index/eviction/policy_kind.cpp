@@ -15,6 +15,7 @@ constexpr Row kRows[] = {
     {PolicyKind::kFifo, "fifo", true, true, true},
     {PolicyKind::kLfu, "lfu", true, true, true},
     {PolicyKind::kLengthAware, "length_aware", true, true, true},
+    {PolicyKind::kHitDensity, "hit_density", false, true, true},
     {PolicyKind::kS3Fifo, "s3fifo", true, false, true},
     {PolicyKind::kArc, "arc", true, false, true},
     {PolicyKind::kWTinyLfu, "wtinylfu", true, false, true},

@@ -14,6 +14,7 @@ enum class PolicyKind {
   kFifo,
   kLfu,
   kLengthAware,
+  kHitDensity,
   kS3Fifo,
   kArc,
   kWTinyLfu,

@@ -89,8 +89,8 @@ std::uint64_t by_search(const std::vector<std::uint32_t>& references, std::size_
 
 RC_GTEST_PROP(Belady, IsTheBestOfAllThatACacheCouldDo, ()) {
   const auto capacity = *rc::gen::inRange<std::size_t>(1, 4);
-  auto references = *rc::gen::container<std::vector<std::uint32_t>>(
-      rc::gen::inRange<std::uint32_t>(0, 6));
+  auto references =
+      *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange<std::uint32_t>(0, 6));
   if (references.size() > 14) references.resize(14);
   std::vector<Path> requests;
   for (const std::uint32_t block : references) requests.push_back({block});
@@ -115,7 +115,7 @@ RC_GTEST_PROP(Belady, NoPolicyOfEitherModeIsAboveIt, ()) {
   RC_ASSERT(best.prefix == best.blocks);  // in a tree it is prefix-closed
   for (const PolicyKind kind :
        {PolicyKind::kLru, PolicyKind::kFifo, PolicyKind::kLfu, PolicyKind::kLengthAware,
-        PolicyKind::kS3Fifo, PolicyKind::kArc, PolicyKind::kWTinyLfu}) {
+        PolicyKind::kHitDensity, PolicyKind::kS3Fifo, PolicyKind::kArc, PolicyKind::kWTinyLfu}) {
     for (const CacheMode mode : {CacheMode::kStream, CacheMode::kLeaf}) {
       if (!has_mode(kind, mode)) continue;
       const auto cache = make_cache_model({kind, mode, capacity});

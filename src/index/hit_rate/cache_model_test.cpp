@@ -107,8 +107,8 @@ RC_GTEST_PROP(CacheModel, NeverHoldsMoreThanItsCapacityAndPrefixNeverExceedsHits
   const auto blocks =
       *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange<std::uint32_t>(0, 30));
   const auto kind = *rc::gen::element(PolicyKind::kLru, PolicyKind::kFifo, PolicyKind::kLfu,
-                                      PolicyKind::kLengthAware, PolicyKind::kS3Fifo,
-                                      PolicyKind::kArc, PolicyKind::kWTinyLfu);
+                                      PolicyKind::kLengthAware, PolicyKind::kHitDensity,
+                                      PolicyKind::kS3Fifo, PolicyKind::kArc, PolicyKind::kWTinyLfu);
   RC_PRE(has_mode(kind, mode));
   const auto made = make_cache_model({kind, mode, capacity});
   RC_ASSERT(made.ok());

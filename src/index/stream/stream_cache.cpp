@@ -26,6 +26,7 @@ std::unique_ptr<StreamCache> make_stream_cache(PolicyKind kind, std::uint64_t ca
       return std::make_unique<ArcCache>(capacity_blocks);
     case PolicyKind::kWTinyLfu:
       return std::make_unique<WTinyLfuCache>(capacity_blocks);
+    case PolicyKind::kHitDensity:
     case PolicyKind::kOpt:
       break;
   }
