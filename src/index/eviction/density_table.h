@@ -1,11 +1,12 @@
 // What a leaf promises, learned from the past of its class: the best rate of uses per time waited.
 //
-// Samples are counted by class and by age, the time since their last use, whenever one is used again
-// or lost from sight; those still waiting are told when the table is learned anew. From these counts
-// comes the chance of a use at each age, given none before; what was lost or waits has left the risk
-// half way through its bin (Kaplan and Meier, 1958, with the actuaries' half). From the chances comes
-// the density of (class, age): over all times one might go on waiting, the highest ratio of expected
-// uses to expected time waited. That is the index by which one arm of many is chosen (Gittins, 1979).
+// Samples are counted by class and by age, the time since their last use, whenever one is used
+// again or lost from sight; those still waiting are told when the table is learned anew. From these
+// counts comes the chance of a use at each age, given none before; what was lost or waits has left
+// the risk half way through its bin (Kaplan and Meier, 1958, with the actuaries' half). From the
+// chances comes the density of (class, age): over all times one might go on waiting, the highest
+// ratio of expected uses to expected time waited. That is the index by which one arm of many is
+// chosen (Gittins, 1979).
 //
 // Ages are binned two to an octave. Counts are halved as they grow, so that what is older fades.
 //

@@ -1,32 +1,34 @@
 // Eviction of the leaf that promises the fewest hits for its time, guarded so that it is never much
 // worse than the least recently used.
 //
-// What a leaf promises is learned (DensityTable) from the past of its class, which is what a tree of
-// prefixes knows about a block: the turn of its last request (how often its chain was continued), and
-// whether it was that request's last block (often partial, and never seen again). One block in
-// kSampleEvery is a sample. A sample that nothing holds any more is remembered for a while by name, as
-// a ghost: otherwise a small cache would never hear of the uses that come after an eviction.
+// What a leaf promises is learned (DensityTable) from the past of its class, which is what a tree
+// of prefixes knows about a block: the turn of its last request (how often its chain was
+// continued), and whether it was that request's last block (often partial, and never seen again).
+// One block in kSampleEvery is a sample. A sample that nothing holds any more is remembered for a
+// while by name, as a ghost: otherwise a small cache would never hear of the uses that come after
+// an eviction.
 //
 // Learning can err. So two shadows, in names only, see the same requests: what leaf LRU would hold,
-// and what density would hold. The cache follows the one that ShadowGuard says. To follow a shadow is
-// to evict what it does not hold, oldest departure first, and then what it evicts itself.
+// and what density would hold. The cache follows the one that ShadowGuard says. To follow a shadow
+// is to evict what it does not hold, oldest departure first, and then what it evicts itself.
 //
-// A request is a touch() of its resident prefix and insert()s of the rest, each below the last. It is
-// over with the next touch() of something else or the next root; only then does time go on, by the
-// blocks of its path, and are its blocks of the class that it gives them.
+// A request is a touch() of its resident prefix and insert()s of the rest, each below the last. It
+// is over with the next touch() of something else or the next root; only then does time go on, by
+// the blocks of its path, and are its blocks of the class that it gives them.
 //
 // 1. A resident block is seen once, under its node; others that are seen have no node.
 // 2. The parent of a block in a shadow is in that shadow, and `children` counts those there.
 // 3. The LRU shadow's blocks stand in one list, a parent on the newer side of its children. The
 //    density shadow's leaves stand in LeafBuckets. (See LeafLru for why that is LRU.)
 // 4. A resident block that a shadow does not hold stands in that shadow's list of the departed.
-// 5. But what is held (hold()), and the density leaf of the request in hand, stand in none of these.
+// 5. But what is held (hold()), and the density leaf of the request in hand, stand in none of
+//    these.
 // 6. Neither shadow holds more than the cache did when it last had to evict, or does now.
-// 7. What is neither resident nor in a shadow is a ghost: a sample with a name, at most as many as 6
-//    says.
+// 7. What is neither resident nor in a shadow is a ghost: a sample with a name, at most as many as
+//    6 says.
 //
 // 64 bytes a seen block and 11 to 21 of names; two to three of them a block of the cache, four at
-// most; 12 bytes a node besides, and 80 KiB in all for lists and tables.
+// most; 12 bytes a node besides, and 90 KiB in all for lists and tables.
 #pragma once
 
 #include <array>
@@ -44,8 +46,8 @@
 namespace cachalot::index {
 
 // @threads one at a time
-// @cost    touch and insert: three passes over the request's path in all; victim: O(1) mostly, a look
-//          at each bucket where the last one ran empty; hold and release: O(depth)
+// @cost    touch and insert: three passes over the request's path in all; victim: O(1) mostly, a
+//          look at each bucket where the last one ran empty; hold and release: O(depth)
 class HitDensity final : public EvictionPolicy {
  public:
   explicit HitDensity(std::uint32_t capacity_nodes);
@@ -75,8 +77,8 @@ class HitDensity final : public EvictionPolicy {
   static constexpr Seen kNone = SeenBlocks::kNone;
   static constexpr std::size_t kLru = 0, kDensity = 1;
 
-  // A list of ghosts as long as the cache then goes back eight times as far as the cache does. Told by
-  // the turn in which they came and not by name: naming otherwise must not change a victim.
+  // A list of ghosts as long as the cache then goes back eight times as far as the cache does. Told
+  // by the turn in which they came and not by name: naming otherwise must not change a victim.
   static constexpr std::uint64_t kSampleEvery = 8;
   // References from one learning to the next, or a cache's worth if that is more.
   static constexpr std::uint64_t kLearnEvery = 4096;

@@ -1,8 +1,8 @@
 // Numbers by name: an open table whose slots tell most names apart by themselves, so that neither a
 // search nor a removal reads another table's memory as a rule.
 //
-// 1. A slot holds 32 bits of the name's hash and the number. The upper bits of those 32 are its home,
-//    so a slot can be moved without its name.
+// 1. A slot holds 32 bits of the name's hash and the number. The upper bits of those 32 are its
+//    home, so a slot can be moved without its name.
 // 2. From the home of each to its slot no slot is empty (linear probing, Knuth 6.4 R for removal).
 #pragma once
 

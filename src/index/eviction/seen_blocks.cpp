@@ -2,8 +2,7 @@
 
 namespace cachalot::index {
 
-SeenBlocks::SeenBlocks(std::uint32_t heads)
-    : heads_(heads), used_(heads), records_(heads) {
+SeenBlocks::SeenBlocks(std::uint32_t heads) : heads_(heads), used_(heads), records_(heads) {
   for (Seen e = 0; e < heads; ++e) records_[e].older = records_[e].newer = {e, e};
 }
 

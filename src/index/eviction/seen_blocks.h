@@ -1,7 +1,9 @@
-// The blocks that HitDensity knows of, whether they are resident or not, and the lists they stand in.
+// The blocks that HitDensity knows of, whether they are resident or not, and the lists they stand
+// in.
 //
 // 1. A named block is found by its name, and there is one of each name.
-// 2. Each block stands in at most one circular list a shadow; the first numbers are the lists' heads.
+// 2. Each block stands in at most one circular list a shadow; the first numbers are the lists'
+//    heads.
 #pragma once
 
 #include <array>

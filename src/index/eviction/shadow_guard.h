@@ -2,26 +2,26 @@
 // back is paid for.
 //
 // A shadow is what a cache of this size would hold under one policy, in names only; both see each
-// request, so hits are compared and not predicted. What the comparison does not tell is the price of
-// changing over: the cache does not hold what the shadow holds. It is known, though, what becomes of
-// blocks that only one shadow holds: they are used again or dropped. From the share that is used
-// again comes what it costs to lack `n` of them: that share of n hits, once.
+// request, so hits are compared and not predicted. What the comparison does not tell is the price
+// of changing over: the cache does not hold what the shadow holds. It is known, though, what
+// becomes of blocks that only one shadow holds: they are used again or dropped. From the share that
+// is used again comes what it costs to lack `n` of them: that share of n hits, once.
 //
 // 1. Nothing is ever done that is expected to leave the cache behind LRU by more than kSlack of all
 //    references, the way back included. Being ahead adds to what may be risked.
 // 2. It goes over to density when all of these hold:
-//    - density's lead, counted since it was last at 0, is kSureness standard deviations (of a sum of
-//      requests) above 0, twice as much evidence after each failure;
+//    - density's lead, counted since it was last at 0, is kSureness standard deviations (of a sum
+//      of requests) above 0, twice as much evidence after each failure;
 //    - the lead is above the price of going there and back;
 //    - kLeastRequests were seen;
 //    - half of the slack that is left pays for the way back and a standard deviation more, as such
 //      blocks are used by whole requests: the other half is for finding out;
-//    - and what then is left of the slack is a bad request: the hits that density lacks in those where
-//      it lacks some, each weighted by its size.
+//    - and what then is left of the slack is a bad request: the hits that density lacks in those
+//      where it lacks some, each weighted by its size.
 // 3. It returns when LRU's lead is as sure, or when it would be further behind than in 1.
 //
-// @source the lead that starts again at 0: Page's cumulative sum, Biometrika 1954; shadows as judges:
-//         set dueling, Qureshi et al., ISCA 2007
+// @source the lead that starts again at 0: Page's cumulative sum, Biometrika 1954; shadows as
+//         judges: set dueling, Qureshi et al., ISCA 2007
 #pragma once
 
 #include <array>
