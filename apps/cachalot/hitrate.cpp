@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cinttypes>
 #include <cmath>
@@ -68,7 +69,7 @@ Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(const index::CacheMode mode, index::parse_cache_mode(options.mode));
   CACHALOT_TRY_ASSIGN(auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto texts, split_list("--capacity-blocks", options.capacities));
-  if (policies == std::vector<std::string>{"all"}) {
+  if (std::find(policies.begin(), policies.end(), "all") != policies.end()) {
     CACHALOT_TRY_ASSIGN(policies, split_list("--policy", {index::policy_names(mode, ",")}));
   }
   std::vector<std::uint64_t> capacities;
@@ -172,8 +173,10 @@ Result<Outputs> open_outputs(const Options& options) {
 }
 
 HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
-  const std::string& file = options.trace.file;
-  return {.title = "Hit rate of " + file.substr(file.rfind('/') + 1),
+  constexpr std::size_t kMostShown = 60;
+  std::string name = options.trace.file.substr(options.trace.file.rfind('/') + 1);
+  if (name.size() > kMostShown) name = name.substr(0, kMostShown) + "…";
+  return {.title = "Hit rate of " + name,
           .subtitle = plot_subtitle(result, options.mode, options.model),
           .block_bytes = result.block_bytes};
 }
@@ -181,6 +184,10 @@ HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
 Status hit_rate(const Options& options) {
   CACHALOT_TRY_ASSIGN(const std::vector<index::CacheSpec> caches, caches_of(options));
   CACHALOT_TRY(bytes_per_token(options));
+  const std::string* const input = &options.trace.file;
+  CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
+  CACHALOT_TRY(check_is_no_input("--plot", options.plot, {input, 1}));
+  CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes(options, reader.block_tokens()));
@@ -245,7 +252,7 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   command->footer(
       "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru,lfu,opt "
-      "--capacity-blocks 1000..200000,inf --model llama-3.1-70b --plot hit_rate.svg");
+      "--capacity-blocks 1000..200000,inf --model Llama-3-70B --plot hit_rate.svg");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

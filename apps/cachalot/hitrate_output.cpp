@@ -34,12 +34,11 @@ std::string window_text(std::uint64_t window_ms) {
 void print_summary(std::FILE* out, const index::HitRate& rate) {
   const index::ReuseDistances* const reuse = rate.reuse();
   if (reuse == nullptr) return;
-  const base::Histogram& distances = reuse->distances();
-  std::fprintf(out, "reuse distance: %" PRIu64 " of %" PRIu64 " references are reuses", distances.count(),
-               rate.blocks_total());
-  if (distances.count() != 0) {
+  std::fprintf(out, "reuse distance: %" PRIu64 " of %" PRIu64 " references are reuses",
+               reuse->reuses(), rate.blocks_total());
+  if (reuse->reuses() != 0) {
     std::fprintf(out, "; distinct blocks in between: p50 %.0f  p90 %.0f  p99 %.0f  max %" PRIu64,
-                 distances.percentile(0.5), distances.percentile(0.9), distances.percentile(0.99),
+                 reuse->percentile(0.5), reuse->percentile(0.9), reuse->percentile(0.99),
                  reuse->longest());
   }
   std::fprintf(out, "\nworking set:   ");
@@ -52,7 +51,7 @@ void print_summary(std::FILE* out, const index::HitRate& rate) {
 }
 
 nlohmann::json summary_of(const index::HitRate& rate) {
-  const base::Histogram& distances = rate.reuse()->distances();
+  const index::ReuseDistances& reuse = *rate.reuse();
   nlohmann::json sets = nlohmann::json::array();
   for (const index::WorkingSet& set : rate.working_sets()) {
     sets.push_back({{"window_ms", set.window_ms()},
@@ -60,12 +59,12 @@ nlohmann::json summary_of(const index::HitRate& rate) {
                     {"mean_blocks", set.mean_blocks()},
                     {"max_blocks", set.largest_blocks()}});
   }
-  return {{"reuses", distances.count()},
+  return {{"reuses", reuse.reuses()},
           {"reuse_distance_blocks",
-           {{"p50", distances.percentile(0.5)},
-            {"p90", distances.percentile(0.9)},
-            {"p99", distances.percentile(0.99)},
-            {"max", rate.reuse()->longest()}}},
+           {{"p50", reuse.percentile(0.5)},
+            {"p90", reuse.percentile(0.9)},
+            {"p99", reuse.percentile(0.99)},
+            {"max", reuse.longest()}}},
           {"working_sets", sets}};
 }
 

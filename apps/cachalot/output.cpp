@@ -5,7 +5,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 namespace cachalot::apps {
 namespace {
@@ -29,6 +31,18 @@ Status write_stdout(std::string_view text) {
 }
 
 }  // namespace
+
+Status check_is_no_input(const char* flag, const std::string& file,
+                         std::span<const std::string> inputs) {
+  if (file.empty() || file == "-") return {};
+  for (const std::string& input : inputs) {
+    std::error_code unknown;  // one that is not there yet is no input
+    if (!std::filesystem::equivalent(file, input, unknown) || unknown) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "%s: \"%.120s\" is what is read, expected another file", flag, file.c_str());
+  }
+  return {};
+}
 
 Result<Output> Output::open(const std::string& file) {
   Output output(file);

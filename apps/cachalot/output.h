@@ -8,12 +8,18 @@
 #include <cachalot/result.h>
 
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "os/file_descriptor.h"
 
 namespace cachalot::apps {
+
+// A result must not take the place of what it is made from.
+// @errors kInvalidArgument: `file` (of this flag) is one of `inputs`, by this name or another
+Status check_is_no_input(const char* flag, const std::string& file,
+                         std::span<const std::string> inputs);
 
 class Output {
  public:

@@ -24,7 +24,7 @@ struct Style {
   const char* colour;
   const char* mark;  // an SVG path around the origin
 };
-constexpr Style kOptimum = {"#000000", ""};
+constexpr Style kOptimum = {"#000000", "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z"};
 constexpr std::array<Style, 8> kStyles = {{
     {"#0072b2", "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0z"},
     {"#d55e00", "M-5,-5h10v10h-10z"},
@@ -297,6 +297,11 @@ std::string plot_hit_rate(std::span<const HitRateRow> rows, const HitRatePlot& p
   draw_rates(svg, axes);
   draw_capacities(svg, axes, plot.block_bytes);
   draw_unlimited(svg, axes, rows);
+  if (lines.empty()) {
+    add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle' fill='%s'>no curve: only unlimited "
+             "capacities were asked for</text>\n",
+        (kLeft + kRight) / 2, (kTop + kBottom) / 2, kQuiet);
+  }
   // The first that was asked for lies on top.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) draw_line(svg, axes, *line);
   draw_names(svg, axes, lines);

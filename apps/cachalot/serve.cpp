@@ -291,7 +291,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--pin", options->pins,
                    "a block that stays once it is there, with its prefix; may be repeated. KEY: as for "
-                   "`cachalot lookup`")
+                   "`cachalot lookup`, without a colon; alone: of the namespace `default`")
       ->type_name("NAMESPACE:KEY");
   command
       ->add_option("--priority", options->priorities,

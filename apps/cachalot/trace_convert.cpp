@@ -40,6 +40,8 @@ Status convert(const Options& options) {
     return Error::make(Code::kInvalidArgument,
                        "trace convert: only one of --out and --json can go to stdout");
   }
+  CACHALOT_TRY(check_is_no_input("--out", options.out, options.files));
+  CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
   CACHALOT_TRY_ASSIGN(trace::TraceMerge merge, open(options));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(trace::TraceWriter writer, trace::TraceWriter::open(options.out));

@@ -95,6 +95,21 @@ TEST_F(TraceCommand, ATraceWithoutIdsHasFiguresAndTakesAStatedPrefixStructure) {
                {"\"shared=many\"", "expected shared=TOKENS"});
 }
 
+TEST_F(TraceCommand, AResultNeverTakesThePlaceOfTheTraceItIsMadeFrom) {
+  const std::string file = path("trace.jsonl.gz"), link = path("link");
+  std::filesystem::copy_file(kConversation, file);
+  std::filesystem::create_symlink(file, link);
+  const std::string before = read(file);
+  for (const std::string& same : {file, link}) {
+    expect_error(run({"trace", "convert", "--trace", file, "--out", same}), 2, {"--out", same});
+    expect_error(run({"trace", "convert", "--trace", file, "--out", path("o"), "--json", same}), 2,
+                 {"--json", same});
+    expect_error(run({"hitrate", "--trace", file, "--csv", same}), 2, {"--csv", same});
+    expect_error(run({"hitrate", "--trace", file, "--json", same}), 2, {"--json", same});
+  }
+  EXPECT_EQ(read(file), before);
+}
+
 TEST_F(TraceCommand, ConvertKeepsOneTraceAsItIs) {
   const std::string copy = path("copy.jsonl.gz");
   expect_done(run({"trace", "convert", "--trace", kConversation, "--out", copy}));

@@ -21,7 +21,17 @@ TEST(ReuseDistances, AreTheDistinctBlocksBetweenTwoUses) {
   EXPECT_EQ(reuse.add(1), 1u);
   EXPECT_EQ(reuse.add(7), 2u);
   EXPECT_EQ(reuse.longest(), 2u);
-  EXPECT_EQ(reuse.distances().count(), 3u);
+  EXPECT_EQ(reuse.reuses(), 3u);
+}
+
+TEST(ReuseDistances, APercentileIsNeverAboveTheLongest) {
+  ReuseDistances reuse;
+  EXPECT_EQ(reuse.percentile(0.5), 0.0);
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t block = 0; block < 98305; ++block) reuse.add(block);
+  }
+  EXPECT_EQ(reuse.longest(), 98304u);  // where its bucket begins
+  EXPECT_EQ(reuse.percentile(0.99), 98304.0);
 }
 
 // Long enough that positions are moved together several times, with and without growth.

@@ -1,7 +1,7 @@
 // S3-FIFO: what is asked for once passes through a small queue; the rest lives in a main one.
 //
 // Three queues: small (a tenth of the capacity), main (the rest), and a ghost of names that were dropped
-// from small (nine tenths of the capacity). A hit only counts, up to three. What leaves small goes to main
+// from small (the capacity less a tenth, rounded down). A hit only counts, up to three. What leaves small goes to main
 // if it was hit at least twice there, else to the ghost; what leaves main goes round again, one count
 // lower, if it has any. A block whose name is in the ghost is stored in main.
 // The cache fills up through small, which is larger than its share until main has grown into its own.
