@@ -7,6 +7,7 @@ set(CACHALOT_MODULES
   "trace: base"
   "memory: base os"
   "kv: base os memory geometry"
+  "vmm: base os"
   "index: base"
   "rpc: base os memory"
   "pool: base os memory index rpc"
