@@ -63,7 +63,7 @@ struct Segment {
 };
 
 bool BySizeThenAddress::operator()(const Block* a, const Block* b) const {
-  return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+  return a->bytes != b->bytes ? a->bytes < b->bytes : a->address > b->address;
 }
 bool BySizeThenAddress::operator()(const Block* a, AtLeast b) const { return a->bytes < b.bytes; }
 

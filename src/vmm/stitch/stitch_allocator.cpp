@@ -103,24 +103,54 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint6
     return std::optional(placed(larger, states_.head));
   }
   const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
-  if (may_stitch && heap.pool(stream).whole_bytes >= bytes) return stitch(bytes, stream);
-  return std::optional<Placed>();
+  return may_stitch && missing_bytes(bytes, stream) == 0 ? stitch(bytes, stream)
+                                                         : std::optional<Placed>();
 }
 
-// From the largest block down, so that the pieces are few.
+// What a request has beyond whole chunks comes out of a corner, if there is one that is free from a
+// chunk's first byte on, or up to its last: it may then end or begin a stitched block. Corners are
+// good for nothing larger, and each that is left over is memory that nobody uses.
+Block* StitchAllocator::find_corner(std::uint64_t bytes, Stream stream) {
+  constexpr int kLooks = 16;
+  BlockHeap& heap = memory_.heap();
+  const FreeBlocks& blocks = heap.pool(stream).blocks;
+  if (bytes == 0) return nullptr;
+  auto each = blocks.lower_bound(AtLeast{bytes});
+  for (int i = 0; i < kLooks && each != blocks.end(); ++i, ++each) {
+    Block* const block = *each;
+    if (heap.whole_bytes(block) != 0) continue;
+    if (starts_chunk(block) || ends_chunk(block)) return block;
+  }
+  return nullptr;
+}
+
+std::uint64_t StitchAllocator::missing_bytes(std::uint64_t bytes, Stream stream) {
+  const std::uint64_t whole_bytes = memory_.heap().pool(stream).whole_bytes;
+  if (whole_bytes >= bytes) return 0;
+  const std::uint64_t rest = bytes % options_.chunk_bytes;
+  if (find_corner(rest, stream) != nullptr) bytes -= rest;
+  return bytes - std::min(bytes, whole_bytes);
+}
+
+// Whole chunks from the largest block down, so that the pieces are few.
 std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, Stream stream) {
   BlockHeap& heap = memory_.heap();
   std::vector<StitchedBlock::Piece> pieces;
+  const std::uint64_t rest = bytes % options_.chunk_bytes;
+  const Block* const corner = find_corner(rest, stream);
+  const bool is_last = corner != nullptr && starts_chunk(corner);
+  if (corner != nullptr) bytes -= rest;
+  if (corner != nullptr && !is_last) pieces.push_back({corner->segment, corner->end() - rest, rest});
   const FreeBlocks& blocks = heap.pool(stream).blocks;
   for (auto each = blocks.rbegin(); bytes != 0 && each != blocks.rend(); ++each) {
     const Block* const block = *each;
-    if (heap.whole_bytes(block) == 0) continue;
-    const Address begin = pieces.empty() ? block->address : heap.first_whole(block);
-    const std::uint64_t piece_bytes = std::min(bytes, heap.end_whole(block) - begin);
-    pieces.push_back({block->segment, begin, piece_bytes});
+    const std::uint64_t piece_bytes = std::min(bytes, heap.whole_bytes(block));
+    if (piece_bytes == 0) continue;
+    pieces.push_back({block->segment, heap.first_whole(block), piece_bytes});
     bytes -= piece_bytes;
   }
   CACHALOT_CHECK(bytes == 0);
+  if (is_last) pieces.push_back({corner->segment, corner->address, rest});
   return pieces;
 }
 
@@ -147,9 +177,8 @@ Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, St
                                                          Limits limits) {
   used_driver_ = true;
   const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
-  const std::uint64_t whole_bytes = memory_.heap().pool(stream).whole_bytes;
-  if (!may_stitch || whole_bytes == 0 || whole_bytes >= bytes) return create_alone(bytes, stream);
-  const std::uint64_t missing = bytes - whole_bytes;
+  const std::uint64_t missing = missing_bytes(bytes, stream);
+  if (!may_stitch || missing == 0 || missing == bytes) return create_alone(bytes, stream);
   if (bytes < options_.medium_request_bytes) {
     CACHALOT_TRY(memory_.append(missing, stream));
   } else {

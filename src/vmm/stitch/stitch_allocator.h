@@ -82,6 +82,16 @@ class StitchAllocator final : public TrackedAllocator {
   // A chunk of free memory; null: there is none.
   Block* chunk_for_slab(Stream stream);
   Result<Block*> slab(Stream stream);
+  bool starts_chunk(const Block* block) const {
+    return (block->address - block->segment->base) % options_.chunk_bytes == 0;
+  }
+  bool ends_chunk(const Block* block) const {
+    return (block->end() - block->segment->base) % options_.chunk_bytes == 0;
+  }
+  // A free block without a whole chunk that can end or begin a stitched one; null: none was found.
+  Block* find_corner(std::uint64_t bytes, Stream stream);
+  // What would have to be created before the request can be stitched.
+  std::uint64_t missing_bytes(std::uint64_t bytes, Stream stream);
   std::vector<StitchedBlock::Piece> gather(std::uint64_t bytes, Stream stream);
   // Takes over what other streams freed, as far as their work on it is done; with `wait`, all of it.
   Status adopt(std::uint64_t bytes, Stream stream, bool wait);
