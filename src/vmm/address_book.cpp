@@ -4,6 +4,8 @@
 #include <cinttypes>
 #include <iterator>
 #include <limits>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,44 +18,46 @@ Status AddressBook::check_size(const char* name, std::uint64_t bytes) const {
                      name, bytes, granularity_bytes_);
 }
 
-// The range that holds this address, or end().
-AddressBook::Ranges::iterator AddressBook::range_at(Address at) {
-  auto found = ranges_.upper_bound(at);
-  if (found == ranges_.begin()) return ranges_.end();
-  --found;
-  return at - found->first < found->second.bytes ? found : ranges_.end();
+// The range that holds this address, or null.
+AddressBook::Range* AddressBook::range_at(Address at) {
+  if (last_range_ != nullptr && at - last_range_->at < last_range_->bytes) return last_range_;
+  const auto next = ranges_.upper_bound(at);
+  if (next == ranges_.begin()) return nullptr;
+  Range& range = std::prev(next)->second;
+  if (at - range.at >= range.bytes) return nullptr;
+  last_range_ = &range;
+  return &range;
 }
 
 // The range that holds all these bytes, if no other call is at work in it.
 Result<AddressBook::Range*> AddressBook::find_idle(const char* name, Address at,
                                                    std::uint64_t bytes) {
-  const auto found = range_at(at);
-  if (found == ranges_.end()) {
+  Range* const range = range_at(at);
+  if (range == nullptr) {
     return Error::make(Code::kInvalidArgument,
                        "%s: 0x%" PRIx64 " is in no range; expected a place in a reserved one", name,
                        at);
   }
-  const std::uint64_t offset = at - found->first;
+  const std::uint64_t offset = at - range->at;
   if (offset % granularity_bytes_ != 0) {
     return Error::make(Code::kInvalidArgument,
                        "%s: 0x%" PRIx64 " is %" PRIu64
-                       " bytes into its range; expected a multiple "
-                       "of the granularity of %" PRIu64,
+                       " bytes into its range; expected a multiple of the granularity of %" PRIu64,
                        name, at, offset, granularity_bytes_);
   }
-  if (bytes > found->second.bytes - offset) {
+  if (bytes > range->bytes - offset) {
     return Error::make(Code::kInvalidArgument,
                        "%s: %" PRIu64 " bytes at 0x%" PRIx64 "; expected no more than the %" PRIu64
                        " left of the range at 0x%" PRIx64,
-                       name, bytes, at, found->second.bytes - offset, found->first);
+                       name, bytes, at, range->bytes - offset, range->at);
   }
-  if (found->second.busy) {
+  if (range->busy) {
     return Error::make(Code::kBusy,
                        "%s: another call is at work in the range at 0x%" PRIx64
                        "; expected calls on a range one at a time",
-                       name, found->first);
+                       name, range->at);
   }
-  return &found->second;
+  return range;
 }
 
 void AddressBook::end(Range* range) {
@@ -62,31 +66,39 @@ void AddressBook::end(Range* range) {
 }
 
 Status AddressBook::check_reserve(std::uint64_t bytes) const {
-  return check_size("reserve", bytes);
+  CACHALOT_TRY(check_size("reserve", bytes));
+  if (bytes / granularity_bytes_ <= kMaxRangePlaces) return {};
+  return Error::make(Code::kNoSpace,
+                     "reserve: %" PRIu64 " bytes; expected no more than the %" PRIu64
+                     " that a range may have",
+                     bytes, kMaxRangePlaces * granularity_bytes_);
 }
 
 void AddressBook::add_range(Address range, std::uint64_t bytes) {
-  const bool added = ranges_.try_emplace(range, Range{.bytes = bytes}).second;
-  CACHALOT_CHECK(added);
+  CACHALOT_CHECK(ranges_.find(range) == ranges_.end());
+  ranges_.emplace(std::piecewise_construct, std::forward_as_tuple(range),
+                  std::forward_as_tuple(range, bytes, bytes / granularity_bytes_));
   reserved_bytes_ += bytes;
 }
 
-Result<std::uint64_t> AddressBook::remove_range(Address range) {
-  const auto found = ranges_.find(range);
+Result<std::uint64_t> AddressBook::remove_range(Address at) {
+  const auto found = ranges_.find(at);
   if (found == ranges_.end()) {
     return Error::make(Code::kInvalidArgument,
                        "free_range: 0x%" PRIx64 " is no range; expected what reserve() returned",
-                       range);
+                       at);
   }
   const std::uint64_t bytes = found->second.bytes;
-  CACHALOT_TRY(find_idle("free_range", range, bytes));
-  const auto& mappings = found->second.mappings;
-  if (!mappings.empty()) {
+  CACHALOT_TRY(find_idle("free_range", at, bytes));
+  const auto& table = found->second.table;
+  if (table.taken() != 0) {
     return Error::make(Code::kInvalidArgument,
-                       "free_range: 0x%" PRIx64 " has %zu mappings, the first at 0x%" PRIx64
-                       "; expected none",
-                       range, mappings.size(), mappings.begin()->first);
+                       "free_range: 0x%" PRIx64 " has %" PRIu64
+                       " mapped bytes, the first at 0x%" PRIx64 "; expected none",
+                       at, table.taken() * granularity_bytes_,
+                       at + table.first_taken(0, table.places()) * granularity_bytes_);
   }
+  if (last_range_ == &found->second) last_range_ = nullptr;
   ranges_.erase(found);
   reserved_bytes_ -= bytes;
   return bytes;
@@ -136,26 +148,25 @@ Status AddressBook::release(Handle handle, std::vector<Memory>* freed) {
   return {};
 }
 
+Status AddressBook::check_free(const Range& range, Address at, const Physical& physical) const {
+  const std::uint64_t first = (at - range.at) / granularity_bytes_;
+  const std::uint64_t count = physical.memory.bytes / granularity_bytes_;
+  const std::uint64_t taken = range.table.first_taken(first, count);
+  if (taken == first + count) return {};
+  const auto other = range.table.at(taken);
+  return Error::make(Code::kInvalidArgument,
+                     "map: handle %" PRIu64 ", %" PRIu64 " bytes at 0x%" PRIx64 ": handle %" PRIu64
+                     " is mapped at 0x%" PRIx64 "; expected a free place",
+                     physical.handle.value, physical.memory.bytes, at, other.physical->handle.value,
+                     range.at + (taken - other.part) * granularity_bytes_);
+}
+
 Result<AddressBook::MapCall> AddressBook::begin_map(Address at, Handle handle) {
   CACHALOT_TRY_ASSIGN(Physical* const physical, find_live("map", handle));
   const std::uint64_t bytes = physical->memory.bytes;
   CACHALOT_TRY_ASSIGN(Range* const range, find_idle("map", at, bytes));
-  // Mappings do not overlap each other, so only the two neighbours can be in the way.
-  auto& mappings = range->mappings;
-  const auto next = mappings.lower_bound(at);
-  auto other = mappings.end();
-  if (next != mappings.end() && next->first - at < bytes) other = next;
-  if (next != mappings.begin()) {
-    const auto before = std::prev(next);
-    if (at - before->first < before->second->memory.bytes) other = before;
-  }
-  if (other != mappings.end()) {
-    return Error::make(Code::kInvalidArgument,
-                       "map: handle %" PRIu64 ", %" PRIu64 " bytes at 0x%" PRIx64
-                       ": handle %" PRIu64 " is mapped at 0x%" PRIx64 "; expected a free place",
-                       handle.value, bytes, at, other->second->handle.value, other->first);
-  }
-  mappings.emplace_hint(next, at, physical);
+  CACHALOT_TRY(check_free(*range, at, *physical));
+  range->table.fill((at - range->at) / granularity_bytes_, bytes / granularity_bytes_, physical);
   physical->mappings += 1;
   mapped_bytes_ += bytes;
   range->busy = true;
@@ -163,8 +174,7 @@ Result<AddressBook::MapCall> AddressBook::begin_map(Address at, Handle handle) {
 }
 
 void AddressBook::cancel_map(const MapCall& call, std::vector<Memory>* freed) {
-  const auto mapping = call.range->mappings.find(call.at);
-  take_out(call.range, mapping, std::next(mapping), freed);
+  take_out(call.range, {.at = call.at, .bytes = call.memory.bytes, .mappings = 1}, freed);
 }
 
 Result<AddressBook::SpanCall> AddressBook::begin_span(const char* name, Address at,
@@ -172,15 +182,16 @@ Result<AddressBook::SpanCall> AddressBook::begin_span(const char* name, Address 
   CACHALOT_TRY(check_size(name, bytes));
   CACHALOT_TRY_ASSIGN(Range* const range, find_idle(name, at, bytes));
   Span span{.at = at};
-  for (auto mapping = range->mappings.find(at); span.bytes < bytes; ++mapping) {
+  while (span.bytes < bytes) {
     const Address expected = at + span.bytes;
-    if (mapping == range->mappings.end() || mapping->first != expected) {
+    const auto place = range->table.at((expected - range->at) / granularity_bytes_);
+    if (place.physical == nullptr || place.part != 0) {
       return Error::make(Code::kInvalidArgument,
                          "%s: %" PRIu64 " bytes at 0x%" PRIx64 ": no mapping begins at 0x%" PRIx64
                          "; expected whole mappings side by side",
                          name, bytes, at, expected);
     }
-    span.bytes += mapping->second->memory.bytes;
+    span.bytes += place.physical->memory.bytes;
     span.mappings += 1;
   }
   if (span.bytes != bytes) {
@@ -194,18 +205,20 @@ Result<AddressBook::SpanCall> AddressBook::begin_span(const char* name, Address 
 }
 
 void AddressBook::finish_unmap(const SpanCall& call, std::vector<Memory>* freed) {
-  const auto first = call.range->mappings.find(call.span.at);
-  const auto last = std::next(first, static_cast<std::ptrdiff_t>(call.span.mappings));
-  take_out(call.range, first, last, freed);
+  take_out(call.range, call.span, freed);
 }
 
-void AddressBook::take_out(Range* range, Mapping first, Mapping last, std::vector<Memory>* freed) {
-  for (auto mapping = first; mapping != last; ++mapping) {
-    mapped_bytes_ -= mapping->second->memory.bytes;
-    mapping->second->mappings -= 1;
-    free_if_unused(mapping->second, freed);
+void AddressBook::take_out(Range* range, const Span& span, std::vector<Memory>* freed) {
+  std::uint64_t place = (span.at - range->at) / granularity_bytes_;
+  for (std::uint64_t i = 0; i < span.mappings; ++i) {
+    Physical* const physical = range->table.at(place).physical;
+    const std::uint64_t count = physical->memory.bytes / granularity_bytes_;
+    range->table.clear(place, count);
+    place += count;
+    physical->mappings -= 1;
+    free_if_unused(physical, freed);
   }
-  range->mappings.erase(first, last);
+  mapped_bytes_ -= span.bytes;
   end(range);
 }
 

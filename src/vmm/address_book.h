@@ -7,11 +7,11 @@
 //    Memory that is being mapped counts as mapped: nobody frees it.
 // 3. While a call on a range is under way the range is busy, and another call on it is refused.
 //
-// Ranges and mappings are found by address in ordered maps, handles by hash: no call looks at more
-// than what it names.
+// A range is found by address in an ordered map, a mapping by its place in the range (PlaceTable), a
+// handle by hash: no call looks at more than what it names.
 //
 // @threads one at a time
-// @cost    O(log ranges + log mappings of the range), and O(1) for each mapping of a span
+// @cost    O(log ranges), and O(1) for each granule that is mapped or undone
 #pragma once
 
 #include <cachalot/result.h>
@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "vmm/place_table.h"
 #include "vmm/types.h"
 
 namespace cachalot::vmm {
@@ -34,9 +35,12 @@ class AddressBook {
     bool released = false;
   };
   struct Range {
-    std::uint64_t bytes = 0;
+    Range(Address begin, std::uint64_t size, std::uint64_t places)
+        : at(begin), bytes(size), table(places) {}
+    const Address at;
+    const std::uint64_t bytes;
     bool busy = false;
-    std::map<Address, Physical*> mappings = {};
+    PlaceTable<Physical> table;
   };
   // Calls under way, and the range that each keeps busy.
   struct MapCall {
@@ -51,12 +55,15 @@ class AddressBook {
 
   explicit AddressBook(std::uint64_t granularity_bytes) : granularity_bytes_(granularity_bytes) {}
 
-  // @errors kInvalidArgument: rule 1
+  // More than any device's addresses, 128 TiB of granules of 2 MiB: it bounds a range's table.
+  static constexpr std::uint64_t kMaxRangePlaces = std::uint64_t{1} << 26;
+
+  // @errors kInvalidArgument: rule 1; kNoSpace: above kMaxRangePlaces
   Status check_reserve(std::uint64_t bytes) const;
   void add_range(Address range, std::uint64_t bytes);
   // Takes it out of the book; add_range() puts it back.
   // @return its bytes  @errors kInvalidArgument: rule 2; kBusy
-  Result<std::uint64_t> remove_range(Address range);
+  Result<std::uint64_t> remove_range(Address at);
 
   // Counts the bytes as there, within the limit. @errors kInvalidArgument: rule 1; kNoSpace
   Status begin_create(std::uint64_t bytes);
@@ -86,13 +93,13 @@ class AddressBook {
 
  private:
   using Ranges = std::map<Address, Range>;
-  using Mapping = std::map<Address, Physical*>::iterator;
 
   Status check_size(const char* name, std::uint64_t bytes) const;
-  Ranges::iterator range_at(Address at);
+  Range* range_at(Address at);
   Result<Range*> find_idle(const char* name, Address at, std::uint64_t bytes);
   Result<Physical*> find_live(const char* name, Handle handle);
-  void take_out(Range* range, Mapping first, Mapping last, std::vector<Memory>* freed);
+  Status check_free(const Range& range, Address at, const Physical& physical) const;
+  void take_out(Range* range, const Span& span, std::vector<Memory>* freed);
   void free_if_unused(Physical* physical, std::vector<Memory>* freed);
   static void end(Range* range);
 
@@ -103,6 +110,7 @@ class AddressBook {
   std::uint64_t mapped_bytes_ = 0;
   std::uint64_t last_handle_ = 0;
   Ranges ranges_;
+  Range* last_range_ = nullptr;  // the range of the last call: most often of the next one, too
   std::unordered_map<std::uint64_t, Physical> handles_;
 };
 

@@ -5,7 +5,7 @@
 //    what is one too far is in no range.
 // 2. The book is the same as that of a real device; only the work is missing.
 //
-// @cost  0.1 to 0.2 us a call
+// @cost  0.1 us a call where calls follow each other in a range, 0.3 us at random among 256,000 mappings
 #pragma once
 
 #include <array>
