@@ -66,7 +66,12 @@ void AddressBook::end(Range* range) {
 }
 
 Status AddressBook::check_reserve(std::uint64_t bytes) const {
-  return check_size("reserve", bytes);
+  CACHALOT_TRY(check_size("reserve", bytes));
+  if (bytes / granularity_bytes_ <= kMaxRangePlaces) return {};
+  return Error::make(Code::kNoSpace,
+                     "reserve: %" PRIu64 " bytes; expected no more than the %" PRIu64
+                     " that a range may have",
+                     bytes, kMaxRangePlaces * granularity_bytes_);
 }
 
 void AddressBook::add_range(Address range, std::uint64_t bytes) {
