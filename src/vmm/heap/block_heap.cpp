@@ -72,6 +72,7 @@ void BlockHeap::enter(Block* block) {
     block->node.value() = block;
     block->place = pool.blocks.insert(std::move(block->node)).position;
   }
+  if (is_corner(block)) pool.corners.insert(block);
   pool.free_bytes += block->bytes;
   pool.whole_bytes += whole_bytes(block);
 }
@@ -79,6 +80,7 @@ void BlockHeap::enter(Block* block) {
 void BlockHeap::leave(Block* block) {
   FreePool& pool = this->pool(block->stream);
   block->node = pool.blocks.extract(block->place);
+  if (is_corner(block)) pool.corners.erase(block);
   pool.free_bytes -= block->bytes;
   pool.whole_bytes -= whole_bytes(block);
   block->state = BlockState::kUsed;
@@ -132,6 +134,7 @@ Segment* BlockHeap::add_segment(Address base, std::uint64_t bytes, Stream stream
   *segment = Segment{};
   segment->base = base;
   segment->owner = owner;
+  segment->id = ++segment_ids_;
   segment->index = segments_.size();
   segments_.push_back(segment);
   if (bytes != 0) extend(segment, bytes, stream);
@@ -161,6 +164,7 @@ void BlockHeap::remove_segment(Segment* segment) {
   segments_[segment->index] = segments_.back();
   segments_[segment->index]->index = segment->index;
   segments_.pop_back();
+  segment->id = 0;
   spare_segments_.push_back(segment);
 }
 

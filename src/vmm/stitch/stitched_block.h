@@ -34,6 +34,7 @@ struct StitchedBlock {
     std::uint64_t bytes;
   };
 
+  std::uint64_t id = 0;           // never given twice; 0: dropped
   Address range = 0;              // of addresses that it has reserved
   std::uint64_t range_bytes = 0;
   Address address = 0;            // where its bytes begin
