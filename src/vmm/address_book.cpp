@@ -222,4 +222,21 @@ void AddressBook::take_out(Range* range, const Span& span, std::vector<Memory>* 
   end(range);
 }
 
+AddressBook::Leftovers AddressBook::leftovers() const {
+  Leftovers left;
+  for (const auto& [at, range] : ranges_) {
+    left.ranges.push_back({.at = at, .bytes = range.bytes});
+    const std::uint64_t places = range.table.places();
+    for (std::uint64_t place = range.table.first_taken(0, places); place < places;) {
+      const std::uint64_t bytes = range.table.at(place).physical->memory.bytes;
+      left.mappings.push_back(
+          {.at = at + place * granularity_bytes_, .bytes = bytes, .mappings = 1});
+      place += bytes / granularity_bytes_;
+      place = range.table.first_taken(place, places - place);
+    }
+  }
+  for (const auto& [value, physical] : handles_) left.memory.push_back(physical.memory);
+  return left;
+}
+
 }  // namespace cachalot::vmm

@@ -85,6 +85,14 @@ class AddressBook {
   // Takes the mappings out. `freed` as in release().
   void finish_unmap(const SpanCall& call, std::vector<Memory>* freed);
 
+  // All that exists, in the order in which it can be undone.
+  struct Leftovers {
+    std::vector<Span> mappings;
+    std::vector<Memory> memory;
+    std::vector<Span> ranges;
+  };
+  Leftovers leftovers() const;
+
   void set_limit_bytes(std::uint64_t bytes) { limit_bytes_ = bytes; }
   std::uint64_t granularity_bytes() const { return granularity_bytes_; }
   std::uint64_t physical_bytes() const { return physical_bytes_; }
