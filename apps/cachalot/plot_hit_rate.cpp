@@ -306,8 +306,9 @@ std::string plot_hit_rate(std::span<const HitRateRow> rows, const HitRatePlot& p
   svg += escaped(plot.subtitle) + "</text>\n";
   draw_rates(svg, axes);
   if (lines.empty()) {  // where the capacities would stand
-    add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle' fill='%s'>no curve: only unlimited "
-             "capacities were asked for</text>\n",
+    add(svg,
+        "<text x='%.1f' y='%.1f' text-anchor='middle' fill='%s'>no curve: only unlimited "
+        "capacities were asked for</text>\n",
         (kLeft + kRight) / 2, kBottom + 26, kQuiet);
   } else {
     draw_capacities(svg, axes, plot.block_bytes);

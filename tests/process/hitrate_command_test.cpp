@@ -83,8 +83,8 @@ TEST_F(HitRateCommand, TheDrawingsTitleIsWellFormedWhateverTheTraceIsCalled) {
 }
 
 TEST_F(HitRateCommand, ADrawingOfUnlimitedCapacitiesOnlySaysSoInPlaceOfCapacities) {
-  const Outcome outcome =
-      run({"hitrate", "--trace", kTrace, "--capacity-blocks", "inf", "--no-summary", "--plot", "-"});
+  const Outcome outcome = run(
+      {"hitrate", "--trace", kTrace, "--capacity-blocks", "inf", "--no-summary", "--plot", "-"});
   expect_done(outcome);
   EXPECT_NE(outcome.out.find("no curve"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("capacity in blocks"), std::string::npos) << outcome.out;
