@@ -15,6 +15,8 @@ Result<Address> TrackedAllocator::allocate(std::uint64_t bytes, Stream stream) {
   const std::uint64_t rounded = std::max(bytes + kRoundBytes - 1, kRoundBytes) & ~(kRoundBytes - 1);
   note_stream(stream);
   Result<Placed> placed = place(rounded, stream);
+  stats_.reserved_bytes = do_reserved_bytes();
+  stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
   if (!placed) {
     stats_.out_of_memory += placed.error().code == Code::kNoSpace;
     return placed.error();
@@ -23,8 +25,6 @@ Result<Address> TrackedAllocator::allocate(std::uint64_t bytes, Stream stream) {
   ++stats_.allocations;
   stats_.live_bytes += bytes;
   stats_.peak_live_bytes = std::max(stats_.peak_live_bytes, stats_.live_bytes);
-  stats_.reserved_bytes = do_reserved_bytes();
-  stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
   return placed->address;
 }
 

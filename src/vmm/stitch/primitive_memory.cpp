@@ -57,7 +57,18 @@ Handle PrimitiveMemory::chunk(const Segment* segment, Address address) const {
       ->range.handle((address - segment->base) / chunk_bytes_);
 }
 
+// Work on all of it is done: what two streams freed of one chunk may become one block.
+void PrimitiveMemory::merge_streams(Segment* segment) {
+  const auto is_free = [](const Block* block) {
+    return block != nullptr && block->state == BlockState::kFree;
+  };
+  for (Block* block = segment->first; block != nullptr;) {
+    block = is_free(block) && is_free(block->next) ? heap_.give(block->next, block->stream) : block->next;
+  }
+}
+
 void PrimitiveMemory::release_in(Segment* segment) {
+  merge_streams(segment);
   MappedRange& range = static_cast<Memory*>(segment->owner)->range;
   for (Block* block = segment->first; block != nullptr; block = block->next) {
     if (block->state != BlockState::kFree) continue;

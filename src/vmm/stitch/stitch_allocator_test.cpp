@@ -129,6 +129,20 @@ TEST(StitchAllocator, TheSameStreamGetsItAtOnceAndWithoutAnEvent) {
   EXPECT_EQ(stitching.events.recorded(), 0u);
 }
 
+TEST(StitchAllocator, ReleasingGivesBackAChunkThatTwoStreamsFreed) {
+  Stitching stitching;
+  const Address mine = stitching.allocate(5 * kMiB, 1);
+  stitching.free(mine);
+  stitching.events.finish(1);
+  const Address yours = stitching.allocate(2 * kMiB, 2);
+  const Address mine_again = stitching.allocate(3 * kMiB, 1);
+  EXPECT_EQ(stitching.reserved(), 8 * kMiB);
+  stitching.free(yours);
+  stitching.free(mine_again);
+  ASSERT_TRUE(stitching.allocator->release_cached());
+  EXPECT_EQ(stitching.backend->physical_bytes(), 0u);
+}
+
 TEST(StitchAllocator, WaitsForOtherStreamsBeforeItGivesUp) {
   Stitching stitching({}, 40 * kMiB);
   stitching.free(stitching.allocate(40 * kMiB, 1));
@@ -160,14 +174,18 @@ TEST(StitchAllocator, ServesThreadsOfSeveralStreams) {
       if (held.size() < 8 || rng.chance(0.5)) {
         const Result<Address> address = allocator->allocate(1 + rng.below(24 * kMiB), stream);
         ASSERT_TRUE(address);
-        if (rng.chance(0.1)) ASSERT_TRUE(allocator->use_on(*address, rng.below(4)));
+        if (rng.chance(0.1)) {
+          ASSERT_TRUE(allocator->use_on(*address, rng.below(4)));
+        }
         held.push_back(*address);
       } else {
         std::swap(held[rng.below(held.size())], held.back());
         ASSERT_TRUE(allocator->free(held.back()));
         held.pop_back();
       }
-      if (i % 500 == 0) ASSERT_TRUE(allocator->release_cached());
+      if (i % 500 == 0) {
+        ASSERT_TRUE(allocator->release_cached());
+      }
     }
     for (const Address each : held) ASSERT_TRUE(allocator->free(each));
   };
