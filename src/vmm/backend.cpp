@@ -129,6 +129,11 @@ Status Backend::give_back(const std::vector<Memory>& freed) {
   return result;
 }
 
+Result<Memory> Backend::memory_of(const char* call, Handle handle) const {
+  const std::lock_guard lock(mutex_);
+  return book_.memory_of(call, handle);
+}
+
 // Nobody else calls any more, so there is no lock; and nobody to tell what failed.
 void Backend::undo_all() {
   const AddressBook::Leftovers left = book_.leftovers();

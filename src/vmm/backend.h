@@ -84,6 +84,9 @@ class Backend {
   explicit Backend(std::uint64_t granularity_bytes)
       : granularity_bytes_(granularity_bytes), book_(granularity_bytes) {}
 
+  // What a live handle stands for. @errors kInvalidArgument, named by `call`
+  Result<Memory> memory_of(const char* call, Handle handle) const;
+
   // Unmaps, releases and frees whatever is left. For the destructor of a backend, which still can.
   void undo_all();
 
