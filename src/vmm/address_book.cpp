@@ -127,22 +127,12 @@ Handle AddressBook::finish_create(Memory memory) {
   return handle;
 }
 
-Error AddressBook::not_live(const char* name, Handle handle) const {
+Result<AddressBook::Physical*> AddressBook::find_live(const char* name, Handle handle) {
+  const auto found = handles_.find(handle.value);
+  if (found != handles_.end() && !found->second.released) return &found->second;
   const bool existed = handle.value != 0 && handle.value <= last_handle_;
   return Error::make(Code::kInvalidArgument, "%s: handle %" PRIu64 " %s; expected a live one", name,
                      handle.value, existed ? "was released" : "was never created");
-}
-
-Result<AddressBook::Physical*> AddressBook::find_live(const char* name, Handle handle) {
-  const auto found = handles_.find(handle.value);
-  if (found == handles_.end() || found->second.released) return not_live(name, handle);
-  return &found->second;
-}
-
-Result<Memory> AddressBook::memory_of(const char* name, Handle handle) const {
-  const auto found = handles_.find(handle.value);
-  if (found == handles_.end() || found->second.released) return not_live(name, handle);
-  return found->second.memory;
 }
 
 void AddressBook::free_if_unused(Physical* physical, std::vector<Memory>* freed) {

@@ -71,8 +71,8 @@ class AddressBook {
   // They are not there (any more): creation failed, or the device took back what it gave.
   void bytes_gone(std::uint64_t bytes) { physical_bytes_ -= bytes; }
 
-  // @param  name  of the call, for messages  @errors kInvalidArgument
-  Result<Memory> memory_of(const char* name, Handle handle) const;
+  // @param  name  of the call, for messages  @errors kInvalidArgument: released, or never created
+  Result<Physical*> find_live(const char* name, Handle handle);
   // Rule 5. `freed` takes what the device is now to take back. @errors kInvalidArgument
   Status release(Handle handle, std::vector<Memory>* freed);
 
@@ -107,8 +107,6 @@ class AddressBook {
   Status check_size(const char* name, std::uint64_t bytes) const;
   Range* range_at(Address at);
   Result<Range*> find_idle(const char* name, Address at, std::uint64_t bytes);
-  Result<Physical*> find_live(const char* name, Handle handle);
-  Error not_live(const char* name, Handle handle) const;
   Status check_free(const Range& range, Address at, const Physical& physical) const;
   void take_out(Range* range, const Span& span, std::vector<Memory>* freed);
   void free_if_unused(Physical* physical, std::vector<Memory>* freed);

@@ -289,6 +289,19 @@ TEST_P(EveryBackend, RefusesHandlesThatWereReleasedOrNeverWere) {
   }
 }
 
+TEST_P(EveryBackend, KnowsALiveHandlesSizeAndMappings) {
+  ASSERT_TRUE(map(0, two_));
+  ASSERT_TRUE(map(2, two_));
+  const auto info = backend_->info(two_);
+  ASSERT_TRUE(info);
+  EXPECT_EQ(info->bytes, 2 * chunk_);
+  EXPECT_EQ(info->mappings, 2u);
+  ASSERT_TRUE(unmap(0, 2));
+  EXPECT_EQ(backend_->info(two_)->mappings, 1u);
+  ASSERT_TRUE(backend_->release(two_));
+  expect_refused([&] { return backend_->info(two_); }, {"handle " + number(two_.value)});
+}
+
 TEST_P(EveryBackend, NeverGivesAHandlesNameTwice) {
   ASSERT_TRUE(backend_->release(two_));
   const Handle next = create(2);
