@@ -69,6 +69,30 @@ TEST(PageStore, ReportsThePagesThatTheKernelReports) {
   }
 }
 
+TEST(PageStore, CollapsesWhereTheKernelCan) {
+  EXPECT_EQ(PageStore::open(options_of(PageSource::kCollapse)).ok(), kernel_collapses());
+}
+
+// Without addresses for a moment's mapping nothing can be collapsed; memory there is all the same.
+TEST(PageStore, ReportsHandlesThatCameInSmallPages) {
+  if (!kernel_collapses()) GTEST_SKIP() << "this kernel does not collapse pages";
+  auto child = os::Child::start([] {
+    const auto store = PageStore::open(options_of(PageSource::kCollapse));
+    if (!store || !(*store)->make(kChunk)) return 1;
+    if ((*store)->page_mode() != os::PageMode::kTransparentHuge) return 2;
+    const rlimit no_addresses{.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &no_addresses) != 0) return 3;
+    if (!(*store)->make(kChunk)) return 4;
+    if ((*store)->page_mode() != os::PageMode::kMixed) return 5;
+    const rlimit addresses{.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+    if (setrlimit(RLIMIT_AS, &addresses) != 0) return 6;
+    const std::string text = (*store)->description();
+    return text.find("1 of 2 handles in small pages") != std::string::npos ? 0 : 7;
+  });
+  ASSERT_TRUE(child);
+  EXPECT_EQ(child->wait()->text(), "exit code 0");
+}
+
 TEST(PageStore, MakesEveryPageAtOnceAndGivesAllOfThemBack) {
   for (const PageSource source : kSources) {
     const auto store = PageStore::open(options_of(source));
