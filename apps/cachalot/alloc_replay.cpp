@@ -14,6 +14,7 @@
 #include "values.h"
 #include "vmm/baseline/caching_allocator.h"
 #include "vmm/baseline/expandable_allocator.h"
+#include "vmm/cuda/cuda_backend.h"
 #include "vmm/memfd/memfd_backend.h"
 #include "vmm/model/model_backend.h"
 #include "vmm/stitch/stitch_allocator.h"
@@ -136,7 +137,7 @@ Result<std::unique_ptr<vmm::Backend>> open_backend(const Options& options, const
   } else if (options.backend == "memfd") {
     CACHALOT_TRY_ASSIGN(backend, vmm::MemfdBackend::open({.tmpfs_directory = options.tmpfs}));
   } else {
-    return Error::make(Code::kUnsupported, "--backend cuda: not built yet");
+    CACHALOT_TRY_ASSIGN(backend, vmm::CudaBackend::open());
   }
   backend->set_limit_bytes(settings.limit_bytes);
   return backend;
