@@ -53,7 +53,8 @@ Result<std::vector<std::string>> parse_allocators(const std::vector<std::string>
     return std::vector<std::string>(std::begin(kAllocators), std::end(kAllocators));
   }
   for (const std::string& name : names) {
-    if (std::find(std::begin(kAllocators), std::end(kAllocators), name) != std::end(kAllocators)) continue;
+    if (std::find(std::begin(kAllocators), std::end(kAllocators), name) != std::end(kAllocators))
+      continue;
     return Error::make(Code::kInvalidArgument,
                        "--allocator: \"%.60s\", expected caching, expandable, stitch or all",
                        name.c_str());
@@ -83,13 +84,15 @@ Result<double> parse_scale(const Options& options) {
   const double factor = std::strtod(options.scale.c_str(), &end);
   if (*end == '\0' && end != options.scale.c_str()) {
     if (factor > 0 && std::isfinite(factor)) return factor;
-    return Error::make(Code::kInvalidArgument, "--scale: %.60s, expected a factor above 0, or a size",
+    return Error::make(Code::kInvalidArgument,
+                       "--scale: %.60s, expected a factor above 0, or a size",
                        options.scale.c_str());
   }
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--scale", options.scale));
   if (bytes == 0) return Error::make(Code::kInvalidArgument, "--scale: 0 bytes, expected some");
   CACHALOT_TRY_ASSIGN(const replay::AllocEvents whole, replay::AllocEvents::read(options.trace, 1));
-  return static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(1, whole.peak_live_bytes()));
+  return static_cast<double>(bytes) /
+         static_cast<double>(std::max<std::uint64_t>(1, whole.peak_live_bytes()));
 }
 
 Result<std::uint64_t> parse_optional_bytes(const char* flag, const std::string& text,
@@ -102,16 +105,18 @@ Result<Settings> settings_of(const Options& options) {
   Settings settings;
   CACHALOT_TRY_ASSIGN(settings.allocators, parse_allocators(options.allocators));
   if (options.backend != "model" && options.backend != "memfd" && options.backend != "cuda") {
-    return Error::make(Code::kInvalidArgument, "--backend: \"%.60s\", expected model, memfd or cuda",
+    return Error::make(Code::kInvalidArgument,
+                       "--backend: \"%.60s\", expected model, memfd or cuda",
                        options.backend.c_str());
   }
   CACHALOT_TRY_ASSIGN(settings.verify, parse_verify(options.verify, options.backend));
   const vmm::StitchOptions defaults;
-  CACHALOT_TRY_ASSIGN(settings.stitch.frag_limit_bytes,
-                      parse_optional_bytes("--frag-limit", options.frag_limit, defaults.frag_limit_bytes));
   CACHALOT_TRY_ASSIGN(
-      settings.stitch.stitched_limit_bytes,
-      parse_optional_bytes("--stitched-limit", options.stitched_limit, defaults.stitched_limit_bytes));
+      settings.stitch.frag_limit_bytes,
+      parse_optional_bytes("--frag-limit", options.frag_limit, defaults.frag_limit_bytes));
+  CACHALOT_TRY_ASSIGN(settings.stitch.stitched_limit_bytes,
+                      parse_optional_bytes("--stitched-limit", options.stitched_limit,
+                                           defaults.stitched_limit_bytes));
   CACHALOT_TRY_ASSIGN(settings.limit_bytes, parse_optional_bytes("--limit", options.limit, 0));
   if (!options.limit.empty() && settings.limit_bytes == 0) {
     return Error::make(Code::kInvalidArgument, "--limit: 0 bytes, expected some");
@@ -130,7 +135,8 @@ Result<Settings> settings_of(const Options& options) {
   return settings;
 }
 
-Result<std::unique_ptr<vmm::Backend>> open_backend(const Options& options, const Settings& settings) {
+Result<std::unique_ptr<vmm::Backend>> open_backend(const Options& options,
+                                                   const Settings& settings) {
   std::unique_ptr<vmm::Backend> backend;
   if (options.backend == "model") {
     CACHALOT_TRY_ASSIGN(backend, vmm::ModelBackend::open({.costs = settings.costs}));
@@ -143,7 +149,8 @@ Result<std::unique_ptr<vmm::Backend>> open_backend(const Options& options, const
   return backend;
 }
 
-Result<std::unique_ptr<vmm::Allocator>> make_allocator(const std::string& name, vmm::Backend& backend,
+Result<std::unique_ptr<vmm::Allocator>> make_allocator(const std::string& name,
+                                                       vmm::Backend& backend,
                                                        vmm::StreamEvents& events,
                                                        const Settings& settings) {
   if (name == "caching") {
@@ -170,7 +177,8 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
                    events.events().size());
     };
   }
-  Result<replay::AllocReport> report = replay::replay_allocations(events, *allocator, *backend, how);
+  Result<replay::AllocReport> report =
+      replay::replay_allocations(events, *allocator, *backend, how);
   if (how.progress) std::fputs("\r\033[K", stderr);
   if (!report) return report.error();
   CACHALOT_TRY(allocator->check());
@@ -193,7 +201,8 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
 Status check_bytes(const std::vector<AllocRow>& rows) {
   for (const AllocRow& row : rows) {
     if (row.report.wrong_blocks == 0) continue;
-    return Error::make(Code::kCorrupt, "%s: %" PRIu64 " of %" PRIu64 " blocks had other bytes when they were freed",
+    return Error::make(Code::kCorrupt,
+                       "%s: %" PRIu64 " of %" PRIu64 " blocks had other bytes when they were freed",
                        row.allocator.c_str(), row.report.wrong_blocks, row.report.checked_blocks);
   }
   return {};
@@ -230,12 +239,13 @@ int run(const Options& options) {
 
 void add_alloc_replay(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  CLI::App* const command =
-      app.add_subcommand("alloc-replay", "replays an allocation trace on allocators of device memory");
+  CLI::App* const command = app.add_subcommand(
+      "alloc-replay", "replays an allocation trace on allocators of device memory");
   const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
     return command->add_option(name, value, text)->type_name(type);
   };
-  add("--trace", options->trace, "FILE", "allocation trace, plain or gzip: a ID BYTES / f ID / m TEXT")
+  add("--trace", options->trace, "FILE",
+      "allocation trace, plain or gzip: a ID BYTES / f ID / m TEXT")
       ->required();
   add("--allocator", options->allocators, "NAME,…",
       "caching: as PyTorch's; expandable: as PyTorch's expandable segments; stitch; all: all three")
@@ -256,12 +266,14 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
       "(a word in each 4 KiB), off");
   add("--costs", options->costs, "NAME", "model: whose published costs of driver calls are charged")
       ->capture_default_str();
-  add("--tmpfs", options->tmpfs, "FOLDER", "memfd: a tmpfs mounted with huge pages, if there is one");
+  add("--tmpfs", options->tmpfs, "FOLDER",
+      "memfd: a tmpfs mounted with huge pages, if there is one");
   add("--json", options->json, "FILE",
       "write the figures to FILE, or to stdout for -; of several allocators as \"rows\"");
   command->footer(
       "Example: cachalot alloc-replay --trace finetune.trace.gz --allocator all\n"
-      "         cachalot alloc-replay --trace finetune.trace.gz --backend memfd --scale 4GiB --verify sample");
+      "         cachalot alloc-replay --trace finetune.trace.gz --backend memfd --scale 4GiB "
+      "--verify sample");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -9,11 +9,14 @@ namespace {
 constexpr double kGiB = 1u << 30;
 constexpr double kNsPerUs = 1000;
 
-double gib(std::uint64_t bytes) { return static_cast<double>(bytes) / kGiB; }
+double gib(std::uint64_t bytes) {
+  return static_cast<double>(bytes) / kGiB;
+}
 
 nlohmann::json json_of(const vmm::CallCounts& calls) {
-  return {{"reserve", calls.reserve}, {"free_range", calls.free_range}, {"create", calls.create},
-          {"release", calls.release}, {"map", calls.map},               {"set_access", calls.set_access},
+  return {{"reserve", calls.reserve}, {"free_range", calls.free_range},
+          {"create", calls.create},   {"release", calls.release},
+          {"map", calls.map},         {"set_access", calls.set_access},
           {"unmap", calls.unmap}};
 }
 
@@ -47,8 +50,8 @@ void print_iterations(std::FILE* out, const AllocRow& row) {
   for (std::size_t i = 0; i < iterations.size() && i < kMostShown; ++i) {
     const replay::AllocPhase& each = iterations[i];
     std::fprintf(out,
-                 "  %-24.24s %8" PRIu64 " allocations, %6" PRIu64 " with driver calls (%.2f %%), %5" PRIu64
-                 " stitches, %9.3f GiB at its end\n",
+                 "  %-24.24s %8" PRIu64 " allocations, %6" PRIu64
+                 " with driver calls (%.2f %%), %5" PRIu64 " stitches, %9.3f GiB at its end\n",
                  each.name.c_str(), each.allocations, each.driver_allocations,
                  100 * each.driver_share(), each.stitches, gib(each.reserved_bytes));
   }
@@ -85,7 +88,8 @@ void print_details(std::FILE* out, const AllocRow& row) {
   if (row.states) print_states(out, *row.states);
   print_iterations(out, row);
   if (report.stats.out_of_memory != 0) {
-    std::fprintf(out, "  out of memory: %" PRIu64 " requests refused\n", report.stats.out_of_memory);
+    std::fprintf(out, "  out of memory: %" PRIu64 " requests refused\n",
+                 report.stats.out_of_memory);
   }
   if (row.verify != replay::Verify::kOff) {
     std::fprintf(out, "  bytes: %" PRIu64 " blocks checked, %" PRIu64 " wrong\n",
@@ -97,18 +101,22 @@ void print_details(std::FILE* out, const AllocRow& row) {
 
 void print_table(std::FILE* out, std::span<const AllocRow> rows) {
   std::fprintf(out, "%-10s %9s %9s %9s %9s %12s %9s %9s %9s %8s\n", "allocator", "live GiB",
-               "held GiB", "used", "stitches", "driver calls", "late", "p50 us", "p99 us", "wall s");
+               "held GiB", "used", "stitches", "driver calls", "late", "p50 us", "p99 us",
+               "wall s");
   for (const AllocRow& row : rows) {
     const replay::AllocReport& report = row.report;
-    std::fprintf(out, "%-10s %9.3f %9.3f %7.2f %% %9" PRIu64 " %12" PRIu64 " %7.2f %% %9.3f %9.3f %8.2f\n",
-                 row.allocator.c_str(), gib(report.stats.peak_live_bytes),
-                 gib(report.stats.peak_reserved_bytes), 100 * report.stats.utilization(),
-                 report.stats.stitches, report.calls.total(), 100 * report.second_half.driver_share(),
-                 report.allocate_ns.percentile(0.5) / kNsPerUs,
-                 report.allocate_ns.percentile(0.99) / kNsPerUs, report.wall_s);
+    std::fprintf(
+        out, "%-10s %9.3f %9.3f %7.2f %% %9" PRIu64 " %12" PRIu64 " %7.2f %% %9.3f %9.3f %8.2f\n",
+        row.allocator.c_str(), gib(report.stats.peak_live_bytes),
+        gib(report.stats.peak_reserved_bytes), 100 * report.stats.utilization(),
+        report.stats.stitches, report.calls.total(), 100 * report.second_half.driver_share(),
+        report.allocate_ns.percentile(0.5) / kNsPerUs,
+        report.allocate_ns.percentile(0.99) / kNsPerUs, report.wall_s);
   }
-  std::fputs("live: asked for at the peak; held: physical memory at its peak; used: live of held; "
-             "late: allocations of the second half that made a driver call\n\n", out);
+  std::fputs(
+      "live: asked for at the peak; held: physical memory at its peak; used: live of held; "
+      "late: allocations of the second half that made a driver call\n\n",
+      out);
   for (const AllocRow& row : rows) print_details(out, row);
 }
 
@@ -116,27 +124,26 @@ nlohmann::json json_of(const AllocRow& row) {
   const replay::AllocReport& report = row.report;
   nlohmann::json iterations = nlohmann::json::array();
   for (const replay::AllocPhase& each : report.iterations) iterations.push_back(json_of(each));
-  nlohmann::json json = {
-      {"allocator", row.allocator},
-      {"memory", row.memory},
-      {"scale", row.scale},
-      {"events", report.events},
-      {"allocations", report.stats.allocations},
-      {"peak_live_bytes", report.stats.peak_live_bytes},
-      {"peak_reserved_bytes", report.stats.peak_reserved_bytes},
-      {"utilization", report.stats.utilization()},
-      {"stitches", report.stats.stitches},
-      {"driver_calls", report.calls.total()},
-      {"calls", json_of(report.calls)},
-      {"driver_allocations", report.stats.driver_allocations},
-      {"second_half", json_of(report.second_half)},
-      {"iterations", std::move(iterations)},
-      {"alloc_us", json_of(report.allocate_ns)},
-      {"free_us", json_of(report.free_ns)},
-      {"oom", report.stats.out_of_memory},
-      {"verify_checked", report.checked_blocks},
-      {"verify_errors", report.wrong_blocks},
-      {"wall_s", report.wall_s}};
+  nlohmann::json json = {{"allocator", row.allocator},
+                         {"memory", row.memory},
+                         {"scale", row.scale},
+                         {"events", report.events},
+                         {"allocations", report.stats.allocations},
+                         {"peak_live_bytes", report.stats.peak_live_bytes},
+                         {"peak_reserved_bytes", report.stats.peak_reserved_bytes},
+                         {"utilization", report.stats.utilization()},
+                         {"stitches", report.stats.stitches},
+                         {"driver_calls", report.calls.total()},
+                         {"calls", json_of(report.calls)},
+                         {"driver_allocations", report.stats.driver_allocations},
+                         {"second_half", json_of(report.second_half)},
+                         {"iterations", std::move(iterations)},
+                         {"alloc_us", json_of(report.allocate_ns)},
+                         {"free_us", json_of(report.free_ns)},
+                         {"oom", report.stats.out_of_memory},
+                         {"verify_checked", report.checked_blocks},
+                         {"verify_errors", report.wrong_blocks},
+                         {"wall_s", report.wall_s}};
   if (row.states) json["states"] = json_of(*row.states);
   if (row.charged_ms) json["charged_ms"] = *row.charged_ms;
   return json;

@@ -30,11 +30,15 @@ struct Outcome {
 
 enum class Which { kCaching, kExpandable, kStitch };
 
-std::unique_ptr<vmm::Allocator> make(Which which, vmm::Backend& backend, vmm::StreamEvents& events) {
+std::unique_ptr<vmm::Allocator> make(Which which, vmm::Backend& backend,
+                                     vmm::StreamEvents& events) {
   switch (which) {
-    case Which::kCaching: return std::make_unique<vmm::CachingAllocator>(backend, events);
-    case Which::kExpandable: return std::make_unique<vmm::ExpandableAllocator>(backend, events);
-    case Which::kStitch: break;
+    case Which::kCaching:
+      return std::make_unique<vmm::CachingAllocator>(backend, events);
+    case Which::kExpandable:
+      return std::make_unique<vmm::ExpandableAllocator>(backend, events);
+    case Which::kStitch:
+      break;
   }
   return *vmm::StitchAllocator::create(backend, events);
 }
@@ -57,7 +61,8 @@ Outcome replay_on_model(Which which, const AllocEvents& events) {
 struct Known {
   const char* name;
   std::uint64_t peak_live_bytes;
-  std::uint64_t caching_bytes;  // of a model of PyTorch's allocator that agrees with recordings to 0.5 %
+  std::uint64_t
+      caching_bytes;  // of a model of PyTorch's allocator that agrees with recordings to 0.5 %
 };
 
 constexpr Known kKnown[] = {
@@ -83,10 +88,12 @@ TEST(AllocReplay, StitchingIsNowhereWorseThanTheBetterBaseline) {
   for (const Known& known : kKnown) {
     const AllocEvents events = read(known.name);
     const double caching = replay_on_model(Which::kCaching, events).report.stats.utilization();
-    const double expandable = replay_on_model(Which::kExpandable, events).report.stats.utilization();
+    const double expandable =
+        replay_on_model(Which::kExpandable, events).report.stats.utilization();
     const Outcome stitch = replay_on_model(Which::kStitch, events);
     EXPECT_EQ(stitch.fault, "");
-    EXPECT_GE(stitch.report.stats.utilization(), std::max(caching, expandable) - 0.003) << known.name;
+    EXPECT_GE(stitch.report.stats.utilization(), std::max(caching, expandable) - 0.003)
+        << known.name;
     EXPECT_GE(stitch.report.stats.utilization(), 0.99) << known.name;
     EXPECT_LT(stitch.report.second_half.driver_share(), 0.02) << known.name;
   }
@@ -96,7 +103,8 @@ TEST(AllocReplay, EveryBlockKeepsItsBytesOnRealMemory) {
   for (const Which which : {Which::kCaching, Which::kExpandable, Which::kStitch}) {
     const AllocEvents events = read("real_cs336_medium_256_training", 0.02);
     const auto backend = *vmm::MemfdBackend::open();
-    const Outcome outcome = replay_on(which, *backend, events, {.verify = Verify::kFull, .progress = {}});
+    const Outcome outcome =
+        replay_on(which, *backend, events, {.verify = Verify::kFull, .progress = {}});
     EXPECT_EQ(outcome.fault, "");
     EXPECT_EQ(outcome.report.checked_blocks, outcome.report.stats.allocations);
     EXPECT_EQ(outcome.report.wrong_blocks, 0u);
@@ -125,7 +133,8 @@ TEST(AllocReplay, VerificationSeesAnAllocatorThatGivesMemoryTwice) {
   OneBlockAllocator allocator(reinterpret_cast<vmm::Address>(memory.data()));
   const auto backend = *vmm::ModelBackend::open();
   for (const Verify verify : {Verify::kFull, Verify::kSample}) {
-    const auto report = replay_allocations(events, allocator, *backend, {.verify = verify, .progress = {}});
+    const auto report =
+        replay_allocations(events, allocator, *backend, {.verify = verify, .progress = {}});
     ASSERT_TRUE(report);
     EXPECT_GT(report->wrong_blocks, 0u);
   }

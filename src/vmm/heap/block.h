@@ -66,6 +66,8 @@ struct Segment {
 bool BySizeThenAddress::operator()(const Block* a, const Block* b) const {
   return a->bytes != b->bytes ? a->bytes < b->bytes : a->address > b->address;
 }
-bool BySizeThenAddress::operator()(const Block* a, AtLeast b) const { return a->bytes < b.bytes; }
+bool BySizeThenAddress::operator()(const Block* a, AtLeast b) const {
+  return a->bytes < b.bytes;
+}
 
 }  // namespace cachalot::vmm

@@ -213,8 +213,8 @@ Block* BlockHeap::remove_memory(Block* free_block, Address address, std::uint64_
 
 Status BlockHeap::check_segment(const Segment& segment) const {
   const auto broken = [&](const char* what, Address at) {
-    return Error::make(Code::kCorrupt, "segment 0x%" PRIx64 ", at 0x%" PRIx64 ": %s", segment.base, at,
-                       what);
+    return Error::make(Code::kCorrupt, "segment 0x%" PRIx64 ", at 0x%" PRIx64 ": %s", segment.base,
+                       at, what);
   };
   Address at = segment.base;
   std::uint64_t used = 0, absent = 0;
@@ -229,7 +229,8 @@ Status BlockHeap::check_segment(const Segment& segment) const {
     if (is_free && (block->place == FreeBlocks::iterator{} || *block->place != block)) {
       return broken("a free block that is in no set", at);
     }
-    if (is_free && prev != nullptr && prev->state == BlockState::kFree && prev->stream == block->stream) {
+    if (is_free && prev != nullptr && prev->state == BlockState::kFree &&
+        prev->stream == block->stream) {
       return broken("two free neighbours that were not merged", at);
     }
     const auto covers = [&](Address address) {
@@ -239,7 +240,8 @@ Status BlockHeap::check_segment(const Segment& segment) const {
     at = block->end();
     prev = block;
   }
-  if (segment.last != prev || at != segment.base + segment.bytes) return broken("it ends elsewhere", at);
+  if (segment.last != prev || at != segment.base + segment.bytes)
+    return broken("it ends elsewhere", at);
   if (used != segment.used_bytes) return broken("used_bytes is not the sum", at);
   if (absent != segment.absent_bytes) return broken("absent_bytes is not the sum", at);
   return {};
@@ -266,11 +268,13 @@ Status BlockHeap::check() const {
       whole += whole_bytes(block);
     }
     if (bytes != pool->free_bytes || whole != pool->whole_bytes) {
-      return Error::make(Code::kCorrupt, "stream %" PRIu64 ": the sums are not those of its set", stream);
+      return Error::make(Code::kCorrupt, "stream %" PRIu64 ": the sums are not those of its set",
+                         stream);
     }
     in_sets += pool->blocks.size();
   }
-  if (in_sets != free_blocks) return Error::make(Code::kCorrupt, "heap: a set has blocks of no segment");
+  if (in_sets != free_blocks)
+    return Error::make(Code::kCorrupt, "heap: a set has blocks of no segment");
   return {};
 }
 

@@ -34,7 +34,8 @@ TEST(BlockHeap, SplitsAndMergesBack) {
 
 TEST(BlockHeap, BestFitTakesTheSmallestThatFits) {
   BlockHeap heap(kUnit);
-  for (const std::uint64_t bytes : {500u, 200u, 300u}) heap.add_segment(kBase + bytes * 1000, bytes, 0, nullptr);
+  for (const std::uint64_t bytes : {500u, 200u, 300u})
+    heap.add_segment(kBase + bytes * 1000, bytes, 0, nullptr);
   EXPECT_EQ(heap.best_fit(0, 201)->bytes, 300u);
   EXPECT_EQ(heap.best_fit(0, 200)->bytes, 200u);
   EXPECT_EQ(heap.best_fit(0, 501), nullptr);

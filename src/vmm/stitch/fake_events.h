@@ -35,7 +35,7 @@ class FakeEvents final : public StreamEvents {
 
  private:
   Event last_ = 0;
-  std::map<Event, Stream> streams_;     // of the events that are kept
+  std::map<Event, Stream> streams_;  // of the events that are kept
   std::map<Stream, Event> finished_;
   int waits_ = 0;
 };

@@ -59,10 +59,10 @@ class PlacementHistory {
   Context& context(std::uint64_t hash) { return contexts_[hash % kContexts]; }
   std::uint64_t hash_with(std::uint64_t code);
 
-  std::vector<Request> requests_;   // a ring, filled as far as there are any
+  std::vector<Request> requests_;  // a ring, filled as far as there are any
   std::vector<Context> contexts_;
-  std::uint64_t next_ = 0;          // the number of the next request
-  std::uint64_t cursor_ = kNowhere; // the request that is expected
+  std::uint64_t next_ = 0;             // the number of the next request
+  std::uint64_t cursor_ = kNowhere;    // the request that is expected
   std::uint64_t code_ = 0, hash_ = 0;  // of the request in hand
 };
 

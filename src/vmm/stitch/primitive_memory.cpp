@@ -48,7 +48,8 @@ std::uint64_t PrimitiveMemory::free_tail_bytes(Stream stream) const {
   const auto growing = growing_.find(stream);
   if (growing == growing_.end() || growing->second == nullptr) return 0;
   const Block* const last = growing->second->last;
-  const bool is_ours = last != nullptr && last->state == BlockState::kFree && last->stream == stream;
+  const bool is_ours =
+      last != nullptr && last->state == BlockState::kFree && last->stream == stream;
   return is_ours ? last->bytes : 0;
 }
 
@@ -63,7 +64,8 @@ void PrimitiveMemory::merge_streams(Segment* segment) {
     return block != nullptr && block->state == BlockState::kFree;
   };
   for (Block* block = segment->first; block != nullptr;) {
-    block = is_free(block) && is_free(block->next) ? heap_.give(block->next, block->stream) : block->next;
+    block = is_free(block) && is_free(block->next) ? heap_.give(block->next, block->stream)
+                                                   : block->next;
   }
 }
 

@@ -11,7 +11,8 @@ namespace cachalot::vmm {
 Status StitchOptions::check(std::uint64_t granularity_bytes) const {
   if (!std::has_single_bit(chunk_bytes) || chunk_bytes % granularity_bytes != 0) {
     return Error::make(Code::kInvalidArgument,
-                       "chunk_bytes: %" PRIu64 ", expected a power of two and a multiple of %" PRIu64,
+                       "chunk_bytes: %" PRIu64
+                       ", expected a power of two and a multiple of %" PRIu64,
                        chunk_bytes, granularity_bytes);
   }
   if (small_request_bytes > chunk_bytes) {
@@ -22,13 +23,15 @@ Status StitchOptions::check(std::uint64_t granularity_bytes) const {
   return {};
 }
 
-Result<std::unique_ptr<StitchAllocator>> StitchAllocator::create(Backend& backend, StreamEvents& events,
+Result<std::unique_ptr<StitchAllocator>> StitchAllocator::create(Backend& backend,
+                                                                 StreamEvents& events,
                                                                  const StitchOptions& options) {
   CACHALOT_TRY(options.check(backend.granularity_bytes()));
   return std::unique_ptr<StitchAllocator>(new StitchAllocator(backend, events, options));
 }
 
-StitchAllocator::StitchAllocator(Backend& backend, StreamEvents& events, const StitchOptions& options)
+StitchAllocator::StitchAllocator(Backend& backend, StreamEvents& events,
+                                 const StitchOptions& options)
     : TrackedAllocator(backend, events),
       options_(options),
       memory_(backend, options.chunk_bytes),
@@ -64,12 +67,14 @@ void StitchAllocator::do_free(const Placed& placed) {
     stitched_.put_back(static_cast<StitchedBlock*>(placed.owner));
   } else if (placed.kind == kPrimitive) {
     memory_.heap().free(static_cast<Block*>(placed.owner));
-  } else if (Block* const chunk = small_.free(static_cast<Block*>(placed.owner)); chunk != nullptr) {
+  } else if (Block* const chunk = small_.free(static_cast<Block*>(placed.owner));
+             chunk != nullptr) {
     memory_.heap().free(chunk);
   }
 }
 
-Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t bytes, Stream stream) {
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t bytes,
+                                                                 Stream stream) {
   const Place* const expected = history_.expect(bytes, stream);
   std::optional<Placed> again;
   if (expected != nullptr) again = place_again(*expected, bytes, stream);
@@ -106,7 +111,8 @@ Place StitchAllocator::place_of(const Placed& placed) const {
   return {segment, segment->id, placed.address - segment->base, false};
 }
 
-Result<TrackedAllocator::Placed> StitchAllocator::allocate_anew(std::uint64_t bytes, Stream stream) {
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_anew(std::uint64_t bytes,
+                                                                Stream stream) {
   CACHALOT_TRY_ASSIGN(std::optional<Placed> found, find(bytes, stream, Limits::kObeyed));
   if (found) return *found;
   if (streams().size() > 1) {
@@ -125,7 +131,8 @@ Result<TrackedAllocator::Placed> StitchAllocator::allocate_anew(std::uint64_t by
 }
 
 Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint64_t bytes,
-                                                                      Stream stream, Limits limits) {
+                                                                      Stream stream,
+                                                                      Limits limits) {
   BlockHeap& heap = memory_.heap();
   Block* const block = heap.best_fit(stream, bytes);
   if (block != nullptr && block->bytes == bytes) {
@@ -134,7 +141,8 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint6
   if (StitchedBlock* const exact = stitched_.find_exact(bytes, stream); exact != nullptr) {
     return std::optional(use({exact, 0}, bytes, stream, states_.exact_stitched));
   }
-  if (block != nullptr) return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
+  if (block != nullptr)
+    return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
   if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
     return std::optional(use(window, bytes, stream, states_.window));
   }
@@ -169,7 +177,8 @@ std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, S
   const Block* const corner = find_corner(rest, stream);
   const bool is_last = corner != nullptr && starts_chunk(corner);
   if (corner != nullptr) bytes -= rest;
-  if (corner != nullptr && !is_last) pieces.push_back({corner->segment, corner->end() - rest, rest});
+  if (corner != nullptr && !is_last)
+    pieces.push_back({corner->segment, corner->end() - rest, rest});
   const FreeBlocks& blocks = heap.pool(stream).blocks;
   for (auto each = blocks.rbegin(); bytes != 0 && each != blocks.rend(); ++each) {
     const Block* const block = *each;
@@ -234,7 +243,8 @@ Result<TrackedAllocator::Placed> StitchAllocator::create_alone(std::uint64_t byt
   return placed(memory_.heap().take(block, bytes, nullptr), states_.created);
 }
 
-Result<TrackedAllocator::Placed> StitchAllocator::allocate_small(std::uint64_t bytes, Stream stream) {
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_small(std::uint64_t bytes,
+                                                                 Stream stream) {
   Block* block = small_.allocate(bytes, stream);
   if (block == nullptr) {
     Result<Block*> chunk = slab(stream);
@@ -318,7 +328,9 @@ Status StitchAllocator::do_release_cached() {
   return {};
 }
 
-std::uint64_t StitchAllocator::do_used_bytes() const { return memory_.heap().used_bytes(); }
+std::uint64_t StitchAllocator::do_used_bytes() const {
+  return memory_.heap().used_bytes();
+}
 
 Status StitchAllocator::do_check() const {
   CACHALOT_TRY(memory_.heap().check());

@@ -42,12 +42,12 @@ struct StitchStates {
   std::uint64_t repeated = 0;         // S1, at the place of an iteration ago
   std::uint64_t exact_primitive = 0;  // S1
   std::uint64_t exact_stitched = 0;
-  std::uint64_t split = 0;            // S2
+  std::uint64_t split = 0;  // S2
   std::uint64_t window = 0;
-  std::uint64_t stitched = 0;         // S3
-  std::uint64_t created = 0;          // S4, without a stitch
+  std::uint64_t stitched = 0;  // S3
+  std::uint64_t created = 0;   // S4, without a stitch
   std::uint64_t created_and_stitched = 0;
-  std::uint64_t slabs = 0;            // chunks for small requests that had to be created
+  std::uint64_t slabs = 0;  // chunks for small requests that had to be created
 };
 
 class StitchAllocator final : public TrackedAllocator {
@@ -103,7 +103,8 @@ class StitchAllocator final : public TrackedAllocator {
   void free_empty_slabs();
 
   Placed placed(Block* block, std::uint64_t& state);
-  Placed use(StitchedCache::Window window, std::uint64_t bytes, Stream stream, std::uint64_t& state);
+  Placed use(StitchedCache::Window window, std::uint64_t bytes, Stream stream,
+             std::uint64_t& state);
 
   const StitchOptions options_;
   PrimitiveMemory memory_;

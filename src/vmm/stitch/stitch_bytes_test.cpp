@@ -20,7 +20,9 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kPage = 4096;
 
-std::uint64_t word_at(std::uint64_t number, std::uint64_t at) { return number * 1'000'003 + at; }
+std::uint64_t word_at(std::uint64_t number, std::uint64_t at) {
+  return number * 1'000'003 + at;
+}
 
 void write(Address address, std::uint64_t bytes, std::uint64_t number) {
   for (std::uint64_t at = 0; at + 8 <= bytes; at += kPage) {
@@ -120,9 +122,12 @@ class Machine {
 
 std::uint64_t any_size() {
   switch (*rc::gen::inRange(0, 4)) {
-    case 0: return *rc::gen::inRange<std::uint64_t>(0, kMiB);
-    case 1: return *rc::gen::inRange<std::uint64_t>(1, 9) * 2 * kMiB;
-    default: return *rc::gen::inRange<std::uint64_t>(kMiB, 20 * kMiB);
+    case 0:
+      return *rc::gen::inRange<std::uint64_t>(0, kMiB);
+    case 1:
+      return *rc::gen::inRange<std::uint64_t>(1, 9) * 2 * kMiB;
+    default:
+      return *rc::gen::inRange<std::uint64_t>(kMiB, 20 * kMiB);
   }
 }
 

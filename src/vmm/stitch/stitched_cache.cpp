@@ -52,7 +52,8 @@ bool StitchedCache::is_available(StitchedBlock* block, Stream stream) const {
 
 StitchedBlock* StitchedCache::find_exact(std::uint64_t bytes, Stream stream) {
   auto each = by_size_.lower_bound(AtLeast{bytes});
-  for (int i = 0; i < kExactLooks && each != by_size_.end() && (*each)->bytes == bytes; ++i, ++each) {
+  for (int i = 0; i < kExactLooks && each != by_size_.end() && (*each)->bytes == bytes;
+       ++i, ++each) {
     if (is_available(*each, stream)) return *each;
   }
   return nullptr;
@@ -94,7 +95,8 @@ Status StitchedCache::map_pieces(const StitchedBlock& block, std::uint64_t& mapp
     const std::uint64_t skip = (piece.address - piece.segment->base) % chunk_bytes;
     const std::uint64_t chunks = (skip + piece.bytes + chunk_bytes - 1) / chunk_bytes;
     for (std::uint64_t i = 0; i < chunks; ++i) {
-      const Handle chunk = memory_.chunk(piece.segment, piece.address + i * chunk_bytes - (i == 0 ? 0 : skip));
+      const Handle chunk =
+          memory_.chunk(piece.segment, piece.address + i * chunk_bytes - (i == 0 ? 0 : skip));
       CACHALOT_TRY(backend_.map(block.range + mapped_bytes, chunk));
       mapped_bytes += chunk_bytes;
     }
@@ -102,7 +104,8 @@ Status StitchedCache::map_pieces(const StitchedBlock& block, std::uint64_t& mapp
   return backend_.set_access(block.range, mapped_bytes, Access::kReadWrite);
 }
 
-Result<StitchedBlock*> StitchedCache::build(std::vector<StitchedBlock::Piece> pieces, Stream stream) {
+Result<StitchedBlock*> StitchedCache::build(std::vector<StitchedBlock::Piece> pieces,
+                                            Stream stream) {
   if (spare_.empty()) spare_.push_back(&storage_.emplace_back());
   StitchedBlock* const block = spare_.back();
   block->pieces = std::move(pieces);
@@ -209,7 +212,8 @@ StitchedCache::HeldParts::HeldParts(StitchedCache& cache) : heap_(cache.memory_.
       for (Address at = piece.address; at < piece_end;) {
         Block* const part = heap_.find(piece.segment, at);
         const Address end = std::min(part->end(), piece_end);
-        if (part->state == BlockState::kFree) held_.push_back(heap_.take(part, at, end - at, nullptr));
+        if (part->state == BlockState::kFree)
+          held_.push_back(heap_.take(part, at, end - at, nullptr));
         at = end;
       }
     }
@@ -230,7 +234,8 @@ Status StitchedCache::check() const {
     if (block->is_in_use || !block->used.empty()) return broken(block, "idle and in use");
     if (*block->by_size != block) return broken(block, "not in the index of sizes");
   }
-  if (by_size_.size() != idle_.size()) return Error::make(Code::kCorrupt, "index: not the idle ones");
+  if (by_size_.size() != idle_.size())
+    return Error::make(Code::kCorrupt, "index: not the idle ones");
   for (const StitchedBlock* block : in_use_) {
     range_bytes += block->range_bytes;
     if (!block->is_in_use || block->used.empty()) return broken(block, "in use and idle");

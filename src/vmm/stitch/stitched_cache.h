@@ -96,8 +96,8 @@ class StitchedCache {
   Backend& backend_;
   StreamEvents& events_;
   PrimitiveMemory& memory_;
-  StitchedBlock::BySize by_size_;       // of those not in use
-  std::list<StitchedBlock*> idle_;      // the least recently used first
+  StitchedBlock::BySize by_size_;   // of those not in use
+  std::list<StitchedBlock*> idle_;  // the least recently used first
   std::list<StitchedBlock*> in_use_;
   std::deque<StitchedBlock> storage_;
   std::vector<StitchedBlock*> spare_;
