@@ -1,0 +1,104 @@
+// `cachalot alloc-replay`: figures, refusals, limits, real memory.
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr const char* kTraining =
+    CACHALOT_TEST_ASSETS "/alloc/real_cs336_medium_256_training.trace.gz";
+
+class AllocReplayCommand : public ProcessTest {
+ protected:
+  static nlohmann::json replay(const Arguments& more) {
+    Arguments arguments = {"alloc-replay", "--json", "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run(arguments);
+    expect_done(outcome);
+    return outcome.json();
+  }
+};
+
+TEST_F(AllocReplayCommand, OneAllocatorGivesOneObject) {
+  const nlohmann::json row = replay({"--trace", kTraining, "--allocator", "caching"});
+  EXPECT_EQ(row["events"], 13691);
+  EXPECT_EQ(row["peak_live_bytes"], 9103544320);
+  EXPECT_EQ(row["peak_reserved_bytes"], 9307160576);
+  EXPECT_NEAR(row["utilization"].get<double>(), 9103544320.0 / 9307160576.0, 1e-12);
+  EXPECT_EQ(row["stitches"], 0);
+  EXPECT_EQ(row["oom"], 0);
+  std::uint64_t calls = 0;
+  for (const auto& [kind, count] : row["calls"].items()) calls += count.get<std::uint64_t>();
+  EXPECT_EQ(row["driver_calls"], calls);
+  EXPECT_GT(row["alloc_us"]["p99"].get<double>(), 0);
+}
+
+TEST_F(AllocReplayCommand, SeveralAllocatorsGiveRows) {
+  const nlohmann::json rows = replay({"--trace", kTraining, "--allocator", "all"})["rows"];
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[2]["allocator"], "stitch");
+  EXPECT_GT(rows[2]["stitches"], 0);
+  EXPECT_GT(rows[2]["states"]["repeated"], 0);
+}
+
+// The talk's six requests: R3 is stitched, R4 and R6 are stitched and added to, R5 is R1's block.
+TEST_F(AllocReplayCommand, TheSixRequestsOfTheTalk) {
+  const std::string trace = path("talk.trace");
+  const auto mib = [](std::uint64_t count) { return std::to_string(count << 20); };
+  write(trace, "a 1 " + mib(200) + "\na 2 " + mib(300) + "\nf 1\nf 2\na 3 " + mib(500) +
+                   "\nf 3\na 4 " + mib(750) + "\nf 4\na 5 " + mib(200) + "\na 6 " + mib(800) +
+                   "\n");
+  const nlohmann::json rows = replay({"--trace", trace, "--allocator", "caching,stitch"})["rows"];
+  EXPECT_EQ(rows[0]["peak_reserved_bytes"], std::uint64_t{200 + 300 + 500 + 750 + 800} << 20);
+  EXPECT_EQ(rows[1]["peak_reserved_bytes"], std::uint64_t{1000} << 20);
+  EXPECT_EQ(rows[1]["stitches"], 3);
+  EXPECT_EQ(rows[1]["states"]["exact_primitive"], 1);
+}
+
+TEST_F(AllocReplayCommand, MarksGiveIterations) {
+  const std::string trace = path("marked.trace");
+  write(trace, "a 1 100\nm first\na 2 4194304\nf 2\nm second\na 3 4194304\nf 3\n");
+  const nlohmann::json row = replay({"--trace", trace});
+  ASSERT_EQ(row["iterations"].size(), 2u);
+  EXPECT_EQ(row["iterations"][0]["name"], "first");
+  EXPECT_EQ(row["iterations"][0]["driver_allocations"], 1);
+  EXPECT_EQ(row["iterations"][1]["allocations"], 1);
+  EXPECT_EQ(row["iterations"][1]["driver_allocations"], 0);
+}
+
+TEST_F(AllocReplayCommand, RealMemoryIsCheckedByteByByte) {
+  const nlohmann::json rows = replay({"--trace", kTraining, "--allocator", "all", "--backend",
+                                      "memfd", "--scale", "96MiB"})["rows"];
+  for (const nlohmann::json& row : rows) {
+    EXPECT_EQ(row["verify_checked"], row["allocations"]);
+    EXPECT_EQ(row["verify_errors"], 0);
+    EXPECT_NEAR(row["peak_live_bytes"].get<double>() / (96 << 20), 1, 0.001);
+  }
+}
+
+TEST_F(AllocReplayCommand, ALimitIsMetAndNotExceeded) {
+  const nlohmann::json row = replay({"--trace", kTraining, "--limit", "4GiB"});
+  EXPECT_GT(row["oom"], 0);
+  EXPECT_EQ(row["peak_reserved_bytes"], std::uint64_t{4} << 30);
+}
+
+TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
+  const auto refused = [&](const Arguments& more, const std::string& words) {
+    Arguments arguments = {"alloc-replay", "--trace", kTraining};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_error(run(arguments), 2, {words});
+  };
+  refused({"--allocator", "pytorch"}, "--allocator: \"pytorch\", expected caching");
+  refused({"--backend", "disk"}, "--backend: \"disk\", expected model");
+  refused({"--verify", "full"}, "needs memory that this process can touch");
+  refused({"--scale", "0"}, "--scale: 0, expected");
+  refused({"--scale", "-1"}, "--scale");
+  refused({"--limit", "0"}, "--limit: 0 bytes");
+  refused({"--costs", "mine"}, "--costs: \"mine\", expected one of");
+  refused({"--frag-limit", "lots"}, "--frag-limit");
+  refused({"--json", kTraining}, "--json");
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
