@@ -44,11 +44,11 @@ TEST_F(AllocReplayCommand, SeveralAllocatorsGiveRows) {
 
 // The talk's six requests: R3 is stitched, R4 and R6 are stitched and added to, R5 is R1's block.
 TEST_F(AllocReplayCommand, TheSixRequestsOfTheTalk) {
-  const std::string trace = path("talk.trace");
   const auto mib = [](std::uint64_t count) { return std::to_string(count << 20); };
-  write(trace, "a 1 " + mib(200) + "\na 2 " + mib(300) + "\nf 1\nf 2\na 3 " + mib(500) +
-                   "\nf 3\na 4 " + mib(750) + "\nf 4\na 5 " + mib(200) + "\na 6 " + mib(800) +
-                   "\n");
+  const std::string trace =
+      write("talk.trace", "a 1 " + mib(200) + "\na 2 " + mib(300) + "\nf 1\nf 2\na 3 " + mib(500) +
+                              "\nf 3\na 4 " + mib(750) + "\nf 4\na 5 " + mib(200) + "\na 6 " +
+                              mib(800) + "\n");
   const nlohmann::json rows = replay({"--trace", trace, "--allocator", "caching,stitch"})["rows"];
   EXPECT_EQ(rows[0]["peak_reserved_bytes"], std::uint64_t{200 + 300 + 500 + 750 + 800} << 20);
   EXPECT_EQ(rows[1]["peak_reserved_bytes"], std::uint64_t{1000} << 20);
@@ -57,8 +57,8 @@ TEST_F(AllocReplayCommand, TheSixRequestsOfTheTalk) {
 }
 
 TEST_F(AllocReplayCommand, MarksGiveIterations) {
-  const std::string trace = path("marked.trace");
-  write(trace, "a 1 100\nm first\na 2 4194304\nf 2\nm second\na 3 4194304\nf 3\n");
+  const std::string trace =
+      write("marked.trace", "a 1 100\nm first\na 2 4194304\nf 2\nm second\na 3 4194304\nf 3\n");
   const nlohmann::json row = replay({"--trace", trace});
   ASSERT_EQ(row["iterations"].size(), 2u);
   EXPECT_EQ(row["iterations"][0]["name"], "first");
