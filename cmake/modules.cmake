@@ -12,7 +12,7 @@ set(CACHALOT_MODULES
   "rpc: base os memory"
   "pool: base os memory index rpc"
   "engine: base os memory geometry index kv pool"
-  "replay: base os memory trace geometry index pool"
+  "replay: base os memory vmm trace geometry index pool"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 

@@ -44,6 +44,8 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_evict(app, chosen);
   add_hitrate(app, chosen);
   add_trace(app, chosen);
+  add_alloc_trace(app, chosen);
+  add_alloc_replay(app, chosen);
   add_bench(app, chosen);
 }
 

@@ -1,15 +1,13 @@
-// Writes requests as Mooncake's JSON lines, gzip where the name ends in .gz.
-//
-// A file appears under its name when it is finished, and one that was there keeps its content until
-// then; stdout ("-"), pipes and devices are written as it goes.
+// Writes requests as Mooncake's JSON lines. How the file comes into being: ByteSink.
 #pragma once
 
 #include <cachalot/result.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
+#include <utility>
 
+#include "trace/byte_sink.h"
 #include "trace/request.h"
 
 namespace cachalot::trace {
@@ -20,25 +18,24 @@ void append_request(const Request& request, std::string& to);
 // @threads one at a time
 class TraceWriter {
  public:
-  // @param  path  "-": stdout
-  // @errors kInvalidArgument, kPermission, kNoSpace, kIo: names the file
+  // @errors as ByteSink::open
   static Result<TraceWriter> open(const std::string& path);
-  TraceWriter(TraceWriter&&) noexcept;
-  TraceWriter& operator=(TraceWriter&&) noexcept;
-  ~TraceWriter();  // what was not finished is removed
 
   // @errors as open(); after one all calls fail alike
   Status write(const Request& request);
-  // Once, at the end.
-  Status finish();
+  // Once, at the end; without it no file appears.
+  Status finish() { return file_.finish(); }
 
-  std::uint64_t requests() const;
-  std::uint64_t blocks() const;
+  std::uint64_t requests() const { return requests_; }
+  std::uint64_t blocks() const { return blocks_; }
 
  private:
-  class Impl;
-  explicit TraceWriter(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit TraceWriter(ByteSink file) : file_(std::move(file)) {}
+
+  ByteSink file_;
+  std::string line_;
+  std::uint64_t requests_ = 0;
+  std::uint64_t blocks_ = 0;
 };
 
 }  // namespace cachalot::trace

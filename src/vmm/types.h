@@ -8,6 +8,9 @@ namespace cachalot::vmm {
 // An address of the device. On memfd it is an address of this process.
 using Address = std::uint64_t;
 
+// A queue of work on the device, done in its order. 0: the default one; on CUDA the value of a CUstream.
+using Stream = std::uint64_t;
+
 enum class Access : std::uint8_t { kNone, kRead, kReadWrite };
 
 // Names physical memory of one create(); 0 names none. A name is never given twice.

@@ -1,0 +1,341 @@
+#include "vmm/stitch/stitch_allocator.h"
+
+#include <algorithm>
+#include <bit>
+#include <cinttypes>
+
+#include "base/check.h"
+
+namespace cachalot::vmm {
+
+Status StitchOptions::check(std::uint64_t granularity_bytes) const {
+  if (!std::has_single_bit(chunk_bytes) || chunk_bytes % granularity_bytes != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "chunk_bytes: %" PRIu64
+                       ", expected a power of two and a multiple of %" PRIu64,
+                       chunk_bytes, granularity_bytes);
+  }
+  if (small_request_bytes > chunk_bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "small_request_bytes: %" PRIu64 ", expected at most chunk_bytes, %" PRIu64,
+                       small_request_bytes, chunk_bytes);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<StitchAllocator>> StitchAllocator::create(Backend& backend,
+                                                                 StreamEvents& events,
+                                                                 const StitchOptions& options) {
+  CACHALOT_TRY(options.check(backend.granularity_bytes()));
+  return std::unique_ptr<StitchAllocator>(new StitchAllocator(backend, events, options));
+}
+
+StitchAllocator::StitchAllocator(Backend& backend, StreamEvents& events,
+                                 const StitchOptions& options)
+    : TrackedAllocator(backend, events),
+      options_(options),
+      memory_(backend, options.chunk_bytes),
+      stitched_(backend, events, memory_),
+      small_(options.chunk_bytes),
+      drains_(events) {}
+
+TrackedAllocator::Placed StitchAllocator::placed(Block* block, std::uint64_t& state) {
+  ++state;
+  return {block->address, block, kPrimitive};
+}
+
+TrackedAllocator::Placed StitchAllocator::use(StitchedCache::Window window, std::uint64_t bytes,
+                                              Stream stream, std::uint64_t& state) {
+  ++state;
+  return {stitched_.use(window, bytes, stream), window.block, kStitched};
+}
+
+Result<TrackedAllocator::Placed> StitchAllocator::do_allocate(std::uint64_t bytes, Stream stream) {
+  used_driver_ = false;
+  if (stitched_.has_dropped()) {
+    used_driver_ = true;
+    CACHALOT_TRY(stitched_.unmap_dropped(false));
+  }
+  Result<Placed> done = bytes <= options_.small_request_bytes ? allocate_small(bytes, stream)
+                                                              : allocate_large(bytes, stream);
+  stats_.driver_allocations += used_driver_;
+  return done;
+}
+
+void StitchAllocator::do_free(const Placed& placed) {
+  if (placed.kind == kStitched) {
+    stitched_.put_back(static_cast<StitchedBlock*>(placed.owner));
+  } else if (placed.kind == kPrimitive) {
+    memory_.heap().free(static_cast<Block*>(placed.owner));
+  } else if (Block* const chunk = small_.free(static_cast<Block*>(placed.owner));
+             chunk != nullptr) {
+    memory_.heap().free(chunk);
+  }
+}
+
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t bytes,
+                                                                 Stream stream) {
+  const Place* const expected = history_.expect(bytes, stream);
+  std::optional<Placed> again;
+  if (expected != nullptr) again = place_again(*expected, bytes, stream);
+  Result<Placed> done = again ? Result<Placed>(*again) : allocate_anew(bytes, stream);
+  if (done) history_.record(place_of(*done));
+  return done;
+}
+
+std::optional<TrackedAllocator::Placed> StitchAllocator::place_again(const Place& place,
+                                                                     std::uint64_t bytes,
+                                                                     Stream stream) {
+  if (place.is_stitched) {
+    auto* const block = static_cast<StitchedBlock*>(place.where);
+    if (block->id != place.id || block->is_in_use) return {};
+    if (!stitched_.is_free(*block, place.offset, bytes, stream)) return {};
+    return use({block, place.offset}, bytes, stream, states_.repeated);
+  }
+  auto* const segment = static_cast<Segment*>(place.where);
+  if (segment->id != place.id) return {};
+  const Address address = segment->base + place.offset;
+  Block* const block = memory_.heap().find(segment, address);
+  if (block->state != BlockState::kFree || block->stream != stream) return {};
+  if (block->end() - address < bytes) return {};
+  Block* const used = memory_.heap().take(block, address, bytes, nullptr);
+  return placed(used, states_.repeated);
+}
+
+Place StitchAllocator::place_of(const Placed& placed) const {
+  if (placed.kind == kStitched) {
+    auto* const block = static_cast<StitchedBlock*>(placed.owner);
+    return {block, block->id, placed.address - block->address, true};
+  }
+  Segment* const segment = static_cast<Block*>(placed.owner)->segment;
+  return {segment, segment->id, placed.address - segment->base, false};
+}
+
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_anew(std::uint64_t bytes,
+                                                                Stream stream) {
+  CACHALOT_TRY_ASSIGN(std::optional<Placed> found, find(bytes, stream, Limits::kObeyed));
+  if (found) return *found;
+  if (streams().size() > 1) {
+    CACHALOT_TRY(adopt(bytes, stream, false));
+    CACHALOT_TRY_ASSIGN(found, find(bytes, stream, Limits::kObeyed));
+    if (found) return *found;
+  }
+  Result<Placed> created = create(bytes, stream, Limits::kObeyed);
+  if (created || created.error().code != Code::kNoSpace) return created;
+  // S5. What is free but not this stream's, or was held back by a limit.
+  free_empty_slabs();
+  CACHALOT_TRY(adopt(bytes, stream, true));
+  CACHALOT_TRY_ASSIGN(found, find(bytes, stream, Limits::kIgnored));
+  if (found) return *found;
+  return create(bytes, stream, Limits::kIgnored);
+}
+
+Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint64_t bytes,
+                                                                      Stream stream,
+                                                                      Limits limits) {
+  BlockHeap& heap = memory_.heap();
+  Block* const block = heap.best_fit(stream, bytes);
+  if (block != nullptr && block->bytes == bytes) {
+    return std::optional(placed(heap.take(block, bytes, nullptr), states_.exact_primitive));
+  }
+  if (StitchedBlock* const exact = stitched_.find_exact(bytes, stream); exact != nullptr) {
+    return std::optional(use({exact, 0}, bytes, stream, states_.exact_stitched));
+  }
+  if (block != nullptr)
+    return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
+  if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
+    return std::optional(use(window, bytes, stream, states_.window));
+  }
+  const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
+  return may_stitch && missing_bytes(bytes, stream) == 0 ? stitch(bytes, stream)
+                                                         : std::optional<Placed>();
+}
+
+// What a request has beyond whole chunks comes out of a corner, if there is one that is free from a
+// chunk's first byte on, or up to its last: it may then end or begin a stitched block. Corners are
+// good for nothing larger, and each that is left over is memory that nobody uses.
+Block* StitchAllocator::find_corner(std::uint64_t bytes, Stream stream) {
+  const FreeBlocks& corners = memory_.heap().pool(stream).corners;
+  if (bytes == 0) return nullptr;
+  const auto found = corners.lower_bound(AtLeast{bytes});
+  return found == corners.end() ? nullptr : *found;
+}
+
+std::uint64_t StitchAllocator::missing_bytes(std::uint64_t bytes, Stream stream) {
+  const std::uint64_t whole_bytes = memory_.heap().pool(stream).whole_bytes;
+  if (whole_bytes >= bytes) return 0;
+  const std::uint64_t rest = bytes % options_.chunk_bytes;
+  if (find_corner(rest, stream) != nullptr) bytes -= rest;
+  return bytes - std::min(bytes, whole_bytes);
+}
+
+// Whole chunks from the largest block down, so that the pieces are few.
+std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, Stream stream) {
+  BlockHeap& heap = memory_.heap();
+  std::vector<StitchedBlock::Piece> pieces;
+  const std::uint64_t rest = bytes % options_.chunk_bytes;
+  const Block* const corner = find_corner(rest, stream);
+  const bool is_last = corner != nullptr && starts_chunk(corner);
+  if (corner != nullptr) bytes -= rest;
+  if (corner != nullptr && !is_last)
+    pieces.push_back({corner->segment, corner->end() - rest, rest});
+  const FreeBlocks& blocks = heap.pool(stream).blocks;
+  for (auto each = blocks.rbegin(); bytes != 0 && each != blocks.rend(); ++each) {
+    const Block* const block = *each;
+    const std::uint64_t piece_bytes = std::min(bytes, heap.whole_bytes(block));
+    if (piece_bytes == 0) continue;
+    pieces.push_back({block->segment, heap.first_whole(block), piece_bytes});
+    bytes -= piece_bytes;
+  }
+  CACHALOT_CHECK(bytes == 0);
+  if (is_last) pieces.push_back({corner->segment, corner->address, rest});
+  return pieces;
+}
+
+Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::stitch(std::uint64_t bytes,
+                                                                        Stream stream) {
+  used_driver_ = true;
+  std::vector<StitchedBlock::Piece> pieces = gather(bytes, stream);
+  Result<StitchedBlock*> built = stitched_.build(pieces, stream);
+  if (!built && built.error().code == Code::kNoSpace) {
+    // Addresses or mappings are used up, by blocks that nobody uses, too.
+    CACHALOT_TRY(stitched_.drop_to(stitched_.range_bytes() / 2));
+    CACHALOT_TRY(stitched_.unmap_dropped(true));
+    built = stitched_.build(std::move(pieces), stream);
+    if (!built && built.error().code == Code::kNoSpace) return std::optional<Placed>();
+  }
+  if (!built) return built.error();
+  ++stats_.stitches;
+  CACHALOT_TRY(stitched_.drop_to(options_.stitched_limit_bytes));
+  ++states_.stitched;
+  return std::optional(Placed{(*built)->address, *built, kStitched});
+}
+
+// S4. Only what is missing is created; what is free already is stitched to it.
+Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, Stream stream,
+                                                         Limits limits) {
+  used_driver_ = true;
+  const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
+  const std::uint64_t missing = missing_bytes(bytes, stream);
+  if (!may_stitch || missing == 0 || missing == bytes) return create_alone(bytes, stream);
+  if (bytes < options_.medium_request_bytes) {
+    CACHALOT_TRY(memory_.append(missing, stream));
+  } else {
+    CACHALOT_TRY(memory_.create(missing, stream));
+  }
+  const StitchStates before = states_;
+  CACHALOT_TRY_ASSIGN(const std::optional<Placed> found, find(bytes, stream, Limits::kIgnored));
+  if (!found) return create_alone(bytes, stream);
+  const bool is_stitched = states_.stitched != before.stitched;
+  states_ = before;
+  ++(is_stitched ? states_.created_and_stitched : states_.created);
+  return *found;
+}
+
+Result<TrackedAllocator::Placed> StitchAllocator::create_alone(std::uint64_t bytes, Stream stream) {
+  Block* block = nullptr;
+  if (bytes < options_.medium_request_bytes) {
+    const std::uint64_t tail = memory_.free_tail_bytes(stream);
+    CACHALOT_TRY_ASSIGN(block, memory_.append(bytes - std::min(bytes, tail), stream));
+  } else {
+    CACHALOT_TRY_ASSIGN(block, memory_.create(bytes, stream));
+  }
+  return placed(memory_.heap().take(block, bytes, nullptr), states_.created);
+}
+
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_small(std::uint64_t bytes,
+                                                                 Stream stream) {
+  Block* block = small_.allocate(bytes, stream);
+  if (block == nullptr) {
+    Result<Block*> chunk = slab(stream);
+    if (!chunk) {
+      // A corner that is too small for a slab may still do.
+      Block* const corner = memory_.heap().best_fit(stream, bytes);
+      if (corner == nullptr || chunk.error().code != Code::kNoSpace) return chunk.error();
+      return placed(memory_.heap().take(corner, bytes, nullptr), states_.split);
+    }
+    small_.add_slab(*chunk, stream);
+    block = small_.allocate(bytes, stream);
+  }
+  return Placed{block->address, block, kSmall};
+}
+
+Result<Block*> StitchAllocator::slab(Stream stream) {
+  if (Block* const chunk = chunk_for_slab(stream); chunk != nullptr) return chunk;
+  if (streams().size() > 1) {
+    CACHALOT_TRY(adopt(options_.chunk_bytes, stream, false));
+    if (Block* const chunk = chunk_for_slab(stream); chunk != nullptr) return chunk;
+  }
+  used_driver_ = true;
+  const Result<Block*> tail = memory_.append(options_.chunk_bytes, stream);
+  if (tail) {
+    ++states_.slabs;
+    return memory_.heap().take(*tail, (*tail)->end() - options_.chunk_bytes, options_.chunk_bytes,
+                               nullptr);
+  }
+  if (tail.error().code != Code::kNoSpace) return tail.error();
+  free_empty_slabs();
+  CACHALOT_TRY(adopt(options_.chunk_bytes, stream, true));
+  Block* const chunk = chunk_for_slab(stream);
+  return chunk == nullptr ? Result<Block*>(tail.error()) : Result<Block*>(chunk);
+}
+
+// Out of the smallest free block that has a whole chunk, as far as a few looks can tell.
+Block* StitchAllocator::chunk_for_slab(Stream stream) {
+  constexpr int kLooks = 8;
+  BlockHeap& heap = memory_.heap();
+  FreePool& pool = heap.pool(stream);
+  if (pool.whole_bytes < options_.chunk_bytes) return nullptr;
+  Block* block = nullptr;
+  auto each = pool.blocks.lower_bound(AtLeast{options_.chunk_bytes});
+  for (int i = 0; i < kLooks && each != pool.blocks.end() && block == nullptr; ++i, ++each) {
+    if (heap.whole_bytes(*each) != 0) block = *each;
+  }
+  if (block == nullptr) block = heap.best_fit(stream, 2 * options_.chunk_bytes);
+  if (block == nullptr) return nullptr;
+  return heap.take(block, heap.first_whole(block), options_.chunk_bytes, nullptr);
+}
+
+Status StitchAllocator::adopt(std::uint64_t bytes, Stream stream, bool wait) {
+  BlockHeap& heap = memory_.heap();
+  for (const Stream other : streams()) {
+    if (other == stream || heap.pool(other).free_bytes == 0) continue;
+    CACHALOT_TRY_ASSIGN(const std::uint64_t safe, drains_.safe_up_to(other, heap.frees(), wait));
+    std::vector<Block*> adopted;
+    const FreeBlocks& blocks = heap.pool(other).blocks;
+    std::uint64_t adopted_bytes = 0;
+    for (auto each = blocks.rbegin(); each != blocks.rend() && adopted_bytes < bytes; ++each) {
+      if ((*each)->freed_at > safe) continue;
+      adopted.push_back(*each);
+      adopted_bytes += (*each)->bytes;
+    }
+    for (Block* block : adopted) heap.give(block, stream);
+  }
+  return {};
+}
+
+void StitchAllocator::free_empty_slabs() {
+  while (Block* const chunk = small_.take_empty_slab()) memory_.heap().free(chunk);
+}
+
+Status StitchAllocator::do_release_cached() {
+  CACHALOT_TRY(synchronize());
+  free_empty_slabs();
+  CACHALOT_TRY(stitched_.drop_to(0));
+  CACHALOT_TRY(stitched_.unmap_dropped(true));
+  const StitchedCache::HeldParts held(stitched_);
+  memory_.release_free();
+  return {};
+}
+
+std::uint64_t StitchAllocator::do_used_bytes() const {
+  return memory_.heap().used_bytes();
+}
+
+Status StitchAllocator::do_check() const {
+  CACHALOT_TRY(memory_.heap().check());
+  CACHALOT_TRY(small_.heap().check());
+  return stitched_.check();
+}
+
+}  // namespace cachalot::vmm

@@ -1,0 +1,119 @@
+// Device memory without fragmentation: a request that no free block can hold gets the chunks of
+// several, mapped side by side at new addresses.
+//
+// A request goes through these states, in this order:
+//
+//   S1  a free primitive block of exactly its size, else such a stitched one: no driver call
+//   S2  a larger primitive block is split, else the beginning of a larger stitched one is used: no
+//       driver call
+//   S3  free primitive blocks, from the largest down, are stitched; the last one is split
+//   S4  the memory that is missing is created; then as S2 or S3
+//   S5  out of memory: what other streams freed is waited for, what is cached is given back, and the
+//       request goes through all of it once more, then fails
+//
+// Training asks for the same sizes in every iteration: the stitched blocks of the first ones stay
+// cached, and S1 takes over.
+//
+// 1. Every used byte belongs to one request or slab: primitive blocks do not overlap, and a stitched
+//    block in use holds a used primitive block for each of its pieces.
+// 2. Memory that is created is never more than what is missing, rounded up to a chunk.
+//
+// @source GMLake (arXiv 2401.08156) §4. Differs: blocks are bytes, not chunks, and only the ends of a
+//         stitched block may lie inside a chunk; free neighbours of a segment merge; the beginning
+//         of a larger stitched block may serve a request; other streams' memory is taken by events
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "vmm/stitch/placement_history.h"
+#include "vmm/stitch/primitive_memory.h"
+#include "vmm/stitch/small_pool.h"
+#include "vmm/stitch/stitch_options.h"
+#include "vmm/stitch/stitched_cache.h"
+#include "vmm/stitch/stream_drains.h"
+#include "vmm/tracked_allocator.h"
+
+namespace cachalot::vmm {
+
+// How often each state was what served a request above small_request_bytes.
+struct StitchStates {
+  std::uint64_t repeated = 0;         // S1, at the place of an iteration ago
+  std::uint64_t exact_primitive = 0;  // S1
+  std::uint64_t exact_stitched = 0;
+  std::uint64_t split = 0;  // S2
+  std::uint64_t window = 0;
+  std::uint64_t stitched = 0;  // S3
+  std::uint64_t created = 0;   // S4, without a stitch
+  std::uint64_t created_and_stitched = 0;
+  std::uint64_t slabs = 0;  // chunks for small requests that had to be created
+};
+
+class StitchAllocator final : public TrackedAllocator {
+ public:
+  // @errors kInvalidArgument: as StitchOptions::check()
+  static Result<std::unique_ptr<StitchAllocator>> create(Backend& backend, StreamEvents& events,
+                                                         const StitchOptions& options = {});
+
+  const char* name() const override { return "stitch"; }
+  StitchStates states() const { return states_; }
+  std::uint64_t stitched_range_bytes() const { return stitched_.range_bytes(); }
+
+ private:
+  enum Kind : std::uint32_t { kSmall, kPrimitive, kStitched };
+  enum class Limits { kObeyed, kIgnored };  // frag_limit_bytes
+
+  StitchAllocator(Backend& backend, StreamEvents& events, const StitchOptions& options);
+
+  Result<Placed> do_allocate(std::uint64_t bytes, Stream stream) override;
+  void do_free(const Placed& placed) override;
+  Status do_release_cached() override;
+  Status do_check() const override;
+  std::uint64_t do_reserved_bytes() const override { return memory_.reserved_bytes(); }
+  std::uint64_t do_used_bytes() const override;
+
+  Result<Placed> allocate_small(std::uint64_t bytes, Stream stream);
+  Result<Placed> allocate_large(std::uint64_t bytes, Stream stream);
+  std::optional<Placed> place_again(const Place& place, std::uint64_t bytes, Stream stream);
+  Place place_of(const Placed& placed) const;
+  Result<Placed> allocate_anew(std::uint64_t bytes, Stream stream);
+  // S1 to S3. Nothing: the request needs more memory.
+  Result<std::optional<Placed>> find(std::uint64_t bytes, Stream stream, Limits limits);
+  Result<std::optional<Placed>> stitch(std::uint64_t bytes, Stream stream);
+  Result<Placed> create(std::uint64_t bytes, Stream stream, Limits limits);
+  Result<Placed> create_alone(std::uint64_t bytes, Stream stream);
+
+  // A chunk of free memory; null: there is none.
+  Block* chunk_for_slab(Stream stream);
+  Result<Block*> slab(Stream stream);
+  bool starts_chunk(const Block* block) const {
+    return (block->address - block->segment->base) % options_.chunk_bytes == 0;
+  }
+  bool ends_chunk(const Block* block) const {
+    return (block->end() - block->segment->base) % options_.chunk_bytes == 0;
+  }
+  // A free block without a whole chunk that can end or begin a stitched one; null: none was found.
+  Block* find_corner(std::uint64_t bytes, Stream stream);
+  // What would have to be created before the request can be stitched.
+  std::uint64_t missing_bytes(std::uint64_t bytes, Stream stream);
+  std::vector<StitchedBlock::Piece> gather(std::uint64_t bytes, Stream stream);
+  // Takes over what other streams freed, as far as their work on it is done; with `wait`, all of it.
+  Status adopt(std::uint64_t bytes, Stream stream, bool wait);
+  void free_empty_slabs();
+
+  Placed placed(Block* block, std::uint64_t& state);
+  Placed use(StitchedCache::Window window, std::uint64_t bytes, Stream stream,
+             std::uint64_t& state);
+
+  const StitchOptions options_;
+  PrimitiveMemory memory_;
+  StitchedCache stitched_;
+  SmallPool small_;
+  StreamDrains drains_;
+  PlacementHistory history_;
+  StitchStates states_;
+  bool used_driver_ = false;  // during this allocate()
+};
+
+}  // namespace cachalot::vmm
