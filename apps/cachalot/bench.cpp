@@ -17,6 +17,7 @@
 #include "bench_sparse.h"
 #include "bench_takeover.h"
 #include "bench_transfer.h"
+#include "bench_vmm.h"
 #include "command.h"
 #include "output.h"
 #include "values.h"
@@ -43,6 +44,7 @@ constexpr std::array kBenchmarks = {
     Benchmark{"scatter", bench::bench_scatter},
     Benchmark{"sparse", bench::bench_sparse},
     Benchmark{"layerwise", bench::bench_layerwise},
+    Benchmark{"vmm", bench::bench_vmm},
 };
 
 struct Options {
