@@ -95,13 +95,14 @@ struct Case {
   Target target;
 };
 
+// The pieces are larger than what is free around them, so that they are what a stitch takes.
 Status prepare(Subject& subject, const Case& what) {
-  CACHALOT_TRY(fill(*subject.allocator));
   std::vector<vmm::Address> pieces;
   for (const std::uint64_t bytes : what.pieces) {
     CACHALOT_TRY_ASSIGN(const vmm::Address piece, subject.allocator->allocate(bytes, 0));
     pieces.push_back(piece);
   }
+  CACHALOT_TRY(fill(*subject.allocator));
   for (const vmm::Address piece : pieces) CACHALOT_TRY(subject.allocator->free(piece));
   CACHALOT_TRY_ASSIGN(const vmm::Address first, subject.allocator->allocate(what.bytes, 0));
   return subject.allocator->free(first);
@@ -191,8 +192,9 @@ Status bench_alloc(const Settings& settings, Report& report) {
   const std::vector<std::uint64_t> sixteen(16, 16 * kMiB);
   const Case cases[] = {
       {"small_4KiB", 4096, {}, {}},
-      {"exact_64MiB", 64 * kMiB, {}, value_at_most(200)},
-      {"exact_4GiB", 4096 * kMiB, {}, value_at_most(200)},
+      {"exact_64MiB", 64 * kMiB, {64 * kMiB}, value_at_most(200)},
+      {"exact_4GiB", 4096 * kMiB, {4096 * kMiB}, value_at_most(200)},
+      {"split_60MiB_of_64MiB", 60 * kMiB, {64 * kMiB}, {}},
       {"exact_stitched_of_2", 128 * kMiB, {64 * kMiB, 64 * kMiB}, value_at_most(200)},
       {"exact_stitched_of_16", 256 * kMiB, sixteen, {}},
   };
