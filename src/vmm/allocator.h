@@ -63,6 +63,7 @@ class Allocator {
   virtual AllocatorStats stats() const = 0;
   // The first invariant that does not hold; for tests. @cost all blocks
   virtual Status check() const = 0;
+  bool is_valid() const { return check().ok(); }
 };
 
 }  // namespace cachalot::vmm

@@ -53,6 +53,7 @@ class TrackedAllocator : public Allocator {
   // Every stream that was ever named.
   const std::vector<Stream>& streams() const { return streams_; }
 
+  mutable std::mutex mutex_;  // of everything here and in the derived class
   Backend& backend_;
   StreamEvents& events_;
   AllocatorStats stats_;
@@ -74,7 +75,6 @@ class TrackedAllocator : public Allocator {
   void free_what_is_done();
   Status wait_for_pending();
 
-  mutable std::mutex mutex_;
   AddressMap<Held> held_;
   std::deque<Pending> pending_;
   std::vector<Stream> streams_;

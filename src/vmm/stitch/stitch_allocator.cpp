@@ -7,6 +7,11 @@
 #include "base/check.h"
 
 namespace cachalot::vmm {
+namespace {
+
+constexpr std::uint64_t kEverything = ~std::uint64_t{0};
+
+}  // namespace
 
 Status StitchOptions::check(std::uint64_t granularity_bytes) const {
   if (!std::has_single_bit(chunk_bytes) || chunk_bytes % granularity_bytes != 0) {
@@ -124,7 +129,7 @@ Result<TrackedAllocator::Placed> StitchAllocator::allocate_anew(std::uint64_t by
   if (created || created.error().code != Code::kNoSpace) return created;
   // S5. What is free but not this stream's, or was held back by a limit.
   free_empty_slabs();
-  CACHALOT_TRY(adopt(bytes, stream, true));
+  CACHALOT_TRY(adopt(kEverything, stream, true));
   CACHALOT_TRY_ASSIGN(found, find(bytes, stream, Limits::kIgnored));
   if (found) return *found;
   return create(bytes, stream, Limits::kIgnored);
@@ -141,8 +146,9 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint6
   if (StitchedBlock* const exact = stitched_.find_exact(bytes, stream); exact != nullptr) {
     return std::optional(use({exact, 0}, bytes, stream, states_.exact_stitched));
   }
-  if (block != nullptr)
+  if (block != nullptr) {
     return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
+  }
   if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
     return std::optional(use(window, bytes, stream, states_.window));
   }
@@ -177,8 +183,9 @@ std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, S
   const Block* const corner = find_corner(rest, stream);
   const bool is_last = corner != nullptr && starts_chunk(corner);
   if (corner != nullptr) bytes -= rest;
-  if (corner != nullptr && !is_last)
+  if (corner != nullptr && !is_last) {
     pieces.push_back({corner->segment, corner->end() - rest, rest});
+  }
   const FreeBlocks& blocks = heap.pool(stream).blocks;
   for (auto each = blocks.rbegin(); bytes != 0 && each != blocks.rend(); ++each) {
     const Block* const block = *each;
@@ -205,8 +212,11 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::stitch(std::uin
     if (!built && built.error().code == Code::kNoSpace) return std::optional<Placed>();
   }
   if (!built) return built.error();
+  if (const Status dropped = stitched_.drop_to(options_.stitched_limit_bytes); !dropped) {
+    stitched_.put_back(*built);
+    return dropped.error();
+  }
   ++stats_.stitches;
-  CACHALOT_TRY(stitched_.drop_to(options_.stitched_limit_bytes));
   ++states_.stitched;
   return std::optional(Placed{(*built)->address, *built, kStitched});
 }
@@ -275,7 +285,7 @@ Result<Block*> StitchAllocator::slab(Stream stream) {
   }
   if (tail.error().code != Code::kNoSpace) return tail.error();
   free_empty_slabs();
-  CACHALOT_TRY(adopt(options_.chunk_bytes, stream, true));
+  CACHALOT_TRY(adopt(kEverything, stream, true));
   Block* const chunk = chunk_for_slab(stream);
   return chunk == nullptr ? Result<Block*>(tail.error()) : Result<Block*>(chunk);
 }
@@ -298,19 +308,20 @@ Block* StitchAllocator::chunk_for_slab(Stream stream) {
 
 Status StitchAllocator::adopt(std::uint64_t bytes, Stream stream, bool wait) {
   BlockHeap& heap = memory_.heap();
+  std::vector<Block*> adopted;
+  std::uint64_t adopted_bytes = 0;
   for (const Stream other : streams()) {
     if (other == stream || heap.pool(other).free_bytes == 0) continue;
+    if (adopted_bytes >= bytes) break;
     CACHALOT_TRY_ASSIGN(const std::uint64_t safe, drains_.safe_up_to(other, heap.frees(), wait));
-    std::vector<Block*> adopted;
     const FreeBlocks& blocks = heap.pool(other).blocks;
-    std::uint64_t adopted_bytes = 0;
     for (auto each = blocks.rbegin(); each != blocks.rend() && adopted_bytes < bytes; ++each) {
       if ((*each)->freed_at > safe) continue;
       adopted.push_back(*each);
       adopted_bytes += (*each)->bytes;
     }
-    for (Block* block : adopted) heap.give(block, stream);
   }
+  for (Block* block : adopted) heap.give(block, stream);
   return {};
 }
 
@@ -326,6 +337,16 @@ Status StitchAllocator::do_release_cached() {
   const StitchedCache::HeldParts held(stitched_);
   memory_.release_free();
   return {};
+}
+
+StitchStates StitchAllocator::states() const {
+  const std::scoped_lock lock(mutex_);
+  return states_;
+}
+
+std::uint64_t StitchAllocator::stitched_range_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return stitched_.range_bytes();
 }
 
 std::uint64_t StitchAllocator::do_used_bytes() const {

@@ -57,8 +57,8 @@ class StitchAllocator final : public TrackedAllocator {
                                                          const StitchOptions& options = {});
 
   const char* name() const override { return "stitch"; }
-  StitchStates states() const { return states_; }
-  std::uint64_t stitched_range_bytes() const { return stitched_.range_bytes(); }
+  StitchStates states() const;
+  std::uint64_t stitched_range_bytes() const;  // addresses of the stitched blocks that are kept
 
  private:
   enum Kind : std::uint32_t { kSmall, kPrimitive, kStitched };
@@ -98,7 +98,8 @@ class StitchAllocator final : public TrackedAllocator {
   // What would have to be created before the request can be stitched.
   std::uint64_t missing_bytes(std::uint64_t bytes, Stream stream);
   std::vector<StitchedBlock::Piece> gather(std::uint64_t bytes, Stream stream);
-  // Takes over what other streams freed, as far as their work on it is done; with `wait`, all of it.
+  // Takes over at least `bytes` that other streams freed, if there are so many: of what their work is
+  // done with, or, with `wait`, of all.
   Status adopt(std::uint64_t bytes, Stream stream, bool wait);
   void free_empty_slabs();
 
