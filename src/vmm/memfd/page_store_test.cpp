@@ -132,8 +132,8 @@ TEST(PageStore, ADirectoryThatIsNotOnTmpfsIsAnErrorAlsoWhereOtherSourcesWork) {
   EXPECT_NE(std::strstr(other.error().message, "tmpfs"), nullptr);
 }
 
-// In a child that cannot have more than a file of 64 MiB: should the check be missing, it is the child
-// that dies, and not what else runs on this machine.
+// In a child that can have no larger file: should a check be missing, it is the child that dies, and
+// not what else runs on this machine.
 int in_a_small_file(std::uint64_t limit_bytes, const std::function<int(PageStore&)>& body) {
   auto child = os::Child::start([&] {
     const rlimit limit{.rlim_cur = limit_bytes, .rlim_max = limit_bytes};
