@@ -37,6 +37,11 @@ void add_split(Row& row, const BuildTimes& times) {
   row.extras.emplace_back("set_access_ms", times.set_access * 1e-6);
 }
 
+double handles_of(const Size& size) {
+  const std::uint64_t handles = kBytes / size.bytes;
+  return static_cast<double>(handles);
+}
+
 // Samples of one size, nanoseconds for 2 GiB.
 struct Samples {
   std::vector<double> total, wiring, reserve, create, map, set_access, touch;
@@ -126,7 +131,7 @@ class CpuBench {
     build.extras.emplace_back("unpopulated_mmap_ms", median_of(plain_map_) * 1e-6);
     report_.add(std::move(build));
 
-    const auto chunks = static_cast<double>(kBytes / size.bytes);
+    const double chunks = handles_of(size);
     Row stitch{"stitch/" + name(size), median_of(samples.wiring) * 1e-3, "us",
                "one mmap of 2 GiB, nothing populated", median_of(plain_map_) * 1e-3};
     stitch.extras.emplace_back("per_handle_us", median_of(samples.wiring) * 1e-3 / chunks);
@@ -142,7 +147,7 @@ class CpuBench {
 
   Row per_handle(const char* what, const Size& size, const std::vector<double>& ns,
                  const char* baseline, const std::vector<double>& baseline_ns) const {
-    const double scale = 1e-3 / static_cast<double>(kBytes / size.bytes);
+    const double scale = 1e-3 / handles_of(size);
     return {what + name(size), median_of(ns) * scale, "us", baseline,
             median_of(baseline_ns) * scale};
   }

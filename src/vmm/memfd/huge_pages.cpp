@@ -45,8 +45,9 @@ class Window {
 };
 
 bool collapse_at(std::byte* data, std::uint64_t bytes) {
-  // The first try may meet pages that wait in some processor's batch.
-  return madvise(data, bytes, MADV_COLLAPSE) == 0 || madvise(data, bytes, MADV_COLLAPSE) == 0;
+  if (madvise(data, bytes, MADV_COLLAPSE) == 0) return true;
+  // The first try may have met pages that waited in some processor's batch.
+  return madvise(data, bytes, MADV_COLLAPSE) == 0;
 }
 
 }  // namespace

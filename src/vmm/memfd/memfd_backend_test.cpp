@@ -108,8 +108,8 @@ std::uint64_t mappings_in(Address from, std::uint64_t bytes) {
 }
 
 TEST_F(SmallPages, HandlesMadeInARowBecomeOneMappingOfTheKernel) {
-  std::vector<Handle> handles;
-  for (int i = 0; i < 8; ++i) handles.push_back(*backend_->create(kChunk));
+  std::vector<Handle> handles(8);
+  for (Handle& handle : handles) handle = *backend_->create(kChunk);
   for (std::uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(backend_->map(range_ + i * kChunk, handles[i]));
   ASSERT_TRUE(backend_->set_access(range_, 8 * kChunk, Access::kReadWrite));
   EXPECT_EQ(mappings_in(range_, 8 * kChunk), 1u);

@@ -53,8 +53,8 @@ TEST(PageStore, ReportsThePagesThatTheKernelReports) {
   for (const PageSource source : kSources) {
     const auto store = PageStore::open(options_of(source));
     if (!store) continue;
-    std::vector<std::uint64_t> offsets;
-    for (int i = 0; i < 4; ++i) offsets.push_back(*(*store)->make(kChunk));
+    std::vector<std::uint64_t> offsets(4);
+    for (std::uint64_t& offset : offsets) offset = *(*store)->make(kChunk);
     const os::PageMode mode = (*store)->page_mode();
     std::uint64_t huge = 0;
     for (const std::uint64_t offset : offsets) huge += is_huge((*store)->fd(), offset);
