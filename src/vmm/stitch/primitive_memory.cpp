@@ -44,6 +44,15 @@ Result<Block*> PrimitiveMemory::append(std::uint64_t bytes, Stream stream) {
   return heap_.extend(growing, more, stream);
 }
 
+Result<Block*> PrimitiveMemory::end_with(std::uint64_t bytes, Stream stream) {
+  const std::uint64_t tail_bytes = std::min(bytes, free_tail_bytes(stream));
+  const Segment* const growing = growing_[stream];
+  if (tail_bytes == bytes) return growing->last;
+  const bool has_room =
+      growing != nullptr && growing->bytes + round_up(bytes - tail_bytes) <= kGrowingRangeBytes;
+  return append(has_room ? bytes - tail_bytes : bytes, stream);
+}
+
 std::uint64_t PrimitiveMemory::free_tail_bytes(Stream stream) const {
   const auto growing = growing_.find(stream);
   if (growing == growing_.end() || growing->second == nullptr) return 0;

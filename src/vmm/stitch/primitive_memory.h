@@ -32,6 +32,9 @@ class PrimitiveMemory {
   // Whole chunks more at the end of the stream's growing segment, where they join what is free there.
   // @return the free block at its end. @errors kNoSpace: nothing changed
   Result<Block*> append(std::uint64_t bytes, Stream stream);
+  // As much more that the stream's growing segment ends in at least `bytes` free bytes.
+  // @return the free block at its end. @errors kNoSpace: nothing changed
+  Result<Block*> end_with(std::uint64_t bytes, Stream stream);
   // The free bytes at the end of the stream's growing segment.
   std::uint64_t free_tail_bytes(Stream stream) const;
 

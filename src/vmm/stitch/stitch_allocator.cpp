@@ -25,6 +25,9 @@ Status StitchOptions::check(std::uint64_t granularity_bytes) const {
                        "small_request_bytes: %" PRIu64 ", expected at most chunk_bytes, %" PRIu64,
                        small_request_bytes, chunk_bytes);
   }
+  if (saving_divisor == 0) {
+    return Error::make(Code::kInvalidArgument, "saving_divisor: 0, expected at least 1");
+  }
   return {};
 }
 
@@ -221,13 +224,25 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::stitch(std::uin
   return std::optional(Placed{(*built)->address, *built, kStitched});
 }
 
+// Whether free chunks are worth being stitched to new memory. Where they are few, the request gets
+// new memory in one piece, behind what is free at the end of the growing segment: stitching a chunk here
+// and there scatters blocks until borders lie in every chunk.
+bool StitchAllocator::is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, Stream stream,
+                                         Limits limits) const {
+  if (missing == 0 || missing == bytes) return false;
+  if (limits == Limits::kIgnored) return true;
+  const std::uint64_t tail = grows(bytes) ? std::min(bytes, memory_.free_tail_bytes(stream)) : 0;
+  const std::uint64_t saved = bytes - missing;
+  return bytes >= options_.frag_limit_bytes && saved > tail &&
+         saved - tail > memory_.reserved_bytes() / options_.saving_divisor;
+}
+
 // S4. Only what is missing is created; what is free already is stitched to it.
 Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, Stream stream,
                                                          Limits limits) {
   used_driver_ = true;
-  const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
   const std::uint64_t missing = missing_bytes(bytes, stream);
-  if (!may_stitch || missing == 0 || missing == bytes) return create_alone(bytes, stream);
+  if (!is_worth_stitching(bytes, missing, stream, limits)) return create_alone(bytes, stream);
   if (bytes < options_.medium_request_bytes) {
     CACHALOT_TRY(memory_.append(missing, stream));
   } else {
@@ -243,13 +258,8 @@ Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, St
 }
 
 Result<TrackedAllocator::Placed> StitchAllocator::create_alone(std::uint64_t bytes, Stream stream) {
-  Block* block = nullptr;
-  if (bytes < options_.medium_request_bytes) {
-    const std::uint64_t tail = memory_.free_tail_bytes(stream);
-    CACHALOT_TRY_ASSIGN(block, memory_.append(bytes - std::min(bytes, tail), stream));
-  } else {
-    CACHALOT_TRY_ASSIGN(block, memory_.create(bytes, stream));
-  }
+  CACHALOT_TRY_ASSIGN(Block* const block, grows(bytes) ? memory_.end_with(bytes, stream)
+                                                       : memory_.create(bytes, stream));
   return placed(memory_.heap().take(block, bytes, nullptr), states_.created);
 }
 

@@ -84,6 +84,13 @@ class StitchAllocator final : public TrackedAllocator {
   Result<Placed> create(std::uint64_t bytes, Stream stream, Limits limits);
   Result<Placed> create_alone(std::uint64_t bytes, Stream stream);
 
+  bool is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, Stream stream,
+                          Limits limits) const;
+  // Whether new memory for it goes to the growing segment, where blocks share chunks.
+  bool grows(std::uint64_t bytes) const {
+    return bytes < options_.medium_request_bytes || bytes % options_.chunk_bytes != 0;
+  }
+
   // A chunk of free memory; null: there is none.
   Block* chunk_for_slab(Stream stream);
   Result<Block*> slab(Stream stream);

@@ -19,9 +19,12 @@ struct StitchOptions {
   std::uint64_t stitched_limit_bytes = std::uint64_t{256} << 30;
   // At most that much is served from slabs of one chunk.
   std::uint64_t small_request_bytes = std::uint64_t{1} << 20;
-  // New memory for requests below it is appended to one range a stream; others get a primitive block
-  // of their own.
+  // New memory for requests below it, and for those that are no whole chunks, is appended to one
+  // range a stream, where they share chunks; others get a primitive block of their own.
   std::uint64_t medium_request_bytes = std::uint64_t{10} << 20;
+  // New memory is stitched to free chunks if that saves more than a share of all that is held, one
+  // over this. It bounds what lies free while memory is created: 0.4 %.
+  std::uint64_t saving_divisor = 256;
 
   // @errors kInvalidArgument: names the option, its value, and what was expected
   Status check(std::uint64_t granularity_bytes) const;

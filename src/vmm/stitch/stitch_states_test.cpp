@@ -105,14 +105,45 @@ TEST(StitchStates, NothingIsRoundedUpToChunks) {
   EXPECT_EQ(stitching.reserved(), 200 * kMiB);
 }
 
-// 11 MiB leave half a chunk; the next one's half is taken from there and stitched to whole chunks.
-TEST(StitchStates, CornersServeWhatExceedsWholeChunks) {
+TEST(StitchStates, RequestsThatAreNoWholeChunksGrowOneSegment) {
   Stitching stitching;
   stitching.allocate(11 * kMiB);
   EXPECT_EQ(stitching.reserved(), 12 * kMiB);
   stitching.allocate(11 * kMiB);
   EXPECT_EQ(stitching.reserved(), 22 * kMiB);
-  EXPECT_EQ(stitching.states().created_and_stitched, 1u);
+  EXPECT_EQ(stitching.states().created, 2u);
+}
+
+// Half a chunk is missing to 41 MiB of whole chunks; a half is free where a used block ends.
+TEST(StitchStates, ACornerServesWhatExceedsWholeChunks) {
+  Stitching stitching;
+  stitching.allocate(11 * kMiB);
+  stitching.make_two(20 * kMiB, 20 * kMiB);
+  const std::uint64_t reserved = stitching.reserved();
+  stitching.allocate(41 * kMiB);
+  EXPECT_EQ(stitching.reserved(), reserved);
+  EXPECT_EQ(stitching.states().stitched, 1u);
+}
+
+// 64 GiB of addresses are used up: the next request begins a segment.
+TEST(StitchStates, AGrowingSegmentThatIsFullIsFollowedByAnother) {
+  Stitching stitching;
+  for (const std::uint64_t gib : {40, 20, 9, 40}) {
+    stitching.allocate((gib << 30) + 512);
+    stitching.allocate(3 * kMiB);
+  }
+  EXPECT_EQ(stitching.allocator->stats().stitches, 0u);
+}
+
+// A chunk is not worth a stitch to 100 chunks of new memory.
+TEST(StitchStates, LittleFreeMemoryIsLeftForOthers) {
+  Stitching stitching;
+  for (int i = 0; i < 10; ++i) stitching.allocate(200 * kMiB);
+  stitching.free(stitching.allocate(6 * kMiB));
+  stitching.allocate(200 * kMiB);
+  EXPECT_EQ(stitching.allocator->stats().stitches, 0u);
+  stitching.allocate(6 * kMiB);
+  EXPECT_EQ(stitching.reserved(), 2206 * kMiB);
 }
 
 TEST(StitchStates, SmallRequestsShareAChunkThatComesBack) {
