@@ -10,6 +10,7 @@
 
 #include "alloc_replay_output.h"
 #include "command.h"
+#include "os/memory.h"
 #include "output.h"
 #include "values.h"
 #include "vmm/baseline/caching_allocator.h"
@@ -198,6 +199,20 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
   return row;
 }
 
+// A replay that ends in the machine's last memory is no use to anybody on it.
+Status check_memory(const Options& options, const Settings& settings,
+                    const replay::AllocEvents& events) {
+  if (options.backend != "memfd" || settings.limit_bytes != 0) return {};
+  const os::AvailableMemory available = os::available_memory();
+  if (events.peak_live_bytes() <= available.bytes / 10 * 9) return {};
+  return Error::make(Code::kNoSpace,
+                     "%.80s: %" PRIu64
+                     " bytes at its peak, expected at most nine tenths of the %" PRIu64
+                     " available (%s): --scale makes it smaller, --limit refuses what is too much",
+                     options.trace.c_str(), events.peak_live_bytes(), available.bytes,
+                     available.limited_by.c_str());
+}
+
 Status check_bytes(const std::vector<AllocRow>& rows) {
   for (const AllocRow& row : rows) {
     if (row.report.wrong_blocks == 0) continue;
@@ -214,6 +229,7 @@ Status alloc_replay(const Options& options) {
   CACHALOT_TRY_ASSIGN(const Settings settings, settings_of(options));
   CACHALOT_TRY_ASSIGN(const replay::AllocEvents events,
                       replay::AllocEvents::read(options.trace, settings.scale));
+  CACHALOT_TRY(check_memory(options, settings, events));
   std::vector<AllocRow> rows;
   for (const std::string& name : settings.allocators) {
     CACHALOT_TRY_ASSIGN(AllocRow row, replay_on(name, events, options, settings));

@@ -6,6 +6,8 @@
 namespace cachalot::process_test {
 namespace {
 
+constexpr const char* kStitched =
+    CACHALOT_TEST_ASSETS "/alloc/real_cs336_medium_128_training.trace.gz";
 constexpr const char* kTraining =
     CACHALOT_TEST_ASSETS "/alloc/real_cs336_medium_256_training.trace.gz";
 
@@ -35,7 +37,7 @@ TEST_F(AllocReplayCommand, OneAllocatorGivesOneObject) {
 }
 
 TEST_F(AllocReplayCommand, SeveralAllocatorsGiveRows) {
-  const nlohmann::json rows = replay({"--trace", kTraining, "--allocator", "all"})["rows"];
+  const nlohmann::json rows = replay({"--trace", kStitched, "--allocator", "all"})["rows"];
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[2]["allocator"], "stitch");
   EXPECT_GT(rows[2]["stitches"], 0);
@@ -81,6 +83,12 @@ TEST_F(AllocReplayCommand, ALimitIsMetAndNotExceeded) {
   const nlohmann::json row = replay({"--trace", kTraining, "--limit", "4GiB"});
   EXPECT_GT(row["oom"], 0);
   EXPECT_EQ(row["peak_reserved_bytes"], std::uint64_t{4} << 30);
+}
+
+TEST_F(AllocReplayCommand, RefusesATraceThatTheMachineHasNoMemoryFor) {
+  const Outcome outcome =
+      run({"alloc-replay", "--trace", kTraining, "--backend", "memfd", "--scale", "8TiB"});
+  expect_error(outcome, 3, {"at its peak", "--scale", "--limit"});
 }
 
 TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
