@@ -9,9 +9,15 @@
 namespace cachalot::replay {
 namespace {
 
-std::uint64_t scaled(std::uint64_t bytes, double scale) {
+Result<std::uint64_t> scaled(std::uint64_t bytes, double scale) {
   if (scale == 1) return bytes;
-  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(static_cast<double>(bytes) * scale));
+  const double wanted = static_cast<double>(bytes) * scale;
+  if (wanted <= static_cast<double>(trace::kMaxAllocBytes)) {
+    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(wanted));
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "scale: %g times a block of %" PRIu64 " bytes, expected at most %" PRIu64,
+                     scale, bytes, trace::kMaxAllocBytes);
 }
 
 class Run {
@@ -146,9 +152,14 @@ Result<AllocEvents> AllocEvents::read(const std::string& path, double scale) {
       row.bytes = events.marks_.size();
       events.marks_.emplace_back(event.text);
     } else {
-      row.bytes = scaled(event.bytes, scale);
+      CACHALOT_TRY_ASSIGN(row.bytes, scaled(event.bytes, scale));
       events.slots_ = std::max(events.slots_, event.slot + 1);
-      live_bytes += event.kind == trace::AllocKind::kAllocate ? row.bytes : -row.bytes;
+      if (event.kind == trace::AllocKind::kFree) {
+        live_bytes -= row.bytes;
+      } else if (__builtin_add_overflow(live_bytes, row.bytes, &live_bytes)) {
+        return Error::make(Code::kInvalidArgument, "scale: %g makes the live bytes exceed 64 bits",
+                           scale);
+      }
       events.peak_live_bytes_ = std::max(events.peak_live_bytes_, live_bytes);
     }
     events.events_.push_back(row);

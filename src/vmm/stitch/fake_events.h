@@ -13,6 +13,8 @@ class FakeEvents final : public StreamEvents {
  public:
   // All work that the stream has by now is done.
   void finish(Stream stream) { finished_[stream] = last_; }
+  // Whether the stream has nothing to do, so that its events are done when they are recorded.
+  void set_idle(Stream stream, bool is_idle) { idle_[stream] = is_idle; }
   // Called for a stream that somebody waits for, before wait() returns: time to do its work.
   std::function<void(Stream)> on_wait = [](Stream) {};
   std::size_t alive() const { return streams_.size(); }
@@ -23,7 +25,10 @@ class FakeEvents final : public StreamEvents {
     streams_[++last_] = stream;
     return last_;
   }
-  bool is_done(Event event) override { return finished_[streams_.at(event)] >= event; }
+  bool is_done(Event event) override {
+    const Stream stream = streams_.at(event);
+    return idle_[stream] || finished_[stream] >= event;
+  }
   Status wait(Event event) override {
     ++waits_;
     on_wait(streams_.at(event));
@@ -37,6 +42,7 @@ class FakeEvents final : public StreamEvents {
   Event last_ = 0;
   std::map<Event, Stream> streams_;  // of the events that are kept
   std::map<Stream, Event> finished_;
+  std::map<Stream, bool> idle_;
   int waits_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "vmm/stitch/placement_history.h"
 
+#include "base/check.h"
 #include "base/rng.h"
 
 namespace cachalot::vmm {
@@ -19,10 +20,14 @@ std::uint64_t PlacementHistory::hash_with(std::uint64_t code) {
 const Place* PlacementHistory::expect(std::uint64_t bytes, Stream stream) {
   code_ = base::mix64(bytes * 0x2545f4914f6cdd1du + stream);
   hash_ = hash_with(code_);
-  if (contexts_.empty()) contexts_.resize(kContexts);
+  if (contexts_ == nullptr) {
+    contexts_.reset(static_cast<Context*>(std::calloc(kContexts, sizeof(Context))));
+    CACHALOT_CHECK(contexts_ != nullptr);
+  }
   if (!is_known(cursor_) || at(cursor_).code != code_) {
     const Context& found = context(base::mix64(hash_));
-    cursor_ = found.hash == hash_ && is_known(found.request) ? found.request : kNowhere;
+    const std::uint64_t request = found.request_and_one - 1;  // none becomes kNowhere
+    cursor_ = found.hash == hash_ && is_known(request) ? request : kNowhere;
   }
   if (cursor_ == kNowhere) return nullptr;
   return &at(cursor_).place;
@@ -31,7 +36,7 @@ const Place* PlacementHistory::expect(std::uint64_t bytes, Stream stream) {
 void PlacementHistory::record(const Place& place) {
   if (requests_.size() < kRequests) requests_.emplace_back();
   at(next_) = {code_, place};
-  context(base::mix64(hash_)) = {hash_, next_};
+  context(base::mix64(hash_)) = {hash_, next_ + 1};
   ++next_;
   if (cursor_ != kNowhere) ++cursor_;
 }

@@ -16,7 +16,8 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "vmm/types.h"
@@ -49,7 +50,7 @@ class PlacementHistory {
   };
   struct Context {
     std::uint64_t hash = 0;
-    std::uint64_t request = kNowhere;
+    std::uint64_t request_and_one = 0;  // 0: none
   };
 
   bool is_known(std::uint64_t request) const {
@@ -60,7 +61,8 @@ class PlacementHistory {
   std::uint64_t hash_with(std::uint64_t code);
 
   std::vector<Request> requests_;  // a ring, filled as far as there are any
-  std::vector<Context> contexts_;
+  // Zeros that cost nothing until they are touched.
+  std::unique_ptr<Context[], decltype(&std::free)> contexts_{nullptr, &std::free};
   std::uint64_t next_ = 0;             // the number of the next request
   std::uint64_t cursor_ = kNowhere;    // the request that is expected
   std::uint64_t code_ = 0, hash_ = 0;  // of the request in hand

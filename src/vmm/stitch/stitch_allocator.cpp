@@ -91,22 +91,41 @@ Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t b
   return done;
 }
 
+// Where several streams take turns, the place may be what another one freed: it is taken over alone.
+bool StitchAllocator::may_use(const Block& block, Stream stream) {
+  if (block.state != BlockState::kFree) return false;
+  if (block.stream == stream) return true;
+  const Result<std::uint64_t> safe =
+      drains_.safe_up_to(block.stream, memory_.heap().frees(), false);
+  return safe && block.freed_at <= *safe;
+}
+
+bool StitchAllocator::may_use(Segment* segment, Address address, std::uint64_t bytes,
+                              Stream stream) {
+  const Block* const block = memory_.heap().find(segment, address);
+  return block->end() - address >= bytes && may_use(*block, stream);
+}
+
 std::optional<TrackedAllocator::Placed> StitchAllocator::place_again(const Place& place,
                                                                      std::uint64_t bytes,
                                                                      Stream stream) {
   if (place.is_stitched) {
     auto* const block = static_cast<StitchedBlock*>(place.where);
     if (block->id != place.id || block->is_in_use) return {};
-    if (!stitched_.is_free(*block, place.offset, bytes, stream)) return {};
+    const auto is_usable = [&](const StitchedBlock::Piece& piece, std::uint64_t skip,
+                               std::uint64_t needed) {
+      return may_use(piece.segment, piece.address + skip, needed, stream);
+    };
+    if (!StitchedCache::all_of(*block, place.offset, bytes, is_usable)) return {};
     return use({block, place.offset}, bytes, stream, states_.repeated);
   }
   auto* const segment = static_cast<Segment*>(place.where);
   if (segment->id != place.id) return {};
   const Address address = segment->base + place.offset;
-  Block* const block = memory_.heap().find(segment, address);
-  if (block->state != BlockState::kFree || block->stream != stream) return {};
-  if (block->end() - address < bytes) return {};
-  Block* const used = memory_.heap().take(block, address, bytes, nullptr);
+  if (!may_use(segment, address, bytes, stream)) return {};
+  Block* const used =
+      memory_.heap().take(memory_.heap().find(segment, address), address, bytes, nullptr);
+  used->stream = stream;
   return placed(used, states_.repeated);
 }
 

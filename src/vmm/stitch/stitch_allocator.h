@@ -75,6 +75,8 @@ class StitchAllocator final : public TrackedAllocator {
 
   Result<Placed> allocate_small(std::uint64_t bytes, Stream stream);
   Result<Placed> allocate_large(std::uint64_t bytes, Stream stream);
+  bool may_use(const Block& block, Stream stream);
+  bool may_use(Segment* segment, Address address, std::uint64_t bytes, Stream stream);
   std::optional<Placed> place_again(const Place& place, std::uint64_t bytes, Stream stream);
   Place place_of(const Placed& placed) const;
   Result<Placed> allocate_anew(std::uint64_t bytes, Stream stream);

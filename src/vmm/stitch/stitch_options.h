@@ -17,8 +17,9 @@ struct StitchOptions {
   // Stitched blocks that nobody uses go, least recently used first, when the addresses of all of
   // them exceed this. (GMLake: autoGC)
   std::uint64_t stitched_limit_bytes = std::uint64_t{256} << 30;
-  // At most that much is served from slabs of one chunk.
-  std::uint64_t small_request_bytes = std::uint64_t{1} << 20;
+  // At most that much is served from slabs of one chunk. What a slab cannot hold another one of is lost:
+  // three per cent of the chunk at most.
+  std::uint64_t small_request_bytes = std::uint64_t{64} << 10;
   // New memory for requests below it, and for those that are no whole chunks, is appended to one
   // range a stream, where they share chunks; others get a primitive block of their own.
   std::uint64_t medium_request_bytes = std::uint64_t{10} << 20;

@@ -149,7 +149,7 @@ TEST(StitchStates, LittleFreeMemoryIsLeftForOthers) {
 TEST(StitchStates, SmallRequestsShareAChunkThatComesBack) {
   Stitching stitching;
   std::vector<Address> small;
-  for (int i = 0; i < 16; ++i) small.push_back(stitching.allocate(512 << 10));
+  for (int i = 0; i < 128; ++i) small.push_back(stitching.allocate(64 << 10));
   EXPECT_EQ(stitching.reserved(), 4 * kChunk);
   EXPECT_EQ(stitching.states().slabs, 4u);
   for (const Address address : small) stitching.free(address);

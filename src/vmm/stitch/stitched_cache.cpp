@@ -24,19 +24,6 @@ bool StitchedCache::is_free(const StitchedBlock::Piece& piece, std::uint64_t ski
          block->end() >= piece.address + skip + bytes;
 }
 
-bool StitchedCache::is_free(const StitchedBlock& block, std::uint64_t offset, std::uint64_t bytes,
-                            Stream stream) const {
-  for (const StitchedBlock::Piece& piece : block.pieces) {
-    if (bytes == 0) break;
-    const std::uint64_t skip = std::min(offset, piece.bytes);
-    const std::uint64_t needed = std::min(bytes, piece.bytes - skip);
-    if (needed != 0 && !is_free(piece, skip, needed, stream)) return false;
-    offset -= skip;
-    bytes -= needed;
-  }
-  return bytes == 0;
-}
-
 bool StitchedCache::is_available(StitchedBlock* block, Stream stream) const {
   const std::vector<StitchedBlock::Piece>& pieces = block->pieces;
   // What was in the way last time most likely still is.
@@ -146,7 +133,9 @@ void StitchedCache::take_pieces(StitchedBlock* block, std::uint64_t offset, std:
     if (needed == 0) continue;
     const Address address = piece.address + skip;
     Block* const free_block = memory_.heap().find(piece.segment, address);
-    block->used.push_back(memory_.heap().take(free_block, address, needed, block));
+    Block* const used = memory_.heap().take(free_block, address, needed, block);
+    used->stream = stream;
+    block->used.push_back(used);
   }
 }
 

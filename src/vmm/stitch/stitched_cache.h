@@ -8,6 +8,7 @@
 // @threads one at a time
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <list>
 #include <vector>
@@ -37,9 +38,20 @@ class StitchedCache {
   // Free bytes in a larger block, the smallest first. No block: none was found.
   // @cost  looks at all pieces of kWindowLooks blocks at most
   Window find_window(std::uint64_t bytes, Stream stream) const;
-  // Whether these bytes of it are free.
-  bool is_free(const StitchedBlock& block, std::uint64_t offset, std::uint64_t bytes,
-               Stream stream) const;
+  // Whether `holds(piece, skip, bytes)` of each part of its pieces that these bytes lie in.
+  template <class Holds>
+  static bool all_of(const StitchedBlock& block, std::uint64_t offset, std::uint64_t bytes,
+                     Holds holds) {
+    for (const StitchedBlock::Piece& piece : block.pieces) {
+      if (bytes == 0) break;
+      const std::uint64_t skip = std::min(offset, piece.bytes);
+      const std::uint64_t needed = std::min(bytes, piece.bytes - skip);
+      if (needed != 0 && !holds(piece, skip, needed)) return false;
+      offset -= skip;
+      bytes -= needed;
+    }
+    return bytes == 0;
+  }
 
   // Maps the chunks of the pieces side by side, and takes the pieces, which are free: it is in use.
   // @errors kNoSpace: no addresses, or the kernel's mappings are used up; nothing changed
