@@ -28,7 +28,27 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 
-// Bytes of the mapping at `data` that the page tables hold in 2 MiB entries; 0 where unknown.
+// For advice that takes seconds for a large mapping: between two pieces a signal gets its turn.
+bool advise_in_pieces(std::byte* data, std::uint64_t bytes, int advice) {
+  constexpr std::uint64_t kPieceBytes = std::uint64_t{256} << 20;  // whole huge pages
+  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
+    if (madvise(data + at, std::min(bytes - at, kPieceBytes), advice) != 0) return false;
+  }
+  return true;
+}
+
+// With MAP_SYNC on a DAX file system, so that what is flushed is also findable after a power loss.
+bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
+  if (source.pages == PageMode::kDax &&
+      mmap(where, bytes, protection, MAP_SHARED_VALIDATE | MAP_SYNC | MAP_FIXED, source.fd, 0) !=
+          MAP_FAILED) {
+    return true;
+  }
+  return mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, source.fd, 0) != MAP_FAILED;
+}
+
+}  // namespace
+
 std::uint64_t huge_bytes_at(const std::byte* data) {
   const std::unique_ptr<std::FILE, CloseFile> smaps(std::fopen("/proc/self/smaps", "re"));
   if (!smaps) return 0;
@@ -50,27 +70,6 @@ std::uint64_t huge_bytes_at(const std::byte* data) {
   }
   return total_kib * 1024;
 }
-
-// For advice that takes seconds for a large mapping: between two pieces a signal gets its turn.
-bool advise_in_pieces(std::byte* data, std::uint64_t bytes, int advice) {
-  constexpr std::uint64_t kPieceBytes = std::uint64_t{256} << 20;  // whole huge pages
-  for (std::uint64_t at = 0; at < bytes; at += kPieceBytes) {
-    if (madvise(data + at, std::min(bytes - at, kPieceBytes), advice) != 0) return false;
-  }
-  return true;
-}
-
-// With MAP_SYNC on a DAX file system, so that what is flushed is also findable after a power loss.
-bool map_at(void* where, std::uint64_t bytes, const MapSource& source, int protection) {
-  if (source.pages == PageMode::kDax &&
-      mmap(where, bytes, protection, MAP_SHARED_VALIDATE | MAP_SYNC | MAP_FIXED, source.fd, 0) !=
-          MAP_FAILED) {
-    return true;
-  }
-  return mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, source.fd, 0) != MAP_FAILED;
-}
-
-}  // namespace
 
 const char* page_mode_name(PageMode mode) {
   switch (mode) {

@@ -42,6 +42,10 @@ struct MapSource {
   PageMode pages = PageMode::kSmall;           // kSmall: page cache, which can become huge
 };
 
+// Bytes of the mapping that holds this address which the page table has in entries of 2 MiB; 0 where
+// the system does not say. @cost  reads /proc/self/smaps up to there
+std::uint64_t huge_bytes_at(const std::byte* data);
+
 class Mapping {
  public:
   Mapping() = default;

@@ -66,7 +66,12 @@ void AddressBook::end(Range* range) {
 }
 
 Status AddressBook::check_reserve(std::uint64_t bytes) const {
-  return check_size("reserve", bytes);
+  CACHALOT_TRY(check_size("reserve", bytes));
+  if (bytes / granularity_bytes_ <= kMaxRangePlaces) return {};
+  return Error::make(Code::kNoSpace,
+                     "reserve: %" PRIu64 " bytes; expected no more than the %" PRIu64
+                     " that a range may have",
+                     bytes, kMaxRangePlaces * granularity_bytes_);
 }
 
 void AddressBook::add_range(Address range, std::uint64_t bytes) {
@@ -215,6 +220,23 @@ void AddressBook::take_out(Range* range, const Span& span, std::vector<Memory>* 
   }
   mapped_bytes_ -= span.bytes;
   end(range);
+}
+
+AddressBook::Leftovers AddressBook::leftovers() const {
+  Leftovers left;
+  for (const auto& [at, range] : ranges_) {
+    left.ranges.push_back({.at = at, .bytes = range.bytes});
+    const std::uint64_t places = range.table.places();
+    for (std::uint64_t place = range.table.first_taken(0, places); place < places;) {
+      const std::uint64_t bytes = range.table.at(place).physical->memory.bytes;
+      left.mappings.push_back(
+          {.at = at + place * granularity_bytes_, .bytes = bytes, .mappings = 1});
+      place += bytes / granularity_bytes_;
+      place = range.table.first_taken(place, places - place);
+    }
+  }
+  for (const auto& [value, physical] : handles_) left.memory.push_back(physical.memory);
+  return left;
 }
 
 }  // namespace cachalot::vmm

@@ -55,7 +55,10 @@ class AddressBook {
 
   explicit AddressBook(std::uint64_t granularity_bytes) : granularity_bytes_(granularity_bytes) {}
 
-  // @errors kInvalidArgument: rule 1
+  // More than any device's addresses, 128 TiB of granules of 2 MiB: it bounds a range's table.
+  static constexpr std::uint64_t kMaxRangePlaces = std::uint64_t{1} << 26;
+
+  // @errors kInvalidArgument: rule 1; kNoSpace: above kMaxRangePlaces
   Status check_reserve(std::uint64_t bytes) const;
   void add_range(Address range, std::uint64_t bytes);
   // Takes it out of the book; add_range() puts it back.
@@ -81,6 +84,14 @@ class AddressBook {
   void finish_span(const SpanCall& call) { end(call.range); }
   // Takes the mappings out. `freed` as in release().
   void finish_unmap(const SpanCall& call, std::vector<Memory>* freed);
+
+  // All that exists, in the order in which it can be undone.
+  struct Leftovers {
+    std::vector<Span> mappings;
+    std::vector<Memory> memory;
+    std::vector<Span> ranges;
+  };
+  Leftovers leftovers() const;
 
   void set_limit_bytes(std::uint64_t bytes) { limit_bytes_ = bytes; }
   std::uint64_t granularity_bytes() const { return granularity_bytes_; }

@@ -129,6 +129,14 @@ Status Backend::give_back(const std::vector<Memory>& freed) {
   return result;
 }
 
+// Nobody else calls any more, so there is no lock; and nobody to tell what failed.
+void Backend::undo_all() {
+  const AddressBook::Leftovers left = book_.leftovers();
+  for (const Span& span : left.mappings) static_cast<void>(do_unmap(span));
+  for (const Memory& memory : left.memory) static_cast<void>(do_release(memory));
+  for (const Span& range : left.ranges) static_cast<void>(do_free(range.at, range.bytes));
+}
+
 void Backend::set_limit_bytes(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   book_.set_limit_bytes(bytes);

@@ -84,6 +84,9 @@ class Backend {
   explicit Backend(std::uint64_t granularity_bytes)
       : granularity_bytes_(granularity_bytes), book_(granularity_bytes) {}
 
+  // Unmaps, releases and frees whatever is left. For the destructor of a backend, which still can.
+  void undo_all();
+
   // The work. The arguments keep the rules. Several threads may be inside at once.
   virtual Result<Address> do_reserve(std::uint64_t bytes) = 0;
   virtual Status do_free(Address range, std::uint64_t bytes) = 0;

@@ -23,14 +23,13 @@ class PlaceTable {
     std::uint64_t part = 0;        // which of the handle's granules this is
   };
 
-  explicit PlaceTable(std::uint64_t places)
-      : places_(places), leaves_((places + kLeafPlaces - 1) / kLeafPlaces) {}
+  explicit PlaceTable(std::uint64_t places) : places_(places) {}
 
   std::uint64_t places() const { return places_; }
   std::uint64_t taken() const { return taken_; }
 
   Place at(std::uint64_t place) const {
-    const Place* const leaf = leaves_[place / kLeafPlaces].get();
+    const Place* const leaf = find_leaf(place);
     return leaf == nullptr ? Place{} : leaf[place % kLeafPlaces];
   }
 
@@ -38,8 +37,8 @@ class PlaceTable {
   std::uint64_t first_taken(std::uint64_t place, std::uint64_t count) const {
     const std::uint64_t end = place + count;
     while (place < end) {
-      const Place* const leaf = leaves_[place / kLeafPlaces].get();
-      const std::uint64_t leaf_end = std::min(end, next_leaf(place));
+      const Place* const leaf = find_leaf(place);
+      const std::uint64_t leaf_end = std::min(end, (place / kLeafPlaces + 1) * kLeafPlaces);
       if (leaf == nullptr) place = leaf_end;
       for (; place < leaf_end; ++place) {
         if (leaf[place % kLeafPlaces].physical != nullptr) return place;
@@ -63,16 +62,18 @@ class PlaceTable {
  private:
   static constexpr std::uint64_t kLeafPlaces = 512;  // 1 GiB of addresses on a GPU, 8 KiB here
 
-  static std::uint64_t next_leaf(std::uint64_t place) {
-    return (place / kLeafPlaces + 1) * kLeafPlaces;
+  const Place* find_leaf(std::uint64_t place) const {
+    const std::uint64_t index = place / kLeafPlaces;
+    return index < leaves_.size() ? leaves_[index].get() : nullptr;
   }
   Place* leaf_of(std::uint64_t place) {
-    std::unique_ptr<Place[]>& leaf = leaves_[place / kLeafPlaces];
-    if (!leaf) {
-      const std::uint64_t first = place / kLeafPlaces * kLeafPlaces;
-      leaf = std::make_unique<Place[]>(std::min(kLeafPlaces, places_ - first));
+    const std::uint64_t index = place / kLeafPlaces;
+    if (index >= leaves_.size()) leaves_.resize(index + 1);
+    if (!leaves_[index]) {
+      leaves_[index] =
+          std::make_unique<Place[]>(std::min(kLeafPlaces, places_ - index * kLeafPlaces));
     }
-    return leaf.get();
+    return leaves_[index].get();
   }
 
   std::uint64_t places_;
