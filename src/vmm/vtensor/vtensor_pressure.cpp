@@ -123,13 +123,13 @@ bool VTensorSet::answer_asks() {
   return true;
 }
 
-bool VTensorSet::step() {
-  return answer_asks() || grow_one() || trim_one() || fill_one();
-}
-
-void VTensorSet::work() {
-  while (step()) {
-  }
+// The next step's chunks first; memory for others before memory in reserve.
+VTensorSet::Work VTensorSet::work_once() {
+  if (grow_one()) return Work::kGrew;
+  if (answer_asks()) return Work::kAnswered;
+  if (trim_one()) return Work::kTrimmed;
+  if (fill_one()) return Work::kFilled;
+  return Work::kNone;
 }
 
 bool VTensorSet::has_work() const {
@@ -144,7 +144,7 @@ void VTensorSet::run() {
       work_.wait(lock, [&] { return stop_ || has_work(); });
       if (stop_) return;
     }
-    step();
+    static_cast<void>(work_once());
   }
 }
 

@@ -115,8 +115,13 @@ class VTensorSet {
   // Unmaps idle vTensors and forgets recorded prefixes until `chunks` more are ready, or nothing is
   // left. @return how many became ready
   std::uint64_t reclaim(std::uint64_t chunks);
-  // The background's work, until none is left; for sets without a thread, and for tests.
-  void work();
+  // One piece of the background's work, the most urgent one; for sets without a thread, and for tests.
+  enum class Work : std::uint8_t { kNone, kAnswered, kGrew, kTrimmed, kFilled };
+  Work work_once();
+  void work() {
+    while (work_once() != Work::kNone) {
+    }
+  }
 
   const RangeLayout& layout() const { return layout_; }
   VTensorStats stats() const;
@@ -149,7 +154,6 @@ class VTensorSet {
   bool grow_one();
   bool trim_one();
   bool fill_one();
-  bool step();
   void run();
   void watch();
   // With the lock.
