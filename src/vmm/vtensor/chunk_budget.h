@@ -19,7 +19,7 @@ class ChunkBudget {
  public:
   virtual ~ChunkBudget() = default;
 
-  // Up to `wanted` more credits. @return how many there were
+  // All or nothing. @return how many there were: fewer than `wanted`, and none was taken
   virtual std::uint64_t take(std::uint64_t wanted) = 0;
   virtual void give(std::uint64_t credits) = 0;
 
@@ -43,11 +43,11 @@ class LocalBudget final : public ChunkBudget {
 
   // relaxed: the number guards no other memory.
   std::uint64_t take(std::uint64_t wanted) override {
-    std::uint64_t left = left_.load(std::memory_order_relaxed), taken = 0;
+    std::uint64_t left = left_.load(std::memory_order_relaxed);
     do {
-      taken = wanted < left ? wanted : left;
-    } while (!left_.compare_exchange_weak(left, left - taken, std::memory_order_relaxed));
-    return taken;
+      if (left < wanted) return left;
+    } while (!left_.compare_exchange_weak(left, left - wanted, std::memory_order_relaxed));
+    return wanted;
   }
   void give(std::uint64_t credits) override { left_.fetch_add(credits, std::memory_order_relaxed); }
 

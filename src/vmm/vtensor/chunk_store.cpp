@@ -43,7 +43,6 @@ Result<Handle> ChunkStore::create() {
 Status ChunkStore::create_missing(std::uint64_t missing, std::vector<Handle>& created) {
   const std::uint64_t credits = budget_.take(missing);
   if (credits < missing) {
-    budget_.give(credits);
     return too_few(missing, missing - credits, "the budget has no more");
   }
   for (std::uint64_t i = 0; i < missing; ++i) {

@@ -19,9 +19,7 @@ class ChunkStoreTest : public testing::Test {
   std::vector<Chunk> chunks_;
 
   std::uint64_t credits_left() {
-    const std::uint64_t left = budget_.take(100);
-    budget_.give(left);
-    return left;
+    return budget_.take(100);  // there are never so many, so none is taken
   }
 };
 

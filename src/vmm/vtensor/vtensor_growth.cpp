@@ -66,6 +66,8 @@ Status VTensorSet::shrink(VTensor& vtensor, std::uint64_t tokens) {
   const Status done = vtensor.planes_.truncate(tokens, freed);
   store_.drop(freed);
   if (done && tokens == 0) forget_sharing(vtensor);
+  const std::lock_guard lock(mutex_);
+  asks_rest_ = fill_rests_ = false;
   return done;
 }
 

@@ -72,7 +72,7 @@ Status VTensorSet::check_tokens(std::uint64_t tokens, std::uint64_t most) const 
                      "vtensor: %" PRIu64 " tokens, expected at most %" PRIu64, tokens, most);
 }
 
-// An idle one, or a new one. @param empty  whether its first chunks will be another request's
+// An idle one, or a new one. @param empty  without chunks: the first ones may be another request's
 Result<VTensor*> VTensorSet::pick(std::uint64_t tokens, std::uint64_t max_tokens, bool empty) {
   VTensor* vtensor = nullptr;
   {
@@ -106,7 +106,7 @@ Result<VTensorSet::Created> VTensorSet::create(std::uint64_t tokens, std::uint64
     for (const auto& tail : found.tails) store_.share({&tail.chunk, 1});
     prefixes_.pin(found.last);
   }
-  Result<VTensor*> picked = pick(tokens, max_tokens, found.tokens != 0);
+  Result<VTensor*> picked = pick(tokens, max_tokens, found.tokens != 0 || tokens == 0);
   Status done = picked ? Status() : Status(picked.error());
   if (picked) {
     const Turn turn(*this, **picked, Turn::Taken{});

@@ -347,7 +347,7 @@ TEST_F(VTensorSetTest, GivesEverythingBack) {
   set_.reset();
   EXPECT_EQ(backend_.physical_bytes(), 0u);
   EXPECT_EQ(backend_.reserved_bytes(), 0u);
-  EXPECT_EQ(budget_->take(~std::uint64_t{0}), LocalBudget::kNoLimit);
+  EXPECT_EQ(budget_->take(LocalBudget::kNoLimit), LocalBudget::kNoLimit);
 }
 
 }  // namespace
