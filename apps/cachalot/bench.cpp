@@ -6,16 +6,18 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench_alloc.h"
 #include "bench_copy.h"
 #include "bench_gather.h"
 #include "bench_hash.h"
-#include "bench_policies.h"
 #include "bench_lookup.h"
 #include "bench_measure.h"
+#include "bench_policies.h"
 #include "bench_rpc.h"
 #include "bench_sparse.h"
 #include "bench_takeover.h"
 #include "bench_transfer.h"
+#include "bench_vmm.h"
 #include "command.h"
 #include "output.h"
 #include "values.h"
@@ -29,12 +31,20 @@ struct Benchmark {
 };
 
 constexpr std::array kBenchmarks = {
-    Benchmark{"rpc", bench::bench_rpc},   Benchmark{"lookup", bench::bench_lookup},
-    Benchmark{"put", bench::bench_put},   Benchmark{"get", bench::bench_get},
-    Benchmark{"copy", bench::bench_copy}, Benchmark{"hash", bench::bench_hash_functions}, Benchmark{"policies", bench::bench_policies},
+    Benchmark{"rpc", bench::bench_rpc},
+    Benchmark{"lookup", bench::bench_lookup},
+    Benchmark{"put", bench::bench_put},
+    Benchmark{"get", bench::bench_get},
+    Benchmark{"copy", bench::bench_copy},
+    Benchmark{"hash", bench::bench_hash_functions},
+    Benchmark{"policies", bench::bench_policies},
+    Benchmark{"alloc", bench::bench_alloc},
     Benchmark{"takeover", bench::bench_takeover},
-    Benchmark{"gather", bench::bench_gather}, Benchmark{"scatter", bench::bench_scatter},
-    Benchmark{"sparse", bench::bench_sparse}, Benchmark{"layerwise", bench::bench_layerwise},
+    Benchmark{"gather", bench::bench_gather},
+    Benchmark{"scatter", bench::bench_scatter},
+    Benchmark{"sparse", bench::bench_sparse},
+    Benchmark{"layerwise", bench::bench_layerwise},
+    Benchmark{"vmm", bench::bench_vmm},
 };
 
 struct Options {

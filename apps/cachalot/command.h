@@ -30,10 +30,15 @@ void add_lookup(CLI::App& app, Chosen& chosen);
 void add_evict(CLI::App& app, Chosen& chosen);
 void add_hitrate(CLI::App& app, Chosen& chosen);
 void add_vtensor(CLI::App& app, Chosen& chosen);
+void add_alloc_replay(CLI::App& app, Chosen& chosen);
 void add_trace(CLI::App& app, Chosen& chosen);
 void add_trace_info(CLI::App& trace, Chosen& chosen);  // `trace` is the command above
 void add_trace_convert(CLI::App& trace, Chosen& chosen);
 void add_trace_generate(CLI::App& trace, Chosen& chosen);
+void add_alloc_trace(CLI::App& app, Chosen& chosen);
+void add_alloc_trace_info(CLI::App& alloc_trace, Chosen& chosen);
+void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen);
+void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen);
 void add_bench(CLI::App& app, Chosen& chosen);
 
 inline constexpr int kExitDone = 0;

@@ -173,9 +173,13 @@ Result<Outputs> open_outputs(const Options& options) {
 }
 
 HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
-  constexpr std::size_t kMostShown = 60;
+  constexpr std::size_t kMostShown = 44;  // bytes: what fits beside the title's other words
   std::string name = options.trace.file.substr(options.trace.file.rfind('/') + 1);
-  if (name.size() > kMostShown) name = name.substr(0, kMostShown) + "…";
+  if (name.size() > kMostShown) {
+    std::size_t end = kMostShown;  // not within a character
+    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;
+    name = name.substr(0, end) + "…";
+  }
   return {.title = "Hit rate of " + name,
           .subtitle = plot_subtitle(result, options.mode, options.model),
           .block_bytes = result.block_bytes};

@@ -45,6 +45,8 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_hitrate(app, chosen);
   add_vtensor(app, chosen);
   add_trace(app, chosen);
+  add_alloc_trace(app, chosen);
+  add_alloc_replay(app, chosen);
   add_bench(app, chosen);
 }
 

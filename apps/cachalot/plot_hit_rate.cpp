@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 namespace cachalot::apps {
@@ -45,9 +46,16 @@ constexpr std::array<Style, 8> kStyles = {{
   svg += text;
 }
 
+// A file's name may be any bytes; a document with some that are no UTF-8 cannot be opened.
+std::string as_utf8(const std::string& text) {
+  const nlohmann::json json = text;
+  return nlohmann::json::parse(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
+      .get<std::string>();
+}
+
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : as_utf8(text)) {
     switch (c) {
       case '&':
         out += "&amp;";
@@ -119,7 +127,8 @@ std::string short_number(double value) {
 }
 
 std::string bytes_text(double bytes) {
-  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  constexpr std::array kUnits = {"B",   "KiB", "MiB", "GiB", "TiB",
+                                 "PiB", "EiB", "ZiB", "YiB", "RiB"};
   std::size_t power = 0;
   for (; bytes >= 1023.5 && power + 1 < kUnits.size(); ++power) bytes /= 1024;
   char text[32];
@@ -132,7 +141,7 @@ std::string bytes_text(double bytes) {
 std::vector<double> ticks(double low, double high, bool is_binary) {
   std::vector<double> values;
   if (is_binary) {
-    for (int e = -10; e < 80; ++e) values.push_back(std::exp2(e));
+    for (int e = -10; e < 128; ++e) values.push_back(std::exp2(e));
   } else {
     for (int e = -2; e < 22; ++e) {
       for (const double digit : {1.0, 2.0, 5.0}) values.push_back(digit * std::pow(10, e));
@@ -251,10 +260,11 @@ void draw_unlimited(std::string& svg, const Axes& axes, std::span<const HitRateR
   const auto row = std::find_if(rows.begin(), rows.end(), is_unlimited);
   if (row == rows.end()) return;
   const double y = axes.y(row->hit_rate);
+  const double label_y = y - 7 > kTop + 16 ? y - 7 : y + 18;  // not across the plot's upper end
   add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='2 5'/>\n",
       kLeft, y, kRight, y, kQuiet);
   add(svg, "<text x='%.1f' y='%.1f' font-size='15' fill='%s'>unlimited: %.1f %%</text>\n",
-      kLeft + 8, y - 7, kQuiet, row->hit_rate * 100);
+      kLeft + 8, label_y, kQuiet, row->hit_rate * 100);
 }
 
 std::vector<Line> lines_of(std::span<const HitRateRow> rows) {
@@ -295,13 +305,15 @@ std::string plot_hit_rate(std::span<const HitRateRow> rows, const HitRatePlot& p
   add(svg, "<text x='%.0f' y='68' font-size='16' fill='%s'>", kLeft, kQuiet);
   svg += escaped(plot.subtitle) + "</text>\n";
   draw_rates(svg, axes);
-  draw_capacities(svg, axes, plot.block_bytes);
-  draw_unlimited(svg, axes, rows);
-  if (lines.empty()) {
-    add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle' fill='%s'>no curve: only unlimited "
-             "capacities were asked for</text>\n",
-        (kLeft + kRight) / 2, (kTop + kBottom) / 2, kQuiet);
+  if (lines.empty()) {  // where the capacities would stand
+    add(svg,
+        "<text x='%.1f' y='%.1f' text-anchor='middle' fill='%s'>no curve: only unlimited "
+        "capacities were asked for</text>\n",
+        (kLeft + kRight) / 2, kBottom + 26, kQuiet);
+  } else {
+    draw_capacities(svg, axes, plot.block_bytes);
   }
+  draw_unlimited(svg, axes, rows);
   // The first that was asked for lies on top.
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) draw_line(svg, axes, *line);
   draw_names(svg, axes, lines);

@@ -86,6 +86,7 @@ Status put(const Options& options) {
   if (!options.parent.empty()) {
     CACHALOT_TRY_ASSIGN(parent, parse_key(options.parent, fingerprint));
   }
+  CACHALOT_TRY(check_is_no_input("--json", options.json, {&options.file, 1}));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::vector<std::byte> bytes,

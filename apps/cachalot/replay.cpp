@@ -143,6 +143,7 @@ Status set_trace(const TraceFlags& flags, replay::ReplayOptions& options) {
 
 Result<replay::ReplayOptions> options_of(const Flags& flags) {
   replay::ReplayOptions options = flags.options;
+  CACHALOT_TRY(check_is_no_input("--json", flags.json, {&flags.trace.file, 1}));
   CACHALOT_TRY(set_trace(flags.trace, options));
   CACHALOT_TRY(set_block_bytes(flags, options));
   CACHALOT_TRY(set_capacity(flags, options));

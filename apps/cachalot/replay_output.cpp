@@ -2,9 +2,10 @@
 
 #include <cstdarg>
 #include <cstdio>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -32,16 +33,6 @@ std::string count(std::uint64_t n) {
   return out;
 }
 
-// "1.22 GiB"
-std::string size(std::uint64_t bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  const bool is_whole = value == static_cast<double>(static_cast<std::uint64_t>(value));
-  return text(is_whole ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
-}
-
 double percent(double part, double whole) {
   return whole > 0 ? 100 * part / whole : 0;
 }
@@ -54,7 +45,7 @@ std::string verification(const ReplayOptions& options, const ReplayReport& repor
   if (options.verify == VerifyMode::kOff) return "off";
   return text("%s of %s blocks (%s): %s wrong",
               options.verify == VerifyMode::kFull ? "every byte" : "every 16th line",
-              count(report.verify_checked).c_str(), size(report.verify_checked_bytes).c_str(),
+              count(report.verify_checked).c_str(), bytes_text(report.verify_checked_bytes).c_str(),
               count(report.verify_errors).c_str());
 }
 
@@ -111,9 +102,10 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
                count(report.tokens_in).c_str(), options.engines, options.engines == 1 ? "" : "s",
                report.wall_s);
   std::fprintf(to, "pool of %s blocks of %s, %s on %u device%s, %s, %s\n",
-               count(options.capacity_blocks).c_str(), size(options.block_bytes).c_str(),
-               size(report.pool_bytes).c_str(), options.devices, options.devices == 1 ? "" : "s",
-               memory::domain_name(options.domain), options.policy.c_str());
+               count(options.capacity_blocks).c_str(), bytes_text(options.block_bytes).c_str(),
+               bytes_text(report.pool_bytes).c_str(), options.devices,
+               options.devices == 1 ? "" : "s", memory::domain_name(options.domain),
+               options.policy.c_str());
   row(to, "hit rate",
       text("%.2f %% of blocks, %.2f %% of tokens", 100 * report.block_hit_rate,
            100 * report.token_hit_rate));
@@ -122,17 +114,17 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
            count(report.blocks_hit).c_str(), count(report.blocks_hit_remote).c_str(),
            percent(static_cast<double>(report.blocks_hit_remote),
                    static_cast<double>(report.blocks_hit))));
-  row(to, "saved", size(report.bytes_saved) + " of KV cache not computed again");
+  row(to, "saved", bytes_text(report.bytes_saved) + " of KV cache not computed again");
   row(to, "stored",
       text("%s blocks; not %s that another had stored first, nor %s (no room, or prefix evicted)",
            count(report.blocks_written).c_str(), count(report.blocks_duplicate).c_str(),
            count(report.blocks_unstored).c_str()));
   row(to, "evictions", count(report.evictions));
   row(to, "read",
-      text("%s, %.2f GB/s while an engine reads", size(report.bytes_read).c_str(),
+      text("%s, %.2f GB/s while an engine reads", bytes_text(report.bytes_read).c_str(),
            report.read_gb_s));
   row(to, "written",
-      text("%s, %.2f GB/s while an engine writes", size(report.bytes_written).c_str(),
+      text("%s, %.2f GB/s while an engine writes", bytes_text(report.bytes_written).c_str(),
            report.write_gb_s));
   row(to, "both", text("%.2f GB/s over all engines and the whole run", report.total_gb_s));
   row(to, "lookup", latency(report.lookup));

@@ -145,6 +145,7 @@ nlohmann::json json_of(const Info& info) {
 }
 
 Status show(const Options& options) {
+  CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
   CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
   std::FILE* const people = human_output(options.json);
   nlohmann::json rows = nlohmann::json::array();

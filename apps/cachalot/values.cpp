@@ -1,6 +1,8 @@
 #include "values.h"
 
 #include <cinttypes>
+#include <cstdio>
+#include <iterator>
 #include <string_view>
 
 namespace cachalot::apps {
@@ -130,6 +132,17 @@ Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& te
                        text.c_str());
   }
   return bytes;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr const char* kNames[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kNames); ++unit) value /= 1024;
+  const bool is_whole = value == static_cast<double>(static_cast<std::uint64_t>(value));
+  char text[32];
+  std::snprintf(text, sizeof text, is_whole ? "%.0f %s" : "%.2f %s", value, kNames[unit]);
+  return text;
 }
 
 Result<std::uint64_t> parse_blocks(const std::string& flag, const std::string& text) {

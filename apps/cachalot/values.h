@@ -18,6 +18,9 @@ CLI::Validator number(std::uint64_t low, std::uint64_t high);
 // @errors kInvalidArgument, also where the bytes do not fit 63 bits
 Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& text);
 
+// For people: "1.22 GiB", "4096 bytes".
+std::string bytes_text(std::uint64_t bytes);
+
 // Block counts. @errors kInvalidArgument
 Result<std::uint64_t> parse_blocks(const std::string& flag, const std::string& text);
 // The same, or "inf" (0xffffffffffffffff).

@@ -99,7 +99,7 @@ class Keeper final : private rpc::RequestHandler {
   // writes nothing of the pool.
   // @param evidence  who sees processes end; may be null: then only fences and drained clients count
   // @errors as KeeperOptions::check()
-  // @cost   its memory, about 110 bytes a block until it rules, touched: the longest part of a takeover
+  // @cost   its memory, about 110 bytes a block (with lru) until it rules, touched: the longest part of a takeover
   //         where the kernel has no clean pages at hand
   static Result<std::unique_ptr<Keeper>> prepare(const Access& access, const KeeperOptions& options,
                                                  base::Clock& clock, Evidence* evidence = nullptr);

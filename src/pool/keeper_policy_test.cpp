@@ -14,8 +14,11 @@ constexpr std::uint64_t kSecond = 1'000'000'000;
 
 class KeeperPolicyTest : public testing::Test {
  protected:
-  void make(const KeeperOptions& options, std::uint32_t capacity = 4) {
-    pool_ = std::make_unique<TestPool>(small_geometry(capacity, 32));
+  void make(const KeeperOptions& options, std::uint32_t capacity = 4,
+            std::uint32_t directory_slots = 0) {
+    Geometry geometry = small_geometry(capacity, 32);
+    if (directory_slots != 0) geometry.directory_slots = directory_slots;
+    pool_ = std::make_unique<TestPool>(geometry);
     pool_->start_keeper(options);
     raw_ = std::make_unique<RawClient>(*pool_, 0);
     space_ = raw_->open_namespace(5);
@@ -141,6 +144,26 @@ TEST_F(KeeperPolicyTest, WhereAllIsPinnedAStoreIsRefusedAndAnOperatorCanStillEvi
   EXPECT_TRUE(pool_->keeper().is_valid());
   put(4);  // drives out 3
   EXPECT_TRUE(is_there(2) && is_there(4) && !is_there(3));
+}
+
+TEST_F(KeeperPolicyTest, AFullBucketGivesUpNoPinnedBlock) {
+  KeeperOptions options;
+  for (std::uint64_t name = 1; name <= 64; ++name) {
+    if (name != 40) options.pins.push_back(pin_of(name));
+  }
+  make(options, 100, 64);  // one bucket of 64 slots for 100 blocks
+  for (std::uint64_t name = 1; name <= 65; ++name) put(name);
+  EXPECT_FALSE(is_there(40));
+  put(66);  // drives out 65
+  for (std::uint64_t name = 1; name <= 66; ++name) {
+    EXPECT_EQ(is_there(name), name != 40 && name != 65) << name;
+  }
+  options.pins.push_back(pin_of(66));
+  pool_->kill_keeper();
+  pool_->start_keeper(options);
+  raw_ = std::make_unique<RawClient>(*pool_, 1);
+  EXPECT_EQ(raw_->commit_one(space_, nullptr, RawClient::item(67, raw_->grant(1)[0])),
+            Verdict::kNoRoom);
 }
 
 TEST_F(KeeperPolicyTest, NamespacesOfLowerPriorityGoFirst) {

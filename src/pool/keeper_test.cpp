@@ -194,6 +194,24 @@ TEST_F(KeeperTest, AFullBucketWithoutALeafRefuses) {
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kLive], 64u);
 }
 
+TEST_F(KeeperTest, AFullBucketSparesTheEndOfAnOpenChainUntilSomebodyIsRefused) {
+  make(100, 30, 64);
+  for (std::uint64_t name = 0; name < 64; ++name) {
+    const BlockHash parent = hash_of(name - 1);
+    const CommitItem item = RawClient::item(name, raw_->grant(1)[0]);
+    const std::vector<Verdict> verdicts =
+        raw_->commit(space_, name == 0 ? nullptr : &parent, {&item, 1}, kCommitGoesOn);
+    ASSERT_EQ(verdicts, std::vector<Verdict>(1, Verdict::kCommitted));
+  }
+  RawClient other(*pool_, 1);
+  EXPECT_EQ(other.commit_one(space_, nullptr, RawClient::item(64, other.grant(1)[0])),
+            Verdict::kNoRoom);
+  EXPECT_TRUE(is_published(63));
+  EXPECT_EQ(other.commit_one(space_, nullptr, RawClient::item(64, other.grant(1)[0])),
+            Verdict::kCommitted);
+  EXPECT_FALSE(is_published(63));
+}
+
 TEST_F(KeeperTest, GivenBackBlocksAreFreeAgainOnceAndOnlyByTheirHolder) {
   make(4, 4);
   const std::vector<BlockUse> uses = raw_->grant(8);

@@ -18,7 +18,10 @@ class Run {
  public:
   Run(const AllocEvents& events, vmm::Allocator& allocator, vmm::Backend& backend,
       const AllocReplayOptions& options)
-      : events_(events), allocator_(allocator), backend_(backend), options_(options),
+      : events_(events),
+        allocator_(allocator),
+        backend_(backend),
+        options_(options),
         blocks_(events.slots()) {}
 
   Result<AllocReport> run() {
@@ -51,8 +54,10 @@ class Run {
 
   Status execute(const AllocEvents::Event& event) {
     switch (event.kind) {
-      case trace::AllocKind::kAllocate: return allocate(event);
-      case trace::AllocKind::kFree: return free(event);
+      case trace::AllocKind::kAllocate:
+        return allocate(event);
+      case trace::AllocKind::kFree:
+        return free(event);
       case trace::AllocKind::kMark:
         close_iteration();
         iteration_ = snapshot(events_.marks()[event.bytes]);
@@ -97,7 +102,8 @@ class Run {
 
   AllocPhase snapshot(const std::string& name) const {
     const vmm::AllocatorStats stats = allocator_.stats();
-    return {name, stats.allocations, stats.driver_allocations, stats.stitches, stats.reserved_bytes};
+    return {name, stats.allocations, stats.driver_allocations, stats.stitches,
+            stats.reserved_bytes};
   }
   AllocPhase since(const AllocPhase& before) const {
     AllocPhase phase = snapshot(before.name);

@@ -34,8 +34,29 @@ std::string shown(std::string_view text) {
   return text.size() > kShownBytes ? result + "..." : result;
 }
 
+// The usual case of take_number: up to 19 digits behind a space. Takes nothing where it is another.
+bool take_short_number(std::string_view& line, std::uint64_t& number) {
+  constexpr std::size_t kSafeDigits = 19;  // below 2^64, whatever they are
+  std::size_t at = 0;
+  while (at < line.size() && line[at] == ' ') ++at;
+  const std::size_t begin = at;
+  std::uint64_t value = 0;
+  for (; at < line.size() && line[at] >= '0' && line[at] <= '9'; ++at) {
+    value = value * 10 + static_cast<std::uint64_t>(line[at] - '0');
+  }
+  if (at == begin || at - begin > kSafeDigits) return false;
+  if (at < line.size() && line[at] != ' ') return false;
+  line.remove_prefix(at);
+  number = value;
+  return true;
+}
+
 Status take_number(std::string_view& line, const char* name, std::uint64_t low, std::uint64_t high,
                    std::uint64_t& number) {
+  const std::string_view whole = line;
+  if (take_short_number(line, number) && number >= low && number <= high) [[likely]]
+    return {};
+  line = whole;
   const std::string_view field = take_field(line);
   const char* const end = field.data() + field.size();
   const auto [stop, problem] = std::from_chars(field.data(), end, number);
@@ -48,6 +69,8 @@ Status take_number(std::string_view& line, const char* name, std::uint64_t low, 
 }
 
 Status take_end(std::string_view& line) {
+  if (line.empty()) [[likely]]
+    return {};
   const std::string_view field = take_field(line);
   if (field.empty()) [[likely]]
     return {};

@@ -71,6 +71,8 @@ class AddressBook {
   // They are not there (any more): creation failed, or the device took back what it gave.
   void bytes_gone(std::uint64_t bytes) { physical_bytes_ -= bytes; }
 
+  // @param  name  of the call, for messages  @errors kInvalidArgument: released, or never created
+  Result<Physical*> find_live(const char* name, Handle handle);
   // Rule 5. `freed` takes what the device is now to take back. @errors kInvalidArgument
   Status release(Handle handle, std::vector<Memory>* freed);
 
@@ -79,7 +81,7 @@ class AddressBook {
   void finish_map(const MapCall& call) { end(call.range); }
   void cancel_map(const MapCall& call, std::vector<Memory>* freed);
 
-  // @param  name  of the call, for messages  @errors kInvalidArgument: rule 4; kBusy
+  // @errors kInvalidArgument: rule 4; kBusy
   Result<SpanCall> begin_span(const char* name, Address at, std::uint64_t bytes);
   void finish_span(const SpanCall& call) { end(call.range); }
   // Takes the mappings out. `freed` as in release().
@@ -105,7 +107,6 @@ class AddressBook {
   Status check_size(const char* name, std::uint64_t bytes) const;
   Range* range_at(Address at);
   Result<Range*> find_idle(const char* name, Address at, std::uint64_t bytes);
-  Result<Physical*> find_live(const char* name, Handle handle);
   Status check_free(const Range& range, Address at, const Physical& physical) const;
   void take_out(Range* range, const Span& span, std::vector<Memory>* freed);
   void free_if_unused(Physical* physical, std::vector<Memory>* freed);

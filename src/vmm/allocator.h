@@ -26,19 +26,19 @@ namespace cachalot::vmm {
 struct AllocatorStats {
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
-  std::uint64_t live_bytes = 0;       // asked for and not freed
+  std::uint64_t live_bytes = 0;  // asked for and not freed
   std::uint64_t peak_live_bytes = 0;
-  std::uint64_t reserved_bytes = 0;   // physical memory that the allocator holds
+  std::uint64_t reserved_bytes = 0;  // physical memory that the allocator holds
   std::uint64_t peak_reserved_bytes = 0;
-  std::uint64_t stitches = 0;         // stitched blocks that were built
+  std::uint64_t stitches = 0;            // stitched blocks that were built
   std::uint64_t driver_allocations = 0;  // allocations that made any call of the driver
-  std::uint64_t out_of_memory = 0;    // requests that were refused
+  std::uint64_t out_of_memory = 0;       // requests that were refused
 
   // Peak of what was asked for over peak of what was held: GMLake §5.1, active over reserved memory.
   double utilization() const {
-    return peak_reserved_bytes == 0 ? 1.0
-                                    : static_cast<double>(peak_live_bytes) /
-                                          static_cast<double>(peak_reserved_bytes);
+    return peak_reserved_bytes == 0
+               ? 1.0
+               : static_cast<double>(peak_live_bytes) / static_cast<double>(peak_reserved_bytes);
   }
 };
 

@@ -129,6 +129,18 @@ Status Backend::give_back(const std::vector<Memory>& freed) {
   return result;
 }
 
+Result<HandleInfo> Backend::info(Handle handle) {
+  const std::lock_guard lock(mutex_);
+  CACHALOT_TRY_ASSIGN(const auto* const physical, book_.find_live("info", handle));
+  return HandleInfo{.bytes = physical->memory.bytes, .mappings = physical->mappings};
+}
+
+Result<Memory> Backend::memory_of(const char* call, Handle handle) {
+  const std::lock_guard lock(mutex_);
+  CACHALOT_TRY_ASSIGN(const auto* const physical, book_.find_live(call, handle));
+  return physical->memory;
+}
+
 // Nobody else calls any more, so there is no lock; and nobody to tell what failed.
 void Backend::undo_all() {
   const AddressBook::Leftovers left = book_.leftovers();

@@ -63,6 +63,9 @@ class Backend {
   //         same, and its bytes stay counted
   Status release(Handle handle);
 
+  // Of a handle that was not released. @errors kInvalidArgument: no such handle
+  Result<HandleInfo> info(Handle handle);
+
   // @errors kInvalidArgument: rules 1, 3 and 5; kNoSpace: the kernel's mappings are used up (memfd)
   Status map(Address at, Handle handle);
   // @errors kInvalidArgument: rule 4; kNoSpace as in map(): the span's access is then undefined
@@ -83,6 +86,9 @@ class Backend {
  protected:
   explicit Backend(std::uint64_t granularity_bytes)
       : granularity_bytes_(granularity_bytes), book_(granularity_bytes) {}
+
+  // What a live handle stands for. @errors kInvalidArgument, named by `call`
+  Result<Memory> memory_of(const char* call, Handle handle);
 
   // Unmaps, releases and frees whatever is left. For the destructor of a backend, which still can.
   void undo_all();

@@ -66,7 +66,8 @@ Status MappedRange::create_and_map(std::uint64_t count) {
 Status MappedRange::grow(std::uint64_t count) {
   const std::uint64_t before = handles_.size();
   std::uint64_t bytes = 0;
-  if (__builtin_mul_overflow(count, handle_bytes_, &bytes) || bytes > range_bytes_ - mapped_bytes()) {
+  if (__builtin_mul_overflow(count, handle_bytes_, &bytes) ||
+      bytes > range_bytes_ - mapped_bytes()) {
     return Error::make(Code::kNoSpace,
                        "range 0x%" PRIx64 ": %" PRIu64 " more handles of %" PRIu64
                        " bytes, expected at most %" PRIu64 " bytes more",

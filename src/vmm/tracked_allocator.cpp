@@ -9,12 +9,14 @@ Result<Address> TrackedAllocator::allocate(std::uint64_t bytes, Stream stream) {
   const std::scoped_lock lock(mutex_);
   if (bytes > kMaxRequestBytes) {
     ++stats_.out_of_memory;
-    return Error::make(Code::kNoSpace, "allocate: %" PRIu64 " bytes, expected at most %" PRIu64, bytes,
-                       kMaxRequestBytes);
+    return Error::make(Code::kNoSpace, "allocate: %" PRIu64 " bytes, expected at most %" PRIu64,
+                       bytes, kMaxRequestBytes);
   }
   const std::uint64_t rounded = std::max(bytes + kRoundBytes - 1, kRoundBytes) & ~(kRoundBytes - 1);
   note_stream(stream);
   Result<Placed> placed = place(rounded, stream);
+  stats_.reserved_bytes = do_reserved_bytes();
+  stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
   if (!placed) {
     stats_.out_of_memory += placed.error().code == Code::kNoSpace;
     return placed.error();
@@ -23,8 +25,6 @@ Result<Address> TrackedAllocator::allocate(std::uint64_t bytes, Stream stream) {
   ++stats_.allocations;
   stats_.live_bytes += bytes;
   stats_.peak_live_bytes = std::max(stats_.peak_live_bytes, stats_.live_bytes);
-  stats_.reserved_bytes = do_reserved_bytes();
-  stats_.peak_reserved_bytes = std::max(stats_.peak_reserved_bytes, stats_.reserved_bytes);
   return placed->address;
 }
 
@@ -142,7 +142,8 @@ Status TrackedAllocator::check() const {
   }
   if (do_used_bytes() < live || do_reserved_bytes() < do_used_bytes()) {
     return Error::make(Code::kCorrupt,
-                       "allocator: %" PRIu64 " live, %" PRIu64 " used, %" PRIu64 " reserved; expected "
+                       "allocator: %" PRIu64 " live, %" PRIu64 " used, %" PRIu64
+                       " reserved; expected "
                        "them to grow in this order",
                        live, do_used_bytes(), do_reserved_bytes());
   }

@@ -20,6 +20,12 @@ struct Handle {
   bool operator==(const Handle&) const = default;
 };
 
+// What everybody may know of a live handle.
+struct HandleInfo {
+  std::uint64_t bytes = 0;
+  std::uint64_t mappings = 0;
+};
+
 // What a Handle stands for, as the backend that made it sees it: `native` is its own number for it,
 // a place in a file or a driver's handle.
 struct Memory {

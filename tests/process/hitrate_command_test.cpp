@@ -64,5 +64,31 @@ TEST_F(HitRateCommand, WritesTableCsvAndDrawingBesideTheJson) {
   EXPECT_EQ(nlohmann::json::parse(read(path("a.json")))["rows"][0]["hit_blocks"], 12847);
 }
 
+// A file's name may be any bytes, and long; a drawing with half a character in it cannot be opened.
+TEST_F(HitRateCommand, TheDrawingsTitleIsWellFormedWhateverTheTraceIsCalled) {
+  const std::string request =
+      R"({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]})";
+  const auto title_of = [&](const std::string& name) {
+    write(name, request + "\n");
+    const Outcome outcome = run({"hitrate", "--trace", path(name), "--plot", "-"});
+    expect_done(outcome);
+    const std::size_t begin = outcome.out.find("Hit rate of ");
+    return outcome.out.substr(begin, outcome.out.find("</text>", begin) - begin);
+  };
+  std::string letters, shown;
+  for (int i = 0; i < 60; ++i) letters += "\u00fc";
+  for (int i = 0; i < 21; ++i) shown += "\u00fc";
+  EXPECT_EQ(title_of("x" + letters + ".jsonl"), "Hit rate of x" + shown + "\u2026");
+  EXPECT_EQ(title_of("\xff<a&b>.jsonl"), "Hit rate of \ufffd&lt;a&amp;b&gt;.jsonl");
+}
+
+TEST_F(HitRateCommand, ADrawingOfUnlimitedCapacitiesOnlySaysSoInPlaceOfCapacities) {
+  const Outcome outcome = run(
+      {"hitrate", "--trace", kTrace, "--capacity-blocks", "inf", "--no-summary", "--plot", "-"});
+  expect_done(outcome);
+  EXPECT_NE(outcome.out.find("no curve"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find("capacity in blocks"), std::string::npos) << outcome.out;
+}
+
 }  // namespace
 }  // namespace cachalot::process_test

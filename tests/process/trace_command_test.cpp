@@ -104,9 +104,19 @@ TEST_F(TraceCommand, AResultNeverTakesThePlaceOfTheTraceItIsMadeFrom) {
     expect_error(run({"trace", "convert", "--trace", file, "--out", same}), 2, {"--out", same});
     expect_error(run({"trace", "convert", "--trace", file, "--out", path("o"), "--json", same}), 2,
                  {"--json", same});
+    expect_error(
+        run({"trace", "convert", "--trace", kConversation, "--trace", file, "--out", same}), 2,
+        {"--out", same});
+    expect_error(run({"trace", "info", kConversation, file, "--json", same}), 2, {"--json", same});
     expect_error(run({"hitrate", "--trace", file, "--csv", same}), 2, {"--csv", same});
     expect_error(run({"hitrate", "--trace", file, "--json", same}), 2, {"--json", same});
+    expect_error(run({"replay", "--trace", file, "--json", same}), 2, {"--json", same});
+    expect_error(run({"put", "key", "--pool", path("kv"), "--file", file, "--json", same}), 2,
+                 {"--json", same});
   }
+  const std::string drawing = path("trace.svg");
+  std::filesystem::create_symlink(file, drawing);
+  expect_error(run({"hitrate", "--trace", file, "--plot", drawing}), 2, {"--plot", drawing});
   EXPECT_EQ(read(file), before);
 }
 

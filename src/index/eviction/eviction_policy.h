@@ -42,8 +42,8 @@ class EvictionPolicy {
   // Removes a resident leaf, whether it was a victim or held or not.
   virtual void erase(NodeId node) = 0;
 
-  // The leaf to go next which is neither `protect` (kNoNode: protects none) nor held, or kNoNode if
-  // there is none. Ancestors of `protect` are no leaves, so protecting the tail protects a path.
+  // The leaf to go next which is neither `protect` (kNoNode, or an absent node: protects none) nor
+  // held, or kNoNode if there is none. Ancestors of `protect` are no leaves, so protecting the tail protects a path.
   // Changes nothing: erase() it, or leave it.
   virtual NodeId victim(NodeId protect) const = 0;
 

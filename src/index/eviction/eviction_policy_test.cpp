@@ -35,6 +35,14 @@ TEST_P(EvictionPolicyTest, HasNoVictimWhenEmptyOrWhenAllIsOnTheProtectedPath) {
   EXPECT_EQ(policy->victim(kNoNode), 2u);
 }
 
+TEST_P(EvictionPolicyTest, AnAbsentNodeProtectsNone) {
+  const auto policy = make(3);
+  EXPECT_EQ(policy->victim(1), kNoNode);
+  policy->insert(0, kNoNode, 0);
+  EXPECT_EQ(policy->victim(1), 0u);
+  EXPECT_EQ(policy->victim(7), 0u);
+}
+
 TEST_P(EvictionPolicyTest, OnlyEverGivesUpLeavesOffTheProtectedPathAndAllOfThemInTheEnd) {
   constexpr std::uint32_t kNodes = 200;
   const auto policy = make(0);

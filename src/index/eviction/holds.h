@@ -14,8 +14,6 @@ namespace cachalot::index {
 class Holds {
  public:
   bool is_held(NodeId node) const { return node < counts_.size() && counts_[node] != 0; }
-  // False as long as nobody ever held anything: what a hot path may ask first.
-  bool is_used() const { return !counts_.empty(); }
   std::uint32_t count(NodeId node) const { return node < counts_.size() ? counts_[node] : 0; }
 
   // `count` more holders of `node`, which is below `capacity_nodes`; true if it had none.

@@ -26,10 +26,9 @@ void PrioritizedLeaves::erase(NodeId node) {
 }
 
 NodeId PrioritizedLeaves::victim(NodeId protect) const {
-  for (std::uint32_t priority = 0; priority < kPriorities; ++priority) {
-    if (orders_[priority] == nullptr) continue;
-    const bool is_its = protect != kNoNode && priority_[protect] == priority;
-    const NodeId victim = orders_[priority]->victim(is_its ? protect : kNoNode);
+  for (const auto& order : orders_) {
+    if (order == nullptr) continue;
+    const NodeId victim = order->victim(protect);  // absent from all but one
     if (victim != kNoNode) return victim;
   }
   return kNoNode;

@@ -43,7 +43,8 @@ Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tok
     const Request& request = requests_[r];
     std::uint32_t prefix = 0;
     for (std::uint32_t place = 0; place < request.blocks; ++place, ++at) {
-      // Lowest is what is used last; of those that are never used again, the deepest.
+      // Lowest is what is used last. Of those that are never used again each would do; that the deepest
+      // goes keeps what is left a tree.
       const Rank rank{kNever - next_use_[at], kNever - place};
       const std::uint32_t block = log_[at];
       if (const NodeId node = nodes.find(block); node != kNoNode) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <map>
@@ -54,6 +55,23 @@ TEST(Belady, ADirectoryThatIsNotThereIsAnError) {
   ASSERT_FALSE(belady);
   EXPECT_EQ(belady.error().code, Code::kInvalidArgument);
   EXPECT_NE(std::string(belady.error().message).find("/nonexistent"), std::string::npos);
+}
+
+// Address space that nobody may read, so that this is over at once should it not be refused.
+TEST(Belady, MoreReferencesThanNumbersAreAnError) {
+  constexpr std::size_t kMost = 0xfffffffe;
+  void* const nothing = mmap(nullptr, kMost * sizeof(std::uint32_t), PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  Result<Belady> belady = Belady::make(testing::TempDir());
+  ASSERT_TRUE(belady);
+  ASSERT_TRUE(belady->add(Path{0}, 1));
+  const Status status = belady->add({static_cast<const std::uint32_t*>(nothing), kMost}, 1);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kUnsupported);
+  EXPECT_NE(std::string(status.error().message).find("4294967294 references"), std::string::npos)
+      << status.error().message;
+  EXPECT_EQ(munmap(nothing, kMost * sizeof(std::uint32_t)), 0);
 }
 
 // All sets that a cache could hold after each reference: the true optimum, for tiny traces.

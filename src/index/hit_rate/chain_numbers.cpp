@@ -2,12 +2,10 @@
 
 namespace cachalot::index {
 
-ChainNumbers::ChainNumbers() : slots_(1024) {}
-
 std::uint32_t ChainNumbers::number_of(std::uint32_t parent, std::uint64_t id) {
   Slot* slot = &find(parent, id);
   if (slot->number != kNoNode) return slot->number;
-  if (size_ == kMaxNodes) return kNoNode;
+  if (size_ == most_) return kNoNode;
   if (std::uint64_t{size_} * 3 >= slots_.size() * std::uint64_t{2}) {
     rehash();
     slot = &find(parent, id);

@@ -21,10 +21,11 @@ namespace cachalot::index {
 // @cost    amortised O(1): a table of 16-byte slots, at most two thirds full; mostly one cache line
 class ChainNumbers {
  public:
-  ChainNumbers();
+  // As many numbers as it may give out: all there are, but for tests.
+  explicit ChainNumbers(std::uint32_t most = kMaxNodes) : most_(most), slots_(1024) {}
 
   // The number of the prefix that ends in `id` below `parent` (kNoNode: it starts there), new or
-  // known. kNoNode when all kMaxNodes numbers are taken.
+  // known. kNoNode when all numbers are taken and the prefix is new.
   std::uint32_t number_of(std::uint32_t parent, std::uint64_t id);
 
   // An id that will be asked for soon.
@@ -47,6 +48,7 @@ class ChainNumbers {
   Slot& find(std::uint32_t parent, std::uint64_t id);
   void rehash();
 
+  std::uint32_t most_;
   base::HugeVector<Slot> slots_;  // a power of two
   std::uint32_t size_ = 0;
 };

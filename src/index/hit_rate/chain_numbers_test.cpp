@@ -38,5 +38,15 @@ TEST(ChainNumbers, CountsUpAndRemembersAllWhileTheTableGrows) {
   EXPECT_EQ(numbers.size(), model.size());
 }
 
+TEST(ChainNumbers, WhenAllAreTakenKnownPrefixesKeepTheirsAndNewOnesGetNone) {
+  ChainNumbers numbers(2);
+  EXPECT_EQ(numbers.number_of(kNoNode, 7), 0u);
+  EXPECT_EQ(numbers.number_of(0, 7), 1u);
+  EXPECT_EQ(numbers.number_of(1, 7), kNoNode);
+  EXPECT_EQ(numbers.number_of(kNoNode, 8), kNoNode);
+  EXPECT_EQ(numbers.number_of(0, 7), 1u);
+  EXPECT_EQ(numbers.size(), 2u);
+}
+
 }  // namespace
 }  // namespace cachalot::index

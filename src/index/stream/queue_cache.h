@@ -1,13 +1,13 @@
 // LRU and FIFO: one list.
 #pragma once
 
-#include "index/eviction/node_lists.h"
+#include "index/eviction/lru_list.h"
 #include "index/stream/block_nodes.h"
 #include "index/stream/stream_cache.h"
 
 namespace cachalot::index {
 
-// @cost O(1); 9 bytes a resident block beside BlockNodes
+// @cost O(1); 8 bytes a resident block beside BlockNodes
 template <bool kIsLru>
 class QueueCache final : public StreamCache {
  public:
@@ -15,17 +15,17 @@ class QueueCache final : public StreamCache {
 
   bool access(std::uint32_t block, std::uint32_t) override {
     if (const NodeId node = nodes_.find(block); node != kNoNode) {
-      if (kIsLru) queue_.move_to_newest(0, node);
+      if (kIsLru) queue_.move_to_newest(node);
       return true;
     }
     if (nodes_.size() >= capacity_) {
-      const NodeId victim = queue_.oldest(0);
+      const NodeId victim = queue_.oldest();
       queue_.erase(victim);
       nodes_.remove(victim);
     }
     const NodeId node = nodes_.add(block);
     queue_.grow(nodes_.room());
-    queue_.push_newest(0, node);
+    queue_.insert_newest(node);
     return false;
   }
 
@@ -35,7 +35,7 @@ class QueueCache final : public StreamCache {
  private:
   std::uint64_t capacity_;
   BlockNodes nodes_;
-  NodeLists<1> queue_;
+  LruList queue_{0};
 };
 
 }  // namespace cachalot::index

@@ -14,7 +14,9 @@ struct SegmentMemory {
   BlockHeap* heap;
 };
 
-SegmentMemory* memory_of(const Segment* segment) { return static_cast<SegmentMemory*>(segment->owner); }
+SegmentMemory* memory_of(const Segment* segment) {
+  return static_cast<SegmentMemory*>(segment->owner);
+}
 
 }  // namespace
 
@@ -73,7 +75,9 @@ void CachingAllocator::do_free(const Placed& placed) {
   memory_of(block->segment)->heap->free(block);
 }
 
-Status CachingAllocator::do_release_cached() { return release_segments(); }
+Status CachingAllocator::do_release_cached() {
+  return release_segments();
+}
 
 Status CachingAllocator::do_check() const {
   CACHALOT_TRY(small_.check());

@@ -8,13 +8,15 @@ Result<ExpandableAllocator::Range*> ExpandableAllocator::range_for(Key key) {
   const auto known = ranges_.find(key);
   if (known != ranges_.end()) return known->second.get();
   const std::uint64_t handle_bytes = key.is_small ? kSmallSegmentBytes : kLargeSegmentBytes;
-  CACHALOT_TRY_ASSIGN(MappedRange memory, MappedRange::reserve(backend_, range_bytes_, handle_bytes));
+  CACHALOT_TRY_ASSIGN(MappedRange memory,
+                      MappedRange::reserve(backend_, range_bytes_, handle_bytes));
   auto range = std::make_unique<Range>(std::move(memory), kSmallSegmentBytes);
   range->segment = range->heap.add_segment(range->memory.base(), 0, key.stream, range.get());
   return (ranges_[key] = std::move(range)).get();
 }
 
-Result<TrackedAllocator::Placed> ExpandableAllocator::do_allocate(std::uint64_t bytes, Stream stream) {
+Result<TrackedAllocator::Placed> ExpandableAllocator::do_allocate(std::uint64_t bytes,
+                                                                  Stream stream) {
   const bool is_small = bytes <= kSmallRequestBytes;
   CACHALOT_TRY_ASSIGN(Range* const range, range_for({stream, is_small}));
   Block* block = range->heap.best_fit(stream, bytes);
@@ -58,7 +60,8 @@ void ExpandableAllocator::release_from(Range& range) {
     const std::uint64_t end = (block->end() - base) / handle_bytes;
     if (first >= end) continue;
     range.memory.drop(first, end);
-    block = range.heap.remove_memory(block, base + first * handle_bytes, (end - first) * handle_bytes);
+    block =
+        range.heap.remove_memory(block, base + first * handle_bytes, (end - first) * handle_bytes);
   }
 }
 

@@ -35,7 +35,8 @@ class ExpandableAllocator final : public TrackedAllocator {
     MappedRange memory;
     BlockHeap heap;
     Segment* segment = nullptr;
-    Range(MappedRange range, std::uint64_t unit_bytes) : memory(std::move(range)), heap(unit_bytes) {}
+    Range(MappedRange range, std::uint64_t unit_bytes)
+        : memory(std::move(range)), heap(unit_bytes) {}
   };
   struct Key {
     Stream stream;

@@ -56,6 +56,7 @@ struct Segment {
   Block* first = nullptr;
   Block* last = nullptr;
   std::size_t index = 0;  // in the heap's list
+  std::uint64_t id = 0;   // never given twice; 0: removed
   std::uint64_t used_bytes = 0;
   std::uint64_t absent_bytes = 0;
   void* owner = nullptr;
@@ -65,6 +66,8 @@ struct Segment {
 bool BySizeThenAddress::operator()(const Block* a, const Block* b) const {
   return a->bytes != b->bytes ? a->bytes < b->bytes : a->address > b->address;
 }
-bool BySizeThenAddress::operator()(const Block* a, AtLeast b) const { return a->bytes < b.bytes; }
+bool BySizeThenAddress::operator()(const Block* a, AtLeast b) const {
+  return a->bytes < b.bytes;
+}
 
 }  // namespace cachalot::vmm

@@ -72,6 +72,7 @@ void BlockHeap::enter(Block* block) {
     block->node.value() = block;
     block->place = pool.blocks.insert(std::move(block->node)).position;
   }
+  if (is_corner(block)) pool.corners.insert(block);
   pool.free_bytes += block->bytes;
   pool.whole_bytes += whole_bytes(block);
 }
@@ -79,6 +80,7 @@ void BlockHeap::enter(Block* block) {
 void BlockHeap::leave(Block* block) {
   FreePool& pool = this->pool(block->stream);
   block->node = pool.blocks.extract(block->place);
+  if (is_corner(block)) pool.corners.erase(block);
   pool.free_bytes -= block->bytes;
   pool.whole_bytes -= whole_bytes(block);
   block->state = BlockState::kUsed;
@@ -132,6 +134,7 @@ Segment* BlockHeap::add_segment(Address base, std::uint64_t bytes, Stream stream
   *segment = Segment{};
   segment->base = base;
   segment->owner = owner;
+  segment->id = ++segment_ids_;
   segment->index = segments_.size();
   segments_.push_back(segment);
   if (bytes != 0) extend(segment, bytes, stream);
@@ -161,6 +164,7 @@ void BlockHeap::remove_segment(Segment* segment) {
   segments_[segment->index] = segments_.back();
   segments_[segment->index]->index = segment->index;
   segments_.pop_back();
+  segment->id = 0;
   spare_segments_.push_back(segment);
 }
 
@@ -209,8 +213,8 @@ Block* BlockHeap::remove_memory(Block* free_block, Address address, std::uint64_
 
 Status BlockHeap::check_segment(const Segment& segment) const {
   const auto broken = [&](const char* what, Address at) {
-    return Error::make(Code::kCorrupt, "segment 0x%" PRIx64 ", at 0x%" PRIx64 ": %s", segment.base, at,
-                       what);
+    return Error::make(Code::kCorrupt, "segment 0x%" PRIx64 ", at 0x%" PRIx64 ": %s", segment.base,
+                       at, what);
   };
   Address at = segment.base;
   std::uint64_t used = 0, absent = 0;
@@ -225,7 +229,8 @@ Status BlockHeap::check_segment(const Segment& segment) const {
     if (is_free && (block->place == FreeBlocks::iterator{} || *block->place != block)) {
       return broken("a free block that is in no set", at);
     }
-    if (is_free && prev != nullptr && prev->state == BlockState::kFree && prev->stream == block->stream) {
+    if (is_free && prev != nullptr && prev->state == BlockState::kFree &&
+        prev->stream == block->stream) {
       return broken("two free neighbours that were not merged", at);
     }
     const auto covers = [&](Address address) {
@@ -235,7 +240,8 @@ Status BlockHeap::check_segment(const Segment& segment) const {
     at = block->end();
     prev = block;
   }
-  if (segment.last != prev || at != segment.base + segment.bytes) return broken("it ends elsewhere", at);
+  if (segment.last != prev || at != segment.base + segment.bytes)
+    return broken("it ends elsewhere", at);
   if (used != segment.used_bytes) return broken("used_bytes is not the sum", at);
   if (absent != segment.absent_bytes) return broken("absent_bytes is not the sum", at);
   return {};
@@ -262,11 +268,13 @@ Status BlockHeap::check() const {
       whole += whole_bytes(block);
     }
     if (bytes != pool->free_bytes || whole != pool->whole_bytes) {
-      return Error::make(Code::kCorrupt, "stream %" PRIu64 ": the sums are not those of its set", stream);
+      return Error::make(Code::kCorrupt, "stream %" PRIu64 ": the sums are not those of its set",
+                         stream);
     }
     in_sets += pool->blocks.size();
   }
-  if (in_sets != free_blocks) return Error::make(Code::kCorrupt, "heap: a set has blocks of no segment");
+  if (in_sets != free_blocks)
+    return Error::make(Code::kCorrupt, "heap: a set has blocks of no segment");
   return {};
 }
 

@@ -26,6 +26,7 @@ namespace cachalot::vmm {
 // The free blocks that a stream may use at once.
 struct FreePool {
   FreeBlocks blocks;
+  FreeBlocks corners;  // those that begin or end with a unit's border and have no whole unit
   std::uint64_t free_bytes = 0;
   std::uint64_t whole_bytes = 0;  // in whole units, which is what can be stitched
 };
@@ -77,6 +78,12 @@ class BlockHeap {
     return base + ((block->end() - base) & ~(unit_bytes_ - 1));
   }
 
+  bool is_corner(const Block* block) const {
+    const Address first = first_whole(block);
+    const Address end = end_whole(block);
+    return first >= end && (first == block->address || end == block->end());
+  }
+
   std::uint64_t unit_bytes() const { return unit_bytes_; }
   std::uint64_t used_bytes() const { return used_bytes_; }
   const std::vector<Segment*>& segments() const { return segments_; }
@@ -104,6 +111,7 @@ class BlockHeap {
   std::uint64_t unit_bytes_;
   std::uint64_t used_bytes_ = 0;
   std::uint64_t frees_ = 0;
+  std::uint64_t segment_ids_ = 0;
   std::unordered_map<Stream, std::unique_ptr<FreePool>> pools_;
   FreePool* recent_pool_ = nullptr;
   Stream recent_stream_ = 0;

@@ -7,7 +7,9 @@ namespace {
 
 constexpr std::uint64_t kBits = 64;
 
-std::uint64_t words_for(std::uint64_t bits) { return (bits + kBits - 1) / kBits; }
+std::uint64_t words_for(std::uint64_t bits) {
+  return (bits + kBits - 1) / kBits;
+}
 
 }  // namespace
 

@@ -89,6 +89,14 @@ Status PageStore::probe() {
 }
 
 Result<std::uint64_t> PageStore::make(std::uint64_t bytes) {
+  if (source_ == PageSource::kHugetlb) return make_counted(bytes);  // not in what is available
+  CACHALOT_TRY(gauge_.begin(bytes));
+  auto made = make_counted(bytes);
+  gauge_.end(bytes);
+  return made;
+}
+
+Result<std::uint64_t> PageStore::make_counted(std::uint64_t bytes) {
   std::uint64_t offset = next_offset_.load(std::memory_order_relaxed);
   do {
     if (bytes > file_limit_bytes_ - std::min(offset, file_limit_bytes_)) {
@@ -98,11 +106,7 @@ Result<std::uint64_t> PageStore::make(std::uint64_t bytes) {
                          bytes, offset, file_limit_bytes_);
     }
   } while (!next_offset_.compare_exchange_weak(offset, offset + bytes, std::memory_order_relaxed));
-  const bool counts = source_ != PageSource::kHugetlb;  // its pages are not in what is available
-  if (counts) CACHALOT_TRY(gauge_.begin(bytes));
-  const Status filled = fill(offset, bytes);
-  if (counts) gauge_.end(bytes);
-  if (!filled) return filled.error();
+  CACHALOT_TRY(fill(offset, bytes));
   made_.fetch_add(1, std::memory_order_relaxed);
   return offset;
 }

@@ -63,6 +63,8 @@ class PageStore {
   static Result<std::unique_ptr<PageStore>> open_source(PageSource source,
                                                         const PageStoreOptions& options);
   Status probe();
+  // What make() does once there is memory for it.
+  Result<std::uint64_t> make_counted(std::uint64_t bytes);
   Status fill(std::uint64_t offset, std::uint64_t bytes);
 
   const os::FileDescriptor fd_;

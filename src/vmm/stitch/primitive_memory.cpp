@@ -48,7 +48,8 @@ std::uint64_t PrimitiveMemory::free_tail_bytes(Stream stream) const {
   const auto growing = growing_.find(stream);
   if (growing == growing_.end() || growing->second == nullptr) return 0;
   const Block* const last = growing->second->last;
-  const bool is_ours = last != nullptr && last->state == BlockState::kFree && last->stream == stream;
+  const bool is_ours =
+      last != nullptr && last->state == BlockState::kFree && last->stream == stream;
   return is_ours ? last->bytes : 0;
 }
 
@@ -57,7 +58,19 @@ Handle PrimitiveMemory::chunk(const Segment* segment, Address address) const {
       ->range.handle((address - segment->base) / chunk_bytes_);
 }
 
+// Work on all of it is done: what two streams freed of one chunk may become one block.
+void PrimitiveMemory::merge_streams(Segment* segment) {
+  const auto is_free = [](const Block* block) {
+    return block != nullptr && block->state == BlockState::kFree;
+  };
+  for (Block* block = segment->first; block != nullptr;) {
+    block = is_free(block) && is_free(block->next) ? heap_.give(block->next, block->stream)
+                                                   : block->next;
+  }
+}
+
 void PrimitiveMemory::release_in(Segment* segment) {
+  merge_streams(segment);
   MappedRange& range = static_cast<Memory*>(segment->owner)->range;
   for (Block* block = segment->first; block != nullptr; block = block->next) {
     if (block->state != BlockState::kFree) continue;

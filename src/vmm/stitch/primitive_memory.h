@@ -47,6 +47,7 @@ class PrimitiveMemory {
   std::uint64_t round_up(std::uint64_t bytes) const {
     return (bytes + chunk_bytes_ - 1) / chunk_bytes_ * chunk_bytes_;
   }
+  void merge_streams(Segment* segment);
   void release_in(Segment* segment);
 
   Backend& backend_;

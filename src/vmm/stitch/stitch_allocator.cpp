@@ -11,7 +11,8 @@ namespace cachalot::vmm {
 Status StitchOptions::check(std::uint64_t granularity_bytes) const {
   if (!std::has_single_bit(chunk_bytes) || chunk_bytes % granularity_bytes != 0) {
     return Error::make(Code::kInvalidArgument,
-                       "chunk_bytes: %" PRIu64 ", expected a power of two and a multiple of %" PRIu64,
+                       "chunk_bytes: %" PRIu64
+                       ", expected a power of two and a multiple of %" PRIu64,
                        chunk_bytes, granularity_bytes);
   }
   if (small_request_bytes > chunk_bytes) {
@@ -22,13 +23,15 @@ Status StitchOptions::check(std::uint64_t granularity_bytes) const {
   return {};
 }
 
-Result<std::unique_ptr<StitchAllocator>> StitchAllocator::create(Backend& backend, StreamEvents& events,
+Result<std::unique_ptr<StitchAllocator>> StitchAllocator::create(Backend& backend,
+                                                                 StreamEvents& events,
                                                                  const StitchOptions& options) {
   CACHALOT_TRY(options.check(backend.granularity_bytes()));
   return std::unique_ptr<StitchAllocator>(new StitchAllocator(backend, events, options));
 }
 
-StitchAllocator::StitchAllocator(Backend& backend, StreamEvents& events, const StitchOptions& options)
+StitchAllocator::StitchAllocator(Backend& backend, StreamEvents& events,
+                                 const StitchOptions& options)
     : TrackedAllocator(backend, events),
       options_(options),
       memory_(backend, options.chunk_bytes),
@@ -41,9 +44,10 @@ TrackedAllocator::Placed StitchAllocator::placed(Block* block, std::uint64_t& st
   return {block->address, block, kPrimitive};
 }
 
-TrackedAllocator::Placed StitchAllocator::placed(StitchedBlock* block, std::uint64_t& state) {
+TrackedAllocator::Placed StitchAllocator::use(StitchedCache::Window window, std::uint64_t bytes,
+                                              Stream stream, std::uint64_t& state) {
   ++state;
-  return {block->address, block, kStitched};
+  return {stitched_.use(window, bytes, stream), window.block, kStitched};
 }
 
 Result<TrackedAllocator::Placed> StitchAllocator::do_allocate(std::uint64_t bytes, Stream stream) {
@@ -63,12 +67,52 @@ void StitchAllocator::do_free(const Placed& placed) {
     stitched_.put_back(static_cast<StitchedBlock*>(placed.owner));
   } else if (placed.kind == kPrimitive) {
     memory_.heap().free(static_cast<Block*>(placed.owner));
-  } else if (Block* const chunk = small_.free(static_cast<Block*>(placed.owner)); chunk != nullptr) {
+  } else if (Block* const chunk = small_.free(static_cast<Block*>(placed.owner));
+             chunk != nullptr) {
     memory_.heap().free(chunk);
   }
 }
 
-Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t bytes, Stream stream) {
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t bytes,
+                                                                 Stream stream) {
+  const Place* const expected = history_.expect(bytes, stream);
+  std::optional<Placed> again;
+  if (expected != nullptr) again = place_again(*expected, bytes, stream);
+  Result<Placed> done = again ? Result<Placed>(*again) : allocate_anew(bytes, stream);
+  if (done) history_.record(place_of(*done));
+  return done;
+}
+
+std::optional<TrackedAllocator::Placed> StitchAllocator::place_again(const Place& place,
+                                                                     std::uint64_t bytes,
+                                                                     Stream stream) {
+  if (place.is_stitched) {
+    auto* const block = static_cast<StitchedBlock*>(place.where);
+    if (block->id != place.id || block->is_in_use) return {};
+    if (!stitched_.is_free(*block, place.offset, bytes, stream)) return {};
+    return use({block, place.offset}, bytes, stream, states_.repeated);
+  }
+  auto* const segment = static_cast<Segment*>(place.where);
+  if (segment->id != place.id) return {};
+  const Address address = segment->base + place.offset;
+  Block* const block = memory_.heap().find(segment, address);
+  if (block->state != BlockState::kFree || block->stream != stream) return {};
+  if (block->end() - address < bytes) return {};
+  Block* const used = memory_.heap().take(block, address, bytes, nullptr);
+  return placed(used, states_.repeated);
+}
+
+Place StitchAllocator::place_of(const Placed& placed) const {
+  if (placed.kind == kStitched) {
+    auto* const block = static_cast<StitchedBlock*>(placed.owner);
+    return {block, block->id, placed.address - block->address, true};
+  }
+  Segment* const segment = static_cast<Block*>(placed.owner)->segment;
+  return {segment, segment->id, placed.address - segment->base, false};
+}
+
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_anew(std::uint64_t bytes,
+                                                                Stream stream) {
   CACHALOT_TRY_ASSIGN(std::optional<Placed> found, find(bytes, stream, Limits::kObeyed));
   if (found) return *found;
   if (streams().size() > 1) {
@@ -87,20 +131,20 @@ Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t b
 }
 
 Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint64_t bytes,
-                                                                      Stream stream, Limits limits) {
+                                                                      Stream stream,
+                                                                      Limits limits) {
   BlockHeap& heap = memory_.heap();
   Block* const block = heap.best_fit(stream, bytes);
   if (block != nullptr && block->bytes == bytes) {
     return std::optional(placed(heap.take(block, bytes, nullptr), states_.exact_primitive));
   }
-  if (StitchedBlock* const exact = stitched_.find(bytes, stream, false); exact != nullptr) {
-    stitched_.use(exact, bytes, stream);
-    return std::optional(placed(exact, states_.exact_stitched));
+  if (StitchedBlock* const exact = stitched_.find_exact(bytes, stream); exact != nullptr) {
+    return std::optional(use({exact, 0}, bytes, stream, states_.exact_stitched));
   }
-  if (block != nullptr) return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
-  if (StitchedBlock* const larger = stitched_.find(bytes, stream, true); larger != nullptr) {
-    stitched_.use(larger, bytes, stream);
-    return std::optional(placed(larger, states_.head));
+  if (block != nullptr)
+    return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
+  if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
+    return std::optional(use(window, bytes, stream, states_.window));
   }
   const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
   return may_stitch && missing_bytes(bytes, stream) == 0 ? stitch(bytes, stream)
@@ -111,17 +155,10 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint6
 // chunk's first byte on, or up to its last: it may then end or begin a stitched block. Corners are
 // good for nothing larger, and each that is left over is memory that nobody uses.
 Block* StitchAllocator::find_corner(std::uint64_t bytes, Stream stream) {
-  constexpr int kLooks = 16;
-  BlockHeap& heap = memory_.heap();
-  const FreeBlocks& blocks = heap.pool(stream).blocks;
+  const FreeBlocks& corners = memory_.heap().pool(stream).corners;
   if (bytes == 0) return nullptr;
-  auto each = blocks.lower_bound(AtLeast{bytes});
-  for (int i = 0; i < kLooks && each != blocks.end(); ++i, ++each) {
-    Block* const block = *each;
-    if (heap.whole_bytes(block) != 0) continue;
-    if (starts_chunk(block) || ends_chunk(block)) return block;
-  }
-  return nullptr;
+  const auto found = corners.lower_bound(AtLeast{bytes});
+  return found == corners.end() ? nullptr : *found;
 }
 
 std::uint64_t StitchAllocator::missing_bytes(std::uint64_t bytes, Stream stream) {
@@ -140,7 +177,8 @@ std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, S
   const Block* const corner = find_corner(rest, stream);
   const bool is_last = corner != nullptr && starts_chunk(corner);
   if (corner != nullptr) bytes -= rest;
-  if (corner != nullptr && !is_last) pieces.push_back({corner->segment, corner->end() - rest, rest});
+  if (corner != nullptr && !is_last)
+    pieces.push_back({corner->segment, corner->end() - rest, rest});
   const FreeBlocks& blocks = heap.pool(stream).blocks;
   for (auto each = blocks.rbegin(); bytes != 0 && each != blocks.rend(); ++each) {
     const Block* const block = *each;
@@ -169,7 +207,8 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::stitch(std::uin
   if (!built) return built.error();
   ++stats_.stitches;
   CACHALOT_TRY(stitched_.drop_to(options_.stitched_limit_bytes));
-  return std::optional(placed(*built, states_.stitched));
+  ++states_.stitched;
+  return std::optional(Placed{(*built)->address, *built, kStitched});
 }
 
 // S4. Only what is missing is created; what is free already is stitched to it.
@@ -204,7 +243,8 @@ Result<TrackedAllocator::Placed> StitchAllocator::create_alone(std::uint64_t byt
   return placed(memory_.heap().take(block, bytes, nullptr), states_.created);
 }
 
-Result<TrackedAllocator::Placed> StitchAllocator::allocate_small(std::uint64_t bytes, Stream stream) {
+Result<TrackedAllocator::Placed> StitchAllocator::allocate_small(std::uint64_t bytes,
+                                                                 Stream stream) {
   Block* block = small_.allocate(bytes, stream);
   if (block == nullptr) {
     Result<Block*> chunk = slab(stream);
@@ -283,12 +323,14 @@ Status StitchAllocator::do_release_cached() {
   free_empty_slabs();
   CACHALOT_TRY(stitched_.drop_to(0));
   CACHALOT_TRY(stitched_.unmap_dropped(true));
-  const StitchedCache::HeldTails tails(stitched_);
+  const StitchedCache::HeldParts held(stitched_);
   memory_.release_free();
   return {};
 }
 
-std::uint64_t StitchAllocator::do_used_bytes() const { return memory_.heap().used_bytes(); }
+std::uint64_t StitchAllocator::do_used_bytes() const {
+  return memory_.heap().used_bytes();
+}
 
 Status StitchAllocator::do_check() const {
   CACHALOT_TRY(memory_.heap().check());

@@ -27,6 +27,7 @@
 #include <optional>
 #include <vector>
 
+#include "vmm/stitch/placement_history.h"
 #include "vmm/stitch/primitive_memory.h"
 #include "vmm/stitch/small_pool.h"
 #include "vmm/stitch/stitch_options.h"
@@ -38,14 +39,15 @@ namespace cachalot::vmm {
 
 // How often each state was what served a request above small_request_bytes.
 struct StitchStates {
+  std::uint64_t repeated = 0;         // S1, at the place of an iteration ago
   std::uint64_t exact_primitive = 0;  // S1
   std::uint64_t exact_stitched = 0;
-  std::uint64_t split = 0;            // S2
-  std::uint64_t head = 0;
-  std::uint64_t stitched = 0;         // S3
-  std::uint64_t created = 0;          // S4, without a stitch
+  std::uint64_t split = 0;  // S2
+  std::uint64_t window = 0;
+  std::uint64_t stitched = 0;  // S3
+  std::uint64_t created = 0;   // S4, without a stitch
   std::uint64_t created_and_stitched = 0;
-  std::uint64_t slabs = 0;            // chunks for small requests that had to be created
+  std::uint64_t slabs = 0;  // chunks for small requests that had to be created
 };
 
 class StitchAllocator final : public TrackedAllocator {
@@ -73,6 +75,9 @@ class StitchAllocator final : public TrackedAllocator {
 
   Result<Placed> allocate_small(std::uint64_t bytes, Stream stream);
   Result<Placed> allocate_large(std::uint64_t bytes, Stream stream);
+  std::optional<Placed> place_again(const Place& place, std::uint64_t bytes, Stream stream);
+  Place place_of(const Placed& placed) const;
+  Result<Placed> allocate_anew(std::uint64_t bytes, Stream stream);
   // S1 to S3. Nothing: the request needs more memory.
   Result<std::optional<Placed>> find(std::uint64_t bytes, Stream stream, Limits limits);
   Result<std::optional<Placed>> stitch(std::uint64_t bytes, Stream stream);
@@ -98,13 +103,15 @@ class StitchAllocator final : public TrackedAllocator {
   void free_empty_slabs();
 
   Placed placed(Block* block, std::uint64_t& state);
-  Placed placed(StitchedBlock* block, std::uint64_t& state);
+  Placed use(StitchedCache::Window window, std::uint64_t bytes, Stream stream,
+             std::uint64_t& state);
 
   const StitchOptions options_;
   PrimitiveMemory memory_;
   StitchedCache stitched_;
   SmallPool small_;
   StreamDrains drains_;
+  PlacementHistory history_;
   StitchStates states_;
   bool used_driver_ = false;  // during this allocate()
 };

@@ -34,16 +34,17 @@ struct StitchedBlock {
     std::uint64_t bytes;
   };
 
-  Address range = 0;              // of addresses that it has reserved
+  std::uint64_t id = 0;  // never given twice; 0: dropped
+  Address range = 0;     // of addresses that it has reserved
   std::uint64_t range_bytes = 0;
-  Address address = 0;            // where its bytes begin
+  Address address = 0;  // where its bytes begin
   std::uint64_t bytes = 0;
   std::vector<Piece> pieces;
-  std::size_t blocker = 0;        // the piece that was not free when somebody last looked
-  Stream stream = 0;              // that used it last
-  std::uint64_t last_use = 0;     // a number that grows
+  std::size_t blocker = 0;     // the piece that was not free when somebody last looked
+  Stream stream = 0;           // that used it last
+  std::uint64_t last_use = 0;  // a number that grows
   bool is_in_use = false;
-  std::vector<Block*> used;       // in use: a block for each piece, or for the first of them
+  std::vector<Block*> used;  // in use: a block for each piece, or for the first of them
 
   std::list<StitchedBlock*>::iterator place;  // among those in use, or those that are not
   BySize::iterator by_size;                   // not in use

@@ -17,37 +17,76 @@ StitchedCache::~StitchedCache() {
   for (StitchedBlock* block : in_use_) unmap(block);
 }
 
-bool StitchedCache::is_free(const StitchedBlock::Piece& piece, std::uint64_t bytes,
-                            Stream stream) const {
-  const Block* const block = memory_.heap().find(piece.segment, piece.address);
+bool StitchedCache::is_free(const StitchedBlock::Piece& piece, std::uint64_t skip,
+                            std::uint64_t bytes, Stream stream) const {
+  const Block* const block = memory_.heap().find(piece.segment, piece.address + skip);
   return block->state == BlockState::kFree && block->stream == stream &&
-         block->end() >= piece.address + bytes;
+         block->end() >= piece.address + skip + bytes;
 }
 
-bool StitchedCache::is_available(StitchedBlock* block, std::uint64_t bytes, Stream stream) const {
-  const std::vector<StitchedBlock::Piece>& pieces = block->pieces;
-  // What was in the way last time most likely still is. Of a piece that may be needed in part only,
-  // the first byte is looked at.
-  if (bytes == block->bytes && !is_free(pieces[block->blocker], 1, stream)) return false;
-  for (std::size_t i = 0; i < pieces.size() && bytes != 0; ++i) {
-    const std::uint64_t needed = std::min(bytes, pieces[i].bytes);
-    if (!is_free(pieces[i], needed, stream)) {
-      block->blocker = i;
-      return false;
-    }
+bool StitchedCache::is_free(const StitchedBlock& block, std::uint64_t offset, std::uint64_t bytes,
+                            Stream stream) const {
+  for (const StitchedBlock::Piece& piece : block.pieces) {
+    if (bytes == 0) break;
+    const std::uint64_t skip = std::min(offset, piece.bytes);
+    const std::uint64_t needed = std::min(bytes, piece.bytes - skip);
+    if (needed != 0 && !is_free(piece, skip, needed, stream)) return false;
+    offset -= skip;
     bytes -= needed;
+  }
+  return bytes == 0;
+}
+
+bool StitchedCache::is_available(StitchedBlock* block, Stream stream) const {
+  const std::vector<StitchedBlock::Piece>& pieces = block->pieces;
+  // What was in the way last time most likely still is.
+  const StitchedBlock::Piece& blocker = pieces[block->blocker];
+  if (!is_free(blocker, 0, blocker.bytes, stream)) return false;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (is_free(pieces[i], 0, pieces[i].bytes, stream)) continue;
+    block->blocker = i;
+    return false;
   }
   return true;
 }
 
-StitchedBlock* StitchedCache::find(std::uint64_t bytes, Stream stream, bool or_larger) {
-  int looks = 0;
-  for (auto each = by_size_.lower_bound(AtLeast{bytes}); each != by_size_.end(); ++each) {
-    if (!or_larger && (*each)->bytes != bytes) break;
-    if (is_available(*each, bytes, stream)) return *each;
-    if (++looks == kMaxLooks) break;
+StitchedBlock* StitchedCache::find_exact(std::uint64_t bytes, Stream stream) {
+  auto each = by_size_.lower_bound(AtLeast{bytes});
+  for (int i = 0; i < kExactLooks && each != by_size_.end() && (*each)->bytes == bytes;
+       ++i, ++each) {
+    if (is_available(*each, stream)) return *each;
   }
   return nullptr;
+}
+
+bool StitchedCache::find_free_run(const StitchedBlock& block, std::uint64_t bytes, Stream stream,
+                                  std::uint64_t& offset) const {
+  std::uint64_t at = 0, run = 0;  // of free bytes, up to `at`
+  for (const StitchedBlock::Piece& piece : block.pieces) {
+    for (Address address = piece.address; address < piece.address + piece.bytes;) {
+      if (at - run + bytes > block.bytes) return false;
+      const Block* const part = memory_.heap().find(piece.segment, address);
+      const Address end = std::min(part->end(), piece.address + piece.bytes);
+      const bool is_free = part->state == BlockState::kFree && part->stream == stream;
+      at += end - address;
+      run = is_free ? run + (end - address) : 0;
+      if (run >= bytes) {
+        offset = at - run;
+        return true;
+      }
+      address = end;
+    }
+  }
+  return false;
+}
+
+StitchedCache::Window StitchedCache::find_window(std::uint64_t bytes, Stream stream) const {
+  auto each = by_size_.lower_bound(AtLeast{bytes});
+  for (int i = 0; i < kWindowLooks && each != by_size_.end(); ++i, ++each) {
+    Window window{*each, 0};
+    if (find_free_run(**each, bytes, stream, window.offset)) return window;
+  }
+  return {};
 }
 
 Status StitchedCache::map_pieces(const StitchedBlock& block, std::uint64_t& mapped_bytes) {
@@ -56,7 +95,8 @@ Status StitchedCache::map_pieces(const StitchedBlock& block, std::uint64_t& mapp
     const std::uint64_t skip = (piece.address - piece.segment->base) % chunk_bytes;
     const std::uint64_t chunks = (skip + piece.bytes + chunk_bytes - 1) / chunk_bytes;
     for (std::uint64_t i = 0; i < chunks; ++i) {
-      const Handle chunk = memory_.chunk(piece.segment, piece.address + i * chunk_bytes - (i == 0 ? 0 : skip));
+      const Handle chunk =
+          memory_.chunk(piece.segment, piece.address + i * chunk_bytes - (i == 0 ? 0 : skip));
       CACHALOT_TRY(backend_.map(block.range + mapped_bytes, chunk));
       mapped_bytes += chunk_bytes;
     }
@@ -64,9 +104,12 @@ Status StitchedCache::map_pieces(const StitchedBlock& block, std::uint64_t& mapp
   return backend_.set_access(block.range, mapped_bytes, Access::kReadWrite);
 }
 
-Result<StitchedBlock*> StitchedCache::build(std::vector<StitchedBlock::Piece> pieces, Stream stream) {
-  auto block = std::make_unique<StitchedBlock>();
+Result<StitchedBlock*> StitchedCache::build(std::vector<StitchedBlock::Piece> pieces,
+                                            Stream stream) {
+  if (spare_.empty()) spare_.push_back(&storage_.emplace_back());
+  StitchedBlock* const block = spare_.back();
   block->pieces = std::move(pieces);
+  block->bytes = 0;
   for (const StitchedBlock::Piece& piece : block->pieces) block->bytes += piece.bytes;
   const StitchedBlock::Piece& first = block->pieces.front();
   const std::uint64_t chunk_bytes = memory_.chunk_bytes();
@@ -80,29 +123,39 @@ Result<StitchedBlock*> StitchedCache::build(std::vector<StitchedBlock::Piece> pi
     CACHALOT_CHECK(backend_.free_range(block->range));
     return mapped.error();
   }
+  spare_.pop_back();
+  block->id = ++ids_;
+  block->blocker = 0;
   range_bytes_ += block->range_bytes;
-  block->place = in_use_.insert(in_use_.end(), block.get());
-  take_pieces(block.get(), block->bytes, stream);
-  return block.release();
+  block->place = in_use_.insert(in_use_.end(), block);
+  take_pieces(block, 0, block->bytes, stream);
+  return block;
 }
 
-void StitchedCache::take_pieces(StitchedBlock* block, std::uint64_t bytes, Stream stream) {
+void StitchedCache::take_pieces(StitchedBlock* block, std::uint64_t offset, std::uint64_t bytes,
+                                Stream stream) {
   block->is_in_use = true;
   block->stream = stream;
   block->last_use = ++uses_;
-  for (std::size_t i = 0; bytes != 0; ++i) {
-    const StitchedBlock::Piece& piece = block->pieces[i];
-    const std::uint64_t needed = std::min(bytes, piece.bytes);
-    Block* const free_block = memory_.heap().find(piece.segment, piece.address);
-    block->used.push_back(memory_.heap().take(free_block, piece.address, needed, block));
+  for (const StitchedBlock::Piece& piece : block->pieces) {
+    if (bytes == 0) break;
+    const std::uint64_t skip = std::min(offset, piece.bytes);
+    const std::uint64_t needed = std::min(bytes, piece.bytes - skip);
+    offset -= skip;
     bytes -= needed;
+    if (needed == 0) continue;
+    const Address address = piece.address + skip;
+    Block* const free_block = memory_.heap().find(piece.segment, address);
+    block->used.push_back(memory_.heap().take(free_block, address, needed, block));
   }
 }
 
-void StitchedCache::use(StitchedBlock* block, std::uint64_t bytes, Stream stream) {
+Address StitchedCache::use(Window window, std::uint64_t bytes, Stream stream) {
+  StitchedBlock* const block = window.block;
   block->node = by_size_.extract(block->by_size);
   in_use_.splice(in_use_.end(), idle_, block->place);
-  take_pieces(block, bytes, stream);
+  take_pieces(block, window.offset, bytes, stream);
+  return block->address + window.offset;
 }
 
 void StitchedCache::put_back(StitchedBlock* block) {
@@ -120,7 +173,7 @@ void StitchedCache::put_back(StitchedBlock* block) {
 void StitchedCache::unmap(StitchedBlock* block) {
   CACHALOT_CHECK(backend_.unmap(block->range, block->range_bytes));
   CACHALOT_CHECK(backend_.free_range(block->range));
-  delete block;
+  spare_.push_back(block);
 }
 
 Status StitchedCache::drop(StitchedBlock* block) {
@@ -128,6 +181,7 @@ Status StitchedCache::drop(StitchedBlock* block) {
   by_size_.erase(block->by_size);
   idle_.erase(block->place);
   range_bytes_ -= block->range_bytes;
+  block->id = 0;
   dropped_.push_back({block, event});
   return {};
 }
@@ -151,25 +205,22 @@ Status StitchedCache::unmap_dropped(bool wait) {
   return {};
 }
 
-StitchedCache::HeldTails::HeldTails(StitchedCache& cache) : heap_(cache.memory_.heap()) {
+StitchedCache::HeldParts::HeldParts(StitchedCache& cache) : heap_(cache.memory_.heap()) {
   for (const StitchedBlock* block : cache.in_use_) {
-    std::uint64_t used_bytes = 0;
-    for (const Block* used : block->used) used_bytes += used->bytes;
     for (const StitchedBlock::Piece& piece : block->pieces) {
-      const std::uint64_t skip = std::min(used_bytes, piece.bytes);
-      used_bytes -= skip;
-      // Whatever of the rest is free.
-      for (Address at = piece.address + skip; at < piece.address + piece.bytes;) {
+      const Address piece_end = piece.address + piece.bytes;
+      for (Address at = piece.address; at < piece_end;) {
         Block* const part = heap_.find(piece.segment, at);
-        const Address end = std::min(part->end(), piece.address + piece.bytes);
-        if (part->state == BlockState::kFree) held_.push_back(heap_.take(part, at, end - at, nullptr));
+        const Address end = std::min(part->end(), piece_end);
+        if (part->state == BlockState::kFree)
+          held_.push_back(heap_.take(part, at, end - at, nullptr));
         at = end;
       }
     }
   }
 }
 
-StitchedCache::HeldTails::~HeldTails() {
+StitchedCache::HeldParts::~HeldParts() {
   for (Block* block : held_) heap_.free(block);
 }
 
@@ -183,19 +234,14 @@ Status StitchedCache::check() const {
     if (block->is_in_use || !block->used.empty()) return broken(block, "idle and in use");
     if (*block->by_size != block) return broken(block, "not in the index of sizes");
   }
-  if (by_size_.size() != idle_.size()) return Error::make(Code::kCorrupt, "index: not the idle ones");
+  if (by_size_.size() != idle_.size())
+    return Error::make(Code::kCorrupt, "index: not the idle ones");
   for (const StitchedBlock* block : in_use_) {
     range_bytes += block->range_bytes;
     if (!block->is_in_use || block->used.empty()) return broken(block, "in use and idle");
-    for (std::size_t i = 0; i < block->used.size(); ++i) {
-      const Block* const used = block->used[i];
-      const bool is_last = i + 1 == block->used.size();
+    for (const Block* used : block->used) {
       if (used->state != BlockState::kUsed || used->owner != block) {
         return broken(block, "a piece of it serves another");
-      }
-      if (used->address != block->pieces[i].address ||
-          (is_last ? used->bytes > block->pieces[i].bytes : used->bytes != block->pieces[i].bytes)) {
-        return broken(block, "a block that is not its piece");
       }
     }
   }

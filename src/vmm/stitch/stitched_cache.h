@@ -24,19 +24,30 @@ class StitchedCache {
       : backend_(backend), events_(events), memory_(memory) {}
   ~StitchedCache();
 
-  // A block that is available to the stream: of exactly these bytes, or else, with `or_larger`, the
-  // smallest of those found that has more. Null: none was found.
-  // @cost  looks at kMaxLooks candidates of each kind at most; at one that is stale mostly only at the
-  //        piece that was not free last time
-  StitchedBlock* find(std::uint64_t bytes, Stream stream, bool or_larger);
+  // Bytes of a stitched block that are free, side by side.
+  struct Window {
+    StitchedBlock* block = nullptr;
+    std::uint64_t offset = 0;
+  };
+
+  // A block of exactly these bytes that is available to the stream. Null: none was found.
+  // @cost  looks at kExactLooks candidates at most; at one that is stale mostly only at the piece
+  //        that was not free last time
+  StitchedBlock* find_exact(std::uint64_t bytes, Stream stream);
+  // Free bytes in a larger block, the smallest first. No block: none was found.
+  // @cost  looks at all pieces of kWindowLooks blocks at most
+  Window find_window(std::uint64_t bytes, Stream stream) const;
+  // Whether these bytes of it are free.
+  bool is_free(const StitchedBlock& block, std::uint64_t offset, std::uint64_t bytes,
+               Stream stream) const;
 
   // Maps the chunks of the pieces side by side, and takes the pieces, which are free: it is in use.
   // @errors kNoSpace: no addresses, or the kernel's mappings are used up; nothing changed
   // @cost   one call to reserve, one a chunk to map, one to set the access
   Result<StitchedBlock*> build(std::vector<StitchedBlock::Piece> pieces, Stream stream);
 
-  // Takes the first `bytes` of its pieces; it is available, and not smaller.
-  void use(StitchedBlock* block, std::uint64_t bytes, Stream stream);
+  // Takes bytes of its pieces, which are free. @return their address
+  Address use(Window window, std::uint64_t bytes, Stream stream);
   void put_back(StitchedBlock* block);
 
   // Drops blocks that are not in use until range_bytes() is at most that. 0: all of them.
@@ -45,14 +56,14 @@ class StitchedCache {
   Status unmap_dropped(bool wait);
   bool has_dropped() const { return !dropped_.empty(); }
 
-  // Chunks that blocks in use map although they use only their beginning: while this object lives,
-  // they are not free.
-  class HeldTails {
+  // While this object lives, no chunk is free that a block in use maps, also where the block is used in
+  // part only.
+  class HeldParts {
    public:
-    explicit HeldTails(StitchedCache& cache);
-    ~HeldTails();
-    HeldTails(const HeldTails&) = delete;
-    HeldTails& operator=(const HeldTails&) = delete;
+    explicit HeldParts(StitchedCache& cache);
+    ~HeldParts();
+    HeldParts(const HeldParts&) = delete;
+    HeldParts& operator=(const HeldParts&) = delete;
 
    private:
     BlockHeap& heap_;
@@ -64,29 +75,36 @@ class StitchedCache {
   Status check() const;
 
  private:
-  static constexpr int kMaxLooks = 32;
+  static constexpr int kExactLooks = 64;
+  static constexpr int kWindowLooks = 64;
 
   struct Dropped {
     StitchedBlock* block;
     StreamEvents::Event event;
   };
 
-  bool is_available(StitchedBlock* block, std::uint64_t bytes, Stream stream) const;
-  bool is_free(const StitchedBlock::Piece& piece, std::uint64_t bytes, Stream stream) const;
+  bool is_free(const StitchedBlock::Piece& piece, std::uint64_t skip, std::uint64_t bytes,
+               Stream stream) const;
+  bool is_available(StitchedBlock* block, Stream stream) const;
+  bool find_free_run(const StitchedBlock& block, std::uint64_t bytes, Stream stream,
+                     std::uint64_t& offset) const;
   Status map_pieces(const StitchedBlock& block, std::uint64_t& mapped_bytes);
-  void take_pieces(StitchedBlock* block, std::uint64_t bytes, Stream stream);
+  void take_pieces(StitchedBlock* block, std::uint64_t offset, std::uint64_t bytes, Stream stream);
   Status drop(StitchedBlock* block);
   void unmap(StitchedBlock* block);
 
   Backend& backend_;
   StreamEvents& events_;
   PrimitiveMemory& memory_;
-  StitchedBlock::BySize by_size_;       // of those not in use
-  std::list<StitchedBlock*> idle_;      // the least recently used first
+  StitchedBlock::BySize by_size_;   // of those not in use
+  std::list<StitchedBlock*> idle_;  // the least recently used first
   std::list<StitchedBlock*> in_use_;
+  std::deque<StitchedBlock> storage_;
+  std::vector<StitchedBlock*> spare_;
   std::deque<Dropped> dropped_;
   std::uint64_t range_bytes_ = 0;
   std::uint64_t uses_ = 0;
+  std::uint64_t ids_ = 0;
 };
 
 }  // namespace cachalot::vmm

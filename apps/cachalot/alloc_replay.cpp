@@ -1,0 +1,280 @@
+// `cachalot alloc-replay`: an allocation trace on allocators of device memory.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "alloc_replay_output.h"
+#include "command.h"
+#include "output.h"
+#include "values.h"
+#include "vmm/baseline/caching_allocator.h"
+#include "vmm/baseline/expandable_allocator.h"
+#include "vmm/cuda/cuda_backend.h"
+#include "vmm/memfd/memfd_backend.h"
+#include "vmm/model/model_backend.h"
+#include "vmm/stitch/stitch_allocator.h"
+#include "vmm/stream_events.h"
+
+namespace cachalot::apps {
+namespace {
+
+constexpr const char* kAllocators[] = {"caching", "expandable", "stitch"};
+
+struct Options {
+  std::string trace;
+  std::vector<std::string> allocators = {"stitch"};
+  std::string backend = "model";
+  std::string frag_limit, stitched_limit, limit;
+  std::string scale = "1";
+  std::string verify;
+  std::string costs = vmm::cost_tables().front().name;
+  std::string tmpfs;
+  std::string json;
+};
+
+// What the words on the command line mean.
+struct Settings {
+  std::vector<std::string> allocators;
+  vmm::StitchOptions stitch;
+  std::uint64_t limit_bytes = 0;
+  double scale = 1;
+  replay::Verify verify = replay::Verify::kOff;
+  vmm::CostTable costs;
+};
+
+Result<std::vector<std::string>> parse_allocators(const std::vector<std::string>& texts) {
+  CACHALOT_TRY_ASSIGN(std::vector<std::string> names, split_list("--allocator", texts));
+  if (std::find(names.begin(), names.end(), "all") != names.end()) {
+    return std::vector<std::string>(std::begin(kAllocators), std::end(kAllocators));
+  }
+  for (const std::string& name : names) {
+    if (std::find(std::begin(kAllocators), std::end(kAllocators), name) != std::end(kAllocators))
+      continue;
+    return Error::make(Code::kInvalidArgument,
+                       "--allocator: \"%.60s\", expected caching, expandable, stitch or all",
+                       name.c_str());
+  }
+  return names;
+}
+
+Result<replay::Verify> parse_verify(const std::string& text, const std::string& backend) {
+  const bool has_bytes = backend == "memfd";
+  if (text.empty()) return has_bytes ? replay::Verify::kFull : replay::Verify::kOff;
+  if (text == "off") return replay::Verify::kOff;
+  if (text != "sample" && text != "full") {
+    return Error::make(Code::kInvalidArgument, "--verify: \"%.60s\", expected off, sample or full",
+                       text.c_str());
+  }
+  if (!has_bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "--verify %s: needs memory that this process can touch, --backend memfd",
+                       text.c_str());
+  }
+  return text == "full" ? replay::Verify::kFull : replay::Verify::kSample;
+}
+
+// A factor, or the size that the peak of the live bytes is to have.
+Result<double> parse_scale(const Options& options) {
+  char* end = nullptr;
+  const double factor = std::strtod(options.scale.c_str(), &end);
+  if (*end == '\0' && end != options.scale.c_str()) {
+    if (factor > 0 && std::isfinite(factor)) return factor;
+    return Error::make(Code::kInvalidArgument,
+                       "--scale: %.60s, expected a factor above 0, or a size",
+                       options.scale.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--scale", options.scale));
+  if (bytes == 0) return Error::make(Code::kInvalidArgument, "--scale: 0 bytes, expected some");
+  CACHALOT_TRY_ASSIGN(const replay::AllocEvents whole, replay::AllocEvents::read(options.trace, 1));
+  return static_cast<double>(bytes) /
+         static_cast<double>(std::max<std::uint64_t>(1, whole.peak_live_bytes()));
+}
+
+Result<std::uint64_t> parse_optional_bytes(const char* flag, const std::string& text,
+                                           std::uint64_t otherwise) {
+  if (text.empty()) return otherwise;
+  return parse_bytes(flag, text);
+}
+
+Result<Settings> settings_of(const Options& options) {
+  Settings settings;
+  CACHALOT_TRY_ASSIGN(settings.allocators, parse_allocators(options.allocators));
+  if (options.backend != "model" && options.backend != "memfd" && options.backend != "cuda") {
+    return Error::make(Code::kInvalidArgument,
+                       "--backend: \"%.60s\", expected model, memfd or cuda",
+                       options.backend.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(settings.verify, parse_verify(options.verify, options.backend));
+  const vmm::StitchOptions defaults;
+  CACHALOT_TRY_ASSIGN(
+      settings.stitch.frag_limit_bytes,
+      parse_optional_bytes("--frag-limit", options.frag_limit, defaults.frag_limit_bytes));
+  CACHALOT_TRY_ASSIGN(settings.stitch.stitched_limit_bytes,
+                      parse_optional_bytes("--stitched-limit", options.stitched_limit,
+                                           defaults.stitched_limit_bytes));
+  CACHALOT_TRY_ASSIGN(settings.limit_bytes, parse_optional_bytes("--limit", options.limit, 0));
+  if (!options.limit.empty() && settings.limit_bytes == 0) {
+    return Error::make(Code::kInvalidArgument, "--limit: 0 bytes, expected some");
+  }
+  const vmm::CostTable* const costs = vmm::find_cost_table(options.costs);
+  if (costs == nullptr) {
+    std::string names;
+    for (const vmm::CostTable& table : vmm::cost_tables()) {
+      names += (names.empty() ? "" : ", ") + std::string(table.name);
+    }
+    return Error::make(Code::kInvalidArgument, "--costs: \"%.60s\", expected one of: %s",
+                       options.costs.c_str(), names.c_str());
+  }
+  settings.costs = *costs;
+  CACHALOT_TRY_ASSIGN(settings.scale, parse_scale(options));
+  return settings;
+}
+
+Result<std::unique_ptr<vmm::Backend>> open_backend(const Options& options,
+                                                   const Settings& settings) {
+  std::unique_ptr<vmm::Backend> backend;
+  if (options.backend == "model") {
+    CACHALOT_TRY_ASSIGN(backend, vmm::ModelBackend::open({.costs = settings.costs}));
+  } else if (options.backend == "memfd") {
+    CACHALOT_TRY_ASSIGN(backend, vmm::MemfdBackend::open({.tmpfs_directory = options.tmpfs}));
+  } else {
+    CACHALOT_TRY_ASSIGN(backend, vmm::CudaBackend::open());
+  }
+  backend->set_limit_bytes(settings.limit_bytes);
+  return backend;
+}
+
+Result<std::unique_ptr<vmm::Allocator>> make_allocator(const std::string& name,
+                                                       vmm::Backend& backend,
+                                                       vmm::StreamEvents& events,
+                                                       const Settings& settings) {
+  if (name == "caching") {
+    return std::unique_ptr<vmm::Allocator>(new vmm::CachingAllocator(backend, events));
+  }
+  if (name == "expandable") {
+    return std::unique_ptr<vmm::Allocator>(new vmm::ExpandableAllocator(backend, events));
+  }
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<vmm::Allocator> stitch,
+                      vmm::StitchAllocator::create(backend, events, settings.stitch));
+  return stitch;
+}
+
+Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& events,
+                           const Options& options, const Settings& settings) {
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<vmm::Backend> backend, open_backend(options, settings));
+  vmm::ImmediateEvents streams;
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<vmm::Allocator> allocator,
+                      make_allocator(name, *backend, streams, settings));
+  replay::AllocReplayOptions how{.verify = settings.verify, .progress = {}};
+  if (isatty(STDERR_FILENO) != 0) {
+    how.progress = [&](std::uint64_t done) {
+      std::fprintf(stderr, "\r\033[K%s: %" PRIu64 " of %zu events", name.c_str(), done,
+                   events.events().size());
+    };
+  }
+  Result<replay::AllocReport> report =
+      replay::replay_allocations(events, *allocator, *backend, how);
+  if (how.progress) std::fputs("\r\033[K", stderr);
+  if (!report) return report.error();
+  CACHALOT_TRY(allocator->check());
+  AllocRow row{.allocator = name,
+               .report = *std::move(report),
+               .states = {},
+               .charged_ms = {},
+               .memory = std::string(backend->name()) + ": " + backend->description(),
+               .scale = settings.scale,
+               .verify = settings.verify};
+  if (const auto* stitch = dynamic_cast<const vmm::StitchAllocator*>(allocator.get())) {
+    row.states = stitch->states();
+  }
+  if (const auto* model = dynamic_cast<const vmm::ModelBackend*>(backend.get())) {
+    row.charged_ms = static_cast<double>(model->charged_ns()) * 1e-6;
+  }
+  return row;
+}
+
+Status check_bytes(const std::vector<AllocRow>& rows) {
+  for (const AllocRow& row : rows) {
+    if (row.report.wrong_blocks == 0) continue;
+    return Error::make(Code::kCorrupt,
+                       "%s: %" PRIu64 " of %" PRIu64 " blocks had other bytes when they were freed",
+                       row.allocator.c_str(), row.report.wrong_blocks, row.report.checked_blocks);
+  }
+  return {};
+}
+
+Status alloc_replay(const Options& options) {
+  CACHALOT_TRY(check_is_no_input("--json", options.json, {&options.trace, 1}));
+  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(const Settings settings, settings_of(options));
+  CACHALOT_TRY_ASSIGN(const replay::AllocEvents events,
+                      replay::AllocEvents::read(options.trace, settings.scale));
+  std::vector<AllocRow> rows;
+  for (const std::string& name : settings.allocators) {
+    CACHALOT_TRY_ASSIGN(AllocRow row, replay_on(name, events, options, settings));
+    rows.push_back(std::move(row));
+  }
+  print_table(human_output(options.json), rows);
+  if (rows.size() == 1) {
+    CACHALOT_TRY(output.write_json(json_of(rows[0])));
+  } else {
+    nlohmann::json json = nlohmann::json::array();
+    for (const AllocRow& row : rows) json.push_back(json_of(row));
+    CACHALOT_TRY(output.write_json({{"rows", std::move(json)}}));
+  }
+  return check_bytes(rows);
+}
+
+int run(const Options& options) {
+  const Status status = alloc_replay(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_alloc_replay(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = app.add_subcommand(
+      "alloc-replay", "replays an allocation trace on allocators of device memory");
+  const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
+    return command->add_option(name, value, text)->type_name(type);
+  };
+  add("--trace", options->trace, "FILE",
+      "allocation trace, plain or gzip: a ID BYTES / f ID / m TEXT")
+      ->required();
+  add("--allocator", options->allocators, "NAME,…",
+      "caching: as PyTorch's; expandable: as PyTorch's expandable segments; stitch; all: all three")
+      ->capture_default_str();
+  add("--backend", options->backend, "NAME",
+      "model: no memory, calls are counted; memfd: this machine's memory; cuda: a GPU's")
+      ->capture_default_str();
+  add("--frag-limit", options->frag_limit, "SIZE",
+      "stitch: smaller requests are stitched only when memory is out (default 2MiB)");
+  add("--stitched-limit", options->stitched_limit, "SIZE",
+      "stitch: addresses of the stitched blocks that are kept (default 256GiB)");
+  add("--limit", options->limit, "SIZE", "the device has no more memory than that");
+  add("--scale", options->scale, "X|SIZE",
+      "multiplies all sizes: a factor, or the size that the live bytes are to have at their peak")
+      ->capture_default_str();
+  add("--verify", options->verify, "HOW",
+      "memfd: blocks are filled with a pattern and checked when freed: full (default), sample "
+      "(a word in each 4 KiB), off");
+  add("--costs", options->costs, "NAME", "model: whose published costs of driver calls are charged")
+      ->capture_default_str();
+  add("--tmpfs", options->tmpfs, "FOLDER",
+      "memfd: a tmpfs mounted with huge pages, if there is one");
+  add("--json", options->json, "FILE",
+      "write the figures to FILE, or to stdout for -; of several allocators as \"rows\"");
+  command->footer(
+      "Example: cachalot alloc-replay --trace finetune.trace.gz --allocator all\n"
+      "         cachalot alloc-replay --trace finetune.trace.gz --backend memfd --scale 4GiB "
+      "--verify sample");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,17 @@
+// `cachalot alloc-trace`: looks at allocation traces, makes them up, makes them of recordings.
+
+#include "command.h"
+
+namespace cachalot::apps {
+
+void add_alloc_trace(CLI::App& app, Chosen& chosen) {
+  CLI::App* const command = app.add_subcommand(
+      "alloc-trace",
+      "looks at allocation traces, makes them up, makes them of PyTorch's snapshots");
+  add_alloc_trace_info(*command, chosen);
+  add_alloc_trace_generate(*command, chosen);
+  add_alloc_trace_convert(*command, chosen);
+  command->footer("Example: cachalot alloc-trace info finetune.trace.gz");
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,113 @@
+// `cachalot alloc-trace convert`: a memory snapshot of PyTorch as an allocation trace.
+
+#include <cinttypes>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "alloc_trace_output.h"
+#include "command.h"
+#include "output.h"
+#include "trace/byte_source.h"
+#include "trace/pickle_reader.h"
+#include "trace/snapshot_converter.h"
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Options {
+  std::string snapshot;
+  std::uint64_t device = 0;
+  std::string free = "completed";
+  std::string out, json;
+};
+
+Result<trace::ConvertedSnapshot> read(const Options& options) {
+  CACHALOT_TRY_ASSIGN(const trace::PickleDocument document, trace::read_pickle(options.snapshot));
+  Result<trace::ConvertedSnapshot> converted = trace::convert_snapshot(
+      document, {.device = options.device,
+                 .free = options.free == "completed" ? trace::SnapshotFree::kCompleted
+                                                     : trace::SnapshotFree::kRequested});
+  if (converted) return converted;
+  return Error::make(converted.error().code, "%s: %s", trace::shown_path(options.snapshot).c_str(),
+                     converted.error().message);
+}
+
+nlohmann::json result_of(const Options& options, const trace::SnapshotCounts& counts,
+                         const trace::AllocTraceSummary& summary) {
+  nlohmann::json result = json_of(summary);
+  result.update({{"device", options.device},
+                 {"free", options.free},
+                 {"recorded_events", counts.events},
+                 {"passed_over", counts.passed_over},
+                 {"blocks_before", counts.blocks_before},
+                 {"contradictions", counts.contradictions}});
+  return result;
+}
+
+Status convert(const Options& options) {
+  const std::vector<std::string> inputs = {options.snapshot};
+  CACHALOT_TRY(check_is_no_input("--out", options.out, inputs));
+  CACHALOT_TRY(check_is_no_input("--json", options.json, inputs));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(AllocTraceOutput output,
+                      AllocTraceOutput::open("alloc-trace convert", options.out, options.json));
+  CACHALOT_TRY_ASSIGN(trace::ConvertedSnapshot converted, read(options));
+  while (const trace::AllocEvent* event = converted.script.take()) {
+    CACHALOT_TRY(output.write(*event));
+  }
+  CACHALOT_TRY(output.finish());
+  const trace::SnapshotCounts& counts = converted.counts;
+  std::fprintf(output.people(),
+               "%" PRIu64 " recorded events, %" PRIu64 " passed over; %" PRIu64
+               " blocks from before the recording\n",
+               counts.events, counts.passed_over, counts.blocks_before);
+  if (counts.contradictions != 0) {
+    std::fprintf(output.people(),
+                 "%" PRIu64 " blocks are in use that the recording frees: not all was recorded\n",
+                 counts.contradictions);
+  }
+  return json.write_json(result_of(options, counts, output.summary()));
+}
+
+int run(const Options& options) {
+  const Status status = convert(options);
+  return status ? kExitDone : fail(status.error());
+}
+
+}  // namespace
+
+void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  CLI::App* const command = alloc_trace.add_subcommand(
+      "convert", "makes an allocation trace of a memory snapshot of PyTorch");
+  command
+      ->add_option(
+          "--snapshot", options->snapshot,
+          "what torch.cuda.memory._dump_snapshot() wrote, plain or gzip; nothing in it is run")
+      ->type_name("FILE")
+      ->required();
+  command
+      ->add_option("--out", options->out,
+                   "where to write, gzip where the name ends in .gz, or - for stdout")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--device", options->device, "whose events")
+      ->type_name("N")
+      ->transform(number(0, 1u << 20))
+      ->capture_default_str();
+  command
+      ->add_option("--free", options->free,
+                   "a block is free when its memory may be used again (completed), or when the "
+                   "program gave it back (requested)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"completed", "requested"}))
+      ->capture_default_str();
+  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
+      ->type_name("FILE");
+  command->footer(
+      "Example: cachalot alloc-trace convert --snapshot snapshot.pickle --out training.trace.gz");
+  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+}  // namespace cachalot::apps

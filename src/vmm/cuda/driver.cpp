@@ -1,0 +1,87 @@
+#include "vmm/cuda/driver.h"
+
+#include <dlfcn.h>
+
+namespace cachalot::vmm::cuda {
+namespace {
+
+// Finds functions until one is missing, and remembers which.
+class Symbols {
+ public:
+  explicit Symbols(void* library) : library_(library) {}
+  template <class Function>
+  void find(const char* name, Function** function) {
+    void* const symbol = dlsym(library_, name);
+    if (symbol == nullptr && missing_ == nullptr) missing_ = name;
+    *function = reinterpret_cast<Function*>(symbol);
+  }
+  const char* missing() const { return missing_; }
+
+ private:
+  void* library_;
+  const char* missing_ = nullptr;
+};
+
+Code code_of(int result) {
+  switch (result) {
+    case kOutOfMemory:
+      return Code::kNoSpace;
+    case kNoDevice:
+    case kNotSupported:
+      return Code::kUnsupported;
+    case kNotPermitted:
+      return Code::kPermission;
+    case kInvalidDevice:
+      return Code::kInvalidArgument;
+    case kInvalidValue:
+      return Code::kInternal;
+    default:
+      return Code::kIo;
+  }
+}
+
+}  // namespace
+
+Result<Driver> load_driver(const char* library) {
+  void* const opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) {
+    return Error::make(Code::kUnsupported, "cuda: %.160s; expected an NVIDIA driver", dlerror());
+  }
+  Driver driver{};
+  Symbols symbols(opened);
+  symbols.find("cuInit", &driver.init);
+  symbols.find("cuGetErrorName", &driver.error_name);
+  symbols.find("cuDeviceGet", &driver.device_get);
+  symbols.find("cuDeviceGetName", &driver.device_name);
+  symbols.find("cuDeviceGetAttribute", &driver.device_attribute);
+  symbols.find("cuDeviceCanAccessPeer", &driver.device_can_access_peer);
+  symbols.find("cuDevicePrimaryCtxRetain", &driver.primary_context_retain);
+  symbols.find("cuDevicePrimaryCtxRelease_v2", &driver.primary_context_release);
+  symbols.find("cuCtxGetCurrent", &driver.context_get_current);
+  symbols.find("cuCtxSetCurrent", &driver.context_set_current);
+  symbols.find("cuMemGetAllocationGranularity", &driver.granularity);
+  symbols.find("cuMemAddressReserve", &driver.address_reserve);
+  symbols.find("cuMemAddressFree", &driver.address_free);
+  symbols.find("cuMemCreate", &driver.create);
+  symbols.find("cuMemRelease", &driver.release);
+  symbols.find("cuMemMap", &driver.map);
+  symbols.find("cuMemUnmap", &driver.unmap);
+  symbols.find("cuMemSetAccess", &driver.set_access);
+  symbols.find("cuMemExportToShareableHandle", &driver.export_handle);
+  if (symbols.missing() == nullptr) return driver;
+  const Error error = Error::make(Code::kUnsupported,
+                                  "cuda: %.80s has no %s; expected a driver of CUDA 11 or later",
+                                  library, symbols.missing());
+  dlclose(opened);
+  return error;
+}
+
+Error driver_error(const Driver& driver, int result, const char* what) {
+  const char* name = nullptr;
+  if (driver.error_name(result, &name) != kSuccess || name == nullptr) name = "unknown";
+  Error error = Error::make(code_of(result), "%.160s: %s (%d)", what, name, result);
+  error.detail = static_cast<std::uint64_t>(result);
+  return error;
+}
+
+}  // namespace cachalot::vmm::cuda

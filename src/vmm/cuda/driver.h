@@ -1,0 +1,103 @@
+// What is used of NVIDIA's driver: a table of functions that is filled at run time, so that one binary
+// runs with and without a GPU, and a test can fill it with an emulation.
+//
+// Types and numbers are the binary interface of libcuda.so.1 as the CUDA driver API's reference
+// documents it, under names of our own. Only what this module passes is here.
+//
+// @source CUDA driver API reference: virtual memory management, device management, primary contexts
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cachalot::vmm::cuda {
+
+// CUresult
+inline constexpr int kSuccess = 0;
+inline constexpr int kInvalidValue = 1;
+inline constexpr int kOutOfMemory = 2;
+inline constexpr int kNoDevice = 100;
+inline constexpr int kInvalidDevice = 101;
+inline constexpr int kNotPermitted = 800;
+inline constexpr int kNotSupported = 801;
+
+// CUdevice_attribute
+inline constexpr int kHasVirtualMemory = 102;
+inline constexpr int kHasFdHandles = 103;
+inline constexpr int kHasRdmaWithVirtualMemory = 110;
+inline constexpr int kHasFabricHandles = 128;
+
+using DevicePointer = unsigned long long;     // CUdeviceptr
+using AllocationHandle = unsigned long long;  // CUmemGenericAllocationHandle
+using Context = void*;                        // CUcontext
+
+// CUmemLocation; type 1: a device, by its ordinal
+struct Location {
+  int type = 1;
+  int id = 0;
+};
+
+inline constexpr int kExportFd = 1;      // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+inline constexpr int kExportFabric = 8;  // CU_MEM_HANDLE_TYPE_FABRIC
+inline constexpr std::size_t kFabricHandleBytes = 64;
+
+// CUmemAllocationProp
+struct AllocationProperties {
+  int type = 1;  // CU_MEM_ALLOCATION_TYPE_PINNED
+  int export_types = 0;
+  Location location;
+  void* windows_only = nullptr;
+  unsigned char compression = 0;
+  unsigned char rdma_capable = 0;
+  unsigned short usage = 0;
+  unsigned char reserved[4] = {};
+};
+static_assert(sizeof(AllocationProperties) == 32);
+static_assert(offsetof(AllocationProperties, location) == 8);
+static_assert(offsetof(AllocationProperties, rdma_capable) == 25);
+
+// CUmemAccessDesc
+struct AccessDescription {
+  Location location;
+  int flags = 0;  // 0: none, 1: read, 3: read and write
+};
+static_assert(sizeof(AccessDescription) == 12);
+
+struct Driver {
+  int (*init)(unsigned flags);
+  int (*error_name)(int result, const char** name);
+  int (*device_get)(int* device, int ordinal);
+  int (*device_name)(char* name, int bytes, int device);
+  int (*device_attribute)(int* value, int attribute, int device);
+  int (*device_can_access_peer)(int* can, int device, int peer);
+  int (*primary_context_retain)(Context* context, int device);
+  int (*primary_context_release)(int device);
+  int (*context_get_current)(Context* context);
+  int (*context_set_current)(Context context);
+  int (*granularity)(std::size_t* bytes, const AllocationProperties* properties, int which);
+  int (*address_reserve)(DevicePointer* at, std::size_t bytes, std::size_t alignment,
+                         DevicePointer wanted, unsigned long long flags);
+  int (*address_free)(DevicePointer at, std::size_t bytes);
+  int (*create)(AllocationHandle* handle, std::size_t bytes, const AllocationProperties* properties,
+                unsigned long long flags);
+  int (*release)(AllocationHandle handle);
+  int (*map)(DevicePointer at, std::size_t bytes, std::size_t offset, AllocationHandle handle,
+             unsigned long long flags);
+  int (*unmap)(DevicePointer at, std::size_t bytes);
+  int (*set_access)(DevicePointer at, std::size_t bytes, const AccessDescription* access,
+                    std::size_t count);
+  int (*export_handle)(void* exported, AllocationHandle handle, int export_type,
+                       unsigned long long flags);
+};
+
+// Opens the library and finds all of the table. It stays open: functions of it may run at exit.
+// @errors kUnsupported: no such library, or one without these functions
+Result<Driver> load_driver(const char* library = "libcuda.so.1");
+
+// The error for a call that did not succeed: kNoSpace, kUnsupported, kPermission, kInternal (a value
+// that this module should not have passed), else kIo. `detail` has the driver's number.
+Error driver_error(const Driver& driver, int result, const char* what);
+
+}  // namespace cachalot::vmm::cuda

@@ -1,0 +1,256 @@
+#include "vmm/cuda/fake_gpu.h"
+
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace cachalot::vmm::cuda {
+namespace {
+
+FakeMachine* machine = nullptr;
+thread_local Context current_context = nullptr;
+constexpr int kInvalidContext = 201;
+
+}  // namespace
+
+// The functions of the table, with the machine's lock held.
+struct FakeCalls {
+  static bool in_one_range(DevicePointer at, std::uint64_t bytes) {
+    auto range = machine->ranges_.upper_bound(at);
+    if (range == machine->ranges_.begin()) return false;
+    --range;
+    return at + bytes <= range->first + range->second;
+  }
+
+  static int init(unsigned flags) { return flags == 0 ? machine->failing["init"] : kInvalidValue; }
+
+  static int error_name(int result, const char** name) {
+    *name = result == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_SOMETHING";
+    return kSuccess;
+  }
+
+  static int device_get(int* device, int ordinal) {
+    if (ordinal < 0 || ordinal >= machine->devices) return kInvalidDevice;
+    *device = ordinal;
+    return kSuccess;
+  }
+
+  static int device_name(char* name, int bytes, int) {
+    std::strncpy(name, "Fake GPU", static_cast<std::size_t>(bytes));
+    return kSuccess;
+  }
+
+  static int device_attribute(int* value, int attribute, int device) {
+    if (device < 0 || device >= machine->devices) return kInvalidDevice;
+    *value = machine->missing_attributes.contains(attribute) ? 0 : 1;
+    return kSuccess;
+  }
+
+  static int device_can_access_peer(int* can, int device, int peer) {
+    if (device < 0 || device >= machine->devices) return kInvalidDevice;
+    *can = device != peer && !machine->strangers.contains({device, peer}) ? 1 : 0;
+    return kSuccess;
+  }
+
+  static int primary_context_retain(Context* context, int) {
+    ++machine->contexts;
+    *context = machine;
+    return machine->failing["primary_context_retain"];
+  }
+  static int primary_context_release(int) {
+    --machine->contexts;
+    return kSuccess;
+  }
+  static int context_get_current(Context* context) {
+    *context = current_context;
+    return kSuccess;
+  }
+  static int context_set_current(Context context) {
+    current_context = context;
+    return machine->failing["context_set_current"];
+  }
+
+  static int granularity(std::size_t* bytes, const AllocationProperties*, int which) {
+    if (which != 0) return machine->invalid();
+    *bytes = FakeMachine::kGranularity;
+    return machine->failing["granularity"];
+  }
+
+  static int address_reserve(DevicePointer* at, std::size_t bytes, std::size_t alignment,
+                             DevicePointer wanted, unsigned long long flags) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("address_reserve")) return failed;
+    const std::uint64_t granularity = FakeMachine::kGranularity;
+    if (bytes == 0 || bytes % granularity != 0 || alignment % granularity != 0 || wanted != 0 ||
+        flags != 0) {
+      return machine->invalid();
+    }
+    // Without a gap, so that a mistake at the border of two ranges is not hidden.
+    *at = machine->next_range_;
+    machine->next_range_ += bytes;
+    machine->ranges_[*at] = bytes;
+    return kSuccess;
+  }
+
+  static int address_free(DevicePointer at, std::size_t bytes) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("address_free")) return failed;
+    const auto range = machine->ranges_.find(at);
+    if (range == machine->ranges_.end() || range->second != bytes) return machine->invalid();
+    const auto mapping = machine->mappings_.lower_bound(at);
+    if (mapping != machine->mappings_.end() && mapping->first < at + bytes) {
+      return machine->invalid();
+    }
+    machine->ranges_.erase(range);
+    return kSuccess;
+  }
+
+  static int create(AllocationHandle* handle, std::size_t bytes,
+                    const AllocationProperties* properties, unsigned long long flags) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("create")) return failed;
+    const int device = properties->location.id;
+    if (bytes == 0 || bytes % FakeMachine::kGranularity != 0 || flags != 0 ||
+        properties->type != 1 || properties->location.type != 1 || device < 0 ||
+        device >= machine->devices) {
+      return machine->invalid();
+    }
+    if (bytes > machine->memory_bytes - machine->used_bytes_) return kOutOfMemory;
+    machine->used_bytes_ += bytes;
+    machine->last_properties = *properties;
+    *handle = machine->next_handle_++;
+    machine->handles_[*handle].bytes = bytes;
+    return kSuccess;
+  }
+
+  static int release(AllocationHandle handle) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("release")) return failed;
+    const auto found = machine->handles_.find(handle);
+    if (found == machine->handles_.end() || found->second.released) return machine->invalid();
+    found->second.released = true;
+    machine->drop(found);
+    return kSuccess;
+  }
+
+  static int map(DevicePointer at, std::size_t bytes, std::size_t offset, AllocationHandle handle,
+                 unsigned long long flags) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("map")) return failed;
+    const auto found = machine->handles_.find(handle);
+    if (found == machine->handles_.end() || found->second.released) return machine->invalid();
+    if (bytes != found->second.bytes || offset != 0 || flags != 0) return machine->invalid();
+    if (at % FakeMachine::kGranularity != 0 || !in_one_range(at, bytes)) return machine->invalid();
+    for (const auto& [other, mapping] : machine->mappings_) {
+      if (other < at + bytes && at < other + mapping.bytes) return machine->invalid();
+    }
+    machine->mappings_[at] = {.bytes = bytes, .handle = handle};
+    ++found->second.mappings;
+    return kSuccess;
+  }
+
+  static int unmap(DevicePointer at, std::size_t bytes) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("unmap")) return failed;
+    if (!in_one_range(at, bytes) || !machine->is_mapped(at, bytes)) return machine->invalid();
+    auto mapping = machine->mappings_.find(at);
+    while (mapping != machine->mappings_.end() && mapping->first < at + bytes) {
+      const auto allocation = machine->handles_.find(mapping->second.handle);
+      --allocation->second.mappings;
+      machine->drop(allocation);
+      mapping = machine->mappings_.erase(mapping);
+    }
+    return kSuccess;
+  }
+
+  static int set_access(DevicePointer at, std::size_t bytes, const AccessDescription* access,
+                        std::size_t count) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("set_access")) return failed;
+    if (!in_one_range(at, bytes) || !machine->is_mapped(at, bytes)) return machine->invalid();
+    ++machine->access_calls;
+    machine->last_access.assign(access, access + count);
+    return kSuccess;
+  }
+
+  static int export_handle(void* exported, AllocationHandle handle, int export_type,
+                           unsigned long long flags) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("export_handle")) return failed;
+    if (!machine->handles_.contains(handle) || flags != 0) return machine->invalid();
+    if (export_type == kExportFd) {
+      const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+      std::memcpy(exported, &fd, sizeof fd);
+    } else if (export_type == kExportFabric) {
+      std::memset(exported, 0x5a, kFabricHandleBytes);
+    } else {
+      return machine->invalid();
+    }
+    return kSuccess;
+  }
+};
+
+FakeMachine::FakeMachine() {
+  CACHALOT_CHECK(machine == nullptr);
+  machine = this;
+  current_context = nullptr;
+}
+
+FakeMachine::~FakeMachine() {
+  machine = nullptr;
+}
+
+Driver FakeMachine::driver() const {
+  return {.init = FakeCalls::init,
+          .error_name = FakeCalls::error_name,
+          .device_get = FakeCalls::device_get,
+          .device_name = FakeCalls::device_name,
+          .device_attribute = FakeCalls::device_attribute,
+          .device_can_access_peer = FakeCalls::device_can_access_peer,
+          .primary_context_retain = FakeCalls::primary_context_retain,
+          .primary_context_release = FakeCalls::primary_context_release,
+          .context_get_current = FakeCalls::context_get_current,
+          .context_set_current = FakeCalls::context_set_current,
+          .granularity = FakeCalls::granularity,
+          .address_reserve = FakeCalls::address_reserve,
+          .address_free = FakeCalls::address_free,
+          .create = FakeCalls::create,
+          .release = FakeCalls::release,
+          .map = FakeCalls::map,
+          .unmap = FakeCalls::unmap,
+          .set_access = FakeCalls::set_access,
+          .export_handle = FakeCalls::export_handle};
+}
+
+int FakeMachine::invalid() {
+  ++refused;
+  return kInvalidValue;
+}
+
+int FakeMachine::entered(const char* function) {
+  if (current_context == nullptr) {
+    ++without_context;
+    return kInvalidContext;
+  }
+  const auto found = failing.find(function);
+  return found == failing.end() ? kSuccess : found->second;
+}
+
+void FakeMachine::drop(std::map<AllocationHandle, Allocation>::iterator allocation) {
+  if (!allocation->second.released || allocation->second.mappings != 0) return;
+  used_bytes_ -= allocation->second.bytes;
+  handles_.erase(allocation);
+}
+
+bool FakeMachine::is_mapped(DevicePointer at, std::uint64_t bytes) const {
+  std::uint64_t found = 0;
+  for (auto mapping = mappings_.find(at);
+       mapping != mappings_.end() && mapping->first == at + found && found < bytes; ++mapping) {
+    found += mapping->second.bytes;
+  }
+  return bytes != 0 && found == bytes;
+}
+
+}  // namespace cachalot::vmm::cuda

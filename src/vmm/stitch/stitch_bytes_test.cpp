@@ -1,0 +1,189 @@
+// Random programs on real memory, with streams that lag behind: every block keeps the bytes that were
+// written into it, whatever other streams still do to the memory that they gave back.
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "vmm/baseline/caching_allocator.h"
+#include "vmm/baseline/expandable_allocator.h"
+#include "vmm/memfd/memfd_backend.h"
+#include "vmm/stitch/fake_events.h"
+#include "vmm/stitch/stitch_allocator.h"
+
+namespace cachalot::vmm {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kPage = 4096;
+
+std::uint64_t word_at(std::uint64_t number, std::uint64_t at) {
+  return number * 1'000'003 + at;
+}
+
+void write(Address address, std::uint64_t bytes, std::uint64_t number) {
+  for (std::uint64_t at = 0; at + 8 <= bytes; at += kPage) {
+    const std::uint64_t word = word_at(number, at);
+    std::memcpy(reinterpret_cast<std::byte*>(address + at), &word, sizeof word);
+  }
+}
+
+bool has(Address address, std::uint64_t bytes, std::uint64_t number) {
+  for (std::uint64_t at = 0; at + 8 <= bytes; at += kPage) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, reinterpret_cast<const std::byte*>(address + at), sizeof word);
+    if (word != word_at(number, at)) return false;
+  }
+  return true;
+}
+
+// One device with two streams, and a program that uses it.
+class Machine {
+ public:
+  Machine(Allocator& allocator, FakeEvents& events) : allocator_(allocator), events_(events) {
+    events_.on_wait = [this](Stream stream) { do_late_work(stream); };
+  }
+  ~Machine() {
+    events_.on_wait = [](Stream) {};
+  }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  void allocate(std::uint64_t bytes, Stream stream) {
+    const Result<Address> address = allocator_.allocate(bytes, stream);
+    if (!address) {
+      RC_ASSERT(address.error().code == Code::kNoSpace);
+      return;
+    }
+    // In the order of the stream: what it was given before is done before the block is written.
+    do_late_work(stream);
+    write(*address, bytes, ++numbers_);
+    RC_ASSERT(held_.emplace(*address, Held{bytes, numbers_, stream, false}).second);
+  }
+
+  void use_on_other(std::size_t which) {
+    if (held_.empty()) return;
+    auto& [address, held] = *std::next(held_.begin(), static_cast<long>(which % held_.size()));
+    held.other_uses_it = true;
+    RC_ASSERT(allocator_.use_on(address, 1 - held.stream).ok());
+  }
+
+  void free(std::size_t which) {
+    if (held_.empty()) return;
+    const auto it = std::next(held_.begin(), static_cast<long>(which % held_.size()));
+    const auto [address, held] = *it;
+    RC_ASSERT(has(address, held.bytes, held.number));
+    late_[held.stream].push_back({address, held.bytes});
+    if (held.other_uses_it) late_[1 - held.stream].push_back({address, held.bytes});
+    held_.erase(it);
+    RC_ASSERT(allocator_.free(address).ok());
+  }
+
+  void finish(Stream stream) {
+    do_late_work(stream);
+    events_.finish(stream);
+  }
+
+  void release() { RC_ASSERT(allocator_.release_cached().ok()); }
+
+  void check() const {
+    const Status status = allocator_.check();
+    if (!status) RC_FAIL(status.error().message);
+    for (const auto& [address, held] : held_) RC_ASSERT(has(address, held.bytes, held.number));
+  }
+
+ private:
+  struct Held {
+    std::uint64_t bytes;
+    std::uint64_t number;
+    Stream stream;
+    bool other_uses_it;
+  };
+  // Work that a stream was given and has not done yet: it writes into a block that was freed.
+  struct LateWrite {
+    Address address;
+    std::uint64_t bytes;
+  };
+
+  void do_late_work(Stream stream) {
+    for (const LateWrite& late : late_[stream]) write(late.address, late.bytes, 0);
+    late_[stream].clear();
+  }
+
+  Allocator& allocator_;
+  FakeEvents& events_;
+  std::map<Address, Held> held_;
+  std::vector<LateWrite> late_[2];
+  std::uint64_t numbers_ = 0;
+};
+
+std::uint64_t any_size() {
+  switch (*rc::gen::inRange(0, 4)) {
+    case 0:
+      return *rc::gen::inRange<std::uint64_t>(0, kMiB);
+    case 1:
+      return *rc::gen::inRange<std::uint64_t>(1, 9) * 2 * kMiB;
+    default:
+      return *rc::gen::inRange<std::uint64_t>(kMiB, 20 * kMiB);
+  }
+}
+
+void run_random_program(Allocator& allocator, FakeEvents& events) {
+  Machine machine(allocator, events);
+  const auto steps = *rc::gen::inRange(1, 100);
+  for (int step = 0; step < steps; ++step) {
+    const int what = *rc::gen::inRange(0, 100);
+    if (what < 50) {
+      machine.allocate(any_size(), *rc::gen::inRange<Stream>(0, 2));
+    } else if (what < 88) {
+      machine.free(*rc::gen::arbitrary<std::size_t>());
+    } else if (what < 92) {
+      machine.use_on_other(*rc::gen::arbitrary<std::size_t>());
+    } else if (what < 97) {
+      machine.finish(*rc::gen::inRange<Stream>(0, 2));
+    } else {
+      machine.release();
+    }
+    machine.check();
+  }
+}
+
+// Some programs meet the limit, and go on.
+std::unique_ptr<MemfdBackend> open_memory() {
+  auto backend = *MemfdBackend::open();
+  backend->set_limit_bytes(*rc::gen::inRange<std::uint64_t>(8, 80) * 2 * kMiB);
+  return backend;
+}
+
+RC_GTEST_PROP(StitchAllocator, RandomProgramsKeepTheirBytes, ()) {
+  const auto backend = open_memory();
+  FakeEvents events;
+  StitchOptions options;
+  options.stitched_limit_bytes = *rc::gen::inRange<std::uint64_t>(1, 200) * 2 * kMiB;
+  options.frag_limit_bytes = *rc::gen::element<std::uint64_t>(0, 2 * kMiB, 16 * kMiB);
+  const auto allocator = *StitchAllocator::create(*backend, events, options);
+  run_random_program(*allocator, events);
+  RC_ASSERT(allocator->stats().reserved_bytes == backend->physical_bytes());
+}
+
+RC_GTEST_PROP(CachingAllocator, RandomProgramsKeepTheirBytes, ()) {
+  const auto backend = open_memory();
+  FakeEvents events;
+  CachingAllocator allocator(*backend, events);
+  run_random_program(allocator, events);
+  RC_ASSERT(allocator.stats().reserved_bytes == backend->physical_bytes());
+}
+
+RC_GTEST_PROP(ExpandableAllocator, RandomProgramsKeepTheirBytes, ()) {
+  const auto backend = open_memory();
+  FakeEvents events;
+  ExpandableAllocator allocator(*backend, events);
+  run_random_program(allocator, events);
+  RC_ASSERT(allocator.stats().reserved_bytes == backend->physical_bytes());
+}
+
+}  // namespace
+}  // namespace cachalot::vmm
