@@ -23,8 +23,9 @@ class ChunkBudget {
   virtual std::uint64_t take(std::uint64_t wanted) = 0;
   virtual void give(std::uint64_t credits) = 0;
 
-  // Asks the others for so many, as far as they have borrowed them. They come later, if at all.
-  virtual void ask(std::uint64_t /*credits*/) {}
+  // So many are wanted: asks the others for what is not free of them, as far as they have borrowed it.
+  // It comes later, if at all.
+  virtual void ask(std::uint64_t /*wanted*/) {}
   // What this process still lacks of its guarantee: of this much it may ask before it gives up
   // anything of its own.
   virtual std::uint64_t owed() const { return 0; }

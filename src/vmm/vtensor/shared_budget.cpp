@@ -155,8 +155,7 @@ std::uint64_t SharedBudget::take_free(std::uint64_t wanted) {
   return taken;
 }
 
-// @return how many there were
-std::uint64_t SharedBudget::put_back(std::uint64_t credits) {
+void SharedBudget::put_back(std::uint64_t credits) {
   const std::lock_guard lock(mine_mutex_);
   const std::uint64_t count = std::min<std::uint64_t>(credits, mine_.size());
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -164,7 +163,6 @@ std::uint64_t SharedBudget::put_back(std::uint64_t credits) {
     mine_.pop_back();
   }
   own().held.store(mine_.size(), kRelaxed);
-  return count;
 }
 
 std::uint64_t SharedBudget::take(std::uint64_t wanted) {
@@ -184,7 +182,9 @@ std::uint64_t SharedBudget::take(std::uint64_t wanted) {
 }
 
 void SharedBudget::give(std::uint64_t credits) {
-  count_as_answer(put_back(credits));
+  // In this order: who asks in between asks for too much rather than too little.
+  count_as_answer(credits);
+  put_back(credits);
   wake_those_who_wait();
 }
 
@@ -204,10 +204,11 @@ void SharedBudget::wake_those_who_wait() {
   os::futex_wake(header().given);
 }
 
-// Those who have borrowed the most first.
-void SharedBudget::ask(std::uint64_t credits) {
-  has_asked_.store(credits != 0, kRelaxed);
-  own().wanted.store(std::min(credits, owed()), kRelaxed);
+// Those who have borrowed the most first. Asking again replaces what was asked before.
+void SharedBudget::ask(std::uint64_t wanted) {
+  has_asked_.store(wanted != 0, kRelaxed);
+  own().wanted.store(std::min(wanted, owed()), kRelaxed);
+  std::uint64_t missing = wanted - std::min(wanted, allowance());
   std::array<std::pair<std::uint64_t, std::uint32_t>, kBudgetSlots> borrowed;
   for (std::uint32_t slot = 0; slot < kBudgetSlots; ++slot) {
     const BudgetSlot& other = header().slots[slot];
@@ -218,8 +219,8 @@ void SharedBudget::ask(std::uint64_t credits) {
   }
   std::sort(borrowed.rbegin(), borrowed.rend());
   for (const auto& [excess, slot] : borrowed) {
-    const std::uint64_t part = std::min(credits, excess);
-    credits -= part;
+    const std::uint64_t part = std::min(missing, excess);
+    missing -= part;
     BudgetSlot& other = header().slots[slot];
     const auto ask = static_cast<std::uint32_t>(part);
     if (slot == slot_ || other.asked_by[slot_].exchange(ask, kRelaxed) == ask || ask == 0) continue;

@@ -44,7 +44,7 @@ class SharedBudget final : public ChunkBudget {
   // @cost  a look at each credit until enough are free: 20 us for 80 GB when they are rare
   std::uint64_t take(std::uint64_t wanted) override;
   void give(std::uint64_t credits) override;
-  void ask(std::uint64_t credits) override;
+  void ask(std::uint64_t wanted) override;
   std::uint64_t owed() const override;
   std::uint64_t asked() const override;
   std::uint32_t wait_asked(std::uint32_t seen) override;
@@ -67,7 +67,7 @@ class SharedBudget final : public ChunkBudget {
   std::uint8_t mark() const { return static_cast<std::uint8_t>(slot_ + 1); }
   std::uint64_t allowance() const;
   std::uint64_t take_free(std::uint64_t wanted);
-  std::uint64_t put_back(std::uint64_t credits);
+  void put_back(std::uint64_t credits);
   void count_as_answer(std::uint64_t credits);
   void wake_those_who_wait();
 

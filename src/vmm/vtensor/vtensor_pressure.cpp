@@ -6,14 +6,17 @@
 
 namespace cachalot::vmm {
 
+// Of its guarantee it asks the others at once; beyond that, when it has nothing left to give up itself.
 Status VTensorSet::take(std::uint64_t count, std::vector<Chunk>& chunks) {
+  std::uint64_t asked = 0;
   for (;;) {
     const Status taken = store_.take(count, chunks);
     if (taken || taken.error().code != Code::kNoSpace) return taken;
-    const std::uint64_t missing = taken.error().detail;
-    if (const std::uint64_t owed = budget_.owed(); owed != 0) budget_.ask(std::min(owed, missing));
-    if (make_room(missing)) continue;
-    budget_.ask(missing);
+    const std::uint64_t wanted = count - std::min(count, store_.counts().ready);
+    const std::uint64_t owed = std::min(budget_.owed(), wanted);
+    if (owed > asked) budget_.ask(asked = owed);
+    if (make_room(taken.error().detail)) continue;
+    if (wanted > asked) budget_.ask(wanted);
     return taken;
   }
 }
