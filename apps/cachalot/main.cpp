@@ -43,6 +43,7 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_lookup(app, chosen);
   add_evict(app, chosen);
   add_hitrate(app, chosen);
+  add_vtensor(app, chosen);
   add_trace(app, chosen);
   add_alloc_trace(app, chosen);
   add_alloc_replay(app, chosen);

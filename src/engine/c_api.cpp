@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
-#include <exception>
-#include <new>
 #include <optional>
-#include <stdexcept>
+
+#include "base/c_boundary.h"
 
 using namespace cachalot;  // NOLINT: this file is nothing but a translation
 
@@ -39,32 +37,12 @@ static_assert(sizeof(cachalot_block_hash) == sizeof(BlockHash) && alignof(cachal
 static_assert(sizeof(cachalot_token_range) == sizeof(TokenRange));
 static_assert(sizeof(cachalot_buffer) == sizeof(Buffer) && alignof(cachalot_buffer) == alignof(Buffer));
 
-thread_local char last_message[Error::kMessageBytes] = "";
-
-cachalot_code fail(const Error& error) {
-  std::snprintf(last_message, sizeof last_message, "%s", error.message);
-  return static_cast<cachalot_code>(error.code);
-}
-
-cachalot_code missing(const char* what) {
-  return fail(Error::make(Code::kInvalidArgument, "%s: is null", what));
-}
-
-// Nothing is thrown across the boundary: the library does not, the standard library's memory may.
-template <class F>
-cachalot_code guarded(F&& f) {
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-    return fail(Error::make(Code::kNoSpace, "out of memory"));
-  } catch (const std::length_error&) {
-    return fail(Error::make(Code::kInvalidArgument, "a count is larger than memory"));
-  } catch (const std::exception& error) {
-    return fail(Error::make(Code::kInternal, "%s", error.what()));
-  }
-}
-
-cachalot_code code_of(const Status& status) { return status ? CACHALOT_OK : fail(status.error()); }
+using base::code_of;
+using base::fail;
+using base::guarded;
+using base::missing;
+using base::read_struct;
+using base::write_struct;
 
 // The value goes to *to, if anybody wants it.
 template <class T, class U>
@@ -98,24 +76,6 @@ std::span<const Buffer> buffers_of(const cachalot_buffer* parts, size_t count) {
 }
 std::string_view key_of(const cachalot_key& key) {
   return {static_cast<const char*>(key.data), key.data == nullptr ? 0 : key.bytes};
-}
-
-// A struct from a caller that knows less of it, or more: what is missing is zero, what is more must be.
-template <class T>
-Result<T> read_struct(const T* given, const char* what) {
-  if (given == nullptr) return Error::make(Code::kInvalidArgument, "%s: is null", what);
-  if (given->struct_size < sizeof(std::uint32_t) || given->struct_size > 4096) {
-    return Error::make(Code::kInvalidArgument, "%s: struct_size %u is no size of this struct, which has %zu bytes",
-                       what, given->struct_size, sizeof(T));
-  }
-  T known{};
-  std::memcpy(&known, given, std::min<std::size_t>(given->struct_size, sizeof known));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  for (std::size_t i = sizeof(T); i < given->struct_size; ++i) {
-    if (bytes[i] == 0) continue;
-    return Error::make(Code::kUnsupported, "%s: byte %zu is of a field that this library does not know", what, i);
-  }
-  return known;
 }
 
 Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
@@ -180,7 +140,7 @@ const char* cachalot_code_name(cachalot_code code) {
   return code_name(static_cast<Code>(code));
 }
 
-const char* cachalot_last_message(void) { return last_message; }
+const char* cachalot_last_message(void) { return base::last_failure(); }
 uint32_t cachalot_abi_version(void) { return CACHALOT_ABI_VERSION; }
 
 cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options, cachalot_keeper** keeper) {
@@ -498,10 +458,9 @@ cachalot_code cachalot_get_statistics(const cachalot_client* client, cachalot_st
     if (!known) return fail(known.error());
     const Statistics now = client->client.statistics();
     cachalot_statistics out{};
-    out.struct_size = statistics->struct_size;
     static_assert(sizeof(Statistics) == sizeof out - offsetof(cachalot_statistics, lookups));
     std::memcpy(&out.lookups, &now, sizeof now);
-    std::memcpy(statistics, &out, std::min<std::size_t>(statistics->struct_size, sizeof out));
+    write_struct(out, statistics);
     return CACHALOT_OK;
   });
 }

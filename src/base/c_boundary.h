@@ -1,0 +1,68 @@
+// What all functions of the C ABI have in common: the words of a thread's last failure, nothing that is
+// thrown, structs that say how much of them their caller knows.
+#pragma once
+
+#include <cachalot/c.h>
+#include <cachalot/result.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <stdexcept>
+
+namespace cachalot::base {
+
+// Keeps the words for cachalot_last_message() of this thread.
+cachalot_code fail(const Error& error);
+const char* last_failure();
+
+inline cachalot_code missing(const char* what) {
+  return fail(Error::make(Code::kInvalidArgument, "%s: is null", what));
+}
+inline cachalot_code code_of(const Status& status) {
+  return status ? CACHALOT_OK : fail(status.error());
+}
+
+// The library does not throw; the standard library's memory may.
+template <class F>
+cachalot_code guarded(F&& f) {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return fail(Error::make(Code::kNoSpace, "out of memory"));
+  } catch (const std::length_error&) {
+    return fail(Error::make(Code::kInvalidArgument, "a count is larger than memory"));
+  } catch (const std::exception& error) {
+    return fail(Error::make(Code::kInternal, "%s", error.what()));
+  }
+}
+
+// A struct from a caller that knows less of it, or more: what is missing is zero, what is more must be.
+template <class T>
+Result<T> read_struct(const T* given, const char* what) {
+  if (given == nullptr) return Error::make(Code::kInvalidArgument, "%s: is null", what);
+  if (given->struct_size < sizeof(std::uint32_t) || given->struct_size > 4096) {
+    return Error::make(Code::kInvalidArgument,
+                       "%s: struct_size %u is no size of this struct, which has %zu bytes", what,
+                       given->struct_size, sizeof(T));
+  }
+  T known{};
+  std::memcpy(&known, given, std::min<std::size_t>(given->struct_size, sizeof known));
+  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+  for (std::size_t i = sizeof(T); i < given->struct_size; ++i) {
+    if (bytes[i] == 0) continue;
+    return Error::make(Code::kUnsupported,
+                       "%s: byte %zu is of a field that this library does not know", what, i);
+  }
+  return known;
+}
+
+// What of it the caller knows. @param given  was read by read_struct()
+template <class T>
+void write_struct(T known, T* given) {
+  known.struct_size = given->struct_size;
+  std::memcpy(given, &known, std::min<std::size_t>(given->struct_size, sizeof known));
+}
+
+}  // namespace cachalot::base

@@ -1,0 +1,43 @@
+#include "vmm/vtensor/tail_copy.h"
+
+#include <cstring>
+
+namespace cachalot::vmm {
+namespace {
+
+Status map_and_copy(Backend& backend, Address window, std::uint64_t chunk_bytes,
+                    std::span<const TailSource> sources, const CopyBytes& copy,
+                    std::uint64_t& mapped_bytes) {
+  for (const TailSource& source : sources) {
+    CACHALOT_TRY(backend.map(window + mapped_bytes, source.handle));
+    mapped_bytes += chunk_bytes;
+  }
+  CACHALOT_TRY(backend.set_access(window, mapped_bytes, Access::kRead));
+  Address from = window;
+  for (const TailSource& source : sources) {
+    CACHALOT_TRY(copy(source.to, from, source.bytes));
+    from += chunk_bytes;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status copy_by_processor(Address to, Address from, std::uint64_t bytes) {
+  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return {};
+}
+
+Status copy_tails(Backend& backend, std::uint64_t chunk_bytes, std::span<const TailSource> sources,
+                  const CopyBytes& copy) {
+  if (sources.empty()) return {};
+  CACHALOT_TRY_ASSIGN(const Address window, backend.reserve(sources.size() * chunk_bytes));
+  std::uint64_t mapped_bytes = 0;
+  Status done = map_and_copy(backend, window, chunk_bytes, sources, copy, mapped_bytes);
+  const Status unmapped = mapped_bytes == 0 ? Status() : backend.unmap(window, mapped_bytes);
+  const Status freed = unmapped ? backend.free_range(window) : unmapped;
+  if (done && !freed) return freed;
+  return done;
+}
+
+}  // namespace cachalot::vmm

@@ -1,0 +1,33 @@
+// Copies the beginning of chunks that are mapped nowhere: what a new request takes over of a prefix
+// that ends inside a chunk.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "vmm/backend.h"
+
+namespace cachalot::vmm {
+
+// Copies on the device, and returns when it is done: a memcpy on memfd, a copy and its
+// synchronisation on a GPU. @threads any, several at once
+using CopyBytes = std::function<Status(Address to, Address from, std::uint64_t bytes)>;
+
+// For memory that the processor reaches.
+Status copy_by_processor(Address to, Address from, std::uint64_t bytes);
+
+struct TailSource {
+  Handle handle;
+  Address to = 0;
+  std::uint64_t bytes = 0;  // from the chunk's beginning
+};
+
+// @errors of the backend, or of `copy`: nothing is mapped then, and what was copied is not known
+// @cost   maps all sources side by side for a moment: a call for each, and four
+Status copy_tails(Backend& backend, std::uint64_t chunk_bytes, std::span<const TailSource> sources,
+                  const CopyBytes& copy);
+
+}  // namespace cachalot::vmm

@@ -1,0 +1,117 @@
+// How vTensors share the chunks of equal prefixes.
+#include <cinttypes>
+#include <utility>
+
+#include "vmm/vtensor/vtensor_set.h"
+#include "vmm/vtensor/vtensor_turn.h"
+
+namespace cachalot::vmm {
+
+// Maps the full chunks, for which `found` holds a reference each; they are dropped when it fails.
+Status VTensorSet::borrow(VTensor& vtensor, const PrefixTable::Found& found) {
+  std::vector<Chunk> unused;
+  const Status done = vtensor.planes_.append(found.full, Access::kRead, unused);
+  store_.drop(unused);
+  if (!done) return done;
+  vtensor.shared_tokens_ = found.tokens;
+  const std::lock_guard lock(mutex_);
+  vtensor.borrowed_chunks_ = found.full.chunks.size();
+  stats_.borrowed_chunks += vtensor.borrowed_chunks_;
+  stats_.borrowed_chunks_total += vtensor.borrowed_chunks_;
+  return {};
+}
+
+// The tails go to chunks that are mapped already.
+Status VTensorSet::copy_tails_of(VTensor& vtensor, const PrefixTable::Found& found) {
+  std::vector<TailSource> sources;
+  std::uint64_t bytes = 0;
+  for (const PrefixTable::Found::Tail& tail : found.tails) {
+    const std::uint64_t at = layout_.full_chunks(tail.plane, found.tokens) * layout_.chunk_bytes();
+    sources.push_back({.handle = tail.chunk.handle,
+                       .to = vtensor.base() + layout_.plane(tail.plane).at + at,
+                       .bytes = tail.bytes});
+    bytes += tail.bytes;
+  }
+  CACHALOT_TRY(copy_tails(backend_, layout_.chunk_bytes(), sources, options_.copy));
+  const std::lock_guard lock(mutex_);
+  stats_.copied_bytes += bytes;
+  return {};
+}
+
+void VTensorSet::forget_sharing(VTensor& vtensor) {
+  vtensor.shared_tokens_ = 0;
+  const std::lock_guard lock(mutex_);
+  prefixes_.unpin(std::exchange(vtensor.pinned_, nullptr));
+  stats_.borrowed_chunks -= std::exchange(vtensor.borrowed_chunks_, 0);
+}
+
+Status VTensorSet::record(VTensor& vtensor, std::span<const BlockHash> hashes) {
+  std::uint64_t tokens = 0;
+  if (__builtin_mul_overflow(hashes.size(), options_.block_tokens, &tokens) ||
+      options_.block_tokens == 0 || tokens > vtensor.ready_tokens()) {
+    return Error::make(Code::kInvalidArgument,
+                       "vtensor: recording %zu blocks of %" PRIu64
+                       " tokens, expected blocks within the %" PRIu64 " tokens that have memory",
+                       hashes.size(), options_.block_tokens, vtensor.ready_tokens());
+  }
+  const Turn turn(*this, vtensor);
+  bool is_known = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_known = prefixes_.known(hashes) == hashes.size();
+  }
+  // Before anybody can find the chunks.
+  if (!is_known) CACHALOT_TRY(vtensor.planes_.protect(tokens));
+  const std::lock_guard lock(mutex_);
+  const PrefixTable::Recorded recorded = prefixes_.record(hashes, vtensor.planes_);
+  store_.share(recorded.references);
+  if (!recorded.references.empty()) {
+    vtensor.shared_tokens_ = std::max(vtensor.shared_tokens_, tokens);
+  }
+  prefixes_.pin(recorded.last);
+  prefixes_.unpin(std::exchange(vtensor.pinned_, recorded.last));
+  return {};
+}
+
+// The first tokens of `from`, as if the table had found them. Of whoever has its turn.
+Result<PrefixTable::Found> VTensorSet::lend(VTensor& from, std::uint64_t tokens) {
+  PrefixTable::Found found;
+  found.tokens = options_.copy ? tokens : layout_.without_tail(tokens);
+  CACHALOT_TRY(from.planes_.protect(found.tokens));
+  for (std::uint64_t p = 0; p < layout_.planes(); ++p) {
+    const std::span<const Chunk> chunks = from.planes_.plane(p);
+    const std::uint64_t full = layout_.full_chunks(p, found.tokens);
+    found.full.counts.push_back(full);
+    found.full.chunks.insert(found.full.chunks.end(), chunks.begin(), chunks.begin() + full);
+    const std::uint64_t tail = layout_.tail_bytes(p, found.tokens);
+    if (tail != 0) found.tails.push_back({.plane = p, .bytes = tail, .chunk = chunks[full]});
+  }
+  store_.share(found.full.chunks);
+  from.shared_tokens_ = std::max(from.shared_tokens_, found.tokens);
+  return found;
+}
+
+Result<std::uint64_t> VTensorSet::alias(VTensor& to, VTensor& from, std::uint64_t tokens) {
+  if (&to == &from || to.ready_tokens() != 0 || tokens > from.ready_tokens() ||
+      tokens > to.max_tokens()) {
+    return Error::make(Code::kInvalidArgument,
+                       "vtensor: alias of %" PRIu64 " of %" PRIu64 " tokens where %" PRIu64
+                       " have memory, expected memory for all of them and another vTensor without",
+                       tokens, from.ready_tokens(), to.ready_tokens());
+  }
+  const bool to_first = &to < &from;  // the same order for everybody: nobody waits in a circle
+  const Turn first(*this, to_first ? to : from);
+  const Turn second(*this, to_first ? from : to);
+  CACHALOT_TRY_ASSIGN(const PrefixTable::Found found, lend(from, tokens));
+  Status done = borrow(to, found);
+  if (done) done = grow(to, found.tokens);
+  if (done) done = copy_tails_of(to, found);
+  if (done) return found.tokens;
+  std::vector<Chunk> freed;
+  static_cast<void>(to.planes_.truncate(0, freed));  // what is left stays with `to`
+  store_.drop(freed);
+  forget_sharing(to);
+  return done.error();
+}
+
+}  // namespace cachalot::vmm
