@@ -18,6 +18,7 @@
 #include "bench_takeover.h"
 #include "bench_transfer.h"
 #include "bench_vmm.h"
+#include "bench_vtensor.h"
 #include "command.h"
 #include "output.h"
 #include "values.h"
@@ -45,6 +46,7 @@ constexpr std::array kBenchmarks = {
     Benchmark{"sparse", bench::bench_sparse},
     Benchmark{"layerwise", bench::bench_layerwise},
     Benchmark{"vmm", bench::bench_vmm},
+    Benchmark{"vtensor", bench::bench_vtensor},
 };
 
 struct Options {

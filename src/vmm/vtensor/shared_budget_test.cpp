@@ -77,6 +77,14 @@ TEST_F(SharedBudgetTest, NobodyIsAskedForItsGuarantee) {
   EXPECT_EQ(a->asked(), 0u);
 }
 
+TEST_F(SharedBudgetTest, TwoWhoAskTogetherGetNoMoreThanWasBorrowed) {
+  const auto a = join(100, 40), b = join(100, 30), c = join(100, 30);
+  ASSERT_EQ(a->take(100), 100u);
+  b->ask(50);
+  c->ask(50);
+  EXPECT_EQ(a->asked(), 60u);
+}
+
 TEST_F(SharedBudgetTest, WhatWasGivenBackForAGuaranteeIsNotBorrowedAgain) {
   const auto a = join(100, 30), b = join(100, 30), c = join(100, 0);
   ASSERT_EQ(a->take(100), 100u);
