@@ -19,6 +19,7 @@ using vmm::KvLayout;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kBytes = 512 * kMiB;  // more than any cache, over all layers
+constexpr std::uint64_t kAheadBytes = 4096;   // asked for ahead of the row that is read
 
 struct Model {
   const char* name;
@@ -31,14 +32,19 @@ const std::array kModels = {
 };
 
 // Adds up every number of the rows, so that all of their bytes are read.
+// @param ahead_rows  whose lines are asked for meanwhile; 0: the processor guesses by itself
 std::uint64_t read_rows(const std::uint64_t* first, std::uint64_t row_bytes,
-                        std::uint64_t stride_bytes, std::uint64_t rows) {
+                        std::uint64_t stride_bytes, std::uint64_t rows, std::uint64_t ahead_rows) {
+  constexpr std::uint64_t kLineWords = 8;
   const std::uint64_t words = row_bytes / 8, stride = stride_bytes / 8;
-  std::array<std::uint64_t, 4> sums{};
+  std::array<std::uint64_t, kLineWords> sums{};
   for (std::uint64_t row = 0; row < rows; ++row) {
     const std::uint64_t* const numbers = first + row * stride;
-    for (std::uint64_t i = 0; i + 4 <= words; i += 4) {
-      for (std::uint64_t k = 0; k < 4; ++k) sums[k] += numbers[i + k];
+    const std::uint64_t* const ahead = numbers + ahead_rows * stride;
+    const bool fetches = ahead_rows != 0 && row + ahead_rows < rows;
+    for (std::uint64_t i = 0; i + kLineWords <= words; i += kLineWords) {
+      if (fetches) __builtin_prefetch(ahead + i);
+      for (std::uint64_t k = 0; k < kLineWords; ++k) sums[k] += numbers[i + k];
     }
   }
   return std::accumulate(sums.begin(), sums.end(), std::uint64_t{0});
@@ -65,30 +71,42 @@ class LocalityBench {
     CACHALOT_TRY_ASSIGN(const std::vector<double> plain, read_plain(model.shape, tokens));
     for (const KvLayout layout : {KvLayout::kPerLayer, KvLayout::kFolded}) {
       show_progress(std::string("vtensor: ") + model.name + ", " + vmm::kv_layout_name(layout));
-      CACHALOT_TRY_ASSIGN(const std::vector<double> rates, read_range(model.shape, layout, tokens));
-      const Spread spread = spread_of(rates);
-      Row row{std::string("read_layer/") + model.name + "/" + vmm::kv_layout_name(layout) + "/" +
-                  pages_,
-              spread.median, "GB/s", "the same bytes in one piece", median_of(plain)};
-      add_spread(row, spread);
-      row.extras.emplace_back("tokens", static_cast<double>(tokens));
-      row.extras.emplace_back("row_bytes", static_cast<double>(model.shape.part_bytes[0]));
-      report_.add(std::move(row));
+      CACHALOT_TRY_ASSIGN(const Rates rates, read_range(model.shape, layout, tokens));
+      add(model, layout, tokens, "", rates.plain, plain);
+      add(model, layout, tokens, "/fetched_ahead", rates.fetched, plain);
     }
     return {};
   }
 
  private:
+  struct Rates {
+    std::vector<double> plain, fetched;
+  };
+
+  void add(const Model& model, KvLayout layout, std::uint64_t tokens, const char* how,
+           const std::vector<double>& rates, const std::vector<double>& baseline) {
+    const Spread spread = spread_of(rates);
+    Row row{std::string("read_layer/") + model.name + "/" + vmm::kv_layout_name(layout) + "/" +
+                pages_ + how,
+            spread.median, "GB/s", "the same bytes in one piece", median_of(baseline)};
+    add_spread(row, spread);
+    row.extras.emplace_back("tokens", static_cast<double>(tokens));
+    row.extras.emplace_back("row_bytes", static_cast<double>(model.shape.part_bytes[0]));
+    report_.add(std::move(row));
+  }
+
   // Keys of one layer after the other; by the time that one comes again its lines have left the caches.
   template <class View>
-  std::vector<double> rates(const vmm::KvShape& shape, std::uint64_t tokens, View&& view) {
+  std::vector<double> rates(const vmm::KvShape& shape, std::uint64_t tokens,
+                            std::uint64_t ahead_bytes, View&& view) {
     std::vector<double> gb_per_s;
     const std::uint64_t row_bytes = shape.part_bytes[0];
+    const std::uint64_t ahead_rows = (ahead_bytes + row_bytes - 1) / row_bytes;
     for (std::uint32_t round = 0; round <= rounds_; ++round) {
       for (std::uint64_t layer = 0; layer < shape.layers; ++layer) {
         const auto [first, stride] = view(layer);
         const std::uint64_t start = now_ns();
-        const std::uint64_t sum = read_rows(first, row_bytes, stride, tokens);
+        const std::uint64_t sum = read_rows(first, row_bytes, stride, tokens, ahead_rows);
         const auto ns = static_cast<double>(now_ns() - start);
         asm volatile("" : : "r"(sum));
         // The first round makes the page tables.
@@ -98,8 +116,7 @@ class LocalityBench {
     return gb_per_s;
   }
 
-  Result<std::vector<double>> read_range(const vmm::KvShape& shape, KvLayout layout,
-                                         std::uint64_t tokens) {
+  Result<Rates> read_range(const vmm::KvShape& shape, KvLayout layout, std::uint64_t tokens) {
     vmm::LocalBudget budget;
     CACHALOT_TRY_ASSIGN(
         const auto set,
@@ -107,12 +124,14 @@ class LocalityBench {
             backend_, budget,
             {.shape = shape, .layout = layout, .max_tokens = tokens, .with_thread = false}));
     CACHALOT_TRY_ASSIGN(const auto created, set->create(tokens, tokens));
-    return rates(shape, tokens, [&](std::uint64_t layer) {
-      const vmm::RangeLayout::View view = set->layout().view(layer, 0);
+    const auto view = [&](std::uint64_t layer) {
+      const vmm::RangeLayout::View where = set->layout().view(layer, 0);
       return std::pair(
-          reinterpret_cast<const std::uint64_t*>(created.vtensor->base() + view.offset),
-          view.stride);
-    });
+          reinterpret_cast<const std::uint64_t*>(created.vtensor->base() + where.offset),
+          where.stride);
+    };
+    return Rates{.plain = rates(shape, tokens, 0, view),
+                 .fetched = rates(shape, tokens, kAheadBytes, view)};
   }
 
   Result<std::vector<double>> read_plain(const vmm::KvShape& shape, std::uint64_t tokens) {
@@ -125,7 +144,7 @@ class LocalityBench {
     for (std::uint64_t i = 0; i < kBytes; i += 4096) bytes[i] = 1;
     const std::uint64_t layer_bytes = shape.part_bytes[0] * tokens;
     const std::uint64_t layers = kBytes / layer_bytes;
-    return rates(shape, tokens, [&](std::uint64_t layer) {
+    return rates(shape, tokens, 0, [&](std::uint64_t layer) {
       const auto* const first = static_cast<const char*>(memory) + layer % layers * layer_bytes;
       return std::pair(reinterpret_cast<const std::uint64_t*>(first), shape.part_bytes[0]);
     });
