@@ -63,24 +63,33 @@ Block* BlockHeap::find(Segment* segment, Address address) const {
   return block;
 }
 
+std::uint64_t BlockHeap::head_of(const Block* block) const {
+  const Address first = first_whole(block);
+  return has_parts_ && first <= block->end() ? first - block->address : 0;
+}
+
+std::uint64_t BlockHeap::tail_of(const Block* block) const {
+  const Address last = end_whole(block);
+  return has_parts_ && last >= block->address ? block->end() - last : 0;
+}
+
 void BlockHeap::enter(Block* block) {
   block->state = BlockState::kFree;
   FreePool& pool = this->pool(block->stream);
-  if (block->node.empty()) {
-    block->place = pool.blocks.insert(block).first;
-  } else {
-    block->node.value() = block;
-    block->place = pool.blocks.insert(std::move(block->node)).position;
-  }
-  if (is_corner(block)) pool.corners.insert(block);
+  block->in_blocks.enter(pool.blocks, block);
+  block->head_bytes = head_of(block);
+  block->tail_bytes = tail_of(block);
+  if (block->head_bytes != 0) block->in_heads.enter(pool.heads, block);
+  if (block->tail_bytes != 0) block->in_tails.enter(pool.tails, block);
   pool.free_bytes += block->bytes;
   pool.whole_bytes += whole_bytes(block);
 }
 
 void BlockHeap::leave(Block* block) {
   FreePool& pool = this->pool(block->stream);
-  block->node = pool.blocks.extract(block->place);
-  if (is_corner(block)) pool.corners.erase(block);
+  block->in_blocks.leave(pool.blocks);
+  if (block->head_bytes != 0) block->in_heads.leave(pool.heads);
+  if (block->tail_bytes != 0) block->in_tails.leave(pool.tails);
   pool.free_bytes -= block->bytes;
   pool.whole_bytes -= whole_bytes(block);
   block->state = BlockState::kUsed;
@@ -211,6 +220,13 @@ Block* BlockHeap::remove_memory(Block* free_block, Address address, std::uint64_
   return block;
 }
 
+bool BlockHeap::is_entered(const Block* block) const {
+  return block->in_blocks.is_at(block) && block->head_bytes == head_of(block) &&
+         block->tail_bytes == tail_of(block) &&
+         (block->head_bytes == 0 || block->in_heads.is_at(block)) &&
+         (block->tail_bytes == 0 || block->in_tails.is_at(block));
+}
+
 Status BlockHeap::check_segment(const Segment& segment) const {
   const auto broken = [&](const char* what, Address at) {
     return Error::make(Code::kCorrupt, "segment 0x%" PRIx64 ", at 0x%" PRIx64 ": %s", segment.base,
@@ -226,9 +242,7 @@ Status BlockHeap::check_segment(const Segment& segment) const {
     if (block->state == BlockState::kUsed) used += block->bytes;
     if (block->state == BlockState::kAbsent) absent += block->bytes;
     const bool is_free = block->state == BlockState::kFree;
-    if (is_free && (block->place == FreeBlocks::iterator{} || *block->place != block)) {
-      return broken("a free block that is in no set", at);
-    }
+    if (is_free && !is_entered(block)) return broken("a free block that is not in its sets", at);
     if (is_free && prev != nullptr && prev->state == BlockState::kFree &&
         prev->stream == block->stream) {
       return broken("two free neighbours that were not merged", at);
@@ -248,12 +262,16 @@ Status BlockHeap::check_segment(const Segment& segment) const {
 }
 
 Status BlockHeap::check() const {
-  std::uint64_t used = 0, free_blocks = 0, in_sets = 0;
+  std::uint64_t used = 0, free_blocks = 0, heads = 0, tails = 0;
+  std::uint64_t in_blocks = 0, in_heads = 0, in_tails = 0;
   for (const Segment* segment : segments_) {
     CACHALOT_TRY(check_segment(*segment));
     used += segment->used_bytes;
     for (const Block* block = segment->first; block != nullptr; block = block->next) {
-      free_blocks += block->state == BlockState::kFree;
+      if (block->state != BlockState::kFree) continue;
+      ++free_blocks;
+      heads += block->head_bytes != 0;
+      tails += block->tail_bytes != 0;
     }
   }
   if (used != used_bytes_) return Error::make(Code::kCorrupt, "heap: used_bytes is not the sum");
@@ -271,9 +289,11 @@ Status BlockHeap::check() const {
       return Error::make(Code::kCorrupt, "stream %" PRIu64 ": the sums are not those of its set",
                          stream);
     }
-    in_sets += pool->blocks.size();
+    in_blocks += pool->blocks.size();
+    in_heads += pool->heads.size();
+    in_tails += pool->tails.size();
   }
-  if (in_sets != free_blocks)
+  if (in_blocks != free_blocks || in_heads != heads || in_tails != tails)
     return Error::make(Code::kCorrupt, "heap: a set has blocks of no segment");
   return {};
 }

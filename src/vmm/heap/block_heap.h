@@ -3,7 +3,8 @@
 //
 // 1. The blocks of a segment cover it without gaps or overlaps, in the order of the list.
 // 2. Two free neighbours of the same stream do not exist: they are merged.
-// 3. A block is in the set of its stream if and only if it is free.
+// 3. A block is in the set of its stream if and only if it is free, and in those of heads and tails if it
+//    has one.
 // 4. free_bytes, and whole_bytes of each stream, are the sums over its set.
 // 5. find() gives the block that covers an address.
 //
@@ -26,15 +27,20 @@ namespace cachalot::vmm {
 // The free blocks that a stream may use at once.
 struct FreePool {
   FreeBlocks blocks;
-  FreeBlocks corners;  // those that begin or end with a unit's border and have no whole unit
+  FreeParts<&Block::head_bytes> heads;  // of those that have any
+  FreeParts<&Block::tail_bytes> tails;
   std::uint64_t free_bytes = 0;
   std::uint64_t whole_bytes = 0;  // in whole units, which is what can be stitched
 };
 
 class BlockHeap {
  public:
+  enum class Parts { kIgnored, kKnown };
+
   // @param unit_bytes  a power of two: what whole_bytes counts in
-  explicit BlockHeap(std::uint64_t unit_bytes) : unit_bytes_(unit_bytes) {}
+  // @param parts       kKnown: heads and tails of free blocks can be searched, too
+  explicit BlockHeap(std::uint64_t unit_bytes, Parts parts = Parts::kIgnored)
+      : unit_bytes_(unit_bytes), has_parts_(parts == Parts::kKnown) {}
   BlockHeap(const BlockHeap&) = delete;
   BlockHeap& operator=(const BlockHeap&) = delete;
 
@@ -78,12 +84,6 @@ class BlockHeap {
     return base + ((block->end() - base) & ~(unit_bytes_ - 1));
   }
 
-  bool is_corner(const Block* block) const {
-    const Address first = first_whole(block);
-    const Address end = end_whole(block);
-    return first >= end && (first == block->address || end == block->end());
-  }
-
   std::uint64_t unit_bytes() const { return unit_bytes_; }
   std::uint64_t used_bytes() const { return used_bytes_; }
   const std::vector<Segment*>& segments() const { return segments_; }
@@ -106,9 +106,13 @@ class BlockHeap {
   }
   void note_start(Block* block);
   void forget_start(Block* block);
+  std::uint64_t head_of(const Block* block) const;
+  std::uint64_t tail_of(const Block* block) const;
+  bool is_entered(const Block* block) const;
   Status check_segment(const Segment& segment) const;
 
   std::uint64_t unit_bytes_;
+  bool has_parts_;
   std::uint64_t used_bytes_ = 0;
   std::uint64_t frees_ = 0;
   std::uint64_t segment_ids_ = 0;

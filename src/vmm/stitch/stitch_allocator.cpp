@@ -5,6 +5,7 @@
 #include <cinttypes>
 
 #include "base/check.h"
+#include "vmm/stitch/corners.h"
 
 namespace cachalot::vmm {
 namespace {
@@ -25,8 +26,8 @@ Status StitchOptions::check(std::uint64_t granularity_bytes) const {
                        "small_request_bytes: %" PRIu64 ", expected at most chunk_bytes, %" PRIu64,
                        small_request_bytes, chunk_bytes);
   }
-  if (saving_divisor == 0) {
-    return Error::make(Code::kInvalidArgument, "saving_divisor: 0, expected at least 1");
+  if (waste_divisor == 0) {
+    return Error::make(Code::kInvalidArgument, "waste_divisor: 0, expected at least 1");
   }
   return {};
 }
@@ -168,45 +169,56 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint6
   if (StitchedBlock* const exact = stitched_.find_exact(bytes, stream); exact != nullptr) {
     return std::optional(use({exact, 0}, bytes, stream, states_.exact_stitched));
   }
-  if (block != nullptr) {
+  const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
+  const bool is_last_choice = block != nullptr && may_stitch && saves_chunks(bytes, block, stream);
+  if (block != nullptr && !is_last_choice) {
     return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
   }
   if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
     return std::optional(use(window, bytes, stream, states_.window));
   }
-  const bool may_stitch = bytes >= options_.frag_limit_bytes || limits == Limits::kIgnored;
-  return may_stitch && missing_bytes(bytes, stream) == 0 ? stitch(bytes, stream)
-                                                         : std::optional<Placed>();
+  if (may_stitch && missing_bytes(bytes, stream) == 0) {
+    CACHALOT_TRY_ASSIGN(const std::optional<Placed> stitched, stitch(bytes, stream));
+    if (stitched) return stitched;
+  }
+  if (block == nullptr) return std::optional<Placed>();
+  return std::optional(placed(heap.take(block, bytes, nullptr), states_.split));
 }
 
-// What a request has beyond whole chunks comes out of a corner, if there is one that is free from a
-// chunk's first byte on, or up to its last: it may then end or begin a stitched block. Corners are
-// good for nothing larger, and each that is left over is memory that nobody uses.
-Block* StitchAllocator::find_corner(std::uint64_t bytes, Stream stream) {
-  const FreeBlocks& corners = memory_.heap().pool(stream).corners;
-  if (bytes == 0) return nullptr;
-  const auto found = corners.lower_bound(AtLeast{bytes});
-  return found == corners.end() ? nullptr : *found;
+// Where borders lie in many chunks, what is free beside them is what later requests will lack. A split
+// costs nothing and a stitch driver calls, so it has to be three times the share that is left alone.
+bool StitchAllocator::saves_chunks(std::uint64_t bytes, const Block* block, Stream stream) {
+  const std::uint64_t chunk_bytes = options_.chunk_bytes;
+  const FreePool& pool = memory_.heap().pool(stream);
+  const std::uint64_t in_parts = pool.free_bytes - pool.whole_bytes;
+  if (bytes % chunk_bytes == 0 || in_parts / 3 <= memory_.reserved_bytes() / options_.waste_divisor) {
+    return false;
+  }
+  const std::uint64_t whole_bytes = memory_.heap().whole_bytes(block);
+  const std::uint64_t rest_bytes = (block->bytes - bytes) / chunk_bytes * chunk_bytes;
+  const std::uint64_t taken_bytes = whole_bytes - std::min(whole_bytes, rest_bytes);
+  const std::uint64_t needed_bytes = bytes - find_corners(pool, chunk_bytes, bytes).bytes();
+  return needed_bytes % chunk_bytes == 0 && needed_bytes < taken_bytes &&
+         needed_bytes <= pool.whole_bytes;
 }
 
 std::uint64_t StitchAllocator::missing_bytes(std::uint64_t bytes, Stream stream) {
-  const std::uint64_t whole_bytes = memory_.heap().pool(stream).whole_bytes;
-  if (whole_bytes >= bytes) return 0;
-  const std::uint64_t rest = bytes % options_.chunk_bytes;
-  if (find_corner(rest, stream) != nullptr) bytes -= rest;
-  return bytes - std::min(bytes, whole_bytes);
+  const FreePool& pool = memory_.heap().pool(stream);
+  if (pool.whole_bytes >= bytes) return 0;
+  const std::uint64_t needed =
+      bytes - find_corners(pool, options_.chunk_bytes, bytes).bytes();
+  return needed - std::min(needed, pool.whole_bytes);
 }
 
-// Whole chunks from the largest block down, so that the pieces are few.
+// Corners, and whole chunks from the largest block down, so that the pieces are few.
 std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, Stream stream) {
   BlockHeap& heap = memory_.heap();
   std::vector<StitchedBlock::Piece> pieces;
-  const std::uint64_t rest = bytes % options_.chunk_bytes;
-  const Block* const corner = find_corner(rest, stream);
-  const bool is_last = corner != nullptr && starts_chunk(corner);
-  if (corner != nullptr) bytes -= rest;
-  if (corner != nullptr && !is_last) {
-    pieces.push_back({corner->segment, corner->end() - rest, rest});
+  const Corners corners = find_corners(heap.pool(stream), options_.chunk_bytes, bytes);
+  bytes -= corners.bytes();
+  if (const Block* const head = corners.head; head != nullptr) {
+    const Address end = heap.first_whole(head);
+    pieces.push_back({head->segment, end - corners.head_bytes, corners.head_bytes});
   }
   const FreeBlocks& blocks = heap.pool(stream).blocks;
   for (auto each = blocks.rbegin(); bytes != 0 && each != blocks.rend(); ++each) {
@@ -217,7 +229,9 @@ std::vector<StitchedBlock::Piece> StitchAllocator::gather(std::uint64_t bytes, S
     bytes -= piece_bytes;
   }
   CACHALOT_CHECK(bytes == 0);
-  if (is_last) pieces.push_back({corner->segment, corner->address, rest});
+  if (const Block* const tail = corners.tail; tail != nullptr) {
+    pieces.push_back({tail->segment, heap.end_whole(tail), corners.tail_bytes});
+  }
   return pieces;
 }
 
@@ -243,17 +257,18 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::stitch(std::uin
   return std::optional(Placed{(*built)->address, *built, kStitched});
 }
 
-// Whether free chunks are worth being stitched to new memory. Where they are few, the request gets
+// Whether what is free is worth being stitched to new memory. Where it is little, the request gets
 // new memory in one piece, behind what is free at the end of the growing segment: stitching a chunk here
 // and there scatters blocks until borders lie in every chunk.
 bool StitchAllocator::is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, Stream stream,
-                                         Limits limits) const {
+                                         Limits limits) {
   if (missing == 0 || missing == bytes) return false;
   if (limits == Limits::kIgnored) return true;
   const std::uint64_t tail = grows(bytes) ? std::min(bytes, memory_.free_tail_bytes(stream)) : 0;
   const std::uint64_t saved = bytes - missing;
+  const std::uint64_t wasted = memory_.heap().pool(stream).free_bytes - tail;
   return bytes >= options_.frag_limit_bytes && saved > tail &&
-         saved - tail > memory_.reserved_bytes() / options_.saving_divisor;
+         wasted > memory_.reserved_bytes() / options_.waste_divisor;
 }
 
 // S4. Only what is missing is created; what is free already is stitched to it.
@@ -262,7 +277,7 @@ Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, St
   used_driver_ = true;
   const std::uint64_t missing = missing_bytes(bytes, stream);
   if (!is_worth_stitching(bytes, missing, stream, limits)) return create_alone(bytes, stream);
-  if (bytes < options_.medium_request_bytes) {
+  if (grows(bytes)) {
     CACHALOT_TRY(memory_.append(missing, stream));
   } else {
     CACHALOT_TRY(memory_.create(missing, stream));

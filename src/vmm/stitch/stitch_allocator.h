@@ -5,7 +5,7 @@
 //
 //   S1  a free primitive block of exactly its size, else such a stitched one: no driver call
 //   S2  a larger primitive block is split, else the beginning of a larger stitched one is used: no
-//       driver call
+//       driver call. Not where much lies free in parts of chunks, and a stitch would take fewer chunks
 //   S3  free primitive blocks, from the largest down, are stitched; the last one is split
 //   S4  the memory that is missing is created; then as S2 or S3
 //   S5  out of memory: what other streams freed is waited for, what is cached is given back, and the
@@ -86,8 +86,9 @@ class StitchAllocator final : public TrackedAllocator {
   Result<Placed> create(std::uint64_t bytes, Stream stream, Limits limits);
   Result<Placed> create_alone(std::uint64_t bytes, Stream stream);
 
-  bool is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, Stream stream,
-                          Limits limits) const;
+  bool is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, Stream stream, Limits limits);
+  // Whether stitching it takes fewer whole chunks than the beginning of `block` does, and that matters.
+  bool saves_chunks(std::uint64_t bytes, const Block* block, Stream stream);
   // Whether new memory for it goes to the growing segment, where blocks share chunks.
   bool grows(std::uint64_t bytes) const {
     return bytes < options_.medium_request_bytes || bytes % options_.chunk_bytes != 0;
@@ -96,14 +97,6 @@ class StitchAllocator final : public TrackedAllocator {
   // A chunk of free memory; null: there is none.
   Block* chunk_for_slab(Stream stream);
   Result<Block*> slab(Stream stream);
-  bool starts_chunk(const Block* block) const {
-    return (block->address - block->segment->base) % options_.chunk_bytes == 0;
-  }
-  bool ends_chunk(const Block* block) const {
-    return (block->end() - block->segment->base) % options_.chunk_bytes == 0;
-  }
-  // A free block without a whole chunk that can end or begin a stitched one; null: none was found.
-  Block* find_corner(std::uint64_t bytes, Stream stream);
   // What would have to be created before the request can be stitched.
   std::uint64_t missing_bytes(std::uint64_t bytes, Stream stream);
   std::vector<StitchedBlock::Piece> gather(std::uint64_t bytes, Stream stream);

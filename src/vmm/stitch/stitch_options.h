@@ -23,9 +23,9 @@ struct StitchOptions {
   // New memory for requests below it, and for those that are no whole chunks, is appended to one
   // range a stream, where they share chunks; others get a primitive block of their own.
   std::uint64_t medium_request_bytes = std::uint64_t{10} << 20;
-  // New memory is stitched to free chunks if that saves more than a share of all that is held, one
-  // over this. It bounds what lies free while memory is created: 0.4 %.
-  std::uint64_t saving_divisor = 256;
+  // A share of all that is held, one over this, may lie free without anybody's effort: up to it, new memory
+  // is not stitched to free memory, nor a request to save a chunk, which takes three times as much. 0.26 %.
+  std::uint64_t waste_divisor = 384;
 
   // @errors kInvalidArgument: names the option, its value, and what was expected
   Status check(std::uint64_t granularity_bytes) const;
