@@ -89,6 +89,7 @@ Result<VTensor*> VTensorSet::pick(std::uint64_t tokens, std::uint64_t max_tokens
   const std::lock_guard lock(mutex_);
   if (made) all_.push_back(std::move(made));
   vtensor->busy_ = true;
+  vtensor->shared_tokens_ = 0;
   vtensor->max_tokens_ = max_tokens;
   stats_.live += 1;
   return vtensor;

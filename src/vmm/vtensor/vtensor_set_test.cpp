@@ -324,6 +324,24 @@ TEST_F(VTensorSetTest, AMatchThatFailsGivesItsReferencesBack) {
   EXPECT_TRUE(set_->create(11, 64, prompt));
 }
 
+// Only a tail is found, and then there is no chunk for it: the range that it was to go to is as new.
+TEST_F(VTensorSetTest, ARangeThatAFailedMatchLeavesIsReusable) {
+  VTensorOptions copying = options();
+  copying.block_tokens = 3;
+  copying.copy = [](Address, Address, std::uint64_t) { return Status(); };
+  open(copying, 8);
+  VTensor* const first = create(3);
+  ASSERT_TRUE(set_->record(*first, prompt_of(1, 1)));
+  VTensor* const other = create(4);
+  EXPECT_FALSE(set_->create(4, 64, prompt_of(1, 1)));
+  ASSERT_TRUE(set_->shrink(*other, 0));
+  VTensor* const next = create(4);
+  EXPECT_TRUE(set_->shrink(*next, 1));
+  set_->release(next);
+  set_->work();
+  EXPECT_EQ(set_->stats().idle_chunks, 4u);
+}
+
 TEST_F(VTensorSetTest, RefusesWhatDoesNotFit) {
   open(options());
   EXPECT_FALSE(set_->create(65, 65));
