@@ -30,6 +30,7 @@ Status VTensorSet::extend(VTensor& vtensor, std::uint64_t tokens) {
 
 Status VTensorSet::wait_ready(VTensor& vtensor, std::uint64_t tokens) {
   if (tokens <= vtensor.ready_tokens()) return {};
+  CACHALOT_TRY(check_tokens(tokens, vtensor.max_tokens()));
   const std::uint64_t begin_ns = base::SteadyClock::read();
   const Status done = extend(vtensor, tokens);
   const std::lock_guard lock(mutex_);

@@ -144,6 +144,7 @@ class VTensorSet {
   Status copy_tails_of(VTensor& vtensor, const PrefixTable::Found& found);
   Result<PrefixTable::Found> lend(VTensor& from, std::uint64_t tokens);
   void forget_sharing(VTensor& vtensor);
+  bool enter(VTensor& vtensor, std::span<const BlockHash> hashes);  // with the lock
 
   bool make_room(std::uint64_t chunks);
   bool unmap_one_idle(std::uint64_t& freed);

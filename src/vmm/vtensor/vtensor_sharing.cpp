@@ -1,4 +1,5 @@
 // How vTensors share the chunks of equal prefixes.
+#include <algorithm>
 #include <cinttypes>
 #include <utility>
 
@@ -55,22 +56,26 @@ Status VTensorSet::record(VTensor& vtensor, std::span<const BlockHash> hashes) {
                        hashes.size(), options_.block_tokens, vtensor.ready_tokens());
   }
   const Turn turn(*this, vtensor);
-  bool is_known = false;
   {
     const std::lock_guard lock(mutex_);
-    is_known = prefixes_.known(hashes) == hashes.size();
+    if (prefixes_.known(hashes) == hashes.size()) {
+      enter(vtensor, hashes);
+      return {};
+    }
   }
-  // Before anybody can find the chunks.
-  if (!is_known) CACHALOT_TRY(vtensor.planes_.protect(tokens));
+  CACHALOT_TRY(vtensor.planes_.protect(tokens));  // before anybody can find the chunks
   const std::lock_guard lock(mutex_);
+  if (enter(vtensor, hashes)) vtensor.shared_tokens_ = std::max(vtensor.shared_tokens_, tokens);
+  return {};
+}
+
+// @return whether there were new blocks
+bool VTensorSet::enter(VTensor& vtensor, std::span<const BlockHash> hashes) {
   const PrefixTable::Recorded recorded = prefixes_.record(hashes, vtensor.planes_);
   store_.share(recorded.references);
-  if (!recorded.references.empty()) {
-    vtensor.shared_tokens_ = std::max(vtensor.shared_tokens_, tokens);
-  }
   prefixes_.pin(recorded.last);
   prefixes_.unpin(std::exchange(vtensor.pinned_, recorded.last));
-  return {};
+  return !recorded.references.empty();
 }
 
 // The first tokens of `from`, as if the table had found them. Of whoever has its turn.
@@ -92,16 +97,18 @@ Result<PrefixTable::Found> VTensorSet::lend(VTensor& from, std::uint64_t tokens)
 }
 
 Result<std::uint64_t> VTensorSet::alias(VTensor& to, VTensor& from, std::uint64_t tokens) {
-  if (&to == &from || to.ready_tokens() != 0 || tokens > from.ready_tokens() ||
-      tokens > to.max_tokens()) {
-    return Error::make(Code::kInvalidArgument,
-                       "vtensor: alias of %" PRIu64 " of %" PRIu64 " tokens where %" PRIu64
-                       " have memory, expected memory for all of them and another vTensor without",
-                       tokens, from.ready_tokens(), to.ready_tokens());
+  CACHALOT_TRY(check_tokens(tokens, std::min(from.ready_tokens(), to.max_tokens())));
+  if (&to == &from) {
+    return Error::make(Code::kInvalidArgument, "vtensor: alias of itself, expected of another one");
   }
   const bool to_first = &to < &from;  // the same order for everybody: nobody waits in a circle
   const Turn first(*this, to_first ? to : from);
   const Turn second(*this, to_first ? from : to);
+  if (to.planes_.chunks() != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "vtensor: alias where %" PRIu64 " chunks are mapped, expected none",
+                       to.planes_.chunks());
+  }
   CACHALOT_TRY_ASSIGN(const PrefixTable::Found found, lend(from, tokens));
   Status done = borrow(to, found);
   if (done) done = grow(to, found.tokens);
