@@ -100,29 +100,32 @@ bool VTensorSet::fill_one() {
   {
     const std::lock_guard lock(mutex_);
     if (!has_to_fill()) return false;
+    fill_rests_ = true;  // before it is known: what comes back meanwhile says otherwise, and counts
   }
-  const bool is_filled =
-      store_.fill_ready(std::min(store_.counts().ready + 1, options_.ready_chunks));
+  if (!store_.fill_ready(std::min(store_.counts().ready + 1, options_.ready_chunks))) return false;
   const std::lock_guard lock(mutex_);
-  fill_rests_ = !is_filled;
-  return is_filled;
+  fill_rests_ = false;
+  return true;
 }
 
 // Gives back what others ask for, as far as no request needs it.
 bool VTensorSet::answer_asks() {
+  const std::uint64_t asked = budget_.asked();
+  if (asked == 0) return false;
   {
     const std::lock_guard lock(mutex_);
     if (asks_rest_) return false;
+    asks_rest_ = true;  // as in fill_one()
   }
-  const std::uint64_t asked = budget_.asked();
-  if (asked == 0) return false;
   std::uint64_t given = store_.give_back(asked);
   while (given < asked && reclaim(asked - given) != 0) given += store_.give_back(asked - given);
-  {
+  if (given >= asked) {
     const std::lock_guard lock(mutex_);
-    asks_rest_ = given < asked;
+    asks_rest_ = false;
+    return true;
   }
-  if (given < asked && options_.on_pressure) options_.on_pressure(asked - given);
+  const std::uint64_t left = budget_.asked();
+  if (left != 0 && options_.on_pressure) options_.on_pressure(left);
   return true;
 }
 

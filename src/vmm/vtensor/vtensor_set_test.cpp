@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <utility>
 
 #include "base/rng.h"
 #include "vmm/vtensor/faulty_backend.h"
@@ -441,6 +443,62 @@ TEST_F(VTensorSetTest, RefusesWhatDoesNotFit) {
   VTensorOptions odd = options();
   odd.chunk_bytes = kChunk + 1;
   EXPECT_FALSE(VTensorSet::open(backend_, *budget_, odd));
+}
+
+// Calls back while the background asks it: what happens then must not be forgotten by what it decides.
+class BusyBudget final : public ChunkBudget {
+ public:
+  std::function<std::uint64_t(std::uint64_t wanted)> on_take;
+  std::function<std::uint64_t()> on_asked;
+
+  std::uint64_t take(std::uint64_t wanted) override { return on_take ? on_take(wanted) : wanted; }
+  void give(std::uint64_t /*credits*/) override {}
+  std::uint64_t asked() const override { return on_asked ? on_asked() : 0; }
+};
+
+TEST_F(VTensorSetTest, ChunksThatComeBackWhileNoneCouldBeHadAreTriedAgain) {
+  BusyBudget budget;
+  VTensorOptions with = options();
+  with.ready_chunks = 8;
+  const auto set = *VTensorSet::open(backend_, budget, with);
+  set->work();
+  VTensor* const vtensor = set->create(8, 64)->vtensor;
+  std::uint64_t calls = 0;
+  budget.on_take = [&](std::uint64_t wanted) -> std::uint64_t {
+    if (++calls != 1) return wanted;
+    EXPECT_TRUE(set->shrink(*vtensor, 4));
+    return 0;
+  };
+  set->work();  // in vain
+  set->work();
+  EXPECT_EQ(set->stats().chunks.ready, 8u);
+}
+
+TEST_F(VTensorSetTest, WhereNoneCanBeHadItRestsUntilSomeComeBack) {
+  BusyBudget budget;
+  VTensorOptions with = options();
+  with.ready_chunks = 8;
+  const auto set = *VTensorSet::open(backend_, budget, with);
+  std::uint64_t calls = 0;
+  budget.on_take = [&](std::uint64_t) { return calls++ * 0; };
+  set->work();
+  set->work();
+  EXPECT_EQ(calls, 1u);
+}
+
+TEST_F(VTensorSetTest, WhatIsReleasedWhileNothingCouldBeGivenIsGiven) {
+  BusyBudget budget;
+  const auto set = *VTensorSet::open(backend_, budget, options());
+  VTensor* const vtensor = set->create(8, 64)->vtensor;
+  std::uint64_t calls = 0;
+  budget.on_asked = [&] {
+    // The second time is after all has been looked through; that it is short is not yet decided.
+    if (++calls == 2) set->release(vtensor);
+    return 8 - std::min<std::uint64_t>(8, backend_.counts().release);
+  };
+  set->work();
+  EXPECT_EQ(backend_.physical_bytes(), 0u);
+  budget.on_asked = nullptr;
 }
 
 TEST_F(VTensorSetTest, GivesEverythingBack) {
