@@ -10,12 +10,13 @@ namespace cachalot::vmm {
 Status VTensorSet::take(std::uint64_t count, std::vector<Chunk>& chunks) {
   std::uint64_t asked = 0;
   for (;;) {
+    const std::uint64_t arrived = store_.arrived();
     const Status taken = store_.take(count, chunks);
     if (taken || taken.error().code != Code::kNoSpace) return taken;
     const std::uint64_t wanted = count - std::min(count, store_.counts().ready);
     const std::uint64_t owed = std::min(budget_.owed(), wanted);
     if (owed > asked) budget_.ask(asked = owed);
-    if (make_room(taken.error().detail)) continue;
+    if (make_room(taken.error().detail) || store_.arrived() != arrived) continue;
     if (wanted > asked) budget_.ask(wanted);
     return taken;
   }

@@ -450,11 +450,27 @@ class BusyBudget final : public ChunkBudget {
  public:
   std::function<std::uint64_t(std::uint64_t wanted)> on_take;
   std::function<std::uint64_t()> on_asked;
+  std::function<void()> on_owed;
 
   std::uint64_t take(std::uint64_t wanted) override { return on_take ? on_take(wanted) : wanted; }
   void give(std::uint64_t /*credits*/) override {}
   std::uint64_t asked() const override { return on_asked ? on_asked() : 0; }
+  std::uint64_t owed() const override {
+    if (on_owed) on_owed();
+    return 0;
+  }
 };
+
+// Between the attempt and the look for somebody who could give up something.
+TEST_F(VTensorSetTest, ChunksThatComeBackWhileItLooksForThemAreTaken) {
+  BusyBudget budget;
+  const auto set = *VTensorSet::open(backend_, budget, options());
+  VTensor* const vtensor = set->create(8, 64)->vtensor;
+  budget.on_take = [](std::uint64_t) { return std::uint64_t{0}; };
+  budget.on_owed = [&] { EXPECT_TRUE(set->shrink(*vtensor, 0)); };
+  EXPECT_TRUE(set->create(8, 64));
+  budget.on_owed = nullptr;
+}
 
 TEST_F(VTensorSetTest, ChunksThatComeBackWhileNoneCouldBeHadAreTriedAgain) {
   BusyBudget budget;
