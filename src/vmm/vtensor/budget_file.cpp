@@ -66,18 +66,18 @@ Result<BudgetFile> BudgetFile::open_existing(const std::string& path) {
   return found;
 }
 
-Result<BudgetFile> BudgetFile::open(const std::string& given, std::uint64_t credits,
+Result<BudgetFile> BudgetFile::open(const std::string& path, std::uint64_t credits,
                                     std::uint64_t chunk_bytes) {
-  const std::string path =
-      given.starts_with(kShm) ? "/dev/shm/" + given.substr(kShm.size()) : given;
   if (credits > kMostCredits) {
     return Error::make(Code::kInvalidArgument, "%.120s: %" PRIu64 " chunks, expected at most 2^30",
                        path.c_str(), credits);
   }
-  Result<BudgetFile> file = open_existing(given);
+  Result<BudgetFile> file = open_existing(path);
   if (!file && file.error().code == Code::kNotFound && credits != 0) {
-    CACHALOT_TRY(make(path, credits, chunk_bytes));
-    file = open_existing(given);
+    const bool is_name = path.starts_with(kShm);
+    CACHALOT_TRY(
+        make(is_name ? "/dev/shm/" + path.substr(kShm.size()) : path, credits, chunk_bytes));
+    file = open_existing(path);
   }
   return file;
 }
