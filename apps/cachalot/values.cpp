@@ -1,5 +1,6 @@
 #include "values.h"
 
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <iterator>
@@ -106,6 +107,24 @@ CLI::Validator number(std::uint64_t low, std::uint64_t high) {
         return "";
       },
       high == ~std::uint64_t{0} ? "" : range);
+}
+
+CLI::Validator decimal(double low, double high) {
+  char range[80];
+  std::snprintf(range, sizeof range, "%g to %g", low, high);
+  return CLI::Validator(
+      [low, high, range = std::string(range)](std::string& text) -> std::string {
+        double value = 0;
+        const char* const end = text.data() + text.size();
+        const bool is_plain = text.find_first_not_of("0123456789.") == std::string::npos;
+        const auto read = std::from_chars(text.data(), end, value);
+        if (is_plain && read.ec == std::errc() && read.ptr == end && value >= low &&
+            value <= high) {
+          return "";
+        }
+        return "\"" + text.substr(0, 60) + "\" is not a number from " + range;
+      },
+      range);
 }
 
 Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& text) {

@@ -14,6 +14,10 @@ namespace cachalot::apps {
 // conversion wraps what is too large, and reads 010 as eight.
 CLI::Validator number(std::uint64_t low, std::uint64_t high);
 
+// The same for a number that need not be whole: digits and a point. The library's own takes nan for a number
+// within any range, and reads 0x10 as sixteen.
+CLI::Validator decimal(double low, double high);
+
 // Sizes on the command line: "65536", "64KiB", "1.5GiB", "4MB" (powers of ten without the i).
 // @errors kInvalidArgument, also where the bytes do not fit 63 bits
 Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& text);

@@ -43,6 +43,7 @@ struct Options {
   std::string idle = "0";
   std::string backend = "model";
   std::string costs = "kvcached_bench";
+  bool costs_given = false;
   std::uint64_t limit = 0;
   std::string json;
 };
@@ -76,7 +77,22 @@ Result<const vmm::CostTable*> costs_of(const std::string& name) {
                      name.c_str(), known.c_str());
 }
 
+// A flag that has nothing to act on is a mistake of whoever gave it.
+Status check_together(const Options& options) {
+  if (options.costs_given && options.backend != "model") {
+    return Error::make(Code::kInvalidArgument,
+                       "--costs: with --backend %s calls take the time they take, expected model",
+                       options.backend.c_str());
+  }
+  if (!options.trace.synthetic_prefix.empty() && options.sharing != "on") {
+    return Error::make(Code::kInvalidArgument,
+                       "--synthetic-prefix: nothing is shared, expected --sharing on");
+  }
+  return {};
+}
+
 Result<Plan> plan_of(const Options& options) {
+  CACHALOT_TRY(check_together(options));
   Plan plan;
   CACHALOT_TRY_ASSIGN(plan.shape, shape_of(options.model));
   CACHALOT_TRY_ASSIGN(const auto names, split_list("--layout", options.layouts));
@@ -203,10 +219,22 @@ Result<VTensorResult> replay_trace(const Options& options, Plan& plan) {
   CACHALOT_TRY_ASSIGN(trace::RequestTrace trace, open_trace(options.trace, options.trace.file));
   const bool shares = options.sharing == "on";
   if (shares) CACHALOT_TRY(trace.require_ids());
+  if (options.trace.block_tokens != 0 && !trace.has_ids()) {
+    return Error::make(Code::kInvalidArgument,
+                       "--block-tokens: %.120s has no blocks, expected a trace with block ids",
+                       options.trace.file.c_str());
+  }
   CACHALOT_TRY_ASSIGN(const replay::KvRequests requests,
                       replay::KvRequests::read(trace, shares, options.limit));
   if (shares) plan.block_tokens = trace.block_tokens();
   plan.max_tokens = options.max_tokens != 0 ? options.max_tokens : requests.longest_tokens();
+  if (!requests.has_any_within(plan.max_tokens)) {
+    const char* const file = options.trace.file.c_str();
+    return plan.max_tokens == 0
+               ? Error::make(Code::kBadInput, "%.120s: no request has a token", file)
+               : Error::make(Code::kBadInput, "%.120s: no request has 1 to %" PRIu64 " tokens",
+                             file, plan.max_tokens);
+  }
   CACHALOT_TRY_ASSIGN(std::vector<Subject> subjects, make_subjects(plan, options));
   std::vector<KvTrack> tracks;
   for (const Subject& each : subjects) {
@@ -282,7 +310,7 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
                  "instead: requests begin when they arrive, as many at a time as it takes")
       ->excludes(concurrency);
   add("--step-ms", options->step_ms, "MS", "a decode step of all running requests")
-      ->check(CLI::Range(0.001, 60000.0))
+      ->check(decimal(0.001, 60000))
       ->capture_default_str();
   add("--sharing", options->sharing, "on|off",
       "whether requests share the chunks of equal prefixes, by the trace's block ids")
@@ -297,8 +325,9 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
       "model: no memory, published costs of a GPU's driver; memfd: this machine's memory")
       ->check(CLI::IsMember({"model", "memfd"}))
       ->capture_default_str();
-  add("--costs", options->costs, "NAME", "of the model: whose figures calls are charged by")
-      ->capture_default_str();
+  CLI::Option* const costs =
+      add("--costs", options->costs, "NAME", "of the model: whose figures calls are charged by")
+          ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests (default: all)")
       ->transform(number(1, std::uint64_t{1} << 32));
   add_block_tokens_flag(*command, options->trace);
@@ -307,7 +336,10 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
   command->footer(
       "Example: cachalot vtensor --trace azure2023_conv.csv.gz --model DeepSeek-V3 "
       "--concurrency 64 --json -");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([options, costs, &chosen] {
+    options->costs_given = costs->count() != 0;
+    chosen.run = [options] { return run(*options); };
+  });
 }
 
 }  // namespace cachalot::apps

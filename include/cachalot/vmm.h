@@ -32,14 +32,14 @@ typedef cachalot_code (*cachalot_vmm_copy)(void* context, uint64_t to, uint64_t 
 
 typedef struct cachalot_vmm_options {
   uint32_t struct_size; /* sizeof(cachalot_vmm_options) */
-  uint32_t layers;
+  uint32_t layers;      /* at most 65,536 */
   uint64_t part_bytes[2]; /* that a layer keeps of a token: keys and values; of a latent: its bytes and 0 */
   uint64_t max_tokens;    /* of the longest request: every range has addresses for so many */
   const char* device;     /* null, "memfd": this machine's memory; "cuda:N"; "model": none, for counting */
   const char* layout;     /* null, "folded": all layers of a token side by side; "per_layer", "folded_parts" */
   uint64_t chunk_bytes;   /* 0: 2 MiB */
   uint64_t limit_bytes;   /* of physical memory; 0: as much as there is. With a budget: of all its users */
-  const char* budget;     /* a file by which processes share limit_bytes; null: none */
+  const char* budget;     /* a file, or shm:NAME, by which processes share limit_bytes; null: none */
   uint64_t guaranteed_bytes; /* of the budget: what this process gets back when it asks */
   uint64_t ready_bytes;      /* physical memory that the background keeps at hand */
   uint64_t idle_bytes; /* that released ranges may keep mapped; 0: no limit; less than a chunk: nothing */
@@ -58,7 +58,8 @@ CACHALOT_API cachalot_code cachalot_vmm_view(const cachalot_vmm* vmm, uint32_t l
                                              uint64_t* offset, uint64_t* stride);
 
 /* Addresses for a request that will have `max_tokens` at most, with memory for `tokens` at once: of a released
- * range, if one fits. With 0 tokens it has none, and alias can put another's there. *base does not change.
+ * range, if one fits. With 0 tokens it has none, and alias can put another's there. *base does not change;
+ * *range is null where it fails.
  * CACHALOT_NO_SPACE: too few chunks, whatever idle ranges gave up; others of the budget have been asked, so
  * that the same call may succeed later. */
 CACHALOT_API cachalot_code cachalot_vmm_reserve(cachalot_vmm* vmm, uint64_t tokens, uint64_t max_tokens,
@@ -70,8 +71,8 @@ CACHALOT_API void cachalot_vmm_release(cachalot_vmm_range* range);
 CACHALOT_API cachalot_code cachalot_vmm_commit(cachalot_vmm_range* range, uint64_t tokens);
 /* Returns at once; the next commit says what went wrong. */
 CACHALOT_API cachalot_code cachalot_vmm_prepare(cachalot_vmm_range* range, uint64_t tokens);
-/* No memory behind `tokens`, but for the rest of their last chunks. CACHALOT_INVALID_ARGUMENT: it would cut off
- * tokens that are shared; 0 is always allowed. */
+/* No memory behind `tokens`, but for the rest of their last chunks; of more than there are, nothing is done.
+ * CACHALOT_INVALID_ARGUMENT: it would cut off tokens that are shared; 0 is always allowed. */
 CACHALOT_API cachalot_code cachalot_vmm_decommit(cachalot_vmm_range* range, uint64_t tokens);
 
 /* Puts the first `tokens` of `from` at the beginning of `to`, which has no memory. Chunks that are full of them are

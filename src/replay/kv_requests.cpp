@@ -5,6 +5,12 @@
 
 namespace cachalot::replay {
 
+bool KvRequests::has_any_within(std::uint64_t tokens) const {
+  return std::any_of(requests_.begin(), requests_.end(), [&](const Lengths& each) {
+    return each.total_tokens != 0 && each.total_tokens <= tokens;
+  });
+}
+
 Result<KvRequests> KvRequests::read(trace::RequestTrace& trace, bool with_ids,
                                     std::uint64_t limit) {
   KvRequests all;

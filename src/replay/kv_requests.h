@@ -31,6 +31,8 @@ class KvRequests {
     return std::span(ids_).subspan(begin, requests_[i].ids_end - begin);
   }
   std::uint64_t longest_tokens() const { return longest_tokens_; }
+  // Whether a request has a token at least, and at most so many.
+  bool has_any_within(std::uint64_t tokens) const;
 
  private:
   struct Lengths {

@@ -97,8 +97,21 @@ TEST_F(VTensorCommand, SaysWhatIsWrong) {
   expect_usage({"--costs", "mine"}, {"mine", "kvcached_bench"});
   expect_usage({"--sharing", "on"}, {"ids"});
   expect_usage({"--concurrency", "8", "--arrivals"}, {"--concurrency"});
+  for (const char* step : {"nan", "inf", "-1", "0", "0x10", "1e3", "60001", ""}) {
+    expect_usage({"--step-ms", step}, {"--step-ms"});
+  }
+  expect_usage({"--max-tokens", "18446744073709551616"}, {"--max-tokens"});
+  expect_usage({"--max-tokens", "59"}, {azure, "1 to 59"});  // the only request has 60
+  // What would have no effect.
+  expect_usage({"--costs", "kvcached_bench", "--backend", "memfd"}, {"--costs", "memfd"});
+  expect_usage({"--synthetic-prefix", "shared=8"}, {"--synthetic-prefix", "--sharing on"});
+  expect_usage({"--block-tokens", "16"}, {"--block-tokens", azure});
   expect_error(run({"vtensor", "--trace", azure, "--capacity", "4MiB"}), 3, {"chunks"});
   expect_error(run({"vtensor", "--trace", path("none")}), 2, {"none"});
+  const std::string empty = write("empty.csv",
+                                  "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                  "2023-11-16 18:15:46.6805900,0,0\n");
+  expect_error(run({"vtensor", "--trace", empty}), 2, {empty, "no request"});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cinttypes>
+#include <string_view>
 
 #include "os/reserve.h"
 
@@ -15,6 +16,7 @@ namespace {
 constexpr std::uint64_t kMagic = 0x7465676475624b43;  // "CKbudget"
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kPatienceMs = 5000;
+constexpr std::string_view kShm = "shm:";
 
 std::uint64_t bytes_of(std::uint64_t credits) {
   return sizeof(BudgetHeader) + credits;
@@ -59,7 +61,9 @@ Result<BudgetFile> BudgetFile::open_existing(const std::string& path) {
                        path.c_str(), file.bytes(), sizeof(BudgetHeader));
   }
   CACHALOT_TRY_ASSIGN(os::Mapping mapping, file.map({.huge_pages = false}));
-  return BudgetFile(std::move(file), std::move(mapping));
+  BudgetFile found(std::move(file), std::move(mapping));
+  CACHALOT_TRY(found.check());
+  return found;
 }
 
 Result<BudgetFile> BudgetFile::open(const std::string& path, std::uint64_t credits,
@@ -70,15 +74,15 @@ Result<BudgetFile> BudgetFile::open(const std::string& path, std::uint64_t credi
   }
   Result<BudgetFile> file = open_existing(path);
   if (!file && file.error().code == Code::kNotFound && credits != 0) {
-    CACHALOT_TRY(make(path, credits, chunk_bytes));
+    const bool is_name = path.starts_with(kShm);
+    CACHALOT_TRY(
+        make(is_name ? "/dev/shm/" + path.substr(kShm.size()) : path, credits, chunk_bytes));
     file = open_existing(path);
   }
-  if (!file) return file.error();
-  CACHALOT_TRY(file->check(credits, chunk_bytes));
   return file;
 }
 
-Status BudgetFile::check(std::uint64_t credits, std::uint64_t chunk_bytes) const {
+Status BudgetFile::check() const {
   const BudgetHeader& found = header();
   if (found.magic != kMagic) {
     return Error::make(Code::kCorrupt, "%.120s: no budget begins like this", path().c_str());
@@ -87,18 +91,20 @@ Status BudgetFile::check(std::uint64_t credits, std::uint64_t chunk_bytes) const
     return Error::make(Code::kVersionMismatch, "%.120s: version %" PRIu32 ", expected %" PRIu32,
                        path().c_str(), found.version, kVersion);
   }
-  if (found.slot_count != kBudgetSlots || found.credits == 0 || found.credits > kMostCredits ||
-      bytes_of(found.credits) != file_.bytes()) {
+  if (found.slot_count != kBudgetSlots || credits_ == 0 || credits_ > kMostCredits ||
+      bytes_of(credits_) != file_.bytes()) {
     return Error::make(Code::kCorrupt, "%.120s: %" PRIu64 " chunks in %" PRIu64 " bytes",
-                       path().c_str(), found.credits, file_.bytes());
-  }
-  if ((credits != 0 && credits != found.credits) || chunk_bytes != found.chunk_bytes) {
-    return Error::make(Code::kInvalidArgument,
-                       "%.120s: a budget of %" PRIu64 " chunks of %" PRIu64
-                       " bytes, expected %" PRIu64 " of %" PRIu64,
-                       path().c_str(), found.credits, found.chunk_bytes, credits, chunk_bytes);
+                       path().c_str(), credits_, file_.bytes());
   }
   return {};
+}
+
+Status BudgetFile::check_sizes(std::uint64_t credits, std::uint64_t chunk_bytes) const {
+  if ((credits == 0 || credits == credits_) && chunk_bytes == chunk_bytes_) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "%.120s: a budget of %" PRIu64 " chunks of %" PRIu64
+                     " bytes, expected %" PRIu64 " of %" PRIu64,
+                     path().c_str(), credits_, chunk_bytes_, credits, chunk_bytes);
 }
 
 Result<os::FileLock> BudgetFile::enter() const {

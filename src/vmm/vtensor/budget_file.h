@@ -58,11 +58,15 @@ class BudgetFile {
   static constexpr std::uint64_t kSlotLock = std::uint64_t{1} << 40;
   static constexpr std::uint64_t kDoorLock = kSlotLock + kBudgetSlots;
 
-  // Opens the file, or makes it with all of it in place: nobody ever sees half of one.
-  // @param  credits      0: as many as there are; the file must be there
-  // @errors kNotFound; kCorrupt: not a budget; kVersionMismatch; kInvalidArgument: other sizes
+  // Opens the file, or makes it with all of it in place: nobody ever sees half of one. What is there
+  // may have other sizes.
+  // @param  path     of a file, or shm:NAME
+  // @param  credits  0: the file must be there
+  // @errors kNotFound; kCorrupt: not a budget; kVersionMismatch; kInvalidArgument: too many credits
   static Result<BudgetFile> open(const std::string& path, std::uint64_t credits,
                                  std::uint64_t chunk_bytes);
+  // @param credits  0: any  @errors kInvalidArgument
+  Status check_sizes(std::uint64_t credits, std::uint64_t chunk_bytes) const;
 
   // Who comes or goes, one at a time. @errors kBusy: after 5 s
   Result<os::FileLock> enter() const;
@@ -73,6 +77,9 @@ class BudgetFile {
   bool is_linked() const;
   Status remove() const { return file_.remove(); }
 
+  // As they were when it was opened: whoever writes to the file by mistake moves no bounds.
+  std::uint64_t credits() const { return credits_; }
+  std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   BudgetHeader& header() const { return *reinterpret_cast<BudgetHeader*>(mapping_.data()); }
   std::atomic<std::uint8_t>* owners() const {
     return reinterpret_cast<std::atomic<std::uint8_t>*>(mapping_.data() + sizeof(BudgetHeader));
@@ -81,12 +88,17 @@ class BudgetFile {
 
  private:
   BudgetFile(os::SharedFile file, os::Mapping mapping)
-      : file_(std::move(file)), mapping_(std::move(mapping)) {}
+      : file_(std::move(file)), mapping_(std::move(mapping)) {
+    credits_ = header().credits;
+    chunk_bytes_ = header().chunk_bytes;
+  }
   static Result<BudgetFile> open_existing(const std::string& path);
-  Status check(std::uint64_t credits, std::uint64_t chunk_bytes) const;
+  Status check() const;
 
   os::SharedFile file_;
   os::Mapping mapping_;
+  std::uint64_t credits_ = 0;
+  std::uint64_t chunk_bytes_ = 0;
 };
 
 }  // namespace cachalot::vmm

@@ -132,7 +132,6 @@ Result<std::unique_ptr<cachalot_vmm>> open_vmm(const cachalot_vmm_options* given
   CACHALOT_TRY_ASSIGN(const KvLayout layout,
                       parse_kv_layout(options.layout == nullptr ? "folded" : options.layout));
   CACHALOT_TRY_ASSIGN(vmm->backend, open_device(device));
-  CACHALOT_TRY_ASSIGN(vmm->budget, open_budget(options, vmm->chunk_bytes));
   std::vector<std::uint64_t> parts = {options.part_bytes[0]};
   if (options.part_bytes[1] != 0) parts.push_back(options.part_bytes[1]);
   const std::uint64_t chunk_bytes = vmm->chunk_bytes;
@@ -147,6 +146,8 @@ Result<std::unique_ptr<cachalot_vmm>> open_vmm(const cachalot_vmm_options* given
       .on_pressure = [fd = vmm->event.get(), chunk_bytes](std::uint64_t chunks) {
         notify(fd, chunks * chunk_bytes);
       }};
+  CACHALOT_TRY(VTensorSet::check(*vmm->backend, how));  // before anything is made by these sizes
+  CACHALOT_TRY_ASSIGN(vmm->budget, open_budget(options, chunk_bytes));
   CACHALOT_TRY_ASSIGN(vmm->set, VTensorSet::open(*vmm->backend, *vmm->budget, how));
   return vmm;
 }
@@ -220,6 +221,7 @@ cachalot_code cachalot_vmm_reserve(cachalot_vmm* vmm, uint64_t tokens, uint64_t 
   return guarded([&] {
     if (vmm == nullptr) return missing("vmm");
     if (range == nullptr) return missing("range");
+    *range = nullptr;
     auto made =
         std::make_unique<cachalot_vmm_range>(cachalot_vmm_range{.vmm = vmm, .vtensor = nullptr});
     const Result<VTensorSet::Created> created = vmm->set->create(tokens, max_tokens);
@@ -234,13 +236,16 @@ cachalot_code cachalot_vmm_reserve(cachalot_vmm* vmm, uint64_t tokens, uint64_t 
 
 void cachalot_vmm_release(cachalot_vmm_range* range) {
   if (range == nullptr) return;
-  cachalot_vmm& vmm = *range->vmm;
-  vmm.set->release(range->vtensor);
-  {
-    const std::lock_guard lock(vmm.mutex);
-    vmm.ranges.erase(range);
-  }
-  delete range;
+  static_cast<void>(guarded([&] {
+    cachalot_vmm& vmm = *range->vmm;
+    vmm.set->release(range->vtensor);
+    {
+      const std::lock_guard lock(vmm.mutex);
+      vmm.ranges.erase(range);
+    }
+    delete range;
+    return CACHALOT_OK;
+  }));
 }
 
 cachalot_code cachalot_vmm_commit(cachalot_vmm_range* range, uint64_t tokens) {

@@ -118,6 +118,20 @@ TEST_F(VmmCApiTest, RefusesOptionsThatMakeNoSense) {
   expect_refused(CACHALOT_INVALID_ARGUMENT, "folded_parts");
   options_.layers = 0;
   expect_refused(CACHALOT_INVALID_ARGUMENT, "layers");
+  options_.layers = UINT32_MAX;
+  options_.part_bytes[0] = options_.part_bytes[1] = 1;
+  options_.layout = "per_layer";
+  expect_refused(CACHALOT_INVALID_ARGUMENT, "layers");
+  options_.part_bytes[0] = UINT64_MAX;
+  expect_refused(CACHALOT_INVALID_ARGUMENT, "2^40");
+  options_.max_tokens = UINT64_MAX;
+  expect_refused(CACHALOT_INVALID_ARGUMENT, "2^56");
+  options_.chunk_bytes = UINT64_MAX;
+  expect_refused(CACHALOT_INVALID_ARGUMENT, "multiple");
+  options_.chunk_bytes = 1;  // of which a budget would need four billion
+  options_.limit_bytes = 4096 * kMiB;
+  options_.budget = path_.c_str();
+  expect_refused(CACHALOT_INVALID_ARGUMENT, "multiple");
   options_.max_tokens = 0;
   expect_refused(CACHALOT_INVALID_ARGUMENT, "tokens");
   options_.chunk_bytes = kMiB;
@@ -143,6 +157,25 @@ TEST_F(VmmCApiTest, ACallerThatKnowsLessOfAStructIsServed) {
   EXPECT_EQ(less.used_bytes, 2 * kMiB);
   EXPECT_EQ(less.idle_bytes, 77u);
   cachalot_vmm_release(range);
+}
+
+TEST_F(VmmCApiTest, NumbersBeyondTheRangeAreRefusedOrDoNothing) {
+  open();
+  cachalot_vmm_range* const range = reserve(10);
+  cachalot_vmm_range* const empty = reserve(0);
+  for (const uint64_t tokens : {uint64_t{65}, uint64_t{1} << 43, uint64_t{1} << 63, UINT64_MAX}) {
+    SCOPED_TRACE(tokens);
+    EXPECT_EQ(cachalot_vmm_commit(range, tokens), CACHALOT_INVALID_ARGUMENT);
+    EXPECT_EQ(cachalot_vmm_decommit(range, tokens), CACHALOT_OK);
+    EXPECT_EQ(cachalot_vmm_alias(empty, range, tokens, nullptr), CACHALOT_INVALID_ARGUMENT);
+    cachalot_vmm_range* none = range;
+    EXPECT_EQ(cachalot_vmm_reserve(vmm_, 1, tokens, &none, nullptr), CACHALOT_INVALID_ARGUMENT);
+    EXPECT_EQ(none, nullptr);
+    EXPECT_EQ(statistics().used_bytes, 20 * kMiB);
+  }
+  EXPECT_EQ(cachalot_vmm_alias(range, range, 1, nullptr), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_vmm_prepare(range, UINT64_MAX), CACHALOT_OK);
+  EXPECT_EQ(cachalot_vmm_commit(range, 64), CACHALOT_OK);
 }
 
 TEST_F(VmmCApiTest, NoSpaceIsAnAnswer) {

@@ -34,7 +34,7 @@ class ChunkBudget {
   // Waits until others have asked again since the call that returned `seen`.
   // @return another number; 0 at once where nobody can ask, and after stop_waiting()
   virtual std::uint32_t wait_asked(std::uint32_t /*seen*/) { return 0; }
-  virtual void stop_waiting() {}
+  virtual void stop_waiting() {}  // for good
 };
 
 class LocalBudget final : public ChunkBudget {

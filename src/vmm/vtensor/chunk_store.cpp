@@ -60,14 +60,16 @@ Status ChunkStore::create_missing(std::uint64_t missing, std::vector<Handle>& cr
 Status ChunkStore::take(std::uint64_t count, std::vector<Chunk>& chunks) {
   std::unique_lock lock(mutex_);
   while (ready_.size() < count) {
-    const std::uint64_t missing = count - ready_.size();
+    const std::uint64_t missing = count - ready_.size(), arrived = arrived_;
     lock.unlock();
     std::vector<Handle> created;
     const Status done = create_missing(missing, created);
     lock.lock();
     for (const Handle handle : created) add_ready(handle);
     counts_.created_late += created.size();
-    if (!done) return done;
+    if (done || arrived_ != arrived) continue;
+    if (filling_ == 0 || done.error().code != Code::kNoSpace) return done;
+    filled_.wait(lock, [&] { return filling_ == 0 || arrived_ != arrived; });
   }
   // The last ones, in the order in which they came: neighbours in memory stay neighbours, and the
   // kernel makes one mapping of them.
@@ -102,6 +104,7 @@ std::uint64_t ChunkStore::drop(std::span<const Chunk> chunks) {
     ready_.push_back(chunk.place);
     ++freed;
   }
+  arrived_ += freed;
   counts_.used -= freed;
   counts_.references -= chunks.size();
   return freed;
@@ -110,12 +113,16 @@ std::uint64_t ChunkStore::drop(std::span<const Chunk> chunks) {
 bool ChunkStore::fill_ready(std::uint64_t count) {
   std::unique_lock lock(mutex_);
   while (ready_.size() < count) {
+    filling_ += 1;
     lock.unlock();
-    if (budget_.take(1) == 0) return false;
-    const Result<Handle> handle = create();
-    if (!handle) return false;
+    const bool has_credit = budget_.take(1) != 0;
+    const Result<Handle> handle = has_credit ? create() : Result<Handle>(Handle());
     lock.lock();
+    filling_ -= 1;
+    filled_.notify_all();
+    if (!has_credit || !handle) return false;
     add_ready(*handle);
+    arrived_ += 1;
   }
   return true;
 }
@@ -138,6 +145,11 @@ std::uint64_t ChunkStore::give_back(std::uint64_t count) {
   }
   budget_.give(released);
   return released;
+}
+
+std::uint64_t ChunkStore::arrived() const {
+  const std::lock_guard lock(mutex_);
+  return arrived_;
 }
 
 ChunkCounts ChunkStore::counts() const {

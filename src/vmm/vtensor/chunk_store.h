@@ -7,13 +7,15 @@
 // 2. A used chunk has one reference for each vTensor that maps it and each recorded block that it
 //    belongs to. Nobody gets it before the last one was dropped, which comes after it was unmapped.
 // 3. take() gets all or nothing. Ready chunks come without a call of the driver; what is missing is
-//    created, and counted: in steady state it is none.
+//    created, and counted: in steady state it is none. It does not fail for want of what fill_ready()
+//    has in hand: that is waited for.
 //
 // @threads any; no lock is held while the device works
 #pragma once
 
 #include <cachalot/result.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -61,6 +63,9 @@ class ChunkStore {
   // @return how many
   std::uint64_t give_back(std::uint64_t count);
 
+  // Counts the chunks that drop() and fill_ready() have made ready: whether another take() is worth trying.
+  std::uint64_t arrived() const;
+
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   ChunkCounts counts() const;
 
@@ -82,6 +87,9 @@ class ChunkStore {
   std::vector<Place> places_;
   std::vector<std::uint64_t> ready_;   // places
   std::vector<std::uint64_t> vacant_;  // places without a handle
+  std::condition_variable filled_;
+  std::uint64_t filling_ = 0;  // chunks that fill_ready() creates now
+  std::uint64_t arrived_ = 0;
   ChunkCounts counts_;
 };
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <thread>
+#include <utility>
 
 #include "vmm/vtensor/faulty_backend.h"
 
@@ -94,6 +96,36 @@ TEST_F(ChunkStoreTest, HoldsNoLockWhileTheDeviceWorks) {
   };
   EXPECT_TRUE(store_.take(2, chunks_));
   EXPECT_TRUE(store_.fill_ready(2));
+}
+
+// The last credit is in the hands of whoever fills; when take() finds that out, it is let go on.
+TEST_F(ChunkStoreTest, WaitsForTheChunkThatIsBeingFilledIn) {
+  class Gate final : public ChunkBudget {
+   public:
+    std::uint64_t take(std::uint64_t wanted) override {
+      const std::uint64_t had = credits_.take(wanted);
+      if (had < wanted && wanted > 1) may_go_on.count_down();
+      return had;
+    }
+    void give(std::uint64_t credits) override { credits_.give(credits); }
+    std::latch may_go_on{1};
+
+   private:
+    LocalBudget credits_{8};
+  } gate;
+  ChunkStore store(backend_, gate, kChunk);
+  std::latch is_filling(1);
+  backend_.inside = [&, is_first = true](const std::string& call) mutable {
+    if (call != "create" || !std::exchange(is_first, false)) return;
+    is_filling.count_down();
+    gate.may_go_on.wait();
+  };
+  std::thread background([&] { EXPECT_TRUE(store.fill_ready(1)); });
+  is_filling.wait();
+  EXPECT_TRUE(store.take(8, chunks_));
+  background.join();
+  EXPECT_EQ(chunks_.size(), 8u);
+  store.drop(chunks_);
 }
 
 TEST_F(ChunkStoreTest, ManyThreadsNeverShareAChunk) {

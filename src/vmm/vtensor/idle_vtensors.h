@@ -6,7 +6,7 @@
 //    One that has more than the request can ever use is not for it.
 //
 // @threads one at a time
-// @cost    each call looks at all of them
+// @cost    take_best() looks at all reusable ones
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,17 @@ class IdleVTensors {
   VTensor* take_oldest();
 
   std::uint64_t chunks() const { return chunks_; }  // as often as they are mapped
-  bool has_unusable() const;
+  bool has_unusable() const { return !unusable_.empty(); }
 
  private:
-  using List = std::list<VTensor*>;
-  static bool is_reusable(const VTensor& vtensor);
-  VTensor* take(List::iterator place);
+  struct Idle {
+    VTensor* vtensor = nullptr;
+    std::uint64_t chunks = 0;
+  };
+  using List = std::list<Idle>;
+  VTensor* take(List& list, List::iterator place);
 
-  List with_chunks_, empty_;
+  List reusable_, unusable_, empty_;
   std::uint64_t chunks_ = 0;
 };
 

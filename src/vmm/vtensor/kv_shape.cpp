@@ -6,6 +6,7 @@
 namespace cachalot::vmm {
 namespace {
 
+constexpr std::uint64_t kMostLayers = 65536;
 constexpr std::uint64_t kMostTokenBytes = std::uint64_t{1} << 40;
 constexpr std::array kLayouts = {KvLayout::kPerLayer, KvLayout::kFolded, KvLayout::kFoldedParts};
 
@@ -16,6 +17,11 @@ Status KvShape::check() const {
     return Error::make(Code::kInvalidArgument,
                        "KV shape: %" PRIu64 " layers of %zu parts, expected at least one of each",
                        layers, part_bytes.size());
+  }
+  if (layers > kMostLayers) {
+    return Error::make(Code::kInvalidArgument,
+                       "KV shape: %" PRIu64 " layers, expected at most %" PRIu64, layers,
+                       kMostLayers);
   }
   std::uint64_t left = kMostTokenBytes / layers;
   for (const std::uint64_t bytes : part_bytes) {

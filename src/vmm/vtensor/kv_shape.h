@@ -19,7 +19,8 @@ struct KvShape {
   std::uint64_t layers = 0;
   std::vector<std::uint64_t> part_bytes;  // of one token in one layer: keys and values, or a latent
 
-  // Every part has bytes, and all of it is below 2^40.
+  // Every part has bytes, and all of it is below 2^40; no more than 65,536 layers, since each may be a
+  // plane of its own.
   Status check() const;
 
   // The sizes below are right after check().

@@ -8,7 +8,7 @@ namespace cachalot::vmm {
 std::uint64_t MappedPlanes::tokens() const {
   std::uint64_t least = layout_.max_tokens();
   for (std::uint64_t p = 0; p < planes_.size(); ++p) {
-    least = std::min(least, layout_.tokens_in(p, planes_[p].chunks.size()));
+    least = std::min(least, layout_.tokens_in(p, planes_[p].accessible));
   }
   return least;
 }
@@ -33,6 +33,11 @@ std::vector<std::uint64_t> MappedPlanes::missing(std::uint64_t tokens) const {
   return counts;
 }
 
+Status MappedPlanes::set_access(std::uint64_t p, std::uint64_t begin, std::uint64_t end,
+                                Access access) {
+  return backend_.set_access(place(p, begin), (end - begin) * layout_.chunk_bytes(), access);
+}
+
 Status MappedPlanes::append_to(std::uint64_t p, std::span<const Chunk> more, Access access) {
   Plane& plane = planes_[p];
   const std::uint64_t first = plane.chunks.size();
@@ -41,7 +46,7 @@ Status MappedPlanes::append_to(std::uint64_t p, std::span<const Chunk> more, Acc
     plane.chunks.push_back(chunk);
   }
   if (more.empty()) return {};
-  return backend_.set_access(place(p, first), more.size() * layout_.chunk_bytes(), access);
+  return set_access(p, first, plane.chunks.size(), access);
 }
 
 Status MappedPlanes::append(const PlaneChunks& more, Access access, std::vector<Chunk>& unused) {
@@ -59,6 +64,7 @@ Status MappedPlanes::append(const PlaneChunks& more, Access access, std::vector<
   }
   if (done) {
     for (Plane& plane : planes_) {
+      plane.accessible = plane.chunks.size();
       if (access == Access::kRead) plane.read_only = plane.chunks.size();
     }
     return {};
@@ -74,6 +80,7 @@ Status MappedPlanes::append(const PlaneChunks& more, Access access, std::vector<
 Status MappedPlanes::cut(std::uint64_t p, std::uint64_t chunks, std::vector<Chunk>& freed) {
   Plane& plane = planes_[p];
   if (plane.chunks.size() <= chunks) return {};
+  plane.accessible = std::min(plane.accessible, chunks);
   const std::uint64_t bytes = (plane.chunks.size() - chunks) * layout_.chunk_bytes();
   const Status done = backend_.unmap(place(p, chunks), bytes);
   if (!done) {
@@ -98,21 +105,35 @@ Status MappedPlanes::truncate(std::uint64_t tokens, std::vector<Chunk>& freed) {
 }
 
 Status MappedPlanes::protect(std::uint64_t tokens) {
+  std::vector<std::uint64_t> before;
   for (std::uint64_t p = 0; p < planes_.size(); ++p) {
     Plane& plane = planes_[p];
+    before.push_back(plane.read_only);
     const std::uint64_t full = layout_.full_chunks(p, tokens);
     if (full <= plane.read_only) continue;
-    const Address first = place(p, plane.read_only);
-    const std::uint64_t bytes = (full - plane.read_only) * layout_.chunk_bytes();
-    const Status done = backend_.set_access(first, bytes, Access::kRead);
-    if (!done) {
-      // What access there is now is not known.
-      if (!backend_.set_access(first, bytes, Access::kReadWrite)) is_damaged_ = true;
-      return done;
-    }
+    const Status done = set_access(p, plane.read_only, full, Access::kRead);
     plane.read_only = full;
+    if (done) continue;
+    for (std::uint64_t each = 0; each <= p; ++each) make_writable(each, before[each]);
+    return done;
   }
   return {};
+}
+
+void MappedPlanes::unprotect(std::uint64_t tokens) {
+  for (std::uint64_t p = 0; p < planes_.size(); ++p)
+    make_writable(p, layout_.full_chunks(p, tokens));
+}
+
+void MappedPlanes::make_writable(std::uint64_t p, std::uint64_t begin) {
+  Plane& plane = planes_[p];
+  if (plane.read_only <= begin) return;
+  if (set_access(p, begin, plane.read_only, Access::kReadWrite)) {
+    plane.read_only = begin;
+    return;
+  }
+  is_damaged_ = true;  // what access there is now is not known
+  plane.accessible = std::min(plane.accessible, begin);
 }
 
 }  // namespace cachalot::vmm

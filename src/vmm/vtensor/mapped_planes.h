@@ -3,7 +3,8 @@
 // 1. append() maps all it is given, or leaves the planes as they were.
 // 2. What the device did not unmap stays in the planes, so that nobody else gets it, and is_damaged()
 //    says so: nothing is appended any more, and truncate() tries again.
-// 3. Of each plane the first read_only() chunks can only be read, all others read and written.
+// 3. tokens() are only in chunks whose access is known: what stayed mapped by rule 2 is not among them.
+// 4. Of each plane the first read_only() chunks can only be read, all others read and written.
 //
 // @threads one at a time
 #pragma once
@@ -33,7 +34,7 @@ class MappedPlanes {
       : backend_(backend), layout_(layout), base_(base), planes_(layout.planes()) {}
 
   Address base() const { return base_; }
-  // Whole tokens that all planes have chunks for.
+  // Whole tokens that all planes have accessible chunks for.
   std::uint64_t tokens() const;
   std::uint64_t chunks() const;
   std::span<const Chunk> plane(std::uint64_t p) const { return planes_[p].chunks; }
@@ -51,13 +52,16 @@ class MappedPlanes {
   // Unmaps what is behind the chunks of so many tokens. @param freed  takes what was unmapped
   // @cost  a call of the driver a plane
   Status truncate(std::uint64_t tokens, std::vector<Chunk>& freed);
-  // The chunks full of the first `tokens` cannot be written here any more.
+  // The chunks full of the first `tokens` cannot be written here any more; all planes, or none.
   // @cost  a call of the driver a plane
   Status protect(std::uint64_t tokens);
+  // Takes it back, but for those full of the first `tokens`. Nobody else has got the chunks.
+  void unprotect(std::uint64_t tokens);
 
  private:
   struct Plane {
     std::vector<Chunk> chunks;
+    std::uint64_t accessible = 0;  // the first ones
     std::uint64_t read_only = 0;
   };
 
@@ -66,6 +70,8 @@ class MappedPlanes {
   }
   Status append_to(std::uint64_t p, std::span<const Chunk> more, Access access);
   Status cut(std::uint64_t p, std::uint64_t chunks, std::vector<Chunk>& freed);
+  Status set_access(std::uint64_t p, std::uint64_t begin, std::uint64_t end, Access access);
+  void make_writable(std::uint64_t p, std::uint64_t begin);
 
   Backend& backend_;
   const RangeLayout& layout_;

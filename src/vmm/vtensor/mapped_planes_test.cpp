@@ -98,6 +98,24 @@ TEST_F(MappedPlanesTest, WhatIsNotUnmappedStaysWithThePlanes) {
   EXPECT_TRUE(grow(8, unused_));
 }
 
+// What stays mapped may have any access: no token lies in it.
+TEST_F(MappedPlanesTest, WhatIsNotUnmappedHoldsNoTokens) {
+  ASSERT_TRUE(grow(3, unused_));
+  const std::uint64_t tokens = planes_->tokens();
+  backend_.fail("set_access", 4);
+  backend_.fail("unmap", 1, 9);
+  ASSERT_FALSE(grow(20, unused_));
+  EXPECT_EQ(planes_->chunks(), layout_.chunks(20));
+  EXPECT_EQ(planes_->tokens(), tokens);
+  std::vector<Chunk> freed;
+  ASSERT_FALSE(planes_->truncate(0, freed));
+  EXPECT_EQ(planes_->tokens(), 0u);
+  backend_.heal();
+  ASSERT_TRUE(planes_->truncate(0, freed));
+  ASSERT_TRUE(grow(20, unused_));
+  EXPECT_GE(planes_->tokens(), 20u);
+}
+
 TEST_F(MappedPlanesTest, TruncatesToWhatTheTokensNeed) {
   ASSERT_TRUE(grow(40, unused_));
   std::vector<Chunk> freed;
@@ -121,15 +139,33 @@ TEST_F(MappedPlanesTest, ProtectsFullChunksOnly) {
   EXPECT_FALSE(planes_->has_read_only());
 }
 
-TEST_F(MappedPlanesTest, AProtectionThatFailsIsTakenBack) {
+TEST_F(MappedPlanesTest, AProtectionThatFailsIsTakenBackInAllPlanes) {
   ASSERT_TRUE(grow(16, unused_));
-  backend_.fail("set_access", 2);
+  ASSERT_TRUE(planes_->protect(4));
+  backend_.fail("set_access", 3);
+  const std::uint64_t calls = backend_.counts().set_access;
   ASSERT_FALSE(planes_->protect(16));
   EXPECT_FALSE(planes_->is_damaged());
-  EXPECT_EQ(planes_->read_only(1), 0u);
+  for (std::uint64_t p = 0; p < layout_.planes(); ++p) {
+    EXPECT_EQ(planes_->read_only(p), layout_.full_chunks(p, 4));
+  }
+  EXPECT_EQ(backend_.counts().set_access, calls + 2 + 3);
+  EXPECT_EQ(planes_->tokens(), 16u);
   backend_.fail("set_access", 1, 1);  // also the call that takes it back
   ASSERT_FALSE(planes_->protect(16));
   EXPECT_TRUE(planes_->is_damaged());
+  EXPECT_EQ(planes_->tokens(), 4u);  // behind that nobody knows what may be done
+}
+
+TEST_F(MappedPlanesTest, AProtectionCanBeTakenBack) {
+  ASSERT_TRUE(grow(16, unused_));
+  ASSERT_TRUE(planes_->protect(16));
+  planes_->unprotect(5);
+  for (std::uint64_t p = 0; p < layout_.planes(); ++p) {
+    EXPECT_EQ(planes_->read_only(p), layout_.full_chunks(p, 5));
+  }
+  planes_->unprotect(0);
+  EXPECT_FALSE(planes_->has_read_only());
 }
 
 }  // namespace

@@ -24,14 +24,34 @@ Result<std::unique_ptr<SharedBudget>> SharedBudget::join(const SharedBudgetOptio
     std::unique_ptr<SharedBudget> budget(new SharedBudget(std::move(file)));
     CACHALOT_TRY_ASSIGN(const os::FileLock door, budget->file_.enter());
     if (!budget->file_.is_linked()) continue;  // its last user has just gone
+    budget->take_back_of_the_dead();
+    const Status fits = budget->file_.check_sizes(options.chunks, options.chunk_bytes);
+    if (budget->is_abandoned()) {
+      // All its users were killed: its sizes bind nobody, and what else is in it nobody vouches for.
+      if (!fits && options.chunks != 0) {
+        CACHALOT_TRY(budget->file_.remove());
+        continue;
+      }
+      budget->wipe();
+    }
+    CACHALOT_TRY(fits);
     CACHALOT_TRY(budget->take_slot(options));
     return budget;
   }
 }
 
+bool SharedBudget::is_abandoned() const {
+  return std::none_of(
+      std::begin(header().slots), std::end(header().slots),
+      [](const BudgetSlot& slot) { return slot.used.load(std::memory_order_acquire) != 0; });
+}
+
+void SharedBudget::wipe() {
+  for (std::uint64_t i = 0; i < file_.credits(); ++i) file_.owners()[i].store(0, kRelaxed);
+  for (std::uint32_t slot = 0; slot < kBudgetSlots; ++slot) forget_slot(slot);
+}
+
 Status SharedBudget::take_slot(const SharedBudgetOptions& options) {
-  slot_ = kBudgetSlots;  // nobody's
-  take_back_of_the_dead();
   CACHALOT_TRY(check_guarantee(options));
   for (std::uint32_t slot = 0; slot < kBudgetSlots; ++slot) {
     Result<os::FileLock> lock = file_.lock_slot(slot);
@@ -51,7 +71,7 @@ Status SharedBudget::take_slot(const SharedBudgetOptions& options) {
 }
 
 Status SharedBudget::check_guarantee(const SharedBudgetOptions& options) const {
-  std::uint64_t left = header().credits;
+  std::uint64_t left = file_.credits();
   for (const BudgetSlot& slot : header().slots) {
     if (slot.used.load(std::memory_order_acquire) != 0)
       left -= std::min(left, slot.guarantee.load(kRelaxed));
@@ -65,20 +85,25 @@ Status SharedBudget::check_guarantee(const SharedBudgetOptions& options) const {
 
 // With the slot's lock held: nobody else writes its credits.
 void SharedBudget::clear_slot(std::uint32_t number) {
-  BudgetSlot& slot = header().slots[number];
   const auto owner = static_cast<std::uint8_t>(number + 1);
   std::atomic<std::uint8_t>* const owners = file_.owners();
-  for (std::uint64_t i = 0; i < header().credits; ++i) {
+  for (std::uint64_t i = 0; i < file_.credits(); ++i) {
     // release: pairs with take_free(); what the owner did with the memory is over.
     if (owners[i].load(kRelaxed) == owner) owners[i].store(0, std::memory_order_release);
   }
+  forget_slot(number);
+  wake_those_who_wait();
+}
+
+// All of it but its credits.
+void SharedBudget::forget_slot(std::uint32_t number) {
+  BudgetSlot& slot = header().slots[number];
   for (BudgetSlot& other : header().slots) other.asked_by[number].store(0, kRelaxed);
   for (auto& asked : slot.asked_by) asked.store(0, kRelaxed);
   slot.held.store(0, kRelaxed);
   slot.wanted.store(0, kRelaxed);
   slot.guarantee.store(0, kRelaxed);
   slot.used.store(0, std::memory_order_release);
-  wake_those_who_wait();
 }
 
 SharedBudget::~SharedBudget() {
@@ -88,9 +113,7 @@ SharedBudget::~SharedBudget() {
   if (!door) return;
   slot_ = kBudgetSlots;
   take_back_of_the_dead();
-  const bool is_last = std::none_of(std::begin(header().slots), std::end(header().slots),
-                                    [](const BudgetSlot& slot) { return slot.used.load() != 0; });
-  if (is_last) static_cast<void>(file_.remove());
+  if (is_abandoned()) static_cast<void>(file_.remove());
 }
 
 // A slot whose lock can be had although it is used: its process has ended.
@@ -109,7 +132,7 @@ bool SharedBudget::take_back_of_the_dead() {
 
 std::uint64_t SharedBudget::count_free() const {
   std::uint64_t count = 0;
-  for (std::uint64_t i = 0; i < header().credits; ++i) {
+  for (std::uint64_t i = 0; i < file_.credits(); ++i) {
     if (file_.owners()[i].load(kRelaxed) == 0) ++count;
   }
   return count;
@@ -131,7 +154,7 @@ std::uint64_t SharedBudget::allowance() const {
     held += header().slots[slot].held.load(kRelaxed);
     if (slot != slot_) wanted += header().slots[slot].wanted.load(kRelaxed);
   }
-  const std::uint64_t free = header().credits - std::min(header().credits, held);
+  const std::uint64_t free = file_.credits() - std::min(file_.credits(), held);
   return std::min(free, std::max(owed(), free - std::min(free, wanted)));
 }
 
@@ -140,9 +163,9 @@ std::uint64_t SharedBudget::take_free(std::uint64_t wanted) {
   const std::lock_guard lock(mine_mutex_);
   std::atomic<std::uint8_t>* const owners = file_.owners();
   std::uint64_t taken = 0;
-  for (std::uint64_t seen = 0; seen < header().credits && taken < wanted; ++seen) {
+  for (std::uint64_t seen = 0; seen < file_.credits() && taken < wanted; ++seen) {
     const std::uint64_t i = next_;
-    next_ = i + 1 < header().credits ? i + 1 : 0;
+    next_ = i + 1 < file_.credits() ? i + 1 : 0;
     std::uint8_t nobody = 0;
     // acquire: pairs with the release of whoever put it back; the device has that memory by then.
     if (owners[i].load(kRelaxed) == 0 &&

@@ -35,6 +35,7 @@ struct SharedBudgetOptions {
 
 class SharedBudget final : public ChunkBudget {
  public:
+  // A file whose users were all killed is used as it is, or made anew with other sizes.
   // @errors kInvalidArgument: sizes unlike the file's, more guarantees than chunks; kBusy: all slots
   //         are taken; as BudgetFile::open
   static Result<std::unique_ptr<SharedBudget>> join(const SharedBudgetOptions& options);
@@ -51,7 +52,7 @@ class SharedBudget final : public ChunkBudget {
   void stop_waiting() override;
 
   std::uint64_t held() const;
-  std::uint64_t chunks() const { return header().credits; }
+  std::uint64_t chunks() const { return file_.credits(); }
   // Credits without an owner, counted one by one.
   std::uint64_t count_free() const;
 
@@ -74,15 +75,18 @@ class SharedBudget final : public ChunkBudget {
   Status take_slot(const SharedBudgetOptions& options);
   Status check_guarantee(const SharedBudgetOptions& options) const;
   bool take_back_of_the_dead();
+  bool is_abandoned() const;  // nobody uses it; with the door's lock
+  void wipe();
   void clear_slot(std::uint32_t slot);
+  void forget_slot(std::uint32_t slot);
 
   BudgetFile file_;
   std::unique_ptr<os::FileLock> lock_;  // on the slot: alive as long as it is held
-  std::uint32_t slot_ = 0;
-  std::mutex mine_mutex_;            // of the next two
-  std::vector<std::uint64_t> mine_;  // numbers of the credits that this process has
-  std::uint64_t next_ = 0;           // where to look for free ones
-  std::mutex dead_;                  // one thread looks for them
+  std::uint32_t slot_ = kBudgetSlots;   // nobody's
+  std::mutex mine_mutex_;               // of the next two
+  std::vector<std::uint64_t> mine_;     // numbers of the credits that this process has
+  std::uint64_t next_ = 0;              // where to look for free ones
+  std::mutex dead_;                     // one thread looks for them
   std::atomic<bool> has_asked_{false};
   std::atomic<bool> stop_{false};
 };

@@ -193,6 +193,61 @@ TEST_F(SharedBudgetTest, AKilledProcessLeavesWhatItHad) {
   EXPECT_EQ(budget->take(100), 100u);
 }
 
+TEST_F(SharedBudgetTest, AFileThatNobodyUsesAnyMoreTakesOtherSizes) {
+  os::Mapping shared = shared_page();
+  auto child = start_holder(path_, 80, shared);
+  ASSERT_TRUE(child);
+  wait_for(shared);
+  EXPECT_EQ(refused(50, 0).code, Code::kInvalidArgument);  // it is used
+  child->send(SIGKILL);
+  ASSERT_TRUE(child->wait());
+  ASSERT_TRUE(file_is_there());
+  const auto budget = join(50, 50);
+  ASSERT_TRUE(budget);
+  EXPECT_EQ(budget->take(50), 50u);
+}
+
+// Of a file that only the dead have used, nothing but the sizes is believed.
+TEST_F(SharedBudgetTest, WhatIsLeftInAFileThatNobodyUsesDoesNotCount) {
+  os::Mapping shared = shared_page();
+  auto child = start_holder(path_, 80, shared);
+  ASSERT_TRUE(child);
+  wait_for(shared);
+  child->send(SIGKILL);
+  ASSERT_TRUE(child->wait());
+  const std::string rubbish(sizeof(BudgetHeader) - 64 + 100, '\xee');
+  std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(64)
+      .write(rubbish.data(), static_cast<std::streamsize>(rubbish.size()));
+  const auto budget = join(100, 100);
+  EXPECT_EQ(budget->take(100), 100u);
+  EXPECT_EQ(budget->asked(), 0u);
+}
+
+TEST_F(SharedBudgetTest, ACountThatIsOverwrittenLeadsNobodyBehindTheFile) {
+  const auto budget = join(100, 0);
+  const std::uint64_t many = std::uint64_t{1} << 40;
+  std::fstream(path_, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(offsetof(BudgetHeader, credits))
+      .write(reinterpret_cast<const char*>(&many), sizeof many);
+  EXPECT_EQ(budget->take(101), 100u);
+  EXPECT_EQ(budget->take(100), 100u);
+  EXPECT_EQ(budget->count_free(), 0u);
+  EXPECT_EQ(refused(100, 0).code, Code::kCorrupt);
+}
+
+TEST_F(SharedBudgetTest, TheFileMayBeNamedLikeOtherSharedMemory) {
+  const std::string name = path_.substr(path_.rfind('/') + 1);
+  auto budget = SharedBudget::join({"shm:" + name, 100, kChunk, 0});
+  ASSERT_TRUE(budget) << budget.error().message;
+  EXPECT_TRUE(file_is_there());
+  EXPECT_EQ(join(100, 0)->take(100), 100u);
+  budget->reset();
+  EXPECT_FALSE(file_is_there());
+  EXPECT_EQ(SharedBudget::join({"shm:a/b", 100, kChunk, 0}).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(SharedBudget::join({"", 100, kChunk, 0}).error().code, Code::kInvalidArgument);
+}
+
 TEST_F(SharedBudgetTest, AKilledProcessLeavesItsSlotAndItsAsks) {
   os::Mapping shared = shared_page();
   const auto a = join(100, 0);

@@ -29,12 +29,13 @@ Status copy_by_processor(Address to, Address from, std::uint64_t bytes) {
 }
 
 Status copy_tails(Backend& backend, std::uint64_t chunk_bytes, std::span<const TailSource> sources,
-                  const CopyBytes& copy) {
+                  const CopyBytes& copy, bool& is_stuck) {
   if (sources.empty()) return {};
   CACHALOT_TRY_ASSIGN(const Address window, backend.reserve(sources.size() * chunk_bytes));
   std::uint64_t mapped_bytes = 0;
   Status done = map_and_copy(backend, window, chunk_bytes, sources, copy, mapped_bytes);
   const Status unmapped = mapped_bytes == 0 ? Status() : backend.unmap(window, mapped_bytes);
+  if (!unmapped) is_stuck = true;
   const Status freed = unmapped ? backend.free_range(window) : unmapped;
   if (done && !freed) return freed;
   return done;

@@ -25,9 +25,10 @@ struct TailSource {
   std::uint64_t bytes = 0;  // from the chunk's beginning
 };
 
-// @errors of the backend, or of `copy`: nothing is mapped then, and what was copied is not known
+// @param  is_stuck  becomes true when the device does not unmap the sources again
+// @errors of the backend, or of `copy`: what was copied is not known
 // @cost   maps all sources side by side for a moment: a call for each, and four
 Status copy_tails(Backend& backend, std::uint64_t chunk_bytes, std::span<const TailSource> sources,
-                  const CopyBytes& copy);
+                  const CopyBytes& copy, bool& is_stuck);
 
 }  // namespace cachalot::vmm

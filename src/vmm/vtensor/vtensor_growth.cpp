@@ -13,8 +13,7 @@ Status VTensorSet::grow(VTensor& vtensor, std::uint64_t tokens) {
   PlaneChunks more{.counts = vtensor.planes_.missing(tokens), .chunks = {}};
   std::uint64_t count = 0;
   for (const std::uint64_t each : more.counts) count += each;
-  if (count == 0) return {};
-  CACHALOT_TRY(take(count, more.chunks));
+  if (count != 0) CACHALOT_TRY(take(count, more.chunks));
   std::vector<Chunk> unused;
   const Status done = vtensor.planes_.append(more, Access::kReadWrite, unused);
   store_.drop(unused);
@@ -30,6 +29,7 @@ Status VTensorSet::extend(VTensor& vtensor, std::uint64_t tokens) {
 
 Status VTensorSet::wait_ready(VTensor& vtensor, std::uint64_t tokens) {
   if (tokens <= vtensor.ready_tokens()) return {};
+  CACHALOT_TRY(check_tokens(tokens, vtensor.max_tokens()));
   const std::uint64_t begin_ns = base::SteadyClock::read();
   const Status done = extend(vtensor, tokens);
   const std::lock_guard lock(mutex_);
@@ -51,6 +51,7 @@ void VTensorSet::prepare(VTensor& vtensor, std::uint64_t tokens) {
 }
 
 Status VTensorSet::shrink(VTensor& vtensor, std::uint64_t tokens) {
+  tokens = std::min(tokens, layout_.max_tokens());  // what is computed below does not overflow
   const Turn turn(*this, vtensor);
   if (tokens != 0 && tokens < vtensor.shared_tokens_) {
     return Error::make(Code::kInvalidArgument,

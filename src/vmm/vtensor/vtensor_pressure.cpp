@@ -10,12 +10,13 @@ namespace cachalot::vmm {
 Status VTensorSet::take(std::uint64_t count, std::vector<Chunk>& chunks) {
   std::uint64_t asked = 0;
   for (;;) {
+    const std::uint64_t arrived = store_.arrived();
     const Status taken = store_.take(count, chunks);
     if (taken || taken.error().code != Code::kNoSpace) return taken;
     const std::uint64_t wanted = count - std::min(count, store_.counts().ready);
     const std::uint64_t owed = std::min(budget_.owed(), wanted);
     if (owed > asked) budget_.ask(asked = owed);
-    if (make_room(taken.error().detail)) continue;
+    if (make_room(taken.error().detail) || store_.arrived() != arrived) continue;
     if (wanted > asked) budget_.ask(wanted);
     return taken;
   }
@@ -100,29 +101,32 @@ bool VTensorSet::fill_one() {
   {
     const std::lock_guard lock(mutex_);
     if (!has_to_fill()) return false;
+    fill_rests_ = true;  // before it is known: what comes back meanwhile says otherwise, and counts
   }
-  const bool is_filled =
-      store_.fill_ready(std::min(store_.counts().ready + 1, options_.ready_chunks));
+  if (!store_.fill_ready(std::min(store_.counts().ready + 1, options_.ready_chunks))) return false;
   const std::lock_guard lock(mutex_);
-  fill_rests_ = !is_filled;
-  return is_filled;
+  fill_rests_ = false;
+  return true;
 }
 
 // Gives back what others ask for, as far as no request needs it.
 bool VTensorSet::answer_asks() {
+  const std::uint64_t asked = budget_.asked();
+  if (asked == 0) return false;
   {
     const std::lock_guard lock(mutex_);
     if (asks_rest_) return false;
+    asks_rest_ = true;  // as in fill_one()
   }
-  const std::uint64_t asked = budget_.asked();
-  if (asked == 0) return false;
   std::uint64_t given = store_.give_back(asked);
   while (given < asked && reclaim(asked - given) != 0) given += store_.give_back(asked - given);
-  {
+  if (given >= asked) {
     const std::lock_guard lock(mutex_);
-    asks_rest_ = given < asked;
+    asks_rest_ = false;
+    return true;
   }
-  if (given < asked && options_.on_pressure) options_.on_pressure(asked - given);
+  const std::uint64_t left = budget_.asked();
+  if (left != 0 && options_.on_pressure) options_.on_pressure(left);
   return true;
 }
 

@@ -19,17 +19,19 @@ VTensorSet::VTensorSet(Backend& backend, ChunkBudget& budget, const VTensorOptio
       store_(backend, budget, options.chunk_bytes),
       prefixes_(layout_, options.block_tokens, options.copy != nullptr) {}
 
-Result<std::unique_ptr<VTensorSet>> VTensorSet::open(Backend& backend, ChunkBudget& budget,
-                                                     const VTensorOptions& options) {
+Result<RangeLayout> VTensorSet::check(const Backend& backend, const VTensorOptions& options) {
   const std::uint64_t granularity = backend.granularity_bytes();
   if (options.chunk_bytes == 0 || options.chunk_bytes % granularity != 0) {
     return Error::make(Code::kInvalidArgument,
                        "vtensor: chunks of %" PRIu64 " bytes, expected a multiple of %" PRIu64,
                        options.chunk_bytes, granularity);
   }
-  CACHALOT_TRY_ASSIGN(
-      RangeLayout layout,
-      RangeLayout::make(options.shape, options.layout, options.chunk_bytes, options.max_tokens));
+  return RangeLayout::make(options.shape, options.layout, options.chunk_bytes, options.max_tokens);
+}
+
+Result<std::unique_ptr<VTensorSet>> VTensorSet::open(Backend& backend, ChunkBudget& budget,
+                                                     const VTensorOptions& options) {
+  CACHALOT_TRY_ASSIGN(RangeLayout layout, check(backend, options));
   std::unique_ptr<VTensorSet> set(new VTensorSet(backend, budget, options, std::move(layout)));
   CACHALOT_TRY(set->start());
   return set;
@@ -89,6 +91,7 @@ Result<VTensor*> VTensorSet::pick(std::uint64_t tokens, std::uint64_t max_tokens
   const std::lock_guard lock(mutex_);
   if (made) all_.push_back(std::move(made));
   vtensor->busy_ = true;
+  vtensor->shared_tokens_ = 0;
   vtensor->max_tokens_ = max_tokens;
   stats_.live += 1;
   return vtensor;

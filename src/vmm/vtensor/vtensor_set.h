@@ -79,6 +79,8 @@ class VTensorSet {
   // Both outlive the set. @errors kInvalidArgument: options; kNoSpace: no thread to be had
   static Result<std::unique_ptr<VTensorSet>> open(Backend& backend, ChunkBudget& budget,
                                                   const VTensorOptions& options);
+  // What open() would say to these sizes, before there is a budget. @return where everything will lie
+  static Result<RangeLayout> check(const Backend& backend, const VTensorOptions& options);
   // Gives everything back, vTensors of requests too.
   ~VTensorSet();
 
@@ -144,6 +146,7 @@ class VTensorSet {
   Status copy_tails_of(VTensor& vtensor, const PrefixTable::Found& found);
   Result<PrefixTable::Found> lend(VTensor& from, std::uint64_t tokens);
   void forget_sharing(VTensor& vtensor);
+  bool enter(VTensor& vtensor, std::span<const BlockHash> hashes);  // with the lock
 
   bool make_room(std::uint64_t chunks);
   bool unmap_one_idle(std::uint64_t& freed);
@@ -178,7 +181,7 @@ class VTensorSet {
   PrefixTable prefixes_;
   VTensorStats stats_;
   std::uint64_t unmapping_ = 0;  // idle vTensors: their chunks will be ready soon
-  bool fill_rests_ = false;      // until chunks are taken or released
+  bool fill_rests_ = false;      // until chunks come back
   bool asks_rest_ = false;       // until others ask again, or a vTensor is released
   bool stop_ = false;
   std::thread thread_, watch_;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <utility>
 
 #include "base/rng.h"
 #include "vmm/vtensor/faulty_backend.h"
@@ -130,6 +132,29 @@ TEST_F(VTensorSetTest, WhatTheDeviceDoesNotUnmapNobodyGets) {
   EXPECT_EQ(set_->stats().stuck_chunks, 4u);
   EXPECT_EQ(used(), 4u);
   EXPECT_NE(create(16), vtensor);
+}
+
+// The last plane's access fails, and then nothing can be unmapped: all of it is mapped, none is ready.
+TEST_F(VTensorSetTest, WhatIsMappedWithoutAccessIsNotReady) {
+  open(options());
+  VTensor* const vtensor = create(6);
+  backend_.fail("set_access", 4);
+  backend_.fail("unmap", 1, 9);
+  EXPECT_FALSE(set_->extend(*vtensor, 12));
+  backend_.heal();
+  EXPECT_EQ(vtensor->ready_tokens(), 8u);
+  EXPECT_FALSE(set_->wait_ready(*vtensor, 12));
+  EXPECT_TRUE(set_->shrink(*vtensor, 0));
+  EXPECT_TRUE(set_->wait_ready(*vtensor, 12));
+  EXPECT_EQ(used(), 12u);
+}
+
+TEST_F(VTensorSetTest, ShrinkingToMoreThanThereCanBeDoesNothing) {
+  open(options());
+  VTensor* const vtensor = create(8);
+  EXPECT_TRUE(set_->shrink(*vtensor, std::uint64_t{1} << 60));  // 16 times that is 2^64
+  EXPECT_EQ(vtensor->ready_tokens(), 8u);
+  EXPECT_EQ(used(), 8u);
 }
 
 TEST_F(VTensorSetTest, AReleasedOneIsLeftMappedForTheNextThatFits) {
@@ -297,6 +322,67 @@ TEST_F(VTensorSetTest, SharedTokensCannotBeCutOffAlone) {
   EXPECT_TRUE(set_->shrink(*vtensor, 0));
 }
 
+// Of two who computed the same, the second has chunks of its own, and a block more that owns none: its
+// chunks are read-only and nobody else has them. It must not go back into them either.
+TEST_F(VTensorSetTest, WhatCannotBeWrittenCannotBeCutOff) {
+  VTensorOptions halves = options();
+  halves.block_tokens = 2;
+  open(halves);
+  VTensor* const first = create(12);
+  VTensor* const second = create(12);
+  ASSERT_TRUE(set_->record(*first, prompt_of(1, 4)));
+  ASSERT_TRUE(set_->record(*second, prompt_of(1, 5)));
+  EXPECT_EQ(used(), 24u);
+  EXPECT_FALSE(set_->shrink(*second, 5));
+  EXPECT_TRUE(set_->shrink(*second, 10));
+}
+
+TEST_F(VTensorSetTest, AnAliasThatFailsLeavesTheOtherOneWritable) {
+  VTensorOptions copying = options();
+  bool fails = true;
+  copying.copy = [&](Address, Address, std::uint64_t) {
+    return fails ? Status(Error::make(Code::kIo, "copy: told to fail")) : Status();
+  };
+  open(copying);
+  VTensor* const from = create(16);
+  VTensor* const to = create(0);
+  EXPECT_FALSE(set_->alias(*to, *from, 10));
+  EXPECT_TRUE(set_->shrink(*from, 9));
+  fails = false;
+  ASSERT_TRUE(set_->alias(*to, *from, 5));
+  fails = true;
+  VTensor* const third = create(0);
+  EXPECT_FALSE(set_->alias(*third, *from, 9));
+  EXPECT_FALSE(set_->shrink(*from, 4));  // `to` has them
+  EXPECT_TRUE(set_->shrink(*from, 5));
+  set_->release(to);
+  set_->release(third);
+  VTensor* const whole = create(8);
+  EXPECT_FALSE(set_->alias(*create(0), *whole, 7));
+  set_->release(whole);
+  set_->work();
+  EXPECT_EQ(set_->stats().idle_chunks, 8u);  // left for the next one: all its own, and writable
+}
+
+// The window through which tails are copied stays where it is: nobody gets what can be read through it.
+TEST_F(VTensorSetTest, ATailThatStaysMappedIsNeverReady) {
+  VTensorOptions copying = options();
+  copying.block_tokens = 3;
+  copying.copy = [](Address, Address, std::uint64_t) { return Status(); };
+  open(copying);
+  VTensor* const first = create(3);
+  ASSERT_TRUE(set_->record(*first, prompt_of(1, 1)));
+  set_->release(first);
+  set_->work();
+  backend_.fail("unmap", 1);
+  EXPECT_FALSE(set_->create(4, 64, prompt_of(1, 1)));
+  backend_.heal();
+  set_->reclaim(100);
+  EXPECT_EQ(set_->stats().recorded_blocks, 0u);
+  EXPECT_EQ(set_->stats().stuck_chunks, 4u);
+  EXPECT_EQ(used(), 4u);
+}
+
 TEST_F(VTensorSetTest, AMatchThatFailsGivesItsReferencesBack) {
   VTensorOptions copying = options();
   copying.block_tokens = 3;
@@ -324,12 +410,32 @@ TEST_F(VTensorSetTest, AMatchThatFailsGivesItsReferencesBack) {
   EXPECT_TRUE(set_->create(11, 64, prompt));
 }
 
+// Only a tail is found, and then there is no chunk for it: the range that it was to go to is as new.
+TEST_F(VTensorSetTest, ARangeThatAFailedMatchLeavesIsReusable) {
+  VTensorOptions copying = options();
+  copying.block_tokens = 3;
+  copying.copy = [](Address, Address, std::uint64_t) { return Status(); };
+  open(copying, 8);
+  VTensor* const first = create(3);
+  ASSERT_TRUE(set_->record(*first, prompt_of(1, 1)));
+  VTensor* const other = create(4);
+  EXPECT_FALSE(set_->create(4, 64, prompt_of(1, 1)));
+  ASSERT_TRUE(set_->shrink(*other, 0));
+  VTensor* const next = create(4);
+  EXPECT_TRUE(set_->shrink(*next, 1));
+  set_->release(next);
+  set_->work();
+  EXPECT_EQ(set_->stats().idle_chunks, 4u);
+}
+
 TEST_F(VTensorSetTest, RefusesWhatDoesNotFit) {
   open(options());
   EXPECT_FALSE(set_->create(65, 65));
   EXPECT_FALSE(set_->create(9, 8));
   VTensor* const vtensor = set_->create(4, 8)->vtensor;
   EXPECT_FALSE(set_->extend(*vtensor, 9));
+  EXPECT_FALSE(set_->wait_ready(*vtensor, 9));
+  EXPECT_EQ(set_->stats().waits, 0u);
   set_->prepare(*vtensor, 1000);
   set_->work();
   EXPECT_EQ(vtensor->ready_tokens(), 8u);
@@ -337,6 +443,78 @@ TEST_F(VTensorSetTest, RefusesWhatDoesNotFit) {
   VTensorOptions odd = options();
   odd.chunk_bytes = kChunk + 1;
   EXPECT_FALSE(VTensorSet::open(backend_, *budget_, odd));
+}
+
+// Calls back while the background asks it: what happens then must not be forgotten by what it decides.
+class BusyBudget final : public ChunkBudget {
+ public:
+  std::function<std::uint64_t(std::uint64_t wanted)> on_take;
+  std::function<std::uint64_t()> on_asked;
+  std::function<void()> on_owed;
+
+  std::uint64_t take(std::uint64_t wanted) override { return on_take ? on_take(wanted) : wanted; }
+  void give(std::uint64_t /*credits*/) override {}
+  std::uint64_t asked() const override { return on_asked ? on_asked() : 0; }
+  std::uint64_t owed() const override {
+    if (on_owed) on_owed();
+    return 0;
+  }
+};
+
+// Between the attempt and the look for somebody who could give up something.
+TEST_F(VTensorSetTest, ChunksThatComeBackWhileItLooksForThemAreTaken) {
+  BusyBudget budget;
+  const auto set = *VTensorSet::open(backend_, budget, options());
+  VTensor* const vtensor = set->create(8, 64)->vtensor;
+  budget.on_take = [](std::uint64_t) { return std::uint64_t{0}; };
+  budget.on_owed = [&] { EXPECT_TRUE(set->shrink(*vtensor, 0)); };
+  EXPECT_TRUE(set->create(8, 64));
+  budget.on_owed = nullptr;
+}
+
+TEST_F(VTensorSetTest, ChunksThatComeBackWhileNoneCouldBeHadAreTriedAgain) {
+  BusyBudget budget;
+  VTensorOptions with = options();
+  with.ready_chunks = 8;
+  const auto set = *VTensorSet::open(backend_, budget, with);
+  set->work();
+  VTensor* const vtensor = set->create(8, 64)->vtensor;
+  std::uint64_t calls = 0;
+  budget.on_take = [&](std::uint64_t wanted) -> std::uint64_t {
+    if (++calls != 1) return wanted;
+    EXPECT_TRUE(set->shrink(*vtensor, 4));
+    return 0;
+  };
+  set->work();  // in vain
+  set->work();
+  EXPECT_EQ(set->stats().chunks.ready, 8u);
+}
+
+TEST_F(VTensorSetTest, WhereNoneCanBeHadItRestsUntilSomeComeBack) {
+  BusyBudget budget;
+  VTensorOptions with = options();
+  with.ready_chunks = 8;
+  const auto set = *VTensorSet::open(backend_, budget, with);
+  std::uint64_t calls = 0;
+  budget.on_take = [&](std::uint64_t) { return calls++ * 0; };
+  set->work();
+  set->work();
+  EXPECT_EQ(calls, 1u);
+}
+
+TEST_F(VTensorSetTest, WhatIsReleasedWhileNothingCouldBeGivenIsGiven) {
+  BusyBudget budget;
+  const auto set = *VTensorSet::open(backend_, budget, options());
+  VTensor* const vtensor = set->create(8, 64)->vtensor;
+  std::uint64_t calls = 0;
+  budget.on_asked = [&] {
+    // The second time is after all has been looked through; that it is short is not yet decided.
+    if (++calls == 2) set->release(vtensor);
+    return 8 - std::min<std::uint64_t>(8, backend_.counts().release);
+  };
+  set->work();
+  EXPECT_EQ(backend_.physical_bytes(), 0u);
+  budget.on_asked = nullptr;
 }
 
 TEST_F(VTensorSetTest, GivesEverythingBack) {

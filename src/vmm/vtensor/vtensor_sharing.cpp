@@ -1,4 +1,5 @@
 // How vTensors share the chunks of equal prefixes.
+#include <algorithm>
 #include <cinttypes>
 #include <utility>
 
@@ -32,10 +33,15 @@ Status VTensorSet::copy_tails_of(VTensor& vtensor, const PrefixTable::Found& fou
                        .bytes = tail.bytes});
     bytes += tail.bytes;
   }
-  CACHALOT_TRY(copy_tails(backend_, layout_.chunk_bytes(), sources, options_.copy));
+  bool is_stuck = false;
+  const Status done = copy_tails(backend_, layout_.chunk_bytes(), sources, options_.copy, is_stuck);
   const std::lock_guard lock(mutex_);
-  stats_.copied_bytes += bytes;
-  return {};
+  if (done) stats_.copied_bytes += bytes;
+  if (!is_stuck) return done;
+  // They are mapped where nobody unmaps them: with one reference more they never become ready.
+  for (const auto& tail : found.tails) store_.share({&tail.chunk, 1});
+  stats_.stuck_chunks += found.tails.size();
+  return done;
 }
 
 void VTensorSet::forget_sharing(VTensor& vtensor) {
@@ -46,6 +52,7 @@ void VTensorSet::forget_sharing(VTensor& vtensor) {
 }
 
 Status VTensorSet::record(VTensor& vtensor, std::span<const BlockHash> hashes) {
+  const Turn turn(*this, vtensor);
   std::uint64_t tokens = 0;
   if (__builtin_mul_overflow(hashes.size(), options_.block_tokens, &tokens) ||
       options_.block_tokens == 0 || tokens > vtensor.ready_tokens()) {
@@ -54,23 +61,30 @@ Status VTensorSet::record(VTensor& vtensor, std::span<const BlockHash> hashes) {
                        " tokens, expected blocks within the %" PRIu64 " tokens that have memory",
                        hashes.size(), options_.block_tokens, vtensor.ready_tokens());
   }
-  const Turn turn(*this, vtensor);
-  bool is_known = false;
   {
     const std::lock_guard lock(mutex_);
-    is_known = prefixes_.known(hashes) == hashes.size();
+    if (prefixes_.known(hashes) == hashes.size()) {
+      enter(vtensor, hashes);
+      return {};
+    }
   }
-  // Before anybody can find the chunks.
-  if (!is_known) CACHALOT_TRY(vtensor.planes_.protect(tokens));
+  CACHALOT_TRY(vtensor.planes_.protect(tokens));  // before anybody can find the chunks
+  // What cannot be written must not be cut off and computed again, whether others get it or not.
+  const bool protects = layout_.full_chunks(tokens) > layout_.full_chunks(vtensor.shared_tokens_);
   const std::lock_guard lock(mutex_);
-  const PrefixTable::Recorded recorded = prefixes_.record(hashes, vtensor.planes_);
-  store_.share(recorded.references);
-  if (!recorded.references.empty()) {
+  if (enter(vtensor, hashes) || protects) {
     vtensor.shared_tokens_ = std::max(vtensor.shared_tokens_, tokens);
   }
+  return {};
+}
+
+// @return whether there were new blocks
+bool VTensorSet::enter(VTensor& vtensor, std::span<const BlockHash> hashes) {
+  const PrefixTable::Recorded recorded = prefixes_.record(hashes, vtensor.planes_);
+  store_.share(recorded.references);
   prefixes_.pin(recorded.last);
   prefixes_.unpin(std::exchange(vtensor.pinned_, recorded.last));
-  return {};
+  return !recorded.references.empty();
 }
 
 // The first tokens of `from`, as if the table had found them. Of whoever has its turn.
@@ -92,16 +106,19 @@ Result<PrefixTable::Found> VTensorSet::lend(VTensor& from, std::uint64_t tokens)
 }
 
 Result<std::uint64_t> VTensorSet::alias(VTensor& to, VTensor& from, std::uint64_t tokens) {
-  if (&to == &from || to.ready_tokens() != 0 || tokens > from.ready_tokens() ||
-      tokens > to.max_tokens()) {
-    return Error::make(Code::kInvalidArgument,
-                       "vtensor: alias of %" PRIu64 " of %" PRIu64 " tokens where %" PRIu64
-                       " have memory, expected memory for all of them and another vTensor without",
-                       tokens, from.ready_tokens(), to.ready_tokens());
+  if (&to == &from) {
+    return Error::make(Code::kInvalidArgument, "vtensor: alias of itself, expected of another one");
   }
   const bool to_first = &to < &from;  // the same order for everybody: nobody waits in a circle
   const Turn first(*this, to_first ? to : from);
   const Turn second(*this, to_first ? from : to);
+  CACHALOT_TRY(check_tokens(tokens, std::min(from.ready_tokens(), to.max_tokens())));
+  if (to.planes_.chunks() != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "vtensor: alias where %" PRIu64 " chunks are mapped, expected none",
+                       to.planes_.chunks());
+  }
+  const std::uint64_t shared_before = from.shared_tokens_;
   CACHALOT_TRY_ASSIGN(const PrefixTable::Found found, lend(from, tokens));
   Status done = borrow(to, found);
   if (done) done = grow(to, found.tokens);
@@ -111,6 +128,8 @@ Result<std::uint64_t> VTensorSet::alias(VTensor& to, VTensor& from, std::uint64_
   static_cast<void>(to.planes_.truncate(0, freed));  // what is left stays with `to`
   store_.drop(freed);
   forget_sharing(to);
+  from.planes_.unprotect(shared_before);
+  from.shared_tokens_ = shared_before;
   return done.error();
 }
 
