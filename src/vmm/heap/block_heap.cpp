@@ -183,7 +183,8 @@ Block* BlockHeap::best_fit(Stream stream, std::uint64_t bytes) {
   return found == blocks.end() ? nullptr : *found;
 }
 
-Block* BlockHeap::take(Block* block, Address address, std::uint64_t bytes, void* owner) {
+// That part of a free block is in no set afterwards; the rest is.
+Block* BlockHeap::cut(Block* block, Address address, std::uint64_t bytes) {
   leave(block);
   if (block->address != address) {
     Block* const front = block;
@@ -191,6 +192,11 @@ Block* BlockHeap::take(Block* block, Address address, std::uint64_t bytes, void*
     enter(front);
   }
   if (block->bytes != bytes) enter(split(block, address + bytes));
+  return block;
+}
+
+Block* BlockHeap::take(Block* block, Address address, std::uint64_t bytes, void* owner) {
+  block = cut(block, address, bytes);
   block->owner = owner;
   block->segment->used_bytes += bytes;
   used_bytes_ += bytes;
@@ -205,10 +211,10 @@ Block* BlockHeap::free(Block* used) {
   return merge_around(used);
 }
 
-Block* BlockHeap::give(Block* free_block, Stream stream) {
-  leave(free_block);
-  free_block->stream = stream;
-  return merge_around(free_block);
+Block* BlockHeap::give(Block* free_block, Address address, std::uint64_t bytes, Stream stream) {
+  Block* const block = cut(free_block, address, bytes);
+  block->stream = stream;
+  return merge_around(block);
 }
 
 Block* BlockHeap::remove_memory(Block* free_block, Address address, std::uint64_t bytes) {

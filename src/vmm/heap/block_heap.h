@@ -66,8 +66,11 @@ class BlockHeap {
   }
   // @return the free block that has it now
   Block* free(Block* used);
-  // Free memory becomes another stream's. @return as free()
-  Block* give(Block* free_block, Stream stream);
+  // [address, address + bytes) of the free block that has it becomes another stream's. @return as free()
+  Block* give(Block* free_block, Address address, std::uint64_t bytes, Stream stream);
+  Block* give(Block* free_block, Stream stream) {
+    return give(free_block, free_block->address, free_block->bytes, stream);
+  }
   // Free memory that is no more. @return the absent block, which is exactly that range
   Block* remove_memory(Block* free_block, Address address, std::uint64_t bytes);
 
@@ -97,6 +100,7 @@ class BlockHeap {
   Block* make_block(Segment* segment, Address address, std::uint64_t bytes);
   void drop_block(Block* block);
   Block* split(Block* block, Address at);
+  Block* cut(Block* block, Address address, std::uint64_t bytes);
   void merge_next(Block* block);
   Block* merge_around(Block* block);
   void enter(Block* block);

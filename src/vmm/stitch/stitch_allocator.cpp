@@ -92,7 +92,6 @@ Result<TrackedAllocator::Placed> StitchAllocator::allocate_large(std::uint64_t b
   return done;
 }
 
-// Where several streams take turns, the place may be what another one freed: it is taken over alone.
 bool StitchAllocator::may_use(const Block& block, Stream stream) {
   if (block.state != BlockState::kFree) return false;
   if (block.stream == stream) return true;
@@ -103,8 +102,27 @@ bool StitchAllocator::may_use(const Block& block, Stream stream) {
 
 bool StitchAllocator::may_use(Segment* segment, Address address, std::uint64_t bytes,
                               Stream stream) {
-  const Block* const block = memory_.heap().find(segment, address);
-  return block->end() - address >= bytes && may_use(*block, stream);
+  const Block* block = memory_.heap().find(segment, address);
+  while (may_use(*block, stream)) {
+    if (block->end() >= address + bytes) return true;
+    block = block->next;
+    if (block == nullptr) return false;
+  }
+  return false;
+}
+
+// Where streams take turns, the place lies in what several of them freed.
+Block* StitchAllocator::claim(Segment* segment, Address address, std::uint64_t bytes,
+                              Stream stream) {
+  BlockHeap& heap = memory_.heap();
+  const Address end = address + bytes;
+  Block* block = heap.find(segment, address);
+  while (block->stream != stream || block->end() < end) {
+    if (block->stream == stream) block = block->next;
+    const Address from = std::max(address, block->address);
+    block = heap.give(block, from, std::min(end, block->end()) - from, stream);
+  }
+  return block;
 }
 
 std::optional<TrackedAllocator::Placed> StitchAllocator::place_again(const Place& place,
@@ -118,16 +136,20 @@ std::optional<TrackedAllocator::Placed> StitchAllocator::place_again(const Place
       return may_use(piece.segment, piece.address + skip, needed, stream);
     };
     if (!StitchedCache::all_of(*block, place.offset, bytes, is_usable)) return {};
+    StitchedCache::all_of(*block, place.offset, bytes,
+                          [&](const StitchedBlock::Piece& piece, std::uint64_t skip,
+                              std::uint64_t needed) {
+                            claim(piece.segment, piece.address + skip, needed, stream);
+                            return true;
+                          });
     return use({block, place.offset}, bytes, stream, states_.repeated);
   }
   auto* const segment = static_cast<Segment*>(place.where);
   if (segment->id != place.id) return {};
   const Address address = segment->base + place.offset;
   if (!may_use(segment, address, bytes, stream)) return {};
-  Block* const used =
-      memory_.heap().take(memory_.heap().find(segment, address), address, bytes, nullptr);
-  used->stream = stream;
-  return placed(used, states_.repeated);
+  Block* const block = claim(segment, address, bytes, stream);
+  return placed(memory_.heap().take(block, address, bytes, nullptr), states_.repeated);
 }
 
 Place StitchAllocator::place_of(const Placed& placed) const {

@@ -76,7 +76,10 @@ class StitchAllocator final : public TrackedAllocator {
   Result<Placed> allocate_small(std::uint64_t bytes, Stream stream);
   Result<Placed> allocate_large(std::uint64_t bytes, Stream stream);
   bool may_use(const Block& block, Stream stream);
+  // Whether all of it is free, and of this stream or of others whose work on it is done.
   bool may_use(Segment* segment, Address address, std::uint64_t bytes, Stream stream);
+  // Makes it one free block of the stream, which may_use() it. @return the block that has it
+  Block* claim(Segment* segment, Address address, std::uint64_t bytes, Stream stream);
   std::optional<Placed> place_again(const Place& place, std::uint64_t bytes, Stream stream);
   Place place_of(const Placed& placed) const;
   Result<Placed> allocate_anew(std::uint64_t bytes, Stream stream);
