@@ -33,7 +33,7 @@ struct Options {
   std::string frag_limit, stitched_limit, limit;
   std::string scale = "1";
   std::string verify;
-  std::string costs = vmm::cost_tables().front().name;
+  std::string costs;
   std::string tmpfs;
   std::string json;
 };
@@ -81,12 +81,12 @@ Result<replay::Verify> parse_verify(const std::string& text, const std::string& 
 
 // A factor, or the size that the peak of the live bytes is to have.
 Result<double> parse_scale(const Options& options) {
-  char* end = nullptr;
-  const double factor = std::strtod(options.scale.c_str(), &end);
-  if (*end == '\0' && end != options.scale.c_str()) {
-    if (factor > 0 && std::isfinite(factor)) return factor;
+  if (options.scale.find_first_not_of("0123456789.") == std::string::npos) {
+    char* end = nullptr;
+    const double factor = std::strtod(options.scale.c_str(), &end);
+    if (*end == '\0' && factor > 0 && std::isfinite(factor)) return factor;
     return Error::make(Code::kInvalidArgument,
-                       "--scale: %.60s, expected a factor above 0, or a size",
+                       "--scale: \"%.60s\", expected a factor above 0, or a size",
                        options.scale.c_str());
   }
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--scale", options.scale));
@@ -102,6 +102,24 @@ Result<std::uint64_t> parse_optional_bytes(const char* flag, const std::string& 
   return parse_bytes(flag, text);
 }
 
+Status check_applies(const char* flag, const std::string& value, bool applies, const char* to) {
+  if (value.empty() || applies) return {};
+  return Error::make(Code::kInvalidArgument, "%s %.60s: applies to %s only", flag, value.c_str(),
+                     to);
+}
+
+// What would be ignored was meant for something else.
+Status check_all_apply(const Options& options, const std::vector<std::string>& allocators) {
+  const bool has_stitch =
+      std::find(allocators.begin(), allocators.end(), "stitch") != allocators.end();
+  CACHALOT_TRY(check_applies("--frag-limit", options.frag_limit, has_stitch, "--allocator stitch"));
+  CACHALOT_TRY(
+      check_applies("--stitched-limit", options.stitched_limit, has_stitch, "--allocator stitch"));
+  CACHALOT_TRY(
+      check_applies("--costs", options.costs, options.backend == "model", "--backend model"));
+  return check_applies("--tmpfs", options.tmpfs, options.backend == "memfd", "--backend memfd");
+}
+
 Result<Settings> settings_of(const Options& options) {
   Settings settings;
   CACHALOT_TRY_ASSIGN(settings.allocators, parse_allocators(options.allocators));
@@ -110,6 +128,7 @@ Result<Settings> settings_of(const Options& options) {
                        "--backend: \"%.60s\", expected model, memfd or cuda",
                        options.backend.c_str());
   }
+  CACHALOT_TRY(check_all_apply(options, settings.allocators));
   CACHALOT_TRY_ASSIGN(settings.verify, parse_verify(options.verify, options.backend));
   const vmm::StitchOptions defaults;
   CACHALOT_TRY_ASSIGN(
@@ -122,7 +141,8 @@ Result<Settings> settings_of(const Options& options) {
   if (!options.limit.empty() && settings.limit_bytes == 0) {
     return Error::make(Code::kInvalidArgument, "--limit: 0 bytes, expected some");
   }
-  const vmm::CostTable* const costs = vmm::find_cost_table(options.costs);
+  const vmm::CostTable* const costs =
+      options.costs.empty() ? &vmm::cost_tables().front() : vmm::find_cost_table(options.costs);
   if (costs == nullptr) {
     std::string names;
     for (const vmm::CostTable& table : vmm::cost_tables()) {
@@ -280,8 +300,9 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
   add("--verify", options->verify, "HOW",
       "memfd: blocks are filled with a pattern and checked when freed: full (default), sample "
       "(a word in each 4 KiB), off");
-  add("--costs", options->costs, "NAME", "model: whose published costs of driver calls are charged")
-      ->capture_default_str();
+  add("--costs", options->costs, "NAME",
+      "model: whose published costs of driver calls are charged (default " +
+          std::string(vmm::cost_tables().front().name) + ")");
   add("--tmpfs", options->tmpfs, "FOLDER",
       "memfd: a tmpfs mounted with huge pages, if there is one");
   add("--json", options->json, "FILE",

@@ -21,17 +21,19 @@ struct Options {
 struct Number {
   const char* name;
   std::uint64_t trace::FinetuneOptions::*value;
+  std::uint64_t low, high;
   const char* text;
 };
 constexpr Number kNumbers[] = {
-    {"--gpus", &trace::FinetuneOptions::gpus,
+    {"--gpus", &trace::FinetuneOptions::gpus, 1, 65536,
      "GPUs that ZeRO-3 spreads weights, gradients and optimizer over; the trace is of one"},
-    {"--batch", &trace::FinetuneOptions::batch, "sequences of an iteration"},
-    {"--sequence", &trace::FinetuneOptions::sequence, "tokens of a sequence"},
-    {"--lora-rank", &trace::FinetuneOptions::lora_rank,
+    {"--batch", &trace::FinetuneOptions::batch, 1, 1024, "sequences of an iteration"},
+    {"--sequence", &trace::FinetuneOptions::sequence, 2, 65536, "tokens of a sequence"},
+    {"--lora-rank", &trace::FinetuneOptions::lora_rank, 0, 65536,
      "train matrices of this rank beside the weights; 0: train the weights"},
-    {"--iterations", &trace::FinetuneOptions::iterations, "how many"},
-    {"--seed", &trace::FinetuneOptions::seed, "other seeds give other paddings"},
+    {"--iterations", &trace::FinetuneOptions::iterations, 1, 1'000'000, "how many"},
+    {"--seed", &trace::FinetuneOptions::seed, 0, ~std::uint64_t{0},
+     "other seeds give other paddings"},
 };
 
 struct Switch {
@@ -103,7 +105,7 @@ void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
   for (const Number& flag : kNumbers) {
     command->add_option(flag.name, options->run.*flag.value, flag.text)
         ->type_name("N")
-        ->transform(number(0, ~std::uint64_t{0}))
+        ->transform(number(flag.low, flag.high))
         ->capture_default_str();
   }
   for (const Switch& flag : kSwitches) {
@@ -113,6 +115,7 @@ void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
       ->add_option("--dynamic-padding", options->run.dynamic_padding,
                    "sequences of an iteration are shorter by at most this share, at random")
       ->type_name("X")
+      ->check(decimal(0, 0.999))
       ->capture_default_str();
   command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
       ->type_name("FILE");

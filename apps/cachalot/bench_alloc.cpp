@@ -36,13 +36,18 @@ Result<Subject> make_subject(bool stitches) {
   return subject;
 }
 
-// Used blocks with free ones of odd sizes between them, none of which fits what is measured.
-Status fill(vmm::Allocator& allocator) {
+// Sizes of the blocks around what is measured.
+enum class Around { kOdd, kWholeChunks };
+
+// Used blocks with free ones between them, none of which fits what is measured.
+Status fill(vmm::Allocator& allocator, Around around) {
   base::Rng rng(1);
   std::vector<vmm::Address> blocks;
   for (int i = 0; i < kBlocksAround; ++i) {
-    CACHALOT_TRY_ASSIGN(const vmm::Address block,
-                        allocator.allocate((2 + rng.below(9)) * kMiB + 512 * rng.below(2048), 0));
+    const std::uint64_t bytes = around == Around::kOdd
+                                    ? (2 + rng.below(9)) * kMiB + 512 * rng.below(2048)
+                                    : (1 + rng.below(5)) * 2 * kMiB;
+    CACHALOT_TRY_ASSIGN(const vmm::Address block, allocator.allocate(bytes, 0));
     blocks.push_back(block);
   }
   for (std::size_t i = 0; i < blocks.size(); i += 2) CACHALOT_TRY(allocator.free(blocks[i]));
@@ -93,6 +98,7 @@ struct Case {
   std::uint64_t bytes;
   std::vector<std::uint64_t> pieces;  // freed before, so that the first request stitches them
   Target target;
+  Around around = Around::kOdd;
 };
 
 // The pieces are larger than what is free around them, so that they are what a stitch takes.
@@ -102,7 +108,7 @@ Status prepare(Subject& subject, const Case& what) {
     CACHALOT_TRY_ASSIGN(const vmm::Address piece, subject.allocator->allocate(bytes, 0));
     pieces.push_back(piece);
   }
-  CACHALOT_TRY(fill(*subject.allocator));
+  CACHALOT_TRY(fill(*subject.allocator, what.around));
   for (const vmm::Address piece : pieces) CACHALOT_TRY(subject.allocator->free(piece));
   CACHALOT_TRY_ASSIGN(const vmm::Address first, subject.allocator->allocate(what.bytes, 0));
   return subject.allocator->free(first);
@@ -131,7 +137,7 @@ Status measure(const Settings& settings, Report& report, const Case& what, std::
 // Stitches that find no cached block: each asks for a size of its own.
 Status measure_stitching(const Settings& settings, Report& report, std::uint64_t clock) {
   CACHALOT_TRY_ASSIGN(Subject stitch, make_subject(true));
-  CACHALOT_TRY(fill(*stitch.allocator));
+  CACHALOT_TRY(fill(*stitch.allocator, Around::kOdd));
   const std::uint64_t calls = 40 * settings.repeats;
   for (std::uint64_t i = 0; i < calls; ++i) {
     const std::uint64_t bytes = 1024 * kMiB + 512 * i;
@@ -189,14 +195,15 @@ Status measure_finetuning(const Settings& settings, Report& report, std::uint64_
 Status bench_alloc(const Settings& settings, Report& report) {
   take_cores();
   const std::uint64_t clock = clock_ns();
-  const std::vector<std::uint64_t> sixteen(16, 16 * kMiB);
+  const std::vector<std::uint64_t> two(2, 64 * kMiB), sixteen(16, 16 * kMiB);
   const Case cases[] = {
       {"small_4KiB", 4096, {}, {}},
       {"exact_64MiB", 64 * kMiB, {64 * kMiB}, value_at_most(200)},
       {"exact_4GiB", 4096 * kMiB, {4096 * kMiB}, value_at_most(200)},
       {"split_60MiB_of_64MiB", 60 * kMiB, {64 * kMiB}, {}},
-      {"exact_stitched_of_2", 128 * kMiB, {64 * kMiB, 64 * kMiB}, value_at_most(200)},
-      {"exact_stitched_of_16", 256 * kMiB, sixteen, {}},
+      {"exact_stitched_of_2", 128 * kMiB, two, value_at_most(200), Around::kWholeChunks},
+      {"exact_stitched_of_16", 256 * kMiB, sixteen, {}, Around::kWholeChunks},
+      {"exact_stitched_with_corners", 128 * kMiB, two, {}},  // four pieces
   };
   for (const Case& each : cases) CACHALOT_TRY(measure(settings, report, each, clock));
   CACHALOT_TRY(measure_stitching(settings, report, clock));

@@ -28,28 +28,36 @@ typedef struct cachalot_vmm cachalot_vmm;
 typedef struct cachalot_vmm_range cachalot_vmm_range;
 
 /* Copies on the device, and returns when it is done: CACHALOT_OK, or why not. Several threads may be in it. */
-typedef cachalot_code (*cachalot_vmm_copy)(void* context, uint64_t to, uint64_t from, uint64_t bytes);
+typedef cachalot_code (*cachalot_vmm_copy)(void* context, uint64_t to, uint64_t from,
+                                           uint64_t bytes);
 
 typedef struct cachalot_vmm_options {
   uint32_t struct_size; /* sizeof(cachalot_vmm_options) */
   uint32_t layers;      /* at most 65,536 */
-  uint64_t part_bytes[2]; /* that a layer keeps of a token: keys and values; of a latent: its bytes and 0 */
-  uint64_t max_tokens;    /* of the longest request: every range has addresses for so many */
-  const char* device;     /* null, "memfd": this machine's memory; "cuda:N"; "model": none, for counting */
-  const char* layout;     /* null, "folded": all layers of a token side by side; "per_layer", "folded_parts" */
-  uint64_t chunk_bytes;   /* 0: 2 MiB */
-  uint64_t limit_bytes;   /* of physical memory; 0: as much as there is. With a budget: of all its users */
-  const char* budget;     /* a file, or shm:NAME, by which processes share limit_bytes; null: none */
+  uint64_t part_bytes
+      [2]; /* that a layer keeps of a token: keys and values; of a latent: its bytes and 0 */
+  uint64_t max_tokens; /* of the longest request: every range has addresses for so many */
+  const char*
+      device; /* null, "memfd": this machine's memory; "cuda:N"; "model": none, for counting */
+  const char*
+      layout; /* null, "folded": all layers of a token side by side; "per_layer", "folded_parts" */
+  uint64_t chunk_bytes; /* 0: 2 MiB */
+  uint64_t
+      limit_bytes; /* of physical memory; 0: as much as there is. With a budget: of all its users */
+  const char* budget; /* a file, or shm:NAME, by which processes share limit_bytes; null: none */
   uint64_t guaranteed_bytes; /* of the budget: what this process gets back when it asks */
   uint64_t ready_bytes;      /* physical memory that the background keeps at hand */
-  uint64_t idle_bytes; /* that released ranges may keep mapped; 0: no limit; less than a chunk: nothing */
-  cachalot_vmm_copy copy; /* for the tail of an alias; null: memcpy on memfd, elsewhere no tail is shared */
+  uint64_t
+      idle_bytes; /* that released ranges may keep mapped; 0: no limit; less than a chunk: nothing */
+  cachalot_vmm_copy
+      copy; /* for the tail of an alias; null: memcpy on memfd, elsewhere no tail is shared */
   void* copy_context;
 } cachalot_vmm_options;
 
 /* Starts two threads. CACHALOT_UNSUPPORTED: there is no such device here; CACHALOT_INVALID_ARGUMENT: sizes
  * that do not fit each other, or another budget than the file's. */
-CACHALOT_API cachalot_code cachalot_vmm_open(const cachalot_vmm_options* options, cachalot_vmm** vmm);
+CACHALOT_API cachalot_code cachalot_vmm_open(const cachalot_vmm_options* options,
+                                             cachalot_vmm** vmm);
 /* Gives everything back, ranges too: their pointers must not be used again. Null is allowed. */
 CACHALOT_API cachalot_code cachalot_vmm_close(cachalot_vmm* vmm);
 
@@ -62,8 +70,9 @@ CACHALOT_API cachalot_code cachalot_vmm_view(const cachalot_vmm* vmm, uint32_t l
  * *range is null where it fails.
  * CACHALOT_NO_SPACE: too few chunks, whatever idle ranges gave up; others of the budget have been asked, so
  * that the same call may succeed later. */
-CACHALOT_API cachalot_code cachalot_vmm_reserve(cachalot_vmm* vmm, uint64_t tokens, uint64_t max_tokens,
-                                                cachalot_vmm_range** range, uint64_t* base);
+CACHALOT_API cachalot_code cachalot_vmm_reserve(cachalot_vmm* vmm, uint64_t tokens,
+                                                uint64_t max_tokens, cachalot_vmm_range** range,
+                                                uint64_t* base);
 /* The pointer must not be used again. Null is allowed. */
 CACHALOT_API void cachalot_vmm_release(cachalot_vmm_range* range);
 
@@ -78,22 +87,23 @@ CACHALOT_API cachalot_code cachalot_vmm_decommit(cachalot_vmm_range* range, uint
 /* Puts the first `tokens` of `from` at the beginning of `to`, which has no memory. Chunks that are full of them are
  * shared, and can be written in neither range from now on; what is behind the last full chunk is copied, or
  * left out if there is no way to copy. *shared: how many tokens are there. */
-CACHALOT_API cachalot_code cachalot_vmm_alias(cachalot_vmm_range* to, cachalot_vmm_range* from, uint64_t tokens,
-                                              uint64_t* shared);
+CACHALOT_API cachalot_code cachalot_vmm_alias(cachalot_vmm_range* to, cachalot_vmm_range* from,
+                                              uint64_t tokens, uint64_t* shared);
 
 typedef struct cachalot_vmm_statistics {
-  uint32_t struct_size; /* sizeof(cachalot_vmm_statistics) */
-  uint32_t ranges;      /* reserved and not released */
-  uint64_t physical_bytes;      /* that this process has of the device */
-  uint64_t used_bytes;          /* of those: mapped, each chunk once */
-  uint64_t idle_bytes;          /* of those: by released ranges */
-  uint64_t ready_bytes;         /* at hand */
-  uint64_t stuck_bytes;         /* that the device did not unmap */
-  uint64_t shared_bytes;        /* mapped from another range now: what sharing saves */
-  uint64_t shared_total_bytes;  /* and since the beginning */
-  uint64_t copied_bytes;        /* of tails */
-  uint64_t asked_bytes;         /* that others of the budget ask for, of what is beyond the guarantee */
-  uint64_t prepared, waits, wait_ns; /* times that the background mapped; that a commit waited, and how long */
+  uint32_t struct_size;        /* sizeof(cachalot_vmm_statistics) */
+  uint32_t ranges;             /* reserved and not released */
+  uint64_t physical_bytes;     /* that this process has of the device */
+  uint64_t used_bytes;         /* of those: mapped, each chunk once */
+  uint64_t idle_bytes;         /* of those: by released ranges */
+  uint64_t ready_bytes;        /* at hand */
+  uint64_t stuck_bytes;        /* that the device did not unmap */
+  uint64_t shared_bytes;       /* mapped from another range now: what sharing saves */
+  uint64_t shared_total_bytes; /* and since the beginning */
+  uint64_t copied_bytes;       /* of tails */
+  uint64_t asked_bytes; /* that others of the budget ask for, of what is beyond the guarantee */
+  uint64_t prepared, waits,
+      wait_ns; /* times that the background mapped; that a commit waited, and how long */
   uint64_t creates, maps, accesses, unmaps; /* calls of the driver */
 } cachalot_vmm_statistics;
 CACHALOT_API cachalot_code cachalot_vmm_get_statistics(const cachalot_vmm* vmm,

@@ -37,7 +37,7 @@ struct AllocatorStats {
   // Peak of what was asked for over peak of what was held: GMLake §5.1, active over reserved memory.
   double utilization() const {
     return peak_reserved_bytes == 0
-               ? 1.0
+               ? (out_of_memory == 0 ? 1.0 : 0.0)
                : static_cast<double>(peak_live_bytes) / static_cast<double>(peak_reserved_bytes);
   }
 };

@@ -100,7 +100,14 @@ TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
   refused({"--allocator", "pytorch"}, "--allocator: \"pytorch\", expected caching");
   refused({"--backend", "disk"}, "--backend: \"disk\", expected model");
   refused({"--verify", "full"}, "needs memory that this process can touch");
-  refused({"--scale", "0"}, "--scale: 0, expected");
+  refused({"--scale", "0"}, "--scale: \"0\", expected");
+  refused({"--scale", "0x10"}, "--scale: \"0x10\"");
+  refused({"--scale", "1e3"}, "--scale: \"1e3\"");
+  refused({"--scale", "."}, "--scale: \".\", expected");
+  refused({"--allocator", "caching", "--frag-limit", "4MiB"}, "--frag-limit 4MiB: applies to");
+  refused({"--allocator", "caching", "--stitched-limit", "1GiB"}, "--stitched-limit 1GiB: applies");
+  refused({"--backend", "memfd", "--costs", "gmlake_table1"}, "--costs gmlake_table1: applies to");
+  refused({"--tmpfs", "/tmp"}, "--tmpfs /tmp: applies to --backend memfd only");
   refused({"--scale", "-1"}, "--scale");
   refused({"--limit", "0"}, "--limit: 0 bytes");
   refused({"--costs", "mine"}, "--costs: \"mine\", expected one of");

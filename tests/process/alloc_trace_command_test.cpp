@@ -125,9 +125,9 @@ TEST_F(AllocTraceCommand, RefusesWhatItCannotUse) {
   expect_error(run({"alloc-trace", "info", path("none")}), 2, {"none: No such file"});
   expect_error(run({"alloc-trace", "generate", "--model", "GPT-2", "--out", path("o")}), 2,
                {"model: \"GPT-2\" is none, expected one of OPT-1.3B"});
-  expect_error(run(generate(path("o"), {"--gpus", "0"})), 2, {"gpus: 0, expected 1 to 65536"});
+  expect_error(run(generate(path("o"), {"--gpus", "0"})), 2, {"--gpus", "0", "1 to 65536"});
   expect_error(run(generate(path("o"), {"--dynamic-padding", "1"})), 2,
-               {"dynamic padding: 1, expected 0 to below 1"});
+               {"--dynamic-padding", "0 to 0.999"});
   expect_error(run(generate(path("none/o"))), 2, {"none/o"});
   expect_error(run(generate("-", {"--json", "-"})), 2, {"only one of --out and --json"});
   expect_error(

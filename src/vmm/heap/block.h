@@ -6,8 +6,6 @@
 
 #include <cstdint>
 #include <set>
-#include <type_traits>
-#include <utility>
 
 #include "vmm/heap/start_map.h"
 #include "vmm/types.h"
@@ -35,37 +33,12 @@ struct BySizeThenAddress {
 
 using FreeBlocks = std::set<Block*, BySizeThenAddress>;
 
-// By a part of the block. Of equal ones that with the lowest address comes first.
-template <std::uint64_t Block::*kPart>
-struct ByPart {
-  using is_transparent = void;
-  inline bool operator()(const Block* a, const Block* b) const;
-  inline bool operator()(const Block* a, AtLeast b) const;
-};
-
-template <std::uint64_t Block::*kPart>
-using FreeParts = std::set<Block*, ByPart<kPart>>;
-
-// Where something is in a set; while it is in none, it keeps the set's node, so that none is allocated twice.
-template <class Set>
-class SetPlace {
- public:
-  void enter(Set& set, typename Set::key_type value) {
-    if (node_.empty()) {
-      place_ = set.insert(value).first;
-    } else {
-      node_.value() = value;
-      place_ = set.insert(std::move(node_)).position;
-    }
-  }
-  void leave(Set& set) { node_ = set.extract(place_); }
-  bool is_at(std::add_const_t<std::remove_pointer_t<typename Set::key_type>>* value) const {
-    return place_ != typename Set::iterator{} && *place_ == value;
-  }
-
- private:
-  typename Set::iterator place_;
-  typename Set::node_type node_;
+// What a free block has before the first border of units in it, or behind the last one, and its place among
+// the parts of its size. 0 bytes: there is none.
+struct Part {
+  std::uint64_t bytes = 0;
+  Block* prev = nullptr;
+  Block* next = nullptr;
 };
 
 struct Block {
@@ -78,13 +51,10 @@ struct Block {
   Stream stream = 0;           // free: who may use it at once; used: who asked for it
   std::uint64_t freed_at = 0;  // free: the number of the last free() in it; they grow
   void* owner = nullptr;       // used: what stands on it; the heap does not look at it
-  // Free, and a border of units is in it: what it has up to the first one, and from the last one on. In
-  // whole units there is neither.
-  std::uint64_t head_bytes = 0;
-  std::uint64_t tail_bytes = 0;
-  SetPlace<FreeBlocks> in_blocks;
-  SetPlace<FreeParts<&Block::head_bytes>> in_heads;
-  SetPlace<FreeParts<&Block::tail_bytes>> in_tails;
+  FreeBlocks::iterator place;  // free: in the set of its stream
+  FreeBlocks::node_type node;  // else: the set's node, kept so that none is allocated twice
+  Part head;                   // free: up to the first border of units; not in whole units
+  Part tail;                   // free: from the last border on; not in whole units
 
   Address end() const { return address + bytes; }
 };
@@ -103,14 +73,6 @@ struct Segment {
   StartMap starts;
 };
 
-template <std::uint64_t Block::*kPart>
-bool ByPart<kPart>::operator()(const Block* a, const Block* b) const {
-  return a->*kPart != b->*kPart ? a->*kPart < b->*kPart : a->address < b->address;
-}
-template <std::uint64_t Block::*kPart>
-bool ByPart<kPart>::operator()(const Block* a, AtLeast b) const {
-  return a->*kPart < b.bytes;
-}
 bool BySizeThenAddress::operator()(const Block* a, const Block* b) const {
   return a->bytes != b->bytes ? a->bytes < b->bytes : a->address > b->address;
 }

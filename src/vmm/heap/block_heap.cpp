@@ -10,7 +10,13 @@ namespace cachalot::vmm {
 FreePool& BlockHeap::pool(Stream stream) {
   if (recent_pool_ != nullptr && recent_stream_ == stream) return *recent_pool_;
   std::unique_ptr<FreePool>& pool = pools_[stream];
-  if (!pool) pool = std::make_unique<FreePool>();
+  if (!pool) {
+    pool = std::make_unique<FreePool>();
+    if (has_parts_) {
+      pool->heads.open(unit_bytes_);
+      pool->tails.open(unit_bytes_);
+    }
+  }
   recent_pool_ = pool.get();
   recent_stream_ = stream;
   return *pool;
@@ -65,31 +71,38 @@ Block* BlockHeap::find(Segment* segment, Address address) const {
 
 std::uint64_t BlockHeap::head_of(const Block* block) const {
   const Address first = first_whole(block);
-  return has_parts_ && first <= block->end() ? first - block->address : 0;
+  return first <= block->end() ? first - block->address : 0;
 }
 
 std::uint64_t BlockHeap::tail_of(const Block* block) const {
   const Address last = end_whole(block);
-  return has_parts_ && last >= block->address ? block->end() - last : 0;
+  return last >= block->address ? block->end() - last : 0;
 }
 
 void BlockHeap::enter(Block* block) {
   block->state = BlockState::kFree;
   FreePool& pool = this->pool(block->stream);
-  block->in_blocks.enter(pool.blocks, block);
-  block->head_bytes = head_of(block);
-  block->tail_bytes = tail_of(block);
-  if (block->head_bytes != 0) block->in_heads.enter(pool.heads, block);
-  if (block->tail_bytes != 0) block->in_tails.enter(pool.tails, block);
+  if (block->node.empty()) {
+    block->place = pool.blocks.insert(block).first;
+  } else {
+    block->node.value() = block;
+    block->place = pool.blocks.insert(std::move(block->node)).position;
+  }
+  if (has_parts_) {
+    pool.heads.enter(block, head_of(block));
+    pool.tails.enter(block, tail_of(block));
+  }
   pool.free_bytes += block->bytes;
   pool.whole_bytes += whole_bytes(block);
 }
 
 void BlockHeap::leave(Block* block) {
   FreePool& pool = this->pool(block->stream);
-  block->in_blocks.leave(pool.blocks);
-  if (block->head_bytes != 0) block->in_heads.leave(pool.heads);
-  if (block->tail_bytes != 0) block->in_tails.leave(pool.tails);
+  block->node = pool.blocks.extract(block->place);
+  if (has_parts_) {
+    pool.heads.leave(block);
+    pool.tails.leave(block);
+  }
   pool.free_bytes -= block->bytes;
   pool.whole_bytes -= whole_bytes(block);
   block->state = BlockState::kUsed;
@@ -227,10 +240,9 @@ Block* BlockHeap::remove_memory(Block* free_block, Address address, std::uint64_
 }
 
 bool BlockHeap::is_entered(const Block* block) const {
-  return block->in_blocks.is_at(block) && block->head_bytes == head_of(block) &&
-         block->tail_bytes == tail_of(block) &&
-         (block->head_bytes == 0 || block->in_heads.is_at(block)) &&
-         (block->tail_bytes == 0 || block->in_tails.is_at(block));
+  if (block->place == FreeBlocks::iterator{} || *block->place != block) return false;
+  return !has_parts_ ||
+         (block->head.bytes == head_of(block) && block->tail.bytes == tail_of(block));
 }
 
 Status BlockHeap::check_segment(const Segment& segment) const {
@@ -276,8 +288,8 @@ Status BlockHeap::check() const {
     for (const Block* block = segment->first; block != nullptr; block = block->next) {
       if (block->state != BlockState::kFree) continue;
       ++free_blocks;
-      heads += block->head_bytes != 0;
-      tails += block->tail_bytes != 0;
+      heads += block->head.bytes != 0;
+      tails += block->tail.bytes != 0;
     }
   }
   if (used != used_bytes_) return Error::make(Code::kCorrupt, "heap: used_bytes is not the sum");
@@ -296,8 +308,11 @@ Status BlockHeap::check() const {
                          stream);
     }
     in_blocks += pool->blocks.size();
-    in_heads += pool->heads.size();
-    in_tails += pool->tails.size();
+    if (!has_parts_) continue;
+    CACHALOT_TRY_ASSIGN(const std::uint64_t pool_heads, pool->heads.check());
+    CACHALOT_TRY_ASSIGN(const std::uint64_t pool_tails, pool->tails.check());
+    in_heads += pool_heads;
+    in_tails += pool_tails;
   }
   if (in_blocks != free_blocks || in_heads != heads || in_tails != tails)
     return Error::make(Code::kCorrupt, "heap: a set has blocks of no segment");

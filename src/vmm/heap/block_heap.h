@@ -21,14 +21,15 @@
 #include <vector>
 
 #include "vmm/heap/block.h"
+#include "vmm/heap/part_index.h"
 
 namespace cachalot::vmm {
 
 // The free blocks that a stream may use at once.
 struct FreePool {
   FreeBlocks blocks;
-  FreeParts<&Block::head_bytes> heads;  // of those that have any
-  FreeParts<&Block::tail_bytes> tails;
+  PartIndex<&Block::head> heads;
+  PartIndex<&Block::tail> tails;
   std::uint64_t free_bytes = 0;
   std::uint64_t whole_bytes = 0;  // in whole units, which is what can be stitched
 };

@@ -63,15 +63,15 @@ TEST(BlockHeap, KnowsWholeUnitsAndTheHeadsAndTailsBesideThem) {
   // [0, 10) used: what follows begins inside the first unit.
   heap.take(heap.best_fit(0, 10), 10, nullptr);
   EXPECT_EQ(heap.pool(0).whole_bytes, 3 * kUnit);
-  ASSERT_EQ(heap.pool(0).heads.size(), 1u);
-  EXPECT_TRUE(heap.pool(0).tails.empty());
+  ASSERT_NE(heap.pool(0).heads.at_least(1), nullptr);
+  EXPECT_TRUE(heap.pool(0).tails.is_empty());
   // [unit, end) used: what stays is a head.
   Block* const rest = heap.best_fit(0, 3 * kUnit);
   heap.take(rest, kBase + kUnit, 3 * kUnit, nullptr);
   EXPECT_EQ(heap.pool(0).whole_bytes, 0u);
-  ASSERT_EQ(heap.pool(0).heads.size(), 1u);
-  EXPECT_EQ((*heap.pool(0).heads.begin())->head_bytes, kUnit - 10);
-  EXPECT_TRUE(heap.pool(0).tails.empty());
+  ASSERT_NE(heap.pool(0).heads.at_least(1), nullptr);
+  EXPECT_EQ(heap.pool(0).heads.at_least(1)->head.bytes, kUnit - 10);
+  EXPECT_TRUE(heap.pool(0).tails.is_empty());
   EXPECT_EQ(fault_of(heap), "");
 }
 
@@ -79,20 +79,24 @@ TEST(BlockHeap, APartIsAHeadATailBothOrNeither) {
   struct Case {
     std::uint64_t begin, end, head, tail;
   };
-  for (const Case each : {Case{10, 20, 0, 0}, {10, kUnit, kUnit - 10, 0}, {0, 20, 0, 20},
-                          {10, kUnit + 20, kUnit - 10, 20}, {0, kUnit, 0, 0},
+  for (const Case each : {Case{10, 20, 0, 0},
+                          {10, kUnit, kUnit - 10, 0},
+                          {0, 20, 0, 20},
+                          {10, kUnit + 20, kUnit - 10, 20},
+                          {0, kUnit, 0, 0},
                           {10, 3 * kUnit + 20, kUnit - 10, 20}}) {
     BlockHeap heap(kUnit, BlockHeap::Parts::kKnown);
     Segment* const segment = heap.add_segment(kBase, 4 * kUnit, 0, nullptr);
     Block* const all = heap.take(heap.best_fit(0, 4 * kUnit), 4 * kUnit, nullptr);
     heap.free(all);
-    heap.take(heap.find(segment, kBase + each.end), kBase + each.end, 4 * kUnit - each.end, nullptr);
+    heap.take(heap.find(segment, kBase + each.end), kBase + each.end, 4 * kUnit - each.end,
+              nullptr);
     if (each.begin != 0) heap.take(heap.find(segment, kBase), each.begin, nullptr);
     const Block* const rest = heap.find(segment, kBase + each.begin);
-    EXPECT_EQ(rest->head_bytes, each.head) << each.begin << " " << each.end;
-    EXPECT_EQ(rest->tail_bytes, each.tail) << each.begin << " " << each.end;
-    EXPECT_EQ(heap.pool(0).heads.size(), each.head != 0);
-    EXPECT_EQ(heap.pool(0).tails.size(), each.tail != 0);
+    EXPECT_EQ(rest->head.bytes, each.head) << each.begin << " " << each.end;
+    EXPECT_EQ(rest->tail.bytes, each.tail) << each.begin << " " << each.end;
+    EXPECT_EQ(heap.pool(0).heads.is_empty(), each.head == 0);
+    EXPECT_EQ(heap.pool(0).tails.is_empty(), each.tail == 0);
     EXPECT_EQ(fault_of(heap), "");
   }
 }

@@ -21,7 +21,7 @@ struct Corners {
 // Corners for a request, so that it takes as few whole chunks as can be, and then leaves little of the corners.
 //
 // @return none where there are none; never more than `bytes`
-// @cost   O(log blocks): a few corners are looked at
+// @cost   O(1): a few corners are looked at
 Corners find_corners(const FreePool& pool, std::uint64_t chunk_bytes, std::uint64_t bytes);
 
 }  // namespace cachalot::vmm

@@ -17,10 +17,10 @@ class CornersTest : public ::testing::Test {
 
   Corners find(std::uint64_t bytes) { return find_corners(heap_.pool(0), kChunk, bytes); }
   static std::uint64_t head_of(const Corners& corners) {
-    return corners.head == nullptr ? 0 : corners.head->head_bytes;
+    return corners.head == nullptr ? 0 : corners.head->head.bytes;
   }
   static std::uint64_t tail_of(const Corners& corners) {
-    return corners.tail == nullptr ? 0 : corners.tail->tail_bytes;
+    return corners.tail == nullptr ? 0 : corners.tail->tail.bytes;
   }
 
  private:

@@ -19,7 +19,9 @@ namespace cachalot::vmm {
 class PrimitiveMemory {
  public:
   PrimitiveMemory(Backend& backend, std::uint64_t chunk_bytes)
-      : backend_(backend), chunk_bytes_(chunk_bytes), heap_(chunk_bytes, BlockHeap::Parts::kKnown) {}
+      : backend_(backend),
+        chunk_bytes_(chunk_bytes),
+        heap_(chunk_bytes, BlockHeap::Parts::kKnown) {}
   ~PrimitiveMemory();
 
   BlockHeap& heap() { return heap_; }

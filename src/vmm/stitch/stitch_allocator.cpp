@@ -136,12 +136,11 @@ std::optional<TrackedAllocator::Placed> StitchAllocator::place_again(const Place
       return may_use(piece.segment, piece.address + skip, needed, stream);
     };
     if (!StitchedCache::all_of(*block, place.offset, bytes, is_usable)) return {};
-    StitchedCache::all_of(*block, place.offset, bytes,
-                          [&](const StitchedBlock::Piece& piece, std::uint64_t skip,
+    const auto claim_it = [&](const StitchedBlock::Piece& piece, std::uint64_t skip,
                               std::uint64_t needed) {
-                            claim(piece.segment, piece.address + skip, needed, stream);
-                            return true;
-                          });
+      return claim(piece.segment, piece.address + skip, needed, stream) != nullptr;
+    };
+    if (streams().size() > 1) StitchedCache::all_of(*block, place.offset, bytes, claim_it);
     return use({block, place.offset}, bytes, stream, states_.repeated);
   }
   auto* const segment = static_cast<Segment*>(place.where);
@@ -213,7 +212,8 @@ bool StitchAllocator::saves_chunks(std::uint64_t bytes, const Block* block, Stre
   const std::uint64_t chunk_bytes = options_.chunk_bytes;
   const FreePool& pool = memory_.heap().pool(stream);
   const std::uint64_t in_parts = pool.free_bytes - pool.whole_bytes;
-  if (bytes % chunk_bytes == 0 || in_parts / 3 <= memory_.reserved_bytes() / options_.waste_divisor) {
+  if (bytes % chunk_bytes == 0 ||
+      in_parts / 3 <= memory_.reserved_bytes() / options_.waste_divisor) {
     return false;
   }
   const std::uint64_t whole_bytes = memory_.heap().whole_bytes(block);
@@ -227,8 +227,7 @@ bool StitchAllocator::saves_chunks(std::uint64_t bytes, const Block* block, Stre
 std::uint64_t StitchAllocator::missing_bytes(std::uint64_t bytes, Stream stream) {
   const FreePool& pool = memory_.heap().pool(stream);
   if (pool.whole_bytes >= bytes) return 0;
-  const std::uint64_t needed =
-      bytes - find_corners(pool, options_.chunk_bytes, bytes).bytes();
+  const std::uint64_t needed = bytes - find_corners(pool, options_.chunk_bytes, bytes).bytes();
   return needed - std::min(needed, pool.whole_bytes);
 }
 
