@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <map>
+#include <vector>
 
 #include "vmm/baseline/caching_allocator.h"
 #include "vmm/baseline/expandable_allocator.h"
@@ -82,6 +83,10 @@ class Machine {
     RC_ASSERT(allocator_.free(address).ok());
   }
 
+  void free_all() {
+    while (!held_.empty()) free(0);
+  }
+
   void finish(Stream stream) {
     do_late_work(stream);
     events_.finish(stream);
@@ -151,6 +156,34 @@ void run_random_program(Allocator& allocator, FakeEvents& events) {
   }
 }
 
+// The same requests and frees again and again, so that they go where they were; what differs is how far the
+// streams have come.
+void run_repeated_program(Allocator& allocator, FakeEvents& events) {
+  struct Step {
+    std::uint64_t bytes;
+    Stream stream;
+    bool frees;
+    std::size_t which;
+  };
+  std::vector<Step> steps;
+  const auto count = *rc::gen::inRange(9, 30);  // more than the sizes by which a place is known
+  for (int i = 0; i < count; ++i) {
+    steps.push_back({any_size(), *rc::gen::inRange<Stream>(0, 2), *rc::gen::inRange(0, 3) != 0,
+                     *rc::gen::arbitrary<std::size_t>()});
+  }
+  Machine machine(allocator, events);
+  for (int round = 0; round < 5; ++round) {
+    for (const Step& step : steps) {
+      machine.allocate(step.bytes, step.stream);
+      if (step.frees) machine.free(step.which);
+      const int finished = *rc::gen::inRange(0, 6);
+      if (finished < 2) machine.finish(static_cast<Stream>(finished));
+      machine.check();
+    }
+    machine.free_all();
+  }
+}
+
 // Some programs meet the limit, and go on.
 std::unique_ptr<MemfdBackend> open_memory() {
   auto backend = *MemfdBackend::open();
@@ -166,6 +199,14 @@ RC_GTEST_PROP(StitchAllocator, RandomProgramsKeepTheirBytes, ()) {
   options.frag_limit_bytes = *rc::gen::element<std::uint64_t>(0, 2 * kMiB, 16 * kMiB);
   const auto allocator = *StitchAllocator::create(*backend, events, options);
   run_random_program(*allocator, events);
+  RC_ASSERT(allocator->stats().reserved_bytes == backend->physical_bytes());
+}
+
+RC_GTEST_PROP(StitchAllocator, RepeatedProgramsKeepTheirBytes, ()) {
+  const auto backend = open_memory();
+  FakeEvents events;
+  const auto allocator = *StitchAllocator::create(*backend, events);
+  run_repeated_program(*allocator, events);
   RC_ASSERT(allocator->stats().reserved_bytes == backend->physical_bytes());
 }
 
