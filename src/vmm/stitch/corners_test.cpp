@@ -14,6 +14,13 @@ class CornersTest : public ::testing::Test {
  protected:
   void free_head(std::uint64_t bytes) { use(kChunk - bytes, 0); }
   void free_tail(std::uint64_t bytes) { use(kChunk - bytes, bytes); }
+  // Both sides of a border.
+  void free_across(std::uint64_t before, std::uint64_t behind) {
+    base_ += 1 << 20;
+    Segment* const segment = heap_.add_segment(base_, 2 * kChunk, 0, nullptr);
+    heap_.take(segment->first, base_, kChunk - before, nullptr);
+    heap_.take(segment->last, base_ + kChunk + behind, kChunk - behind, nullptr);
+  }
 
   Corners find(std::uint64_t bytes) { return find_corners(heap_.pool(0), kChunk, bytes); }
   static std::uint64_t head_of(const Corners& corners) {
@@ -91,6 +98,15 @@ TEST_F(CornersTest, OfTooSmallOnesTheLargestHeadIsTaken) {
   free_head(200);
   EXPECT_EQ(find(kChunk + 900).bytes(), 300u);
   EXPECT_EQ(find(kChunk).bytes(), 0u) << "there is no rest";
+}
+
+TEST_F(CornersTest, ABlocksOwnEndsAreNoPair) {
+  free_across(600, 700);
+  EXPECT_EQ(find(kChunk + 200).head, nullptr) << "they are 1,300 side by side, or one of them";
+  free_tail(650);
+  const Corners corners = find(kChunk + 200);
+  EXPECT_EQ(corners.bytes(), kChunk + 200);
+  EXPECT_EQ(tail_of(corners), 650u);
 }
 
 TEST_F(CornersTest, NoneIsMoreThanTheRequest) {

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "vmm/baseline/caching_allocator.h"
 #include "vmm/stitch/stitching.h"
+#include "vmm/vtensor/faulty_backend.h"
 
 namespace cachalot::vmm {
 namespace {
@@ -172,6 +173,45 @@ TEST(StitchStates, TheFragLimitHoldsUntilMemoryIsOut) {
   EXPECT_EQ(stitching.reserved(), 100 * kMiB);
   stitching.allocate(50 * kMiB);
   EXPECT_EQ(stitching.allocator->stats().stitches, 1u) << "else it would have been refused";
+}
+
+TEST(StitchStates, TheFragLimitHoldsForNewMemory) {
+  StitchOptions options;
+  options.frag_limit_bytes = 16 * kMiB;
+  Stitching stitching(options);
+  const Address first = stitching.allocate(6 * kMiB);
+  stitching.allocate(2 * kMiB);
+  stitching.free(stitching.allocate(6 * kMiB));
+  stitching.free(first);
+  stitching.allocate(14 * kMiB);
+  EXPECT_EQ(stitching.allocator->stats().stitches, 0u);
+  EXPECT_EQ(stitching.reserved(), 28 * kMiB);
+}
+
+// The addresses, or the kernel's mappings, are used up.
+TEST(StitchStates, WhereNothingCanBeMappedALargerBlockIsSplit) {
+  FaultyBackend backend(2 * kMiB);
+  FakeEvents events;
+  const auto allocator = *StitchAllocator::create(backend, events);
+  const auto allocate = [&](std::uint64_t mib) {
+    const Result<Address> address = allocator->allocate(mib * kMiB, 0);
+    EXPECT_TRUE(address) << address.error().message;
+    return *address;
+  };
+  allocate(3);
+  const Address smaller = allocate(3);
+  allocate(4);
+  const Address larger = allocate(4);
+  allocate(2);
+  EXPECT_TRUE(allocator->free(smaller));
+  allocate(2);
+  EXPECT_TRUE(allocator->free(larger));
+  const std::uint64_t reserved = allocator->stats().reserved_bytes;
+  backend.fail("reserve", 1, 100, Code::kNoSpace);
+  EXPECT_EQ(allocate(3), larger) << "else a stitch, which saves a chunk";
+  EXPECT_EQ(allocator->stats().reserved_bytes, reserved);
+  EXPECT_TRUE(allocator->check());
+  backend.heal();
 }
 
 TEST(StitchStates, S5MeetsALimitExactlyAndRefusesMore) {

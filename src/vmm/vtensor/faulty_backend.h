@@ -15,16 +15,17 @@ namespace cachalot::vmm {
 class FaultyBackend final : public Backend {
  public:
   static constexpr std::uint64_t kGranule = 64;
-  FaultyBackend() : Backend(kGranule) {}
+  explicit FaultyBackend(std::uint64_t granule_bytes = kGranule) : Backend(granule_bytes) {}
   ~FaultyBackend() override { undo_all(); }
 
   const char* name() const override { return "faulty"; }
   std::string description() const override { return "no memory"; }
 
   // The `nth` call of this name from now on fails, counted from 1; and all `more` behind it.
-  void fail(const std::string& call, std::uint64_t nth, std::uint64_t more = 0) {
+  void fail(const std::string& call, std::uint64_t nth, std::uint64_t more = 0,
+            Code code = Code::kIo) {
     const std::lock_guard lock(mutex_);
-    failures_[call] = {.first = nth, .last = nth + more};
+    failures_[call] = {.first = nth, .last = nth + more, .code = code};
   }
   void heal() {
     const std::lock_guard lock(mutex_);
@@ -36,6 +37,7 @@ class FaultyBackend final : public Backend {
  private:
   struct Failure {
     std::uint64_t first = 0, last = 0, calls = 0;
+    Code code = Code::kIo;
   };
 
   Status meet(const char* call) {
@@ -45,12 +47,12 @@ class FaultyBackend final : public Backend {
     if (failure == failures_.end()) return {};
     const std::uint64_t nth = ++failure->second.calls;
     if (nth < failure->second.first || nth > failure->second.last) return {};
-    return Error::make(Code::kIo, "%s: told to fail", call);
+    return Error::make(failure->second.code, "%s: told to fail", call);
   }
 
   Result<Address> do_reserve(std::uint64_t bytes) override {
     CACHALOT_TRY(meet("reserve"));
-    return next_.fetch_add(bytes + kGranule);
+    return next_.fetch_add(bytes + granularity_bytes());
   }
   Status do_free(Address, std::uint64_t) override { return meet("free_range"); }
   Result<std::uint64_t> do_create(std::uint64_t) override {
@@ -64,7 +66,7 @@ class FaultyBackend final : public Backend {
 
   std::mutex mutex_;
   std::map<std::string, Failure> failures_;
-  std::atomic<Address> next_{1 << 20};
+  std::atomic<Address> next_{1 << 30};
 };
 
 }  // namespace cachalot::vmm
