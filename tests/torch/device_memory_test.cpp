@@ -64,17 +64,26 @@ TEST_F(DeviceMemoryTest, TheStreamThatFreedGetsItAtOnceAndAnotherAfterItsWork) {
 TEST_F(DeviceMemoryTest, WhatAnotherStreamUsesIsKeptUntilItsWorkIsDone) {
   const auto memory = open();
   const Address recorded = *memory->allocate(64 * kMiB, 1);
-  const Address freed_elsewhere = *memory->allocate(32 * kMiB, 1);
   ASSERT_TRUE(memory->use_on(recorded, 2));
   machine_.launch(2);
   ASSERT_TRUE(memory->free(recorded, 1));
-  ASSERT_TRUE(memory->free(freed_elsewhere, 2));
   EXPECT_NE(*memory->allocate(64 * kMiB, 1), recorded);
-  EXPECT_NE(*memory->allocate(32 * kMiB, 1), freed_elsewhere);
+  EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
   machine_.finish(2);
   ASSERT_TRUE(memory->allocate(64 * kMiB, 1));
-  ASSERT_TRUE(memory->allocate(32 * kMiB, 1));
-  EXPECT_EQ(machine_.used_bytes(), 192 * kMiB);
+  EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
+}
+
+TEST_F(DeviceMemoryTest, AFreeOnAnotherStreamWaitsForThatStream) {
+  const auto memory = open();
+  const Address freed = *memory->allocate(64 * kMiB, 1);
+  machine_.launch(2);
+  ASSERT_TRUE(memory->free(freed, 2));
+  ASSERT_TRUE(memory->allocate(64 * kMiB, 1));
+  EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
+  machine_.finish(2);
+  ASSERT_TRUE(memory->allocate(64 * kMiB, 1));
+  EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
 }
 
 TEST_F(DeviceMemoryTest, SaysOutOfMemoryWhenAllThatIsCachedWasGivenBackAndGoesOn) {
@@ -129,6 +138,7 @@ TEST_F(DeviceMemoryTest, ASegmentIsGivenBackWhenItIsFreed) {
   const Address other = *memory->allocate(20 * kMiB, 1);
   machine_.launch(5);  // a tensor in it was used by a stream that nobody told of
   ASSERT_TRUE(memory->free_and_give_back(segment));
+  EXPECT_TRUE(machine_.is_idle(5));
   EXPECT_EQ(machine_.used_bytes(), 20 * kMiB);
   ASSERT_TRUE(memory->free_and_give_back(other));
   EXPECT_EQ(machine_.used_bytes(), 0u);
@@ -154,6 +164,7 @@ TEST_F(DeviceMemoryTest, NothingOfAGraphIsGivenToOthersBeforeTheGraphIsReleased)
   EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
   machine_.launch(9);  // a replay
   ASSERT_TRUE(memory->release_pool(id));
+  EXPECT_TRUE(machine_.is_idle(9));
   EXPECT_EQ(*memory->allocate(32 * kMiB, 1), inside);
   ASSERT_TRUE(memory->release_pool(id));  // once too often
   EXPECT_TRUE(memory->check());

@@ -389,6 +389,12 @@ void FakeMachine::finish(std::uint64_t stream) {
   streams_[stream].finished = streams_[stream].launched;
 }
 
+bool FakeMachine::is_idle(std::uint64_t stream) const {
+  const std::lock_guard lock(mutex_);
+  const auto work = streams_.find(stream);
+  return work == streams_.end() || work->second.finished == work->second.launched;
+}
+
 void FakeMachine::set_capturing(std::uint64_t stream, bool capturing) {
   const std::lock_guard lock(mutex_);
   streams_[stream].capturing = capturing;

@@ -42,6 +42,7 @@ class FakeMachine {
   // Streams, by any number; 0 is the default one.
   void launch(std::uint64_t stream);
   void finish(std::uint64_t stream);  // all that was launched on it
+  bool is_idle(std::uint64_t stream) const;
   void set_capturing(std::uint64_t stream, bool capturing);
   // What happens while somebody waits for an event that is not done: by default all work is done.
   std::function<void()> on_wait;
