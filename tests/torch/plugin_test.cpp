@@ -130,6 +130,7 @@ TEST(TorchPlugin, SegmentsGoBackToTheDevice) {
 TEST(TorchPlugin, ServesThreadsThatAreOnOtherDevices) {
   fake_machine().devices = 8;
   std::vector<std::thread> threads;
+  threads.reserve(4);
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([i] {
       for (int round = 0; round < 100; ++round) {
