@@ -72,11 +72,12 @@ vmm::Stream stream_of(const void* stream) {
 
 void say_out_of_memory(const DeviceMemory& memory, int device, intptr_t size, const Error& error) {
   const DeviceMemory::Stats stats = memory.stats();
+  const std::uint64_t allowed = stats.limit_bytes == 0 ? stats.device_bytes : stats.limit_bytes;
   char text[2 * Error::kMessageBytes];
   std::snprintf(text, sizeof text,
                 "%" PRIdPTR " bytes asked for, %" PRIu64 " live, %" PRIu64 " held, %" PRIu64
                 " allowed, %" PRIu64 " on the device: %s",
-                size, stats.allocator.live_bytes, stats.allocator.reserved_bytes, stats.limit_bytes,
+                size, stats.allocator.live_bytes, stats.allocator.reserved_bytes, allowed,
                 stats.device_bytes, error.message);
   out_of_memory.say(device, text);
 }

@@ -127,7 +127,7 @@ def use():
 def mempool(**options):
     """A torch.cuda.MemPool whose segments come from Cachalot; `options` are MemPool's own (use_on_oom, no_split).
 
-    PyTorch's caching allocator stays on top of it. Raises RuntimeError: no driver, a bad CACHALOT_TORCH_ setting.
+    PyTorch's caching allocator stays on top of it; PyTorch 2.5 or later. Raises RuntimeError: no driver, a bad CACHALOT_TORCH_ setting.
     """
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     if "expandable_segments:true" in settings.lower().replace(" ", ""):
