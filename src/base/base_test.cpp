@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/byte_size.h"
 #include "base/crc32c.h"
 #include "base/rng.h"
 
@@ -50,6 +51,20 @@ TEST(Crc32c, MatchesThePublishedCheckValueOfThirtyTwoZeroBytes) {
   std::uint32_t crc = kCrc32cInit;
   for (int i = 0; i < 4; ++i) crc = crc32c_word(crc, 0);
   EXPECT_EQ(~crc, 0x8a9136aau);  // RFC 3720, B.4
+}
+
+TEST(ByteSize, IsReadWithAndWithoutAUnit) {
+  EXPECT_EQ(*parse_byte_size("x", "65536"), 65536u);
+  EXPECT_EQ(*parse_byte_size("x", "64KiB"), 65536u);
+  EXPECT_EQ(*parse_byte_size("x", "1.5GB"), 1'500'000'000u);
+  EXPECT_EQ(*parse_byte_size("x", "0"), 0u);
+  for (const char* const text : {"", "B", "1.5", "1e3", "-1", "1 GiB", "64kib", "9EiB",
+                                 "8388608TiB", "99999999999999999999"}) {
+    const auto refused = parse_byte_size("CACHALOT_X", text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+    EXPECT_NE(std::string(refused.error().message).find("CACHALOT_X: "), std::string::npos);
+  }
 }
 
 TEST(Rng, RepeatsForTheSameSeedAndStaysBelowItsBound) {

@@ -68,6 +68,17 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuMemUnmap", &driver.unmap);
   symbols.find("cuMemSetAccess", &driver.set_access);
   symbols.find("cuMemExportToShareableHandle", &driver.export_handle);
+  symbols.find("cuDeviceTotalMem_v2", &driver.device_total_bytes);
+  symbols.find("cuCtxPushCurrent_v2", &driver.context_push);
+  symbols.find("cuCtxPopCurrent_v2", &driver.context_pop);
+  symbols.find("cuCtxSynchronize", &driver.context_synchronize);
+  symbols.find("cuEventCreate", &driver.event_create);
+  symbols.find("cuEventDestroy_v2", &driver.event_destroy);
+  symbols.find("cuEventRecord", &driver.event_record);
+  symbols.find("cuEventQuery", &driver.event_query);
+  symbols.find("cuEventSynchronize", &driver.event_synchronize);
+  symbols.find("cuStreamIsCapturing", &driver.stream_is_capturing);
+  symbols.find("cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode);
   if (symbols.missing() == nullptr) return driver;
   const Error error = Error::make(Code::kUnsupported,
                                   "cuda: %.80s has no %s; expected a driver of CUDA 11 or later",

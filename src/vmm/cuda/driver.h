@@ -4,7 +4,8 @@
 // Types and numbers are the binary interface of libcuda.so.1 as the CUDA driver API's reference
 // documents it, under names of our own. Only what this module passes is here.
 //
-// @source CUDA driver API reference: virtual memory management, device management, primary contexts
+// @source CUDA driver API reference: virtual memory management, device management, primary contexts,
+//         events, stream capture
 #pragma once
 
 #include <cachalot/result.h>
@@ -18,10 +19,13 @@ namespace cachalot::vmm::cuda {
 inline constexpr int kSuccess = 0;
 inline constexpr int kInvalidValue = 1;
 inline constexpr int kOutOfMemory = 2;
+inline constexpr int kDeinitialized = 4;  // the process ends, and the driver has ended before
 inline constexpr int kNoDevice = 100;
 inline constexpr int kInvalidDevice = 101;
+inline constexpr int kNotReady = 600;
 inline constexpr int kNotPermitted = 800;
 inline constexpr int kNotSupported = 801;
+inline constexpr int kCaptureImplicit = 906;  // the legacy stream, while another one is captured
 
 // CUdevice_attribute
 inline constexpr int kHasVirtualMemory = 102;
@@ -32,6 +36,8 @@ inline constexpr int kHasFabricHandles = 128;
 using DevicePointer = unsigned long long;     // CUdeviceptr
 using AllocationHandle = unsigned long long;  // CUmemGenericAllocationHandle
 using Context = void*;                        // CUcontext
+using Stream = void*;                         // CUstream; null: the legacy default stream
+using Event = void*;                          // CUevent
 
 // CUmemLocation; type 1: a device, by its ordinal
 struct Location {
@@ -65,6 +71,9 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
+inline constexpr unsigned kEventNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
+inline constexpr int kCaptureRelaxed = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
+
 struct Driver {
   int (*init)(unsigned flags);
   int (*error_name)(int result, const char** name);
@@ -90,6 +99,18 @@ struct Driver {
                     std::size_t count);
   int (*export_handle)(void* exported, AllocationHandle handle, int export_type,
                        unsigned long long flags);
+
+  int (*device_total_bytes)(std::size_t* bytes, int device);
+  int (*context_push)(Context context);
+  int (*context_pop)(Context* context);
+  int (*context_synchronize)();
+  int (*event_create)(Event* event, unsigned flags);
+  int (*event_destroy)(Event event);
+  int (*event_record)(Event event, Stream stream);
+  int (*event_query)(Event event);
+  int (*event_synchronize)(Event event);
+  int (*stream_is_capturing)(Stream stream, int* state);  // 0: it is not
+  int (*exchange_capture_mode)(int* mode);                // of the calling thread
 };
 
 // Opens the library and finds all of the table. It stays open: functions of it may run at exit.

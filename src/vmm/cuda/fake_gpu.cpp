@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -11,7 +13,10 @@ namespace {
 
 FakeMachine* machine = nullptr;
 thread_local Context current_context = nullptr;
+thread_local std::vector<Context> pushed_contexts;  // what was current before each push
+thread_local int capture_mode = 0;
 constexpr int kInvalidContext = 201;
+constexpr int kUnsupportedInCapture = 900;
 
 }  // namespace
 
@@ -54,17 +59,44 @@ struct FakeCalls {
     return kSuccess;
   }
 
-  static int primary_context_retain(Context* context, int) {
+  static int primary_context_retain(Context* context, int device) {
+    const std::lock_guard lock(machine->mutex_);
     ++machine->contexts;
-    *context = machine;
+    *context = &machine->context_of_.at(static_cast<std::size_t>(device));
     return machine->failing["primary_context_retain"];
   }
   static int primary_context_release(int) {
+    const std::lock_guard lock(machine->mutex_);
     --machine->contexts;
     return kSuccess;
   }
   static int context_get_current(Context* context) {
+    const std::lock_guard lock(machine->mutex_);
+    if (machine->ended_) return kDeinitialized;
     *context = current_context;
+    return kSuccess;
+  }
+  static int context_push(Context context) {
+    pushed_contexts.push_back(current_context);
+    current_context = context;
+    return kSuccess;
+  }
+  static int context_pop(Context* context) {
+    if (pushed_contexts.empty()) return kInvalidContext;
+    *context = current_context;
+    current_context = pushed_contexts.back();
+    pushed_contexts.pop_back();
+    return kSuccess;
+  }
+  static int context_synchronize() {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("context_synchronize")) return failed;
+    for (auto& [stream, work] : machine->streams_) work.finished = work.launched;
+    return kSuccess;
+  }
+  static int device_total_bytes(std::size_t* bytes, int device) {
+    if (device < 0 || device >= machine->devices) return kInvalidDevice;
+    *bytes = machine->memory_bytes;
     return kSuccess;
   }
   static int context_set_current(Context context) {
@@ -190,12 +222,78 @@ struct FakeCalls {
     }
     return kSuccess;
   }
+
+  static int event_create(Event* event, unsigned flags) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("event_create")) return failed;
+    if (flags != kEventNoTiming) return machine->invalid();
+    const std::uint64_t number = machine->next_event_++;
+    machine->events_[number].device = machine->current_device();
+    *event = reinterpret_cast<Event>(number);
+    return kSuccess;
+  }
+  static int event_destroy(Event event) {
+    const std::lock_guard lock(machine->mutex_);
+    if (machine->ended_) return kDeinitialized;
+    return machine->events_.erase(reinterpret_cast<std::uint64_t>(event)) == 1 ? kSuccess
+                                                                               : machine->invalid();
+  }
+  static int event_record(Event event, Stream stream) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("event_record")) return failed;
+    FakeMachine::Recorded* const recorded = machine->find_event(event);
+    if (recorded == nullptr) return machine->invalid();
+    recorded->stream = reinterpret_cast<std::uint64_t>(stream);
+    FakeMachine::Work& work = machine->streams_[recorded->stream];
+    if (work.capturing) ++machine->recorded_in_capture;
+    recorded->launched = work.launched;
+    return kSuccess;
+  }
+  static int event_query(Event event) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("event_query")) return failed;
+    const FakeMachine::Recorded* const recorded = machine->find_event(event);
+    if (recorded == nullptr) return machine->invalid();
+    return machine->is_done(*recorded) ? kSuccess : kNotReady;
+  }
+  static int event_synchronize(Event event) {
+    std::unique_lock lock(machine->mutex_);
+    if (const int failed = machine->entered("event_synchronize")) return failed;
+    const FakeMachine::Recorded* const found = machine->find_event(event);
+    if (found == nullptr) return machine->invalid();
+    const FakeMachine::Recorded recorded = *found;
+    if (machine->is_done(recorded)) return kSuccess;
+    ++machine->waits;
+    if (machine->on_wait) {
+      lock.unlock();
+      machine->on_wait();
+      lock.lock();
+    }
+    FakeMachine::Work& work = machine->streams_[recorded.stream];
+    work.finished = std::max(work.finished, recorded.launched);
+    return kSuccess;
+  }
+  static int stream_is_capturing(Stream stream, int* state) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("stream_is_capturing")) return failed;
+    const bool others = std::any_of(machine->streams_.begin(), machine->streams_.end(),
+                                    [](const auto& each) { return each.second.capturing; });
+    if (stream == nullptr && others) return kCaptureImplicit;
+    *state = machine->streams_[reinterpret_cast<std::uint64_t>(stream)].capturing ? 1 : 0;
+    return kSuccess;
+  }
+  static int exchange_capture_mode(int* mode) {
+    std::swap(*mode, capture_mode);
+    return kSuccess;
+  }
 };
 
 FakeMachine::FakeMachine() {
   CACHALOT_CHECK(machine == nullptr);
   machine = this;
   current_context = nullptr;
+  pushed_contexts.clear();
+  capture_mode = 0;
 }
 
 FakeMachine::~FakeMachine() {
@@ -221,7 +319,18 @@ Driver FakeMachine::driver() const {
           .map = FakeCalls::map,
           .unmap = FakeCalls::unmap,
           .set_access = FakeCalls::set_access,
-          .export_handle = FakeCalls::export_handle};
+          .export_handle = FakeCalls::export_handle,
+          .device_total_bytes = FakeCalls::device_total_bytes,
+          .context_push = FakeCalls::context_push,
+          .context_pop = FakeCalls::context_pop,
+          .context_synchronize = FakeCalls::context_synchronize,
+          .event_create = FakeCalls::event_create,
+          .event_destroy = FakeCalls::event_destroy,
+          .event_record = FakeCalls::event_record,
+          .event_query = FakeCalls::event_query,
+          .event_synchronize = FakeCalls::event_synchronize,
+          .stream_is_capturing = FakeCalls::stream_is_capturing,
+          .exchange_capture_mode = FakeCalls::exchange_capture_mode};
 }
 
 int FakeMachine::invalid() {
@@ -229,7 +338,16 @@ int FakeMachine::invalid() {
   return kInvalidValue;
 }
 
+// As the driver: while a stream is captured, a thread in another mode than the relaxed one may not do
+// what could disturb it.
 int FakeMachine::entered(const char* function) {
+  if (ended_) return kDeinitialized;
+  const bool is_captured = std::any_of(streams_.begin(), streams_.end(),
+                                       [](const auto& each) { return each.second.capturing; });
+  if (is_captured && capture_mode != kCaptureRelaxed) {
+    ++refused;
+    return kUnsupportedInCapture;
+  }
   if (current_context == nullptr) {
     ++without_context;
     return kInvalidContext;
@@ -242,6 +360,49 @@ void FakeMachine::drop(std::map<AllocationHandle, Allocation>::iterator allocati
   if (!allocation->second.released || allocation->second.mappings != 0) return;
   used_bytes_ -= allocation->second.bytes;
   handles_.erase(allocation);
+}
+
+int FakeMachine::current_device() const {
+  return static_cast<int>(static_cast<const char*>(current_context) - context_of_.data());
+}
+
+FakeMachine::Recorded* FakeMachine::find_event(Event event) {
+  const auto found = events_.find(reinterpret_cast<std::uint64_t>(event));
+  if (found == events_.end()) return nullptr;
+  if (found->second.device == current_device()) return &found->second;
+  ++of_another_device;
+  return nullptr;
+}
+
+bool FakeMachine::is_done(const Recorded& event) const {
+  const auto work = streams_.find(event.stream);
+  return work == streams_.end() || work->second.finished >= event.launched;
+}
+
+void FakeMachine::launch(std::uint64_t stream) {
+  const std::lock_guard lock(mutex_);
+  ++streams_[stream].launched;
+}
+
+void FakeMachine::finish(std::uint64_t stream) {
+  const std::lock_guard lock(mutex_);
+  streams_[stream].finished = streams_[stream].launched;
+}
+
+bool FakeMachine::is_idle(std::uint64_t stream) const {
+  const std::lock_guard lock(mutex_);
+  const auto work = streams_.find(stream);
+  return work == streams_.end() || work->second.finished == work->second.launched;
+}
+
+void FakeMachine::set_capturing(std::uint64_t stream, bool capturing) {
+  const std::lock_guard lock(mutex_);
+  streams_[stream].capturing = capturing;
+}
+
+void FakeMachine::deinitialize() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
 }
 
 bool FakeMachine::is_mapped(DevicePointer at, std::uint64_t bytes) const {

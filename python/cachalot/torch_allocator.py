@@ -1,0 +1,150 @@
+"""PyTorch's device memory from Cachalot's stitching allocator.
+
+    import cachalot.torch_allocator
+    cachalot.torch_allocator.use()        # before anything else touches CUDA
+
+or, with PyTorch's own allocator on top, for a part of a program:
+
+    pool = cachalot.torch_allocator.mempool()
+    with torch.cuda.use_mem_pool(pool):
+        ...
+
+Which of the two helps when, settings by CACHALOT_TORCH_* and what PyTorch cannot do then:
+docs/guide/pytorch.md. Importing this fails with one ImportError where there is no PyTorch with CUDA, or no GPU.
+"""
+
+import ctypes
+import os
+import warnings
+from pathlib import Path
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("cachalot.torch_allocator: torch is not installed, expected PyTorch 2.1 or later with CUDA") from error
+if torch.version.cuda is None:
+    raise ImportError(f"cachalot.torch_allocator: torch {torch.__version__} is built without CUDA, expected one with")
+if not torch.cuda.is_available():
+    raise ImportError(f"cachalot.torch_allocator: torch {torch.__version__} finds no GPU, expected one")
+
+__all__ = ["empty_cache", "library_path", "mempool", "stats", "use"]
+
+#: PyTorch's setter of each callback, and what it gets; those that graphs need may be missing in old releases.
+_CALLBACKS = {
+    "set_record_stream_fn": "cachalot_torch_record_stream",
+    "set_reset_fn": "cachalot_torch_empty_cache",
+    "set_memory_fraction_fn": "cachalot_torch_set_memory_fraction",
+    "set_begin_allocate_to_pool": "cachalot_torch_begin_pool",
+    "set_end_allocate_to_pool_fn": "cachalot_torch_end_pool",
+    "set_release_pool": "cachalot_torch_release_pool",
+}
+_WORDS = (
+    "allocations",
+    "frees",
+    "live_bytes",
+    "peak_live_bytes",
+    "reserved_bytes",
+    "peak_reserved_bytes",
+    "stitches",
+    "stitched_range_bytes",
+    "driver_allocations",
+    "refused",
+    "device_bytes",
+    "limit_bytes",
+)
+
+
+class _Statistics(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_uint32), ("is_open", ctypes.c_uint32)] + [(word, ctypes.c_uint64) for word in _WORDS]
+
+
+_library = None
+_allocators = {}  # PyTorch keeps pointers into them: they stay
+
+
+def library_path():
+    """The path of libcachalot_torch.so: CACHALOT_TORCH_LIBRARY, or beside this file, or as the loader finds it."""
+    named = os.environ.get("CACHALOT_TORCH_LIBRARY")
+    if named:
+        return named
+    beside = Path(__file__).with_name("libcachalot_torch.so")
+    return str(beside) if beside.exists() else "libcachalot_torch.so"
+
+
+def _load():
+    global _library
+    if _library is None:
+        try:
+            library = ctypes.CDLL(library_path())
+        except OSError as error:
+            raise RuntimeError(f"cachalot.torch_allocator: {error}; CACHALOT_TORCH_LIBRARY names the file") from error
+        library.cachalot_torch_last_message.restype = ctypes.c_char_p
+        library.cachalot_torch_get_statistics.argtypes = [ctypes.c_int, ctypes.POINTER(_Statistics)]
+        _library = library
+    return _library
+
+
+def _require(code):
+    if code != 0:
+        raise RuntimeError(f"cachalot.torch_allocator: {_library.cachalot_torch_last_message().decode()}")
+
+
+def _allocator(free):
+    """PyTorch's object over our functions, one for each way to free."""
+    if free not in _allocators:
+        _require(_load().cachalot_torch_check())
+        _allocators[free] = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "cachalot_torch_malloc", free)
+    return _allocators[free]
+
+
+def use():
+    """Makes Cachalot the allocator of all CUDA tensors of this process.
+
+    To be called before CUDA is initialised, which PyTorch insists on. Calling it again does nothing.
+
+    Raises RuntimeError: CUDA is initialised already, no driver, a bad CACHALOT_TORCH_ setting, a PyTorch without
+    record_stream for such allocators.
+    """
+    if "cachalot_torch_free" in _allocators:
+        return
+    if torch.cuda.is_initialized():
+        raise RuntimeError("cachalot.torch_allocator: CUDA is initialised already, expected use() before any tensor is on a GPU")
+    allocator = _allocator("cachalot_torch_free")
+    try:
+        inner = allocator.allocator()
+        # Without it, what another stream still uses would be handed out again.
+        if not hasattr(inner, "set_record_stream_fn"):
+            raise RuntimeError(f"cachalot.torch_allocator: torch {torch.__version__} has no set_record_stream_fn, expected 2.1 or later")
+        for setter, function in _CALLBACKS.items():
+            if hasattr(inner, setter):
+                getattr(inner, setter)(ctypes.cast(getattr(_load(), function), ctypes.c_void_p).value)
+        torch.cuda.memory.change_current_allocator(allocator)
+    except BaseException:
+        del _allocators["cachalot_torch_free"]
+        raise
+
+
+def mempool(**options):
+    """A torch.cuda.MemPool whose segments come from Cachalot; `options` are MemPool's own (use_on_oom, no_split).
+
+    PyTorch's caching allocator stays on top of it; PyTorch 2.5 or later. Raises RuntimeError: no driver, a bad CACHALOT_TORCH_ setting.
+    """
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    if "expandable_segments:true" in settings.lower().replace(" ", ""):
+        warnings.warn("expandable_segments is on: PyTorch may not ask a pool's allocator then (pytorch issue 147851)", stacklevel=2)
+    return torch.cuda.MemPool(_allocator("cachalot_torch_free_segment").allocator(), **options)
+
+
+def stats(device=None):
+    """What Cachalot has of a device (an index; the current one), as a dict: bytes and counts, zeros where nothing
+    was asked of it yet. `reserved_bytes` is held of the device, `live_bytes` is what tensors have."""
+    if device is None:
+        device = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    out = _Statistics(struct_size=ctypes.sizeof(_Statistics))
+    _require(_load().cachalot_torch_get_statistics(device, ctypes.byref(out)))
+    return {word: getattr(out, word) for word in _WORDS}
+
+
+def empty_cache():
+    """Gives what no tensor uses back to the devices; after use(), torch.cuda.empty_cache() does it, too."""
+    _load().cachalot_torch_empty_cache()

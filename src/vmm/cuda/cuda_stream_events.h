@@ -1,0 +1,53 @@
+// How far a GPU's streams have come, by events of the driver.
+//
+// 1. Events are kept and recorded again: creating one costs more than recording it.
+// 2. Nothing is recorded on a stream that is being captured into a graph: that would become part of the
+//    graph, and say nothing about now. Such an event is recorded later, when somebody asks for it and the
+//    capture is over; it then covers more than it has to.
+// 3. An event that the driver cannot tell about is not done; wait() has the error.
+//
+// @threads one at a time, with the device's context current (DeviceScope)
+// @cost    record: two calls of the driver; is_done: one
+// @source  CUDA driver API reference: events, stream capture
+#pragma once
+
+#include <vector>
+
+#include "vmm/cuda/driver.h"
+#include "vmm/stream_events.h"
+
+namespace cachalot::vmm {
+
+class CudaStreamEvents final : public StreamEvents {
+ public:
+  explicit CudaStreamEvents(const cuda::Driver& driver) : driver_(driver) {}
+  ~CudaStreamEvents() override;
+  CudaStreamEvents(const CudaStreamEvents&) = delete;
+  CudaStreamEvents& operator=(const CudaStreamEvents&) = delete;
+
+  // @param  stream  the value of a CUstream of the device
+  // @errors of the driver
+  Result<Event> record(Stream stream) override;
+  bool is_done(Event event) override;
+  // @errors kBusy: the stream is being captured, so that nobody can wait for it; of the driver
+  Status wait(Event event) override;
+  void drop(Event event) override { unused_.push_back(event); }
+
+  // That exist, in use or not.
+  std::size_t events() const { return places_.size(); }
+
+ private:
+  struct Place {
+    cuda::Event event = nullptr;
+    Stream stream = 0;
+    bool is_recorded = false;
+  };
+  // Records it unless the stream is being captured.
+  Status try_record(Place& place);
+
+  const cuda::Driver& driver_;
+  std::vector<Place> places_;  // an Event is an index
+  std::vector<Event> unused_;
+};
+
+}  // namespace cachalot::vmm

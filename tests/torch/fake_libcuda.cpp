@@ -1,0 +1,71 @@
+// A libcuda.so.1 of emulated GPUs: what is found by name in NVIDIA's, over the machine of vmm/cuda/fake_gpu.h.
+// A program that has loaded it gets it whenever somebody opens libcuda.so.1, whatever is installed.
+#include "fake_libcuda.h"
+
+using namespace cachalot::vmm::cuda;  // NOLINT: this file is nothing but a list
+
+FakeMachine& fake_machine() {
+  static FakeMachine* const machine = new FakeMachine;  // outlives all that may free at exit
+  return *machine;
+}
+
+namespace {
+const Driver& table() {
+  static const Driver driver = fake_machine().driver();
+  return driver;
+}
+}  // namespace
+
+#define FAKE(name, member, parameters, arguments) \
+  extern "C" int name parameters {                \
+    return table().member arguments;              \
+  }
+using Size = std::size_t;
+using Flags = unsigned long long;
+
+FAKE(cuInit, init, (unsigned a), (a))
+FAKE(cuGetErrorName, error_name, (int a, const char** b), (a, b))
+FAKE(cuDeviceGet, device_get, (int* a, int b), (a, b))
+FAKE(cuDeviceGetName, device_name, (char* a, int b, int c), (a, b, c))
+FAKE(cuDeviceGetAttribute, device_attribute, (int* a, int b, int c), (a, b, c))
+FAKE(cuDeviceCanAccessPeer, device_can_access_peer, (int* a, int b, int c), (a, b, c))
+FAKE(cuDeviceTotalMem_v2, device_total_bytes, (Size * a, int b), (a, b))
+FAKE(cuDevicePrimaryCtxRetain, primary_context_retain, (Context * a, int b), (a, b))
+FAKE(cuDevicePrimaryCtxRelease_v2, primary_context_release, (int a), (a))
+FAKE(cuCtxGetCurrent, context_get_current, (Context * a), (a))
+FAKE(cuCtxSetCurrent, context_set_current, (Context a), (a))
+FAKE(cuCtxPushCurrent_v2, context_push, (Context a), (a))
+FAKE(cuCtxPopCurrent_v2, context_pop, (Context * a), (a))
+FAKE(cuCtxSynchronize, context_synchronize, (), ())
+FAKE(cuMemGetAllocationGranularity, granularity, (Size * a, const AllocationProperties* b, int c),
+     (a, b, c))
+FAKE(cuMemAddressReserve, address_reserve,
+     (DevicePointer * a, Size b, Size c, DevicePointer d, Flags e), (a, b, c, d, e))
+FAKE(cuMemAddressFree, address_free, (DevicePointer a, Size b), (a, b))
+FAKE(cuMemCreate, create, (AllocationHandle * a, Size b, const AllocationProperties* c, Flags d),
+     (a, b, c, d))
+FAKE(cuMemRelease, release, (AllocationHandle a), (a))
+FAKE(cuMemMap, map, (DevicePointer a, Size b, Size c, AllocationHandle d, Flags e), (a, b, c, d, e))
+FAKE(cuMemUnmap, unmap, (DevicePointer a, Size b), (a, b))
+FAKE(cuMemSetAccess, set_access, (DevicePointer a, Size b, const AccessDescription* c, Size d),
+     (a, b, c, d))
+FAKE(cuMemExportToShareableHandle, export_handle, (void* a, AllocationHandle b, int c, Flags d),
+     (a, b, c, d))
+FAKE(cuEventCreate, event_create, (Event * a, unsigned b), (a, b))
+FAKE(cuEventDestroy_v2, event_destroy, (Event a), (a))
+FAKE(cuEventRecord, event_record, (Event a, Stream b), (a, b))
+FAKE(cuEventQuery, event_query, (Event a), (a))
+FAKE(cuEventSynchronize, event_synchronize, (Event a), (a))
+FAKE(cuStreamIsCapturing, stream_is_capturing, (Stream a, int* b), (a, b))
+FAKE(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (int* a), (a))
+
+// For tests in Python.
+extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
+  fake_machine().memory_bytes = bytes;
+}
+extern "C" unsigned long long fake_used_bytes() {
+  return fake_machine().used_bytes();
+}
+extern "C" unsigned long long fake_refused() {
+  return fake_machine().refused + fake_machine().without_context + fake_machine().of_another_device;
+}
