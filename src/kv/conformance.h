@@ -16,7 +16,7 @@
 
 namespace cachalot::kv {
 
-enum class EngineKind { kCpu, kCpuThreads, kEmulated };
+enum class EngineKind { kCpu, kCpuThreads, kEmulated, kEmulatedBulk };
 
 // A pool of a MiB that one host writes and another reads.
 class World {
@@ -73,8 +73,9 @@ class World {
 
 inline std::unique_ptr<CopyEngine> make_engine(EngineKind kind, const EngineCache& cache,
                                                const BlockOrder& order, memory::Domain& domain) {
-  if (kind == EngineKind::kEmulated) {
-    Result<EmulatedEngine> engine = EmulatedEngine::make(cache, order, domain, {3, 5});
+  if (kind == EngineKind::kEmulated || kind == EngineKind::kEmulatedBulk) {
+    const Kernel kernel = kind == EngineKind::kEmulated ? Kernel::kThreads : Kernel::kBulk;
+    Result<EmulatedEngine> engine = EmulatedEngine::make(cache, order, domain, {3, 5}, kernel);
     EXPECT_TRUE(engine) << engine.error().message;
     return std::make_unique<EmulatedEngine>(*std::move(engine));
   }

@@ -183,7 +183,7 @@ TEST_P(EveryEngine, CopiesNothingWhenNothingIsAsked) {
 
 std::string name_of(const testing::TestParamInfo<Setting>& of) {
   const auto [engine, domain, isa] = of.param;
-  const char* const names[] = {"cpu", "cpu_threads", "emulated"};
+  const char* const names[] = {"cpu", "cpu_threads", "emulated", "emulated_bulk"};
   return std::string(names[static_cast<int>(engine)]) + "_" + memory::domain_name(domain) + "_" +
          memory::isa_name(isa);
 }
@@ -191,7 +191,7 @@ std::string name_of(const testing::TestParamInfo<Setting>& of) {
 INSTANTIATE_TEST_SUITE_P(
     Real, EveryEngine,
     testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads,
-                                     EngineKind::kEmulated),
+                                     EngineKind::kEmulated, EngineKind::kEmulatedBulk),
                      testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
                      testing::Values(memory::Isa::kAvx512, memory::Isa::kAvx2, memory::Isa::kSse2)),
     name_of);

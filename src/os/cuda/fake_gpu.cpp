@@ -1,4 +1,4 @@
-#include "vmm/cuda/fake_gpu.h"
+#include "os/cuda/fake_gpu.h"
 
 #include <fcntl.h>
 
@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace cachalot::vmm::cuda {
+namespace cachalot::os::cuda {
 namespace {
 
 FakeMachine* machine = nullptr;
@@ -253,4 +253,4 @@ bool FakeMachine::is_mapped(DevicePointer at, std::uint64_t bytes) const {
   return bytes != 0 && found == bytes;
 }
 
-}  // namespace cachalot::vmm::cuda
+}  // namespace cachalot::os::cuda

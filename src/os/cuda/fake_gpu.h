@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "vmm/cuda/driver.h"
+#include "os/cuda/driver.h"
 
-namespace cachalot::vmm::cuda {
+namespace cachalot::os::cuda {
 
 class FakeMachine {
  public:
@@ -75,4 +75,4 @@ class FakeMachine {
   AllocationHandle next_handle_ = 1000;
 };
 
-}  // namespace cachalot::vmm::cuda
+}  // namespace cachalot::os::cuda
