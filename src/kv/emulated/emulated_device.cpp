@@ -81,15 +81,15 @@ Status EmulatedEngine::copy(std::span<const BlockCopy> blocks, LayerRange layers
   CACHALOT_TRY_ASSIGN(const CallTables tables,
                       CallTables::make(plan, blocks, tensors, nullptr, shape));
   const FusedCall call = tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
-  const std::vector<memory::Extent> lines = touched_lines(plan, blocks);
+  const HostPart host(plan, blocks);
   if (direction == Direction::kGather) {
     launch<Direction::kGather>(call, grid_, kernel);
-    after_gather(*domain_, lines);
+    host.after_gather(*domain_);
   } else {
-    before_scatter(*domain_, lines);
+    host.before_scatter(*domain_);
     launch<Direction::kScatter>(call, grid_, kernel);
   }
-  hash_lines_of(plan, blocks);
+  host.hash();
   return {};
 }
 

@@ -41,40 +41,36 @@ void for_each_extent(ExtentCursor& cursor, std::uint64_t begin, std::uint64_t en
 
 }  // namespace
 
-std::vector<memory::Extent> touched_lines(const CopyPlan& plan, std::span<const BlockCopy> blocks) {
-  std::vector<memory::Extent> lines;
+HostPart::HostPart(const CopyPlan& plan, std::span<const BlockCopy> blocks) {
   for (const BlockCopy& block : blocks) {
+    const std::size_t first = lines_.size();
     ExtentCursor cursor(block.pool);
     for_each_stretch(plan, block, [&](std::uint64_t begin, std::uint64_t end) {
       for_each_extent(cursor, begin, end, [&](const memory::Extent& extent) {
-        lines.push_back(extent);
+        lines_.push_back(extent);
       });
     });
+    if (block.hash != nullptr) hashed_.push_back({block.hash, first, lines_.size()});
   }
-  return lines;
 }
 
-void before_scatter(memory::Domain& domain, std::span<const memory::Extent> lines) {
+void HostPart::before_scatter(memory::Domain& domain) const {
   if (domain.kind() == memory::DomainKind::kCoherent) return;
-  domain.prepare_read(lines.data(), lines.size());
+  domain.prepare_read(lines_.data(), lines_.size());
 }
 
-void after_gather(memory::Domain& domain, std::span<const memory::Extent> lines) {
+void HostPart::after_gather(memory::Domain& domain) const {
   if (domain.kind() != memory::DomainKind::kCoherent) {
-    domain.prepare_read(lines.data(), lines.size());
+    domain.prepare_read(lines_.data(), lines_.size());
   }
   domain.order();
 }
 
-void hash_lines_of(const CopyPlan& plan, std::span<const BlockCopy> blocks) {
-  for (const BlockCopy& block : blocks) {
-    if (block.hash == nullptr) continue;
-    ExtentCursor cursor(block.pool);
-    for_each_stretch(plan, block, [&](std::uint64_t begin, std::uint64_t end) {
-      for_each_extent(cursor, begin, end, [&](const memory::Extent& extent) {
-        block.hash->update(extent.at, extent.bytes);
-      });
-    });
+void HostPart::hash() const {
+  for (const Hashed& hashed : hashed_) {
+    for (std::size_t i = hashed.first; i < hashed.last; ++i) {
+      hashed.hash->update(lines_[i].at, lines_[i].bytes);
+    }
   }
 }
 

@@ -9,18 +9,29 @@
 
 namespace cachalot::kv {
 
-// The lines of the pool that a call touches; what lies side by side is one extent.
-std::vector<memory::Extent> touched_lines(const CopyPlan& plan, std::span<const BlockCopy> blocks);
+// Knows the lines of the pool that a call touches; keeps nothing of the call's own but the hashes.
+class HostPart {
+ public:
+  HostPart() = default;
+  HostPart(const CopyPlan& plan, std::span<const BlockCopy> blocks);
 
-// Before a scatter is launched: nothing old of these lines is in the host's caches (R3).
-void before_scatter(memory::Domain& domain, std::span<const memory::Extent> lines);
+  // Before a scatter is launched: nothing old of the lines is in the host's caches (R3).
+  // @cost  a flush of each line; nothing where caches are coherent
+  void before_scatter(memory::Domain& domain) const;
+  // After a gather has completed: what the device left in the caches is written back and gone (R2), in
+  // order before what the caller publishes (R4). @cost  as above
+  void after_gather(memory::Domain& domain) const;
+  // Brings the lines of the blocks that have a hash to it, in pool order.
+  // @cost  a read of each byte from the pool
+  void hash() const;
 
-// After a gather has completed: what the device left in the caches is written back and gone (R2), in
-// order before what the caller publishes (R4).
-void after_gather(memory::Domain& domain, std::span<const memory::Extent> lines);
-
-// Brings the lines of the blocks that have a hash to it, in pool order.
-// @cost  a read of each byte from the pool
-void hash_lines_of(const CopyPlan& plan, std::span<const BlockCopy> blocks);
+ private:
+  struct Hashed {
+    memory::FusedHash* hash;
+    std::size_t first, last;  // of lines_
+  };
+  std::vector<memory::Extent> lines_;
+  std::vector<Hashed> hashed_;
+};
 
 }  // namespace cachalot::kv

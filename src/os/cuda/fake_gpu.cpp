@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "base/check.h"
 
 namespace cachalot::os::cuda {
-namespace {
 
 FakeMachine* machine = nullptr;
+
+namespace {
+
 thread_local Context current_context = nullptr;
 constexpr int kInvalidContext = 201;
 
@@ -45,6 +48,8 @@ struct FakeCalls {
   static int device_attribute(int* value, int attribute, int device) {
     if (device < 0 || device >= machine->devices) return kInvalidDevice;
     *value = machine->missing_attributes.contains(attribute) ? 0 : 1;
+    if (attribute == kMultiprocessors) *value = machine->multiprocessors;
+    if (attribute == kComputeMajor) *value = machine->compute_major;
     return kSuccess;
   }
 
@@ -199,29 +204,33 @@ FakeMachine::FakeMachine() {
 }
 
 FakeMachine::~FakeMachine() {
+  for (const auto& [at, memory] : memory_) std::free(memory.host);
   machine = nullptr;
 }
 
 Driver FakeMachine::driver() const {
-  return {.init = FakeCalls::init,
-          .error_name = FakeCalls::error_name,
-          .device_get = FakeCalls::device_get,
-          .device_name = FakeCalls::device_name,
-          .device_attribute = FakeCalls::device_attribute,
-          .device_can_access_peer = FakeCalls::device_can_access_peer,
-          .primary_context_retain = FakeCalls::primary_context_retain,
-          .primary_context_release = FakeCalls::primary_context_release,
-          .context_get_current = FakeCalls::context_get_current,
-          .context_set_current = FakeCalls::context_set_current,
-          .granularity = FakeCalls::granularity,
-          .address_reserve = FakeCalls::address_reserve,
-          .address_free = FakeCalls::address_free,
-          .create = FakeCalls::create,
-          .release = FakeCalls::release,
-          .map = FakeCalls::map,
-          .unmap = FakeCalls::unmap,
-          .set_access = FakeCalls::set_access,
-          .export_handle = FakeCalls::export_handle};
+  Driver driver{};
+  driver.init = FakeCalls::init;
+  driver.error_name = FakeCalls::error_name;
+  driver.device_get = FakeCalls::device_get;
+  driver.device_name = FakeCalls::device_name;
+  driver.device_attribute = FakeCalls::device_attribute;
+  driver.device_can_access_peer = FakeCalls::device_can_access_peer;
+  driver.primary_context_retain = FakeCalls::primary_context_retain;
+  driver.primary_context_release = FakeCalls::primary_context_release;
+  driver.context_get_current = FakeCalls::context_get_current;
+  driver.context_set_current = FakeCalls::context_set_current;
+  driver.granularity = FakeCalls::granularity;
+  driver.address_reserve = FakeCalls::address_reserve;
+  driver.address_free = FakeCalls::address_free;
+  driver.create = FakeCalls::create;
+  driver.release = FakeCalls::release;
+  driver.map = FakeCalls::map;
+  driver.unmap = FakeCalls::unmap;
+  driver.set_access = FakeCalls::set_access;
+  driver.export_handle = FakeCalls::export_handle;
+  add_streams(driver);
+  return driver;
 }
 
 int FakeMachine::invalid() {

@@ -1,12 +1,20 @@
 // For tests: a machine with some GPUs, behind the driver's table. It keeps CUDA's rules by itself and in
 // the plainest way, so that a rule that AddressBook forgets is a call refused here.
 //
+// Work of streams is done as late as CUDA may do it: when somebody waits for it, or a step at a time when
+// somebody asks whether it is done. So who reads a copy's target, or uses its source again, too early is
+// seen. A kernel is a function of the test's that is run on the arguments of its launch. Host memory that
+// is registered has another address for the device, as it may have in CUDA.
+//
 // A function of the table has no object, so there is one machine at a time: the FakeMachine that lives.
 //
 // @threads the driver's functions may be called by any
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -33,6 +41,21 @@ class FakeMachine {
   std::set<int> missing_attributes;         // of all devices
   std::set<std::pair<int, int>> strangers;  // (device, peer) without access
   std::map<std::string, int> failing;       // what these functions return, if not 0
+  int compute_major = 9, multiprocessors = 132;
+
+  struct Launch {
+    std::uint32_t blocks = 0, threads = 0, shared_bytes = 0;
+  };
+  // What a module has, by name: the bytes of its one argument, and what it does. It reaches memory by
+  // reach(), and is run with the machine's lock held.
+  struct Kernel {
+    std::size_t argument_bytes = 0;
+    std::function<void(const void* argument, const Launch& launch)> run;
+  };
+  std::map<std::string, Kernel> kernels;
+  // Where the bytes are that a device's address stands for; null, and a fault counted, where the device
+  // would not reach all of them.
+  std::byte* reach(DevicePointer at, std::uint64_t bytes);
 
   // What was asked of it.
   AllocationProperties last_properties;
@@ -40,6 +63,9 @@ class FakeMachine {
   std::uint64_t access_calls = 0;
   std::uint64_t refused = 0;          // calls that CUDA would refuse
   std::uint64_t without_context = 0;  // calls of threads that have none
+  std::uint64_t faults = 0;           // of kernels and copies
+  std::vector<Launch> launches;
+  std::uint64_t copies = 0;  // of the copy engine, between device addresses
 
   // What there is; nothing after a backend is gone.
   std::uint64_t ranges() const { return ranges_.size(); }
@@ -47,9 +73,13 @@ class FakeMachine {
   std::uint64_t mappings() const { return mappings_.size(); }
   std::uint64_t used_bytes() const { return used_bytes_; }
   int contexts = 0;  // retained
+  std::uint64_t allocations() const { return memory_.size(); }  // device's, and page-locked
+  std::uint64_t registrations() const { return registered_.size(); }
+  int events = 0, modules = 0, streams = 0;
 
  private:
   friend struct FakeCalls;
+  friend struct FakeStreamCalls;
   struct Allocation {
     std::uint64_t bytes = 0;
     std::uint64_t mappings = 0;
@@ -59,6 +89,24 @@ class FakeMachine {
     std::uint64_t bytes = 0;
     AllocationHandle handle = 0;
   };
+
+  // What is done on a stream, in order. An event that was recorded is a place in the queue.
+  struct Queue {
+    std::deque<std::function<int()>> work;
+    std::uint64_t done = 0;
+  };
+  struct Recorded {
+    Stream stream = nullptr;
+    std::uint64_t at = 0;  // done when so much of the queue is
+  };
+  struct Memory {
+    std::uint64_t bytes = 0;
+    std::byte* host = nullptr;
+    bool is_host = false;
+  };
+
+  void add_streams(Driver& driver) const;
+  int advance(Stream stream, std::uint64_t until);
 
   int invalid();
   int entered(const char* function);
@@ -71,6 +119,11 @@ class FakeMachine {
   std::map<AllocationHandle, Allocation> handles_;
   std::map<DevicePointer, Mapping> mappings_;
   std::uint64_t used_bytes_ = 0;
+  std::map<DevicePointer, Memory> memory_;        // allocated
+  std::map<DevicePointer, Memory> registered_;    // by the device's address
+  std::map<Stream, Queue> queues_;
+  std::map<Event, Recorded> events_;
+  int failed_ = 0;  // a kernel or copy did; from then on everything does
   DevicePointer next_range_ = DevicePointer{0x7f} << 40;
   AllocationHandle next_handle_ = 1000;
 };
