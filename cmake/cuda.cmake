@@ -51,6 +51,18 @@ else()
   endif()
 endif()
 
+# Where NVIDIA's header is, to compare the driver's table with; empty if nowhere.
+set(CACHALOT_CUDA_HEADERS)
+if(CACHALOT_HAS_NVCC)
+  get_filename_component(nvcc_path ${CACHALOT_NVCC} REALPATH)
+  get_filename_component(nvcc_folder ${nvcc_path} DIRECTORY)
+  find_path(CACHALOT_CUDA_HEADER_FOLDER cudaTypedefs.h
+    HINTS ${nvcc_folder}/../include ${nvcc_folder}/../targets/x86_64-linux/include)
+  if(CACHALOT_CUDA_HEADER_FOLDER)
+    set(CACHALOT_CUDA_HEADERS ${CACHALOT_CUDA_HEADER_FOLDER})
+  endif()
+endif()
+
 # cachalot_kernel_image(VARIABLE kernels.cu HEADERS a.h ...): sets VARIABLE to a C++ file that holds the
 # compiled kernels, or none (kv/cuda/kernel_image.h).
 function(cachalot_kernel_image variable source)
