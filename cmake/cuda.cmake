@@ -63,28 +63,29 @@ if(CACHALOT_HAS_NVCC)
   endif()
 endif()
 
-# cachalot_kernel_image(VARIABLE kernels.cu HEADERS a.h ...): sets VARIABLE to a C++ file that holds the
-# compiled kernels, or none (kv/cuda/kernel_image.h).
+# cachalot_kernel_image(VARIABLE kernels.cu DECLARED header.h AS namespace::function HEADERS a.h ...)
+#
+# Sets VARIABLE to a C++ file that defines std::span<const unsigned char> function(), as the header
+# declares it: the compiled kernels, or none. HEADERS, from src: what kernels.cu includes.
 function(cachalot_kernel_image variable source)
-  cmake_parse_arguments(K "" "" "HEADERS" ${ARGN})
+  cmake_parse_arguments(K "" "DECLARED;AS" "HEADERS" ${ARGN})
   set(embed ${PROJECT_SOURCE_DIR}/cmake/embed_kernels.cmake)
-  set(image ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
-  set(embedded ${CMAKE_CURRENT_BINARY_DIR}/kernel_image.cpp)
+  get_filename_component(name ${source} NAME_WE)
+  set(image ${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin)
+  set(embedded ${CMAKE_CURRENT_BINARY_DIR}/${name}_image.cpp)
   if(CACHALOT_HAS_NVCC)
-    set(sources ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-    foreach(header IN LISTS K_HEADERS)
-      list(APPEND sources ${CMAKE_CURRENT_SOURCE_DIR}/${header})
-    endforeach()
+    list(TRANSFORM K_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/src/)
     add_custom_command(OUTPUT ${image}
       COMMAND ${CACHALOT_NVCC} ${CACHALOT_CUDA_FLAGS} -I ${PROJECT_SOURCE_DIR}/src
         ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${image}
-      DEPENDS ${sources} COMMENT "Compiling GPU kernels ${source}" VERBATIM)
-    add_custom_command(OUTPUT ${embedded}
-      COMMAND ${CMAKE_COMMAND} -DIMAGE=${image} -DTO=${embedded} -P ${embed}
-      DEPENDS ${image} ${embed} VERBATIM)
+      DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} ${K_HEADERS}
+      COMMENT "Compiling GPU kernels ${source}" VERBATIM)
   else()
-    add_custom_command(OUTPUT ${embedded}
-      COMMAND ${CMAKE_COMMAND} -DIMAGE= -DTO=${embedded} -P ${embed} DEPENDS ${embed} VERBATIM)
+    set(image)
   endif()
+  add_custom_command(OUTPUT ${embedded}
+    COMMAND ${CMAKE_COMMAND} -DIMAGE=${image} -DTO=${embedded} -DDECLARED=${K_DECLARED} -DAS=${K_AS}
+      -P ${embed}
+    DEPENDS ${image} ${embed} VERBATIM)
   set(${variable} ${embedded} PARENT_SCOPE)
 endfunction()

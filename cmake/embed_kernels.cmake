@@ -1,5 +1,5 @@
-# Writes a C++ file that holds a file's bytes: cmake -DIMAGE=kernels.fatbin -DTO=kernel_image.cpp -P this
-# Without an image it holds none.
+# Writes a C++ file that holds a file's bytes, or none:
+#   cmake -DIMAGE=kernels.fatbin -DTO=image.cpp -DDECLARED=header.h -DAS=namespace::function -P this
 set(bytes "0")
 set(count 0)
 if(IMAGE)
@@ -9,15 +9,11 @@ if(IMAGE)
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
 endif()
 file(WRITE ${TO} "// Made by cmake/embed_kernels.cmake.
-#include \"kv/cuda/kernel_image.h\"
-
-namespace cachalot::kv {
+#include \"${DECLARED}\"
 
 alignas(64) static const unsigned char kImage[] = {${bytes}};
 
-std::span<const unsigned char> kernel_image() {
+std::span<const unsigned char> ${AS}() {
   return std::span(kImage).first(${count});
 }
-
-}  // namespace cachalot::kv
 ")

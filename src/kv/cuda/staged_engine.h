@@ -82,6 +82,7 @@ class StagedEngine final : public CopyEngine {
     if (machine_ == nullptr) return;
     EXPECT_EQ(machine_->faults, 0u);
     EXPECT_EQ(machine_->refused, 0u);
+    EXPECT_EQ(machine_->pageable_copies, 0u);
     if (machine_.use_count() != 1) return;
     EXPECT_EQ(machine_->allocations() + machine_->registrations(), 0u);
     EXPECT_EQ(machine_->events + machine_->modules + machine_->streams + machine_->contexts, 0);

@@ -65,7 +65,8 @@ class FakeMachine {
   std::uint64_t without_context = 0;  // calls of threads that have none
   std::uint64_t faults = 0;           // of kernels and copies
   std::vector<Launch> launches;
-  std::uint64_t copies = 0;  // of the copy engine, between device addresses
+  std::uint64_t copies = 0;           // of the copy engine, between device addresses
+  std::uint64_t pageable_copies = 0;  // from memory that is not page-locked: not asynchronous
 
   // What there is; nothing after a backend is gone.
   std::uint64_t ranges() const { return ranges_.size(); }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <vector>
 
 #include "os/cuda/fake_gpu.h"
 
@@ -217,11 +218,23 @@ struct FakeStreamCalls {
     ++machine->copies;
     return enqueue_copy(to, from, bytes, stream);
   }
-  // From page-locked memory; CUDA takes other memory, too, and is then not asynchronous.
+  // From page-locked memory when the stream gets there; other memory is taken at once.
   static int copy_to_device(DevicePointer to, const void* from, std::size_t bytes, Stream stream) {
     const Lock lock(machine->mutex_);
     if (const int failed = machine->entered("copy_to_device")) return failed;
-    return enqueue_copy(to, reinterpret_cast<DevicePointer>(from), bytes, stream);
+    const auto source = reinterpret_cast<DevicePointer>(from);
+    const std::uint64_t faults = machine->faults;
+    if (machine->reach(source, bytes) != nullptr) return enqueue_copy(to, source, bytes, stream);
+    machine->faults = faults;
+    ++machine->pageable_copies;
+    const auto* const first = static_cast<const std::byte*>(from);
+    machine->queues_[stream].work.push_back([to, taken = std::vector(first, first + bytes)] {
+      std::byte* const target = machine->reach(to, taken.size());
+      if (target == nullptr) return kIllegalAddress;
+      std::memcpy(target, taken.data(), taken.size());
+      return kSuccess;
+    });
+    return kSuccess;
   }
 };
 
