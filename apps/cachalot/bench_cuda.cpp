@@ -30,9 +30,9 @@ class CudaBench {
   // One table's rows: all ways, in turns. @param every_nth  token of each block; 1: all, as whole blocks
   Status run(const Model& model, std::uint32_t blocks, Direction direction,
              std::uint32_t every_nth = 1) {
-    const std::string where = std::string(direction == Direction::kGather ? "gather/" : "scatter/") +
-                              model.name + "/x" + std::to_string(blocks) +
-                              (every_nth == 1 ? "" : "/sparse");
+    const std::string where =
+        std::string(direction == Direction::kGather ? "gather/" : "scatter/") + model.name + "/x" +
+        std::to_string(blocks) + (every_nth == 1 ? "" : "/sparse");
     show_progress("cuda: " + where);
     CACHALOT_TRY_ASSIGN(const std::unique_ptr<GpuPages> pages,
                         GpuPages::make(device_, model, blocks));
@@ -41,15 +41,18 @@ class CudaBench {
     std::vector<std::unique_ptr<kv::CudaEngine>> engines;
     std::vector<Subject> subjects;
     const auto add_ours = [&](const char* name, Way way, memory::Domain& in) -> Status {
-      CACHALOT_TRY_ASSIGN(auto engine,
-                          kv::CudaEngine::make(device_, pages->cache(), kv::default_block_order(),
-                                               in, {.way = way, .stream = pages->stream()}));
+      CACHALOT_TRY_ASSIGN(
+          auto engine, kv::CudaEngine::make(device_, pages->cache(), kv::default_block_order(), in,
+                                            {.way = way, .stream = pages->stream()}));
       kv::CudaEngine* const used = engine.get();
       engines.push_back(std::move(engine));
-      subjects.push_back({name, {}, [used, direction](std::span<const kv::BlockCopy> copies) {
+      subjects.push_back({name,
+                          {},
+                          [used, direction](std::span<const kv::BlockCopy> copies) {
                             return direction == Direction::kGather ? used->gather(copies)
                                                                    : used->scatter(copies);
-                          }, {}});
+                          },
+                          {}});
       return {};
     };
     CACHALOT_TRY(add_ours("threads", Way::kThreads, *domain));
@@ -58,25 +61,32 @@ class CudaBench {
     CACHALOT_TRY(add_ours("chosen_flushed", Way::kChoose, *flushed));
     CACHALOT_TRY(add_ours("memcpy_each", Way::kCopyEngine, *domain));
     if (device_.driver().copy_batch != nullptr) {
-      subjects.push_back({"memcpy_batch", {}, [&](std::span<const kv::BlockCopy> copies) -> Status {
+      subjects.push_back({"memcpy_batch",
+                          {},
+                          [&](std::span<const kv::BlockCopy> copies) -> Status {
                             CACHALOT_TRY(copy_in_a_batch(*pages, copies, direction));
                             return pages->synchronize();
-                          }, {}});
+                          },
+                          {}});
     }
     std::unique_ptr<WarpPerToken> warps;
     if (every_nth == 1) {
       CACHALOT_TRY_ASSIGN(warps, WarpPerToken::make(*pages, kSglangThreadBlocks));
-      subjects.push_back({"warp_per_token",
-                          [&](std::span<const kv::BlockCopy> copies) { return warps->prepare(copies); },
-                          [&](std::span<const kv::BlockCopy>) -> Status {
-                            CACHALOT_TRY(warps->launch(direction));
-                            return pages->synchronize();
-                          }, {}});
+      subjects.push_back(
+          {"warp_per_token",
+           [&](std::span<const kv::BlockCopy> copies) { return warps->prepare(copies); },
+           [&](std::span<const kv::BlockCopy>) -> Status {
+             CACHALOT_TRY(warps->launch(direction));
+             return pages->synchronize();
+           },
+           {}});
     }
     const std::uint64_t bytes = blocks * model.geometry.block_bytes() / every_nth;
-    subjects.push_back({"flat", {}, [&](std::span<const kv::BlockCopy>) {
-                          return flat_copy(*pages, bytes, direction);
-                        }, {}});
+    subjects.push_back(
+        {"flat",
+         {},
+         [&](std::span<const kv::BlockCopy>) { return flat_copy(*pages, bytes, direction); },
+         {}});
     CACHALOT_TRY(measure(*pages, subjects, blocks, tokens_of(model, every_nth)));
     add_rows(where, bytes, subjects);
     return {};
@@ -86,7 +96,8 @@ class CudaBench {
   static std::vector<kv::TokenRange> tokens_of(const Model& model, std::uint32_t every_nth) {
     std::vector<kv::TokenRange> out;
     if (every_nth == 1) return out;
-    for (std::uint32_t t = 0; t < model.geometry.block_tokens; t += every_nth) out.push_back({t, t + 1});
+    for (std::uint32_t t = 0; t < model.geometry.block_tokens; t += every_nth)
+      out.push_back({t, t + 1});
     return out;
   }
 
@@ -95,10 +106,10 @@ class CudaBench {
     const kv::CudaDevice::Entered entered(device_);
     const bool gathers = direction == Direction::kGather;
     const std::uint64_t pool = pages.flat_pool(), engine = pages.flat_engine();
-    CACHALOT_TRY(device_.check(device_.driver().copy(gathers ? pool : engine,
-                                                     gathers ? engine : pool, bytes,
-                                                     pages.stream()),
-                               "cuMemcpyAsync"));
+    CACHALOT_TRY(
+        device_.check(device_.driver().copy(gathers ? pool : engine, gathers ? engine : pool, bytes,
+                                            pages.stream()),
+                      "cuMemcpyAsync"));
     return pages.synchronize();
   }
 

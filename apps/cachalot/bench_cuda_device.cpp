@@ -93,9 +93,9 @@ Status copy_in_a_batch(const GpuPages& pages, std::span<const kv::BlockCopy> blo
   if (device.driver().copy_batch == nullptr) {
     return Error::make(Code::kUnsupported, "cuda: this driver has no batched copies");
   }
-  CACHALOT_TRY_ASSIGN(const kv::CopyPlan plan,
-                      kv::CopyPlan::compile(pages.cache(), kv::default_block_order(), {},
-                                            kv::grain_of(blocks)));
+  CACHALOT_TRY_ASSIGN(
+      const kv::CopyPlan plan,
+      kv::CopyPlan::compile(pages.cache(), kv::default_block_order(), {}, kv::grain_of(blocks)));
   std::vector<cuda::DevicePointer> engine, pool;
   std::vector<std::size_t> bytes;
   for (const kv::BlockCopy& block : blocks) {
@@ -129,9 +129,9 @@ Result<std::unique_ptr<WarpPerToken>> WarpPerToken::make(const GpuPages& pages,
   const cuda::Driver& driver = device.driver();
   CACHALOT_TRY(device.check(driver.module_load(&made->module_, cuda_kernel_image().data()),
                             "cuModuleLoadData"));
-  CACHALOT_TRY(device.check(
-      driver.module_function(&made->function_, made->module_, "bench_warp_per_token"),
-      "cuModuleGetFunction"));
+  CACHALOT_TRY(
+      device.check(driver.module_function(&made->function_, made->module_, "bench_warp_per_token"),
+                   "cuModuleGetFunction"));
   CACHALOT_TRY(device.check(driver.memory_allocate(&made->tables_, kTableBytes), "cuMemAlloc"));
   return made;
 }
@@ -145,12 +145,12 @@ WarpPerToken::~WarpPerToken() {
 
 Status WarpPerToken::prepare(std::span<const kv::BlockCopy> blocks) {
   const kv::CudaDevice& device = pages_.device();
-  CACHALOT_TRY_ASSIGN(const kv::CopyPlan plan,
-                      kv::CopyPlan::compile(pages_.cache(), kv::default_block_order(), {},
-                                            kv::Grain::kToken));
-  CACHALOT_TRY_ASSIGN(const kv::CallTables tables,
-                      kv::CallTables::make(plan, blocks, addresses(pages_.cache()),
-                                           &device.pool(), {32, 2048}));
+  CACHALOT_TRY_ASSIGN(
+      const kv::CopyPlan plan,
+      kv::CopyPlan::compile(pages_.cache(), kv::default_block_order(), {}, kv::Grain::kToken));
+  CACHALOT_TRY_ASSIGN(
+      const kv::CallTables tables,
+      kv::CallTables::make(plan, blocks, addresses(pages_.cache()), &device.pool(), {32, 2048}));
   if (tables.bytes().size() > kTableBytes) {
     return Error::make(Code::kNoSpace, "bench: tables of %zu bytes", tables.bytes().size());
   }

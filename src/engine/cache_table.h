@@ -11,7 +11,6 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>

@@ -15,8 +15,8 @@ Status check_call(const cuda::Driver& driver, int result, const char* call) {
 
 Result<int> attribute(const cuda::Driver& driver, int number, int ordinal) {
   int value = 0;
-  CACHALOT_TRY(check_call(driver, driver.device_attribute(&value, number, ordinal),
-                          "cuDeviceGetAttribute"));
+  CACHALOT_TRY(
+      check_call(driver, driver.device_attribute(&value, number, ordinal), "cuDeviceGetAttribute"));
   return value;
 }
 

@@ -11,7 +11,8 @@ namespace cachalot::kv {
 namespace {
 
 constexpr std::uint32_t kWarp = 32, kMostThreads = 512;
-constexpr std::uint32_t kStageBytes = 8 << 10;  // kStages of them fit 48 KiB, what every launch may have
+constexpr std::uint32_t kStageBytes =
+    8 << 10;  // kStages of them fit 48 KiB, what every launch may have
 
 Status check_options(const CudaDevice& device, const memory::Domain& domain,
                      const CudaOptions& options) {
@@ -26,12 +27,14 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
   }
   if (domain.kind() == memory::DomainKind::kNoncoherent &&
       options.host_caches == HostCaches::kIgnored) {
-    return Error::make(Code::kUnsupported,
-                       "cuda: a noncoherent pool whose lines nobody keeps out of the host's caches, "
-                       "expected them to be flushed or bypassed");
+    return Error::make(
+        Code::kUnsupported,
+        "cuda: a noncoherent pool whose lines nobody keeps out of the host's caches, "
+        "expected them to be flushed or bypassed");
   }
   if (options.way == Way::kBulk && !device.has_bulk_copies()) {
-    return Error::make(Code::kUnsupported, "cuda: bulk transfers, expected a device of sm_90 or later");
+    return Error::make(Code::kUnsupported,
+                       "cuda: bulk transfers, expected a device of sm_90 or later");
   }
   return {};
 }
@@ -68,8 +71,7 @@ CudaEngine::CudaEngine(CudaDevice& device, const EngineCache& cache, const Block
 }
 
 Status CudaEngine::gather(std::span<const BlockCopy> blocks, LayerRange layers) {
-  CACHALOT_TRY_ASSIGN(PendingCopy copy,
-                      start(blocks, options_.stream, layers, Direction::kGather));
+  CACHALOT_TRY_ASSIGN(PendingCopy copy, start(blocks, options_.stream, layers, Direction::kGather));
   return copy.wait();
 }
 
@@ -79,8 +81,8 @@ Status CudaEngine::scatter(std::span<const BlockCopy> blocks, LayerRange layers)
   return copy.wait();
 }
 
-Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks,
-                                             cuda::Stream stream, LayerRange layers) {
+Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks, cuda::Stream stream,
+                                             LayerRange layers) {
   return start(blocks, stream, layers, Direction::kGather);
 }
 
@@ -121,7 +123,8 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, cuda::S
 Way CudaEngine::way_of(const Plan& plan) const {
   WayFacts facts;
   facts.shortest_bytes = shortest_run(plan);
-  facts.aligned = pool_alignment(plan) >= kUnitBytes && engine_alignment(plan, tensors_) >= kUnitBytes;
+  facts.aligned =
+      pool_alignment(plan) >= kUnitBytes && engine_alignment(plan, tensors_) >= kUnitBytes;
   facts.has_bulk = device_.has_bulk_copies();
   facts.bypasses_caches = options_.host_caches == HostCaches::kBypassed;
   return choose_way(facts, options_.way);
@@ -144,16 +147,15 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
                           cuda::Stream stream, Direction direction, Way way,
                           std::unique_ptr<LaunchSlot>& slot) {
   const bool in_bulk = way == Way::kBulk;
-  const WorkShape shape =
-      in_bulk ? WorkShape{1, kStageBytes} : shape_for(plan.arithmetic(), kWarp);
+  const WorkShape shape = in_bulk ? WorkShape{1, kStageBytes} : shape_for(plan.arithmetic(), kWarp);
   CACHALOT_TRY_ASSIGN(const CallTables tables,
                       CallTables::make(plan, blocks, tensors_, &device_.pool(), shape));
   const std::span<const std::byte> bytes = tables.bytes();
   CACHALOT_TRY_ASSIGN(slot, slots_.take(bytes.size()));
   std::memcpy(slot->host, bytes.data(), bytes.size());
   const cuda::Driver& driver = device_.driver();
-  CACHALOT_TRY(device_.check(
-      driver.copy_to_device(slot->device, slot->host, bytes.size(), stream), "cuMemcpyHtoDAsync"));
+  CACHALOT_TRY(device_.check(driver.copy_to_device(slot->device, slot->host, bytes.size(), stream),
+                             "cuMemcpyHtoDAsync"));
   FusedCall call = tables.call_at(slot->device);
   const std::uint32_t threads = in_bulk ? kWarp : options_.threads;
   const std::uint64_t items_a_block = in_bulk ? 1 : threads / call.lanes;
@@ -186,9 +188,9 @@ Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> bl
   }
   CACHALOT_TRY_ASSIGN(slot, slots_.take(memory::kLineBytes));
   std::memset(slot->host, 0, memory::kLineBytes);
-  CACHALOT_TRY(device_.check(
-      driver.copy_to_device(slot->device, slot->host, memory::kLineBytes, stream),
-      "cuMemcpyHtoDAsync"));
+  CACHALOT_TRY(
+      device_.check(driver.copy_to_device(slot->device, slot->host, memory::kLineBytes, stream),
+                    "cuMemcpyHtoDAsync"));
   Status status;
   // A run of the block, to or from an address of the device's.
   const auto copy_run = [&](ExtentCursor& cursor, std::uint64_t offset, std::uint64_t device,
@@ -197,9 +199,9 @@ Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> bl
       memory::Extent room = cursor.find(offset);
       room.bytes = std::min(room.bytes, bytes);
       const std::uint64_t pool = *device_.pool().find(room);
-      status = device_.check(driver.copy(gathers ? pool : device, gathers ? device : pool,
-                                         room.bytes, stream),
-                             "cuMemcpyAsync");
+      status = device_.check(
+          driver.copy(gathers ? pool : device, gathers ? device : pool, room.bytes, stream),
+          "cuMemcpyAsync");
       offset += room.bytes;
       device += room.bytes;
       bytes -= room.bytes;

@@ -35,9 +35,9 @@ namespace cachalot::kv {
 
 // Who sees to it that no line of the pool is old, or dirty, in the host's caches.
 enum class HostCaches {
-  kFlushed,   // the engine flushes around its copies
+  kFlushed,  // the engine flushes around its copies
   kBypassed,  // the pool is mapped uncacheable and the GPU's writes do not go into the cache (DDIO off)
-  kIgnored,   // nobody: for domains that are coherent
+  kIgnored,  // nobody: for domains that are coherent
 };
 
 // What becomes of a scatter's bytes that were reused while they were read.

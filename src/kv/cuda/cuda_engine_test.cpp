@@ -290,11 +290,13 @@ TEST_F(CudaEngineOnFakeGpu, AFailureOfTheDriverIsAnErrorAndTheNextCallWorks) {
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
-  const std::pair<const char*, Code> cases[] = {
-      {"host_allocate", Code::kNoSpace}, {"memory_allocate", Code::kNoSpace},
-      {"event_create", Code::kNoSpace},  {"copy_to_device", Code::kNoSpace},
-      {"launch", Code::kNoSpace},        {"event_record", Code::kNoSpace},
-      {"context_set_current", Code::kNoSpace}};
+  const std::pair<const char*, Code> cases[] = {{"host_allocate", Code::kNoSpace},
+                                                {"memory_allocate", Code::kNoSpace},
+                                                {"event_create", Code::kNoSpace},
+                                                {"copy_to_device", Code::kNoSpace},
+                                                {"launch", Code::kNoSpace},
+                                                {"event_record", Code::kNoSpace},
+                                                {"context_set_current", Code::kNoSpace}};
   for (const auto& [function, code] : cases) {
     SCOPED_TRACE(function);
     const std::uint64_t before = machine_.allocations();
@@ -420,7 +422,8 @@ TEST_F(CudaEngineOnFakeGpu, LaunchesFewThreadBlocksAndNoMoreThanThereIsWork) {
   EXPECT_EQ(machine_.launches.back().threads, 512u);
   ASSERT_TRUE(engine({.way = Way::kThreads, .threads = 32})->gather({&copy, 1}));
   EXPECT_EQ(machine_.launches.back().blocks, 8u);
-  ASSERT_TRUE(engine({.way = Way::kThreads, .thread_blocks = 3, .threads = 32})->gather({&copy, 1}));
+  ASSERT_TRUE(
+      engine({.way = Way::kThreads, .thread_blocks = 3, .threads = 32})->gather({&copy, 1}));
   EXPECT_EQ(machine_.launches.back().blocks, 3u);
   ASSERT_TRUE(engine({.way = Way::kBulk})->gather({&copy, 1}));
   EXPECT_EQ(machine_.launches.back().blocks, 8u);

@@ -17,7 +17,8 @@ constexpr std::uint16_t kPtx = 1, kMachineCode = 2;
 template <class T>
 T at(std::span<const unsigned char> bytes, std::size_t offset) {
   T value{};
-  if (offset + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + offset, sizeof value);
+  if (offset + sizeof value <= bytes.size())
+    std::memcpy(&value, bytes.data() + offset, sizeof value);
   return value;
 }
 

@@ -38,12 +38,16 @@ struct AccessOf<1> {
   using Type = unsigned char;
 };
 
-__device__ Unit value_of(const ulonglong2& access) { return {access.x, access.y}; }
+__device__ Unit value_of(const ulonglong2& access) {
+  return {access.x, access.y};
+}
 template <class T>
 __device__ T value_of(const T& access) {
   return access;
 }
-__device__ ulonglong2 access_of(const Unit& value) { return {value.low, value.high}; }
+__device__ ulonglong2 access_of(const Unit& value) {
+  return {value.low, value.high};
+}
 template <class T>
 __device__ T access_of(const T& value) {
   return value;
@@ -100,8 +104,8 @@ class BulkChannel {
                  "r"(bytes)
                  : "memory");
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            place(stage)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(place(stage)),
         "l"(global(from)), "r"(bytes), "r"(barrier(stage))
         : "memory");
   }
@@ -184,7 +188,8 @@ __global__ void __launch_bounds__(512) cachalot_scatter(const __grid_constant__ 
 __global__ void __launch_bounds__(32) cachalot_gather_bulk(const __grid_constant__ FusedCall call) {
   copy_in_bulk<Direction::kGather>(call);
 }
-__global__ void __launch_bounds__(32) cachalot_scatter_bulk(const __grid_constant__ FusedCall call) {
+__global__ void __launch_bounds__(32)
+    cachalot_scatter_bulk(const __grid_constant__ FusedCall call) {
   copy_in_bulk<Direction::kScatter>(call);
 }
 

@@ -41,8 +41,8 @@ Result<std::unique_ptr<LaunchSlot>> LaunchSlots::take(std::uint64_t bytes) {
 Status LaunchSlots::allocate(LaunchSlot& slot, std::uint64_t bytes) const {
   const cuda::Driver& driver = device_.driver();
   void* host = nullptr;
-  CACHALOT_TRY(device_.check(driver.host_allocate(&host, bytes, cuda::kHostPortable),
-                             "cuMemHostAlloc"));
+  CACHALOT_TRY(
+      device_.check(driver.host_allocate(&host, bytes, cuda::kHostPortable), "cuMemHostAlloc"));
   slot.host = static_cast<std::byte*>(host);
   slot.bytes = bytes;
   CACHALOT_TRY(device_.check(driver.memory_allocate(&slot.device, bytes), "cuMemAlloc"));

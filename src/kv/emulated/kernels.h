@@ -52,7 +52,8 @@ struct PlainMemory {
 template <class Memory>
 class LateChannel {
  public:
-  LateChannel(Memory& memory, std::uint32_t stage_bytes) : memory_(memory), stage_bytes_(stage_bytes) {
+  LateChannel(Memory& memory, std::uint32_t stage_bytes)
+      : memory_(memory), stage_bytes_(stage_bytes) {
     for (auto& stage : stages_) stage.resize(stage_bytes);
   }
 

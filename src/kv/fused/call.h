@@ -72,7 +72,8 @@ CACHALOT_HOST_DEVICE inline std::uint32_t block_of_item(const FusedCall& call, s
 }
 
 // The piece that holds an offset, at `piece` or behind it.
-CACHALOT_HOST_DEVICE inline const PoolPiece* piece_at(const PoolPiece* piece, std::uint64_t offset) {
+CACHALOT_HOST_DEVICE inline const PoolPiece* piece_at(const PoolPiece* piece,
+                                                      std::uint64_t offset) {
   while (piece[1].offset <= offset) ++piece;
   return piece;
 }
@@ -84,8 +85,7 @@ CACHALOT_HOST_DEVICE inline std::uint64_t address_in(const PoolPiece& piece, std
 CACHALOT_HOST_DEVICE inline Item item_of(const FusedCall& call, std::uint64_t index) {
   const CallBlock& block = call.blocks[block_of_item(call, index)];
   const std::uint64_t in_block = index - block.first_item;
-  const std::uint32_t* const chosen =
-      block.tokens == 0 ? nullptr : call.tokens + block.first_token;
+  const std::uint32_t* const chosen = block.tokens == 0 ? nullptr : call.tokens + block.first_token;
   const Fragment found =
       fragment(call.plan, in_block / call.items_per_fragment, chosen, block.tokens);
   // Cut where the pool's units are: the first item is shorter where the fragment begins inside one.

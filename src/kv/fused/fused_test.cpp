@@ -133,9 +133,8 @@ void expect_each_byte_once(Fixture& fixture, const Subset& subset, const WorkSha
         chosen_of(subset.tokens, Fixture::kTokens), [&](std::byte& byte, std::uint64_t offset) {
           const auto base = reinterpret_cast<std::uintptr_t>(fixture.pool.data());
           const std::uint64_t in_pool = base + i * fixture.padded + offset;
-          const std::uint64_t to = direction == Direction::kGather
-                                       ? in_pool
-                                       : reinterpret_cast<std::uintptr_t>(&byte);
+          const std::uint64_t to =
+              direction == Direction::kGather ? in_pool : reinterpret_cast<std::uintptr_t>(&byte);
           ++expected;
           has_last_byte |= offset + 1 == plan.block_bytes();
           const auto found = memory.writes.find(to);

@@ -13,7 +13,8 @@ constexpr std::uint64_t kLineBytes = memory::kLineBytes;
 // Calls f(begin, end) for each stretch of whole lines that the fragments of a block lie in, each line once.
 template <class F>
 void for_each_stretch(const CopyPlan& plan, const BlockCopy& block, F&& f) {
-  if (plan.is_whole() && block.tokens.empty()) return f(std::uint64_t{0}, plan.padded_block_bytes());
+  if (plan.is_whole() && block.tokens.empty())
+    return f(std::uint64_t{0}, plan.padded_block_bytes());
   std::uint64_t begin = 0, end = 0;
   for_each_fragment(plan.arithmetic(), block.tokens, [&](const Fragment& piece) {
     const std::uint64_t first = piece.pool_offset / kLineBytes * kLineBytes;
@@ -46,9 +47,8 @@ HostPart::HostPart(const CopyPlan& plan, std::span<const BlockCopy> blocks) {
     const std::size_t first = lines_.size();
     ExtentCursor cursor(block.pool);
     for_each_stretch(plan, block, [&](std::uint64_t begin, std::uint64_t end) {
-      for_each_extent(cursor, begin, end, [&](const memory::Extent& extent) {
-        lines_.push_back(extent);
-      });
+      for_each_extent(cursor, begin, end,
+                      [&](const memory::Extent& extent) { lines_.push_back(extent); });
     });
     if (block.hash != nullptr) hashed_.push_back({block.hash, first, lines_.size()});
   }

@@ -77,11 +77,11 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
-inline constexpr unsigned kHostPortable = 1;      // CU_MEMHOSTREGISTER_, CU_MEMHOSTALLOC_PORTABLE
-inline constexpr unsigned kHostDeviceMap = 2;     // ..._DEVICEMAP
-inline constexpr unsigned kStreamNonBlocking = 1; // CU_STREAM_NON_BLOCKING
-inline constexpr unsigned kEventBlockingSync = 1; // CU_EVENT_BLOCKING_SYNC
-inline constexpr unsigned kEventNoTiming = 2;     // CU_EVENT_DISABLE_TIMING
+inline constexpr unsigned kHostPortable = 1;       // CU_MEMHOSTREGISTER_, CU_MEMHOSTALLOC_PORTABLE
+inline constexpr unsigned kHostDeviceMap = 2;      // ..._DEVICEMAP
+inline constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
+inline constexpr unsigned kEventBlockingSync = 1;  // CU_EVENT_BLOCKING_SYNC
+inline constexpr unsigned kEventNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
 
 // CUmemcpyAttributes. Order 1: by stream; the sources may be read as soon as the stream gets there.
 struct CopyAttributes {
@@ -135,9 +135,9 @@ struct Driver {
   int (*module_load)(Module* module, const void* image);
   int (*module_unload)(Module module);
   int (*module_function)(Function* function, Module module, const char* name);
-  int (*launch)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream,
-                void** parameters, void** extra);
+  int (*launch)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                Stream stream, void** parameters, void** extra);
   int (*copy)(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream);
   int (*copy_to_device)(DevicePointer to, const void* from, std::size_t bytes, Stream stream);
   // Null in drivers before CUDA 12.8. `failed`: which one was refused.

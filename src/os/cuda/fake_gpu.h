@@ -73,7 +73,7 @@ class FakeMachine {
   std::uint64_t handles() const { return handles_.size(); }
   std::uint64_t mappings() const { return mappings_.size(); }
   std::uint64_t used_bytes() const { return used_bytes_; }
-  int contexts = 0;  // retained
+  int contexts = 0;                                             // retained
   std::uint64_t allocations() const { return memory_.size(); }  // device's, and page-locked
   std::uint64_t registrations() const { return registered_.size(); }
   int events = 0, modules = 0, streams = 0;
@@ -120,8 +120,8 @@ class FakeMachine {
   std::map<AllocationHandle, Allocation> handles_;
   std::map<DevicePointer, Mapping> mappings_;
   std::uint64_t used_bytes_ = 0;
-  std::map<DevicePointer, Memory> memory_;        // allocated
-  std::map<DevicePointer, Memory> registered_;    // by the device's address
+  std::map<DevicePointer, Memory> memory_;      // allocated
+  std::map<DevicePointer, Memory> registered_;  // by the device's address
   std::map<Stream, Queue> queues_;
   std::map<Event, Recorded> events_;
   int failed_ = 0;  // a kernel or copy did; from then on everything does

@@ -190,8 +190,8 @@ struct FakeStreamCalls {
     const auto* const argument = static_cast<const std::byte*>(parameters[0]);
     const FakeMachine::Launch launch{grid_x, block_x, shared_bytes};
     machine->launches.push_back(launch);
-    auto* const taken = static_cast<std::byte*>(std::aligned_alloc(
-        64, (kernel->argument_bytes + 63) / 64 * 64));
+    auto* const taken =
+        static_cast<std::byte*>(std::aligned_alloc(64, (kernel->argument_bytes + 63) / 64 * 64));
     std::memcpy(taken, argument, kernel->argument_bytes);
     const std::shared_ptr<std::byte> kept(taken, std::free);
     machine->queues_[stream].work.push_back([kernel, kept, launch] {
