@@ -5,7 +5,7 @@
 # are evicted all the time, and every byte read from the pool is checked.
 DEMO_FLAGS := --trace tests/assets/traces/conversation_trace.jsonl.gz --engines 4 \
   --block-bytes 65536 --capacity-blocks 20000 --speed max --verify full
-BENCHES := rpc lookup put get copy hash takeover gather scatter sparse layerwise vmm alloc vtensor
+BENCHES := rpc lookup put get copy hash takeover gather scatter sparse layerwise cuda vmm alloc vtensor
 
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2

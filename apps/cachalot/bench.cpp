@@ -8,6 +8,7 @@
 
 #include "bench_alloc.h"
 #include "bench_copy.h"
+#include "bench_cuda.h"
 #include "bench_gather.h"
 #include "bench_hash.h"
 #include "bench_lookup.h"
@@ -45,6 +46,7 @@ constexpr std::array kBenchmarks = {
     Benchmark{"scatter", bench::bench_scatter},
     Benchmark{"sparse", bench::bench_sparse},
     Benchmark{"layerwise", bench::bench_layerwise},
+    Benchmark{"cuda", bench::bench_cuda},
     Benchmark{"vmm", bench::bench_vmm},
     Benchmark{"vtensor", bench::bench_vtensor},
 };

@@ -96,6 +96,13 @@ void Report::print(std::FILE* out) const {
       if (is_last && note.benchmark == benchmark) std::fprintf(out, "  %s\n", note.text.c_str());
     }
   }
+  // A benchmark without a row says why.
+  for (const Note& note : notes_) {
+    const bool has_rows = std::any_of(rows_.begin(), rows_.end(), [&](const Entry& entry) {
+      return entry.benchmark == note.benchmark;
+    });
+    if (!has_rows) std::fprintf(out, "%s: %s\n", note.benchmark.c_str(), note.text.c_str());
+  }
 }
 
 nlohmann::json Report::to_json() const {

@@ -5,7 +5,7 @@
 namespace cachalot::torch {
 
 using vmm::DeviceScope;
-namespace cuda = vmm::cuda;
+namespace cuda = os::cuda;
 
 Result<std::unique_ptr<DeviceMemory>> DeviceMemory::open(const cuda::Driver& driver, int device,
                                                          const Settings& settings) {

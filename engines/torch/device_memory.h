@@ -28,7 +28,7 @@ class DeviceMemory {
  public:
   // @param  driver  outlives it
   // @errors as CudaBackend::open; kInvalidArgument: the settings
-  static Result<std::unique_ptr<DeviceMemory>> open(const vmm::cuda::Driver& driver, int device,
+  static Result<std::unique_ptr<DeviceMemory>> open(const os::cuda::Driver& driver, int device,
                                                     const Settings& settings);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -70,16 +70,16 @@ class DeviceMemory {
   Status check() const { return allocator_->check(); }
 
  private:
-  DeviceMemory(const vmm::cuda::Driver& driver, int device, const Settings& settings)
+  DeviceMemory(const os::cuda::Driver& driver, int device, const Settings& settings)
       : driver_(driver), device_(device), settings_(settings), events_(driver) {}
   Status start();
   // With the device's context current.
   Status synchronize();
 
-  const vmm::cuda::Driver& driver_;
+  const os::cuda::Driver& driver_;
   const int device_;
   const Settings settings_;
-  vmm::cuda::Context context_ = nullptr;
+  os::cuda::Context context_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   // In the order in which they can be taken apart, from the end.
   std::unique_ptr<vmm::CudaBackend> backend_;

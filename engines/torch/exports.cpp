@@ -33,7 +33,7 @@ Complaints trouble{"trouble"};
 // Never goes: PyTorch frees tensors until the very end of the process, when the driver has gone.
 Devices& devices() {
   static Devices* const all = new Devices(
-      [] { return vmm::cuda::load_driver(); },
+      [] { return os::cuda::load_driver(); },
       read_settings([](const char* name) -> const char* { return std::getenv(name); }),
       [](const Error& error) {
         std::fprintf(stderr, "cachalot-torch: no memory can be had: %s\n", error.message);

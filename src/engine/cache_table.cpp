@@ -3,6 +3,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "kv/cpu/cpu_engine.h"
+
 namespace cachalot::engine {
 namespace {
 
@@ -31,7 +33,8 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   }
   CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::EngineCache::make(shape, description.layout, tensors));
   std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
-  CACHALOT_TRY_ASSIGN(made->engine_, kv::CpuEngine::make(made->cache_, order, domain, {threads}));
+  CACHALOT_TRY_ASSIGN(kv::CpuEngine engine, kv::CpuEngine::make(made->cache_, order, domain, {threads}));
+  made->engine_ = std::make_unique<kv::CpuEngine>(std::move(engine));
   return made;
 }
 

@@ -11,12 +11,11 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
 
-#include "kv/cpu/cpu_engine.h"
+#include "kv/copy_engine.h"
 #include "memory/coherence.h"
 
 namespace cachalot::engine {
@@ -29,7 +28,7 @@ class RegisteredCache {
                                                        const kv::BlockOrder& order,
                                                        memory::Domain& domain, std::uint32_t threads);
 
-  kv::CpuEngine& engine() { return *engine_; }
+  kv::CopyEngine& engine() { return *engine_; }
   const kv::EngineCache& cache() const { return cache_; }
   std::uint32_t pages_per_block() const { return cache_.pages_per_block(); }
 
@@ -44,7 +43,7 @@ class RegisteredCache {
   void leave();
 
   kv::EngineCache cache_;
-  std::optional<kv::CpuEngine> engine_;
+  std::unique_ptr<kv::CopyEngine> engine_;
   std::atomic<std::uint32_t> uses_ = 0;  // and kGone, from when it is unregistered on
   std::atomic<std::uint32_t> open_loads_ = 0, open_stores_ = 0;  // begun under the table's lock
 };

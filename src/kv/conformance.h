@@ -10,13 +10,28 @@
 #include <vector>
 
 #include "kv/cpu/cpu_engine.h"
+#include "kv/cuda/staged_engine.h"
 #include "kv/emulated/emulated_device.h"
 #include "kv/reference.h"
 #include "memory/lossy/lossy_memory.h"
 
 namespace cachalot::kv {
 
-enum class EngineKind { kCpu, kCpuThreads, kEmulated };
+enum class EngineKind {
+  kCpu,
+  kCpuThreads,
+  kEmulated,
+  kEmulatedBulk,
+  kFakeGpu,  // by threads, in bulk, by the copy engine
+  kFakeGpuBulk,
+  kFakeGpuCopies,
+  kGpu,
+  kGpuBulk,
+  kGpuCopies
+};
+inline bool needs_gpu(EngineKind kind) {
+  return kind >= EngineKind::kGpu;
+}
 
 // A pool of a MiB that one host writes and another reads.
 class World {
@@ -45,6 +60,10 @@ class World {
     writer_base_ = reader_base_ = reinterpret_cast<std::byte*>(lines_.data());
   }
 
+  // What a device would reach; nothing in the lossy domain.
+  PoolMemory pool() {
+    return {reinterpret_cast<std::byte*>(lines_.data()), lines_.size() * memory::kLineBytes};
+  }
   memory::Domain& writer() { return *writer_; }
   memory::Domain& reader() { return *reader_; }
 
@@ -71,10 +90,20 @@ class World {
   std::byte *writer_base_ = nullptr, *reader_base_ = nullptr;
 };
 
+// @param tensors  of the cache
 inline std::unique_ptr<CopyEngine> make_engine(EngineKind kind, const EngineCache& cache,
-                                               const BlockOrder& order, memory::Domain& domain) {
-  if (kind == EngineKind::kEmulated) {
-    Result<EmulatedEngine> engine = EmulatedEngine::make(cache, order, domain, {3, 5});
+                                               const std::vector<Tensor>& tensors,
+                                               const BlockOrder& order, memory::Domain& domain,
+                                               World& world) {
+  if (kind >= EngineKind::kFakeGpu) {
+    constexpr Way kTheWays[] = {Way::kThreads, Way::kBulk, Way::kCopyEngine};
+    const auto number = static_cast<int>(kind) - static_cast<int>(EngineKind::kFakeGpu);
+    return std::make_unique<StagedEngine>(!needs_gpu(kind), kTheWays[number % 3], cache, tensors,
+                                          order, domain, world.pool());
+  }
+  if (kind == EngineKind::kEmulated || kind == EngineKind::kEmulatedBulk) {
+    const Kernel kernel = kind == EngineKind::kEmulated ? Kernel::kThreads : Kernel::kBulk;
+    Result<EmulatedEngine> engine = EmulatedEngine::make(cache, order, domain, {3, 5}, kernel);
     EXPECT_TRUE(engine) << engine.error().message;
     return std::make_unique<EmulatedEngine>(*std::move(engine));
   }

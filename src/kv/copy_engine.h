@@ -1,6 +1,7 @@
 // Gather and scatter: between an engine's paged cache and blocks of the pool, any number of blocks
-// a call. Implementations: kv/cpu (this processor), kv/emulated (what a GPU kernel will do, in
-// separate CPU memory). They give equal bytes and equal checksums; one test suite runs against all.
+// a call. Implementations: kv/cpu (this processor), kv/cuda (a GPU), kv/emulated (what the GPU's
+// kernels do, in separate CPU memory). They give equal bytes and equal checksums; one test suite runs
+// against all.
 //
 // 1. A call that is refused has moved no byte.
 // 2. gather() writes whole lines of the pool and nothing else; what is behind a block's last byte
@@ -55,7 +56,6 @@ class CopyEngine {
 };
 
 // What every engine checks before it moves a byte.
-enum class Direction { kGather, kScatter };
 Status check_blocks(const EngineCache& cache, const CopyPlan& plan,
                     std::span<const BlockCopy> blocks, Direction direction);
 

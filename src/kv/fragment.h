@@ -13,11 +13,16 @@
 
 #ifdef __CUDACC__
 #define CACHALOT_HOST_DEVICE __host__ __device__
+#define CACHALOT_UNROLL _Pragma("unroll")
 #else
 #define CACHALOT_HOST_DEVICE
+#define CACHALOT_UNROLL
 #endif
 
 namespace cachalot::kv {
+
+// Which way a copy goes: from the engine's pages into the pool, or back.
+enum class Direction { kGather, kScatter };
 
 inline constexpr std::uint32_t kMaxDimensions = 4;
 

@@ -141,7 +141,8 @@ class Case {
 
   void gather_all() {
     const EngineCache view = from_.view();
-    const auto engine = make_engine(kind_, view, order_, world_.writer());
+    const auto engine =
+        make_engine(kind_, view, from_.cache.views(), order_, world_.writer(), world_);
     std::vector<std::vector<memory::Extent>> extents;
     std::vector<memory::FusedHash> hashes(blocks_, memory::FusedHash(padded_));
     std::vector<BlockCopy> copies;
@@ -187,7 +188,8 @@ class Case {
 
   void scatter(LayerRange layers, const std::vector<TokenRange>& tokens, bool hashed) {
     const EngineCache view = to_.view();
-    const auto engine = make_engine(kind_, view, order_, world_.reader());
+    const auto engine =
+        make_engine(kind_, view, to_.cache.views(), order_, world_.reader(), world_);
     std::vector<std::vector<memory::Extent>> extents;
     std::vector<memory::FusedHash> hashes(blocks_, memory::FusedHash(padded_));
     std::vector<BlockCopy> copies;

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "vmm/cuda/cuda_backend.h"
-#include "vmm/cuda/fake_gpu.h"
+#include "os/cuda/fake_gpu.h"
 #include "vmm/memfd/memfd_backend.h"
 #include "vmm/model/model_backend.h"
 

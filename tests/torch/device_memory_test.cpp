@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "devices.h"
-#include "vmm/cuda/fake_gpu.h"
+#include "os/cuda/fake_gpu.h"
 
 namespace cachalot::torch {
 namespace {
@@ -29,8 +29,8 @@ class DeviceMemoryTest : public testing::Test {
     EXPECT_EQ(machine_.recorded_in_capture, 0u);
   }
 
-  vmm::cuda::FakeMachine machine_;
-  const vmm::cuda::Driver driver_ = machine_.driver();
+  os::cuda::FakeMachine machine_;
+  const os::cuda::Driver driver_ = machine_.driver();
 };
 
 TEST_F(DeviceMemoryTest, LeavesNothingOnTheDeviceWhenItIsGone) {
@@ -49,7 +49,7 @@ TEST_F(DeviceMemoryTest, LeavesNothingOnTheDeviceWhenItIsGone) {
 TEST_F(DeviceMemoryTest, TheStreamThatFreedGetsItAtOnceAndAnotherAfterItsWork) {
   const auto memory = open();
   const Address first = *memory->allocate(64 * kMiB, 1);
-  machine_.launch(1);
+  machine_.begin(1);
   ASSERT_TRUE(memory->free(first, 1));
   EXPECT_EQ(*memory->allocate(64 * kMiB, 1), first);
   ASSERT_TRUE(memory->free(first, 1));
@@ -65,7 +65,7 @@ TEST_F(DeviceMemoryTest, WhatAnotherStreamUsesIsKeptUntilItsWorkIsDone) {
   const auto memory = open();
   const Address recorded = *memory->allocate(64 * kMiB, 1);
   ASSERT_TRUE(memory->use_on(recorded, 2));
-  machine_.launch(2);
+  machine_.begin(2);
   ASSERT_TRUE(memory->free(recorded, 1));
   EXPECT_NE(*memory->allocate(64 * kMiB, 1), recorded);
   EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
@@ -77,7 +77,7 @@ TEST_F(DeviceMemoryTest, WhatAnotherStreamUsesIsKeptUntilItsWorkIsDone) {
 TEST_F(DeviceMemoryTest, AFreeOnAnotherStreamWaitsForThatStream) {
   const auto memory = open();
   const Address freed = *memory->allocate(64 * kMiB, 1);
-  machine_.launch(2);
+  machine_.begin(2);
   ASSERT_TRUE(memory->free(freed, 2));
   ASSERT_TRUE(memory->allocate(64 * kMiB, 1));
   EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
@@ -90,7 +90,7 @@ TEST_F(DeviceMemoryTest, SaysOutOfMemoryWhenAllThatIsCachedWasGivenBackAndGoesOn
   machine_.memory_bytes = 64 * kMiB;
   const auto memory = open();
   const Address held = *memory->allocate(10 * kMiB, 1), freed = *memory->allocate(30 * kMiB, 1);
-  machine_.launch(1);
+  machine_.begin(1);
   ASSERT_TRUE(memory->free(freed, 1));
   const Result<Address> refused = memory->allocate(60 * kMiB, 2);
   ASSERT_FALSE(refused);
@@ -107,7 +107,7 @@ TEST_F(DeviceMemoryTest, WaitsForOtherStreamsBeforeItSaysOutOfMemory) {
   machine_.memory_bytes = 64 * kMiB;
   const auto memory = open();
   const Address freed = *memory->allocate(60 * kMiB, 1);
-  machine_.launch(1);
+  machine_.begin(1);
   ASSERT_TRUE(memory->free(freed, 1));
   ASSERT_TRUE(memory->allocate(60 * kMiB, 2));
   EXPECT_EQ(machine_.waits, 1);
@@ -136,7 +136,7 @@ TEST_F(DeviceMemoryTest, ASegmentIsGivenBackWhenItIsFreed) {
   const auto memory = open();
   const Address segment = *memory->allocate(20 * kMiB, 1);
   const Address other = *memory->allocate(20 * kMiB, 1);
-  machine_.launch(5);  // a tensor in it was used by a stream that nobody told of
+  machine_.begin(5);  // a tensor in it was used by a stream that nobody told of
   ASSERT_TRUE(memory->free_and_give_back(segment));
   EXPECT_TRUE(machine_.is_idle(5));
   EXPECT_EQ(machine_.used_bytes(), 20 * kMiB);
@@ -162,7 +162,7 @@ TEST_F(DeviceMemoryTest, NothingOfAGraphIsGivenToOthersBeforeTheGraphIsReleased)
   EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
   ASSERT_TRUE(memory->release_pool(id));
   EXPECT_NE(*memory->allocate(32 * kMiB, 1), inside);
-  machine_.launch(9);  // a replay
+  machine_.begin(9);  // a replay
   ASSERT_TRUE(memory->release_pool(id));
   EXPECT_TRUE(machine_.is_idle(9));
   EXPECT_EQ(*memory->allocate(32 * kMiB, 1), inside);
@@ -219,7 +219,7 @@ TEST_F(DeviceMemoryTest, APeerIsAnotherDeviceOfTheList) {
 // Threads that are on different devices, streams that lag behind; run under ThreadSanitizer.
 TEST_F(DeviceMemoryTest, ServesThreadsOfManyStreamsAndDevices) {
   machine_.memory_bytes = std::uint64_t{8} << 30;
-  Devices devices([&] { return Result<vmm::cuda::Driver>(driver_); }, Settings{},
+  Devices devices([&] { return Result<os::cuda::Driver>(driver_); }, Settings{},
                   [](const Error& error) { FAIL() << error.message; });
   const auto work = [&](unsigned seed) {
     std::mt19937_64 random(seed);
@@ -236,7 +236,7 @@ TEST_F(DeviceMemoryTest, ServesThreadsOfManyStreamsAndDevices) {
         ASSERT_TRUE(memory) << memory.error().message;
         const Result<Address> address = (*memory)->allocate(random() % (24 * kMiB), stream);
         ASSERT_TRUE(address) << address.error().message;
-        machine_.launch(stream);
+        machine_.begin(stream);
         live.push_back({*memory, *address, stream});
       } else if (!live.empty()) {
         std::swap(live[random() % live.size()], live.back());
@@ -270,7 +270,7 @@ TEST_F(DeviceMemoryTest, ServesThreadsOfManyStreamsAndDevices) {
 
 TEST_F(DeviceMemoryTest, ADeviceThatCannotBeOpenedIsReportedOnce) {
   std::vector<std::string> said;
-  Devices devices([&] { return Result<vmm::cuda::Driver>(driver_); }, Settings{},
+  Devices devices([&] { return Result<os::cuda::Driver>(driver_); }, Settings{},
                   [&](const Error& error) { said.emplace_back(error.message); });
   EXPECT_FALSE(devices.at(3));
   EXPECT_FALSE(devices.at(3));
@@ -285,13 +285,13 @@ TEST_F(DeviceMemoryTest, ADeviceThatCannotBeOpenedIsReportedOnce) {
 TEST_F(DeviceMemoryTest, BadSettingsAndAMissingDriverAreReportedOnce) {
   std::vector<std::string> said;
   const auto report = [&](const Error& error) { said.emplace_back(error.message); };
-  Devices bad_settings([&] { return Result<vmm::cuda::Driver>(driver_); },
+  Devices bad_settings([&] { return Result<os::cuda::Driver>(driver_); },
                        Error::make(Code::kInvalidArgument, "X: bad"), report);
   EXPECT_FALSE(bad_settings.check());
   EXPECT_FALSE(bad_settings.at(0));
   EXPECT_FALSE(bad_settings.at(1));
   EXPECT_EQ(said, std::vector<std::string>{"X: bad"});
-  Devices no_driver([] { return vmm::cuda::load_driver("libcachalot-no-such-driver.so.1"); },
+  Devices no_driver([] { return os::cuda::load_driver("libcachalot-no-such-driver.so.1"); },
                     Settings{}, report);
   EXPECT_EQ(no_driver.check().error().code, Code::kUnsupported);
   EXPECT_FALSE(no_driver.at(0));

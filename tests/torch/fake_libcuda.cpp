@@ -1,8 +1,8 @@
-// A libcuda.so.1 of emulated GPUs: what is found by name in NVIDIA's, over the machine of vmm/cuda/fake_gpu.h.
+// A libcuda.so.1 of emulated GPUs: what is found by name in NVIDIA's, over the machine of os/cuda/fake_gpu.h.
 // A program that has loaded it gets it whenever somebody opens libcuda.so.1, whatever is installed.
 #include "fake_libcuda.h"
 
-using namespace cachalot::vmm::cuda;  // NOLINT: this file is nothing but a list
+using namespace cachalot::os::cuda;  // NOLINT: this file is nothing but a list
 
 FakeMachine& fake_machine() {
   static FakeMachine* const machine = new FakeMachine;  // outlives all that may free at exit
@@ -69,3 +69,24 @@ extern "C" unsigned long long fake_used_bytes() {
 extern "C" unsigned long long fake_refused() {
   return fake_machine().refused + fake_machine().without_context + fake_machine().of_another_device;
 }
+FAKE(cuMemAlloc_v2, memory_allocate, (DevicePointer * a, Size b), (a, b))
+FAKE(cuMemFree_v2, memory_free, (DevicePointer a), (a))
+FAKE(cuMemHostAlloc, host_allocate, (void** a, Size b, unsigned c), (a, b, c))
+FAKE(cuMemFreeHost, host_free, (void* a), (a))
+FAKE(cuMemHostRegister_v2, host_register, (void* a, Size b, unsigned c), (a, b, c))
+FAKE(cuMemHostUnregister, host_unregister, (void* a), (a))
+FAKE(cuMemHostGetDevicePointer_v2, host_device_pointer, (DevicePointer * a, void* b, unsigned c),
+     (a, b, c))
+FAKE(cuStreamCreate, stream_create, (Stream * a, unsigned b), (a, b))
+FAKE(cuStreamDestroy_v2, stream_destroy, (Stream a), (a))
+FAKE(cuStreamSynchronize, stream_synchronize, (Stream a), (a))
+FAKE(cuModuleLoadData, module_load, (Module * a, const void* b), (a, b))
+FAKE(cuModuleUnload, module_unload, (Module a), (a))
+FAKE(cuModuleGetFunction, module_function, (Function * a, Module b, const char* c), (a, b, c))
+FAKE(cuLaunchKernel, launch,
+     (Function a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned g,
+      unsigned h, Stream i, void** j, void** k),
+     (a, b, c, d, e, f, g, h, i, j, k))
+FAKE(cuMemcpyAsync, copy, (DevicePointer a, DevicePointer b, Size c, Stream d), (a, b, c, d))
+FAKE(cuMemcpyHtoDAsync_v2, copy_to_device, (DevicePointer a, const void* b, Size c, Stream d),
+     (a, b, c, d))

@@ -101,7 +101,7 @@ TEST(TorchPlugin, KeepsWhatOtherStreamsAndGraphsUse) {
   void* const other = reinterpret_cast<void*>(0x6000);
   void* const recorded = PLUGIN(malloc)(40 * kMiB, 3, kStream);
   PLUGIN(record_stream)(recorded, other);
-  fake_machine().launch(0x6000);
+  fake_machine().begin(0x6000);
   PLUGIN(free)(recorded, 40 * kMiB, 3, kStream);
   void* const second = PLUGIN(malloc)(40 * kMiB, 3, kStream);
   EXPECT_NE(second, recorded);

@@ -1,11 +1,7 @@
-// A device that is not there: its memory is an allocation of its own, its kernel a pair of loops
-// over a grid of thread blocks and threads, its accesses 16 bytes wide. What it shares with a GPU's
-// kernel is all that can go wrong in one: the plan's arithmetic (kv/fragment.h), the splitting of
-// work, the tails, and what the host does before and after.
-//
-// The host's part, as a GPU asks for it (its reads and writes of pool memory pass through the
-// host's caches): before a scatter the blocks' lines are invalidated; after a gather they are
-// invalidated again, which writes back what the device left in the caches.
+// A device that is not there: its memory is an allocation of its own, a launch a pair of loops over a
+// grid of thread blocks and threads. What they run is the GPU's kernels themselves (kv/fused), on the
+// CPU's memory: the plan's arithmetic, the splitting of work, the tails. What the host does before and
+// after is the GPU's too (kv/fused/host_part.h).
 //
 // Not for the lossy domain: a device loads and stores pool memory directly.
 // @threads  one call at a time
@@ -38,15 +34,19 @@ class EmulatedMemory {
 };
 
 struct Grid {
-  std::uint32_t blocks = 4, threads = 64;  // a block of threads copies a fragment at a time
+  std::uint32_t blocks = 4, threads = 64;
 };
+
+// Which of the GPU's kernels. Where something is not aligned to 16 bytes, threads copy.
+enum class Kernel { kThreads, kBulk };
 
 class EmulatedEngine final : public CopyEngine {
  public:
   // @param cache  in EmulatedMemory; cache, order and domain outlive the engine
   // @errors kInvalidArgument: an empty grid; kUnsupported: the lossy domain
   static Result<EmulatedEngine> make(const EngineCache& cache, const BlockOrder& order,
-                                     memory::Domain& domain, const Grid& grid = {});
+                                     memory::Domain& domain, const Grid& grid = {},
+                                     Kernel kernel = Kernel::kThreads);
 
   Status gather(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
   Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
@@ -56,16 +56,16 @@ class EmulatedEngine final : public CopyEngine {
 
  private:
   EmulatedEngine(const EngineCache& cache, const BlockOrder& order, memory::Domain& domain,
-                 const Grid& grid)
-      : cache_(&cache), order_(&order), domain_(&domain), grid_(grid) {}
+                 const Grid& grid, Kernel kernel)
+      : cache_(&cache), order_(&order), domain_(&domain), grid_(grid), kernel_(kernel) {}
 
   Status copy(std::span<const BlockCopy> blocks, LayerRange layers, Direction direction);
-  void finish(const CopyPlan& plan, const BlockCopy& block, Direction direction) const;
 
   const EngineCache* cache_;
   const BlockOrder* order_;
   memory::Domain* domain_;
   Grid grid_;
+  Kernel kernel_;
 };
 
 }  // namespace cachalot::kv

@@ -22,9 +22,11 @@
 
 #include "os/file_descriptor.h"
 #include "vmm/backend.h"
-#include "vmm/cuda/driver.h"
+#include "os/cuda/driver.h"
 
 namespace cachalot::vmm {
+
+namespace cuda = os::cuda;
 
 struct CudaOptions {
   int device = 0;               // the ordinal

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "vmm/cuda/fake_gpu.h"
+#include "os/cuda/fake_gpu.h"
 
 namespace cachalot::vmm {
 namespace {

@@ -13,10 +13,12 @@
 
 #include <vector>
 
-#include "vmm/cuda/driver.h"
+#include "os/cuda/driver.h"
 #include "vmm/stream_events.h"
 
 namespace cachalot::vmm {
+
+namespace cuda = os::cuda;
 
 class CudaStreamEvents final : public StreamEvents {
  public:

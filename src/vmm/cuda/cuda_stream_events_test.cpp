@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "vmm/cuda/device_scope.h"
-#include "vmm/cuda/fake_gpu.h"
+#include "os/cuda/fake_gpu.h"
 
 namespace cachalot::vmm {
 namespace {
@@ -21,12 +21,12 @@ class CudaStreamEventsTest : public testing::Test {
 TEST_F(CudaStreamEventsTest, AnEventIsDoneWhenWhatItsStreamHadIsDone) {
   const DeviceScope scope(driver_, context_);
   CudaStreamEvents events(driver_);
-  machine_.launch(7);
+  machine_.begin(7);
   const auto busy = *events.record(7), idle = *events.record(8);
   EXPECT_FALSE(events.is_done(busy));
   EXPECT_TRUE(events.is_done(idle));
   machine_.finish(7);
-  machine_.launch(7);  // comes after the event
+  machine_.begin(7);  // comes after the event
   EXPECT_TRUE(events.is_done(busy));
   const auto later = *events.record(7);
   EXPECT_TRUE(events.wait(later));
@@ -38,7 +38,7 @@ TEST_F(CudaStreamEventsTest, DroppedEventsAreUsedAgainAndAllAreDestroyed) {
   {
     CudaStreamEvents events(driver_);
     for (int i = 0; i < 10; ++i) {
-      machine_.launch(i);
+      machine_.begin(i);
       events.drop(*events.record(i));
     }
     EXPECT_EQ(events.events(), 1u);
@@ -58,7 +58,7 @@ TEST_F(CudaStreamEventsTest, NothingIsRecordedOnAStreamThatIsCaptured) {
   ASSERT_FALSE(waited);
   EXPECT_EQ(waited.error().code, Code::kBusy);
   machine_.set_capturing(7, false);
-  machine_.launch(7);
+  machine_.begin(7);
   EXPECT_FALSE(events.is_done(event));  // recorded now
   EXPECT_TRUE(events.is_done(legacy));
   machine_.finish(7);

@@ -10,9 +10,11 @@
 
 #include <cachalot/result.h>
 
-#include "vmm/cuda/driver.h"
+#include "os/cuda/driver.h"
 
 namespace cachalot::vmm {
+
+namespace cuda = os::cuda;
 
 class DeviceScope {
  public:

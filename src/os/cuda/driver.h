@@ -2,10 +2,12 @@
 // runs with and without a GPU, and a test can fill it with an emulation.
 //
 // Types and numbers are the binary interface of libcuda.so.1 as the CUDA driver API's reference
-// documents it, under names of our own. Only what this module passes is here.
+// documents it, under names of our own; where NVIDIA's header is at hand, driver_header_test.cpp
+// compares them with it when it is compiled. Only what the modules above pass is here: vmm the memory,
+// kv the rest.
 //
 // @source CUDA driver API reference: virtual memory management, device management, primary contexts,
-//         events, stream capture
+//         memory, streams, stream capture, events, modules, execution control
 #pragma once
 
 #include <cachalot/result.h>
@@ -13,7 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace cachalot::vmm::cuda {
+namespace cachalot::os::cuda {
 
 // CUresult
 inline constexpr int kSuccess = 0;
@@ -23,11 +25,15 @@ inline constexpr int kDeinitialized = 4;  // the process ends, and the driver ha
 inline constexpr int kNoDevice = 100;
 inline constexpr int kInvalidDevice = 101;
 inline constexpr int kNotReady = 600;
+inline constexpr int kAlreadyRegistered = 712;
 inline constexpr int kNotPermitted = 800;
 inline constexpr int kNotSupported = 801;
 inline constexpr int kCaptureImplicit = 906;  // the legacy stream, while another one is captured
 
 // CUdevice_attribute
+inline constexpr int kMultiprocessors = 16;
+inline constexpr int kComputeMajor = 75;
+inline constexpr int kComputeMinor = 76;
 inline constexpr int kHasVirtualMemory = 102;
 inline constexpr int kHasFdHandles = 103;
 inline constexpr int kHasRdmaWithVirtualMemory = 110;
@@ -38,6 +44,8 @@ using AllocationHandle = unsigned long long;  // CUmemGenericAllocationHandle
 using Context = void*;                        // CUcontext
 using Stream = void*;                         // CUstream; null: the legacy default stream
 using Event = void*;                          // CUevent
+using Module = void*;                         // CUmodule
+using Function = void*;                       // CUfunction
 
 // CUmemLocation; type 1: a device, by its ordinal
 struct Location {
@@ -71,8 +79,20 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
-inline constexpr unsigned kEventNoTiming = 2;  // CU_EVENT_DISABLE_TIMING
 inline constexpr int kCaptureRelaxed = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
+inline constexpr unsigned kHostPortable = 1;       // CU_MEMHOSTREGISTER_, CU_MEMHOSTALLOC_PORTABLE
+inline constexpr unsigned kHostDeviceMap = 2;      // ..._DEVICEMAP
+inline constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
+inline constexpr unsigned kEventBlockingSync = 1;  // CU_EVENT_BLOCKING_SYNC
+inline constexpr unsigned kEventNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
+
+// CUmemcpyAttributes. Order 1: by stream; the sources may be read as soon as the stream gets there.
+struct CopyAttributes {
+  int order = 1;
+  Location source_hint, target_hint;
+  unsigned flags = 0;
+};
+static_assert(sizeof(CopyAttributes) == 24);
 
 struct Driver {
   int (*init)(unsigned flags);
@@ -104,6 +124,16 @@ struct Driver {
   int (*context_push)(Context context);
   int (*context_pop)(Context* context);
   int (*context_synchronize)();
+  int (*memory_allocate)(DevicePointer* at, std::size_t bytes);
+  int (*memory_free)(DevicePointer at);
+  int (*host_allocate)(void** at, std::size_t bytes, unsigned flags);
+  int (*host_free)(void* at);
+  int (*host_register)(void* at, std::size_t bytes, unsigned flags);
+  int (*host_unregister)(void* at);
+  int (*host_device_pointer)(DevicePointer* at, void* host, unsigned flags);
+  int (*stream_create)(Stream* stream, unsigned flags);
+  int (*stream_destroy)(Stream stream);
+  int (*stream_synchronize)(Stream stream);
   int (*event_create)(Event* event, unsigned flags);
   int (*event_destroy)(Event event);
   int (*event_record)(Event event, Stream stream);
@@ -111,6 +141,18 @@ struct Driver {
   int (*event_synchronize)(Event event);
   int (*stream_is_capturing)(Stream stream, int* state);  // 0: it is not
   int (*exchange_capture_mode)(int* mode);                // of the calling thread
+  int (*module_load)(Module* module, const void* image);
+  int (*module_unload)(Module module);
+  int (*module_function)(Function* function, Module module, const char* name);
+  int (*launch)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                Stream stream, void** parameters, void** extra);
+  int (*copy)(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream);
+  int (*copy_to_device)(DevicePointer to, const void* from, std::size_t bytes, Stream stream);
+  // Null in drivers before CUDA 12.8. `failed`: which one was refused.
+  int (*copy_batch)(DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,
+                    CopyAttributes* attributes, std::size_t* attribute_starts,
+                    std::size_t attribute_count, std::size_t* failed, Stream stream);
 };
 
 // Opens the library and finds all of the table. It stays open: functions of it may run at exit.
@@ -121,4 +163,4 @@ Result<Driver> load_driver(const char* library = "libcuda.so.1");
 // that this module should not have passed), else kIo. `detail` has the driver's number.
 Error driver_error(const Driver& driver, int result, const char* what);
 
-}  // namespace cachalot::vmm::cuda
+}  // namespace cachalot::os::cuda

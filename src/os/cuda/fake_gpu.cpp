@@ -1,17 +1,20 @@
-#include "vmm/cuda/fake_gpu.h"
+#include "os/cuda/fake_gpu.h"
 
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
 
-namespace cachalot::vmm::cuda {
-namespace {
+namespace cachalot::os::cuda {
 
 FakeMachine* machine = nullptr;
+
+namespace {
+
 thread_local Context current_context = nullptr;
 thread_local std::vector<Context> pushed_contexts;  // what was current before each push
 thread_local int capture_mode = 0;
@@ -50,6 +53,8 @@ struct FakeCalls {
   static int device_attribute(int* value, int attribute, int device) {
     if (device < 0 || device >= machine->devices) return kInvalidDevice;
     *value = machine->missing_attributes.contains(attribute) ? 0 : 1;
+    if (attribute == kMultiprocessors) *value = machine->multiprocessors;
+    if (attribute == kComputeMajor) *value = machine->compute_major;
     return kSuccess;
   }
 
@@ -92,7 +97,8 @@ struct FakeCalls {
     const std::lock_guard lock(machine->mutex_);
     if (const int failed = machine->entered("context_synchronize")) return failed;
     for (auto& [stream, work] : machine->streams_) work.finished = work.launched;
-    return kSuccess;
+    for (auto& [stream, queue] : machine->queues_) machine->advance(stream, ~std::uint64_t{0});
+    return machine->failed_;
   }
   static int device_total_bytes(std::size_t* bytes, int device) {
     if (device < 0 || device >= machine->devices) return kInvalidDevice;
@@ -226,7 +232,7 @@ struct FakeCalls {
   static int event_create(Event* event, unsigned flags) {
     const std::lock_guard lock(machine->mutex_);
     if (const int failed = machine->entered("event_create")) return failed;
-    if (flags != kEventNoTiming) return machine->invalid();
+    if ((flags & ~kEventBlockingSync) != kEventNoTiming) return machine->invalid();
     const std::uint64_t number = machine->next_event_++;
     machine->events_[number].device = machine->current_device();
     *event = reinterpret_cast<Event>(number);
@@ -247,6 +253,8 @@ struct FakeCalls {
     FakeMachine::Work& work = machine->streams_[recorded->stream];
     if (work.capturing) ++machine->recorded_in_capture;
     recorded->launched = work.launched;
+    const FakeMachine::Queue& queue = machine->queues_[stream];
+    recorded->at = queue.done + queue.work.size();
     return kSuccess;
   }
   static int event_query(Event event) {
@@ -254,7 +262,12 @@ struct FakeCalls {
     if (const int failed = machine->entered("event_query")) return failed;
     const FakeMachine::Recorded* const recorded = machine->find_event(event);
     if (recorded == nullptr) return machine->invalid();
-    return machine->is_done(*recorded) ? kSuccess : kNotReady;
+    if (!machine->is_done(*recorded)) return kNotReady;
+    auto* const stream = reinterpret_cast<Stream>(recorded->stream);
+    const FakeMachine::Queue& queue = machine->queues_[stream];
+    if (queue.done >= recorded->at) return machine->failed_;
+    const int failed = machine->advance(stream, queue.done + 1);
+    return failed != kSuccess ? failed : kNotReady;
   }
   static int event_synchronize(Event event) {
     std::unique_lock lock(machine->mutex_);
@@ -262,7 +275,8 @@ struct FakeCalls {
     const FakeMachine::Recorded* const found = machine->find_event(event);
     if (found == nullptr) return machine->invalid();
     const FakeMachine::Recorded recorded = *found;
-    if (machine->is_done(recorded)) return kSuccess;
+    auto* const stream = reinterpret_cast<Stream>(recorded.stream);
+    if (machine->is_done(recorded)) return machine->advance(stream, recorded.at);
     ++machine->waits;
     if (machine->on_wait) {
       lock.unlock();
@@ -271,7 +285,7 @@ struct FakeCalls {
     }
     FakeMachine::Work& work = machine->streams_[recorded.stream];
     work.finished = std::max(work.finished, recorded.launched);
-    return kSuccess;
+    return machine->advance(stream, recorded.at);
   }
   static int stream_is_capturing(Stream stream, int* state) {
     const std::lock_guard lock(machine->mutex_);
@@ -297,40 +311,44 @@ FakeMachine::FakeMachine() {
 }
 
 FakeMachine::~FakeMachine() {
+  for (const auto& [at, memory] : memory_) std::free(memory.host);
   machine = nullptr;
 }
 
 Driver FakeMachine::driver() const {
-  return {.init = FakeCalls::init,
-          .error_name = FakeCalls::error_name,
-          .device_get = FakeCalls::device_get,
-          .device_name = FakeCalls::device_name,
-          .device_attribute = FakeCalls::device_attribute,
-          .device_can_access_peer = FakeCalls::device_can_access_peer,
-          .primary_context_retain = FakeCalls::primary_context_retain,
-          .primary_context_release = FakeCalls::primary_context_release,
-          .context_get_current = FakeCalls::context_get_current,
-          .context_set_current = FakeCalls::context_set_current,
-          .granularity = FakeCalls::granularity,
-          .address_reserve = FakeCalls::address_reserve,
-          .address_free = FakeCalls::address_free,
-          .create = FakeCalls::create,
-          .release = FakeCalls::release,
-          .map = FakeCalls::map,
-          .unmap = FakeCalls::unmap,
-          .set_access = FakeCalls::set_access,
-          .export_handle = FakeCalls::export_handle,
-          .device_total_bytes = FakeCalls::device_total_bytes,
-          .context_push = FakeCalls::context_push,
-          .context_pop = FakeCalls::context_pop,
-          .context_synchronize = FakeCalls::context_synchronize,
-          .event_create = FakeCalls::event_create,
-          .event_destroy = FakeCalls::event_destroy,
-          .event_record = FakeCalls::event_record,
-          .event_query = FakeCalls::event_query,
-          .event_synchronize = FakeCalls::event_synchronize,
-          .stream_is_capturing = FakeCalls::stream_is_capturing,
-          .exchange_capture_mode = FakeCalls::exchange_capture_mode};
+  Driver driver{};
+  driver.init = FakeCalls::init;
+  driver.error_name = FakeCalls::error_name;
+  driver.device_get = FakeCalls::device_get;
+  driver.device_name = FakeCalls::device_name;
+  driver.device_attribute = FakeCalls::device_attribute;
+  driver.device_can_access_peer = FakeCalls::device_can_access_peer;
+  driver.primary_context_retain = FakeCalls::primary_context_retain;
+  driver.primary_context_release = FakeCalls::primary_context_release;
+  driver.context_get_current = FakeCalls::context_get_current;
+  driver.context_set_current = FakeCalls::context_set_current;
+  driver.granularity = FakeCalls::granularity;
+  driver.address_reserve = FakeCalls::address_reserve;
+  driver.address_free = FakeCalls::address_free;
+  driver.create = FakeCalls::create;
+  driver.release = FakeCalls::release;
+  driver.map = FakeCalls::map;
+  driver.unmap = FakeCalls::unmap;
+  driver.set_access = FakeCalls::set_access;
+  driver.export_handle = FakeCalls::export_handle;
+  driver.device_total_bytes = FakeCalls::device_total_bytes;
+  driver.context_push = FakeCalls::context_push;
+  driver.context_pop = FakeCalls::context_pop;
+  driver.context_synchronize = FakeCalls::context_synchronize;
+  driver.event_create = FakeCalls::event_create;
+  driver.event_destroy = FakeCalls::event_destroy;
+  driver.event_record = FakeCalls::event_record;
+  driver.event_query = FakeCalls::event_query;
+  driver.event_synchronize = FakeCalls::event_synchronize;
+  driver.stream_is_capturing = FakeCalls::stream_is_capturing;
+  driver.exchange_capture_mode = FakeCalls::exchange_capture_mode;
+  add_streams(driver);
+  return driver;
 }
 
 int FakeMachine::invalid() {
@@ -379,7 +397,7 @@ bool FakeMachine::is_done(const Recorded& event) const {
   return work == streams_.end() || work->second.finished >= event.launched;
 }
 
-void FakeMachine::launch(std::uint64_t stream) {
+void FakeMachine::begin(std::uint64_t stream) {
   const std::lock_guard lock(mutex_);
   ++streams_[stream].launched;
 }
@@ -414,4 +432,4 @@ bool FakeMachine::is_mapped(DevicePointer at, std::uint64_t bytes) const {
   return bytes != 0 && found == bytes;
 }
 
-}  // namespace cachalot::vmm::cuda
+}  // namespace cachalot::os::cuda

@@ -1,8 +1,8 @@
-#include "vmm/cuda/driver.h"
+#include "os/cuda/driver.h"
 
 #include <dlfcn.h>
 
-namespace cachalot::vmm::cuda {
+namespace cachalot::os::cuda {
 namespace {
 
 // Finds functions until one is missing, and remembers which.
@@ -14,6 +14,11 @@ class Symbols {
     void* const symbol = dlsym(library_, name);
     if (symbol == nullptr && missing_ == nullptr) missing_ = name;
     *function = reinterpret_cast<Function*>(symbol);
+  }
+  // One that newer drivers have: null where it is missing.
+  template <class Function>
+  void find_newer(const char* name, Function** function) {
+    *function = reinterpret_cast<Function*>(dlsym(library_, name));
   }
   const char* missing() const { return missing_; }
 
@@ -72,6 +77,16 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuCtxPushCurrent_v2", &driver.context_push);
   symbols.find("cuCtxPopCurrent_v2", &driver.context_pop);
   symbols.find("cuCtxSynchronize", &driver.context_synchronize);
+  symbols.find("cuMemAlloc_v2", &driver.memory_allocate);
+  symbols.find("cuMemFree_v2", &driver.memory_free);
+  symbols.find("cuMemHostAlloc", &driver.host_allocate);
+  symbols.find("cuMemFreeHost", &driver.host_free);
+  symbols.find("cuMemHostRegister_v2", &driver.host_register);
+  symbols.find("cuMemHostUnregister", &driver.host_unregister);
+  symbols.find("cuMemHostGetDevicePointer_v2", &driver.host_device_pointer);
+  symbols.find("cuStreamCreate", &driver.stream_create);
+  symbols.find("cuStreamDestroy_v2", &driver.stream_destroy);
+  symbols.find("cuStreamSynchronize", &driver.stream_synchronize);
   symbols.find("cuEventCreate", &driver.event_create);
   symbols.find("cuEventDestroy_v2", &driver.event_destroy);
   symbols.find("cuEventRecord", &driver.event_record);
@@ -79,6 +94,13 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuEventSynchronize", &driver.event_synchronize);
   symbols.find("cuStreamIsCapturing", &driver.stream_is_capturing);
   symbols.find("cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode);
+  symbols.find("cuModuleLoadData", &driver.module_load);
+  symbols.find("cuModuleUnload", &driver.module_unload);
+  symbols.find("cuModuleGetFunction", &driver.module_function);
+  symbols.find("cuLaunchKernel", &driver.launch);
+  symbols.find("cuMemcpyAsync", &driver.copy);
+  symbols.find("cuMemcpyHtoDAsync_v2", &driver.copy_to_device);
+  symbols.find_newer("cuMemcpyBatchAsync", &driver.copy_batch);
   if (symbols.missing() == nullptr) return driver;
   const Error error = Error::make(Code::kUnsupported,
                                   "cuda: %.80s has no %s; expected a driver of CUDA 11 or later",
@@ -95,4 +117,4 @@ Error driver_error(const Driver& driver, int result, const char* what) {
   return error;
 }
 
-}  // namespace cachalot::vmm::cuda
+}  // namespace cachalot::os::cuda

@@ -1,8 +1,11 @@
 // For tests: a machine with some GPUs, behind the driver's table. It keeps CUDA's rules by itself and in
 // the plainest way, so that a rule that AddressBook forgets is a call refused here.
 //
-// Work is not done here, only ordered: a stream is busy from launch() to finish(), and an event is done
-// when all is finished that was launched on its stream before it was recorded.
+// Work of streams is done as late as CUDA may do it: when somebody waits for it, or a step at a time when
+// somebody asks whether it is done. So who reads a copy's target, or uses its source again, too early is
+// seen. A kernel is a function of the test's that is run on the arguments of its launch. Host memory that
+// is registered has another address for the device, as it may have in CUDA. A test may also say itself how
+// far a stream is: it is busy from begin() to finish(), and no event recorded in between is done before.
 //
 // A function of the table has no object, so there is one machine at a time: the FakeMachine that lives.
 //
@@ -10,7 +13,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -18,9 +23,9 @@
 #include <string>
 #include <vector>
 
-#include "vmm/cuda/driver.h"
+#include "os/cuda/driver.h"
 
-namespace cachalot::vmm::cuda {
+namespace cachalot::os::cuda {
 
 class FakeMachine {
  public:
@@ -39,9 +44,25 @@ class FakeMachine {
   std::set<std::pair<int, int>> strangers;  // (device, peer) without access
   std::map<std::string, int> failing;       // what these functions return, if not 0
 
+  int compute_major = 9, multiprocessors = 132;
+
+  struct Launch {
+    std::uint32_t blocks = 0, threads = 0, shared_bytes = 0;
+  };
+  // What a module has, by name: the bytes of its one argument, and what it does. It reaches memory by
+  // reach(), and is run with the machine's lock held.
+  struct Kernel {
+    std::size_t argument_bytes = 0;
+    std::function<void(const void* argument, const Launch& launch)> run;
+  };
+  std::map<std::string, Kernel> kernels;
+  // Where the bytes are that a device's address stands for; null, and a fault counted, where the device
+  // would not reach all of them.
+  std::byte* reach(DevicePointer at, std::uint64_t bytes);
+
   // Streams, by any number; 0 is the default one.
-  void launch(std::uint64_t stream);
-  void finish(std::uint64_t stream);  // all that was launched on it
+  void begin(std::uint64_t stream);
+  void finish(std::uint64_t stream);  // all that was begun on it
   bool is_idle(std::uint64_t stream) const;
   void set_capturing(std::uint64_t stream, bool capturing);
   // What happens while somebody waits for an event that is not done: by default all work is done.
@@ -55,6 +76,10 @@ class FakeMachine {
   std::uint64_t access_calls = 0;
   std::uint64_t refused = 0;          // calls that CUDA would refuse
   std::uint64_t without_context = 0;  // calls of threads that have none
+  std::uint64_t faults = 0;           // of kernels and copies
+  std::vector<Launch> launches;
+  std::uint64_t copies = 0;           // of the copy engine, between device addresses
+  std::uint64_t pageable_copies = 0;  // from memory that is not page-locked: not asynchronous
 
   // What there is; nothing after a backend is gone.
   std::uint64_t ranges() const { return ranges_.size(); }
@@ -65,13 +90,17 @@ class FakeMachine {
     return used_bytes_;
   }
   std::uint64_t events() const { return events_.size(); }
+  std::uint64_t allocations() const { return memory_.size(); }  // device's, and page-locked
+  std::uint64_t registrations() const { return registered_.size(); }
   int contexts = 0;  // retained
+  int modules = 0, streams = 0;
   int waits = 0;     // for events that were not done
   std::uint64_t recorded_in_capture = 0;
   std::uint64_t of_another_device = 0;  // events and streams used with another device's context
 
  private:
   friend struct FakeCalls;
+  friend struct FakeStreamCalls;
   struct Allocation {
     std::uint64_t bytes = 0;
     std::uint64_t mappings = 0;
@@ -82,15 +111,30 @@ class FakeMachine {
     AllocationHandle handle = 0;
   };
 
+  // What a test says of a stream.
   struct Work {
     std::uint64_t launched = 0, finished = 0;
     bool capturing = false;
+  };
+  // What is done on a stream, in order. An event that was recorded is a place in the queue.
+  struct Queue {
+    std::deque<std::function<int()>> work;
+    std::uint64_t done = 0;
+  };
+  struct Memory {
+    std::uint64_t bytes = 0;
+    std::byte* host = nullptr;
+    bool is_host = false;
   };
   struct Recorded {
     int device = 0;
     std::uint64_t stream = 0;
     std::uint64_t launched = 0;  // on the stream, when the event was recorded
+    std::uint64_t at = 0;        // done when so much of the queue is
   };
+
+  void add_streams(Driver& driver) const;
+  int advance(Stream stream, std::uint64_t until);
 
   int invalid();
   int entered(const char* function);
@@ -108,6 +152,10 @@ class FakeMachine {
   std::map<DevicePointer, std::uint64_t> ranges_;
   std::map<AllocationHandle, Allocation> handles_;
   std::map<DevicePointer, Mapping> mappings_;
+  std::map<DevicePointer, Memory> memory_;      // allocated
+  std::map<DevicePointer, Memory> registered_;  // by the device's address
+  std::map<Stream, Queue> queues_;
+  int failed_ = 0;  // a kernel or copy did; from then on everything does
   std::map<std::uint64_t, Work> streams_;
   std::map<std::uint64_t, Recorded> events_;
   std::uint64_t next_event_ = 1;
@@ -117,4 +165,4 @@ class FakeMachine {
   AllocationHandle next_handle_ = 1000;
 };
 
-}  // namespace cachalot::vmm::cuda
+}  // namespace cachalot::os::cuda

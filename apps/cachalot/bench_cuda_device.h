@@ -1,0 +1,87 @@
+// What `bench cuda` measures on: a model's pages in a GPU's memory, a registered pool, and the ways of
+// copying between them.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/rng.h"
+#include "bench_fragments.h"
+#include "kv/cuda/cuda_engine.h"
+#include "memory/devices.h"
+
+namespace cachalot::apps::bench {
+
+namespace cuda = os::cuda;
+
+// Pages of a model on a GPU, and blocks of a pool.
+class GpuPages {
+ public:
+  // @errors as the driver's, and kNoSpace
+  static Result<std::unique_ptr<GpuPages>> make(kv::CudaDevice& device, const Model& model,
+                                                std::uint32_t blocks);
+  ~GpuPages();
+  GpuPages(const GpuPages&) = delete;
+  GpuPages& operator=(const GpuPages&) = delete;
+
+  kv::CudaDevice& device() const { return device_; }
+  const kv::EngineCache& cache() const { return *cache_; }
+  cuda::Stream stream() const { return stream_; }
+  // Blocks at random places in both; `tokens`: of each, or none for all. Valid until the next call.
+  std::span<const kv::BlockCopy> next(std::uint32_t blocks, std::span<const kv::TokenRange> tokens);
+  // As many bytes in one piece on both sides.
+  std::uint64_t flat_engine() const { return memory_; }
+  std::uint64_t flat_pool() const;
+
+  Status synchronize() const;
+
+ private:
+  explicit GpuPages(kv::CudaDevice& device) : device_(device) {}
+
+  kv::CudaDevice& device_;
+  cuda::DevicePointer memory_ = 0;
+  cuda::Stream stream_ = nullptr;
+  std::optional<memory::DeviceSet> pool_;
+  bool registered_ = false;
+  std::optional<kv::EngineCache> cache_;
+  std::vector<memory::Extent> extents_;
+  std::vector<std::uint32_t> pages_;
+  std::vector<kv::BlockCopy> copies_;
+  base::Rng rng_{1};
+};
+
+// The driver's copies of many pieces in one call (CUDA 12.8): a list of fragments, made anew each time.
+// @errors kUnsupported: the driver has none
+Status copy_in_a_batch(const GpuPages& pages, std::span<const kv::BlockCopy> blocks,
+                       kv::Direction direction);
+
+// bench_cuda_kernels.cu, on `thread_blocks` multiprocessors.
+class WarpPerToken {
+ public:
+  // @errors kUnsupported: built without kernels
+  static Result<std::unique_ptr<WarpPerToken>> make(const GpuPages& pages,
+                                                    std::uint32_t thread_blocks);
+  ~WarpPerToken();
+  WarpPerToken(const WarpPerToken&) = delete;
+  WarpPerToken& operator=(const WarpPerToken&) = delete;
+  // Tables first, and waits for them: they are not part of what is measured.
+  Status prepare(std::span<const kv::BlockCopy> blocks);
+  Status launch(kv::Direction direction);
+
+ private:
+  WarpPerToken(const GpuPages& pages, std::uint32_t thread_blocks)
+      : pages_(pages), thread_blocks_(thread_blocks) {}
+
+  const GpuPages& pages_;
+  const std::uint32_t thread_blocks_;
+  cuda::Module module_ = nullptr;
+  cuda::Function function_ = nullptr;
+  cuda::DevicePointer tables_ = 0;
+  kv::FusedCall call_{};
+};
+
+}  // namespace cachalot::apps::bench

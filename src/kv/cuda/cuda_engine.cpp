@@ -1,0 +1,226 @@
+#include "kv/cuda/cuda_engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kv/extent_cursor.h"
+#include "kv/fused/copy_bulk.h"
+#include "kv/walk.h"
+
+namespace cachalot::kv {
+namespace {
+
+constexpr std::uint32_t kWarp = 32, kMostThreads = 512;
+constexpr std::uint32_t kStageBytes =
+    8 << 10;  // kStages of them fit 48 KiB, what every launch may have
+
+Status check_options(const CudaDevice& device, const memory::Domain& domain,
+                     const CudaOptions& options) {
+  if (options.threads == 0 || options.threads % kWarp != 0 || options.threads > kMostThreads) {
+    return Error::make(Code::kInvalidArgument,
+                       "cuda: thread blocks of %u threads, expected a multiple of 32 up to 512",
+                       options.threads);
+  }
+  if (domain.kind() == memory::DomainKind::kLossy) {
+    return Error::make(Code::kUnsupported,
+                       "cuda: the lossy domain has no memory that a device could reach");
+  }
+  if (domain.kind() == memory::DomainKind::kNoncoherent &&
+      options.host_caches == HostCaches::kIgnored) {
+    return Error::make(
+        Code::kUnsupported,
+        "cuda: a noncoherent pool whose lines nobody keeps out of the host's caches, "
+        "expected them to be flushed or bypassed");
+  }
+  if (options.way == Way::kBulk && !device.has_bulk_copies()) {
+    return Error::make(Code::kUnsupported,
+                       "cuda: bulk transfers, expected a device of sm_90 or later");
+  }
+  return {};
+}
+
+std::uint64_t shortest_run(const Plan& plan) {
+  std::uint64_t shortest = ~std::uint64_t{0};
+  for (std::uint32_t k = 0; k < plan.parts; ++k) {
+    shortest = std::min(shortest, plan.part[k].run_bytes);
+  }
+  return shortest;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaEngine>> CudaEngine::make(CudaDevice& device, const EngineCache& cache,
+                                                     const BlockOrder& order,
+                                                     memory::Domain& domain,
+                                                     const CudaOptions& options) {
+  CACHALOT_TRY(check_options(device, domain, options));
+  return std::unique_ptr<CudaEngine>(new CudaEngine(device, cache, order, domain, options));
+}
+
+CudaEngine::CudaEngine(CudaDevice& device, const EngineCache& cache, const BlockOrder& order,
+                       memory::Domain& domain, const CudaOptions& options)
+    : device_(device),
+      cache_(&cache),
+      order_(&order),
+      domain_(&domain),
+      options_(options),
+      slots_(device) {
+  for (std::byte* const base : cache.bases()) {
+    tensors_.push_back(reinterpret_cast<std::uintptr_t>(base));
+  }
+}
+
+Status CudaEngine::gather(std::span<const BlockCopy> blocks, LayerRange layers) {
+  CACHALOT_TRY_ASSIGN(PendingCopy copy, start(blocks, options_.stream, layers, Direction::kGather));
+  return copy.wait();
+}
+
+Status CudaEngine::scatter(std::span<const BlockCopy> blocks, LayerRange layers) {
+  CACHALOT_TRY_ASSIGN(PendingCopy copy,
+                      start(blocks, options_.stream, layers, Direction::kScatter));
+  return copy.wait();
+}
+
+Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks, cuda::Stream stream,
+                                             LayerRange layers) {
+  return start(blocks, stream, layers, Direction::kGather);
+}
+
+Result<PendingCopy> CudaEngine::start_scatter(std::span<const BlockCopy> blocks,
+                                              cuda::Stream stream, LayerRange layers) {
+  if (options_.started_reads == ReadCheck::kUnknown) {
+    return Error::make(Code::kInvalidArgument,
+                       "cuda: a scatter that nobody waits for, expected the options to say whether "
+                       "its bytes are validated afterwards or the read is pinned");
+  }
+  return start(blocks, stream, layers, Direction::kScatter);
+}
+
+Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, cuda::Stream stream,
+                                      LayerRange layers, Direction direction) {
+  CACHALOT_TRY_ASSIGN(const CopyPlan plan,
+                      CopyPlan::compile(*cache_, *order_, layers, grain_of(blocks)));
+  CACHALOT_TRY(check_blocks(*cache_, plan, blocks, direction));
+  if (blocks.empty()) return PendingCopy();
+  const bool flushes = options_.host_caches == HostCaches::kFlushed;
+  PendingCopy::Work work{&device_, &slots_, flushes ? domain_ : nullptr, direction,
+                         HostPart(plan, blocks)};
+  // As late as possible, so that little has time to come back; whatever does is newer than this.
+  if (direction == Direction::kScatter && flushes) work.host.before_scatter(*domain_);
+  const CudaDevice::Entered entered(device_);
+  CACHALOT_TRY(entered.status());
+  std::unique_ptr<LaunchSlot> slot;
+  if (const Status submitted = submit(plan, blocks, stream, direction, slot); !submitted) {
+    // Something may be on the stream already, and read the slot's tables.
+    if (slot == nullptr) return submitted.error();
+    const bool is_quiet = device_.driver().stream_synchronize(stream) == cuda::kSuccess;
+    is_quiet ? slots_.give_back(std::move(slot)) : slots_.abandon(std::move(slot));
+    return submitted.error();
+  }
+  return PendingCopy(std::move(work), std::move(slot));
+}
+
+Way CudaEngine::way_of(const Plan& plan) const {
+  WayFacts facts;
+  facts.shortest_bytes = shortest_run(plan);
+  facts.aligned =
+      pool_alignment(plan) >= kUnitBytes && engine_alignment(plan, tensors_) >= kUnitBytes;
+  facts.has_bulk = device_.has_bulk_copies();
+  facts.bypasses_caches = options_.host_caches == HostCaches::kBypassed;
+  return choose_way(facts, options_.way);
+}
+
+// @param slot  set as soon as something of it may be on the stream
+Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> blocks,
+                          cuda::Stream stream, Direction direction,
+                          std::unique_ptr<LaunchSlot>& slot) {
+  const Way way = way_of(plan.arithmetic());
+  if (way == Way::kCopyEngine) {
+    CACHALOT_TRY(copy_each(plan, blocks, stream, direction, slot));
+  } else {
+    CACHALOT_TRY(launch(plan, blocks, stream, direction, way, slot));
+  }
+  return device_.check(device_.driver().event_record(slot->event, stream), "cuEventRecord");
+}
+
+Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> blocks,
+                          cuda::Stream stream, Direction direction, Way way,
+                          std::unique_ptr<LaunchSlot>& slot) {
+  const bool in_bulk = way == Way::kBulk;
+  const WorkShape shape = in_bulk ? WorkShape{1, kStageBytes} : shape_for(plan.arithmetic(), kWarp);
+  CACHALOT_TRY_ASSIGN(const CallTables tables,
+                      CallTables::make(plan, blocks, tensors_, &device_.pool(), shape));
+  const std::span<const std::byte> bytes = tables.bytes();
+  CACHALOT_TRY_ASSIGN(slot, slots_.take(bytes.size()));
+  std::memcpy(slot->host, bytes.data(), bytes.size());
+  const cuda::Driver& driver = device_.driver();
+  CACHALOT_TRY(device_.check(driver.copy_to_device(slot->device, slot->host, bytes.size(), stream),
+                             "cuMemcpyHtoDAsync"));
+  FusedCall call = tables.call_at(slot->device);
+  const std::uint32_t threads = in_bulk ? kWarp : options_.threads;
+  const std::uint64_t items_a_block = in_bulk ? 1 : threads / call.lanes;
+  const std::uint64_t needed = (call.items + items_a_block - 1) / items_a_block;
+  const std::uint32_t most = options_.thread_blocks != 0
+                                 ? options_.thread_blocks
+                                 : default_thread_blocks(device_.multiprocessors());
+  const CudaDevice::Kernels& kernels = device_.kernels();
+  const bool gathers = direction == Direction::kGather;
+  const cuda::Function function = in_bulk ? (gathers ? kernels.gather_bulk : kernels.scatter_bulk)
+                                          : (gathers ? kernels.gather : kernels.scatter);
+  void* parameters[] = {&call};
+  return device_.check(
+      driver.launch(function, static_cast<unsigned>(std::clamp<std::uint64_t>(needed, 1, most)), 1,
+                    1, threads, 1, 1, in_bulk ? kStages * kStageBytes : 0, stream, parameters,
+                    nullptr),
+      "cuLaunchKernel of a copy");
+}
+
+// Zeros behind the last byte come out of the slot.
+Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks,
+                             cuda::Stream stream, Direction direction,
+                             std::unique_ptr<LaunchSlot>& slot) {
+  const cuda::Driver& driver = device_.driver();
+  const bool gathers = direction == Direction::kGather;
+  for (const BlockCopy& block : blocks) {
+    for (const memory::Extent& extent : block.pool) {
+      CACHALOT_TRY(device_.pool().find(extent));  // before anything is on the stream
+    }
+  }
+  CACHALOT_TRY_ASSIGN(slot, slots_.take(memory::kLineBytes));
+  std::memset(slot->host, 0, memory::kLineBytes);
+  CACHALOT_TRY(
+      device_.check(driver.copy_to_device(slot->device, slot->host, memory::kLineBytes, stream),
+                    "cuMemcpyHtoDAsync"));
+  Status status;
+  // A run of the block, to or from an address of the device's.
+  const auto copy_run = [&](ExtentCursor& cursor, std::uint64_t offset, std::uint64_t device,
+                            std::uint64_t bytes) {
+    while (status && bytes != 0) {
+      memory::Extent room = cursor.find(offset);
+      room.bytes = std::min(room.bytes, bytes);
+      const std::uint64_t pool = *device_.pool().find(room);
+      status = device_.check(
+          driver.copy(gathers ? pool : device, gathers ? device : pool, room.bytes, stream),
+          "cuMemcpyAsync");
+      offset += room.bytes;
+      device += room.bytes;
+      bytes -= room.bytes;
+    }
+  };
+  for (const BlockCopy& block : blocks) {
+    ExtentCursor cursor(block.pool);
+    for_each_fragment(plan.arithmetic(), block.tokens, [&](const Fragment& fragment) {
+      const std::uint64_t page = block.pages[fragment.page];
+      copy_run(cursor, fragment.pool_offset,
+               tensors_[fragment.tensor] + fragment.engine_offset + page * fragment.page_stride,
+               fragment.bytes);
+      if (gathers && fragment.pool_offset + fragment.bytes == plan.block_bytes()) {
+        copy_run(cursor, plan.block_bytes(), slot->device,
+                 plan.padded_block_bytes() - plan.block_bytes());
+      }
+    });
+  }
+  return status;
+}
+
+}  // namespace cachalot::kv

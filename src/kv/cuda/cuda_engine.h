@@ -1,0 +1,110 @@
+// The copy engine of a GPU: pages in its memory, the pool registered with it, one launch a call.
+//
+//   auto device = CudaDevice::open(0);                       // once
+//   (*device)->register_pool(base, bytes);                   // each device of the pool, once
+//   auto engine = CudaEngine::make(**device, cache, order, domain);
+//   (*engine)->scatter(blocks);                              // waits; then validate (R6)
+//   auto copy = (*engine)->start_gather(blocks, stream);     // behind the engine's own kernels
+//   …
+//   copy->wait();                                            // before the blocks are committed
+//
+// 1. A call is one launch (or one row of the driver's copies, kv/cuda/way.h) on the caller's stream,
+//    behind what is on it, and needs no host synchronisation; its tables go to the device on the same
+//    stream.
+// 2. No address outside of the cache's tensors and the registered pool goes into a launch.
+// 3. In the noncoherent domain the host flushes the pool's lines before a scatter is launched and after
+//    a gather has completed, or the operator said that the pool bypasses the host's caches. A
+//    configuration in which neither holds is refused.
+// 4. A scatter that is not waited for inside the call is started only if the caller has said how its
+//    bytes are checked: validated after wait(), or by a pinned read.
+//
+// What is assumed of a GPU and not confirmed on one yet: docs/design/cuda.md.
+// @threads  any number may use one engine at a time
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/copy_engine.h"
+#include "kv/cuda/pending_copy.h"
+#include "kv/cuda/way.h"
+#include "kv/fused/tables.h"
+
+namespace cachalot::kv {
+
+// Who sees to it that no line of the pool is old, or dirty, in the host's caches.
+enum class HostCaches {
+  kFlushed,  // the engine flushes around its copies
+  kBypassed,  // the pool is mapped uncacheable and the GPU's writes do not go into the cache (DDIO off)
+  kIgnored,  // nobody: for domains that are coherent
+};
+
+// What becomes of a scatter's bytes that were reused while they were read.
+enum class ReadCheck {
+  kUnknown,
+  kValidated,  // the caller validates after wait(), before anything computed from them leaves the step
+  kPinned,     // they cannot be: the caller holds a pinned read
+};
+
+struct CudaOptions {
+  Way way = Way::kChoose;
+  std::uint32_t thread_blocks = 0;  // 0: default_thread_blocks()
+  std::uint32_t threads = 512;      // of a thread block; a multiple of 32, at most 512
+  HostCaches host_caches = HostCaches::kFlushed;
+  ReadCheck started_reads = ReadCheck::kUnknown;  // of start_scatter()
+  cuda::Stream stream = nullptr;                  // of gather() and scatter()
+};
+
+class CudaEngine final : public CopyEngine {
+ public:
+  // @param cache   of tensors in the device's memory; the host never touches them
+  // @param device, cache, order, domain  outlive the engine, and the engine its copies
+  // @errors kInvalidArgument: threads; kUnsupported: the lossy domain, a domain whose host caches nobody
+  //         sees to, bulk transfers on a device without
+  static Result<std::unique_ptr<CudaEngine>> make(CudaDevice& device, const EngineCache& cache,
+                                                  const BlockOrder& order, memory::Domain& domain,
+                                                  const CudaOptions& options = {});
+
+  // Launch, wait, host's part. @errors as CopyEngine, start_…() and PendingCopy::wait()
+  Status gather(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
+  Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
+
+  // Launch only. What `blocks` says is taken before they return, but a hash stays the caller's until
+  // wait(). Two scatters that are under way share no page, and nobody else writes a gather's blocks.
+  // @errors as CopyEngine; kInvalidArgument: an extent that is not registered; kNoSpace, kIo: the driver.
+  //         A scatter: kInvalidArgument: nobody said how its bytes are checked
+  // @cost   a microsecond, 20 ns a block, and what the driver takes (5 to 10 us, estimate); in the
+  //         noncoherent domain a scatter 1 to 2.5 ns a line
+  Result<PendingCopy> start_gather(std::span<const BlockCopy> blocks, cuda::Stream stream,
+                                   LayerRange layers = {});
+  Result<PendingCopy> start_scatter(std::span<const BlockCopy> blocks, cuda::Stream stream,
+                                    LayerRange layers = {});
+
+  const EngineCache& cache() const override { return *cache_; }
+  const BlockOrder& order() const override { return *order_; }
+
+ private:
+  CudaEngine(CudaDevice& device, const EngineCache& cache, const BlockOrder& order,
+             memory::Domain& domain, const CudaOptions& options);
+
+  Result<PendingCopy> start(std::span<const BlockCopy> blocks, cuda::Stream stream,
+                            LayerRange layers, Direction direction);
+  Way way_of(const Plan& plan) const;
+  Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, cuda::Stream stream,
+                Direction direction, std::unique_ptr<LaunchSlot>& slot);
+  Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, cuda::Stream stream,
+                Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
+  Status copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks, cuda::Stream stream,
+                   Direction direction, std::unique_ptr<LaunchSlot>& slot);
+
+  CudaDevice& device_;
+  const EngineCache* cache_;
+  const BlockOrder* order_;
+  memory::Domain* domain_;
+  const CudaOptions options_;
+  std::vector<std::uint64_t> tensors_;
+  LaunchSlots slots_;
+};
+
+}  // namespace cachalot::kv

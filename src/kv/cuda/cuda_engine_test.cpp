@@ -1,0 +1,457 @@
+// What a GPU's engine does around its copies, on a fake machine: order on streams, slots, errors, the
+// host's caches, refusals. That the bytes are right: copy_engine_test.cpp, for all engines.
+#include "kv/cuda/cuda_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "kv/cuda/fake_kernels.h"
+#include "kv/random_case.h"
+
+namespace cachalot::kv {
+namespace {
+
+using memory::DomainKind;
+
+// A domain that writes down what it is asked for.
+class WatchedDomain final : public memory::Domain {
+ public:
+  explicit WatchedDomain(DomainKind kind) : kind_(kind) {}
+  DomainKind kind() const override { return kind_; }
+  bool writes_whole_lines() const override { return true; }
+  void write_lines(void*, const memory::Line*, std::size_t) override {}
+  void read_lines(const void*, std::size_t, memory::Line*) override {}
+  void gather_lines(const void* const*, std::size_t, memory::Line*) override {}
+  void write_bulk(void*, const void*, std::size_t, memory::FusedHash*) override {}
+  void read_bulk(void*, const void*, std::size_t, memory::FusedHash*) override {}
+  void complete() override {}
+  void prepare_read(const memory::Extent* extents, std::size_t count) override {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < count; ++i) bytes += extents[i].bytes;
+    flushed.push_back(bytes);
+    if (on_flush) on_flush();
+  }
+  void order() override { ++orders; }
+
+  std::vector<std::uint64_t> flushed;
+  int orders = 0;
+  std::function<void()> on_flush;
+
+ private:
+  DomainKind kind_;
+};
+
+// Qwen-like pages of 4 tokens in a fake GPU's memory, and a pool of 8 blocks of 8 tokens.
+class CudaEngineOnFakeGpu : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kBlockBytes = 2 * 2 * 8 * 2 * 64, kBlocks = 8;
+  static constexpr std::uint32_t kPages = 20;
+
+  CudaEngineOnFakeGpu() {
+    add_kernels(machine_);
+    device_ = *CudaDevice::open(machine_.driver(), kFakeImage, 0);
+    pool_.resize(kBlocks * kBlockBytes / 64, memory::Line{{1, 2, 3, 4, 5, 6, 7, 8}});
+    EXPECT_TRUE(device_->register_pool(block(0), kBlocks * kBlockBytes));
+    cache_.emplace(cache_of(geometry(), "vllm_kbnhc"));
+    EXPECT_EQ(cache_->geometry().block_bytes(), kBlockBytes);
+  }
+  ~CudaEngineOnFakeGpu() override {
+    {
+      const CudaDevice::Entered entered(*device_);
+      for (const cuda::DevicePointer at : tensors_) device_->driver().memory_free(at);
+    }
+    device_.reset();
+    EXPECT_EQ(machine_.faults, expected_faults_);
+    EXPECT_EQ(machine_.refused, 0u);
+    EXPECT_EQ(machine_.registrations(), 0u);
+    EXPECT_EQ(machine_.modules + machine_.contexts, 0);
+  }
+
+  static KvGeometry geometry() {
+    KvGeometry g;
+    g.layers = 2;
+    g.kv_heads = 2;
+    g.head_dim = 32;
+    g.block_tokens = 8;
+    return g;
+  }
+
+  // A cache with tensors in the device's memory, of random bytes.
+  EngineCache cache_of(const KvGeometry& g, const char* layout) {
+    const CacheShape shape{g, 4, kPages, 0};
+    reference::Cache like(shape, (*find_layout(layout))->form(g.attention), 3);
+    std::vector<Tensor> there;
+    const CudaDevice::Entered entered(*device_);
+    for (const Tensor& tensor : like.views()) {
+      cuda::DevicePointer at = 0;
+      EXPECT_TRUE(device_->check(device_->driver().memory_allocate(&at, tensor.bytes), "a test"));
+      std::memcpy(reinterpret_cast<void*>(at), tensor.at, tensor.bytes);  // the fake's address
+      tensors_.push_back(at);
+      there.push_back({reinterpret_cast<std::byte*>(at), tensor.bytes});
+    }
+    return *EngineCache::make(shape, layout, there);
+  }
+
+  std::unique_ptr<CudaEngine> engine(const CudaOptions& options = {}) {
+    auto made = CudaEngine::make(*device_, *cache_, default_block_order(), domain_, options);
+    EXPECT_TRUE(made) << made.error().message;
+    return *std::move(made);
+  }
+  Error refusal(memory::Domain& domain, const CudaOptions& options) {
+    const auto made = CudaEngine::make(*device_, *cache_, default_block_order(), domain, options);
+    EXPECT_FALSE(made);
+    return made ? Error() : made.error();
+  }
+
+  std::byte* block(std::uint64_t i) {
+    return reinterpret_cast<std::byte*>(pool_.data()) + i * kBlockBytes;
+  }
+  // What a block of these pages must be.
+  std::vector<std::byte> expected(const std::vector<std::uint32_t>& pages) const {
+    const CopyPlan plan = *CopyPlan::compile(*cache_, default_block_order());
+    std::vector<std::byte> out(kBlockBytes);
+    for (std::uint64_t i = 0; i < plan.fragments(); ++i) {
+      const Fragment piece = fragment(plan.arithmetic(), i);
+      std::memcpy(out.data() + piece.pool_offset,
+                  cache_->bases()[piece.tensor] + piece.engine_offset +
+                      pages[piece.page] * piece.page_stride,
+                  piece.bytes);
+    }
+    return out;
+  }
+  bool holds(std::uint64_t i, const std::vector<std::uint32_t>& pages) {
+    return std::memcmp(block(i), expected(pages).data(), kBlockBytes) == 0;
+  }
+
+  os::cuda::FakeMachine machine_;
+  WatchedDomain domain_{DomainKind::kNoncoherent};
+  std::unique_ptr<CudaDevice> device_;
+  std::vector<memory::Line> pool_;
+  std::vector<cuda::DevicePointer> tensors_;
+  std::optional<EngineCache> cache_;
+  std::uint64_t expected_faults_ = 0;
+};
+
+TEST_F(CudaEngineOnFakeGpu, ACopyIsDoneWhenItsEventIsAndTakesWhatItWasGiven) {
+  const auto engine = this->engine();
+  std::vector<std::uint32_t> pages = {7, 2};
+  memory::Extent extent{block(3), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  Result<PendingCopy> pending = engine->start_gather({&copy, 1}, nullptr);
+  ASSERT_TRUE(pending) << pending.error().message;
+  // All of it may go before the GPU looks.
+  pages = {0, 0};
+  extent = {block(0), 64};
+  EXPECT_FALSE(holds(3, {7, 2}));
+  EXPECT_TRUE(domain_.flushed.empty());
+  int asked = 0;
+  for (;; ++asked) {
+    const Result<bool> done = pending->is_done();
+    ASSERT_TRUE(done);
+    if (*done) break;
+    ASSERT_LT(asked, 10);
+  }
+  EXPECT_GE(asked, 2);  // tables, kernel
+  ASSERT_TRUE(pending->wait());
+  EXPECT_TRUE(holds(3, {7, 2}));
+  ASSERT_TRUE(pending->wait());
+  EXPECT_EQ(domain_.flushed.size(), 1u);
+}
+
+TEST_F(CudaEngineOnFakeGpu, CopiesUnderWayShareNoSlotAndLaterOnesUseThemAgain) {
+  const auto engine = this->engine();
+  const std::uint64_t before = machine_.allocations();
+  cuda::Stream streams[2] = {};
+  {
+    const CudaDevice::Entered entered(*device_);
+    for (cuda::Stream& stream : streams) device_->driver().stream_create(&stream, 1);
+  }
+  std::uint64_t after_first = 0;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<PendingCopy> pending;
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      const std::uint32_t pages[] = {3 * i + round % 2, 3 * i + 2};
+      const memory::Extent extent{block(i), kBlockBytes};
+      const BlockCopy copy{{&extent, 1}, pages};
+      pending.push_back(*engine->start_gather({&copy, 1}, streams[i % 2]));
+    }
+    for (PendingCopy& copy : pending) ASSERT_TRUE(copy.wait());
+    for (std::uint32_t i = 0; i < 6; ++i) EXPECT_TRUE(holds(i, {3 * i + round % 2, 3 * i + 2}));
+    if (round == 0) after_first = machine_.allocations();
+  }
+  EXPECT_EQ(after_first, before + 12);  // page-locked and the device's, for each of six
+  EXPECT_EQ(machine_.allocations(), after_first);
+  const CudaDevice::Entered entered(*device_);
+  for (cuda::Stream& stream : streams) device_->driver().stream_destroy(stream);
+}
+
+TEST_F(CudaEngineOnFakeGpu, ACopyThatIsDroppedIsWaitedFor) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {1, 5};
+  const memory::Extent extent{block(2), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  { const Result<PendingCopy> dropped = engine->start_gather({&copy, 1}, nullptr); }
+  EXPECT_TRUE(holds(2, {1, 5}));
+  EXPECT_EQ(domain_.flushed.size(), 1u);
+}
+
+// --- the host's caches
+
+TEST_F(CudaEngineOnFakeGpu, FlushesBeforeAScatterIsLaunchedAndAfterAGatherIsDone) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extents[] = {{block(1), kBlockBytes - 64}, {block(5), 4096}};
+  const BlockCopy copy{extents, pages};
+  std::size_t launches = 0;
+  bool was_there = false;
+  domain_.on_flush = [&] {
+    launches = machine_.launches.size();
+    was_there = std::memcmp(block(1), expected({4, 9}).data(), kBlockBytes - 64) == 0;
+  };
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  EXPECT_EQ(launches, 1u);
+  EXPECT_TRUE(was_there);
+  EXPECT_EQ(domain_.flushed, std::vector<std::uint64_t>{kBlockBytes});
+  EXPECT_EQ(domain_.orders, 1);
+  ASSERT_TRUE(engine->scatter({&copy, 1}));
+  EXPECT_EQ(launches, 1u) << "launched before the flush";
+  EXPECT_EQ(machine_.launches.size(), 2u);
+  EXPECT_EQ(domain_.flushed.size(), 2u);
+  // Some of a block: its lines only. A token of a layer's keys is 128 bytes.
+  const TokenRange tokens[] = {{2, 3}};
+  BlockCopy sparse = copy;
+  sparse.tokens = tokens;
+  ASSERT_TRUE(engine->scatter({&sparse, 1}, {1, 2}));
+  EXPECT_EQ(domain_.flushed.back(), 2 * 128u);
+}
+
+TEST_F(CudaEngineOnFakeGpu, FlushesNothingWhereThePoolBypassesTheCaches) {
+  const auto engine = this->engine({.host_caches = HostCaches::kBypassed});
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  ASSERT_TRUE(engine->scatter({&copy, 1}));
+  EXPECT_TRUE(domain_.flushed.empty());
+  EXPECT_TRUE(holds(1, {4, 9}));
+}
+
+TEST_F(CudaEngineOnFakeGpu, RefusesWhatNobodyMakesSafe) {
+  const Error caches = refusal(domain_, {.host_caches = HostCaches::kIgnored});
+  EXPECT_EQ(caches.code, Code::kUnsupported);
+  EXPECT_NE(std::strstr(caches.message, "flushed or bypassed"), nullptr);
+  WatchedDomain coherent(DomainKind::kCoherent), lossy(DomainKind::kLossy);
+  EXPECT_TRUE(CudaEngine::make(*device_, *cache_, default_block_order(), coherent,
+                               {.host_caches = HostCaches::kIgnored}));
+  EXPECT_EQ(refusal(lossy, {}).code, Code::kUnsupported);
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  const auto unknown = engine();
+  const Result<PendingCopy> refused = unknown->start_scatter({&copy, 1}, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(std::strstr(refused.error().message, "validated afterwards or the read is pinned"),
+            nullptr);
+  EXPECT_TRUE(machine_.launches.empty());
+  for (const ReadCheck check : {ReadCheck::kValidated, ReadCheck::kPinned}) {
+    Result<PendingCopy> started =
+        engine({.started_reads = check})->start_scatter({&copy, 1}, nullptr);
+    EXPECT_TRUE(started);
+  }
+}
+
+TEST_F(CudaEngineOnFakeGpu, RefusesMemoryThatTheDeviceWasNotTold) {
+  const auto engine = this->engine();
+  std::vector<memory::Line> elsewhere(kBlockBytes / 64);
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent known{block(1), kBlockBytes};
+  const memory::Extent unknown{reinterpret_cast<std::byte*>(elsewhere.data()), kBlockBytes};
+  const BlockCopy blocks[] = {{{&known, 1}, pages}, {{&unknown, 1}, pages}};
+  for (const Way way : {Way::kThreads, Way::kCopyEngine}) {
+    const auto by = this->engine({.way = way});
+    const Status status = by->gather(blocks);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::kInvalidArgument);
+    EXPECT_NE(std::strstr(status.error().message, "registered with the device"), nullptr);
+  }
+  EXPECT_TRUE(machine_.launches.empty());
+  EXPECT_EQ(machine_.copies, 0u);
+  EXPECT_FALSE(device_->register_pool(block(2), 4096));
+  EXPECT_EQ(device_->unregister_pool(block(2)).error().code, Code::kNotFound);
+  ASSERT_TRUE(device_->unregister_pool(block(0)));
+  EXPECT_FALSE(engine->gather({blocks, 1}));
+}
+
+// --- errors
+
+TEST_F(CudaEngineOnFakeGpu, AFailureOfTheDriverIsAnErrorAndTheNextCallWorks) {
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  const std::pair<const char*, Code> cases[] = {{"host_allocate", Code::kNoSpace},
+                                                {"memory_allocate", Code::kNoSpace},
+                                                {"event_create", Code::kNoSpace},
+                                                {"copy_to_device", Code::kNoSpace},
+                                                {"launch", Code::kNoSpace},
+                                                {"event_record", Code::kNoSpace},
+                                                {"context_set_current", Code::kNoSpace}};
+  for (const auto& [function, code] : cases) {
+    SCOPED_TRACE(function);
+    const std::uint64_t before = machine_.allocations();
+    {
+      const auto engine = this->engine();
+      // A thread that has no context yet, as most of an engine's have.
+      std::thread([&, what = function, wanted = code] {
+        machine_.failing[what] = cuda::kOutOfMemory;
+        const Status status = engine->gather({&copy, 1});
+        EXPECT_TRUE(!status && status.error().code == wanted);
+        machine_.failing.clear();
+        EXPECT_TRUE(engine->gather({&copy, 1}));
+      }).join();
+    }
+    EXPECT_EQ(machine_.allocations(), before);
+    EXPECT_EQ(machine_.events(), 0u);
+    EXPECT_TRUE(holds(1, {4, 9}));
+  }
+}
+
+// Nothing is known of the device then: what it may still read is left alone.
+TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainAfterAFailedWait) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  const std::uint64_t before = machine_.allocations();
+  machine_.failing["event_synchronize"] = 719;  // a launch failed
+  const Status status = engine->gather({&copy, 1});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kIo);
+  EXPECT_EQ(domain_.orders, 1) << "as if it had been copied";
+  machine_.failing.clear();
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  EXPECT_EQ(machine_.allocations(), before + 2);
+}
+
+// A cache described wrongly: the device faults, and that is an error of the call.
+TEST_F(CudaEngineOnFakeGpu, AFaultOfTheDeviceIsAnError) {
+  CacheShape shape = cache_->shape();
+  std::vector<Tensor> wrong;
+  for (std::byte* const base : cache_->bases()) {
+    wrong.push_back({base + (std::uint64_t{1} << 40), 2 * kPages * 4 * 128});
+  }
+  const EngineCache elsewhere = *EngineCache::make(shape, "vllm_kbnhc", wrong);
+  const auto engine = *CudaEngine::make(*device_, elsewhere, default_block_order(), domain_);
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  EXPECT_EQ(engine->gather({&copy, 1}).error().code, Code::kIo);
+  EXPECT_GT(machine_.faults, 0u);
+  expected_faults_ = machine_.faults;
+}
+
+TEST_F(CudaEngineOnFakeGpu, OpensDevicesThatCanDoItOnly) {
+  const auto open = [&](int ordinal) {
+    return CudaDevice::open(machine_.driver(), kFakeImage, ordinal);
+  };
+  EXPECT_EQ(open(3).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(CudaDevice::open(machine_.driver(), {}, 0).error().code, Code::kUnsupported);
+  machine_.compute_major = 7;
+  EXPECT_EQ(open(0).error().code, Code::kUnsupported);
+  machine_.compute_major = 8;
+  const auto ampere = open(1);
+  ASSERT_TRUE(ampere);
+  EXPECT_FALSE((*ampere)->has_bulk_copies());
+  EXPECT_EQ((*ampere)->name(), "Fake GPU (device 1)");
+  const auto bulk =
+      CudaEngine::make(**ampere, *cache_, default_block_order(), domain_, {.way = Way::kBulk});
+  EXPECT_EQ(bulk.error().code, Code::kUnsupported);
+  machine_.kernels.erase("cachalot_scatter");
+  EXPECT_FALSE(open(1));
+  for (const std::uint32_t threads : {0u, 33u, 1024u}) {
+    EXPECT_EQ(refusal(domain_, {.threads = threads}).code, Code::kInvalidArgument);
+  }
+}
+
+TEST_F(CudaEngineOnFakeGpu, LeavesAThreadInTheContextItWasIn) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  std::thread([&] {
+    int another = 0;
+    cuda::Context now = nullptr;
+    device_->driver().context_set_current(&another);
+    EXPECT_TRUE(engine->gather({&copy, 1}));
+    device_->driver().context_get_current(&now);
+    EXPECT_EQ(now, &another);
+  }).join();
+}
+
+TEST_F(CudaEngineOnFakeGpu, IsUsedByManyThreadsAtATime) {
+  domain_.on_flush = nullptr;
+  WatchedDomain coherent(DomainKind::kCoherent);
+  const auto engine = *CudaEngine::make(*device_, *cache_, default_block_order(), coherent);
+  std::vector<std::thread> threads;
+  std::vector<int> good(4);
+  for (std::uint32_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::uint32_t round = 0; round < 25; ++round) {
+        const std::uint32_t pages[] = {4 * t + round % 3, 4 * t + 3};
+        const memory::Extent extent{block(t), kBlockBytes};
+        const BlockCopy copy{{&extent, 1}, pages};
+        good[t] += engine->gather({&copy, 1}).ok() && holds(t, {pages[0], pages[1]});
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, std::vector<int>(4, 25));
+}
+
+// --- which way
+
+TEST_F(CudaEngineOnFakeGpu, LaunchesFewThreadBlocksAndNoMoreThanThereIsWork) {
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  // 8 fragments of 512 bytes, 32 lanes each: 8 warps of 16 that a thread block has.
+  ASSERT_TRUE(engine({.way = Way::kThreads})->gather({&copy, 1}));
+  EXPECT_EQ(machine_.launches.back().blocks, 1u);
+  EXPECT_EQ(machine_.launches.back().threads, 512u);
+  ASSERT_TRUE(engine({.way = Way::kThreads, .threads = 32})->gather({&copy, 1}));
+  EXPECT_EQ(machine_.launches.back().blocks, 8u);
+  ASSERT_TRUE(
+      engine({.way = Way::kThreads, .thread_blocks = 3, .threads = 32})->gather({&copy, 1}));
+  EXPECT_EQ(machine_.launches.back().blocks, 3u);
+  ASSERT_TRUE(engine({.way = Way::kBulk})->gather({&copy, 1}));
+  EXPECT_EQ(machine_.launches.back().blocks, 8u);
+  EXPECT_EQ(machine_.launches.back().threads, 32u);
+  const std::size_t launches = machine_.launches.size();
+  const std::uint64_t copies = machine_.copies;
+  ASSERT_TRUE(engine({.way = Way::kCopyEngine})->gather({&copy, 1}));
+  EXPECT_EQ(machine_.launches.size(), launches);
+  EXPECT_EQ(machine_.copies, copies + 8);
+}
+
+TEST(Ways, AreChosenByTheSizeOfFragments) {
+  const auto chosen = [](std::uint64_t bytes, bool aligned, bool has_bulk, bool bypasses,
+                         Way wanted = Way::kChoose) {
+    return choose_way({bytes, aligned, has_bulk, bypasses}, wanted);
+  };
+  EXPECT_EQ(chosen(160, true, true, false), Way::kThreads);
+  EXPECT_EQ(chosen(32 << 10, true, true, false), Way::kBulk);
+  EXPECT_EQ(chosen(32 << 10, false, true, false), Way::kThreads);
+  EXPECT_EQ(chosen(32 << 10, true, false, false), Way::kThreads);
+  EXPECT_EQ(chosen(4 << 20, true, true, false), Way::kCopyEngine);
+  EXPECT_EQ(chosen(4 << 20, false, false, true), Way::kCopyEngine);
+  EXPECT_EQ(chosen(20 << 10, true, true, true, Way::kCopyEngine), Way::kBulk);
+  EXPECT_EQ(chosen(20 << 10, true, true, false, Way::kCopyEngine), Way::kCopyEngine);
+  EXPECT_EQ(default_thread_blocks(132), 8u);
+  EXPECT_EQ(default_thread_blocks(108), 6u);
+  EXPECT_EQ(default_thread_blocks(1), 1u);
+}
+
+}  // namespace
+}  // namespace cachalot::kv

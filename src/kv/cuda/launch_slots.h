@@ -1,0 +1,53 @@
+// The memory in which a launch's tables go to the device, and the event that tells when it is done: used
+// again by one launch after the other.
+//
+// 1. A slot is given out again only after its event, for until then the device may read its tables.
+// 2. A slot of which nothing is known any more, because the driver failed, is never given out again nor
+//    freed.
+//
+// @threads  any
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kv/cuda/cuda_device.h"
+
+namespace cachalot::kv {
+
+struct LaunchSlot {
+  std::byte* host = nullptr;  // page-locked
+  cuda::DevicePointer device = 0;
+  std::uint64_t bytes = 0;
+  cuda::Event event = nullptr;
+};
+
+class LaunchSlots {
+ public:
+  // @param device  outlives it
+  explicit LaunchSlots(const CudaDevice& device) : device_(device) {}
+  // All slots were given back or abandoned.
+  ~LaunchSlots();
+  LaunchSlots(const LaunchSlots&) = delete;
+  LaunchSlots& operator=(const LaunchSlots&) = delete;
+
+  // The calling thread has entered the device.
+  // @errors kNoSpace, kIo  @cost  a lock; a new or larger slot: three allocations of the driver's, which
+  //         may wait for the device
+  Result<std::unique_ptr<LaunchSlot>> take(std::uint64_t bytes);
+  void give_back(std::unique_ptr<LaunchSlot> slot);
+  void abandon(std::unique_ptr<LaunchSlot> slot);
+
+ private:
+  Status allocate(LaunchSlot& slot, std::uint64_t bytes) const;
+  void free(LaunchSlot& slot) const;
+
+  const CudaDevice& device_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<LaunchSlot>> free_;
+};
+
+}  // namespace cachalot::kv

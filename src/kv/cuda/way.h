@@ -1,0 +1,68 @@
+// Which of three ways a call's bytes go, by the size of its fragments: a table, made of estimates.
+//
+// The estimate (PCIe 5.0 x16, 50 GB/s; none of it measured yet):
+//   threads       a warp's item costs about a microsecond of latency to the pool, which 128 warps hide;
+//                 any size and alignment. Its cost is the multiprocessors it takes from the engine.
+//   bulk          one thread a block sets 8 KiB going every 0.3 to 0.5 us (index arithmetic and a
+//                 barrier): 8 of them reach 50 GB/s from 2 to 4 KiB a transfer on, with a warp each.
+//   copy engine   no multiprocessor at all, 1.5 to 2 us a copy to submit: 75 to 100 KB worth of
+//                 transfer, a tenth of 1 MiB. Beluga: 10.55 us for one of 16 KiB, 2.68 us of it moving.
+//
+// @source Beluga (arXiv 2511.20172) §3, O6; CUDA driver API reference
+#pragma once
+
+#include <cstdint>
+
+namespace cachalot::kv {
+
+enum class Way {
+  kChoose,      // by the table
+  kThreads,     // a kernel's loads and stores
+  kBulk,        // a kernel's bulk transfers; by threads where something is not aligned to 16 bytes
+  kCopyEngine,  // a copy of the driver's for each fragment
+};
+
+struct WayFacts {
+  std::uint64_t shortest_bytes = 0;  // of the call's fragments
+  bool aligned = false;              // all to 16 bytes, on both sides
+  bool has_bulk = false;             // sm_90 and later
+  // The pool is mapped past the host's caches: then copies by the driver below 24 KB take a way
+  // through the processor that is slow there (O6).
+  bool bypasses_caches = false;
+};
+
+// From so many bytes a fragment on. To be measured: tools/check-gpu.
+struct WayRow {
+  std::uint64_t from_bytes;
+  Way way;
+};
+inline constexpr WayRow kWays[] = {
+    {0, Way::kThreads},
+    {4 << 10, Way::kBulk},
+    {1 << 20, Way::kCopyEngine},
+};
+inline constexpr std::uint64_t kLeastBypassingCopyBytes = 24 << 10;
+
+// What `wanted` comes to.
+constexpr Way choose_way(const WayFacts& facts, Way wanted) {
+  Way way = wanted;
+  if (wanted == Way::kChoose) {
+    for (const WayRow& row : kWays) {
+      if (facts.shortest_bytes >= row.from_bytes) way = row.way;
+    }
+  }
+  const bool slow = facts.bypasses_caches && facts.shortest_bytes < kLeastBypassingCopyBytes;
+  if (way == Way::kCopyEngine && slow) way = Way::kBulk;
+  if (way == Way::kBulk && !(facts.aligned && facts.has_bulk)) way = Way::kThreads;
+  return way;
+}
+
+// Thread blocks of a launch: a sixteenth of the device's multiprocessors, at most 8, so that the
+// engine's own kernels keep the rest. A100 (108): 6; H100, H200 (132), B200 (148): 8.
+// 8 x 512 threads x 64 bytes are 256 KiB under way, twice what 50 GB/s need at 2.5 us.
+constexpr std::uint32_t default_thread_blocks(std::uint32_t multiprocessors) {
+  const std::uint32_t share = multiprocessors / 16;
+  return share < 1 ? 1 : share > 8 ? 8 : share;
+}
+
+}  // namespace cachalot::kv

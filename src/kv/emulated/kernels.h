@@ -1,0 +1,127 @@
+// The GPU's kernels on the CPU: the same functions (kv/fused), with host memory as theirs, one thread
+// after the other. Bulk transfers happen as late as a GPU may let them, so that a stage that is used too
+// early is seen in the bytes.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "base/check.h"
+#include "kv/fused/copy_bulk.h"
+#include "kv/fused/copy_thread.h"
+
+namespace cachalot::kv::emulated {
+
+// Memory whose addresses are the host's, on both sides.
+struct PlainMemory {
+  template <class T>
+  static T* place(std::uint64_t at) {
+    CACHALOT_CHECK(at % sizeof(T) == 0);
+    return reinterpret_cast<T*>(at);
+  }
+  // Not through T: on a GPU these are instructions, here the bytes are an object of another type.
+  template <class T>
+  T load_pool(std::uint64_t at) {
+    T value;
+    std::memcpy(&value, place<T>(at), sizeof value);
+    return value;
+  }
+  template <class T>
+  void store_pool(std::uint64_t at, T value) {
+    std::memcpy(place<T>(at), &value, sizeof value);
+  }
+  template <class T>
+  T load_engine(std::uint64_t at) {
+    return load_pool<T>(at);
+  }
+  template <class T>
+  void store_engine(std::uint64_t at, T value) {
+    store_pool(at, value);
+  }
+  // A bulk transfer's ends.
+  void read(std::byte* to, std::uint64_t from, std::uint32_t bytes) {
+    std::memcpy(to, place<Unit>(from), bytes);
+  }
+  void write(std::uint64_t to, const std::byte* from, std::uint32_t bytes) {
+    std::memcpy(place<Unit>(to), from, bytes);
+  }
+};
+
+// Shared memory and the transfers under way of one worker.
+template <class Memory>
+class LateChannel {
+ public:
+  LateChannel(Memory& memory, std::uint32_t stage_bytes)
+      : memory_(memory), stage_bytes_(stage_bytes) {
+    for (auto& stage : stages_) stage.resize(stage_bytes);
+  }
+
+  void load(std::uint32_t stage, std::uint64_t from, std::uint32_t bytes) {
+    CACHALOT_CHECK(bytes != 0 && bytes % kUnitBytes == 0 && bytes <= stage_bytes_);
+    CACHALOT_CHECK(loads_[stage].bytes == 0);
+    std::memset(stages_[stage].data(), 0xcd, stage_bytes_);
+    loads_[stage] = {from, bytes};
+  }
+  void wait_loaded(std::uint32_t stage, std::uint64_t use) {
+    CACHALOT_CHECK(use == uses_[stage]++);
+    memory_.read(stages_[stage].data(), loads_[stage].at, loads_[stage].bytes);
+    loads_[stage] = {};
+  }
+  void store(std::uint32_t stage, std::uint64_t to, std::uint32_t bytes) {
+    stores_.push_back({stage, to, bytes});
+  }
+  void wait_read() { finish_all_but(1); }
+  void zero(std::uint64_t to, std::uint32_t bytes) {
+    for (std::uint32_t i = 0; i < bytes; i += kUnitBytes) {
+      memory_.template store_pool<Unit>(to + i, Unit{0, 0});
+    }
+  }
+  void drain() { finish_all_but(0); }
+
+ private:
+  struct Transfer {
+    std::uint64_t at = 0;
+    std::uint32_t bytes = 0;
+  };
+  struct Store {
+    std::uint32_t stage;
+    std::uint64_t to;
+    std::uint32_t bytes;
+  };
+  void finish_all_but(std::size_t late) {
+    while (stores_.size() > late) {
+      const Store& store = stores_.front();
+      memory_.write(store.to, stages_[store.stage].data(), store.bytes);
+      stores_.erase(stores_.begin());
+    }
+  }
+
+  Memory& memory_;
+  const std::uint32_t stage_bytes_;
+  std::array<std::vector<std::byte>, kStages> stages_;
+  std::array<Transfer, kStages> loads_;
+  std::array<std::uint64_t, kStages> uses_{};
+  std::vector<Store> stores_;
+};
+
+// A launch of `blocks` thread blocks of `threads`.
+template <Direction kDirection, class Memory>
+void launch_threads(const FusedCall& call, std::uint32_t blocks, std::uint32_t threads,
+                    Memory& memory) {
+  const std::uint64_t all = std::uint64_t{blocks} * threads;
+  for (std::uint64_t thread = 0; thread < all; ++thread) {
+    fused::copy_thread<kDirection>(call, thread, all, memory);
+  }
+}
+
+// A launch of `workers` thread blocks, of which one thread each works.
+template <Direction kDirection, class Memory>
+void launch_bulk(const FusedCall& call, std::uint32_t workers, Memory& memory) {
+  for (std::uint32_t worker = 0; worker < workers; ++worker) {
+    LateChannel<Memory> channel(memory, call.item_bytes);
+    fused::copy_bulk<kDirection>(call, worker, workers, channel);
+  }
+}
+
+}  // namespace cachalot::kv::emulated

@@ -1,0 +1,113 @@
+// What one launch of a fused copy is told, and how its work is numbered: the same on a GPU and in its
+// emulation. A call's blocks are taken apart into items, pieces of fragments that one worker copies:
+//
+//   item  ->  block (by search)  ->  fragment (kv/fragment.h)  ->  at most item_bytes of it
+//
+// 1. The items of a call cover what it copies, each byte once; some have no bytes.
+// 2. Items are cut where the pool's 16-byte units are: a unit is copied by one thread, and lies in
+//    one line of the pool, so in one piece of a block.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/fragment.h"
+
+namespace cachalot::kv {
+
+inline constexpr std::uint32_t kUnitBytes = 16;  // the widest access of a thread
+
+// Where the bytes of a block from `offset` on are, up to the next piece's. Behind the last piece of a
+// block stands one that only ends it.
+struct PoolPiece {
+  std::uint64_t at;  // as the device addresses it
+  std::uint64_t offset;
+};
+
+// A block of a call; behind the last one stands one that only ends it.
+struct CallBlock {
+  std::uint64_t first_item;
+  std::uint32_t first_piece, first_page;
+  std::uint32_t first_token, tokens;  // 0 tokens: all of the block's
+};
+
+// The arguments of a launch, by value: 400 bytes of the 4 KiB that a kernel may have. The pointers are
+// the device's.
+struct FusedCall {
+  Plan plan;
+  const std::uint64_t* tensors;  // base addresses
+  const CallBlock* blocks;
+  const PoolPiece* pieces;
+  const std::uint32_t* pages;
+  const std::uint32_t* tokens;
+  std::uint64_t items;
+  std::uint64_t block_bytes, padded_bytes;
+  std::uint32_t block_count;
+  std::uint32_t items_per_fragment;
+  std::uint32_t item_bytes;  // a multiple of kUnitBytes
+  std::uint32_t lanes;       // threads that copy an item together
+};
+static_assert(sizeof(FusedCall) <= 1024);
+
+// What one worker copies: `bytes` in one piece on the engine's side. Empty ones have 0 bytes.
+struct Item {
+  std::uint64_t engine;       // address
+  std::uint64_t pool_offset;  // in the block
+  std::uint64_t bytes;
+  const PoolPiece* piece;  // that pool_offset is in
+};
+
+// The block that an item belongs to.
+// @cost  log2(blocks) reads of the table
+CACHALOT_HOST_DEVICE inline std::uint32_t block_of_item(const FusedCall& call, std::uint64_t item) {
+  std::uint32_t first = 0, last = call.block_count;
+  while (last - first > 1) {
+    const std::uint32_t middle = first + (last - first) / 2;
+    if (call.blocks[middle].first_item <= item) {
+      first = middle;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
+}
+
+// The piece that holds an offset, at `piece` or behind it.
+CACHALOT_HOST_DEVICE inline const PoolPiece* piece_at(const PoolPiece* piece,
+                                                      std::uint64_t offset) {
+  while (piece[1].offset <= offset) ++piece;
+  return piece;
+}
+
+CACHALOT_HOST_DEVICE inline std::uint64_t address_in(const PoolPiece& piece, std::uint64_t offset) {
+  return piece.at + (offset - piece.offset);
+}
+
+CACHALOT_HOST_DEVICE inline Item item_of(const FusedCall& call, std::uint64_t index) {
+  const CallBlock& block = call.blocks[block_of_item(call, index)];
+  const std::uint64_t in_block = index - block.first_item;
+  const std::uint32_t* const chosen = block.tokens == 0 ? nullptr : call.tokens + block.first_token;
+  const Fragment found =
+      fragment(call.plan, in_block / call.items_per_fragment, chosen, block.tokens);
+  // Cut where the pool's units are: the first item is shorter where the fragment begins inside one.
+  const std::uint64_t head = found.pool_offset % kUnitBytes;
+  const std::uint64_t begin = in_block % call.items_per_fragment * call.item_bytes;
+  const std::uint64_t end = begin + call.item_bytes;
+  const std::uint64_t first = begin < head ? 0 : begin - head;
+  const std::uint64_t last = end - head < found.bytes ? end - head : found.bytes;
+  Item item{};
+  if (first >= last) return item;
+  item.engine = call.tensors[found.tensor] + found.engine_offset +
+                call.pages[block.first_page + found.page] * found.page_stride + first;
+  item.pool_offset = found.pool_offset + first;
+  item.bytes = last - first;
+  item.piece = piece_at(call.pieces + block.first_piece, item.pool_offset);
+  return item;
+}
+
+// How many bytes behind an item become zero: what is behind the block's last byte in its last line.
+CACHALOT_HOST_DEVICE inline std::uint64_t padding_behind(const FusedCall& call, const Item& item) {
+  return item.pool_offset + item.bytes == call.block_bytes ? call.padded_bytes - call.block_bytes
+                                                           : 0;
+}
+
+}  // namespace cachalot::kv

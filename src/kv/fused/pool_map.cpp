@@ -1,0 +1,42 @@
+#include "kv/fused/pool_map.h"
+
+#include <cinttypes>
+
+namespace cachalot::kv {
+
+Status PoolMap::add(const std::byte* at, std::uint64_t bytes, std::uint64_t device) {
+  const auto first = reinterpret_cast<std::uintptr_t>(at);
+  const auto next = ranges_.upper_bound(first + bytes - 1);
+  if (bytes != 0 && next != ranges_.begin()) {
+    const auto& [start, range] = *std::prev(next);
+    if (start + range.bytes > first) {
+      return Error::make(Code::kInvalidArgument,
+                         "pool memory: %" PRIu64 " bytes at %p overlap what is registered", bytes,
+                         static_cast<const void*>(at));
+    }
+  }
+  ranges_[first] = {bytes, device};
+  return {};
+}
+
+bool PoolMap::remove(const std::byte* at) {
+  return ranges_.erase(reinterpret_cast<std::uintptr_t>(at)) != 0;
+}
+
+Result<std::uint64_t> PoolMap::find(const memory::Extent& extent) const {
+  const auto first = reinterpret_cast<std::uintptr_t>(extent.at);
+  const auto next = ranges_.upper_bound(first);
+  if (next != ranges_.begin()) {
+    const auto& [start, range] = *std::prev(next);
+    const std::uint64_t skipped = first - start;
+    if (skipped <= range.bytes && extent.bytes <= range.bytes - skipped) {
+      return range.device + skipped;
+    }
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "copy: an extent of %" PRIu64
+                     " bytes at %p, expected pool memory that was registered with the device",
+                     extent.bytes, static_cast<void*>(extent.at));
+}
+
+}  // namespace cachalot::kv

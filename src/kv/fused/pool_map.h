@@ -1,0 +1,33 @@
+// Where pool memory is for a device: host addresses to the device's. Nothing outside of what was added
+// is reached by a copy; that is checked for every extent before a launch.
+//
+// @threads  finding by any number; adding and removing by none beside
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "memory/copy_run.h"
+
+namespace cachalot::kv {
+
+class PoolMap {
+ public:
+  // @errors kInvalidArgument: it overlaps what is there
+  Status add(const std::byte* at, std::uint64_t bytes, std::uint64_t device);
+  bool remove(const std::byte* at);
+
+  // @errors kInvalidArgument: not all of it is in one range that was added
+  Result<std::uint64_t> find(const memory::Extent& extent) const;
+
+ private:
+  struct Range {
+    std::uint64_t bytes, device;
+  };
+  std::map<std::uint64_t, Range> ranges_;  // by host address
+};
+
+}  // namespace cachalot::kv
