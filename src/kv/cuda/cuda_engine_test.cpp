@@ -256,8 +256,8 @@ TEST_F(CudaEngineOnFakeGpu, RefusesWhatNobodyMakesSafe) {
             nullptr);
   EXPECT_TRUE(machine_.launches.empty());
   for (const ReadCheck check : {ReadCheck::kValidated, ReadCheck::kPinned}) {
-    Result<PendingCopy> started =
-        engine({.started_reads = check})->start_scatter({&copy, 1}, nullptr);
+    const auto known = engine({.started_reads = check});
+    const Result<PendingCopy> started = known->start_scatter({&copy, 1}, nullptr);
     EXPECT_TRUE(started);
   }
 }
