@@ -256,8 +256,8 @@ TEST_F(CudaEngineOnFakeGpu, RefusesWhatNobodyMakesSafe) {
             nullptr);
   EXPECT_TRUE(machine_.launches.empty());
   for (const ReadCheck check : {ReadCheck::kValidated, ReadCheck::kPinned}) {
-    Result<PendingCopy> started =
-        engine({.started_reads = check})->start_scatter({&copy, 1}, nullptr);
+    const auto known = engine({.started_reads = check});
+    const Result<PendingCopy> started = known->start_scatter({&copy, 1}, nullptr);
     EXPECT_TRUE(started);
   }
 }
@@ -333,6 +333,35 @@ TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainAfterAFailedWait) {
   machine_.failing.clear();
   ASSERT_TRUE(engine->gather({&copy, 1}));
   EXPECT_EQ(machine_.allocations(), before + 2);
+}
+
+// The launch failed, and whether the tables before it are still on their way is not known either.
+TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainWhereItsStreamCannotBeWaitedFor) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  const std::uint64_t before = machine_.allocations();
+  machine_.failing["launch"] = machine_.failing["stream_synchronize"] = 719;
+  EXPECT_FALSE(engine->gather({&copy, 1}));
+  machine_.failing.clear();
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  EXPECT_EQ(machine_.allocations(), before + 2);
+}
+
+// Tables of 100 KB after small ones: the slot grows, and small calls use it then.
+TEST_F(CudaEngineOnFakeGpu, ALargeCallGetsALargeSlot) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const std::vector<BlockCopy> copies(1000, BlockCopy{{&extent, 1}, pages});
+  ASSERT_TRUE(engine->gather({copies.data(), 1}));
+  const std::uint64_t before = machine_.allocations();
+  ASSERT_TRUE(engine->gather(copies));
+  ASSERT_TRUE(engine->gather({copies.data(), 1}));
+  EXPECT_EQ(machine_.allocations(), before);
+  EXPECT_TRUE(holds(1, {4, 9}));
 }
 
 // A cache described wrongly: the device faults, and that is an error of the call.
