@@ -295,7 +295,9 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
       "stitch: addresses of the stitched blocks that are kept (default 256GiB)");
   add("--limit", options->limit, "SIZE", "the device has no more memory than that");
   add("--scale", options->scale, "X|SIZE",
-      "multiplies all sizes: a factor, or the size that the live bytes are to have at their peak")
+      "multiplies all sizes: a factor, or, with a unit, the size that the live bytes are to have "
+      "at "
+      "their peak")
       ->capture_default_str();
   add("--verify", options->verify, "HOW",
       "memfd: blocks are filled with a pattern and checked when freed: full (default), sample "

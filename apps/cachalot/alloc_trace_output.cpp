@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cinttypes>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
@@ -15,6 +16,12 @@ Result<AllocTraceOutput> AllocTraceOutput::open(const char* command, const std::
   if (out == "-" && json == "-") {
     return Error::make(Code::kInvalidArgument, "%s: only one of --out and --json can go to stdout",
                        command);
+  }
+  std::error_code unknown;  // where one of them is not there yet
+  if (!out.empty() && (out == json || std::filesystem::equivalent(out, json, unknown))) {
+    return Error::make(Code::kInvalidArgument,
+                       "%s: --out and --json are both \"%.120s\", expected two files", command,
+                       out.c_str());
   }
   CACHALOT_TRY_ASSIGN(trace::AllocTraceWriter writer, trace::AllocTraceWriter::open(out));
   return AllocTraceOutput(std::move(writer), out == "-" ? stderr : human_output(json));

@@ -6,6 +6,7 @@
 #include <zlib.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "trace/byte_source.h"
@@ -53,6 +54,7 @@ class ByteSink::Impl {
   Status finish() {
     CACHALOT_TRY(flush(true));
     if (fd_ == STDOUT_FILENO) return {};
+    if (has_no_name_) CACHALOT_TRY(give_name());
     if (::close(std::exchange(fd_, -1)) != 0) return error();
     if (part_path_.empty()) return {};
     if (::rename(part_path_.c_str(), path_.c_str()) != 0) return error();
@@ -80,10 +82,33 @@ class ByteSink::Impl {
       return fd_ >= 0 ? Status{} : Status(error());
     }
     if (is_there && ::access(path_.c_str(), W_OK) != 0) return error();
-    const std::string part_path = path_ + ".part." + std::to_string(::getpid());
+    // Without a name, so that nothing stays of it when the process is ended.
+    const std::string folder = std::filesystem::path(path_).parent_path();
+    fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+    has_no_name_ = fd_ >= 0;
+    if (has_no_name_) return {};
+    // A file system that has no such files, or a folder that is not there.
+    const std::string part_path = part_path_of_this_process();
     fd_ = ::open(part_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd_ < 0) return error();
     part_path_ = part_path;
+    return {};
+  }
+
+  std::string part_path_of_this_process() const {
+    return path_ + ".part." + std::to_string(::getpid());
+  }
+
+  Status give_name() {
+    const std::string part_path = part_path_of_this_process();
+    const std::string open_file = "/proc/self/fd/" + std::to_string(fd_);
+    ::unlink(part_path.c_str());  // of an earlier process of this number
+    if (::linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, part_path.c_str(), AT_SYMLINK_FOLLOW) !=
+        0) {
+      return error();
+    }
+    part_path_ = part_path;
+    has_no_name_ = false;
     return {};
   }
 
@@ -118,6 +143,7 @@ class ByteSink::Impl {
   std::string path_;
   std::string part_path_;  // what is renamed at the end, or removed
   int fd_ = -1;
+  bool has_no_name_ = false;  // until it is whole
   bool is_gzip_ = false;
   z_stream stream_{};
   std::string waiting_;  // for the next flush

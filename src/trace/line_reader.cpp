@@ -1,6 +1,7 @@
 #include "trace/line_reader.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstring>
 #include <utility>
 
@@ -63,10 +64,19 @@ Result<std::size_t> LineReader::fill() {
   return bytes;
 }
 
+// A device that never ends has no line feed either.
 Result<LineReader::Found> LineReader::pass_over_line() {
-  for (;;) {
+  constexpr std::uint64_t kMostPassedOver = std::uint64_t{1} << 30;
+  for (std::uint64_t passed_over = 0;;) {
     begin_ = end_ = 0;
     CACHALOT_TRY_ASSIGN(const std::size_t bytes, fill());
+    passed_over += bytes;
+    if (passed_over > kMostPassedOver) {
+      return Error::make(Code::kBadInput,
+                         "line %" PRIu64
+                         ": no line feed in more than a GiB, expected lines of text",
+                         line_number_);
+    }
     const std::size_t feed = find_feed(buffer_.data(), bytes);
     if (feed != kNotFound) begin_ = feed + 1;
     if (feed != kNotFound || bytes == 0) return Found::kTooLong;

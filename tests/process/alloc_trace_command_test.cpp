@@ -130,6 +130,7 @@ TEST_F(AllocTraceCommand, RefusesWhatItCannotUse) {
                {"--dynamic-padding", "0 to 0.999"});
   expect_error(run(generate(path("none/o"))), 2, {"none/o"});
   expect_error(run(generate("-", {"--json", "-"})), 2, {"only one of --out and --json"});
+  expect_error(run(generate(path("same"), {"--json", path("same")})), 2, {"are both", "two files"});
   expect_error(
       run({"alloc-trace", "convert", "--snapshot", kSnapshot, "--device", "2", "--out", path("o")}),
       2, {"snapshot_p4.pickle: device: 2 has no events, expected one that has: 0 1"});
