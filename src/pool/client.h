@@ -173,7 +173,7 @@ class Client final : private rpc::AnswerSink {
   // @errors reserve: as put(); kInvalidArgument: not 1 to kMaxCommitItems blocks
   Result<Reservation> reserve(std::uint32_t blocks);
   void end_copies(Reservation& reservation);  // @threads any
-  // Opens it again. @errors kStale: this client has attached again since, the blocks are not its own
+  // Opens it again. @errors kStale: this client has attached again since, or detached: the blocks are not its own
   Status begin_copies(Reservation& reservation);
   // @shape  blocks: at most as many as reserved, a chain as for put(); verdicts: as many
   // @param  goes_on  more of this chain follows: the keeper spares what is there, while it can
@@ -271,6 +271,7 @@ class Client final : private rpc::AnswerSink {
   Status open_namespace();
   Status ask_for_namespace();
   void withdraw();
+  static Error has_detached();
   bool keeper_is_gone();
   bool has_ended(const KeeperView& keeper) const;
   bool is_taken_over() const;

@@ -43,6 +43,8 @@ Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& op
   }
 }
 
+Error Client::has_detached() { return Error::make(Code::kNoKeeper, "this client has detached"); }
+
 Client::~Client() { (void)detach(); }
 
 Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32_t slot,
@@ -294,7 +296,7 @@ bool Client::is_taken_over() const {
 
 // Attaches again if the keeper this client had is gone, or has given it up.
 Status Client::ensure_attached() {
-  if (detached_) return Error::make(Code::kNoKeeper, "this client has detached");
+  if (detached_) return has_detached();
   if (attached_ && !is_lost()) return {};
   return reattach(options_.recovery_ns);
 }
@@ -311,6 +313,7 @@ Status Client::wait_for_copies(std::uint64_t deadline_ns) {
 }
 
 Status Client::reattach(std::uint64_t patience_ns) {
+  if (detached_) return has_detached();
   if (attached_) is_let_in_ = false;  // that attachment is over
   attached_ = false;
   CACHALOT_TRY(wait_for_copies(later(clock_->now_ns(), wait_ns())));

@@ -264,6 +264,23 @@ TEST_F(ClientTest, AfterGoodbyeCallsFailAtOnce) {
   EXPECT_EQ(client->post_put(nullptr, {hash_of(5), bytes}).error().code, Code::kNoKeeper);
 }
 
+TEST_F(ClientTest, WhoDetachedFromAKeeperThatWasGoneDoesNotComeBackWithTheNextOne) {
+  const auto client = pool_->attach(0);
+  pool_->kill_keeper();
+  pool_->start_keeper();
+  client->renew();  // sees that another one rules
+  ASSERT_TRUE(client->is_lost());
+  EXPECT_EQ(client->detach().error().code, Code::kNoKeeper);
+  const std::vector<std::byte> bytes(64);
+  const PutItem item{hash_of(5), bytes};
+  Verdict verdict{};
+  EXPECT_EQ(client->put(nullptr, {&item, 1}, {&verdict, 1}).error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->reattach(0).error().code, Code::kNoKeeper);
+  EXPECT_EQ(
+      pool_->line_at<ClientLine>(pool_->access().layout.client_line(0)).flags & kClientAttached,
+      0u);
+}
+
 TEST_F(ClientTest, ManyPutsUnderWayAllArrive) {
   make(small_geometry(1000, 300));
   const auto client = pool_->attach(0);

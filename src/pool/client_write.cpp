@@ -289,7 +289,7 @@ void Client::forget_verdicts() {
 namespace {
 
 Error void_reservation() {
-  return Error::make(Code::kStale, "blocks were reserved from a keeper that is gone: write them again");
+  return Error::make(Code::kStale, "blocks were reserved by an attachment that is over: write them again");
 }
 
 }  // namespace
@@ -323,7 +323,8 @@ Result<Reservation> Client::reserve_once(std::uint32_t blocks) {
 }
 
 Status Client::begin_copies(Reservation& reservation) {
-  if (reservation.incarnation != incarnation_) return void_reservation();
+  // Who has detached gave these blocks back, too, or does not vouch for them as it is.
+  if (detached_ || reservation.incarnation != incarnation_) return void_reservation();
   if (!reservation.is_open) open_reservations_.fetch_add(1, std::memory_order_relaxed);
   reservation.is_open = true;
   return {};

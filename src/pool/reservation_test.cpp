@@ -131,6 +131,15 @@ TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
   EXPECT_EQ(line.drained, 0u);
 }
 
+TEST_F(ReservationTest, WhoHasLeftStoresIntoItNoMore) {
+  const auto client = pool_.attach(0, engine());
+  Reservation reservation = reserve(*client, 1);
+  client->end_copies(reservation);
+  ASSERT_TRUE(client->detach());
+  EXPECT_EQ(client->begin_copies(reservation).error().code, Code::kStale);
+  EXPECT_FALSE(reservation.is_open);
+}
+
 TEST_F(ReservationTest, WhoNoticesOnlyThenThatTheKeeperIsAnotherAsksThatOne) {
   const auto client = pool_.attach(0, engine());  // holds nothing yet: it has to ask
   pool_.kill_keeper();
