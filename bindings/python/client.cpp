@@ -304,7 +304,8 @@ void add_client(nb::module_& module) {
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
            "detaches, and lets\n"
-           "go of all memory. A second time does nothing.")
+           "go of all memory and of its slot, however long this object is kept. A second time does "
+           "nothing.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Client"))

@@ -140,8 +140,9 @@ struct Completion {
 
 class Client {
  public:
-  // @errors kInvalidArgument: the geometry, a block that does not fit the pool's; kNoKeeper; kBusy: no
-  //         slot is free; as opening a pool
+  // @errors kInvalidArgument: the geometry, a block that does not fit the pool's; kNoKeeper; kBusy: all
+  //         slots have clients that are attached, or are held for some that fell silent, at once; as
+  //         opening a pool
   static Result<Client> attach(const ClientOptions& options);
   // One that was moved from may only be assigned to or destroyed.
   Client(Client&&) noexcept;
@@ -149,6 +150,9 @@ class Client {
   // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
   // does not want to wait for these cancels them first.
   ~Client();
+  // The same, and the slot is free: for another client, though this object and layer loads of it are kept.
+  // @errors kNoKeeper, kTimeout: nobody answered, the slot is free all the same; kBusy: copies do not end
+  //         within keeper_timeout_ns, the slot is not free
   Status detach();
 
   const KvGeometry& geometry() const;

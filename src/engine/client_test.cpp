@@ -304,6 +304,23 @@ TEST_F(ClientTest, AfterDetachingEveryCallSaysSo) {
   expect_refused(storing->finish());
 }
 
+TEST_F(ClientTest, WhoHasDetachedHoldsNoSlotHoweverLongItLives) {
+  std::vector<std::unique_ptr<Engine>> gone;
+  std::vector<std::unique_ptr<Client::LayerLoad>> loads;
+  for (std::uint32_t i = 0; i < KeeperOptions().clients; ++i) {
+    gone.push_back(std::make_unique<Engine>(cluster_.client_options()));
+    const auto hashes = store(*gone.back(), 7, 2);
+    loads.push_back(std::make_unique<Client::LayerLoad>(
+        *gone.back()->client.begin_load(gone.back()->cache, hashes, pages(2))));
+    ASSERT_TRUE(gone.back()->client.detach());
+  }
+  EXPECT_TRUE(Client::attach(cluster_.client_options()));
+  gone.clear();
+  const Result<Client> last = Client::attach(cluster_.client_options());
+  ASSERT_TRUE(last) << last.error().message;  // a layer load shares its client's session
+  EXPECT_EQ(*last->lookup(last->hash_tokens(tokens_of(7, 8))), 2u);
+}
+
 TEST_F(ClientTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   const auto refusal = [](const ClientOptions& options) {
     const Result<Client> client = Client::attach(options);

@@ -185,7 +185,7 @@ Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
 Status Session::close() {
   if (is_closed_.exchange(true, std::memory_order_relaxed)) return {};
   const Turn turn(*this, {});
-  return client().detach();
+  return client_.detach();
 }
 
 }  // namespace cachalot::engine

@@ -48,6 +48,13 @@ Status lock_byte(int own, std::uint64_t offset) {
   return Error::from_errno(os_error, "lock: byte %" PRIu64, offset);
 }
 
+void unlock_byte(int own, std::uint64_t offset) {
+  Result<struct flock> range = one_byte(offset);
+  if (!range) return;
+  range->l_type = F_UNLCK;
+  (void)fcntl(own, F_OFD_SETLK, &*range);
+}
+
 // Who holds it, as the kernel says it of a description that is not the holder's own.
 Result<std::optional<std::int64_t>> ask_for_holder(int own, std::uint64_t offset) {
   CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
@@ -67,6 +74,13 @@ Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
   return FileLock(std::move(own), offset);
 }
 
+void FileLock::unlock() {
+  if (!fd_) return;
+  // To close alone would leave it to the description's other descriptors.
+  unlock_byte(fd_.get(), offset_);
+  fd_.close();
+}
+
 Result<FileLock> FileLock::lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms) {
   for (std::uint32_t waited_ms = 0;; ++waited_ms) {
     Result<FileLock> lock = try_lock(fd, offset);
@@ -83,10 +97,7 @@ Result<FileLockSet> FileLockSet::open(int fd) {
 Status FileLockSet::try_lock(std::uint64_t offset) { return lock_byte(fd_.get(), offset); }
 
 void FileLockSet::unlock(std::uint64_t offset) {
-  Result<struct flock> range = one_byte(offset);
-  if (!range) return;
-  range->l_type = F_UNLCK;
-  (void)fcntl(fd_.get(), F_OFD_SETLK, &*range);
+  unlock_byte(fd_.get(), offset);
 }
 
 Result<bool> FileLockSet::is_held_elsewhere(std::uint64_t offset) const {

@@ -5,7 +5,7 @@
 // drops it with the last descriptor, whatever killed the process. The byte is only a number: it
 // need not exist and is not touched, so offsets past the end of the file are good.
 //
-// A child made by fork() shares the description: the lock lives until both are gone.
+// A child made by fork() shares the description: the lock lives until both are gone, or somebody unlocks it.
 #pragma once
 
 #include <cachalot/result.h>
@@ -30,6 +30,9 @@ class FileLock {
   static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms);
 
   std::uint64_t offset() const { return offset_; }
+
+  // Before its scope ends, and also where a forked child shares the description. A second time does nothing.
+  void unlock();
 
  private:
   FileLock(FileDescriptor fd, std::uint64_t offset) : fd_(std::move(fd)), offset_(offset) {}

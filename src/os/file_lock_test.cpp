@@ -75,6 +75,22 @@ TEST_F(FileLockTest, ExcludesAnotherProcessUntilThatIsKilled) {
   close(ready[1]);
 }
 
+TEST_F(FileLockTest, UnlockedItIsFreeAlsoWhereAForkedChildSharesIt) {
+  auto held = FileLock::try_lock(fd(), 3);
+  ASSERT_TRUE(held);
+  auto child = Child::start([] {
+    for (;;) pause();
+    return 0;
+  });
+  ASSERT_TRUE(child);
+  EXPECT_FALSE(is_free(3));
+  held->unlock();
+  EXPECT_TRUE(is_free(3));
+  const auto next = FileLock::try_lock(fd(), 3);
+  held->unlock();
+  EXPECT_FALSE(is_free(3)) << "it is the next one's now";
+}
+
 TEST_F(FileLockTest, NamesTheHolderOfAnOldPosixLock) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);

@@ -229,6 +229,7 @@ Status Client::stop_keeper() {
 }
 
 void Client::publish_counters() {
+  if (has_left_) return;  // R1: another client may count there
   counters_.publish(access_.region, access_.layout.client_counters(slot_), ++counters_sequence_);
 }
 

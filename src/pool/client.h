@@ -207,7 +207,7 @@ class Client final : private rpc::AnswerSink {
   bool post_touch(const BlockUse& use);
   bool post_ping();
   // Sends what was posted and takes what has been answered. @return requests answered
-  std::uint32_t poll() { return channel_.poll(*this); }
+  std::uint32_t poll() { return has_left_ ? 0 : channel_.poll(*this); }
   std::uint32_t outstanding() const { return channel_.outstanding(); }
 
   // Shows that this client lives, and looks whether the keeper still thinks so. To be called every
@@ -219,7 +219,12 @@ class Client final : private rpc::AnswerSink {
   Status reattach(std::uint64_t patience_ns);
 
   // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
+  // @errors kBusy: copies are still under way, nothing was said; kNoKeeper, kTimeout: nobody answered, the
+  //         client's line says it
   Status detach();
+  // True once it has said goodbye, answered or not: from here on it stores nothing, neither into blocks nor
+  // into the lines of its slot, which another client may have.
+  bool has_left() const { return has_left_; }
 
   // 0: it is not there (reads_only). @threads any
   std::uint32_t namespace_id() const { return namespace_id_.load(std::memory_order_relaxed); }
@@ -271,6 +276,7 @@ class Client final : private rpc::AnswerSink {
   Status open_namespace();
   Status ask_for_namespace();
   void withdraw();
+  void leave();
   static Error has_detached();
   bool keeper_is_gone();
   bool has_ended(const KeeperView& keeper) const;
@@ -326,6 +332,7 @@ class Client final : private rpc::AnswerSink {
   bool verify_checksums_ = false, write_checksums_ = false;
   bool attached_ = false;
   bool detached_ = false;  // by detach(): for good
+  bool has_left_ = false;  // written under the renewal's lock, which beat() has
   std::uint64_t deadline_ns_ = kNever;
   // An attachment under way, that a call may have left to the next one: what is in the line since when,
   // and whether the keeper has opened the mailbox.

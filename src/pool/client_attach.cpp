@@ -188,6 +188,14 @@ void Client::withdraw() {
   access_.domain().complete();
 }
 
+// R1: from here on the slot's lines may have another writer.
+void Client::leave() {
+  if (incarnation_ != 0) withdraw();
+  const std::lock_guard lock(renewal_.mutex);
+  renewal_.is_on = false;
+  has_left_ = true;
+}
+
 Status Client::wait_for_view(std::uint64_t deadline_ns) {
   constexpr std::uint32_t kRoundsBetweenLooks = 64;  // at the process, which takes system calls
   for (std::uint32_t round = 0; !is_acknowledged(); ++round) {
@@ -241,6 +249,7 @@ bool Client::is_acknowledged() const {
 // Counts the heartbeat up.
 void Client::beat() {
   const std::lock_guard lock(renewal_.mutex);
+  if (has_left_) return;
   const std::uint64_t offset = access_.layout.client_heartbeat(slot_);
   HeartbeatLine line{};
   if (access_.domain().broken(Rule::kR1OneWriterPerLine)) access_.region.read_as(offset, line);
@@ -393,7 +402,7 @@ Status Client::detach() {
     return copies;
   }
   if (!attached_) {
-    if (incarnation_ != 0) withdraw();
+    leave();
     return {};
   }
   Status status = is_lost() ? Status(Error::make(Code::kNoKeeper, "no keeper serves this client any more")) : drain();
@@ -415,7 +424,7 @@ Status Client::detach() {
     if (!status && is_dismissed()) status = {};
     base::reach(FailPoint::kDetachSaid);
   }
-  withdraw();
+  leave();
   return status;
 }
 
@@ -452,6 +461,8 @@ Result<std::uint64_t> Client::pin() {
 
 void Client::unpin(std::uint64_t pin) {
   std::erase(pins_, pin);
+  // R1: the line may be the next client's by now. The keeper has forgotten these pins.
+  if (has_left_) return;
   publish_pins();
   base::reach(FailPoint::kPinEnded);
 }

@@ -386,6 +386,7 @@ Status Client::post_put(const BlockHash* parent, const PutItem& item) {
 }
 
 Status Client::drain() {
+  if (has_left_) return has_detached();
   return channel_.wait_until(*this, wait_ns(), [this] { return commits_under_way_ == 0; },
                              [this] { return keeper_is_gone(); });
 }

@@ -139,6 +139,16 @@ PoolClient::~PoolClient() {
   renewer_.reset();  // before what it renews
 }
 
+Status PoolClient::detach() {
+  const Status said = client_->detach();
+  if (!client_->has_left()) return said;
+  // What this client wrote into the slot's lines is complete (R4), and it writes no more of them (R1). The
+  // kernel orders that before whatever the next one does, who has the lock first.
+  renewer_.reset();
+  lock_.unlock();
+  return said;
+}
+
 std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices) {
   std::vector<std::string> all = paths;
   if (paths.size() != 1) return all;

@@ -67,6 +67,10 @@ class PoolClient {
   const Client& client() const { return *client_; }
   Client* operator->() { return client_.get(); }
 
+  // As Client::detach(), and the slot is free at once, however long this object lives. Not where copies were
+  // still under way (kBusy): then it is this client's until the object goes.
+  Status detach();
+
  private:
   friend class Pool;
   explicit PoolClient(os::FileLock lock);

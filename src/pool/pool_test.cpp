@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "base/fail_point.h"
 #include "base/rng.h"
@@ -253,6 +254,67 @@ TEST_P(PoolTest, TheLastSlotIsForOperators) {
   // By number anybody has it.
   const Result<PoolClient> by_number = pool_->attach({}, 7);
   EXPECT_TRUE(by_number) << by_number.error().message;
+}
+
+TEST_P(PoolTest, ASlotIsFreeOnceItsClientHasDetachedHoweverLongThatOneLives) {
+  make(100);
+  ClientOptions pins;
+  pins.pins = true;
+  pins.renew_interval_ns = 1'000'000;
+  Result<PoolClient> first = pool_->attach(pins, 3);
+  ASSERT_TRUE(first) << first.error().message;
+  const Result<std::uint64_t> pin = (*first)->pin();
+  ASSERT_TRUE(pin) << pin.error().message;
+  EXPECT_EQ(pool_->attach({}, 3).error().code, Code::kBusy);
+  ASSERT_TRUE(first->detach());
+  ASSERT_TRUE(first->detach());
+
+  Result<PoolClient> second = pool_->attach(pins, 3);
+  ASSERT_TRUE(second) << second.error().message;
+  ASSERT_TRUE((*second)->pin());
+  // R1: what the first one still does reaches none of the slot's lines.
+  const auto lines = [&] {
+    ClientLine line{};
+    PinLine pinned{};
+    EXPECT_TRUE(pool_->access().region.read_as(pool_->access().layout.client_line(3), line));
+    EXPECT_TRUE(pool_->access().region.read_as(pool_->access().layout.client_pins(3), pinned));
+    EXPECT_EQ(pinned.incarnation, line.incarnation);
+    return std::tuple(line.incarnation, line.flags, pinned.oldest, pinned.newest);
+  };
+  const auto before = lines();
+  (*first)->unpin(*pin);
+  EXPECT_EQ((*first)->pin().error().code, Code::kNoKeeper);
+  EXPECT_EQ((*first)->reattach(0).error().code, Code::kNoKeeper);
+  EXPECT_EQ((*first)->drain().error().code, Code::kNoKeeper);
+  EXPECT_EQ((*first)->poll(), 0u);
+  (*first)->renew();
+  first = Error::make(Code::kNotFound, "it goes");
+  EXPECT_EQ(lines(), before);
+  EXPECT_TRUE((*second)->ping());
+  EXPECT_FALSE((*second)->is_lost());
+  EXPECT_EQ(pool_->attach({}, 3).error().code, Code::kBusy) << "the lock is the second one's";
+}
+
+TEST_P(PoolTest, ASlotStaysTakenWhereCopiesWereUnderWay) {
+  make(100);
+  ClientOptions impatient;
+  impatient.timeout_ns = 10'000'000;
+  const auto insist = [](const auto& call) {  // a keeper thread may be slower than that
+    auto result = call();
+    while (!result && (result.error().code == Code::kNoKeeper || result.error().code == Code::kTimeout)) result = call();
+    return result;
+  };
+  Result<PoolClient> client = insist([&] { return pool_->attach(impatient, 3); });
+  ASSERT_TRUE(client) << client.error().message;
+  Result<Reservation> open = insist([&] { return (*client)->reserve(1); });
+  ASSERT_TRUE(open) << open.error().message;
+  EXPECT_EQ(client->detach().error().code, Code::kBusy);
+  const Result<PoolClient> other = pool_->attach({}, 3);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kBusy);
+  EXPECT_NE(std::string(other.error().message).find("attached already"), std::string::npos)
+      << other.error().message;
+  (*client)->end_copies(*open);
 }
 
 TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {

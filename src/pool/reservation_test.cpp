@@ -126,6 +126,7 @@ TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
   auto client = pool_.attach(0, engine());
   const Reservation open = reserve(*client, 1);
   EXPECT_EQ(client->detach().error().code, Code::kBusy);
+  EXPECT_FALSE(client->has_left());
   EXPECT_GT(count(KeeperCounter::kGranted), 0u);
   const auto line = pool_.line_at<ClientLine>(pool_.access().layout.client_line(0));
   EXPECT_EQ(line.drained, 0u);
@@ -136,6 +137,7 @@ TEST_F(ReservationTest, WhoHasLeftStoresIntoItNoMore) {
   Reservation reservation = reserve(*client, 1);
   client->end_copies(reservation);
   ASSERT_TRUE(client->detach());
+  EXPECT_TRUE(client->has_left());
   EXPECT_EQ(client->begin_copies(reservation).error().code, Code::kStale);
   EXPECT_FALSE(reservation.is_open);
 }

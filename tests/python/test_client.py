@@ -430,6 +430,14 @@ def test_statistics(stored):
     assert "loaded_blocks=8" in repr(statistics)
 
 
+def test_a_client_that_has_detached_holds_no_slot_however_long_it_is_kept(pool):
+    kept = []  # as the traceback of an error does
+    for _ in range(40):  # more than there are slots
+        with attach(pool) as client:
+            kept.append(client)
+    assert attach(pool).lookup(client.hash_tokens(tokens_of(1, 32))) == 0
+
+
 def test_a_client_that_is_collected_has_detached(pool):
     for _ in range(40):  # more than there are slots
         attach(pool)
