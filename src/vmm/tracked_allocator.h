@@ -32,11 +32,12 @@ class TrackedAllocator : public Allocator {
   Status check() const final;
 
  protected:
-  // Where a request was placed. do_free() gets it back; owner and kind are the derived class's.
+  // Where a request was placed. do_free() gets it back; all but the address is the derived class's.
   struct Placed {
     Address address = 0;
     void* owner = nullptr;
     std::uint32_t kind = 0;
+    void* note = nullptr;
   };
 
   // All of these are called with the lock held.

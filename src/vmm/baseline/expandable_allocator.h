@@ -15,7 +15,7 @@
 #include <map>
 #include <memory>
 
-#include "vmm/heap/block_heap.h"
+#include "vmm/baseline/expandable_range.h"
 #include "vmm/mapped_range.h"
 #include "vmm/tracked_allocator.h"
 
@@ -33,10 +33,9 @@ class ExpandableAllocator final : public TrackedAllocator {
  private:
   struct Range {
     MappedRange memory;
-    BlockHeap heap;
-    Segment* segment = nullptr;
-    Range(MappedRange range, std::uint64_t unit_bytes)
-        : memory(std::move(range)), heap(unit_bytes) {}
+    ExpandableRange blocks;
+    Range(MappedRange range, Stream stream, bool is_small)
+        : memory(std::move(range)), blocks(memory.base(), stream, is_small) {}
   };
   struct Key {
     Stream stream;
@@ -52,8 +51,7 @@ class ExpandableAllocator final : public TrackedAllocator {
   std::uint64_t do_used_bytes() const override;
 
   Result<Range*> range_for(Key key);
-  Result<Block*> expand(Range& range, std::uint64_t bytes, Stream stream);
-  void release_from(Range& range);
+  Result<Block*> expand(Range& range, std::uint64_t bytes);
 
   std::uint64_t range_bytes_;
   std::map<Key, std::unique_ptr<Range>> ranges_;

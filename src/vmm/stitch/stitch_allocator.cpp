@@ -29,6 +29,15 @@ Status StitchOptions::check(std::uint64_t granularity_bytes) const {
   if (waste_divisor == 0) {
     return Error::make(Code::kInvalidArgument, "waste_divisor: 0, expected at least 1");
   }
+  if (free_stitch_requests == 0) {
+    return Error::make(Code::kInvalidArgument, "free_stitch_requests: 0, expected at least 1");
+  }
+  if (growth_divisor == 0) {
+    return Error::make(Code::kInvalidArgument, "growth_divisor: 0, expected at least 1");
+  }
+  if (growth_piece_divisor == 0) {
+    return Error::make(Code::kInvalidArgument, "growth_piece_divisor: 0, expected at least 1");
+  }
   return {};
 }
 
@@ -46,7 +55,8 @@ StitchAllocator::StitchAllocator(Backend& backend, StreamEvents& events,
       memory_(backend, options.chunk_bytes),
       stitched_(backend, events, memory_),
       small_(options.chunk_bytes),
-      drains_(events) {}
+      drains_(events),
+      brake_(options) {}
 
 TrackedAllocator::Placed StitchAllocator::placed(Block* block, std::uint64_t& state) {
   ++state;
@@ -65,13 +75,16 @@ Result<TrackedAllocator::Placed> StitchAllocator::do_allocate(std::uint64_t byte
     used_driver_ = true;
     CACHALOT_TRY(stitched_.unmap_dropped(false));
   }
+  const std::uint64_t stitches = stats_.stitches;
   Result<Placed> done = bytes <= options_.small_request_bytes ? allocate_small(bytes, stream)
                                                               : allocate_large(bytes, stream);
   stats_.driver_allocations += used_driver_;
+  if (done) done->note = brake_.served(bytes, stream, stats_.stitches != stitches);
   return done;
 }
 
 void StitchAllocator::do_free(const Placed& placed) {
+  brake_.freed(static_cast<Block*>(placed.note));
   if (placed.kind == kStitched) {
     stitched_.put_back(static_cast<StitchedBlock*>(placed.owner));
   } else if (placed.kind == kPrimitive) {
@@ -198,7 +211,7 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::find(std::uint6
   if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
     return std::optional(use(window, bytes, stream, states_.window));
   }
-  if (may_stitch && missing_bytes(bytes, stream) == 0) {
+  if (may_stitch && missing_bytes(bytes, stream) == 0 && !is_braked(bytes, limits)) {
     CACHALOT_TRY_ASSIGN(const std::optional<Placed> stitched, stitch(bytes, stream));
     if (stitched) return stitched;
   }
@@ -296,6 +309,14 @@ bool StitchAllocator::is_worth_stitching(std::uint64_t bytes, std::uint64_t miss
 Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, Stream stream,
                                                          Limits limits) {
   used_driver_ = true;
+  if (is_braked(bytes, limits)) {
+    Result<Placed> bought = buy(bytes, stream);
+    if (bought || bought.error().code != Code::kNoSpace) return bought;
+    // What could be stitched is there still.
+    brake_.device_is_full();
+    CACHALOT_TRY_ASSIGN(const std::optional<Placed> found, find(bytes, stream, limits));
+    if (found) return *found;
+  }
   const std::uint64_t missing = missing_bytes(bytes, stream);
   if (!is_worth_stitching(bytes, missing, stream, limits)) return create_alone(bytes, stream);
   if (grows(bytes)) {
@@ -310,6 +331,20 @@ Result<TrackedAllocator::Placed> StitchAllocator::create(std::uint64_t bytes, St
   states_ = before;
   ++(is_stitched ? states_.created_and_stitched : states_.created);
   return *found;
+}
+
+bool StitchAllocator::is_braked(std::uint64_t bytes, Limits limits) const {
+  const std::uint64_t chunk_bytes = options_.chunk_bytes;
+  const std::uint64_t new_bytes = (bytes + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
+  return limits == Limits::kObeyed && brake_.may_buy(new_bytes, memory_.reserved_bytes());
+}
+
+// At the end of the growing segment, whatever the size: it is not to be stitched.
+Result<TrackedAllocator::Placed> StitchAllocator::buy(std::uint64_t bytes, Stream stream) {
+  const std::uint64_t before = memory_.reserved_bytes();
+  CACHALOT_TRY_ASSIGN(Block* const block, memory_.end_with(bytes, stream));
+  brake_.bought(memory_.reserved_bytes() - before);
+  return placed(memory_.heap().take(block, bytes, nullptr), states_.created);
 }
 
 Result<TrackedAllocator::Placed> StitchAllocator::create_alone(std::uint64_t bytes, Stream stream) {
@@ -401,6 +436,7 @@ Status StitchAllocator::do_release_cached() {
   CACHALOT_TRY(stitched_.unmap_dropped(true));
   const StitchedCache::HeldParts held(stitched_);
   memory_.release_free();
+  brake_.released();
   return {};
 }
 
@@ -421,6 +457,7 @@ std::uint64_t StitchAllocator::do_used_bytes() const {
 Status StitchAllocator::do_check() const {
   CACHALOT_TRY(memory_.heap().check());
   CACHALOT_TRY(small_.heap().check());
+  CACHALOT_TRY(brake_.check());
   return stitched_.check();
 }
 

@@ -7,7 +7,8 @@
 //   S2  a larger primitive block is split, else the beginning of a larger stitched one is used: no
 //       driver call. Not where much lies free in parts of chunks, and a stitch would take fewer chunks
 //   S3  free primitive blocks, from the largest down, are stitched; the last one is split
-//   S4  the memory that is missing is created; then as S2 or S3
+//   S4  the memory that is missing is created; then as S2 or S3. Where a program stitches for ever, new
+//       memory instead of S3 (stitch_brake.h)
 //   S5  out of memory: what other streams freed is waited for, what is cached is given back, and the
 //       request goes through all of it once more, then fails
 //
@@ -30,6 +31,7 @@
 #include "vmm/stitch/placement_history.h"
 #include "vmm/stitch/primitive_memory.h"
 #include "vmm/stitch/small_pool.h"
+#include "vmm/stitch/stitch_brake.h"
 #include "vmm/stitch/stitch_options.h"
 #include "vmm/stitch/stitched_cache.h"
 #include "vmm/stitch/stream_drains.h"
@@ -88,7 +90,11 @@ class StitchAllocator final : public TrackedAllocator {
   Result<std::optional<Placed>> stitch(std::uint64_t bytes, Stream stream);
   Result<Placed> create(std::uint64_t bytes, Stream stream, Limits limits);
   Result<Placed> create_alone(std::uint64_t bytes, Stream stream);
+  // New memory although what is free could be stitched.
+  Result<Placed> buy(std::uint64_t bytes, Stream stream);
 
+  // Whether the request gets new memory, if there is any, and not a stitch.
+  bool is_braked(std::uint64_t bytes, Limits limits) const;
   bool is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, Stream stream, Limits limits);
   // Whether stitching it takes fewer whole chunks than the beginning of `block` does, and that matters.
   bool saves_chunks(std::uint64_t bytes, const Block* block, Stream stream);
@@ -118,6 +124,7 @@ class StitchAllocator final : public TrackedAllocator {
   SmallPool small_;
   StreamDrains drains_;
   PlacementHistory history_;
+  StitchBrake brake_;
   StitchStates states_;
   bool used_driver_ = false;  // during this allocate()
 };

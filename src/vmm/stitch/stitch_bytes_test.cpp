@@ -191,10 +191,20 @@ std::unique_ptr<MemfdBackend> open_memory() {
   return backend;
 }
 
+// Some brake hard: in heaps as small as these the defaults hardly ever would.
+StitchOptions any_brake() {
+  StitchOptions options;
+  if (*rc::gen::arbitrary<bool>()) return options;
+  options.free_stitch_requests = *rc::gen::element<std::uint64_t>(3, 200);
+  options.growth_divisor = *rc::gen::element<std::uint64_t>(1, 20);
+  options.growth_piece_divisor = 1;
+  return options;
+}
+
 RC_GTEST_PROP(StitchAllocator, RandomProgramsKeepTheirBytes, ()) {
   const auto backend = open_memory();
   FakeEvents events;
-  StitchOptions options;
+  StitchOptions options = any_brake();
   options.stitched_limit_bytes = *rc::gen::inRange<std::uint64_t>(1, 200) * 2 * kMiB;
   options.frag_limit_bytes = *rc::gen::element<std::uint64_t>(0, 2 * kMiB, 16 * kMiB);
   const auto allocator = *StitchAllocator::create(*backend, events, options);
@@ -205,7 +215,7 @@ RC_GTEST_PROP(StitchAllocator, RandomProgramsKeepTheirBytes, ()) {
 RC_GTEST_PROP(StitchAllocator, RepeatedProgramsKeepTheirBytes, ()) {
   const auto backend = open_memory();
   FakeEvents events;
-  const auto allocator = *StitchAllocator::create(*backend, events);
+  const auto allocator = *StitchAllocator::create(*backend, events, any_brake());
   run_repeated_program(*allocator, events);
   RC_ASSERT(allocator->stats().reserved_bytes == backend->physical_bytes());
 }

@@ -26,6 +26,12 @@ struct StitchOptions {
   // A share of all that is held, one over this, may lie free without anybody's effort: up to it, new memory
   // is not stitched to free memory, nor a request to save a chunk, which takes three times as much. 0.26 %.
   std::uint64_t waste_divisor = 384;
+  // The brake (stitch_brake.h): one stitch for each so many requests is forgotten, …
+  std::uint64_t free_stitch_requests = 200;
+  // … each that is not allows to take one part in so many of all that is held as new memory, instead of stitching, …
+  std::uint64_t growth_divisor = 4000;
+  // … at most one part in so many at once.
+  std::uint64_t growth_piece_divisor = 256;
 
   // @errors kInvalidArgument: names the option, its value, and what was expected
   Status check(std::uint64_t granularity_bytes) const;
