@@ -120,7 +120,7 @@ Status Client::greet() {
   place.epoch = view_.epoch;
   place.keeper_splits_lines = (view_.flags & kKeeperSplitLines) != 0;
   channel_ = rpc::Channel(access_.region, place, *waiter_, *clock_, keeper_doorbell_);
-  attached_ = is_let_in_ = true;
+  attached_ = is_let_in_ = was_let_in_ = true;
   unsent_commits_ = commits_under_way_;
   lost_.store(false, std::memory_order_relaxed);
   return {};
@@ -174,14 +174,15 @@ void Client::knock() {
 }
 
 // This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
-// that it stores no more, for a keeper that did not hear it otherwise.
+// that it stores no more, for a keeper that did not hear it otherwise. Who was never let in has nothing to
+// say of those before it: one of this process may have left with copies under way.
 void Client::withdraw() {
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);
   if (!access_.region.read_as(offset, line) || line.incarnation != incarnation_) return;
   access_.domain().complete();
   line.flags &= ~kClientAttached;
-  line.drained = incarnation_;
+  if (was_let_in_ || line.drained + 1 >= incarnation_) line.drained = incarnation_;
   access_.region.publish(offset, line);
   access_.domain().complete();
 }
@@ -299,7 +300,7 @@ Status Client::ensure_attached() {
   return reattach(options_.recovery_ns);
 }
 
-// Only then may it vouch for its old incarnation.
+// Only then may it vouch for its old incarnation. Where it never may, there is no other incarnation.
 Status Client::wait_for_copies(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; open_reservations_.load(std::memory_order_acquire) != 0; ++round) {
     if (clock_->now_ns() >= deadline_ns) {
@@ -307,7 +308,11 @@ Status Client::wait_for_copies(std::uint64_t deadline_ns) {
     }
     waiter_->wait(round);
   }
-  return {};
+  if (!withholds_.load(std::memory_order_relaxed)) return {};
+  return Error::make(Code::kIo,
+                     "client slot %u: a device failed in a copy into the pool and may still store: this client "
+                     "stores no more, and what it held is free when its process has ended",
+                     slot_);
 }
 
 Status Client::reattach(std::uint64_t patience_ns) {
