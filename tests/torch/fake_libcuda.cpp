@@ -80,6 +80,7 @@ FAKE(cuMemHostGetDevicePointer_v2, host_device_pointer, (DevicePointer * a, void
 FAKE(cuStreamCreate, stream_create, (Stream * a, unsigned b), (a, b))
 FAKE(cuStreamDestroy_v2, stream_destroy, (Stream a), (a))
 FAKE(cuStreamSynchronize, stream_synchronize, (Stream a), (a))
+FAKE(cuStreamWaitEvent, stream_wait_event, (Stream a, Event b, unsigned c), (a, b, c))
 FAKE(cuModuleLoadData, module_load, (Module * a, const void* b), (a, b))
 FAKE(cuModuleUnload, module_unload, (Module a), (a))
 FAKE(cuModuleGetFunction, module_function, (Function * a, Module b, const char* c), (a, b, c))

@@ -87,6 +87,7 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuStreamCreate", &driver.stream_create);
   symbols.find("cuStreamDestroy_v2", &driver.stream_destroy);
   symbols.find("cuStreamSynchronize", &driver.stream_synchronize);
+  symbols.find("cuStreamWaitEvent", &driver.stream_wait_event);
   symbols.find("cuEventCreate", &driver.event_create);
   symbols.find("cuEventDestroy_v2", &driver.event_destroy);
   symbols.find("cuEventRecord", &driver.event_record);

@@ -54,6 +54,7 @@ EXPECT_SAME(host_device_pointer, cuMemHostGetDevicePointer);
 EXPECT_SAME(stream_create, cuStreamCreate);
 EXPECT_SAME(stream_destroy, cuStreamDestroy);
 EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
+EXPECT_SAME(stream_wait_event, cuStreamWaitEvent);
 EXPECT_SAME(event_create, cuEventCreate);
 EXPECT_SAME(event_destroy, cuEventDestroy);
 EXPECT_SAME(event_record, cuEventRecord);
@@ -83,6 +84,7 @@ TEST(DriverHeader, NamesAreThoseOfTheNewestVersionsThatWeLookUp) {
   EXPECT_STREQ(NAME(cuStreamCreate), "cuStreamCreate");
   EXPECT_STREQ(NAME(cuStreamDestroy), "cuStreamDestroy_v2");
   EXPECT_STREQ(NAME(cuStreamSynchronize), "cuStreamSynchronize");
+  EXPECT_STREQ(NAME(cuStreamWaitEvent), "cuStreamWaitEvent");
   EXPECT_STREQ(NAME(cuEventCreate), "cuEventCreate");
   EXPECT_STREQ(NAME(cuEventDestroy), "cuEventDestroy_v2");
   EXPECT_STREQ(NAME(cuEventRecord), "cuEventRecord");
