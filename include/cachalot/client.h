@@ -69,6 +69,9 @@ struct ClientOptions {
   // its clients together hold half at the most.
   std::uint32_t grant_blocks = 64;
   std::optional<bool> checksums = {};             // default: in noncoherent pools
+  // Of a noncoherent pool that GPUs copy from and into: its memory is mapped past the host's caches, and what
+  // a GPU writes does not go into them (DDIO is off). Else the host flushes around their copies.
+  bool pool_bypasses_caches = false;
   // Both are bounded by what is left of a call's own time.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
   std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
@@ -91,6 +94,9 @@ struct Buffer {
   std::uint64_t bytes = 0;
 };
 
+// A stream of a GPU: a CUstream or cudaStream_t of the device's primary context. Null: the legacy default one.
+using CudaStream = void*;
+
 // One engine's paged KV cache, as it lies in memory.
 struct PagedCache {
   std::string layout = {};              // a name of layout_names()
@@ -98,6 +104,9 @@ struct PagedCache {
   std::uint32_t pages = 0;              // page ids are below
   std::uint32_t page_tokens = 0;        // 0: a page is a block; else a divisor of block_tokens
   std::uint64_t page_stride_bytes = 0;  // from one page to the next; 0: as dense as the layout allows
+  // The GPU that the tensors are on, by CUDA's number of it; none: they are in this process's memory.
+  std::optional<int> cuda_device = {};
+  CudaStream cuda_stream = nullptr;  // of a GPU's cache: where its copies go, if a call names no other
 };
 // The layouts that are known, docs/extend/layout.md says how to add one.
 std::vector<std::string> layout_names();
@@ -111,6 +120,8 @@ struct CopyOptions {
   std::uint64_t timeout_ns = kNoTimeout;
   std::uint32_t first_layer = 0;          // load only: of this rank
   std::uint32_t layers = kAllLayers;
+  // Of a GPU's cache: the copies come behind what is on this stream when the call is made. None: the cache's.
+  std::optional<CudaStream> cuda_stream = {};
 };
 
 // What became of a store.
@@ -199,6 +210,12 @@ class Client {
     LayerLoad& operator=(LayerLoad&&) noexcept;
     ~LayerLoad();
     std::size_t blocks() const;  // that are there still
+    // Of a GPU's cache: launches the copy of a layer on the load's stream, and returns. What comes behind it on
+    // that stream may use the layer; but not before load_layer() has said how many blocks are right may
+    // anything that was computed from it leave the step. Does nothing for other caches.
+    // @errors kInvalidArgument: no such layer, one that was started and not loaded since, all are loaded
+    Status start_layer(std::uint32_t layer);
+    // Copies the layer, or waits for the copy that was started.
     // @return how many leading blocks are right in this layer: what was computed from those behind
     //         is void. Checked by the directory after every layer, and by the checksum when every
     //         layer is there
@@ -218,10 +235,15 @@ class Client {
     LayerStore(LayerStore&&) noexcept;
     LayerStore& operator=(LayerStore&&) noexcept;
     ~LayerStore();  // what was not finished is not published
+    // Of a GPU's cache: launches the copy of a layer on the store's stream, behind what computes it, and
+    // returns. Its pages must not be written before store_layer() or finish() has waited for it. Does nothing
+    // for other caches. @errors kInvalidArgument: no such layer, one that was started or stored already
+    Status start_layer(std::uint32_t layer);
+    // Copies the layer, or waits for the copy that was started.
     // The blocks carry a checksum, where checksums are written, if layers come in order and the block order
     // keeps each in one piece.
     Status store_layer(std::uint32_t layer);
-    // Once. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
+    // Once. Waits for layers that were started. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
     //         changed meanwhile, store again
     Result<Stored> finish();
 
@@ -231,11 +253,13 @@ class Client {
     explicit LayerStore(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
   };
+  // `cuda_stream`: of all layers of it, if the cache is a GPU's. None: the cache's.
   Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
-                               std::span<const PageId> pages);
+                               std::span<const PageId> pages, std::optional<CudaStream> cuda_stream = {});
   // At most 32 blocks. @errors kUnsupported: a layer of a block is not whole lines in this order
   Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
-                                 std::span<const BlockHash> hashes, std::span<const PageId> pages);
+                                 std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                 std::optional<CudaStream> cuda_stream = {});
 
   // As load() and store(), by another thread. Hashes and pages are copied; the pages themselves must
   // not be touched until the completion.
@@ -265,10 +289,11 @@ class Client {
 
   Statistics statistics() const;
 
+  // The library's own: a client is made by attach().
   struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
 
  private:
-  explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -39,7 +39,7 @@ class Load {
       }
       copies.push_back(copy);
     }
-    CACHALOT_TRY(call_.cache.engine().scatter(copies, layers_));
+    CACHALOT_TRY(call_.cache.scatter(copies, layers_, call_.stream));
     for (std::size_t i = 0; i < copies.size(); ++i) {
       if (copies[i].hash != nullptr && copies[i].hash->finish() != hit_.found[first + i].entry.checksum) return i;
     }
@@ -162,6 +162,12 @@ std::optional<Code> reason_of(pool::Verdict verdict) {
   return Code::kInternal;
 }
 
+// A GPU of which nothing is known may still store into the blocks; after any other error nobody does.
+void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error) {
+  if (error.code == Code::kIo) return session.withhold(std::move(reservation));
+  session.give_back(std::move(reservation));
+}
+
 namespace {
 
 // Copies and commits blocks [first, first + count), or fewer, if the pool has not so many to give.
@@ -180,8 +186,8 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     if (!hashes.empty()) copy.hash = &hashes[i];
     copies.push_back(copy);
   }
-  if (const Status copied = call.cache.engine().gather(copies); !copied) {
-    call.session.give_back(std::move(reservation));
+  if (const Status copied = call.cache.gather(copies, {}, call.stream); !copied) {
+    end_failed_copies(call.session, std::move(reservation), copied.error());
     return copied;
   }
   std::vector<pool::WrittenBlock> written;

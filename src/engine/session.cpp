@@ -22,14 +22,16 @@ Status Deadline::check(const char* what) const {
   return Error::make(Code::kTimeout, "%s: the time given has passed", what);
 }
 
-Session::Session(pool::Pool pool, pool::PoolClient client)
+Session::Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu)
     : pool_(std::move(pool)),
       client_(std::move(client)),
+      gpus_(pool_.access().view, std::move(open_gpu)),
       forks_(fork_generation()),
       writes_checksums_(client_.client().writes_checksums()),
       verifies_checksums_(client_.client().verifies_checksums()) {}
 
-Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint) {
+Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint,
+                                               Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
@@ -43,11 +45,13 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, con
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
-  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client)), end);
+  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
 }
 
+bool Session::is_forked() const { return fork_generation() != forks_; }
+
 Status Session::check_usable() const {
-  if (fork_generation() != forks_) {
+  if (is_forked()) {
     return Error::make(Code::kUnsupported,
                        "client: this process was forked from the one that attached: attach again in the child");
   }

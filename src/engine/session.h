@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/counters.h"
+#include "engine/gpus.h"
 #include "pool/pool.h"
 
 namespace cachalot::engine {
@@ -40,13 +41,16 @@ class Deadline {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // Layer by layer loads and stores share it with the client.
-  static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint);
+  static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint,
+                                               Gpus::Open open_gpu);
 
   const pool::Access& access() const { return pool_.access(); }
   Counters& counters() { return counters_; }
+  Gpus& gpus() { return gpus_; }
   bool writes_checksums() const { return writes_checksums_; }
   bool verifies_checksums() const { return verifies_checksums_; }
 
+  bool is_forked() const;
   // @errors kUnsupported: in a forked child; kInvalidArgument: after close()
   Status check_usable() const;
 
@@ -67,6 +71,8 @@ class Session : public std::enable_shared_from_this<Session> {
                 const Deadline& deadline = {}, bool goes_on = false);
   // Never waits: where somebody holds the lock, the blocks go back with the next call.
   void give_back(pool::Reservation reservation);
+  // Somebody may store into the blocks for as long as this process lives: pool::Client::withhold.
+  void withhold(pool::Reservation reservation) { client().withhold(std::move(reservation)); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
   // Waits for who holds the lock. @errors as pool::Client::detach
@@ -89,7 +95,7 @@ class Session : public std::enable_shared_from_this<Session> {
     const bool is_held_;
   };
 
-  Session(pool::Pool pool, pool::PoolClient client);
+  Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu);
   pool::Client& client() { return client_.client(); }
   bool lock(const Deadline& deadline);
   bool try_lock();
@@ -98,6 +104,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   pool::Pool pool_;
   pool::PoolClient client_;
+  Gpus gpus_;  // they go before the pool does
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;

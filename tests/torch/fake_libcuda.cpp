@@ -71,6 +71,7 @@ extern "C" unsigned long long fake_refused() {
 }
 FAKE(cuMemAlloc_v2, memory_allocate, (DevicePointer * a, Size b), (a, b))
 FAKE(cuMemFree_v2, memory_free, (DevicePointer a), (a))
+FAKE(cuPointerGetAttribute, pointer_attribute, (void* a, int b, DevicePointer c), (a, b, c))
 FAKE(cuMemHostAlloc, host_allocate, (void** a, Size b, unsigned c), (a, b, c))
 FAKE(cuMemFreeHost, host_free, (void* a), (a))
 FAKE(cuMemHostRegister_v2, host_register, (void* a, Size b, unsigned c), (a, b, c))

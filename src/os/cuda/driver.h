@@ -39,6 +39,9 @@ inline constexpr int kHasFdHandles = 103;
 inline constexpr int kHasRdmaWithVirtualMemory = 110;
 inline constexpr int kHasFabricHandles = 128;
 
+// CUpointer_attribute: an int, the device that the memory is on
+inline constexpr int kPointerDevice = 9;
+
 using DevicePointer = unsigned long long;     // CUdeviceptr
 using AllocationHandle = unsigned long long;  // CUmemGenericAllocationHandle
 using Context = void*;                        // CUcontext
@@ -126,6 +129,7 @@ struct Driver {
   int (*context_synchronize)();
   int (*memory_allocate)(DevicePointer* at, std::size_t bytes);
   int (*memory_free)(DevicePointer at);
+  int (*pointer_attribute)(void* value, int attribute, DevicePointer at);
   int (*host_allocate)(void** at, std::size_t bytes, unsigned flags);
   int (*host_free)(void* at);
   int (*host_register)(void* at, std::size_t bytes, unsigned flags);

@@ -46,6 +46,7 @@ EXPECT_SAME(set_access, cuMemSetAccess);
 EXPECT_SAME(export_handle, cuMemExportToShareableHandle);
 EXPECT_SAME(memory_allocate, cuMemAlloc);
 EXPECT_SAME(memory_free, cuMemFree);
+EXPECT_SAME(pointer_attribute, cuPointerGetAttribute);
 EXPECT_SAME(host_allocate, cuMemHostAlloc);
 EXPECT_SAME(host_free, cuMemFreeHost);
 EXPECT_SAME(host_register, cuMemHostRegister);
@@ -76,6 +77,7 @@ TEST(DriverHeader, NamesAreThoseOfTheNewestVersionsThatWeLookUp) {
   EXPECT_STREQ(NAME(cuDevicePrimaryCtxRelease), "cuDevicePrimaryCtxRelease_v2");
   EXPECT_STREQ(NAME(cuMemAlloc), "cuMemAlloc_v2");
   EXPECT_STREQ(NAME(cuMemFree), "cuMemFree_v2");
+  EXPECT_STREQ(NAME(cuPointerGetAttribute), "cuPointerGetAttribute");
   EXPECT_STREQ(NAME(cuMemHostAlloc), "cuMemHostAlloc");
   EXPECT_STREQ(NAME(cuMemFreeHost), "cuMemFreeHost");
   EXPECT_STREQ(NAME(cuMemHostRegister), "cuMemHostRegister_v2");
@@ -110,6 +112,7 @@ TEST(DriverHeader, NumbersAndSizesAreTheHeaders) {
   EXPECT_EQ(kHasFdHandles, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   EXPECT_EQ(kHasRdmaWithVirtualMemory, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   EXPECT_EQ(kHasFabricHandles, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  EXPECT_EQ(kPointerDevice, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
   EXPECT_EQ(kExportFd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   EXPECT_EQ(kExportFabric, CU_MEM_HANDLE_TYPE_FABRIC);
   EXPECT_EQ(kHostPortable, unsigned{CU_MEMHOSTREGISTER_PORTABLE});
