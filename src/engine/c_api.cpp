@@ -120,8 +120,26 @@ Result<ClientOptions> options_of(const cachalot_client_options* given) {
   if (o.keeper_timeout_ns != 0) options.keeper_timeout_ns = o.keeper_timeout_ns;
   if (o.recovery_ns != 0) options.recovery_ns = o.recovery_ns;
   options.record_requests = text(o.record_requests);
+  options.pool_bypasses_caches = o.pool_bypasses_caches != 0;
   options.recorded_call = o.record_loads != 0 ? RecordedCall::kLoad : RecordedCall::kLookup;
   return options;
+}
+
+// Where the tensors of a cache are.
+Status take_memory(const cachalot_cache& given, PagedCache& cache) {
+  if (given.memory > CACHALOT_CUDA_MEMORY) {
+    return Error::make(Code::kInvalidArgument, "cache: memory %u is none, expected 0 (host) or 1 (CUDA)", given.memory);
+  }
+  if (given.memory == CACHALOT_CUDA_MEMORY) {
+    if (given.device > INT32_MAX) {
+      return Error::make(Code::kInvalidArgument, "cache: device %u is not within 0 to %d", given.device, INT32_MAX);
+    }
+    cache.cuda_device = static_cast<int>(given.device);
+  } else if (given.device != 0) {
+    return Error::make(Code::kInvalidArgument, "cache: device %u, of memory of the host, expected 0", given.device);
+  }
+  cache.cuda_stream = given.stream;
+  return {};
 }
 
 CopyOptions within(uint64_t timeout_ns) {
@@ -227,6 +245,7 @@ cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_ca
     paged.pages = c->pages;
     paged.page_tokens = c->page_tokens;
     paged.page_stride_bytes = c->page_stride_bytes;
+    if (const Status taken = take_memory(*c, paged); !taken) return fail(taken.error());
     return give(client->client.register_cache(paged), cache_id);
   });
 }
@@ -304,6 +323,13 @@ cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id, co
   });
 }
 
+cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer) {
+  return guarded([&] {
+    if (load == nullptr) return missing("load");
+    return code_of(load->load.start_layer(layer));
+  });
+}
+
 cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks) {
   return guarded([&] {
     if (load == nullptr) return missing("load");
@@ -326,6 +352,13 @@ cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id, c
     if (!begun) return fail(begun.error());
     *store = new cachalot_layer_store{*std::move(begun)};
     return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_start_store_layer(cachalot_layer_store* store, uint32_t layer) {
+  return guarded([&] {
+    if (store == nullptr) return missing("store");
+    return code_of(store->store.start_layer(layer));
   });
 }
 

@@ -93,6 +93,44 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_INVALID_ARGUMENT);
 }
 
+// What came later is zero for who does not know it, whatever lies behind its struct.
+TEST_F(CApiTest, ACacheOfACallerThatKnowsNoGpuIsInItsMemory) {
+  cachalot_client_options old = options_;
+  old.struct_size = offsetof(cachalot_client_options, pool_bypasses_caches);
+  old.pool_bypasses_caches = 0xffffffff;
+  cachalot_client* client = nullptr;
+  ASSERT_EQ(cachalot_attach(&old, &client), CACHALOT_OK) << cachalot_last_message();
+  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
+  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  cachalot_cache cache{};
+  cache.struct_size = offsetof(cachalot_cache, memory);
+  cache.pages = 4;
+  cache.layout = "vllm_bknhc";
+  cache.tensors = tensors;
+  cache.tensor_count = 2;
+  cache.memory = 77;
+  cache.device = 88;
+  cache.stream = &cache;
+  uint32_t id = 0;
+  EXPECT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  cache.struct_size = sizeof cache;
+  const auto refused = [&](const char* words) {
+    EXPECT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(cachalot_last_message(), words), nullptr) << cachalot_last_message();
+  };
+  refused("memory 77");
+  cache.memory = CACHALOT_HOST_MEMORY;
+  refused("device 88");
+  cache.device = 0;
+  refused("no device");
+  cache.stream = nullptr;
+  EXPECT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  cache.memory = CACHALOT_CUDA_MEMORY;
+  cache.device = UINT32_MAX;
+  refused("device 4294967295");
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 TEST_F(CApiTest, NumbersThatAreNoneAreNamed) {
   cachalot_client* client = nullptr;
   options_.geometry.dtype = 99;

@@ -45,7 +45,8 @@ TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
     PagedCache here{.layout = layout.name, .pages = kPages}, there = here;
     there.cuda_device = 0;
     std::uint64_t bytes = 0;
-    for (const kv::Tensor& tensor : empty.views()) here.tensors.push_back({tensor.at, tensor.bytes});
+    for (const kv::Tensor& tensor : empty.views())
+      here.tensors.push_back({tensor.at, tensor.bytes});
     for (const kv::Tensor& tensor : wanted.views()) {
       std::byte* const at = machine_.allocate(tensor.bytes);
       std::memcpy(at, tensor.at, tensor.bytes);
@@ -55,7 +56,8 @@ TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
     ASSERT_EQ(bytes, kPages * with.geometry.block_bytes());  // so all of it is copied
     const auto equal = [&](const PagedCache& a, const PagedCache& b) {
       for (std::size_t i = 0; i < a.tensors.size(); ++i) {
-        if (std::memcmp(a.tensors[i].data, b.tensors[i].data, a.tensors[i].bytes) != 0) return false;
+        if (std::memcmp(a.tensors[i].data, b.tensors[i].data, a.tensors[i].bytes) != 0)
+          return false;
       }
       return true;
     };
@@ -99,7 +101,10 @@ TEST_P(GpuCacheTest, SomeTokensAndSomeLayersAreLoadedAsFromMemory) {
   EXPECT_EQ(*engine.client.load_tokens(engine.cache, hashes, pages_from(4, 2), tokens, middle), 2u);
   EXPECT_EQ(*plain.client.load_tokens(plain.cache, hashes, pages_from(4, 2), tokens, middle), 2u);
   for (std::size_t layer = 0; layer < 3; ++layer) {
-    EXPECT_EQ(std::memcmp(engine.tensors[layer], plain.memory[layer].data(), plain.memory[layer].size()), 0) << layer;
+    EXPECT_EQ(
+        std::memcmp(engine.tensors[layer], plain.memory[layer].data(), plain.memory[layer].size()),
+        0)
+        << layer;
   }
   EXPECT_TRUE(engine.holds(hashes[1], 5, 1));
   EXPECT_FALSE(engine.holds(hashes[0], 4, 1));
@@ -116,7 +121,8 @@ TEST_P(GpuCacheTest, ACallComesBehindWhatItsStreamHas) {
   on_another.cuda_stream = another;
   const auto store = [&](std::size_t i, const CopyOptions& copy) {
     const PageId page = 2;
-    return engine.client.store(engine.cache, i == 0 ? nullptr : &hashes[i - 1], {&hashes[i], 1}, {&page, 1}, copy);
+    return engine.client.store(engine.cache, i == 0 ? nullptr : &hashes[i - 1], {&hashes[i], 1},
+                               {&page, 1}, copy);
   };
   engine.compute_on(engine.stream, hashes[0], 2);
   EXPECT_FALSE(engine.holds(hashes[0], 2));  // nobody has waited
@@ -137,7 +143,8 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfComesBehindWhatTheStreamHadThen) {
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 4));
   const PageId page = 3;
   engine.compute_on(engine.stream, hashes[0], page);
-  const Result<Token> storing = engine.client.store_async(engine.cache, nullptr, hashes, {&page, 1});
+  const Result<Token> storing =
+      engine.client.store_async(engine.cache, nullptr, hashes, {&page, 1});
   ASSERT_TRUE(storing) << storing.error().message;
   Result<Completion> done = engine.client.wait(*storing);
   ASSERT_TRUE(done && done->status) << done->status.error().message;
@@ -178,14 +185,17 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
   GpuEngine engine(machine_, options());
   Engine reader(options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-  Result<Client::LayerStore> store = engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+  Result<Client::LayerStore> store =
+      engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
   ASSERT_TRUE(store) << store.error().message;
   // As in a forward pass: each layer is computed and stored on one stream, and nobody waits.
   for (std::uint32_t layer = 0; layer < 3; ++layer) {
     machine_.enter();
     for (std::uint32_t i = 0; i < 2; ++i) {
-      std::memcpy(engine.stage + i * engine.page_bytes, engine.computed(hashes[i], layer).data(), engine.page_bytes);
-      engine.copy(engine.tensors[layer] + i * engine.page_bytes, engine.stage + i * engine.page_bytes, engine.stream);
+      std::memcpy(engine.stage + i * engine.page_bytes, engine.computed(hashes[i], layer).data(),
+                  engine.page_bytes);
+      engine.copy(engine.tensors[layer] + i * engine.page_bytes,
+                  engine.stage + i * engine.page_bytes, engine.stream);
     }
     ASSERT_TRUE(store->start_layer(layer));
     ASSERT_FALSE(engine.holds(hashes[0], 0, layer));
@@ -234,13 +244,13 @@ TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
   Engine other(options(), "vllm_bknhc", 64);
   const auto many = other.client.hash_tokens(tokens_of(2, 64 * 4));
   ASSERT_EQ(other.client.store(other.cache, nullptr, many, pages_from(0, 64))->blocks, 64u);
-  EXPECT_EQ(*load->load_layer(1), 0u);
+  EXPECT_EQ(*load->load_layer(2), 0u);
   EXPECT_EQ(engine.client.statistics().stale_blocks, 2u);
   EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
-  std::memset(engine.tensors[2], 0x11, engine.page_bytes * 16);
+  std::memset(engine.tensors[1], 0x11, engine.page_bytes * 16);
   machine_.enter();
   machine_.finish(engine.stream);
-  EXPECT_EQ(engine.tensors[2][5 * engine.page_bytes], std::byte{0x11});
+  EXPECT_EQ(engine.tensors[1][5 * engine.page_bytes], std::byte{0x11});
   EXPECT_TRUE(load->start_layer(0));  // there is nothing to copy
 }
 
@@ -249,11 +259,13 @@ TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
   checked.checksums = true;
   GpuEngine engine(machine_, checked);
   std::uint64_t prompt = 0;
-  for (const std::vector<std::uint32_t>& layers : {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {0, 2, 1}}) {
+  for (const std::vector<std::uint32_t>& layers :
+       {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {0, 2, 1}}) {
     for (const bool starts : {true, false}) {
-      const auto hashes = engine.client.hash_tokens(tokens_of(++prompt, 2 * 4));
+      auto hashes = engine.client.hash_tokens(tokens_of(++prompt, 2 * 4));
       for (PageId i = 0; i < 2; ++i) engine.compute(hashes[i], i);
-      Result<Client::LayerStore> store = engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+      Result<Client::LayerStore> store =
+          engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
       ASSERT_TRUE(store);
       for (const std::uint32_t layer : {1u, 0u, 2u}) {
         if (starts) ASSERT_TRUE(store->start_layer(layer));
@@ -261,7 +273,12 @@ TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
       for (const std::uint32_t layer : layers) ASSERT_TRUE(store->store_layer(layer));
       ASSERT_EQ(store->finish()->written, 2u);
       engine.clear();
-      Result<Client::LayerLoad> load = engine.client.begin_load(engine.cache, hashes, pages_from(0, 2));
+      ASSERT_EQ(*engine.client.load(engine.cache, hashes, pages_from(0, 2)), 2u);
+      EXPECT_TRUE(engine.holds(hashes[0], 0) && engine.holds(hashes[1], 1));
+      hashes = engine.store(++prompt, 2);
+      engine.clear();
+      Result<Client::LayerLoad> load =
+          engine.client.begin_load(engine.cache, hashes, pages_from(0, 2));
       for (const std::uint32_t layer : {1u, 0u, 2u}) {
         if (starts) ASSERT_TRUE(load->start_layer(layer));
       }
@@ -277,7 +294,8 @@ TEST_P(GpuCacheTest, WhatWasStartedAndDroppedIsOverBeforeTheBlocksAreAnothers) {
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
   const std::uint64_t launched = machine_.fake.launches.size();
   {
-    Result<Client::LayerStore> store = engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+    Result<Client::LayerStore> store =
+        engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
     ASSERT_TRUE(store);
     ASSERT_TRUE(store->start_layer(0));
     EXPECT_EQ(engine.client.unregister_cache(engine.cache).error().code, Code::kBusy);
@@ -369,9 +387,10 @@ TEST_P(GpuCacheTest, AnUnregisteredCacheIsWaitedFor) {
 TEST_P(GpuCacheTest, AForkedChildLeavesTheGpuAlone) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 2);
-  auto load = std::make_unique<Client::LayerLoad>(*engine.client.begin_load(engine.cache, hashes, pages_from(0, 2)));
-  auto store = std::make_unique<Client::LayerStore>(
-      *engine.client.begin_store(engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1)));
+  auto load = std::make_unique<Client::LayerLoad>(
+      *engine.client.begin_load(engine.cache, hashes, pages_from(0, 2)));
+  auto store = std::make_unique<Client::LayerStore>(*engine.client.begin_store(
+      engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1)));
   ASSERT_TRUE(load->start_layer(0));
   ASSERT_TRUE(store->start_layer(0));
   const pid_t child = fork();
@@ -403,7 +422,8 @@ TEST_P(GpuCacheTest, MemoryThatIsNotTheDevicesIsRefusedByName) {
   EXPECT_NE(refusal(cache).find("nothing that CUDA knows"), std::string::npos) << refusal(cache);
   std::byte* const elsewhere = machine_.allocate(engine.page_count * engine.page_bytes, 1);
   cache.tensors[1].data = elsewhere;
-  EXPECT_NE(refusal(cache).find("is on device 1, expected memory of device 0"), std::string::npos) << refusal(cache);
+  EXPECT_NE(refusal(cache).find("is on device 1, expected memory of device 0"), std::string::npos)
+      << refusal(cache);
   machine_.free(elsewhere);
   // One whose last byte is not there.
   cache = engine.description();
@@ -424,23 +444,26 @@ TEST_P(GpuCacheTest, AStreamOfNoGpuAndOneThatIsCapturedAreRefused) {
   const auto hashes = engine.store(1, 2);
   CopyOptions on_stream;
   on_stream.cuda_stream = engine.stream;
-  EXPECT_EQ(plain.client.load(plain.cache, hashes, pages_from(0, 2), on_stream).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(plain.client.load(plain.cache, hashes, pages_from(0, 2), on_stream).error().code,
+            Code::kInvalidArgument);
   PagedCache here{.layout = "vllm_bknhc", .pages = 16, .cuda_stream = engine.stream};
   for (auto& tensor : plain.memory) here.tensors.push_back({tensor.data(), tensor.size()});
   EXPECT_EQ(plain.client.register_cache(here).error().code, Code::kInvalidArgument);
-  Result<Client::LayerStore> store =
-      engine.client.begin_store(engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1));
+  Result<Client::LayerStore> store = engine.client.begin_store(
+      engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1));
   ASSERT_TRUE(store);
   const std::uint64_t launches = machine_.fake.launches.size();
   machine_.fake.set_capturing(reinterpret_cast<std::uint64_t>(engine.stream), true);
   const Error error = engine.client.load(engine.cache, hashes, pages_from(0, 2)).error();
   EXPECT_EQ(error.code, Code::kInvalidArgument);
-  EXPECT_NE(std::string(error.message).find("captured into a graph"), std::string::npos) << error.message;
+  EXPECT_NE(std::string(error.message).find("captured into a graph"), std::string::npos)
+      << error.message;
   EXPECT_FALSE(engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2)));
   EXPECT_EQ(store->start_layer(0).error().code, Code::kInvalidArgument);
   EXPECT_EQ(store->store_layer(0).error().code, Code::kInvalidArgument);
   on_stream.cuda_stream = nullptr;  // the legacy stream waits for all others
-  EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(0, 2), on_stream).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(0, 2), on_stream).error().code,
+            Code::kInvalidArgument);
   EXPECT_EQ(machine_.fake.launches.size(), launches);
   EXPECT_EQ(machine_.fake.recorded_in_capture, 0u);
   machine_.fake.set_capturing(reinterpret_cast<std::uint64_t>(engine.stream), false);
@@ -465,8 +488,10 @@ TEST_P(GpuCacheTest, WithoutAGpuTheRegistrationSaysSo) {
   const Result<CacheId> refused = plain.client.register_cache(cache);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kUnsupported) << refused.error().message;
-  EXPECT_NE(std::string(refused.error().message).find("cuda: "), std::string::npos) << refused.error().message;
-  EXPECT_NE(std::string(refused.error().message).find("expected"), std::string::npos) << refused.error().message;
+  EXPECT_NE(std::string(refused.error().message).find("cuda: "), std::string::npos)
+      << refused.error().message;
+  EXPECT_NE(std::string(refused.error().message).find("expected"), std::string::npos)
+      << refused.error().message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, GpuCacheTest, ::testing::Values("coherent", "noncoherent"));

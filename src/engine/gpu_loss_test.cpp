@@ -20,7 +20,8 @@ constexpr int kLaunchFailed = 719;
 bool has_bytes(const std::string& path, std::span<const std::byte> bytes) {
   std::ifstream file(path, std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(file)), {});
-  return all.find(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())) != std::string::npos;
+  return all.find(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())) !=
+         std::string::npos;
 }
 
 class GpuLossTest : public ::testing::Test {
@@ -48,7 +49,8 @@ class GpuLossTest : public ::testing::Test {
   void expect_whole(Fill& fill) {
     fill.engine->clear();
     const std::size_t blocks = fill.hashes.size();
-    EXPECT_EQ(*fill.engine->client.load(fill.engine->cache, fill.hashes, pages_from(0, blocks)), blocks);
+    EXPECT_EQ(*fill.engine->client.load(fill.engine->cache, fill.hashes, pages_from(0, blocks)),
+              blocks);
     for (PageId i = 0; i < blocks; ++i) EXPECT_TRUE(fill.engine->holds(fill.hashes[i], i)) << i;
   }
 
@@ -71,7 +73,8 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   const Result<Stored> again = lost.client.store(lost.cache, nullptr, hashes, pages_from(0, 3));
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, Code::kIo);
-  EXPECT_NE(std::string(again.error().message).find("failed in an earlier copy"), std::string::npos);
+  EXPECT_NE(std::string(again.error().message).find("failed in an earlier copy"),
+            std::string::npos);
   EXPECT_EQ(lost.client.load(lost.cache, hashes, pages_from(0, 3)).error().code, Code::kIo);
   EXPECT_EQ(machine_.fake.launches.size(), launches);
   // The client goes on with other memory, and not into those blocks.
@@ -85,7 +88,8 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   const Status left = lost.client.detach();
   ASSERT_FALSE(left);
   EXPECT_EQ(left.error().code, Code::kIo);
-  EXPECT_NE(std::string(left.error().message).find("may still store"), std::string::npos) << left.error().message;
+  EXPECT_NE(std::string(left.error().message).find("may still store"), std::string::npos)
+      << left.error().message;
   Fill after = fill(4);
   ASSERT_FALSE(has_bytes(cluster_.path(), lost.computed(hashes[2], 1)));
   machine_.enter();
@@ -108,8 +112,10 @@ TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
   machine_.fake.failing["launch"] = cuda::kOutOfMemory;
-  EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code, Code::kNoSpace);
-  Result<Client::LayerStore> store = engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+  EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+            Code::kNoSpace);
+  Result<Client::LayerStore> store =
+      engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
   ASSERT_TRUE(store);
   EXPECT_EQ(store->start_layer(0).error().code, Code::kNoSpace);
   EXPECT_EQ(store->store_layer(0).error().code, Code::kNoSpace);
@@ -125,7 +131,8 @@ TEST_F(GpuLossTest, ALayerStoreThatItFailedInIsOverAndItsBlocksAreWithheld) {
     SCOPED_TRACE(static_cast<int>(ends));
     GpuEngine engine(machine_, options());
     const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-    Result<Client::LayerStore> begun = engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+    Result<Client::LayerStore> begun =
+        engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
     ASSERT_TRUE(begun);
     std::optional<Client::LayerStore> store(*std::move(begun));
     for (std::uint32_t layer = 0; layer < 2; ++layer) ASSERT_TRUE(store->start_layer(layer));
@@ -155,13 +162,15 @@ TEST_F(GpuLossTest, ACallThatGoesOnByItselfSaysIt) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
   machine_.fake.failing["event_synchronize"] = kLaunchFailed;
-  const Result<Token> token = engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2));
+  const Result<Token> token =
+      engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2));
   ASSERT_TRUE(token);
   const Result<Completion> done = engine.client.wait(*token);
   ASSERT_TRUE(done);
   EXPECT_EQ(done->status.error().code, Code::kIo);
   machine_.fake.failing.clear();
-  EXPECT_EQ(engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code, Code::kIo);
+  EXPECT_EQ(engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+            Code::kIo);
   EXPECT_EQ(engine.client.detach().error().code, Code::kIo);
 }
 

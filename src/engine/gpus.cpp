@@ -36,7 +36,9 @@ Status Gpu::check_memory(const void* at, std::uint64_t bytes) const {
     if (result == cuda::kSuccess && device == ordinal_) continue;
     const std::string is = result == cuda::kSuccess ? "is on device " + std::to_string(device)
                                                     : "is nothing that CUDA knows";
-    return Error::make(Code::kInvalidArgument, "%" PRIu64 " bytes at %p: byte 0x%" PRIxPTR " %s, expected memory of device %d",
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes at %p: byte 0x%" PRIxPTR
+                       " %s, expected memory of device %d",
                        bytes, at, byte, is.c_str(), ordinal_);
   }
   return {};
@@ -62,8 +64,8 @@ Result<StreamMark> Gpu::mark(cuda::Stream stream) const {
   const kv::CudaDevice::Entered entered(*device_);
   CACHALOT_TRY(entered.status());
   cuda::Event event = nullptr;
-  CACHALOT_TRY(
-      device_->check(device_->driver().event_create(&event, cuda::kEventNoTiming), "cuEventCreate"));
+  CACHALOT_TRY(device_->check(device_->driver().event_create(&event, cuda::kEventNoTiming),
+                              "cuEventCreate"));
   StreamMark mark(this, event);
   CACHALOT_TRY(device_->check(device_->driver().event_record(event, stream), "cuEventRecord"));
   return mark;
@@ -100,7 +102,8 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
   for (std::byte* const base : pool_.bases) {
     CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
   }
-  const auto added = gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
+  const auto added =
+      gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
   return added->second.get();
 }
 
