@@ -19,6 +19,11 @@
 //      may have been written over partly: compute it.
 //   2. Copies go straight between pages and pool; there is no buffer in between.
 //
+// Caches may be on GPUs (PagedCache::cuda_device). Copies are then launched on a stream, and a call returns,
+// or a completion comes, when they are done and validated. After kIo nothing is known of a copy: it may be
+// under way until the process ends. The blocks of a store are then kept from everybody until that, calls on
+// this GPU's caches fail from then on, and detach() says kIo. Nothing of this has run on a GPU yet.
+//
 // After detach() every call that needs the pool, also one of a layer load or store, is refused with
 // kInvalidArgument ("detached"); what does not (geometry, block_bytes, hash_tokens, statistics, and what
 // became of calls that went on by themselves) is still answered.
@@ -158,7 +163,8 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
-  // does not want to wait for these cancels them first.
+  // does not want to wait for these cancels them first. With layers of a store under way on a GPU it waits
+  // for keeper_timeout_ns, and leaves without a word (kBusy): end those first.
   ~Client();
   Status detach();
 
@@ -169,8 +175,11 @@ class Client {
   std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
 
   // Memory of the engine that pages are in. It must stay mapped until unregister_cache().
-  // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors, or
-  //         tensors that overlap
+  // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors,
+  //         tensors that overlap, or are not on the GPU that was named. Of a GPU: kUnsupported: no driver,
+  //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be page-locked
+  // @cost   the first one on a GPU: loading the kernels, and page-locking the whole pool. It stays so until the
+  //         client and its layer loads and stores are destroyed
   Result<CacheId> register_cache(const PagedCache& cache);
   // Waits for the calls that use it. A layer load or store is not waited for: its owner may be who calls.
   // @errors kNotFound; kBusy: a layer load or store of this cache is open
@@ -184,7 +193,8 @@ class Client {
   // @shape   pages: [hashes times pages a block], all different
   // @return  how many leading blocks are loaded; the pages behind may have been written over
   // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
-  //          no such cache; kTimeout; kUnsupported: in a forked child
+  //          no such cache; kTimeout; kUnsupported: in a forked child. Of a GPU's cache: kInvalidArgument: the
+  //          stream is being captured; kNoSpace: the GPU has no memory; kIo: see above
   Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and
@@ -262,7 +272,8 @@ class Client {
                                  std::optional<CudaStream> cuda_stream = {});
 
   // As load() and store(), by another thread. Hashes and pages are copied; the pages themselves must
-  // not be touched until the completion.
+  // not be touched until the completion. On a GPU they come behind what the stream has when they are called,
+  // and nothing that is put on a stream later may touch the pages before the completion.
   Result<Token> load_async(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   Result<Token> store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,

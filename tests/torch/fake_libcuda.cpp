@@ -2,6 +2,8 @@
 // A program that has loaded it gets it whenever somebody opens libcuda.so.1, whatever is installed.
 #include "fake_libcuda.h"
 
+#include "kv/cuda/fake_kernels.h"
+
 using namespace cachalot::os::cuda;  // NOLINT: this file is nothing but a list
 
 FakeMachine& fake_machine() {
@@ -63,6 +65,7 @@ FAKE(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (int* a), (a))
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }
+extern "C" void fake_add_copy_kernels() { cachalot::kv::add_kernels(fake_machine()); }
 extern "C" unsigned long long fake_used_bytes() {
   return fake_machine().used_bytes();
 }
