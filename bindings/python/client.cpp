@@ -44,7 +44,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, double keeper_timeout_s, double recovery_s,
             nb::handle record_requests, const std::string& recorded_call,
-            bool pool_bypasses_caches) {
+            bool pool_bypasses_caches, bool pinned_reads) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -65,6 +65,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   if (!record_requests.is_none()) options.record_requests = path(record_requests, "record_requests");
   options.recorded_call = parse_call(recorded_call);
   options.pool_bypasses_caches = pool_bypasses_caches;
+  options.pinned_reads = pinned_reads;
   Result<Client> client = [&] {
     const nb::gil_scoped_release release;
     return Client::attach(options);
@@ -287,6 +288,7 @@ void add_client(nb::module_& module) {
           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
           nb::arg("pool_bypasses_caches") = false,
+          nb::arg("pinned_reads") = false,
           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                   "KvGeometry, salt: str = '', "
                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
@@ -295,7 +297,8 @@ void add_client(nb::module_& module) {
                   "grant_blocks: int = 64, "
                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
                   "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
-                  "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False) -> None"),
+                  "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
+                  "pinned_reads: bool = False) -> None"),
           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
           "are never handed out.\n\n"
           "pool: its path, or those of all its devices in order. model: the weights and their "
@@ -315,7 +318,7 @@ void add_client(nb::module_& module) {
           "each 'lookup', or each 'load', stands for one (recorded_call). pool_bypasses_caches: of a "
           "noncoherent pool\n"
           "with GPUs: its memory is mapped past the host's caches, and GPUs' writes do not go into "
-          "them.")
+          "them. pinned_reads: begin_load(pinned=True) will be used.")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
            "detaches, and lets\n"

@@ -104,27 +104,27 @@ using LoadObject = LayerObject<Client::LayerLoad>;
 using StoreObject = LayerObject<Client::LayerStore>;
 
 std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                       nb::handle pages, nb::handle stream) {
+                                       nb::handle pages, nb::handle stream, bool pinned) {
   ClientObject& client = client_of(self);
-  const std::optional<CudaStream> on = stream_of(stream);
+  const LayerOptions options{.cuda_stream = stream_of(stream), .pinned = pinned};
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
   return LoadObject::make(std::move(self), client,
-                          [&](Client& c) { return c.begin_load(id, names.get(), to, on); });
+                          [&](Client& c) { return c.begin_load(id, names.get(), to, options); });
 }
 
 std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cache,
                                          nb::handle hashes, nb::handle pages, nb::handle parent,
                                          nb::handle stream) {
   ClientObject& client = client_of(self);
-  const std::optional<CudaStream> on = stream_of(stream);
+  const LayerOptions options{.cuda_stream = stream_of(stream)};
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
   return StoreObject::make(std::move(self), client, [&](Client& c) {
-    return c.begin_store(id, before ? &*before : nullptr, names.get(), from, on);
+    return c.begin_store(id, before ? &*before : nullptr, names.get(), from, options);
   });
 }
 
@@ -218,10 +218,14 @@ void add_layerwise(nb::module_& module) {
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
       .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("pinned") = false,
            nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                   "cachalot.types.Pages, *, stream: cachalot.types.Stream = None) -> LayerLoad"),
-           "As load(), layer by layer: see LayerLoad.load_layer().")
+                   "cachalot.types.Pages, *, stream: cachalot.types.Stream = None, "
+                   "pinned: bool = False) -> LayerLoad"),
+           "As load(), layer by layer: see LayerLoad.load_layer(). pinned: the blocks are kept while "
+           "it is open, so\n"
+           "that what is computed from them may leave the step before they are counted; the client "
+           "has pinned_reads.")
       .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "

@@ -131,7 +131,7 @@ typedef struct cachalot_client_options {
   uint32_t record_loads;       /* 0: a lookup stands for a request; else a load does */
   uint32_t reserved;
   uint32_t pool_bypasses_caches; /* not 0: of a noncoherent pool that GPUs copy from and into, as in client.h */
-  uint32_t reserved_2;
+  uint32_t pinned_reads;         /* not 0: cachalot_begin_pinned_load() will be used */
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
@@ -211,9 +211,15 @@ CACHALOT_API cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t
                                                const cachalot_block_hash* hashes, size_t count,
                                                const uint32_t* pages, size_t page_count,
                                                cachalot_layer_load** load, size_t* blocks);
+/* The same, and the blocks are kept while it is open: what is computed from them may leave the step before they
+ * are counted. CACHALOT_UNSUPPORTED: the client options do not say pinned_reads. */
+CACHALOT_API cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
+                                                      const cachalot_block_hash* hashes, size_t count,
+                                                      const uint32_t* pages, size_t page_count,
+                                                      cachalot_layer_load** load, size_t* blocks);
 /* Of a GPU's cache: launches the copy of a layer and returns; cachalot_load_layer() waits for it, and before
- * it has said how many blocks are right nothing that was computed from the layer may leave the step. Does
- * nothing for other caches. */
+ * it has said how many blocks are right nothing that was computed from the layer may leave the step, unless
+ * the load is pinned. Does nothing for other caches. */
 CACHALOT_API cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer);
 CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks);
 CACHALOT_API void cachalot_end_load(cachalot_layer_load* load);

@@ -77,6 +77,7 @@ struct ClientOptions {
   // Of a noncoherent pool that GPUs copy from and into: its memory is mapped past the host's caches, and what
   // a GPU writes does not go into them (DDIO is off). Else the host flushes around their copies.
   bool pool_bypasses_caches = false;
+  bool pinned_reads = false;  // LayerOptions::pinned will be used
   // Both are bounded by what is left of a call's own time.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
   std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
@@ -127,6 +128,15 @@ struct CopyOptions {
   std::uint32_t layers = kAllLayers;
   // Of a GPU's cache: the copies come behind what is on this stream when the call is made. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
+};
+
+struct LayerOptions {
+  // Of a GPU's cache: the copies of all layers come behind what is on this stream. None: the cache's.
+  std::optional<CudaStream> cuda_stream = {};
+  // Load only: the blocks that begin_load() found are kept for as long as the load is open, so what is computed
+  // from a layer may leave the step before load_layer() has counted it; but its checksum is verified there.
+  // What the pool evicts meanwhile it cannot use again, so a load should not be open for long.
+  bool pinned = false;
 };
 
 // What became of a store.
@@ -222,7 +232,8 @@ class Client {
     std::size_t blocks() const;  // that are there still
     // Of a GPU's cache: launches the copy of a layer on the load's stream, and returns. What comes behind it on
     // that stream may use the layer; but not before load_layer() has said how many blocks are right may
-    // anything that was computed from it leave the step. Does nothing for other caches.
+    // anything that was computed from it leave the step, unless the load is pinned. Does nothing for other
+    // caches.
     // @errors kInvalidArgument: no such layer, one that was started and not loaded since, all are loaded
     Status start_layer(std::uint32_t layer);
     // Copies the layer, or waits for the copy that was started.
@@ -263,13 +274,14 @@ class Client {
     explicit LayerStore(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
   };
-  // `cuda_stream`: of all layers of it, if the cache is a GPU's. None: the cache's.
+  // @errors kUnsupported: pinned, and ClientOptions::pinned_reads was not set; kNoKeeper, kTimeout: pinned, and
+  //         the client has to attach again
   Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
-                               std::span<const PageId> pages, std::optional<CudaStream> cuda_stream = {});
+                               std::span<const PageId> pages, const LayerOptions& options = {});
   // At most 32 blocks. @errors kUnsupported: a layer of a block is not whole lines in this order
   Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
                                  std::span<const BlockHash> hashes, std::span<const PageId> pages,
-                                 std::optional<CudaStream> cuda_stream = {});
+                                 const LayerOptions& options = {});
 
   // As load() and store(), by another thread. Hashes and pages are copied; the pages themselves must
   // not be touched until the completion. On a GPU they come behind what the stream has when they are called,

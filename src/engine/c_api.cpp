@@ -121,6 +121,7 @@ Result<ClientOptions> options_of(const cachalot_client_options* given) {
   if (o.recovery_ns != 0) options.recovery_ns = o.recovery_ns;
   options.record_requests = text(o.record_requests);
   options.pool_bypasses_caches = o.pool_bypasses_caches != 0;
+  options.pinned_reads = o.pinned_reads != 0;
   options.recorded_call = o.record_loads != 0 ? RecordedCall::kLoad : RecordedCall::kLookup;
   return options;
 }
@@ -146,6 +147,22 @@ CopyOptions within(uint64_t timeout_ns) {
   CopyOptions options;
   options.timeout_ns = timeout_ns;
   return options;
+}
+
+cachalot_code begin_load(cachalot_client* client, uint32_t cache_id, std::span<const BlockHash> hashes, size_t count,
+                         std::span<const PageId> pages, const LayerOptions& options, cachalot_layer_load** load,
+                         size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (hashes.size() != count) return missing("hashes");
+    if (load == nullptr) return missing("load");
+    *load = nullptr;
+    Result<Client::LayerLoad> begun = client->client.begin_load(CacheId{cache_id}, hashes, pages, options);
+    if (!begun) return fail(begun.error());
+    if (blocks != nullptr) *blocks = begun->blocks();
+    *load = new cachalot_layer_load{*std::move(begun)};
+    return CACHALOT_OK;
+  });
 }
 
 }  // namespace
@@ -309,18 +326,15 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const c
 cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
                                   size_t count, const uint32_t* pages, size_t page_count,
                                   cachalot_layer_load** load, size_t* blocks) {
-  return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (load == nullptr) return missing("load");
-    *load = nullptr;
-    Result<Client::LayerLoad> begun =
-        client->client.begin_load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count));
-    if (!begun) return fail(begun.error());
-    if (blocks != nullptr) *blocks = begun->blocks();
-    *load = new cachalot_layer_load{*std::move(begun)};
-    return CACHALOT_OK;
-  });
+  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count), {}, load, blocks);
+}
+
+cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
+                                         const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                                         size_t page_count, cachalot_layer_load** load, size_t* blocks) {
+  LayerOptions options;
+  options.pinned = true;
+  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count), options, load, blocks);
 }
 
 cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer) {

@@ -245,26 +245,27 @@ Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<c
 }
 
 Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
-                                             std::span<const PageId> pages, std::optional<CudaStream> cuda_stream) {
+                                             std::span<const PageId> pages, const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kLoad));
   impl_->record(RecordedCall::kLoad, hashes);
-  CopyOptions options;
-  options.cuda_stream = cuda_stream;
-  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, options));
+  CopyOptions copy;
+  copy.cuda_stream = options.cuda_stream;
+  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
   CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun,
-                      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry())));
+                      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry()),
+                                             options.pinned));
   return LayerLoad(std::move(begun));
 }
 
 Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
                                                std::span<const BlockHash> hashes, std::span<const PageId> pages,
-                                               std::optional<CudaStream> cuda_stream) {
+                                               const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kStore));
-  CopyOptions options;
-  options.cuda_stream = cuda_stream;
-  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, options));
+  CopyOptions copy;
+  copy.cuda_stream = options.cuda_stream;
+  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
   CACHALOT_TRY_ASSIGN(
       std::unique_ptr<LayerStore::Impl> begun,
       LayerStore::Impl::begin(call, std::move(open), parent, layers_are_stretches(impl_->order, geometry())));

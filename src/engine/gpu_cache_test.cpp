@@ -254,6 +254,47 @@ TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
   EXPECT_TRUE(load->start_layer(0));  // there is nothing to copy
 }
 
+// The alternative to validation, for who cannot throw away.
+TEST_P(GpuCacheTest, APinnedLoadIsRightWhateverIsEvictedMeanwhile) {
+  ClientOptions pins = options();
+  pins.pinned_reads = true;
+  GpuEngine engine(machine_, pins);
+  Engine other(options(), "vllm_bknhc", 64);
+  const auto churn = [&](std::uint64_t prompt) {
+    const auto hashes = other.client.hash_tokens(tokens_of(prompt, 64 * 4));
+    for (PageId i = 0; i < 64; ++i) other.compute(hashes[i], i);
+    const Result<Stored> stored =
+        other.client.store(other.cache, nullptr, hashes, pages_from(0, 64));
+    return stored ? stored->blocks : 0;
+  };
+  const auto hashes = engine.store(1, 2);
+  engine.clear();
+  LayerOptions pinned;
+  pinned.pinned = true;
+  {
+    Result<Client::LayerLoad> load =
+        engine.client.begin_load(engine.cache, hashes, pages_from(5, 2), pinned);
+    ASSERT_TRUE(load) << load.error().message;
+    for (std::uint64_t prompt = 10; prompt < 16; ++prompt) (void)churn(prompt);
+    EXPECT_EQ(*engine.client.lookup(hashes), 0u);
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+      ASSERT_TRUE(load->start_layer(layer));
+      EXPECT_EQ(*load->load_layer(layer), 2u);
+    }
+    EXPECT_TRUE(engine.holds(hashes[0], 5) && engine.holds(hashes[1], 6));
+    EXPECT_EQ(engine.client.statistics().stale_blocks, 0u);
+    // It is complete, and holds nothing more.
+    EXPECT_EQ(churn(20), 64u);
+    EXPECT_EQ(*load->load_layer(0), 0u);
+  }
+  const auto more = engine.store(2, 2);
+  EXPECT_TRUE(
+      engine.client.begin_load(engine.cache, more, pages_from(0, 2), pinned));  // and dropped
+  for (std::uint64_t prompt = 30; prompt < 33; ++prompt) EXPECT_EQ(churn(prompt), 64u);
+  const Error error = other.client.begin_load(other.cache, more, pages_from(0, 2), pinned).error();
+  EXPECT_EQ(error.code, Code::kUnsupported);
+}
+
 TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
   ClientOptions checked = options();
   checked.checksums = true;

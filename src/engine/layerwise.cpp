@@ -29,9 +29,15 @@ std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::siz
 
 Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(const engine::Call& call,
                                                                                engine::OpenCache cache,
-                                                                               bool layers_are_stretches) {
+                                                                               bool layers_are_stretches,
+                                                                               bool is_pinned) {
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
+  std::optional<engine::ReadPin> pin;  // before anything is looked up
+  if (is_pinned) {
+    CACHALOT_TRY_ASSIGN(engine::ReadPin taken, engine::ReadPin::take(call.session));
+    pin.emplace(std::move(taken));
+  }
   const KvGeometry& geometry = cache.cache().geometry();
   engine::Hit hit = engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
   engine::Extents extents;
@@ -41,10 +47,12 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     runs_along = runs_along && (found.entry.flags & pool::kEntryHasChecksum) != 0;
   }
   std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), runs_along);
-  return std::unique_ptr<Impl>(new Impl{call.session.shared_from_this(), std::move(cache), call.stream,
-                                        {call.pages.begin(), call.pages.end()}, std::move(hit),
-                                        std::move(extents), std::move(hashes),
-                                        std::vector<bool>(geometry.layers)});
+  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache), call.stream,
+                                      {call.pages.begin(), call.pages.end()}, std::move(hit),
+                                      std::move(extents), std::move(hashes),
+                                      std::vector<bool>(geometry.layers)});
+  if (pin) impl->pin.emplace(std::move(*pin));
+  return impl;
 }
 
 // Before its cache, and what its copies bring bytes to.
@@ -124,7 +132,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
   const std::size_t sound = completes ? count_undamaged() : hit.found.size();
   const bool is_damaged = sound < hit.found.size();
-  const std::size_t same = session->validate(hit.view, hit.found);
+  const std::size_t same = pin ? hit.found.size() : session->validate(hit.view, hit.found);
   Counters::add(session->counters().stale_blocks, hit.found.size() - same);
   if (is_damaged && same > sound) Counters::add(session->counters().damaged_blocks, 1);
   hit.found.resize(std::min(sound, same));
@@ -138,6 +146,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
     // Those that nobody will ask for: the cache may be unregistered as soon as it is closed.
     if (!started.empty()) CACHALOT_TRY(started.wait_for_all(*(*cache).gpu()));
     cache.close();
+    pin.reset();
   }
   return hit.found.size();
 }

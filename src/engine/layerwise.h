@@ -31,10 +31,11 @@ struct Client::LayerLoad::Impl {
   std::uint32_t next_layer = 0;
   bool in_order = true;  // layers came so; else the hashes are nobody's
   engine::StartedLayers started = {};
+  std::optional<engine::ReadPin> pin = {};  // of a pinned load, until it is complete
 
   ~Impl();
   static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::OpenCache cache,
-                                             bool layers_are_stretches);
+                                             bool layers_are_stretches, bool is_pinned);
   Status start_layer(std::uint32_t layer);
   Result<std::size_t> load_layer(std::uint32_t layer);
 

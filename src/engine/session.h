@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/counters.h"
@@ -61,6 +62,11 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   // Notes the deepest block of a hit. Never waits: where a writer holds the lock, it is noted later.
   void report_hit(const pool::Found& deepest);
+
+  // See ReadPin.
+  Result<std::uint64_t> pin();
+  // Never waits: where somebody holds the lock, the pin ends with the next call.
+  void unpin(std::uint64_t pin);
 
   // @errors as pool::Client's; kTimeout: the deadline has passed, whatever was waited for
   Result<pool::Reservation> reserve(std::uint32_t blocks, const Deadline& deadline = {});
@@ -121,6 +127,28 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex late_mutex_;
   std::vector<pool::Found> late_hits_;
   std::vector<pool::Reservation> late_reservations_;
+  std::vector<std::uint64_t> late_unpins_;
+};
+
+// While it lives, blocks that are looked up are not used again.
+class ReadPin {
+ public:
+  // @param session  outlives it
+  // @errors kUnsupported: ClientOptions::pinned_reads was not set; as pool::Client::pin
+  static Result<ReadPin> take(Session& session) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t pin, session.pin());
+    return ReadPin(session, pin);
+  }
+  ReadPin(ReadPin&& from) noexcept : session_(std::exchange(from.session_, nullptr)), pin_(from.pin_) {}
+  ReadPin& operator=(ReadPin&&) = delete;
+  ~ReadPin() {
+    if (session_ != nullptr && !session_->is_forked()) session_->unpin(pin_);
+  }
+
+ private:
+  ReadPin(Session& session, std::uint64_t pin) : session_(&session), pin_(pin) {}
+  Session* session_;
+  std::uint64_t pin_;
 };
 
 }  // namespace cachalot::engine

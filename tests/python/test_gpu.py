@@ -126,3 +126,16 @@ def test_layers_of_other_caches_are_not_started(engine):
         with pytest.raises(cachalot.InvalidArgumentError, match="layer: 3"):
             load.start_layer(3)
     assert engine.block(0) == engine.block(1)
+
+
+def test_a_pinned_load_is_for_clients_that_said_so(pool, engine):
+    hashes = engine.client.hash_tokens(range(4))
+    engine.client.store(engine.cache, hashes, [0])
+    with pytest.raises(cachalot.UnsupportedError, match="pin"):
+        engine.client.begin_load(engine.cache, hashes, [1], pinned=True)
+    with attach(pool, pinned_reads=True) as client:
+        tensors = zeros()
+        cache = client.register_cache("vllm_kbnhc", tensors, pages=16)
+        with client.begin_load(cache, hashes, [1], pinned=True) as load:
+            assert [load.load_layer(layer) for layer in range(3)] == [1, 1, 1]
+        assert np.array_equal(tensors[2][:, 1], engine.tensors[2][:, 0])
