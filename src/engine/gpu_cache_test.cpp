@@ -199,8 +199,10 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
     }
     ASSERT_TRUE(store->start_layer(layer));
     ASSERT_FALSE(engine.holds(hashes[0], 0, layer));
-    if (layer == 0) ASSERT_TRUE(store->store_layer(0));  // may be waited for before the end
-    if (layer == 1) machine_.finish(engine.stream);      // the stage is needed again
+    if (layer == 0) {  // may be waited for before the end
+      ASSERT_TRUE(store->store_layer(0));
+    }
+    if (layer == 1) machine_.finish(engine.stream);  // the stage is needed again
   }
   const Status twice = store->start_layer(2);
   EXPECT_EQ(twice.error().code, Code::kInvalidArgument);
@@ -309,7 +311,9 @@ TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
           engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
       ASSERT_TRUE(store);
       for (const std::uint32_t layer : {1u, 0u, 2u}) {
-        if (starts) ASSERT_TRUE(store->start_layer(layer));
+        if (starts) {
+          ASSERT_TRUE(store->start_layer(layer));
+        }
       }
       for (const std::uint32_t layer : layers) ASSERT_TRUE(store->store_layer(layer));
       ASSERT_EQ(store->finish()->written, 2u);
@@ -321,7 +325,9 @@ TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
       Result<Client::LayerLoad> load =
           engine.client.begin_load(engine.cache, hashes, pages_from(0, 2));
       for (const std::uint32_t layer : {1u, 0u, 2u}) {
-        if (starts) ASSERT_TRUE(load->start_layer(layer));
+        if (starts) {
+          ASSERT_TRUE(load->start_layer(layer));
+        }
       }
       for (const std::uint32_t layer : layers) ASSERT_EQ(*load->load_layer(layer), 2u);
       EXPECT_TRUE(engine.holds(hashes[0], 0) && engine.holds(hashes[1], 1));
