@@ -24,6 +24,13 @@ namespace cachalot::engine {
 
 // What copies a cache's pages.
 struct CopyMeans {
+  // As a client's options say.
+  static CopyMeans of(const ClientOptions& options) {
+    CopyMeans means;
+    means.threads = options.copy_threads;
+    if (options.pool_bypasses_caches) means.host_caches = kv::HostCaches::kBypassed;
+    return means;
+  }
   std::uint32_t threads = 1;  // of a cache in this process's memory
   Gpu* gpu = nullptr;         // that the cache is on; outlives it
   kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // of a GPU's cache

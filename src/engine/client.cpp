@@ -195,9 +195,7 @@ std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens
 
 Result<CacheId> Client::register_cache(const PagedCache& cache) {
   CACHALOT_TRY(impl_->session->check_usable());
-  engine::CopyMeans means;
-  means.threads = impl_->options.copy_threads;
-  if (impl_->options.pool_bypasses_caches) means.host_caches = kv::HostCaches::kBypassed;
+  engine::CopyMeans means = engine::CopyMeans::of(impl_->options);
   if (cache.cuda_device) {
     CACHALOT_TRY_ASSIGN(means.gpu, impl_->session->gpus().find_or_open(*cache.cuda_device));
   } else if (cache.cuda_stream != nullptr) {
