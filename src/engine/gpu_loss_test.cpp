@@ -98,6 +98,32 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   expect_whole(after);
 }
 
+// Another client of this process that came into the slot would vouch for what this one may not.
+TEST_F(GpuLossTest, ItsSlotIsNobodysUntilTheProcessHasEnded) {
+  ClientOptions same = options();
+  same.slot = 2;
+  {
+    GpuEngine lost(machine_, same);
+    const auto hashes = lost.client.hash_tokens(tokens_of(1, 3 * 4));
+    machine_.fake.failing["event_synchronize"] = kLaunchFailed;
+    EXPECT_EQ(lost.client.store(lost.cache, nullptr, hashes, pages_from(0, 3)).error().code,
+              Code::kIo);
+    machine_.fake.failing.clear();
+    EXPECT_FALSE(lost.client.detach());
+  }
+  const Result<Client> refused = Client::attach(same);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBusy);
+  // By its lock, before anything was said in the slot's line.
+  EXPECT_EQ(std::string(refused.error().message).find("is held"), std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(Client::attach(options())) << "another slot does";
+  // Who left in order leaves its slot to the next.
+  same.slot = 3;
+  { const Engine orderly(same); }
+  EXPECT_TRUE(Client::attach(same));
+}
+
 TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 3);

@@ -30,6 +30,8 @@ class FileLock {
   static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms);
 
   std::uint64_t offset() const { return offset_; }
+  // Whatever becomes of this object.
+  void hold_until_exit() { (void)fd_.release(); }
 
  private:
   FileLock(FileDescriptor fd, std::uint64_t offset) : fd_(std::move(fd)), offset_(offset) {}

@@ -189,6 +189,9 @@ class Client final : private rpc::AnswerSink {
   // device that failed in a copy may. They are not used again, and from here on this client neither attaches
   // again nor says at its detachment that it stores no more (kIo). @threads any
   void withhold(Reservation reservation);
+  // Whether somebody may, so that nobody of this process may enter its slot again: whoever is refused there
+  // says, as he leaves, that all before him is over.
+  bool may_still_store() const { return withholds_ || open_reservations_ != 0; }
 
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
   // many are under way. drain() waits for all.
@@ -337,7 +340,6 @@ class Client final : private rpc::AnswerSink {
   // and whether the keeper has opened the mailbox.
   std::uint64_t knocked_ns_ = 0;  // 0: not knocking
   bool is_let_in_ = false;
-  bool was_let_in_ = false;  // some incarnation of it: those before it were done with, or held nothing
   std::uint32_t unsent_commits_ = 0;  // of those under way, the last ones: not asked of this keeper yet
   std::atomic<bool> lost_ = false;
 

@@ -120,7 +120,7 @@ Status Client::greet() {
   place.epoch = view_.epoch;
   place.keeper_splits_lines = (view_.flags & kKeeperSplitLines) != 0;
   channel_ = rpc::Channel(access_.region, place, *waiter_, *clock_, keeper_doorbell_);
-  attached_ = is_let_in_ = was_let_in_ = true;
+  attached_ = is_let_in_ = true;
   unsent_commits_ = commits_under_way_;
   lost_.store(false, std::memory_order_relaxed);
   return {};
@@ -174,15 +174,14 @@ void Client::knock() {
 }
 
 // This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
-// that it stores no more, for a keeper that did not hear it otherwise. Who was never let in has nothing to
-// say of those before it: one of this process may have left with copies under way.
+// that it stores no more, for a keeper that did not hear it otherwise.
 void Client::withdraw() {
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);
   if (!access_.region.read_as(offset, line) || line.incarnation != incarnation_) return;
   access_.domain().complete();
   line.flags &= ~kClientAttached;
-  if (was_let_in_ || line.drained + 1 >= incarnation_) line.drained = incarnation_;
+  line.drained = incarnation_;
   access_.region.publish(offset, line);
   access_.domain().complete();
 }
