@@ -95,12 +95,12 @@ class AsyncCall {
 
 std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes,
                                       nb::handle pages, nb::handle first_layer, nb::handle layers,
-                                      std::optional<double> timeout) {
+                                      std::optional<double> timeout, nb::handle stream) {
   ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
-  const CopyOptions options = copy_options(first_layer, layers, timeout);
+  const CopyOptions options = copy_options(first_layer, layers, timeout, stream);
   const Token token =
       value_of(client.call([&](Client& c) { return c.load_async(id, names.get(), to, options); }));
   client.claim_dropped();
@@ -109,13 +109,13 @@ std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache,
 
 std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes,
                                        nb::handle pages, nb::handle parent,
-                                       std::optional<double> timeout) {
+                                       std::optional<double> timeout, nb::handle stream) {
   ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(timeout);
+  const CopyOptions options = copy_options(timeout, stream);
   const Token token = value_of(client.call([&](Client& c) {
     return c.store_async(id, before ? &*before : nullptr, names.get(), from, options);
   }));
@@ -143,19 +143,23 @@ void add_async_call(nb::module_& module) {
   client
       .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
-           nb::arg("timeout") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) "
-                   "-> AsyncCall"),
-           "As load(), by another thread.")
+                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
+                   "stream: cachalot.types.Stream = None) -> AsyncCall"),
+           "As load(), by another thread. On a GPU it comes behind what the stream has now, and the "
+           "stream must not\n"
+           "touch the pages until it is done.")
       .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::arg("stream") = nb::none(),
            nb::sig(
                "def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                "cachalot.types.Pages, *, "
-               "parent: cachalot.types.Parent = None, timeout: float | None = None) -> AsyncCall"),
-           "As store(), by another thread.");
+               "parent: cachalot.types.Parent = None, timeout: float | None = None, "
+               "stream: cachalot.types.Stream = None) -> AsyncCall"),
+           "As store(), by another thread; on a GPU, behind what the stream has now.");
 }
 
 }  // namespace cachalot::python

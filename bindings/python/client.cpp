@@ -43,7 +43,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             const std::string& hash, const std::string& python_hash_seed, nb::handle host,
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, double keeper_timeout_s, double recovery_s,
-            nb::handle record_requests, const std::string& recorded_call) {
+            nb::handle record_requests, const std::string& recorded_call,
+            bool pool_bypasses_caches, bool pinned_reads) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -63,6 +64,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.recovery_ns = nanoseconds(recovery_s, kNoTimeout, "recovery_s");
   if (!record_requests.is_none()) options.record_requests = path(record_requests, "record_requests");
   options.recorded_call = parse_call(recorded_call);
+  options.pool_bypasses_caches = pool_bypasses_caches;
+  options.pinned_reads = pinned_reads;
   Result<Client> client = [&] {
     const nb::gil_scoped_release release;
     return Client::attach(options);
@@ -71,9 +74,11 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
 }
 
 // A tensor that a cache of this geometry can be in.
-Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry) {
+Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry,
+                 std::optional<int> device) {
   const std::string name = "tensor " + std::to_string(index);
-  Memory memory = Memory::of(object, name);
+  Memory memory = device ? Memory::on_gpu(object, name, *device) : Memory::of(object, name);
+  if (memory.is_bare) return memory;
   if (memory.item_bytes != dtype_bytes(geometry.dtype)) {
     refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(),
            memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
@@ -95,21 +100,28 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
 }
 
 CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object& tensors,
-                           nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes) {
+                           nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes,
+                           nb::handle device, nb::handle stream) {
   ClientObject& client = client_of(self);
   PagedCache cache;
   cache.layout = text(layout, "layout");
   cache.pages = number(pages, "pages");
   cache.page_tokens = number(page_tokens, "page_tokens");
   cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
+  if (!device.is_none()) {
+    cache.cuda_device = static_cast<int>(whole_number(device, "device", INT32_MAX));
+  }
+  cache.cuda_stream = stream_of(stream).value_or(nullptr);
   std::vector<Memory> held;
   if (tensors.is_none()) refuse_type(tensors, "tensors: ", "an array, or several");
   // One array is one tensor, not a sequence of its rows.
-  if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__")) {
-    held.push_back(tensor_of(tensors, 0, client.client().geometry()));
+  if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__") ||
+      nb::hasattr(tensors, "__cuda_array_interface__")) {
+    held.push_back(tensor_of(tensors, 0, client.client().geometry(), cache.cuda_device));
   } else {
     for (const nb::handle tensor : tensors) {
-      held.push_back(tensor_of(tensor, held.size(), client.client().geometry()));
+      held.push_back(
+          tensor_of(tensor, held.size(), client.client().geometry(), cache.cuda_device));
     }
   }
   for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, tensor.bytes()});
@@ -123,11 +135,11 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
 }
 
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                 nb::handle first_layer, nb::handle layers, std::optional<double> timeout) {
+                 nb::handle first_layer, nb::handle layers, std::optional<double> timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
-  const CopyOptions options = copy_options(first_layer, layers, timeout);
+  const CopyOptions options = copy_options(first_layer, layers, timeout, stream);
   return value_of(
       self.call([&](Client& client) { return client.load(id, names.get(), to, options); }));
 }
@@ -150,7 +162,7 @@ std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
 
 std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes,
                         nb::handle pages, nb::handle tokens, nb::handle first_layer,
-                        nb::handle layers, std::optional<double> timeout) {
+                        nb::handle layers, std::optional<double> timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -161,18 +173,18 @@ std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle
     refuse("tokens: of %zu blocks, expected those of %zu", ranges.size(), names.get().size());
   }
   const std::vector<std::span<const TokenRange>> spans(ranges.begin(), ranges.end());
-  const CopyOptions options = copy_options(first_layer, layers, timeout);
+  const CopyOptions options = copy_options(first_layer, layers, timeout, stream);
   return value_of(self.call(
       [&](Client& client) { return client.load_tokens(id, names.get(), to, spans, options); }));
 }
 
 Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-             nb::handle parent, std::optional<double> timeout) {
+             nb::handle parent, std::optional<double> timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(timeout);
+  const CopyOptions options = copy_options(timeout, stream);
   return value_of(self.call([&](Client& client) {
     return client.store(id, before ? &*before : nullptr, names.get(), from, options);
   }));
@@ -275,6 +287,8 @@ void add_client(nb::module_& module) {
           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
+          nb::arg("pool_bypasses_caches") = false,
+          nb::arg("pinned_reads") = false,
           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                   "KvGeometry, salt: str = '', "
                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
@@ -283,7 +297,8 @@ void add_client(nb::module_& module) {
                   "grant_blocks: int = 64, "
                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
                   "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
-                  "recorded_call: str = 'lookup') -> None"),
+                  "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
+                  "pinned_reads: bool = False) -> None"),
           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
           "are never handed out.\n\n"
           "pool: its path, or those of all its devices in order. model: the weights and their "
@@ -300,7 +315,10 @@ void add_client(nb::module_& module) {
           "for a next keeper;\n"
           "both end with a call's own timeout. record_requests: a file that requests are recorded "
           "in, hashes only;\n"
-          "each 'lookup', or each 'load', stands for one (recorded_call).")
+          "each 'lookup', or each 'load', stands for one (recorded_call). pool_bypasses_caches: of a "
+          "noncoherent pool\n"
+          "with GPUs: its memory is mapped past the host's caches, and GPUs' writes do not go into "
+          "them. pinned_reads: begin_load(pinned=True) will be used.")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
            "detaches, and lets\n"
@@ -322,12 +340,19 @@ void add_client(nb::module_& module) {
            "The hashes of all whole blocks of a prompt, from its first token on.")
       .def("register_cache", &register_cache, nb::arg("layout").none(), nb::arg("tensors").none(),
            nb::arg("pages").none(), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
+           nb::kw_only(), nb::arg("device") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def register_cache(self, layout: str, tensors: cachalot.types.Memory | "
                    "collections.abc.Iterable[cachalot.types.Memory], "
-                   "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0) -> Cache"),
+                   "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0, *, "
+                   "device: int | None = None, stream: cachalot.types.Stream = None) -> Cache"),
            "Memory of the engine that pages are in, in a layout of layout_names(): writable, "
            "C-contiguous,\n"
-           "numbers of the dtype's size. It is kept alive until unregister_cache() or detach().")
+           "numbers of the dtype's size. It is kept alive until unregister_cache() or detach().\n\n"
+           "device: the GPU that the tensors are on, by CUDA's number of it; they are then arrays by "
+           "DLPack or\n"
+           "__cuda_array_interface__ (torch, CuPy), or pairs (address, bytes). stream: where its "
+           "copies go, if a\n"
+           "call names no other; None: the legacy default stream.")
       .def(
           "unregister_cache",
           [](ClientObject& self, const CacheObject& cache) {
@@ -340,33 +365,39 @@ void add_client(nb::module_& module) {
            "How many leading blocks are in the pool.")
       .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(), nb::kw_only(),
            nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
-           nb::arg("timeout") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None) "
-                   "-> int"),
+                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
+                   "stream: cachalot.types.Stream = None) -> int"),
            "Copies the longest prefix that is in the pool into the engine's pages, block i to "
            "pages[i].\n"
            "Returns how many leading blocks are loaded; the pages behind may have been written "
            "over.\n\n"
            "pages: all different; where a block is several pages, so many for each block. "
            "first_layer, layers: only\n"
-           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError.")
+           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError. "
+           "stream: of a GPU's\n"
+           "cache, what the copies come behind; None: the cache's.")
       .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::arg("tokens").none(), nb::kw_only(), nb::arg("first_layer") = 0,
            nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::arg("stream") = nb::none(),
            nb::sig("def load_tokens(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, "
                    "tokens: collections.abc.Iterable[cachalot.types.TokenRanges], *, first_layer: "
                    "int = 0, "
-                   "layers: int | None = None, timeout: float | None = None) -> int"),
+                   "layers: int | None = None, timeout: float | None = None, "
+                   "stream: cachalot.types.Stream = None) -> int"),
            "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
       .def(
           "store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(), nb::kw_only(),
           nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+          nb::arg("stream") = nb::none(),
           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                   "cachalot.types.Pages, *, "
-                  "parent: cachalot.types.Parent = None, timeout: float | None = None) -> Stored"),
+                  "parent: cachalot.types.Parent = None, timeout: float | None = None, "
+                  "stream: cachalot.types.Stream = None) -> Stored"),
           "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
           "first block\n"
           "follows `parent`, or starts a prompt. What is there already is not copied.\n\n"

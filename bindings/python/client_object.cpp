@@ -72,14 +72,23 @@ ClientObject& client_of(nb::handle self) {
   return instance_of<ClientObject>(self, "self");
 }
 
-CopyOptions copy_options(std::optional<double> timeout) {
+std::optional<CudaStream> stream_of(nb::handle stream) {
+  if (stream.is_none()) return std::nullopt;
+  const nb::object number =
+      nb::hasattr(stream, "cuda_stream") ? stream.attr("cuda_stream") : nb::borrow(stream);
+  return reinterpret_cast<CudaStream>(whole_number(number, "stream", UINTPTR_MAX));
+}
+
+CopyOptions copy_options(std::optional<double> timeout, nb::handle stream) {
   CopyOptions options;
+  options.cuda_stream = stream_of(stream);
   options.timeout_ns = nanoseconds(timeout, kNoTimeout, "timeout");
   return options;
 }
 
-CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout) {
-  CopyOptions options = copy_options(timeout);
+CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout,
+                         nb::handle stream) {
+  CopyOptions options = copy_options(timeout, stream);
   options.first_layer = number(first_layer, "first_layer");
   options.layers = optional_number(layers, "layers").value_or(kAllLayers);
   return options;

@@ -104,24 +104,27 @@ using LoadObject = LayerObject<Client::LayerLoad>;
 using StoreObject = LayerObject<Client::LayerStore>;
 
 std::unique_ptr<LoadObject> begin_load(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                       nb::handle pages) {
+                                       nb::handle pages, nb::handle stream, bool pinned) {
   ClientObject& client = client_of(self);
+  const LayerOptions options{.cuda_stream = stream_of(stream), .pinned = pinned};
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
   return LoadObject::make(std::move(self), client,
-                          [&](Client& c) { return c.begin_load(id, names.get(), to); });
+                          [&](Client& c) { return c.begin_load(id, names.get(), to, options); });
 }
 
 std::unique_ptr<StoreObject> begin_store(nb::object self, const CacheObject& cache,
-                                         nb::handle hashes, nb::handle pages, nb::handle parent) {
+                                         nb::handle hashes, nb::handle pages, nb::handle parent,
+                                         nb::handle stream) {
   ClientObject& client = client_of(self);
+  const LayerOptions options{.cuda_stream = stream_of(stream)};
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
   return StoreObject::make(std::move(self), client, [&](Client& c) {
-    return c.begin_store(id, before ? &*before : nullptr, names.get(), from);
+    return c.begin_store(id, before ? &*before : nullptr, names.get(), from, options);
   });
 }
 
@@ -157,6 +160,18 @@ void add_layerwise(nb::module_& module) {
           },
           "Leading blocks that are there still.")
       .def(
+          "start_layer",
+          [](LoadObject& self, nb::handle layer) {
+            const std::uint32_t wanted = number(layer, "layer");
+            check(self.call([&](Client::LayerLoad& load) { return load.start_layer(wanted); }));
+          },
+          nb::arg("layer"), nb::sig("def start_layer(self, layer: int) -> None"),
+          "Of a GPU's cache: launches the copy of a layer on the load's stream and returns. "
+          "load_layer() waits for\n"
+          "it; before it has said how many blocks are right, nothing that was computed from the "
+          "layer may leave the\n"
+          "step. Does nothing for other caches.")
+      .def(
           "load_layer",
           [](LoadObject& self, nb::handle layer) {
             const std::uint32_t wanted = number(layer, "layer");
@@ -176,6 +191,16 @@ void add_layerwise(nb::module_& module) {
       "Gives up what was not finished, and needs the cache no more; a second time does nothing.");
   stores
       .def(
+          "start_layer",
+          [](StoreObject& self, nb::handle layer) {
+            const std::uint32_t wanted = number(layer, "layer");
+            check(self.call([&](Client::LayerStore& store) { return store.start_layer(wanted); }));
+          },
+          nb::arg("layer"), nb::sig("def start_layer(self, layer: int) -> None"),
+          "Of a GPU's cache: launches the copy of a layer on the store's stream, behind what "
+          "computes it, and\n"
+          "returns; store_layer() or finish() waits. Does nothing for other caches.")
+      .def(
           "store_layer",
           [](StoreObject& self, nb::handle layer) {
             const std::uint32_t wanted = number(layer, "layer");
@@ -193,14 +218,19 @@ void add_layerwise(nb::module_& module) {
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
       .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
+           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("pinned") = false,
            nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                   "cachalot.types.Pages) -> LayerLoad"),
-           "As load(), layer by layer: see LayerLoad.load_layer().")
+                   "cachalot.types.Pages, *, stream: cachalot.types.Stream = None, "
+                   "pinned: bool = False) -> LayerLoad"),
+           "As load(), layer by layer: see LayerLoad.load_layer(). pinned: the blocks are kept while "
+           "it is open, so\n"
+           "that what is computed from them may leave the step before they are counted; the client "
+           "has pinned_reads.")
       .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("parent") = nb::none(),
+           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None) -> LayerStore"),
+                   "parent: cachalot.types.Parent = None, stream: cachalot.types.Stream = None) -> LayerStore"),
            "As store() of at most 32 blocks, layer by layer: see LayerStore.store_layer() and "
            "finish().");
 }

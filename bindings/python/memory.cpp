@@ -1,14 +1,17 @@
 #include "memory.h"
 
 #include <bit>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "error.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {
 
-constexpr int kCpu = 1, kPinnedCpu = 3;  // of DLPack
+constexpr int kCpu = 1, kCuda = 2, kPinnedCpu = 3, kManagedCuda = 13;  // of DLPack
 
 constexpr bool kIsLittleEndian = std::endian::native == std::endian::little;
 
@@ -38,6 +41,31 @@ bool is_dense(const std::vector<std::int64_t>& shape, const std::vector<std::int
     dense *= shape[i];
   }
   return true;
+}
+
+std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape,
+                                        std::uint64_t item_bytes) {
+  std::vector<std::int64_t> strides(shape.size());
+  auto step = static_cast<std::int64_t>(item_bytes);
+  for (std::size_t i = shape.size(); i-- > 0; step *= shape[i]) strides[i] = step;
+  return strides;
+}
+
+bool has_dlpack(nb::handle object) {
+  return nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__");
+}
+// Type and number.
+std::pair<int, int> dlpack_device(nb::handle object) {
+  const nb::object device = object.attr("__dlpack_device__")();
+  return {nb::cast<int>(nb::int_(device[0])), nb::cast<int>(nb::int_(device[1]))};
+}
+std::uintptr_t address_of(nb::handle number, const std::string& name) {
+  return whole_number(number, (name + ": its address").c_str(), UINTPTR_MAX);
+}
+
+// In the object's own word.
+std::string place_of(nb::handle object) {
+  return nb::hasattr(object, "device") ? nb::str(object.attr("device")).c_str() : "a device";
 }
 
 std::string class_name(nb::handle object) {
@@ -79,13 +107,6 @@ void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
 }
 
 void Memory::take_dlpack(nb::handle object, const std::string& name) {
-  const nb::object device = object.attr("__dlpack_device__")();
-  const int device_type = nb::cast<int>(nb::int_(device[0]));
-  if (device_type != kCpu && device_type != kPinnedCpu) {
-    refuse("%.40s: lies on %.60s (DLPack device type %d), expected memory of the CPU", name.c_str(),
-           nb::hasattr(object, "device") ? nb::str(object.attr("device")).c_str() : "a device",
-           device_type);
-  }
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
     refuse("%.40s: %.60s does not hand out its memory by DLPack", name.c_str(),
@@ -122,12 +143,79 @@ Memory Memory::of(nb::handle object, const std::string& name) {
   if (PyObject_CheckBuffer(object.ptr()) &&
       PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) == 0) {
     memory.take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer>(view.release()));
-  } else if (PyErr_Clear();
-             nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
+  } else if (PyErr_Clear(); has_dlpack(object)) {
+    const auto [type, device] = dlpack_device(object);
+    if (type != kCpu && type != kPinnedCpu) {
+      refuse("%.40s: lies on %.60s (DLPack device type %d), expected memory of the CPU",
+             name.c_str(), place_of(object).c_str(), type);
+    }
     memory.take_dlpack(object, name);
   } else {
     refuse("%.40s: %.60s has no memory to share, expected the buffer protocol or DLPack",
            name.c_str(), class_name(object).c_str());
+  }
+  memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);
+  return memory;
+}
+
+// What torch, CuPy and Numba show of a GPU's memory: its address, shape, strides in bytes or None, and
+// NumPy's word for its numbers.
+void Memory::take_cuda_array(nb::handle object, const std::string& name) {
+  const nb::object array = object.attr("__cuda_array_interface__");
+  const nb::object at = array["data"];
+  const std::string type = python::text(array["typestr"], (name + ": its typestr").c_str());
+  if (type.size() < 3) {
+    refuse("%.40s: its numbers are '%.20s', expected a type as NumPy writes it", name.c_str(),
+           type.c_str());
+  }
+  data = reinterpret_cast<void*>(address_of(at[0], name));
+  is_writable = PyObject_IsTrue(nb::object(at[1]).ptr()) == 0;
+  kind = std::strchr("uif", type[1]) != nullptr ? type[1] : '?';
+  item_bytes = std::strtoull(type.c_str() + 2, nullptr, 10);
+  is_swapped = item_bytes > 1 && is_other_order(type.c_str());
+  is_record = type[1] == 'V';
+  const auto sizes_of = [&](nb::handle sizes, const char* what) {
+    std::vector<std::int64_t> all;
+    for (const nb::handle size : sizes) {
+      all.push_back(
+          static_cast<std::int64_t>(whole_number(size, (name + what).c_str(), INT64_MAX)));
+    }
+    return all;
+  };
+  shape = sizes_of(array["shape"], ": its shape");
+  const nb::object steps = array.attr("get")("strides");
+  strides = steps.is_none() ? dense_strides(shape, item_bytes) : sizes_of(steps, ": its strides");
+  if (strides.size() != shape.size()) {
+    refuse("%.40s: has %zu strides, expected as many as the %zu dimensions", name.c_str(),
+           strides.size(), shape.size());
+  }
+  owner_ = nb::borrow(object);
+}
+
+Memory Memory::on_gpu(nb::handle object, const std::string& name, int device) {
+  Memory memory;
+  if (PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2) {
+    memory.data = reinterpret_cast<void*>(address_of(object[0], name));
+    memory.shape = {static_cast<std::int64_t>(
+        whole_number(object[1], (name + ": its bytes").c_str(), INT64_MAX))};
+    memory.item_bytes = 1;
+    memory.is_bare = memory.is_writable = memory.is_contiguous = true;
+    return memory;
+  }
+  if (has_dlpack(object)) {
+    const auto [type, number] = dlpack_device(object);
+    if ((type != kCuda && type != kManagedCuda) || number != device) {
+      refuse("%.40s: lies on %.60s (DLPack device type %d, number %d), expected CUDA device %d",
+             name.c_str(), place_of(object).c_str(), type, number, device);
+    }
+    memory.take_dlpack(object, name);
+  } else if (nb::hasattr(object, "__cuda_array_interface__")) {
+    memory.take_cuda_array(object, name);
+  } else {
+    refuse(
+        "%.40s: %.60s has no memory of a GPU, expected DLPack, __cuda_array_interface__ or a "
+        "pair (address, bytes)",
+        name.c_str(), class_name(object).c_str());
   }
   memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);
   return memory;

@@ -21,6 +21,9 @@ class Memory {
   // @param name  what it is, for messages: "tensor 3"
   // Raises InvalidArgumentError: no memory, or not the CPU's.
   static Memory of(nb::handle object, const std::string& name);
+  // A GPU's, that the host cannot look at: by DLPack, by __cuda_array_interface__, or a pair (address, bytes),
+  // which says nothing of what is in it (item_bytes is 1). Raises InvalidArgumentError: not on this device.
+  static Memory on_gpu(nb::handle object, const std::string& name, int device);
 
   void* data = nullptr;
   std::uint64_t item_bytes = 0;
@@ -29,6 +32,7 @@ class Memory {
   bool is_contiguous = false;  // in C's order
   bool is_swapped = false;     // its numbers are in the other byte order
   bool is_record = false;      // its items are no numbers, but have fields
+  bool is_bare = false;        // a pair: an address, and so many bytes
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  // in bytes
 
@@ -46,9 +50,11 @@ class Memory {
   };
   void take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view);
   void take_dlpack(nb::handle object, const std::string& name);
+  void take_cuda_array(nb::handle object, const std::string& name);
 
   std::unique_ptr<Py_buffer, ReleaseBuffer> buffer_;
   std::optional<nb::ndarray<nb::ro>> array_;
+  nb::object owner_;
 };
 
 }  // namespace cachalot::python

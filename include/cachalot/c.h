@@ -130,6 +130,8 @@ typedef struct cachalot_client_options {
   const char* record_requests; /* a file that requests are recorded in, as in client.h; null: none */
   uint32_t record_loads;       /* 0: a lookup stands for a request; else a load does */
   uint32_t reserved;
+  uint32_t pool_bypasses_caches; /* not 0: of a noncoherent pool that GPUs copy from and into, as in client.h */
+  uint32_t pinned_reads;         /* not 0: cachalot_begin_pinned_load() will be used */
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
@@ -146,6 +148,11 @@ CACHALOT_API cachalot_code cachalot_hash_tokens(const cachalot_client* client, c
                                                 size_t token_count, cachalot_block_hash* hashes,
                                                 size_t capacity, size_t* count);
 
+typedef enum cachalot_memory {
+  CACHALOT_HOST_MEMORY = 0, /* this process's */
+  CACHALOT_CUDA_MEMORY = 1
+} cachalot_memory;
+
 typedef struct cachalot_cache {
   uint32_t struct_size; /* sizeof(cachalot_cache) */
   uint32_t pages;
@@ -154,6 +161,11 @@ typedef struct cachalot_cache {
   size_t tensor_count;
   uint32_t page_tokens, reserved;
   uint64_t page_stride_bytes;
+  uint32_t memory; /* cachalot_memory: where the tensors are */
+  uint32_t device; /* CUDA_MEMORY: the GPU that they are on, by CUDA's number of it */
+  /* CUDA_MEMORY: the CUstream or cudaStream_t that copies are behind; null: the legacy default one. For
+   * several streams the cache is registered once for each. */
+  void* stream;
 } cachalot_cache;
 
 CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache,
@@ -199,6 +211,16 @@ CACHALOT_API cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t
                                                const cachalot_block_hash* hashes, size_t count,
                                                const uint32_t* pages, size_t page_count,
                                                cachalot_layer_load** load, size_t* blocks);
+/* The same, and the blocks are kept while it is open: what is computed from them may leave the step before they
+ * are counted. CACHALOT_UNSUPPORTED: the client options do not say pinned_reads. */
+CACHALOT_API cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
+                                                      const cachalot_block_hash* hashes, size_t count,
+                                                      const uint32_t* pages, size_t page_count,
+                                                      cachalot_layer_load** load, size_t* blocks);
+/* Of a GPU's cache: launches the copy of a layer and returns; cachalot_load_layer() waits for it, and before
+ * it has said how many blocks are right nothing that was computed from the layer may leave the step, unless
+ * the load is pinned. Does nothing for other caches. */
+CACHALOT_API cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer);
 CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks);
 CACHALOT_API void cachalot_end_load(cachalot_layer_load* load);
 CACHALOT_API cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id,
@@ -206,6 +228,8 @@ CACHALOT_API cachalot_code cachalot_begin_store(cachalot_client* client, uint32_
                                                 const cachalot_block_hash* hashes, size_t count,
                                                 const uint32_t* pages, size_t page_count,
                                                 cachalot_layer_store** store);
+/* The same for a store; cachalot_store_layer() or cachalot_end_store() waits. */
+CACHALOT_API cachalot_code cachalot_start_store_layer(cachalot_layer_store* store, uint32_t layer);
 CACHALOT_API cachalot_code cachalot_store_layer(cachalot_layer_store* store, uint32_t layer);
 /* Publishes, if `publish` is not 0 and every layer was stored, and frees `store`. */
 CACHALOT_API cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish, size_t* blocks);

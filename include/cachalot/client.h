@@ -19,6 +19,11 @@
 //      may have been written over partly: compute it.
 //   2. Copies go straight between pages and pool; there is no buffer in between.
 //
+// Caches may be on GPUs (PagedCache::cuda_device). Copies are then launched on a stream, and a call returns,
+// or a completion comes, when they are done and validated. After kIo nothing is known of a copy: it may be
+// under way until the process ends. The blocks of a store are then kept from everybody until that, calls on
+// this GPU's caches fail from then on, and detach() says kIo. Nothing of this has run on a GPU yet.
+//
 // After detach() every call that needs the pool, also one of a layer load or store, is refused with
 // kInvalidArgument ("detached"); what does not (geometry, block_bytes, hash_tokens, statistics, and what
 // became of calls that went on by themselves) is still answered.
@@ -69,6 +74,10 @@ struct ClientOptions {
   // its clients together hold half at the most.
   std::uint32_t grant_blocks = 64;
   std::optional<bool> checksums = {};             // default: in noncoherent pools
+  // Of a noncoherent pool that GPUs copy from and into: its memory is mapped past the host's caches, and what
+  // a GPU writes does not go into them (DDIO is off). Else the host flushes around their copies.
+  bool pool_bypasses_caches = false;
+  bool pinned_reads = false;  // LayerOptions::pinned will be used
   // Both are bounded by what is left of a call's own time.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
   std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
@@ -91,6 +100,9 @@ struct Buffer {
   std::uint64_t bytes = 0;
 };
 
+// A stream of a GPU: a CUstream or cudaStream_t of the device's primary context. Null: the legacy default one.
+using CudaStream = void*;
+
 // One engine's paged KV cache, as it lies in memory.
 struct PagedCache {
   std::string layout = {};              // a name of layout_names()
@@ -98,6 +110,9 @@ struct PagedCache {
   std::uint32_t pages = 0;              // page ids are below
   std::uint32_t page_tokens = 0;        // 0: a page is a block; else a divisor of block_tokens
   std::uint64_t page_stride_bytes = 0;  // from one page to the next; 0: as dense as the layout allows
+  // The GPU that the tensors are on, by CUDA's number of it; none: they are in this process's memory.
+  std::optional<int> cuda_device = {};
+  CudaStream cuda_stream = nullptr;  // of a GPU's cache: where its copies go, if a call names no other
 };
 // The layouts that are known, docs/extend/layout.md says how to add one.
 std::vector<std::string> layout_names();
@@ -111,6 +126,17 @@ struct CopyOptions {
   std::uint64_t timeout_ns = kNoTimeout;
   std::uint32_t first_layer = 0;          // load only: of this rank
   std::uint32_t layers = kAllLayers;
+  // Of a GPU's cache: the copies come behind what is on this stream when the call is made. None: the cache's.
+  std::optional<CudaStream> cuda_stream = {};
+};
+
+struct LayerOptions {
+  // Of a GPU's cache: the copies of all layers come behind what is on this stream. None: the cache's.
+  std::optional<CudaStream> cuda_stream = {};
+  // Load only: the blocks that begin_load() found are kept for as long as the load is open, so what is computed
+  // from a layer may leave the step before load_layer() has counted it; but its checksum is verified there.
+  // What the pool evicts meanwhile it cannot use again, so a load should not be open for long.
+  bool pinned = false;
 };
 
 // What became of a store.
@@ -148,7 +174,8 @@ class Client {
   Client(Client&&) noexcept;
   Client& operator=(Client&&) noexcept;
   // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
-  // does not want to wait for these cancels them first.
+  // does not want to wait for these cancels them first. With layers of a store under way on a GPU it waits
+  // for keeper_timeout_ns, and leaves without a word (kBusy): end those first.
   ~Client();
   // The same, and the slot is free: for another client, though this object and layer loads of it are kept.
   // @errors kNoKeeper, kTimeout: nobody answered, the slot is free all the same; kBusy: copies do not end
@@ -162,8 +189,11 @@ class Client {
   std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
 
   // Memory of the engine that pages are in. It must stay mapped until unregister_cache().
-  // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors, or
-  //         tensors that overlap
+  // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors,
+  //         tensors that overlap, or are not on the GPU that was named. Of a GPU: kUnsupported: no driver,
+  //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be page-locked
+  // @cost   the first one on a GPU: loading the kernels, and page-locking the whole pool. It stays so until the
+  //         client and its layer loads and stores are destroyed
   Result<CacheId> register_cache(const PagedCache& cache);
   // Waits for the calls that use it. A layer load or store is not waited for: its owner may be who calls.
   // @errors kNotFound; kBusy: a layer load or store of this cache is open
@@ -177,7 +207,8 @@ class Client {
   // @shape   pages: [hashes times pages a block], all different
   // @return  how many leading blocks are loaded; the pages behind may have been written over
   // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
-  //          no such cache; kTimeout; kUnsupported: in a forked child
+  //          no such cache; kTimeout; kUnsupported: in a forked child. Of a GPU's cache: kInvalidArgument: the
+  //          stream is being captured; kNoSpace: the GPU has no memory; kIo: see above
   Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and
@@ -203,6 +234,13 @@ class Client {
     LayerLoad& operator=(LayerLoad&&) noexcept;
     ~LayerLoad();
     std::size_t blocks() const;  // that are there still
+    // Of a GPU's cache: launches the copy of a layer on the load's stream, and returns. What comes behind it on
+    // that stream may use the layer; but not before load_layer() has said how many blocks are right may
+    // anything that was computed from it leave the step, unless the load is pinned. Does nothing for other
+    // caches.
+    // @errors kInvalidArgument: no such layer, one that was started and not loaded since, all are loaded
+    Status start_layer(std::uint32_t layer);
+    // Copies the layer, or waits for the copy that was started.
     // @return how many leading blocks are right in this layer: what was computed from those behind
     //         is void. Checked by the directory after every layer, and by the checksum when every
     //         layer is there
@@ -222,10 +260,15 @@ class Client {
     LayerStore(LayerStore&&) noexcept;
     LayerStore& operator=(LayerStore&&) noexcept;
     ~LayerStore();  // what was not finished is not published
+    // Of a GPU's cache: launches the copy of a layer on the store's stream, behind what computes it, and
+    // returns. Its pages must not be written before store_layer() or finish() has waited for it. Does nothing
+    // for other caches. @errors kInvalidArgument: no such layer, one that was started or stored already
+    Status start_layer(std::uint32_t layer);
+    // Copies the layer, or waits for the copy that was started.
     // The blocks carry a checksum, where checksums are written, if layers come in order and the block order
     // keeps each in one piece.
     Status store_layer(std::uint32_t layer);
-    // Once. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
+    // Once. Waits for layers that were started. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
     //         changed meanwhile, store again
     Result<Stored> finish();
 
@@ -235,14 +278,18 @@ class Client {
     explicit LayerStore(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
   };
+  // @errors kUnsupported: pinned, and ClientOptions::pinned_reads was not set; kNoKeeper, kTimeout: pinned, and
+  //         the client has to attach again
   Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
-                               std::span<const PageId> pages);
+                               std::span<const PageId> pages, const LayerOptions& options = {});
   // At most 32 blocks. @errors kUnsupported: a layer of a block is not whole lines in this order
   Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
-                                 std::span<const BlockHash> hashes, std::span<const PageId> pages);
+                                 std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                 const LayerOptions& options = {});
 
   // As load() and store(), by another thread. Hashes and pages are copied; the pages themselves must
-  // not be touched until the completion.
+  // not be touched until the completion. On a GPU they come behind what the stream has when they are called,
+  // and nothing that is put on a stream later may touch the pages before the completion.
   Result<Token> load_async(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   Result<Token> store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
@@ -269,10 +316,11 @@ class Client {
 
   Statistics statistics() const;
 
+  // The library's own: a client is made by attach().
   struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
 
  private:
-  explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -120,14 +120,49 @@ Result<ClientOptions> options_of(const cachalot_client_options* given) {
   if (o.keeper_timeout_ns != 0) options.keeper_timeout_ns = o.keeper_timeout_ns;
   if (o.recovery_ns != 0) options.recovery_ns = o.recovery_ns;
   options.record_requests = text(o.record_requests);
+  options.pool_bypasses_caches = o.pool_bypasses_caches != 0;
+  options.pinned_reads = o.pinned_reads != 0;
   options.recorded_call = o.record_loads != 0 ? RecordedCall::kLoad : RecordedCall::kLookup;
   return options;
+}
+
+// Where the tensors of a cache are.
+Status take_memory(const cachalot_cache& given, PagedCache& cache) {
+  if (given.memory > CACHALOT_CUDA_MEMORY) {
+    return Error::make(Code::kInvalidArgument, "cache: memory %u is none, expected 0 (host) or 1 (CUDA)", given.memory);
+  }
+  if (given.memory == CACHALOT_CUDA_MEMORY) {
+    if (given.device > INT32_MAX) {
+      return Error::make(Code::kInvalidArgument, "cache: device %u is not within 0 to %d", given.device, INT32_MAX);
+    }
+    cache.cuda_device = static_cast<int>(given.device);
+  } else if (given.device != 0) {
+    return Error::make(Code::kInvalidArgument, "cache: device %u, of memory of the host, expected 0", given.device);
+  }
+  cache.cuda_stream = given.stream;
+  return {};
 }
 
 CopyOptions within(uint64_t timeout_ns) {
   CopyOptions options;
   options.timeout_ns = timeout_ns;
   return options;
+}
+
+cachalot_code begin_load(cachalot_client* client, uint32_t cache_id, std::span<const BlockHash> hashes, size_t count,
+                         std::span<const PageId> pages, const LayerOptions& options, cachalot_layer_load** load,
+                         size_t* blocks) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (hashes.size() != count) return missing("hashes");
+    if (load == nullptr) return missing("load");
+    *load = nullptr;
+    Result<Client::LayerLoad> begun = client->client.begin_load(CacheId{cache_id}, hashes, pages, options);
+    if (!begun) return fail(begun.error());
+    if (blocks != nullptr) *blocks = begun->blocks();
+    *load = new cachalot_layer_load{*std::move(begun)};
+    return CACHALOT_OK;
+  });
 }
 
 }  // namespace
@@ -227,6 +262,7 @@ cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_ca
     paged.pages = c->pages;
     paged.page_tokens = c->page_tokens;
     paged.page_stride_bytes = c->page_stride_bytes;
+    if (const Status taken = take_memory(*c, paged); !taken) return fail(taken.error());
     return give(client->client.register_cache(paged), cache_id);
   });
 }
@@ -290,17 +326,21 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const c
 cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
                                   size_t count, const uint32_t* pages, size_t page_count,
                                   cachalot_layer_load** load, size_t* blocks) {
+  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count), {}, load, blocks);
+}
+
+cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
+                                         const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                                         size_t page_count, cachalot_layer_load** load, size_t* blocks) {
+  LayerOptions options;
+  options.pinned = true;
+  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count), options, load, blocks);
+}
+
+cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer) {
   return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
     if (load == nullptr) return missing("load");
-    *load = nullptr;
-    Result<Client::LayerLoad> begun =
-        client->client.begin_load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count));
-    if (!begun) return fail(begun.error());
-    if (blocks != nullptr) *blocks = begun->blocks();
-    *load = new cachalot_layer_load{*std::move(begun)};
-    return CACHALOT_OK;
+    return code_of(load->load.start_layer(layer));
   });
 }
 
@@ -326,6 +366,13 @@ cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id, c
     if (!begun) return fail(begun.error());
     *store = new cachalot_layer_store{*std::move(begun)};
     return CACHALOT_OK;
+  });
+}
+
+cachalot_code cachalot_start_store_layer(cachalot_layer_store* store, uint32_t layer) {
+  return guarded([&] {
+    if (store == nullptr) return missing("store");
+    return code_of(store->store.start_layer(layer));
   });
 }
 

@@ -93,6 +93,76 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_INVALID_ARGUMENT);
 }
 
+// What came later is zero for who does not know it, whatever lies behind its struct.
+TEST_F(CApiTest, ACacheOfACallerThatKnowsNoGpuIsInItsMemory) {
+  cachalot_client_options old = options_;
+  old.struct_size = offsetof(cachalot_client_options, pool_bypasses_caches);
+  old.pool_bypasses_caches = 0xffffffff;
+  cachalot_client* client = nullptr;
+  ASSERT_EQ(cachalot_attach(&old, &client), CACHALOT_OK) << cachalot_last_message();
+  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
+  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  cachalot_cache cache{};
+  cache.struct_size = offsetof(cachalot_cache, memory);
+  cache.pages = 4;
+  cache.layout = "vllm_bknhc";
+  cache.tensors = tensors;
+  cache.tensor_count = 2;
+  cache.memory = 77;
+  cache.device = 88;
+  cache.stream = &cache;
+  uint32_t id = 0;
+  EXPECT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  cache.struct_size = sizeof cache;
+  const auto refused = [&](const char* words) {
+    EXPECT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(cachalot_last_message(), words), nullptr) << cachalot_last_message();
+  };
+  refused("memory 77");
+  cache.memory = CACHALOT_HOST_MEMORY;
+  refused("device 88");
+  cache.device = 0;
+  refused("no device");
+  cache.stream = nullptr;
+  EXPECT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  cache.memory = CACHALOT_CUDA_MEMORY;
+  cache.device = UINT32_MAX;
+  refused("device 4294967295");
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
+TEST_F(CApiTest, APinnedLoadIsForClientsThatSaidSo) {
+  for (const std::uint32_t pins : {0u, 1u}) {
+    options_.pinned_reads = pins;
+    cachalot_client* const client = attach();
+    std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
+    const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+    cachalot_cache cache{};
+    cache.struct_size = sizeof cache;
+    cache.pages = 4;
+    cache.layout = "vllm_bknhc";
+    cache.tensors = tensors;
+    cache.tensor_count = 2;
+    uint32_t id = 0;
+    ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+    const uint32_t tokens[4] = {}, page = 0;
+    cachalot_block_hash hash;
+    ASSERT_EQ(cachalot_hash_tokens(client, tokens, 4, &hash, 1, nullptr), CACHALOT_OK);
+    size_t blocks = 0;
+    ASSERT_EQ(cachalot_store(client, id, nullptr, &hash, 1, &page, 1, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK);
+    cachalot_layer_load* load = nullptr;
+    EXPECT_EQ(cachalot_begin_pinned_load(client, id, nullptr, 1, &page, 1, &load, nullptr), CACHALOT_INVALID_ARGUMENT);
+    const cachalot_code begun = cachalot_begin_pinned_load(client, id, &hash, 1, &page, 1, &load, &blocks);
+    EXPECT_EQ(begun, pins != 0 ? CACHALOT_OK : CACHALOT_UNSUPPORTED) << cachalot_last_message();
+    if (pins != 0) {
+      EXPECT_EQ(cachalot_load_layer(load, 0, &blocks), CACHALOT_OK);
+      EXPECT_EQ(blocks, 1u);
+    }
+    cachalot_end_load(load);
+    EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  }
+}
+
 TEST_F(CApiTest, NumbersThatAreNoneAreNamed) {
   cachalot_client* client = nullptr;
   options_.geometry.dtype = 99;

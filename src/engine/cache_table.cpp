@@ -21,7 +21,7 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
                                                                const KvGeometry& geometry,
                                                                const kv::BlockOrder& order,
                                                                memory::Domain& domain,
-                                                               std::uint32_t threads) {
+                                                               const CopyMeans& means) {
   kv::CacheShape shape;
   shape.geometry = geometry;
   shape.page_tokens = description.page_tokens;
@@ -33,9 +33,59 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   }
   CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::EngineCache::make(shape, description.layout, tensors));
   std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
-  CACHALOT_TRY_ASSIGN(kv::CpuEngine engine, kv::CpuEngine::make(made->cache_, order, domain, {threads}));
-  made->engine_ = std::make_unique<kv::CpuEngine>(std::move(engine));
+  if (means.gpu == nullptr) {
+    CACHALOT_TRY_ASSIGN(kv::CpuEngine engine, kv::CpuEngine::make(made->cache_, order, domain, {means.threads}));
+    made->engine_ = std::make_unique<kv::CpuEngine>(std::move(engine));
+    return made;
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (const Status on_it = means.gpu->check_memory(tensors[i].at, tensors[i].bytes); !on_it) {
+      return Error::make(on_it.error().code, "cache: tensor %zu: %.400s", i, on_it.error().message);
+    }
+  }
+  kv::CudaOptions options;
+  options.host_caches = means.host_caches;
+  options.started_reads = kv::ReadCheck::kValidated;  // by LayerLoad, after its wait
+  CACHALOT_TRY_ASSIGN(made->engine_, kv::CudaEngine::make(means.gpu->device(), made->cache_, order, domain, options));
+  made->gpu_ = means.gpu;
+  made->stream_ = description.cuda_stream;
   return made;
+}
+
+Result<CudaStream> RegisteredCache::stream_of(const std::optional<CudaStream>& wanted) const {
+  if (gpu_ != nullptr) {
+    const CudaStream stream = wanted.value_or(stream_);
+    CACHALOT_TRY(check_stream(stream));
+    return stream;
+  }
+  if (!wanted) return CudaStream{};
+  return Error::make(Code::kInvalidArgument, "stream: %p was given for a cache in this process's memory, expected none", *wanted);
+}
+
+Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream) {
+  if (gpu_ == nullptr) return engine_->gather(blocks, layers);
+  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_gather(blocks, layers, stream));
+  return gpu_->note(copy.wait());
+}
+
+Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream) {
+  if (gpu_ == nullptr) return engine_->scatter(blocks, layers);
+  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_scatter(blocks, layers, stream));
+  return gpu_->note(copy.wait());
+}
+
+Result<kv::PendingCopy> RegisteredCache::start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                                                      CudaStream stream) {
+  Result<kv::PendingCopy> copy = on_gpu().start_gather(blocks, stream, layers);
+  if (!copy) return gpu_->note(copy.error()).error();
+  return copy;
+}
+
+Result<kv::PendingCopy> RegisteredCache::start_scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                                                       CudaStream stream) {
+  Result<kv::PendingCopy> copy = on_gpu().start_scatter(blocks, stream, layers);
+  if (!copy) return gpu_->note(copy.error()).error();
+  return copy;
 }
 
 CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {

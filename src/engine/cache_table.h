@@ -15,20 +15,49 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/gpus.h"
 #include "kv/copy_engine.h"
+#include "kv/cuda/cuda_engine.h"
 #include "memory/coherence.h"
 
 namespace cachalot::engine {
 
+// What copies a cache's pages.
+struct CopyMeans {
+  // As a client's options say.
+  static CopyMeans of(const ClientOptions& options) {
+    CopyMeans means;
+    means.threads = options.copy_threads;
+    if (options.pool_bypasses_caches) means.host_caches = kv::HostCaches::kBypassed;
+    return means;
+  }
+  std::uint32_t threads = 1;  // of a cache in this process's memory
+  Gpu* gpu = nullptr;         // that the cache is on; outlives it
+  kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // of a GPU's cache
+};
+
 class RegisteredCache {
  public:
-  // @errors kInvalidArgument, kUnsupported: as kv::EngineCache::make
+  // @errors kInvalidArgument, kUnsupported: as kv::EngineCache::make, kv::CudaEngine::make, Gpu::check_memory
   static Result<std::shared_ptr<RegisteredCache>> make(const PagedCache& description,
                                                        const KvGeometry& geometry,
                                                        const kv::BlockOrder& order,
-                                                       memory::Domain& domain, std::uint32_t threads);
+                                                       memory::Domain& domain, const CopyMeans& means);
 
-  kv::CopyEngine& engine() { return *engine_; }
+  Gpu* gpu() const { return gpu_; }  // null: it is in this process's memory
+  // The stream of a call that asks for this one, or for none; nothing where there is no GPU.
+  // @errors kInvalidArgument: a stream, and no GPU; as Gpu::check
+  Result<CudaStream> stream_of(const std::optional<CudaStream>& wanted) const;
+  // Once more, of what stream_of() gave. @errors as Gpu::check
+  Status check_stream(CudaStream stream) const { return gpu_ == nullptr ? Status() : gpu_->check(stream); }
+
+  // As kv::CopyEngine's, and on this stream where there is a GPU.
+  Status gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
+  Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
+  // Of a GPU's cache only: launched, and not waited for. Its wait() goes by way of gpu()->note().
+  Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
+  Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
+
   const kv::EngineCache& cache() const { return cache_; }
   std::uint32_t pages_per_block() const { return cache_.pages_per_block(); }
 
@@ -38,12 +67,15 @@ class RegisteredCache {
   friend class OpenCache;
   static constexpr std::uint32_t kGone = 1u << 31;
   explicit RegisteredCache(kv::EngineCache cache) : cache_(std::move(cache)) {}
+  kv::CudaEngine& on_gpu() { return static_cast<kv::CudaEngine&>(*engine_); }
 
   bool enter();
   void leave();
 
   kv::EngineCache cache_;
-  std::unique_ptr<kv::CopyEngine> engine_;
+  std::unique_ptr<kv::CopyEngine> engine_;  // a GPU's, if there is one
+  Gpu* gpu_ = nullptr;
+  CudaStream stream_ = nullptr;
   std::atomic<std::uint32_t> uses_ = 0;  // and kGone, from when it is unregistered on
   std::atomic<std::uint32_t> open_loads_ = 0, open_stores_ = 0;  // begun under the table's lock
 };
@@ -84,6 +116,7 @@ class OpenCache {
   const kv::EngineCache& cache() const { return cache_->cache(); }
   RegisteredCache& operator*() const { return *cache_; }
   std::uint32_t pages_per_block() const { return cache_->pages_per_block(); }
+  bool is_open() const { return open_ != nullptr; }
   // From here on it can be unregistered. A second time does nothing.
   void close() {
     // Release: who sees that none is open may give its memory away.

@@ -6,6 +6,7 @@
 #include <cinttypes>
 
 #include "engine/async_calls.h"
+#include "engine/attach.h"
 #include "engine/cache_table.h"
 #include "engine/copies.h"
 #include "engine/fingerprint.h"
@@ -46,9 +47,11 @@ struct Client::Impl {
 
   // `cache`: a CacheUse or OpenCache, which outlives what is called.
   template <class Held>
-  engine::Call call(Held& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
-                    const CopyOptions& copy) {
-    return {*session, session->counters(), *cache, hashes, pages, engine::Deadline::after(copy.timeout_ns)};
+  Result<engine::Call> call(Held& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                            const CopyOptions& copy) {
+    const engine::Deadline deadline = engine::Deadline::after(copy.timeout_ns);
+    CACHALOT_TRY_ASSIGN(const CudaStream stream, (*cache).stream_of(copy.cuda_stream));
+    return engine::Call{*session, session->counters(), *cache, hashes, pages, deadline, stream};
   }
 };
 
@@ -101,6 +104,21 @@ Kept keep(const BlockHash* parent, std::span<const BlockHash> hashes, std::span<
   return kept;
 }
 
+// Where the stream of a call is now; null where the cache is in this process's memory.
+Result<std::shared_ptr<engine::StreamMark>> mark_of(const engine::Call& call) {
+  if (call.cache.gpu() == nullptr) return std::shared_ptr<engine::StreamMark>();
+  CACHALOT_TRY_ASSIGN(engine::StreamMark mark, call.cache.gpu()->mark(call.stream));
+  return std::make_shared<engine::StreamMark>(std::move(mark));
+}
+
+// Takes a call that goes on by itself to a stream of ours, behind that place.
+Result<engine::StreamLoan> go_behind(const engine::StreamMark* mark, engine::Call& call) {
+  if (mark == nullptr) return engine::StreamLoan();
+  CACHALOT_TRY_ASSIGN(engine::StreamLoan loan, call.cache.gpu()->borrow_behind(*mark));
+  call.stream = loan.stream();
+  return loan;
+}
+
 }  // namespace
 
 std::vector<std::string> layout_names() {
@@ -126,13 +144,17 @@ Client::~Client() {
 }
 
 Result<Client> Client::attach(const ClientOptions& options) {
+  return engine::attach(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
+}
+
+Result<Client> engine::attach(const ClientOptions& options, Gpus::Open open_gpu) {
   CACHALOT_TRY(check_options(options));
   CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
   const std::string fingerprint = engine::fingerprint_of(options);
   if (options.hash != HashAlgorithm::kXxh3) {
     CACHALOT_TRY(index::BlockHasher::vllm(options.hash, options.python_hash_seed));  // is it to be had?
   }
-  CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::Session> session, engine::Session::open(options, fingerprint));
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::Session> session, engine::Session::open(options, fingerprint, std::move(open_gpu)));
   const std::uint64_t room = session->access().geometry.block_bytes;
   if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
     return Error::make(Code::kInvalidArgument,
@@ -144,8 +166,8 @@ Result<Client> Client::attach(const ClientOptions& options) {
   if (!options.record_requests.empty()) {
     CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
   }
-  return Client(std::make_unique<Impl>(options, *order, std::move(session), index::make_namespace(fingerprint),
-                                       std::move(recorder)));
+  return Client(std::make_unique<Client::Impl>(options, *order, std::move(session), index::make_namespace(fingerprint),
+                                               std::move(recorder)));
 }
 
 Status Client::detach() {
@@ -173,9 +195,14 @@ std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens
 
 Result<CacheId> Client::register_cache(const PagedCache& cache) {
   CACHALOT_TRY(impl_->session->check_usable());
+  engine::CopyMeans means = engine::CopyMeans::of(impl_->options);
+  if (cache.cuda_device) {
+    CACHALOT_TRY_ASSIGN(means.gpu, impl_->session->gpus().find_or_open(*cache.cuda_device));
+  } else if (cache.cuda_stream != nullptr) {
+    return Error::make(Code::kInvalidArgument, "cache: stream %p, and no device that it could be of", cache.cuda_stream);
+  }
   CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::RegisteredCache> made,
-                      engine::RegisteredCache::make(cache, geometry(), impl_->order, impl_->session->access().domain(),
-                                                    impl_->options.copy_threads));
+                      engine::RegisteredCache::make(cache, geometry(), impl_->order, impl_->session->access().domain(), means));
   return impl_->caches.add(std::move(made));
 }
 
@@ -203,32 +230,40 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   impl_->record(RecordedCall::kLoad, hashes);
-  return engine::load(impl_->call(use, hashes, pages, options), layers, tokens);
+  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(use, hashes, pages, options));
+  return engine::load(call, layers, tokens);
 }
 
 Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
                              std::span<const PageId> pages, const CopyOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
-  return engine::store(impl_->call(use, hashes, pages, options), parent);
+  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(use, hashes, pages, options));
+  return engine::store(call, parent);
 }
 
 Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
-                                             std::span<const PageId> pages) {
+                                             std::span<const PageId> pages, const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kLoad));
   impl_->record(RecordedCall::kLoad, hashes);
-  const engine::Call call = impl_->call(open, hashes, pages, {});
+  CopyOptions copy;
+  copy.cuda_stream = options.cuda_stream;
+  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
   CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun,
-                      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry())));
+                      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry()),
+                                             options.pinned));
   return LayerLoad(std::move(begun));
 }
 
 Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
-                                               std::span<const BlockHash> hashes, std::span<const PageId> pages) {
+                                               std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                               const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kStore));
-  const engine::Call call = impl_->call(open, hashes, pages, {});
+  CopyOptions copy;
+  copy.cuda_stream = options.cuda_stream;
+  CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
   CACHALOT_TRY_ASSIGN(
       std::unique_ptr<LayerStore::Impl> begun,
       LayerStore::Impl::begin(call, std::move(open), parent, layers_are_stretches(impl_->order, geometry())));
@@ -242,12 +277,14 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));
   auto kept = std::make_shared<const Kept>(keep(nullptr, hashes, pages));
-  engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
+  CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, kept->hashes, kept->pages, options));
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamMark> mark, mark_of(call));
   impl_->record(RecordedCall::kLoad, hashes);
-  return impl_->calls.submit([call, held, kept, layers](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
+  return impl_->calls.submit([call, held, kept, mark, layers](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
     call.cancelled = &cancelled;
+    CACHALOT_TRY_ASSIGN(const engine::StreamLoan stream, go_behind(mark.get(), call));
     Stored loaded;
     CACHALOT_TRY_ASSIGN(loaded.blocks, engine::load(call, layers, {}));
     return loaded;
@@ -260,10 +297,12 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::s
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));
   auto kept = std::make_shared<const Kept>(keep(parent, hashes, pages));
-  engine::Call call = impl_->call(*held, kept->hashes, kept->pages, options);
+  CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, kept->hashes, kept->pages, options));
   CACHALOT_TRY(call.check());
-  return impl_->calls.submit([call, held, kept](const std::atomic<bool>& cancelled) mutable {
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamMark> mark, mark_of(call));
+  return impl_->calls.submit([call, held, kept, mark](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
     call.cancelled = &cancelled;
+    CACHALOT_TRY_ASSIGN(const engine::StreamLoan stream, go_behind(mark.get(), call));
     return engine::store(call, kept->parent ? &*kept->parent : nullptr);
   });
 }

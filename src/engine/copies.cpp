@@ -39,7 +39,7 @@ class Load {
       }
       copies.push_back(copy);
     }
-    CACHALOT_TRY(call_.cache.engine().scatter(copies, layers_));
+    CACHALOT_TRY(call_.cache.scatter(copies, layers_, call_.stream));
     for (std::size_t i = 0; i < copies.size(); ++i) {
       if (copies[i].hash != nullptr && copies[i].hash->finish() != hit_.found[first + i].entry.checksum) return i;
     }
@@ -162,11 +162,18 @@ std::optional<Code> reason_of(pool::Verdict verdict) {
   return Code::kInternal;
 }
 
+// A GPU of which nothing is known may still store into the blocks; after any other error nobody does.
+void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error) {
+  if (error.code == Code::kIo) return session.withhold(std::move(reservation));
+  session.give_back(std::move(reservation));
+}
+
 namespace {
 
 // Copies and commits blocks [first, first + count), or fewer, if the pool has not so many to give.
+// @param is_copied  false: an error is the copy's, and not the pool's
 Status store_batch(const Call& call, const BlockHash* parent, std::size_t first, std::size_t& count,
-                   std::span<pool::Verdict> verdicts) {
+                   std::span<pool::Verdict> verdicts, bool& is_copied) {
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
   CACHALOT_TRY_ASSIGN(pool::Reservation reservation, call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
   count = reservation.uses.size();
@@ -180,8 +187,9 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     if (!hashes.empty()) copy.hash = &hashes[i];
     copies.push_back(copy);
   }
-  if (const Status copied = call.cache.engine().gather(copies); !copied) {
-    call.session.give_back(std::move(reservation));
+  if (const Status copied = call.cache.gather(copies, {}, call.stream); !copied) {
+    end_failed_copies(call.session, std::move(reservation), copied.error());
+    is_copied = false;
     return copied;
   }
   std::vector<pool::WrittenBlock> written;
@@ -232,6 +240,7 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
   };
   look_again();
   Status outcome;
+  bool is_full = false;
   for (int attempt = 1; stored.blocks < wanted;) {
     if (outcome = call.check_time("store"); !outcome) break;
     std::size_t count = std::min(wanted - stored.blocks, kBlocksAtOnce);
@@ -239,10 +248,12 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
     const BlockHash* const before = first == 0 ? parent : &call.hashes[first - 1];
     pool::Verdict verdicts[kBlocksAtOnce];
     std::fill_n(verdicts, count, pool::Verdict::kNotHeld);
-    outcome = store_batch(call, before, first, count, verdicts);
+    bool is_copied = true;
+    outcome = store_batch(call, before, first, count, verdicts, is_copied);
     const std::size_t done = take_verdicts({verdicts, count}, stored);
     for (std::size_t i = 0; i < done; ++i) is_written[first + i] = verdicts[i] == pool::Verdict::kCommitted;
-    if (!outcome && outcome.error().code == Code::kNoSpace) stored.reason = Code::kNoSpace;
+    is_full = !outcome && outcome.error().code == Code::kNoSpace && is_copied;
+    if (is_full) stored.reason = Code::kNoSpace;
     if (!outcome && outcome.error().code == Code::kStale && attempt++ < kAttempts) continue;
     if (outcome && stored.reason == Code::kRefused && stored.blocks != 0) {
       // Its own beginning went meanwhile: what is there still is what counts, and it begins again there.
@@ -258,7 +269,7 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
   Counters::add(call.counters.stored_blocks, stored.written);
   Counters::add(call.counters.stored_bytes, stored.written * bytes);
   Counters::add(call.counters.duplicate_blocks, stored.blocks - stored.written);
-  if (!outcome && outcome.error().code != Code::kNoSpace) return outcome.error();
+  if (!outcome && !is_full) return outcome.error();
   if (stored.blocks == wanted) stored.reason.reset();
   return stored;
 }

@@ -20,6 +20,7 @@ struct Call {
   std::span<const BlockHash> hashes;
   std::span<const PageId> pages;
   Deadline deadline;
+  CudaStream stream = nullptr;  // of a GPU's cache
   const std::atomic<bool>* cancelled = nullptr;
 
   // Sizes agree, pages exist, this process may. @errors kInvalidArgument, kUnsupported
@@ -58,6 +59,9 @@ Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> has
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                          std::span<const std::span<const TokenRange>> tokens);
 Result<Stored> store(const Call& call, const BlockHash* parent);
+
+// What becomes of blocks that a copy failed to fill.
+void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error);
 
 // What a keeper's verdict means to who stored.
 std::optional<Code> reason_of(pool::Verdict verdict);

@@ -13,6 +13,10 @@ Status check_layer(std::uint32_t layer, const KvGeometry& geometry) {
   return Error::make(Code::kInvalidArgument, "layer: %u is not below the %u of this rank", layer, geometry.layers);
 }
 
+Error started_already(std::uint32_t layer) {
+  return Error::make(Code::kInvalidArgument, "layer: %u was started already, and nobody has waited for it", layer);
+}
+
 // One hash a block, that its layers run through in order; none where a layer is not a stretch of whole lines.
 std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::size_t blocks, bool wanted) {
   if (!wanted || geometry.layer_bytes() % kLineBytes != 0) return {};
@@ -25,9 +29,15 @@ std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::siz
 
 Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(const engine::Call& call,
                                                                                engine::OpenCache cache,
-                                                                               bool layers_are_stretches) {
+                                                                               bool layers_are_stretches,
+                                                                               bool is_pinned) {
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
+  std::optional<engine::ReadPin> pin;  // before anything is looked up
+  if (is_pinned) {
+    CACHALOT_TRY_ASSIGN(engine::ReadPin taken, engine::ReadPin::take(call.session));
+    pin.emplace(std::move(taken));
+  }
   const KvGeometry& geometry = cache.cache().geometry();
   engine::Hit hit = engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
   engine::Extents extents;
@@ -37,22 +47,51 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     runs_along = runs_along && (found.entry.flags & pool::kEntryHasChecksum) != 0;
   }
   std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), runs_along);
-  return std::unique_ptr<Impl>(new Impl{call.session.shared_from_this(), std::move(cache),
-                                        {call.pages.begin(), call.pages.end()}, std::move(hit),
-                                        std::move(extents), std::move(hashes),
-                                        std::vector<bool>(geometry.layers)});
+  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache), call.stream,
+                                      {call.pages.begin(), call.pages.end()}, std::move(hit),
+                                      std::move(extents), std::move(hashes),
+                                      std::vector<bool>(geometry.layers)});
+  if (pin) impl->pin.emplace(std::move(*pin));
+  return impl;
+}
+
+// Before its cache, and what its copies bring bytes to.
+Client::LayerLoad::Impl::~Impl() {
+  if (session->is_forked()) {
+    started.abandon();
+  } else if (!started.empty()) {
+    (void)started.wait_for_all(*(*cache).gpu());
+  }
+}
+
+std::vector<kv::BlockCopy> Client::LayerLoad::Impl::copies() {
+  const std::uint32_t per_block = cache.pages_per_block();
+  std::vector<kv::BlockCopy> all;
+  for (std::size_t i = 0; i < hit.found.size(); ++i) {
+    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
+    if (in_order && !hashes.empty()) copy.hash = &hashes[i];
+    all.push_back(copy);
+  }
+  return all;
 }
 
 Status Client::LayerLoad::Impl::copy(std::uint32_t layer) {
   CACHALOT_TRY_ASSIGN(const engine::CacheUse use, cache.use());
-  const std::uint32_t per_block = cache.pages_per_block();
-  std::vector<kv::BlockCopy> copies;
-  for (std::size_t i = 0; i < hit.found.size(); ++i) {
-    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
-    if (!hashes.empty()) copy.hash = &hashes[i];
-    copies.push_back(copy);
-  }
-  return use->engine().scatter(copies, {layer, layer + 1});
+  CACHALOT_TRY(use->check_stream(stream));
+  return use->scatter(copies(), {layer, layer + 1}, stream);
+}
+
+Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
+  CACHALOT_TRY(session->check_usable());
+  CACHALOT_TRY(check_layer(layer, cache.cache().geometry()));
+  if ((*cache).gpu() == nullptr || hit.found.empty()) return {};
+  if (started.has(layer)) return started_already(layer);
+  if (!cache.is_open()) return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
+  CACHALOT_TRY((*cache).check_stream(stream));
+  if (loaded[layer]) in_order = false;
+  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, (*cache).start_scatter(copies(), {layer, layer + 1}, stream));
+  started.add(layer, std::move(copy));
+  return {};
 }
 
 // Reads the block once more: no hash can run along where layers come in any order, or in pieces.
@@ -74,7 +113,8 @@ std::size_t Client::LayerLoad::Impl::count_undamaged() const {
   for (std::size_t i = 0; i < hit.found.size(); ++i) {
     const pool::Entry& entry = hit.found[i].entry;
     if ((entry.flags & pool::kEntryHasChecksum) == 0) continue;
-    if ((hashes.empty() ? hash_in_pool(i) : hashes[i].finish()) != entry.checksum) return i;
+    const bool runs_along = in_order && !hashes.empty();
+    if ((runs_along ? hashes[i].finish() : hash_in_pool(i)) != entry.checksum) return i;
   }
   return hit.found.size();
 }
@@ -83,8 +123,8 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   CACHALOT_TRY(session->check_usable());
   const KvGeometry& geometry = cache.cache().geometry();
   CACHALOT_TRY(check_layer(layer, geometry));
-  if (layer != next_layer) hashes.clear();
-  CACHALOT_TRY(copy(layer));
+  in_order = in_order && layer == next_layer;
+  CACHALOT_TRY(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer));
   next_layer = layer + 1;
   const bool was_complete = std::find(loaded.begin(), loaded.end(), false) == loaded.end();
   loaded[layer] = true;
@@ -92,7 +132,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
   const std::size_t sound = completes ? count_undamaged() : hit.found.size();
   const bool is_damaged = sound < hit.found.size();
-  const std::size_t same = session->validate(hit.view, hit.found);
+  const std::size_t same = pin ? hit.found.size() : session->validate(hit.view, hit.found);
   Counters::add(session->counters().stale_blocks, hit.found.size() - same);
   if (is_damaged && same > sound) Counters::add(session->counters().damaged_blocks, 1);
   hit.found.resize(std::min(sound, same));
@@ -102,7 +142,12 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
     Counters::add(session->counters().loaded_blocks, hit.found.size());
     Counters::add(session->counters().loaded_bytes, hit.found.size() * geometry.block_bytes());
   }
-  if (completes || hit.found.empty()) cache.close();
+  if (completes || hit.found.empty()) {
+    // Those that nobody will ask for: the cache may be unregistered as soon as it is closed.
+    if (!started.empty()) CACHALOT_TRY(started.wait_for_all(*(*cache).gpu()));
+    cache.close();
+    pin.reset();
+  }
   return hit.found.size();
 }
 
@@ -111,6 +156,7 @@ Client::LayerLoad::LayerLoad(LayerLoad&&) noexcept = default;
 Client::LayerLoad& Client::LayerLoad::operator=(LayerLoad&&) noexcept = default;
 Client::LayerLoad::~LayerLoad() = default;
 std::size_t Client::LayerLoad::blocks() const { return impl_->hit.found.size(); }
+Status Client::LayerLoad::start_layer(std::uint32_t layer) { return impl_->start_layer(layer); }
 Result<std::size_t> Client::LayerLoad::load_layer(std::uint32_t layer) { return impl_->load_layer(layer); }
 
 // --- Store -------------------------------------------------------------------------------------
@@ -130,7 +176,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
                        "store: a layer of a block has %llu bytes, which do not fill whole lines of 64: store whole blocks",
                        static_cast<unsigned long long>(geometry.layer_bytes()));
   }
-  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache)});
+  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache), call.stream});
   impl->hashes.assign(call.hashes.begin(), call.hashes.end());
   impl->pages.assign(call.pages.begin(), call.pages.end());
   if (parent != nullptr) impl->parent = *parent;
@@ -146,31 +192,80 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   return impl;
 }
 
+// Before its cache, and before anybody else may have the blocks.
+Client::LayerStore::Impl::~Impl() {
+  if (session->is_forked()) {
+    started.abandon();
+  } else if (!started.empty()) {
+    (void)end_copies(started.wait_for_all(*(*cache).gpu()));
+  }
+  if (session->check_usable()) session->give_back(std::move(reservation));
+}
+
 // Its blocks are the keeper's now, or gone.
 Status Client::LayerStore::Impl::check_unfinished() const {
+  if (is_lost) {
+    return Error::make(Code::kIo, "store: the GPU failed in a copy into its blocks; nothing of it is published");
+  }
   if (!is_finished) return {};
   return Error::make(Code::kInvalidArgument, "store: it was finished already; begin another one");
 }
 
-Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
+Status Client::LayerStore::Impl::check_not_stored(std::uint32_t layer) const {
   CACHALOT_TRY(session->check_usable());
   CACHALOT_TRY(check_unfinished());
   CACHALOT_TRY(check_layer(layer, cache.cache().geometry()));
-  if (stored[layer]) return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
-  if (layer != next_layer) sums.clear();
+  if (!stored[layer]) return {};
+  return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
+}
+
+std::vector<kv::BlockCopy> Client::LayerStore::Impl::copies() {
   const std::uint32_t per_block = cache.pages_per_block();
-  std::vector<kv::BlockCopy> copies;
+  std::vector<kv::BlockCopy> all;
   for (std::size_t i = 0; i < reservation.uses.size(); ++i) {
     kv::BlockCopy copy{extents.of(i), std::span(pages).subspan((present + i) * per_block, per_block)};
-    if (!sums.empty()) copy.hash = &sums[i];
-    copies.push_back(copy);
+    if (in_order && !sums.empty()) copy.hash = &sums[i];
+    all.push_back(copy);
   }
-  if (!copies.empty()) {
-    CACHALOT_TRY_ASSIGN(const engine::CacheUse use, cache.use());
-    CACHALOT_TRY(session->begin_copies(reservation));
-    const Status copied = use->engine().gather(copies, {layer, layer + 1});
+  return all;
+}
+
+Status Client::LayerStore::Impl::copy(std::uint32_t layer) {
+  CACHALOT_TRY_ASSIGN(const engine::CacheUse use, cache.use());
+  CACHALOT_TRY(session->begin_copies(reservation));
+  return use->gather(copies(), {layer, layer + 1}, stream);
+}
+
+// The reservation is open while a copy is under way. Where nothing is known of one, it is withheld.
+Status Client::LayerStore::Impl::end_copies(Status copied) {
+  if (!copied && copied.error().code == Code::kIo) {
+    if (!started.empty()) (void)started.wait_for_all(*(*cache).gpu());
+    is_lost = true;
+    session->withhold(std::exchange(reservation, {}));
+  } else if (started.empty()) {
     session->end_copies(reservation);
-    CACHALOT_TRY(copied);
+  }
+  return copied;
+}
+
+Status Client::LayerStore::Impl::start_layer(std::uint32_t layer) {
+  CACHALOT_TRY(check_not_stored(layer));
+  if ((*cache).gpu() == nullptr || reservation.uses.empty()) return {};
+  if (started.has(layer)) return started_already(layer);
+  CACHALOT_TRY((*cache).check_stream(stream));
+  CACHALOT_TRY(session->begin_copies(reservation));
+  Result<kv::PendingCopy> copy = (*cache).start_gather(copies(), {layer, layer + 1}, stream);
+  if (!copy) return end_copies(copy.error());
+  started.add(layer, *std::move(copy));
+  return {};
+}
+
+Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
+  CACHALOT_TRY(check_not_stored(layer));
+  if (!started.has(layer)) CACHALOT_TRY((*cache).check_stream(stream));
+  in_order = in_order && layer == next_layer;
+  if (!reservation.uses.empty()) {
+    CACHALOT_TRY(end_copies(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer)));
   }
   stored[layer] = true;
   next_layer = layer + 1;
@@ -180,6 +275,7 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
 Result<Stored> Client::LayerStore::Impl::finish() {
   CACHALOT_TRY(session->check_usable());
   CACHALOT_TRY(check_unfinished());
+  while (!started.empty()) CACHALOT_TRY(store_layer(started.first()));
   const auto missing = std::find(stored.begin(), stored.end(), false);
   if (missing != stored.end()) {
     return Error::make(Code::kInvalidArgument, "store: layer %td was not stored", missing - stored.begin());
@@ -196,7 +292,7 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   for (std::size_t i = 0; i < count; ++i) {
     written[i].hash = hashes[present + i];
     written[i].length = static_cast<std::uint32_t>(geometry.block_bytes());
-    if (!sums.empty()) written[i].checksum = sums[i].finish();
+    if (in_order && !sums.empty()) written[i].checksum = sums[i].finish();
   }
   const BlockHash* const before = present != 0 ? &hashes[present - 1] : parent ? &*parent : nullptr;
   std::vector<pool::Verdict> verdicts(count, pool::Verdict::kNotHeld);
@@ -214,6 +310,7 @@ Client::LayerStore::LayerStore(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 Client::LayerStore::LayerStore(LayerStore&&) noexcept = default;
 Client::LayerStore& Client::LayerStore::operator=(LayerStore&&) noexcept = default;
 Client::LayerStore::~LayerStore() = default;
+Status Client::LayerStore::start_layer(std::uint32_t layer) { return impl_->start_layer(layer); }
 Status Client::LayerStore::store_layer(std::uint32_t layer) { return impl_->store_layer(layer); }
 Result<Stored> Client::LayerStore::finish() { return impl_->finish(); }
 

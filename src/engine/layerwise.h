@@ -1,7 +1,8 @@
 // A block's layers one after the other, so that copies and computation overlap.
 //
 // Both hold their cache until the last layer is loaded, or the store is finished; each copy uses it as a
-// call does.
+// call does. A GPU's copies that were started are waited for before the cache is let go of, and before
+// anybody else may have the blocks.
 #pragma once
 
 #include <cachalot/client.h>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/copies.h"
+#include "engine/started_layers.h"
 
 namespace cachalot {
 
@@ -18,19 +20,27 @@ namespace cachalot {
 struct Client::LayerLoad::Impl {
   std::shared_ptr<engine::Session> session;  // shared: the client may go first
   engine::OpenCache cache;
+  CudaStream stream;  // of a GPU's cache
   std::vector<PageId> pages;
   engine::Hit hit;
   engine::Extents extents;
-  // Of the lines read so far, where layers come in order, each a stretch of whole lines; else empty.
+  // Of the lines read so far, where each layer is a stretch of whole lines; else empty. Copies under way bring
+  // bytes to them when they are waited for.
   std::vector<memory::FusedHash> hashes;
   std::vector<bool> loaded;  // layers
   std::uint32_t next_layer = 0;
+  bool in_order = true;  // layers came so; else the hashes are nobody's
+  engine::StartedLayers started = {};
+  std::optional<engine::ReadPin> pin = {};  // of a pinned load, until it is complete
 
+  ~Impl();
   static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::OpenCache cache,
-                                             bool layers_are_stretches);
+                                             bool layers_are_stretches, bool is_pinned);
+  Status start_layer(std::uint32_t layer);
   Result<std::size_t> load_layer(std::uint32_t layer);
 
  private:
+  std::vector<kv::BlockCopy> copies();
   Status copy(std::uint32_t layer);
   std::size_t count_undamaged() const;
   std::uint64_t hash_in_pool(std::size_t block) const;
@@ -40,6 +50,7 @@ struct Client::LayerLoad::Impl {
 struct Client::LayerStore::Impl {
   std::shared_ptr<engine::Session> session;  // shared: the client may go first
   engine::OpenCache cache;
+  CudaStream stream = nullptr;         // of a GPU's cache
   std::vector<BlockHash> hashes = {};  // of all blocks
   std::vector<PageId> pages = {};
   std::optional<BlockHash> parent = {};
@@ -49,18 +60,24 @@ struct Client::LayerStore::Impl {
   std::vector<memory::FusedHash> sums = {};  // as above
   std::vector<bool> stored = {};             // layers
   std::uint32_t next_layer = 0;
+  bool in_order = true;
   bool is_finished = false;
+  bool is_lost = false;  // its blocks, for a GPU failed in a copy into them
+  engine::StartedLayers started = {};
 
-  ~Impl() {
-    if (session->check_usable()) session->give_back(std::move(reservation));
-  }
+  ~Impl();
   static Result<std::unique_ptr<Impl>> begin(const engine::Call& call, engine::OpenCache cache,
                                              const BlockHash* parent, bool layers_are_stretches);
+  Status start_layer(std::uint32_t layer);
   Status store_layer(std::uint32_t layer);
   Result<Stored> finish();
 
  private:
   Status check_unfinished() const;
+  Status check_not_stored(std::uint32_t layer) const;
+  std::vector<kv::BlockCopy> copies();
+  Status copy(std::uint32_t layer);
+  Status end_copies(Status copied);
 };
 
 }  // namespace cachalot

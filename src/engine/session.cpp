@@ -22,14 +22,16 @@ Status Deadline::check(const char* what) const {
   return Error::make(Code::kTimeout, "%s: the time given has passed", what);
 }
 
-Session::Session(pool::Pool pool, pool::PoolClient client)
+Session::Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu)
     : pool_(std::move(pool)),
       client_(std::move(client)),
+      gpus_(pool_.access().view, std::move(open_gpu)),
       forks_(fork_generation()),
       writes_checksums_(client_.client().writes_checksums()),
       verifies_checksums_(client_.client().verifies_checksums()) {}
 
-Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint) {
+Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint,
+                                               Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
@@ -37,17 +39,20 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, con
   attach.grant_target = options.grant_blocks;
   attach.timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = options.recovery_ns;
+  attach.pins = options.pinned_reads;
   attach.verify_checksums = attach.write_checksums = options.checksums;
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach, options.slot));
   // In a forked child there is nothing to end: its thread, its mappings and its slot are the parent's.
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
-  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client)), end);
+  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
 }
 
+bool Session::is_forked() const { return fork_generation() != forks_; }
+
 Status Session::check_usable() const {
-  if (fork_generation() != forks_) {
+  if (is_forked()) {
     return Error::make(Code::kUnsupported,
                        "client: this process was forked from the one that attached: attach again in the child");
   }
@@ -107,11 +112,14 @@ void Session::unlock() {
 void Session::take_late() {
   std::vector<pool::Found> hits;
   std::vector<pool::Reservation> reservations;
+  std::vector<std::uint64_t> pins;
   {
     const std::lock_guard lock(late_mutex_);
     hits.swap(late_hits_);
     reservations.swap(late_reservations_);
+    pins.swap(late_unpins_);
   }
+  for (const std::uint64_t pin : pins) client().unpin(pin);
   for (pool::Reservation& reservation : reservations) client().give_back(std::move(reservation));
   for (const pool::Found& found : hits) client().report_hit(found);
 }
@@ -134,6 +142,22 @@ void Session::give_back(pool::Reservation reservation) {
   }
   const std::lock_guard lock(late_mutex_);
   late_reservations_.push_back(std::move(reservation));
+}
+
+Result<std::uint64_t> Session::pin() {
+  const Turn turn(*this, {});
+  CACHALOT_TRY(check_usable());
+  return client().pin();
+}
+
+// Not after the detachment: the slot, and its line, may be another's.
+void Session::unpin(std::uint64_t pin) {
+  if (try_lock()) {
+    if (check_usable()) client().unpin(pin);
+    return unlock();
+  }
+  const std::lock_guard lock(late_mutex_);
+  late_unpins_.push_back(pin);
 }
 
 // --- Storing -------------------------------------------------------------------------------------

@@ -16,9 +16,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "engine/counters.h"
+#include "engine/gpus.h"
 #include "pool/pool.h"
 
 namespace cachalot::engine {
@@ -40,13 +42,16 @@ class Deadline {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // Layer by layer loads and stores share it with the client.
-  static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint);
+  static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint,
+                                               Gpus::Open open_gpu);
 
   const pool::Access& access() const { return pool_.access(); }
   Counters& counters() { return counters_; }
+  Gpus& gpus() { return gpus_; }
   bool writes_checksums() const { return writes_checksums_; }
   bool verifies_checksums() const { return verifies_checksums_; }
 
+  bool is_forked() const;
   // @errors kUnsupported: in a forked child; kInvalidArgument: after close()
   Status check_usable() const;
 
@@ -58,6 +63,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // Notes the deepest block of a hit. Never waits: where a writer holds the lock, it is noted later.
   void report_hit(const pool::Found& deepest);
 
+  // See ReadPin.
+  Result<std::uint64_t> pin();
+  // Never waits: where somebody holds the lock, the pin ends with the next call.
+  void unpin(std::uint64_t pin);
+
   // @errors as pool::Client's; kTimeout: the deadline has passed, whatever was waited for
   Result<pool::Reservation> reserve(std::uint32_t blocks, const Deadline& deadline = {});
   Status begin_copies(pool::Reservation& reservation);
@@ -67,6 +77,8 @@ class Session : public std::enable_shared_from_this<Session> {
                 const Deadline& deadline = {}, bool goes_on = false);
   // Never waits: where somebody holds the lock, the blocks go back with the next call.
   void give_back(pool::Reservation reservation);
+  // Somebody may store into the blocks for as long as this process lives: pool::Client::withhold.
+  void withhold(pool::Reservation reservation) { client().withhold(std::move(reservation)); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
   // Waits for who holds the lock. @errors as pool::Client::detach
@@ -89,7 +101,7 @@ class Session : public std::enable_shared_from_this<Session> {
     const bool is_held_;
   };
 
-  Session(pool::Pool pool, pool::PoolClient client);
+  Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu);
   pool::Client& client() { return client_.client(); }
   bool lock(const Deadline& deadline);
   bool try_lock();
@@ -98,6 +110,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   pool::Pool pool_;
   pool::PoolClient client_;
+  Gpus gpus_;  // they go before the pool does
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;
@@ -114,6 +127,28 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex late_mutex_;
   std::vector<pool::Found> late_hits_;
   std::vector<pool::Reservation> late_reservations_;
+  std::vector<std::uint64_t> late_unpins_;
+};
+
+// While it lives, blocks that are looked up are not used again.
+class ReadPin {
+ public:
+  // @param session  outlives it
+  // @errors kUnsupported: ClientOptions::pinned_reads was not set; as pool::Client::pin
+  static Result<ReadPin> take(Session& session) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t pin, session.pin());
+    return ReadPin(session, pin);
+  }
+  ReadPin(ReadPin&& from) noexcept : session_(std::exchange(from.session_, nullptr)), pin_(from.pin_) {}
+  ReadPin& operator=(ReadPin&&) = delete;
+  ~ReadPin() {
+    if (session_ != nullptr && !session_->is_forked()) session_->unpin(pin_);
+  }
+
+ private:
+  ReadPin(Session& session, std::uint64_t pin) : session_(&session), pin_(pin) {}
+  Session* session_;
+  std::uint64_t pin_;
 };
 
 }  // namespace cachalot::engine

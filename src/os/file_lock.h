@@ -30,6 +30,8 @@ class FileLock {
   static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms);
 
   std::uint64_t offset() const { return offset_; }
+  // Whatever becomes of this object.
+  void hold_until_exit() { (void)fd_.release(); }
 
   // Before its scope ends, and also where a forked child shares the description. A second time does nothing.
   void unlock();

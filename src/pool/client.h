@@ -13,7 +13,10 @@
 // that none is under way then: the client vouches that its old incarnation is drained, and what it held
 // is free at once.
 //
-// @threads  one at a time; renew(), end_copies() and namespace_id() from any
+// A client that withholds a reservation vouches for nothing any more: it goes on until it would have to
+// attach again, and leaves without a word. What it held is freed on evidence.
+//
+// @threads  one at a time; renew(), end_copies(), withhold() and namespace_id() from any
 #pragma once
 
 #include <cachalot/result.h>
@@ -182,6 +185,13 @@ class Client final : private rpc::AnswerSink {
   Status commit(const BlockHash* parent, Reservation reservation, std::span<const WrittenBlock> blocks,
                 std::span<Verdict> verdicts, bool goes_on = false);
   void give_back(Reservation reservation);
+  // Instead of end_copies(): somebody may store into the blocks for as long as this process lives, as a
+  // device that failed in a copy may. They are not used again, and from here on this client neither attaches
+  // again nor says at its detachment that it stores no more (kIo). @threads any
+  void withhold(Reservation reservation);
+  // Whether somebody may, so that nobody of this process may enter its slot again: whoever is refused there
+  // says, as he leaves, that all before him is over.
+  bool may_still_store() const { return withholds_ || open_reservations_ != 0; }
 
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
   // many are under way. drain() waits for all.
@@ -354,6 +364,7 @@ class Client final : private rpc::AnswerSink {
 
   // Reservations that are open. Release when a copy ends, acquire before this client vouches for them.
   std::atomic<std::uint32_t> open_reservations_ = 0;
+  std::atomic<bool> withholds_ = false;  // relaxed: ordered by the count above
 
   const std::uint32_t advance_;
   std::deque<BlockUse> grants_;

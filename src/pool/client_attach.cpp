@@ -310,7 +310,7 @@ Status Client::ensure_attached() {
   return reattach(options_.recovery_ns);
 }
 
-// Only then may it vouch for its old incarnation.
+// Only then may it vouch for its old incarnation. Where it never may, there is no other incarnation.
 Status Client::wait_for_copies(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; open_reservations_.load(std::memory_order_acquire) != 0; ++round) {
     if (clock_->now_ns() >= deadline_ns) {
@@ -318,7 +318,11 @@ Status Client::wait_for_copies(std::uint64_t deadline_ns) {
     }
     waiter_->wait(round);
   }
-  return {};
+  if (!withholds_.load(std::memory_order_relaxed)) return {};
+  return Error::make(Code::kIo,
+                     "client slot %u: a device failed in a copy into the pool and may still store: this client "
+                     "stores no more, and what it held is free when its process has ended",
+                     slot_);
 }
 
 Status Client::reattach(std::uint64_t patience_ns) {

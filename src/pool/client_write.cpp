@@ -337,6 +337,11 @@ void Client::end_copies(Reservation& reservation) {
   open_reservations_.fetch_sub(1, std::memory_order_release);
 }
 
+void Client::withhold(Reservation reservation) {
+  withholds_.store(true, std::memory_order_relaxed);
+  end_copies(reservation);  // so that who waits for the copies sees it
+}
+
 void Client::give_back(Reservation reservation) {
   end_copies(reservation);
   if (reservation.incarnation != incarnation_) return;  // void: the keeper knows whose they are

@@ -137,6 +137,9 @@ PoolClient::PoolClient(PoolClient&&) noexcept = default;
 PoolClient& PoolClient::operator=(PoolClient&&) noexcept = default;
 PoolClient::~PoolClient() {
   renewer_.reset();  // before what it renews
+  if (client_ == nullptr) return;
+  (void)client_->detach();
+  if (client_->may_still_store()) lock_.hold_until_exit();
 }
 
 Status PoolClient::detach() {

@@ -142,6 +142,48 @@ TEST_F(ReservationTest, WhoHasLeftStoresIntoItNoMore) {
   EXPECT_FALSE(reservation.is_open);
 }
 
+// A device that failed in a copy stores when it likes.
+TEST_F(ReservationTest, WhatIsWithheldIsNotUsedAgainAndNobodyVouchesForIt) {
+  auto client = pool_.attach(0, engine());
+  Reservation lost = reserve(*client, 2);
+  const std::vector<BlockUse> uses = lost.uses;
+  client->withhold(std::move(lost));
+  // It goes on while its keeper knows it.
+  for (std::uint64_t name = 1; name < 200; ++name) {
+    Reservation reservation = reserve(*client, 1);
+    for (const BlockUse& use : uses) ASSERT_NE(reservation.uses[0].block, use.block);
+    const auto written = write_all(reservation, name);
+    Verdict verdict;
+    ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, {&verdict, 1}));
+  }
+  const auto line = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)); };
+  const std::uint32_t incarnation = line().incarnation;
+  const Status left = client->detach();
+  ASSERT_FALSE(left);
+  EXPECT_EQ(left.error().code, Code::kIo);
+  EXPECT_EQ(line().drained, 0u);
+  EXPECT_GE(count(KeeperCounter::kGranted), 2u);
+  EXPECT_EQ(line().incarnation, incarnation);
+  EXPECT_TRUE(client->may_still_store());
+}
+
+TEST_F(ReservationTest, WhoWithholdsBlocksDoesNotAttachAgain) {
+  const auto client = pool_.attach(0, engine());
+  client->withhold(reserve(*client, 1));
+  const auto incarnation = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation; };
+  const std::uint32_t before = incarnation();
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  client->renew();  // notices it
+  for (int call = 0; call < 2; ++call) {
+    const Result<Reservation> refused = client->reserve(1);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kIo);
+  }
+  EXPECT_EQ(incarnation(), before);
+  EXPECT_GE(count(KeeperCounter::kQuarantined), 1u);
+}
+
 TEST_F(ReservationTest, WhoNoticesOnlyThenThatTheKeeperIsAnotherAsksThatOne) {
   const auto client = pool_.attach(0, engine());  // holds nothing yet: it has to ask
   pool_.kill_keeper();

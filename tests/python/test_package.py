@@ -44,7 +44,7 @@ def test_help_says_what_a_call_takes_and_gives():
         assert signature.startswith(f"{name}(self") and " -> " in signature, signature
         assert len(words.strip()) > 20, name
     text = pydoc.plain(pydoc.render_doc(cachalot.Client.load))
-    assert "timeout: float | None = None) -> int" in text and "longest prefix" in text
+    assert "timeout: float | None = None, stream: cachalot.types.Stream = None) -> int" in text and "longest prefix" in text
 
 
 def test_the_version_is_the_librarys():

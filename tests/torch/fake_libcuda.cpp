@@ -2,6 +2,8 @@
 // A program that has loaded it gets it whenever somebody opens libcuda.so.1, whatever is installed.
 #include "fake_libcuda.h"
 
+#include "kv/cuda/fake_kernels.h"
+
 using namespace cachalot::os::cuda;  // NOLINT: this file is nothing but a list
 
 FakeMachine& fake_machine() {
@@ -63,6 +65,7 @@ FAKE(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (int* a), (a))
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }
+extern "C" void fake_add_copy_kernels() { cachalot::kv::add_kernels(fake_machine()); }
 extern "C" unsigned long long fake_used_bytes() {
   return fake_machine().used_bytes();
 }
@@ -71,6 +74,7 @@ extern "C" unsigned long long fake_refused() {
 }
 FAKE(cuMemAlloc_v2, memory_allocate, (DevicePointer * a, Size b), (a, b))
 FAKE(cuMemFree_v2, memory_free, (DevicePointer a), (a))
+FAKE(cuPointerGetAttribute, pointer_attribute, (void* a, int b, DevicePointer c), (a, b, c))
 FAKE(cuMemHostAlloc, host_allocate, (void** a, Size b, unsigned c), (a, b, c))
 FAKE(cuMemFreeHost, host_free, (void* a), (a))
 FAKE(cuMemHostRegister_v2, host_register, (void* a, Size b, unsigned c), (a, b, c))
@@ -80,6 +84,7 @@ FAKE(cuMemHostGetDevicePointer_v2, host_device_pointer, (DevicePointer * a, void
 FAKE(cuStreamCreate, stream_create, (Stream * a, unsigned b), (a, b))
 FAKE(cuStreamDestroy_v2, stream_destroy, (Stream a), (a))
 FAKE(cuStreamSynchronize, stream_synchronize, (Stream a), (a))
+FAKE(cuStreamWaitEvent, stream_wait_event, (Stream a, Event b, unsigned c), (a, b, c))
 FAKE(cuModuleLoadData, module_load, (Module * a, const void* b), (a, b))
 FAKE(cuModuleUnload, module_unload, (Module a), (a))
 FAKE(cuModuleGetFunction, module_function, (Function * a, Module b, const char* c), (a, b, c))

@@ -128,13 +128,16 @@ Status CudaDevice::unregister_pool(std::byte* at) {
 
 CudaDevice::Entered::Entered(const CudaDevice& device) : device_(device) {
   status_ = device.check(device.driver_.context_get_current(&before_), "cuCtxGetCurrent");
-  if (!status_ || before_ == device.context_) return;
-  status_ = device.check(device.driver_.context_set_current(device.context_), "cuCtxSetCurrent");
-  changed_ = status_.ok();
+  if (status_ && before_ != device.context_) {
+    status_ = device.check(device.driver_.context_set_current(device.context_), "cuCtxSetCurrent");
+    changed_ = status_.ok();
+  }
+  if (status_) device.driver_.exchange_capture_mode(&capture_mode_);
 }
 
 // A thread that had no context keeps this one, as with the runtime's own calls.
 CudaDevice::Entered::~Entered() {
+  if (status_) device_.driver_.exchange_capture_mode(&capture_mode_);
   if (changed_ && before_ != nullptr) device_.driver_.context_set_current(before_);
 }
 

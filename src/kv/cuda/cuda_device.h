@@ -23,6 +23,12 @@ namespace cachalot::kv {
 
 namespace cuda = os::cuda;
 
+// Of a wait that failed: kIo, whatever the driver said, for nothing is known of what was waited for.
+inline Error error_of_wait(Error error) {
+  error.code = Code::kIo;
+  return error;
+}
+
 class CudaDevice {
  public:
   // @param ordinal  CUDA's number of the device
@@ -56,7 +62,8 @@ class CudaDevice {
   };
   const Kernels& kernels() const { return kernels_; }
 
-  // While it lives, the calling thread is in this device's context; afterwards in the one it was in.
+  // While it lives, the calling thread is in this device's context; afterwards in the one it was in. It may
+  // then do what a program that captures a stream into a graph forbids its threads otherwise.
   class Entered {
    public:
     explicit Entered(const CudaDevice& device);
@@ -70,6 +77,7 @@ class CudaDevice {
     const CudaDevice& device_;
     cuda::Context before_ = nullptr;
     bool changed_ = false;
+    int capture_mode_ = cuda::kCaptureRelaxed;
     Status status_;
   };
 

@@ -113,9 +113,10 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, cuda::S
   if (const Status submitted = submit(plan, blocks, stream, direction, slot); !submitted) {
     // Something may be on the stream already, and read the slot's tables.
     if (slot == nullptr) return submitted.error();
-    const bool is_quiet = device_.driver().stream_synchronize(stream) == cuda::kSuccess;
-    is_quiet ? slots_.give_back(std::move(slot)) : slots_.abandon(std::move(slot));
-    return submitted.error();
+    const Status quiet = device_.check(device_.driver().stream_synchronize(stream),
+                                       "cuStreamSynchronize after a failed copy");
+    quiet ? slots_.give_back(std::move(slot)) : slots_.abandon(std::move(slot));
+    return quiet ? submitted.error() : error_of_wait(quiet.error());
   }
   return PendingCopy(std::move(work), std::move(slot));
 }

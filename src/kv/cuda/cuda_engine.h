@@ -66,7 +66,8 @@ class CudaEngine final : public CopyEngine {
                                                   const BlockOrder& order, memory::Domain& domain,
                                                   const CudaOptions& options = {});
 
-  // Launch, wait, host's part. @errors as CopyEngine, start_…() and PendingCopy::wait()
+  // Launch, wait, host's part.
+  // @errors as CopyEngine, start_…() and PendingCopy::wait(). kIo, and no other: nothing is known of the copy
   Status gather(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
   Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
 

@@ -335,6 +335,49 @@ TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainAfterAFailedWait) {
   EXPECT_EQ(machine_.allocations(), before + 2);
 }
 
+// The driver may answer with what some earlier call did wrong: that says nothing of the copy.
+TEST_F(CudaEngineOnFakeGpu, AFailedWaitIsAnIoErrorWhateverTheDriverSays) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  machine_.failing["event_synchronize"] = cuda::kOutOfMemory;
+  EXPECT_EQ(engine->gather({&copy, 1}).error().code, Code::kIo);
+  machine_.failing.clear();
+  machine_.failing["event_record"] = machine_.failing["stream_synchronize"] = cuda::kOutOfMemory;
+  EXPECT_EQ(engine->gather({&copy, 1}).error().code, Code::kIo);
+  machine_.failing.clear();
+  Result<PendingCopy> pending = engine->start_gather({&copy, 1}, nullptr);
+  ASSERT_TRUE(pending);
+  machine_.failing["event_query"] = cuda::kOutOfMemory;
+  EXPECT_EQ(pending->is_done().error().code, Code::kIo);
+  machine_.failing.clear();
+}
+
+// A program that captures a stream forbids its threads what a copy does on another one.
+TEST_F(CudaEngineOnFakeGpu, CopiesWhileAnotherStreamIsCaptured) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  cuda::Stream stream = nullptr;
+  {
+    const CudaDevice::Entered entered(*device_);
+    ASSERT_TRUE(device_->check(device_->driver().stream_create(&stream, 1), "a test"));
+  }
+  machine_.set_capturing(0x5000, true);
+  Result<PendingCopy> pending = engine->start_gather({&copy, 1}, stream);
+  ASSERT_TRUE(pending) << pending.error().message;
+  ASSERT_TRUE(pending->wait());
+  EXPECT_TRUE(holds(1, {4, 9}));
+  machine_.set_capturing(0x5000, false);
+  int mode = 0;
+  device_->driver().exchange_capture_mode(&mode);
+  EXPECT_EQ(mode, 0) << "the thread's own mode";
+  const CudaDevice::Entered entered(*device_);
+  device_->driver().stream_destroy(stream);
+}
+
 // The launch failed, and whether the tables before it are still on their way is not known either.
 TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainWhereItsStreamCannotBeWaitedFor) {
   const auto engine = this->engine();

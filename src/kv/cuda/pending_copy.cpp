@@ -12,7 +12,8 @@ Result<bool> PendingCopy::is_done() {
   CACHALOT_TRY(entered.status());
   const int result = work_.device->driver().event_query(slot_->event);
   if (result == cuda::kNotReady) return false;
-  CACHALOT_TRY(work_.device->check(result, "cuEventQuery"));
+  if (const Status asked = work_.device->check(result, "cuEventQuery"); !asked)
+    return error_of_wait(asked.error());
   return true;
 }
 
@@ -27,6 +28,7 @@ Status PendingCopy::wait() {
     }
   }
   if (!outcome_) {
+    outcome_ = error_of_wait(outcome_.error());
     work_.slots->abandon(std::move(slot_));
     return outcome_;
   }

@@ -79,6 +79,7 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuCtxSynchronize", &driver.context_synchronize);
   symbols.find("cuMemAlloc_v2", &driver.memory_allocate);
   symbols.find("cuMemFree_v2", &driver.memory_free);
+  symbols.find("cuPointerGetAttribute", &driver.pointer_attribute);
   symbols.find("cuMemHostAlloc", &driver.host_allocate);
   symbols.find("cuMemFreeHost", &driver.host_free);
   symbols.find("cuMemHostRegister_v2", &driver.host_register);
@@ -87,6 +88,7 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuStreamCreate", &driver.stream_create);
   symbols.find("cuStreamDestroy_v2", &driver.stream_destroy);
   symbols.find("cuStreamSynchronize", &driver.stream_synchronize);
+  symbols.find("cuStreamWaitEvent", &driver.stream_wait_event);
   symbols.find("cuEventCreate", &driver.event_create);
   symbols.find("cuEventDestroy_v2", &driver.event_destroy);
   symbols.find("cuEventRecord", &driver.event_record);

@@ -39,6 +39,9 @@ inline constexpr int kHasFdHandles = 103;
 inline constexpr int kHasRdmaWithVirtualMemory = 110;
 inline constexpr int kHasFabricHandles = 128;
 
+// CUpointer_attribute: an int, the device that the memory is on
+inline constexpr int kPointerDevice = 9;
+
 using DevicePointer = unsigned long long;     // CUdeviceptr
 using AllocationHandle = unsigned long long;  // CUmemGenericAllocationHandle
 using Context = void*;                        // CUcontext
@@ -126,6 +129,7 @@ struct Driver {
   int (*context_synchronize)();
   int (*memory_allocate)(DevicePointer* at, std::size_t bytes);
   int (*memory_free)(DevicePointer at);
+  int (*pointer_attribute)(void* value, int attribute, DevicePointer at);
   int (*host_allocate)(void** at, std::size_t bytes, unsigned flags);
   int (*host_free)(void* at);
   int (*host_register)(void* at, std::size_t bytes, unsigned flags);
@@ -134,6 +138,7 @@ struct Driver {
   int (*stream_create)(Stream* stream, unsigned flags);
   int (*stream_destroy)(Stream stream);
   int (*stream_synchronize)(Stream stream);
+  int (*stream_wait_event)(Stream stream, Event event, unsigned flags);  // flags: 0
   int (*event_create)(Event* event, unsigned flags);
   int (*event_destroy)(Event event);
   int (*event_record)(Event event, Stream stream);

@@ -287,6 +287,19 @@ struct FakeCalls {
     work.finished = std::max(work.finished, recorded.launched);
     return machine->advance(stream, recorded.at);
   }
+  // What the event stood for then has to be done first, whatever the event is used for afterwards.
+  static int stream_wait_event(Stream stream, Event event, unsigned flags) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("stream_wait_event")) return failed;
+    const FakeMachine::Recorded* const found = machine->find_event(event);
+    if (found == nullptr || flags != 0) return machine->invalid();
+    machine->queues_[stream].work.push_back([recorded = *found] {
+      FakeMachine::Work& work = machine->streams_[recorded.stream];
+      work.finished = std::max(work.finished, recorded.launched);
+      return machine->advance(reinterpret_cast<Stream>(recorded.stream), recorded.at);
+    });
+    return kSuccess;
+  }
   static int stream_is_capturing(Stream stream, int* state) {
     const std::lock_guard lock(machine->mutex_);
     if (const int failed = machine->entered("stream_is_capturing")) return failed;
@@ -345,6 +358,7 @@ Driver FakeMachine::driver() const {
   driver.event_record = FakeCalls::event_record;
   driver.event_query = FakeCalls::event_query;
   driver.event_synchronize = FakeCalls::event_synchronize;
+  driver.stream_wait_event = FakeCalls::stream_wait_event;
   driver.stream_is_capturing = FakeCalls::stream_is_capturing;
   driver.exchange_capture_mode = FakeCalls::exchange_capture_mode;
   add_streams(driver);

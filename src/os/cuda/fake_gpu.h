@@ -125,6 +125,7 @@ class FakeMachine {
     std::uint64_t bytes = 0;
     std::byte* host = nullptr;
     bool is_host = false;
+    int device = 0;
   };
   struct Recorded {
     int device = 0;

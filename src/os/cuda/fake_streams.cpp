@@ -32,7 +32,7 @@ struct FakeStreamCalls {
     if (host == nullptr) return kOutOfMemory;
     std::memset(host, 0xa5, bytes);
     *at = reinterpret_cast<DevicePointer>(host);
-    machine->memory_[*at] = {bytes, host, is_host};
+    machine->memory_[*at] = {bytes, host, is_host, machine->current_device()};
     return kSuccess;
   }
   static int free(DevicePointer at, bool is_host) {
@@ -54,6 +54,17 @@ struct FakeStreamCalls {
     const Lock lock(machine->mutex_);
     if (const int failed = machine->entered("memory_free")) return failed;
     return free(at, false);
+  }
+  // Of what was allocated on a device; other memory is nothing that the machine knows.
+  static int pointer_attribute(void* value, int attribute, DevicePointer at) {
+    const Lock lock(machine->mutex_);
+    if (const int failed = machine->entered("pointer_attribute")) return failed;
+    auto found = machine->memory_.upper_bound(at);
+    if (attribute != kPointerDevice || found == machine->memory_.begin()) return kInvalidValue;
+    --found;
+    if (found->second.is_host || at - found->first >= found->second.bytes) return kInvalidValue;
+    std::memcpy(value, &found->second.device, sizeof found->second.device);
+    return kSuccess;
   }
   static int host_allocate(void** at, std::size_t bytes, unsigned) {
     const Lock lock(machine->mutex_);
@@ -77,7 +88,7 @@ struct FakeStreamCalls {
     for (const auto& [other, memory] : machine->registered_) {
       if (other < device + bytes && device < other + memory.bytes) return kAlreadyRegistered;
     }
-    machine->registered_[device] = {bytes, static_cast<std::byte*>(at), true};
+    machine->registered_[device] = {bytes, static_cast<std::byte*>(at), true, machine->current_device()};
     return kSuccess;
   }
   static int host_unregister(void* at) {
@@ -202,6 +213,7 @@ struct FakeStreamCalls {
 void FakeMachine::add_streams(Driver& driver) const {
   driver.memory_allocate = FakeStreamCalls::memory_allocate;
   driver.memory_free = FakeStreamCalls::memory_free;
+  driver.pointer_attribute = FakeStreamCalls::pointer_attribute;
   driver.host_allocate = FakeStreamCalls::host_allocate;
   driver.host_free = FakeStreamCalls::host_free;
   driver.host_register = FakeStreamCalls::host_register;

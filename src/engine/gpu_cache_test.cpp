@@ -1,0 +1,547 @@
+// Caches on a (fake) GPU through the public client: bytes, streams, events, who is refused.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <thread>
+
+#include "engine/test_gpu.h"
+#include "kv/reference.h"
+
+namespace cachalot::engine {
+namespace {
+
+using kv::CudaDevice;
+
+class GpuCacheTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  GpuCacheTest() : cluster_(small_geometry().block_bytes(), 64, GetParam()) {}
+  ~GpuCacheTest() override {
+    EXPECT_EQ(machine_.fake.faults, 0u);
+    EXPECT_EQ(machine_.fake.refused, 0u);
+    EXPECT_EQ(machine_.fake.of_another_device, 0u);
+    EXPECT_EQ(machine_.fake.without_context, 0u);
+    EXPECT_EQ(machine_.fake.registrations(), 0u);
+    EXPECT_EQ(machine_.fake.allocations() + machine_.fake.events(), 0u);
+    EXPECT_EQ(machine_.fake.modules + machine_.fake.contexts + machine_.fake.streams, 0);
+  }
+  ClientOptions options() const { return cluster_.client_options(); }
+
+  Cluster cluster_;
+  GpuMachine machine_;
+};
+
+// Tensors of random bytes as a layout wants them, here and on the GPU.
+TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
+  constexpr std::uint32_t kPages = 6;
+  int layouts = 0;
+  for (const kv::Layout& layout : kv::layouts()) {
+    if (layout.refusal != nullptr || layout.grouped.order == nullptr) continue;
+    SCOPED_TRACE(layout.name);
+    ClientOptions with = options();
+    with.salt = layout.name;
+    Client gpu = machine_.attach(with), cpu = machine_.attach(with);
+    const kv::CacheShape shape{with.geometry, 4, kPages, 0};
+    kv::reference::Cache wanted(shape, layout.grouped, 5), empty(shape, layout.grouped, 6);
+    PagedCache here{.layout = layout.name, .pages = kPages}, there = here;
+    there.cuda_device = 0;
+    std::uint64_t bytes = 0;
+    for (const kv::Tensor& tensor : empty.views())
+      here.tensors.push_back({tensor.at, tensor.bytes});
+    for (const kv::Tensor& tensor : wanted.views()) {
+      std::byte* const at = machine_.allocate(tensor.bytes);
+      std::memcpy(at, tensor.at, tensor.bytes);
+      there.tensors.push_back({at, tensor.bytes});
+      bytes += tensor.bytes;
+    }
+    ASSERT_EQ(bytes, kPages * with.geometry.block_bytes());  // so all of it is copied
+    const auto equal = [&](const PagedCache& a, const PagedCache& b) {
+      for (std::size_t i = 0; i < a.tensors.size(); ++i) {
+        if (std::memcmp(a.tensors[i].data, b.tensors[i].data, a.tensors[i].bytes) != 0)
+          return false;
+      }
+      return true;
+    };
+    ASSERT_FALSE(equal(here, there));
+    const Result<CacheId> on_cpu = cpu.register_cache(here), on_gpu = gpu.register_cache(there);
+    ASSERT_TRUE(on_cpu) << on_cpu.error().message;
+    ASSERT_TRUE(on_gpu) << on_gpu.error().message;
+    const auto hashes = gpu.hash_tokens(tokens_of(1, kPages * 4));
+    const auto pages = pages_from(0, kPages);
+    const Result<Stored> stored = gpu.store(*on_gpu, nullptr, hashes, pages);
+    ASSERT_TRUE(stored) << stored.error().message;
+    EXPECT_EQ(stored->written, kPages);
+    EXPECT_EQ(*cpu.load(*on_cpu, hashes, pages), kPages);
+    EXPECT_TRUE(equal(here, there));
+    // And back, other pages.
+    const auto others = gpu.hash_tokens(tokens_of(2, kPages * 4));
+    const std::vector<PageId> shuffled = {3, 1, 5, 0, 2, 4};
+    EXPECT_EQ(cpu.store(*on_cpu, nullptr, others, shuffled)->written, kPages);
+    for (const Buffer& tensor : there.tensors) std::memset(tensor.data, 0, tensor.bytes);
+    EXPECT_EQ(*gpu.load(*on_gpu, others, shuffled), kPages);
+    EXPECT_TRUE(equal(here, there));
+    EXPECT_EQ(gpu.statistics().damaged_blocks + cpu.statistics().damaged_blocks, 0u);
+    EXPECT_TRUE(gpu.detach());
+    EXPECT_TRUE(cpu.detach());
+    for (const Buffer& tensor : there.tensors) machine_.free(static_cast<std::byte*>(tensor.data));
+    ++layouts;
+  }
+  EXPECT_GT(layouts, 5);
+}
+
+TEST_P(GpuCacheTest, SomeTokensAndSomeLayersAreLoadedAsFromMemory) {
+  GpuEngine engine(machine_, options());
+  Engine plain(options());
+  const auto hashes = engine.store(1, 2);
+  const TokenRange some[] = {{1, 2}, {3, 4}};
+  const std::vector<std::span<const TokenRange>> tokens = {some, {}};
+  CopyOptions middle;
+  middle.first_layer = 1;
+  middle.layers = 1;
+  engine.clear();
+  EXPECT_EQ(*engine.client.load_tokens(engine.cache, hashes, pages_from(4, 2), tokens, middle), 2u);
+  EXPECT_EQ(*plain.client.load_tokens(plain.cache, hashes, pages_from(4, 2), tokens, middle), 2u);
+  for (std::size_t layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(
+        std::memcmp(engine.tensors[layer], plain.memory[layer].data(), plain.memory[layer].size()),
+        0)
+        << layer;
+  }
+  EXPECT_TRUE(engine.holds(hashes[1], 5, 1));
+  EXPECT_FALSE(engine.holds(hashes[0], 4, 1));
+}
+
+// --- Streams and events
+
+TEST_P(GpuCacheTest, ACallComesBehindWhatItsStreamHas) {
+  GpuEngine engine(machine_, options());
+  Engine reader(options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(1, 3 * 4));
+  const cuda::Stream another = machine_.make_stream();
+  CopyOptions on_another;
+  on_another.cuda_stream = another;
+  const auto store = [&](std::size_t i, const CopyOptions& copy) {
+    const PageId page = 2;
+    return engine.client.store(engine.cache, i == 0 ? nullptr : &hashes[i - 1], {&hashes[i], 1},
+                               {&page, 1}, copy);
+  };
+  engine.compute_on(engine.stream, hashes[0], 2);
+  EXPECT_FALSE(engine.holds(hashes[0], 2));  // nobody has waited
+  EXPECT_EQ(store(0, {})->written, 1u);
+  engine.compute_on(another, hashes[1], 2);
+  EXPECT_EQ(store(1, on_another)->written, 1u);
+  EXPECT_EQ(*reader.client.load(reader.cache, std::span(hashes).first(2), pages_from(0, 2)), 2u);
+  EXPECT_TRUE(reader.holds(hashes[0], 0));
+  EXPECT_TRUE(reader.holds(hashes[1], 1));
+  EXPECT_TRUE(engine.client.detach());
+  machine_.enter();
+  machine_.driver.stream_destroy(another);
+}
+
+// The worker comes later, and on a stream of its own: it is behind what the caller's had at the call.
+TEST_P(GpuCacheTest, ACallThatGoesOnByItselfComesBehindWhatTheStreamHadThen) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(1, 4));
+  const PageId page = 3;
+  engine.compute_on(engine.stream, hashes[0], page);
+  const Result<Token> storing =
+      engine.client.store_async(engine.cache, nullptr, hashes, {&page, 1});
+  ASSERT_TRUE(storing) << storing.error().message;
+  Result<Completion> done = engine.client.wait(*storing);
+  ASSERT_TRUE(done && done->status) << done->status.error().message;
+  EXPECT_EQ(done->blocks, 1u);
+  Engine reader(options());
+  EXPECT_EQ(*reader.client.load(reader.cache, hashes, {&page, 1}), 1u);
+  EXPECT_TRUE(reader.holds(hashes[0], page));
+  // A load writes the page only after the stream has read what was there.
+  const BlockHash old{77, 7};
+  engine.compute(old, page);
+  machine_.enter();
+  engine.copy(engine.stage, engine.tensors[1] + page * engine.page_bytes, engine.stream);
+  const Result<Token> loading = engine.client.load_async(engine.cache, hashes, {&page, 1});
+  ASSERT_TRUE(loading) << loading.error().message;
+  done = engine.client.wait(*loading);
+  ASSERT_TRUE(done && done->status) << done->status.error().message;
+  EXPECT_EQ(done->blocks, 1u);
+  EXPECT_TRUE(engine.holds(hashes[0], page));
+  machine_.finish(engine.stream);
+  EXPECT_EQ(std::memcmp(engine.stage, engine.computed(old, 1).data(), engine.page_bytes), 0);
+}
+
+TEST_P(GpuCacheTest, CallsThatGoOnByThemselvesUseTheirStreamsAgain) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.store(1, 4);
+  const int before = machine_.fake.streams;
+  for (int round = 0; round < 5; ++round) {
+    engine.clear();
+    const Result<Token> token = engine.client.load_async(engine.cache, hashes, pages_from(0, 4));
+    ASSERT_TRUE(token);
+    EXPECT_EQ(engine.client.wait(*token)->blocks, 4u);
+    EXPECT_TRUE(engine.holds(hashes[3], 3));
+  }
+  EXPECT_EQ(machine_.fake.streams, before + 1);  // of one worker
+}
+
+TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
+  GpuEngine engine(machine_, options());
+  Engine reader(options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+  Result<Client::LayerStore> store =
+      engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+  ASSERT_TRUE(store) << store.error().message;
+  // As in a forward pass: each layer is computed and stored on one stream, and nobody waits.
+  for (std::uint32_t layer = 0; layer < 3; ++layer) {
+    machine_.enter();
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      std::memcpy(engine.stage + i * engine.page_bytes, engine.computed(hashes[i], layer).data(),
+                  engine.page_bytes);
+      engine.copy(engine.tensors[layer] + i * engine.page_bytes,
+                  engine.stage + i * engine.page_bytes, engine.stream);
+    }
+    ASSERT_TRUE(store->start_layer(layer));
+    ASSERT_FALSE(engine.holds(hashes[0], 0, layer));
+    if (layer == 0) {  // may be waited for before the end
+      ASSERT_TRUE(store->store_layer(0));
+    }
+    if (layer == 1) machine_.finish(engine.stream);  // the stage is needed again
+  }
+  const Status twice = store->start_layer(2);
+  EXPECT_EQ(twice.error().code, Code::kInvalidArgument);
+  EXPECT_EQ(*reader.client.lookup(hashes), 0u);
+  const Result<Stored> stored = store->finish();
+  ASSERT_TRUE(stored) << stored.error().message;
+  EXPECT_EQ(stored->written, 2u);
+  EXPECT_EQ(*reader.client.load(reader.cache, hashes, pages_from(0, 2)), 2u);
+  EXPECT_TRUE(reader.holds(hashes[0], 0));
+  EXPECT_TRUE(reader.holds(hashes[1], 1));
+
+  engine.clear();
+  Result<Client::LayerLoad> load = engine.client.begin_load(engine.cache, hashes, pages_from(5, 2));
+  ASSERT_TRUE(load) << load.error().message;
+  const std::size_t launches = machine_.fake.launches.size();
+  for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(load->start_layer(layer));
+  EXPECT_EQ(machine_.fake.launches.size(), launches + 3);
+  EXPECT_EQ(load->start_layer(1).error().code, Code::kInvalidArgument);
+  EXPECT_FALSE(engine.holds(hashes[0], 5, 0));
+  for (std::uint32_t layer = 0; layer < 3; ++layer) {
+    const Result<std::size_t> right = load->load_layer(layer);
+    ASSERT_TRUE(right) << right.error().message;
+    EXPECT_EQ(*right, 2u);
+    EXPECT_TRUE(engine.holds(hashes[1], 6, layer));
+    EXPECT_EQ(machine_.fake.launches.size(), launches + 3) << "copied twice";
+  }
+  EXPECT_EQ(load->start_layer(0).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(engine.client.statistics().damaged_blocks, 0u);
+  EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
+}
+
+// Validation comes after the event: what was evicted under the copies does not count, and what was started
+// for nothing is over before the cache's memory is somebody else's.
+TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.store(1, 2);
+  Result<Client::LayerLoad> load = engine.client.begin_load(engine.cache, hashes, pages_from(5, 2));
+  ASSERT_TRUE(load);
+  for (const std::uint32_t layer : {2u, 0u, 1u}) ASSERT_TRUE(load->start_layer(layer));
+  ASSERT_EQ(load->blocks(), 2u);
+  Engine other(options(), "vllm_bknhc", 64);
+  const auto many = other.client.hash_tokens(tokens_of(2, 64 * 4));
+  ASSERT_EQ(other.client.store(other.cache, nullptr, many, pages_from(0, 64))->blocks, 64u);
+  EXPECT_EQ(*load->load_layer(2), 0u);
+  EXPECT_EQ(engine.client.statistics().stale_blocks, 2u);
+  EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
+  std::memset(engine.tensors[1], 0x11, engine.page_bytes * 16);
+  machine_.enter();
+  machine_.finish(engine.stream);
+  EXPECT_EQ(engine.tensors[1][5 * engine.page_bytes], std::byte{0x11});
+  EXPECT_TRUE(load->start_layer(0));  // there is nothing to copy
+}
+
+// The alternative to validation, for who cannot throw away.
+TEST_P(GpuCacheTest, APinnedLoadIsRightWhateverIsEvictedMeanwhile) {
+  ClientOptions pins = options();
+  pins.pinned_reads = true;
+  GpuEngine engine(machine_, pins);
+  Engine other(options(), "vllm_bknhc", 64);
+  const auto churn = [&](std::uint64_t prompt) {
+    const auto hashes = other.client.hash_tokens(tokens_of(prompt, 64 * 4));
+    for (PageId i = 0; i < 64; ++i) other.compute(hashes[i], i);
+    const Result<Stored> stored =
+        other.client.store(other.cache, nullptr, hashes, pages_from(0, 64));
+    return stored ? stored->blocks : 0;
+  };
+  const auto hashes = engine.store(1, 2);
+  engine.clear();
+  LayerOptions pinned;
+  pinned.pinned = true;
+  {
+    Result<Client::LayerLoad> load =
+        engine.client.begin_load(engine.cache, hashes, pages_from(5, 2), pinned);
+    ASSERT_TRUE(load) << load.error().message;
+    for (std::uint64_t prompt = 10; prompt < 16; ++prompt) (void)churn(prompt);
+    EXPECT_EQ(*engine.client.lookup(hashes), 0u);
+    for (std::uint32_t layer = 0; layer < 3; ++layer) {
+      ASSERT_TRUE(load->start_layer(layer));
+      EXPECT_EQ(*load->load_layer(layer), 2u);
+    }
+    EXPECT_TRUE(engine.holds(hashes[0], 5) && engine.holds(hashes[1], 6));
+    EXPECT_EQ(engine.client.statistics().stale_blocks, 0u);
+    // It is complete, and holds nothing more.
+    EXPECT_EQ(churn(20), 64u);
+    EXPECT_EQ(*load->load_layer(0), 0u);
+  }
+  const auto more = engine.store(2, 2);
+  EXPECT_TRUE(
+      engine.client.begin_load(engine.cache, more, pages_from(0, 2), pinned));  // and dropped
+  for (std::uint64_t prompt = 30; prompt < 33; ++prompt) EXPECT_EQ(churn(prompt), 64u);
+  const Error error = other.client.begin_load(other.cache, more, pages_from(0, 2), pinned).error();
+  EXPECT_EQ(error.code, Code::kUnsupported);
+}
+
+TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
+  ClientOptions checked = options();
+  checked.checksums = true;
+  GpuEngine engine(machine_, checked);
+  std::uint64_t prompt = 0;
+  for (const std::vector<std::uint32_t>& layers :
+       {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {0, 2, 1}}) {
+    for (const bool starts : {true, false}) {
+      auto hashes = engine.client.hash_tokens(tokens_of(++prompt, 2 * 4));
+      for (PageId i = 0; i < 2; ++i) engine.compute(hashes[i], i);
+      Result<Client::LayerStore> store =
+          engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+      ASSERT_TRUE(store);
+      for (const std::uint32_t layer : {1u, 0u, 2u}) {
+        if (starts) {
+          ASSERT_TRUE(store->start_layer(layer));
+        }
+      }
+      for (const std::uint32_t layer : layers) ASSERT_TRUE(store->store_layer(layer));
+      ASSERT_EQ(store->finish()->written, 2u);
+      engine.clear();
+      ASSERT_EQ(*engine.client.load(engine.cache, hashes, pages_from(0, 2)), 2u);
+      EXPECT_TRUE(engine.holds(hashes[0], 0) && engine.holds(hashes[1], 1));
+      hashes = engine.store(++prompt, 2);
+      engine.clear();
+      Result<Client::LayerLoad> load =
+          engine.client.begin_load(engine.cache, hashes, pages_from(0, 2));
+      for (const std::uint32_t layer : {1u, 0u, 2u}) {
+        if (starts) {
+          ASSERT_TRUE(load->start_layer(layer));
+        }
+      }
+      for (const std::uint32_t layer : layers) ASSERT_EQ(*load->load_layer(layer), 2u);
+      EXPECT_TRUE(engine.holds(hashes[0], 0) && engine.holds(hashes[1], 1));
+    }
+  }
+  EXPECT_EQ(engine.client.statistics().damaged_blocks, 0u);
+}
+
+TEST_P(GpuCacheTest, WhatWasStartedAndDroppedIsOverBeforeTheBlocksAreAnothers) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+  const std::uint64_t launched = machine_.fake.launches.size();
+  {
+    Result<Client::LayerStore> store =
+        engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+    ASSERT_TRUE(store);
+    ASSERT_TRUE(store->start_layer(0));
+    EXPECT_EQ(engine.client.unregister_cache(engine.cache).error().code, Code::kBusy);
+  }
+  EXPECT_EQ(machine_.fake.launches.size(), launched + 1);
+  // The engine's own stream has nothing left that could write into the blocks.
+  Engine other(options());
+  const auto others = other.client.hash_tokens(tokens_of(2, 16 * 4));
+  for (PageId i = 0; i < 16; ++i) other.compute(others[i], i);
+  ASSERT_TRUE(engine.client.unregister_cache(engine.cache));
+  ASSERT_TRUE(engine.client.detach());
+  ASSERT_EQ(other.client.store(other.cache, nullptr, others, pages_from(0, 16))->written, 16u);
+  machine_.enter();
+  machine_.finish(engine.stream);
+  other.clear();
+  EXPECT_EQ(*other.client.load(other.cache, others, pages_from(0, 16)), 16u);
+  for (PageId i = 0; i < 16; ++i) EXPECT_TRUE(other.holds(others[i], i));
+}
+
+// --- The pool, and who lives how long
+
+TEST_P(GpuCacheTest, EachGpuIsOpenedOnceAndThePoolIsRegisteredOnceWithIt) {
+  {
+    GpuEngine engine(machine_, options());
+    EXPECT_EQ(machine_.fake.registrations(), 1u);
+    EXPECT_EQ(machine_.fake.contexts, 1);
+    const Result<CacheId> again = engine.client.register_cache(engine.description());
+    ASSERT_TRUE(again);
+    EXPECT_EQ(machine_.fake.registrations(), 1u);
+    EXPECT_EQ(machine_.fake.modules, 1);
+    ASSERT_TRUE(engine.client.unregister_cache(engine.cache));
+    ASSERT_TRUE(engine.client.unregister_cache(*again));
+    EXPECT_EQ(machine_.fake.registrations(), 1u);  // for the next one
+  }
+  EXPECT_EQ(machine_.fake.registrations(), 0u);
+  EXPECT_EQ(machine_.fake.contexts, 0);
+}
+
+TEST_P(GpuCacheTest, ALayerLoadKeepsThePoolRegisteredAfterItsClient) {
+  std::optional<Client::LayerLoad> load;
+  GpuMachine& machine = machine_;
+  std::byte* tensors[3] = {};
+  for (std::byte*& tensor : tensors) tensor = machine.allocate(16 * 1024);
+  {
+    Client client = machine.attach(options());
+    PagedCache cache{.layout = "vllm_bknhc", .pages = 16, .cuda_device = 0};
+    for (std::byte* const tensor : tensors) cache.tensors.push_back({tensor, 16 * 1024});
+    const CacheId id = *client.register_cache(cache);
+    const auto hashes = client.hash_tokens(tokens_of(1, 4));
+    const PageId page = 0;
+    ASSERT_EQ(client.store(id, nullptr, hashes, {&page, 1})->written, 1u);
+    Result<Client::LayerLoad> begun = client.begin_load(id, hashes, {&page, 1});
+    ASSERT_TRUE(begun && begun->start_layer(0));
+    load.emplace(*std::move(begun));
+  }
+  EXPECT_EQ(machine.fake.registrations(), 1u);
+  EXPECT_EQ(load->load_layer(0).error().code, Code::kInvalidArgument);  // detached
+  EXPECT_EQ(load->start_layer(1).error().code, Code::kInvalidArgument);
+  load.reset();
+  EXPECT_EQ(machine.fake.registrations(), 0u);
+  for (std::byte* const tensor : tensors) machine.free(tensor);
+}
+
+TEST_P(GpuCacheTest, AnUnregisteredCacheIsWaitedFor) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.store(1, 2);
+  std::atomic<bool> is_unregistered = false, came_first = false;
+  std::thread unregisters;
+  const auto stream = reinterpret_cast<std::uint64_t>(engine.stream);
+  machine_.fake.begin(stream);
+  machine_.fake.on_wait = [&] {
+    if (unregisters.joinable()) return;
+    unregisters = std::thread([&] {
+      EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
+      is_unregistered = true;
+    });
+    // Gone from the table, and not from under this call.
+    while (engine.client.load(engine.cache, {}, {})) std::this_thread::yield();
+    came_first = is_unregistered.load();
+    machine_.fake.finish(stream);
+  };
+  EXPECT_EQ(*engine.client.load(engine.cache, hashes, pages_from(0, 2)), 2u);
+  ASSERT_TRUE(unregisters.joinable());
+  unregisters.join();
+  EXPECT_FALSE(came_first);
+  machine_.fake.on_wait = nullptr;
+}
+
+TEST_P(GpuCacheTest, AForkedChildLeavesTheGpuAlone) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.store(1, 2);
+  auto load = std::make_unique<Client::LayerLoad>(
+      *engine.client.begin_load(engine.cache, hashes, pages_from(0, 2)));
+  auto store = std::make_unique<Client::LayerStore>(*engine.client.begin_store(
+      engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1)));
+  ASSERT_TRUE(load->start_layer(0));
+  ASSERT_TRUE(store->start_layer(0));
+  const pid_t child = fork();
+  if (child == 0) {
+    load.reset();  // would run the copies, into a pool that is not mapped here
+    store.reset();
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(*load->load_layer(0), 2u);
+}
+
+// --- Refusals
+
+TEST_P(GpuCacheTest, MemoryThatIsNotTheDevicesIsRefusedByName) {
+  GpuEngine engine(machine_, options());
+  const auto refusal = [&](const PagedCache& cache) {
+    const Result<CacheId> refused = engine.client.register_cache(cache);
+    EXPECT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+    return std::string(refused ? "" : refused.error().message);
+  };
+  std::vector<std::byte> host(engine.page_count * engine.page_bytes);
+  PagedCache cache = engine.description();
+  cache.tensors[1].data = host.data();
+  EXPECT_NE(refusal(cache).find("tensor 1"), std::string::npos) << refusal(cache);
+  EXPECT_NE(refusal(cache).find("nothing that CUDA knows"), std::string::npos) << refusal(cache);
+  std::byte* const elsewhere = machine_.allocate(engine.page_count * engine.page_bytes, 1);
+  cache.tensors[1].data = elsewhere;
+  EXPECT_NE(refusal(cache).find("is on device 1, expected memory of device 0"), std::string::npos)
+      << refusal(cache);
+  machine_.free(elsewhere);
+  // One whose last byte is not there.
+  cache = engine.description();
+  std::byte* const small = machine_.allocate(engine.page_count * engine.page_bytes - 1);
+  cache.tensors[2].data = small;
+  EXPECT_NE(refusal(cache).find("tensor 2"), std::string::npos) << refusal(cache);
+  machine_.free(small);
+  cache = engine.description();
+  cache.cuda_device = 7;
+  EXPECT_NE(refusal(cache).find("device 7"), std::string::npos) << refusal(cache);
+  cache.cuda_device = -1;
+  (void)refusal(cache);
+}
+
+TEST_P(GpuCacheTest, AStreamOfNoGpuAndOneThatIsCapturedAreRefused) {
+  GpuEngine engine(machine_, options());
+  Engine plain(options());
+  const auto hashes = engine.store(1, 2);
+  CopyOptions on_stream;
+  on_stream.cuda_stream = engine.stream;
+  EXPECT_EQ(plain.client.load(plain.cache, hashes, pages_from(0, 2), on_stream).error().code,
+            Code::kInvalidArgument);
+  PagedCache here{.layout = "vllm_bknhc", .pages = 16, .cuda_stream = engine.stream};
+  for (auto& tensor : plain.memory) here.tensors.push_back({tensor.data(), tensor.size()});
+  EXPECT_EQ(plain.client.register_cache(here).error().code, Code::kInvalidArgument);
+  Result<Client::LayerStore> store = engine.client.begin_store(
+      engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1));
+  ASSERT_TRUE(store);
+  const std::uint64_t launches = machine_.fake.launches.size();
+  machine_.fake.set_capturing(reinterpret_cast<std::uint64_t>(engine.stream), true);
+  const Error error = engine.client.load(engine.cache, hashes, pages_from(0, 2)).error();
+  EXPECT_EQ(error.code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(error.message).find("captured into a graph"), std::string::npos)
+      << error.message;
+  EXPECT_FALSE(engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2)));
+  EXPECT_EQ(store->start_layer(0).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(store->store_layer(0).error().code, Code::kInvalidArgument);
+  on_stream.cuda_stream = nullptr;  // the legacy stream waits for all others
+  EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(0, 2), on_stream).error().code,
+            Code::kInvalidArgument);
+  EXPECT_EQ(machine_.fake.launches.size(), launches);
+  EXPECT_EQ(machine_.fake.recorded_in_capture, 0u);
+  machine_.fake.set_capturing(reinterpret_cast<std::uint64_t>(engine.stream), false);
+  EXPECT_TRUE(store->store_layer(0));
+}
+
+TEST_P(GpuCacheTest, APoolThatCannotBeRegisteredIsRefusedAndTriedAgain) {
+  GpuEngine engine(machine_, options());
+  Client client = machine_.attach(options());
+  machine_.fake.failing["host_register"] = cuda::kOutOfMemory;
+  EXPECT_EQ(client.register_cache(engine.description()).error().code, Code::kNoSpace);
+  EXPECT_EQ(machine_.fake.contexts, 1);
+  machine_.fake.failing.clear();
+  EXPECT_TRUE(client.register_cache(engine.description()));
+}
+
+TEST_P(GpuCacheTest, WithoutAGpuTheRegistrationSaysSo) {
+  if (CudaDevice::open(0)) GTEST_SKIP() << "there is a GPU";
+  Engine plain(options());
+  PagedCache cache{.layout = "vllm_bknhc", .pages = 16, .cuda_device = 0};
+  for (auto& tensor : plain.memory) cache.tensors.push_back({tensor.data(), tensor.size()});
+  const Result<CacheId> refused = plain.client.register_cache(cache);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnsupported) << refused.error().message;
+  EXPECT_NE(std::string(refused.error().message).find("cuda: "), std::string::npos)
+      << refused.error().message;
+  EXPECT_NE(std::string(refused.error().message).find("expected"), std::string::npos)
+      << refused.error().message;
+}
+
+INSTANTIATE_TEST_SUITE_P(Domains, GpuCacheTest, ::testing::Values("coherent", "noncoherent"));
+
+}  // namespace
+}  // namespace cachalot::engine

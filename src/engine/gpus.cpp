@@ -1,0 +1,110 @@
+#include "engine/gpus.h"
+
+#include <cinttypes>
+#include <string>
+
+namespace cachalot::engine {
+
+namespace cuda = os::cuda;
+
+StreamMark::~StreamMark() {
+  if (gpu_ == nullptr) return;
+  const kv::CudaDevice::Entered entered(*gpu_->device_);
+  gpu_->device_->driver().event_destroy(event_);
+}
+
+// The call has waited for what it put there; what failed is on a GPU that is asked nothing any more.
+StreamLoan::~StreamLoan() {
+  if (gpu_ == nullptr) return;
+  const std::lock_guard lock(gpu_->mutex_);
+  gpu_->idle_.push_back(stream_);
+}
+
+Gpu::~Gpu() {
+  const kv::CudaDevice::Entered entered(*device_);
+  for (const cuda::Stream stream : idle_) device_->driver().stream_destroy(stream);
+}
+
+// A copy that reaches for other memory ends the whole process's work on the GPU.
+Status Gpu::check_memory(const void* at, std::uint64_t bytes) const {
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(entered.status());
+  const auto first = reinterpret_cast<std::uintptr_t>(at);
+  for (const std::uintptr_t byte : {first, first + bytes - 1}) {
+    int device = -1;
+    const int result = device_->driver().pointer_attribute(&device, cuda::kPointerDevice, byte);
+    if (result == cuda::kSuccess && device == ordinal_) continue;
+    const std::string is = result == cuda::kSuccess ? "is on device " + std::to_string(device)
+                                                    : "is nothing that CUDA knows";
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes at %p: byte 0x%" PRIxPTR
+                       " %s, expected memory of device %d",
+                       bytes, at, byte, is.c_str(), ordinal_);
+  }
+  return {};
+}
+
+Status Gpu::check(cuda::Stream stream) const {
+  if (is_lost_.load(std::memory_order_relaxed)) {
+    return Error::make(Code::kIo, "cuda: %s failed in an earlier copy, expected one that works",
+                       device_->name().c_str());
+  }
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(entered.status());
+  int state = 0;
+  const int result = device_->driver().stream_is_capturing(stream, &state);
+  if (result == cuda::kCaptureImplicit || (result == cuda::kSuccess && state != 0)) {
+    return Error::make(Code::kInvalidArgument,
+                       "stream: %p is being captured into a graph, expected one that runs", stream);
+  }
+  return device_->check(result, "cuStreamIsCapturing");
+}
+
+Result<StreamMark> Gpu::mark(cuda::Stream stream) const {
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(entered.status());
+  cuda::Event event = nullptr;
+  CACHALOT_TRY(device_->check(device_->driver().event_create(&event, cuda::kEventNoTiming),
+                              "cuEventCreate"));
+  StreamMark mark(this, event);
+  CACHALOT_TRY(device_->check(device_->driver().event_record(event, stream), "cuEventRecord"));
+  return mark;
+}
+
+Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(entered.status());
+  const cuda::Driver& driver = device_->driver();
+  cuda::Stream stream = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      stream = idle_.back();
+      idle_.pop_back();
+    }
+  }
+  if (stream == nullptr) {
+    CACHALOT_TRY(
+        device_->check(driver.stream_create(&stream, cuda::kStreamNonBlocking), "cuStreamCreate"));
+  }
+  StreamLoan loan(this, stream);
+  CACHALOT_TRY(
+      device_->check(driver.stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent"));
+  return loan;
+}
+
+Result<Gpu*> Gpus::find_or_open(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  const auto found = gpus_.find(ordinal);
+  if (found != gpus_.end()) return found->second.get();
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaDevice> device, open_(ordinal));
+  // What was registered goes with the device, if a later piece is refused.
+  for (std::byte* const base : pool_.bases) {
+    CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
+  }
+  const auto added =
+      gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
+  return added->second.get();
+}
+
+}  // namespace cachalot::engine

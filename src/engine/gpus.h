@@ -1,0 +1,121 @@
+// The GPUs that a client's caches are in. Each is opened once, with the first cache on it, and all devices
+// of the pool are registered with it: the mappings are the session's and stay where they are until it ends.
+//
+// 1. A GPU is gone before the pool is unmapped, and after the caches that are on it.
+// 2. What a copy that nobody waits for copies behind, is a place in the caller's stream, taken by the thread
+//    that calls; the copy itself is on a stream of ours. So it sees what was on the caller's stream then,
+//    does not lie in wait for what comes later, and is in nobody's graph.
+// 3. After a copy of which nothing is known (kIo) nothing is asked of that GPU any more.
+//
+// @threads any
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "kv/cuda/cuda_device.h"
+#include "memory/pool_view.h"
+#include "os/cuda/driver.h"
+
+namespace cachalot::engine {
+
+class Gpu;
+
+// A place in a stream: all that was on it when the call was made. @threads one at a time
+class StreamMark {
+ public:
+  StreamMark() = default;  // of no stream
+  StreamMark(StreamMark&& from) noexcept
+      : gpu_(std::exchange(from.gpu_, nullptr)), event_(from.event_) {}
+  StreamMark& operator=(StreamMark&&) = delete;
+  ~StreamMark();
+
+ private:
+  friend class Gpu;
+  StreamMark(const Gpu* gpu, os::cuda::Event event) : gpu_(gpu), event_(event) {}
+  const Gpu* gpu_ = nullptr;
+  os::cuda::Event event_ = nullptr;
+};
+
+// A stream of ours, for one call at a time. @threads one at a time
+class StreamLoan {
+ public:
+  StreamLoan() = default;  // of none
+  StreamLoan(StreamLoan&& from) noexcept
+      : gpu_(std::exchange(from.gpu_, nullptr)), stream_(from.stream_) {}
+  StreamLoan& operator=(StreamLoan&&) = delete;
+  ~StreamLoan();
+  os::cuda::Stream stream() const { return stream_; }
+
+ private:
+  friend class Gpu;
+  StreamLoan(Gpu* gpu, os::cuda::Stream stream) : gpu_(gpu), stream_(stream) {}
+  Gpu* gpu_ = nullptr;
+  os::cuda::Stream stream_ = nullptr;
+};
+
+class Gpu {
+ public:
+  Gpu(int ordinal, std::unique_ptr<kv::CudaDevice> device)
+      : ordinal_(ordinal), device_(std::move(device)) {}
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  kv::CudaDevice& device() { return *device_; }
+
+  // @errors kInvalidArgument: not memory of this GPU
+  Status check_memory(const void* at, std::uint64_t bytes) const;
+  // Whether a copy may be asked of it, on this stream.
+  // @errors kIo: it failed in an earlier one; kInvalidArgument: the stream is being captured into a graph
+  Status check(os::cuda::Stream stream) const;
+  // What became of a copy, passed on.
+  Status note(Status outcome) {
+    if (!outcome && outcome.error().code == Code::kIo)
+      is_lost_.store(true, std::memory_order_relaxed);
+    return outcome;
+  }
+
+  // @errors as the driver's
+  Result<StreamMark> mark(os::cuda::Stream stream) const;
+  // A stream whose next work comes after the mark.
+  Result<StreamLoan> borrow_behind(const StreamMark& mark);
+
+ private:
+  friend class StreamMark;
+  friend class StreamLoan;
+
+  const int ordinal_;
+  const std::unique_ptr<kv::CudaDevice> device_;
+  std::atomic<bool> is_lost_ = false;  // relaxed: who sees it late fails by itself
+  std::mutex mutex_;
+  std::vector<os::cuda::Stream> idle_;
+};
+
+class Gpus {
+ public:
+  // How a GPU is opened, by CUDA's number of it.
+  using Open = std::function<Result<std::unique_ptr<kv::CudaDevice>>(int ordinal)>;
+
+  // @param pool  outlives it, mapped
+  Gpus(const memory::PoolView& pool, Open open) : pool_(pool), open_(std::move(open)) {}
+
+  // @errors as kv::CudaDevice::open() and register_pool()
+  // @cost   the first time: loading the kernels, and page-locking the pool
+  Result<Gpu*> find_or_open(int ordinal);
+
+ private:
+  const memory::PoolView& pool_;
+  const Open open_;
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<Gpu>> gpus_;
+};
+
+}  // namespace cachalot::engine

@@ -1,0 +1,164 @@
+// An engine whose caches are on a fake GPU, in a cluster: for tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "engine/attach.h"
+#include "engine/test_cluster.h"
+#include "kv/cuda/fake_kernels.h"
+
+namespace cachalot::engine {
+
+namespace cuda = os::cuda;
+
+inline std::vector<PageId> pages_from(PageId first, std::size_t count) {
+  std::vector<PageId> all(count);
+  std::iota(all.begin(), all.end(), first);
+  return all;
+}
+
+// A machine with fake GPUs, and what a program would do with its driver. It outlives its clients.
+class GpuMachine {
+ public:
+  GpuMachine() { kv::add_kernels(fake); }
+
+  Gpus::Open opener() {
+    return [this](int ordinal) {
+      return kv::CudaDevice::open(fake.driver(), kv::kFakeImage, ordinal);
+    };
+  }
+  Client attach(const ClientOptions& options) {
+    Result<Client> client = engine::attach(options, opener());
+    EXPECT_TRUE(client) << (client ? "" : client.error().message);
+    return *std::move(client);
+  }
+  // The thread is in the device's context from here on.
+  void enter(int device = 0) {
+    cuda::Context context = nullptr;
+    driver.primary_context_retain(&context, device);
+    driver.primary_context_release(device);
+    driver.context_set_current(context);
+  }
+  // What the device's memory is, the host may look at here.
+  std::byte* allocate(std::uint64_t bytes, int device = 0) {
+    enter(device);
+    cuda::DevicePointer at = 0;
+    EXPECT_EQ(driver.memory_allocate(&at, bytes), cuda::kSuccess);
+    return reinterpret_cast<std::byte*>(at);
+  }
+  void free(std::byte* at) {
+    EXPECT_EQ(driver.memory_free(reinterpret_cast<cuda::DevicePointer>(at)), cuda::kSuccess);
+  }
+  cuda::Stream make_stream() {
+    enter();
+    cuda::Stream stream = nullptr;
+    EXPECT_EQ(driver.stream_create(&stream, cuda::kStreamNonBlocking), cuda::kSuccess);
+    return stream;
+  }
+  void finish(cuda::Stream stream) { EXPECT_EQ(driver.stream_synchronize(stream), cuda::kSuccess); }
+
+  os::cuda::FakeMachine fake;
+  const cuda::Driver driver = fake.driver();
+};
+
+// As Engine, in a GPU's memory.
+struct GpuEngine {
+  GpuEngine(GpuMachine& gpus, const ClientOptions& options, std::uint32_t pages = 16)
+      : machine(gpus), client(gpus.attach(options)), page_count(pages) {
+    page_bytes = options.geometry.layer_bytes();
+    for (std::uint32_t layer = 0; layer < options.geometry.layers; ++layer) {
+      tensors.push_back(machine.allocate(pages * page_bytes));
+    }
+    stream = machine.make_stream();
+    stage = machine.allocate(tensors.size() * page_bytes);
+    const Result<CacheId> registered = client.register_cache(description());
+    EXPECT_TRUE(registered) << (registered ? "" : registered.error().message);
+    if (registered) cache = *registered;
+    clear();
+  }
+  ~GpuEngine() {
+    (void)client.detach();
+    machine.enter();
+    machine.driver.stream_destroy(stream);
+    for (std::byte* const tensor : tensors) machine.free(tensor);
+    machine.free(stage);
+  }
+  GpuEngine(const GpuEngine&) = delete;
+  GpuEngine& operator=(const GpuEngine&) = delete;
+
+  PagedCache description() const {
+    PagedCache description;
+    description.layout = "vllm_bknhc";
+    description.pages = page_count;
+    for (std::byte* const tensor : tensors) {
+      description.tensors.push_back({tensor, page_count * page_bytes});
+    }
+    description.cuda_device = 0;
+    description.cuda_stream = stream;
+    return description;
+  }
+  std::vector<std::byte> computed(const BlockHash& hash, std::size_t layer) const {
+    base::Rng rng(hash.low + layer);
+    std::vector<std::byte> bytes(page_bytes);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng.next());
+    return bytes;
+  }
+  // "Computes" a block: at once, or on a stream, when that gets there. One at a time on streams.
+  void compute(const BlockHash& hash, PageId page) {
+    for (std::size_t layer = 0; layer < tensors.size(); ++layer) {
+      std::memcpy(tensors[layer] + page * page_bytes, computed(hash, layer).data(), page_bytes);
+    }
+  }
+  void compute_on(cuda::Stream on, const BlockHash& hash, PageId page) {
+    machine.enter();
+    for (std::size_t layer = 0; layer < tensors.size(); ++layer) {
+      std::byte* const staged = stage + layer * page_bytes;
+      std::memcpy(staged, computed(hash, layer).data(), page_bytes);
+      copy(tensors[layer] + page * page_bytes, staged, on);
+    }
+  }
+  void copy(std::byte* to, const std::byte* from, cuda::Stream on) {
+    EXPECT_EQ(machine.driver.copy(reinterpret_cast<cuda::DevicePointer>(to),
+                                  reinterpret_cast<cuda::DevicePointer>(from), page_bytes, on),
+              cuda::kSuccess);
+  }
+  bool holds(const BlockHash& hash, PageId page, std::size_t layer) const {
+    return std::memcmp(tensors[layer] + page * page_bytes, computed(hash, layer).data(),
+                       page_bytes) == 0;
+  }
+  bool holds(const BlockHash& hash, PageId page) const {
+    for (std::size_t layer = 0; layer < tensors.size(); ++layer) {
+      if (!holds(hash, page, layer)) return false;
+    }
+    return true;
+  }
+  void clear() {
+    for (std::byte* const tensor : tensors) std::memset(tensor, 0, page_count * page_bytes);
+  }
+  // Computes and stores a prompt of so many blocks from page 0 on.
+  std::vector<BlockHash> store(std::uint64_t prompt, std::size_t blocks) {
+    const auto hashes = client.hash_tokens(tokens_of(prompt, blocks * 4));
+    for (std::size_t i = 0; i < blocks; ++i) compute(hashes[i], static_cast<PageId>(i));
+    const Result<Stored> stored = client.store(cache, nullptr, hashes, pages_from(0, blocks));
+    EXPECT_TRUE(stored) << (stored ? "" : stored.error().message);
+    EXPECT_EQ(stored ? stored->blocks : 0, blocks);
+    return hashes;
+  }
+
+  GpuMachine& machine;
+  Client client;
+  std::uint32_t page_count;
+  std::uint64_t page_bytes = 0;
+  std::vector<std::byte*> tensors;
+  std::byte* stage = nullptr;  // a page of each tensor, where streams copy from
+  cuda::Stream stream = nullptr;
+  CacheId cache{};
+};
+
+}  // namespace cachalot::engine
