@@ -292,7 +292,8 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
   add("--frag-limit", options->frag_limit, "SIZE",
       "stitch: smaller requests are stitched only when memory is out (default 2MiB)");
   add("--stitched-limit", options->stitched_limit, "SIZE",
-      "stitch: addresses of the stitched blocks that are kept (default 256GiB)");
+      "stitch: addresses of the stitched blocks that are kept (default 8 x what is held, at "
+      "least 256GiB)");
   add("--limit", options->limit, "SIZE", "the device has no more memory than that");
   add("--scale", options->scale, "X|SIZE",
       "multiplies all sizes: a factor, or, with a unit, the size that the live bytes are to have "

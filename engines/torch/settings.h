@@ -3,7 +3,7 @@
 //
 //   CACHALOT_TORCH_LIMIT            no more memory of each device than that; 0, the default: what there is
 //   CACHALOT_TORCH_FRAG_LIMIT       smaller requests are stitched only in need, 2MiB
-//   CACHALOT_TORCH_STITCHED_LIMIT   addresses of stitched blocks that are kept, 256GiB
+//   CACHALOT_TORCH_STITCHED_LIMIT   addresses of stitched blocks that are kept: eight times what is held, 256GiB at least
 //   CACHALOT_TORCH_SMALL_REQUEST    up to that, requests are served from slabs of a chunk, 64KiB
 //   CACHALOT_TORCH_PEERS            devices that reach each other's memory: 0,1,2,3; none
 //   CACHALOT_TORCH_RDMA             1: network cards read and write the memory, 0

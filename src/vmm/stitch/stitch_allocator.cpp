@@ -282,13 +282,20 @@ Result<std::optional<TrackedAllocator::Placed>> StitchAllocator::stitch(std::uin
     if (!built && built.error().code == Code::kNoSpace) return std::optional<Placed>();
   }
   if (!built) return built.error();
-  if (const Status dropped = stitched_.drop_to(options_.stitched_limit_bytes); !dropped) {
+  if (const Status dropped = stitched_.drop_to(stitched_limit_bytes()); !dropped) {
     stitched_.put_back(*built);
     return dropped.error();
   }
   ++stats_.stitches;
   ++states_.stitched;
   return std::optional(Placed{(*built)->address, *built, kStitched});
+}
+
+std::uint64_t StitchAllocator::stitched_limit_bytes() const {
+  constexpr std::uint64_t kLeastBytes = std::uint64_t{256} << 30;
+  if (options_.stitched_limit_bytes != StitchOptions::kFollowsHeap)
+    return options_.stitched_limit_bytes;
+  return std::max(kLeastBytes, 8 * memory_.reserved_bytes());
 }
 
 // Whether what is free is worth being stitched to new memory. Where it is little, the request gets

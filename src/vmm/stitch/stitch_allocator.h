@@ -103,6 +103,8 @@ class StitchAllocator final : public TrackedAllocator {
     return bytes < options_.medium_request_bytes || bytes % options_.chunk_bytes != 0;
   }
 
+  std::uint64_t stitched_limit_bytes() const;
+
   // A chunk of free memory; null: there is none.
   Block* chunk_for_slab(Stream stream);
   Result<Block*> slab(Stream stream);

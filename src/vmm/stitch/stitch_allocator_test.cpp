@@ -53,6 +53,23 @@ TEST(StitchAllocator, OptionsAreChecked) {
   EXPECT_NE(std::string(made.error().message).find("chunk_bytes: 3145728"), std::string::npos);
 }
 
+TEST(StitchAllocator, OptionsThatDivideAreNotZero) {
+  const auto backend = *ModelBackend::open();
+  ImmediateEvents events;
+  const std::pair<const char*, std::uint64_t StitchOptions::*> divisors[] = {
+      {"waste_divisor", &StitchOptions::waste_divisor},
+      {"free_stitch_requests", &StitchOptions::free_stitch_requests},
+      {"growth_divisor", &StitchOptions::growth_divisor},
+      {"growth_piece_divisor", &StitchOptions::growth_piece_divisor}};
+  for (const auto& [name, divisor] : divisors) {
+    StitchOptions options;
+    options.*divisor = 0;
+    const auto made = StitchAllocator::create(*backend, events, options);
+    ASSERT_FALSE(made) << name;
+    EXPECT_NE(std::string(made.error().message).find(std::string(name) + ": 0"), std::string::npos);
+  }
+}
+
 TEST(StitchAllocator, WorksInLargerChunks) {
   StitchOptions options;
   options.chunk_bytes = 32 * kMiB;
@@ -75,6 +92,18 @@ TEST(StitchAllocator, DropsStitchedBlocksBeyondTheirLimit) {
   }
   EXPECT_EQ(stitching.reserved(), 80 * kMiB);
   EXPECT_EQ(stitching.allocator->stats().stitches, 6u);
+}
+
+TEST(StitchAllocator, KeepsMoreStitchedBlocksWhereTheHeapIsLarge) {
+  Stitching stitching;
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+  stitching.make_two(30 * kGiB, 50 * kGiB);
+  for (const std::uint64_t gib : {60, 64, 68, 72, 76, 80}) {
+    stitching.free(stitching.allocate(gib * kGiB));
+    stitching.events.finish(0);
+  }
+  EXPECT_EQ(stitching.allocator->stitched_range_bytes(), 420 * kGiB) << "of 640";
+  EXPECT_EQ(stitching.reserved(), 80 * kGiB);
 }
 
 TEST(StitchAllocator, ReleasingGivesBackWhatNobodyUses) {

@@ -15,8 +15,9 @@ struct StitchOptions {
   // Requests below it are stitched only when memory cannot be had otherwise. (GMLake: fragLimit)
   std::uint64_t frag_limit_bytes = std::uint64_t{2} << 20;
   // Stitched blocks that nobody uses go, least recently used first, when the addresses of all of
-  // them exceed this. (GMLake: autoGC)
-  std::uint64_t stitched_limit_bytes = std::uint64_t{256} << 30;
+  // them exceed this. (GMLake: autoGC) kFollowsHeap: eight times what is held, and 256 GiB at least.
+  static constexpr std::uint64_t kFollowsHeap = ~std::uint64_t{0};
+  std::uint64_t stitched_limit_bytes = kFollowsHeap;
   // At most that much is served from slabs of one chunk. What a slab cannot hold another one of is lost:
   // three per cent of the chunk at most.
   std::uint64_t small_request_bytes = std::uint64_t{64} << 10;
