@@ -457,6 +457,11 @@ std::uint64_t StitchAllocator::stitched_range_bytes() const {
   return stitched_.range_bytes();
 }
 
+std::uint64_t StitchAllocator::twin_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return brake_.twin_bytes();
+}
+
 std::uint64_t StitchAllocator::do_used_bytes() const {
   return memory_.heap().used_bytes();
 }

@@ -61,6 +61,7 @@ class StitchAllocator final : public TrackedAllocator {
   const char* name() const override { return "stitch"; }
   StitchStates states() const;
   std::uint64_t stitched_range_bytes() const;  // addresses of the stitched blocks that are kept
+  std::uint64_t twin_bytes() const;  // what expandable segments would hold for the same requests
 
  private:
   enum Kind : std::uint32_t { kSmall, kPrimitive, kStitched };

@@ -156,6 +156,29 @@ TEST(StitchAllocator, AProgramThatNeverRepeatsIsBrakedBelowExpandableSegments) {
   EXPECT_LE(with.peak_reserved_bytes, baseline.peak_reserved_bytes);
 }
 
+TEST(StitchAllocator, WhatTheBrakeTakesIsBounded) {
+  StitchOptions loose, dear;
+  loose.free_stitch_requests = 1;
+  dear.growth_divisor = 100'000;
+  dear.growth_piece_divisor = 1;
+  Stitching unbraked(loose), braked(dear);
+  const Outcome without = run_random_lengths(*unbraked.allocator);
+  const Outcome with = run_random_lengths(*braked.allocator);
+  EXPECT_GT(with.peak_reserved_bytes, without.peak_reserved_bytes) << "else it shows nothing";
+  // At most 4,000 stitches: 4 %.
+  EXPECT_LT(with.peak_reserved_bytes, without.peak_reserved_bytes * 104 / 100);
+}
+
+TEST(StitchAllocator, TheTwinGivesBackWhenTheAllocatorDoes) {
+  Stitching stitching;
+  const Address first = stitching.allocate(50 * kMiB);
+  stitching.allocate(kMiB);
+  stitching.free(first);
+  EXPECT_EQ(stitching.allocator->twin_bytes(), 62 * kMiB);
+  ASSERT_TRUE(stitching.allocator->release_cached());
+  EXPECT_EQ(stitching.allocator->twin_bytes(), 2 * kMiB);
+}
+
 TEST(StitchAllocator, WhereTheDeviceIsFullTheBrakeGivesWay) {
   StitchOptions loose;
   loose.free_stitch_requests = 1;
