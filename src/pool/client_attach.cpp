@@ -176,20 +176,22 @@ void Client::knock() {
 }
 
 // This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
-// that it stores no more, for a keeper that did not hear it otherwise.
+// that it stores no more, for a keeper that did not hear it otherwise. Not while a pinned read is in flight:
+// it would end with that.
 void Client::withdraw() {
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);
   if (!access_.region.read_as(offset, line) || line.incarnation != incarnation_) return;
   access_.domain().complete();
   line.flags &= ~kClientAttached;
-  line.drained = incarnation_;
+  line.drained = pins_.empty() ? incarnation_ : 0;  // else it is said by the next knock, or at the end
   access_.region.publish(offset, line);
   access_.domain().complete();
 }
 
 // R1: from here on the slot's lines may have another writer.
 void Client::leave() {
+  pins_.clear();  // who leaves reads no more
   if (incarnation_ != 0) withdraw();
   const std::lock_guard lock(renewal_.mutex);
   renewal_.is_on = false;
