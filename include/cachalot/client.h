@@ -179,7 +179,8 @@ class Client {
   ~Client();
   // The same, and the slot is free: for another client, though this object and layer loads of it are kept.
   // @errors kNoKeeper, kTimeout: nobody answered, the slot is free all the same; kBusy: copies do not end
-  //         within keeper_timeout_ns, the slot is not free
+  //         within keeper_timeout_ns, the slot is not free until they have and it is called again, or this
+  //         object and its layer stores are gone
   Status detach();
 
   const KvGeometry& geometry() const;

@@ -138,7 +138,7 @@ Client::~Client() {
   // In a forked child the threads are not there and the pool is not mapped: it is the parent's.
   if (engine::fork_generation() != impl_->forks) {
     (void)impl_.release();
-  } else {
+  } else if (impl_->session->check_usable()) {
     (void)detach();
   }
 }

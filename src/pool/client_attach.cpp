@@ -400,11 +400,11 @@ Status Client::ask_for_namespace() {
 }
 
 Status Client::detach() {
-  if (detached_) return {};
+  if (has_left_) return {};
   detached_ = true;
   deadline_ns_ = kNever;
   if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns)); !copies) {
-    attached_ = false;  // nobody may vouch for them: the keeper waits for the end of this process
+    attached_ = false;  // nobody may vouch for them: the keeper waits until one may, or for the end of this process
     return copies;
   }
   if (!attached_) {
