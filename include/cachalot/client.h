@@ -172,7 +172,7 @@ class Client {
   static Result<Client> attach(const ClientOptions& options);
   // One that was moved from may only be assigned to or destroyed.
   Client(Client&&) noexcept;
-  Client& operator=(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;  // who was here detaches, as at its end
   // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
   // does not want to wait for these cancels them first. With layers of a store under way on a GPU it waits
   // for keeper_timeout_ns, and leaves without a word (kBusy): end those first.
