@@ -238,7 +238,8 @@ class Client {
     // Of a GPU's cache: launches the copy of a layer on the load's stream, and returns. What comes behind it on
     // that stream may use the layer; but not before load_layer() has said how many blocks are right may
     // anything that was computed from it leave the step, unless the load is pinned. Does nothing for other
-    // caches.
+    // caches. After an error nothing was launched: load_layer() would copy then, and count what kernels that
+    // were put on the stream before have not seen.
     // @errors kInvalidArgument: no such layer, one that was started and not loaded since, all are loaded
     Status start_layer(std::uint32_t layer);
     // Copies the layer, or waits for the copy that was started.
