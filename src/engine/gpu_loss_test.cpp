@@ -137,6 +137,17 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
 TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+  // Whatever the driver calls it.
+  constexpr int kInvalidHandle = 400, kOutOfResources = 701;
+  for (const char* const call : {"host_allocate", "launch", "stream_is_capturing", "event_record"}) {
+    for (const int result : {kInvalidHandle, kOutOfResources}) {
+      SCOPED_TRACE(call);
+      machine_.fake.failing[call] = result;
+      EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+                Code::kInternal);
+      machine_.fake.failing.clear();
+    }
+  }
   machine_.fake.failing["launch"] = cuda::kOutOfMemory;
   EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
             Code::kNoSpace);
@@ -218,7 +229,9 @@ TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
     EXPECT_EQ(Client::attach(same).error().code, Code::kBusy);
     EXPECT_EQ(store->store_layer(0).error().code, Code::kInvalidArgument);
     store.reset();
-    if (asks_again) EXPECT_TRUE(engine->client.detach());
+    if (asks_again) {
+      EXPECT_TRUE(engine->client.detach());
+    }
     const Result<Client> next = Client::attach(same);
     EXPECT_TRUE(next) << next.error().message;
   }
