@@ -209,7 +209,8 @@ class Client {
   // @return  how many leading blocks are loaded; the pages behind may have been written over
   // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
   //          no such cache; kTimeout; kUnsupported: in a forked child. Of a GPU's cache: kInvalidArgument: the
-  //          stream is being captured; kNoSpace: the GPU has no memory; kIo: see above
+  //          stream is being captured; kNoSpace: the GPU has no memory; kInternal: the driver refused, and
+  //          nothing is under way; kIo: see above
   Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and

@@ -139,7 +139,8 @@ TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
   // Whatever the driver calls it.
   constexpr int kInvalidHandle = 400, kOutOfResources = 701;
-  for (const char* const call : {"host_allocate", "launch", "stream_is_capturing", "event_record"}) {
+  for (const char* const call :
+       {"host_allocate", "launch", "stream_is_capturing", "event_record"}) {
     for (const int result : {kInvalidHandle, kOutOfResources}) {
       SCOPED_TRACE(call);
       machine_.fake.failing[call] = result;
@@ -225,7 +226,9 @@ TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
     ASSERT_TRUE(store->start_layer(0));
     EXPECT_EQ(engine->client.detach().error().code, Code::kBusy);
     EXPECT_EQ(engine->client.detach().error().code, Code::kBusy) << "it still holds its slot";
-    if (!asks_again) { const Client gone = std::move(engine->client); }
+    if (!asks_again) {
+      const Client gone = std::move(engine->client);
+    }
     EXPECT_EQ(Client::attach(same).error().code, Code::kBusy);
     EXPECT_EQ(store->store_layer(0).error().code, Code::kInvalidArgument);
     store.reset();

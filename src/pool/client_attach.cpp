@@ -177,14 +177,14 @@ void Client::knock() {
 
 // This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
 // that it stores no more, for a keeper that did not hear it otherwise. Not while a pinned read is in flight:
-// it would end with that.
+// it would end with that. Then the next knock says it, or the end.
 void Client::withdraw() {
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);
   if (!access_.region.read_as(offset, line) || line.incarnation != incarnation_) return;
   access_.domain().complete();
   line.flags &= ~kClientAttached;
-  line.drained = pins_.empty() ? incarnation_ : 0;  // else it is said by the next knock, or at the end
+  line.drained = pins_.empty() ? incarnation_ : 0;
   access_.region.publish(offset, line);
   access_.domain().complete();
 }
@@ -404,7 +404,8 @@ Status Client::detach() {
   detached_ = true;
   deadline_ns_ = kNever;
   if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns)); !copies) {
-    attached_ = false;  // nobody may vouch for them: the keeper waits until one may, or for the end of this process
+    // Nobody may vouch for them: the keeper waits until one may, or for the end of this process.
+    attached_ = false;
     return copies;
   }
   if (!attached_) {

@@ -588,9 +588,9 @@ TEST_F(PinTest, APinOutlivesAnAttachmentThatNobodyAnswered) {
   EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
   const auto expected = payload_of(1, found[0].entry.length);
   std::vector<std::byte> bytes;
-  pool_.access().for_each_extent(found[0].entry.block, expected.size(), [&](std::byte* from, std::uint64_t n) {
-    bytes.insert(bytes.end(), from, from + n);
-  });
+  pool_.access().for_each_extent(
+      found[0].entry.block, expected.size(),
+      [&](std::byte* from, std::uint64_t n) { bytes.insert(bytes.end(), from, from + n); });
   EXPECT_TRUE(bytes == expected) << "somebody else's";
   ASSERT_TRUE(client->reattach(0));
   EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
