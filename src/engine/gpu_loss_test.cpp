@@ -246,6 +246,9 @@ TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
 
 // A process whose GPU failed leaves, lives on for a while, and ends.
 TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "a forked child may not start threads under ThreadSanitizer";
+#endif
   const Cluster cluster(small_geometry().block_bytes(), 64, "coherent");
   int left[2], may_end[2];
   ASSERT_EQ(pipe(left), 0);
