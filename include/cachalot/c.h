@@ -219,7 +219,8 @@ CACHALOT_API cachalot_code cachalot_begin_pinned_load(cachalot_client* client, u
                                                       cachalot_layer_load** load, size_t* blocks);
 /* Of a GPU's cache: launches the copy of a layer and returns; cachalot_load_layer() waits for it, and before
  * it has said how many blocks are right nothing that was computed from the layer may leave the step, unless
- * the load is pinned. Does nothing for other caches. */
+ * the load is pinned. Does nothing for other caches. After an error nothing was launched, and what is computed
+ * from the layer is void. */
 CACHALOT_API cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer);
 CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks);
 CACHALOT_API void cachalot_end_load(cachalot_layer_load* load);

@@ -172,14 +172,15 @@ class Client {
   static Result<Client> attach(const ClientOptions& options);
   // One that was moved from may only be assigned to or destroyed.
   Client(Client&&) noexcept;
-  Client& operator=(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;  // who was here detaches, as at its end
   // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
   // does not want to wait for these cancels them first. With layers of a store under way on a GPU it waits
   // for keeper_timeout_ns, and leaves without a word (kBusy): end those first.
   ~Client();
   // The same, and the slot is free: for another client, though this object and layer loads of it are kept.
   // @errors kNoKeeper, kTimeout: nobody answered, the slot is free all the same; kBusy: copies do not end
-  //         within keeper_timeout_ns, the slot is not free
+  //         within keeper_timeout_ns, the slot is not free until they have and it is called again, or this
+  //         object and its layer stores are gone
   Status detach();
 
   const KvGeometry& geometry() const;
@@ -208,7 +209,8 @@ class Client {
   // @return  how many leading blocks are loaded; the pages behind may have been written over
   // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
   //          no such cache; kTimeout; kUnsupported: in a forked child. Of a GPU's cache: kInvalidArgument: the
-  //          stream is being captured; kNoSpace: the GPU has no memory; kIo: see above
+  //          stream is being captured; kNoSpace: the GPU has no memory; kInternal: the driver refused, and
+  //          nothing is under way; kIo: see above
   Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and
@@ -237,7 +239,8 @@ class Client {
     // Of a GPU's cache: launches the copy of a layer on the load's stream, and returns. What comes behind it on
     // that stream may use the layer; but not before load_layer() has said how many blocks are right may
     // anything that was computed from it leave the step, unless the load is pinned. Does nothing for other
-    // caches.
+    // caches. After an error nothing was launched: load_layer() would copy then, and count what kernels that
+    // were put on the stream before have not seen.
     // @errors kInvalidArgument: no such layer, one that was started and not loaded since, all are loaded
     Status start_layer(std::uint32_t layer);
     // Copies the layer, or waits for the copy that was started.

@@ -131,14 +131,18 @@ std::vector<std::string> layout_names() {
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::Client(Client&&) noexcept = default;
-Client& Client::operator=(Client&&) noexcept = default;
+Client& Client::operator=(Client&& from) noexcept {
+  Client taken(std::move(from));
+  std::swap(impl_, taken.impl_);  // who was here goes as in its destructor
+  return *this;
+}
 
 Client::~Client() {
   if (impl_ == nullptr) return;
   // In a forked child the threads are not there and the pool is not mapped: it is the parent's.
   if (engine::fork_generation() != impl_->forks) {
     (void)impl_.release();
-  } else {
+  } else if (impl_->session->check_usable()) {
     (void)detach();
   }
 }

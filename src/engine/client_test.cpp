@@ -321,6 +321,22 @@ TEST_F(ClientTest, WhoHasDetachedHoldsNoSlotHoweverLongItLives) {
   EXPECT_EQ(*last->lookup(last->hash_tokens(tokens_of(7, 8))), 2u);
 }
 
+TEST_F(ClientTest, WhoIsAssignedToDetachesFirstAlsoWhereALayerStoreIsOpen) {
+  ClientOptions first = cluster_.client_options(), second = first;
+  first.slot = 1;
+  second.slot = 2;
+  Engine engine(first);
+  Client& client = engine.client;
+  const auto hashes = client.hash_tokens(tokens_of(70, 8));
+  Result<Client::LayerStore> storing = client.begin_store(engine.cache, nullptr, hashes, pages(2));
+  ASSERT_TRUE(storing);
+  client = Engine::attach(second);
+  EXPECT_EQ(storing->store_layer(0).error().code, Code::kInvalidArgument);
+  EXPECT_TRUE(Client::attach(first)) << "its slot is free";
+  EXPECT_EQ(Client::attach(second).error().code, Code::kBusy);
+  EXPECT_EQ(*client.lookup(hashes), 0u);
+}
+
 TEST_F(ClientTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   const auto refusal = [](const ClientOptions& options) {
     const Result<Client> client = Client::attach(options);
@@ -521,11 +537,17 @@ TEST_F(ClientTest, ManyThreadsReadAndWriteThroughOneClient) {
 TEST_F(ClientTest, AForkedChildIsToldToAttachAgain) {
   Engine engine(cluster_.client_options());
   const auto hashes = store(engine, 11, 2);
+  ASSERT_TRUE(engine.client.wait(*engine.client.load_async(engine.cache, hashes, pages(2))));
+  Client nobody = Engine::attach(cluster_.client_options());
+  { const Client gone = std::move(nobody); }
   const pid_t child = fork();
   if (child == 0) {
+    alarm(60);
     const Result<std::size_t> hit = engine.client.lookup(hashes);
     const Result<Token> token = engine.client.load_async(engine.cache, hashes, pages(2));
-    _exit(!hit && hit.error().code == Code::kUnsupported && !token ? 0 : 1);
+    const bool is_told = !hit && hit.error().code == Code::kUnsupported && !token;
+    engine.client = std::move(nobody);  // its threads are not here
+    _exit(is_told ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -137,6 +137,18 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
 TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+  // Whatever the driver calls it.
+  constexpr int kInvalidHandle = 400, kOutOfResources = 701;
+  for (const char* const call :
+       {"host_allocate", "launch", "stream_is_capturing", "event_record"}) {
+    for (const int result : {kInvalidHandle, kOutOfResources}) {
+      SCOPED_TRACE(call);
+      machine_.fake.failing[call] = result;
+      EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+                Code::kInternal);
+      machine_.fake.failing.clear();
+    }
+  }
   machine_.fake.failing["launch"] = cuda::kOutOfMemory;
   EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
             Code::kNoSpace);
@@ -200,8 +212,43 @@ TEST_F(GpuLossTest, ACallThatGoesOnByItselfSaysIt) {
   EXPECT_EQ(engine.client.detach().error().code, Code::kIo);
 }
 
+// Nothing failed, it was only too early.
+TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
+  ClientOptions same = options();
+  same.slot = 2;
+  same.keeper_timeout_ns = 200'000'000;
+  for (const bool asks_again : {true, false}) {
+    SCOPED_TRACE(asks_again);
+    auto engine = std::make_unique<GpuEngine>(machine_, same);
+    const auto hashes = engine->client.hash_tokens(tokens_of(1, 2 * 4));
+    std::optional<Client::LayerStore> store(
+        *engine->client.begin_store(engine->cache, nullptr, hashes, pages_from(0, 2)));
+    ASSERT_TRUE(store->start_layer(0));
+    EXPECT_EQ(engine->client.detach().error().code, Code::kBusy);
+    EXPECT_EQ(engine->client.detach().error().code, Code::kBusy) << "it still holds its slot";
+    if (!asks_again) {
+      const Client gone = std::move(engine->client);
+    }
+    EXPECT_EQ(Client::attach(same).error().code, Code::kBusy);
+    EXPECT_EQ(store->store_layer(0).error().code, Code::kInvalidArgument);
+    store.reset();
+    if (asks_again) {
+      EXPECT_TRUE(engine->client.detach());
+    }
+    const Result<Client> next = Client::attach(same);
+    EXPECT_TRUE(next) << next.error().message;
+  }
+  const pool::Pool pool = *pool::Pool::open({cluster_.path()});
+  pool::KeeperCounters now;
+  ASSERT_TRUE(pool.read_keeper_counters(now));
+  EXPECT_EQ(now[pool::KeeperCounter::kQuarantined], 0u);
+}
+
 // A process whose GPU failed leaves, lives on for a while, and ends.
 TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "a forked child may not start threads under ThreadSanitizer";
+#endif
   const Cluster cluster(small_geometry().block_bytes(), 64, "coherent");
   int left[2], may_end[2];
   ASSERT_EQ(pipe(left), 0);

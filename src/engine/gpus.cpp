@@ -50,30 +50,31 @@ Status Gpu::check(cuda::Stream stream) const {
                        device_->name().c_str());
   }
   const kv::CudaDevice::Entered entered(*device_);
-  CACHALOT_TRY(entered.status());
+  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
   int state = 0;
   const int result = device_->driver().stream_is_capturing(stream, &state);
   if (result == cuda::kCaptureImplicit || (result == cuda::kSuccess && state != 0)) {
     return Error::make(Code::kInvalidArgument,
                        "stream: %p is being captured into a graph, expected one that runs", stream);
   }
-  return device_->check(result, "cuStreamIsCapturing");
+  return kv::status_of_refusal(device_->check(result, "cuStreamIsCapturing"));
 }
 
 Result<StreamMark> Gpu::mark(cuda::Stream stream) const {
   const kv::CudaDevice::Entered entered(*device_);
-  CACHALOT_TRY(entered.status());
+  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
   cuda::Event event = nullptr;
-  CACHALOT_TRY(device_->check(device_->driver().event_create(&event, cuda::kEventNoTiming),
-                              "cuEventCreate"));
+  CACHALOT_TRY(kv::status_of_refusal(device_->check(
+      device_->driver().event_create(&event, cuda::kEventNoTiming), "cuEventCreate")));
   StreamMark mark(this, event);
-  CACHALOT_TRY(device_->check(device_->driver().event_record(event, stream), "cuEventRecord"));
+  CACHALOT_TRY(kv::status_of_refusal(
+      device_->check(device_->driver().event_record(event, stream), "cuEventRecord")));
   return mark;
 }
 
 Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
   const kv::CudaDevice::Entered entered(*device_);
-  CACHALOT_TRY(entered.status());
+  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
   const cuda::Driver& driver = device_->driver();
   cuda::Stream stream = nullptr;
   {
@@ -84,12 +85,12 @@ Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
     }
   }
   if (stream == nullptr) {
-    CACHALOT_TRY(
-        device_->check(driver.stream_create(&stream, cuda::kStreamNonBlocking), "cuStreamCreate"));
+    CACHALOT_TRY(kv::status_of_refusal(
+        device_->check(driver.stream_create(&stream, cuda::kStreamNonBlocking), "cuStreamCreate")));
   }
   StreamLoan loan(this, stream);
-  CACHALOT_TRY(
-      device_->check(driver.stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent"));
+  CACHALOT_TRY(kv::status_of_refusal(
+      device_->check(driver.stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent")));
   return loan;
 }
 

@@ -207,7 +207,7 @@ Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
 }
 
 Status Session::close() {
-  if (is_closed_.exchange(true, std::memory_order_relaxed)) return {};
+  is_closed_.store(true, std::memory_order_relaxed);
   const Turn turn(*this, {});
   return client_.detach();
 }

@@ -81,7 +81,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void withhold(pool::Reservation reservation) { client().withhold(std::move(reservation)); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
-  // Waits for who holds the lock. @errors as pool::Client::detach
+  // Waits for who holds the lock. @errors as pool::PoolClient::detach
   Status close();
 
  private:

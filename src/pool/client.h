@@ -229,7 +229,7 @@ class Client final : private rpc::AnswerSink {
   Status reattach(std::uint64_t patience_ns);
 
   // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
-  // @errors kBusy: copies are still under way, nothing was said; kNoKeeper, kTimeout: nobody answered, the
+  // @errors kBusy: copies are still under way, nothing was said: again, when they have ended; kNoKeeper, kTimeout: nobody answered, the
   //         client's line says it
   Status detach();
   // True once it has said goodbye, answered or not: from here on it stores nothing, neither into blocks nor

@@ -176,20 +176,22 @@ void Client::knock() {
 }
 
 // This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
-// that it stores no more, for a keeper that did not hear it otherwise.
+// that it stores no more, for a keeper that did not hear it otherwise. Not while a pinned read is in flight:
+// it would end with that. Then the next knock says it, or the end.
 void Client::withdraw() {
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);
   if (!access_.region.read_as(offset, line) || line.incarnation != incarnation_) return;
   access_.domain().complete();
   line.flags &= ~kClientAttached;
-  line.drained = incarnation_;
+  line.drained = pins_.empty() ? incarnation_ : 0;
   access_.region.publish(offset, line);
   access_.domain().complete();
 }
 
 // R1: from here on the slot's lines may have another writer.
 void Client::leave() {
+  pins_.clear();  // who leaves reads no more
   if (incarnation_ != 0) withdraw();
   const std::lock_guard lock(renewal_.mutex);
   renewal_.is_on = false;
@@ -398,11 +400,12 @@ Status Client::ask_for_namespace() {
 }
 
 Status Client::detach() {
-  if (detached_) return {};
+  if (has_left_) return {};
   detached_ = true;
   deadline_ns_ = kNever;
   if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns)); !copies) {
-    attached_ = false;  // nobody may vouch for them: the keeper waits for the end of this process
+    // Nobody may vouch for them: the keeper waits until one may, or for the end of this process.
+    attached_ = false;
     return copies;
   }
   if (!attached_) {

@@ -562,6 +562,44 @@ TEST_F(PinTest, APinOutlivesItsKeeper) {
   EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
 }
 
+// Whoever gives up an attempt to enter says in its line that it stores no more; it may read all the same.
+TEST_F(PinTest, APinOutlivesAnAttachmentThatNobodyAnswered) {
+  const auto writer = pool_.attach(0, as_process(7));
+  const auto client = reader();
+  pool_.put(*writer, 1, 4);
+  const auto pin = client->pin();
+  ASSERT_TRUE(pin);
+  Found found[1];
+  const BlockHash hash = hash_of(1);
+  ASSERT_EQ(client->lookup({&hash, 1}, found), 1u);
+  pool_.kill_keeper();
+  start();
+  pool_.let_keeper_sleep(true);
+  EXPECT_EQ(client->reattach(0).error().code, Code::kNoKeeper);
+  pool_.let_keeper_sleep(false);
+  pool_.keeper().tend();
+  ASSERT_TRUE(writer->reattach(0));
+  ASSERT_TRUE(writer->evict(hash));
+  const auto filling = payload_of(99, 256);
+  Verdict verdict{};
+  for (std::uint64_t name = 5000; name < 5300; ++name) {
+    (void)writer->put(nullptr, {{{hash_of(name), filling}}}, {&verdict, 1});
+  }
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  const auto expected = payload_of(1, found[0].entry.length);
+  std::vector<std::byte> bytes;
+  pool_.access().for_each_extent(
+      found[0].entry.block, expected.size(),
+      [&](std::byte* from, std::uint64_t n) { bytes.insert(bytes.end(), from, from + n); });
+  EXPECT_TRUE(bytes == expected) << "somebody else's";
+  ASSERT_TRUE(client->reattach(0));
+  EXPECT_GT(count(KeeperCounter::kLimbo), 0u);
+  client->unpin(*pin);
+  pool_.keeper().tend();
+  EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
 TEST_F(PinTest, ADeadReadersPinEndsWithEvidence) {
   const auto writer = pool_.attach(0, as_process(7));
   const auto client = reader();

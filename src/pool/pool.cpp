@@ -134,11 +134,18 @@ class Renewer {
 
 PoolClient::PoolClient(os::FileLock lock) : lock_(std::move(lock)) {}
 PoolClient::PoolClient(PoolClient&&) noexcept = default;
-PoolClient& PoolClient::operator=(PoolClient&&) noexcept = default;
+PoolClient& PoolClient::operator=(PoolClient&& from) noexcept {
+  PoolClient taken(std::move(from));  // who was here leaves at the end of this, as a whole
+  std::swap(lock_, taken.lock_);
+  std::swap(clock_, taken.clock_);
+  std::swap(waiter_, taken.waiter_);
+  std::swap(client_, taken.client_);
+  std::swap(renewer_, taken.renewer_);
+  return *this;
+}
 PoolClient::~PoolClient() {
-  renewer_.reset();  // before what it renews
   if (client_ == nullptr) return;
-  (void)client_->detach();
+  (void)detach();
   if (client_->may_still_store()) lock_.hold_until_exit();
 }
 

@@ -68,8 +68,8 @@ class PoolClient {
   Client* operator->() { return client_.get(); }
 
   // As Client::detach(), and the slot is free at once, however long this object lives. Not where copies were
-  // still under way (kBusy), or may be for ever (kIo): then it is this client's until the object goes, and if
-  // they still are by then, until the process ends.
+  // still under way (kBusy), or may be for ever (kIo): then it is this client's until it is asked again or the object goes,
+  // and if they still are by then, until the process ends.
   Status detach();
 
  private:

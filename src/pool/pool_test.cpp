@@ -317,6 +317,27 @@ TEST_P(PoolTest, ASlotStaysTakenWhereCopiesWereUnderWay) {
   (*client)->end_copies(*open);
 }
 
+TEST_P(PoolTest, AClientThatIsAssignedToLeavesInOrderFirst) {
+  make(100);
+  Result<PoolClient> first = pool_->attach({}, 2), second = pool_->attach({}, 3);
+  Result<PoolClient> third = pool_->attach({}, 4);
+  ASSERT_TRUE(first && second && third);
+  *first = *std::move(second);
+  EXPECT_TRUE(pool_->attach({}, 2)) << "its slot is free";
+  EXPECT_EQ(pool_->attach({}, 3).error().code, Code::kBusy);
+  EXPECT_TRUE((*first)->ping());
+  // One that may not vouch keeps its slot then, too.
+  Result<Reservation> lost = (*first)->reserve(1);
+  ASSERT_TRUE(lost) << lost.error().message;
+  (*first)->withhold(*std::move(lost));
+  *first = *std::move(third);
+  const Result<PoolClient> other = pool_->attach({}, 3);
+  ASSERT_FALSE(other);
+  EXPECT_NE(std::string(other.error().message).find("attached already"), std::string::npos)
+      << other.error().message;
+  EXPECT_TRUE((*first)->ping());
+}
+
 TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {
   make(100);
   stop_keeper();

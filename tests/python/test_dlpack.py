@@ -1,5 +1,6 @@
 """Memory of objects that know DLPack alone."""
 
+import ctypes
 import gc
 import weakref
 
@@ -21,6 +22,42 @@ class Dlpack:
 
     def __dlpack_device__(self):
         return self._device
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int), ("device", ctypes.c_int), ("ndim", ctypes.c_int),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Counted:
+    """A producer that counts what it hands out, and what it is given back."""
+
+    def __init__(self, array, device=(1, 0), bits=16):
+        self.array, self.device = array, device
+        self.handed_out = self.given_back = 0
+        self._shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        self._deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._take_back)
+        self._tensor = _Tensor(
+            array.ctypes.data, *device, array.ndim, 2, bits, 1, self._shape, None, 0, None,
+            ctypes.cast(self._deleter, ctypes.c_void_p))  # fmt: skip
+
+    def _take_back(self, _):
+        self.given_back += 1
+
+    def __dlpack__(self, **options):
+        if options:
+            raise TypeError("an old producer")
+        self.handed_out += 1
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self._tensor), b"dltensor", None)
+
+    def __dlpack_device__(self):
+        return self.device
 
 
 def zeros(dtype=np.float16):
@@ -57,3 +94,28 @@ def test_what_does_not_fit_is_named(engine):
     fixed[2].flags.writeable = False
     with pytest.raises(cachalot.InvalidArgumentError, match="tensor 2"):
         register(map(Dlpack, fixed))
+
+
+def test_what_is_handed_out_is_given_back_once(pool):
+    def are_back(producers):
+        gc.collect()
+        return all(one.handed_out == one.given_back != 0 for one in producers)
+
+    with attach(pool) as client:
+        good = [Counted(array) for array in zeros()]
+        cache = client.register_cache("vllm_kbnhc", good, pages=16)
+        assert all(one.handed_out == one.given_back + 1 for one in good), "it is held while it is registered"
+        client.unregister_cache(cache)
+        assert are_back(good)
+        for refused, options in (
+            ([Counted(array) for array in zeros()], {"pages": 15}),
+            ([Counted(array, bits=32) for array in zeros()][:1], {}),
+            ([Counted(array, device=(2, 0)) for array in zeros()], {"device": 0}),
+            ([Counted(array, device=(2, 0)) for array in zeros()][:2], {"device": 0, "stream": 0x5000}),
+        ):
+            with pytest.raises(cachalot.Error):
+                client.register_cache("vllm_kbnhc", refused, **{"pages": 16, **options})
+            assert are_back(refused)
+        last = [Counted(array) for array in zeros()]
+        client.register_cache("vllm_kbnhc", last, pages=16)
+    assert are_back(last)

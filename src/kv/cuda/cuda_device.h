@@ -29,6 +29,15 @@ inline Error error_of_wait(Error error) {
   return error;
 }
 
+// Of what the driver refused, with nothing under way: another code than that.
+inline Error error_of_refusal(Error error) {
+  if (error.code == Code::kIo) error.code = Code::kInternal;
+  return error;
+}
+inline Status status_of_refusal(Status status) {
+  return status ? Status() : Status(error_of_refusal(status.error()));
+}
+
 class CudaDevice {
  public:
   // @param ordinal  CUDA's number of the device

@@ -108,15 +108,15 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, cuda::S
   // As late as possible, so that little has time to come back; whatever does is newer than this.
   if (direction == Direction::kScatter && flushes) work.host.before_scatter(*domain_);
   const CudaDevice::Entered entered(device_);
-  CACHALOT_TRY(entered.status());
+  CACHALOT_TRY(status_of_refusal(entered.status()));
   std::unique_ptr<LaunchSlot> slot;
   if (const Status submitted = submit(plan, blocks, stream, direction, slot); !submitted) {
     // Something may be on the stream already, and read the slot's tables.
-    if (slot == nullptr) return submitted.error();
+    if (slot == nullptr) return error_of_refusal(submitted.error());
     const Status quiet = device_.check(device_.driver().stream_synchronize(stream),
                                        "cuStreamSynchronize after a failed copy");
     quiet ? slots_.give_back(std::move(slot)) : slots_.abandon(std::move(slot));
-    return quiet ? submitted.error() : error_of_wait(quiet.error());
+    return quiet ? error_of_refusal(submitted.error()) : error_of_wait(quiet.error());
   }
   return PendingCopy(std::move(work), std::move(slot));
 }

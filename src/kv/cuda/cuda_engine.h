@@ -73,7 +73,7 @@ class CudaEngine final : public CopyEngine {
 
   // Launch only. What `blocks` says is taken before they return, but a hash stays the caller's until
   // wait(). Two scatters that are under way share no page, and nobody else writes a gather's blocks.
-  // @errors as CopyEngine; kInvalidArgument: an extent that is not registered; kNoSpace, kIo: the driver.
+  // @errors as CopyEngine; kInvalidArgument: an extent that is not registered; kNoSpace, kInternal: the driver; kIo: and did not end what it had begun.
   //         A scatter: kInvalidArgument: nobody said how its bytes are checked
   // @cost   a microsecond, 20 ns a block, and what the driver takes (5 to 10 us, estimate); in the
   //         noncoherent domain a scatter 1 to 2.5 ns a line
