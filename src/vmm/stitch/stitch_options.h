@@ -32,7 +32,7 @@ struct StitchOptions {
   // … each that is not allows to take one part in so many of all that is held as new memory, instead of stitching, …
   std::uint64_t growth_divisor = 4000;
   // … at most one part in so many at once.
-  std::uint64_t growth_piece_divisor = 256;
+  std::uint64_t growth_piece_divisor = 300;
 
   // @errors kInvalidArgument: names the option, its value, and what was expected
   Status check(std::uint64_t granularity_bytes) const;
