@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "vmm/heap/block_heap.h"
 
@@ -40,18 +41,24 @@ class ExpandableRange {
   // Their addresses are not used again.
   template <typename Drop>
   void release_free(Drop drop);
+  // Every whole free handle is out of use, until it is freed. @return the used blocks that they are now
+  std::vector<Block*> set_aside();
 
   const BlockHeap& heap() const { return heap_; }
 
  private:
+  // use(free_block, address, bytes) for each run of whole free handles. It returns the block that is there then.
+  template <typename Use>
+  void for_each_free_run(Use use);
+
   BlockHeap heap_;
   Segment* segment_;
   Stream stream_;
   bool is_small_;
 };
 
-template <typename Drop>
-void ExpandableRange::release_free(Drop drop) {
+template <typename Use>
+void ExpandableRange::for_each_free_run(Use use) {
   // The heap's units are smaller than the handles of large ranges.
   const std::uint64_t bytes = handle_bytes();
   const Address base = segment_->base;
@@ -59,10 +66,17 @@ void ExpandableRange::release_free(Drop drop) {
     if (block->state != BlockState::kFree) continue;
     const std::uint64_t first = (block->address - base + bytes - 1) / bytes;
     const std::uint64_t end = (block->end() - base) / bytes;
-    if (first >= end) continue;
-    drop(first, end);
-    block = heap_.remove_memory(block, base + first * bytes, (end - first) * bytes);
+    if (first < end) block = use(block, base + first * bytes, (end - first) * bytes);
   }
+}
+
+template <typename Drop>
+void ExpandableRange::release_free(Drop drop) {
+  for_each_free_run([&](Block* block, Address address, std::uint64_t bytes) {
+    const std::uint64_t first = (address - segment_->base) / handle_bytes();
+    drop(first, first + bytes / handle_bytes());
+    return heap_.remove_memory(block, address, bytes);
+  });
 }
 
 }  // namespace cachalot::vmm

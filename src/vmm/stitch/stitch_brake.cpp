@@ -11,11 +11,13 @@ constexpr Address kNowhere = Address{1} << 40;
 
 }  // namespace
 
-ExpandableRange& StitchBrake::range_for(Key key) {
+StitchBrake::TwinRange::TwinRange(Stream stream, bool is_small)
+    : blocks(kNowhere, stream, is_small) {}
+
+StitchBrake::TwinRange& StitchBrake::range_for(Key key) {
   if (recent_ != nullptr && recent_key_ == key) return *recent_;
-  std::unique_ptr<ExpandableRange>& range = twin_[key];
-  if (range == nullptr)
-    range = std::make_unique<ExpandableRange>(kNowhere, key.stream, key.is_small);
+  std::unique_ptr<TwinRange>& range = twin_[key];
+  if (range == nullptr) range = std::make_unique<TwinRange>(key.stream, key.is_small);
   recent_ = range.get();
   recent_key_ = key;
   return *recent_;
@@ -23,15 +25,25 @@ ExpandableRange& StitchBrake::range_for(Key key) {
 
 Block* StitchBrake::served(std::uint64_t bytes, Stream stream, bool is_stitched) {
   level_ -= level_ != 0;
-  if (is_stitched) level_ += free_stitch_requests_;
-  ExpandableRange& range = range_for({stream, ExpandableRange::is_small(bytes)});
-  Block* block = range.find(bytes);
-  if (block == nullptr) {
-    const std::uint64_t handles = range.missing_handles(bytes);
-    twin_bytes_ += handles * range.handle_bytes();
-    block = range.extend(handles);
+  if (is_stitched && stitches() < kMostStitches) level_ += free_stitch_requests_;
+  TwinRange& range = range_for({stream, ExpandableRange::is_small(bytes)});
+  Block* block = range.blocks.find(bytes);
+  if (block == nullptr) block = grow(range, bytes);
+  return range.blocks.take(block, bytes);
+}
+
+Block* StitchBrake::grow(TwinRange& range, std::uint64_t bytes) {
+  if (!range.aside.empty()) {
+    for (Block* const block : range.aside) {
+      twin_bytes_ += block->bytes;
+      ExpandableRange::free(block);
+    }
+    range.aside.clear();
+    if (Block* const block = range.blocks.find(bytes); block != nullptr) return block;
   }
-  return range.take(block, bytes);
+  const std::uint64_t handles = range.blocks.missing_handles(bytes);
+  twin_bytes_ += handles * range.blocks.handle_bytes();
+  return range.blocks.extend(handles);
 }
 
 bool StitchBrake::may_buy(std::uint64_t bytes, std::uint64_t reserved_bytes) const {
@@ -46,23 +58,32 @@ bool StitchBrake::may_buy(std::uint64_t bytes, std::uint64_t reserved_bytes) con
 
 void StitchBrake::released() {
   for (auto& [key, range] : twin_) {
-    range->release_free([&](std::uint64_t first, std::uint64_t end) {
-      twin_bytes_ -= (end - first) * range->handle_bytes();
-    });
+    for (Block* const block : range->blocks.set_aside()) {
+      twin_bytes_ -= block->bytes;
+      range->aside.push_back(block);
+    }
   }
   bought_bytes_ = 0;
   is_full_ = false;
 }
 
-Status StitchBrake::check() const {
-  std::uint64_t used_bytes = 0;
+std::uint64_t StitchBrake::twin_range_bytes() const {
+  std::uint64_t bytes = 0;
   for (const auto& [key, range] : twin_) {
-    CACHALOT_TRY(range->heap().check());
-    used_bytes += range->heap().used_bytes();
+    for (const Segment* segment : range->blocks.heap().segments()) bytes += segment->bytes;
   }
-  if (used_bytes <= twin_bytes_) return {};
-  return Error::make(Code::kCorrupt, "twin: %" PRIu64 " bytes are used of %" PRIu64, used_bytes,
-                     twin_bytes_);
+  return bytes;
+}
+
+Status StitchBrake::check() const {
+  std::uint64_t held_bytes = twin_range_bytes();
+  for (const auto& [key, range] : twin_) {
+    CACHALOT_TRY(range->blocks.heap().check());
+    for (const Block* block : range->aside) held_bytes -= block->bytes;
+  }
+  if (held_bytes == twin_bytes_) return {};
+  return Error::make(Code::kCorrupt, "twin: its ranges hold %" PRIu64 " bytes, expected %" PRIu64,
+                     held_bytes, twin_bytes_);
 }
 
 }  // namespace cachalot::vmm

@@ -10,6 +10,8 @@
 //
 // 1. What was bought is at most (stitches that are not forgotten) / growth_divisor of the heap when it was bought.
 // 2. Nothing is bought by which the heap would exceed the twin's.
+// 3. What the twin gave back at a release counts again when one of its ranges has to grow: so it never holds more
+//    addresses than it once needed, however often something is released.
 //
 // @threads one at a time
 // @cost    O(log blocks) a request, 60 ns: an allocation in the twin
@@ -20,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "vmm/baseline/expandable_range.h"
 #include "vmm/stitch/stitch_options.h"
@@ -49,6 +52,7 @@ class StitchBrake {
     return level_ / free_stitch_requests_;
   }  // that are not forgotten
   std::uint64_t twin_bytes() const { return twin_bytes_; }
+  std::uint64_t twin_range_bytes() const;  // its addresses
   Status check() const;
 
  private:
@@ -57,13 +61,21 @@ class StitchBrake {
     bool is_small;
     auto operator<=>(const Key&) const = default;
   };
-  ExpandableRange& range_for(Key key);
+  struct TwinRange {
+    ExpandableRange blocks;
+    std::vector<Block*> aside;  // what was given back
+    TwinRange(Stream stream, bool is_small);
+  };
+  TwinRange& range_for(Key key);
+  Block* grow(TwinRange& range, std::uint64_t bytes);
 
   const std::uint64_t free_stitch_requests_, growth_divisor_, growth_piece_divisor_;
-  std::map<Key, std::unique_ptr<ExpandableRange>> twin_;
-  ExpandableRange* recent_ = nullptr;
+  std::map<Key, std::unique_ptr<TwinRange>> twin_;
+  TwinRange* recent_ = nullptr;
   Key recent_key_ = {};
   std::uint64_t twin_bytes_ = 0;
+  // At most kMostStitches of them: so it forgets, and products of them and of sizes fit 64 bits.
+  static constexpr std::uint64_t kMostStitches = std::uint64_t{1} << 16;
   std::uint64_t level_ = 0;  // free_stitch_requests for each stitch, less one for each request
   std::uint64_t bought_bytes_ = 0;
   bool is_full_ = false;

@@ -95,25 +95,62 @@ RC_GTEST_PROP(StitchBrake, TheTwinHoldsWhatExpandableSegmentsDo, ()) {
   const auto steps = *rc::gen::inRange(1, 200);
   for (int step = 0; step < steps; ++step) {
     const int what = *rc::gen::inRange(0, 100);
-    if (what < 55 || (held.empty() && what < 97)) {
+    if (what < 55 || held.empty()) {
       const std::uint64_t bytes = *rc::gen::inRange<std::uint64_t>(1, 60'000) *
                                   *rc::gen::element<std::uint64_t>(512, 65'536);
       const Stream stream = *rc::gen::inRange<Stream>(0, 3);
       const Result<Address> address = expandable.allocate(bytes, stream);
       RC_ASSERT(address.ok());
       held.push_back({*address, brake.served(bytes, stream, false)});
-    } else if (what < 97) {
+    } else {
       std::swap(held[*rc::gen::inRange<std::size_t>(0, held.size())], held.back());
       RC_ASSERT(expandable.free(held.back().address).ok());
       brake.freed(held.back().twin);
       held.pop_back();
-    } else {
-      RC_ASSERT(expandable.release_cached().ok());
-      brake.released();
     }
     RC_ASSERT(brake.twin_bytes() == expandable.stats().reserved_bytes);
     RC_ASSERT(brake.check().ok());
   }
+  RC_ASSERT(expandable.release_cached().ok());
+  brake.released();
+  RC_ASSERT(brake.twin_bytes() == expandable.stats().reserved_bytes);
+  RC_ASSERT(brake.check().ok());
+}
+
+TEST(StitchBrake, WhatTheTwinGaveBackCountsAgainWhenItHasToGrow) {
+  StitchBrake brake(brake_options());
+  Block* const first = brake.served(100 * kMiB, 0, false);
+  brake.served(100 * kMiB, 0, false);
+  brake.freed(first);
+  brake.released();
+  EXPECT_EQ(brake.twin_bytes(), 100 * kMiB);
+  brake.served(60 * kMiB, 0, false);
+  EXPECT_EQ(brake.twin_bytes(), 200 * kMiB);
+  EXPECT_TRUE(brake.check());
+}
+
+// Some programs release at every step.
+TEST(StitchBrake, ReleasingOftenTakesNoMoreAddresses) {
+  StitchBrake brake(brake_options());
+  Block* const kept = brake.served(3 * kMiB, 0, false);
+  for (int step = 0; step < 100; ++step) {
+    Block* const large = brake.served(kGiB, 0, false);
+    Block* const larger = brake.served(2 * kGiB, 0, false);
+    brake.freed(large);
+    brake.released();
+    brake.freed(larger);
+    brake.released();
+  }
+  EXPECT_LE(brake.twin_range_bytes(), 3 * kGiB + 40 * kMiB);
+  EXPECT_EQ(brake.twin_bytes(), 20 * kMiB);
+  brake.freed(kept);
+  EXPECT_TRUE(brake.check());
+}
+
+TEST(StitchBrake, NobodyHasStitchedSoOftenThatItIsNotForgotten) {
+  StitchBrake brake(brake_options());
+  for (int i = 0; i < 70'000; ++i) brake.freed(brake.served(4 * kMiB, 0, true));
+  EXPECT_LE(brake.stitches(), 65'536u);
 }
 
 // A hundred tensors, one of which makes room for another of random length at every step.
