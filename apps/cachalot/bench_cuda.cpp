@@ -1,10 +1,11 @@
 #include "bench_cuda.h"
 
 #include <algorithm>
-#include <functional>
+#include <array>
 #include <string>
 
-#include "bench_cuda_device.h"
+#include "bench_cuda_overlap.h"
+#include "bench_cuda_ways.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -12,14 +13,19 @@ namespace {
 using kv::Direction;
 using kv::Way;
 
-constexpr std::uint32_t kSglangThreadBlocks = 2;  // what its kernels take by default
+constexpr std::uint64_t kKiB = 1024;
+constexpr std::array kDirections = {Direction::kGather, Direction::kScatter};
 
-// A way of copying the blocks of a call, from submitting to the end of the stream.
-struct Subject {
-  std::string name;
-  std::function<Status(std::span<const kv::BlockCopy>)> prepare;  // not measured; may be empty
-  std::function<Status(std::span<const kv::BlockCopy>)> copy;
-  std::vector<double> us;
+double rate_of(std::uint64_t bytes, double us) {
+  return static_cast<double>(bytes) * 1e-3 / us;  // GB/s
+}
+
+// What the way to the pool can do: one large copy of the driver's each way.
+struct Ceiling {
+  double gather = 0, scatter = 0;  // GB/s
+  double of(Direction direction) const {
+    return direction == Direction::kGather ? gather : scatter;
+  }
 };
 
 class CudaBench {
@@ -27,125 +33,198 @@ class CudaBench {
   CudaBench(const Settings& settings, Report& report, kv::CudaDevice& device)
       : settings_(settings), report_(report), device_(device) {}
 
-  // One table's rows: all ways, in turns. @param every_nth  token of each block; 1: all, as whole blocks
-  Status run(const Model& model, std::uint32_t blocks, Direction direction,
-             std::uint32_t every_nth = 1) {
-    const std::string where =
-        std::string(direction == Direction::kGather ? "gather/" : "scatter/") + model.name + "/x" +
-        std::to_string(blocks) + (every_nth == 1 ? "" : "/sparse");
-    show_progress("cuda: " + where);
-    CACHALOT_TRY_ASSIGN(const std::unique_ptr<GpuPages> pages,
-                        GpuPages::make(device_, model, blocks));
-    const std::unique_ptr<memory::Domain> domain = memory::make_coherent_domain();
-    const std::unique_ptr<memory::Domain> flushed = memory::make_noncoherent_domain();
-    std::vector<std::unique_ptr<kv::CudaEngine>> engines;
-    std::vector<Subject> subjects;
-    const auto add_ours = [&](const char* name, Way way, memory::Domain& in) -> Status {
-      CACHALOT_TRY_ASSIGN(
-          auto engine, kv::CudaEngine::make(device_, pages->cache(), kv::default_block_order(), in,
-                                            {.way = way, .stream = pages->stream()}));
-      kv::CudaEngine* const used = engine.get();
-      engines.push_back(std::move(engine));
-      subjects.push_back({name,
-                          {},
-                          [used, direction](std::span<const kv::BlockCopy> copies) {
-                            return direction == Direction::kGather ? used->gather(copies)
-                                                                   : used->scatter(copies);
-                          },
-                          {}});
-      return {};
-    };
-    CACHALOT_TRY(add_ours("threads", Way::kThreads, *domain));
-    if (device_.has_bulk_copies()) CACHALOT_TRY(add_ours("bulk", Way::kBulk, *domain));
-    CACHALOT_TRY(add_ours("chosen", Way::kChoose, *domain));
-    CACHALOT_TRY(add_ours("chosen_flushed", Way::kChoose, *flushed));
-    CACHALOT_TRY(add_ours("memcpy_each", Way::kCopyEngine, *domain));
-    if (device_.driver().copy_batch != nullptr) {
-      subjects.push_back({"memcpy_batch",
-                          {},
-                          [&](std::span<const kv::BlockCopy> copies) -> Status {
-                            CACHALOT_TRY(copy_in_a_batch(*pages, copies, direction));
-                            return pages->synchronize();
-                          },
-                          {}});
+  Status run() {
+    CACHALOT_TRY(ceilings());
+    for (const Direction direction : kDirections) {
+      CACHALOT_TRY(rate(direction));
+      CACHALOT_TRY(one_block(direction));
+      CACHALOT_TRY(fragments(direction));
+      CACHALOT_TRY(thread_blocks(direction));
+      for (const Model& model : models()) {
+        for (const std::uint32_t blocks : {1u, 32u}) {
+          CACHALOT_TRY(all_ways({model, blocks, direction}));
+        }
+      }
     }
-    std::unique_ptr<WarpPerToken> warps;
-    if (every_nth == 1) {
-      CACHALOT_TRY_ASSIGN(warps, WarpPerToken::make(*pages, kSglangThreadBlocks));
-      subjects.push_back(
-          {"warp_per_token",
-           [&](std::span<const kv::BlockCopy> copies) { return warps->prepare(copies); },
-           [&](std::span<const kv::BlockCopy>) -> Status {
-             CACHALOT_TRY(warps->launch(direction));
-             return pages->synchronize();
-           },
-           {}});
-    }
-    const std::uint64_t bytes = blocks * model.geometry.block_bytes() / every_nth;
-    subjects.push_back(
-        {"flat",
-         {},
-         [&](std::span<const kv::BlockCopy>) { return flat_copy(*pages, bytes, direction); },
-         {}});
-    CACHALOT_TRY(measure(*pages, subjects, blocks, tokens_of(model, every_nth)));
-    add_rows(where, bytes, subjects);
+    CACHALOT_TRY(sparse());
+    for (const Direction direction : kDirections) CACHALOT_TRY(overlap(direction));
     return {};
   }
 
  private:
-  static std::vector<kv::TokenRange> tokens_of(const Model& model, std::uint32_t every_nth) {
-    std::vector<kv::TokenRange> out;
-    if (every_nth == 1) return out;
-    for (std::uint32_t t = 0; t < model.geometry.block_tokens; t += every_nth)
-      out.push_back({t, t + 1});
-    return out;
+  Status ceilings() {
+    const std::uint64_t bytes = (settings_.quick ? 32 : 256) * kKiB * kKiB;
+    for (const Direction direction : kDirections) {
+      CACHALOT_TRY_ASSIGN(const FlatTimes times,
+                          measure_flat(settings_, device_, direction, bytes));
+      const double pool = rate_of(bytes, median_of(times.pool_us));
+      (direction == Direction::kGather ? ceiling_.gather : ceiling_.scatter) = pool;
+      report_.add({std::string("ceiling/") + direction_name(direction), pool, "GB/s",
+                   "one copy as large, page-locked by the driver",
+                   rate_of(bytes, median_of(times.page_locked_us))});
+    }
+    return {};
   }
 
-  // As many bytes as the call, in one copy of the driver's: what the way to the pool can do.
-  Status flat_copy(const GpuPages& pages, std::uint64_t bytes, Direction direction) {
-    const kv::CudaDevice::Entered entered(device_);
-    const bool gathers = direction == Direction::kGather;
-    const std::uint64_t pool = pages.flat_pool(), engine = pages.flat_engine();
-    CACHALOT_TRY(
-        device_.check(device_.driver().copy(gathers ? pool : engine, gathers ? engine : pool, bytes,
-                                            pages.stream()),
-                      "cuMemcpyAsync"));
-    return pages.synchronize();
+  // Fragments of 20 KB, many at once.
+  Status rate(Direction direction) {
+    const CudaCall call{synthetic_model(), settings_.quick ? 4u : 32u, direction};
+    CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
+    for (const Measured& way : ways) {
+      Row row{"rate/" + call.name() + "/" + way.way, rate_of(call.bytes(), way.median_us()), "GB/s",
+              "one large copy", ceiling_.of(direction)};
+      if (way.way == "chosen") row.target = ratio_at_least(0.9);
+      row.extras.emplace_back("call_us", way.median_us());
+      report_.add(std::move(row));
+    }
+    return {};
   }
 
-  Status measure(GpuPages& pages, std::vector<Subject>& subjects, std::uint32_t blocks,
-                 const std::vector<kv::TokenRange>& tokens) {
-    const std::uint32_t repeats = settings_.repeats * 4;
-    for (std::uint32_t i = 0; i < repeats + 2; ++i) {  // the first two warm up
-      for (std::size_t k = 0; k < subjects.size(); ++k) {
-        Subject& subject = subjects[(i + k) % subjects.size()];
-        const std::span<const kv::BlockCopy> copies = pages.next(blocks, tokens);
-        if (subject.prepare) CACHALOT_TRY(subject.prepare(copies));
-        const std::uint64_t start = now_ns();
-        CACHALOT_TRY(subject.copy(copies));
-        const std::uint64_t ns = now_ns() - start;
-        if (i >= 2) subject.us.push_back(static_cast<double>(ns) * 1e-3);
+  // 2.6 MB in 128 pieces beside 2.6 MB in one.
+  Status one_block(Direction direction) {
+    const CudaCall call{synthetic_model(), 1, direction};
+    CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
+    const double flat = ways.back().median_us();
+    for (const Measured& way : ways) {
+      if (way.way == "flat") continue;
+      Row row{"block/" + call.name() + "/" + way.way, way.median_us(), "us", "one copy of its size",
+              flat};
+      if (way.way == "chosen") row.target = ratio_at_most(1.2);
+      add_spread(row, spread_of(way.us));
+      report_.add(std::move(row));
+    }
+    return {};
+  }
+
+  // Which way wins at which size; the table of kv/cuda/way.h is made of these rows.
+  Status fragments(Direction direction) {
+    for (std::uint64_t bytes = kKiB; bytes <= 1024 * kKiB; bytes *= settings_.quick ? 32 : 2) {
+      CACHALOT_TRY_ASSIGN(const CudaCall call, call_of_fragments(bytes, direction));
+      CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
+      const std::string name = std::string("fragments/") + direction_name(direction) + "/" +
+                               std::to_string(bytes / kKiB) + "KiB/";
+      const Measured* best = nullptr;
+      for (const Measured& way : ways) {
+        Row row{name + way.way, rate_of(call.bytes(), way.median_us()), "GB/s", "one large copy",
+                ceiling_.of(direction)};
+        row.extras.emplace_back("call_us", way.median_us());
+        report_.add(std::move(row));
+        const bool is_ours = way.way == "threads" || way.way == "bulk" || way.way == "memcpy_each";
+        if (is_ours && (best == nullptr || way.median_us() < best->median_us())) best = &way;
+      }
+      const Measured* const chosen = find_way(ways, "chosen");
+      report_.add({name + "choice", chosen->median_us(), "us", "the best of three: " + best->way,
+                   best->median_us(), ratio_at_most(1.1)});
+    }
+    return {};
+  }
+
+  // 4 to 32 MB in fragments of one size: no more than 4,096 of them, for some ways pay for each.
+  static Result<CudaCall> call_of_fragments(std::uint64_t bytes, Direction direction) {
+    constexpr std::uint64_t kMostBytes = 32 << 20, kMostFragments = 4096, kMostInBlock = 128;
+    geometry::KvGeometry g;
+    g.block_tokens = 16;
+    g.head_dim = 32;
+    g.kv_heads = static_cast<std::uint32_t>(bytes / (16 * 32 * 2));
+    const std::uint64_t fragments = std::min(kMostFragments, kMostBytes / bytes);
+    const std::uint64_t in_block = std::min(kMostInBlock, fragments);
+    g.layers = static_cast<std::uint32_t>(in_block / 2);
+    CACHALOT_TRY(g.check());
+    return CudaCall{{"fragments", g, "vllm_kbnhc"},
+                    static_cast<std::uint32_t>(fragments / in_block),
+                    direction};
+  }
+
+  // How many multiprocessors a rate takes.
+  Status thread_blocks(Direction direction) {
+    const CudaCall call{synthetic_model(), settings_.quick ? 4u : 32u, direction};
+    show_progress("cuda: thread blocks, " + call.name());
+    std::vector<Way> ways = {Way::kThreads};
+    if (device_.has_bulk_copies()) ways.push_back(Way::kBulk);
+    std::vector<kv::CudaOptions> options;
+    std::vector<std::string> names;
+    for (const Way way : ways) {
+      for (const std::uint32_t blocks : {1u, 2u, 4u, 8u, 16u, 32u}) {
+        options.push_back({.way = way, .thread_blocks = blocks});
+        names.push_back(std::string(way == Way::kBulk ? "bulk" : "threads") + "/" +
+                        std::to_string(blocks));
+      }
+    }
+    CACHALOT_TRY_ASSIGN(const auto measured, measure_options(settings_, device_, call, options));
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      report_.add({std::string("thread_blocks/") + direction_name(direction) + "/" + names[i],
+                   rate_of(call.bytes(), measured[i].median_us()), "GB/s", "one large copy",
+                   ceiling_.of(direction)});
+    }
+    return {};
+  }
+
+  std::vector<Model> models() const {
+    if (settings_.quick) return {model_of("Qwen3-32B", 16)};
+    return {model_of("Qwen3-32B", 16), model_of("DeepSeek-V3", 16), model_of("Qwen3-32B", 16, 8)};
+  }
+
+  Status all_ways(const CudaCall& call) {
+    CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
+    const double flat = rate_of(call.bytes(), ways.back().median_us());
+    for (const Measured& way : ways) {
+      const bool is_flat = &way == &ways.back();
+      Row row{call.name() + "/" + way.way, rate_of(call.bytes(), way.median_us()), "GB/s",
+              is_flat ? "" : "one flat copy", is_flat ? 0 : flat};
+      row.extras.emplace_back("call_us", way.median_us());
+      report_.add(std::move(row));
+    }
+    return {};
+  }
+
+  // 16 tokens of a block of 128, in 64 layers, K and V: 2,048 rows of 160 bytes; and rows of 1,152
+  // bytes, every fourth token of latent blocks.
+  Status sparse() {
+    geometry::KvGeometry g;
+    g.layers = 64;
+    g.kv_heads = 1;
+    g.head_dim = 80;
+    g.block_tokens = 128;
+    const CudaCall rows{{"2048x160B", g, "vllm_kbnhc"}, 1, Direction::kScatter, 8};
+    CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, rows));
+    const Measured* const each = find_way(ways, "memcpy_each");
+    for (const Measured& way : ways) {
+      if (&way == each) continue;
+      Row row{"sparse/" + rows.model.name + "/" + way.way, way.median_us(), "us",
+              "a copy of the driver's for each", each->median_us()};
+      if (way.way == "chosen") row.target = ratio_at_most(0.1);
+      add_spread(row, spread_of(way.us));
+      report_.add(std::move(row));
+    }
+    return settings_.quick ? Status()
+                           : all_ways({model_of("DeepSeek-V3", 64), 16, Direction::kScatter, 4});
+  }
+
+  // An engine's kernels, with and without copies beside them.
+  Status overlap(Direction direction) {
+    for (const Compute compute : {Compute::kMath, Compute::kMemory}) {
+      for (const Way way : {Way::kChoose, Way::kThreads}) {
+        show_progress("cuda: overlap");
+        CACHALOT_TRY_ASSIGN(const OverlapTimes times,
+                            measure_overlap(settings_, device_, direction, compute, way));
+        Row row{std::string("overlap/") + direction_name(direction) + "/" + compute_name(compute) +
+                    (way == Way::kChoose ? "/chosen" : "/threads"),
+                median_of(times.beside_ms), "ms", "the same kernel alone",
+                median_of(times.alone_ms)};
+        if (way == Way::kChoose) row.target = ratio_at_most(1.05);
+        row.extras.emplace_back("copy_gb_s", times.copy_gb_s);
+        row.extras.emplace_back("copy_alone_gb_s", times.copy_alone_gb_s);
+        row.extras.emplace_back("ceiling_gb_s", ceiling_.of(direction));
+        report_.add(std::move(row));
       }
     }
     return {};
   }
 
-  void add_rows(const std::string& where, std::uint64_t bytes,
-                const std::vector<Subject>& subjects) {
-    const double flat = static_cast<double>(bytes) * 1e-3 / median_of(subjects.back().us);
-    for (const Subject& subject : subjects) {
-      const double us = median_of(subject.us);
-      const bool is_flat = &subject == &subjects.back();
-      Row row{where + "/" + subject.name, static_cast<double>(bytes) * 1e-3 / us, "GB/s",
-              is_flat ? "" : "one flat copy", is_flat ? 0 : flat};
-      row.extras.emplace_back("call_us", us);
-      report_.add(std::move(row));
-    }
-  }
-
   const Settings& settings_;
   Report& report_;
   kv::CudaDevice& device_;
+  Ceiling ceiling_;
 };
 
 }  // namespace
@@ -156,20 +235,12 @@ Status bench_cuda(const Settings& settings, Report& report) {
     report.note(std::string("no GPU, nothing measured: ") + device.error().message);
     return {};
   }
-  CudaBench bench(settings, report, **device);
-  report.note("on " + (*device)->name() +
-              "; times from the call to the end of its stream, waiting included");
-  for (const Direction direction : {Direction::kGather, Direction::kScatter}) {
-    for (const std::uint32_t blocks : {1u, 32u}) {
-      CACHALOT_TRY(bench.run(model_of("Qwen3-32B", 16), blocks, direction));
-      if (settings.quick) continue;
-      CACHALOT_TRY(bench.run(model_of("DeepSeek-V3", 16), blocks, direction));
-      CACHALOT_TRY(bench.run(model_of("Qwen3-32B", 16, 8), blocks, direction));
-      CACHALOT_TRY(bench.run(synthetic_model(), blocks, direction));
-    }
-  }
-  // Rows of 1,152 bytes: every fourth token of latent blocks.
-  return bench.run(model_of("DeepSeek-V3", 64), 16, Direction::kScatter, 4);
+  const std::uint32_t blocks = kv::default_thread_blocks((*device)->multiprocessors());
+  report.note("on " + (*device)->name() + ", by " + std::to_string(blocks) +
+              " thread blocks unless a row says otherwise; times from the call to the end of its "
+              "stream, waiting included");
+  report.note("overlap: copy_gb_s beside the kernel, copy_alone_gb_s without it");
+  return CudaBench(settings, report, **device).run();
 }
 
 }  // namespace cachalot::apps::bench

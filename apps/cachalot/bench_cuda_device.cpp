@@ -87,6 +87,34 @@ Status GpuPages::synchronize() const {
   return device_.check(device_.driver().stream_synchronize(stream_), "cuStreamSynchronize");
 }
 
+Result<PageLocked> PageLocked::make(const kv::CudaDevice& device, std::uint64_t bytes) {
+  const kv::CudaDevice::Entered entered(device);
+  CACHALOT_TRY(entered.status());
+  void* host = nullptr;
+  const unsigned flags = cuda::kHostPortable | cuda::kHostDeviceMap;
+  CACHALOT_TRY(device.check(device.driver().host_allocate(&host, bytes, flags), "cuMemHostAlloc"));
+  PageLocked made(device, host);
+  CACHALOT_TRY(device.check(device.driver().host_device_pointer(&made.at_, host, 0),
+                            "cuMemHostGetDevicePointer"));
+  return made;
+}
+
+PageLocked::~PageLocked() {
+  if (host_ == nullptr) return;
+  const kv::CudaDevice::Entered entered(device_);
+  device_.driver().host_free(host_);
+}
+
+Result<cuda::Module> load_bench_kernels(const kv::CudaDevice& device) {
+  if (cuda_kernel_image().empty()) {
+    return Error::make(Code::kUnsupported, "cuda: this binary was built without kernels");
+  }
+  cuda::Module module = nullptr;
+  CACHALOT_TRY(device.check(device.driver().module_load(&module, cuda_kernel_image().data()),
+                            "cuModuleLoadData"));
+  return module;
+}
+
 Status copy_in_a_batch(const GpuPages& pages, std::span<const kv::BlockCopy> blocks,
                        kv::Direction direction) {
   const kv::CudaDevice& device = pages.device();
@@ -119,16 +147,12 @@ Status copy_in_a_batch(const GpuPages& pages, std::span<const kv::BlockCopy> blo
 
 Result<std::unique_ptr<WarpPerToken>> WarpPerToken::make(const GpuPages& pages,
                                                          std::uint32_t thread_blocks) {
-  if (cuda_kernel_image().empty()) {
-    return Error::make(Code::kUnsupported, "cuda: this binary was built without kernels");
-  }
   std::unique_ptr<WarpPerToken> made(new WarpPerToken(pages, thread_blocks));
   const kv::CudaDevice& device = pages.device();
   const kv::CudaDevice::Entered entered(device);
   CACHALOT_TRY(entered.status());
   const cuda::Driver& driver = device.driver();
-  CACHALOT_TRY(device.check(driver.module_load(&made->module_, cuda_kernel_image().data()),
-                            "cuModuleLoadData"));
+  CACHALOT_TRY_ASSIGN(made->module_, load_bench_kernels(device));
   CACHALOT_TRY(
       device.check(driver.module_function(&made->function_, made->module_, "bench_warp_per_token"),
                    "cuModuleGetFunction"));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -53,6 +54,31 @@ class GpuPages {
   std::vector<kv::BlockCopy> copies_;
   base::Rng rng_{1};
 };
+
+// Host memory that the driver allocated and page-locked.
+class PageLocked {
+ public:
+  // @errors the driver's
+  static Result<PageLocked> make(const kv::CudaDevice& device, std::uint64_t bytes);
+  PageLocked(PageLocked&& other) noexcept
+      : device_(other.device_), host_(std::exchange(other.host_, nullptr)), at_(other.at_) {}
+  ~PageLocked();
+  PageLocked& operator=(PageLocked&&) = delete;
+
+  std::uint64_t at() const { return at_; }  // as the device addresses it
+  void* host() const { return host_; }
+
+ private:
+  PageLocked(const kv::CudaDevice& device, void* host) : device_(device), host_(host) {}
+
+  const kv::CudaDevice& device_;
+  void* host_ = nullptr;
+  cuda::DevicePointer at_ = 0;
+};
+
+// bench_cuda_kernels.cu. The caller has entered the device, and unloads it.
+// @errors kUnsupported: built without kernels
+Result<cuda::Module> load_bench_kernels(const kv::CudaDevice& device);
 
 // The driver's copies of many pieces in one call (CUDA 12.8): a list of fragments, made anew each time.
 // @errors kUnsupported: the driver has none

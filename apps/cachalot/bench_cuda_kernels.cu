@@ -1,8 +1,14 @@
-// A baseline for `bench cuda`: work divided as SGLang's HiCache kernels do it. One warp takes a token
-// and goes through all its layers and parts; a lane copies every 32nd word of 8 bytes.
+// What the program runs on a GPU beside our own copies.
+//
+// bench_warp_per_token   a baseline: work divided as SGLang's HiCache kernels do it. One warp takes a token
+//                        and goes through all its layers and parts; a lane copies every 32nd word of 8 bytes
+// bench_compute_math     multiplies and adds, and nothing else
+// bench_compute_memory   goes through the GPU's memory, and nothing else
+// replay_write_pattern, replay_count_wrong   what alloc-replay --verify writes and looks for
 //
 // @source SGLang, sgl-kernel's transfer kernels: the division of work only, on the plans of kv
 #include "kv/fused/call.h"
+#include "replay/pattern_words.h"
 
 namespace {
 
@@ -42,4 +48,69 @@ extern "C" __global__ void __launch_bounds__(1024)
       copy_words(gathers != 0 ? pool : engine, gathers != 0 ? engine : pool, found.bytes, lane);
     }
   }
+}
+
+// Four chains of multiply-add a thread; what comes out depends on all of it, so that none is left out.
+// @param memory  of `words` times 16 bytes
+// @param rounds  each 256 multiply-adds a chain
+extern "C" __global__ void __launch_bounds__(256)
+    bench_compute_math(float4* memory, std::uint64_t words, std::uint32_t rounds) {
+  const std::uint64_t thread = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const auto seed = static_cast<float>(threadIdx.x);
+  float4 sum = {seed, seed + 1, seed + 2, seed + 3};
+  for (std::uint32_t round = 0; round < rounds; ++round) {
+#pragma unroll 16
+    for (int i = 0; i < 256; ++i) {
+      sum.x = fmaf(sum.x, 0.999f, 0.5f);
+      sum.y = fmaf(sum.y, 0.998f, 0.5f);
+      sum.z = fmaf(sum.z, 0.997f, 0.5f);
+      sum.w = fmaf(sum.w, 0.996f, 0.5f);
+    }
+  }
+  if (thread < words) memory[thread] = sum;
+}
+
+// Adds one to every word of the memory, in every round.
+extern "C" __global__ void __launch_bounds__(256)
+    bench_compute_memory(ulonglong2* memory, std::uint64_t words, std::uint32_t rounds) {
+  const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
+  for (std::uint32_t round = 0; round < rounds; ++round) {
+    std::uint64_t word = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    for (; word < words; word += threads) {
+      ulonglong2 value = memory[word];
+      value.x += 1;
+      value.y += 1;
+      memory[word] = value;
+    }
+  }
+}
+
+// @param at     of 8 bytes
+// @param wrong  not used; both kernels have the same parameters
+extern "C" __global__ void __launch_bounds__(256)
+    replay_write_pattern(std::uint64_t at, std::uint64_t bytes, std::uint64_t number,
+                         cachalot::replay::Verify verify, unsigned long long* wrong) {
+  const std::uint64_t words = cachalot::replay::pattern_words(bytes, verify);
+  const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
+  std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i < words; i += threads) {
+    const std::uint64_t offset = cachalot::replay::pattern_offset(i, bytes, verify);
+    *reinterpret_cast<std::uint64_t*>(at + offset) = cachalot::replay::pattern_word(number, offset);
+  }
+}
+
+// Adds to `wrong` how many words are not what was written.
+extern "C" __global__ void __launch_bounds__(256)
+    replay_count_wrong(std::uint64_t at, std::uint64_t bytes, std::uint64_t number,
+                       cachalot::replay::Verify verify, unsigned long long* wrong) {
+  const std::uint64_t words = cachalot::replay::pattern_words(bytes, verify);
+  const std::uint64_t threads = std::uint64_t{gridDim.x} * blockDim.x;
+  std::uint64_t i = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  unsigned long long count = 0;
+  for (; i < words; i += threads) {
+    const std::uint64_t offset = cachalot::replay::pattern_offset(i, bytes, verify);
+    const std::uint64_t word = *reinterpret_cast<const std::uint64_t*>(at + offset);
+    count += word != cachalot::replay::pattern_word(number, offset);
+  }
+  if (count != 0) atomicAdd(wrong, count);
 }

@@ -1,4 +1,4 @@
-// The compiled kernel of a baseline (bench_cuda_kernels.cu); empty where the binary was built without
+// The compiled kernels of `bench` (bench_cuda_kernels.cu); empty where the binary was built without
 // nvcc.
 #pragma once
 
