@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "bench_vmm_cuda.h"
 #include "bench_vmm_work.h"
 #include "os/memory.h"
 #include "vmm/handle_pool.h"
@@ -302,6 +303,7 @@ Status bench_vmm(const Settings& settings, Report& report) {
                                        vmm::PageSource::kCollapse, vmm::PageSource::kSmall}) {
     CACHALOT_TRY(run_cpu(settings, report, source));
   }
+  CACHALOT_TRY(bench_vmm_cuda(settings, report));
   report.note("build: reserve, create, map, one set_access and a touch of every page of 2 GiB");
   report.note("stitch: reserve, map and set_access of memory that exists: a second place for it");
   report.note(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
+#include <utility>
 
 #include "bench_measure.h"
 
@@ -92,6 +93,16 @@ Result<double> Stitched::unmap(std::uint64_t call_bytes) {
       CACHALOT_TRY(backend_.unmap(range_ + at, call_bytes));
     }
     is_mapped_ = false;
+    return {};
+  });
+}
+
+Result<double> Stitched::release() {
+  if (is_mapped_) CACHALOT_TRY(unmap(bytes_));
+  const std::vector<vmm::Handle> handles = std::exchange(handles_, {});
+  owns_handles_ = false;
+  return timed([&]() -> Status {
+    for (const vmm::Handle handle : handles) CACHALOT_TRY(backend_.release(handle));
     return {};
   });
 }

@@ -33,6 +33,7 @@ class Stitched {
   Result<double> map();
   Result<double> set_access(std::uint64_t call_bytes);  // so many bytes a call
   Result<double> unmap(std::uint64_t call_bytes);
+  Result<double> release();  // of its own handles, after all mappings of them have gone
   // Makes all page-table entries, and the pages that are not there yet. CPU memory only.
   double touch() const;
 

@@ -1,4 +1,5 @@
-// For tests: every backend, to run one suite against all of them.
+// For tests: every backend, to run one suite against all of them; a GPU in a program of its own
+// (CACHALOT_ON_GPU), which says what it skips.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,18 +8,22 @@
 #include <string>
 #include <utility>
 
-#include "vmm/cuda/cuda_backend.h"
 #include "os/cuda/fake_gpu.h"
+#include "vmm/cuda/cuda_backend.h"
 #include "vmm/memfd/memfd_backend.h"
 #include "vmm/model/model_backend.h"
 
 namespace cachalot::vmm {
 
-enum class Subject { kModel, kHugetlb, kTmpfs, kCollapse, kSmall, kCudaOnFakeGpu };
+enum class Subject { kModel, kHugetlb, kTmpfs, kCollapse, kSmall, kCudaOnFakeGpu, kCudaOnGpu };
 
+#ifdef CACHALOT_ON_GPU
+inline const auto kSubjects = testing::Values(Subject::kCudaOnGpu);
+#else
 inline const auto kSubjects =
     testing::Values(Subject::kModel, Subject::kHugetlb, Subject::kTmpfs, Subject::kCollapse,
                     Subject::kSmall, Subject::kCudaOnFakeGpu);
+#endif
 
 inline std::string subject_name(const testing::TestParamInfo<Subject>& of) {
   switch (of.param) {
@@ -34,6 +39,8 @@ inline std::string subject_name(const testing::TestParamInfo<Subject>& of) {
       return "memfd_small";
     case Subject::kCudaOnFakeGpu:
       return "cuda_on_fake_gpu";
+    case Subject::kCudaOnGpu:
+      return "cuda_on_gpu";
   }
   return "unknown";
 }
@@ -47,6 +54,13 @@ class Rig {
     } else if (subject == Subject::kCudaOnFakeGpu) {
       machine_ = std::make_unique<cuda::FakeMachine>();
       backend_ = *CudaBackend::open(machine_->driver(), {});
+    } else if (subject == Subject::kCudaOnGpu) {
+      auto opened = CudaBackend::open();
+      if (opened) {
+        backend_ = *std::move(opened);
+      } else {
+        missing_ = opened.error().message;
+      }
     } else {
       open_memfd(subject);
     }
