@@ -10,6 +10,7 @@
 
 #include "alloc_replay_output.h"
 #include "command.h"
+#include "gpu_patterns.h"
 #include "os/memory.h"
 #include "output.h"
 #include "values.h"
@@ -64,7 +65,7 @@ Result<std::vector<std::string>> parse_allocators(const std::vector<std::string>
 }
 
 Result<replay::Verify> parse_verify(const std::string& text, const std::string& backend) {
-  const bool has_bytes = backend == "memfd";
+  const bool has_bytes = backend != "model";
   if (text.empty()) return has_bytes ? replay::Verify::kFull : replay::Verify::kOff;
   if (text == "off") return replay::Verify::kOff;
   if (text != "sample" && text != "full") {
@@ -73,7 +74,7 @@ Result<replay::Verify> parse_verify(const std::string& text, const std::string& 
   }
   if (!has_bytes) {
     return Error::make(Code::kInvalidArgument,
-                       "--verify %s: needs memory that this process can touch, --backend memfd",
+                       "--verify %s: the model has no memory, expected --backend memfd or cuda",
                        text.c_str());
   }
   return text == "full" ? replay::Verify::kFull : replay::Verify::kSample;
@@ -191,7 +192,11 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
   vmm::ImmediateEvents streams;
   CACHALOT_TRY_ASSIGN(const std::unique_ptr<vmm::Allocator> allocator,
                       make_allocator(name, *backend, streams, settings));
-  replay::AllocReplayOptions how{.verify = settings.verify, .progress = {}};
+  std::unique_ptr<GpuPatterns> gpu;
+  if (options.backend == "cuda" && settings.verify != replay::Verify::kOff) {
+    CACHALOT_TRY_ASSIGN(gpu, GpuPatterns::open());
+  }
+  replay::AllocReplayOptions how{.verify = settings.verify, .memory = gpu.get(), .progress = {}};
   if (isatty(STDERR_FILENO) != 0) {
     how.progress = [&](std::uint64_t done) {
       std::fprintf(stderr, "\r\033[K%s: %" PRIu64 " of %zu events", name.c_str(), done,
@@ -301,7 +306,8 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
       "their peak")
       ->capture_default_str();
   add("--verify", options->verify, "HOW",
-      "memfd: blocks are filled with a pattern and checked when freed: full (default), sample "
+      "memfd, cuda: blocks are filled with a pattern and checked when freed: full (default), "
+      "sample "
       "(a word in each 4 KiB), off");
   add("--costs", options->costs, "NAME",
       "model: whose published costs of driver calls are charged (default " +

@@ -11,13 +11,7 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define CACHALOT_HOST_DEVICE __host__ __device__
-#define CACHALOT_UNROLL _Pragma("unroll")
-#else
-#define CACHALOT_HOST_DEVICE
-#define CACHALOT_UNROLL
-#endif
+#include "base/host_device.h"
 
 namespace cachalot::kv {
 

@@ -28,6 +28,7 @@ class Run {
         allocator_(allocator),
         backend_(backend),
         options_(options),
+        memory_(options.memory != nullptr ? *options.memory : own_memory_),
         blocks_(events.slots()) {}
 
   Result<AllocReport> run() {
@@ -40,7 +41,7 @@ class Run {
       if (options_.progress && i % kProgressEvery == 0) options_.progress(i);
     }
     report_.wall_s = static_cast<double>(base::SteadyClock::read() - start_ns) * 1e-9;
-    for (const Block& block : blocks_) check(block);
+    for (const Block& block : blocks_) CACHALOT_TRY(check(block));
     close_iteration();
     report_.events = events.size();
     report_.stats = allocator_.stats();
@@ -81,17 +82,14 @@ class Run {
     if (!address) return {};
     Block& block = blocks_[event.slot];
     block = {*address, event.bytes, ++number_};
-    if (options_.verify != Verify::kOff) {
-      write_pattern(reinterpret_cast<std::byte*>(block.address), block.bytes, block.number,
-                    options_.verify);
-    }
-    return {};
+    if (options_.verify == Verify::kOff) return {};
+    return memory_.write(block.address, block.bytes, block.number, options_.verify);
   }
 
   Status free(const AllocEvents::Event& event) {
     Block& block = blocks_[event.slot];
     if (block.address == 0) return {};
-    check(block);
+    CACHALOT_TRY(check(block));
     const std::uint64_t start_ns = base::SteadyClock::read();
     const Status freed = allocator_.free(block.address);
     report_.free_ns.record(base::SteadyClock::read() - start_ns);
@@ -99,11 +97,14 @@ class Run {
     return freed;
   }
 
-  void check(const Block& block) {
-    if (options_.verify == Verify::kOff || block.address == 0) return;
+  Status check(const Block& block) {
+    if (options_.verify == Verify::kOff || block.address == 0) return {};
     ++report_.checked_blocks;
-    const auto* const bytes = reinterpret_cast<const std::byte*>(block.address);
-    report_.wrong_blocks += count_wrong(bytes, block.bytes, block.number, options_.verify) != 0;
+    CACHALOT_TRY_ASSIGN(
+        const std::uint64_t wrong,
+        memory_.count_wrong(block.address, block.bytes, block.number, options_.verify));
+    report_.wrong_blocks += wrong != 0;
+    return {};
   }
 
   AllocPhase snapshot(const std::string& name) const {
@@ -127,6 +128,8 @@ class Run {
   vmm::Allocator& allocator_;
   vmm::Backend& backend_;
   const AllocReplayOptions& options_;
+  OwnMemory own_memory_;
+  PatternMemory& memory_;
   std::vector<Block> blocks_;  // by slot
   std::uint64_t number_ = 0;
   AllocPhase half_, iteration_;

@@ -77,7 +77,8 @@ struct AllocReport {
 };
 
 struct AllocReplayOptions {
-  Verify verify = Verify::kOff;  // only where the backend's addresses are this process's
+  Verify verify = Verify::kOff;
+  PatternMemory* memory = nullptr;              // null: the backend's addresses are this process's
   std::function<void(std::uint64_t)> progress;  // events done; called now and then
 };
 

@@ -104,7 +104,7 @@ TEST(AllocReplay, EveryBlockKeepsItsBytesOnRealMemory) {
     const AllocEvents events = read("real_cs336_medium_256_training", 0.02);
     const auto backend = *vmm::MemfdBackend::open();
     const Outcome outcome =
-        replay_on(which, *backend, events, {.verify = Verify::kFull, .progress = {}});
+        replay_on(which, *backend, events, {.verify = Verify::kFull, .memory = nullptr, .progress = {}});
     EXPECT_EQ(outcome.fault, "");
     EXPECT_EQ(outcome.report.checked_blocks, outcome.report.stats.allocations);
     EXPECT_EQ(outcome.report.wrong_blocks, 0u);
@@ -134,7 +134,7 @@ TEST(AllocReplay, VerificationSeesAnAllocatorThatGivesMemoryTwice) {
   const auto backend = *vmm::ModelBackend::open();
   for (const Verify verify : {Verify::kFull, Verify::kSample}) {
     const auto report =
-        replay_allocations(events, allocator, *backend, {.verify = verify, .progress = {}});
+        replay_allocations(events, allocator, *backend, {.verify = verify, .memory = nullptr, .progress = {}});
     ASSERT_TRUE(report);
     EXPECT_GT(report->wrong_blocks, 0u);
   }

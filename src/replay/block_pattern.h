@@ -1,24 +1,41 @@
-// What a replay writes into a block, so that memory which two blocks share, or which was lost, shows:
-// every 8 bytes are a number made of the block's own number and their place in it.
+// What a replay writes into a block (replay/pattern_words.h), and whoever writes it.
 //
 // @threads any, on blocks of their own
 #pragma once
 
+#include <cachalot/result.h>
+
 #include <cstddef>
 #include <cstdint>
 
-namespace cachalot::replay {
+#include "replay/pattern_words.h"
 
-enum class Verify : std::uint8_t {
-  kOff,
-  kSample,  // the first and last bytes and eight in each 4 KiB: what mapping mistakes can change
-  kFull,
-};
+namespace cachalot::replay {
 
 void write_pattern(std::byte* at, std::uint64_t bytes, std::uint64_t number, Verify verify);
 
 // @return how many of the numbers written are not there any more
 std::uint64_t count_wrong(const std::byte* at, std::uint64_t bytes, std::uint64_t number,
                           Verify verify);
+
+// Whoever writes patterns and counts what is left of them, in memory that is the process's or not. When a
+// call returns, nothing touches the block any more.
+class PatternMemory {
+ public:
+  virtual ~PatternMemory() = default;
+  // @shape  at: of 8 bytes @errors of the device
+  virtual Status write(std::uint64_t at, std::uint64_t bytes, std::uint64_t number,
+                       Verify verify) = 0;
+  virtual Result<std::uint64_t> count_wrong(std::uint64_t at, std::uint64_t bytes,
+                                            std::uint64_t number, Verify verify) = 0;
+};
+
+// Memory at addresses of this process.
+class OwnMemory final : public PatternMemory {
+ public:
+  Status write(std::uint64_t at, std::uint64_t bytes, std::uint64_t number, Verify verify) override;
+  Result<std::uint64_t> count_wrong(std::uint64_t at, std::uint64_t bytes, std::uint64_t number,
+                                    Verify verify) override;
+};
 
 }  // namespace cachalot::replay

@@ -99,7 +99,7 @@ TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
   };
   refused({"--allocator", "pytorch"}, "--allocator: \"pytorch\", expected caching");
   refused({"--backend", "disk"}, "--backend: \"disk\", expected model");
-  refused({"--verify", "full"}, "needs memory that this process can touch");
+  refused({"--verify", "full"}, "the model has no memory");
   refused({"--scale", "0"}, "--scale: \"0\", expected");
   refused({"--scale", "0x10"}, "--scale: \"0x10\"");
   refused({"--scale", "1e3"}, "--scale: \"1e3\"");
