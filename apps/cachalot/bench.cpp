@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_alloc.h"
+#include "bench_attention.h"
 #include "bench_copy.h"
 #include "bench_cuda.h"
 #include "bench_gather.h"
@@ -49,6 +50,7 @@ constexpr std::array kBenchmarks = {
     Benchmark{"cuda", bench::bench_cuda},
     Benchmark{"vmm", bench::bench_vmm},
     Benchmark{"vtensor", bench::bench_vtensor},
+    Benchmark{"attention", bench::bench_attention},
 };
 
 struct Options {

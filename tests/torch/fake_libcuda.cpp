@@ -95,3 +95,7 @@ FAKE(cuLaunchKernel, launch,
 FAKE(cuMemcpyAsync, copy, (DevicePointer a, DevicePointer b, Size c, Stream d), (a, b, c, d))
 FAKE(cuMemcpyHtoDAsync_v2, copy_to_device, (DevicePointer a, const void* b, Size c, Stream d),
      (a, b, c, d))
+FAKE(cuMemcpyBatchAsync, copy_batch,
+     (DevicePointer * a, DevicePointer* b, Size* c, Size d, CopyAttributes* e, Size* f, Size g,
+      Size* h, Stream i),
+     (a, b, c, d, e, f, g, h, i))

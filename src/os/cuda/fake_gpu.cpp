@@ -184,7 +184,7 @@ struct FakeCalls {
     for (const auto& [other, mapping] : machine->mappings_) {
       if (other < at + bytes && at < other + mapping.bytes) return machine->invalid();
     }
-    machine->mappings_[at] = {.bytes = bytes, .handle = handle};
+    machine->mappings_[at] = {.bytes = bytes, .handle = handle, .access = 0};
     ++found->second.mappings;
     return kSuccess;
   }
@@ -210,6 +210,10 @@ struct FakeCalls {
     if (!in_one_range(at, bytes) || !machine->is_mapped(at, bytes)) return machine->invalid();
     ++machine->access_calls;
     machine->last_access.assign(access, access + count);
+    auto mapping = machine->mappings_.find(at);
+    for (; mapping != machine->mappings_.end() && mapping->first < at + bytes; ++mapping) {
+      mapping->second.access = access[0].flags;
+    }
     return kSuccess;
   }
 
@@ -325,6 +329,7 @@ FakeMachine::FakeMachine() {
 
 FakeMachine::~FakeMachine() {
   for (const auto& [at, memory] : memory_) std::free(memory.host);
+  for (const auto& [handle, allocation] : handles_) std::free(allocation.host);
   machine = nullptr;
 }
 
@@ -391,6 +396,7 @@ int FakeMachine::entered(const char* function) {
 void FakeMachine::drop(std::map<AllocationHandle, Allocation>::iterator allocation) {
   if (!allocation->second.released || allocation->second.mappings != 0) return;
   used_bytes_ -= allocation->second.bytes;
+  std::free(allocation->second.host);
   handles_.erase(allocation);
 }
 

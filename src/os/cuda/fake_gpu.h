@@ -49,15 +49,19 @@ class FakeMachine {
   struct Launch {
     std::uint32_t blocks = 0, threads = 0, shared_bytes = 0;
   };
-  // What a module has, by name: the bytes of its one argument, and what it does. It reaches memory by
-  // reach(), and is run with the machine's lock held.
+  // What a module has, by name: the bytes of its parameters, where each of them is among these, and what it
+  // does. It reaches memory by reach(), and is run with the machine's lock held.
   struct Kernel {
     std::size_t argument_bytes = 0;
     std::function<void(const void* argument, const Launch& launch)> run;
+    struct Parameter {
+      std::size_t offset = 0, bytes = 0;
+    };
+    std::vector<Parameter> parameters = {};  // none: one, of all the bytes
   };
   std::map<std::string, Kernel> kernels;
   // Where the bytes are that a device's address stands for; null, and a fault counted, where the device
-  // would not reach all of them.
+  // would not reach all of them. What is mapped lies together in one mapping only.
   std::byte* reach(DevicePointer at, std::uint64_t bytes);
 
   // Streams, by any number; 0 is the default one.
@@ -105,10 +109,12 @@ class FakeMachine {
     std::uint64_t bytes = 0;
     std::uint64_t mappings = 0;
     bool released = false;
+    std::byte* host = nullptr;  // from the first time that somebody reaches them
   };
   struct Mapping {
     std::uint64_t bytes = 0;
     AllocationHandle handle = 0;
+    int access = 0;  // as in AccessDescription
   };
 
   // What a test says of a stream.
@@ -136,6 +142,8 @@ class FakeMachine {
 
   void add_streams(Driver& driver) const;
   int advance(Stream stream, std::uint64_t until);
+  std::byte* reach_mapped(DevicePointer at, std::uint64_t bytes);
+  int move(DevicePointer to, DevicePointer from, std::uint64_t bytes);
 
   int invalid();
   int entered(const char* function);

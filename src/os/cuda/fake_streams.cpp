@@ -159,12 +159,15 @@ struct FakeStreamCalls {
       return machine->invalid();
     }
     const auto* const kernel = static_cast<const FakeMachine::Kernel*>(function);
-    const auto* const argument = static_cast<const std::byte*>(parameters[0]);
     const FakeMachine::Launch launch{grid_x, block_x, shared_bytes};
     machine->launches.push_back(launch);
     auto* const taken =
         static_cast<std::byte*>(std::aligned_alloc(64, (kernel->argument_bytes + 63) / 64 * 64));
-    std::memcpy(taken, argument, kernel->argument_bytes);
+    if (kernel->parameters.empty()) std::memcpy(taken, parameters[0], kernel->argument_bytes);
+    for (std::size_t i = 0; i < kernel->parameters.size(); ++i) {
+      const FakeMachine::Kernel::Parameter& parameter = kernel->parameters[i];
+      std::memcpy(taken + parameter.offset, parameters[i], parameter.bytes);
+    }
     const std::shared_ptr<std::byte> kept(taken, std::free);
     machine->queues_[stream].work.push_back([kernel, kept, launch] {
       const std::uint64_t before = machine->faults;
@@ -175,13 +178,8 @@ struct FakeStreamCalls {
   }
 
   static int enqueue_copy(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream) {
-    machine->queues_[stream].work.push_back([to, from, bytes] {
-      std::byte* const target = machine->reach(to, bytes);
-      const std::byte* const source = machine->reach(from, bytes);
-      if (target == nullptr || source == nullptr) return kIllegalAddress;
-      std::memcpy(target, source, bytes);
-      return kSuccess;
-    });
+    machine->queues_[stream].work.push_back(
+        [to, from, bytes] { return machine->move(to, from, bytes); });
     return kSuccess;
   }
   static int copy(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream) {
@@ -189,6 +187,17 @@ struct FakeStreamCalls {
     if (const int failed = machine->entered("copy")) return failed;
     ++machine->copies;
     return enqueue_copy(to, from, bytes, stream);
+  }
+  static int copy_batch(DevicePointer* to, DevicePointer* from, std::size_t* bytes,
+                        std::size_t count, CopyAttributes*, std::size_t* attribute_starts,
+                        std::size_t attribute_count, std::size_t*, Stream stream) {
+    const Lock lock(machine->mutex_);
+    if (const int failed = machine->entered("copy_batch")) return failed;
+    if (count == 0 || attribute_count == 0 || attribute_starts[0] != 0 || stream == nullptr) {
+      return machine->invalid();
+    }
+    for (std::size_t i = 0; i < count; ++i) enqueue_copy(to[i], from[i], bytes[i], stream);
+    return kSuccess;
   }
   // From page-locked memory when the stream gets there; other memory is taken at once.
   static int copy_to_device(DevicePointer to, const void* from, std::size_t bytes, Stream stream) {
@@ -228,6 +237,7 @@ void FakeMachine::add_streams(Driver& driver) const {
   driver.launch = FakeStreamCalls::launch;
   driver.copy = FakeStreamCalls::copy;
   driver.copy_to_device = FakeStreamCalls::copy_to_device;
+  driver.copy_batch = FakeStreamCalls::copy_batch;
 }
 
 int FakeMachine::advance(Stream stream, std::uint64_t until) {
@@ -241,6 +251,37 @@ int FakeMachine::advance(Stream stream, std::uint64_t until) {
   return failed_;
 }
 
+int FakeMachine::move(DevicePointer to, DevicePointer from, std::uint64_t bytes) {
+  // Mapped memory lies together in whole granules.
+  const auto left_of = [](DevicePointer at) { return kGranularity - at % kGranularity; };
+  while (bytes > 0) {
+    const std::uint64_t piece = std::min({bytes, left_of(to), left_of(from)});
+    std::byte* const target = reach(to, piece);
+    const std::byte* const source = reach(from, piece);
+    if (target == nullptr || source == nullptr) return kIllegalAddress;
+    std::memcpy(target, source, piece);
+    to += piece;
+    from += piece;
+    bytes -= piece;
+  }
+  return kSuccess;
+}
+
+std::byte* FakeMachine::reach_mapped(DevicePointer at, std::uint64_t bytes) {
+  auto mapping = mappings_.upper_bound(at);
+  if (mapping == mappings_.begin()) return nullptr;
+  --mapping;
+  const std::uint64_t skipped = at - mapping->first;
+  const Mapping& found = mapping->second;
+  if (found.access == 0 || skipped > found.bytes || bytes > found.bytes - skipped) return nullptr;
+  Allocation& allocation = handles_.at(found.handle);
+  if (allocation.host == nullptr) {
+    allocation.host = static_cast<std::byte*>(std::aligned_alloc(kGranularity, allocation.bytes));
+    if (allocation.host == nullptr) return nullptr;
+  }
+  return allocation.host + skipped;
+}
+
 std::byte* FakeMachine::reach(DevicePointer at, std::uint64_t bytes) {
   for (const std::map<DevicePointer, Memory>* const table : {&memory_, &registered_}) {
     auto found = table->upper_bound(at);
@@ -251,6 +292,7 @@ std::byte* FakeMachine::reach(DevicePointer at, std::uint64_t bytes) {
       return found->second.host + skipped;
     }
   }
+  if (std::byte* const mapped = reach_mapped(at, bytes)) return mapped;
   ++faults;
   return nullptr;
 }
