@@ -12,9 +12,10 @@ if(NOT CACHALOT_CUDA MATCHES "^(AUTO|ON|OFF)$")
 endif()
 
 # What is compiled for: Ampere, Hopper and Blackwell of data centres, and PTX for what comes later.
-set(CACHALOT_CUDA_FLAGS -fatbin -std=c++20 -O3 -Xfatbin=-compress-all
+set(CACHALOT_CUDA_LANGUAGE -std=c++20 -O3 -ccbin ${CMAKE_CXX_COMPILER})
+set(CACHALOT_CUDA_FLAGS -fatbin ${CACHALOT_CUDA_LANGUAGE} -Xfatbin=-compress-all
   -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
-  -gencode "arch=compute_100,code=[sm_100,compute_100]" -ccbin ${CMAKE_CXX_COMPILER})
+  -gencode "arch=compute_100,code=[sm_100,compute_100]")
 
 # Whether nvcc compiles an empty kernel with these flags. Sets CACHALOT_HAS_NVCC and, if not,
 # CACHALOT_NVCC_PROBLEM.
@@ -88,4 +89,19 @@ function(cachalot_kernel_image variable source)
       -P ${embed}
     DEPENDS ${image} ${embed} VERBATIM)
   set(${variable} ${embedded} PARENT_SCOPE)
+endfunction()
+
+# cachalot_ptx(VARIABLE source.cu ARCHITECTURE)
+#
+# Sets VARIABLE to a file with the PTX that nvcc makes of source.cu on the way to the image: the same source,
+# language and optimisation. For tests; only where CACHALOT_HAS_NVCC.
+function(cachalot_ptx variable source architecture)
+  get_filename_component(name ${source} NAME_WE)
+  set(ptx ${CMAKE_CURRENT_BINARY_DIR}/${name}_${architecture}.ptx)
+  add_custom_command(OUTPUT ${ptx}
+    COMMAND ${CACHALOT_NVCC} -ptx ${CACHALOT_CUDA_LANGUAGE} -arch compute_${architecture}
+      -I ${PROJECT_SOURCE_DIR}/src -MD -MF ${ptx}.d -MT ${ptx} ${source} -o ${ptx}
+    DEPENDS ${source} DEPFILE ${ptx}.d
+    COMMENT "Compiling ${name}.cu to PTX for compute_${architecture}" VERBATIM)
+  set(${variable} ${ptx} PARENT_SCOPE)
 endfunction()

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "kv/cuda/fake_kernels.h"
+#include "kv/cuda/kernels_under_test.h"
 #include "kv/random_case.h"
 
 namespace cachalot::kv {
@@ -50,7 +51,7 @@ class CudaEngineOnFakeGpu : public testing::Test {
   static constexpr std::uint32_t kPages = 20;
 
   CudaEngineOnFakeGpu() {
-    add_kernels(machine_);
+    add_kernels_under_test(machine_);
     device_ = *CudaDevice::open(machine_.driver(), kFakeImage, 0);
     pool_.resize(kBlocks * kBlockBytes / 64, memory::Line{{1, 2, 3, 4, 5, 6, 7, 8}});
     EXPECT_TRUE(device_->register_pool(block(0), kBlocks * kBlockBytes));

@@ -13,6 +13,7 @@
 
 #include "kv/cuda/cuda_engine.h"
 #include "kv/cuda/fake_kernels.h"
+#include "kv/cuda/kernels_under_test.h"
 
 namespace cachalot::kv {
 
@@ -35,7 +36,7 @@ inline std::shared_ptr<os::cuda::FakeMachine> fake_machine() {
   std::shared_ptr<os::cuda::FakeMachine> machine = shared.lock();
   if (machine != nullptr) return machine;
   shared = machine = std::make_shared<os::cuda::FakeMachine>();
-  add_kernels(*machine);
+  add_kernels_under_test(*machine);
   return machine;
 }
 

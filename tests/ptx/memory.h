@@ -1,0 +1,99 @@
+// For tests: memory as a kernel's instructions reach it. Local and shared memory know which of their bytes
+// were written; what is read before that is an error. Global memory is somebody else's, by a function
+// that says where the bytes of a device's address are.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "ptx/violation.h"
+
+namespace cachalot::ptx {
+
+// Null: the device does not reach all of them.
+using Reach = std::function<std::byte*(std::uint64_t address, std::uint64_t bytes)>;
+
+inline void check_alignment(std::uint64_t address, std::uint64_t bytes) {
+  if (address % bytes != 0) {
+    fail(Wrong::kRule, "address %#llx is not a multiple of %llu",
+         static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes));
+  }
+}
+
+class GlobalMemory {
+ public:
+  explicit GlobalMemory(Reach reach) : reach_(std::move(reach)), known_(kKnown) {}
+
+  // @throws Violation: kFault
+  std::byte* at(std::uint64_t address, std::uint64_t bytes) {
+    const std::uint64_t piece = address / kPieceBytes;
+    Known& known = known_[piece % kKnown];
+    const std::uint64_t skipped = address % kPieceBytes;
+    if (skipped + bytes <= kPieceBytes) {
+      if (known.piece == piece && known.host != nullptr) return known.host + skipped;
+      known = {piece, reach_(piece * kPieceBytes, kPieceBytes)};
+      if (known.host != nullptr) return known.host + skipped;
+    }
+    std::byte* const found = reach_(address, bytes);
+    if (found == nullptr) {
+      fail(Wrong::kFault, "address %#llx: the device does not reach %llu bytes there",
+           static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes));
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::uint64_t kPieceBytes = 256, kKnown = 4096;
+  struct Known {
+    std::uint64_t piece = 0;
+    std::byte* host = nullptr;
+  };
+  Reach reach_;
+  std::vector<Known> known_;  // what was found, so that it is not asked for again
+};
+
+// From `base` on.
+class TrackedMemory {
+ public:
+  TrackedMemory(std::uint64_t base, std::uint64_t bytes, const char* name)
+      : base_(base), name_(name), bytes_(bytes), written_(bytes) {}
+
+  std::uint64_t size() const { return bytes_.size(); }
+  std::uint64_t offset(std::uint64_t address, std::uint64_t bytes) const {
+    if (address < base_ || address - base_ > size() || bytes > size() - (address - base_)) {
+      fail(Wrong::kRule, "address %#llx: not all of %llu bytes are in %s memory, which has %llu",
+           static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes), name_,
+           static_cast<unsigned long long>(size()));
+    }
+    return address - base_;
+  }
+  void read(void* to, std::uint64_t address, std::uint64_t bytes) const {
+    const std::uint64_t at = offset(address, bytes);
+    if (std::memchr(&written_[at], 0, bytes) != nullptr) {
+      fail(Wrong::kRule, "address %#llx: nobody has written all of %llu bytes of %s memory there",
+           static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes), name_);
+    }
+    std::memcpy(to, &bytes_[at], bytes);
+  }
+  void write(std::uint64_t address, const void* from, std::uint64_t bytes) {
+    const std::uint64_t at = offset(address, bytes);
+    std::memcpy(&bytes_[at], from, bytes);
+    std::memset(&written_[at], 1, bytes);
+  }
+  // Nobody knows any more what is there.
+  void forget(std::uint64_t address, std::uint64_t bytes) {
+    std::memset(&written_[offset(address, bytes)], 0, bytes);
+  }
+
+ private:
+  std::uint64_t base_;
+  const char* name_;
+  std::vector<std::byte> bytes_;
+  std::vector<std::uint8_t> written_;
+};
+
+}  // namespace cachalot::ptx
