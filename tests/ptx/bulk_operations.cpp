@@ -75,7 +75,7 @@ std::vector<Operation> find_operations(const std::string& mnemonic) {
   static const Table kTable = [] {
     Table table;
     for (const auto add : {add_integers, add_bits, add_comparisons, add_conversions, add_floats,
-                           add_control, add_bulk}) {
+                           add_control, add_atomics, add_bulk}) {
       add(table);
     }
     return table;

@@ -32,6 +32,7 @@ void add_comparisons(Table& table);
 void add_conversions(Table& table);
 void add_floats(Table& table);
 void add_control(Table& table);
+void add_atomics(Table& table);
 void add_bulk(Table& table);
 // Loads and stores have too many names for a table.
 std::vector<Operation> find_access(const std::string& mnemonic);

@@ -88,7 +88,8 @@ struct FakeStreamCalls {
     for (const auto& [other, memory] : machine->registered_) {
       if (other < device + bytes && device < other + memory.bytes) return kAlreadyRegistered;
     }
-    machine->registered_[device] = {bytes, static_cast<std::byte*>(at), true, machine->current_device()};
+    machine->registered_[device] = {bytes, static_cast<std::byte*>(at), true,
+                                    machine->current_device()};
     return kSuccess;
   }
   static int host_unregister(void* at) {
@@ -100,6 +101,12 @@ struct FakeStreamCalls {
   static int host_device_pointer(DevicePointer* at, void* host, unsigned flags) {
     const Lock lock(machine->mutex_);
     if (const int failed = machine->entered("host_device_pointer")) return failed;
+    // What the driver allocated has one address everywhere.
+    const auto allocated = machine->memory_.find(reinterpret_cast<DevicePointer>(host));
+    if (flags == 0 && allocated != machine->memory_.end() && allocated->second.is_host) {
+      *at = allocated->first;
+      return kSuccess;
+    }
     *at = reinterpret_cast<DevicePointer>(host) + kHostBias;
     return flags == 0 && machine->registered_.contains(*at) ? kSuccess : machine->invalid();
   }
@@ -253,7 +260,9 @@ int FakeMachine::advance(Stream stream, std::uint64_t until) {
 
 int FakeMachine::move(DevicePointer to, DevicePointer from, std::uint64_t bytes) {
   // Mapped memory lies together in whole granules.
-  const auto left_of = [](DevicePointer at) { return kGranularity - at % kGranularity; };
+  const auto left_of = [](DevicePointer at) -> std::uint64_t {
+    return kGranularity - at % kGranularity;
+  };
   while (bytes > 0) {
     const std::uint64_t piece = std::min({bytes, left_of(to), left_of(from)});
     std::byte* const target = reach(to, piece);
