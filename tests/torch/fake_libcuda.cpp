@@ -61,7 +61,11 @@ FAKE(cuEventSynchronize, event_synchronize, (Event a), (a))
 FAKE(cuStreamIsCapturing, stream_is_capturing, (Stream a, int* b), (a, b))
 FAKE(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (int* a), (a))
 
-// For tests in Python.
+// For tests in Python, and for scripts.
+extern "C" int cuDeviceGetCount(int* count) {
+  *count = fake_machine().devices;
+  return kSuccess;
+}
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }
