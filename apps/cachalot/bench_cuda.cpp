@@ -41,7 +41,7 @@ class CudaBench {
       CACHALOT_TRY(fragments(direction));
       CACHALOT_TRY(thread_blocks(direction));
       for (const Model& model : models()) {
-        for (const std::uint32_t blocks : {1u, 32u}) {
+        for (const std::uint32_t blocks : {1u, settings_.quick ? 2u : 32u}) {
           CACHALOT_TRY(all_ways({model, blocks, direction}));
         }
       }
@@ -68,7 +68,7 @@ class CudaBench {
 
   // Fragments of 20 KB, many at once.
   Status rate(Direction direction) {
-    const CudaCall call{synthetic_model(), settings_.quick ? 4u : 32u, direction};
+    const CudaCall call{synthetic_model(), settings_.quick ? 2u : 32u, direction};
     CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
     for (const Measured& way : ways) {
       Row row{"rate/" + call.name() + "/" + way.way, rate_of(call.bytes(), way.median_us()), "GB/s",
@@ -119,14 +119,16 @@ class CudaBench {
     return {};
   }
 
-  // 4 to 32 MB in fragments of one size: no more than 4,096 of them, for some ways pay for each.
-  static Result<CudaCall> call_of_fragments(std::uint64_t bytes, Direction direction) {
-    constexpr std::uint64_t kMostBytes = 32 << 20, kMostFragments = 4096, kMostInBlock = 128;
+  // 4 to 32 MiB in fragments of one size: no more than 4,096 of them, for some ways pay for each.
+  Result<CudaCall> call_of_fragments(std::uint64_t bytes, Direction direction) const {
+    constexpr std::uint64_t kMostInBlock = 128;
+    const std::uint64_t most_bytes = (settings_.quick ? 2 : 32) * kKiB * kKiB;
+    const std::uint64_t most_fragments = settings_.quick ? 256 : 4096;
     geometry::KvGeometry g;
     g.block_tokens = 16;
     g.head_dim = 32;
     g.kv_heads = static_cast<std::uint32_t>(bytes / (16 * 32 * 2));
-    const std::uint64_t fragments = std::min(kMostFragments, kMostBytes / bytes);
+    const std::uint64_t fragments = std::min(most_fragments, most_bytes / bytes);
     const std::uint64_t in_block = std::min(kMostInBlock, fragments);
     g.layers = static_cast<std::uint32_t>(in_block / 2);
     CACHALOT_TRY(g.check());
@@ -137,14 +139,14 @@ class CudaBench {
 
   // How many multiprocessors a rate takes.
   Status thread_blocks(Direction direction) {
-    const CudaCall call{synthetic_model(), settings_.quick ? 4u : 32u, direction};
+    const CudaCall call{synthetic_model(), settings_.quick ? 2u : 32u, direction};
     show_progress("cuda: thread blocks, " + call.name());
     std::vector<Way> ways = {Way::kThreads};
     if (device_.has_bulk_copies()) ways.push_back(Way::kBulk);
     std::vector<kv::CudaOptions> options;
     std::vector<std::string> names;
     for (const Way way : ways) {
-      for (const std::uint32_t blocks : {1u, 2u, 4u, 8u, 16u, 32u}) {
+      for (const std::uint32_t blocks : thread_block_counts()) {
         options.push_back({.way = way, .thread_blocks = blocks});
         names.push_back(std::string(way == Way::kBulk ? "bulk" : "threads") + "/" +
                         std::to_string(blocks));
@@ -159,6 +161,10 @@ class CudaBench {
     return {};
   }
 
+  std::vector<std::uint32_t> thread_block_counts() const {
+    if (settings_.quick) return {1, 8};
+    return {1, 2, 4, 8, 16, 32};
+  }
   std::vector<Model> models() const {
     if (settings_.quick) return {model_of("Qwen3-32B", 16)};
     return {model_of("Qwen3-32B", 16), model_of("DeepSeek-V3", 16), model_of("Qwen3-32B", 16, 8)};

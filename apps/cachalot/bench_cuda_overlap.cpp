@@ -14,13 +14,14 @@ using kv::Direction;
 constexpr std::uint32_t kComputeThreads = 256;
 constexpr double kKernelMs = 20;
 constexpr std::uint64_t kStreamedBytes = std::uint64_t{256} << 20;  // far more than a GPU's cache
+constexpr std::uint64_t kQuickBytes = std::uint64_t{4} << 20;
 
 // The kernel of bench_cuda_kernels.cu: so many rounds of one limit.
 class ComputeKernel {
  public:
   static Result<std::unique_ptr<ComputeKernel>> make(kv::CudaDevice& device, Compute compute,
                                                      std::uint64_t memory_bytes) {
-    std::unique_ptr<ComputeKernel> made(new ComputeKernel(device, compute, memory_bytes));
+    std::unique_ptr<ComputeKernel> made(new ComputeKernel(device, memory_bytes));
     const kv::CudaDevice::Entered entered(device);
     CACHALOT_TRY(entered.status());
     const cuda::Driver& driver = device.driver();
@@ -72,27 +73,25 @@ class ComputeKernel {
   }
 
  private:
-  ComputeKernel(kv::CudaDevice& device, Compute compute, std::uint64_t memory_bytes)
-      : device_(device), compute_(compute), memory_bytes_(memory_bytes) {}
+  ComputeKernel(kv::CudaDevice& device, std::uint64_t memory_bytes)
+      : device_(device), memory_bytes_(memory_bytes) {}
 
-  // Rounds for kKernelMs.
+  // Rounds for kKernelMs: more and more, until what is measured is the kernel and not its launch.
   Status calibrate() {
-    rounds_ = compute_ == Compute::kMath ? 1 << 12 : 2;
-    double ms = 0;
-    for (int i = 0; i < 2; ++i) {  // the first warms up
+    for (double ms = 0; ms < kKernelMs / 2;) {
       const std::uint64_t begin = now_ns();
       CACHALOT_TRY(start());
       CACHALOT_TRY(
           device_.check(device_.driver().stream_synchronize(stream_), "cuStreamSynchronize"));
       ms = static_cast<double>(now_ns() - begin) * 1e-6;
+      const double more = std::clamp(kKernelMs / std::max(ms, 1e-3), 1.0 / rounds_, 16.0);
+      rounds_ = static_cast<std::uint32_t>(std::min(rounds_ * more, 1e9));
+      if (rounds_ == 1) break;  // on a machine this slow, one is all there is
     }
-    const double wanted = std::clamp(rounds_ * kKernelMs / std::max(ms, 1e-3), 1.0, 1e9);
-    rounds_ = static_cast<std::uint32_t>(wanted);
     return {};
   }
 
   kv::CudaDevice& device_;
-  const Compute compute_;
   const std::uint64_t memory_bytes_;
   std::uint32_t rounds_ = 1;
   cuda::Module module_ = nullptr;
@@ -228,7 +227,9 @@ Result<FlatTimes> measure_flat(const Settings& settings, kv::CudaDevice& device,
 Result<OverlapTimes> measure_overlap(const Settings& settings, kv::CudaDevice& device,
                                      Direction direction, Compute compute, kv::Way way) {
   const std::uint32_t blocks = settings.quick ? 2 : 8;
-  CACHALOT_TRY_ASSIGN(const auto kernel, ComputeKernel::make(device, compute, kStreamedBytes));
+  CACHALOT_TRY_ASSIGN(
+      const auto kernel,
+      ComputeKernel::make(device, compute, settings.quick ? kQuickBytes : kStreamedBytes));
   CACHALOT_TRY_ASSIGN(const auto load, CopyLoad::make(device, direction, way, blocks));
   OverlapTimes times;
   std::vector<double> beside, alone;

@@ -65,6 +65,8 @@ FakeMachine::Kernel kernel_of(FakeMachine& machine, const ptx::Kernel& kernel) {
   static std::vector<ptx::Program>* const programs = new std::vector<ptx::Program>;
   FakeMachine& machine = fake_machine();
   machine.devices = 1;
+  machine.multiprocessors =
+      16;  // who fills them all launches no more threads than it has patience for
   machine.memory_bytes = std::uint64_t{8} << 30;
   std::istringstream files(CACHALOT_PTX);
   for (std::string file; std::getline(files, file, ':');) {
