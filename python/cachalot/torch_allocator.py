@@ -21,7 +21,7 @@ from pathlib import Path
 try:
     import torch
 except ImportError as error:
-    raise ImportError("cachalot.torch_allocator: torch is not installed, expected PyTorch 2.1 or later with CUDA") from error
+    raise ImportError("cachalot.torch_allocator: torch is not installed, expected PyTorch 2.3 or later with CUDA") from error
 if torch.version.cuda is None:
     raise ImportError(f"cachalot.torch_allocator: torch {torch.__version__} is built without CUDA, expected one with")
 if not torch.cuda.is_available():
@@ -29,7 +29,8 @@ if not torch.cuda.is_available():
 
 __all__ = ["empty_cache", "library_path", "mempool", "stats", "use"]
 
-#: PyTorch's setter of each callback, and what it gets; those that graphs need may be missing in old releases.
+#: PyTorch's setter of each callback, and what it gets. None is spared: without the first, what another stream still uses would be
+#: handed out again, without the last three (other functions before 2.3), what a captured graph uses.
 _CALLBACKS = {
     "set_record_stream_fn": "cachalot_torch_record_stream",
     "set_reset_fn": "cachalot_torch_empty_cache",
@@ -102,8 +103,8 @@ def use():
 
     To be called before CUDA is initialised, which PyTorch insists on. Calling it again does nothing.
 
-    Raises RuntimeError: CUDA is initialised already, no driver, a bad CACHALOT_TORCH_ setting, a PyTorch without
-    record_stream for such allocators.
+    Raises RuntimeError: CUDA is initialised already, no driver, a bad CACHALOT_TORCH_ setting, a PyTorch that
+    does not tell such allocators of other streams or graphs.
     """
     if "cachalot_torch_free" in _allocators:
         return
@@ -112,12 +113,11 @@ def use():
     allocator = _allocator("cachalot_torch_free")
     try:
         inner = allocator.allocator()
-        # Without it, what another stream still uses would be handed out again.
-        if not hasattr(inner, "set_record_stream_fn"):
-            raise RuntimeError(f"cachalot.torch_allocator: torch {torch.__version__} has no set_record_stream_fn, expected 2.1 or later")
+        missing = [setter for setter in _CALLBACKS if not hasattr(inner, setter)]
+        if missing:
+            raise RuntimeError(f"cachalot.torch_allocator: torch {torch.__version__} has no {missing[0]}, expected PyTorch 2.3 or later")
         for setter, function in _CALLBACKS.items():
-            if hasattr(inner, setter):
-                getattr(inner, setter)(ctypes.cast(getattr(_load(), function), ctypes.c_void_p).value)
+            getattr(inner, setter)(ctypes.cast(getattr(_load(), function), ctypes.c_void_p).value)
         torch.cuda.memory.change_current_allocator(allocator)
     except BaseException:
         del _allocators["cachalot_torch_free"]

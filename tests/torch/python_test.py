@@ -174,6 +174,17 @@ class Module(unittest.TestCase):
             module.use()
         self.assertEqual(torch.changed, [])
 
+    def test_a_pytorch_that_lacks_a_callback_is_refused(self):
+        begin = Inner.set_begin_allocate_to_pool
+        del Inner.set_begin_allocate_to_pool  # as before 2.3: graphs would lose their memory without a word
+        try:
+            torch = fake_torch()
+            with self.assertRaisesRegex(RuntimeError, "has no set_begin_allocate_to_pool, expected PyTorch 2.3 or later"):
+                load(torch).use()
+            self.assertEqual(torch.changed, [])
+        finally:
+            Inner.set_begin_allocate_to_pool = begin
+
     def test_a_failed_use_can_be_tried_again(self):
         torch = fake_torch()
         module = load(torch)
