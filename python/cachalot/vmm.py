@@ -1,0 +1,341 @@
+"""KV memory without a page table: each request's keys and values in addresses without a gap, on a GPU or on
+this machine; physical chunks are mapped under them as they grow.
+
+    with cachalot.vmm.open(layers=32, part_bytes=(2048, 2048), max_tokens=131072, device="cuda:0") as memory:
+        request = memory.reserve(tokens=512)
+        keys = torch.as_tensor(request.rows(layer=0, part=0, shape=(8, 128), typestr="<i2"), device="cuda:0")
+        ...                           # keys[:512].view(torch.bfloat16): what attention reads
+        request.prepare(514)          # the next step's memory, mapped while this step runs
+        request.commit(513)           # it is there when this returns
+
+It is include/cachalot/vmm.h of libcachalot.so, word for word; what calls mean and cost is said there, how an engine
+uses them in docs/guide/contiguous-kv.md. No compiled part of this package and no PyTorch is needed.
+"""
+
+import ctypes
+import os
+import threading
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
+
+from cachalot.errors import CLASSES
+
+__all__ = ["Range", "Rows", "Statistics", "Vmm", "library_path", "open"]
+
+#: (to, from, bytes): copies on the device, and returns when it is done.
+Copy = Callable[[int, int, int], None]
+
+_U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
+_COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, _U64, _U64, _U64)
+_INTERNAL = 16
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", _U32), ("layers", _U32), ("part_bytes", _U64 * 2), ("max_tokens", _U64), ("device", ctypes.c_char_p),
+        ("layout", ctypes.c_char_p), ("chunk_bytes", _U64), ("limit_bytes", _U64), ("budget", ctypes.c_char_p),
+        ("guaranteed_bytes", _U64), ("ready_bytes", _U64), ("idle_bytes", _U64), ("copy", _COPY), ("copy_context", ctypes.c_void_p)]
+
+
+class Statistics(NamedTuple):
+    """As cachalot_vmm_statistics: what this process has of the device, and what was called."""
+
+    ranges: int
+    physical_bytes: int
+    used_bytes: int
+    idle_bytes: int
+    ready_bytes: int
+    stuck_bytes: int
+    shared_bytes: int
+    shared_total_bytes: int
+    copied_bytes: int
+    asked_bytes: int
+    prepared: int
+    waits: int
+    wait_ns: int
+    creates: int
+    maps: int
+    accesses: int
+    unmaps: int
+
+
+class _Statistics(ctypes.Structure):
+    _fields_ = [("struct_size", _U32), ("ranges", _U32)] + [(word, _U64) for word in Statistics._fields[1:]]
+
+
+_FUNCTIONS = {
+    "open": [ctypes.POINTER(_Options), ctypes.POINTER(ctypes.c_void_p)],
+    "close": [ctypes.c_void_p],
+    "view": [ctypes.c_void_p, _U32, _U32, ctypes.POINTER(_U64), ctypes.POINTER(_U64)],
+    "reserve": [ctypes.c_void_p, _U64, _U64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(_U64)],
+    "release": [ctypes.c_void_p],
+    "commit": [ctypes.c_void_p, _U64],
+    "prepare": [ctypes.c_void_p, _U64],
+    "decommit": [ctypes.c_void_p, _U64],
+    "alias": [ctypes.c_void_p, ctypes.c_void_p, _U64, ctypes.POINTER(_U64)],
+    "get_statistics": [ctypes.c_void_p, ctypes.POINTER(_Statistics)],
+    "notify": [ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)],
+}
+_library = None
+
+
+def library_path() -> str:
+    """The path of libcachalot.so: CACHALOT_LIBRARY, or beside this file, or as the loader finds it."""
+    named = os.environ.get("CACHALOT_LIBRARY")
+    if named:
+        return named
+    beside = Path(__file__).with_name("libcachalot.so")
+    return str(beside) if beside.exists() else "libcachalot.so.0"
+
+
+def _load() -> ctypes.CDLL:
+    global _library
+    if _library is None:
+        try:
+            library = ctypes.CDLL(library_path())
+        except OSError as error:
+            raise CLASSES["unsupported"](f"cachalot.vmm: {error}; CACHALOT_LIBRARY names the file") from error
+        library.cachalot_last_message.restype = ctypes.c_char_p
+        library.cachalot_code_name.restype = ctypes.c_char_p
+        for name, arguments in _FUNCTIONS.items():
+            function = getattr(library, f"cachalot_vmm_{name}")
+            function.argtypes, function.restype = arguments, None if name == "release" else ctypes.c_int
+        _library = library
+    return _library
+
+
+def _require(code: int) -> None:
+    if code == 0:
+        return
+    library = _load()
+    name = library.cachalot_code_name(code).decode()
+    raise CLASSES.get(name, CLASSES["internal"])(library.cachalot_last_message().decode(errors="replace"))
+
+
+def _count(name: str, value: int, most: int = 2**64 - 1) -> int:
+    """ctypes would cut a number off where it does not fit."""
+    number = int(value)
+    if not 0 <= number <= most:
+        raise CLASSES["invalid_argument"](f"{name}: {number}, expected 0 to {most}")
+    return number
+
+
+class Rows:
+    """A layer's keys or values of one range, as arrays are shown to others: by `__array_interface__` (numpy.asarray()) in this
+    machine's memory, by `__cuda_array_interface__` (torch.as_tensor(), cupy.asarray()) on a GPU. Memory is there as far as it was
+    committed; what is made of it keeps the Vmm open unless it is closed by a call."""
+
+    def __init__(self, owner: "Range", interface: dict, is_cuda: bool):
+        self.owner = owner
+        if is_cuda:
+            self.__cuda_array_interface__ = interface
+        else:
+            self.__array_interface__ = interface
+
+
+class Range:
+    """One request's addresses, made by Vmm.reserve(). One thread at a time."""
+
+    def __init__(self, vmm: "Vmm", pointer: int, base: int, max_tokens: int):
+        self._vmm, self._pointer = vmm, pointer
+        #: Where token 0 of the view with offset 0 lies; it does not change.
+        self.base = base
+        self.max_tokens = max_tokens
+
+    def commit(self, tokens: int) -> None:
+        """Memory for `tokens` is there when it returns. Raises NoSpaceError: leave the request in the queue, or preempt another."""
+        self._call("commit", _count("tokens", tokens))
+
+    def prepare(self, tokens: int) -> None:
+        """Maps memory for `tokens` in the background; the next commit says what went wrong."""
+        self._call("prepare", _count("tokens", tokens))
+
+    def decommit(self, tokens: int) -> None:
+        """No memory behind `tokens`, which no kernel may use any more."""
+        self._call("decommit", _count("tokens", tokens))
+
+    def alias(self, source: "Range", tokens: int) -> int:
+        """Puts the first `tokens` of `source` at the beginning of this range, which has no memory. Returns how many are there:
+        less than asked for where the device cannot copy what no full chunk holds."""
+        shared = _U64()
+        if source._pointer is None:
+            raise CLASSES["invalid_argument"]("alias: the source was released")
+        self._vmm._copy_error = None
+        try:
+            self._call("alias", source._pointer, _count("tokens", tokens), ctypes.byref(shared))
+        except CLASSES["internal"]:
+            if self._vmm._copy_error is not None:
+                raise self._vmm._copy_error from None
+            raise
+        return shared.value
+
+    def release(self) -> None:
+        """The request has ended, and no kernel uses its memory. Again: does nothing."""
+        pointer, self._pointer = self._pointer, None
+        if pointer is not None and self._vmm._pointer is not None:
+            self._vmm._call("release", pointer)
+
+    def rows(self, layer: int, part: int, shape: Sequence[int], typestr: str, tokens: Optional[int] = None) -> Rows:
+        """Keys (part 0) or values (part 1) of a layer as an array (tokens, *shape) over the addresses; `tokens` is max_tokens where
+        not given, mapped or not. `typestr` is NumPy's, "<f2"; for bfloat16 take "<i2" and view it. On a GPU PyTorch wants the
+        first token to be there."""
+        offset, stride = self._vmm.view(layer, part)
+        return self._rows(offset, (), (), stride, self._vmm.part_bytes[part], shape, typestr, tokens)
+
+    def all_rows(self, shape: Sequence[int], typestr: str, tokens: Optional[int] = None) -> Rows:
+        """As rows(), of everything: an array (layers, parts, tokens, *shape). Keys and values have to be of one size."""
+        vmm = self._vmm
+        layers, parts = vmm.layers, 2 if vmm.part_bytes[1] else 1
+        if parts == 2 and vmm.part_bytes[0] != vmm.part_bytes[1]:
+            raise CLASSES["invalid_argument"](f"all_rows: parts of {vmm.part_bytes} bytes, expected one size")
+        offset, stride = vmm.view(0, 0)
+        a_layer = vmm.view(1, 0)[0] - offset if layers > 1 else stride
+        a_part = vmm.view(0, 1)[0] - offset if parts > 1 else stride
+        for layer in range(layers):
+            for part in range(parts):
+                if vmm.view(layer, part) != (offset + layer * a_layer + part * a_part, stride):
+                    raise CLASSES["unsupported"](f"all_rows: part {part} of layer {layer} lies where no stride leads")
+        return self._rows(offset, (layers, parts), (a_layer, a_part), stride, vmm.part_bytes[0], shape, typestr, tokens)
+
+    def _rows(self, offset: int, outer: Tuple[int, ...], outer_strides: Tuple[int, ...], stride: int, row_bytes: int,
+              shape: Sequence[int], typestr: str, tokens: Optional[int]) -> Rows:
+        if self._pointer is None:
+            raise CLASSES["invalid_argument"]("rows: the range was released")
+        if self._vmm.device == "model":
+            raise CLASSES["unsupported"]("rows: the device is model, which has no memory")
+        count = self.max_tokens if tokens is None else _count("tokens", tokens, self.max_tokens)
+        strides = [int(typestr[2:])]
+        for size in reversed(shape):
+            strides.insert(0, strides[0] * _count("shape", size))
+        if strides[0] != row_bytes:
+            raise CLASSES["invalid_argument"](f"rows: {tuple(shape)} of {typestr} are {strides[0]} bytes, expected {row_bytes}")
+        interface = {"data": (self.base + offset, False), "shape": (*outer, count, *shape), "typestr": typestr,
+                     "strides": (*outer_strides, stride, *strides[1:]), "version": 3}
+        return Rows(self, interface, self._vmm.device.startswith("cuda"))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if self._pointer is None:
+            raise CLASSES["invalid_argument"](f"{name}: the range was released")
+        self._vmm._call(name, self._pointer, *arguments)
+
+
+class Vmm:
+    """The ranges of a device. Any thread may call anything; closed at the end of a `with`, or when nobody has it any more."""
+
+    def __init__(self, options: _Options, copy: Optional[Copy], device: str):
+        self._pointer: Optional[int] = None
+        self._calls, self._quiet, self._process = 0, threading.Condition(), os.getpid()
+        self._copy_error: Optional[BaseException] = None
+        if copy is not None:
+            options.copy = _COPY(lambda _, to, source, count: self._copied(copy, to, source, count))
+        self._options = options  # the library keeps the function's pointer
+        self.device = device
+        self.part_bytes: Tuple[int, int] = (options.part_bytes[0], options.part_bytes[1])
+        self.layers: int = options.layers
+        self.max_tokens: int = options.max_tokens
+        pointer = ctypes.c_void_p()
+        _require(_load().cachalot_vmm_open(ctypes.byref(options), ctypes.byref(pointer)))
+        self._pointer = pointer.value
+
+    def view(self, layer: int, part: int) -> Tuple[int, int]:
+        """(offset, stride) in bytes: token t of a layer's part lies at base + offset + t * stride, in every range."""
+        offset, stride = _U64(), _U64()
+        self._call("view", self._pointer, _count("layer", layer, 2**32 - 1), _count("part", part, 2**32 - 1),
+                   ctypes.byref(offset), ctypes.byref(stride))
+        return offset.value, stride.value
+
+    def reserve(self, tokens: int = 0, max_tokens: Optional[int] = None) -> Range:
+        """Addresses for a request of `max_tokens` at most, with memory for `tokens`. What is not released stays until close().
+        Raises NoSpaceError: too few chunks, now."""
+        most = self.max_tokens if max_tokens is None else _count("max_tokens", max_tokens)
+        pointer, base = ctypes.c_void_p(), _U64()
+        self._call("reserve", self._pointer, _count("tokens", tokens), most, ctypes.byref(pointer), ctypes.byref(base))
+        return Range(self, pointer.value or 0, base.value, most)
+
+    def statistics(self) -> Statistics:
+        out = _Statistics(struct_size=ctypes.sizeof(_Statistics))
+        self._call("get_statistics", self._pointer, ctypes.byref(out))
+        return Statistics(*(getattr(out, word) for word in Statistics._fields))
+
+    def notify(self) -> int:
+        """A file descriptor that becomes readable when another process of the budget asks for memory; it is the Vmm's."""
+        fd = ctypes.c_int()
+        self._call("notify", self._pointer, ctypes.byref(fd))
+        return fd.value
+
+    def close(self) -> None:
+        """Gives everything back, ranges too: no array over them may be used again. Waits for calls under way; again: does nothing."""
+        if os.getpid() != self._process:  # its threads are the parent's
+            return
+        with self._quiet:
+            pointer, self._pointer = self._pointer, None
+            while self._calls:
+                self._quiet.wait()
+        if pointer is not None:
+            _require(_load().cachalot_vmm_close(pointer))
+
+    def __enter__(self) -> "Vmm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_pointer", None) is not None:
+            self.close()
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if os.getpid() != self._process:
+            raise CLASSES["unsupported"](f"{name}: a child of the process that opened it, expected that process")
+        with self._quiet:
+            if self._pointer is None:
+                raise CLASSES["invalid_argument"](f"{name}: it was closed")
+            self._calls += 1
+        try:
+            code = getattr(_load(), f"cachalot_vmm_{name}")(*arguments)
+            if code is not None:
+                _require(code)
+        finally:
+            with self._quiet:
+                self._calls -= 1
+                if not self._calls:
+                    self._quiet.notify_all()
+
+    def _copied(self, copy: Copy, to: int, source: int, count: int) -> int:
+        try:
+            copy(to, source, count)
+        except BaseException as error:  # it must not pass through the library; alias() raises it again
+            self._copy_error = error
+            return _INTERNAL
+        return 0
+
+
+def open(  # as the C function is called, and as files are opened
+    *,
+    layers: int,
+    part_bytes: Sequence[int],
+    max_tokens: int,
+    device: str = "memfd",
+    layout: str = "folded",
+    chunk_bytes: int = 0,
+    limit_bytes: int = 0,
+    budget: Optional[str] = None,
+    guaranteed_bytes: int = 0,
+    ready_bytes: int = 0,
+    idle_bytes: int = 0,
+    copy: Optional[Copy] = None,
+) -> Vmm:
+    """The options of cachalot_vmm_open: `part_bytes` of keys and values, or of a latent alone.
+
+    Raises UnsupportedError: no such device here, no libcachalot.so; InvalidArgumentError: sizes that do not fit each other.
+    """
+    parts = [_count("part_bytes", size) for size in part_bytes]
+    if len(parts) not in (1, 2):
+        raise CLASSES["invalid_argument"](f"part_bytes: {len(parts)} numbers, expected 1 or 2")
+    options = _Options(
+        struct_size=ctypes.sizeof(_Options), layers=_count("layers", layers, 2**32 - 1), part_bytes=(_U64 * 2)(*parts),
+        max_tokens=_count("max_tokens", max_tokens), device=device.encode(), layout=layout.encode(),
+        chunk_bytes=_count("chunk_bytes", chunk_bytes), limit_bytes=_count("limit_bytes", limit_bytes),
+        budget=None if budget is None else os.fsencode(budget), guaranteed_bytes=_count("guaranteed_bytes", guaranteed_bytes),
+        ready_bytes=_count("ready_bytes", ready_bytes), idle_bytes=_count("idle_bytes", idle_bytes))
+    return Vmm(options, copy, device)
