@@ -411,7 +411,7 @@ def parse():
     if options.quick:
         options.steps, options.prompt = max(options.steps // 4, 2), max(options.prompt // 4, 2)
     index = int(device.partition(":")[2] or 0)
-    options.device = torch.device("cuda", index) if options.is_cuda else torch.device("cpu")
+    options.device = f"cuda:{index}" if options.is_cuda else "cpu"
     options.memory = f"cuda:{index}" if options.is_cuda else "memfd"
     if min(options.layers, options.heads, options.kv_heads, options.requests, options.steps, options.page_tokens) < 1 or options.prompt < 2:
         parser.error("counts are at least 1, a prompt has 2 tokens")

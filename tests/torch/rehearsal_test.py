@@ -1,0 +1,143 @@
+"""The examples for PyTorch with the real PyTorch on a processor, and a rehearsal of what is meant for a GPU.
+
+usage: rehearsal_test.py FAKE_LIBCUDA LIBCACHALOT_TORCH LIBCACHALOT SOURCE_FOLDER    exit code 77: there is no PyTorch here
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+FAKE, PLUGIN, LIBRARY, SOURCE = sys.argv[1:5]
+if not all(importlib.util.find_spec(name) for name in ("torch", "numpy")):
+    print("skipped: torch or numpy is not installed")
+    sys.exit(77)
+
+PRETEND = f"{SOURCE}/tests/torch/pretend_gpu.py"
+ATTENTION, FINE_TUNE = f"{SOURCE}/examples/torch/contiguous_attention.py", f"{SOURCE}/examples/torch/fine_tune.py"
+GPU_TEST = f"{SOURCE}/tests/gpu/torch_gpu_test.py"
+SMALL = ["--layers", "1", "--kv-heads", "2", "--heads", "4", "--steps", "2", "--requests", "2"]
+TRAINING = ["--device", "cpu", "--layers", "2", "--width", "64", "--heads", "4", "--vocabulary", "200", "--batch", "2", "--tokens", "32", "--steps", "3"]
+folder = tempfile.TemporaryDirectory()
+# The modules that need no compiled part of the package, without it.
+package = Path(folder.name) / "package/cachalot"
+package.mkdir(parents=True)
+for module in ("errors", "torch_allocator", "vmm"):
+    shutil.copy(f"{SOURCE}/python/cachalot/{module}.py", package)
+(package / "__init__.py").touch()  # comes before a package that is installed
+
+
+def run(*command, **more):
+    environment = {**os.environ, "PYTHONPATH": str(package.parent), "FAKE_LIBCUDA": FAKE, "CACHALOT_LIBRARY": LIBRARY, "CACHALOT_TORCH_LIBRARY": PLUGIN,
+                   "HF_HUB_OFFLINE": "1", **more}
+    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
+
+
+class Attention(unittest.TestCase):
+    def attend(self, *arguments, prelude=(), **more):
+        out = Path(folder.name) / "attention.json"
+        ran = run(*prelude, ATTENTION, *SMALL, *arguments, "--json", str(out), **more)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        return json.loads(out.read_text())
+
+    def test_every_way_comes_to_the_same_in_every_layout(self):
+        got = self.attend("--prompt", "1021", "--layouts", "per_layer,folded,folded_parts")
+        for layout, figures in got["layouts"].items():
+            self.assertEqual(figures["wrong"], [], layout)
+            self.assertEqual(figures["same_bits"], {"range_each": True, "range_batch": True}, layout)
+            self.assertGreater(min(figures["wrong_page_error"], figures["wrong_row_error"]), 2 * got["tolerance"])
+            self.assertEqual(figures["sharing"]["shared_tokens"], figures["sharing"]["asked_tokens"])
+
+    def test_requests_of_different_lengths(self):
+        got = self.attend("--prompt", "300", "--spread", "200", "--requests", "3", "--layouts", "per_layer")
+        self.assertFalse(got["layouts"]["per_layer"]["is_batched"])
+        self.assertEqual(got["layouts"]["per_layer"]["same_bits"], {"range_each": True})
+
+    def test_memory_that_is_not_what_was_written_is_noticed(self):
+        # The last page's table entry is another one's from the start: the paged ways read something else than was written to the range.
+        script = Path(folder.name) / "spoilt.py"
+        script.write_text(Path(ATTENTION).read_text().replace("self.paged.write(i, n, row)", "self.paged.write(i, n - 1, row)"))
+        ran = run(str(script), *SMALL, "--prompt", "200", "--layouts", "folded")
+        self.assertEqual(ran.returncode, 1, ran.stdout + ran.stderr)
+        self.assertIn("WRONG: range_each: error", ran.stdout)
+
+    def test_the_path_for_a_gpu_is_rehearsed(self):
+        got = self.attend("--prompt", "200", "--triton", "off", prelude=[PRETEND])
+        self.assertEqual(got["device"], "no GPU, but a pretended one")
+
+    @unittest.skipUnless(importlib.util.find_spec("triton"), "triton is not installed")
+    def test_the_kernels_in_tritons_interpreter(self):
+        script = Path(folder.name) / "can_interpret.py"
+        script.write_text("import numpy\nint(numpy.array([1]))\n")
+        if run("-W", "ignore", str(script)).returncode != 0:
+            self.skipTest("this NumPy makes no number of an array of one, which Triton's interpreter relies on")
+        got = self.attend("--prompt", "150", "--layouts", "folded", prelude=["-W", "ignore", PRETEND], TRITON_INTERPRET="1")
+        figures = got["layouts"]["folded"]
+        self.assertEqual(got["triton"], "yes")
+        self.assertTrue(figures["same_bits"]["triton_range"])
+        self.assertLess(figures["ways"]["triton_paged"]["error"], got["tolerance"])
+
+    def test_what_is_not_here_is_said_in_a_line(self):
+        ran = run(ATTENTION, *SMALL, "--device", "cpu", CACHALOT_LIBRARY="/nowhere/libcachalot.so")
+        self.assertEqual(ran.returncode, 3, ran.stderr)
+        self.assertEqual(ran.stderr.count("\n"), 1, ran.stderr)
+        self.assertIn("/nowhere/libcachalot.so", ran.stderr)
+
+
+class FineTune(unittest.TestCase):
+    def test_the_training_itself(self):
+        out = Path(folder.name) / "training.json"
+        losses = {}
+        for model in ("decoder", *(["llama"] if all(importlib.util.find_spec(name) for name in ("transformers", "peft")) else [])):
+            for _ in range(2):
+                ran = run(FINE_TUNE, *TRAINING, "--model", model, "--json", str(out))
+                self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+                got = json.loads(out.read_text())["allocators"]["default"]["losses"]
+                self.assertEqual(losses.setdefault(model, got), got)
+            self.assertEqual(len(set(losses[model])), 3, losses)
+
+    def test_losses_that_differ_are_seen(self):
+        spec = importlib.util.spec_from_file_location("fine_tune", FINE_TUNE)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        got = module.differences({"default": {"losses": [2.0, 4.0, 8.0]}, "expandable": {"losses": [2.0, 4.0, 8.0]}, "cachalot": {"losses": [2.0, 4.5, 8.5]}})
+        self.assertEqual(got["expandable"], {"largest": 0.0, "first_step": None})
+        self.assertEqual(got["cachalot"], {"largest": 0.125, "first_step": 1})
+        self.assertEqual(module.differences({"default": {"losses": [2.0]}, "cachalot": {"losses": [float("nan")]}})["cachalot"]["largest"], float("inf"))
+
+
+class OnAGpu(unittest.TestCase):
+    def test_every_check_runs_to_its_end(self):
+        script = Path(folder.name) / "rehearse.py"
+        script.write_text(f"""
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("torch_gpu_test", {GPU_TEST!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+names = [name for name in module.CHECKS if name not in ("losses", "out_of_memory")]
+for name in names + ["out_of_memory"]:  # which ends the process
+    print("check", name, flush=True)
+    module.CHECKS[name][0]()
+""")
+        ran = run("-W", "ignore", PRETEND, str(script))
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertTrue(ran.stdout.splitlines()[-1].startswith('{"failures"'), ran.stdout)  # nothing is real, so much fails
+
+    def test_without_a_gpu_it_is_skipped_and_knows_its_checks(self):
+        self.assertEqual(run(GPU_TEST, "nothing").returncode, 2)
+        self.assertIn("several_handles", run(GPU_TEST, "--list").stdout)
+
+    def test_a_failed_check_does_not_stop_the_others(self):
+        ran = run("-W", "ignore", PRETEND, GPU_TEST, "contexts", "mempool", "streams", TORCH_GPU_TEST_PRELUDE=PRETEND)
+        self.assertEqual(ran.returncode, 1, ran.stdout + ran.stderr)
+        self.assertRegex(ran.stdout, r"passed  contexts[^\n]*\nFAILED  mempool[^\n]*\n        WRONG: PyTorch did not ask Cachalot")
+        self.assertIn("2 of 3 passed", ran.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
