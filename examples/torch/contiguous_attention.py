@@ -110,21 +110,28 @@ class Paged:
         table = self.table if table is None else table
         self.cache[:, :, table[request, at // self.options.page_tokens].long(), at % self.options.page_tokens] = rows
 
-    def gather(self, layer, requests, tokens, table=None):
-        """(2, requests, tokens, kv_heads, head_dim), copied side by side."""
+    def places(self, requests, tokens, table=None):
+        """The pages of so many tokens, of these requests one after the other: found once a step, as an engine does."""
         table = self.table if table is None else table
-        pages = -(-tokens // self.options.page_tokens)
-        places = table[requests, :pages].reshape(-1)
+        return table[requests, :-(-tokens // self.options.page_tokens)].reshape(-1)
+
+    def gather(self, layer, places, tokens):
+        """Keys and values, each (requests, kv_heads, tokens, head_dim), of what was copied side by side."""
         out = self.buffer[:, :places.numel()]
         for part in range(2):
             torch.index_select(self.cache[layer, part], 0, places, out=out[part])
-        return out.view(2, -1, pages * self.options.page_tokens, *out.shape[3:])[:, :, :tokens]
+        pages = -(-tokens // self.options.page_tokens)
+        return out.view(2, -1, pages * self.options.page_tokens, *out.shape[3:])[:, :, :tokens].transpose(2, 3).unbind(0)
 
 
-def attend(query, keys, values, options):
-    """query (requests, heads, dim), keys and values (requests, tokens, kv_heads, dim), any strides: (requests, heads, dim)."""
-    with options.backend():
-        return scaled_dot_product_attention(query.unsqueeze(2), keys.transpose(1, 2), values.transpose(1, 2), enable_gqa=True).squeeze(2)
+def attend(query, keys, values):
+    """query (requests, heads, dim), keys and values (requests, kv_heads, tokens, dim), any strides: (requests, heads, dim)."""
+    return scaled_dot_product_attention(query.unsqueeze(2), keys, values, enable_gqa=True).squeeze(2)
+
+
+def by_layers(kv, tokens):
+    """(requests, layers, 2, tokens, kv_heads, dim) as a pair (keys, values) for attend() of each layer; nothing is copied."""
+    return [layer.unbind(0) for layer in kv[:, :, :, :tokens].permute(1, 2, 0, 4, 3, 5).unbind(0)]
 
 
 def exact(query, keys, values):
@@ -165,7 +172,8 @@ class Run:
         self.contiguous, self.paged = Contiguous(options, layout), Paged(options)
         self.lengths = list(options.lengths)
         self.fill()
-        self.whole, self.order = self.contiguous.batch()
+        self.whole, order = self.contiguous.batch()
+        self.order = torch.tensor(order, device=options.device)
         self.ways = {"range_each": self.range_each, "paged_each": self.paged_each}
         if self.whole is not None:
             self.ways.update(range_batch=self.range_batch, paged_batch=self.paged_batch, gather=self.gather)
@@ -190,28 +198,26 @@ class Run:
     # --- the ways: queries (layers, requests, heads, dim) to results of that shape
 
     def range_each(self, queries):
-        return [[attend(q[i:i + 1], kv[layer, 0, :n].unsqueeze(0), kv[layer, 1, :n].unsqueeze(0), self.options)
-                 for i, (kv, n) in enumerate(zip(self.contiguous.tensors, self.lengths))] for layer, q in enumerate(queries)]
+        views = [by_layers(kv.unsqueeze(0), n) for kv, n in zip(self.contiguous.tensors, self.lengths)]
+        return [[attend(q[i:i + 1], *view[layer]) for i, view in enumerate(views)] for layer, q in enumerate(queries)]
 
     def paged_each(self, queries, table=None):
-        out = []
-        for layer, q in enumerate(queries):
-            out.append([])
-            for i, n in enumerate(self.lengths):
-                keys, values = self.paged.gather(layer, slice(i, i + 1), n, table)
-                out[-1].append(attend(q[i:i + 1], keys, values, self.options))
-        return out
+        places = [self.paged.places(slice(i, i + 1), n, table) for i, n in enumerate(self.lengths)]
+        return [[attend(q[i:i + 1], *self.paged.gather(layer, at, n)) for i, (at, n) in enumerate(zip(places, self.lengths))]
+                for layer, q in enumerate(queries)]
 
     def range_batch(self, queries):
-        n = self.lengths[0]
-        return [[attend(q[self.order], self.whole[:, layer, 0, :n], self.whole[:, layer, 1, :n], self.options)] for layer, q in enumerate(queries)]
+        views = by_layers(self.whole, self.lengths[0])
+        return [[attend(q, *view)] for q, view in zip(queries[:, self.order], views)]
 
     def paged_batch(self, queries):
-        return [[attend(q[self.order], *self.paged.gather(layer, self.order, self.lengths[0]), self.options)] for layer, q in enumerate(queries)]
+        places = self.paged.places(self.order, self.lengths[0])
+        return [[attend(q, *self.paged.gather(layer, places, self.lengths[0]))] for layer, q in enumerate(queries[:, self.order])]
 
     def gather(self, queries):
+        places = self.paged.places(self.order, self.lengths[0])
         for layer in range(len(queries)):
-            self.paged.gather(layer, self.order, self.lengths[0])
+            self.paged.gather(layer, places, self.lengths[0])
 
     # --- a step
 
@@ -219,7 +225,7 @@ class Run:
         """One tensor (layers, requests, heads, dim), in the order of the requests."""
         out = torch.stack([torch.cat(list(layer)) for layer in out])
         if way.endswith("_batch"):
-            out = out[:, torch.tensor(self.order).argsort().tolist()]
+            out = out[:, self.order.argsort()]
         return out
 
     def grow(self):
@@ -280,8 +286,8 @@ class Run:
         """Whether the check sees it: a page in the place of another one, and one row that is not what it was."""
         o, n = self.options, self.lengths[0]
         queries = self.random(o.layers, len(self.lengths), o.heads, o.head_dim)
-        keys, values = self.paged.gather(0, slice(0, 1), n)
-        reference = exact(queries[0, :1], keys, values)
+        keys, values = self.paged.gather(0, self.paged.places(slice(0, 1), n), n)
+        reference = exact(queries[0, :1], keys.transpose(1, 2), values.transpose(1, 2))
         table = self.paged.table.clone()
         table[0, 0], table[0, -(-n // o.page_tokens) - 1] = self.paged.table[-1, -1], table[0, 0].item()
         page = distance(self.paged_each(queries, table)[0][0], reference)
@@ -301,7 +307,7 @@ class Run:
         queries = self.random(o.layers, 1, o.heads, o.head_dim)
 
         def answer(kv, n):
-            return torch.stack([attend(q, kv[layer, 0, :n][None], kv[layer, 1, :n][None], o) for layer, q in enumerate(queries)])
+            return torch.stack([attend(q, *view) for q, view in zip(queries, by_layers(kv.unsqueeze(0), n))])
 
         before = answer(self.contiguous.tensors[0], self.lengths[0])
         begin = time.perf_counter()
@@ -390,7 +396,7 @@ def parse():
     parser.add_argument("--layouts", default="per_layer,folded", help="per_layer,folded")
     # Llama-3-8B on a GPU; on a processor, so much that it ends.
     for name, (gpu, cpu, words) in {
-            "layers": (32, 2, ""), "heads": (32, 16, ""), "kv_heads": (8, 8, ""), "head_dim": (128, 128, ""), "requests": (8, 2, ""),
+            "layers": (32, 2, ""), "heads": (32, 16, ""), "kv_heads": (8, 8, ""), "head_dim": (128, 128, ""), "requests": (16, 2, "fewer on a small GPU"),
             "prompt": (8192, 1015, "tokens before the first step"), "spread": (0, 0, "a prompt has up to so many tokens less"),
             "steps": (64, 16, "decode steps that are timed"), "page_tokens": (16, 16, ""), "chunk_bytes": (0, 0, "0: 2 MiB"),
             "ready_bytes": (256 << 20, 4 << 20, ""), "seed": (1, 1, "")}.items():
@@ -404,13 +410,15 @@ def parse():
     options.is_cuda = device.startswith("cuda")
     if options.is_cuda and not torch.cuda.is_available():
         refuse("torch finds no GPU, expected one")
+    index, is_given = int(device.partition(":")[2] or 0), options.requests is not None
     for name in [key[1:] for key in vars(options) if key.startswith("_")]:
         default = getattr(options, f"_{name}")[0 if options.is_cuda else 1]
         if getattr(options, name) is None:
             setattr(options, name, default)
+    if options.is_cuda and not is_given:  # ranges and pages have 1 GiB each a request, and a prefix is copied
+        options.requests = max(1, min(options.requests, torch.cuda.get_device_properties(index).total_memory // (5 << 30)))
     if options.quick:
         options.steps, options.prompt = max(options.steps // 4, 2), max(options.prompt // 4, 2)
-    index = int(device.partition(":")[2] or 0)
     options.device = f"cuda:{index}" if options.is_cuda else "cpu"
     options.memory = f"cuda:{index}" if options.is_cuda else "memfd"
     if min(options.layers, options.heads, options.kv_heads, options.requests, options.steps, options.page_tokens) < 1 or options.prompt < 2:
@@ -463,7 +471,8 @@ def main():
     failed = False
     for layout in options.layouts.split(","):
         try:
-            got = Run(options, layout, kernels).go()
+            with options.backend():
+                got = Run(options, layout, kernels).go()
         except errors.UnsupportedError as error:
             refuse(str(error))
         result["layouts"][layout] = got

@@ -101,7 +101,7 @@ def pretend():
     cuda.synchronize = cuda.empty_cache = cuda._sleep = lambda *_: None
     cuda.set_per_process_memory_fraction = lambda fraction, device=None: None
     cuda.get_device_name = lambda *_: "no GPU, but a pretended one"
-    cuda.get_device_properties = lambda *_: types.SimpleNamespace(multi_processor_count=4)
+    cuda.get_device_properties = lambda *_: types.SimpleNamespace(multi_processor_count=4, total_memory=100 << 30)
     cuda.Stream = cuda.ExternalStream = Stream
     cuda.current_stream = Stream
     cuda.stream = lambda stream: contextlib.nullcontext(stream)
