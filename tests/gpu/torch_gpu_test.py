@@ -27,6 +27,7 @@ except ImportError:
 MIB = 1 << 20
 FINE_TUNE = Path(__file__).parents[2] / "examples/torch/fine_tune.py"
 LIMIT_S = 80
+SIDE, TIMES = 4096, 30  # of matrices; that something is timed
 failures, notes = [], []
 
 
@@ -123,7 +124,7 @@ def several_handles():
     """2: kernels, cuBLAS, cuDNN, cuFFT and copies on tensors that lie in several handles; how fast"""
     allocator = start()
     held, before = fragmented(allocator)
-    side = 4096
+    side = SIDE
     stitched = [torch.empty(side, side, dtype=torch.bfloat16, device="cuda") for _ in range(3)]  # 32 MiB each
     stats = allocator.stats()
     expect(stats["stitches"] > before["stitches"], f"nothing was stitched: {before['stitches']} before, {stats['stitches']} after")
@@ -144,14 +145,14 @@ def several_handles():
     stitched[0].copy_(pinned, non_blocking=True)
     expect(torch.equal(stitched[0], plain[0]), "a copy from page-locked memory is not equal")
     torch.backends.cudnn.deterministic = True
-    images = [each.view(64, 64, 64, 64) for each in (stitched[1], plain[1])]
-    weights = [each[:64].reshape(-1)[:64 * 64 * 9].view(64, 64, 3, 3) for each in (stitched[2], plain[2])]
+    images = [each.view(-1, 64, 64, 64) for each in (stitched[1], plain[1])]
+    weights = [each.view(-1)[:64 * 64 * 9].view(64, 64, 3, 3) for each in (stitched[2], plain[2])]
     for name, run in {
             "cuBLAS": lambda i: (stitched, plain)[i][0] @ (stitched, plain)[i][1],
             "cuBLAS in float32": lambda i: (stitched, plain)[i][0].float() @ (stitched, plain)[i][1].float(),
             "cuDNN": lambda i: torch.nn.functional.conv2d(images[i], weights[i], padding=1),
             "cuFFT": lambda i: torch.view_as_real(torch.fft.fft((stitched, plain)[i][0].float())),
-            "SDPA": lambda i: torch.nn.functional.scaled_dot_product_attention(*[each.view(4, 32, 1024, 128) for each in (stitched, plain)[i]]),
+            "SDPA": lambda i: torch.nn.functional.scaled_dot_product_attention(*[each.view(-1, 8, 1024, 128) for each in (stitched, plain)[i]]),
             "sort": lambda i: (stitched, plain)[i][2].sort().values,
             "sum": lambda i: (stitched, plain)[i][2].float().sum(0)}.items():
         expect(torch.equal(run(0), run(1)), f"{name} gives another result on a stitched tensor")
@@ -164,12 +165,12 @@ def several_handles():
     expect(not torch.isnan(stitched[0]).any().item(), "NaN")
 
 
-def device_ms(run, times=30):
+def device_ms(run):
     for _ in range(3):
         run()
     torch.cuda.synchronize()
     spent = []
-    for _ in range(times):
+    for _ in range(TIMES):
         begin = time.perf_counter()
         run()
         torch.cuda.synchronize()

@@ -34,7 +34,7 @@ for module in ("errors", "torch_allocator", "vmm"):
 
 def run(*command, **more):
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "FAKE_LIBCUDA": FAKE, "CACHALOT_LIBRARY": LIBRARY, "CACHALOT_TORCH_LIBRARY": PLUGIN,
-                   "HF_HUB_OFFLINE": "1", **more}
+                   "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
     return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -111,6 +111,43 @@ class FineTune(unittest.TestCase):
         self.assertEqual(module.differences({"default": {"losses": [2.0]}, "cachalot": {"losses": [float("nan")]}})["cachalot"]["largest"], float("inf"))
 
 
+COMPILE = """
+import importlib.util, re, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+spec = importlib.util.spec_from_file_location("decode_kernels", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+types = {"query": "*bf16", "memory": "*bf16", "bases": "*i64", "offsets": "*i64", "table": "*i32", "lengths": "*i32", "partial": "*fp32", "sums": "*fp32",
+         "scale": "fp32", "row": "i32", "table_row": "i32", "span": "i32"}
+for is_paged in (False, True):
+    given = {"IS_PAGED": is_paged, "PAGE": 16, "GROUP": 4, "PADDED": 16, "HEAD": 128, "BLOCK": 64, "DOT": module.tl.bfloat16}
+    names = module.decode.arg_names
+    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in types if name not in ("scale", "table_row")}
+    source = ASTSource(module.decode, {**types, **{name: "constexpr" for name in given}}, given, attributes)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    print(len(re.findall(r"ld[.]global[.\\w]*b16 ", made)), len(re.findall(r"cp[.]async[.]cg[^;]*0x10", made)), len(re.findall("mma", made)))
+source = ASTSource(module.merge, {"partial": "*fp32", "sums": "*fp32", "out": "*bf16", "parts": "i32", "PARTS": "constexpr", "HEAD": "constexpr"},
+                   {"PARTS": 8, "HEAD": 128})
+triton.compile(source, target=GPUTarget("cuda", 90, 32))
+"""
+
+
+class Kernels(unittest.TestCase):
+    @unittest.skipUnless(importlib.util.find_spec("triton"), "triton is not installed")
+    def test_both_forms_compile_for_a_gpu_and_read_sixteen_bytes_at_a_time(self):
+        script = Path(folder.name) / "compile.py"
+        script.write_text(COMPILE)
+        ran = run(str(script), f"{SOURCE}/examples/torch/decode_kernels.py", TRITON_CACHE_DIR=f"{folder.name}/triton")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        for line in ran.stdout.splitlines():
+            narrow, wide, products = map(int, line.split())
+            self.assertEqual(narrow, 0, ran.stdout)
+            self.assertGreater(min(wide, products), 0, ran.stdout)
+        self.assertEqual(len(ran.stdout.splitlines()), 2)
+
+
 class OnAGpu(unittest.TestCase):
     def test_every_check_runs_to_its_end(self):
         script = Path(folder.name) / "rehearse.py"
@@ -119,6 +156,7 @@ import importlib.util, json, sys
 spec = importlib.util.spec_from_file_location("torch_gpu_test", {GPU_TEST!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
+module.SIDE, module.TIMES = 1024, 1
 names = [name for name in module.CHECKS if name not in ("losses", "out_of_memory")]
 for name in names + ["out_of_memory"]:  # which ends the process
     print("check", name, flush=True)
@@ -133,10 +171,10 @@ for name in names + ["out_of_memory"]:  # which ends the process
         self.assertIn("several_handles", run(GPU_TEST, "--list").stdout)
 
     def test_a_failed_check_does_not_stop_the_others(self):
-        ran = run("-W", "ignore", PRETEND, GPU_TEST, "contexts", "mempool", "streams", TORCH_GPU_TEST_PRELUDE=PRETEND)
+        ran = run("-W", "ignore", PRETEND, GPU_TEST, "contexts", "mempool", TORCH_GPU_TEST_PRELUDE=PRETEND)
         self.assertEqual(ran.returncode, 1, ran.stdout + ran.stderr)
         self.assertRegex(ran.stdout, r"passed  contexts[^\n]*\nFAILED  mempool[^\n]*\n        WRONG: PyTorch did not ask Cachalot")
-        self.assertIn("2 of 3 passed", ran.stdout)
+        self.assertIn("1 of 2 passed", ran.stdout)
 
 
 if __name__ == "__main__":
