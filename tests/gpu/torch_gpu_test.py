@@ -376,7 +376,6 @@ def out_of_memory():
         expect(False, "a kernel wrote to a null address")
     except RuntimeError as error:
         note(str(error).splitlines()[0])
-    sys.stdout.flush()
     report()
     os._exit(0)  # the context is gone; a quiet end is another check
 
@@ -513,8 +512,7 @@ CHECKS = {
 
 
 def report():
-    print(json.dumps({"failures": failures, "notes": notes}))
-    sys.stdout.flush()
+    print(json.dumps({"failures": failures, "notes": notes}), flush=True)
 
 
 def run_here(name):
@@ -523,8 +521,7 @@ def run_here(name):
         CHECKS[name][0]()
         torch.cuda.synchronize()
     except Exception as error:
-        words = str(error).strip().splitlines() or [""]
-        failures.append(f"{type(error).__name__}: {words[0]}")
+        failures.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
         import traceback
 
         traceback.print_exc()
