@@ -55,8 +55,10 @@ class World {
     owned_ = kind == memory::DomainKind::kCoherent ? memory::make_coherent_domain(isa)
                                                    : memory::make_noncoherent_domain(isa);
     writer_ = reader_ = owned_.get();
-    // Not zeros, so that padding is seen to be written.
-    lines_.resize(kPoolBytes / memory::kLineBytes, memory::Line{{1, 2, 3, 4, 5, 6, 7, 8}});
+    // No byte is zero, so that padding is seen to be written.
+    constexpr std::uint64_t kOnes = ~std::uint64_t{0};
+    lines_.resize(kPoolBytes / memory::kLineBytes,
+                  memory::Line{{kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, kOnes}});
     writer_base_ = reader_base_ = reinterpret_cast<std::byte*>(lines_.data());
   }
 

@@ -32,6 +32,16 @@ inline KvGeometry any_geometry(base::Rng& rng) {
   return g;
 }
 
+// Like a model's: fragments of up to 32 KiB, which are many items of a GPU's.
+inline KvGeometry large_geometry(base::Rng& rng) {
+  KvGeometry g;
+  g.layers = 1 + static_cast<std::uint32_t>(rng.below(2));
+  g.kv_heads = 8;
+  g.head_dim = 128;
+  g.block_tokens = 16;
+  return g;
+}
+
 inline const Layout& any_layout(const KvGeometry& g, base::Rng& rng) {
   for (;;) {
     const Layout& layout = layouts()[rng.below(layouts().size())];
@@ -105,7 +115,7 @@ class Case {
       : rng_(seed),
         kind_(kind),
         blocks_(1 + static_cast<std::uint32_t>(rng_.below(3))),
-        geometry_(any_geometry(rng_)),
+        geometry_(rng_.chance(0.08) ? large_geometry(rng_) : any_geometry(rng_)),
         order_(block_orders()[rng_.below(block_orders().size())]),
         world_(domain, isa, seed),
         from_(any_shape(geometry_, blocks_, rng_), any_layout(geometry_, rng_), blocks_, seed + 1),
