@@ -56,6 +56,9 @@ Block::Block(const Kernel& kernel, const Shape& shape, std::uint32_t number,
       kernel_(kernel),
       parameters_(parameters),
       global_(global) {
+  for (const auto& [at, bytes] : kernel.shared_holes) {
+    if (at + bytes <= shared.size()) shared.add_hole(kSharedBase + at, bytes);
+  }
   for (std::uint32_t i = 0; i < shape.threads(); ++i) {
     threads_.push_back(std::make_unique<Thread>(*this, kernel, i));
     set_special_registers(*threads_.back(), shape);

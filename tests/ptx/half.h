@@ -36,6 +36,7 @@ inline std::uint16_t to_f16(float value) {
   if (std::isnan(value)) return 0x7fff;
   const auto sign = static_cast<std::uint16_t>(std::signbit(value) ? 0x8000 : 0);
   const float size = std::fabs(value);
+  if (size == 0) return sign;
   if (size >= 65520.0f) return static_cast<std::uint16_t>(sign | 0x7c00);  // rounds to infinity
   int exponent = 0;
   std::frexp(size, &exponent);

@@ -73,6 +73,7 @@ class TrackedMemory {
   }
   void read(void* to, std::uint64_t address, std::uint64_t bytes) const {
     const std::uint64_t at = offset(address, bytes);
+    check_hole(at, bytes);
     if (std::memchr(&written_[at], 0, bytes) != nullptr) {
       fail(Wrong::kRule, "address %#llx: nobody has written all of %llu bytes of %s memory there",
            static_cast<unsigned long long>(address), static_cast<unsigned long long>(bytes), name_);
@@ -80,20 +81,39 @@ class TrackedMemory {
     std::memcpy(to, &bytes_[at], bytes);
   }
   void write(std::uint64_t address, const void* from, std::uint64_t bytes) {
-    const std::uint64_t at = offset(address, bytes);
+    const std::uint64_t at = writable(address, bytes);
     std::memcpy(&bytes_[at], from, bytes);
     std::memset(&written_[at], 1, bytes);
   }
   // Nobody knows any more what is there.
   void forget(std::uint64_t address, std::uint64_t bytes) {
-    std::memset(&written_[offset(address, bytes)], 0, bytes);
+    std::memset(&written_[writable(address, bytes)], 0, bytes);
+  }
+  // Nobody has anything there: it lies between two variables.
+  void add_hole(std::uint64_t address, std::uint64_t bytes) {
+    std::memset(&written_[offset(address, bytes)], kHole, bytes);
+    has_holes_ = true;
   }
 
  private:
+  static constexpr std::uint8_t kHole = 2;
+  std::uint64_t writable(std::uint64_t address, std::uint64_t bytes) const {
+    const std::uint64_t at = offset(address, bytes);
+    check_hole(at, bytes);
+    return at;
+  }
+  void check_hole(std::uint64_t at, std::uint64_t bytes) const {
+    if (!has_holes_ || std::memchr(&written_[at], kHole, bytes) == nullptr) return;
+    fail(Wrong::kRule, "address %#llx: %llu bytes there are not all of one variable in %s memory",
+         static_cast<unsigned long long>(base_ + at), static_cast<unsigned long long>(bytes),
+         name_);
+  }
+
   std::uint64_t base_;
   const char* name_;
   std::vector<std::byte> bytes_;
-  std::vector<std::uint8_t> written_;
+  std::vector<std::uint8_t> written_;  // 1: yes; kHole
+  bool has_holes_ = false;
 };
 
 }  // namespace cachalot::ptx

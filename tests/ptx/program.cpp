@@ -18,6 +18,8 @@ constexpr const char* kSpecial[] = {"%tid.x",       "%tid.y",       "%tid.z",   
                                     "%laneid",      "%warpid",      "%lanemask_eq", "%lanemask_lt",
                                     "%lanemask_le", "%lanemask_gt", "%lanemask_ge"};
 
+constexpr std::uint64_t kLeastHole = 64;
+
 std::uint64_t aligned(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) / alignment * alignment;
 }
@@ -58,18 +60,26 @@ class Assembler {
         alignment = std::max(alignment, one.alignment);
         continue;
       }
-      shared = aligned(shared, one.alignment);
+      shared = with_hole(shared, one.alignment);
       symbols_[one.name] = kSharedBase + shared;
       shared += one.bytes;
     }
+    kernel_.shared_bytes = shared;
     // All that have no size begin at one place, behind the others.
-    kernel_.dynamic_shared = aligned(shared, std::max<std::uint64_t>(alignment, 16));
+    kernel_.dynamic_shared = with_hole(shared, std::max<std::uint64_t>(alignment, 16));
     for (const Variable& one : variables) {
       if (one.bytes == 0) symbols_[one.name] = kSharedBase + kernel_.dynamic_shared;
     }
     kernel_.parameter_bytes = parameters;
     kernel_.local_bytes = local;
-    kernel_.shared_bytes = shared;
+  }
+
+  // Where the next variable begins. Nothing says how near to another one it is, so a hole is left.
+  std::uint64_t with_hole(std::uint64_t end, std::uint64_t alignment) {
+    if (end == 0) return 0;
+    const std::uint64_t next = aligned(end + kLeastHole, alignment);
+    kernel_.shared_holes.emplace_back(end, next - end);
+    return next;
   }
 
   Slot add_register(const std::string& name, std::uint32_t bits) {

@@ -70,6 +70,8 @@ struct Kernel {
   std::uint64_t parameter_bytes = 0;
   std::uint64_t shared_bytes = 0;    // declared with a size
   std::uint64_t dynamic_shared = 0;  // where the launch's begins, from kSharedBase
+  // Between variables in shared memory, from kSharedBase on: (where, bytes).
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> shared_holes;
   std::uint64_t local_bytes = 0;
   bool has_bulk = false;  // bulk transfers: then the proxies' rules are looked after
 };

@@ -127,6 +127,11 @@ class Parser {
     const Token type = take();
     const std::uint32_t bits = bits_of(type.text.size() > 1 ? type.text.substr(1) : "");
     if (bits < 8) wrong(type, "a type that is not known");
+    if (take_if(".ptr")) {
+      // What a pointer points to is said for the compiler's use.
+      if (now().text == ".global" || now().text == ".shared") take();
+      if (take_if(".align")) number();
+    }
     if (out.alignment < bits / 8) out.alignment = bits / 8;
     out.name = take().text;
     out.bytes = bits / 8;
@@ -182,7 +187,11 @@ class Parser {
       } else if (take_if(".pragma")) {
         pragma();
       } else if (tokens_[at_ + 1].text == ":") {
-        out.labels.emplace_back(take().text, out.statements.size());
+        const Token name = take();
+        for (const auto& label : out.labels) {
+          if (label.first == name.text) wrong(name, "a label that is there already");
+        }
+        out.labels.emplace_back(name.text, out.statements.size());
         expect(":");
       } else {
         out.statements.push_back(statement());
@@ -207,7 +216,7 @@ class Parser {
         const std::string one = is_row ? name + std::to_string(i) : name;
         const std::string unique =
             scopes_.size() == 1 ? one : one + "@" + std::to_string(out.registers.size());
-        scopes_.back()[one] = unique;
+        if (!scopes_.back().emplace(one, unique).second) wrong(type, "declares a register again");
         out.registers.push_back({unique, bits});
       }
     } while (take_if(","));
