@@ -1,5 +1,5 @@
 // Loads and stores. Cache operators say where bytes are kept on their way: here there is no cache, so they
-// are understood and change nothing.
+// change nothing, and who watches a launch is told.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -18,7 +18,7 @@ constexpr std::size_t kMostBytes = 32;
 void load(Thread& thread, const Instruction& i) {
   const Detail& detail = i.detail;
   std::byte in[kMostBytes];
-  thread.block.load(thread, detail.space, thread.address(i, detail.count), in,
+  thread.block.load(thread, detail, thread.address(i, detail.count), in,
                     std::uint64_t{detail.bytes} * detail.count);
   for (std::size_t k = 0; k < detail.count; ++k) {
     std::uint64_t value = 0;
@@ -38,7 +38,7 @@ void store(Thread& thread, const Instruction& i) {
     const std::uint64_t value = thread.read(i.operand[2 + k]);
     std::memcpy(out + k * detail.bytes, &value, detail.bytes);
   }
-  thread.block.store(thread, detail.space, thread.address(i, 0), out,
+  thread.block.store(thread, detail, thread.address(i, 0), out,
                      std::uint64_t{detail.bytes} * detail.count);
 }
 
@@ -79,7 +79,9 @@ std::vector<Operation> find_access(const std::string& mnemonic) {
   take_if(parts[at] == "volatile");
   if (kSpaces.contains(parts[at])) detail.space = kSpaces.at(parts[at++]);
   const bool is_global = detail.space == Space::kGlobal;
-  take_if(at < parts.size() && (is_load ? kLoads : kStores).contains(parts[at]));
+  if (at < parts.size() && (is_load ? kLoads : kStores).contains(parts[at])) {
+    parts[at++].copy(detail.cache.data(), 2);
+  }
   take_if(at < parts.size() && is_load && is_global && parts[at] == "nc");
   take_if(at < parts.size() && is_global && parts[at] == "L1::no_allocate");
   if (at < parts.size() && kVectors.contains(parts[at])) detail.count = kVectors.at(parts[at++]);

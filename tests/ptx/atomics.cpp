@@ -11,18 +11,17 @@ namespace {
 template <class T>
 void add(Thread& thread, const Instruction& i) {
   const std::uint64_t at = thread.address(i, 1);
-  const Detail::Space space = i.detail.space;
   T before{};
-  thread.block.load(thread, space, at, &before, sizeof before);
+  thread.block.load(thread, i.detail, at, &before, sizeof before);
   const T after = static_cast<T>(before + thread.get<T>(i.operand[3]));
-  thread.block.store(thread, space, at, &after, sizeof after);
+  thread.block.store(thread, i.detail, at, &after, sizeof after);
   thread.set<T>(i.operand[0], before);
 }
 
 template <class T>
 void add_type(Table& table, const std::string& space, Detail::Space where, const char* type) {
   const std::string bits = std::to_string(sizeof(T) * 8);
-  const Detail detail{.space = where, .bytes = sizeof(T)};
+  const Detail detail{.space = where, .bytes = sizeof(T), .is_atomic = true};
   for (const char* const order : {"", ".relaxed"}) {
     for (const char* const scope : {"", ".cta", ".gpu", ".sys"}) {
       if (*order != 0 && *scope == 0) continue;

@@ -165,8 +165,9 @@ void add_shifts(Table& table, const std::string& bits) {
 
 template <class T>
 void add_moves(Table& table, const std::string& bits) {
-  for (const char* const kind : {"b", "u", "s", "f"}) {
-    table.add("mov." + std::string(kind) + bits, "d" + bits + " s" + bits, unary<T, kSame>);
+  const std::string shape = "d" + bits + " s" + bits;
+  for (const char* const kind : {"mov.b", "mov.u", "mov.s", "mov.f"}) {
+    table.add(kind + bits, shape, unary<T, kSame>);
   }
 }
 

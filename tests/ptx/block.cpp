@@ -45,7 +45,8 @@ void Thread::never_written(Slot slot) const {
 }
 
 Block::Block(const Kernel& kernel, const Shape& shape, std::uint32_t number,
-             const std::byte* parameters, GlobalMemory& global, Mood mood, base::Rng& random)
+             const std::byte* parameters, GlobalMemory& global, Mood mood, base::Rng& random,
+             const Watch& watch)
     : shared(kSharedBase,
              shape.dynamic_shared_bytes == 0 ? kernel.shared_bytes
                                              : kernel.dynamic_shared + shape.dynamic_shared_bytes,
@@ -55,7 +56,9 @@ Block::Block(const Kernel& kernel, const Shape& shape, std::uint32_t number,
       number_(number),
       kernel_(kernel),
       parameters_(parameters),
-      global_(global) {
+      global_(global),
+      watch_(watch),
+      races_(kernel.has_bulk ? 0 : shared.size()) {
   for (const auto& [at, bytes] : kernel.shared_holes) {
     if (at + bytes <= shared.size()) shared.add_hole(kSharedBase + at, bytes);
   }
@@ -168,7 +171,11 @@ void Block::look_at_barrier(std::uint32_t barrier) {
          before.number, one.number);
   }
   at_barriers_ -= static_cast<std::uint32_t>(there.size());
-  for (Thread* const one : there) one->state = Thread::State::kRuns;
+  if (there.size() < alive) stop_looking_for_races();
+  for (Thread* const one : there) {
+    one->state = Thread::State::kRuns;
+    ++one->passed.barriers;
+  }
 }
 
 void Block::meet(Thread& thread, const Instruction& instruction, std::uint32_t lanes) {
@@ -176,29 +183,45 @@ void Block::meet(Thread& thread, const Instruction& instruction, std::uint32_t l
   thread.state = Thread::State::kMeets;
   thread.meeting = &instruction;
   thread.met_lanes = lanes;
+  look_at_meeting(thread);
+}
+
+// Lanes that have ended, or never were, are not waited for.
+// @source CUDA C++ programming guide: warp shuffle functions, __syncwarp
+void Block::look_at_meeting(const Thread& thread) {
   std::vector<Thread*> there;
+  bool all_are_there = true;
   for (std::uint32_t lane = 0; lane < 32; ++lane) {
-    if ((lanes >> lane & 1) == 0) continue;
-    if (thread.warp() * 32 + lane >= thread_count()) {
-      fail(Wrong::kRule, "meets lane %u, which its warp does not have", lane);
+    const std::uint32_t number = thread.warp() * 32 + lane;
+    if (number >= threads_.size() || threads_[number]->state == Thread::State::kExited) continue;
+    Thread& one = *threads_[number];
+    const bool waits = one.state == Thread::State::kMeets;
+    const bool is_wanted = (thread.met_lanes >> lane & 1) != 0;
+    if (is_wanted && !waits) all_are_there = false;
+    if (!waits || (!is_wanted && (one.met_lanes >> thread.lane() & 1) == 0)) continue;
+    if (one.met_lanes != thread.met_lanes) {
+      fail(Wrong::kRule, "lanes meet with masks %#x and %#x", thread.met_lanes, one.met_lanes);
     }
-    Thread& one = thread_of(thread.warp(), lane);
-    if (one.state == Thread::State::kExited) {
-      fail(Wrong::kRule, "meets lane %u, which has ended", lane);
-    }
-    if (one.state != Thread::State::kMeets) return;
-    if (one.met_lanes != lanes) {
-      fail(Wrong::kRule, "lanes meet with masks %#x and %#x", lanes, one.met_lanes);
-    }
-    if (one.meeting->run != instruction.run ||
-        one.meeting->detail.mode != instruction.detail.mode) {
+    if (one.meeting->run != thread.meeting->run ||
+        one.meeting->detail.mode != thread.meeting->detail.mode) {
       fail(Wrong::kRule, "lanes %u and %u meet at different instructions", thread.lane(), lane);
     }
     there.push_back(&one);
   }
+  if (!all_are_there) return;
   for (Thread* const one : there) one->state = Thread::State::kRuns;
   // Each takes from the registers of the others before one of them goes on.
   exchange(there);
+}
+
+void Block::end(Thread& thread) {
+  thread.state = Thread::State::kExited;
+  look_at_barriers();
+  for (std::uint32_t lane = 0; lane < 32; ++lane) {
+    const std::uint32_t number = thread.warp() * 32 + lane;
+    if (number >= threads_.size() || threads_[number]->state != Thread::State::kMeets) continue;
+    if ((threads_[number]->met_lanes >> thread.lane() & 1) != 0) look_at_meeting(*threads_[number]);
+  }
 }
 
 void Block::waited_in_vain(Thread& thread) {
@@ -232,18 +255,22 @@ Detail::Space space_of(std::uint64_t& address) {
 
 }  // namespace
 
-void Block::load(Thread& thread, Detail::Space space, std::uint64_t address, void* to,
+void Block::load(Thread& thread, const Detail& how, std::uint64_t address, void* to,
                  std::uint64_t bytes) {
   check_alignment(address, bytes);
+  Detail::Space space = how.space;
   if (space == Detail::Space::kGeneric) space = space_of(address);
   switch (space) {
     case Detail::Space::kGlobal:
+      if (watch_) watch_(address, how, false);
       bulk.touch_global(thread.number, address, bytes, false);
       std::memcpy(to, global_.at(address, bytes), bytes);
       return;
     case Detail::Space::kShared:
       bulk.touch_shared(thread.number, address, bytes, false);
-      return shared.read(to, address, bytes);
+      shared.read(to, address, bytes);
+      if (!how.is_atomic) races_.touch(thread.passed, address - kSharedBase, bytes, false);
+      return;
     case Detail::Space::kLocal:
       return thread.local.read(to, address, bytes);
     default:
@@ -258,18 +285,22 @@ void Block::load(Thread& thread, Detail::Space space, std::uint64_t address, voi
   std::memcpy(to, parameters_ + at, bytes);
 }
 
-void Block::store(Thread& thread, Detail::Space space, std::uint64_t address, const void* from,
+void Block::store(Thread& thread, const Detail& how, std::uint64_t address, const void* from,
                   std::uint64_t bytes) {
   check_alignment(address, bytes);
+  Detail::Space space = how.space;
   if (space == Detail::Space::kGeneric) space = space_of(address);
   switch (space) {
     case Detail::Space::kGlobal:
+      if (watch_) watch_(address, how, true);
       bulk.touch_global(thread.number, address, bytes, true);
       std::memcpy(global_.at(address, bytes), from, bytes);
       return;
     case Detail::Space::kShared:
       bulk.touch_shared(thread.number, address, bytes, true);
-      return shared.write(address, from, bytes);
+      shared.write(address, from, bytes);
+      if (!how.is_atomic) races_.touch(thread.passed, address - kSharedBase, bytes, true);
+      return;
     case Detail::Space::kLocal:
       return thread.local.write(address, from, bytes);
     default:
@@ -280,7 +311,7 @@ void Block::store(Thread& thread, Detail::Space space, std::uint64_t address, co
 // --- launches
 
 Launched launch(const Kernel& kernel, const Shape& shape, const void* parameters, Reach reach,
-                std::uint64_t seed, Mood mood) {
+                std::uint64_t seed, Mood mood, const Watch& watch) {
   if (shape.threads() > kernel.source.most_threads) {
     fail(Wrong::kRule, "%s: %u threads in a block, of at most %u", kernel.source.name.c_str(),
          shape.threads(), kernel.source.most_threads);
@@ -292,8 +323,8 @@ Launched launch(const Kernel& kernel, const Shape& shape, const void* parameters
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[rng.below(i)]);
   Launched out;
   for (const std::uint32_t number : order) {
-    Block block(kernel, shape, number, static_cast<const std::byte*>(parameters), global, mood,
-                rng);
+    Block block(kernel, shape, number, static_cast<const std::byte*>(parameters), global, mood, rng,
+                watch);
     out.instructions += block.run();
   }
   return out;

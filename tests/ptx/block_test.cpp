@@ -106,14 +106,66 @@ TEST(PtxBlock, VotesAndReduces) {
 
 TEST(PtxBlock, FindsLanesThatDoNotMeet) {
   const std::string lane = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 8;";
-  expect_complaint("has ended", lane + "@%p1 ret; bar.warp.sync -1;", threads(32));
   expect_complaint("waits for ever", lane + "@!%p1 bar.warp.sync -1; bar.sync 0;", threads(32));
   expect_complaint("not in its own mask", lane + "bar.warp.sync 255;", threads(32));
-  expect_complaint("is not in the mask",
-                   lane + "@!%p1 ret; shfl.sync.idx.b32 %r0, %r1, 9, 31, 255;", threads(32));
-  expect_complaint("which its warp does not have", "bar.warp.sync -1;", threads(20));
+  // Whether some come before the others is chance.
+  std::string complaints;
+  for (std::uint64_t seed = 1; seed < 20; ++seed) {
+    complaints +=
+        complaint_of(lane + "@%p1 bar.warp.sync -1; @!%p1 bar.warp.sync -256;", threads(32), seed);
+  }
+  EXPECT_NE(complaints.find("with masks"), std::string::npos);
+  expect_complaint("at different instructions",
+                   lane + "@%p1 bar.warp.sync -1; @!%p1 vote.sync.any.pred %p0, %p1, -1;",
+                   threads(32));
   EXPECT_EQ(complaint_of(lane + "@%p1 bar.warp.sync 255; @!%p1 bar.warp.sync -256;", threads(32)),
             "");
+}
+
+TEST(PtxBlock, WaitsForNoLaneThatHasEnded) {
+  const std::string lane = "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 8;";
+  EXPECT_EQ(complaint_of(lane + "@%p1 ret; bar.warp.sync -1;", threads(32)), "");
+  EXPECT_EQ(complaint_of("bar.warp.sync -1;", threads(20)), "");
+  // But nothing is known of its registers.
+  const std::string shuffle = "shfl.sync.idx.b32 %r0, %r1, 9, 31, -1;";
+  EXPECT_EQ(complaint_of(lane + "@%p1 ret;" + shuffle, threads(32)), "");
+  expect_complaint("which is not there", lane + "@!%p1 ret;" + shuffle, threads(32));
+  expect_complaint("which is not there", lane + shuffle, threads(9));
+}
+
+TEST(PtxBlock, FindsSharedMemoryThatNothingPutsInOrder) {
+  const std::string mine =
+      ".shared .align 4 .b8 words[256]; mov.u32 %r1, %tid.x; mov.u32 %r5, words; shl.b32 %r2, %r1, "
+      "2;"
+      "add.s32 %r2, %r2, %r5; st.shared.u32 [%r2], %r1; bar.sync 0;";
+  // The next one's word, in the same warp but for the last one, or in the other warp.
+  const auto neighbour = [](const std::string& by) {
+    return "xor.b32 %r3, %r1, " + by + "; shl.b32 %r3, %r3, 2; add.s32 %r3, %r3, %r5;";
+  };
+  const std::string read = "ld.shared.u32 %r4, [%r3];", write = "st.shared.u32 [%r3], %r1;";
+  const std::string write_mine = "st.shared.u32 [%r2], %r1;";
+  // A shuffle moves a register, and puts no memory in order.
+  const std::string races[] = {read + write_mine, write_mine + read, write_mine + write,
+                               read + "shfl.sync.idx.b32 %r6, %r1, 0, 31, -1;" + write_mine};
+  const std::string none[] = {read + read,
+                              read + "bar.sync 0;" + write_mine + "bar.sync 0;" + read};
+  const std::string count = "atom.shared.add.u32 %r4, [%r3], 1;";
+  EXPECT_EQ(complaint_of(mine + neighbour("1") + count + count, threads(64)), "");
+  const std::string of_warps = read + "bar.warp.sync -1;" + write_mine;
+  for (const char* const by : {"1", "32"}) {
+    const std::string begin = mine + neighbour(by);
+    // Whatever the order of turns is.
+    for (std::uint64_t seed = 1; seed < 30; ++seed) {
+      const auto complaint = [&](const std::string& body) {
+        return complaint_of(begin + body, threads(64), seed);
+      };
+      for (const std::string& body : races) {
+        ASSERT_NE(complaint(body).find("a race"), std::string::npos) << body;
+      }
+      for (const std::string& body : none) ASSERT_EQ(complaint(body), "") << body;
+      ASSERT_EQ(complaint(of_warps).empty(), std::string(by) == "1");
+    }
+  }
 }
 
 TEST(PtxBlock, FindsALoopWithoutEnd) {

@@ -7,7 +7,7 @@
 namespace cachalot::ptx {
 namespace {
 
-using ull = unsigned long long;
+using Printed = unsigned long long;
 
 bool overlap(std::uint64_t a, std::uint64_t a_bytes, std::uint64_t b, std::uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
@@ -35,7 +35,7 @@ Bulk::Barrier& Bulk::find(std::uint64_t barrier) {
   const auto found = barriers_.find(barrier);
   if (found == barriers_.end()) {
     fail(Wrong::kRule, "address %#llx is no barrier: nobody has initialised it",
-         static_cast<ull>(barrier));
+         static_cast<Printed>(barrier));
   }
   return found->second;
 }
@@ -102,7 +102,7 @@ void Bulk::check_fenced(const std::vector<Written>& all, std::uint64_t at, std::
     fail(Wrong::kRule,
          "a transfer at %#llx of what thread %u has written by ordinary stores without a proxy "
          "fence",
-         static_cast<ull>(at), one.thread);
+         static_cast<Printed>(at), one.thread);
   }
 }
 
@@ -114,13 +114,13 @@ void Bulk::check_other_transfers(const Transfer& transfer) {
                               !both_read_shared && !(one.read_was_seen && !one.is_load);
     if (shares_stage) {
       fail(Wrong::kRule, "a %s at %#llx of shared memory that a %s may still %s",
-           transfer.is_load ? "load" : "store", static_cast<ull>(transfer.shared),
+           transfer.is_load ? "load" : "store", static_cast<Printed>(transfer.shared),
            one.is_load ? "load" : "store", one.is_load ? "write" : "read");
     }
     const bool both_read_global = one.is_load && transfer.is_load;
     if (!both_read_global && overlap(one.global, one.bytes, transfer.global, transfer.bytes)) {
       fail(Wrong::kRule, "two transfers at %#llx of global memory, in no order",
-           static_cast<ull>(transfer.global));
+           static_cast<Printed>(transfer.global));
     }
   }
 }
@@ -250,14 +250,14 @@ void Bulk::check_shared(std::uint32_t thread, std::uint64_t at, std::uint64_t by
   for (const auto& [address, barrier] : barriers_) {
     if (overlap(address, kBarrierBytes, at, bytes)) {
       fail(Wrong::kRule, "address %#llx is a barrier: it has no bytes for others",
-           static_cast<ull>(at));
+           static_cast<Printed>(at));
     }
   }
   for (const Transfer& one : transfers_) {
     const bool may_change = one.is_load || (writes && !one.read_was_seen);
     if (may_change && overlap(one.shared, one.bytes, at, bytes)) {
       fail(Wrong::kRule, "address %#llx of shared memory, which a transfer may still %s",
-           static_cast<ull>(at), one.is_load ? "write" : "read");
+           static_cast<Printed>(at), one.is_load ? "write" : "read");
     }
   }
   if (writes) shared_writes_.push_back({at, bytes, now_, thread});
@@ -268,7 +268,7 @@ void Bulk::check_global(std::uint32_t thread, std::uint64_t at, std::uint64_t by
     const bool conflicts = !one.is_load || writes;
     if (conflicts && overlap(one.global, one.bytes, at, bytes)) {
       fail(Wrong::kRule, "address %#llx of global memory, which a transfer may still %s",
-           static_cast<ull>(at), one.is_load ? "read" : "write");
+           static_cast<Printed>(at), one.is_load ? "read" : "write");
     }
   }
   if (writes) global_writes_.push_back({at, bytes, now_, thread});

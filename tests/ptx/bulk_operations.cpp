@@ -6,6 +6,7 @@ namespace cachalot::ptx {
 namespace {
 
 void init(Thread& thread, const Instruction& i) {
+  thread.block.stop_looking_for_races();
   thread.block.bulk.init(thread.number, thread.address(i, 0),
                          thread.get<std::uint32_t>(i.operand[2]));
 }

@@ -97,9 +97,9 @@ void select(Thread& thread, const Instruction& i) {
 }
 template <class T>
 void add_select(Table& table, const std::string& bits) {
-  for (const char* const kind : {"b", "u", "s", "f"}) {
-    table.add("selp." + std::string(kind) + bits, "d" + bits + " s" + bits + " s" + bits + " s1",
-              select<T>);
+  const std::string shape = "d" + bits + " s" + bits + " s" + bits + " s1";
+  for (const char* const kind : {"selp.b", "selp.u", "selp.s", "selp.f"}) {
+    table.add(kind + bits, shape, select<T>);
   }
 }
 

@@ -1,4 +1,6 @@
 // Where a thread goes, and where threads wait for each other: branches, barriers, lanes that meet.
+#include <algorithm>
+
 #include "ptx/block.h"
 #include "ptx/operations.h"
 #include "ptx/violation.h"
@@ -10,8 +12,7 @@ void branch(Thread& thread, const Instruction& i) {
   thread.next = static_cast<std::uint32_t>(thread.read(i.operand[0]));
 }
 void end(Thread& thread, const Instruction&) {
-  thread.state = Thread::State::kExited;
-  thread.block.look_at_barriers();
+  thread.block.end(thread);
 }
 void trap(Thread&, const Instruction&) {
   fail(Wrong::kFault, "a trap");
@@ -52,7 +53,8 @@ void meet(Thread& thread, const Instruction& i) {
 }
 
 // @source PTX ISA: shfl.sync, its pseudo-code for the source lane
-void shuffle(Thread& thread, const Instruction& i, std::vector<std::uint64_t>& out) {
+void shuffle(const std::vector<Thread*>& lanes, Thread& thread, std::vector<std::uint64_t>& out) {
+  const Instruction& i = *thread.meeting;
   const auto lane = static_cast<std::int32_t>(thread.lane());
   const auto b = static_cast<std::int32_t>(thread.get<std::uint32_t>(i.operand[3]) & 0x1f);
   const std::uint32_t c = thread.get<std::uint32_t>(i.operand[4]);
@@ -79,11 +81,13 @@ void shuffle(Thread& thread, const Instruction& i, std::vector<std::uint64_t>& o
       inside = from <= last;
   }
   if (!inside) from = lane;
-  if ((thread.met_lanes >> from & 1) == 0) {
-    fail(Wrong::kRule, "lane %d takes from lane %d, which is not in the mask", lane, from);
+  const auto other = std::find_if(lanes.begin(), lanes.end(), [from](const Thread* one) {
+    return static_cast<std::int32_t>(one->lane()) == from;
+  });
+  if (other == lanes.end()) {
+    fail(Wrong::kRule, "lane %d takes from lane %d, which is not there", lane, from);
   }
-  Thread& other = thread.block.thread_of(thread.warp(), static_cast<std::uint32_t>(from));
-  out.push_back(other.get<std::uint32_t>(other.meeting->operand[2]));
+  out.push_back((*other)->get<std::uint32_t>((*other)->meeting->operand[2]));
   out.push_back(inside ? 1 : 0);
 }
 
@@ -188,10 +192,15 @@ void add_lanes(Table& table) {
 
 void exchange(const std::vector<Thread*>& lanes) {
   const auto how = static_cast<Meeting>(lanes[0]->meeting->detail.mode);
-  if (how == Meeting::kWait) return;
+  if (how == Meeting::kWait) {
+    for (Thread* const one : lanes) ++one->passed.meetings;
+    // Lanes that were not there have nothing in order with these.
+    if (lanes[0]->met_lanes != ~0u) lanes[0]->block.stop_looking_for_races();
+    return;
+  }
   if (how >= Meeting::kUp && how <= Meeting::kIndex) {
     std::vector<std::uint64_t> out;
-    for (Thread* const one : lanes) shuffle(*one, *one->meeting, out);
+    for (Thread* const one : lanes) shuffle(lanes, *one, out);
     for (std::size_t k = 0; k < lanes.size(); ++k) {
       lanes[k]->write(lanes[k]->meeting->operand[0], out[2 * k]);
       lanes[k]->write(lanes[k]->meeting->operand[1], out[2 * k + 1]);

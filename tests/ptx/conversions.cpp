@@ -95,15 +95,16 @@ constexpr Mode kModes[] = {
 
 template <class Integer, class Float>
 void add_mixed(Table& table, const std::string& integer, const std::string& real) {
+  const std::string to_integer_types = "i." + integer + "." + real;
+  const std::string to_integer_shape = "d" + bits<Integer>() + " s" + bits<Float>();
+  const std::string to_float_types = "." + real + "." + integer;
+  const std::string to_float_shape = "d" + bits<Float>() + " s" + bits<Integer>() + "+";
   for (const Mode& mode : kModes) {
     Detail detail;
     detail.mode = static_cast<std::uint8_t>(mode.mode / 1024);
     const std::string head = std::string("cvt.") + mode.name;
-    const std::string shape = " s" + bits<Float>();
-    table.add(head + "i." + integer + "." + real, "d" + bits<Integer>() + shape,
-              to_integer<Integer, Float>, detail);
-    table.add(head + "." + real + "." + integer, "d" + bits<Float>() + " s" + bits<Integer>() + "+",
-              to_float<Float, Integer>, detail);
+    table.add(head + to_integer_types, to_integer_shape, to_integer<Integer, Float>, detail);
+    table.add(head + to_float_types, to_float_shape, to_float<Float, Integer>, detail);
   }
 }
 template <class T>

@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "kv/cuda/kernels_under_test.h"
 #include "ptx/block.h"
@@ -13,6 +14,17 @@ namespace cachalot::ptx {
 namespace {
 
 std::uint64_t instructions = 0, launches = 0;  // with the machine's lock held
+
+// Registered memory, the pool's, has addresses from here on for the fake device, and no other has.
+constexpr std::uint64_t kRegisteredFrom = std::uint64_t{1} << 52;
+
+// What the pool's rules rest on: nothing older than the pool is read, nothing written is kept on the way.
+void check_cache(std::uint64_t address, const Detail& how, bool writes) {
+  const std::string_view wanted = writes ? "wt" : "cv";
+  if (address < kRegisteredFrom || how.cache.data() == wanted) return;
+  fail(Wrong::kRule, "pool memory at %#llx with cache operator '%s', expected %s",
+       static_cast<unsigned long long>(address), how.cache.data(), wanted.data());
+}
 
 // What a rule of the GPU forbids fails the test; an address that it does not reach is a fault of the
 // machine, which a test may want.
@@ -32,7 +44,8 @@ void run(os::cuda::FakeMachine& machine, const Kernel& kernel, const void* argum
   };
   try {
     instructions +=
-        launch(kernel, shape, argument, reach, seed, static_cast<Mood>(seed % 3)).instructions;
+        launch(kernel, shape, argument, reach, seed, static_cast<Mood>(seed % 3), check_cache)
+            .instructions;
   } catch (const Violation& violation) {
     machine.faults = faults + 1;
     if (violation.kind != Wrong::kFault) {

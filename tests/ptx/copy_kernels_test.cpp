@@ -36,7 +36,7 @@ class Count final : public testing::Environment {
                 CACHALOT_PTX_ARCHITECTURE);
   }
 };
-[[maybe_unused]] testing::Environment* const count = testing::AddGlobalTestEnvironment(new Count);
+[[maybe_unused]] testing::Environment* const kCount = testing::AddGlobalTestEnvironment(new Count);
 
 // The launch's argument, as nvcc lays it out and as the host does.
 TEST(PtxOfTheKernels, TakesACallOfTheHostsSize) {

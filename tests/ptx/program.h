@@ -30,7 +30,9 @@ struct Detail {
   Space space = Space::kGeneric;
   std::uint8_t bytes = 0, count = 1;  // of an element; elements
   bool is_signed = false;
-  std::uint8_t mode = 0;  // what the operation makes of it
+  bool is_atomic = false;          // in order with others of its kind, whatever is between
+  std::array<char, 3> cache = {};  // cv, cg, …: the cache operator; none: zeros
+  std::uint8_t mode = 0;           // what the operation makes of it
 };
 
 struct Instruction {

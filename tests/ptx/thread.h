@@ -9,6 +9,7 @@
 
 #include "ptx/memory.h"
 #include "ptx/program.h"
+#include "ptx/races.h"
 #include "ptx/spaces.h"
 
 namespace cachalot::ptx {
@@ -33,7 +34,9 @@ class Thread {
         kernel_(kernel),
         constants_(kernel.constants.data()),
         registers_(kernel.slots.size()),
-        written_(kernel.slots.size() / 64 + 1) {}
+        written_(kernel.slots.size() / 64 + 1) {
+    passed.thread = number;
+  }
 
   std::uint64_t read(Slot slot) const {
     if (slot < 0) return constants_[~slot];
@@ -88,6 +91,7 @@ class Thread {
   std::uint32_t aligned_at = 0;       // instruction; 0: the barrier does not ask for it
   std::uint32_t met_lanes = 0;        // whom it meets; kMeets
   const Instruction* meeting = nullptr;
+  Races::Actor passed;
   std::uint32_t failed_waits = 0;  // in a row
 
  private:
