@@ -1,14 +1,42 @@
 #include "os/file_lock.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <mutex>
+#include <vector>
 
 namespace cachalot::os {
 namespace {
+
+// The descriptors that a forked child closes, and how many forks there were. fork() hands no object to its
+// handlers, so this is the process's.
+struct Left {
+  std::mutex mutex;  // held over a fork: a descriptor is open and known, or neither
+  std::vector<int> descriptors;
+  std::atomic<std::uint64_t> forks = 0;  // relaxed: a child has one thread when it counts
+};
+
+Left& left() {
+  static Left* const all = new Left;  // outlives locks that statics hold
+  return *all;
+}
+
+void close_in_child() {
+  for (const int fd : left().descriptors) close(fd);
+  left().descriptors.clear();
+  left().forks.fetch_add(1, std::memory_order_relaxed);
+  left().mutex.unlock();
+}
+
+[[maybe_unused]] const int registered =
+    pthread_atfork([] { left().mutex.lock(); }, [] { left().mutex.unlock(); }, close_in_child);
 
 Result<struct flock> one_byte(std::uint64_t offset) {
   if (offset >= static_cast<std::uint64_t>(INT64_MAX)) {
@@ -67,41 +95,85 @@ Result<std::optional<std::int64_t>> ask_for_holder(int own, std::uint64_t offset
 
 }  // namespace
 
-Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset) {
+Result<LockDescription> LockDescription::open(int fd, Forks forks) {
+  const std::lock_guard lock(left().mutex);
+  LockDescription made(forks, left().forks.load(std::memory_order_relaxed));
+  if (forks == Forks::kLeave) left().descriptors.reserve(left().descriptors.size() + 1);
+  CACHALOT_TRY_ASSIGN(made.fd_, new_description(fd));
+  if (forks == Forks::kLeave) left().descriptors.push_back(made.fd_.get());
+  return made;
+}
+
+LockDescription& LockDescription::operator=(LockDescription&& from) noexcept {
+  if (this == &from) return *this;
+  close();
+  fd_ = std::move(from.fd_);
+  forks_ = from.forks_;
+  generation_ = from.generation_;
+  return *this;
+}
+
+// Its number may be another file's by now.
+bool LockDescription::is_left() const {
+  return forks_ == Forks::kLeave && generation_ != left().forks.load(std::memory_order_relaxed);
+}
+
+int LockDescription::get() const {
+  return is_left() ? -1 : fd_.get();
+}
+
+void LockDescription::close() {
+  if (!fd_) return;
+  if (forks_ == Forks::kShare) return fd_.close();
+  if (is_left()) return (void)fd_.release();
+  struct flock all {};
+  all.l_type = F_UNLCK;
+  all.l_whence = SEEK_SET;  // from 0 on, to the end of all numbers
+  (void)fcntl(fd_.get(), F_OFD_SETLK, &all);
+  const std::lock_guard lock(left().mutex);
+  std::erase(left().descriptors, fd_.get());
+  fd_.close();
+}
+
+Result<FileLock> FileLock::try_lock(int fd, std::uint64_t offset, Forks forks) {
   CACHALOT_TRY(one_byte(offset));
-  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  CACHALOT_TRY_ASSIGN(LockDescription own, LockDescription::open(fd, forks));
   CACHALOT_TRY(lock_byte(own.get(), offset));
   return FileLock(std::move(own), offset);
 }
 
 void FileLock::unlock() {
-  if (!fd_) return;
+  if (description_.get() < 0) return;
   // To close alone would leave it to the description's other descriptors.
-  unlock_byte(fd_.get(), offset_);
-  fd_.close();
+  unlock_byte(description_.get(), offset_);
+  description_.close();
 }
 
-Result<FileLock> FileLock::lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms) {
+Result<FileLock> FileLock::lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms,
+                                       Forks forks) {
   for (std::uint32_t waited_ms = 0;; ++waited_ms) {
-    Result<FileLock> lock = try_lock(fd, offset);
+    Result<FileLock> lock = try_lock(fd, offset, forks);
     if (lock || lock.error().code != Code::kBusy || waited_ms >= patience_ms) return lock;
     usleep(1000);
   }
 }
 
 Result<FileLockSet> FileLockSet::open(int fd) {
-  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  CACHALOT_TRY_ASSIGN(LockDescription own, LockDescription::open(fd, Forks::kLeave));
   return FileLockSet(std::move(own));
 }
 
-Status FileLockSet::try_lock(std::uint64_t offset) { return lock_byte(fd_.get(), offset); }
+Status FileLockSet::try_lock(std::uint64_t offset) {
+  return lock_byte(description_.get(), offset);
+}
 
 void FileLockSet::unlock(std::uint64_t offset) {
-  unlock_byte(fd_.get(), offset);
+  unlock_byte(description_.get(), offset);
 }
 
 Result<bool> FileLockSet::is_held_elsewhere(std::uint64_t offset) const {
-  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder, ask_for_holder(fd_.get(), offset));
+  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
+                      ask_for_holder(description_.get(), offset));
   return holder.has_value();
 }
 

@@ -6,6 +6,9 @@
 // need not exist and is not touched, so offsets past the end of the file are good.
 //
 // A child made by fork() shares the description: the lock lives until both are gone, or somebody unlocks it.
+// Forks::kLeave is for what a child has no part in: it closes its descriptor before anything else of it
+// runs, so that the lock ends with who took it, whatever ends that one. (Of children that are not made by
+// fork(), but by a bare system call, nobody hears: they share it, until it is unlocked.)
 #pragma once
 
 #include <cachalot/result.h>
@@ -17,6 +20,31 @@
 
 namespace cachalot::os {
 
+// What a forked child does with a lock of its parent's.
+enum class Forks { kShare, kLeave };
+
+// The description that locks are on: a descriptor of one's own, known to who forks if children leave it.
+class LockDescription {
+ public:
+  static Result<LockDescription> open(int fd, Forks forks);
+  LockDescription(LockDescription&&) noexcept = default;
+  LockDescription& operator=(LockDescription&& from) noexcept;
+  ~LockDescription() { close(); }
+
+  int get() const;  // -1: none, or left to the parent
+  // With kLeave it unlocks first: a child that shares the description all the same does not keep the locks.
+  void close();
+  void keep_until_exit() { (void)fd_.release(); }
+
+ private:
+  LockDescription(Forks forks, std::uint64_t generation) : forks_(forks), generation_(generation) {}
+  bool is_left() const;
+
+  FileDescriptor fd_;
+  Forks forks_;
+  std::uint64_t generation_;  // forks between the first process and who opened it
+};
+
 class FileLock {
  public:
   // @param  fd      of the file, by any description; only used during the call
@@ -24,27 +52,30 @@ class FileLock {
   // @errors kBusy: somebody holds it; kPermission: the file cannot be opened for writing;
   //         kInvalidArgument; kUnsupported: the file system has no such locks
   // @threads any  @cost 3 system calls; never waits
-  static Result<FileLock> try_lock(int fd, std::uint64_t offset);
+  static Result<FileLock> try_lock(int fd, std::uint64_t offset, Forks forks = Forks::kShare);
 
   // The same, trying again for so long while somebody holds it. @errors as above
-  static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms);
+  static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms,
+                                      Forks forks = Forks::kShare);
 
   std::uint64_t offset() const { return offset_; }
   // Whatever becomes of this object.
-  void hold_until_exit() { (void)fd_.release(); }
+  void hold_until_exit() { description_.keep_until_exit(); }
 
-  // Before its scope ends, and also where a forked child shares the description. A second time does nothing.
+  // Before its scope ends, and also where a forked child shares the description. A second time does nothing,
+  // nor does it in a child that left the lock.
   void unlock();
 
  private:
-  FileLock(FileDescriptor fd, std::uint64_t offset) : fd_(std::move(fd)), offset_(offset) {}
+  FileLock(LockDescription description, std::uint64_t offset)
+      : description_(std::move(description)), offset_(offset) {}
 
-  FileDescriptor fd_;  // the description that owns the lock: closing it unlocks
+  LockDescription description_;  // owns the lock: closing it unlocks
   std::uint64_t offset_;
 };
 
 // Locks on many bytes of a file by one description: as FileLock, but one file descriptor for all. Sets
-// exclude each other, and FileLocks; a set does not exclude itself.
+// exclude each other, and FileLocks; a set does not exclude itself. Forked children leave it.
 //
 // @threads one at a time
 class FileLockSet {
@@ -62,9 +93,9 @@ class FileLockSet {
   Result<bool> is_held_elsewhere(std::uint64_t offset) const;
 
  private:
-  explicit FileLockSet(FileDescriptor fd) : fd_(std::move(fd)) {}
+  explicit FileLockSet(LockDescription description) : description_(std::move(description)) {}
 
-  FileDescriptor fd_;
+  LockDescription description_;
 };
 
 // The kernel names no process for locks of this kind; it does for old POSIX ones.

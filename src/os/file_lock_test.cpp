@@ -91,6 +91,73 @@ TEST_F(FileLockTest, UnlockedItIsFreeAlsoWhereAForkedChildSharesIt) {
   EXPECT_FALSE(is_free(3)) << "it is the next one's now";
 }
 
+// A process that takes a lock, forks, and is killed; its child lives on.
+TEST_F(FileLockTest, OneThatForkedChildrenLeaveEndsWithWhoTookItWhateverEndsThat) {
+  int ready[2], end[2], gone[2];
+  ASSERT_TRUE(pipe(ready) == 0 && pipe(end) == 0 && pipe(gone) == 0);
+  auto child = Child::start([&] {
+    const auto held = FileLock::try_lock(fd(), 9, Forks::kLeave);
+    if (!held) return 1;
+    if (fork() == 0) {
+      char byte = 'y';
+      close(end[1]);
+      close(gone[0]);
+      (void)!write(ready[1], &byte, 1);
+      (void)!read(end[0], &byte, 1);  // until the other end is closed
+      _exit(0);
+    }
+    for (;;) pause();
+  });
+  ASSERT_TRUE(child);
+  close(gone[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_FALSE(is_free(9));
+  child->send(SIGKILL);
+  ASSERT_EQ(child->wait()->signal, SIGKILL);
+  EXPECT_TRUE(is_free(9)) << "the grandchild has it";
+  close(end[1]);
+  EXPECT_EQ(read(gone[0], &byte, 1), 0);  // when the grandchild has ended
+  for (const int fd : {ready[0], ready[1], end[0], gone[0]}) close(fd);
+}
+
+TEST_F(FileLockTest, OneThatForkedChildrenLeaveIsNotTheirsToEnd) {
+  auto held = FileLock::try_lock(fd(), 3, Forks::kLeave);
+  auto many = FileLockSet::open(fd());
+  ASSERT_TRUE(held && many && many->try_lock(4));
+  auto child = Child::start([&] {
+    // Whoever opens something now gets the numbers that were theirs.
+    const int first = open("/dev/null", O_RDONLY | O_CLOEXEC), second = dup(first);
+    held->unlock();
+    if (many->try_lock(5) || many->is_held_elsewhere(5)) return 1;
+    many->unlock(4);
+    { const FileLock gone = *std::move(held); }
+    { const FileLockSet gone = *std::move(many); }
+    if (fcntl(first, F_GETFD) < 0 || fcntl(second, F_GETFD) < 0) return 2;
+    return FileLock::try_lock(fd(), 6, Forks::kLeave) ? 0 : 3;
+  });
+  ASSERT_TRUE(child);
+  EXPECT_TRUE(child->wait()->ok()) << child->wait()->text();
+  EXPECT_FALSE(is_free(3) || is_free(4));
+  *held = *FileLock::try_lock(fd(), 7, Forks::kLeave);
+  EXPECT_TRUE(is_free(3));
+  EXPECT_FALSE(is_free(7));
+}
+
+// As it is for a moment between fork() and the child's first instruction, or after a bare clone().
+TEST_F(FileLockTest, OneThatForkedChildrenLeaveIsUnlockedAtItsEndWhoeverSharesIt) {
+  int shared = -1;
+  {
+    const int next = dup(fd());  // the number that the lock's description gets
+    close(next);
+    const auto held = FileLock::try_lock(fd(), 3, Forks::kLeave);
+    shared = dup(next);
+    EXPECT_FALSE(is_free(3));
+  }
+  EXPECT_TRUE(is_free(3));
+  close(shared);
+}
+
 TEST_F(FileLockTest, NamesTheHolderOfAnOldPosixLock) {
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);

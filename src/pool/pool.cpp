@@ -25,6 +25,14 @@ constexpr std::uint64_t kFirstClientLock = kFirstKeeperLock + 16;
 constexpr std::uint64_t kKeeperNapNs = 5'000'000;
 constexpr std::uint64_t kSuccessionPatienceMs = 5'000;
 
+// Whoever is forked from a keeper or a client cannot reach the pool (MADV_DONTFORK): it has no part in the lock.
+Result<os::FileLock> lock_byte(int fd, std::uint64_t offset) {
+  return os::FileLock::try_lock(fd, offset, os::Forks::kLeave);
+}
+Result<os::FileLock> lock_succession(int fd) {
+  return os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs, os::Forks::kLeave);
+}
+
 Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, const char* name) {
   switch (kind) {
     case memory::DomainKind::kCoherent: return memory::make_coherent_domain();
@@ -247,10 +255,10 @@ Status Pool::destroy(const std::vector<std::string>& paths) {
 Status Pool::remove() {
   // Held until the names are gone, so that nobody begins to serve in between.
   const int fd = devices_.file(0).fd();
-  CACHALOT_TRY_ASSIGN(const os::FileLock succession, os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
+  CACHALOT_TRY_ASSIGN(const os::FileLock succession, lock_succession(fd));
   std::vector<os::FileLock> locks;
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
-    Result<os::FileLock> lock = os::FileLock::try_lock(fd, kFirstKeeperLock + slot);
+    Result<os::FileLock> lock = lock_byte(fd, kFirstKeeperLock + slot);
     if (!lock) {
       if (lock.error().code != Code::kBusy) return lock.error();
       return Error::make(Code::kBusy, "%s: a keeper serves this pool: stop it first (`cachalot stop`)",
@@ -312,13 +320,12 @@ Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
 Status Pool::serve(PoolKeeper& standby, Succession succession) {
   const int fd = devices_.file(0).fd();
   {
-    CACHALOT_TRY_ASSIGN(const os::FileLock announcing,
-                        os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs));
+    CACHALOT_TRY_ASSIGN(const os::FileLock announcing, lock_succession(fd));
     CACHALOT_TRY_ASSIGN(const std::uint32_t in_use, find_areas_in_use(succession));
     // The area that announce() will take is one of those that are free; it is locked first.
     const Result<std::uint32_t> area = Keeper::next_area(*access_, in_use);
     if (!area) return area.error().code == Code::kBusy ? areas_in_use() : area.error();
-    CACHALOT_TRY_ASSIGN(standby.lock_, os::FileLock::try_lock(fd, kFirstKeeperLock + *area));
+    CACHALOT_TRY_ASSIGN(standby.lock_, lock_byte(fd, kFirstKeeperLock + *area));
     if (Status announced = standby.keeper_->announce(in_use); !announced) {
       standby.lock_.reset();
       return announced;
@@ -326,7 +333,7 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
   }
   standby.keeper_->take_over();
   {
-    const Result<os::FileLock> finishing = os::FileLock::lock_within(fd, kSuccessionLock, kSuccessionPatienceMs);
+    const Result<os::FileLock> finishing = lock_succession(fd);
     if (!finishing) {
       return Error::make(Code::kTimeout, "%s: the keeper's takeover cannot be finished: %s",
                          devices_.file(0).path().c_str(), finishing.error().message);
@@ -357,6 +364,14 @@ Result<std::uint32_t> Pool::find_areas_in_use(Succession succession) const {
     if (!may_rule || succession == Succession::kOverTheLiving) continue;
     if (lines[slot].epoch == 0) {
       return Error::make(Code::kBusy, "%s: has a keeper already, whose line is damaged; a living keeper mends it", name);
+    }
+    if (!os::process_alive(lines[slot].pid, lines[slot].start_time)) {
+      // Of another machine or pid namespace it may be; or it made a child without fork(), that shares the lock.
+      return Error::make(Code::kBusy,
+                         "%s: has a keeper already: pid %u, which is not seen here; if it has "
+                         "ended, end the processes "
+                         "that it left, one of which still holds its lock (/proc/locks, `lsof`)",
+                         name, lines[slot].pid);
     }
     return Error::make(Code::kBusy, "%s: has a keeper already: pid %u", name, lines[slot].pid);
   }
@@ -422,7 +437,7 @@ Result<os::FileLock> Pool::lock_client_slot(std::uint32_t slot) const {
     return Error::make(Code::kInvalidArgument, "%s: client slot %u: the pool's last one is %u", name, slot,
                        g.clients - 1);
   }
-  Result<os::FileLock> lock = os::FileLock::try_lock(devices_.file(0).fd(), kFirstClientLock + slot);
+  Result<os::FileLock> lock = lock_byte(devices_.file(0).fd(), kFirstClientLock + slot);
   if (lock || lock.error().code != Code::kBusy) return lock;
   ClientLine line{};
   access_->region.read_as(access_->layout.client_line(slot), line);

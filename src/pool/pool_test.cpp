@@ -369,6 +369,66 @@ TEST_P(PoolTest, AStandbyRulesOnceTheKeeperIsGone) {
   EXPECT_EQ(pool_->serve({}).error().code, Code::kBusy);
 }
 
+// Its child has nothing of the pool, and nothing of its keeper's and clients' locks.
+TEST_P(PoolTest, WhatEndedIsFollowedAlthoughAForkedChildLives) {
+  make(100);
+  std::optional<PoolClient> client(attach());
+  auto child = os::Child::start([] {
+    for (;;) pause();
+    return 0;
+  });
+  ASSERT_TRUE(child);
+  client.reset();
+  stop_keeper();
+  {
+    const Result<PoolKeeper> next = pool_->serve({});
+    ASSERT_TRUE(next) << next.error().message;
+  }
+  const Status removed = pool_->remove();
+  EXPECT_TRUE(removed) << removed.error().message;
+}
+
+TEST(PoolServe, AKeeperThatWasKilledIsFollowedAlthoughAForkedChildLives) {
+  const std::string path = "/dev/shm/cachalot_pool_test." + std::to_string(getpid()) + ".killed";
+  Pool::CreateOptions create;
+  create.paths = {path};
+  create.geometry = small_geometry();
+  create.huge_pages = create.populate = false;
+  Result<Pool> pool = Pool::create(create);
+  ASSERT_TRUE(pool) << pool.error().message;
+  int ready[2], end[2];
+  ASSERT_TRUE(pipe(ready) == 0 && pipe(end) == 0);
+  Result<os::Child> killed = os::Child::start([&] {
+    Result<Pool> own = Pool::open({path});
+    if (!own) return 1;
+    const Result<PoolKeeper> keeper = own->serve({});
+    if (!keeper) return 2;
+    if (fork() == 0) {
+      char byte = 'y';
+      close(end[1]);
+      (void)!write(ready[1], &byte, 1);
+      (void)!read(end[0], &byte, 1);  // until the other end is closed
+      _exit(0);
+    }
+    for (;;) pause();
+  });
+  ASSERT_TRUE(killed);
+  close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
+  killed->send(SIGKILL);
+  ASSERT_EQ(killed->wait()->signal, SIGKILL);
+  EXPECT_FALSE(pool->keeper_is_locked());
+  {
+    const Result<PoolKeeper> next = pool->serve({});
+    EXPECT_TRUE(next) << next.error().message;
+  }
+  const Status removed = pool->remove();
+  EXPECT_TRUE(removed) << removed.error().message;
+  for (const int fd : {ready[0], end[0], end[1]}) close(fd);
+}
+
 #ifdef CACHALOT_FAIL_POINTS
 TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
   const std::string path = "/dev/shm/cachalot_pool_test." + std::to_string(getpid());

@@ -108,7 +108,8 @@ Status BudgetFile::check_sizes(std::uint64_t credits, std::uint64_t chunk_bytes)
 }
 
 Result<os::FileLock> BudgetFile::enter() const {
-  return os::FileLock::lock_within(file_.fd(), kDoorLock, kPatienceMs);
+  // A child that is forked meanwhile would hold the door for as long as it lives.
+  return os::FileLock::lock_within(file_.fd(), kDoorLock, kPatienceMs, os::Forks::kLeave);
 }
 
 Result<os::FileLock> BudgetFile::lock_slot(std::uint32_t slot) const {
