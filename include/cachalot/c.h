@@ -91,6 +91,11 @@ typedef struct cachalot_buffer {
   uint64_t bytes;
 } cachalot_buffer;
 
+/* Of a cache on a GPU: after CACHALOT_IO nothing is known of a copy, which may be under way until the process ends.
+ * Until then the memory of all caches on this GPU must be kept: not freed, and used for nothing else.
+ * cachalot_unregister_cache() and cachalot_detach() say it also of copies that nobody heard of; who gives such
+ * memory away asks one of them before, when its layer loads and stores have ended. Calls on this GPU's
+ * caches fail from then on. */
 typedef struct cachalot_client cachalot_client; /* any thread, all at once, but for detaching */
 typedef struct cachalot_layer_load cachalot_layer_load;
 typedef struct cachalot_layer_store cachalot_layer_store;
@@ -137,8 +142,9 @@ typedef struct cachalot_client_options {
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
 /* Waits for the calls under way, queued ones that go on by themselves too (cancel what is not to be waited
  * for), detaches and frees the client, whatever it returns: the pointer must not be used again, and what
- * became of calls that were not polled or waited for is not known. Layer loads and stores that are still there are refused from then on
- * (CACHALOT_INVALID_ARGUMENT), and have to be ended all the same. Null is allowed. */
+ * became of calls that were not polled or waited for is not known. CACHALOT_IO: see above. Layer loads and stores
+ * that are still there are refused from then on (CACHALOT_INVALID_ARGUMENT), and have to be ended all the same.
+ * Null is allowed. */
 CACHALOT_API cachalot_code cachalot_detach(cachalot_client* client);
 CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);
 
@@ -170,7 +176,8 @@ typedef struct cachalot_cache {
 
 CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache,
                                                    uint32_t* cache_id);
-/* Waits for the calls that use it. CACHALOT_BUSY: a layer load or store of it is open, see below. */
+/* Waits for the calls that use it. CACHALOT_BUSY: a layer load or store of it is open, see below. CACHALOT_IO: it is
+ * unregistered, and its memory must be kept, see above. */
 CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_id);
 
 /* How many leading blocks are in the pool. */

@@ -21,8 +21,16 @@
 //
 // Caches may be on GPUs (PagedCache::cuda_device). Copies are then launched on a stream, and a call returns,
 // or a completion comes, when they are done and validated. After kIo nothing is known of a copy: it may be
-// under way until the process ends. The blocks of a store are then kept from everybody until that, calls on
-// this GPU's caches fail from then on, and detach() says kIo. Nothing of this has run on a GPU yet.
+// under way until the process ends. Until then
+//   - the memory of all caches on this GPU has to be kept: not freed, and used for nothing else. Whoever did
+//     not hear of the copy (of a layer load that was dropped, a call whose completion nobody asked for) hears it
+//     of unregister_cache() and detach(), which say kIo for as long as it is so. Destructors say nothing: who
+//     gives memory away that a GPU's cache was in asks one of these two before, when its layer loads and
+//     stores have ended
+//   - the blocks of a store are kept from everybody
+//   - calls on this GPU's caches fail
+// What is the library's (the pool's mapping, what it has on the GPU) it keeps by itself. Nothing of this has
+// run on a GPU yet.
 //
 // After detach() every call that needs the pool, also one of a layer load or store, is refused with
 // kInvalidArgument ("detached"); what does not (geometry, block_bytes, hash_tokens, statistics, and what
@@ -180,7 +188,8 @@ class Client {
   // The same, and the slot is free: for another client, though this object and layer loads of it are kept.
   // @errors kNoKeeper, kTimeout: nobody answered, the slot is free all the same; kBusy: copies do not end
   //         within keeper_timeout_ns, the slot is not free until they have and it is called again, or this
-  //         object and its layer stores are gone
+  //         object and its layer stores are gone; kIo: see above. The slot is free all the same, unless the
+  //         copy was a store's
   Status detach();
 
   const KvGeometry& geometry() const;
@@ -189,7 +198,8 @@ class Client {
   // The hashes of all whole blocks of a prompt, from its first token on.
   std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
 
-  // Memory of the engine that pages are in. It must stay mapped until unregister_cache().
+  // Memory of the engine that pages are in. It must stay mapped until unregister_cache(), which may say kIo:
+  // then until the process ends.
   // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors,
   //         tensors that overlap, or are not on the GPU that was named. Of a GPU: kUnsupported: no driver,
   //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be page-locked
@@ -197,7 +207,8 @@ class Client {
   //         client and its layer loads and stores are destroyed
   Result<CacheId> register_cache(const PagedCache& cache);
   // Waits for the calls that use it. A layer load or store is not waited for: its owner may be who calls.
-  // @errors kNotFound; kBusy: a layer load or store of this cache is open
+  // @errors kNotFound; kBusy: a layer load or store of this cache is open; kIo: its GPU failed in a copy. It is
+  //         unregistered, and its memory has to be kept, see above
   Status unregister_cache(CacheId cache);
 
   // How many leading blocks are in the pool. @cost about 1.3 lines a block, overlapped; no RPC

@@ -52,6 +52,15 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   return made;
 }
 
+RegisteredCache::~RegisteredCache() {
+  if (gpu_ == nullptr) return;
+  if (fork_generation() != forks_) {
+    (void)engine_.release();  // it is the parent's, and so is the GPU
+  } else if (gpu_->is_lost()) {
+    keep_until_exit(std::move(engine_));
+  }
+}
+
 Result<CudaStream> RegisteredCache::stream_of(const std::optional<CudaStream>& wanted) const {
   if (gpu_ != nullptr) {
     const CudaStream stream = wanted.value_or(stream_);
@@ -153,7 +162,7 @@ Status CacheTable::remove(CacheId id) {
   for (std::uint32_t uses; (uses = cache->uses_.load(std::memory_order_acquire)) != RegisteredCache::kGone;) {
     cache->uses_.wait(uses);
   }
-  return {};
+  return cache->check_released();
 }
 
 }  // namespace cachalot::engine

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/fork_guard.h"
 #include "engine/gpus.h"
 #include "kv/copy_engine.h"
 #include "kv/cuda/cuda_engine.h"
@@ -58,8 +59,14 @@ class RegisteredCache {
   Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
   Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
 
+  // Whether its memory may be given away. @errors as Gpu::check_released
+  Status check_released() const { return gpu_ == nullptr ? Status() : gpu_->check_released(); }
+
   const kv::EngineCache& cache() const { return cache_; }
   std::uint32_t pages_per_block() const { return cache_.pages_per_block(); }
+
+  // Asks the driver nothing of a GPU that was lost, nor in a forked child.
+  ~RegisteredCache();
 
  private:
   friend class CacheTable;
@@ -76,6 +83,7 @@ class RegisteredCache {
   std::unique_ptr<kv::CopyEngine> engine_;  // a GPU's, if there is one
   Gpu* gpu_ = nullptr;
   CudaStream stream_ = nullptr;
+  const std::uint64_t forks_ = fork_generation();
   std::atomic<std::uint32_t> uses_ = 0;  // and kGone, from when it is unregistered on
   std::atomic<std::uint32_t> open_loads_ = 0, open_stores_ = 0;  // begun under the table's lock
 };
@@ -138,7 +146,8 @@ class CacheTable {
   // @errors kNotFound
   Result<CacheUse> use(CacheId id);
   Result<OpenCache> open(CacheId id, LayerCall call);
-  // Waits for the calls that use it. @errors kNotFound; kBusy: a layer load or store is open
+  // Waits for the calls that use it. @errors kNotFound; kBusy: a layer load or store is open; it is removed,
+  // and as Gpu::check_released
   Status remove(CacheId id);
 
  private:

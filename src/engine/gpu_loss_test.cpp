@@ -130,8 +130,63 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   machine_.fake.failing["event_synchronize"] = kLaunchFailed;
   EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(4, 3)).error().code, Code::kIo);
   machine_.fake.failing.clear();
-  const Status left = engine.client.detach();
-  EXPECT_TRUE(left) << left.error().message;
+  EXPECT_EQ(engine.client.detach().error().code, Code::kIo);  // but not for the blocks
+  ClientOptions same = options();
+  same.slot = 0;
+  EXPECT_TRUE(Client::attach(same)) << "its slot is free";
+  const pool::Pool pool = *pool::Pool::open({cluster_.path()});
+  pool::KeeperCounters now;
+  ASSERT_TRUE(pool.read_keeper_counters(now));
+  EXPECT_EQ(now[pool::KeeperCounter::kQuarantined], 0u);
+}
+
+// The library keeps what is its own, and says that the tensors have to be kept, whoever heard of the failure.
+TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
+  enum class Was { kCalled, kGoingOn, kStarted, kDropped };
+  for (const Was was : {Was::kCalled, Was::kGoingOn, Was::kStarted, Was::kDropped}) {
+    SCOPED_TRACE(static_cast<int>(was));
+    const Cluster cluster(small_geometry().block_bytes(), 64, "coherent");
+    GpuMachine machine;
+    GpuEngine engine(machine, cluster.client_options());
+    const auto hashes = engine.store(1, 3);
+    engine.clear();
+    std::optional<Client::LayerLoad> load;
+    if (was == Was::kStarted || was == Was::kDropped) {
+      load.emplace(*engine.client.begin_load(engine.cache, hashes, pages_from(4, 3)));
+      ASSERT_TRUE(load->start_layer(0));
+    }
+    machine.fake.failing["event_synchronize"] = kLaunchFailed;
+    if (was == Was::kCalled) {
+      EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(4, 3)).error().code, Code::kIo);
+    } else if (was == Was::kGoingOn) {
+      EXPECT_TRUE(engine.client.load_async(engine.cache, hashes, pages_from(4, 3)));
+    } else if (was == Was::kStarted) {
+      EXPECT_EQ(load->load_layer(0).error().code, Code::kIo);
+    }
+    load.reset();
+    const Status unregistered = engine.client.unregister_cache(engine.cache);
+    machine.fake.failing.clear();
+    ASSERT_FALSE(unregistered);
+    EXPECT_EQ(unregistered.error().code, Code::kIo);
+    EXPECT_NE(std::string(unregistered.error().message).find("keep the memory of all caches on it"),
+              std::string::npos)
+        << unregistered.error().message;
+    EXPECT_EQ(engine.client.unregister_cache(engine.cache).error().code, Code::kNotFound);
+    const std::uint64_t allocations = machine.fake.allocations(), events = machine.fake.events();
+    EXPECT_EQ(engine.client.detach().error().code, Code::kIo);
+    EXPECT_EQ(engine.client.detach().error().code, Code::kIo) << "it is so still";
+    { const Client gone = std::move(engine.client); }
+    // Nothing is asked of it any more, and the pool is there still.
+    EXPECT_EQ(machine.fake.registrations(), 1u);
+    EXPECT_EQ(machine.fake.contexts + machine.fake.modules, 2);
+    EXPECT_EQ(machine.fake.allocations(), allocations);
+    EXPECT_EQ(machine.fake.events(), events);
+    EXPECT_EQ(machine.fake.refused, 0u);
+    EXPECT_FALSE(engine.holds(hashes[0], 4, 0));
+    machine.enter();
+    EXPECT_EQ(machine.driver.context_synchronize(), cuda::kSuccess);
+    EXPECT_TRUE(engine.holds(hashes[0], 4, 0)) << "it wrote late";
+  }
 }
 
 TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {

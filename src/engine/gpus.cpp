@@ -8,7 +8,7 @@ namespace cachalot::engine {
 namespace cuda = os::cuda;
 
 StreamMark::~StreamMark() {
-  if (gpu_ == nullptr) return;
+  if (gpu_ == nullptr || gpu_->is_lost()) return;
   const kv::CudaDevice::Entered entered(*gpu_->device_);
   gpu_->device_->driver().event_destroy(event_);
 }
@@ -21,6 +21,10 @@ StreamLoan::~StreamLoan() {
 }
 
 Gpu::~Gpu() {
+  if (is_lost()) {
+    keep_until_exit(std::move(device_));
+    return;
+  }
   const kv::CudaDevice::Entered entered(*device_);
   for (const cuda::Stream stream : idle_) device_->driver().stream_destroy(stream);
 }
@@ -44,8 +48,17 @@ Status Gpu::check_memory(const void* at, std::uint64_t bytes) const {
   return {};
 }
 
+Status Gpu::check_released() const {
+  if (!is_lost()) return {};
+  return Error::make(Code::kIo,
+                     "cuda: %s failed in a copy, which may still be under way: keep the memory of "
+                     "all caches on it "
+                     "until this process ends",
+                     device_->name().c_str());
+}
+
 Status Gpu::check(cuda::Stream stream) const {
-  if (is_lost_.load(std::memory_order_relaxed)) {
+  if (is_lost()) {
     return Error::make(Code::kIo, "cuda: %s failed in an earlier copy, expected one that works",
                        device_->name().c_str());
   }
@@ -106,6 +119,20 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
   const auto added =
       gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
   return added->second.get();
+}
+
+Status Gpus::check_released() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [ordinal, gpu] : gpus_) CACHALOT_TRY(gpu->check_released());
+  return {};
+}
+
+// No list that ends: what it holds may be in use after all destructors.
+void keep_until_exit(std::shared_ptr<void> kept) {
+  static std::mutex mutex;
+  static auto* const all = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(kept));
 }
 
 }  // namespace cachalot::engine

@@ -5,7 +5,9 @@
 // 2. What a copy that nobody waits for copies behind, is a place in the caller's stream, taken by the thread
 //    that calls; the copy itself is on a stream of ours. So it sees what was on the caller's stream then,
 //    does not lie in wait for what comes later, and is in nobody's graph.
-// 3. After a copy of which nothing is known (kIo) nothing is asked of that GPU any more.
+// 3. After a copy of which nothing is known (kIo) nothing is asked of that GPU any more, and what is the
+//    library's of what the copy reaches (the pool's mapping, the device, the launches' memory) stays until
+//    the process ends. The tensors are the caller's to keep: check_released() says so.
 //
 // @threads any
 #pragma once
@@ -93,7 +95,11 @@ class Gpu {
   friend class StreamLoan;
 
   const int ordinal_;
-  const std::unique_ptr<kv::CudaDevice> device_;
+  std::unique_ptr<kv::CudaDevice> device_;
+  bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
+  // Whether the memory of its caches may be given away.
+  // @errors kIo: it failed in a copy, which may still be under way
+  Status check_released() const;
   std::atomic<bool> is_lost_ = false;  // relaxed: who sees it late fails by itself
   std::mutex mutex_;
   std::vector<os::cuda::Stream> idle_;
@@ -119,3 +125,7 @@ class Gpus {
 };
 
 }  // namespace cachalot::engine
+// @errors as Gpu::check_released, of the first one that says so
+Status check_released();
+// Whatever becomes of who had it.
+void keep_until_exit(std::shared_ptr<void> kept);

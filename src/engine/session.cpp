@@ -49,6 +49,10 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, con
   return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
 }
 
+Session::~Session() {
+  if (!gpus_.check_released()) keep_until_exit(std::make_shared<pool::Pool>(std::move(pool_)));
+}
+
 bool Session::is_forked() const { return fork_generation() != forks_; }
 
 Status Session::check_usable() const {
@@ -209,7 +213,10 @@ Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
 Status Session::close() {
   is_closed_.store(true, std::memory_order_relaxed);
   const Turn turn(*this, {});
-  return client_.detach();
+  const Status left = client_.detach();
+  if (!left && left.error().code == Code::kIo) return left;  // it says the same, and more
+  CACHALOT_TRY(gpus_.check_released());
+  return left;
 }
 
 }  // namespace cachalot::engine

@@ -45,6 +45,9 @@ class Session : public std::enable_shared_from_this<Session> {
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint,
                                                Gpus::Open open_gpu);
 
+  // What a lost GPU reaches of the pool stays mapped until the process ends.
+  ~Session();
+
   const pool::Access& access() const { return pool_.access(); }
   Counters& counters() { return counters_; }
   Gpus& gpus() { return gpus_; }
@@ -81,7 +84,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void withhold(pool::Reservation reservation) { client().withhold(std::move(reservation)); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
-  // Waits for who holds the lock. @errors as pool::PoolClient::detach
+  // Waits for who holds the lock. @errors as pool::PoolClient::detach, Gpu::check_released
   Status close();
 
  private:
