@@ -104,19 +104,12 @@ Kept keep(const BlockHash* parent, std::span<const BlockHash> hashes, std::span<
   return kept;
 }
 
-// Where the stream of a call is now; null where the cache is in this process's memory.
-Result<std::shared_ptr<engine::StreamMark>> mark_of(const engine::Call& call) {
-  if (call.cache.gpu() == nullptr) return std::shared_ptr<engine::StreamMark>();
-  CACHALOT_TRY_ASSIGN(engine::StreamMark mark, call.cache.gpu()->mark(call.stream));
-  return std::make_shared<engine::StreamMark>(std::move(mark));
-}
-
-// Takes a call that goes on by itself to a stream of ours, behind that place.
-Result<engine::StreamLoan> go_behind(const engine::StreamMark* mark, engine::Call& call) {
-  if (mark == nullptr) return engine::StreamLoan();
-  CACHALOT_TRY_ASSIGN(engine::StreamLoan loan, call.cache.gpu()->borrow_behind(*mark));
-  call.stream = loan.stream();
-  return loan;
+// Behind where the stream of a call is now; null where the cache is in this process's memory.
+Result<std::shared_ptr<engine::StreamBehind>> go_behind(const engine::Call& call) {
+  engine::Gpu* const gpu = call.cache.gpu();
+  if (gpu == nullptr) return std::shared_ptr<engine::StreamBehind>();
+  CACHALOT_TRY_ASSIGN(engine::StreamMark mark, gpu->mark(call.stream));
+  return std::make_shared<engine::StreamBehind>(*gpu, std::move(mark));
 }
 
 }  // namespace
@@ -284,11 +277,12 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, kept->hashes, kept->pages, options));
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
-  CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamMark> mark, mark_of(call));
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamBehind> behind, go_behind(call));
   impl_->record(RecordedCall::kLoad, hashes);
-  return impl_->calls.submit([call, held, kept, mark, layers](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
+  return impl_->calls.submit([call, held, kept, behind, layers](
+                                 const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
     call.cancelled = &cancelled;
-    CACHALOT_TRY_ASSIGN(const engine::StreamLoan stream, go_behind(mark.get(), call));
+    call.behind = behind.get();
     Stored loaded;
     CACHALOT_TRY_ASSIGN(loaded.blocks, engine::load(call, layers, {}));
     return loaded;
@@ -303,12 +297,13 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::s
   auto kept = std::make_shared<const Kept>(keep(parent, hashes, pages));
   CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, kept->hashes, kept->pages, options));
   CACHALOT_TRY(call.check());
-  CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamMark> mark, mark_of(call));
-  return impl_->calls.submit([call, held, kept, mark](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
-    call.cancelled = &cancelled;
-    CACHALOT_TRY_ASSIGN(const engine::StreamLoan stream, go_behind(mark.get(), call));
-    return engine::store(call, kept->parent ? &*kept->parent : nullptr);
-  });
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamBehind> behind, go_behind(call));
+  return impl_->calls.submit(
+      [call, held, kept, behind](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
+        call.cancelled = &cancelled;
+        call.behind = behind.get();
+        return engine::store(call, kept->parent ? &*kept->parent : nullptr);
+      });
 }
 
 Result<Completion> Client::poll(Token token) { return impl_->calls.poll(token); }

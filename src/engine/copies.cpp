@@ -39,7 +39,7 @@ class Load {
       }
       copies.push_back(copy);
     }
-    CACHALOT_TRY(call_.cache.scatter(copies, layers_, call_.stream));
+    CACHALOT_TRY(call_.scatter(copies, layers_));
     for (std::size_t i = 0; i < copies.size(); ++i) {
       if (copies[i].hash != nullptr && copies[i].hash->finish() != hit_.found[first + i].entry.checksum) return i;
     }
@@ -85,6 +85,22 @@ Status Call::check_pages_differ() const {
     }
     table[at] = static_cast<std::uint32_t>(i + 1);
   }
+  return {};
+}
+
+Status Call::gather(std::span<const kv::BlockCopy> blocks) const {
+  if (behind == nullptr) return cache.gather(blocks, {}, stream);
+  CACHALOT_TRY_ASSIGN(const CudaStream ours, behind->stream());
+  CACHALOT_TRY(cache.gather(blocks, {}, ours));
+  behind->note_empty();
+  return {};
+}
+
+Status Call::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const {
+  if (behind == nullptr) return cache.scatter(blocks, layers, stream);
+  CACHALOT_TRY_ASSIGN(const CudaStream ours, behind->stream());
+  CACHALOT_TRY(cache.scatter(blocks, layers, ours));
+  behind->note_empty();
   return {};
 }
 
@@ -177,6 +193,10 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
   CACHALOT_TRY_ASSIGN(pool::Reservation reservation, call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
   count = reservation.uses.size();
+  if (const Status wanted = call.check_time("store"); !wanted) {  // it may have waited for a keeper
+    call.session.give_back(std::move(reservation));
+    return wanted;
+  }
   Extents extents;
   for (const pool::BlockUse& use : reservation.uses) extents.add(call.session.access(), use.block, bytes);
   std::vector<memory::FusedHash> hashes(call.session.writes_checksums() ? count : 0,
@@ -187,7 +207,7 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     if (!hashes.empty()) copy.hash = &hashes[i];
     copies.push_back(copy);
   }
-  if (const Status copied = call.cache.gather(copies, {}, call.stream); !copied) {
+  if (const Status copied = call.gather(copies); !copied) {
     end_failed_copies(call.session, std::move(reservation), copied.error());
     is_copied = false;
     return copied;

@@ -22,6 +22,7 @@ struct Call {
   Deadline deadline;
   CudaStream stream = nullptr;  // of a GPU's cache
   const std::atomic<bool>* cancelled = nullptr;
+  StreamBehind* behind = nullptr;  // of a GPU's cache: a stream of ours instead
 
   // Sizes agree, pages exist, this process may. @errors kInvalidArgument, kUnsupported
   Status check() const;
@@ -29,6 +30,9 @@ struct Call {
   Status check_pages_differ() const;
   // @errors kTimeout, kCancelled
   Status check_time(const char* what) const;
+  // On its stream. @errors as RegisteredCache's
+  Status gather(std::span<const kv::BlockCopy> blocks) const;
+  Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const;
   std::span<const PageId> pages_of(std::size_t block) const {
     return pages.subspan(block * cache.pages_per_block(), cache.pages_per_block());
   }

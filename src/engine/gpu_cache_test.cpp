@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <future>
 #include <thread>
 
 #include "engine/test_gpu.h"
@@ -179,6 +180,89 @@ TEST_P(GpuCacheTest, CallsThatGoOnByThemselvesUseTheirStreamsAgain) {
     EXPECT_TRUE(engine.holds(hashes[3], 3));
   }
   EXPECT_EQ(machine_.fake.streams, before + 1);  // of one worker
+}
+
+// What is left on a stream of ours is waited for by the next call that gets it.
+TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
+  static int (*create)(cuda::Stream*, unsigned) = nullptr;
+  static cuda::Stream ours = nullptr;
+  static int (*wait)(cuda::Stream, cuda::Event, unsigned) = nullptr;
+  static int queued = 0;  // waits for a place in another stream
+  cuda::Driver driver = machine_.driver;
+  create = driver.stream_create;
+  driver.stream_create = [](cuda::Stream* stream, unsigned flags) {
+    const int result = create(stream, flags);
+    ours = *stream;
+    return result;
+  };
+  wait = driver.stream_wait_event;
+  queued = 0;
+  driver.stream_wait_event = [](cuda::Stream stream, cuda::Event event, unsigned flags) {
+    ++queued;
+    return wait(stream, event, flags);
+  };
+  Result<Client> client = attach(options(), [&](int ordinal) {
+    return kv::CudaDevice::open(driver, kv::kFakeImage, ordinal);
+  });
+  ASSERT_TRUE(client);
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.store(1, 2);
+  Result<CacheId> cache = client->register_cache(engine.description());
+  ASSERT_TRUE(cache);
+  const cuda::Stream late = machine_.make_stream();
+  const auto busy = reinterpret_cast<std::uint64_t>(late);
+  CopyOptions behind_it;
+  behind_it.cuda_stream = late;
+  const auto load = [&](std::span<const BlockHash> blocks, const CopyOptions& copy = {}) {
+    const Result<Token> token =
+        client->load_async(*cache, blocks, pages_from(0, blocks.size()), copy);
+    EXPECT_TRUE(token) << token.error().message;
+    return *token;
+  };
+  const auto expect_nobody_waits = [&](const char* what) {
+    EXPECT_EQ(client->wait(load(hashes))->blocks, 2u);
+    EXPECT_FALSE(machine_.fake.is_idle(busy)) << what;
+    machine_.fake.finish(busy);
+    machine_.fake.begin(busy);
+  };
+  EXPECT_EQ(client->wait(load(hashes))->blocks, 2u);
+  machine_.fake.begin(busy);
+  // One worker, that waits for a copy while the next call is cancelled.
+  std::promise<void> is_waiting, may_go_on;
+  std::atomic<bool> has_waited = false;
+  machine_.fake.on_wait = [&] {
+    if (has_waited.exchange(true)) return;
+    is_waiting.set_value();
+    may_go_on.get_future().wait();
+  };
+  machine_.fake.begin(reinterpret_cast<std::uint64_t>(ours));
+  const Token first = load(hashes);
+  is_waiting.get_future().wait();
+  const Token cancelled = load(hashes, behind_it);
+  EXPECT_TRUE(client->cancel(cancelled));
+  may_go_on.set_value();
+  EXPECT_EQ(client->wait(first)->blocks, 2u);
+  EXPECT_EQ(client->wait(cancelled)->status.error().code, Code::kCancelled);
+  expect_nobody_waits("a cancelled call");
+  EXPECT_EQ(client->wait(load(std::vector<BlockHash>{{6, 6}}, behind_it))->blocks, 0u);
+  expect_nobody_waits("a call that found nothing");
+  // Before anything of the copy was put there.
+  const CacheId used = std::exchange(*cache, *client->register_cache(engine.description()));
+  machine_.fake.failing["host_allocate"] = cuda::kOutOfMemory;
+  EXPECT_EQ(client->wait(load(hashes, behind_it))->status.error().code, Code::kNoSpace);
+  machine_.fake.failing.clear();
+  *cache = used;
+  expect_nobody_waits("a call whose copy was refused");
+  const Result<Token> store =
+      client->store_async(*cache, nullptr, hashes, pages_from(0, 2), behind_it);
+  ASSERT_TRUE(store);
+  EXPECT_EQ(client->wait(*store)->blocks, 2u);
+  expect_nobody_waits("a store of what is there");
+  EXPECT_EQ(queued, 2 + 4 + 1) << "those that copied, and the one that was refused";
+  EXPECT_TRUE(client->detach());
+  machine_.fake.on_wait = nullptr;
+  machine_.enter();
+  machine_.driver.stream_destroy(late);
 }
 
 TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {

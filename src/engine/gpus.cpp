@@ -13,11 +13,24 @@ StreamMark::~StreamMark() {
   gpu_->device_->driver().event_destroy(event_);
 }
 
-// The call has waited for what it put there; what failed is on a GPU that is asked nothing any more.
+// A stream that is destroyed ends what is on it first, by itself.
 StreamLoan::~StreamLoan() {
-  if (gpu_ == nullptr) return;
+  if (gpu_ == nullptr || gpu_->is_lost()) return;
+  if (!is_empty_) {
+    const kv::CudaDevice::Entered entered(*gpu_->device_);
+    gpu_->device_->driver().stream_destroy(stream_);
+    return;
+  }
   const std::lock_guard lock(gpu_->mutex_);
   gpu_->idle_.push_back(stream_);
+}
+
+Result<cuda::Stream> StreamBehind::stream() {
+  if (!loan_) {
+    CACHALOT_TRY_ASSIGN(StreamLoan loan, gpu_.borrow_behind(mark_));
+    loan_.emplace(std::move(loan));
+  }
+  return loan_->stream();
 }
 
 Gpu::~Gpu() {

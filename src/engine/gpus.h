@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -46,21 +47,44 @@ class StreamMark {
   os::cuda::Event event_ = nullptr;
 };
 
-// A stream of ours, for one call at a time. @threads one at a time
+// A stream of ours, for one call at a time. One with work that nobody has waited for is not used again: the
+// next call would wait for it. @threads one at a time
 class StreamLoan {
  public:
   StreamLoan() = default;  // of none
   StreamLoan(StreamLoan&& from) noexcept
-      : gpu_(std::exchange(from.gpu_, nullptr)), stream_(from.stream_) {}
+      : gpu_(std::exchange(from.gpu_, nullptr)), stream_(from.stream_), is_empty_(from.is_empty_) {}
   StreamLoan& operator=(StreamLoan&&) = delete;
   ~StreamLoan();
   os::cuda::Stream stream() const { return stream_; }
+  // All that was put on it was waited for.
+  void note_empty() { is_empty_ = true; }
 
  private:
   friend class Gpu;
   StreamLoan(Gpu* gpu, os::cuda::Stream stream) : gpu_(gpu), stream_(stream) {}
   Gpu* gpu_ = nullptr;
   os::cuda::Stream stream_ = nullptr;
+  bool is_empty_ = false;
+};
+
+// Where the copies of a call go that nobody waits for: a stream of ours behind a place in the caller's,
+// borrowed by the first copy. So a call that is cancelled before it copies, or finds nothing to copy, puts
+// nothing on any stream. @threads one at a time
+class StreamBehind {
+ public:
+  StreamBehind(Gpu& gpu, StreamMark mark) : gpu_(gpu), mark_(std::move(mark)) {}
+  // @errors as Gpu::borrow_behind
+  Result<os::cuda::Stream> stream();
+  // The copies so far were waited for.
+  void note_empty() {
+    if (loan_) loan_->note_empty();
+  }
+
+ private:
+  Gpu& gpu_;
+  const StreamMark mark_;
+  std::optional<StreamLoan> loan_;
 };
 
 class Gpu {
@@ -72,6 +96,10 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   kv::CudaDevice& device() { return *device_; }
+  bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
+  // Whether the memory of its caches may be given away.
+  // @errors kIo: it failed in a copy, which may still be under way
+  Status check_released() const;
 
   // @errors kInvalidArgument: not memory of this GPU
   Status check_memory(const void* at, std::uint64_t bytes) const;
@@ -96,10 +124,6 @@ class Gpu {
 
   const int ordinal_;
   std::unique_ptr<kv::CudaDevice> device_;
-  bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
-  // Whether the memory of its caches may be given away.
-  // @errors kIo: it failed in a copy, which may still be under way
-  Status check_released() const;
   std::atomic<bool> is_lost_ = false;  // relaxed: who sees it late fails by itself
   std::mutex mutex_;
   std::vector<os::cuda::Stream> idle_;
@@ -116,6 +140,8 @@ class Gpus {
   // @errors as kv::CudaDevice::open() and register_pool()
   // @cost   the first time: loading the kernels, and page-locking the pool
   Result<Gpu*> find_or_open(int ordinal);
+  // @errors as Gpu::check_released, of the first one that says so
+  Status check_released();
 
  private:
   const memory::PoolView& pool_;
@@ -124,8 +150,7 @@ class Gpus {
   std::map<int, std::unique_ptr<Gpu>> gpus_;
 };
 
-}  // namespace cachalot::engine
-// @errors as Gpu::check_released, of the first one that says so
-Status check_released();
 // Whatever becomes of who had it.
 void keep_until_exit(std::shared_ptr<void> kept);
+
+}  // namespace cachalot::engine
