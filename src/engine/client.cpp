@@ -306,9 +306,19 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::s
       });
 }
 
-Result<Completion> Client::poll(Token token) { return impl_->calls.poll(token); }
-Result<Completion> Client::wait(Token token, std::uint64_t timeout_ns) { return impl_->calls.wait(token, timeout_ns); }
-Status Client::cancel(Token token) { return impl_->calls.cancel(token); }
+// After detach() too, but not in a forked child: the threads are not there, and one may have had the lock.
+Result<Completion> Client::poll(Token token) {
+  CACHALOT_TRY(impl_->session->check_process());
+  return impl_->calls.poll(token);
+}
+Result<Completion> Client::wait(Token token, std::uint64_t timeout_ns) {
+  CACHALOT_TRY(impl_->session->check_process());
+  return impl_->calls.wait(token, timeout_ns);
+}
+Status Client::cancel(Token token) {
+  CACHALOT_TRY(impl_->session->check_process());
+  return impl_->calls.cancel(token);
+}
 
 Status Client::register_buffer(void* data, std::uint64_t bytes) {
   CACHALOT_TRY(impl_->session->check_usable());

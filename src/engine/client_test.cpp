@@ -540,13 +540,23 @@ TEST_F(ClientTest, AForkedChildIsToldToAttachAgain) {
   ASSERT_TRUE(engine.client.wait(*engine.client.load_async(engine.cache, hashes, pages(2))));
   Client nobody = Engine::attach(cluster_.client_options());
   { const Client gone = std::move(nobody); }
+  const Result<Token> before = engine.client.load_async(engine.cache, hashes, pages(2));
+  ASSERT_TRUE(before);
+  EmbeddedKeeper moved_from = std::move(cluster_.keeper());
+  cluster_.keeper() = std::move(moved_from);
+  EXPECT_EQ(moved_from.stop().error().code, Code::kInvalidArgument);
   const pid_t child = fork();
   if (child == 0) {
     alarm(60);
     const Result<std::size_t> hit = engine.client.lookup(hashes);
     const Result<Token> token = engine.client.load_async(engine.cache, hashes, pages(2));
-    const bool is_told = !hit && hit.error().code == Code::kUnsupported && !token;
+    bool is_told = !hit && hit.error().code == Code::kUnsupported && !token;
+    // Nobody carries out what the parent's threads do.
+    is_told = is_told && engine.client.wait(*before).error().code == Code::kUnsupported;
+    is_told = is_told && engine.client.poll(*before).error().code == Code::kUnsupported;
+    is_told = is_told && engine.client.cancel(*before).error().code == Code::kUnsupported;
     engine.client = std::move(nobody);  // its threads are not here
+    cluster_.keeper() = std::move(moved_from);
     _exit(is_told ? 0 : 1);
   }
   int status = 0;

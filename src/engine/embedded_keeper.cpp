@@ -109,7 +109,11 @@ struct EmbeddedKeeper::Impl {
 
 EmbeddedKeeper::EmbeddedKeeper(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 EmbeddedKeeper::EmbeddedKeeper(EmbeddedKeeper&&) noexcept = default;
-EmbeddedKeeper& EmbeddedKeeper::operator=(EmbeddedKeeper&&) noexcept = default;
+EmbeddedKeeper& EmbeddedKeeper::operator=(EmbeddedKeeper&& from) noexcept {
+  EmbeddedKeeper taken(std::move(from));
+  std::swap(impl_, taken.impl_);  // who was here ends as in its destructor
+  return *this;
+}
 EmbeddedKeeper::~EmbeddedKeeper() {
   // In a forked child there is no thread to join, and the pool is the parent's.
   if (impl_ != nullptr && engine::fork_generation() != impl_->forks) (void)impl_.release();
@@ -128,12 +132,15 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& options) {
   try {
     impl->thread = std::thread([at = impl.get()] { at->outcome = at->keeper->run(at->stop); });
   } catch (const std::system_error& error) {
+    impl->keeper.reset();
+    if (impl->made_it) (void)pool::Pool::destroy({options.pool});
     return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper", options.pool.c_str());
   }
   return EmbeddedKeeper(std::move(impl));
 }
 
 Status EmbeddedKeeper::stop() {
+  if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "keeper: it was moved from");
   if (engine::fork_generation() != impl_->forks) {
     return Error::make(Code::kUnsupported, "keeper: it is the thread of another process, which this one was forked from");
   }

@@ -536,6 +536,38 @@ TEST_P(GpuCacheTest, AForkedChildLeavesTheGpuAlone) {
   EXPECT_EQ(*load->load_layer(0), 2u);
 }
 
+// The load has the cache, and the GPU, when nobody else has them.
+TEST_P(GpuCacheTest, AForkedChildLeavesTheGpuAloneAlsoWhereTheClientWentBefore) {
+  std::optional<Client::LayerLoad> load, other;
+  std::optional<GpuEngine> engine(std::in_place, machine_, options());
+  const auto hashes = engine->store(1, 2);
+  load.emplace(*engine->client.begin_load(engine->cache, hashes, pages_from(0, 2)));
+  other.emplace(*engine->client.begin_load(engine->cache, hashes, pages_from(4, 2)));
+  ASSERT_TRUE(load->start_layer(0) && load->start_layer(1));
+  EXPECT_EQ(*load->load_layer(1), 2u);  // what it took of the GPU is the cache's again
+  { const Client gone = std::move(engine->client); }
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto has = [&] {
+      return std::tuple(machine_.fake.events(), machine_.fake.allocations(),
+                        machine_.fake.registrations(), machine_.fake.contexts,
+                        machine_.fake.streams, machine_.fake.waits);
+    };
+    const auto before = has();
+    const bool is_refused = load->start_layer(2).error().code == Code::kUnsupported &&
+                            load->load_layer(0).error().code == Code::kUnsupported;
+    *other = std::move(*load);
+    other.reset();
+    _exit(is_refused && has() == before ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  load.reset();
+  other.reset();
+  EXPECT_EQ(machine_.fake.registrations(), 0u);
+}
+
 // --- Refusals
 
 TEST_P(GpuCacheTest, MemoryThatIsNotTheDevicesIsRefusedByName) {

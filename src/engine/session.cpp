@@ -55,11 +55,15 @@ Session::~Session() {
 
 bool Session::is_forked() const { return fork_generation() != forks_; }
 
+Status Session::check_process() const {
+  if (!is_forked()) return {};
+  return Error::make(
+      Code::kUnsupported,
+      "client: this process was forked from the one that attached: attach again in the child");
+}
+
 Status Session::check_usable() const {
-  if (is_forked()) {
-    return Error::make(Code::kUnsupported,
-                       "client: this process was forked from the one that attached: attach again in the child");
-  }
+  CACHALOT_TRY(check_process());
   if (is_closed_.load(std::memory_order_relaxed)) {
     return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
   }

@@ -55,6 +55,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool verifies_checksums() const { return verifies_checksums_; }
 
   bool is_forked() const;
+  // @errors kUnsupported: in a forked child
+  Status check_process() const;
   // @errors kUnsupported: in a forked child; kInvalidArgument: after close()
   Status check_usable() const;
 
