@@ -9,7 +9,10 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <span>
 #include <stdexcept>
+
+#include "base/c_structs.h"
 
 namespace cachalot::base {
 
@@ -38,15 +41,18 @@ cachalot_code guarded(F&& f) {
   }
 }
 
+// A size that this struct has, had, or may have one day.
+// @param ends  of all its fields @param alignment  its own
+Status check_struct_size(std::uint32_t size, const char* what, std::span<const std::uint32_t> ends,
+                         std::size_t alignment);
+
 // A struct from a caller that knows less of it, or more: what is missing is zero, what is more must be.
 template <class T>
 Result<T> read_struct(const T* given, const char* what) {
+  static_assert(FieldEnds<T>::kAll.back() == sizeof(T),
+                "a field is missing there, or there is a gap");
   if (given == nullptr) return Error::make(Code::kInvalidArgument, "%s: is null", what);
-  if (given->struct_size < sizeof(std::uint32_t) || given->struct_size > 4096) {
-    return Error::make(Code::kInvalidArgument,
-                       "%s: struct_size %u is no size of this struct, which has %zu bytes", what,
-                       given->struct_size, sizeof(T));
-  }
+  CACHALOT_TRY(check_struct_size(given->struct_size, what, FieldEnds<T>::kAll, alignof(T)));
   T known{};
   std::memcpy(&known, given, std::min<std::size_t>(given->struct_size, sizeof known));
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);

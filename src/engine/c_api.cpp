@@ -79,6 +79,12 @@ std::string_view key_of(const cachalot_key& key) {
 }
 
 Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
+  if (given.struct_size > sizeof given) {  // what lies behind it is another's
+    return Error::make(
+        Code::kInvalidArgument,
+        "geometry: struct_size %u, expected at most %zu: it is part of another struct",
+        given.struct_size, sizeof given);
+  }
   CACHALOT_TRY_ASSIGN(const cachalot_geometry g, read_struct(&given, "geometry"));
   if (g.attention > CACHALOT_LATENT) {
     return Error::make(Code::kInvalidArgument, "geometry: attention %u is none", g.attention);
@@ -255,6 +261,7 @@ cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_ca
     if (c->tensor_count > kMostTensors) {
       return fail(Error::make(Code::kInvalidArgument, "cache: %zu tensors are more than %zu", c->tensor_count, kMostTensors));
     }
+    if (c->tensors == nullptr && c->tensor_count != 0) return missing("cache: tensors");
     const std::span<const Buffer> tensors = buffers_of(c->tensors, c->tensor_count);
     PagedCache paged;
     paged.layout = text(c->layout);
@@ -288,6 +295,7 @@ cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id, const ca
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
+    if (pages == nullptr && page_count != 0) return missing("pages");
     return give(client->client.load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
                                     within(timeout_ns)),
                 blocks);
@@ -300,10 +308,13 @@ cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id, c
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
+    if (pages == nullptr && page_count != 0) return missing("pages");
     if (tokens == nullptr) return missing("tokens");
     std::vector<std::span<const TokenRange>> chosen;
     for (size_t i = 0; i < count; ++i) {
-      chosen.emplace_back(reinterpret_cast<const TokenRange*>(tokens[i].ranges), tokens[i].ranges == nullptr ? 0 : tokens[i].count);
+      if (tokens[i].ranges == nullptr && tokens[i].count != 0)
+        return missing("tokens: ranges");  // not: all of the block
+      chosen.emplace_back(reinterpret_cast<const TokenRange*>(tokens[i].ranges), tokens[i].count);
     }
     return give(client->client.load_tokens(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
                                            chosen, within(timeout_ns)),
@@ -317,6 +328,7 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const c
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
+    if (pages == nullptr && page_count != 0) return missing("pages");
     return give_blocks(client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
                                             pages_of(pages, page_count), within(timeout_ns)),
                        blocks);
@@ -359,6 +371,7 @@ cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id, c
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
+    if (pages == nullptr && page_count != 0) return missing("pages");
     if (store == nullptr) return missing("store");
     *store = nullptr;
     Result<Client::LayerStore> begun = client->client.begin_store(
@@ -398,6 +411,7 @@ cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id, co
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
+    if (pages == nullptr && page_count != 0) return missing("pages");
     if (token == nullptr) return missing("token");
     return give(client->client.load_async(CacheId{cache_id}, hashes_of(hashes, count),
                                           pages_of(pages, page_count), within(timeout_ns)),
@@ -411,6 +425,7 @@ cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id, c
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
+    if (pages == nullptr && page_count != 0) return missing("pages");
     if (token == nullptr) return missing("token");
     return give(client->client.store_async(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
                                            pages_of(pages, page_count), within(timeout_ns)),
@@ -485,6 +500,7 @@ cachalot_code cachalot_put(cachalot_client* client, cachalot_key key, const cach
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (key.data == nullptr && key.bytes != 0) return missing("key");
+    if (parts == nullptr && count != 0) return missing("parts");
     return give(client->client.put(key_of(key), buffers_of(parts, count)), bytes);
   });
 }
@@ -494,6 +510,7 @@ cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cach
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (key.data == nullptr && key.bytes != 0) return missing("key");
+    if (parts == nullptr && count != 0) return missing("parts");
     return give(client->client.get(key_of(key), buffers_of(parts, count)), bytes);
   });
 }

@@ -93,6 +93,91 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_INVALID_ARGUMENT);
 }
 
+// Half of a field is nobody's meaning.
+TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
+  cachalot_client* client = attach();
+  cachalot_statistics statistics{};
+  std::size_t taken = 0;
+  for (std::uint32_t size = 0; size <= sizeof statistics; ++size) {
+    statistics.struct_size = size;
+    const bool ends_field = size == 4 || (size != 0 && size % 8 == 0);
+    EXPECT_EQ(cachalot_get_statistics(client, &statistics),
+              ends_field ? CACHALOT_OK : CACHALOT_INVALID_ARGUMENT)
+        << size;
+    taken += ends_field;
+  }
+  EXPECT_EQ(taken, 1 + sizeof statistics / 8);
+  const auto refused = [](cachalot_code code, const char* words) {
+    EXPECT_EQ(code, CACHALOT_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(cachalot_last_message(), words), nullptr) << cachalot_last_message();
+  };
+  statistics.struct_size = 3;
+  refused(cachalot_get_statistics(client, &statistics),
+          "statistics: struct_size 3, expected 112, ");
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  const auto attach_with = [&](std::uint32_t size) {
+    options_.struct_size = size;
+    return cachalot_attach(&options_, &client);
+  };
+  refused(attach_with(13),
+          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 160");
+  refused(attach_with(41),
+          "client options: struct_size 41 ends within the field of bytes 40 to 95");
+  refused(attach_with(159), "ends within the field of bytes 156 to 159");
+  refused(attach_with(162),
+          "client options: struct_size 162, expected 160, or of a later version a multiple of 8 up "
+          "to 4096");
+  refused(attach_with(4104), "client options: struct_size 4104");
+  refused(attach_with(UINT32_MAX), "client options: struct_size 4294967295");
+  options_.struct_size = sizeof options_;
+  // It lies within another struct: nothing behind it is its own.
+  for (const std::uint32_t size : {60u, 64u, 4096u}) {
+    options_.geometry.struct_size = size;
+    refused(cachalot_attach(&options_, &client),
+            ("geometry: struct_size " + std::to_string(size)).c_str());
+  }
+  options_.geometry.struct_size = 38;
+  refused(cachalot_attach(&options_, &client),
+          "geometry: struct_size 38 ends within the field of bytes 36 to 39, expected 56");
+  options_.geometry.struct_size = offsetof(cachalot_geometry, tp_rank);
+  EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_OK) << cachalot_last_message();
+  cachalot_cache cache{};
+  cache.struct_size = 45;
+  refused(cachalot_register_cache(client, &cache, nullptr),
+          "cache: struct_size 45 ends within the field of bytes 40 to 47");
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  serve_.struct_size = 20;
+  cachalot_keeper* second = nullptr;
+  refused(cachalot_keeper_start(&serve_, &second),
+          "keeper options: struct_size 20 ends within the field of bytes 16 to 23");
+}
+
+TEST_F(CApiTest, NullWithACountIsNamed) {
+  cachalot_client* const client = attach();
+  const auto refused = [](cachalot_code code, const char* words) {
+    EXPECT_EQ(code, CACHALOT_INVALID_ARGUMENT);
+    EXPECT_STREQ(cachalot_last_message(), words);
+  };
+  const cachalot_block_hash hash{1, 2};
+  const std::uint32_t page = 0;
+  std::uint64_t token = 0;
+  cachalot_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.layout = "vllm_bknhc";
+  cache.tensor_count = 2;
+  refused(cachalot_register_cache(client, &cache, nullptr), "cache: tensors: is null");
+  refused(cachalot_load(client, 1, &hash, 1, nullptr, 1, 0, nullptr), "pages: is null");
+  refused(cachalot_store_async(client, 1, nullptr, &hash, 1, nullptr, SIZE_MAX, 0, &token),
+          "pages: is null");
+  // Null ranges and a count are not "all tokens".
+  const cachalot_token_ranges ranges{nullptr, 3};
+  refused(cachalot_load_tokens(client, 1, &hash, 1, &page, 1, &ranges, 0, nullptr),
+          "tokens: ranges: is null");
+  refused(cachalot_put(client, {"k", 1}, nullptr, 1, nullptr), "parts: is null");
+  refused(cachalot_get(client, {"k", 1}, nullptr, SIZE_MAX, nullptr), "parts: is null");
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 // What came later is zero for who does not know it, whatever lies behind its struct.
 TEST_F(CApiTest, ACacheOfACallerThatKnowsNoGpuIsInItsMemory) {
   cachalot_client_options old = options_;

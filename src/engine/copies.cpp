@@ -57,10 +57,12 @@ class Load {
 
 Status Call::check() const {
   CACHALOT_TRY(session.check_usable());
-  const std::uint64_t wanted = std::uint64_t{hashes.size()} * cache.pages_per_block();
-  if (pages.size() != wanted) {
-    return Error::make(Code::kInvalidArgument, "pages: %zu were given for %zu blocks of %u page(s) each, expected %" PRIu64,
-                       pages.size(), hashes.size(), cache.pages_per_block(), wanted);
+  const std::uint32_t per_block = cache.pages_per_block();
+  if (pages.size() / per_block != hashes.size() ||
+      pages.size() % per_block != 0) {  // a product might overflow
+    return Error::make(Code::kInvalidArgument,
+                       "pages: %zu were given for %zu blocks, expected %u page(s) each",
+                       pages.size(), hashes.size(), per_block);
   }
   for (const PageId page : pages) {
     if (page < cache.cache().pages()) continue;

@@ -144,6 +144,12 @@ TEST_F(VmmCApiTest, RefusesOptionsThatMakeNoSense) {
   expect_refused(CACHALOT_NOT_FOUND, path_.c_str());
   options_.struct_size = 1;
   expect_refused(CACHALOT_INVALID_ARGUMENT, "struct_size");
+  options_.struct_size = 16;  // half of part_bytes
+  expect_refused(
+      CACHALOT_INVALID_ARGUMENT,
+      "vmm options: struct_size 16 ends within the field of bytes 8 to 23, expected 112");
+  options_.struct_size = sizeof options_ - 4;
+  expect_refused(CACHALOT_INVALID_ARGUMENT, "vmm options: struct_size 108 ends within");
 }
 
 TEST_F(VmmCApiTest, ACallerThatKnowsLessOfAStructIsServed) {
