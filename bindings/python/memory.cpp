@@ -1,8 +1,10 @@
 #include "memory.h"
 
 #include <bit>
-#include <cstdlib>
+#include <charconv>
+#include <cinttypes>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "error.h"
@@ -51,13 +53,68 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape,
   return strides;
 }
 
+// NumPy's word for numbers: "<f2". @return false: it is none
+struct NumberType {
+  char order = '|', kind = '?';
+  std::uint64_t bytes = 0;
+};
+bool parse_type(const std::string& type, NumberType& parsed) {
+  constexpr std::uint64_t kMostBytes = 1 << 16;
+  if (type.size() < 3) return false;
+  parsed.order = type[0];
+  parsed.kind = type[1];
+  const char* const end = type.data() + type.size();
+  const auto [last, error] = std::from_chars(type.data() + 2, end, parsed.bytes);
+  return error == std::errc() && last == end && parsed.bytes >= 1 && parsed.bytes <= kMostBytes;
+}
+
+// Of a dictionary that some other library made.
+nb::object entry_of(nb::handle array, const char* key, const std::string& name) {
+  PyObject* const found = PyDict_GetItemString(array.ptr(), key);
+  if (found == nullptr)
+    refuse("%.40s: its __cuda_array_interface__ has no '%s'", name.c_str(), key);
+  return nb::borrow(found);
+}
+
+bool is_pair(nb::handle object) {
+  return PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2;
+}
+
+// An int, negative ones too. Raises InvalidArgumentError: beyond 63 bits; TypeError: no int.
+std::int64_t signed_number(nb::handle object, const std::string& name) {
+  int overflow = 0;
+  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  if (!number.is_valid()) {
+    PyErr_Clear();
+    refuse_type(object, name + ": ", "an int");
+  }
+  const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  if (overflow == 0) return value;
+  refuse("%.60s: %.40s is beyond 64 bits", name.c_str(), nb::str(number).c_str());
+}
+
+std::vector<std::int64_t> numbers_of(nb::handle tuple, const std::string& name) {
+  const nb::object items = nb::steal(PySequence_Fast(tuple.ptr(), ""));
+  if (!items.is_valid()) {
+    PyErr_Clear();
+    refuse_type(tuple, name + ": ", "a tuple of ints");
+  }
+  std::vector<std::int64_t> all;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
+    all.push_back(signed_number(PySequence_Fast_GET_ITEM(items.ptr(), i), name));
+  }
+  return all;
+}
+
 bool has_dlpack(nb::handle object) {
   return nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__");
 }
 // Type and number.
-std::pair<int, int> dlpack_device(nb::handle object) {
+std::pair<std::int64_t, std::int64_t> dlpack_device(nb::handle object, const std::string& name) {
   const nb::object device = object.attr("__dlpack_device__")();
-  return {nb::cast<int>(nb::int_(device[0])), nb::cast<int>(nb::int_(device[1]))};
+  if (!is_pair(device)) refuse_type(device, name + ": its DLPack device: ", "a pair of ints");
+  const std::string what = name + ": its DLPack device";
+  return {signed_number(device[0], what), signed_number(device[1], what)};
 }
 std::uintptr_t address_of(nb::handle number, const std::string& name) {
   return whole_number(number, (name + ": its address").c_str(), UINTPTR_MAX);
@@ -78,6 +135,25 @@ std::uint64_t Memory::items() const {
   std::uint64_t count = 1;
   for (const std::int64_t size : shape) count *= static_cast<std::uint64_t>(size);
   return count;
+}
+
+// Sizes of 0 are left out: what is empty says nothing else that is impossible either.
+void Memory::check_sizes(const std::string& name) const {
+  auto bytes = static_cast<std::int64_t>(item_bytes);
+  bool is_empty = false;
+  for (const std::int64_t size : shape) {
+    if (size < 0)
+      refuse("%.40s: its shape has a size of %" PRId64 ", expected 0 or more", name.c_str(), size);
+    is_empty = is_empty || size == 0;
+    if (size != 0 && __builtin_mul_overflow(bytes, size, &bytes)) {
+      refuse("%.40s: %.200s has more bytes than there are addresses", name.c_str(), text().c_str());
+    }
+  }
+  const auto first = reinterpret_cast<std::uintptr_t>(data);
+  if (!is_empty && first + static_cast<std::uint64_t>(bytes) < first) {
+    refuse("%.40s: %" PRId64 " bytes at 0x%" PRIxPTR " end behind the last address", name.c_str(),
+           bytes, first);
+  }
 }
 
 std::string Memory::dtype() const {
@@ -132,7 +208,12 @@ void Memory::take_dlpack(nb::handle object, const std::string& name) {
   is_writable = nb::try_cast(object, writable);
   for (std::size_t i = 0; i < array.ndim(); ++i) {
     shape.push_back(array.shape_ptr()[i]);
-    strides.push_back(array.stride_ptr()[i] * static_cast<std::int64_t>(item_bytes));
+    // One that is beyond all bytes is no stride of memory without gaps, which is all that is looked at.
+    std::int64_t stride = 0;
+    if (__builtin_mul_overflow(array.stride_ptr()[i], static_cast<std::int64_t>(item_bytes),
+                               &stride))
+      stride = INT64_MAX;
+    strides.push_back(stride);
   }
   array_ = std::move(array);
 }
@@ -144,9 +225,9 @@ Memory Memory::of(nb::handle object, const std::string& name) {
       PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) == 0) {
     memory.take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer>(view.release()));
   } else if (PyErr_Clear(); has_dlpack(object)) {
-    const auto [type, device] = dlpack_device(object);
+    const std::int64_t type = dlpack_device(object, name).first;
     if (type != kCpu && type != kPinnedCpu) {
-      refuse("%.40s: lies on %.60s (DLPack device type %d), expected memory of the CPU",
+      refuse("%.40s: lies on %.60s (DLPack device type %" PRId64 "), expected memory of the CPU",
              name.c_str(), place_of(object).c_str(), type);
     }
     memory.take_dlpack(object, name);
@@ -154,6 +235,7 @@ Memory Memory::of(nb::handle object, const std::string& name) {
     refuse("%.40s: %.60s has no memory to share, expected the buffer protocol or DLPack",
            name.c_str(), class_name(object).c_str());
   }
+  memory.check_sizes(name);
   memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);
   return memory;
 }
@@ -162,29 +244,31 @@ Memory Memory::of(nb::handle object, const std::string& name) {
 // NumPy's word for its numbers.
 void Memory::take_cuda_array(nb::handle object, const std::string& name) {
   const nb::object array = object.attr("__cuda_array_interface__");
-  const nb::object at = array["data"];
-  const std::string type = python::text(array["typestr"], (name + ": its typestr").c_str());
-  if (type.size() < 3) {
+  if (!PyDict_Check(array.ptr()))
+    refuse_type(array, name + ": its __cuda_array_interface__: ", "a dict");
+  const nb::object at = entry_of(array, "data", name);
+  if (!is_pair(at))
+    refuse_type(at, name + ": its data: ", "a pair (address, whether it is read-only)");
+  const std::string type =
+      python::text(entry_of(array, "typestr", name), (name + ": its typestr").c_str());
+  NumberType numbers;
+  if (!parse_type(type, numbers)) {
     refuse("%.40s: its numbers are '%.20s', expected a type as NumPy writes it", name.c_str(),
            type.c_str());
   }
   data = reinterpret_cast<void*>(address_of(at[0], name));
-  is_writable = PyObject_IsTrue(nb::object(at[1]).ptr()) == 0;
-  kind = std::strchr("uif", type[1]) != nullptr ? type[1] : '?';
-  item_bytes = std::strtoull(type.c_str() + 2, nullptr, 10);
+  const int read_only = PyObject_IsTrue(nb::object(at[1]).ptr());
+  if (read_only < 0) throw nb::python_error();
+  is_writable = read_only == 0;
+  kind = std::string_view("uif").find(numbers.kind) != std::string_view::npos ? numbers.kind : '?';
+  item_bytes = numbers.bytes;
   is_swapped = item_bytes > 1 && is_other_order(type.c_str());
-  is_record = type[1] == 'V';
-  const auto sizes_of = [&](nb::handle sizes, const char* what) {
-    std::vector<std::int64_t> all;
-    for (const nb::handle size : sizes) {
-      all.push_back(
-          static_cast<std::int64_t>(whole_number(size, (name + what).c_str(), INT64_MAX)));
-    }
-    return all;
-  };
-  shape = sizes_of(array["shape"], ": its shape");
-  const nb::object steps = array.attr("get")("strides");
-  strides = steps.is_none() ? dense_strides(shape, item_bytes) : sizes_of(steps, ": its strides");
+  is_record = numbers.kind == 'V';
+  shape = numbers_of(entry_of(array, "shape", name), name + ": its shape");
+  check_sizes(name);
+  PyObject* const steps = PyDict_GetItemString(array.ptr(), "strides");
+  strides = steps == nullptr || steps == Py_None ? dense_strides(shape, item_bytes)
+                                                 : numbers_of(steps, name + ": its strides");
   if (strides.size() != shape.size()) {
     refuse("%.40s: has %zu strides, expected as many as the %zu dimensions", name.c_str(),
            strides.size(), shape.size());
@@ -194,18 +278,20 @@ void Memory::take_cuda_array(nb::handle object, const std::string& name) {
 
 Memory Memory::on_gpu(nb::handle object, const std::string& name, int device) {
   Memory memory;
-  if (PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2) {
+  if (is_pair(object)) {
     memory.data = reinterpret_cast<void*>(address_of(object[0], name));
     memory.shape = {static_cast<std::int64_t>(
         whole_number(object[1], (name + ": its bytes").c_str(), INT64_MAX))};
     memory.item_bytes = 1;
     memory.is_bare = memory.is_writable = memory.is_contiguous = true;
+    memory.check_sizes(name);
     return memory;
   }
   if (has_dlpack(object)) {
-    const auto [type, number] = dlpack_device(object);
+    const auto [type, number] = dlpack_device(object, name);
     if ((type != kCuda && type != kManagedCuda) || number != device) {
-      refuse("%.40s: lies on %.60s (DLPack device type %d, number %d), expected CUDA device %d",
+      refuse("%.40s: lies on %.60s (DLPack device type %" PRId64 ", number %" PRId64
+             "), expected CUDA device %d",
              name.c_str(), place_of(object).c_str(), type, number, device);
     }
     memory.take_dlpack(object, name);
@@ -217,6 +303,7 @@ Memory Memory::on_gpu(nb::handle object, const std::string& name, int device) {
         "pair (address, bytes)",
         name.c_str(), class_name(object).c_str());
   }
+  memory.check_sizes(name);
   memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);
   return memory;
 }

@@ -15,6 +15,8 @@ namespace cachalot::python {
 
 namespace nb = nanobind;
 
+// What a shape says is bounded: items(), bytes() and the address behind the last byte do not overflow.
+//
 // @threads  made and destroyed by who holds the GIL; its numbers may be read by anybody
 class Memory {
  public:
@@ -51,6 +53,8 @@ class Memory {
   void take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view);
   void take_dlpack(nb::handle object, const std::string& name);
   void take_cuda_array(nb::handle object, const std::string& name);
+  // Before anything is multiplied. Raises InvalidArgumentError: more bytes than a process can address.
+  void check_sizes(const std::string& name) const;
 
   std::unique_ptr<Py_buffer, ReleaseBuffer> buffer_;
   std::optional<nb::ndarray<nb::ro>> array_;

@@ -70,6 +70,68 @@ def test_what_is_no_memory_of_the_gpu_is_named(client):
         register([(64, 64)], device="cuda")
 
 
+HUGE = [
+    # what is said of an array, and of what the error speaks
+    (dict(shape=(2**62, 8)), "tensor 0: an array .* more bytes than there are addresses"),
+    (dict(shape=(2**32, 2**32)), "more bytes than there are addresses"),
+    (dict(shape=(0, 2**62, 2**62)), "more bytes than there are addresses"),
+    (dict(shape=(2**63,)), "tensor 0: its shape: 9223372036854775808 is beyond 64 bits"),
+    (dict(shape=(4, -1)), "tensor 0: its shape has a size of -1"),
+    (dict(shape=(16,), strides=(2**63 - 1,)), "not contiguous"),
+    (dict(shape=(2, 16), strides=(-(2**63), 2)), "not contiguous"),
+    (dict(shape=(16,), strides=(-2,)), "not contiguous"),
+    (dict(shape=(16,), strides=(2**63,)), "tensor 0: its strides: 9223372036854775808 is beyond 64 bits"),
+    (dict(shape=(16,), strides=(2, 2)), "tensor 0: has 2 strides, expected as many as the 1 dimensions"),
+    (dict(shape=(16,), data=(2**64 - 2, False)), "tensor 0: 32 bytes at 0xfffffffffffffffe end behind"),
+    (dict(data=(2**64, False)), "tensor 0: its address: 18446744073709551616"),
+    *((dict(typestr=text), "tensor 0: its numbers are '")
+      for text in ("<f0", "<f-2", "<f2x", "<f 2", "<f99999999999999999999", "<f", "")),
+]
+
+
+@pytest.mark.parametrize("changes, match", HUGE, ids=lambda value: str(value))
+def test_sizes_beyond_all_memory_are_named(client, changes, match):
+    with pytest.raises(cachalot.InvalidArgumentError, match=match):
+        client.register_cache("vllm_kbnhc", [CudaArray(a, **changes) for a in zeros()], pages=16, device=0)
+
+
+def test_what_is_no_description_of_memory_is_named(client):
+    def refused(kind, match, *tensors):
+        with pytest.raises(kind, match=match):
+            client.register_cache("vllm_kbnhc", list(tensors), pages=16, device=0)
+
+    class NoDict:
+        __cuda_array_interface__ = 7
+
+    for missing in ("data", "shape", "typestr"):
+        array = CudaArray(zeros()[0])
+        del array.__cuda_array_interface__[missing]
+        refused(cachalot.InvalidArgumentError, f"tensor 0: its __cuda_array_interface__ has no '{missing}'", array)
+    array = CudaArray(zeros()[0])
+    del array.__cuda_array_interface__["strides"]  # may be left out
+    with pytest.raises((cachalot.UnsupportedError, cachalot.InvalidArgumentError), match="cuda: |CUDA"):
+        client.register_cache("vllm_kbnhc", [array] * 3, pages=16, device=0)
+    refused(TypeError, "tensor 0: its __cuda_array_interface__: 7", NoDict())
+    refused(TypeError, "tensor 0: its data: None", CudaArray(zeros()[0], data=None))
+    refused(TypeError, "tensor 0: its shape: 16", CudaArray(zeros()[0], shape=16))
+    refused(TypeError, "tensor 0: its shape: 1.5", CudaArray(zeros()[0], shape=(1.5,)))
+    refused(TypeError, "tensor 0: its strides: 'x'", CudaArray(zeros()[0], strides=("x",) * 5))
+    refused(TypeError, "tensor 0: its typestr: 2", CudaArray(zeros()[0], typestr=2))
+    refused(cachalot.InvalidArgumentError, "end behind the last address", (2**64 - 1, 16))
+    array = zeros()[0]
+    refused(cachalot.InvalidArgumentError, r"type 1099511627776, number 0\)", Dlpack(array, (2**40, 0)))
+    refused(cachalot.InvalidArgumentError, r"its DLPack device: 1180591620717411303424 is", Dlpack(array, (2**70, 0)))
+    refused(TypeError, "tensor 0: its DLPack device: 7", Dlpack(array, 7))
+    refused(TypeError, "tensor 0: its DLPack device: 'x'", Dlpack(array, ("x", 0)))
+
+
+def test_strides_beyond_all_memory_are_gaps(client):
+    far = np.lib.stride_tricks.as_strided(np.zeros(8, np.float16), (2, 4), (2**62, 2))
+    for tensor in (far, Dlpack(far, (1, 0)), Dlpack(np.flip(np.zeros((2, 16, 4, 2, 32), np.float16)), (1, 0))):
+        with pytest.raises(cachalot.InvalidArgumentError, match="tensor 0: is not contiguous"):
+            client.register_cache("vllm_kbnhc", [tensor] * 3, pages=16)
+
+
 def test_a_library_that_finds_no_gpu_says_so(client):
     arrays = zeros()
     for tensors in (
