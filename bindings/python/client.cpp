@@ -287,8 +287,7 @@ void add_client(nb::module_& module) {
           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
           nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
-          nb::arg("pool_bypasses_caches") = false,
-          nb::arg("pinned_reads") = false,
+          nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                   "KvGeometry, salt: str = '', "
                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
@@ -315,7 +314,8 @@ void add_client(nb::module_& module) {
           "for a next keeper;\n"
           "both end with a call's own timeout. record_requests: a file that requests are recorded "
           "in, hashes only;\n"
-          "each 'lookup', or each 'load', stands for one (recorded_call). pool_bypasses_caches: of a "
+          "each 'lookup', or each 'load', stands for one (recorded_call). pool_bypasses_caches: of "
+          "a "
           "noncoherent pool\n"
           "with GPUs: its memory is mapped past the host's caches, and GPUs' writes do not go into "
           "them. pinned_reads: begin_load(pinned=True) will be used.")
@@ -348,7 +348,8 @@ void add_client(nb::module_& module) {
            "Memory of the engine that pages are in, in a layout of layout_names(): writable, "
            "C-contiguous,\n"
            "numbers of the dtype's size. It is kept alive until unregister_cache() or detach().\n\n"
-           "device: the GPU that the tensors are on, by CUDA's number of it; they are then arrays by "
+           "device: the GPU that the tensors are on, by CUDA's number of it; they are then arrays "
+           "by "
            "DLPack or\n"
            "__cuda_array_interface__ (torch, CuPy), or pairs (address, bytes). stream: where its "
            "copies go, if a\n"
@@ -359,12 +360,17 @@ void add_client(nb::module_& module) {
             self.unregister_cache(id_of(self, cache));
           },
           nb::arg("cache"),
-          "Waits for the calls that use it. BusyError: a LayerLoad or LayerStore of it is open.")
+          "Waits for the calls that use it. BusyError: a LayerLoad or LayerStore of it is open. "
+          "IoError: its GPU failed\n"
+          "in a copy, which may write to the tensors until the process ends: they are kept until "
+          "then, "
+          "but for those\n"
+          "that were given as an address, which their owner has to keep.")
       .def("lookup", &lookup, nb::arg("hashes").none(),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
            "How many leading blocks are in the pool.")
-      .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(), nb::kw_only(),
-           nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
+      .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
+           nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
@@ -379,10 +385,10 @@ void add_client(nb::module_& module) {
            "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError. "
            "stream: of a GPU's\n"
            "cache, what the copies come behind; None: the cache's.")
-      .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::arg("tokens").none(), nb::kw_only(), nb::arg("first_layer") = 0,
-           nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::arg("stream") = nb::none(),
+      .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes").none(),
+           nb::arg("pages").none(), nb::arg("tokens").none(), nb::kw_only(),
+           nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def load_tokens(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, "
                    "tokens: collections.abc.Iterable[cachalot.types.TokenRanges], *, first_layer: "
@@ -391,8 +397,8 @@ void add_client(nb::module_& module) {
                    "stream: cachalot.types.Stream = None) -> int"),
            "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
       .def(
-          "store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(), nb::kw_only(),
-          nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+          "store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
+          nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
           nb::arg("stream") = nb::none(),
           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                   "cachalot.types.Pages, *, "

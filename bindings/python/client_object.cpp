@@ -8,8 +8,28 @@ namespace cachalot::python {
 
 ClientObject::~ClientObject() {
   if (is_forked()) return;  // the pool is the parent's; ~Client leaves it alone
-  const nb::gil_scoped_release release;
-  (void)client_.detach();
+  const Status ended = [&] {
+    const nb::gil_scoped_release release;
+    return client_.detach();
+  }();
+  let_go(ended);
+}
+
+// No list that ends: Python's own end is before the process's.
+void ClientObject::keep_until_exit(Tensors tensors) {
+  static auto* const kept = new std::vector<Tensors>;
+  kept->push_back(std::move(tensors));
+}
+
+// kIo: a GPU may write until the process ends. kBusy: a copy goes on that nobody here knows of.
+void ClientObject::let_go(const Status& detached) {
+  if (!detached && (detached.error().code == Code::kIo || detached.error().code == Code::kBusy)) {
+    for (auto& [number, tensors] : caches_) {
+      if (tensors.on_gpu) keep_until_exit(std::move(tensors));
+    }
+  }
+  caches_.clear();
+  buffers_.clear();
 }
 
 Status ClientObject::end() {
@@ -32,20 +52,25 @@ void ClientObject::detach() {
     gate_.open();  // from here on the client itself refuses
     return status;
   }();
-  caches_.clear();
-  buffers_.clear();
+  let_go(ended);
   check(ended);
 }
 
 CacheId ClientObject::register_cache(const PagedCache& cache, std::vector<Memory> tensors) {
   const CacheId id = value_of(call([&](Client& client) { return client.register_cache(cache); }));
-  caches_.emplace(static_cast<std::uint32_t>(id), std::move(tensors));
+  caches_.emplace(static_cast<std::uint32_t>(id),
+                  Tensors{std::move(tensors), cache.cuda_device.has_value()});
   return id;
 }
 
 void ClientObject::unregister_cache(CacheId cache) {
-  check(call([&](Client& client) { return client.unregister_cache(cache); }));
-  caches_.erase(static_cast<std::uint32_t>(cache));
+  const Status gone = call([&](Client& client) { return client.unregister_cache(cache); });
+  const bool is_lost = !gone && gone.error().code == Code::kIo;  // and gone all the same
+  if (gone || is_lost) {
+    auto tensors = caches_.extract(static_cast<std::uint32_t>(cache));
+    if (is_lost && !tensors.empty()) keep_until_exit(std::move(tensors.mapped()));
+  }
+  check(gone);
 }
 
 void ClientObject::register_buffer(Memory memory) {

@@ -2,7 +2,8 @@
 // detaching while other threads call, and harmless in a forked child.
 //
 // Invariants
-//   1. Memory of a registered cache or buffer is let go only when no copy uses it any more.
+//   1. Memory of a registered cache or buffer is let go only when no copy uses it any more; what a GPU may
+//      still write to, of which a copy failed, never. (What was given as an address is its owner's to keep.)
 //   2. After detach() no LayerLoad or LayerStore of it holds anything of the pool.
 //
 // @threads  all but call() needs the GIL
@@ -78,12 +79,18 @@ class ClientObject {
 
  private:
   Status end();  // without the GIL, the gate closed
+  void let_go(const Status& detached);
 
   Client client_;
   const pid_t pid_ = getpid();
   CallGate gate_;
   std::mutex detaching_;  // taken without the GIL
-  std::unordered_map<std::uint32_t, std::vector<Memory>> caches_;
+  struct Tensors {
+    std::vector<Memory> memory;
+    bool on_gpu = false;
+  };
+  static void keep_until_exit(Tensors tensors);
+  std::unordered_map<std::uint32_t, Tensors> caches_;
   std::map<void*, Memory> buffers_;
   std::mutex detachables_mutex_;  // held for nothing else; the GIL may be held or not
   std::unordered_set<std::shared_ptr<Detachable>> detachables_;

@@ -4,8 +4,10 @@ usage: python_test.py FAKE_LIBCUDA    (with the package on the path)
 """
 
 import ctypes
+import gc
 import os
 import sys
+import weakref
 
 import numpy as np
 
@@ -55,6 +57,15 @@ def main():
         pairs = [(a.__cuda_array_interface__["data"][0], a.view.nbytes) for a in there]
         by_pairs = client.register_cache("vllm_kbnhc", pairs, pages=16, device=DEVICE)
         in_memory = client.register_cache("vllm_kbnhc", here, pages=16)
+        empty = [CudaArray(0) for _ in range(3)]
+        for array in empty:
+            array.__cuda_array_interface__["shape"] = (2, 0, 4, 2, 32)
+        for nothing in ([(pairs[0][0], 0)] * 3, empty):
+            try:
+                client.register_cache("vllm_kbnhc", nothing, pages=16, device=DEVICE)
+                raise AssertionError("nothing was taken for a cache")
+            except cachalot.InvalidArgumentError as error:
+                assert " 0 bytes" in str(error), error
         pages = list(range(16))
         first, second = client.hash_tokens(range(64)), client.hash_tokens(range(100, 164))
         assert client.store(on_gpu, first, pages).written == 16
@@ -79,6 +90,59 @@ def main():
         assert all(np.array_equal(a.view, b) for a, b in zip(there, here))
     fake.fake_refused.restype = ctypes.c_ulonglong
     assert fake.fake_refused() == 0
+    lost_gpu(path, stream)
+
+
+def lost_gpu(path, stream):
+    """What a GPU may still write to, of which a copy failed, is kept whatever becomes of the client.
+
+    The last of all: this GPU has failed from then on."""
+    def arrays():
+        return [CudaArray(layer) for layer in range(3)]
+
+    def refused(call):
+        try:
+            call()
+        except cachalot.Error as error:
+            assert error.code == "io", error
+            return str(error)
+        raise AssertionError("it did not fail")
+
+    def client_of():
+        return cachalot.Client(pool=path, model="test@1", geometry=GEOMETRY)
+
+    with cachalot.EmbeddedKeeper(pool=path, block_bytes=GEOMETRY.block_bytes, capacity_blocks=64):
+        client, dropped, released = client_of(), client_of(), client_of()
+        fails, others, theirs, before = arrays(), arrays(), arrays(), arrays()
+        here = [np.zeros(SHAPE, np.float16) for _ in range(3)]
+        seen = {name: [weakref.ref(a) for a in all] for name, all in
+                {"fails": fails, "others": others, "theirs": theirs, "before": before}.items()}
+        seen["here"] = [weakref.ref(a) for a in here]
+        cache = client.register_cache("vllm_kbnhc", fails, pages=16, device=DEVICE, stream=stream)
+        client.register_cache("vllm_kbnhc", others, pages=16, device=DEVICE)
+        client.register_cache("vllm_kbnhc", here, pages=16)
+        earlier = released.register_cache("vllm_kbnhc", before, pages=16, device=DEVICE)
+        theirs_id = dropped.register_cache("vllm_kbnhc", theirs, pages=16, device=DEVICE)
+        hashes = client.hash_tokens(range(8))
+        assert client.store(cache, hashes, [0, 1]).written == 2
+        assert dropped.lookup(hashes) == 2
+        released.unregister_cache(earlier)  # before anything failed
+        # A layer load whose failure nobody hears of, as it is dropped.
+        loading = dropped.begin_load(theirs_id, hashes, [2, 3])
+        loading.start_layer(0)
+        # The device's memory goes from under the copy: it faults.
+        assert fake.cuMemFree_v2(ctypes.c_ulonglong(fails[0].__cuda_array_interface__["data"][0])) == 0
+        refused(lambda: client.load_async(cache, hashes, [2, 3], stream=stream).result(60))
+        loading = None
+        message = refused(lambda: client.unregister_cache(cache))
+        assert "keep the memory" in message, message
+        refused(client.detach)
+        released.detach()
+        client = dropped = released = cache = theirs_id = earlier = fails = others = theirs = before = here = None
+        gc.collect()
+        alive = {name: [ref() is not None for ref in all] for name, all in seen.items()}
+        assert alive == {"fails": [True] * 3, "others": [True] * 3, "theirs": [True] * 3,
+                         "before": [False] * 3, "here": [False] * 3}, alive
 
 
 main()
