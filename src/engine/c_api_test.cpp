@@ -248,6 +248,63 @@ TEST_F(CApiTest, APinnedLoadIsForClientsThatSaidSo) {
   }
 }
 
+// Counts that do not agree are refused before anything is read by them.
+TEST_F(CApiTest, CountsThatDoNotAgreeAreRefusedByEveryCall) {
+  const std::string file = path_ + ".requests";
+  options_.record_requests = file.c_str();
+  options_.record_loads = 1;
+  cachalot_client* const client = attach();
+  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
+  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  cachalot_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.pages = 8;
+  cache.page_tokens = 2;  // two pages a block
+  cache.layout = "vllm_bknhc";
+  cache.tensors = tensors;
+  cache.tensor_count = 2;
+  uint32_t id = 0;
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  const cachalot_block_hash hash{1, 2};
+  const uint32_t pages[2] = {0, 1};
+  const size_t counts[][2] = {{1, 1},
+                              {1, 3},
+                              {0, 2},
+                              {1, SIZE_MAX},
+                              {size_t{1} << 32, 2},
+                              {size_t{1} << 63, 0},
+                              {(size_t{1} << 63) + 1, 2},
+                              {SIZE_MAX, 2},
+                              {SIZE_MAX, SIZE_MAX - 1}};
+  for (const auto& [count, page_count] : counts) {
+    SCOPED_TRACE(std::to_string(count) + " blocks, " + std::to_string(page_count) + " pages");
+    const auto refused = [](cachalot_code code) {
+      EXPECT_EQ(code, CACHALOT_INVALID_ARGUMENT);
+      EXPECT_NE(std::strstr(cachalot_last_message(), "expected 2 page(s) each"), nullptr)
+          << cachalot_last_message();
+    };
+    size_t blocks = 0;
+    uint64_t token = 0;
+    cachalot_layer_load* load = nullptr;
+    cachalot_layer_store* store = nullptr;
+    refused(
+        cachalot_load(client, id, &hash, count, pages, page_count, CACHALOT_NO_TIMEOUT, &blocks));
+    refused(cachalot_store(client, id, nullptr, &hash, count, pages, page_count,
+                           CACHALOT_NO_TIMEOUT, &blocks));
+    refused(cachalot_load_async(client, id, &hash, count, pages, page_count, CACHALOT_NO_TIMEOUT,
+                                &token));
+    refused(cachalot_store_async(client, id, nullptr, &hash, count, pages, page_count,
+                                 CACHALOT_NO_TIMEOUT, &token));
+    refused(cachalot_begin_load(client, id, &hash, count, pages, page_count, &load, &blocks));
+    refused(cachalot_begin_store(client, id, nullptr, &hash, count, pages, page_count, &store));
+  }
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  std::ifstream in(file);
+  std::string line;
+  EXPECT_FALSE(std::getline(in, line)) << "what is refused is no request: " << line;
+  std::remove(file.c_str());
+}
+
 TEST_F(CApiTest, NumbersThatAreNoneAreNamed) {
   cachalot_client* client = nullptr;
   options_.geometry.dtype = 99;

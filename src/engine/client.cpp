@@ -98,9 +98,14 @@ struct Kept {
   std::optional<BlockHash> parent;
 };
 
-Kept keep(const BlockHash* parent, std::span<const BlockHash> hashes, std::span<const PageId> pages) {
-  Kept kept{{hashes.begin(), hashes.end()}, {pages.begin(), pages.end()}, {}};
-  if (parent != nullptr) kept.parent = *parent;
+// From here on the call has copies. What it was given was checked: a count that is wrong is not copied.
+std::shared_ptr<const Kept> keep(const BlockHash* parent, engine::Call& call) {
+  auto kept = std::make_shared<Kept>();
+  kept->hashes.assign(call.hashes.begin(), call.hashes.end());
+  kept->pages.assign(call.pages.begin(), call.pages.end());
+  if (parent != nullptr) kept->parent = *parent;
+  call.hashes = kept->hashes;
+  call.pages = kept->pages;
   return kept;
 }
 
@@ -226,8 +231,9 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
-  impl_->record(RecordedCall::kLoad, hashes);
   CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(use, hashes, pages, options));
+  CACHALOT_TRY(call.check_counts());
+  impl_->record(RecordedCall::kLoad, hashes);
   return engine::load(call, layers, tokens);
 }
 
@@ -243,10 +249,11 @@ Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const Bloc
                                              std::span<const PageId> pages, const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kLoad));
-  impl_->record(RecordedCall::kLoad, hashes);
   CopyOptions copy;
   copy.cuda_stream = options.cuda_stream;
   CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
+  CACHALOT_TRY(call.check_counts());
+  impl_->record(RecordedCall::kLoad, hashes);
   CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun,
                       LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry()),
                                              options.pinned));
@@ -273,10 +280,10 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));
-  auto kept = std::make_shared<const Kept>(keep(nullptr, hashes, pages));
-  CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, kept->hashes, kept->pages, options));
+  CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, hashes, pages, options));
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
+  const std::shared_ptr<const Kept> kept = keep(nullptr, call);
   CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamBehind> behind, go_behind(call));
   impl_->record(RecordedCall::kLoad, hashes);
   return impl_->calls.submit([call, held, kept, behind, layers](
@@ -294,9 +301,9 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::s
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));
-  auto kept = std::make_shared<const Kept>(keep(parent, hashes, pages));
-  CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, kept->hashes, kept->pages, options));
+  CACHALOT_TRY_ASSIGN(engine::Call call, impl_->call(*held, hashes, pages, options));
   CACHALOT_TRY(call.check());
+  const std::shared_ptr<const Kept> kept = keep(parent, call);
   CACHALOT_TRY_ASSIGN(const std::shared_ptr<engine::StreamBehind> behind, go_behind(call));
   return impl_->calls.submit(
       [call, held, kept, behind](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {

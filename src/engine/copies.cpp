@@ -55,15 +55,18 @@ class Load {
 
 }  // namespace
 
+Status Call::check_counts() const {
+  const std::uint32_t per_block = cache.pages_per_block();
+  if (pages.size() / per_block == hashes.size() && pages.size() % per_block == 0)
+    return {};  // a product might overflow
+  return Error::make(Code::kInvalidArgument,
+                     "pages: %zu were given for %zu blocks, expected %u page(s) each", pages.size(),
+                     hashes.size(), per_block);
+}
+
 Status Call::check() const {
   CACHALOT_TRY(session.check_usable());
-  const std::uint32_t per_block = cache.pages_per_block();
-  if (pages.size() / per_block != hashes.size() ||
-      pages.size() % per_block != 0) {  // a product might overflow
-    return Error::make(Code::kInvalidArgument,
-                       "pages: %zu were given for %zu blocks, expected %u page(s) each",
-                       pages.size(), hashes.size(), per_block);
-  }
+  CACHALOT_TRY(check_counts());
   for (const PageId page : pages) {
     if (page < cache.cache().pages()) continue;
     return Error::make(Code::kInvalidArgument, "page: %u is not below the cache's %u", page, cache.cache().pages());

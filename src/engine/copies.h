@@ -24,6 +24,8 @@ struct Call {
   const std::atomic<bool>* cancelled = nullptr;
   StreamBehind* behind = nullptr;  // of a GPU's cache: a stream of ours instead
 
+  // As many pages as the blocks have: before either of them is read. @errors kInvalidArgument
+  Status check_counts() const;
   // Sizes agree, pages exist, this process may. @errors kInvalidArgument, kUnsupported
   Status check() const;
   // No page twice, for who writes into them. @errors kInvalidArgument @cost a few ns a page, in any order
