@@ -279,6 +279,8 @@ class Client final : private rpc::AnswerSink {
   Status greet();
   void knock();
   bool is_own_process(const ClientLine& line) const;
+  bool has_unread_farewell() const;
+  Status wait_for_farewell(std::uint64_t deadline_ns);
   Status wait_for_view(std::uint64_t deadline_ns);
   Error not_seen() const;
   Status attach_again();

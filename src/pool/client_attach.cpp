@@ -5,6 +5,7 @@
 
 #include "base/fail_point.h"
 #include "pool/client.h"
+#include "pool/evidence.h"
 
 namespace cachalot::pool {
 
@@ -89,7 +90,11 @@ Status Client::greet() {
   }
   const bool is_known = knocked_ns_ != 0 && now.epoch == view_.epoch && now.keeper == view_.keeper;
   view_ = now;
-  if (!is_known) knock();
+  if (!is_known) {
+    CACHALOT_TRY(
+        wait_for_farewell(std::min(later(clock_->now_ns(), options_.timeout_ns), deadline_ns_)));
+    knock();
+  }
   const std::uint64_t since_ns = knocked_ns_;
   const std::uint64_t give_up_ns = std::min(later(since_ns, options_.timeout_ns), deadline_ns_);
   for (;;) {
@@ -125,6 +130,39 @@ Status Client::greet() {
   attached_ = is_let_in_ = true;
   unsent_commits_ = commits_under_way_;
   lost_.store(false, std::memory_order_relaxed);
+  return {};
+}
+
+// Whether the slot's line says that another process stores no more, and the keeper, which would free what that one
+// held, has not seen it: with just that keeper's own reasons to believe it (Keeper::vouches).
+bool Client::has_unread_farewell() const {
+  ClientLine line{};
+  ViewLine seen{};
+  if (!access_.region.read_as(access_.layout.client_line(slot_), line) ||
+      !access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen)) {
+    return false;
+  }
+  const bool is_held = seen.epoch == view_.epoch && (seen.flags & (kViewOpen | kViewHeld)) != 0;
+  const bool is_farewell = (line.flags & kClientAttached) == 0 &&
+                           line.drained >= seen.incarnation && line.drained <= line.incarnation;
+  const bool is_theirs = line.pid != 0 && identity_of(line) == identity_of(seen);
+  return is_held && is_farewell && is_theirs &&
+         !is_own_process(line);  // its own goes on in its knock
+}
+
+// Who knocks writes over it. The keeper looks at all lines every few milliseconds.
+Status Client::wait_for_farewell(std::uint64_t deadline_ns) {
+  for (std::uint32_t round = 0; has_unread_farewell(); ++round) {
+    const KeeperView now = directory_.read_keepers();
+    if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0 || has_ended(now)) {
+      return Error::make(Code::kNoKeeper,
+                         "the keeper of this pool went away while client slot %u attached", slot_);
+    }
+    if (clock_->now_ns() > deadline_ns)
+      return deadline_ns == deadline_ns_ ? time_is_up() : not_seen();
+    keeper_doorbell_.ring_if_asleep();
+    waiter_->wait(round);
+  }
   return {};
 }
 

@@ -285,6 +285,25 @@ TEST_F(FaultTest, AFarewellIsHeardByTheNextKeeper) {
   EXPECT_EQ(held(0), 0u);
 }
 
+// It stands in the line that the next process of the slot writes over, which waits, but not for ever.
+TEST_F(FaultTest, AFarewellIsHeardBeforeTheSlotsNextProcessKnocks) {
+  ClientOptions options = as_process(7), next = as_process(8);
+  options.timeout_ns = next.timeout_ns = 1'000'000;
+  auto client = pool_.attach(0, options);
+  pool_.put(*client, 1, 1);
+  pool_.kill_keeper();
+  client.reset();
+  pool_.start_keeper_that_has_seen_nobody();
+  EXPECT_NE(held(0), 0u);
+  pool_.let_keeper_sleep(true);
+  EXPECT_EQ(pool_.try_attach(0, next).error().code, Code::kNoKeeper);
+  pool_.let_keeper_sleep(false);
+  const auto attached = pool_.try_attach(0, next);
+  EXPECT_TRUE(attached) << attached.error().message;
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_EQ(held(0), 0u);
+}
+
 TEST_F(FaultTest, ALateVerdictDoesNotReachWhoGaveUpWaiting) {
   const auto client = pool_.attach(0, as_process(7));
   pool_.put(*client, 1, 1);

@@ -91,6 +91,18 @@ class TestPool final : private rpc::Waiter {
     keeper_ = *std::move(keeper);
     return *keeper_;
   }
+  // One that serves, and has not looked at its clients yet.
+  Keeper& start_keeper_that_has_seen_nobody(KeeperOptions options = {}) {
+    options.use_doorbells = false;
+    options.tend_interval_ns = options.watch_interval_ns = 1;
+    Result<std::unique_ptr<Keeper>> keeper = Keeper::prepare(*access_, options, clock_, evidence);
+    EXPECT_TRUE(keeper) << (keeper ? "" : keeper.error().message);
+    keeper_ = *std::move(keeper);
+    EXPECT_TRUE(keeper_->announce(0));
+    keeper_->take_over();
+    keeper_->begin_to_serve();
+    return *keeper_;
+  }
   // For keepers started later. Many tests write into the directory, and do not want it repaired.
   std::uint32_t scrub_lines = 0;
   Evidence* evidence = nullptr;
