@@ -22,11 +22,11 @@ std::size_t find_feed(const char* from, std::size_t bytes) {
 
 Result<LineReader> LineReader::open(const std::string& path) {
   CACHALOT_TRY_ASSIGN(auto source, ByteSource::open(path));
-  return over(std::move(source));
+  return over(std::move(source), path);
 }
 
-LineReader LineReader::over(std::unique_ptr<ByteSource> source) {
-  LineReader reader(std::move(source));
+LineReader LineReader::over(std::unique_ptr<ByteSource> source, const std::string& path) {
+  LineReader reader(std::move(source), path);
   reader.buffer_.resize(kFirstBytes + kPaddingBytes);
   return reader;
 }
@@ -73,9 +73,8 @@ Result<LineReader::Found> LineReader::pass_over_line() {
     passed_over += bytes;
     if (passed_over > kMostPassedOver) {
       return Error::make(Code::kBadInput,
-                         "line %" PRIu64
-                         ": no line feed in more than a GiB, expected lines of text",
-                         line_number_);
+                         "%s:%" PRIu64 ": no line feed in more than a GiB, expected lines of text",
+                         shown_path_.c_str(), line_number_);
     }
     const std::size_t feed = find_feed(buffer_.data(), bytes);
     if (feed != kNotFound) begin_ = feed + 1;

@@ -25,10 +25,11 @@ class LineReader {
 
   // @errors as ByteSource::open
   static Result<LineReader> open(const std::string& path);
-  static LineReader over(std::unique_ptr<ByteSource> source);
+  // @param path  of the source, for messages
+  static LineReader over(std::unique_ptr<ByteSource> source, const std::string& path);
 
   // Goes to the next line. kTooLong: it has more than kMaxLineBytes and was passed over.
-  // @errors as ByteSource::read
+  // @errors as ByteSource::read; kBadInput: "file:line: …", a line that does not end
   Result<Found> next();
 
   // Without its line feed; valid until next().
@@ -37,13 +38,15 @@ class LineReader {
   std::uint64_t line_number() const { return line_number_; }
 
  private:
-  explicit LineReader(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {}
+  LineReader(std::unique_ptr<ByteSource> source, const std::string& path)
+      : source_(std::move(source)), shown_path_(shown_path(path)) {}
 
   Result<std::size_t> fill();
   Result<Found> pass_over_line();
   Found take_line(std::size_t bytes);
 
   std::unique_ptr<ByteSource> source_;
+  std::string shown_path_;
   std::vector<char> buffer_;  // [begin_, end_) is read and not yet passed; padding behind
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

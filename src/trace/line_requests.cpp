@@ -130,7 +130,7 @@ std::unique_ptr<RequestReader> make_line_reader(std::unique_ptr<ByteSource> sour
                                                 const std::string& path,
                                                 std::unique_ptr<LineParser> parser,
                                                 bool skip_bad_lines) {
-  return std::make_unique<LineRequests>(LineReader::over(std::move(source)), path,
+  return std::make_unique<LineRequests>(LineReader::over(std::move(source), path), path,
                                         std::move(parser), skip_bad_lines);
 }
 

@@ -54,6 +54,15 @@ class BadInput : public ProcessTest {
   }
 };
 
+TEST_F(BadInput, AnInputThatNeverEndsALineIsNamed) {
+  for (const Arguments& command : std::vector<Arguments>{{"alloc-replay", "--trace", "/dev/zero"},
+                                                         {"alloc-trace", "info", "/dev/zero"},
+                                                         {"trace", "info", "/dev/zero"},
+                                                         {"hitrate", "--trace", "/dev/zero"}}) {
+    expect_error(run(command), kUsage, {"/dev/zero:1: no line feed in more than a GiB"});
+  }
+}
+
 TEST_F(BadInput, HelpOfEveryCommandHasAnExample) {
   for (const Arguments& command : kCommands) {
     const Outcome help = run(with(command, {"--help"}));
