@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cinttypes>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "output.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -17,12 +17,7 @@ Result<AllocTraceOutput> AllocTraceOutput::open(const char* command, const std::
     return Error::make(Code::kInvalidArgument, "%s: only one of --out and --json can go to stdout",
                        command);
   }
-  std::error_code unknown;  // where one of them is not there yet
-  if (!out.empty() && (out == json || std::filesystem::equivalent(out, json, unknown))) {
-    return Error::make(Code::kInvalidArgument,
-                       "%s: --out and --json are both \"%.120s\", expected two files", command,
-                       out.c_str());
-  }
+  CACHALOT_TRY(check_are_apart({{"--out", out}, {"--json", json}}));
   CACHALOT_TRY_ASSIGN(trace::AllocTraceWriter writer, trace::AllocTraceWriter::open(out));
   return AllocTraceOutput(std::move(writer), out == "-" ? stderr : human_output(json));
 }

@@ -32,6 +32,7 @@ Status get(const Options& options) {
     return Error::make(Code::kInvalidArgument,
                        "get: --json - and --output - both want stdout: give one of them a file");
   }
+  CACHALOT_TRY(check_are_apart({{"--output", options.output}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const index::BlockHash hash,
                       parse_key(options.key, options.client.fingerprint));
   CACHALOT_TRY_ASSIGN(Output output, Output::open(options.output));

@@ -166,6 +166,8 @@ Result<Outputs> open_outputs(const Options& options) {
                        options.plot.c_str());
   }
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
+  CACHALOT_TRY(check_are_apart(
+      {{"--csv", options.csv}, {"--plot", options.plot}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   return Outputs{std::move(csv), std::move(plot), std::move(json),

@@ -1,6 +1,7 @@
 #include "output.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,6 +22,14 @@ Error error_of(const std::string& file) {
 
 os::FileDescriptor make_file(const std::string& file) {
   return os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+}
+
+// Who writes the file at this moment writes it to its end first. Not for long: not every file has locks, and
+// whoever holds one for the whole of this program (flock(1) does) waits for us.
+void wait_for_others(int fd) {
+  constexpr int kTries = 200;
+  for (int i = 0; i < kTries && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++i)
+    usleep(5'000);
 }
 
 Status write_stdout(std::string_view text) {
@@ -44,6 +53,30 @@ Status check_is_no_input(const char* flag, const std::string& file,
   return {};
 }
 
+Status check_are_apart(std::initializer_list<NamedFile> files) {
+  // One that is not there yet has a name all the same. A device takes any number of results.
+  const auto is_one = [](const std::string& a, const std::string& b) {
+    std::error_code unknown;
+    if (std::filesystem::exists(a, unknown) && !std::filesystem::is_regular_file(a, unknown))
+      return false;
+    if (std::filesystem::equivalent(a, b, unknown) && !unknown) return true;
+    return std::filesystem::weakly_canonical(a, unknown) ==
+               std::filesystem::weakly_canonical(b, unknown) &&
+           !unknown;
+  };
+  for (const NamedFile* one = files.begin(); one != files.end(); ++one) {
+    for (const NamedFile* other = files.begin(); other != one; ++other) {
+      if (one->file.empty() || one->file == "-" || other->file.empty() || other->file == "-")
+        continue;
+      if (!is_one(one->file, other->file)) continue;
+      return Error::make(Code::kInvalidArgument,
+                         "%s and %s are both \"%.120s\", expected two files", other->flag,
+                         one->flag, one->file.c_str());
+    }
+  }
+  return {};
+}
+
 Result<Output> Output::open(const std::string& file) {
   Output output(file);
   if (file.empty() || file == "-") return output;
@@ -58,9 +91,14 @@ Result<Output> Output::open(const std::string& file) {
 Status Output::write(std::string_view text) {
   if (file_.empty()) return {};
   if (file_ == "-") return write_stdout(text);
-  const bool is_new = !fd_;
+  bool is_new = !fd_;
   if (is_new) fd_ = make_file(file_);
+  if (!fd_ && errno == EEXIST) {  // another program's, meanwhile: as if it had been there before
+    is_new = false;
+    fd_ = os::FileDescriptor(::open(file_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+  }
   if (!fd_) return error_of(file_);
+  wait_for_others(fd_.get());
   const Status written = write_all(text);
   if (!written && is_new) unlink(file_.c_str());
   return written;

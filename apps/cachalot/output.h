@@ -2,11 +2,13 @@
 // folder, and written when it is done.
 //
 // A file that was not there is not there either when the work fails, or when it cannot be written
-// whole. One that was there keeps its content until it is written.
+// whole. One that was there, or is by then, keeps its content until it is written: of several programs that
+// write one file the last one's result stands, whole.
 #pragma once
 
 #include <cachalot/result.h>
 
+#include <initializer_list>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -20,6 +22,15 @@ namespace cachalot::apps {
 // @errors kInvalidArgument: `file` (of this flag) is one of `inputs`, by this name or another
 Status check_is_no_input(const char* flag, const std::string& file,
                          std::span<const std::string> inputs);
+
+// Results that would take each other's place.
+// @param files  with their flags; "-" and no name are none
+// @errors kInvalidArgument: two are one file, by this name or another
+struct NamedFile {
+  const char* flag;
+  const std::string& file;
+};
+Status check_are_apart(std::initializer_list<NamedFile> files);
 
 class Output {
  public:

@@ -40,6 +40,7 @@ Status convert(const Options& options) {
     return Error::make(Code::kInvalidArgument,
                        "trace convert: only one of --out and --json can go to stdout");
   }
+  CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
   CACHALOT_TRY(check_is_no_input("--out", options.out, options.files));
   CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
   CACHALOT_TRY_ASSIGN(trace::TraceMerge merge, open(options));

@@ -71,6 +71,7 @@ Status generate(const Options& options, const CLI::App& command) {
     return Error::make(Code::kInvalidArgument,
                        "trace generate: only one of --out and --json can go to stdout");
   }
+  CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const trace::LoadKind kind, trace::parse_load_kind(options.kind));
   trace::GeneratorOptions load = trace::GeneratorOptions::of(kind);
   for (const Flag& flag : kFlags) {

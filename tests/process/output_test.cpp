@@ -134,6 +134,29 @@ TEST_F(OutputTest, WorkThatFailsLeavesNoFileAndChangesNone) {
   EXPECT_EQ(on_full.exit_code, kRefused) << on_full.err;
 }
 
+TEST_F(OutputTest, OneFileForTwoResultsIsRefused) {
+  const std::string pool = create_pool("kv"), file = path("one"), same = path("./one");
+  write("there", "precious");
+  const auto before = listing();
+  for (const auto& [a, b] : std::vector<std::pair<std::string, std::string>>{
+           {file, file}, {file, same}, {path("there"), path("./there")}}) {
+    for (const Arguments& command : std::vector<Arguments>{
+             {"hitrate", "--trace", trace(), "--csv", a, "--json", b},
+             {"trace", "convert", "--trace", trace(), "--out", a, "--json", b},
+             {"trace", "generate", "--requests", "1", "--out", a, "--json", b},
+             {"alloc-trace", "generate", "--model", "OPT-1.3B", "--out", a, "--json", b},
+             {"get", "key", "--pool", pool, "--output", a, "--json", b}}) {
+      expect_error(run(command), kUsage, {"are both", "--json", b});
+    }
+  }
+  auto after = listing();
+  after.erase("trace.jsonl");
+  EXPECT_EQ(after, before);
+  EXPECT_EQ(read(path("there")), "precious");
+  // A device keeps nothing.
+  expect_done(run({"hitrate", "--trace", trace(), "--csv", "/dev/null", "--json", "/dev/null"}));
+}
+
 // In a small tmpfs in a mount namespace of its own, where this user may have one.
 TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDisk) {
   const std::string pool = create_pool("kv");
