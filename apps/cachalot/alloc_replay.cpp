@@ -52,6 +52,7 @@ struct Settings {
 Result<std::vector<std::string>> parse_allocators(const std::vector<std::string>& texts) {
   CACHALOT_TRY_ASSIGN(std::vector<std::string> names, split_list("--allocator", texts));
   if (std::find(names.begin(), names.end(), "all") != names.end()) {
+    CACHALOT_TRY(check_all_is_alone("--allocator", names));
     return std::vector<std::string>(std::begin(kAllocators), std::end(kAllocators));
   }
   for (const std::string& name : names) {

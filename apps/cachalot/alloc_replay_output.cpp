@@ -32,6 +32,26 @@ nlohmann::json json_of(const vmm::StitchStates& states) {
           {"slabs", states.slabs}};
 }
 
+// Of what did not happen there is no figure.
+constexpr const char* kNone = "-";
+
+bool asked_for_nothing(const AllocRow& row) {
+  return row.report.stats.allocations == 0 && row.report.stats.out_of_memory == 0;
+}
+
+std::string share_text(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
+  return text;
+}
+
+std::string us_text(const base::Histogram& ns, double percentile) {
+  if (ns.count() == 0) return kNone;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", ns.percentile(percentile) / kNsPerUs);
+  return text;
+}
+
 nlohmann::json json_of(const base::Histogram& ns) {
   return {{"p50", ns.percentile(0.5) / kNsPerUs}, {"p99", ns.percentile(0.99) / kNsPerUs}};
 }
@@ -51,9 +71,10 @@ void print_iterations(std::FILE* out, const AllocRow& row) {
     const replay::AllocPhase& each = iterations[i];
     std::fprintf(out,
                  "  %-24.24s %8" PRIu64 " allocations, %6" PRIu64
-                 " with driver calls (%.2f %%), %5" PRIu64 " stitches, %9.3f GiB at its end\n",
+                 " with driver calls (%s), %5" PRIu64 " stitches, %9.3f GiB at its end\n",
                  each.name.c_str(), each.allocations, each.driver_allocations,
-                 100 * each.driver_share(), each.stitches, gib(each.reserved_bytes));
+                 each.allocations == 0 ? kNone : share_text(each.driver_share()).c_str(),
+                 each.stitches, gib(each.reserved_bytes));
   }
   if (iterations.size() > kMostShown) {
     std::fprintf(out, "  … and %zu iterations more\n", iterations.size() - kMostShown);
@@ -84,6 +105,10 @@ void print_calls(std::FILE* out, const AllocRow& row) {
 void print_details(std::FILE* out, const AllocRow& row) {
   const replay::AllocReport& report = row.report;
   std::fprintf(out, "%s, on %s\n", row.allocator.c_str(), row.memory.c_str());
+  if (asked_for_nothing(row)) {
+    std::fprintf(out, "  nothing was asked for: no allocation among the %" PRIu64 " events\n",
+                 report.events);
+  }
   print_calls(out, row);
   if (row.states) print_states(out, *row.states);
   print_iterations(out, row);
@@ -105,13 +130,15 @@ void print_table(std::FILE* out, std::span<const AllocRow> rows) {
                "wall s");
   for (const AllocRow& row : rows) {
     const replay::AllocReport& report = row.report;
-    std::fprintf(
-        out, "%-10s %9.3f %9.3f %7.2f %% %9" PRIu64 " %12" PRIu64 " %7.2f %% %9.3f %9.3f %8.2f\n",
-        row.allocator.c_str(), gib(report.stats.peak_live_bytes),
-        gib(report.stats.peak_reserved_bytes), 100 * report.stats.utilization(),
-        report.stats.stitches, report.calls.total(), 100 * report.second_half.driver_share(),
-        report.allocate_ns.percentile(0.5) / kNsPerUs,
-        report.allocate_ns.percentile(0.99) / kNsPerUs, report.wall_s);
+    const std::string used =
+        asked_for_nothing(row) ? kNone : share_text(report.stats.utilization());
+    const std::string late =
+        report.second_half.allocations == 0 ? kNone : share_text(report.second_half.driver_share());
+    std::fprintf(out, "%-10s %9.3f %9.3f %9s %9" PRIu64 " %12" PRIu64 " %9s %9s %9s %8.2f\n",
+                 row.allocator.c_str(), gib(report.stats.peak_live_bytes),
+                 gib(report.stats.peak_reserved_bytes), used.c_str(), report.stats.stitches,
+                 report.calls.total(), late.c_str(), us_text(report.allocate_ns, 0.5).c_str(),
+                 us_text(report.allocate_ns, 0.99).c_str(), report.wall_s);
   }
   std::fputs(
       "live: asked for at the peak; held: physical memory at its peak; used: live of held; "
@@ -144,6 +171,10 @@ nlohmann::json json_of(const AllocRow& row) {
                          {"verify_checked", report.checked_blocks},
                          {"verify_errors", report.wrong_blocks},
                          {"wall_s", report.wall_s}};
+  if (asked_for_nothing(row)) {
+    json["utilization"] = nullptr;
+    json["alloc_us"] = {{"p50", nullptr}, {"p99", nullptr}};
+  }
   if (row.states) json["states"] = json_of(*row.states);
   if (row.charged_ms) json["charged_ms"] = *row.charged_ms;
   return json;

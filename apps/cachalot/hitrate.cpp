@@ -70,6 +70,7 @@ Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto texts, split_list("--capacity-blocks", options.capacities));
   if (std::find(policies.begin(), policies.end(), "all") != policies.end()) {
+    CACHALOT_TRY(check_all_is_alone("--policy", policies));
     CACHALOT_TRY_ASSIGN(policies, split_list("--policy", {index::policy_names(mode, ",")}));
   }
   std::vector<std::uint64_t> capacities;
@@ -165,9 +166,9 @@ Result<Outputs> open_outputs(const Options& options) {
                        "--plot: \"%.120s\" does not end with .svg: drawings are SVG",
                        options.plot.c_str());
   }
-  CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY(check_are_apart(
       {{"--csv", options.csv}, {"--plot", options.plot}, {"--json", options.json}}));
+  CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   return Outputs{std::move(csv), std::move(plot), std::move(json),

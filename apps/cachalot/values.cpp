@@ -86,6 +86,15 @@ Result<std::uint64_t> parse_blocks_or_inf(const std::string& flag, const std::st
   return parse_count(flag, text, ", or inf");
 }
 
+Status check_all_is_alone(const char* flag, std::span<const std::string> names) {
+  if (names.size() == 1) return {};
+  const auto other = std::find_if(names.begin(), names.end(),
+                                  [](const std::string& name) { return name != "all"; });
+  return Error::make(Code::kInvalidArgument,
+                     "%s: \"%.60s\" beside \"all\", expected all alone, or names without it", flag,
+                     other == names.end() ? "all" : other->c_str());
+}
+
 Result<std::vector<std::string>> split_list(const std::string& flag,
                                             const std::vector<std::string>& texts) {
   std::vector<std::string> parts;

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,9 @@ Result<std::uint64_t> parse_blocks(const std::string& flag, const std::string& t
 // The same, or "inf" (0xffffffffffffffff).
 Result<std::uint64_t> parse_blocks_or_inf(const std::string& flag, const std::string& text);
 
+// "all" stands for every name of the list: another beside it would be ignored.
+// @errors kInvalidArgument: there is one
+Status check_all_is_alone(const char* flag, std::span<const std::string> names);
 // The parts of all `texts`, which commas separate. @errors kInvalidArgument: a part is empty
 Result<std::vector<std::string>> split_list(const std::string& flag,
                                             const std::vector<std::string>& texts);

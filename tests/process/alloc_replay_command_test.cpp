@@ -1,5 +1,9 @@
 // `cachalot alloc-replay`: figures, refusals, limits, real memory.
+#include <sys/stat.h>
+
+#include <fstream>
 #include <string>
+#include <thread>
 
 #include "program.h"
 
@@ -69,6 +73,42 @@ TEST_F(AllocReplayCommand, MarksGiveIterations) {
   EXPECT_EQ(row["iterations"][1]["driver_allocations"], 0);
 }
 
+TEST_F(AllocReplayCommand, WhereNothingIsAskedForNothingIsUsedWellOrBadly) {
+  const std::string trace = write("marks.trace", "m first\nm second\n");
+  const nlohmann::json row = replay({"--trace", trace});
+  EXPECT_TRUE(row.at("utilization").is_null()) << row;
+  EXPECT_TRUE(row.at("alloc_us").at("p50").is_null() && row["alloc_us"].at("p99").is_null()) << row;
+  EXPECT_EQ(row["allocations"], 0);
+  EXPECT_EQ(row["iterations"].size(), 2u);
+  const Outcome outcome = run({"alloc-replay", "--trace", trace});
+  expect_done(outcome);
+  EXPECT_EQ(outcome.out.find('%'), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("nothing was asked for: no allocation among the 2 events"),
+            std::string::npos)
+      << outcome.out;
+  // What was asked for and refused was.
+  const std::string refused = write("refused.trace", "a 1 8589934592\n");
+  EXPECT_EQ(replay({"--trace", refused, "--limit", "4GiB"})["utilization"], 0);
+}
+
+// The last one's result stands, as if it had begun when the first was done.
+TEST_F(AllocReplayCommand, TwoThatWriteOneNewFileBothWriteIt) {
+  const std::string input = path("input"), result = path("result.json");
+  ASSERT_EQ(mkfifo(input.c_str(), 0600), 0);
+  Outcome first;
+  std::thread running([&] { first = run({"alloc-replay", "--trace", input, "--json", result}); });
+  {
+    std::ofstream to_it(input);  // opened when its output was looked at
+    expect_done(
+        run({"alloc-replay", "--trace", write("a", "a 1 100\na 2 100\nf 1\n"), "--json", result}));
+    EXPECT_EQ(nlohmann::json::parse(read(result))["events"], 3);
+    to_it << "a 1 100\n";
+  }
+  running.join();
+  expect_done(first);
+  EXPECT_EQ(nlohmann::json::parse(read(result))["events"], 1);
+}
+
 TEST_F(AllocReplayCommand, RealMemoryIsCheckedByteByByte) {
   const nlohmann::json rows = replay({"--trace", kTraining, "--allocator", "all", "--backend",
                                       "memfd", "--scale", "96MiB"})["rows"];
@@ -98,6 +138,10 @@ TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
     expect_error(run(arguments), 2, {words});
   };
   refused({"--allocator", "pytorch"}, "--allocator: \"pytorch\", expected caching");
+  refused({"--allocator", "all,stitch"},
+          "--allocator: \"stitch\" beside \"all\", expected all alone");
+  refused({"--allocator", "caching,all"}, "--allocator: \"caching\" beside \"all\"");
+  refused({"--allocator", "all,all"}, "--allocator: \"all\" beside \"all\"");
   refused({"--backend", "disk"}, "--backend: \"disk\", expected model");
   refused({"--verify", "full"}, "the model has no memory");
   refused({"--scale", "0"}, "--scale: \"0\", expected");
