@@ -104,18 +104,23 @@ Result<LockDescription> LockDescription::open(int fd, Forks forks) {
   return made;
 }
 
+LockDescription::LockDescription(Forks forks, std::uint64_t generation)
+    : forks_(forks), generation_(generation), pid_(getpid()) {}
+
 LockDescription& LockDescription::operator=(LockDescription&& from) noexcept {
   if (this == &from) return *this;
   close();
   fd_ = std::move(from.fd_);
   forks_ = from.forks_;
   generation_ = from.generation_;
+  pid_ = from.pid_;
   return *this;
 }
 
 // Its number may be another file's by now.
 bool LockDescription::is_left() const {
-  return forks_ == Forks::kLeave && generation_ != left().forks.load(std::memory_order_relaxed);
+  return forks_ == Forks::kLeave &&
+         (generation_ != left().forks.load(std::memory_order_relaxed) || pid_ != getpid());
 }
 
 int LockDescription::get() const {

@@ -8,7 +8,8 @@
 // A child made by fork() shares the description: the lock lives until both are gone, or somebody unlocks it.
 // Forks::kLeave is for what a child has no part in: it closes its descriptor before anything else of it
 // runs, so that the lock ends with who took it, whatever ends that one. (Of children that are not made by
-// fork(), but by a bare system call, nobody hears: they share it, until it is unlocked.)
+// fork(), but by a bare system call, nobody hears: they share it until their parent unlocks it, and do not end
+// it themselves.)
 #pragma once
 
 #include <cachalot/result.h>
@@ -37,12 +38,13 @@ class LockDescription {
   void keep_until_exit() { (void)fd_.release(); }
 
  private:
-  LockDescription(Forks forks, std::uint64_t generation) : forks_(forks), generation_(generation) {}
+  LockDescription(Forks forks, std::uint64_t generation);
   bool is_left() const;
 
   FileDescriptor fd_;
   Forks forks_;
   std::uint64_t generation_;  // forks between the first process and who opened it
+  std::int64_t pid_;          // of who opened it: no handler hears of a bare clone()
 };
 
 class FileLock {

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <optional>
@@ -142,6 +144,22 @@ TEST_F(FileLockTest, OneThatForkedChildrenLeaveIsNotTheirsToEnd) {
   *held = *FileLock::try_lock(fd(), 7, Forks::kLeave);
   EXPECT_TRUE(is_free(3));
   EXPECT_FALSE(is_free(7));
+}
+
+TEST_F(FileLockTest, OneThatForkedChildrenLeaveIsNotToBeEndedByTheChildOfABareClone) {
+  auto held = FileLock::try_lock(fd(), 3, Forks::kLeave);
+  ASSERT_TRUE(held);
+  const auto child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, 0));
+  if (child == 0) {
+    held->unlock();
+    { const FileLock gone = *std::move(held); }
+    _exit(0);
+  }
+  ASSERT_GT(child, 0);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(is_free(3)) << "its parent holds it";
 }
 
 // As it is for a moment between fork() and the child's first instruction, or after a bare clone().
