@@ -200,7 +200,9 @@ class GpuVmmBench {
       CACHALOT_TRY_ASSIGN(
           const auto pool,
           vmm::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kCreated}));
-      while (pool->counts().filled == 0) {
+      for (vmm::HandlePoolCounts now = pool->counts(); now.filled == 0; now = pool->counts()) {
+        if (now.failed_fills == 0) continue;
+        return Error::make(Code::kNoSpace, "vmm: the GPU has no memory left for handles of 2 MiB");
       }
       CACHALOT_TRY_ASSIGN(const double ns, place.map());
       const bool was_creating = pool->counts().filled < kCreated;
