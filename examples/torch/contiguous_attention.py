@@ -159,9 +159,10 @@ def load_kernels(options):
         spec = importlib.util.spec_from_file_location("decode_kernels", Path(__file__).with_name("decode_kernels.py"))
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        module.probe(options.device)
         return module, None
-    except ImportError as error:
-        return None, str(error)
+    except Exception as error:  # of Triton's own kinds; the other ways do without it
+        return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 class Run:

@@ -72,6 +72,19 @@ def merge(partial, sums, out, parts, PARTS: tl.constexpr, HEAD: tl.constexpr):
     tl.store(out + head * HEAD + dim, result.to(tl.bfloat16))
 
 
+@triton.jit
+def nothing(number):
+    """What is said of the machine by whether it runs."""
+    tl.store(number, 1)
+
+
+def probe(device):
+    """Raises whatever Triton raises where it cannot run: it compiles with a C compiler and the headers of Python, which a machine
+    that only runs PyTorch may lack."""
+    number = torch.zeros(1, dtype=torch.int32, device=device)
+    nothing[(1,)](number)
+
+
 class Decode:
     """Both forms over the KV of contiguous_attention.py. Calling it makes a step of all layers: (layers, requests, heads, dim)."""
 

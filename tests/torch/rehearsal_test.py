@@ -82,6 +82,12 @@ class Attention(unittest.TestCase):
         self.assertTrue(figures["same_bits"]["triton_range"])
         self.assertLess(figures["ways"]["triton_paged"]["error"], got["tolerance"])
 
+    @unittest.skipUnless(importlib.util.find_spec("triton"), "triton is not installed")
+    def test_a_triton_that_cannot_run_is_left_out_and_named(self):
+        got = self.attend("--prompt", "200", "--layouts", "folded", prelude=[PRETEND], CC="/nowhere/cc")
+        self.assertRegex(got["triton"], r"^\w+: .")
+        self.assertNotIn("triton_range", got["layouts"]["folded"]["ways"])
+
     def test_what_is_not_here_is_said_in_a_line(self):
         ran = run(ATTENTION, *SMALL, "--device", "cpu", CACHALOT_LIBRARY="/nowhere/libcachalot.so")
         self.assertEqual(ran.returncode, 3, ran.stderr)
