@@ -13,6 +13,7 @@ uses them in docs/guide/contiguous-kv.md. No compiled part of this package and n
 """
 
 import ctypes
+import operator
 import os
 import threading
 from pathlib import Path
@@ -113,11 +114,22 @@ def _require(code: int) -> None:
 
 
 def _count(name: str, value: int, most: int = 2**64 - 1) -> int:
-    """ctypes would cut a number off where it does not fit."""
-    number = int(value)
+    """ctypes would cut a number off where it does not fit, and int() one with a fraction."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r}, expected an int") from None
     if not 0 <= number <= most:
         raise CLASSES["invalid_argument"](f"{name}: {number}, expected 0 to {most}")
     return number
+
+
+def _text(name: str, value: Any) -> bytes:
+    """C would not see what stands behind a zero."""
+    text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
+    if b"\0" in text:
+        raise CLASSES["invalid_argument"](f"{name}: {value!r} has a zero in it")
+    return text
 
 
 class Rows:
@@ -158,6 +170,8 @@ class Range:
         """Puts the first `tokens` of `source` at the beginning of this range, which has no memory. Returns how many are there:
         less than asked for where the device cannot copy what no full chunk holds."""
         shared = _U64()
+        if source._vmm is not self._vmm:  # whose memory may be gone by now
+            raise CLASSES["invalid_argument"]("alias: ranges of two vmms, expected one")
         if source._pointer is None:
             raise CLASSES["invalid_argument"]("alias: the source was released")
         self._vmm._copy_error = None
@@ -204,6 +218,8 @@ class Range:
         if self._vmm.device == "model":
             raise CLASSES["unsupported"]("rows: the device is model, which has no memory")
         count = self.max_tokens if tokens is None else _count("tokens", tokens, self.max_tokens)
+        if not typestr[2:].isdecimal():
+            raise CLASSES["invalid_argument"](f'rows: numbers "{typestr}", expected a type as NumPy writes it')
         strides = [int(typestr[2:])]
         for size in reversed(shape):
             strides.insert(0, strides[0] * _count("shape", size))
@@ -334,8 +350,8 @@ def open(  # as the C function is called, and as files are opened
         raise CLASSES["invalid_argument"](f"part_bytes: {len(parts)} numbers, expected 1 or 2")
     options = _Options(
         struct_size=ctypes.sizeof(_Options), layers=_count("layers", layers, 2**32 - 1), part_bytes=(_U64 * 2)(*parts),
-        max_tokens=_count("max_tokens", max_tokens), device=device.encode(), layout=layout.encode(),
+        max_tokens=_count("max_tokens", max_tokens), device=_text("device", device), layout=_text("layout", layout),
         chunk_bytes=_count("chunk_bytes", chunk_bytes), limit_bytes=_count("limit_bytes", limit_bytes),
-        budget=None if budget is None else os.fsencode(budget), guaranteed_bytes=_count("guaranteed_bytes", guaranteed_bytes),
+        budget=None if budget is None else _text("budget", budget), guaranteed_bytes=_count("guaranteed_bytes", guaranteed_bytes),
         ready_bytes=_count("ready_bytes", ready_bytes), idle_bytes=_count("idle_bytes", idle_bytes))
-    return Vmm(options, copy, device)
+    return Vmm(options, copy, str(device))  # a torch.device is good, too

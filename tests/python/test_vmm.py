@@ -108,12 +108,18 @@ def test_errors_are_the_packages():
             request.rows(0, 0, (128,), "<i2")
         with pytest.raises(cachalot.InvalidArgumentError, match="tokens: 8193"):
             request.rows(0, 0, (8, 128), "<i2", tokens=8193)
+        with pytest.raises(cachalot.InvalidArgumentError, match='numbers "bfloat16"'):
+            request.rows(0, 0, (8, 128), "bfloat16")
+        with pytest.raises(TypeError, match="tokens: 1.5, expected an int"):
+            request.commit(1.5)
         request.release()
         for call in (lambda: request.commit(1), lambda: request.rows(0, 0, (8, 128), "<i2"), lambda: memory.reserve().alias(request, 1)):
             with pytest.raises(cachalot.InvalidArgumentError, match="released"):
                 call()
     with pytest.raises(cachalot.InvalidArgumentError, match='device "tape"'):
         small(device="tape")
+    with pytest.raises(cachalot.InvalidArgumentError, match="has a zero in it"):
+        small(device="memfd\0")
     with pytest.raises(cachalot.InvalidArgumentError, match="3 numbers"):
         small(part_bytes=(1, 2, 3))
     with pytest.raises(cachalot.InvalidArgumentError, match="layers: 4294967296"):
@@ -133,6 +139,8 @@ def test_nothing_is_called_after_the_end():
     memory.close()
     for call in (request.release, request.release):
         call()
+    with small() as another, pytest.raises(cachalot.InvalidArgumentError, match="two vmms"):
+        another.reserve().alias(request, 5)  # what it pointed to is gone
     request = small().reserve(10)  # it keeps its memory open
     array(request, 0, 0)[:10] = 1
     request._vmm.close()
