@@ -15,8 +15,8 @@ StreamMark::~StreamMark() {
 
 // A stream that is destroyed ends what is on it first, by itself.
 StreamLoan::~StreamLoan() {
-  if (gpu_ == nullptr || gpu_->is_lost()) return;
-  if (!is_empty_) {
+  if (gpu_ == nullptr) return;
+  if (!is_empty_ && !gpu_->is_lost()) {
     const kv::CudaDevice::Entered entered(*gpu_->device_);
     gpu_->device_->driver().stream_destroy(stream_);
     return;
@@ -36,6 +36,7 @@ Result<cuda::Stream> StreamBehind::stream() {
 Gpu::~Gpu() {
   if (is_lost()) {
     keep_until_exit(std::move(device_));
+    keep_until_exit(std::make_shared<std::vector<cuda::Stream>>(std::move(idle_)));
     return;
   }
   const kv::CudaDevice::Entered entered(*device_);
