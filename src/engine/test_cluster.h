@@ -67,7 +67,7 @@ class Cluster {
 // An engine: a client and a paged cache in one layout, a tensor a layer or whatever the layout wants.
 struct Engine {
   explicit Engine(const ClientOptions& options, const char* layout = "vllm_bknhc", std::uint32_t pages = 16)
-      : client(attach(options)), page_count(pages) {
+      : page_count(pages), client(attach(options)) {
     const std::uint64_t tensor_bytes = pages * options.geometry.layer_bytes();
     memory.resize(options.geometry.layers);
     PagedCache description;
@@ -107,10 +107,10 @@ struct Engine {
   }
   std::size_t page_bytes() const { return memory[0].size() / page_count; }
 
-  Client client;
   std::uint32_t page_count;
   std::vector<std::vector<std::byte>> memory;
   CacheId cache{};
+  Client client;  // goes first: it carries out what was begun, into `memory`
 };
 
 }  // namespace cachalot::engine
