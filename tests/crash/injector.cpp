@@ -135,7 +135,7 @@ void Injector::order(std::uint32_t actor, const Injection& injection) {
 
 bool Injector::wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patience_ms) {
   for (const std::uint64_t end = now_ns() + patience_ms * 1'000'000; now_ns() < end; usleep(100)) {
-    if (desk.reached.load(std::memory_order_acquire) != 0) return true;
+    if (desk.reached.load(std::memory_order_acquire) != 0) return wait_stopped(desk, actor);
     if (has_faults()) return false;
     siginfo_t info{};
     const auto pid = static_cast<id_t>(children_[actor]->pid());
@@ -144,7 +144,19 @@ bool Injector::wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patie
   desk.point.store(0);
   // It may have been reached in between.
   usleep(1000);
-  return desk.reached.load(std::memory_order_acquire) != 0;
+  return desk.reached.load(std::memory_order_acquire) != 0 && wait_stopped(desk, actor);
+}
+
+// Who has reached its point says so before it stops itself. A SIGCONT in between is lost, and it would sleep for
+// ever.
+bool Injector::wait_stopped(const Desk& desk, std::uint32_t actor) {
+  if (static_cast<Action>(desk.action.load(std::memory_order_relaxed)) != Action::kStop) return true;
+  const auto pid = static_cast<id_t>(children_[actor]->pid());
+  for (const std::uint64_t end = now_ns() + kPatienceMs * 1'000'000; now_ns() < end; usleep(100)) {
+    siginfo_t info{};
+    if (waitid(P_PID, pid, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid != 0) return true;
+  }
+  return fault("a process does not stop where it was to");
 }
 
 void Injector::count(const Injection& injection) {

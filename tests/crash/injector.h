@@ -51,6 +51,7 @@ class Injector {
   bool inject_at_keeper(const Injection& injection);
   bool inject_at_takeover(const Injection& injection);
   bool wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patience_ms);
+  bool wait_stopped(const Desk& desk, std::uint32_t actor);
   void order(std::uint32_t actor, const Injection& injection);
   void count(const Injection& injection);
 
