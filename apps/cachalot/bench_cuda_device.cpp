@@ -115,34 +115,39 @@ Result<cuda::Module> load_bench_kernels(const kv::CudaDevice& device) {
   return module;
 }
 
-Status copy_in_a_batch(const GpuPages& pages, std::span<const kv::BlockCopy> blocks,
-                       kv::Direction direction) {
-  const kv::CudaDevice& device = pages.device();
+Status DriverBatch::prepare(std::span<const kv::BlockCopy> blocks, kv::Direction direction) {
+  CACHALOT_TRY_ASSIGN(
+      const kv::CopyPlan plan,
+      kv::CopyPlan::compile(pages_.cache(), kv::default_block_order(), {}, kv::grain_of(blocks)));
+  to_.clear();
+  from_.clear();
+  bytes_.clear();
+  auto& pool = direction == kv::Direction::kGather ? to_ : from_;
+  auto& engine = direction == kv::Direction::kGather ? from_ : to_;
+  for (const kv::BlockCopy& block : blocks) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t at, pages_.device().pool().find(block.pool[0]));
+    kv::for_each_fragment(plan.arithmetic(), block.tokens, [&](const kv::Fragment& f) {
+      engine.push_back(reinterpret_cast<std::uintptr_t>(pages_.cache().bases()[f.tensor]) +
+                       f.engine_offset + block.pages[f.page] * f.page_stride);
+      pool.push_back(at + f.pool_offset);
+      bytes_.push_back(f.bytes);
+    });
+  }
+  return {};
+}
+
+Status DriverBatch::launch() {
+  const kv::CudaDevice& device = pages_.device();
   if (device.driver().copy_batch == nullptr) {
     return Error::make(Code::kUnsupported, "cuda: this driver has no batched copies");
   }
-  CACHALOT_TRY_ASSIGN(
-      const kv::CopyPlan plan,
-      kv::CopyPlan::compile(pages.cache(), kv::default_block_order(), {}, kv::grain_of(blocks)));
-  std::vector<cuda::DevicePointer> engine, pool;
-  std::vector<std::size_t> bytes;
-  for (const kv::BlockCopy& block : blocks) {
-    CACHALOT_TRY_ASSIGN(const std::uint64_t at, device.pool().find(block.pool[0]));
-    kv::for_each_fragment(plan.arithmetic(), block.tokens, [&](const kv::Fragment& f) {
-      engine.push_back(reinterpret_cast<std::uintptr_t>(pages.cache().bases()[f.tensor]) +
-                       f.engine_offset + block.pages[f.page] * f.page_stride);
-      pool.push_back(at + f.pool_offset);
-      bytes.push_back(f.bytes);
-    });
-  }
-  auto& to = direction == kv::Direction::kGather ? pool : engine;
-  auto& from = direction == kv::Direction::kGather ? engine : pool;
   cuda::CopyAttributes attributes;
   std::size_t first = 0, failed = 0;
   const kv::CudaDevice::Entered entered(device);
-  return device.check(device.driver().copy_batch(to.data(), from.data(), bytes.data(), bytes.size(),
-                                                 &attributes, &first, 1, &failed, pages.stream()),
-                      "cuMemcpyBatchAsync");
+  return device.check(
+      device.driver().copy_batch(to_.data(), from_.data(), bytes_.data(), bytes_.size(),
+                                 &attributes, &first, 1, &failed, pages_.stream()),
+      "cuMemcpyBatchAsync");
 }
 
 Result<std::unique_ptr<WarpPerToken>> WarpPerToken::make(const GpuPages& pages,

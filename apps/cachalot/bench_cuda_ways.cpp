@@ -1,6 +1,7 @@
 #include "bench_cuda_ways.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace cachalot::apps::bench {
@@ -46,10 +47,14 @@ class Ways {
 
   void add_batch() {
     if (device_.driver().copy_batch == nullptr) return;
-    add("memcpy_batch", [this](std::span<const kv::BlockCopy> copies) -> Status {
-      CACHALOT_TRY(copy_in_a_batch(*pages_, copies, call_.direction));
+    batch_.emplace(*pages_);
+    add("memcpy_batch", [this](std::span<const kv::BlockCopy>) -> Status {
+      CACHALOT_TRY(batch_->launch());
       return pages_->synchronize();
     });
+    subjects_.back().prepare = [this](std::span<const kv::BlockCopy> copies) {
+      return batch_->prepare(copies, call_.direction);
+    };
   }
 
   Status add_warp_per_token(const std::string& name, std::uint32_t thread_blocks) {
@@ -113,6 +118,7 @@ class Ways {
   const std::unique_ptr<memory::Domain> noncoherent_ = memory::make_noncoherent_domain();
   std::vector<std::unique_ptr<kv::CudaEngine>> engines_;
   std::vector<std::unique_ptr<WarpPerToken>> warps_;
+  std::optional<DriverBatch> batch_;
   std::vector<Subject> subjects_;
 };
 

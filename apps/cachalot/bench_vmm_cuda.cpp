@@ -171,15 +171,8 @@ class GpuVmmBench {
         vmm::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kHandles}));
     std::vector<double> take;
     for (std::uint32_t round = 0; round < rounds_; ++round) {
-      pool->wait_until_filled();
-      std::vector<vmm::Handle> handles;
-      const std::uint64_t start = now_ns();
-      for (std::uint64_t i = 0; i < kHandles; ++i) {
-        CACHALOT_TRY_ASSIGN(const vmm::Handle handle, pool->take());
-        handles.push_back(handle);
-      }
-      take.push_back(static_cast<double>(now_ns() - start) / kHandles);
-      for (const vmm::Handle handle : handles) CACHALOT_TRY(pool->give_back(handle));
+      CACHALOT_TRY_ASSIGN(const double ns, take_from(*pool, kHandles));
+      take.push_back(ns / kHandles);
     }
     report_.add({"take/cuda/2MiB", median_of(take) * 1e-3, "us", "a create",
                  median_of(samples_[0].create) * 1e-3 / static_cast<double>(kBytes >> 21)});

@@ -111,6 +111,19 @@ double Stitched::touch() const {
   return touch_ns(reinterpret_cast<void*>(range_), bytes_);
 }
 
+Result<double> take_from(vmm::HandlePool& pool, std::uint64_t handles) {
+  pool.wait_until_filled();
+  std::vector<vmm::Handle> taken;
+  const std::uint64_t start = now_ns();
+  for (std::uint64_t i = 0; i < handles; ++i) {
+    CACHALOT_TRY_ASSIGN(const vmm::Handle handle, pool.take());
+    taken.push_back(handle);
+  }
+  const auto ns = static_cast<double>(now_ns() - start);
+  for (const vmm::Handle handle : taken) CACHALOT_TRY(pool.give_back(handle));
+  return ns;
+}
+
 Result<PlainMapping> plain_mapping(std::uint64_t bytes, bool huge_pages) {
   // Huge pages fit only where addresses are whole ones.
   constexpr std::uint64_t kHugePageBytes = std::uint64_t{2} << 20;
