@@ -1,43 +1,26 @@
 // Who sees to the host's caches around a GPU's copies, as a client's options say.
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "engine/cache_table.h"
 #include "engine/test_gpu.h"
+#include "kv/cuda/watched_domain.h"
 
 namespace cachalot::engine {
 namespace {
 
 using memory::DomainKind;
 
-// A domain that counts what it is asked to flush.
-class WatchedDomain final : public memory::Domain {
- public:
-  explicit WatchedDomain(DomainKind kind) : kind_(kind) {}
-  DomainKind kind() const override { return kind_; }
-  bool writes_whole_lines() const override { return true; }
-  void write_lines(void*, const memory::Line*, std::size_t) override {}
-  void read_lines(const void*, std::size_t, memory::Line*) override {}
-  void gather_lines(const void* const*, std::size_t, memory::Line*) override {}
-  void write_bulk(void*, const void*, std::size_t, memory::FusedHash*) override {}
-  void read_bulk(void*, const void*, std::size_t, memory::FusedHash*) override {}
-  void complete() override {}
-  void prepare_read(const memory::Extent* extents, std::size_t count) override {
-    for (std::size_t i = 0; i < count; ++i) flushed += extents[i].bytes;
-  }
-  void order() override { ++orders; }
-
-  std::uint64_t flushed = 0;
-  int orders = 0;
-
- private:
-  DomainKind kind_;
-};
+std::uint64_t flushed_by(const kv::WatchedDomain& domain) {
+  return std::accumulate(domain.flushed.begin(), domain.flushed.end(), std::uint64_t{0});
+}
 
 // @return the bytes flushed by a store's copy, and by a load's
 std::pair<std::uint64_t, std::uint64_t> flushes_of(DomainKind kind, bool bypasses) {
   GpuMachine machine;
   const KvGeometry geometry = small_geometry();
-  WatchedDomain domain(kind);
+  kv::WatchedDomain domain(kind);
   std::vector<memory::Line> pool(geometry.block_bytes() / sizeof(memory::Line));
   const memory::Extent extent{reinterpret_cast<std::byte*>(pool.data()), geometry.block_bytes()};
   const memory::PoolView view{{extent.at}, extent.bytes};
@@ -58,11 +41,12 @@ std::pair<std::uint64_t, std::uint64_t> flushes_of(DomainKind kind, bool bypasse
     const std::uint32_t page = 1;
     const kv::BlockCopy copy{{&extent, 1}, {&page, 1}};
     EXPECT_TRUE((*cache)->gather({&copy, 1}, {}, nullptr));
-    const std::uint64_t by_store = std::exchange(domain.flushed, 0);
+    const std::uint64_t by_store = flushed_by(domain);
+    domain.flushed.clear();
     EXPECT_TRUE((*cache)->scatter({&copy, 1}, {}, nullptr));
     for (const Buffer& tensor : description.tensors)
       machine.free(static_cast<std::byte*>(tensor.data));
-    return {by_store, domain.flushed};
+    return {by_store, flushed_by(domain)};
   }
 }
 

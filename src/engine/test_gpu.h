@@ -161,4 +161,23 @@ struct GpuEngine {
   CacheId cache{};
 };
 
+// In each domain: whatever a test did, the fake GPU has nothing left of it, and nothing was wrong.
+class GpuCacheTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  GpuCacheTest() : cluster_(small_geometry().block_bytes(), 64, GetParam()) {}
+  ~GpuCacheTest() override {
+    EXPECT_EQ(machine_.fake.faults, 0u);
+    EXPECT_EQ(machine_.fake.refused, 0u);
+    EXPECT_EQ(machine_.fake.of_another_device, 0u);
+    EXPECT_EQ(machine_.fake.without_context, 0u);
+    EXPECT_EQ(machine_.fake.registrations(), 0u);
+    EXPECT_EQ(machine_.fake.allocations() + machine_.fake.events(), 0u);
+    EXPECT_EQ(machine_.fake.modules + machine_.fake.contexts + machine_.fake.streams, 0);
+  }
+  ClientOptions options() const { return cluster_.client_options(); }
+
+  Cluster cluster_;
+  GpuMachine machine_;
+};
+
 }  // namespace cachalot::engine

@@ -9,40 +9,13 @@
 
 #include "kv/cuda/fake_kernels.h"
 #include "kv/cuda/kernels_under_test.h"
+#include "kv/cuda/watched_domain.h"
 #include "kv/random_case.h"
 
 namespace cachalot::kv {
 namespace {
 
 using memory::DomainKind;
-
-// A domain that writes down what it is asked for.
-class WatchedDomain final : public memory::Domain {
- public:
-  explicit WatchedDomain(DomainKind kind) : kind_(kind) {}
-  DomainKind kind() const override { return kind_; }
-  bool writes_whole_lines() const override { return true; }
-  void write_lines(void*, const memory::Line*, std::size_t) override {}
-  void read_lines(const void*, std::size_t, memory::Line*) override {}
-  void gather_lines(const void* const*, std::size_t, memory::Line*) override {}
-  void write_bulk(void*, const void*, std::size_t, memory::FusedHash*) override {}
-  void read_bulk(void*, const void*, std::size_t, memory::FusedHash*) override {}
-  void complete() override {}
-  void prepare_read(const memory::Extent* extents, std::size_t count) override {
-    std::uint64_t bytes = 0;
-    for (std::size_t i = 0; i < count; ++i) bytes += extents[i].bytes;
-    flushed.push_back(bytes);
-    if (on_flush) on_flush();
-  }
-  void order() override { ++orders; }
-
-  std::vector<std::uint64_t> flushed;
-  int orders = 0;
-  std::function<void()> on_flush;
-
- private:
-  DomainKind kind_;
-};
 
 // Qwen-like pages of 4 tokens in a fake GPU's memory, and a pool of 8 blocks of 8 tokens.
 class CudaEngineOnFakeGpu : public testing::Test {

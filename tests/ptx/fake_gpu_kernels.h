@@ -1,0 +1,26 @@
+// For tests: kernels of the PTX machine as those of the fake GPU (os/cuda/fake_gpu.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "os/cuda/fake_gpu.h"
+#include "ptx/block.h"
+#include "ptx/program.h"
+#include "ptx/violation.h"
+
+namespace cachalot::ptx {
+
+// What somebody wants to know of launches. Called with the machine's lock held.
+struct LaunchListener {
+  Watch watch = {};
+  std::function<void(const Launched&)> on_end = {};
+  // A launch that breaks a rule, or faults, has ended there; the machine has counted a fault.
+  std::function<void(const Violation&)> on_violation = {};
+};
+
+// Makes `kernel` one of the machine's; it must outlive it. Every launch has other turns of its threads, and its
+// bulk transfers come early, late or at random, in turn.
+void add_kernel(os::cuda::FakeMachine& machine, const Kernel& kernel, LaunchListener listener);
+
+}  // namespace cachalot::ptx
