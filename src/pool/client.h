@@ -279,6 +279,7 @@ class Client final : private rpc::AnswerSink {
   Status greet();
   void knock();
   bool is_own_process(const ClientLine& line) const;
+  Status check_keeper_stays(std::uint32_t round) const;
   bool has_unread_farewell() const;
   Status wait_for_farewell(std::uint64_t deadline_ns);
   Status wait_for_view(std::uint64_t deadline_ns);

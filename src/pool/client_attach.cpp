@@ -91,9 +91,10 @@ Status Client::greet() {
   const bool is_known = knocked_ns_ != 0 && now.epoch == view_.epoch && now.keeper == view_.keeper;
   view_ = now;
   if (!is_known) {
-    CACHALOT_TRY(
-        wait_for_farewell(std::min(later(clock_->now_ns(), options_.timeout_ns), deadline_ns_)));
+    const std::uint64_t begun_ns = clock_->now_ns();
+    CACHALOT_TRY(wait_for_farewell(std::min(later(begun_ns, options_.timeout_ns), deadline_ns_)));
     knock();
+    knocked_ns_ = begun_ns;  // one time for both waits
   }
   const std::uint64_t since_ns = knocked_ns_;
   const std::uint64_t give_up_ns = std::min(later(since_ns, options_.timeout_ns), deadline_ns_);
@@ -133,6 +134,15 @@ Status Client::greet() {
   return {};
 }
 
+// In a wait for the keeper whose view we attach under.
+Status Client::check_keeper_stays(std::uint32_t round) const {
+  constexpr std::uint32_t kRoundsBetweenLooks = 64;  // at the process, which takes system calls
+  const KeeperView now = directory_.read_keepers();
+  const bool has_died = round % kRoundsBetweenLooks == 0 && has_ended(now);
+  if (now.epoch == view_.epoch && (now.flags & kKeeperServing) != 0 && !has_died) return {};
+  return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
+}
+
 // Whether the slot's line says that another process stores no more, and the keeper, which would free what that one
 // held, has not seen it: with just that keeper's own reasons to believe it (Keeper::vouches).
 bool Client::has_unread_farewell() const {
@@ -153,11 +163,7 @@ bool Client::has_unread_farewell() const {
 // Who knocks writes over it. The keeper looks at all lines every few milliseconds.
 Status Client::wait_for_farewell(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; has_unread_farewell(); ++round) {
-    const KeeperView now = directory_.read_keepers();
-    if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0 || has_ended(now)) {
-      return Error::make(Code::kNoKeeper,
-                         "the keeper of this pool went away while client slot %u attached", slot_);
-    }
+    CACHALOT_TRY(check_keeper_stays(round));
     if (clock_->now_ns() > deadline_ns)
       return deadline_ns == deadline_ns_ ? time_is_up() : not_seen();
     keeper_doorbell_.ring_if_asleep();
@@ -237,13 +243,8 @@ void Client::leave() {
 }
 
 Status Client::wait_for_view(std::uint64_t deadline_ns) {
-  constexpr std::uint32_t kRoundsBetweenLooks = 64;  // at the process, which takes system calls
   for (std::uint32_t round = 0; !is_acknowledged(); ++round) {
-    const KeeperView now = directory_.read_keepers();
-    const bool has_died = round % kRoundsBetweenLooks == 0 && has_ended(now);
-    if (now.epoch != view_.epoch || (now.flags & kKeeperServing) == 0 || has_died) {
-      return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
-    }
+    CACHALOT_TRY(check_keeper_stays(round));
     ViewLine seen{};
     const bool is_seen = access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
                          seen.epoch == view_.epoch;
