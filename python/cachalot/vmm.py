@@ -124,6 +124,14 @@ def _count(name: str, value: int, most: int = 2**64 - 1) -> int:
     return number
 
 
+def _counts(name: str, values: Sequence[int]) -> Tuple[int, ...]:
+    try:
+        items = tuple(values)
+    except TypeError:
+        raise TypeError(f"{name}: {values!r}, expected a sequence of ints") from None
+    return tuple(_count(name, value) for value in items)
+
+
 def _text(name: str, value: Any) -> bytes:
     """C would not see what stands behind a zero."""
     text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
@@ -170,6 +178,8 @@ class Range:
         """Puts the first `tokens` of `source` at the beginning of this range, which has no memory. Returns how many are there:
         less than asked for where the device cannot copy what no full chunk holds."""
         shared = _U64()
+        if not isinstance(source, Range):
+            raise TypeError(f"alias: {source!r}, expected a range")
         if source._vmm is not self._vmm:  # whose memory may be gone by now
             raise CLASSES["invalid_argument"]("alias: ranges of two vmms, expected one")
         if source._pointer is None:
@@ -218,14 +228,15 @@ class Range:
         if self._vmm.device == "model":
             raise CLASSES["unsupported"]("rows: the device is model, which has no memory")
         count = self.max_tokens if tokens is None else _count("tokens", tokens, self.max_tokens)
-        if not typestr[2:].isdecimal():
+        if not isinstance(typestr, str) or not typestr[2:].isdecimal():
             raise CLASSES["invalid_argument"](f'rows: numbers "{typestr}", expected a type as NumPy writes it')
+        sizes = _counts("shape", shape)
         strides = [int(typestr[2:])]
-        for size in reversed(shape):
-            strides.insert(0, strides[0] * _count("shape", size))
+        for size in reversed(sizes):
+            strides.insert(0, strides[0] * size)
         if strides[0] != row_bytes:
-            raise CLASSES["invalid_argument"](f"rows: {tuple(shape)} of {typestr} are {strides[0]} bytes, expected {row_bytes}")
-        interface = {"data": (self.base + offset, False), "shape": (*outer, count, *shape), "typestr": typestr,
+            raise CLASSES["invalid_argument"](f"rows: {sizes} of {typestr} are {strides[0]} bytes, expected {row_bytes}")
+        interface = {"data": (self.base + offset, False), "shape": (*outer, count, *sizes), "typestr": typestr,
                      "strides": (*outer_strides, stride, *strides[1:]), "version": 3}
         return Rows(self, interface, self._vmm.device.startswith("cuda"))
 
@@ -345,7 +356,7 @@ def open(  # as the C function is called, and as files are opened
 
     Raises UnsupportedError: no such device here, no libcachalot.so; InvalidArgumentError: sizes that do not fit each other.
     """
-    parts = [_count("part_bytes", size) for size in part_bytes]
+    parts = _counts("part_bytes", part_bytes)
     if len(parts) not in (1, 2):
         raise CLASSES["invalid_argument"](f"part_bytes: {len(parts)} numbers, expected 1 or 2")
     options = _Options(

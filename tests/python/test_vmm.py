@@ -112,6 +112,12 @@ def test_errors_are_the_packages():
             request.rows(0, 0, (8, 128), "bfloat16")
         with pytest.raises(TypeError, match="tokens: 1.5, expected an int"):
             request.commit(1.5)
+        with pytest.raises(TypeError, match="shape: 8, expected a sequence of ints"):
+            request.rows(0, 0, 8, "<f2")
+        with pytest.raises(cachalot.InvalidArgumentError, match='numbers "None"'):
+            request.rows(0, 0, (8, 128), None)
+        with pytest.raises(TypeError, match="alias: None, expected a range"):
+            request.alias(None, 1)
         request.release()
         for call in (lambda: request.commit(1), lambda: request.rows(0, 0, (8, 128), "<i2"), lambda: memory.reserve().alias(request, 1)):
             with pytest.raises(cachalot.InvalidArgumentError, match="released"):
@@ -120,6 +126,8 @@ def test_errors_are_the_packages():
         small(device="tape")
     with pytest.raises(cachalot.InvalidArgumentError, match="has a zero in it"):
         small(device="memfd\0")
+    with pytest.raises(TypeError, match="part_bytes: 5, expected a sequence of ints"):
+        small(part_bytes=5)
     with pytest.raises(cachalot.InvalidArgumentError, match="3 numbers"):
         small(part_bytes=(1, 2, 3))
     with pytest.raises(cachalot.InvalidArgumentError, match="layers: 4294967296"):
