@@ -15,10 +15,13 @@ Desk* own_desk = nullptr;
 
 void on_fail_point(base::FailPoint point) {
   Desk& desk = *own_desk;
-  if (desk.point.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(point)) return;
+  // Partner: order(), which writes the word last.
+  if (desk.point.load(std::memory_order_acquire) != static_cast<std::uint32_t>(point)) return;
   if (desk.countdown.fetch_sub(1, std::memory_order_relaxed) != 1) return;
+  // An order is withdrawn by the same word: it is either carried out, or not.
+  auto ordered = static_cast<std::uint32_t>(point);
+  if (!desk.point.compare_exchange_strong(ordered, 0, std::memory_order_relaxed)) return;
   const auto action = static_cast<Action>(desk.action.load(std::memory_order_relaxed));
-  desk.point.store(0, std::memory_order_relaxed);
   desk.reached.store(1, std::memory_order_release);
   if (action == Action::kKill) kill(getpid(), SIGKILL);
   if (action == Action::kStop) kill(getpid(), SIGSTOP);

@@ -141,10 +141,11 @@ bool Injector::wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patie
     const auto pid = static_cast<id_t>(children_[actor]->pid());
     if (waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return false;
   }
-  desk.point.store(0);
-  // It may have been reached in between.
-  usleep(1000);
-  return desk.reached.load(std::memory_order_acquire) != 0 && wait_stopped(desk, actor);
+  if (desk.point.exchange(0) != 0) return false;  // withdrawn
+  // It was just about to.
+  while (desk.reached.load(std::memory_order_acquire) == 0 && !has_faults()) usleep(100);
+  if (has_faults()) return false;
+  return wait_stopped(desk, actor);
 }
 
 // Who has reached its point says so before it stops itself. A SIGCONT in between is lost, and it would sleep for
