@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "memory/coherence.h"
 #include "memory/copy.h"
+#include "memory/forwarding_domain.h"
 #include "memory/lossy/lossy_memory.h"
 
 namespace cachalot::memory {
@@ -213,34 +214,8 @@ TEST(PreparedReads, WithoutAPreparationMayBeOfAnyAge) {
 
 // What wraps a domain and does nothing about many pieces gets them line by line.
 TEST(PreparedReads, AreRightInADomainThatHasNoneOfItsOwn) {
-  class LinesOnly final : public Domain {
-   public:
-    explicit LinesOnly(Domain& inner) : inner_(inner) {}
-    DomainKind kind() const override { return inner_.kind(); }
-    bool writes_whole_lines() const override { return inner_.writes_whole_lines(); }
-    void write_lines(void* to, const Line* lines, std::size_t count) override {
-      inner_.write_lines(to, lines, count);
-    }
-    void read_lines(const void* from, std::size_t count, Line* lines) override {
-      inner_.read_lines(from, count, lines);
-    }
-    void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
-      inner_.gather_lines(from, count, lines);
-    }
-    void write_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
-      inner_.write_bulk(to, from, bytes, hash);
-    }
-    void read_bulk(void* to, const void* from, std::size_t bytes, FusedHash* hash) override {
-      inner_.read_bulk(to, from, bytes, hash);
-    }
-    void order() override { inner_.order(); }
-    void complete() override { inner_.complete(); }
-
-   private:
-    Domain& inner_;
-  };
   Machines machines(DomainKind::kLossy, CompletePolicy::kFence);
-  LinesOnly writer(*machines.writer.domain), reader(*machines.reader.domain);
+  ForwardingDomain writer(*machines.writer.domain), reader(*machines.reader.domain);
   base::Rng rng(9);
   const std::vector<std::byte> source = random_bytes(64 * 50, rng);
   const CopyRun in[] = {{machines.writer.base, source.data(), 64 * 20},

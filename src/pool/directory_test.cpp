@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 
+#include "memory/forwarding_domain.h"
 #include "pool/directory_writer.h"
 #include "pool/test_pool.h"
 
@@ -16,35 +17,16 @@ namespace {
 
 using memory::Line;
 
-// Forwards to the coherent domain and counts the lines that lookups gather.
-class CountingDomain final : public memory::Domain {
+// Counts the lines that lookups gather.
+class CountingDomain final : public memory::ForwardingDomain {
  public:
-  memory::DomainKind kind() const override { return inner_->kind(); }
-  bool writes_whole_lines() const override { return inner_->writes_whole_lines(); }
-  void write_lines(void* to, const Line* lines, std::size_t n) override {
-    inner_->write_lines(to, lines, n);
-  }
-  void read_lines(const void* from, std::size_t n, Line* lines) override {
-    inner_->read_lines(from, n, lines);
-  }
   void gather_lines(const void* const* from, std::size_t n, Line* lines) override {
     gathered += n;
     ++gathers;
-    inner_->gather_lines(from, n, lines);
+    ForwardingDomain::gather_lines(from, n, lines);
   }
-  void write_bulk(void* to, const void* from, std::size_t n, memory::FusedHash* hash) override {
-    inner_->write_bulk(to, from, n, hash);
-  }
-  void read_bulk(void* to, const void* from, std::size_t n, memory::FusedHash* hash) override {
-    inner_->read_bulk(to, from, n, hash);
-  }
-  void order() override { inner_->order(); }
-  void complete() override { inner_->complete(); }
 
   std::uint64_t gathered = 0, gathers = 0;
-
- private:
-  std::unique_ptr<memory::Domain> inner_ = memory::make_coherent_domain();
 };
 
 constexpr std::uint32_t kNamespace = 1;

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/fail_point.h"
+#include "memory/forwarding_domain.h"
 #include "pool/test_pool.h"
 
 #ifdef CACHALOT_RULE_SWITCHES
@@ -211,41 +212,25 @@ TEST_P(KnownBadTest, ReleasedBecauseItReattached) {
 
 // A host whose lines of one range stay in its write buffer until it orders or completes them: the
 // laziest that hardware may be.
-class LazyDomain final : public memory::Domain {
+class LazyDomain final : public memory::ForwardingDomain {
  public:
-  LazyDomain() : real_(memory::make_coherent_domain()) {}
   void hold(const std::byte* from, const std::byte* to) { from_ = from, to_ = to; }
 
-  memory::DomainKind kind() const override { return real_->kind(); }
-  bool writes_whole_lines() const override { return real_->writes_whole_lines(); }
   void write_lines(void* to, const memory::Line* lines, std::size_t count) override {
     const auto* const at = static_cast<const std::byte*>(to);
-    if (at < from_ || at >= to_) return real_->write_lines(to, lines, count);
+    if (at < from_ || at >= to_) return ForwardingDomain::write_lines(to, lines, count);
     for (std::size_t i = 0; i < count; ++i) {
       held_.push_back({static_cast<std::byte*>(to) + i * memory::kLineBytes, lines[i]});
     }
-  }
-  void read_lines(const void* from, std::size_t count, memory::Line* lines) override {
-    real_->read_lines(from, count, lines);
-  }
-  void gather_lines(const void* const* from, std::size_t count, memory::Line* lines) override {
-    real_->gather_lines(from, count, lines);
-  }
-  void write_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
-    real_->write_bulk(to, from, bytes, hash);
-  }
-  void read_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
-    real_->read_bulk(to, from, bytes, hash);
   }
   void order() override { drain(); }
   void complete() override { drain(); }
 
  private:
   void drain() {
-    for (const auto& [to, line] : held_) real_->write_lines(to, &line, 1);
+    for (const auto& [to, line] : held_) ForwardingDomain::write_lines(to, &line, 1);
     held_.clear();
   }
-  std::unique_ptr<memory::Domain> real_;
   const std::byte* from_ = nullptr;
   const std::byte* to_ = nullptr;
   std::vector<std::pair<void*, memory::Line>> held_;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/fail_point.h"
+#include "memory/forwarding_domain.h"
 #include "pool/test_faults.h"
 
 namespace cachalot::pool {
@@ -75,30 +76,15 @@ TEST_F(FaultTest, AKeeperThatWakesUpInItsTakeoverWritesNoMore) {
 #endif
 
 // The coherent domain; runs `first` just before the first line is written by way of it.
-class InterruptedDomain final : public memory::Domain {
+class InterruptedDomain final : public memory::ForwardingDomain {
  public:
   explicit InterruptedDomain(std::function<void()> first) : first_(std::move(first)) {}
-  memory::DomainKind kind() const override { return inner_->kind(); }
-  bool writes_whole_lines() const override { return inner_->writes_whole_lines(); }
   void write_lines(void* to, const memory::Line* lines, std::size_t n) override {
     if (const auto first = std::exchange(first_, nullptr)) first();
-    inner_->write_lines(to, lines, n);
+    ForwardingDomain::write_lines(to, lines, n);
   }
-  void read_lines(const void* from, std::size_t n, memory::Line* lines) override { inner_->read_lines(from, n, lines); }
-  void gather_lines(const void* const* from, std::size_t n, memory::Line* lines) override {
-    inner_->gather_lines(from, n, lines);
-  }
-  void write_bulk(void* to, const void* from, std::size_t n, memory::FusedHash* hash) override {
-    inner_->write_bulk(to, from, n, hash);
-  }
-  void read_bulk(void* to, const void* from, std::size_t n, memory::FusedHash* hash) override {
-    inner_->read_bulk(to, from, n, hash);
-  }
-  void order() override { inner_->order(); }
-  void complete() override { inner_->complete(); }
 
  private:
-  std::unique_ptr<memory::Domain> inner_ = memory::make_coherent_domain();
   std::function<void()> first_;
 };
 

@@ -1,10 +1,10 @@
 // Rule R5 where a peer's stores may tear: what checks is acted upon only if a second read is equal.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <vector>
 
 #include "base/clock.h"
+#include "memory/forwarding_domain.h"
 #include "rpc/test_mailboxes.h"
 
 namespace cachalot::rpc {
@@ -15,24 +15,16 @@ using memory::Rule;
 
 // Real memory, except that one line is read as something else a number of times: a torn line whose
 // CRC is right by chance.
-class TornDomain final : public memory::Domain {
+class TornDomain final : public memory::ForwardingDomain {
  public:
   void show(const void* at, const Line& instead, int times) {
     at_ = at;
     instead_ = instead;
     times_ = times;
   }
-
-  memory::DomainKind kind() const override { return real_->kind(); }
   bool writes_whole_lines() const override { return false; }
-  void write_lines(void* to, const Line* lines, std::size_t count) override {
-    real_->write_lines(to, lines, count);
-  }
-  void read_lines(const void* from, std::size_t count, Line* lines) override {
-    real_->read_lines(from, count, lines);
-  }
   void gather_lines(const void* const* from, std::size_t count, Line* lines) override {
-    real_->gather_lines(from, count, lines);
+    ForwardingDomain::gather_lines(from, count, lines);
     for (std::size_t i = 0; i < count; ++i) {
       if (from[i] == at_ && times_ > 0) {
         lines[i] = instead_;
@@ -40,17 +32,8 @@ class TornDomain final : public memory::Domain {
       }
     }
   }
-  void write_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
-    real_->write_bulk(to, from, bytes, hash);
-  }
-  void read_bulk(void* to, const void* from, std::size_t bytes, memory::FusedHash* hash) override {
-    real_->read_bulk(to, from, bytes, hash);
-  }
-  void order() override { real_->order(); }
-  void complete() override { real_->complete(); }
 
  private:
-  std::unique_ptr<memory::Domain> real_ = memory::make_coherent_domain();
   const void* at_ = nullptr;
   Line instead_{};
   int times_ = 0;
