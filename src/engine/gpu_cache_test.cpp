@@ -1,6 +1,5 @@
 // Caches on a (fake) GPU through the public client: bytes, streams, events, who is refused.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <future>
 #include <thread>

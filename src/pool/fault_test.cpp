@@ -227,6 +227,41 @@ TEST_F(FaultTest, AFarewellIsHeardBeforeTheSlotsNextProcessKnocks) {
   EXPECT_EQ(held(0), 0u);
 }
 
+// A keeper that looks once, half a timeout late, and then sleeps: it reads the farewell and not the knock.
+class OneLateLook final : public rpc::Waiter {
+ public:
+  OneLateLook(TestPool& pool, std::uint64_t at_ns) : pool_(pool), at_ns_(at_ns) {}
+  void wait(std::uint32_t) override {
+    if (has_looked_ || pool_.clock().now_ns() < at_ns_) return;
+    has_looked_ = true;
+    for (int i = 0; i < 10; ++i) pool_.keeper().tend();
+  }
+  bool has_looked() const { return has_looked_; }
+
+ private:
+  TestPool& pool_;
+  const std::uint64_t at_ns_;
+  bool has_looked_ = false;
+};
+
+TEST_F(FaultTest, WaitingForAFarewellAndForTheKeeperTakesOneTimeoutTogether) {
+  constexpr std::uint64_t kTimeoutNs = 1'000'000;
+  ClientOptions next = as_process(8);
+  next.timeout_ns = kTimeoutNs;
+  next.use_doorbells = false;
+  auto client = pool_.attach(0, as_process(7));
+  pool_.put(*client, 1, 1);
+  pool_.kill_keeper();
+  client.reset();
+  pool_.start_keeper_that_has_seen_nobody();
+  const std::uint64_t begun_ns = pool_.clock().now_ns();
+  OneLateLook waiter(pool_, begun_ns + kTimeoutNs / 2);
+  EXPECT_EQ(Client::attach(pool_.access(), 0, next, waiter, pool_.clock()).error().code, Code::kNoKeeper);
+  EXPECT_TRUE(waiter.has_looked());
+  EXPECT_EQ(held(0), 0u) << "the farewell was read";
+  EXPECT_LT(pool_.clock().now_ns() - begun_ns, kTimeoutNs * 6 / 5);
+}
+
 TEST_F(FaultTest, ALateVerdictDoesNotReachWhoGaveUpWaiting) {
   const auto client = pool_.attach(0, as_process(7));
   pool_.put(*client, 1, 1);

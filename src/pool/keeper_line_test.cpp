@@ -85,11 +85,7 @@ TEST_F(KeeperLineTest, EntriesAloneTellThatSomebodyRuled) {
 
 TEST(PoolServe, RefusesToRuleBesideALivingKeeperWhoseLineIsDamaged) {
   const std::string path = "/dev/shm/cachalot_keeper_line_test." + std::to_string(getpid());
-  Pool::CreateOptions create;
-  create.paths = {path};
-  create.geometry = small_geometry();
-  create.huge_pages = create.populate = false;
-  Result<Pool> pool = Pool::create(create);
+  Result<Pool> pool = create_small_pool(path);
   ASSERT_TRUE(pool) << pool.error().message;
   {  // its line stays, and can be read
     Result<PoolKeeper> before = pool->serve({});

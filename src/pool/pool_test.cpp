@@ -390,11 +390,7 @@ TEST_P(PoolTest, WhatEndedIsFollowedAlthoughAForkedChildLives) {
 
 TEST(PoolServe, AKeeperThatWasKilledIsFollowedAlthoughAForkedChildLives) {
   const std::string path = "/dev/shm/cachalot_pool_test." + std::to_string(getpid()) + ".killed";
-  Pool::CreateOptions create;
-  create.paths = {path};
-  create.geometry = small_geometry();
-  create.huge_pages = create.populate = false;
-  Result<Pool> pool = Pool::create(create);
+  Result<Pool> pool = create_small_pool(path);
   ASSERT_TRUE(pool) << pool.error().message;
   int ready[2], end[2];
   ASSERT_TRUE(pipe(ready) == 0 && pipe(end) == 0);
@@ -432,11 +428,7 @@ TEST(PoolServe, AKeeperThatWasKilledIsFollowedAlthoughAForkedChildLives) {
 #ifdef CACHALOT_FAIL_POINTS
 TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
   const std::string path = "/dev/shm/cachalot_pool_test." + std::to_string(getpid());
-  Pool::CreateOptions create;
-  create.paths = {path};
-  create.geometry = small_geometry();
-  create.huge_pages = create.populate = false;
-  Result<Pool> pool = Pool::create(create);
+  Result<Pool> pool = create_small_pool(path);
   ASSERT_TRUE(pool) << pool.error().message;
   Result<os::Child> stalled = os::Child::start([&path] {
     base::fail_point_handler = [](base::FailPoint point) {

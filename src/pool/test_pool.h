@@ -10,11 +10,13 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "pool/client.h"
 #include "pool/keeper.h"
+#include "pool/pool.h"
 
 namespace cachalot::pool {
 
@@ -35,6 +37,15 @@ inline Geometry small_geometry(std::uint32_t capacity = 64, std::uint32_t slack 
   g.directory_slots = rated_directory_slots(capacity);
   g.clients = 3;
   return g;
+}
+
+// In a file of its own, for tests of processes and their locks.
+inline Result<Pool> create_small_pool(const std::string& path) {
+  Pool::CreateOptions create;
+  create.paths = {path};
+  create.geometry = small_geometry();
+  create.huge_pages = create.populate = false;
+  return Pool::create(create);
 }
 
 inline BlockHash hash_of(std::uint64_t name) {

@@ -41,7 +41,8 @@ using os::cuda::FakeMachine;
   }
   for (const ptx::Program& program : *programs) {
     for (const ptx::Kernel& kernel : program.kernels) {
-      ptx::add_kernel(machine, kernel, {.on_violation = [&kernel](const ptx::Violation& violation) {
+      ptx::add_kernel(machine, kernel,
+                      {.on_violation = [&kernel](const ptx::Violation& violation, std::uint64_t) {
                         std::fprintf(stderr, "emulated GPU: %s: %s\n", kernel.source.name.c_str(),
                                      violation.what());
                       }});

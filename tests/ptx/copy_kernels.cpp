@@ -28,8 +28,9 @@ void check_cache(std::uint64_t address, const Detail& how, bool writes) {
 
 // What a rule of the GPU forbids fails the test; an address that it does not reach is a fault of the
 // machine, which a test may want.
-void report(const Violation& violation) {
-  if (violation.kind != Wrong::kFault) ADD_FAILURE() << violation.what();
+void report(const Violation& violation, std::uint64_t launch) {
+  if (violation.kind != Wrong::kFault)
+    ADD_FAILURE() << "launch " << launch << ": " << violation.what();
 }
 
 }  // namespace

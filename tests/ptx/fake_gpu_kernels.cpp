@@ -30,7 +30,7 @@ void run(FakeMachine& machine, const Kernel& kernel, const LaunchListener& liste
     if (listener.on_end) listener.on_end(done);
   } catch (const Violation& violation) {
     ++machine.faults;
-    if (listener.on_violation) listener.on_violation(violation);
+    if (listener.on_violation) listener.on_violation(violation, seed);
   }
 }
 

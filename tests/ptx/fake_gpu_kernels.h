@@ -16,7 +16,8 @@ struct LaunchListener {
   Watch watch = {};
   std::function<void(const Launched&)> on_end = {};
   // A launch that breaks a rule, or faults, has ended there; the machine has counted a fault.
-  std::function<void(const Violation&)> on_violation = {};
+  // `launch` counts them from 1 on, and is the same whenever the program does the same.
+  std::function<void(const Violation&, std::uint64_t launch)> on_violation = {};
 };
 
 // Makes `kernel` one of the machine's; it must outlive it. Every launch has other turns of its threads, and its
