@@ -29,7 +29,7 @@ __device__ void copy_words(std::uint64_t to, std::uint64_t from, std::uint64_t b
 
 // @param call    of a plan by tokens, all of them; its items are not used
 // @param gathers into the pool, or out of it
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(1024, 1)  // one a multiprocessor: 64 registers, none spilled
     bench_warp_per_token(const __grid_constant__ FusedCall call, int gathers) {
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint64_t warps = std::uint64_t{gridDim.x} * blockDim.x / 32;

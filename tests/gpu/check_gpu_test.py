@@ -1,0 +1,89 @@
+"""tools/check-gpu, in a pack of stubs: what it says of steps that pass, fail, are skipped, hang, or come too late.
+
+usage: check_gpu_test.py CHECK_GPU FAKE_LIBCUDA
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+CHECK_GPU, FAKE = sys.argv[1:3]
+STUBS = {
+    "build/dev/src/kv/kv_gpu_test": "exit 0",
+    "build/dev/src/vmm/vmm_gpu_test": "echo SKIPPED cuda_on_gpu",
+    "build/dev/tests/gpu/client_gpu_test": "exit 3",
+    # The JSON's path comes last in every call of it.
+    "build/release/apps/cachalot/cachalot": """
+case $2 in
+  cuda) for file in "$@"; do :; done; cp "$ROWS" "$file" ;;
+  attention) exec sleep 1000 ;;
+esac""",
+}
+ROWS = [{"name": "rate/20KB", "value": 50, "unit": "GB/s", "ratio": 0.95, "target": ">= 0.9", "target_met": True},
+        {"name": "block", "value": 3, "unit": "us", "ratio": 1.5, "target": "<= 1.2", "target_met": False},
+        {"name": "without a target", "value": 1, "unit": "us", "ratio": None}]
+
+
+class CheckGpu(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = Path(self.folder.name)
+        for path, text in STUBS.items():
+            self.put(path, f"#!/bin/sh\n{text}\n")
+        for path in ("tests/assets/alloc/one.trace.gz", "packed", "python/cachalot/errors.py", "python/cachalot/torch_allocator.py",
+                     "python/cachalot/vmm.py"):
+            self.put(path, "")
+        self.put("rows.json", json.dumps({"rows": ROWS}))
+        (self.root / "tools").mkdir()
+        shutil.copy(CHECK_GPU, self.root / "tools/check-gpu")
+        (self.root / "driver").mkdir()
+        (self.root / "driver/libcuda.so.1").symlink_to(FAKE)
+
+    def put(self, path, text):
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+
+    def run_it(self, *arguments):
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.root / "driver"), "ROWS": str(self.root / "rows.json")}
+        return subprocess.run(["bash", self.root / "tools/check-gpu", *arguments], cwd=self.root, env=environment, capture_output=True,
+                              text=True, check=False)
+
+    def test_each_step_has_its_outcome_and_nothing_runs_past_the_limit(self):
+        self.put("results/bench-vmm.json", json.dumps({"rows": [{**ROWS[0], "name": "of an earlier run"}]}))
+        done = self.run_it("--no-sanitizer", "--seconds", "20", "results")
+        outcomes = {line.split()[0]: line.split(maxsplit=2)[2] for line in done.stdout.split("outcome\n")[1].splitlines()}
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(outcomes["tests-on-gpu"], "passed")
+        self.assertTrue(outcomes["vmm-on-gpu"].startswith("FAILED ("), outcomes)  # a skipped test was not passed
+        self.assertTrue(outcomes["client-on-gpu"].startswith("FAILED ("), outcomes)
+        self.assertEqual(outcomes["bench-cuda"], "passed")
+        self.assertTrue(outcomes["bench-attention"].startswith("FAILED: ended at its limit of time"), outcomes)
+        for late in ("bench-vmm", "replay-one"):
+            self.assertEqual(outcomes[late], "not run: 20 seconds are over (--seconds)")
+        self.assertEqual(outcomes["memcheck"], "not run: --no-sanitizer")
+        measured = done.stdout.split("target    met\n")[1].split("\n\n")[0].splitlines()
+        self.assertEqual([(line.split()[0], line.split()[-1]) for line in measured], [("rate/20KB", "yes"), ("block", "NO")])
+
+    def test_what_is_wrong_or_missing_is_named_and_nothing_runs(self):
+        for arguments, words in [(["--seconds", "soon"], "--seconds is 'soon'"), (["--seconds"], "--seconds is ''"), (["--fast"], "--fast"),
+                                 (["a", "b"], "'b' beside"), (["--pack"], "--pack needs a folder"), (["--pack", "x"], "packed already")]:
+            done = self.run_it(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(words, done.stderr)
+        (self.root / "driver/libcuda.so.1").unlink()
+        (self.root / "driver/libcuda.so.1").write_text("no library")
+        done = self.run_it()
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("missing: an NVIDIA driver", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
