@@ -62,7 +62,7 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   GpuEngine lost(machine_, options());
   const auto hashes = lost.client.hash_tokens(tokens_of(1, 3 * 4));
   for (PageId i = 0; i < 3; ++i) lost.compute(hashes[i], i);
-  machine_.fake.failing["event_synchronize"] = kLaunchFailed;
+  machine_.fake.fail_waits(kLaunchFailed);
   const Result<Stored> failed = lost.client.store(lost.cache, nullptr, hashes, pages_from(0, 3));
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code, Code::kIo);
@@ -99,13 +99,31 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
 }
 
 // Another client of this process that came into the slot would vouch for what this one may not.
+// It may still store into the pool that another one has registered for both.
+TEST_F(GpuLossTest, ThePoolStaysRegisteredWhereOneOfTwoGpusFailed) {
+  const PagedCache other = machine_.cache_on(1, options().geometry, 4);
+  {
+    GpuEngine engine(machine_, options());
+    const Result<CacheId> lost = engine.client.register_cache(other);
+    ASSERT_TRUE(lost);
+    const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+    machine_.fake.fail_waits(kLaunchFailed);
+    EXPECT_EQ(engine.client.store(*lost, nullptr, hashes, pages_from(0, 2)).error().code,
+              Code::kIo);
+    machine_.fake.failing.clear();
+  }
+  EXPECT_EQ(machine_.fake.registrations(), 1u);
+  EXPECT_EQ(machine_.fake.contexts, 2);
+  EXPECT_EQ(machine_.fake.refused, 0u);
+}
+
 TEST_F(GpuLossTest, ItsSlotIsNobodysUntilTheProcessHasEnded) {
   ClientOptions same = options();
   same.slot = 2;
   {
     GpuEngine lost(machine_, same);
     const auto hashes = lost.client.hash_tokens(tokens_of(1, 3 * 4));
-    machine_.fake.failing["event_synchronize"] = kLaunchFailed;
+    machine_.fake.fail_waits(kLaunchFailed);
     EXPECT_EQ(lost.client.store(lost.cache, nullptr, hashes, pages_from(0, 3)).error().code,
               Code::kIo);
     machine_.fake.failing.clear();
@@ -127,7 +145,7 @@ TEST_F(GpuLossTest, ItsSlotIsNobodysUntilTheProcessHasEnded) {
 TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 3);
-  machine_.fake.failing["event_synchronize"] = kLaunchFailed;
+  machine_.fake.fail_waits(kLaunchFailed);
   EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(4, 3)).error().code, Code::kIo);
   machine_.fake.failing.clear();
   EXPECT_EQ(engine.client.detach().error().code, Code::kIo);  // but not for the blocks
@@ -155,7 +173,7 @@ TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
       load.emplace(*engine.client.begin_load(engine.cache, hashes, pages_from(4, 3)));
       ASSERT_TRUE(load->start_layer(0));
     }
-    machine.fake.failing["event_synchronize"] = kLaunchFailed;
+    machine.fake.fail_waits(kLaunchFailed);
     if (was == Was::kCalled) {
       EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(4, 3)).error().code, Code::kIo);
     } else if (was == Was::kGoingOn) {
@@ -229,7 +247,7 @@ TEST_F(GpuLossTest, ALayerStoreThatItFailedInIsOverAndItsBlocksAreWithheld) {
     ASSERT_TRUE(begun);
     std::optional<Client::LayerStore> store(*std::move(begun));
     for (std::uint32_t layer = 0; layer < 2; ++layer) ASSERT_TRUE(store->start_layer(layer));
-    machine_.fake.failing["event_synchronize"] = kLaunchFailed;
+    machine_.fake.fail_waits(kLaunchFailed);
     if (ends == Ends::kInStart) {
       machine_.fake.failing["launch"] = machine_.fake.failing["stream_synchronize"] = kLaunchFailed;
       EXPECT_EQ(store->start_layer(2).error().code, Code::kIo);
@@ -254,7 +272,7 @@ TEST_F(GpuLossTest, ALayerStoreThatItFailedInIsOverAndItsBlocksAreWithheld) {
 TEST_F(GpuLossTest, ACallThatGoesOnByItselfSaysIt) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-  machine_.fake.failing["event_synchronize"] = kLaunchFailed;
+  machine_.fake.fail_waits(kLaunchFailed);
   const Result<Token> token =
       engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2));
   ASSERT_TRUE(token);
@@ -315,7 +333,7 @@ TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
     auto* const machine = new GpuMachine;
     auto* const engine = new GpuEngine(*machine, cluster.client_options());
     const auto hashes = engine->client.hash_tokens(tokens_of(1, 3 * 4));
-    machine->fake.failing["event_synchronize"] = kLaunchFailed;
+    machine->fake.fail_waits(kLaunchFailed);
     const bool failed = !engine->client.store(engine->cache, nullptr, hashes, pages_from(0, 3));
     const bool is_silent = !engine->client.detach();
     char byte = failed && is_silent ? 'y' : 'n';

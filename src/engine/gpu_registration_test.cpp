@@ -29,6 +29,43 @@ TEST_P(GpuRegistrationTest, EachGpuIsOpenedOnceAndThePoolIsRegisteredOnceWithIt)
   EXPECT_EQ(machine_.fake.contexts, 0);
 }
 
+// CUDA registers memory once in a process, whichever device asks. Devices go in the order of their numbers.
+TEST_P(GpuRegistrationTest, TheGpusOfAClientShareThePool) {
+  for (const auto& [first, second] : {std::pair(0, 2), std::pair(2, 0)}) {
+    SCOPED_TRACE(first);
+    PagedCache from = machine_.cache_on(first, options().geometry, 4);
+    PagedCache to = machine_.cache_on(second, options().geometry, 4);
+    const auto bytes_of = [](const PagedCache& cache) {
+      std::string all;
+      for (const auto& tensor : cache.tensors) {
+        all.append(static_cast<const char*>(tensor.data), tensor.bytes);
+      }
+      return all;
+    };
+    for (const auto& tensor : from.tensors) {
+      std::memset(tensor.data, 'a' + first, tensor.bytes);
+      std::memset(static_cast<std::byte*>(tensor.data) + tensor.bytes / 2, 'k', 1);
+    }
+    {
+      Client client = machine_.attach(options());
+      const Result<CacheId> source = client.register_cache(from), target = client.register_cache(to);
+      ASSERT_TRUE(source) << source.error().message;
+      ASSERT_TRUE(target) << target.error().message;
+      EXPECT_EQ(machine_.fake.registrations(), 1u);
+      EXPECT_EQ(machine_.fake.contexts, 2);
+      const auto hashes = client.hash_tokens(tokens_of(10u + static_cast<unsigned>(first), 4 * 4));
+      ASSERT_EQ(client.store(*source, nullptr, hashes, pages_from(0, 4))->written, 4u);
+      EXPECT_NE(bytes_of(from), bytes_of(to));
+      EXPECT_EQ(*client.load(*target, hashes, pages_from(0, 4)), 4u);
+      EXPECT_EQ(bytes_of(from), bytes_of(to));
+    }
+    EXPECT_EQ(machine_.fake.registrations(), 0u);
+    EXPECT_EQ(machine_.fake.contexts, 0);
+    machine_.free(from);
+    machine_.free(to);
+  }
+}
+
 TEST_P(GpuRegistrationTest, ALayerLoadKeepsThePoolRegisteredAfterItsClient) {
   std::optional<Client::LayerLoad> load;
   GpuMachine& machine = machine_;

@@ -127,8 +127,12 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
   if (found != gpus_.end()) return found->second.get();
   CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaDevice> device, open_(ordinal));
   // What was registered goes with the device, if a later piece is refused.
-  for (std::byte* const base : pool_.bases) {
-    CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
+  if (gpus_.empty()) {
+    for (std::byte* const base : pool_.bases) {
+      CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
+    }
+  } else {
+    CACHALOT_TRY(device->share_pool(gpus_.begin()->second->device()));
   }
   const auto added =
       gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;

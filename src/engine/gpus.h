@@ -1,5 +1,6 @@
-// The GPUs that a client's caches are in. Each is opened once, with the first cache on it, and all devices
-// of the pool are registered with it: the mappings are the session's and stay where they are until it ends.
+// The GPUs that a client's caches are in. Each is opened once, with the first cache on it. All devices of the
+// pool are registered with the first of them, and the others share that: the mappings are the session's and stay
+// where they are until it ends.
 //
 // 1. A GPU is gone before the pool is unmapped, and after the caches that are on it.
 // 2. What a copy that nobody waits for copies behind, is a place in the caller's stream, taken by the thread
@@ -137,7 +138,7 @@ class Gpus {
   // @param pool  outlives it, mapped
   Gpus(const memory::PoolView& pool, Open open) : pool_(pool), open_(std::move(open)) {}
 
-  // @errors as kv::CudaDevice::open() and register_pool()
+  // @errors as kv::CudaDevice::open(), register_pool() and share_pool()
   // @cost   the first time: loading the kernels, and page-locking the pool
   Result<Gpu*> find_or_open(int ordinal);
   // @errors as Gpu::check_released, of the first one that says so

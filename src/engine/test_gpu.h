@@ -55,6 +55,19 @@ class GpuMachine {
   void free(std::byte* at) {
     EXPECT_EQ(driver.memory_free(reinterpret_cast<cuda::DevicePointer>(at)), cuda::kSuccess);
   }
+  // A cache in memory of a device, of as many tensors as the geometry has layers, on its default stream.
+  PagedCache cache_on(int device, const KvGeometry& geometry, std::uint32_t pages) {
+    PagedCache cache{.layout = "vllm_bknhc", .pages = pages, .cuda_device = device};
+    const std::uint64_t bytes = pages * geometry.layer_bytes();
+    for (std::uint32_t layer = 0; layer < geometry.layers; ++layer) {
+      cache.tensors.push_back({allocate(bytes, device), bytes});
+    }
+    return cache;
+  }
+  void free(const PagedCache& cache) {
+    enter();
+    for (const auto& tensor : cache.tensors) free(static_cast<std::byte*>(tensor.data));
+  }
   cuda::Stream make_stream() {
     enter();
     cuda::Stream stream = nullptr;

@@ -49,10 +49,7 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const cuda::Driver& driver,
                        "cuda: device %d has compute capability %d, expected 8 or later", ordinal,
                        device->compute_major_);
   }
-  cuda::Context context = nullptr;
-  CACHALOT_TRY(check_call(driver, driver.primary_context_retain(&context, ordinal),
-                          "cuDevicePrimaryCtxRetain"));
-  device->context_ = context;
+  CACHALOT_TRY_ASSIGN(device->context_, PrimaryContext::retain(driver, ordinal));
   CACHALOT_TRY(device->load(image));
   return device;
 }
@@ -74,12 +71,9 @@ Status CudaDevice::load(std::span<const unsigned char> image) {
 // What fails here fails because the context is gone already.
 CudaDevice::~CudaDevice() {
   if (context_ == nullptr) return;
-  {
-    const Entered entered(*this);
-    for (std::byte* const at : registered_) driver_.host_unregister(at);
-    if (module_ != nullptr) driver_.module_unload(module_);
-  }
-  driver_.primary_context_release(ordinal_);
+  const Entered entered(*this);
+  registered_.clear();
+  if (module_ != nullptr) driver_.module_unload(module_);
 }
 
 std::string CudaDevice::name() const {
@@ -93,52 +87,36 @@ Status CudaDevice::check(int result, const char* call) const {
 }
 
 Status CudaDevice::register_pool(std::byte* at, std::uint64_t bytes) {
+  CACHALOT_TRY_ASSIGN(auto made, PoolRegistration::make(context_, at, bytes));
+  return reach(std::move(made));
+}
+
+Status CudaDevice::share_pool(const CudaDevice& other) {
+  for (const auto& registration : other.registered_) CACHALOT_TRY(reach(registration));
+  return {};
+}
+
+Status CudaDevice::reach(std::shared_ptr<const PoolRegistration> registration) {
   const Entered entered(*this);
   CACHALOT_TRY(entered.status());
-  const int result = driver_.host_register(at, bytes, cuda::kHostPortable | cuda::kHostDeviceMap);
-  if (result == cuda::kAlreadyRegistered) {
-    return Error::make(Code::kInvalidArgument,
-                       "cuda: pool memory at %p is registered with the device already",
-                       static_cast<void*>(at));
-  }
-  CACHALOT_TRY(check(result, "cuMemHostRegister"));
   cuda::DevicePointer device = 0;
-  Status status = check(driver_.host_device_pointer(&device, at, 0), "cuMemHostGetDevicePointer");
-  if (status) status = pool_.add(at, bytes, device);
-  if (!status) {
-    driver_.host_unregister(at);
-    return status;
-  }
-  registered_.push_back(at);
+  CACHALOT_TRY(check(driver_.host_device_pointer(&device, registration->at(), 0),
+                     "cuMemHostGetDevicePointer"));
+  CACHALOT_TRY(pool_.add(registration->at(), registration->bytes(), device));
+  registered_.push_back(std::move(registration));
   return {};
 }
 
 Status CudaDevice::unregister_pool(std::byte* at) {
-  const auto found = std::find(registered_.begin(), registered_.end(), at);
+  const auto found = std::find_if(registered_.begin(), registered_.end(),
+                                  [&](const auto& each) { return each->at() == at; });
   if (found == registered_.end()) {
     return Error::make(Code::kNotFound, "cuda: pool memory at %p is not registered",
                        static_cast<void*>(at));
   }
-  const Entered entered(*this);
-  CACHALOT_TRY(entered.status());
   pool_.remove(at);
   registered_.erase(found);
-  return check(driver_.host_unregister(at), "cuMemHostUnregister");
-}
-
-CudaDevice::Entered::Entered(const CudaDevice& device) : device_(device) {
-  status_ = device.check(device.driver_.context_get_current(&before_), "cuCtxGetCurrent");
-  if (status_ && before_ != device.context_) {
-    status_ = device.check(device.driver_.context_set_current(device.context_), "cuCtxSetCurrent");
-    changed_ = status_.ok();
-  }
-  if (status_) device.driver_.exchange_capture_mode(&capture_mode_);
-}
-
-// A thread that had no context keeps this one, as with the runtime's own calls.
-CudaDevice::Entered::~Entered() {
-  if (status_) device_.driver_.exchange_capture_mode(&capture_mode_);
-  if (changed_ && before_ != nullptr) device_.driver_.context_set_current(before_);
+  return {};
 }
 
 }  // namespace cachalot::kv

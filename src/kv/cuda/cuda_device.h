@@ -2,7 +2,7 @@
 //
 // Pool memory is registered once, whole devices of a pool at a time, when the pool was mapped: it is
 // page-locked then, and has addresses of the GPU's. Registering takes a millisecond per some hundred
-// megabytes (estimate), so it has no place in a copy.
+// megabytes (estimate), so it has no place in a copy. What one device has registered, others share.
 //
 // @threads  any; registering and unregistering not beside copies
 #pragma once
@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "kv/cuda/pool_registration.h"
+#include "kv/cuda/primary_context.h"
 #include "kv/fused/pool_map.h"
 #include "os/cuda/driver.h"
 
 namespace cachalot::kv {
-
-namespace cuda = os::cuda;
 
 // Of a wait that failed: kIo, whatever the driver said, for nothing is known of what was waited for.
 inline Error error_of_wait(Error error) {
@@ -54,8 +54,11 @@ class CudaDevice {
   CudaDevice& operator=(const CudaDevice&) = delete;
 
   // Memory of the pool, mapped until it is unregistered. @errors kInvalidArgument: it overlaps what is
-  // registered; kNoSpace, kPermission: it cannot be page-locked; kUnsupported: not such memory
+  // registered, by this device or another; kNoSpace, kPermission: it cannot be page-locked; kUnsupported: not such memory
   Status register_pool(std::byte* at, std::uint64_t bytes);
+  // All that the other device reaches. It stays registered until both have gone, or unregister it.
+  // @errors kInvalidArgument: it overlaps what this device reaches
+  Status share_pool(const CudaDevice& other);
   // @errors kNotFound
   Status unregister_pool(std::byte* at);
 
@@ -71,23 +74,9 @@ class CudaDevice {
   };
   const Kernels& kernels() const { return kernels_; }
 
-  // While it lives, the calling thread is in this device's context; afterwards in the one it was in. It may
-  // then do what a program that captures a stream into a graph forbids its threads otherwise.
-  class Entered {
-   public:
-    explicit Entered(const CudaDevice& device);
-    ~Entered();
-    Entered(const Entered&) = delete;
-    Entered& operator=(const Entered&) = delete;
-    // @errors kIo: the driver refused
-    const Status& status() const { return status_; }
-
-   private:
-    const CudaDevice& device_;
-    cuda::Context before_ = nullptr;
-    bool changed_ = false;
-    int capture_mode_ = cuda::kCaptureRelaxed;
-    Status status_;
+  // The calling thread, in this device's context.
+  struct Entered : ContextScope {
+    explicit Entered(const CudaDevice& device) : ContextScope(*device.context_) {}
   };
 
   // {} or the driver's error, named after the call.
@@ -96,16 +85,17 @@ class CudaDevice {
  private:
   CudaDevice(const cuda::Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status load(std::span<const unsigned char> image);
+  Status reach(std::shared_ptr<const PoolRegistration> registration);
 
   const cuda::Driver driver_;
   const int ordinal_;
-  cuda::Context context_ = nullptr;
+  std::shared_ptr<const PrimaryContext> context_;
   cuda::Module module_ = nullptr;
   Kernels kernels_;
   std::uint32_t multiprocessors_ = 0;
   int compute_major_ = 0;
   PoolMap pool_;
-  std::vector<std::byte*> registered_;
+  std::vector<std::shared_ptr<const PoolRegistration>> registered_;
 };
 
 }  // namespace cachalot::kv

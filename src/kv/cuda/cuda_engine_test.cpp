@@ -299,7 +299,7 @@ TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainAfterAFailedWait) {
   const BlockCopy copy{{&extent, 1}, pages};
   ASSERT_TRUE(engine->gather({&copy, 1}));
   const std::uint64_t before = machine_.allocations();
-  machine_.failing["event_synchronize"] = 719;  // a launch failed
+  machine_.fail_waits(719);  // a launch failed
   const Status status = engine->gather({&copy, 1});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kIo);
@@ -315,7 +315,7 @@ TEST_F(CudaEngineOnFakeGpu, AFailedWaitIsAnIoErrorWhateverTheDriverSays) {
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
-  machine_.failing["event_synchronize"] = cuda::kOutOfMemory;
+  machine_.fail_waits(cuda::kOutOfMemory);
   EXPECT_EQ(engine->gather({&copy, 1}).error().code, Code::kIo);
   machine_.failing.clear();
   machine_.failing["event_record"] = machine_.failing["stream_synchronize"] = cuda::kOutOfMemory;
@@ -325,7 +325,22 @@ TEST_F(CudaEngineOnFakeGpu, AFailedWaitIsAnIoErrorWhateverTheDriverSays) {
   ASSERT_TRUE(pending);
   machine_.failing["event_query"] = cuda::kOutOfMemory;
   EXPECT_EQ(pending->is_done().error().code, Code::kIo);
+  EXPECT_EQ(pending->wait().error().code, Code::kIo);
   machine_.failing.clear();
+}
+
+// To be slept for costs more than a copy of a megabyte takes.
+TEST_F(CudaEngineOnFakeGpu, AShortCopyIsAskedForAndOneThatTakesLongIsSleptFor) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, pages};
+  machine_.failing["event_synchronize"] = 719;
+  EXPECT_TRUE(engine->gather({&copy, 1}));
+  machine_.failing.clear();
+  machine_.begin(0);
+  EXPECT_TRUE(engine->gather({&copy, 1}));
+  EXPECT_EQ(machine_.waits, 1);
 }
 
 // A program that captures a stream forbids its threads what a copy does on another one.

@@ -27,7 +27,8 @@ class PendingCopy {
 
   // Whether wait() would not block. @errors kIo: the device failed @cost one call of the driver
   Result<bool> is_done();
-  // Blocks until the device has copied, then does the host's part. A second call says the same again.
+  // Blocks until the device has copied, then does the host's part. A second call says the same again. For the
+  // first 200 us it asks the device again and again, then it sleeps.
   // @errors kIo: the device failed
   Status wait();
 

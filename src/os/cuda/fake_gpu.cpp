@@ -67,12 +67,18 @@ struct FakeCalls {
   static int primary_context_retain(Context* context, int device) {
     const std::lock_guard lock(machine->mutex_);
     ++machine->contexts;
+    ++machine->retained_.at(static_cast<std::size_t>(device));
     *context = &machine->context_of_.at(static_cast<std::size_t>(device));
     return machine->failing["primary_context_retain"];
   }
-  static int primary_context_release(int) {
+  // What was registered in it has to be gone by then.
+  static int primary_context_release(int device) {
     const std::lock_guard lock(machine->mutex_);
     --machine->contexts;
+    if (--machine->retained_.at(static_cast<std::size_t>(device)) != 0) return kSuccess;
+    for (const auto& [at, memory] : machine->registered_) {
+      if (memory.device == device) return machine->invalid();
+    }
     return kSuccess;
   }
   static int context_get_current(Context* context) {

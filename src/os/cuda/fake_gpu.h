@@ -71,6 +71,11 @@ class FakeMachine {
   void set_capturing(std::uint64_t stream, bool capturing);
   // What happens while somebody waits for an event that is not done: by default all work is done.
   std::function<void()> on_wait;
+  // No event is done for who asks, and who waits for one gets this.
+  void fail_waits(int result) {
+    failing["event_query"] = kNotReady;
+    failing["event_synchronize"] = result;
+  }
   // The process ends, and the driver has ended before: nothing works any more.
   void deinitialize();
 
@@ -96,7 +101,7 @@ class FakeMachine {
   std::uint64_t events() const { return events_.size(); }
   std::uint64_t allocations() const { return memory_.size(); }  // device's, and page-locked
   std::uint64_t registrations() const { return registered_.size(); }
-  int contexts = 0;  // retained
+  int contexts = 0;  // retained, of all devices
   int modules = 0, streams = 0;
   int waits = 0;     // for events that were not done
   std::uint64_t recorded_in_capture = 0;
@@ -132,6 +137,7 @@ class FakeMachine {
     std::byte* host = nullptr;
     bool is_host = false;
     int device = 0;
+    bool is_portable = false;  // registered: for all devices
   };
   struct Recorded {
     int device = 0;
@@ -157,6 +163,7 @@ class FakeMachine {
 
   static constexpr int kMostDevices = 16;
   std::array<char, kMostDevices> context_of_{};  // their addresses are the devices' contexts
+  std::array<int, kMostDevices> retained_{};
   mutable std::mutex mutex_;
   std::map<DevicePointer, std::uint64_t> ranges_;
   std::map<AllocationHandle, Allocation> handles_;

@@ -90,14 +90,18 @@ struct FakeStreamCalls {
       if (other < device + bytes && device < other + memory.bytes) return kAlreadyRegistered;
     }
     machine->registered_[device] = {bytes, static_cast<std::byte*>(at), true,
-                                    machine->current_device()};
+                                    machine->current_device(), (flags & kHostPortable) != 0};
     return kSuccess;
   }
   static int host_unregister(void* at) {
     const Lock lock(machine->mutex_);
     if (const int failed = machine->entered("host_unregister")) return failed;
     const DevicePointer device = reinterpret_cast<DevicePointer>(at) + kHostBias;
-    return machine->registered_.erase(device) != 0 ? kSuccess : machine->invalid();
+    const auto found = machine->registered_.find(device);
+    if (found == machine->registered_.end()) return machine->invalid();
+    if (found->second.device != machine->current_device()) return machine->invalid();
+    machine->registered_.erase(found);
+    return kSuccess;
   }
   static int host_device_pointer(DevicePointer* at, void* host, unsigned flags) {
     const Lock lock(machine->mutex_);
@@ -109,7 +113,10 @@ struct FakeStreamCalls {
       return kSuccess;
     }
     *at = reinterpret_cast<DevicePointer>(host) + kHostBias;
-    return flags == 0 && machine->registered_.contains(*at) ? kSuccess : machine->invalid();
+    const auto found = machine->registered_.find(*at);
+    if (flags != 0 || found == machine->registered_.end()) return machine->invalid();
+    const bool is_ours = found->second.device == machine->current_device();
+    return is_ours || found->second.is_portable ? kSuccess : machine->invalid();
   }
 
   static int stream_create(Stream* stream, unsigned) {

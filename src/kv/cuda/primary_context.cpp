@@ -1,0 +1,37 @@
+#include "kv/cuda/primary_context.h"
+
+namespace cachalot::kv {
+namespace {
+
+Status check_call(const cuda::Driver& driver, int result, const char* call) {
+  if (result == cuda::kSuccess) return {};
+  return cuda::driver_error(driver, result, call);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const PrimaryContext>> PrimaryContext::retain(const cuda::Driver& driver,
+                                                                     int ordinal) {
+  cuda::Context context = nullptr;
+  CACHALOT_TRY(check_call(driver, driver.primary_context_retain(&context, ordinal),
+                          "cuDevicePrimaryCtxRetain"));
+  return std::shared_ptr<const PrimaryContext>(new PrimaryContext(driver, ordinal, context));
+}
+
+ContextScope::ContextScope(const PrimaryContext& context) : driver_(context.driver_) {
+  status_ = check_call(driver_, driver_.context_get_current(&before_), "cuCtxGetCurrent");
+  if (status_ && before_ != context.context_) {
+    status_ =
+        check_call(driver_, driver_.context_set_current(context.context_), "cuCtxSetCurrent");
+    changed_ = status_.ok();
+  }
+  if (status_) driver_.exchange_capture_mode(&capture_mode_);
+}
+
+// A thread that had no context keeps this one, as with the runtime's own calls.
+ContextScope::~ContextScope() {
+  if (status_) driver_.exchange_capture_mode(&capture_mode_);
+  if (changed_ && before_ != nullptr) driver_.context_set_current(before_);
+}
+
+}  // namespace cachalot::kv

@@ -1,0 +1,54 @@
+// A device's primary context, which a process has in common with its framework, and the calling thread in it.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <memory>
+
+#include "os/cuda/driver.h"
+
+namespace cachalot::kv {
+
+namespace cuda = os::cuda;
+
+// Retained while it lives. @threads any
+class PrimaryContext {
+ public:
+  static Result<std::shared_ptr<const PrimaryContext>> retain(const cuda::Driver& driver,
+                                                              int ordinal);
+  ~PrimaryContext() { driver_.primary_context_release(ordinal_); }
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  const cuda::Driver& driver() const { return driver_; }
+
+ private:
+  friend class ContextScope;
+  PrimaryContext(const cuda::Driver& driver, int ordinal, cuda::Context context)
+      : driver_(driver), ordinal_(ordinal), context_(context) {}
+
+  const cuda::Driver driver_;
+  const int ordinal_;
+  const cuda::Context context_;
+};
+
+// While it lives, the calling thread is in this context; afterwards in the one it was in. It may then do what
+// a program that captures a stream into a graph forbids its threads otherwise.
+class ContextScope {
+ public:
+  explicit ContextScope(const PrimaryContext& context);
+  ~ContextScope();
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+  // @errors kIo: the driver refused
+  const Status& status() const { return status_; }
+
+ private:
+  const cuda::Driver& driver_;
+  cuda::Context before_ = nullptr;
+  bool changed_ = false;
+  int capture_mode_ = cuda::kCaptureRelaxed;
+  Status status_;
+};
+
+}  // namespace cachalot::kv
