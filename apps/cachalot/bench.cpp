@@ -82,6 +82,7 @@ int run(const Options& options) {
   for (const Benchmark& benchmark : kBenchmarks) {
     if (!is_chosen(benchmark.name)) continue;
     report.begin(benchmark.name);
+    bench::release_cores();  // which the one before took
     const Status status = benchmark.run(settings, report);
     bench::clear_progress();
     if (!status) return fail(status.error());

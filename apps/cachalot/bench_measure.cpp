@@ -19,6 +19,12 @@ std::uint64_t read_clock(clockid_t clock) {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+// Before a benchmark pinned anything.
+const std::vector<int>& all_cores() {
+  static const std::vector<int> all = os::online_cores();
+  return all;
+}
+
 }  // namespace
 
 Spread spread_of(std::vector<double> samples) {
@@ -58,10 +64,14 @@ std::uint64_t cpu_ns_of(pid_t process) {
 }
 
 Cores take_cores() {
-  static const std::vector<int> all = os::online_cores();  // before this thread was pinned
+  const std::vector<int>& all = all_cores();
   const Cores cores{all.back(), all.front(), all.size() > 1};
   (void)os::pin_to_core(cores.own);
   return cores;
+}
+
+void release_cores() {
+  (void)os::run_on(all_cores());
 }
 
 std::unique_ptr<memory::Domain> make_domain(memory::DomainKind kind) {

@@ -71,6 +71,8 @@ struct Cores {
 };
 // Pins the calling thread to `own`. @errors as os::pin_to_core
 Cores take_cores();
+// All cores again, for the calling thread and those that it starts: what a GPU's driver starts, too.
+void release_cores();
 
 std::unique_ptr<memory::Domain> make_domain(memory::DomainKind kind);
 

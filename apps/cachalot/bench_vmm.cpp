@@ -296,6 +296,7 @@ Status bench_vmm(const Settings& settings, Report& report) {
                                        vmm::PageSource::kCollapse, vmm::PageSource::kSmall}) {
     CACHALOT_TRY(run_cpu(settings, report, source));
   }
+  release_cores();  // handles are created by another thread
   CACHALOT_TRY(bench_vmm_cuda(settings, report));
   report.note("build: reserve, create, map, one set_access and a touch of every page of 2 GiB");
   report.note("stitch: reserve, map and set_access of memory that exists: a second place for it");

@@ -142,6 +142,10 @@ TEST(Topology, PinsToEveryCoreItNames) {
       EXPECT_EQ(sched_getcpu(), core);
       EXPECT_EQ(online_cores(), std::vector<int>{core});
     }
+    ASSERT_TRUE(run_on(cores));
+    EXPECT_EQ(online_cores(), cores);
+    EXPECT_EQ(run_on({}).error().code, Code::kInvalidArgument);
+    EXPECT_EQ(online_cores(), cores);
   }).join();
   EXPECT_EQ(online_cores(), cores);
   for (const int core : {-1, 8191, 8192}) {

@@ -37,14 +37,21 @@ std::vector<int> online_cores() {
 }
 
 Status pin_to_core(int core) {
+  return run_on({&core, 1});
+}
+
+Status run_on(std::span<const int> cores) {
   const std::size_t set_bytes = CPU_ALLOC_SIZE(kMaxCores);
-  if (core < 0 || core >= kMaxCores) {
-    return Error::make(Code::kInvalidArgument, "core: %d is not in 0..%d", core, kMaxCores - 1);
-  }
   const CoreSet set = new_set();
-  CPU_SET_S(core, set_bytes, set.get());
+  for (const int core : cores) {
+    if (core < 0 || core >= kMaxCores) {
+      return Error::make(Code::kInvalidArgument, "core: %d is not in 0..%d", core, kMaxCores - 1);
+    }
+    CPU_SET_S(core, set_bytes, set.get());
+  }
   if (sched_setaffinity(0, set_bytes, set.get()) != 0) {
-    return Error::from_errno(errno, "core: pinning to %d", core);
+    return Error::from_errno(errno, "core: pinning to %zu, the first of them %d", cores.size(),
+                             cores.empty() ? -1 : cores[0]);
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 #include <immintrin.h>
 
+#include <span>
 #include <vector>
 
 namespace cachalot::os {
@@ -18,5 +19,9 @@ std::vector<int> online_cores();
 
 // Keeps the calling thread on one core. @errors kInvalidArgument: not one of online_cores()
 Status pin_to_core(int core);
+
+// Keeps the calling thread, and threads that it starts from here on, on these cores.
+// @errors kInvalidArgument: one of them is no core's number, or none of them may be used
+Status run_on(std::span<const int> cores);
 
 }  // namespace cachalot::os

@@ -55,6 +55,9 @@ class Rig {
       machine_ = std::make_unique<cuda::FakeMachine>();
       backend_ = *CudaBackend::open(machine_->driver(), {});
     } else if (subject == Subject::kCudaOnGpu) {
+      // A context takes some fraction of a second to make, and would end with each backend.
+      static const auto* const keeps_the_context = new auto(CudaBackend::open());
+      (void)keeps_the_context;
       auto opened = CudaBackend::open();
       if (opened) {
         backend_ = *std::move(opened);

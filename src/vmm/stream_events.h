@@ -16,6 +16,8 @@ class StreamEvents {
   using Event = std::uint64_t;
 
   virtual ~StreamEvents() = default;
+  // It will be asked about, and may be captured into a graph.
+  virtual void note(Stream) {}
   // An event that is done when all work that the stream has by now is done.
   virtual Result<Event> record(Stream stream) = 0;
   virtual bool is_done(Event event) = 0;

@@ -83,6 +83,7 @@ void TrackedAllocator::note_stream(Stream stream) {
   const auto known = std::find(streams_.begin(), streams_.end(), stream);
   if (known == streams_.end()) {
     streams_.push_back(stream);
+    events_.note(stream);
   } else {
     std::swap(*known, streams_.back());  // likely to be asked for again
   }

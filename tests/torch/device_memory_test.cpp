@@ -113,6 +113,29 @@ TEST_F(DeviceMemoryTest, WaitsForOtherStreamsBeforeItSaysOutOfMemory) {
   EXPECT_EQ(machine_.waits, 1);
 }
 
+// Its memory, and what it used of another's, comes back nevertheless, and not before its work has ended.
+TEST_F(DeviceMemoryTest, AStreamThatItsProgramDestroyedKeepsNothing) {
+  for (const bool is_released : {true, false}) {
+    const std::uint64_t gone = is_released ? 11 : 12;
+    const auto memory = open({}, is_released ? 0 : 1);
+    const Address own = *memory->allocate(64 * kMiB, gone);
+    const Address used = *memory->allocate(64 * kMiB, 1);
+    ASSERT_TRUE(memory->use_on(used, gone));
+    machine_.begin(gone);
+    machine_.destroy(gone);
+    ASSERT_TRUE(memory->free(own, gone));
+    ASSERT_TRUE(memory->free(used, 1));
+    if (is_released) {
+      ASSERT_TRUE(memory->release_cached());
+      EXPECT_EQ(machine_.used_bytes(), 0u);
+    } else {
+      ASSERT_TRUE(memory->allocate(128 * kMiB, 1));
+      EXPECT_EQ(machine_.used_bytes(), 128 * kMiB);
+    }
+    EXPECT_TRUE(machine_.is_idle(gone));
+  }
+}
+
 TEST_F(DeviceMemoryTest, ALimitHoldsAndAFractionOfTheDeviceIsALimitToo) {
   machine_.memory_bytes = 100 * kMiB;
   const auto memory = open({.limit_bytes = 80 * kMiB});

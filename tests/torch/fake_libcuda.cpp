@@ -58,6 +58,7 @@ FAKE(cuEventDestroy_v2, event_destroy, (Event a), (a))
 FAKE(cuEventRecord, event_record, (Event a, Stream b), (a, b))
 FAKE(cuEventQuery, event_query, (Event a), (a))
 FAKE(cuEventSynchronize, event_synchronize, (Event a), (a))
+FAKE(cuStreamGetCtx, stream_context, (Stream a, Context* b), (a, b))
 FAKE(cuStreamIsCapturing, stream_is_capturing, (Stream a, int* b), (a, b))
 FAKE(cuThreadExchangeStreamCaptureMode, exchange_capture_mode, (int* a), (a))
 

@@ -94,6 +94,7 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuEventRecord", &driver.event_record);
   symbols.find("cuEventQuery", &driver.event_query);
   symbols.find("cuEventSynchronize", &driver.event_synchronize);
+  symbols.find("cuStreamGetCtx", &driver.stream_context);
   symbols.find("cuStreamIsCapturing", &driver.stream_is_capturing);
   symbols.find("cuThreadExchangeStreamCaptureMode", &driver.exchange_capture_mode);
   symbols.find("cuModuleLoadData", &driver.module_load);

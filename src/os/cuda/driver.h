@@ -24,7 +24,9 @@ inline constexpr int kOutOfMemory = 2;
 inline constexpr int kDeinitialized = 4;  // the process ends, and the driver has ended before
 inline constexpr int kNoDevice = 100;
 inline constexpr int kInvalidDevice = 101;
+inline constexpr int kInvalidHandle = 400;
 inline constexpr int kNotReady = 600;
+inline constexpr int kContextIsDestroyed = 709;
 inline constexpr int kAlreadyRegistered = 712;
 inline constexpr int kNotPermitted = 800;
 inline constexpr int kNotSupported = 801;
@@ -144,6 +146,7 @@ struct Driver {
   int (*event_record)(Event event, Stream stream);
   int (*event_query)(Event event);
   int (*event_synchronize)(Event event);
+  int (*stream_context)(Stream stream, Context* context);
   int (*stream_is_capturing)(Stream stream, int* state);  // 0: it is not
   int (*exchange_capture_mode)(int* mode);                // of the calling thread
   int (*module_load)(Module* module, const void* image);

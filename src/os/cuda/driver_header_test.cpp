@@ -56,6 +56,7 @@ EXPECT_SAME(stream_create, cuStreamCreate);
 EXPECT_SAME(stream_destroy, cuStreamDestroy);
 EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
 EXPECT_SAME(stream_wait_event, cuStreamWaitEvent);
+EXPECT_SAME(stream_context, cuStreamGetCtx);
 EXPECT_SAME(event_create, cuEventCreate);
 EXPECT_SAME(event_destroy, cuEventDestroy);
 EXPECT_SAME(event_record, cuEventRecord);
@@ -87,6 +88,7 @@ TEST(DriverHeader, NamesAreThoseOfTheNewestVersionsThatWeLookUp) {
   EXPECT_STREQ(NAME(cuStreamDestroy), "cuStreamDestroy_v2");
   EXPECT_STREQ(NAME(cuStreamSynchronize), "cuStreamSynchronize");
   EXPECT_STREQ(NAME(cuStreamWaitEvent), "cuStreamWaitEvent");
+  EXPECT_STREQ(NAME(cuStreamGetCtx), "cuStreamGetCtx");
   EXPECT_STREQ(NAME(cuEventCreate), "cuEventCreate");
   EXPECT_STREQ(NAME(cuEventDestroy), "cuEventDestroy_v2");
   EXPECT_STREQ(NAME(cuEventRecord), "cuEventRecord");
@@ -101,7 +103,9 @@ TEST(DriverHeader, NumbersAndSizesAreTheHeaders) {
   EXPECT_EQ(kOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(kNoDevice, CUDA_ERROR_NO_DEVICE);
   EXPECT_EQ(kInvalidDevice, CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(kInvalidHandle, CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(kNotReady, CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(kContextIsDestroyed, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   EXPECT_EQ(kAlreadyRegistered, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
   EXPECT_EQ(kNotPermitted, CUDA_ERROR_NOT_PERMITTED);
   EXPECT_EQ(kNotSupported, CUDA_ERROR_NOT_SUPPORTED);

@@ -102,6 +102,10 @@ struct FakeCalls {
   static int context_synchronize() {
     const std::lock_guard lock(machine->mutex_);
     if (const int failed = machine->entered("context_synchronize")) return failed;
+    // It would end the capture, whatever the mode.
+    for (const auto& [stream, work] : machine->streams_) {
+      if (work.capturing) return machine->invalid();
+    }
     for (auto& [stream, work] : machine->streams_) work.finished = work.launched;
     for (auto& [stream, queue] : machine->queues_) machine->advance(stream, ~std::uint64_t{0});
     return machine->failed_;
@@ -259,6 +263,8 @@ struct FakeCalls {
     if (const int failed = machine->entered("event_record")) return failed;
     FakeMachine::Recorded* const recorded = machine->find_event(event);
     if (recorded == nullptr) return machine->invalid();
+    if (machine->destroyed_.contains(reinterpret_cast<std::uint64_t>(stream)))
+      return kContextIsDestroyed;
     recorded->stream = reinterpret_cast<std::uint64_t>(stream);
     FakeMachine::Work& work = machine->streams_[recorded->stream];
     if (work.capturing) ++machine->recorded_in_capture;
@@ -316,7 +322,17 @@ struct FakeCalls {
     const bool others = std::any_of(machine->streams_.begin(), machine->streams_.end(),
                                     [](const auto& each) { return each.second.capturing; });
     if (stream == nullptr && others) return kCaptureImplicit;
+    if (machine->destroyed_.contains(reinterpret_cast<std::uint64_t>(stream)))
+      return kInvalidHandle;
     *state = machine->streams_[reinterpret_cast<std::uint64_t>(stream)].capturing ? 1 : 0;
+    return kSuccess;
+  }
+  static int stream_context(Stream stream, Context* context) {
+    const std::lock_guard lock(machine->mutex_);
+    if (const int failed = machine->entered("stream_context")) return failed;
+    if (machine->destroyed_.contains(reinterpret_cast<std::uint64_t>(stream)))
+      return kInvalidHandle;
+    *context = current_context;
     return kSuccess;
   }
   static int exchange_capture_mode(int* mode) {
@@ -370,6 +386,7 @@ Driver FakeMachine::driver() const {
   driver.event_query = FakeCalls::event_query;
   driver.event_synchronize = FakeCalls::event_synchronize;
   driver.stream_wait_event = FakeCalls::stream_wait_event;
+  driver.stream_context = FakeCalls::stream_context;
   driver.stream_is_capturing = FakeCalls::stream_is_capturing;
   driver.exchange_capture_mode = FakeCalls::exchange_capture_mode;
   add_streams(driver);
@@ -442,6 +459,11 @@ bool FakeMachine::is_idle(std::uint64_t stream) const {
 void FakeMachine::set_capturing(std::uint64_t stream, bool capturing) {
   const std::lock_guard lock(mutex_);
   streams_[stream].capturing = capturing;
+}
+
+void FakeMachine::destroy(std::uint64_t stream) {
+  const std::lock_guard lock(mutex_);
+  destroyed_.insert(stream);
 }
 
 void FakeMachine::deinitialize() {

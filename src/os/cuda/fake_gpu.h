@@ -69,6 +69,7 @@ class FakeMachine {
   void finish(std::uint64_t stream);  // all that was begun on it
   bool is_idle(std::uint64_t stream) const;
   void set_capturing(std::uint64_t stream, bool capturing);
+  void destroy(std::uint64_t stream);  // what was begun on it goes on
   // What happens while somebody waits for an event that is not done: by default all work is done.
   std::function<void()> on_wait;
   // No event is done for who asks, and who waits for one gets this.
@@ -173,6 +174,7 @@ class FakeMachine {
   std::map<Stream, Queue> queues_;
   int failed_ = 0;  // a kernel or copy did; from then on everything does
   std::map<std::uint64_t, Work> streams_;
+  std::set<std::uint64_t> destroyed_;
   std::map<std::uint64_t, Recorded> events_;
   std::uint64_t next_event_ = 1;
   std::uint64_t used_bytes_ = 0;

@@ -125,6 +125,7 @@ struct FakeStreamCalls {
     ++machine->streams;
     *stream = new char;
     machine->queues_[*stream];
+    machine->destroyed_.erase(reinterpret_cast<std::uint64_t>(*stream));
     return kSuccess;
   }
   static int stream_destroy(Stream stream) {
@@ -132,6 +133,7 @@ struct FakeStreamCalls {
     if (const int failed = machine->entered("stream_destroy")) return failed;
     --machine->streams;
     machine->queues_.erase(stream);
+    machine->destroyed_.insert(reinterpret_cast<std::uint64_t>(stream));
     delete static_cast<char*>(stream);
     return kSuccess;
   }

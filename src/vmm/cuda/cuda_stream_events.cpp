@@ -16,14 +16,40 @@ CudaStreamEvents::~CudaStreamEvents() {
   for (const Place& place : places_) driver_.event_destroy(place.event);
 }
 
+bool CudaStreamEvents::is_captured(Stream stream) const {
+  int state = 0;
+  const int result = driver_.stream_is_capturing(stream_of(stream), &state);
+  return result == cuda::kCaptureImplicit || (result == cuda::kSuccess && state != 0);
+}
+
+bool CudaStreamEvents::is_gone(Stream stream, int result) const {
+  if (result != cuda::kInvalidHandle && result != cuda::kContextIsDestroyed) return false;
+  cuda::Context context = nullptr;
+  return driver_.stream_context(stream_of(stream), &context) != cuda::kSuccess;
+}
+
 Status CudaStreamEvents::try_record(Place& place) {
   int state = 0;
   int result = driver_.stream_is_capturing(stream_of(place.stream), &state);
   if (result == cuda::kCaptureImplicit || (result == cuda::kSuccess && state != 0)) return {};
-  if (result != cuda::kSuccess) return cuda::driver_error(driver_, result, "cuStreamIsCapturing");
-  result = driver_.event_record(place.event, stream_of(place.stream));
-  if (result != cuda::kSuccess) return cuda::driver_error(driver_, result, "cuEventRecord");
+  const char* call = "cuStreamIsCapturing";
+  if (result == cuda::kSuccess) {
+    result = driver_.event_record(place.event, stream_of(place.stream));
+    call = "cuEventRecord";
+  }
+  if (is_gone(place.stream, result)) return wait_for_device(place);
+  if (result != cuda::kSuccess) return cuda::driver_error(driver_, result, call);
   place.is_recorded = true;
+  return {};
+}
+
+Status CudaStreamEvents::wait_for_device(Place& place) {
+  for (const Stream stream : known_) {
+    if (is_captured(stream)) return {};
+  }
+  const int result = driver_.context_synchronize();
+  if (result != cuda::kSuccess) return cuda::driver_error(driver_, result, "cuCtxSynchronize");
+  place.is_recorded = place.is_covered = true;
   return {};
 }
 
@@ -38,7 +64,7 @@ Result<StreamEvents::Event> CudaStreamEvents::record(Stream stream) {
   const Event event = unused_.back();
   Place& place = places_[event];
   place.stream = stream;
-  place.is_recorded = false;
+  place.is_recorded = place.is_covered = false;
   CACHALOT_TRY(try_record(place));
   unused_.pop_back();
   return event;
@@ -47,7 +73,7 @@ Result<StreamEvents::Event> CudaStreamEvents::record(Stream stream) {
 bool CudaStreamEvents::is_done(Event event) {
   Place& place = places_[event];
   if (!place.is_recorded && (!try_record(place) || !place.is_recorded)) return false;
-  return driver_.event_query(place.event) == cuda::kSuccess;
+  return place.is_covered || driver_.event_query(place.event) == cuda::kSuccess;
 }
 
 Status CudaStreamEvents::wait(Event event) {
@@ -55,9 +81,12 @@ Status CudaStreamEvents::wait(Event event) {
   if (!place.is_recorded) CACHALOT_TRY(try_record(place));
   if (!place.is_recorded) {
     return Error::make(Code::kBusy,
-                       "stream 0x%" PRIx64 " is being captured, expected to wait for its work",
+                       "stream 0x%" PRIx64
+                       " is being captured, or was destroyed while another one is: expected to "
+                       "wait for its work",
                        place.stream);
   }
+  if (place.is_covered) return {};
   const int result = driver_.event_synchronize(place.event);
   if (result == cuda::kSuccess) return {};
   return cuda::driver_error(driver_, result, "cuEventSynchronize");

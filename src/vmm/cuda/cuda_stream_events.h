@@ -5,9 +5,12 @@
 //    graph, and say nothing about now. Such an event is recorded later, when somebody asks for it and the
 //    capture is over; it then covers more than it has to.
 // 3. An event that the driver cannot tell about is not done; wait() has the error.
+// 4. A stream that its program has destroyed may still work, and cannot be asked. It has ended when the whole
+//    device has: that is waited for when its event is recorded, or later, if a stream is being captured then, for
+//    a capture does not survive it. A stream of another context is no such stream.
 //
 // @threads one at a time, with the device's context current (DeviceScope)
-// @cost    record: two calls of the driver; is_done: one
+// @cost    record: two calls of the driver, and of a destroyed stream a wait for the device; is_done: one
 // @source  CUDA driver API reference: events, stream capture
 #pragma once
 
@@ -27,6 +30,7 @@ class CudaStreamEvents final : public StreamEvents {
   CudaStreamEvents(const CudaStreamEvents&) = delete;
   CudaStreamEvents& operator=(const CudaStreamEvents&) = delete;
 
+  void note(Stream stream) override { known_.push_back(stream); }
   // @param  stream  the value of a CUstream of the device
   // @errors of the driver
   Result<Event> record(Stream stream) override;
@@ -43,13 +47,18 @@ class CudaStreamEvents final : public StreamEvents {
     cuda::Event event = nullptr;
     Stream stream = 0;
     bool is_recorded = false;
+    bool is_covered = false;  // the whole device was waited for
   };
   // Records it unless the stream is being captured.
   Status try_record(Place& place);
+  bool is_captured(Stream stream) const;
+  bool is_gone(Stream stream, int result) const;
+  Status wait_for_device(Place& place);
 
   const cuda::Driver& driver_;
   std::vector<Place> places_;  // an Event is an index
   std::vector<Event> unused_;
+  std::vector<Stream> known_;
 };
 
 }  // namespace cachalot::vmm

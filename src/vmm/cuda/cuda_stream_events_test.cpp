@@ -66,6 +66,55 @@ TEST_F(CudaStreamEventsTest, NothingIsRecordedOnAStreamThatIsCaptured) {
   EXPECT_EQ(machine_.recorded_in_capture, 0u);
 }
 
+TEST_F(CudaStreamEventsTest, OfADestroyedStreamTheWholeDeviceIsWaitedFor) {
+  const DeviceScope scope(driver_, context_);
+  CudaStreamEvents events(driver_);
+  for (const bool is_recorded : {false, true}) {
+    const Stream stream = is_recorded ? 8 : 7;
+    machine_.begin(stream);
+    if (is_recorded) events.drop(*events.record(stream));
+    machine_.destroy(stream);
+    EXPECT_FALSE(machine_.is_idle(stream));
+    const auto event = events.record(stream);
+    ASSERT_TRUE(event) << event.error().message;
+    EXPECT_TRUE(machine_.is_idle(stream));
+    EXPECT_TRUE(events.is_done(*event));
+    EXPECT_TRUE(events.wait(*event));
+  }
+  // The place is used again for a stream that is there.
+  events.drop(*events.record(7));
+  machine_.begin(9);
+  EXPECT_FALSE(events.is_done(*events.record(9)));
+}
+
+TEST_F(CudaStreamEventsTest, OfADestroyedStreamNothingIsKnownWhileAnotherIsCaptured) {
+  const DeviceScope scope(driver_, context_);
+  CudaStreamEvents events(driver_);
+  events.note(5);
+  machine_.begin(7);
+  machine_.destroy(7);
+  machine_.set_capturing(5, true);
+  const auto event = events.record(7);
+  ASSERT_TRUE(event);
+  EXPECT_FALSE(events.is_done(*event));
+  EXPECT_EQ(events.wait(*event).error().code, Code::kBusy);
+  EXPECT_FALSE(machine_.is_idle(7));
+  machine_.set_capturing(5, false);
+  EXPECT_TRUE(events.is_done(*event));
+  EXPECT_TRUE(machine_.is_idle(7));
+  EXPECT_EQ(machine_.refused, 0u);
+}
+
+// This context's work says nothing of it.
+TEST_F(CudaStreamEventsTest, AStreamOfAnotherContextIsAnError) {
+  const DeviceScope scope(driver_, context_);
+  CudaStreamEvents events(driver_);
+  machine_.failing = {{"event_record", cuda::kInvalidHandle}};
+  const auto event = events.record(7);
+  ASSERT_FALSE(event);
+  EXPECT_NE(std::string(event.error().message).find("cuEventRecord"), std::string::npos);
+}
+
 TEST_F(CudaStreamEventsTest, FailuresOfTheDriverAreErrorsThatNameTheCall) {
   const DeviceScope scope(driver_, context_);
   CudaStreamEvents events(driver_);
