@@ -19,9 +19,11 @@ STUBS = {
     "build/dev/tests/gpu/client_gpu_test": "exit 3",
     # The JSON's path comes last in every call of it.
     "build/release/apps/cachalot/cachalot": """
+for file in "$@"; do :; done
 case $2 in
-  cuda) for file in "$@"; do :; done; cp "$ROWS" "$file" ;;
-  attention) exec sleep 1000 ;;
+  cuda) cp "$ROWS" "$file" ;;
+  vmm) echo '{"rows": []}' >"$file" ;;
+  attention) [ -z "$HANG" ] || exec sleep 1000; cp "$ROWS" "$file" ;;
 esac""",
 }
 ROWS = [{"name": "rate/20KB", "value": 50, "unit": "GB/s", "ratio": 0.95, "target": ">= 0.9", "target_met": True},
@@ -36,7 +38,8 @@ class CheckGpu(unittest.TestCase):
         self.root = Path(self.folder.name)
         for path, text in STUBS.items():
             self.put(path, f"#!/bin/sh\n{text}\n")
-        for path in ("tests/assets/alloc/one.trace.gz", "packed", "python/cachalot/errors.py", "python/cachalot/torch_allocator.py",
+        self.put("packed", "a commit\ncuda 13\n")
+        for path in ("tests/assets/alloc/one.trace.gz", "python/cachalot/errors.py", "python/cachalot/torch_allocator.py",
                      "python/cachalot/vmm.py"):
             self.put(path, "")
         self.put("rows.json", json.dumps({"rows": ROWS}))
@@ -51,15 +54,18 @@ class CheckGpu(unittest.TestCase):
         file.write_text(text)
         file.chmod(0o755)
 
-    def run_it(self, *arguments):
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.root / "driver"), "ROWS": str(self.root / "rows.json")}
+    def run_it(self, *arguments, **more):
+        environment = {**os.environ, **more, "LD_LIBRARY_PATH": str(self.root / "driver"), "ROWS": str(self.root / "rows.json")}
         return subprocess.run(["bash", self.root / "tools/check-gpu", *arguments], cwd=self.root, env=environment, capture_output=True,
                               text=True, check=False)
 
+    def outcomes_of(self, done):
+        return {line.split()[0]: line.split(maxsplit=2)[2] for line in done.stdout.split("outcome\n")[1].splitlines()}
+
     def test_each_step_has_its_outcome_and_nothing_runs_past_the_limit(self):
         self.put("results/bench-vmm.json", json.dumps({"rows": [{**ROWS[0], "name": "of an earlier run"}]}))
-        done = self.run_it("--no-sanitizer", "--seconds", "20", "results")
-        outcomes = {line.split()[0]: line.split(maxsplit=2)[2] for line in done.stdout.split("outcome\n")[1].splitlines()}
+        done = self.run_it("--no-sanitizer", "--seconds", "20", "results", HANG="yes")
+        outcomes = self.outcomes_of(done)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual(outcomes["tests-on-gpu"], "passed")
         self.assertTrue(outcomes["vmm-on-gpu"].startswith("FAILED ("), outcomes)  # a skipped test was not passed
@@ -72,12 +78,21 @@ class CheckGpu(unittest.TestCase):
         measured = done.stdout.split("target    met\n")[1].split("\n\n")[0].splitlines()
         self.assertEqual([(line.split()[0], line.split()[-1]) for line in measured], [("rate/20KB", "yes"), ("block", "NO")])
 
+    def test_a_benchmark_that_found_no_gpu_has_not_passed(self):
+        outcomes = self.outcomes_of(self.run_it("--quick", "--no-sanitizer"))
+        self.assertTrue(outcomes["bench-vmm"].startswith("FAILED ("), outcomes)
+        self.assertEqual((outcomes["bench-attention"], outcomes["replay-one"]), ("passed", "passed"))
+
     def test_what_is_wrong_or_missing_is_named_and_nothing_runs(self):
         for arguments, words in [(["--seconds", "soon"], "--seconds is 'soon'"), (["--seconds"], "--seconds is ''"), (["--fast"], "--fast"),
                                  (["a", "b"], "'b' beside"), (["--pack"], "--pack needs a folder"), (["--pack", "x"], "packed already")]:
             done = self.run_it(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)
+        self.put("packed", "a commit\ncuda 99\n")
+        done = self.run_it()
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("missing: a driver of CUDA 99 or later, as nvcc's: this one is of CUDA 13", done.stderr)
         (self.root / "driver/libcuda.so.1").unlink()
         (self.root / "driver/libcuda.so.1").write_text("no library")
         done = self.run_it()

@@ -67,6 +67,10 @@ extern "C" int cuDeviceGetCount(int* count) {
   *count = fake_machine().devices;
   return kSuccess;
 }
+extern "C" int cuDriverGetVersion(int* version) {
+  *version = 13'000;
+  return kSuccess;
+}
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }

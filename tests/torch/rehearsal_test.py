@@ -158,7 +158,8 @@ class OnAGpu(unittest.TestCase):
     def test_every_check_runs_to_its_end(self):
         script = Path(folder.name) / "rehearse.py"
         script.write_text(f"""
-import importlib.util, json, sys
+import importlib.util, json, os, sys
+sys.path.insert(0, os.path.dirname({GPU_TEST!r}))
 spec = importlib.util.spec_from_file_location("torch_gpu_test", {GPU_TEST!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
