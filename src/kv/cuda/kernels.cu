@@ -87,17 +87,34 @@ __device__ void copy_by_threads(const FusedCall& call) {
 
 #if __CUDA_ARCH__ >= 900
 
-// A thread's bulk transfers through its thread block's shared memory. All that touches the stages is
-// the transfer engine itself, so only the barriers, which the thread writes, need a proxy fence.
+// A warp's bulk transfers through its thread block's shared memory, set going by its first thread. All that
+// touches the stages is the transfer engine itself, so only the barriers, which that thread writes, need a
+// proxy fence.
 class BulkChannel {
  public:
-  __device__ BulkChannel(std::byte* stages, std::uint64_t* barriers, std::uint32_t stage_bytes)
-      : stages_(address(stages)), barriers_(address(barriers)), stage_bytes_(stage_bytes) {
+  __device__ BulkChannel(std::byte* stages, std::uint64_t* barriers, fused::ItemEntry* entries,
+                         std::uint32_t stage_bytes)
+      : stages_(address(stages)),
+        barriers_(address(barriers)),
+        entries_(entries),
+        stage_bytes_(stage_bytes) {
+    if (!leads()) return;
     for (std::uint32_t stage = 0; stage < kStages; ++stage) {
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier(stage)) : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   }
+
+  // The leader may still read the batch before.
+  template <class EntryOf>
+  __device__ void look_up(EntryOf entry_of) {
+    const fused::ItemEntry entry = entry_of(threadIdx.x);
+    __syncwarp();
+    entries_[threadIdx.x] = entry;
+    __syncwarp();
+  }
+  __device__ const fused::ItemEntry* entries() const { return entries_; }
+  __device__ bool leads() const { return threadIdx.x == 0; }
 
   __device__ void load(std::uint32_t stage, std::uint64_t from, std::uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier(stage)),
@@ -153,15 +170,17 @@ class BulkChannel {
     return stages_ + stage * stage_bytes_;
   }
 
-  std::uint32_t stages_, barriers_, stage_bytes_;
+  std::uint32_t stages_, barriers_;
+  fused::ItemEntry* entries_;
+  std::uint32_t stage_bytes_;
 };
 
 template <Direction kDirection>
 __device__ void copy_in_bulk(const FusedCall& call) {
   extern __shared__ __align__(128) std::byte stages[];
   __shared__ std::uint64_t barriers[kStages];
-  if (threadIdx.x != 0) return;
-  BulkChannel channel(stages, barriers, call.item_bytes);
+  __shared__ fused::ItemEntry entries[kItemsAtOnce];
+  BulkChannel channel(stages, barriers, entries, call.item_bytes);
   fused::copy_bulk<kDirection>(call, blockIdx.x, gridDim.x, channel);
 }
 

@@ -8,13 +8,14 @@ namespace {
 // An event that is slept for is seen some 10 to 40 us late (estimate), which is what copies of a megabyte take;
 // so a while is spent asking first. Longer copies give the processor away.
 constexpr std::uint64_t kPollNs = 200'000;
+constexpr int kLeastPolls = 8;  // also where the thread was kept from running meanwhile
 
 int wait_for(const cuda::Driver& driver, cuda::Event event) {
   const std::uint64_t until = base::SteadyClock::read() + kPollNs;
-  do {
+  for (int polls = 0; polls < kLeastPolls || base::SteadyClock::read() < until; ++polls) {
     const int result = driver.event_query(event);
     if (result != cuda::kNotReady) return result;
-  } while (base::SteadyClock::read() < until);
+  }
   return driver.event_synchronize(event);
 }
 

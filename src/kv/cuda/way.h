@@ -3,8 +3,9 @@
 // The estimate (PCIe 5.0 x16, 50 GB/s; none of it measured yet):
 //   threads       a warp's item costs about a microsecond of latency to the pool, which 128 warps hide;
 //                 any size and alignment. Its cost is the multiprocessors it takes from the engine.
-//   bulk          one thread a block sets 8 KiB going every 0.3 to 0.5 us (index arithmetic and a
-//                 barrier): 8 of them reach 50 GB/s from 2 to 4 KiB a transfer on, with a warp each.
+//   bulk          one thread a block sets a transfer going every 0.2 us (77 instructions of PTX, most of
+//                 them dependent, while its warp has looked up 32 of them): 8 of them reach 50 GB/s from
+//                 1.3 KiB a transfer on.
 //   copy engine   no multiprocessor at all, 1.5 to 2 us a copy to submit: 75 to 100 KB worth of
 //                 transfer, a tenth of 1 MiB. Beluga: 10.55 us for one of 16 KiB, 2.68 us of it moving.
 //

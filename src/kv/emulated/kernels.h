@@ -48,7 +48,7 @@ struct PlainMemory {
   }
 };
 
-// Shared memory and the transfers under way of one worker.
+// Shared memory and the transfers under way of one worker, whose only thread is the leader.
 template <class Memory>
 class LateChannel {
  public:
@@ -56,6 +56,13 @@ class LateChannel {
       : memory_(memory), stage_bytes_(stage_bytes) {
     for (auto& stage : stages_) stage.resize(stage_bytes);
   }
+
+  template <class EntryOf>
+  void look_up(EntryOf entry_of) {
+    for (std::uint32_t i = 0; i < kItemsAtOnce; ++i) entries_[i] = entry_of(i);
+  }
+  const fused::ItemEntry* entries() const { return entries_; }
+  bool leads() const { return true; }
 
   void load(std::uint32_t stage, std::uint64_t from, std::uint32_t bytes) {
     CACHALOT_CHECK(bytes != 0 && bytes % kUnitBytes == 0 && bytes <= stage_bytes_);
@@ -103,6 +110,7 @@ class LateChannel {
   std::array<Transfer, kStages> loads_;
   std::array<std::uint64_t, kStages> uses_{};
   std::vector<Store> stores_;
+  fused::ItemEntry entries_[kItemsAtOnce];
 };
 
 // A launch of `blocks` thread blocks of `threads`.
@@ -115,7 +123,7 @@ void launch_threads(const FusedCall& call, std::uint32_t blocks, std::uint32_t t
   }
 }
 
-// A launch of `workers` thread blocks, of which one thread each works.
+// A launch of `workers` thread blocks, a warp each.
 template <Direction kDirection, class Memory>
 void launch_bulk(const FusedCall& call, std::uint32_t workers, Memory& memory) {
   for (std::uint32_t worker = 0; worker < workers; ++worker) {

@@ -86,11 +86,12 @@ CACHALOT_HOST_DEVICE inline Item item_of(const FusedCall& call, std::uint64_t in
   const CallBlock& block = call.blocks[block_of_item(call, index)];
   const std::uint64_t in_block = index - block.first_item;
   const std::uint32_t* const chosen = block.tokens == 0 ? nullptr : call.tokens + block.first_token;
-  const Fragment found =
-      fragment(call.plan, in_block / call.items_per_fragment, chosen, block.tokens);
+  const std::uint64_t number = in_block / call.items_per_fragment;
+  const Fragment found = fragment(call.plan, number, chosen, block.tokens);
   // Cut where the pool's units are: the first item is shorter where the fragment begins inside one.
   const std::uint64_t head = found.pool_offset % kUnitBytes;
-  const std::uint64_t begin = in_block % call.items_per_fragment * call.item_bytes;
+  const std::uint64_t begin =
+      (in_block - number * call.items_per_fragment) * call.item_bytes;
   const std::uint64_t end = begin + call.item_bytes;
   const std::uint64_t first = begin < head ? 0 : begin - head;
   const std::uint64_t last = end - head < found.bytes ? end - head : found.bytes;
