@@ -42,8 +42,8 @@ Status PendingCopy::wait() {
     const CudaDevice::Entered entered(*work_.device);
     outcome_ = entered.status();
     if (outcome_) {
-      outcome_ = work_.device->check(wait_for(work_.device->driver(), slot_->event),
-                                     "waiting for a copy");
+      outcome_ =
+          work_.device->check(wait_for(work_.device->driver(), slot_->event), "waiting for a copy");
     }
   }
   if (!outcome_) {

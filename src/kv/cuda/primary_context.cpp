@@ -21,8 +21,7 @@ Result<std::shared_ptr<const PrimaryContext>> PrimaryContext::retain(const cuda:
 ContextScope::ContextScope(const PrimaryContext& context) : driver_(context.driver_) {
   status_ = check_call(driver_, driver_.context_get_current(&before_), "cuCtxGetCurrent");
   if (status_ && before_ != context.context_) {
-    status_ =
-        check_call(driver_, driver_.context_set_current(context.context_), "cuCtxSetCurrent");
+    status_ = check_call(driver_, driver_.context_set_current(context.context_), "cuCtxSetCurrent");
     changed_ = status_.ok();
   }
   if (status_) driver_.exchange_capture_mode(&capture_mode_);
