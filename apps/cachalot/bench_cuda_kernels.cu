@@ -27,20 +27,21 @@ __device__ void copy_words(std::uint64_t to, std::uint64_t from, std::uint64_t b
 
 }  // namespace
 
-// @param call    of a plan by tokens, all of them; its items are not used
+// @param told    a call of a plan by tokens, all of them; its items are not used
 // @param gathers into the pool, or out of it
 extern "C" __global__ void __launch_bounds__(1024, 1)  // one a multiprocessor: 64 registers, none spilled
-    bench_warp_per_token(const __grid_constant__ FusedCall call, int gathers) {
+    bench_warp_per_token(const __grid_constant__ FusedCall told, int gathers) {
+  const CallView call(told, told.tables);
   const std::uint32_t lane = threadIdx.x % 32;
   const std::uint64_t warps = std::uint64_t{gridDim.x} * blockDim.x / 32;
-  const std::uint32_t tokens = call.plan.dimension[call.plan.token_dimension].count;
-  const std::uint64_t fragments = fragment_count(call.plan, 1);
+  const std::uint32_t tokens = call->plan.dimension[call->plan.token_dimension].count;
+  const std::uint64_t fragments = fragment_count(call->plan, 1);
   std::uint64_t item = (std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
-  for (; item < std::uint64_t{call.block_count} * tokens; item += warps) {
+  for (; item < std::uint64_t{call->block_count} * tokens; item += warps) {
     const CallBlock& block = call.blocks[item / tokens];
     const auto token = static_cast<std::uint32_t>(item % tokens);
     for (std::uint64_t i = 0; i < fragments; ++i) {
-      const Fragment found = fragment(call.plan, i, &token, 1);
+      const Fragment found = fragment(call->plan, i, &token, 1);
       const std::uint64_t engine = call.tensors[found.tensor] + found.engine_offset +
                                    call.pages[block.first_page + found.page] * found.page_stride;
       const PoolPiece& piece = *piece_at(call.pieces + block.first_piece, found.pool_offset);

@@ -148,6 +148,10 @@ Result<std::vector<Measured>> measure_ways(const Settings& settings, kv::CudaDev
   CACHALOT_TRY(ways->add_engine("threads", by(Way::kThreads)));
   if (device.has_bulk_copies()) CACHALOT_TRY(ways->add_engine("bulk", by(Way::kBulk)));
   CACHALOT_TRY(ways->add_engine("chosen", by(Way::kChoose)));
+  // Of one block the tables fit a launch's parameter.
+  if (call.blocks == 1) {
+    CACHALOT_TRY(ways->add_engine("chosen_copied_tables", {.inline_table_bytes = 0}));
+  }
   CACHALOT_TRY(ways->add_engine("chosen_flushed", by(Way::kChoose), true));
   CACHALOT_TRY(ways->add_engine("memcpy_each", by(Way::kCopyEngine)));
   ways->add_batch();

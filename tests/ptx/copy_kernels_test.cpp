@@ -42,9 +42,9 @@ class Count final : public testing::Environment {
 TEST(PtxOfTheKernels, TakesACallOfTheHostsSize) {
   ASSERT_EQ(ptx::copy_kernels().kernels.size(), 4u);
   for (const ptx::Kernel& kernel : ptx::copy_kernels().kernels) {
-    EXPECT_EQ(kernel.parameter_bytes, sizeof(FusedCall)) << kernel.source.name;
+    EXPECT_EQ(kernel.parameter_bytes, sizeof(FusedLaunch)) << kernel.source.name;
     ASSERT_EQ(kernel.source.parameters.size(), 1u);
-    EXPECT_GE(kernel.source.parameters[0].alignment, alignof(FusedCall));
+    EXPECT_GE(kernel.source.parameters[0].alignment, alignof(FusedLaunch));
   }
   EXPECT_EQ(ptx::copy_kernels().target, "sm_" + std::to_string(CACHALOT_PTX_ARCHITECTURE));
 }
@@ -52,7 +52,7 @@ TEST(PtxOfTheKernels, TakesACallOfTheHostsSize) {
 #if CACHALOT_PTX_ARCHITECTURE < 90
 // The host does not launch it there, but if it did, nobody would take silence for a copy.
 TEST(PtxOfTheKernels, TrapsWhereThereAreNoBulkTransfers) {
-  const FusedCall call{};
+  const FusedLaunch call{};
   for (const char* const name : {"cachalot_gather_bulk", "cachalot_scatter_bulk"}) {
     const auto nowhere = [](std::uint64_t, std::uint64_t) -> std::byte* { return nullptr; };
     ptx::Shape shape;

@@ -21,6 +21,10 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
                        "cuda: thread blocks of %u threads, expected a multiple of 32 up to 512",
                        options.threads);
   }
+  if (options.inline_table_bytes > kInlineTableBytes) {
+    return Error::make(Code::kInvalidArgument, "cuda: tables of %u bytes in a launch, expected at most %u",
+                       options.inline_table_bytes, kInlineTableBytes);
+  }
   if (domain.kind() == memory::DomainKind::kLossy) {
     return Error::make(Code::kUnsupported,
                        "cuda: the lossy domain has no memory that a device could reach");
@@ -153,11 +157,15 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
                       CallTables::make(plan, blocks, tensors_, &device_.pool(), shape));
   const std::span<const std::byte> bytes = tables.bytes();
   CACHALOT_TRY_ASSIGN(slot, slots_.take(bytes.size()));
-  std::memcpy(slot->host, bytes.data(), bytes.size());
   const cuda::Driver& driver = device_.driver();
-  CACHALOT_TRY(device_.check(driver.copy_to_device(slot->device, slot->host, bytes.size(), stream),
-                             "cuMemcpyHtoDAsync"));
-  FusedCall call = tables.call_at(slot->device);
+  const bool is_inline = bytes.size() <= options_.inline_table_bytes;
+  if (!is_inline) {
+    std::memcpy(slot->host, bytes.data(), bytes.size());
+    CACHALOT_TRY(device_.check(driver.copy_to_device(slot->device, slot->host, bytes.size(), stream),
+                               "cuMemcpyHtoDAsync"));
+  }
+  FusedLaunch argument = tables.launch_at(is_inline ? 0 : slot->device);
+  const FusedCall& call = argument.call;
   const std::uint32_t threads = in_bulk ? kWarp : options_.threads;
   const std::uint64_t items_a_block = in_bulk ? 1 : threads / call.lanes;
   const std::uint64_t needed = (call.items + items_a_block - 1) / items_a_block;
@@ -168,7 +176,7 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
   const bool gathers = direction == Direction::kGather;
   const cuda::Function function = in_bulk ? (gathers ? kernels.gather_bulk : kernels.scatter_bulk)
                                           : (gathers ? kernels.gather : kernels.scatter);
-  void* parameters[] = {&call};
+  void* parameters[] = {&argument};
   return device_.check(
       driver.launch(function, static_cast<unsigned>(std::clamp<std::uint64_t>(needed, 1, most)), 1,
                     1, threads, 1, 1, in_bulk ? kStages * kStageBytes : 0, stream, parameters,

@@ -9,8 +9,8 @@
 //   copy->wait();                                            // before the blocks are committed
 //
 // 1. A call is one launch (or one row of the driver's copies, kv/cuda/way.h) on the caller's stream,
-//    behind what is on it, and needs no host synchronisation; its tables go to the device on the same
-//    stream.
+//    behind what is on it, and needs no host synchronisation; its tables go with the launch, or
+//    before it on the same stream.
 // 2. No address outside of the cache's tensors and the registered pool goes into a launch.
 // 3. In the noncoherent domain the host flushes the pool's lines before a scatter is launched and after
 //    a gather has completed, or the operator said that the pool bypasses the host's caches. A
@@ -51,6 +51,8 @@ struct CudaOptions {
   Way way = Way::kChoose;
   std::uint32_t thread_blocks = 0;  // 0: default_thread_blocks()
   std::uint32_t threads = 512;      // of a thread block; a multiple of 32, at most 512
+  // Tables up to so many bytes go with the launch, others by a copy; kInlineTableBytes at most.
+  std::uint32_t inline_table_bytes = kInlineTableBytes;
   HostCaches host_caches = HostCaches::kFlushed;
   ReadCheck started_reads = ReadCheck::kUnknown;  // of start_scatter()
   cuda::Stream stream = nullptr;                  // of gather() and scatter()

@@ -109,7 +109,7 @@ class CudaEngineOnFakeGpu : public testing::Test {
 };
 
 TEST_F(CudaEngineOnFakeGpu, ACopyIsDoneWhenItsEventIsAndTakesWhatItWasGiven) {
-  const auto engine = this->engine();
+  const auto engine = this->engine({.inline_table_bytes = 0});
   std::vector<std::uint32_t> pages = {7, 2};
   memory::Extent extent{block(3), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
@@ -275,7 +275,7 @@ TEST_F(CudaEngineOnFakeGpu, AFailureOfTheDriverIsAnErrorAndTheNextCallWorks) {
     SCOPED_TRACE(function);
     const std::uint64_t before = machine_.allocations();
     {
-      const auto engine = this->engine();
+      const auto engine = this->engine({.inline_table_bytes = 0});
       // A thread that has no context yet, as most of an engine's have.
       std::thread([&, what = function, wanted = code] {
         machine_.failing[what] = cuda::kOutOfMemory;
@@ -289,6 +289,31 @@ TEST_F(CudaEngineOnFakeGpu, AFailureOfTheDriverIsAnErrorAndTheNextCallWorks) {
     EXPECT_EQ(machine_.events(), 0u);
     EXPECT_TRUE(holds(1, {4, 9}));
   }
+}
+
+TEST_F(CudaEngineOnFakeGpu, TablesThatFitGoWithTheLaunchAndOthersByACopy) {
+  // Two page ids a block: 40 bytes of its own, 2 tensors, a block and a piece that end the rows.
+  const auto engine = this->engine();
+  std::vector<std::uint32_t> pages = {4, 9};
+  std::vector<memory::Extent> extents;
+  for (std::uint32_t i = 0; i < kBlocks; ++i) extents.push_back({block(i), kBlockBytes});
+  std::vector<BlockCopy> copies;
+  machine_.failing["copy_to_device"] = cuda::kOutOfMemory;
+  std::size_t fit = 0;
+  for (std::size_t count = 1; count <= 200; ++count) {
+    copies.push_back({{&extents[0], 1}, pages});
+    if (engine->gather(copies)) fit = count;
+  }
+  EXPECT_GT(fit, 40u);
+  EXPECT_LT(fit, 80u);
+  EXPECT_TRUE(holds(0, {4, 9}));
+  machine_.failing.clear();
+  copies[0] = {{&extents[1], 1}, pages};
+  copies.back() = {{&extents[2], 1}, pages};
+  EXPECT_TRUE(engine->gather(copies));
+  EXPECT_TRUE(holds(1, {4, 9}) && holds(2, {4, 9}));
+  EXPECT_EQ(refusal(domain_, {.inline_table_bytes = kInlineTableBytes + 1}).code,
+            Code::kInvalidArgument);
 }
 
 // Nothing is known of the device then: what it may still read is left alone.

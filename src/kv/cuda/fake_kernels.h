@@ -53,15 +53,15 @@ template <Direction kDirection>
 os::cuda::FakeMachine::Kernel fake_kernel(os::cuda::FakeMachine& machine, bool in_bulk) {
   const auto run = [&machine, in_bulk](const void* argument,
                                        const os::cuda::FakeMachine::Launch& launch) {
-    const FusedCall& call = *static_cast<const FusedCall*>(argument);
+    const CallView call(*static_cast<const FusedLaunch*>(argument));
     FakeMemory memory(machine);
     if (!in_bulk) {
       return emulated::launch_threads<kDirection>(call, launch.blocks, launch.threads, memory);
     }
-    if (launch.threads != 32 || launch.shared_bytes < kStages * call.item_bytes) ++machine.faults;
+    if (launch.threads != 32 || launch.shared_bytes < kStages * call->item_bytes) ++machine.faults;
     emulated::launch_bulk<kDirection>(call, launch.blocks, memory);
   };
-  return {sizeof(FusedCall), run};
+  return {sizeof(FusedLaunch), run};
 }
 
 inline void add_kernels(os::cuda::FakeMachine& machine) {

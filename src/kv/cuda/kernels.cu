@@ -79,7 +79,8 @@ struct DeviceMemory {
 };
 
 template <Direction kDirection>
-__device__ void copy_by_threads(const FusedCall& call) {
+__device__ void copy_by_threads(const FusedLaunch& launch) {
+  const CallView call(launch);
   DeviceMemory memory;
   const std::uint64_t thread = std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   fused::copy_thread<kDirection>(call, thread, std::uint64_t{gridDim.x} * blockDim.x, memory);
@@ -176,11 +177,12 @@ class BulkChannel {
 };
 
 template <Direction kDirection>
-__device__ void copy_in_bulk(const FusedCall& call) {
+__device__ void copy_in_bulk(const FusedLaunch& launch) {
+  const CallView call(launch);
   extern __shared__ __align__(128) std::byte stages[];
   __shared__ std::uint64_t barriers[kStages];
   __shared__ fused::ItemEntry entries[kItemsAtOnce];
-  BulkChannel channel(stages, barriers, entries, call.item_bytes);
+  BulkChannel channel(stages, barriers, entries, call->item_bytes);
   fused::copy_bulk<kDirection>(call, blockIdx.x, gridDim.x, channel);
 }
 
@@ -188,7 +190,7 @@ __device__ void copy_in_bulk(const FusedCall& call) {
 
 // The host does not launch it on such a GPU.
 template <Direction kDirection>
-__device__ void copy_in_bulk(const FusedCall&) {
+__device__ void copy_in_bulk(const FusedLaunch&) {
   __trap();
 }
 
@@ -198,18 +200,18 @@ __device__ void copy_in_bulk(const FusedCall&) {
 
 extern "C" {
 
-__global__ void __launch_bounds__(512) cachalot_gather(const __grid_constant__ FusedCall call) {
-  copy_by_threads<Direction::kGather>(call);
+__global__ void __launch_bounds__(512) cachalot_gather(const __grid_constant__ FusedLaunch launch) {
+  copy_by_threads<Direction::kGather>(launch);
 }
-__global__ void __launch_bounds__(512) cachalot_scatter(const __grid_constant__ FusedCall call) {
-  copy_by_threads<Direction::kScatter>(call);
+__global__ void __launch_bounds__(512) cachalot_scatter(const __grid_constant__ FusedLaunch launch) {
+  copy_by_threads<Direction::kScatter>(launch);
 }
-__global__ void __launch_bounds__(32) cachalot_gather_bulk(const __grid_constant__ FusedCall call) {
-  copy_in_bulk<Direction::kGather>(call);
+__global__ void __launch_bounds__(32) cachalot_gather_bulk(const __grid_constant__ FusedLaunch launch) {
+  copy_in_bulk<Direction::kGather>(launch);
 }
 __global__ void __launch_bounds__(32)
-    cachalot_scatter_bulk(const __grid_constant__ FusedCall call) {
-  copy_in_bulk<Direction::kScatter>(call);
+    cachalot_scatter_bulk(const __grid_constant__ FusedLaunch launch) {
+  copy_in_bulk<Direction::kScatter>(launch);
 }
 
 }  // extern "C"

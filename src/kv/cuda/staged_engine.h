@@ -68,12 +68,15 @@ class StagedEngine final : public CopyEngine {
     bytes_ = bytes;
     cache_.emplace(*EngineCache::with_strides(cache.shape(), cache.strides(), there));
     // A few threads, so that each has several items; the fake runs them one after the other.
-    engine_ = *CudaEngine::make(*device_, *cache_, order, domain,
-                                {.way = way, .thread_blocks = 2, .threads = 32, .stream = stream_});
+    CudaOptions options{.way = way, .thread_blocks = 2, .threads = 32, .stream = stream_};
+    engine_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
+    options.inline_table_bytes = 0;
+    with_copied_tables_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
   }
   ~StagedEngine() override {
     const CudaDevice::Entered entered(*device_);
     engine_.reset();
+    with_copied_tables_.reset();
     EXPECT_TRUE(check(driver().stream_synchronize(stream_)));
     EXPECT_TRUE(check(driver().stream_destroy(stream_)));
     EXPECT_TRUE(device_->unregister_pool(pool_.at));
@@ -91,11 +94,11 @@ class StagedEngine final : public CopyEngine {
 
   Status gather(std::span<const BlockCopy> blocks, LayerRange layers) override {
     CACHALOT_TRY(move_pages(true));
-    return engine_->gather(blocks, layers);
+    return next().gather(blocks, layers);
   }
   Status scatter(std::span<const BlockCopy> blocks, LayerRange layers) override {
     CACHALOT_TRY(move_pages(true));
-    CACHALOT_TRY(engine_->scatter(blocks, layers));
+    CACHALOT_TRY(next().scatter(blocks, layers));
     return move_pages(false);
   }
   const EngineCache& cache() const override { return *host_; }
@@ -103,6 +106,8 @@ class StagedEngine final : public CopyEngine {
 
  private:
   static std::uint64_t padded(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+  // Calls take turns: tables with the launch, tables by a copy.
+  CudaEngine& next() { return calls_++ % 2 == 0 ? *engine_ : *with_copied_tables_; }
   const cuda::Driver& driver() const { return device_->driver(); }
   Status check(int result) const { return device_->check(result, "a test's call"); }
 
@@ -135,7 +140,8 @@ class StagedEngine final : public CopyEngine {
   std::uint64_t bytes_ = 0;
   cuda::Stream stream_ = nullptr;
   std::optional<EngineCache> cache_;
-  std::unique_ptr<CudaEngine> engine_;
+  std::unique_ptr<CudaEngine> engine_, with_copied_tables_;
+  std::uint64_t calls_ = 0;
 };
 
 }  // namespace cachalot::kv

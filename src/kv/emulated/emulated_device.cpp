@@ -12,7 +12,7 @@ namespace {
 
 // A launch, as the grid says.
 template <Direction kDirection>
-void launch(const FusedCall& call, const Grid& grid, Kernel kernel) {
+void launch(const CallView& call, const Grid& grid, Kernel kernel) {
   emulated::PlainMemory memory;
   if (kernel == Kernel::kBulk) return emulated::launch_bulk<kDirection>(call, grid.blocks, memory);
   emulated::launch_threads<kDirection>(call, grid.blocks, grid.threads, memory);
@@ -80,7 +80,9 @@ Status EmulatedEngine::copy(std::span<const BlockCopy> blocks, LayerRange layers
                                                   : shape_for(plan.arithmetic(), grid_.threads);
   CACHALOT_TRY_ASSIGN(const CallTables tables,
                       CallTables::make(plan, blocks, tensors, nullptr, shape));
-  const FusedCall call = tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
+  const FusedCall told =
+      tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
+  const CallView call(told, told.tables);
   const HostPart host(plan, blocks);
   if (direction == Direction::kGather) {
     launch<Direction::kGather>(call, grid_, kernel);

@@ -115,7 +115,7 @@ class LateChannel {
 
 // A launch of `blocks` thread blocks of `threads`.
 template <Direction kDirection, class Memory>
-void launch_threads(const FusedCall& call, std::uint32_t blocks, std::uint32_t threads,
+void launch_threads(const CallView& call, std::uint32_t blocks, std::uint32_t threads,
                     Memory& memory) {
   const std::uint64_t all = std::uint64_t{blocks} * threads;
   for (std::uint64_t thread = 0; thread < all; ++thread) {
@@ -125,9 +125,9 @@ void launch_threads(const FusedCall& call, std::uint32_t blocks, std::uint32_t t
 
 // A launch of `workers` thread blocks, a warp each.
 template <Direction kDirection, class Memory>
-void launch_bulk(const FusedCall& call, std::uint32_t workers, Memory& memory) {
+void launch_bulk(const CallView& call, std::uint32_t workers, Memory& memory) {
   for (std::uint32_t worker = 0; worker < workers; ++worker) {
-    LateChannel<Memory> channel(memory, call.item_bytes);
+    LateChannel<Memory> channel(memory, call->item_bytes);
     fused::copy_bulk<kDirection>(call, worker, workers, channel);
   }
 }

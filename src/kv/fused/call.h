@@ -30,15 +30,11 @@ struct CallBlock {
   std::uint32_t first_token, tokens;  // 0 tokens: all of the block's
 };
 
-// The arguments of a launch, by value: 400 bytes of the 4 KiB that a kernel may have. The pointers are
-// the device's.
+// What a launch is told by value. Its tables (kv/fused/tables.h) are in the device's memory, or come with it.
 struct FusedCall {
   Plan plan;
-  const std::uint64_t* tensors;  // base addresses
-  const CallBlock* blocks;
-  const PoolPiece* pieces;
-  const std::uint32_t* pages;
-  const std::uint32_t* tokens;
+  std::uint64_t tables;  // the device's address, 16-byte aligned; 0: they come with the launch
+  std::uint64_t pieces_at, tensors_at, pages_at, tokens_at;  // in the tables; the blocks are first
   std::uint64_t items;
   std::uint64_t block_bytes, padded_bytes;
   std::uint32_t block_count;
@@ -46,7 +42,40 @@ struct FusedCall {
   std::uint32_t item_bytes;  // a multiple of kUnitBytes
   std::uint32_t lanes;       // threads that copy an item together
 };
-static_assert(sizeof(FusedCall) <= 1024);
+
+// A kernel's only parameter. Tables that fit need no copy of their own, which would be a second engine's work
+// that the kernel has to wait for.
+inline constexpr std::uint32_t kLaunchBytes = 4096;  // what a kernel may have at most
+inline constexpr std::uint32_t kInlineTableBytes = kLaunchBytes - (sizeof(FusedCall) + 15) / 16 * 16;
+struct FusedLaunch {
+  FusedCall call;
+  alignas(16) unsigned char tables[kInlineTableBytes];
+};
+static_assert(sizeof(FusedLaunch) == kLaunchBytes && kInlineTableBytes > 3500);
+
+// A call, and its tables where the device has them.
+struct CallView {
+  const FusedCall& call;
+  const CallBlock* blocks;
+  const PoolPiece* pieces;
+  const std::uint64_t* tensors;  // base addresses
+  const std::uint32_t* pages;
+  const std::uint32_t* tokens;
+
+  CACHALOT_HOST_DEVICE explicit CallView(const FusedLaunch& launch)
+      : CallView(launch.call, launch.call.tables != 0
+                                  ? launch.call.tables
+                                  : reinterpret_cast<std::uint64_t>(launch.tables)) {}
+  CACHALOT_HOST_DEVICE CallView(const FusedCall& of, std::uint64_t tables)
+      : call(of),
+        blocks(reinterpret_cast<const CallBlock*>(tables)),
+        pieces(reinterpret_cast<const PoolPiece*>(tables + of.pieces_at)),
+        tensors(reinterpret_cast<const std::uint64_t*>(tables + of.tensors_at)),
+        pages(reinterpret_cast<const std::uint32_t*>(tables + of.pages_at)),
+        tokens(reinterpret_cast<const std::uint32_t*>(tables + of.tokens_at)) {}
+
+  CACHALOT_HOST_DEVICE const FusedCall* operator->() const { return &call; }
+};
 
 // What one worker copies: `bytes` in one piece on the engine's side. Empty ones have 0 bytes.
 struct Item {
@@ -58,8 +87,8 @@ struct Item {
 
 // The block that an item belongs to.
 // @cost  log2(blocks) reads of the table
-CACHALOT_HOST_DEVICE inline std::uint32_t block_of_item(const FusedCall& call, std::uint64_t item) {
-  std::uint32_t first = 0, last = call.block_count;
+CACHALOT_HOST_DEVICE inline std::uint32_t block_of_item(const CallView& call, std::uint64_t item) {
+  std::uint32_t first = 0, last = call->block_count;
   while (last - first > 1) {
     const std::uint32_t middle = first + (last - first) / 2;
     if (call.blocks[middle].first_item <= item) {
@@ -82,17 +111,17 @@ CACHALOT_HOST_DEVICE inline std::uint64_t address_in(const PoolPiece& piece, std
   return piece.at + (offset - piece.offset);
 }
 
-CACHALOT_HOST_DEVICE inline Item item_of(const FusedCall& call, std::uint64_t index) {
+CACHALOT_HOST_DEVICE inline Item item_of(const CallView& call, std::uint64_t index) {
   const CallBlock& block = call.blocks[block_of_item(call, index)];
   const std::uint64_t in_block = index - block.first_item;
   const std::uint32_t* const chosen = block.tokens == 0 ? nullptr : call.tokens + block.first_token;
-  const std::uint64_t number = in_block / call.items_per_fragment;
-  const Fragment found = fragment(call.plan, number, chosen, block.tokens);
+  const std::uint64_t number = in_block / call->items_per_fragment;
+  const Fragment found = fragment(call->plan, number, chosen, block.tokens);
   // Cut where the pool's units are: the first item is shorter where the fragment begins inside one.
   const std::uint64_t head = found.pool_offset % kUnitBytes;
   const std::uint64_t begin =
-      (in_block - number * call.items_per_fragment) * call.item_bytes;
-  const std::uint64_t end = begin + call.item_bytes;
+      (in_block - number * call->items_per_fragment) * call->item_bytes;
+  const std::uint64_t end = begin + call->item_bytes;
   const std::uint64_t first = begin < head ? 0 : begin - head;
   const std::uint64_t last = end - head < found.bytes ? end - head : found.bytes;
   Item item{};
@@ -106,8 +135,8 @@ CACHALOT_HOST_DEVICE inline Item item_of(const FusedCall& call, std::uint64_t in
 }
 
 // How many bytes behind an item become zero: what is behind the block's last byte in its last line.
-CACHALOT_HOST_DEVICE inline std::uint64_t padding_behind(const FusedCall& call, const Item& item) {
-  return item.pool_offset + item.bytes == call.block_bytes ? call.padded_bytes - call.block_bytes
+CACHALOT_HOST_DEVICE inline std::uint64_t padding_behind(const CallView& call, const Item& item) {
+  return item.pool_offset + item.bytes == call->block_bytes ? call->padded_bytes - call->block_bytes
                                                            : 0;
 }
 

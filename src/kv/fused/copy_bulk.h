@@ -43,7 +43,7 @@ struct ItemEntry {
 };
 
 // Takes the first segment off an item that has bytes.
-CACHALOT_HOST_DEVICE inline Segment take_segment(const FusedCall& call, Item& item) {
+CACHALOT_HOST_DEVICE inline Segment take_segment(const CallView& call, Item& item) {
   item.piece = piece_at(item.piece, item.pool_offset);
   const std::uint64_t room = item.piece[1].offset - item.pool_offset;
   const std::uint64_t bytes = item.bytes < room ? item.bytes : room;
@@ -56,9 +56,9 @@ CACHALOT_HOST_DEVICE inline Segment take_segment(const FusedCall& call, Item& it
   return segment;
 }
 
-CACHALOT_HOST_DEVICE inline ItemEntry entry_of(const FusedCall& call, std::uint64_t index) {
+CACHALOT_HOST_DEVICE inline ItemEntry entry_of(const CallView& call, std::uint64_t index) {
   ItemEntry entry{};
-  if (index >= call.items) return entry;
+  if (index >= call->items) return entry;
   entry.rest = item_of(call, index);
   if (entry.rest.bytes != 0) entry.first = take_segment(call, entry.rest);
   return entry;
@@ -105,10 +105,10 @@ class Pump {
 
 // Worker `worker` of `workers` has every workers-th item.
 template <Direction kDirection, class Channel>
-CACHALOT_HOST_DEVICE void copy_bulk(const FusedCall& call, std::uint64_t worker,
+CACHALOT_HOST_DEVICE void copy_bulk(const CallView& call, std::uint64_t worker,
                                     std::uint64_t workers, Channel& channel) {
   Pump<kDirection, Channel> pump(channel);
-  for (std::uint64_t next = worker; next < call.items; next += kItemsAtOnce * workers) {
+  for (std::uint64_t next = worker; next < call->items; next += kItemsAtOnce * workers) {
     channel.look_up([&](std::uint32_t i) { return entry_of(call, next + i * workers); });
     if (!channel.leads()) continue;
     for (std::uint32_t i = 0; i < kItemsAtOnce; ++i) {

@@ -142,28 +142,28 @@ CACHALOT_HOST_DEVICE void copy_item(const Item& item, std::uint32_t lane, std::u
 
 // Zeros behind a block's last byte, to the end of its line: where the last byte's piece goes on.
 template <class Memory>
-CACHALOT_HOST_DEVICE void pad(const FusedCall& call, const Item& item, std::uint32_t lane,
+CACHALOT_HOST_DEVICE void pad(const CallView& call, const Item& item, std::uint32_t lane,
                               std::uint32_t lanes, Memory& memory) {
   const std::uint64_t padding = padding_behind(call, item);
   if (padding == 0) return;
-  const PoolPiece& last = *piece_at(item.piece, call.block_bytes - 1);
+  const PoolPiece& last = *piece_at(item.piece, call->block_bytes - 1);
   for (std::uint64_t i = lane; i < padding; i += lanes) {
-    memory.template store_pool<std::uint8_t>(address_in(last, call.block_bytes + i), 0);
+    memory.template store_pool<std::uint8_t>(address_in(last, call->block_bytes + i), 0);
   }
 }
 
 // What thread `thread` of `threads` does. `threads` is a multiple of the call's lanes, and lanes that
 // share an item are neighbours.
 template <Direction kDirection, class Memory>
-CACHALOT_HOST_DEVICE void copy_thread(const FusedCall& call, std::uint64_t thread,
+CACHALOT_HOST_DEVICE void copy_thread(const CallView& call, std::uint64_t thread,
                                       std::uint64_t threads, Memory& memory) {
-  const std::uint64_t workers = threads / call.lanes;
-  const auto lane = static_cast<std::uint32_t>(thread % call.lanes);
-  for (std::uint64_t i = thread / call.lanes; i < call.items; i += workers) {
+  const std::uint64_t workers = threads / call->lanes;
+  const auto lane = static_cast<std::uint32_t>(thread % call->lanes);
+  for (std::uint64_t i = thread / call->lanes; i < call->items; i += workers) {
     const Item item = item_of(call, i);
     if (item.bytes == 0) continue;
-    copy_item<kDirection>(item, lane, call.lanes, memory);
-    if (kDirection == Direction::kGather) pad(call, item, lane, call.lanes, memory);
+    copy_item<kDirection>(item, lane, call->lanes, memory);
+    if (kDirection == Direction::kGather) pad(call, item, lane, call->lanes, memory);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/check.h"
+
 namespace cachalot::kv {
 namespace {
 
@@ -138,21 +140,25 @@ Result<CallTables> CallTables::make(const CopyPlan& plan, std::span<const BlockC
                        blocks.size(), lists.pieces.size(), lists.pages.size(), lists.tokens.size());
   }
   append<CallBlock>(out.bytes_, lists.blocks);
-  out.pieces_at_ = append<PoolPiece>(out.bytes_, lists.pieces);
-  out.tensors_at_ = append<std::uint64_t>(out.bytes_, tensors);
-  out.pages_at_ = append<std::uint32_t>(out.bytes_, lists.pages);
-  out.tokens_at_ = append<std::uint32_t>(out.bytes_, lists.tokens);
+  call.pieces_at = append<PoolPiece>(out.bytes_, lists.pieces);
+  call.tensors_at = append<std::uint64_t>(out.bytes_, tensors);
+  call.pages_at = append<std::uint32_t>(out.bytes_, lists.pages);
+  call.tokens_at = append<std::uint32_t>(out.bytes_, lists.tokens);
   return out;
 }
 
 FusedCall CallTables::call_at(std::uint64_t at) const {
   FusedCall call = call_;
-  call.blocks = reinterpret_cast<const CallBlock*>(at);
-  call.pieces = reinterpret_cast<const PoolPiece*>(at + pieces_at_);
-  call.tensors = reinterpret_cast<const std::uint64_t*>(at + tensors_at_);
-  call.pages = reinterpret_cast<const std::uint32_t*>(at + pages_at_);
-  call.tokens = reinterpret_cast<const std::uint32_t*>(at + tokens_at_);
+  call.tables = at;
   return call;
+}
+
+FusedLaunch CallTables::launch_at(std::uint64_t at) const {
+  FusedLaunch launch{};
+  launch.call = call_at(at);
+  CACHALOT_CHECK(at != 0 || bytes_.size() <= sizeof launch.tables);
+  if (at == 0) std::memcpy(launch.tables, bytes_.data(), bytes_.size());
+  return launch;
 }
 
 }  // namespace cachalot::kv

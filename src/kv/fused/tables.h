@@ -1,9 +1,9 @@
 // The tables of a fused copy: made by the host out of a call's blocks, in one piece of memory that goes
-// to the device as it is.
+// to the device as it is, with the launch or by a copy.
 //
 //   [ blocks + 1 ][ pieces, one more for each block ][ tensors ][ page ids ][ tokens ]
 //
-// @cost  some 20 ns a block; 4 bytes a page and a chosen token, 40 a block, to the device
+// @cost  some 20 ns a block; 4 bytes a page and a chosen token, 56 a block in one extent
 #pragma once
 
 #include <cachalot/result.h>
@@ -45,13 +45,14 @@ class CallTables {
   std::span<const std::byte> bytes() const { return bytes_; }
   // The arguments, for tables that lie at `at` in the device's memory, 16-byte aligned.
   FusedCall call_at(std::uint64_t at) const;
+  // A launch's parameter with such a call, or, for 0, with the tables in it: kInlineTableBytes at most.
+  FusedLaunch launch_at(std::uint64_t at) const;
 
  private:
   CallTables() = default;
 
   FusedCall call_;
   std::vector<std::byte> bytes_;
-  std::size_t pieces_at_ = 0, tensors_at_ = 0, pages_at_ = 0, tokens_at_ = 0;
 };
 
 }  // namespace cachalot::kv
