@@ -48,7 +48,8 @@ TEST_P(GpuRegistrationTest, TheGpusOfAClientShareThePool) {
     }
     {
       Client client = machine_.attach(options());
-      const Result<CacheId> source = client.register_cache(from), target = client.register_cache(to);
+      const Result<CacheId> source = client.register_cache(from),
+                            target = client.register_cache(to);
       ASSERT_TRUE(source) << source.error().message;
       ASSERT_TRUE(target) << target.error().message;
       EXPECT_EQ(machine_.fake.registrations(), 1u);

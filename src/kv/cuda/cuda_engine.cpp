@@ -22,7 +22,8 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
                        options.threads);
   }
   if (options.inline_table_bytes > kInlineTableBytes) {
-    return Error::make(Code::kInvalidArgument, "cuda: tables of %u bytes in a launch, expected at most %u",
+    return Error::make(Code::kInvalidArgument,
+                       "cuda: tables of %u bytes in a launch, expected at most %u",
                        options.inline_table_bytes, kInlineTableBytes);
   }
   if (domain.kind() == memory::DomainKind::kLossy) {
@@ -161,8 +162,9 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
   const bool is_inline = bytes.size() <= options_.inline_table_bytes;
   if (!is_inline) {
     std::memcpy(slot->host, bytes.data(), bytes.size());
-    CACHALOT_TRY(device_.check(driver.copy_to_device(slot->device, slot->host, bytes.size(), stream),
-                               "cuMemcpyHtoDAsync"));
+    CACHALOT_TRY(
+        device_.check(driver.copy_to_device(slot->device, slot->host, bytes.size(), stream),
+                      "cuMemcpyHtoDAsync"));
   }
   FusedLaunch argument = tables.launch_at(is_inline ? 0 : slot->device);
   const FusedCall& call = argument.call;

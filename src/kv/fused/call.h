@@ -46,7 +46,8 @@ struct FusedCall {
 // A kernel's only parameter. Tables that fit need no copy of their own, which would be a second engine's work
 // that the kernel has to wait for.
 inline constexpr std::uint32_t kLaunchBytes = 4096;  // what a kernel may have at most
-inline constexpr std::uint32_t kInlineTableBytes = kLaunchBytes - (sizeof(FusedCall) + 15) / 16 * 16;
+inline constexpr std::uint32_t kInlineTableBytes =
+    kLaunchBytes - (sizeof(FusedCall) + 15) / 16 * 16;
 struct FusedLaunch {
   FusedCall call;
   alignas(16) unsigned char tables[kInlineTableBytes];
@@ -119,8 +120,7 @@ CACHALOT_HOST_DEVICE inline Item item_of(const CallView& call, std::uint64_t ind
   const Fragment found = fragment(call->plan, number, chosen, block.tokens);
   // Cut where the pool's units are: the first item is shorter where the fragment begins inside one.
   const std::uint64_t head = found.pool_offset % kUnitBytes;
-  const std::uint64_t begin =
-      (in_block - number * call->items_per_fragment) * call->item_bytes;
+  const std::uint64_t begin = (in_block - number * call->items_per_fragment) * call->item_bytes;
   const std::uint64_t end = begin + call->item_bytes;
   const std::uint64_t first = begin < head ? 0 : begin - head;
   const std::uint64_t last = end - head < found.bytes ? end - head : found.bytes;
@@ -137,7 +137,7 @@ CACHALOT_HOST_DEVICE inline Item item_of(const CallView& call, std::uint64_t ind
 // How many bytes behind an item become zero: what is behind the block's last byte in its last line.
 CACHALOT_HOST_DEVICE inline std::uint64_t padding_behind(const CallView& call, const Item& item) {
   return item.pool_offset + item.bytes == call->block_bytes ? call->padded_bytes - call->block_bytes
-                                                           : 0;
+                                                            : 0;
 }
 
 }  // namespace cachalot::kv
