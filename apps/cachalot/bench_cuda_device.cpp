@@ -36,8 +36,7 @@ Result<std::unique_ptr<GpuPages>> GpuPages::make(kv::CudaDevice& device, const M
   CACHALOT_TRY(entered.status());
   const cuda::Driver& driver = device.driver();
   CACHALOT_TRY(device.check(driver.memory_allocate(&made->memory_, pages * block), "cuMemAlloc"));
-  CACHALOT_TRY(device.check(driver.stream_create(&made->stream_, cuda::kStreamNonBlocking),
-                            "cuStreamCreate"));
+  CACHALOT_TRY_ASSIGN(made->stream_, device.make_stream());
   std::vector<kv::Tensor> tensors;
   for (std::uint32_t l = 0; l < model.geometry.layers; ++l) {
     auto* const at = reinterpret_cast<std::byte*>(made->memory_ + l * pages * layer);

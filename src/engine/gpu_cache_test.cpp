@@ -161,18 +161,19 @@ TEST_P(GpuCacheTest, CallsThatGoOnByThemselvesUseTheirStreamsAgain) {
     EXPECT_TRUE(engine.holds(hashes[3], 3));
   }
   EXPECT_EQ(machine_.fake.streams, before + 1);  // of one worker
+  EXPECT_EQ(machine_.fake.last_priority, cuda::FakeMachine::kGreatestPriority);
 }
 
 // What is left on a stream of ours is waited for by the next call that gets it.
 TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
-  static int (*create)(cuda::Stream*, unsigned) = nullptr;
+  static int (*create)(cuda::Stream*, unsigned, int) = nullptr;
   static cuda::Stream ours = nullptr;
   static int (*wait)(cuda::Stream, cuda::Event, unsigned) = nullptr;
   static int queued = 0;  // waits for a place in another stream
   cuda::Driver driver = machine_.driver;
-  create = driver.stream_create;
-  driver.stream_create = [](cuda::Stream* stream, unsigned flags) {
-    const int result = create(stream, flags);
+  create = driver.stream_create_with_priority;
+  driver.stream_create_with_priority = [](cuda::Stream* stream, unsigned flags, int priority) {
+    const int result = create(stream, flags, priority);
     ours = *stream;
     return result;
   };

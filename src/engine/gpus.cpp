@@ -112,8 +112,9 @@ Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
     }
   }
   if (stream == nullptr) {
-    CACHALOT_TRY(kv::status_of_refusal(
-        device_->check(driver.stream_create(&stream, cuda::kStreamNonBlocking), "cuStreamCreate")));
+    const Result<cuda::Stream> made = device_->make_stream();
+    if (!made) return kv::error_of_refusal(made.error());
+    stream = *made;
   }
   StreamLoan loan(this, stream);
   CACHALOT_TRY(kv::status_of_refusal(

@@ -91,6 +91,9 @@ FAKE(cuMemHostUnregister, host_unregister, (void* a), (a))
 FAKE(cuMemHostGetDevicePointer_v2, host_device_pointer, (DevicePointer * a, void* b, unsigned c),
      (a, b, c))
 FAKE(cuStreamCreate, stream_create, (Stream * a, unsigned b), (a, b))
+FAKE(cuStreamCreateWithPriority, stream_create_with_priority, (Stream * a, unsigned b, int c),
+     (a, b, c))
+FAKE(cuCtxGetStreamPriorityRange, stream_priorities, (int* a, int* b), (a, b))
 FAKE(cuStreamDestroy_v2, stream_destroy, (Stream a), (a))
 FAKE(cuStreamSynchronize, stream_synchronize, (Stream a), (a))
 FAKE(cuStreamWaitEvent, stream_wait_event, (Stream a, Event b, unsigned c), (a, b, c))

@@ -82,6 +82,16 @@ std::string CudaDevice::name() const {
   return std::string(name) + " (device " + std::to_string(ordinal_) + ")";
 }
 
+Result<cuda::Stream> CudaDevice::make_stream() const {
+  int least = 0, greatest = 0;
+  CACHALOT_TRY(check(driver_.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  cuda::Stream stream = nullptr;
+  CACHALOT_TRY(
+      check(driver_.stream_create_with_priority(&stream, cuda::kStreamNonBlocking, greatest),
+            "cuStreamCreateWithPriority"));
+  return stream;
+}
+
 Status CudaDevice::check(int result, const char* call) const {
   return check_call(driver_, result, call);
 }

@@ -67,6 +67,10 @@ class CudaDevice {
   std::uint32_t multiprocessors() const { return multiprocessors_; }
   bool has_bulk_copies() const { return compute_major_ >= 9; }
   std::string name() const;
+  // For copies beside an engine's kernels: of the greatest priority, for what fills all multiprocessors would
+  // let them begin when it ends, and they take few. The calling thread has entered the device; it destroys it.
+  // @errors the driver's
+  Result<cuda::Stream> make_stream() const;
 
   struct Kernels {
     cuda::Function gather = nullptr, scatter = nullptr;

@@ -86,6 +86,8 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuMemHostUnregister", &driver.host_unregister);
   symbols.find("cuMemHostGetDevicePointer_v2", &driver.host_device_pointer);
   symbols.find("cuStreamCreate", &driver.stream_create);
+  symbols.find("cuStreamCreateWithPriority", &driver.stream_create_with_priority);
+  symbols.find("cuCtxGetStreamPriorityRange", &driver.stream_priorities);
   symbols.find("cuStreamDestroy_v2", &driver.stream_destroy);
   symbols.find("cuStreamSynchronize", &driver.stream_synchronize);
   symbols.find("cuStreamWaitEvent", &driver.stream_wait_event);

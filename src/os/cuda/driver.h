@@ -138,6 +138,8 @@ struct Driver {
   int (*host_unregister)(void* at);
   int (*host_device_pointer)(DevicePointer* at, void* host, unsigned flags);
   int (*stream_create)(Stream* stream, unsigned flags);
+  int (*stream_create_with_priority)(Stream* stream, unsigned flags, int priority);
+  int (*stream_priorities)(int* least, int* greatest);  // greatest: the smaller number
   int (*stream_destroy)(Stream stream);
   int (*stream_synchronize)(Stream stream);
   int (*stream_wait_event)(Stream stream, Event event, unsigned flags);  // flags: 0

@@ -53,6 +53,8 @@ EXPECT_SAME(host_register, cuMemHostRegister);
 EXPECT_SAME(host_unregister, cuMemHostUnregister);
 EXPECT_SAME(host_device_pointer, cuMemHostGetDevicePointer);
 EXPECT_SAME(stream_create, cuStreamCreate);
+EXPECT_SAME(stream_create_with_priority, cuStreamCreateWithPriority);
+EXPECT_SAME(stream_priorities, cuCtxGetStreamPriorityRange);
 EXPECT_SAME(stream_destroy, cuStreamDestroy);
 EXPECT_SAME(stream_synchronize, cuStreamSynchronize);
 EXPECT_SAME(stream_wait_event, cuStreamWaitEvent);
@@ -85,6 +87,8 @@ TEST(DriverHeader, NamesAreThoseOfTheNewestVersionsThatWeLookUp) {
   EXPECT_STREQ(NAME(cuMemHostUnregister), "cuMemHostUnregister");
   EXPECT_STREQ(NAME(cuMemHostGetDevicePointer), "cuMemHostGetDevicePointer_v2");
   EXPECT_STREQ(NAME(cuStreamCreate), "cuStreamCreate");
+  EXPECT_STREQ(NAME(cuStreamCreateWithPriority), "cuStreamCreateWithPriority");
+  EXPECT_STREQ(NAME(cuCtxGetStreamPriorityRange), "cuCtxGetStreamPriorityRange");
   EXPECT_STREQ(NAME(cuStreamDestroy), "cuStreamDestroy_v2");
   EXPECT_STREQ(NAME(cuStreamSynchronize), "cuStreamSynchronize");
   EXPECT_STREQ(NAME(cuStreamWaitEvent), "cuStreamWaitEvent");

@@ -105,6 +105,8 @@ class FakeMachine {
   int contexts = 0;  // retained, of all devices
   int modules = 0, streams = 0;
   int waits = 0;     // for events that were not done
+  static constexpr int kGreatestPriority = -5;
+  int last_priority = 0;  // of a stream that was created with one
   std::uint64_t recorded_in_capture = 0;
   std::uint64_t of_another_device = 0;  // events and streams used with another device's context
 

@@ -128,6 +128,17 @@ struct FakeStreamCalls {
     machine->destroyed_.erase(reinterpret_cast<std::uint64_t>(*stream));
     return kSuccess;
   }
+  static int stream_create_with_priority(Stream* stream, unsigned flags, int priority) {
+    machine->last_priority = priority;
+    return stream_create(stream, flags);
+  }
+  static int stream_priorities(int* least, int* greatest) {
+    const Lock lock(machine->mutex_);
+    if (const int failed = machine->entered("stream_priorities")) return failed;
+    *least = 0;
+    *greatest = FakeMachine::kGreatestPriority;
+    return kSuccess;
+  }
   static int stream_destroy(Stream stream) {
     const Lock lock(machine->mutex_);
     if (const int failed = machine->entered("stream_destroy")) return failed;
@@ -246,6 +257,8 @@ void FakeMachine::add_streams(Driver& driver) const {
   driver.host_unregister = FakeStreamCalls::host_unregister;
   driver.host_device_pointer = FakeStreamCalls::host_device_pointer;
   driver.stream_create = FakeStreamCalls::stream_create;
+  driver.stream_create_with_priority = FakeStreamCalls::stream_create_with_priority;
+  driver.stream_priorities = FakeStreamCalls::stream_priorities;
   driver.stream_destroy = FakeStreamCalls::stream_destroy;
   driver.stream_synchronize = FakeStreamCalls::stream_synchronize;
   driver.module_load = FakeStreamCalls::module_load;
