@@ -96,8 +96,8 @@ Status CudaDevice::check(int result, const char* call) const {
   return check_call(driver_, result, call);
 }
 
-Status CudaDevice::register_pool(std::byte* at, std::uint64_t bytes) {
-  CACHALOT_TRY_ASSIGN(auto made, PoolRegistration::make(context_, at, bytes));
+Status CudaDevice::register_pool(std::byte* at, std::uint64_t bytes, std::uint64_t most_bytes) {
+  CACHALOT_TRY_ASSIGN(auto made, PoolRegistration::make(context_, at, bytes, most_bytes));
   return reach(std::move(made));
 }
 
@@ -109,12 +109,21 @@ Status CudaDevice::share_pool(const CudaDevice& other) {
 Status CudaDevice::reach(std::shared_ptr<const PoolRegistration> registration) {
   const Entered entered(*this);
   CACHALOT_TRY(entered.status());
-  cuda::DevicePointer device = 0;
-  CACHALOT_TRY(check(driver_.host_device_pointer(&device, registration->at(), 0),
-                     "cuMemHostGetDevicePointer"));
-  CACHALOT_TRY(pool_.add(registration->at(), registration->bytes(), device));
-  registered_.push_back(std::move(registration));
-  return {};
+  Status status;
+  std::size_t added = 0;
+  const auto& parts = registration->parts();
+  for (; status && added < parts.size(); added += status.ok()) {
+    cuda::DevicePointer device = 0;
+    status = check(driver_.host_device_pointer(&device, parts[added].at, 0),
+                   "cuMemHostGetDevicePointer");
+    if (status) status = pool_.add(parts[added].at, parts[added].bytes, device);
+  }
+  if (status) {
+    registered_.push_back(std::move(registration));
+  } else {
+    while (added != 0) pool_.remove(parts[--added].at);
+  }
+  return status;
 }
 
 Status CudaDevice::unregister_pool(std::byte* at) {
@@ -124,7 +133,7 @@ Status CudaDevice::unregister_pool(std::byte* at) {
     return Error::make(Code::kNotFound, "cuda: pool memory at %p is not registered",
                        static_cast<void*>(at));
   }
-  pool_.remove(at);
+  for (const auto& part : (*found)->parts()) pool_.remove(part.at);
   registered_.erase(found);
   return {};
 }

@@ -193,8 +193,11 @@ Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> bl
   const cuda::Driver& driver = device_.driver();
   const bool gathers = direction == Direction::kGather;
   for (const BlockCopy& block : blocks) {
-    for (const memory::Extent& extent : block.pool) {
-      CACHALOT_TRY(device_.pool().find(extent));  // before anything is on the stream
+    for (memory::Extent extent : block.pool) {
+      while (extent.bytes != 0) {  // before anything is on the stream
+        CACHALOT_TRY_ASSIGN(const PoolPart part, device_.pool().find_part(extent));
+        extent = {extent.at + part.bytes, extent.bytes - part.bytes};
+      }
     }
   }
   CACHALOT_TRY_ASSIGN(slot, slots_.take(memory::kLineBytes));
@@ -209,7 +212,9 @@ Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> bl
     while (status && bytes != 0) {
       memory::Extent room = cursor.find(offset);
       room.bytes = std::min(room.bytes, bytes);
-      const std::uint64_t pool = *device_.pool().find(room);
+      const PoolPart part = *device_.pool().find_part(room);
+      const std::uint64_t pool = part.at;
+      room.bytes = part.bytes;
       status = device_.check(
           driver.copy(gathers ? pool : device, gathers ? device : pool, room.bytes, stream),
           "cuMemcpyAsync");

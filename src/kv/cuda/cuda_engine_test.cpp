@@ -354,6 +354,28 @@ TEST_F(CudaEngineOnFakeGpu, AFailedWaitIsAnIoErrorWhateverTheDriverSays) {
   machine_.failing.clear();
 }
 
+TEST_F(CudaEngineOnFakeGpu, ThePoolIsRegisteredInPartsOrNotAtAll) {
+  const std::uint64_t before = machine_.registrations();
+  std::vector<memory::Line> more(64);
+  auto* const at = reinterpret_cast<std::byte*>(more.data());
+  ASSERT_TRUE(device_->register_pool(at, 64 * 64, 1024));
+  EXPECT_EQ(machine_.registrations(), before + 4);
+  EXPECT_TRUE(device_->pool().find({at + 1024, 1024}));
+  EXPECT_FALSE(device_->pool().find({at + 1024, 1025}));
+  ASSERT_TRUE(device_->unregister_pool(at));
+  EXPECT_EQ(machine_.registrations(), before);
+  // The third of four is there already.
+  ASSERT_TRUE(device_->register_pool(at + 2048, 64));
+  EXPECT_EQ(device_->register_pool(at, 64 * 64, 1024).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(machine_.registrations(), before + 1);
+  EXPECT_FALSE(device_->pool().find_part({at, 64}));
+  machine_.failing["host_device_pointer"] = cuda::kOutOfMemory;
+  EXPECT_EQ(device_->register_pool(at, 1024).error().code, Code::kNoSpace);
+  machine_.failing.clear();
+  EXPECT_EQ(machine_.registrations(), before + 1);
+  ASSERT_TRUE(device_->unregister_pool(at + 2048));
+}
+
 // To be slept for costs more than a copy of a megabyte takes.
 TEST_F(CudaEngineOnFakeGpu, AShortCopyIsAskedForAndOneThatTakesLongIsSleptFor) {
   const auto engine = this->engine();

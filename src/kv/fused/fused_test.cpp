@@ -277,6 +277,10 @@ TEST(PoolMap, FindsWhatLiesInOneRangeOnly) {
   EXPECT_EQ(*map.find({base, 4096}), std::uint64_t{1} << 20);
   EXPECT_EQ(*map.find({base + 4096 + 64, 64}), (std::uint64_t{5} << 20) + 64);
   EXPECT_FALSE(map.find({base + 4032, 128}));  // over two ranges: other addresses of the device's
+  const PoolPart part = *map.find_part({base + 4032, 128});
+  EXPECT_EQ(part.at, (std::uint64_t{1} << 20) + 4032);
+  EXPECT_EQ(part.bytes, 64u);
+  EXPECT_FALSE(map.find_part({base + 8192, 64}));
   EXPECT_FALSE(map.find({base - 64, 64}));
   EXPECT_FALSE(map.find({base + 8192, 64}));
   EXPECT_FALSE(map.find({base + 64, ~std::uint64_t{0}}));

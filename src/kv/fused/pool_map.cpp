@@ -1,5 +1,6 @@
 #include "kv/fused/pool_map.h"
 
+#include <algorithm>
 #include <cinttypes>
 
 namespace cachalot::kv {
@@ -23,20 +24,31 @@ bool PoolMap::remove(const std::byte* at) {
   return ranges_.erase(reinterpret_cast<std::uintptr_t>(at)) != 0;
 }
 
-Result<std::uint64_t> PoolMap::find(const memory::Extent& extent) const {
-  const auto first = reinterpret_cast<std::uintptr_t>(extent.at);
-  const auto next = ranges_.upper_bound(first);
-  if (next != ranges_.begin()) {
-    const auto& [start, range] = *std::prev(next);
-    const std::uint64_t skipped = first - start;
-    if (skipped <= range.bytes && extent.bytes <= range.bytes - skipped) {
-      return range.device + skipped;
-    }
-  }
+namespace {
+
+Error not_registered(const memory::Extent& extent) {
   return Error::make(Code::kInvalidArgument,
                      "copy: an extent of %" PRIu64
                      " bytes at %p, expected pool memory that was registered with the device",
                      extent.bytes, static_cast<void*>(extent.at));
+}
+
+}  // namespace
+
+Result<PoolPart> PoolMap::find_part(const memory::Extent& extent) const {
+  const auto first = reinterpret_cast<std::uintptr_t>(extent.at);
+  const auto next = ranges_.upper_bound(first);
+  if (next == ranges_.begin()) return not_registered(extent);
+  const auto& [start, range] = *std::prev(next);
+  const std::uint64_t skipped = first - start;
+  if (skipped >= range.bytes) return not_registered(extent);
+  return PoolPart{range.device + skipped, std::min(extent.bytes, range.bytes - skipped)};
+}
+
+Result<std::uint64_t> PoolMap::find(const memory::Extent& extent) const {
+  CACHALOT_TRY_ASSIGN(const PoolPart part, find_part(extent));
+  if (part.bytes != extent.bytes) return not_registered(extent);
+  return part.at;
 }
 
 }  // namespace cachalot::kv

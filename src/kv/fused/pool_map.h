@@ -1,5 +1,6 @@
 // Where pool memory is for a device: host addresses to the device's. Nothing outside of what was added
-// is reached by a copy; that is checked for every extent before a launch.
+// is reached by a copy; that is checked for every extent before a launch. Neighbours of the host's may be
+// apart on the device, so an extent may lie in several ranges.
 //
 // @threads  finding by any number; adding and removing by none beside
 #pragma once
@@ -14,6 +15,11 @@
 
 namespace cachalot::kv {
 
+// As far as one range goes.
+struct PoolPart {
+  std::uint64_t at, bytes;  // the device's address
+};
+
 class PoolMap {
  public:
   // @errors kInvalidArgument: it overlaps what is there
@@ -22,6 +28,8 @@ class PoolMap {
 
   // @errors kInvalidArgument: not all of it is in one range that was added
   Result<std::uint64_t> find(const memory::Extent& extent) const;
+  // Where its first bytes are; the next ones are found from there. @errors kInvalidArgument: in no range
+  Result<PoolPart> find_part(const memory::Extent& extent) const;
 
  private:
   struct Range {

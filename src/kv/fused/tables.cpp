@@ -43,14 +43,16 @@ Status add_pieces(const BlockCopy& block, std::uint64_t padded, const PoolMap* p
   std::uint64_t offset = 0;
   for (const memory::Extent& extent : block.pool) {
     if (offset == padded) break;
-    const memory::Extent used{extent.at, std::min(extent.bytes, padded - offset)};
-    if (used.bytes == 0) continue;
-    std::uint64_t at = reinterpret_cast<std::uintptr_t>(used.at);
-    if (pool != nullptr) {
-      CACHALOT_TRY_ASSIGN(at, pool->find(used));
+    memory::Extent used{extent.at, std::min(extent.bytes, padded - offset)};
+    while (used.bytes != 0) {
+      PoolPart part{reinterpret_cast<std::uintptr_t>(used.at), used.bytes};
+      if (pool != nullptr) {
+        CACHALOT_TRY_ASSIGN(part, pool->find_part(used));
+      }
+      lists.pieces.push_back({part.at, offset});
+      offset += part.bytes;
+      used = {used.at + part.bytes, used.bytes - part.bytes};
     }
-    lists.pieces.push_back({at, offset});
-    offset += used.bytes;
   }
   lists.pieces.push_back({0, offset});
   return {};
