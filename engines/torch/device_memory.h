@@ -54,8 +54,15 @@ class DeviceMemory {
   // @errors kInvalidArgument: not from 0 to 1
   Status limit_to(double fraction);
 
-  void begin_pool(PoolId id) { pools_.begin(id); }
-  void end_pool(PoolId id) { pools_.end(id); }
+  // Between them a stream may be captured into a graph.
+  void begin_pool(PoolId id) {
+    events_.hold();
+    pools_.begin(id);
+  }
+  void end_pool(PoolId id) {
+    pools_.end(id);
+    events_.release();
+  }
   Status release_pool(PoolId id);
 
   struct Stats {

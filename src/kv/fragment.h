@@ -37,7 +37,7 @@ struct PlanPart {
   std::uint32_t tensor = 0;
 };
 
-// 312 bytes. The tensors' base addresses are not in here but behind a pointer: there are as many as
+// 272 bytes. The tensors' base addresses are not in here but behind a pointer: there are as many as
 // a model has layers, twice where K and V lie apart, and they never change.
 struct Plan {
   std::uint32_t dimensions = 0;

@@ -136,6 +136,29 @@ TEST_F(DeviceMemoryTest, AStreamThatItsProgramDestroyedKeepsNothing) {
   }
 }
 
+TEST_F(DeviceMemoryTest, AStreamThatWasDestroyedWhileAnotherIsCapturedKeepsItsMemoryUntilThen) {
+  for (const bool is_pool : {false, true}) {
+    const auto memory = open();
+    const PoolId pool{7, 7};
+    if (!is_pool) {
+      ASSERT_TRUE(memory->allocate(2 * kMiB, 5));  // the allocator knows that stream
+    }
+    const Address used = *memory->allocate(64 * kMiB, 1);
+    const std::uint64_t gone = is_pool ? 12 : 11;
+    ASSERT_TRUE(memory->use_on(used, gone));
+    machine_.begin(gone);
+    machine_.destroy(gone);
+    if (is_pool) memory->begin_pool(pool);
+    machine_.set_capturing(is_pool ? 6 : 5, true);
+    ASSERT_TRUE(memory->free(used, 1));
+    EXPECT_NE(*memory->allocate(64 * kMiB, 1), used);
+    machine_.set_capturing(is_pool ? 6 : 5, false);
+    if (is_pool) memory->end_pool(pool);
+    EXPECT_EQ(*memory->allocate(64 * kMiB, 1), used);
+    EXPECT_TRUE(machine_.is_idle(gone));
+  }
+}
+
 TEST_F(DeviceMemoryTest, ALimitHoldsAndAFractionOfTheDeviceIsALimitToo) {
   machine_.memory_bytes = 100 * kMiB;
   const auto memory = open({.limit_bytes = 80 * kMiB});

@@ -71,7 +71,7 @@ Status CudaDevice::load(std::span<const unsigned char> image) {
 // What fails here fails because the context is gone already.
 CudaDevice::~CudaDevice() {
   if (context_ == nullptr) return;
-  const Entered entered(*this);
+  const ContextScope scope(*context_, ContextScope::Leave::kOutside);
   registered_.clear();
   if (module_ != nullptr) driver_.module_unload(module_);
 }

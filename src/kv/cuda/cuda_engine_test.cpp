@@ -292,7 +292,8 @@ TEST_F(CudaEngineOnFakeGpu, AFailureOfTheDriverIsAnErrorAndTheNextCallWorks) {
 }
 
 TEST_F(CudaEngineOnFakeGpu, TablesThatFitGoWithTheLaunchAndOthersByACopy) {
-  // Two page ids a block: 40 bytes of its own, 2 tensors, a block and a piece that end the rows.
+  // 64 bytes a block: itself, its extent and that extent's end, two page ids. Besides, the block that ends the
+  // row and the addresses of two tensors.
   const auto engine = this->engine();
   std::vector<std::uint32_t> pages = {4, 9};
   std::vector<memory::Extent> extents;
@@ -304,8 +305,7 @@ TEST_F(CudaEngineOnFakeGpu, TablesThatFitGoWithTheLaunchAndOthersByACopy) {
     copies.push_back({{&extents[0], 1}, pages});
     if (engine->gather(copies)) fit = count;
   }
-  EXPECT_GT(fit, 40u);
-  EXPECT_LT(fit, 80u);
+  EXPECT_EQ(fit, (kInlineTableBytes - 24 - 2 * 8) / 64);
   EXPECT_TRUE(holds(0, {4, 9}));
   machine_.failing.clear();
   copies[0] = {{&extents[1], 1}, pages};
@@ -374,6 +374,48 @@ TEST_F(CudaEngineOnFakeGpu, ThePoolIsRegisteredInPartsOrNotAtAll) {
   machine_.failing.clear();
   EXPECT_EQ(machine_.registrations(), before + 1);
   ASSERT_TRUE(device_->unregister_pool(at + 2048));
+}
+
+TEST_F(CudaEngineOnFakeGpu, AThreadIsNotLeftInAContextThatIsGone) {
+  auto second = *CudaDevice::open(machine_.driver(), kFakeImage, 1);
+  ASSERT_TRUE(second->share_pool(*device_));
+  {
+    const CudaDevice::Entered entered(*device_);
+    for (const cuda::DevicePointer at : tensors_) device_->driver().memory_free(at);
+    tensors_.clear();
+  }
+  device_.reset();
+  EXPECT_EQ(machine_.contexts, 2) << "the registration's, and the second device's";
+  std::thread([&] {
+    EXPECT_TRUE(second->unregister_pool(block(0)));
+    EXPECT_EQ(machine_.contexts, 1);
+    cuda::Context left = &left;
+    machine_.driver().context_get_current(&left);
+    EXPECT_EQ(left, nullptr);
+    second.reset();
+    machine_.driver().context_get_current(&left);
+    EXPECT_EQ(left, nullptr);
+  }).join();
+  device_ = *CudaDevice::open(machine_.driver(), kFakeImage, 0);
+}
+
+TEST_F(CudaEngineOnFakeGpu, ADeviceSharesAllThatAnotherReaches) {
+  const std::uint64_t before = machine_.registrations();
+  std::vector<memory::Line> more(64);
+  auto* const at = reinterpret_cast<std::byte*>(more.data());
+  ASSERT_TRUE(device_->register_pool(at, 64 * 64, 1024));
+  const auto second = *CudaDevice::open(machine_.driver(), kFakeImage, 1);
+  ASSERT_TRUE(second->share_pool(*device_));
+  EXPECT_EQ(machine_.registrations(), before + 4);
+  for (const memory::Extent& extent : {memory::Extent{block(0), kBlocks * kBlockBytes},
+                                       memory::Extent{at, 1024}, memory::Extent{at + 3072, 1024}}) {
+    EXPECT_EQ(*second->pool().find(extent), *device_->pool().find(extent));
+  }
+  EXPECT_FALSE(second->share_pool(*device_));
+  EXPECT_TRUE(device_->unregister_pool(at));
+  EXPECT_EQ(machine_.registrations(), before + 4) << "the second has it still";
+  EXPECT_TRUE(second->unregister_pool(at));
+  EXPECT_EQ(machine_.registrations(), before);
 }
 
 // To be slept for costs more than a copy of a megabyte takes.

@@ -1,20 +1,28 @@
 #include "kv/cuda/pending_copy.h"
 
 #include "base/clock.h"
+#include "os/topology.h"
 
 namespace cachalot::kv {
 namespace {
 
 // An event that is slept for is seen some 10 to 40 us late (estimate), which is what copies of a megabyte take;
-// so a while is spent asking first. Longer copies give the processor away.
-constexpr std::uint64_t kPollNs = 200'000;
+// so a while is spent asking first, with pauses, for others want the driver, too. Longer copies give the
+// processor away.
+constexpr std::uint64_t kPollNs = 200'000, kPauseNs = 2'000;
 constexpr int kLeastPolls = 8;  // also where the thread was kept from running meanwhile
 
 int wait_for(const cuda::Driver& driver, cuda::Event event) {
-  const std::uint64_t until = base::SteadyClock::read() + kPollNs;
-  for (int polls = 0; polls < kLeastPolls || base::SteadyClock::read() < until; ++polls) {
+  std::uint64_t now = base::SteadyClock::read();
+  const std::uint64_t until = now + kPollNs;
+  for (int polls = 0; polls < kLeastPolls || now < until; ++polls) {
     const int result = driver.event_query(event);
     if (result != cuda::kNotReady) return result;
+    const std::uint64_t next = (now = base::SteadyClock::read()) + kPauseNs;
+    while (now < next) {
+      os::cpu_relax();
+      now = base::SteadyClock::read();
+    }
   }
   return driver.event_synchronize(event);
 }

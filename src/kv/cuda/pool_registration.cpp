@@ -28,7 +28,7 @@ Result<std::shared_ptr<const PoolRegistration>> PoolRegistration::make(
 
 // What fails here fails because the context is gone already.
 PoolRegistration::~PoolRegistration() {
-  const ContextScope scope(*context_);
+  const ContextScope scope(*context_, ContextScope::Leave::kOutside);
   for (const Part& part : parts_) context_->driver().host_unregister(part.at);
 }
 

@@ -18,7 +18,8 @@ Result<std::shared_ptr<const PrimaryContext>> PrimaryContext::retain(const cuda:
   return std::shared_ptr<const PrimaryContext>(new PrimaryContext(driver, ordinal, context));
 }
 
-ContextScope::ContextScope(const PrimaryContext& context) : driver_(context.driver_) {
+ContextScope::ContextScope(const PrimaryContext& context, Leave leave)
+    : driver_(context.driver_), leave_(leave) {
   status_ = check_call(driver_, driver_.context_get_current(&before_), "cuCtxGetCurrent");
   if (status_ && before_ != context.context_) {
     status_ = check_call(driver_, driver_.context_set_current(context.context_), "cuCtxSetCurrent");
@@ -27,10 +28,11 @@ ContextScope::ContextScope(const PrimaryContext& context) : driver_(context.driv
   if (status_) driver_.exchange_capture_mode(&capture_mode_);
 }
 
-// A thread that had no context keeps this one, as with the runtime's own calls.
 ContextScope::~ContextScope() {
   if (status_) driver_.exchange_capture_mode(&capture_mode_);
-  if (changed_ && before_ != nullptr) driver_.context_set_current(before_);
+  if (changed_ && (before_ != nullptr || leave_ == Leave::kOutside)) {
+    driver_.context_set_current(before_);
+  }
 }
 
 }  // namespace cachalot::kv

@@ -36,7 +36,12 @@ class PrimaryContext {
 // a program that captures a stream into a graph forbids its threads otherwise.
 class ContextScope {
  public:
-  explicit ContextScope(const PrimaryContext& context);
+  // A thread that had no context.
+  enum class Leave {
+    kInContext,  // keeps this one, as with the runtime's own calls
+    kOutside,    // for the context may be gone afterwards
+  };
+  explicit ContextScope(const PrimaryContext& context, Leave leave = Leave::kInContext);
   ~ContextScope();
   ContextScope(const ContextScope&) = delete;
   ContextScope& operator=(const ContextScope&) = delete;
@@ -46,6 +51,7 @@ class ContextScope {
  private:
   const cuda::Driver& driver_;
   cuda::Context before_ = nullptr;
+  const Leave leave_;
   bool changed_ = false;
   int capture_mode_ = cuda::kCaptureRelaxed;
   Status status_;

@@ -1,8 +1,10 @@
 // For tests: a coherence domain that counts what a GPU's copies ask of it, and reads and writes nothing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <vector>
 
 #include "memory/coherence.h"
@@ -23,17 +25,21 @@ class WatchedDomain final : public memory::Domain {
   void prepare_read(const memory::Extent* extents, std::size_t count) override {
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < count; ++i) bytes += extents[i].bytes;
-    flushed.push_back(bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      flushed.push_back(bytes);
+    }
     if (on_flush) on_flush();
   }
   void order() override { ++orders; }
 
   std::vector<std::uint64_t> flushed;  // bytes, of each call
-  int orders = 0;
+  std::atomic<int> orders = 0;
   std::function<void()> on_flush;
 
  private:
   memory::DomainKind kind_;
+  std::mutex mutex_;
 };
 
 }  // namespace cachalot::kv

@@ -30,6 +30,7 @@ inline constexpr int kContextIsDestroyed = 709;
 inline constexpr int kAlreadyRegistered = 712;
 inline constexpr int kNotPermitted = 800;
 inline constexpr int kNotSupported = 801;
+inline constexpr int kFirstOfCapture = 900, kLastOfCapture = 908;  // what a capture forbids
 inline constexpr int kCaptureImplicit = 906;  // the legacy stream, while another one is captured
 
 // CUdevice_attribute

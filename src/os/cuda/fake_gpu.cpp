@@ -104,7 +104,9 @@ struct FakeCalls {
     if (const int failed = machine->entered("context_synchronize")) return failed;
     // It would end the capture, whatever the mode.
     for (const auto& [stream, work] : machine->streams_) {
-      if (work.capturing) return machine->invalid();
+      if (!work.capturing) continue;
+      machine->invalid();
+      return kUnsupportedInCapture;
     }
     for (auto& [stream, work] : machine->streams_) work.finished = work.launched;
     for (auto& [stream, queue] : machine->queues_) machine->advance(stream, ~std::uint64_t{0});

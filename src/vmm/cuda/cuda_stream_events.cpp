@@ -44,10 +44,12 @@ Status CudaStreamEvents::try_record(Place& place) {
 }
 
 Status CudaStreamEvents::wait_for_device(Place& place) {
+  if (holds_ != 0) return {};
   for (const Stream stream : known_) {
     if (is_captured(stream)) return {};
   }
   const int result = driver_.context_synchronize();
+  if (result >= cuda::kFirstOfCapture && result <= cuda::kLastOfCapture) return {};
   if (result != cuda::kSuccess) return cuda::driver_error(driver_, result, "cuCtxSynchronize");
   place.is_recorded = place.is_covered = true;
   return {};
@@ -82,8 +84,8 @@ Status CudaStreamEvents::wait(Event event) {
   if (!place.is_recorded) {
     return Error::make(Code::kBusy,
                        "stream 0x%" PRIx64
-                       " is being captured, or was destroyed while another one is: expected to "
-                       "wait for its work",
+                       " is being captured, or was destroyed and another one is captured: expected "
+                       "to wait for its work",
                        place.stream);
   }
   if (place.is_covered) return {};

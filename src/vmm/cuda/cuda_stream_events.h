@@ -6,14 +6,17 @@
 //    capture is over; it then covers more than it has to.
 // 3. An event that the driver cannot tell about is not done; wait() has the error.
 // 4. A stream that its program has destroyed may still work, and cannot be asked. It has ended when the whole
-//    device has: that is waited for when its event is recorded, or later, if a stream is being captured then, for
-//    a capture does not survive it. A stream of another context is no such stream.
+//    device has: that is waited for when its event is recorded or asked for. A capture does not survive that, so it
+//    is put off while a stream that was noted is captured, while hold() says that captures may be under way, and
+//    where the driver refuses. A stream of another context is no such stream. A destroyed one whose handle the
+//    driver has given to a new one cannot be told from it, here as in PyTorch.
 //
 // @threads one at a time, with the device's context current (DeviceScope)
-// @cost    record: two calls of the driver, and of a destroyed stream a wait for the device; is_done: one
+// @cost    record: two calls of the driver; is_done: one; of a destroyed stream either may be a wait for the device
 // @source  CUDA driver API reference: events, stream capture
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "os/cuda/driver.h"
@@ -31,6 +34,9 @@ class CudaStreamEvents final : public StreamEvents {
   CudaStreamEvents& operator=(const CudaStreamEvents&) = delete;
 
   void note(Stream stream) override { known_.push_back(stream); }
+  // Until release(), as often as it was called, streams may be captured that nobody has noted. @threads any
+  void hold() { ++holds_; }
+  void release() { --holds_; }
   // @param  stream  the value of a CUstream of the device
   // @errors of the driver
   Result<Event> record(Stream stream) override;
@@ -59,6 +65,7 @@ class CudaStreamEvents final : public StreamEvents {
   std::vector<Place> places_;  // an Event is an index
   std::vector<Event> unused_;
   std::vector<Stream> known_;
+  std::atomic<int> holds_ = 0;
 };
 
 }  // namespace cachalot::vmm

@@ -105,6 +105,28 @@ TEST_F(CudaStreamEventsTest, OfADestroyedStreamNothingIsKnownWhileAnotherIsCaptu
   EXPECT_EQ(machine_.refused, 0u);
 }
 
+// Who captures has said so, or the driver says it; then some captures are lost, but nothing else is.
+TEST_F(CudaStreamEventsTest, ACaptureThatNobodyHasNotedPutsTheWaitOff) {
+  const DeviceScope scope(driver_, context_);
+  CudaStreamEvents events(driver_);
+  machine_.begin(7);
+  machine_.destroy(7);
+  machine_.set_capturing(5, true);
+  events.hold();
+  const auto held = events.record(7);
+  ASSERT_TRUE(held);
+  EXPECT_FALSE(events.is_done(*held));
+  EXPECT_EQ(machine_.refused, 0u);
+  events.release();
+  const auto refused = events.record(7);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(machine_.refused, 1u);
+  EXPECT_EQ(events.wait(*refused).error().code, Code::kBusy);
+  machine_.set_capturing(5, false);
+  EXPECT_TRUE(events.is_done(*held) && events.is_done(*refused));
+  EXPECT_TRUE(machine_.is_idle(7));
+}
+
 // This context's work says nothing of it.
 TEST_F(CudaStreamEventsTest, AStreamOfAnotherContextIsAnError) {
   const DeviceScope scope(driver_, context_);
