@@ -43,6 +43,7 @@ class CheckGpu(unittest.TestCase):
                      "python/cachalot/vmm.py"):
             self.put(path, "")
         self.put("rows.json", json.dumps({"rows": ROWS}))
+        self.put("without/torch.py", "raise ImportError\n")
         (self.root / "tools").mkdir()
         shutil.copy(CHECK_GPU, self.root / "tools/check-gpu")
         (self.root / "driver").mkdir()
@@ -55,7 +56,7 @@ class CheckGpu(unittest.TestCase):
         file.chmod(0o755)
 
     def run_it(self, *arguments, **more):
-        environment = {**os.environ, **more, "LD_LIBRARY_PATH": str(self.root / "driver"), "ROWS": str(self.root / "rows.json")}
+        environment = {**os.environ, **more, "PYTHONPATH": str(self.root / "without"), "PATH": f"{self.root}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(self.root / "driver"), "ROWS": str(self.root / "rows.json")}
         return subprocess.run(["bash", self.root / "tools/check-gpu", *arguments], cwd=self.root, env=environment, capture_output=True,
                               text=True, check=False)
 
@@ -83,8 +84,28 @@ class CheckGpu(unittest.TestCase):
         self.assertTrue(outcomes["bench-vmm"].startswith("FAILED ("), outcomes)
         self.assertEqual((outcomes["bench-attention"], outcomes["replay-one"]), ("passed", "passed"))
 
+    def test_a_sanitizer_that_looked_at_nothing_has_neither_passed_nor_failed(self):
+        for words, code, outcome in [("Error: Device not supported", 0, "not run: it does not support"), ("0 errors", 0, "passed"),
+                                     ("SKIPPED gpu_coherent", 0, "FAILED ("), ("1 error", 1, "FAILED (")]:
+            self.put("bin/compute-sanitizer", f"#!/bin/sh\necho '{words}'\nexit {code}\n")
+            outcomes = self.outcomes_of(self.run_it("--quick"))
+            for tool in ("memcheck", "racecheck"):
+                self.assertTrue(outcomes[tool].startswith(outcome), outcomes)
+
+    def test_an_interrupt_ends_what_runs_and_the_script(self):
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "without"), "LD_LIBRARY_PATH": str(self.root / "driver"),
+                       "ROWS": str(self.root / "rows.json"), "HANG": "yes"}
+        script = subprocess.Popen(["bash", self.root / "tools/check-gpu"], cwd=self.root, env=environment, stdout=subprocess.PIPE, text=True)
+        for line in script.stdout:
+            if "bench-attention" in line:
+                break
+        script.terminate()
+        self.assertEqual(script.wait(timeout=30), 130)
+        self.assertNotIn("outcome", script.stdout.read())  # which ends when nobody has it any more
+        script.stdout.close()
+
     def test_what_is_wrong_or_missing_is_named_and_nothing_runs(self):
-        for arguments, words in [(["--seconds", "soon"], "--seconds is 'soon'"), (["--seconds"], "--seconds is ''"), (["--fast"], "--fast"),
+        for arguments, words in [(["--seconds", "soon"], "--seconds is 'soon'"), (["--seconds"], "--seconds is ''"), (["--seconds", "9"], "'9'"), (["--fast"], "--fast"),
                                  (["a", "b"], "'b' beside"), (["--pack"], "--pack needs a folder"), (["--pack", "x"], "packed already")]:
             done = self.run_it(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
