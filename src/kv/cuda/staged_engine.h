@@ -77,14 +77,7 @@ class StagedEngine final : public CopyEngine {
     with_copied_tables_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
   }
   ~StagedEngine() override {
-    const CudaDevice::Entered entered(*device_);
-    engine_.reset();
-    with_copied_tables_.reset();
-    EXPECT_TRUE(check(driver().stream_synchronize(stream_)));
-    EXPECT_TRUE(check(driver().stream_destroy(stream_)));
-    EXPECT_TRUE(device_->unregister_pool(pool_.at));
-    EXPECT_TRUE(check(driver().memory_free(memory_)));
-    EXPECT_TRUE(check(driver().host_free(stage_)));
+    end();
     own_.reset();
     if (machine_ == nullptr) return;
     EXPECT_EQ(machine_->faults, 0u);
@@ -109,6 +102,16 @@ class StagedEngine final : public CopyEngine {
 
  private:
   static std::uint64_t padded(std::uint64_t bytes) { return (bytes + 255) / 256 * 256; }
+  void end() {
+    const CudaDevice::Entered entered(*device_);
+    engine_.reset();
+    with_copied_tables_.reset();
+    EXPECT_TRUE(check(driver().stream_synchronize(stream_)));
+    EXPECT_TRUE(check(driver().stream_destroy(stream_)));
+    EXPECT_TRUE(device_->unregister_pool(pool_.at));
+    EXPECT_TRUE(check(driver().memory_free(memory_)));
+    EXPECT_TRUE(check(driver().host_free(stage_)));
+  }
   // Calls take turns: tables with the launch, tables by a copy.
   CudaEngine& next() { return calls_++ % 2 == 0 ? *engine_ : *with_copied_tables_; }
   const cuda::Driver& driver() const { return device_->driver(); }
