@@ -54,15 +54,8 @@ class DeviceMemory {
   // @errors kInvalidArgument: not from 0 to 1
   Status limit_to(double fraction);
 
-  // Between them a stream may be captured into a graph.
-  void begin_pool(PoolId id) {
-    events_.hold();
-    pools_.begin(id);
-  }
-  void end_pool(PoolId id) {
-    pools_.end(id);
-    events_.release();
-  }
+  void begin_pool(PoolId id) { pools_.begin(id); }
+  void end_pool(PoolId id) { pools_.end(id); }
   Status release_pool(PoolId id);
 
   struct Stats {
@@ -78,7 +71,10 @@ class DeviceMemory {
 
  private:
   DeviceMemory(const os::cuda::Driver& driver, int device, const Settings& settings)
-      : driver_(driver), device_(device), settings_(settings), events_(driver) {}
+      : driver_(driver),
+        device_(device),
+        settings_(settings),
+        events_(driver, [this] { return pools_.has_open(); }) {}
   Status start();
   // With the device's context current.
   Status synchronize();

@@ -19,6 +19,12 @@ void GraphPools::end(PoolId id) {
   if (pool != pools_.end() && pool->second.open > 0) --pool->second.open;
 }
 
+bool GraphPools::has_open() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(pools_.begin(), pools_.end(),
+                     [](const auto& each) { return each.second.open > 0; });
+}
+
 std::vector<vmm::Address> GraphPools::release(PoolId id) {
   std::vector<vmm::Address> freed;
   const std::lock_guard lock(mutex_);

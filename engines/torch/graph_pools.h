@@ -37,6 +37,8 @@ class GraphPools {
  public:
   void begin(PoolId id);
   void end(PoolId id);
+  // Whether one was begun and not ended: then a stream may be captured.
+  bool has_open();
   // @return what was freed and kept back for it, to be freed now
   std::vector<vmm::Address> release(PoolId id);
 

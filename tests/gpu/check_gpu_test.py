@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -23,7 +24,7 @@ for file in "$@"; do :; done
 case $2 in
   cuda) cp "$ROWS" "$file" ;;
   vmm) echo '{"rows": []}' >"$file" ;;
-  attention) [ -z "$HANG" ] || exec sleep 1000; cp "$ROWS" "$file" ;;
+  attention) if [ -n "$HANG" ]; then trap '' TERM; echo $$ >"$HANG"; exec sleep 1000; fi; cp "$ROWS" "$file" ;;
 esac""",
 }
 ROWS = [{"name": "rate/20KB", "value": 50, "unit": "GB/s", "ratio": 0.95, "target": ">= 0.9", "target_met": True},
@@ -60,12 +61,22 @@ class CheckGpu(unittest.TestCase):
         return subprocess.run(["bash", self.root / "tools/check-gpu", *arguments], cwd=self.root, env=environment, capture_output=True,
                               text=True, check=False)
 
+    def is_running(self):
+        """What hangs and does not listen to a polite end."""
+        hanging = self.root / "hanging"
+        try:
+            state = Path("/proc", hanging.read_text().strip() or "none", "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state != "Z"  # has ended, and nobody has asked how
+
     def outcomes_of(self, done):
         return {line.split()[0]: line.split(maxsplit=2)[2] for line in done.stdout.split("outcome\n")[1].splitlines()}
 
     def test_each_step_has_its_outcome_and_nothing_runs_past_the_limit(self):
         self.put("results/bench-vmm.json", json.dumps({"rows": [{**ROWS[0], "name": "of an earlier run"}]}))
-        done = self.run_it("--no-sanitizer", "--seconds", "20", "results", HANG="yes")
+        done = self.run_it("--no-sanitizer", "--seconds", "20", "results", HANG=str(self.root / "hanging"))
+        self.assertFalse(self.is_running())
         outcomes = self.outcomes_of(done)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertEqual(outcomes["tests-on-gpu"], "passed")
@@ -94,15 +105,18 @@ class CheckGpu(unittest.TestCase):
 
     def test_an_interrupt_ends_what_runs_and_the_script(self):
         environment = {**os.environ, "PYTHONPATH": str(self.root / "without"), "LD_LIBRARY_PATH": str(self.root / "driver"),
-                       "ROWS": str(self.root / "rows.json"), "HANG": "yes"}
+                       "ROWS": str(self.root / "rows.json"), "HANG": str(self.root / "hanging")}
         script = subprocess.Popen(["bash", self.root / "tools/check-gpu"], cwd=self.root, env=environment, stdout=subprocess.PIPE, text=True)
         for line in script.stdout:
             if "bench-attention" in line:
                 break
+        while not self.is_running():
+            time.sleep(0.01)
         script.terminate()
         self.assertEqual(script.wait(timeout=30), 130)
         self.assertNotIn("outcome", script.stdout.read())  # which ends when nobody has it any more
         script.stdout.close()
+        self.assertFalse(self.is_running())
 
     def test_what_is_wrong_or_missing_is_named_and_nothing_runs(self):
         for arguments, words in [(["--seconds", "soon"], "--seconds is 'soon'"), (["--seconds"], "--seconds is ''"), (["--seconds", "9"], "'9'"), (["--fast"], "--fast"),

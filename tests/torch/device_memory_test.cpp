@@ -148,6 +148,7 @@ TEST_F(DeviceMemoryTest, AStreamThatWasDestroyedWhileAnotherIsCapturedKeepsItsMe
     ASSERT_TRUE(memory->use_on(used, gone));
     machine_.begin(gone);
     machine_.destroy(gone);
+    memory->end_pool(pool);  // of nothing
     if (is_pool) memory->begin_pool(pool);
     machine_.set_capturing(is_pool ? 6 : 5, true);
     ASSERT_TRUE(memory->free(used, 1));

@@ -44,7 +44,7 @@ Status CudaStreamEvents::try_record(Place& place) {
 }
 
 Status CudaStreamEvents::wait_for_device(Place& place) {
-  if (holds_ != 0) return {};
+  if (may_capture_ && may_capture_()) return {};
   for (const Stream stream : known_) {
     if (is_captured(stream)) return {};
   }

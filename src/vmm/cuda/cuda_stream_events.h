@@ -7,8 +7,8 @@
 // 3. An event that the driver cannot tell about is not done; wait() has the error.
 // 4. A stream that its program has destroyed may still work, and cannot be asked. It has ended when the whole
 //    device has: that is waited for when its event is recorded or asked for. A capture does not survive that, so it
-//    is put off while a stream that was noted is captured, while hold() says that captures may be under way, and
-//    where the driver refuses. A stream of another context is no such stream. A destroyed one whose handle the
+//    is put off while a stream that was noted is captured, while the owner says that others may be, and where
+//    the driver refuses. A stream of another context is no such stream. A destroyed one whose handle the
 //    driver has given to a new one cannot be told from it, here as in PyTorch.
 //
 // @threads one at a time, with the device's context current (DeviceScope)
@@ -16,7 +16,8 @@
 // @source  CUDA driver API reference: events, stream capture
 #pragma once
 
-#include <atomic>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "os/cuda/driver.h"
@@ -28,15 +29,14 @@ namespace cuda = os::cuda;
 
 class CudaStreamEvents final : public StreamEvents {
  public:
-  explicit CudaStreamEvents(const cuda::Driver& driver) : driver_(driver) {}
+  // @param may_capture  whether a stream may be captured now that nobody has noted; none: never
+  explicit CudaStreamEvents(const cuda::Driver& driver, std::function<bool()> may_capture = {})
+      : driver_(driver), may_capture_(std::move(may_capture)) {}
   ~CudaStreamEvents() override;
   CudaStreamEvents(const CudaStreamEvents&) = delete;
   CudaStreamEvents& operator=(const CudaStreamEvents&) = delete;
 
   void note(Stream stream) override { known_.push_back(stream); }
-  // Until release(), as often as it was called, streams may be captured that nobody has noted. @threads any
-  void hold() { ++holds_; }
-  void release() { --holds_; }
   // @param  stream  the value of a CUstream of the device
   // @errors of the driver
   Result<Event> record(Stream stream) override;
@@ -62,10 +62,10 @@ class CudaStreamEvents final : public StreamEvents {
   Status wait_for_device(Place& place);
 
   const cuda::Driver& driver_;
+  const std::function<bool()> may_capture_;
   std::vector<Place> places_;  // an Event is an index
   std::vector<Event> unused_;
   std::vector<Stream> known_;
-  std::atomic<int> holds_ = 0;
 };
 
 }  // namespace cachalot::vmm

@@ -108,16 +108,16 @@ TEST_F(CudaStreamEventsTest, OfADestroyedStreamNothingIsKnownWhileAnotherIsCaptu
 // Who captures has said so, or the driver says it; then some captures are lost, but nothing else is.
 TEST_F(CudaStreamEventsTest, ACaptureThatNobodyHasNotedPutsTheWaitOff) {
   const DeviceScope scope(driver_, context_);
-  CudaStreamEvents events(driver_);
+  bool may_capture = true;
+  CudaStreamEvents events(driver_, [&] { return may_capture; });
   machine_.begin(7);
   machine_.destroy(7);
   machine_.set_capturing(5, true);
-  events.hold();
   const auto held = events.record(7);
   ASSERT_TRUE(held);
   EXPECT_FALSE(events.is_done(*held));
   EXPECT_EQ(machine_.refused, 0u);
-  events.release();
+  may_capture = false;
   const auto refused = events.record(7);
   ASSERT_TRUE(refused);
   EXPECT_EQ(machine_.refused, 1u);
