@@ -209,7 +209,7 @@ class CudaBench {
 
   // An engine's kernels, with and without copies beside them.
   Status overlap(Direction direction) {
-    for (const Compute compute : {Compute::kMath, Compute::kMemory}) {
+    for (const Compute compute : {Compute::kMath, Compute::kMemory, Compute::kWhole}) {
       for (const Way way : {Way::kChoose, Way::kThreads}) {
         show_progress("cuda: overlap");
         CACHALOT_TRY_ASSIGN(const OverlapTimes times,
@@ -218,7 +218,7 @@ class CudaBench {
                     (way == Way::kChoose ? "/chosen" : "/threads"),
                 median_of(times.beside_ms), "ms", "the same kernel alone",
                 median_of(times.alone_ms)};
-        // The quick kernel's memory fits a GPU's cache.
+        // The quick kernel's memory fits a GPU's cache, and its two waves are three beside anything.
         const bool is_real = compute == Compute::kMath || !settings_.quick;
         if (way == Way::kChoose && is_real) row.target = ratio_at_most(1.05);
         row.extras.emplace_back("copy_gb_s", times.copy_gb_s);
@@ -244,9 +244,12 @@ Status bench_cuda(const Settings& settings, Report& report) {
     report.note(std::string("no GPU, nothing measured: ") + device.error().message);
     return {};
   }
-  const std::uint32_t blocks = kv::default_thread_blocks((*device)->multiprocessors());
-  report.note("on " + (*device)->name() + ", by " + std::to_string(blocks) +
-              " thread blocks unless a row says otherwise; times from the call to the end of its "
+  const auto blocks = [&](kv::Way way) {
+    return std::to_string(kv::default_thread_blocks(way, (*device)->multiprocessors()));
+  };
+  report.note("on " + (*device)->name() + ", by " + blocks(kv::Way::kBulk) +
+              " thread blocks in bulk and " + blocks(kv::Way::kThreads) +
+              " by threads unless a row says otherwise; times from the call to the end of its "
               "stream, waiting included");
   report.note("overlap: copy_gb_s beside the kernel, copy_alone_gb_s without it");
   return CudaBench(settings, report, **device).run();

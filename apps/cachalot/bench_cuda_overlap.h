@@ -21,10 +21,16 @@ struct FlatTimes {
 Result<FlatTimes> measure_flat(const Settings& settings, kv::CudaDevice& device,
                                kv::Direction direction, std::uint64_t bytes);
 
-// A kernel that fills every multiprocessor, with one of two limits.
-enum class Compute { kMath, kMemory };
+// A kernel that fills every multiprocessor.
+enum class Compute {
+  kMath,    // its limit is arithmetic
+  kMemory,  // the GPU's memory
+  // Arithmetic, by thread blocks that each have a multiprocessor's shared memory whole, as those of large
+  // products and of attention do: none can be where a copy's thread block is.
+  kWhole,
+};
 inline const char* compute_name(Compute compute) {
-  return compute == Compute::kMath ? "math" : "memory";
+  return compute == Compute::kMath ? "math" : compute == Compute::kMemory ? "memory" : "whole";
 }
 
 struct OverlapTimes {

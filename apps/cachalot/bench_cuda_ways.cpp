@@ -157,8 +157,8 @@ Result<std::vector<Measured>> measure_ways(const Settings& settings, kv::CudaDev
   ways->add_batch();
   if (call.every_nth == 1) {
     CACHALOT_TRY(ways->add_warp_per_token("warp_per_token", kSglangThreadBlocks));
-    // As many as ours, so that the difference is the division of work and not the multiprocessors.
-    const std::uint32_t ours = kv::default_thread_blocks(device.multiprocessors());
+    // No fewer than ours, so that the difference is the division of work and not the multiprocessors.
+    const std::uint32_t ours = kv::default_thread_blocks(Way::kThreads, device.multiprocessors());
     CACHALOT_TRY(ways->add_warp_per_token("warp_per_token_" + std::to_string(ours), ours));
   }
   ways->add_flat();

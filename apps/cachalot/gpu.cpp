@@ -52,8 +52,7 @@ Gpu::~Gpu() {
 }
 
 Status Gpu::check(int result, const char* call) const {
-  if (result == cuda::kSuccess) return {};
-  return cuda::driver_error(driver_, result, call);
+  return cuda::check_call(driver_, result, call);
 }
 
 std::string Gpu::name() const {

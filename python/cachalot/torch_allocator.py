@@ -60,7 +60,7 @@ class _Statistics(ctypes.Structure):
 
 
 _library = None
-_allocators = {}  # PyTorch keeps pointers into them: they stay
+_allocators = {}
 
 
 def library_path():
@@ -94,7 +94,11 @@ def _allocator(free):
     """PyTorch's object over our functions, one for each way to free."""
     if free not in _allocators:
         _require(_load().cachalot_torch_check())
-        _allocators[free] = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "cachalot_torch_malloc", free)
+        made = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "cachalot_torch_malloc", free)
+        # PyTorch keeps bare pointers to it, and frees through them when the interpreter ends, after this module may
+        # have gone (vllm pull request 46050): it is never freed.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made.allocator()))
+        _allocators[free] = made
     return _allocators[free]
 
 

@@ -100,6 +100,7 @@ FAKE(cuStreamWaitEvent, stream_wait_event, (Stream a, Event b, unsigned c), (a, 
 FAKE(cuModuleLoadData, module_load, (Module * a, const void* b), (a, b))
 FAKE(cuModuleUnload, module_unload, (Module a), (a))
 FAKE(cuModuleGetFunction, module_function, (Function * a, Module b, const char* c), (a, b, c))
+FAKE(cuFuncSetAttribute, set_function_attribute, (Function a, int b, int c), (a, b, c))
 FAKE(cuLaunchKernel, launch,
      (Function a, unsigned b, unsigned c, unsigned d, unsigned e, unsigned f, unsigned g,
       unsigned h, Stream i, void** j, void** k),

@@ -7,6 +7,7 @@ usage: python_test.py FAKE_LIBCUDA LIBCACHALOT_TORCH TORCH_ALLOCATOR_PY EXAMPLE_
 
 import contextlib
 import ctypes
+import gc
 import importlib.util
 import io
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import types
 import unittest
+import weakref
 
 FAKE, LIBRARY, MODULE, EXAMPLE = sys.argv[1:5]
 MIB = 1 << 20
@@ -157,6 +159,15 @@ class Module(unittest.TestCase):
         pool.allocator.free(segment, 20 * MIB, 0, STREAM)
         self.assertLessEqual(fake.fake_used_bytes(), before)
         self.assertIs(module.mempool().allocator, pool.allocator)
+
+    def test_pytorchs_object_outlives_the_module(self):
+        module = load(fake_torch())
+        pool = module.mempool()
+        seen = weakref.ref(pool.allocator)
+        vars(module).clear()
+        del module, pool
+        gc.collect()
+        self.assertIsNotNone(seen())
 
     def test_a_mempool_warns_of_expandable_segments(self):
         module = load(fake_torch())

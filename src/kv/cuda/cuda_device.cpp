@@ -8,10 +8,7 @@
 namespace cachalot::kv {
 namespace {
 
-Status check_call(const cuda::Driver& driver, int result, const char* call) {
-  if (result == cuda::kSuccess) return {};
-  return cuda::driver_error(driver, result, call);
-}
+using cuda::check_call;
 
 Result<int> attribute(const cuda::Driver& driver, int number, int ordinal) {
   int value = 0;
@@ -65,7 +62,14 @@ Status CudaDevice::load(std::span<const unsigned char> image) {
   CACHALOT_TRY(find("cachalot_scatter", kernels_.scatter));
   if (!has_bulk_copies()) return {};
   CACHALOT_TRY(find("cachalot_gather_bulk", kernels_.gather_bulk));
-  return find("cachalot_scatter_bulk", kernels_.scatter_bulk);
+  CACHALOT_TRY(find("cachalot_scatter_bulk", kernels_.scatter_bulk));
+  // More than the 48 KiB that every kernel may have.
+  for (const cuda::Function kernel : {kernels_.gather_bulk, kernels_.scatter_bulk}) {
+    CACHALOT_TRY(check(
+        driver_.set_function_attribute(kernel, cuda::kFunctionDynamicSharedBytes, kBulkSharedBytes),
+        "cuFuncSetAttribute of the shared memory of a copy"));
+  }
+  return {};
 }
 
 // What fails here fails because the context is gone already.

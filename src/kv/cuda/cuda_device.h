@@ -18,10 +18,15 @@
 
 #include "kv/cuda/pool_registration.h"
 #include "kv/cuda/primary_context.h"
+#include "kv/cuda/way.h"
+#include "kv/fused/copy_bulk.h"
 #include "kv/fused/pool_map.h"
 #include "os/cuda/driver.h"
 
 namespace cachalot::kv {
+
+// Of a thread block that copies in bulk: its stages.
+inline constexpr std::uint32_t kBulkSharedBytes = kStages * kStageBytes;
 
 // Of a wait that failed: kIo, whatever the driver said, for nothing is known of what was waited for.
 inline Error error_of_wait(Error error) {
@@ -66,6 +71,7 @@ class CudaDevice {
 
   const PoolMap& pool() const { return pool_; }
   const cuda::Driver& driver() const { return driver_; }
+  int ordinal() const { return ordinal_; }
   std::uint32_t multiprocessors() const { return multiprocessors_; }
   bool has_bulk_copies() const { return compute_major_ >= 9; }
   std::string name() const;
@@ -76,7 +82,8 @@ class CudaDevice {
 
   struct Kernels {
     cuda::Function gather = nullptr, scatter = nullptr;
-    cuda::Function gather_bulk = nullptr, scatter_bulk = nullptr;  // null before sm_90
+    // Null before sm_90. A launch may have kBulkSharedBytes of shared memory.
+    cuda::Function gather_bulk = nullptr, scatter_bulk = nullptr;
   };
   const Kernels& kernels() const { return kernels_; }
 

@@ -11,8 +11,6 @@ namespace cachalot::kv {
 namespace {
 
 constexpr std::uint32_t kWarp = 32, kMostThreads = 512;
-constexpr std::uint32_t kStageBytes =
-    8 << 10;  // kStages of them fit 48 KiB, what every launch may have
 
 Status check_options(const CudaDevice& device, const memory::Domain& domain,
                      const CudaOptions& options) {
@@ -173,7 +171,7 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
   const std::uint64_t needed = (call.items + items_a_block - 1) / items_a_block;
   const std::uint32_t most = options_.thread_blocks != 0
                                  ? options_.thread_blocks
-                                 : default_thread_blocks(device_.multiprocessors());
+                                 : default_thread_blocks(way, device_.multiprocessors());
   const CudaDevice::Kernels& kernels = device_.kernels();
   const bool gathers = direction == Direction::kGather;
   const cuda::Function function = in_bulk ? (gathers ? kernels.gather_bulk : kernels.scatter_bulk)
@@ -181,8 +179,7 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
   void* parameters[] = {&argument};
   return device_.check(
       driver.launch(function, static_cast<unsigned>(std::clamp<std::uint64_t>(needed, 1, most)), 1,
-                    1, threads, 1, 1, in_bulk ? kStages * kStageBytes : 0, stream, parameters,
-                    nullptr),
+                    1, threads, 1, 1, in_bulk ? kBulkSharedBytes : 0, stream, parameters, nullptr),
       "cuLaunchKernel of a copy");
 }
 

@@ -454,6 +454,10 @@ TEST_F(CudaEngineOnFakeGpu, OpensDevicesThatCanDoItOnly) {
   const auto bulk =
       CudaEngine::make(**ampere, *cache_, default_block_order(), domain_, {.way = Way::kBulk});
   EXPECT_EQ(bulk.error().code, Code::kUnsupported);
+  machine_.compute_major = 9;
+  machine_.failing["set_function_attribute"] = cuda::kOutOfMemory;
+  EXPECT_EQ(open(1).error().code, Code::kNoSpace);
+  machine_.failing.clear();
   machine_.kernels.erase("cachalot_scatter");
   EXPECT_FALSE(open(1));
   for (const std::uint32_t threads : {0u, 33u, 1024u}) {
@@ -512,8 +516,9 @@ TEST_F(CudaEngineOnFakeGpu, LaunchesFewThreadBlocksAndNoMoreThanThereIsWork) {
       engine({.way = Way::kThreads, .thread_blocks = 3, .threads = 32})->gather({&copy, 1}));
   EXPECT_EQ(machine_.launches.back().blocks, 3u);
   ASSERT_TRUE(engine({.way = Way::kBulk})->gather({&copy, 1}));
-  EXPECT_EQ(machine_.launches.back().blocks, 8u);
+  EXPECT_EQ(machine_.launches.back().blocks, 4u);
   EXPECT_EQ(machine_.launches.back().threads, 32u);
+  EXPECT_EQ(machine_.launches.back().shared_bytes, kBulkSharedBytes);
   const std::size_t launches = machine_.launches.size();
   const std::uint64_t copies = machine_.copies;
   ASSERT_TRUE(engine({.way = Way::kCopyEngine})->gather({&copy, 1}));
@@ -534,9 +539,15 @@ TEST(Ways, AreChosenByTheSizeOfFragments) {
   EXPECT_EQ(chosen(4 << 20, false, false, true), Way::kCopyEngine);
   EXPECT_EQ(chosen(20 << 10, true, true, true, Way::kCopyEngine), Way::kBulk);
   EXPECT_EQ(chosen(20 << 10, true, true, false, Way::kCopyEngine), Way::kCopyEngine);
-  EXPECT_EQ(default_thread_blocks(132), 8u);
-  EXPECT_EQ(default_thread_blocks(108), 6u);
-  EXPECT_EQ(default_thread_blocks(1), 1u);
+}
+
+TEST(Ways, TakeFewMultiprocessors) {
+  EXPECT_EQ(default_thread_blocks(Way::kThreads, 132), 8u);
+  EXPECT_EQ(default_thread_blocks(Way::kThreads, 108), 6u);
+  EXPECT_EQ(default_thread_blocks(Way::kThreads, 1), 1u);
+  EXPECT_EQ(default_thread_blocks(Way::kBulk, 148), 4u);
+  EXPECT_EQ(default_thread_blocks(Way::kBulk, 70), 2u);
+  EXPECT_EQ(default_thread_blocks(Way::kBulk, 24), 1u);
 }
 
 }  // namespace

@@ -1,14 +1,8 @@
 #include "kv/cuda/primary_context.h"
 
 namespace cachalot::kv {
-namespace {
 
-Status check_call(const cuda::Driver& driver, int result, const char* call) {
-  if (result == cuda::kSuccess) return {};
-  return cuda::driver_error(driver, result, call);
-}
-
-}  // namespace
+using cuda::check_call;
 
 Result<std::shared_ptr<const PrimaryContext>> PrimaryContext::retain(const cuda::Driver& driver,
                                                                      int ordinal) {

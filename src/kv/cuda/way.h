@@ -4,8 +4,8 @@
 //   threads       a warp's item costs about a microsecond of latency to the pool, which 128 warps hide;
 //                 any size and alignment. Its cost is the multiprocessors it takes from the engine.
 //   bulk          one thread a block sets a transfer going every 0.2 us (77 instructions of PTX, most of
-//                 them dependent, while its warp has looked up 32 of them): 8 of them reach 50 GB/s from
-//                 1.3 KiB a transfer on.
+//                 them dependent, while its warp has looked up 32 of them): 4 of them reach 50 GB/s from
+//                 2.5 KiB a transfer on.
 //   copy engine   no multiprocessor at all, 1.5 to 2 us a copy to submit: 75 to 100 KB worth of
 //                 transfer, a tenth of 1 MiB. Beluga: 10.55 us for one of 16 KiB, 2.68 us of it moving.
 //
@@ -58,12 +58,19 @@ constexpr Way choose_way(const WayFacts& facts, Way wanted) {
   return way;
 }
 
-// Thread blocks of a launch: a sixteenth of the device's multiprocessors, at most 8, so that the
-// engine's own kernels keep the rest. A100 (108): 6; H100, H200 (132), B200 (148): 8.
-// 8 x 512 threads x 64 bytes are 256 KiB under way, twice what 50 GB/s need at 2.5 us.
-constexpr std::uint32_t default_thread_blocks(std::uint32_t multiprocessors) {
-  const std::uint32_t share = multiprocessors / 16;
-  return share < 1 ? 1 : share > 8 ? 8 : share;
+// Of a stage in shared memory; a thread block has kStages (kv/fused/copy_bulk.h), 64 KiB in all.
+inline constexpr std::uint32_t kStageBytes = 8 << 10;
+
+// Thread blocks of a launch, so that the engine's own kernels keep the other multiprocessors: where one of
+// ours is, a kernel that needs a multiprocessor's memory or registers whole has to wait for it. So they are
+// few, and each has much under way.
+//   in bulk     a thirty-second, at most 4. H100, H200 (132), B200 (148): 4, of 7 x 8 KiB under way each:
+//               224 KiB, twice what 50 GB/s need at 2.2 us
+//   by threads  a sixteenth, at most 8. A100 (108): 6; H200: 8, of 512 threads x 64 bytes: 256 KiB
+constexpr std::uint32_t default_thread_blocks(Way way, std::uint32_t multiprocessors) {
+  const std::uint32_t most = way == Way::kBulk ? 4 : 8;
+  const std::uint32_t share = multiprocessors / (way == Way::kBulk ? 32 : 16);
+  return share < 1 ? 1 : share > most ? most : share;
 }
 
 }  // namespace cachalot::kv

@@ -25,7 +25,7 @@
 
 namespace cachalot::kv {
 
-inline constexpr std::uint32_t kStages = 4;
+inline constexpr std::uint32_t kStages = 8;
 inline constexpr std::uint32_t kItemsAtOnce = 32;  // one a thread
 
 namespace fused {

@@ -102,6 +102,7 @@ Result<Driver> load_driver(const char* library) {
   symbols.find("cuModuleLoadData", &driver.module_load);
   symbols.find("cuModuleUnload", &driver.module_unload);
   symbols.find("cuModuleGetFunction", &driver.module_function);
+  symbols.find("cuFuncSetAttribute", &driver.set_function_attribute);
   symbols.find("cuLaunchKernel", &driver.launch);
   symbols.find("cuMemcpyAsync", &driver.copy);
   symbols.find("cuMemcpyHtoDAsync_v2", &driver.copy_to_device);
@@ -120,6 +121,10 @@ Error driver_error(const Driver& driver, int result, const char* what) {
   Error error = Error::make(code_of(result), "%.160s: %s (%d)", what, name, result);
   error.detail = static_cast<std::uint64_t>(result);
   return error;
+}
+
+Status check_call(const Driver& driver, int result, const char* what) {
+  return result == kSuccess ? Status() : Status(driver_error(driver, result, what));
 }
 
 }  // namespace cachalot::os::cuda

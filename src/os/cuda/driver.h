@@ -35,12 +35,16 @@ inline constexpr int kCaptureImplicit = 906;  // the legacy stream, while anothe
 
 // CUdevice_attribute
 inline constexpr int kMultiprocessors = 16;
+inline constexpr int kMostSharedBytes = 97;  // of a thread block whose kernel has asked for them
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr int kHasVirtualMemory = 102;
 inline constexpr int kHasFdHandles = 103;
 inline constexpr int kHasRdmaWithVirtualMemory = 110;
 inline constexpr int kHasFabricHandles = 128;
+
+// CUfunction_attribute: how many bytes of dynamic shared memory a launch may have; 48 KiB without
+inline constexpr int kFunctionDynamicSharedBytes = 8;
 
 // CUpointer_attribute: an int, the device that the memory is on
 inline constexpr int kPointerDevice = 9;
@@ -155,6 +159,7 @@ struct Driver {
   int (*module_load)(Module* module, const void* image);
   int (*module_unload)(Module module);
   int (*module_function)(Function* function, Module module, const char* name);
+  int (*set_function_attribute)(Function function, int attribute, int value);
   int (*launch)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                 unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                 Stream stream, void** parameters, void** extra);
@@ -173,5 +178,7 @@ Result<Driver> load_driver(const char* library = "libcuda.so.1");
 // The error for a call that did not succeed: kNoSpace, kUnsupported, kPermission, kInternal (a value
 // that this module should not have passed), else kIo. `detail` has the driver's number.
 Error driver_error(const Driver& driver, int result, const char* what);
+// {} or that error.
+Status check_call(const Driver& driver, int result, const char* what);
 
 }  // namespace cachalot::os::cuda

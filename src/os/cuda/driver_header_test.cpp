@@ -67,6 +67,7 @@ EXPECT_SAME(event_synchronize, cuEventSynchronize);
 EXPECT_SAME(module_load, cuModuleLoadData);
 EXPECT_SAME(module_unload, cuModuleUnload);
 EXPECT_SAME(module_function, cuModuleGetFunction);
+EXPECT_SAME(set_function_attribute, cuFuncSetAttribute);
 EXPECT_SAME(launch, cuLaunchKernel);
 EXPECT_SAME(copy, cuMemcpyAsync);
 EXPECT_SAME(copy_to_device, cuMemcpyHtoDAsync);
@@ -97,6 +98,7 @@ TEST(DriverHeader, NamesAreThoseOfTheNewestVersionsThatWeLookUp) {
   EXPECT_STREQ(NAME(cuEventDestroy), "cuEventDestroy_v2");
   EXPECT_STREQ(NAME(cuEventRecord), "cuEventRecord");
   EXPECT_STREQ(NAME(cuModuleLoadData), "cuModuleLoadData");
+  EXPECT_STREQ(NAME(cuFuncSetAttribute), "cuFuncSetAttribute");
   EXPECT_STREQ(NAME(cuLaunchKernel), "cuLaunchKernel");
   EXPECT_STREQ(NAME(cuMemcpyAsync), "cuMemcpyAsync");
   EXPECT_STREQ(NAME(cuMemcpyHtoDAsync), "cuMemcpyHtoDAsync_v2");
@@ -122,6 +124,8 @@ TEST(DriverHeader, NumbersAndSizesAreTheHeaders) {
   EXPECT_EQ(kHasFdHandles, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   EXPECT_EQ(kHasRdmaWithVirtualMemory, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   EXPECT_EQ(kHasFabricHandles, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
+  EXPECT_EQ(kMostSharedBytes, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  EXPECT_EQ(kFunctionDynamicSharedBytes, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
   EXPECT_EQ(kPointerDevice, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
   EXPECT_EQ(kExportFd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   EXPECT_EQ(kExportFabric, CU_MEM_HANDLE_TYPE_FABRIC);

@@ -55,6 +55,7 @@ struct FakeCalls {
     *value = machine->missing_attributes.contains(attribute) ? 0 : 1;
     if (attribute == kMultiprocessors) *value = machine->multiprocessors;
     if (attribute == kComputeMajor) *value = machine->compute_major;
+    if (attribute == kMostSharedBytes) *value = machine->most_shared_bytes;
     return kSuccess;
   }
 

@@ -45,6 +45,7 @@ class FakeMachine {
   std::map<std::string, int> failing;       // what these functions return, if not 0
 
   int compute_major = 9, multiprocessors = 132;
+  int most_shared_bytes = 227 * 1024;  // that a kernel may ask for
 
   struct Launch {
     std::uint32_t blocks = 0, threads = 0, shared_bytes = 0;
@@ -57,7 +58,8 @@ class FakeMachine {
     struct Parameter {
       std::size_t offset = 0, bytes = 0;
     };
-    std::vector<Parameter> parameters = {};  // none: one, of all the bytes
+    std::vector<Parameter> parameters = {};     // none: one, of all the bytes
+    std::uint32_t most_shared_bytes = 48 * 1024;  // of a launch; the driver's caller may ask for more
   };
   std::map<std::string, Kernel> kernels;
   // Where the bytes are that a device's address stands for; null, and a fault counted, where the device

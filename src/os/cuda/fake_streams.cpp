@@ -176,17 +176,30 @@ struct FakeStreamCalls {
     return kSuccess;
   }
 
+  static int set_function_attribute(Function function, int attribute, int value) {
+    const Lock lock(machine->mutex_);
+    if (const int failed = machine->entered("set_function_attribute")) return failed;
+    if (attribute != kFunctionDynamicSharedBytes || value < 0 ||
+        value > machine->most_shared_bytes) {
+      return machine->invalid();
+    }
+    static_cast<FakeMachine::Kernel*>(function)->most_shared_bytes =
+        static_cast<std::uint32_t>(value);
+    return kSuccess;
+  }
+
   // The arguments are taken at once, as CUDA does; the kernel runs when the stream gets there.
   static int launch(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                     Stream stream, void** parameters, void** extra) {
     const Lock lock(machine->mutex_);
     if (const int failed = machine->entered("launch")) return failed;
+    const auto* const kernel = static_cast<const FakeMachine::Kernel*>(function);
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || block_x == 0 || block_x > 1024 ||
-        block_y != 1 || block_z != 1 || shared_bytes > 48 * 1024 || extra != nullptr) {
+        block_y != 1 || block_z != 1 || shared_bytes > kernel->most_shared_bytes ||
+        extra != nullptr) {
       return machine->invalid();
     }
-    const auto* const kernel = static_cast<const FakeMachine::Kernel*>(function);
     const FakeMachine::Launch launch{grid_x, block_x, shared_bytes};
     machine->launches.push_back(launch);
     auto* const taken =
@@ -264,6 +277,7 @@ void FakeMachine::add_streams(Driver& driver) const {
   driver.module_load = FakeStreamCalls::module_load;
   driver.module_unload = FakeStreamCalls::module_unload;
   driver.module_function = FakeStreamCalls::module_function;
+  driver.set_function_attribute = FakeStreamCalls::set_function_attribute;
   driver.launch = FakeStreamCalls::launch;
   driver.copy = FakeStreamCalls::copy;
   driver.copy_to_device = FakeStreamCalls::copy_to_device;
