@@ -95,6 +95,22 @@ class CheckGpu(unittest.TestCase):
         self.assertTrue(outcomes["bench-vmm"].startswith("FAILED ("), outcomes)
         self.assertEqual((outcomes["bench-attention"], outcomes["replay-one"]), ("passed", "passed"))
 
+    def test_one_step_that_did_not_pass_is_enough_and_a_skipped_test_did_not(self):
+        tests = [path for path in STUBS if path.endswith("gpu_test")]
+        good = {path: "#!/bin/sh\nexit 0\n" for path in tests}
+        program = "build/release/apps/cachalot/cachalot"
+        good[program] = "#!/bin/sh\nfor file in \"$@\"; do :; done\n[ $1 = alloc-replay ] || cp \"$ROWS\" \"$file\"\n"
+        self.put("rows.json", json.dumps({"rows": [{**ROWS[0], "name": "build/cuda"}]}))
+        skipped = "#!/bin/sh\necho SKIPPED gpu_coherent cuda_on_gpu\n"
+        last = good[program] + "[ $1 != alloc-replay ]\n"
+        cases = [({}, set())] + [({path: skipped}, {step}) for path, step in zip(tests, ("tests-on-gpu", "vmm-on-gpu", "client-on-gpu"))]
+        for changed, wanted in [*cases, ({program: last}, {"replay-one"})]:
+            for path, text in {**good, **changed}.items():
+                self.put(path, text)
+            done = self.run_it("--quick", "--no-sanitizer")
+            failed = {step for step, outcome in self.outcomes_of(done).items() if outcome.startswith("FAILED")}
+            self.assertEqual((failed, done.returncode), (wanted, len(wanted)), done.stdout)
+
     def test_a_sanitizer_that_looked_at_nothing_has_neither_passed_nor_failed(self):
         for words, code, outcome in [("Error: Device not supported", 0, "not run: it does not support"), ("0 errors", 0, "passed"),
                                      ("SKIPPED gpu_coherent", 0, "FAILED ("), ("1 error", 1, "FAILED (")]:
