@@ -170,6 +170,8 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   static cuda::Stream ours = nullptr;
   static int (*wait)(cuda::Stream, cuda::Event, unsigned) = nullptr;
   static int queued = 0;  // waits for a place in another stream
+  static int (*make_event)(cuda::Event*, unsigned) = nullptr;
+  static std::atomic<int> events_left;
   cuda::Driver driver = machine_.driver;
   create = driver.stream_create_with_priority;
   driver.stream_create_with_priority = [](cuda::Stream* stream, unsigned flags, int priority) {
@@ -182,6 +184,11 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   driver.stream_wait_event = [](cuda::Stream stream, cuda::Event event, unsigned flags) {
     ++queued;
     return wait(stream, event, flags);
+  };
+  make_event = driver.event_create;
+  events_left = 1 << 30;
+  driver.event_create = [](cuda::Event* event, unsigned flags) {
+    return events_left-- > 0 ? make_event(event, flags) : cuda::kOutOfMemory;
   };
   Result<Client> client = attach(options(), [&](int ordinal) {
     return kv::CudaDevice::open(driver, kv::kFakeImage, ordinal);
@@ -230,9 +237,9 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   expect_nobody_waits("a call that found nothing");
   // Before anything of the copy was put there.
   const CacheId used = std::exchange(*cache, *client->register_cache(engine.description()));
-  machine_.fake.failing["host_allocate"] = cuda::kOutOfMemory;
+  events_left = 1;  // the mark of the stream's place, and none for the copy
   EXPECT_EQ(client->wait(load(hashes, behind_it))->status.error().code, Code::kNoSpace);
-  machine_.fake.failing.clear();
+  events_left = 1 << 30;
   *cache = used;
   expect_nobody_waits("a call whose copy was refused");
   const Result<Token> store =

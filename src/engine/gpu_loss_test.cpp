@@ -212,8 +212,7 @@ TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
   // Whatever the driver calls it.
   constexpr int kInvalidHandle = 400, kOutOfResources = 701;
-  for (const char* const call :
-       {"host_allocate", "launch", "stream_is_capturing", "event_record"}) {
+  for (const char* const call : {"event_create", "launch", "stream_is_capturing", "event_record"}) {
     for (const int result : {kInvalidHandle, kOutOfResources}) {
       SCOPED_TRACE(call);
       machine_.fake.failing[call] = result;

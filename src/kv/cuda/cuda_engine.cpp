@@ -155,9 +155,9 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
   CACHALOT_TRY_ASSIGN(const CallTables tables,
                       CallTables::make(plan, blocks, tensors_, &device_.pool(), shape));
   const std::span<const std::byte> bytes = tables.bytes();
-  CACHALOT_TRY_ASSIGN(slot, slots_.take(bytes.size()));
-  const cuda::Driver& driver = device_.driver();
   const bool is_inline = bytes.size() <= options_.inline_table_bytes;
+  CACHALOT_TRY_ASSIGN(slot, slots_.take(is_inline ? 0 : bytes.size()));
+  const cuda::Driver& driver = device_.driver();
   if (!is_inline) {
     std::memcpy(slot->host, bytes.data(), bytes.size());
     CACHALOT_TRY(

@@ -135,7 +135,7 @@ TEST_F(CudaEngineOnFakeGpu, ACopyIsDoneWhenItsEventIsAndTakesWhatItWasGiven) {
 }
 
 TEST_F(CudaEngineOnFakeGpu, CopiesUnderWayShareNoSlotAndLaterOnesUseThemAgain) {
-  const auto engine = this->engine();
+  const auto engine = this->engine({.inline_table_bytes = 0});
   const std::uint64_t before = machine_.allocations();
   cuda::Stream streams[2] = {};
   {
@@ -318,7 +318,7 @@ TEST_F(CudaEngineOnFakeGpu, TablesThatFitGoWithTheLaunchAndOthersByACopy) {
 
 // Nothing is known of the device then: what it may still read is left alone.
 TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainAfterAFailedWait) {
-  const auto engine = this->engine();
+  const auto engine = this->engine({.inline_table_bytes = 0});
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
@@ -394,7 +394,7 @@ TEST_F(CudaEngineOnFakeGpu, CopiesWhileAnotherStreamIsCaptured) {
 
 // The launch failed, and whether the tables before it are still on their way is not known either.
 TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainWhereItsStreamCannotBeWaitedFor) {
-  const auto engine = this->engine();
+  const auto engine = this->engine({.inline_table_bytes = 0});
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
@@ -408,17 +408,44 @@ TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainWhereItsStreamCannotBeWaitedFor) 
 }
 
 // Tables of 100 KB after small ones: the slot grows, and small calls use it then.
-TEST_F(CudaEngineOnFakeGpu, ALargeCallGetsALargeSlot) {
+// Freeing it would wait for all that runs on the device.
+TEST_F(CudaEngineOnFakeGpu, ALargeCallGetsALargeSlotAndTheSmallOneStays) {
+  const auto engine = this->engine({.inline_table_bytes = 0});
+  const std::uint32_t pages[] = {4, 9};
+  const memory::Extent extent{block(1), kBlockBytes};
+  const std::vector<BlockCopy> copies(2000, BlockCopy{{&extent, 1}, pages});
+  ASSERT_TRUE(engine->gather({copies.data(), 1}));
+  const std::uint64_t before = machine_.allocations();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(engine->gather(copies));
+    ASSERT_TRUE(engine->gather({copies.data(), 1}));
+    EXPECT_EQ(machine_.allocations(), before + 2);
+  }
+  EXPECT_TRUE(holds(1, {4, 9}));
+}
+
+TEST_F(CudaEngineOnFakeGpu, TablesThatGoWithTheLaunchTakeNoMemory) {
   const auto engine = this->engine();
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
-  const std::vector<BlockCopy> copies(1000, BlockCopy{{&extent, 1}, pages});
-  ASSERT_TRUE(engine->gather({copies.data(), 1}));
+  const BlockCopy copy{{&extent, 1}, pages};
   const std::uint64_t before = machine_.allocations();
-  ASSERT_TRUE(engine->gather(copies));
-  ASSERT_TRUE(engine->gather({copies.data(), 1}));
+  ASSERT_TRUE(engine->gather({&copy, 1}));
   EXPECT_EQ(machine_.allocations(), before);
-  EXPECT_TRUE(holds(1, {4, 9}));
+  EXPECT_EQ(machine_.events(), 1u);
+}
+
+// It has old tables in the device's memory.
+TEST_F(CudaEngineOnFakeGpu, ASmallCallMayHaveTheSlotOfALargeOne) {
+  const auto engine = this->engine();
+  const std::uint32_t pages[] = {4, 9}, others[] = {5, 7};
+  const memory::Extent extent{block(1), kBlockBytes}, other{block(2), kBlockBytes};
+  ASSERT_TRUE(engine->gather(std::vector<BlockCopy>(200, BlockCopy{{&extent, 1}, pages})));
+  const std::uint64_t events = machine_.events();
+  const BlockCopy copy{{&other, 1}, others};
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  EXPECT_EQ(machine_.events(), events);
+  EXPECT_TRUE(holds(1, {4, 9}) && holds(2, {5, 7}));
 }
 
 // A cache described wrongly: the device faults, and that is an error of the call.

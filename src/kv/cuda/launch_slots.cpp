@@ -19,19 +19,20 @@ Result<std::unique_ptr<LaunchSlot>> LaunchSlots::take(std::uint64_t bytes) {
   std::unique_ptr<LaunchSlot> slot;
   {
     const std::lock_guard lock(mutex_);
-    const auto large = std::find_if(free_.begin(), free_.end(),
-                                    [&](const auto& one) { return one->bytes >= bytes; });
-    const auto taken = large != free_.end() || free_.empty() ? large : free_.end() - 1;
-    if (taken != free_.end()) {
-      slot = std::move(*taken);
-      free_.erase(taken);
+    auto best = free_.end();
+    for (auto one = free_.begin(); one != free_.end(); ++one) {
+      if ((*one)->bytes < bytes) continue;
+      if (best == free_.end() || (*one)->bytes < (*best)->bytes) best = one;
+    }
+    if (best != free_.end()) {
+      slot = std::move(*best);
+      free_.erase(best);
+      return slot;
     }
   }
-  if (slot != nullptr && slot->bytes >= bytes) return slot;
-  if (slot != nullptr) free(*slot);
   slot = std::make_unique<LaunchSlot>();
-  if (const Status allocated = allocate(*slot, std::bit_ceil(std::max(bytes, kLeastBytes)));
-      !allocated) {
+  const std::uint64_t wanted = bytes == 0 ? 0 : std::bit_ceil(std::max(bytes, kLeastBytes));
+  if (const Status allocated = allocate(*slot, wanted); !allocated) {
     free(*slot);
     return allocated.error();
   }
@@ -40,12 +41,14 @@ Result<std::unique_ptr<LaunchSlot>> LaunchSlots::take(std::uint64_t bytes) {
 
 Status LaunchSlots::allocate(LaunchSlot& slot, std::uint64_t bytes) const {
   const cuda::Driver& driver = device_.driver();
-  void* host = nullptr;
-  CACHALOT_TRY(
-      device_.check(driver.host_allocate(&host, bytes, cuda::kHostPortable), "cuMemHostAlloc"));
-  slot.host = static_cast<std::byte*>(host);
-  slot.bytes = bytes;
-  CACHALOT_TRY(device_.check(driver.memory_allocate(&slot.device, bytes), "cuMemAlloc"));
+  if (bytes != 0) {
+    void* host = nullptr;
+    CACHALOT_TRY(
+        device_.check(driver.host_allocate(&host, bytes, cuda::kHostPortable), "cuMemHostAlloc"));
+    slot.host = static_cast<std::byte*>(host);
+    slot.bytes = bytes;
+    CACHALOT_TRY(device_.check(driver.memory_allocate(&slot.device, bytes), "cuMemAlloc"));
+  }
   return device_.check(
       driver.event_create(&slot.event, cuda::kEventNoTiming | cuda::kEventBlockingSync),
       "cuEventCreate");

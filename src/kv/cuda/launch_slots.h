@@ -4,6 +4,8 @@
 // 1. A slot is given out again only after its event, for until then the device may read its tables.
 // 2. A slot of which nothing is known any more, because the driver failed, is never given out again nor
 //    freed.
+// 3. None is freed while copies may begin: freeing the device's memory waits for all that runs on it. Sizes
+//    are powers of two, so the smaller ones that stay have at most as much as the largest.
 //
 // @threads  any
 #pragma once
@@ -19,7 +21,7 @@
 namespace cachalot::kv {
 
 struct LaunchSlot {
-  std::byte* host = nullptr;  // page-locked
+  std::byte* host = nullptr;  // page-locked; null where no tables go this way
   cuda::DevicePointer device = 0;
   std::uint64_t bytes = 0;
   cuda::Event event = nullptr;
@@ -35,8 +37,9 @@ class LaunchSlots {
   LaunchSlots& operator=(const LaunchSlots&) = delete;
 
   // The calling thread has entered the device.
-  // @errors kNoSpace, kIo  @cost  a lock; a new or larger slot: three allocations of the driver's, which
-  //         may wait for the device
+  // @param bytes  of tables; 0: they go with the launch
+  // @errors kNoSpace, kIo  @cost  a lock; a new slot: an event of the driver's, and for tables two
+  //         allocations, which may wait for the device
   Result<std::unique_ptr<LaunchSlot>> take(std::uint64_t bytes);
   void give_back(std::unique_ptr<LaunchSlot> slot);
   void abandon(std::unique_ptr<LaunchSlot> slot);
