@@ -71,16 +71,18 @@ Result<CudaStream> RegisteredCache::stream_of(const std::optional<CudaStream>& w
   return Error::make(Code::kInvalidArgument, "stream: %p was given for a cache in this process's memory, expected none", *wanted);
 }
 
-Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream) {
+Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
+                               kv::WaitBy by) {
   if (gpu_ == nullptr) return engine_->gather(blocks, layers);
   CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_gather(blocks, layers, stream));
-  return gpu_->note(copy.wait());
+  return gpu_->note(copy.wait(by));
 }
 
-Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream) {
+Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
+                                kv::WaitBy by) {
   if (gpu_ == nullptr) return engine_->scatter(blocks, layers);
   CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_scatter(blocks, layers, stream));
-  return gpu_->note(copy.wait());
+  return gpu_->note(copy.wait(by));
 }
 
 Result<kv::PendingCopy> RegisteredCache::start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,

@@ -52,9 +52,11 @@ class RegisteredCache {
   // Once more, of what stream_of() gave. @errors as Gpu::check
   Status check_stream(CudaStream stream) const { return gpu_ == nullptr ? Status() : gpu_->check(stream); }
 
-  // As kv::CopyEngine's, and on this stream where there is a GPU.
-  Status gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
-  Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
+  // As kv::CopyEngine's, and on this stream where there is a GPU, which is waited for so.
+  Status gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
+                kv::WaitBy by = kv::WaitBy::kAsking);
+  Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
+                 kv::WaitBy by = kv::WaitBy::kAsking);
   // Of a GPU's cache only: launched, and not waited for. Its wait() goes by way of gpu()->note().
   Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
   Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);

@@ -96,7 +96,7 @@ Status Call::check_pages_differ() const {
 Status Call::gather(std::span<const kv::BlockCopy> blocks) const {
   if (behind == nullptr) return cache.gather(blocks, {}, stream);
   CACHALOT_TRY_ASSIGN(const CudaStream ours, behind->stream());
-  CACHALOT_TRY(cache.gather(blocks, {}, ours));
+  CACHALOT_TRY(cache.gather(blocks, {}, ours, kv::WaitBy::kSleeping));
   behind->note_empty();
   return {};
 }
@@ -104,7 +104,7 @@ Status Call::gather(std::span<const kv::BlockCopy> blocks) const {
 Status Call::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const {
   if (behind == nullptr) return cache.scatter(blocks, layers, stream);
   CACHALOT_TRY_ASSIGN(const CudaStream ours, behind->stream());
-  CACHALOT_TRY(cache.scatter(blocks, layers, ours));
+  CACHALOT_TRY(cache.scatter(blocks, layers, ours, kv::WaitBy::kSleeping));
   behind->note_empty();
   return {};
 }

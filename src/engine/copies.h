@@ -22,7 +22,7 @@ struct Call {
   Deadline deadline;
   CudaStream stream = nullptr;  // of a GPU's cache
   const std::atomic<bool>* cancelled = nullptr;
-  StreamBehind* behind = nullptr;  // of a GPU's cache: a stream of ours instead
+  StreamBehind* behind = nullptr;  // of a GPU's cache: a stream of ours instead, for a worker
 
   // As many pages as the blocks have: before either of them is read. @errors kInvalidArgument
   Status check_counts() const;

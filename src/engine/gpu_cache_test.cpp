@@ -164,6 +164,20 @@ TEST_P(GpuCacheTest, CallsThatGoOnByThemselvesUseTheirStreamsAgain) {
   EXPECT_EQ(machine_.fake.last_priority, cuda::FakeMachine::kGreatestPriority);
 }
 
+// Questions take the driver's lock, which the engine's launches wait for.
+TEST_P(GpuCacheTest, AWorkerSleepsUntilItsCopyIsDone) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.store(1, 4);
+  const auto others = engine.client.hash_tokens(tokens_of(2, 4 * 4));
+  machine_.fake.failing["event_query"] = 719;
+  const Result<Token> loading = engine.client.load_async(engine.cache, hashes, pages_from(0, 4));
+  EXPECT_EQ(engine.client.wait(*loading)->blocks, 4u);
+  const Result<Token> storing =
+      engine.client.store_async(engine.cache, nullptr, others, pages_from(0, 4));
+  EXPECT_EQ(engine.client.wait(*storing)->blocks, 4u);
+  machine_.fake.failing.clear();
+}
+
 // What is left on a stream of ours is waited for by the next call that gets it.
 TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   static int (*create)(cuda::Stream*, unsigned, int) = nullptr;

@@ -366,6 +366,9 @@ TEST_F(CudaEngineOnFakeGpu, AShortCopyIsAskedForAndOneThatTakesLongIsSleptFor) {
   machine_.begin(0);
   EXPECT_TRUE(engine->gather({&copy, 1}));
   EXPECT_EQ(machine_.waits, 1);
+  machine_.failing["event_query"] = 719;
+  EXPECT_TRUE(engine->start_gather({&copy, 1}, nullptr)->wait(WaitBy::kSleeping));
+  EXPECT_FALSE(engine->start_gather({&copy, 1}, nullptr)->wait());
 }
 
 // A program that captures a stream forbids its threads what a copy does on another one.

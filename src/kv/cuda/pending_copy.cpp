@@ -6,13 +6,12 @@
 namespace cachalot::kv {
 namespace {
 
-// An event that is slept for is seen some 10 to 40 us late (estimate), which is what copies of a megabyte take;
-// so a while is spent asking first, with pauses, for others want the driver, too. Longer copies give the
-// processor away.
+// With pauses, for others want the driver, too. Longer copies give the processor away.
 constexpr std::uint64_t kPollNs = 200'000, kPauseNs = 2'000;
 constexpr int kLeastPolls = 8;  // also where the thread was kept from running meanwhile
 
-int wait_for(const cuda::Driver& driver, cuda::Event event) {
+int wait_for(const cuda::Driver& driver, cuda::Event event, WaitBy by) {
+  if (by == WaitBy::kSleeping) return driver.event_synchronize(event);
   std::uint64_t now = base::SteadyClock::read();
   const std::uint64_t until = now + kPollNs;
   for (int polls = 0; polls < kLeastPolls || now < until; ++polls) {
@@ -30,7 +29,7 @@ int wait_for(const cuda::Driver& driver, cuda::Event event) {
 }  // namespace
 
 PendingCopy::~PendingCopy() {
-  static_cast<void>(wait());
+  static_cast<void>(wait(WaitBy::kSleeping));
 }
 
 Result<bool> PendingCopy::is_done() {
@@ -44,14 +43,14 @@ Result<bool> PendingCopy::is_done() {
   return true;
 }
 
-Status PendingCopy::wait() {
+Status PendingCopy::wait(WaitBy by) {
   if (slot_ == nullptr) return outcome_;
   {
     const CudaDevice::Entered entered(*work_.device);
     outcome_ = entered.status();
     if (outcome_) {
-      outcome_ =
-          work_.device->check(wait_for(work_.device->driver(), slot_->event), "waiting for a copy");
+      outcome_ = work_.device->check(wait_for(work_.device->driver(), slot_->event, by),
+                                     "waiting for a copy");
     }
   }
   if (!outcome_) {
