@@ -4,7 +4,7 @@ set(CACHALOT_MODULES
   "base:"
   "os: base"
   "geometry: base"
-  "trace: base"
+  "trace: base os"
   "memory: base os"
   "kv: base os memory geometry"
   "vmm: base os"

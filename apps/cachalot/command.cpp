@@ -49,11 +49,21 @@ int fail(const Error& error) {
   return is_path ? kExitUsage : exit_code(error.code);
 }
 
-int finish(int code) {
-  const bool is_flushed = std::fflush(stdout) == 0;
+Status flush(std::FILE* out) {
+  static int first_of_stdout =
+      0;  // what cannot be written is forgotten, and the next time all is well
+  const bool is_stdout = out == stdout;
+  const bool is_flushed = std::fflush(out) == 0;
   const int os_error = is_flushed ? EIO : errno;
-  if ((is_flushed && std::ferror(stdout) == 0) || error_was_told) return code;
-  return fail(Error::from_errno(os_error, "stdout: writing"));
+  if (is_flushed && std::ferror(out) == 0) return {};
+  if (is_stdout && first_of_stdout == 0) first_of_stdout = os_error;
+  return Error::from_errno(is_stdout ? first_of_stdout : os_error, "%s: writing",
+                           is_stdout ? "stdout" : "stderr");
+}
+
+int finish(int code) {
+  const Status written = flush(stdout);
+  return written || error_was_told ? code : fail(written.error());
 }
 
 std::FILE* human_output(const std::string& json_file) {

@@ -52,6 +52,9 @@ int exit_code(Code code);
 // Prints "cachalot: <message>" as one line on stderr; returns exit_code().
 int fail(const Error& error);
 
+// Writes what was printed, now. @errors as finish() says it: the first that there was
+Status flush(std::FILE* out);
+
 // The end of every command: what was printed is written now. Returns `code`, or says that stdout
 // could not be written and returns the code of that.
 int finish(int code);

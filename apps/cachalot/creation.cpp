@@ -11,6 +11,7 @@
 
 #include "memory/line.h"
 #include "os/shared_file.h"
+#include "pool_flags.h"
 
 namespace cachalot::apps {
 namespace {
@@ -45,12 +46,6 @@ void on_signal(int signal) {
   raise(signal);
 }
 
-// "shm:NAME" is how a file in /dev/shm may be called.
-std::string real_path(const std::string& path) {
-  constexpr std::string_view kShm = "shm:";
-  return path.starts_with(kShm) ? "/dev/shm/" + path.substr(kShm.size()) : path;
-}
-
 class RemoveOnSignal {
  public:
   explicit RemoveOnSignal(std::vector<std::string> paths) : paths_(std::move(paths)) {
@@ -80,7 +75,7 @@ class RemoveOnSignal {
 
 Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options) {
   std::vector<std::string> paths = pool::device_paths(options.paths, options.geometry.devices);
-  for (std::string& path : paths) path = real_path(path);
+  for (std::string& path : paths) path = file_name_of(path);
   const RemoveOnSignal guard(std::move(paths));
   return pool::Pool::create(options);
 }

@@ -33,7 +33,7 @@ Result<std::uint32_t> evict(const Options& options) {
 }
 
 int run(const Options& options) {
-  Result<Output> json = Output::open(options.json);
+  Result<Output> json = open_output("--json", options.json, options.client.paths);
   if (!json) return fail(json.error());
   const Result<std::uint32_t> evicted = evict(options);
   if (!evicted) return fail(evicted.error());

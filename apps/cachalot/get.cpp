@@ -35,8 +35,8 @@ Status get(const Options& options) {
   CACHALOT_TRY(check_are_apart({{"--output", options.output}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const index::BlockHash hash,
                       parse_key(options.key, options.client.fingerprint));
-  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.output));
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output output, open_output("--output", options.output, options.client.paths));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(const std::string bytes, read_block(options, hash));
   CACHALOT_TRY(output.write(bytes));
   const std::string hex = index::to_hex(hash);

@@ -54,7 +54,7 @@ nlohmann::json report(const Options& options, const Looked& looked) {
 }
 
 int run(const Options& options) {
-  Result<Output> json = Output::open(options.json);
+  Result<Output> json = open_output("--json", options.json, options.client.paths);
   if (!json) return fail(json.error());
   const Result<Looked> looked = look_up(options);
   if (!looked) return fail(looked.error());

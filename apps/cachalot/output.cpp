@@ -10,6 +10,9 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "command.h"
+#include "os/links.h"
+
 namespace cachalot::apps {
 namespace {
 
@@ -24,6 +27,15 @@ os::FileDescriptor make_file(const std::string& file) {
   return os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 }
 
+// Space for all of it, before anything that is there is overwritten. Some file systems cannot say; pipes and
+// devices have none.
+Status reserve(int fd, std::size_t bytes, const std::string& file) {
+  if (bytes == 0 || fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0)
+    return {};
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) return error_of(file);
+  return {};
+}
+
 // Who writes the file at this moment writes it to its end first. Not for long: not every file has locks, and
 // whoever holds one for the whole of this program (flock(1) does) waits for us.
 void wait_for_others(int fd) {
@@ -33,9 +45,7 @@ void wait_for_others(int fd) {
 }
 
 Status write_stdout(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
-    return {};
-  }
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size()) return flush(stdout);
   return error_of("stdout");
 }
 
@@ -53,22 +63,26 @@ Status check_is_no_input(const char* flag, const std::string& file,
   return {};
 }
 
+bool is_one_file(const std::string& a, const std::string& b) {
+  std::error_code unknown;
+  if (std::filesystem::equivalent(a, b, unknown) && !unknown) return true;
+  return std::filesystem::weakly_canonical(os::follow_links(a), unknown) ==
+             std::filesystem::weakly_canonical(os::follow_links(b), unknown) &&
+         !unknown;
+}
+
 Status check_are_apart(std::initializer_list<NamedFile> files) {
-  // One that is not there yet has a name all the same. A device takes any number of results.
-  const auto is_one = [](const std::string& a, const std::string& b) {
+  // A device takes any number of results.
+  const auto is_device = [](const std::string& file) {
     std::error_code unknown;
-    if (std::filesystem::exists(a, unknown) && !std::filesystem::is_regular_file(a, unknown))
-      return false;
-    if (std::filesystem::equivalent(a, b, unknown) && !unknown) return true;
-    return std::filesystem::weakly_canonical(a, unknown) ==
-               std::filesystem::weakly_canonical(b, unknown) &&
-           !unknown;
+    return std::filesystem::exists(file, unknown) &&
+           !std::filesystem::is_regular_file(file, unknown);
   };
   for (const NamedFile* one = files.begin(); one != files.end(); ++one) {
     for (const NamedFile* other = files.begin(); other != one; ++other) {
       if (one->file.empty() || one->file == "-" || other->file.empty() || other->file == "-")
         continue;
-      if (!is_one(one->file, other->file)) continue;
+      if (is_device(one->file) || !is_one_file(one->file, other->file)) continue;
       return Error::make(Code::kInvalidArgument,
                          "%s and %s are both \"%.120s\", expected two files", other->flag,
                          one->flag, one->file.c_str());
@@ -83,8 +97,9 @@ Result<Output> Output::open(const std::string& file) {
   output.fd_ = os::FileDescriptor(::open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
   if (output.fd_) return output;
   if (errno != ENOENT) return error_of(file);
+  output.file_ = os::follow_links(file);
   // Removed again until there is something to read in it: others may wait for the file to appear.
-  if (!make_file(file) || unlink(file.c_str()) != 0) return error_of(file);
+  if (!make_file(output.file_) || unlink(output.file_.c_str()) != 0) return error_of(file);
   return output;
 }
 
@@ -110,13 +125,15 @@ Status Output::write_json(const nlohmann::json& value) {
 }
 
 Status Output::write_all(std::string_view text) {
-  // EINVAL: a pipe or a device, which keeps nothing.
-  if (ftruncate(fd_.get(), 0) != 0 && errno != EINVAL) return error_of(file_);
+  CACHALOT_TRY(reserve(fd_.get(), text.size(), file_));
+  const auto bytes = static_cast<off_t>(text.size());
   while (!text.empty()) {
     const ssize_t n = ::write(fd_.get(), text.data(), text.size());
     if (n < 0 && errno != EINTR) return error_of(file_);
     if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
   }
+  // What was longer before. EINVAL: a pipe or a device, which keeps nothing.
+  if (ftruncate(fd_.get(), bytes) != 0 && errno != EINVAL) return error_of(file_);
   // Some file systems say only now that there is no space.
   if (::close(fd_.release()) != 0) return error_of(file_);
   return {};

@@ -2,8 +2,9 @@
 // folder, and written when it is done.
 //
 // A file that was not there is not there either when the work fails, or when it cannot be written
-// whole. One that was there, or is by then, keeps its content until it is written: of several programs that
-// write one file the last one's result stands, whole.
+// whole. One that was there, or is by then, keeps its content until it is written, and when there is no
+// space for what would take its place: of several programs that write one file the last one's result stands,
+// whole.
 #pragma once
 
 #include <cachalot/result.h>
@@ -22,6 +23,9 @@ namespace cachalot::apps {
 // @errors kInvalidArgument: `file` (of this flag) is one of `inputs`, by this name or another
 Status check_is_no_input(const char* flag, const std::string& file,
                          std::span<const std::string> inputs);
+
+// Whether two names are of one file: of one that is there, or of one that would be made.
+bool is_one_file(const std::string& a, const std::string& b);
 
 // Results that would take each other's place.
 // @param files  with their flags; "-" and no name are none

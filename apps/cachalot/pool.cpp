@@ -20,24 +20,33 @@ struct Options {
   std::string json;
 };
 
-Status create(const Options& options) {
-  pool::Pool::CreateOptions create_options;
-  create_options.paths = options.paths;
-  CACHALOT_TRY_ASSIGN(create_options.geometry, make_geometry(options.geometry, options.paths));
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
-  CACHALOT_TRY_ASSIGN(const pool::Pool pool, create_pool(create_options));
+Status tell_created(const Options& options, const pool::Pool& pool, Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
-  std::fprintf(human_output(options.json),
+  std::FILE* const out = human_output(options.json);
+  std::fprintf(out,
                "created %s: capacity %s blocks, %s spare, %s bytes each; %u device%s of %s bytes\n",
                pool.paths()[0].c_str(), grouped(geometry.capacity_blocks).c_str(),
                grouped(geometry.blocks - geometry.capacity_blocks).c_str(),
                grouped(geometry.block_bytes).c_str(), geometry.devices,
                geometry.devices == 1 ? "" : "s", grouped(geometry.device_bytes).c_str());
+  CACHALOT_TRY(flush(out));
   return json.write_json(describe_pool(pool));
 }
 
+Status create(const Options& options) {
+  pool::Pool::CreateOptions create_options;
+  create_options.paths = options.paths;
+  CACHALOT_TRY_ASSIGN(create_options.geometry, make_geometry(options.geometry, options.paths));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
+  CACHALOT_TRY_ASSIGN(const pool::Pool pool, create_pool(create_options));
+  const Status told = tell_created(options, pool, json);
+  // A command that failed has made nothing. Somebody may serve it already: then it stays.
+  if (!told) static_cast<void>(pool::Pool::destroy(options.paths));
+  return told;
+}
+
 Status info(const Options& options) {
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths));
   const nlohmann::json description = describe_pool(pool);
   print_pool(human_output(options.json), description);
@@ -60,8 +69,8 @@ Status check_no_link(const std::string& path) {
 // what is left of a pool, the message says how a person removes it.
 Error with_way_out(const Paths& paths, const Error& error) {
   const bool is_there = os::SharedFile::open(paths[0], os::Access::kReadOnly).ok();
-  const bool is_left = error.code == Code::kCorrupt || (error.code == Code::kNotFound && is_there) ||
-                       is_unfinished(paths[0]);
+  const bool is_left = error.code == Code::kCorrupt ||
+                       (error.code == Code::kNotFound && is_there) || is_unfinished(paths[0]);
   if (!is_left) return error;
   std::string files = paths[0];
   for (std::size_t i = 1; i < paths.size(); ++i) files += " " + paths[i];
@@ -69,14 +78,15 @@ Error with_way_out(const Paths& paths, const Error& error) {
     const std::string device = paths[0] + "." + std::to_string(i);
     if (os::SharedFile::open(device, os::Access::kReadOnly).ok()) files += " " + device;
   }
-  Error told = Error::make(error.code, "%.130s; if it is left from a pool that nobody makes or serves: rm %s",
+  Error told = Error::make(error.code,
+                           "%.130s; if it is left from a pool that nobody makes or serves: rm %s",
                            error.message, files.c_str());
   told.os_error = error.os_error;
   return told;
 }
 
 Status destroy(const Options& options) {
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   // Looked at first for its names, which are gone afterwards.
   Paths paths;
   {

@@ -23,7 +23,7 @@ Status fence(const Options& options) {
   if (options.fenced.has_value() == options.unknown) {
     return Error::make(Code::kInvalidArgument, "pool fence: give either --client or --unknown");
   }
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::uint32_t released,
                       of_keeper(attached, options.unknown

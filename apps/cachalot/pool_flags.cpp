@@ -92,7 +92,8 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
   add("--devices", flags.devices, "D", "devices to interleave over (as many as there are paths)")
       ->transform(number(1, pool::kMaxDevices));
   add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (as much as is needed)");
-  add("--clients", flags.clients, "N", "client slots for engines, over all hosts; each host has one more for operators")
+  add("--clients", flags.clients, "N",
+      "client slots for engines, over all hosts; each host has one more for operators")
       ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
   add("--hosts", flags.hosts, "N", "machines that share the pool")
@@ -147,6 +148,21 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
   }
   CACHALOT_TRY(pool::lay_out(geometry));
   return geometry;
+}
+
+std::string file_name_of(const std::string& path) {
+  constexpr std::string_view kShm = "shm:";
+  return path.starts_with(kShm) ? "/dev/shm/" + path.substr(kShm.size()) : path;
+}
+
+Result<Output> open_output(const char* flag, const std::string& file, const Paths& paths) {
+  if (file.empty() || file == "-") return Output::open(file);
+  for (const std::string& path : pool::device_paths(paths, pool::kMaxDevices)) {
+    if (!is_one_file(file, file_name_of(path))) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "%s: \"%.120s\" is the pool's, expected another file", flag, file.c_str());
+  }
+  return Output::open(file);
 }
 
 Result<pool::Pool> open_pool(const Paths& paths) {

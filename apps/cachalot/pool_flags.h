@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "output.h"
 #include "pool/pool.h"
 
 namespace cachalot::apps {
@@ -35,6 +36,15 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags);
 // The geometry that the flags ask for, device_bytes filled in.
 // @errors kInvalidArgument: a flag is missing, contradicts another or is out of range
 Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths);
+
+// A path of the pool's as a file's name: "shm:NAME" is one in /dev/shm.
+std::string file_name_of(const std::string& path);
+
+// Output::open() of the file of this flag: a result must not take the place of the pool, or of one that is
+// about to be made.
+// @param paths  none: there is no pool
+// @errors as Output::open(); kInvalidArgument: it is a device of the pool, by this name or another
+Result<Output> open_output(const char* flag, const std::string& file, const Paths& paths);
 
 // Maps a pool without paying for huge pages. @errors as Pool::open
 Result<pool::Pool> open_pool(const Paths& paths);

@@ -87,7 +87,7 @@ Status put(const Options& options) {
     CACHALOT_TRY_ASSIGN(parent, parse_key(options.parent, fingerprint));
   }
   CACHALOT_TRY(check_is_no_input("--json", options.json, {&options.file, 1}));
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(const std::vector<std::byte> bytes,
                       read_block(options.file, attached.pool.access().geometry.block_bytes));

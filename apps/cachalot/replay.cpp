@@ -15,7 +15,7 @@
 #include "geometry/presets.h"
 #include "index/eviction/policy_kind.h"
 #include "memory/line.h"
-#include "output.h"
+#include "pool_flags.h"
 #include "replay_output.h"
 #include "trace_flags.h"
 #include "values.h"
@@ -170,7 +170,7 @@ void tell_defaults(std::FILE* to, const Flags& flags, const replay::ReplayOption
 int run(const Flags& flags) {
   const Result<replay::ReplayOptions> options = options_of(flags);
   if (!options) return fail(options.error());
-  Result<Output> json = Output::open(flags.json);
+  Result<Output> json = open_output("--json", flags.json, flags.options.pool_paths);
   if (!json) return fail(json.error());
   // The table would be in the way of a script that reads JSON from stdout.
   std::FILE* const people = human_output(flags.json);
@@ -182,7 +182,7 @@ int run(const Flags& flags) {
   if (!report) return fail(report.error());
   tell_defaults(people, flags, *options);
   print_report(people, *options, *report);
-  std::fflush(people);
+  static_cast<void>(flush(people));  // finish() tells
   const Status written = json->write_json(to_json(*options, *report));
   if (!written) return fail(written.error());
   if (report->is_sound()) return kExitDone;
@@ -214,8 +214,10 @@ void add_replay(CLI::App& app, Chosen& chosen) {
                                             "Blocks that may be published at once (default 20000)");
   command->add_option("--capacity", flags->capacity, "The same in bytes, such as 2GiB")
       ->excludes(blocks);
-  command->add_option("--policy", options.policy,
-                      "Which leaf is evicted: " + index::pool_policy_names())->capture_default_str();
+  command
+      ->add_option("--policy", options.policy,
+                   "Which leaf is evicted: " + index::pool_policy_names())
+      ->capture_default_str();
   command->add_option("--domain", flags->domain, "How caches behave: coherent or noncoherent")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();

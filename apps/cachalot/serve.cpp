@@ -69,7 +69,8 @@ void end_on_signals() {
 
 void print_now(std::FILE* out, const std::string& line) {
   std::fputs(line.c_str(), out);
-  if (std::fflush(out) == 0 || errno != EPIPE) return;
+  const Status written = flush(out);
+  if (written || written.error().os_error != EPIPE) return;
   __fpurge(out);
   std::clearerr(out);
 }
@@ -96,7 +97,8 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
       // What flags say comes before what follows from them.
       {"block bytes", wanted.block_bytes, found.block_bytes},
       {"capacity in blocks", wanted.capacity_blocks, found.capacity_blocks},
-      {"spare blocks", wanted.blocks - wanted.capacity_blocks, found.blocks - found.capacity_blocks},
+      {"spare blocks", wanted.blocks - wanted.capacity_blocks,
+       found.blocks - found.capacity_blocks},
       {"devices", wanted.devices, found.devices},
       {"client slots", wanted.engine_clients(), found.engine_clients()},
       {"hosts", wanted.hosts, found.hosts},
@@ -200,9 +202,10 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
   const std::size_t equals = text.rfind('=');
   const std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
   if (equals == 0 || number.size() != 1 || number[0] < '0' || number[0] > '7') {
-    return Error::make(Code::kInvalidArgument,
-                       "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (goes first) to 7",
-                       text.c_str());
+    return Error::make(
+        Code::kInvalidArgument,
+        "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (goes first) to 7",
+        text.c_str());
   }
   return pool::NamespacePriority{index::make_namespace(text.substr(0, equals)).digest,
                                  static_cast<std::uint32_t>(number[0] - '0')};
@@ -222,8 +225,8 @@ Result<pool::KeeperOptions> keeper_options_of(const Options& options) {
     CACHALOT_TRY_ASSIGN(const pool::NamespacePriority priority, parse_priority(text));
     for (const pool::NamespacePriority& other : keeper_options.priorities) {
       if (!(other.namespace_digest == priority.namespace_digest)) continue;
-      return Error::make(Code::kInvalidArgument, "--priority: \"%.120s\": the namespace is named twice",
-                         text.c_str());
+      return Error::make(Code::kInvalidArgument,
+                         "--priority: \"%.120s\": the namespace is named twice", text.c_str());
     }
     keeper_options.priorities.push_back(priority);
   }
@@ -248,7 +251,7 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
 Status serve(const Options& options) {
   CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
   base::set_log_level(log_level_of(options.log_level));
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
   end_on_signals();
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
@@ -283,15 +286,17 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       ->type_name("NAME")
       ->capture_default_str();
   command
-      ->add_option("--ttl", options->ttl_s,
-                   "blocks that were not used for so long go, whether the pool is full or not; 0: never")
+      ->add_option(
+          "--ttl", options->ttl_s,
+          "blocks that were not used for so long go, whether the pool is full or not; 0: never")
       ->type_name("SECONDS")
       ->transform(number(0, 1'000'000'000))
       ->capture_default_str();
   command
-      ->add_option("--pin", options->pins,
-                   "a block that stays once it is there, with its prefix; may be repeated. KEY: as for "
-                   "`cachalot lookup`, without a colon; alone: of the namespace `default`")
+      ->add_option(
+          "--pin", options->pins,
+          "a block that stays once it is there, with its prefix; may be repeated. KEY: as for "
+          "`cachalot lookup`, without a colon; alone: of the namespace `default`")
       ->type_name("NAMESPACE:KEY");
   command
       ->add_option("--priority", options->priorities,

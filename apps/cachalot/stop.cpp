@@ -35,7 +35,7 @@ Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std:
 }
 
 Status stop(const Options& options) {
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   ClientFlags flags = options.client;
   flags.timeout_ns = std::uint64_t{options.timeout_s} * 1'000'000'000;
   CACHALOT_TRY_ASSIGN(Attached attached, attach(flags));

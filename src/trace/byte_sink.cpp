@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
+#include "os/links.h"
 #include "trace/byte_source.h"
 
 namespace cachalot::trace {
@@ -55,6 +57,8 @@ class ByteSink::Impl {
     CACHALOT_TRY(flush(true));
     if (fd_ == STDOUT_FILENO) return {};
     if (has_no_name_) CACHALOT_TRY(give_name());
+    // As it was; not everybody may: then it is as new files are.
+    if (mode_) static_cast<void>(::fchmod(fd_, *mode_));
     if (::close(std::exchange(fd_, -1)) != 0) return error();
     if (part_path_.empty()) return {};
     if (::rename(part_path_.c_str(), path_.c_str()) != 0) return error();
@@ -82,6 +86,9 @@ class ByteSink::Impl {
       return fd_ >= 0 ? Status{} : Status(error());
     }
     if (is_there && ::access(path_.c_str(), W_OK) != 0) return error();
+    // A link stays, and what it stands for is replaced.
+    path_ = os::follow_links(path_);
+    if (is_there) mode_ = there.st_mode & 0777;
     // Without a name, so that nothing stays of it when the process is ended.
     const std::string folder = std::filesystem::path(path_).parent_path();
     fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
@@ -143,7 +150,8 @@ class ByteSink::Impl {
   std::string path_;
   std::string part_path_;  // what is renamed at the end, or removed
   int fd_ = -1;
-  bool has_no_name_ = false;  // until it is whole
+  std::optional<mode_t> mode_;  // of the file that it takes the place of
+  bool has_no_name_ = false;    // until it is whole
   bool is_gzip_ = false;
   z_stream stream_{};
   std::string waiting_;  // for the next flush

@@ -1,7 +1,7 @@
 // A file as it is written, gzip where its name ends in .gz: the counterpart of ByteSource.
 //
 // A file appears under its name when it is finished, and one that was there keeps its content until
-// then; stdout ("-"), pipes and devices are written as it goes.
+// then, and its mode; where the name is a link, what it stands for is meant. stdout ("-"), pipes and devices are written as it goes.
 #pragma once
 
 #include <cachalot/result.h>

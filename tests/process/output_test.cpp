@@ -33,6 +33,10 @@ TEST_F(OutputTest, AClosedStandardFileIsNeverAFileOfThePool) {
         run({"pool", "create", pool, "--block-bytes", "4096", "--capacity-blocks", "8"},
             {.closed = closed});
     EXPECT_EQ(created.exit_code, is_heard ? 0 : kRefused);
+    if (!is_heard) {
+      EXPECT_EQ(listing(), std::set<std::string>());
+      create_pool("kv");
+    }
     const std::string before = read(pool);
     for (const Arguments& command : std::vector<Arguments>{{"pool", "info", pool}, {"--help"}}) {
       EXPECT_EQ(run(command, {.closed = closed}).exit_code, is_heard ? 0 : kRefused);
@@ -157,11 +161,93 @@ TEST_F(OutputTest, OneFileForTwoResultsIsRefused) {
   expect_done(run({"hitrate", "--trace", trace(), "--csv", "/dev/null", "--json", "/dev/null"}));
 }
 
+// One that is there, one that would be made, under other names, and the second device.
+TEST_F(OutputTest, AResultNeverTakesThePlaceOfThePool) {
+  const std::string pool = path("kv"), link = path("link");
+  const Arguments geometry = {"--block-bytes", "4096", "--capacity-blocks", "8", "--devices", "2"};
+  std::filesystem::create_symlink("kv.1", link);
+  const auto refuses = [&](Arguments command) {
+    for (const std::string& file : {pool, path("./kv"), pool + ".1", link}) {
+      Arguments arguments = command;
+      arguments.push_back(file);
+      expect_error(run(arguments), kUsage, {command.back(), file, "the pool's"});
+    }
+  };
+  const auto with = [&](Arguments command, const Arguments& more) {
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  };
+  refuses(with(with({"pool", "create", pool}, geometry), {"--json"}));
+  refuses(with(with({"serve", pool, "--create"}, geometry), {"--json"}));
+  refuses({"replay", "--trace", trace(), "--pool", pool, "--json"});
+  EXPECT_EQ(listing(), (std::set<std::string>{"link", "trace.jsonl"}));
+  expect_done(run(with({"pool", "create", pool}, geometry)));
+  Serving keeper({"serve", pool});
+  expect_done(run({"put", "key", "--pool", pool}, {.in = "bytes"}));
+  const auto sizes = [&] {
+    return std::pair(std::filesystem::file_size(pool), std::filesystem::file_size(pool + ".1"));
+  };
+  const auto before = sizes();
+  refuses({"pool", "info", pool, "--json"});
+  refuses({"pool", "destroy", pool, "--json"});
+  refuses({"pool", "fence", pool, "--unknown", "--json"});
+  refuses({"serve", pool, "--json"});
+  refuses({"stop", pool, "--json"});
+  refuses({"put", "other", "--pool", pool, "--json"});
+  refuses({"lookup", "key", "--pool", pool, "--json"});
+  refuses({"evict", "key", "--pool", pool, "--json"});
+  refuses({"get", "key", "--pool", pool, "--json"});
+  refuses({"get", "key", "--pool", pool, "--output"});
+  const std::string named = "shm:" + tag() + "_named";
+  expect_done(run({"pool", "create", named, "--block-bytes", "4096", "--capacity-blocks", "8"}));
+  expect_error(run({"pool", "info", named, "--json", "/dev/shm/" + tag() + "_named"}), kUsage,
+               {"the pool's"});
+  expect_done(run({"pool", "destroy", named}));
+  EXPECT_EQ(sizes(), before);
+  EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");
+}
+
+TEST_F(OutputTest, APoolThatCannotBeToldOfIsNotLeft) {
+  const os::FileDescriptor out = full();
+  const Arguments create = {
+      "pool", "create", path("kv"), "--block-bytes", "4096", "--capacity-blocks", "8"};
+  expect_error(run(create, {.out = out.get()}), kRefused, {"stdout", "No space left"});
+  Arguments to_file = create;
+  to_file.insert(to_file.end(), {"--json", "/dev/full"});
+  EXPECT_EQ(run(to_file).exit_code, kRefused);
+  EXPECT_EQ(listing(), std::set<std::string>());
+}
+
+TEST_F(OutputTest, ALinkIsWhatItStandsForThereOrNot) {
+  std::filesystem::create_symlink("real", path("link"));
+  const Arguments results[] = {{"hitrate", "--trace", trace(), "--json", path("link")},
+                               {"trace", "generate", "--requests", "1", "--out", path("link")}};
+  for (const Arguments& command : results) {
+    for (const bool is_there : {false, true}) {
+      if (is_there) {
+        write("real", std::string(100'000, 'x'));
+        std::filesystem::permissions(path("real"), std::filesystem::perms(0640));
+      }
+      expect_done(run(command));
+      EXPECT_TRUE(std::filesystem::is_symlink(path("link")));
+      EXPECT_EQ(read(path("real")).front(), '{');
+      EXPECT_LT(read(path("real")).size(), 100'000u);
+      if (is_there) {
+        EXPECT_EQ(std::filesystem::status(path("real")).permissions(),
+                  std::filesystem::perms(0640));
+      }
+      std::filesystem::remove(path("real"));
+    }
+  }
+}
+
 // In a small tmpfs in a mount namespace of its own, where this user may have one.
-TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDisk) {
-  const std::string pool = create_pool("kv");
+TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDiskNorInTheOldOnesPlace) {
+  const std::string pool = path("kv");
+  expect_done(run({"pool", "create", pool, "--block-bytes", "8192", "--capacity-blocks", "8"}));
   Serving keeper({"serve", pool});
   expect_done(run({"put", "key", "--pool", pool}, {.in = noise(4096, 1)}));
+  expect_done(run({"put", "long", "--pool", pool}, {.in = noise(8192, 1)}));
   const std::string small = path("small");
   std::filesystem::create_directory(small);
   Result<os::Child> child = os::Child::start([&] {
@@ -174,6 +260,10 @@ TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDisk) {
     expect_error(run({"get", "key", "--pool", pool, "--output", small + "/copy"}), kRefused,
                  {small + "/copy"});
     EXPECT_FALSE(std::filesystem::exists(small + "/copy"));
+    write("small/filler", "precious");
+    expect_error(run({"get", "long", "--pool", pool, "--output", small + "/filler"}), kRefused,
+                 {small + "/filler"});
+    EXPECT_EQ(read(small + "/filler"), "precious");
     return HasFailure() ? 1 : 0;
   });
   ASSERT_TRUE(child);
