@@ -50,8 +50,8 @@ int fail(const Error& error) {
 }
 
 Status flush(std::FILE* out) {
-  static int first_of_stdout =
-      0;  // what cannot be written is forgotten, and the next time all is well
+  // What cannot be written is forgotten, and nothing is wrong the next time.
+  static int first_of_stdout = 0;
   const bool is_stdout = out == stdout;
   const bool is_flushed = std::fflush(out) == 0;
   const int os_error = is_flushed ? EIO : errno;

@@ -25,8 +25,8 @@ json describe_geometry(const pool::Geometry& geometry) {
           {"hosts", geometry.hosts}};
 }
 
-// serving: holds the lock and answers; locked: holds it and does not (yet) answer; remote: says that
-// it answers, from another machine; none: nobody is there.
+// serving: holds the lock and says that it answers; locked: holds it and does not say so; remote: says that
+// it answers, from another machine; none: nobody is there. One that hangs has said so: who asks it finds out.
 const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
   const bool says_it_serves = (view.flags & pool::kKeeperServing) != 0;
   if (pool.keeper_is_locked()) return says_it_serves ? "serving" : "locked";

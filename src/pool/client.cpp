@@ -75,18 +75,28 @@ std::uint64_t Client::read_payload(const Found& found, std::byte* to, bool hashe
 
 Result<std::uint32_t> Client::get(const BlockHash& hash, std::span<std::byte> to) {
   constexpr int kAttempts = 4;
+  bool is_damaged = false;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Found found;
-    if (lookup({&hash, 1}, {&found, 1}) == 0) break;
+    if (lookup({&hash, 1}, {&found, 1}) == 0) {
+      is_damaged = false;
+      break;
+    }
     if (found.entry.length > to.size()) {
       return Error::make(Code::kNoSpace, "get: the block has %u bytes, the buffer %zu",
                          found.entry.length, to.size());
     }
     std::byte* const target = to.data();
+    const std::uint64_t damaged_before = counters_[ClientCounter::kDamagedReads];
     if (read({&found, 1}, {&target, 1}) == 1) {
       report_hit(found);
       return found.entry.length;
     }
+    is_damaged = counters_[ClientCounter::kDamagedReads] != damaged_before;
+  }
+  if (is_damaged) {
+    return Error::make(Code::kCorrupt, "get: the bytes of block %s do not match their checksum (`cachalot evict` drops it)",
+                       index::to_hex(hash).c_str());
   }
   return Error::make(Code::kNotFound, "get: block %s is not in the pool", index::to_hex(hash).c_str());
 }

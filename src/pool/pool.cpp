@@ -448,10 +448,7 @@ Result<os::FileLock> Pool::lock_client_slot(std::uint32_t slot) const {
 Result<PoolClient> Pool::attach_anywhere(const ClientOptions& options) {
   const Geometry& g = access_->geometry;
   const char* name = devices_.file(0).path().c_str();
-  if (options.host >= g.hosts) {
-    return Error::make(Code::kInvalidArgument, "%s: host number %u is not below the pool's %u", name,
-                       options.host, g.hosts);
-  }
+  CACHALOT_TRY(check_host(options.host));
   for (const std::uint32_t slot : slots_to_try(g, options.host, options.is_operator)) {
     Result<os::FileLock> lock = lock_client_slot(slot);
     if (!lock && lock.error().code != Code::kBusy) return lock.error();
@@ -462,6 +459,22 @@ Result<PoolClient> Pool::attach_anywhere(const ClientOptions& options) {
   return Error::make(Code::kBusy, "%s: all %u client slots of host %u%s are taken, or held by suspects (`cachalot pool info`)",
                      name, g.engine_clients() / g.hosts, options.host,
                      options.is_operator ? ", and the operators'," : "");
+}
+
+// Locks on slots do not reach other machines, so two of them must not try one slot.
+Status Pool::check_slot(const ClientOptions& options, std::uint32_t slot) const {
+  const Geometry& g = access_->geometry;
+  CACHALOT_TRY(check_host(options.host));
+  const std::uint32_t first = options.host * g.clients_per_host();
+  if (slot >= first && slot - first < g.clients_per_host()) return {};
+  return Error::make(Code::kInvalidArgument, "%s: client slot %u is not one of host %u's, expected %u to %u",
+                     devices_.file(0).path().c_str(), slot, options.host, first, first + g.clients_per_host() - 1);
+}
+
+Status Pool::check_host(std::uint32_t host) const {
+  if (host < access_->geometry.hosts) return {};
+  return Error::make(Code::kInvalidArgument, "%s: host number %u is not below the pool's %u",
+                     devices_.file(0).path().c_str(), host, access_->geometry.hosts);
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {
@@ -484,6 +497,7 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
     };
   }
   if (!slot) return attach_anywhere(options);
+  CACHALOT_TRY(check_slot(options, *slot));
   CACHALOT_TRY_ASSIGN(os::FileLock lock, lock_client_slot(*slot));
   return attach_at(options, *slot, std::move(lock));
 }

@@ -151,6 +151,8 @@ class Pool {
   Error areas_in_use() const;
   Result<std::uint32_t> find_areas_in_use(Succession succession) const;
   Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
+  Status check_host(std::uint32_t host) const;
+  Status check_slot(const ClientOptions& options, std::uint32_t slot) const;
   Result<PoolClient> attach_anywhere(const ClientOptions& options);
   Result<PoolClient> attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock);
 

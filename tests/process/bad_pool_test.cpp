@@ -202,6 +202,35 @@ TEST_F(BadPool, AClientSlotThatIsTakenIsRefused) {
   expect_error(run({"lookup", "key", "--pool", path, "--host", "1"}), kUsage, {"host number 1"});
 }
 
+// Locks on slots do not reach other machines.
+TEST_F(BadPool, AClientSlotOfAnotherHostIsRefused) {
+  const std::string pool = create_pool("kv", {"--hosts", "2"});
+  Serving keeper({"serve", pool});
+  const auto lookup = [&](const std::string& host, const std::string& slot) {
+    return run({"lookup", "key", "--pool", pool, "--host", host, "--client-slot", slot});
+  };
+  expect_error(lookup("1", "0"), kUsage, {"client slot 0", "host 1", "expected 3 to 5"});
+  expect_error(lookup("0", "3"), kUsage, {"client slot 3", "host 0"});
+  EXPECT_EQ(lookup("0", "0").exit_code, kAbsent);
+  EXPECT_EQ(lookup("1", "4").exit_code, kAbsent);
+  expect_done(run({"evict", "--all", "--pool", pool, "--host", "1", "--client-slot", "5"}));
+}
+
+TEST_F(BadPool, ADamagedBlockIsNotCalledAbsent) {
+  const std::string pool = create_pool("kv", {"--domain", "noncoherent"});
+  Serving keeper({"serve", pool});
+  const std::string block = noise(1200, 3);
+  expect_done(run({"put", "key", "--pool", pool}, {.in = block}));
+  const std::size_t at = read(pool).find(block);
+  ASSERT_NE(at, std::string::npos);
+  const os::FileDescriptor file(open(pool.c_str(), O_WRONLY | O_CLOEXEC));
+  const char wrong = static_cast<char>(block[700] ^ 1);
+  ASSERT_EQ(pwrite(file.get(), &wrong, 1, static_cast<off_t>(at + 700)), 1);
+  expect_error(run({"get", "key", "--pool", pool}), kAbsent, {"checksum", "cachalot evict"});
+  expect_done(run({"evict", "key", "--pool", pool}));
+  expect_error(run({"get", "key", "--pool", pool}), kAbsent, {"not in the pool"});
+}
+
 TEST_F(BadPool, APoolWithoutKeeperIsRefusedByEveryUser) {
   const std::string pool = create_pool("kv");
   expect_all_fail(users(pool), kRefused, {"no keeper", "cachalot serve"});
