@@ -4,13 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
-#include "memory/line.h"
-#include "os/shared_file.h"
 #include "pool_flags.h"
 
 namespace cachalot::apps {
@@ -78,14 +74,6 @@ Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options) {
   for (std::string& path : paths) path = file_name_of(path);
   const RemoveOnSignal guard(std::move(paths));
   return pool::Pool::create(options);
-}
-
-bool is_unfinished(const std::string& path) {
-  const Result<os::SharedFile> file = os::SharedFile::open(path, os::Access::kReadOnly);
-  if (!file) return file.error().code == Code::kBadInput;  // empty
-  std::array<unsigned char, memory::kLineBytes> line{};
-  const ssize_t n = pread(file->fd(), line.data(), line.size(), 0);
-  return n >= 0 && std::all_of(line.begin(), line.end(), [](unsigned char c) { return c == 0; });
 }
 
 }  // namespace cachalot::apps

@@ -13,7 +13,4 @@ namespace cachalot::apps {
 // one at a time. @errors as Pool::create
 Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options);
 
-// True of a file that has no header yet: the maker of a pool writes it last.
-bool is_unfinished(const std::string& path);
-
 }  // namespace cachalot::apps

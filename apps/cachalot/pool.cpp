@@ -70,7 +70,7 @@ Status check_no_link(const std::string& path) {
 Error with_way_out(const Paths& paths, const Error& error) {
   const bool is_there = os::SharedFile::open(paths[0], os::Access::kReadOnly).ok();
   const bool is_left = error.code == Code::kCorrupt ||
-                       (error.code == Code::kNotFound && is_there) || is_unfinished(paths[0]);
+                       (error.code == Code::kNotFound && is_there) || pool::is_unfinished(paths[0]);
   if (!is_left) return error;
   std::string files = paths[0];
   for (std::size_t i = 1; i < paths.size(); ++i) files += " " + paths[i];

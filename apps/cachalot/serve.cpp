@@ -118,15 +118,8 @@ Result<pool::Pool> open_when_made(const Paths& paths) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kTries = 200;
   for (int i = 0;; ++i) {
-    const bool was_unfinished = is_unfinished(paths[0]);
-    Result<pool::Pool> opened = pool::Pool::open(paths);
-    if (opened || !was_unfinished) return opened;
-    if (i == kTries) {
-      return Error::make(Code::kBusy,
-                         "%.120s: has no header yet: another process makes this pool, or has died "
-                         "in it (remove the file then)",
-                         paths[0].c_str());
-    }
+    Result<pool::Pool> opened = pool::open_made(paths);
+    if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -57,12 +57,15 @@ class KeeperObject {
 }  // namespace
 
 void add_keeper(nb::module_& module) {
-  nb::class_<KeeperObject>(module, "EmbeddedKeeper",
-                           "A keeper inside this process, for one engine that wants a pool of its "
-                           "own, and for tests. It\n"
-                           "makes the pool if it is not there, and then removes it at the end.\n\n"
-                           "    with EmbeddedKeeper(pool='/dev/shm/kv', "
-                           "block_bytes=geometry.block_bytes, capacity_blocks=4096):")
+  nb::class_<KeeperObject>(
+      module, "EmbeddedKeeper",
+      "A keeper inside this process, for one engine that wants a pool of its "
+      "own, and for tests. It\n"
+      "makes the pool if it is not there, and then removes it at the end. One that is there\n"
+      "must have the sizes, clients (0: any, 16 of a new one) and domain ('': any, coherent\n"
+      "of a new one) that are given.\n\n"
+      "    with EmbeddedKeeper(pool='/dev/shm/kv', "
+      "block_bytes=geometry.block_bytes, capacity_blocks=4096):")
       .def(
           "__init__",
           [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
@@ -79,11 +82,11 @@ void add_keeper(nb::module_& module) {
             new (self) KeeperObject(options);
           },
           nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0,
-          nb::arg("capacity_blocks") = 0, nb::arg("clients") = 16, nb::arg("domain") = "coherent",
+          nb::arg("capacity_blocks") = 0, nb::arg("clients") = 0, nb::arg("domain") = "",
           nb::arg("policy") = "lru",
           nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
                   "capacity_blocks: int = 0, "
-                  "clients: int = 16, domain: str = 'coherent', policy: str = 'lru') -> None"))
+                  "clients: int = 0, domain: str = '', policy: str = 'lru') -> None"))
       .def_prop_ro("pool", &KeeperObject::pool, "Its path.")
       .def("stop", &KeeperObject::stop, "Ends it. A second time does nothing.")
       .def(

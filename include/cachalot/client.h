@@ -7,7 +7,7 @@
 //   std::vector<BlockHash> hashes = client->hash_tokens(prompt);
 //   Result<std::size_t> hit = client->load(*cache, hashes, pages);        // pool -> pages
 //   …compute the rest…
-//   client->store(*cache, hashes, pages);                                  // pages -> pool
+//   Result<Stored> stored = client->store(*cache, nullptr, hashes, pages); // pages -> pool
 //
 // A block is block_tokens tokens in all layers of this rank, named by its chained hash: a hit is always
 // a prefix. Blocks of clients whose model, salt, geometry, block order or hash algorithm differ are in

@@ -17,24 +17,26 @@ namespace cachalot {
 
 struct KeeperOptions {
   std::string pool = {};  // its path; made if it is not there
-  // Of a pool that is made; one that is there must have them, where they are not 0.
+  // Of a pool that is made; one that is there must have them, where they are given.
   std::uint64_t block_bytes = 0;
   std::uint64_t capacity_blocks = 0;
-  std::uint32_t clients = 16;
-  std::string domain = "coherent";  // or "noncoherent"
+  std::uint32_t clients = 0;  // 0: 16
+  std::string domain = {};    // "coherent" (none is given) or "noncoherent"
   std::string policy = "lru";
 };
 
 class EmbeddedKeeper {
  public:
-  // @errors kBusy: the pool has a keeper; kNoSpace; kInvalidArgument; as opening a pool
+  // @errors kBusy: the pool has a keeper, or another process makes it for two seconds already; kNoSpace;
+  //         kInvalidArgument; as opening a pool
   static Result<EmbeddedKeeper> start(const KeeperOptions& options);
   EmbeddedKeeper(EmbeddedKeeper&&) noexcept;
   EmbeddedKeeper& operator=(EmbeddedKeeper&&) noexcept;
   ~EmbeddedKeeper();
 
-  // Ends it. The pool's files are removed if start() made them. Clients read on until they unmap.
-  // @errors kStale: another keeper had taken over
+  // Ends it. The pool's files are removed if start() made them, and they are still the ones. Clients read on
+  // until they unmap.
+  // @errors kStale: another keeper had taken over, or somebody removed the pool's files; it has ended all the same
   Status stop();
 
  private:

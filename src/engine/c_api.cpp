@@ -58,6 +58,12 @@ void keep_reason(const std::optional<Code>& reason) {
   last_reason = reason ? static_cast<cachalot_code>(*reason) : CACHALOT_OK;
 }
 
+// What a store says until more is known.
+void give_nothing(size_t* blocks) {
+  keep_reason(std::nullopt);
+  if (blocks != nullptr) *blocks = 0;
+}
+
 cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
   keep_reason(stored ? stored->reason : std::nullopt);
   if (blocks != nullptr) *blocks = stored ? stored->blocks : 0;
@@ -326,6 +332,7 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const c
                              const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
                              size_t page_count, uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
+    give_nothing(blocks);
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
     if (pages == nullptr && page_count != 0) return missing("pages");
@@ -398,6 +405,7 @@ cachalot_code cachalot_store_layer(cachalot_layer_store* store, uint32_t layer) 
 
 cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish, size_t* blocks) {
   return guarded([&] {
+    give_nothing(blocks);
     if (store == nullptr) return CACHALOT_OK;
     const std::unique_ptr<cachalot_layer_store> owned(store);
     if (publish == 0) return CACHALOT_OK;

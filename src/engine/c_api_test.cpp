@@ -371,6 +371,10 @@ TEST_F(CApiTest, AShortStoreHasAReason) {
   ASSERT_EQ(store(&hashes[0], &hashes[1], 1), CACHALOT_OK) << cachalot_last_message();
   EXPECT_EQ(blocks, 0u);
   EXPECT_EQ(cachalot_last_reason(), CACHALOT_REFUSED);
+  blocks = 9;
+  EXPECT_EQ(store(nullptr, nullptr, 1), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_last_reason(), CACHALOT_OK);
+  EXPECT_EQ(blocks, 0u);
   ASSERT_EQ(store(nullptr, hashes, 1), CACHALOT_OK) << cachalot_last_message();
   EXPECT_EQ(blocks, 1u);
   EXPECT_EQ(cachalot_last_reason(), CACHALOT_OK);

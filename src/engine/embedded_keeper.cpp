@@ -1,7 +1,9 @@
 #include <cachalot/keeper.h>
 
 #include <atomic>
+#include <chrono>
 #include <cinttypes>
+#include <filesystem>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -13,9 +15,10 @@ namespace cachalot {
 namespace {
 
 constexpr std::uint64_t kMostBlocks = 1u << 31;
+constexpr std::uint32_t kDefaultClients = 16;
 
 Result<memory::DomainKind> parse_domain(const std::string& name) {
-  if (name == "coherent") return memory::DomainKind::kCoherent;
+  if (name.empty() || name == "coherent") return memory::DomainKind::kCoherent;
   if (name == "noncoherent") return memory::DomainKind::kNoncoherent;
   return Error::make(Code::kInvalidArgument, "domain: '%.40s' is not coherent or noncoherent", name.c_str());
 }
@@ -28,16 +31,17 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   if (options.block_bytes == 0 || options.block_bytes > ~std::uint64_t{0} - memory::kLineBytes) {
     return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block", options.block_bytes);
   }
-  if (options.clients == 0 || options.clients >= pool::kMaxClients) {
-    return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", options.clients, pool::kMaxClients - 1);
+  const std::uint32_t clients = options.clients == 0 ? kDefaultClients : options.clients;
+  if (clients >= pool::kMaxClients) {
+    return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", clients, pool::kMaxClients - 1);
   }
   pool::Geometry geometry;
   CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);
-  geometry.clients = options.clients + geometry.hosts;  // and the operators'
+  geometry.clients = clients + geometry.hosts;  // and the operators'
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(
-      options.capacity_blocks + pool::rated_spare_blocks(options.clients, options.capacity_blocks));
+      options.capacity_blocks + pool::rated_spare_blocks(clients, options.capacity_blocks));
   geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
   return geometry;
 }
@@ -53,7 +57,24 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   if (options.capacity_blocks != 0 && options.capacity_blocks != found.capacity_blocks) {
     return differs("capacity in blocks", options.capacity_blocks, found.capacity_blocks);
   }
-  return {};
+  if (options.clients != 0 && options.clients != found.engine_clients()) {
+    return differs("client slots", options.clients, found.engine_clients());
+  }
+  CACHALOT_TRY_ASSIGN(const memory::DomainKind domain, parse_domain(options.domain));
+  if (options.domain.empty() || domain == found.domain) return {};
+  return Error::make(Code::kInvalidArgument, "%.120s: exists with another domain: %s, not %s", options.pool.c_str(),
+                     memory::domain_name(found.domain), options.domain.c_str());
+}
+
+// A pool that another process may be making just now.
+Result<pool::Pool> open_when_made(const std::string& path) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  constexpr int kTries = 200;
+  for (int i = 0;; ++i) {
+    Result<pool::Pool> opened = pool::open_made({path});
+    if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 struct Opened {
@@ -62,28 +83,33 @@ struct Opened {
 };
 
 Result<Opened> make_or_open(const KeeperOptions& options) {
-  pool::Pool::OpenOptions open;
-  Result<pool::Pool> found = pool::Pool::open({options.pool}, open);
-  if (found) {
-    CACHALOT_TRY(check_same(options, found->access().geometry));
-    return Opened{*std::move(found), false};
+  Result<pool::Pool> found = open_when_made(options.pool);
+  if (!found && found.error().code == Code::kNotFound) {
+    pool::Pool::CreateOptions create;
+    create.paths = {options.pool};
+    CACHALOT_TRY_ASSIGN(create.geometry, geometry_of(options));
+    Result<pool::Pool> made = pool::Pool::create(create);
+    if (made) return Opened{*std::move(made), true};
+    if (made.error().code != Code::kBusy) return made.error();
+    found = open_when_made(options.pool);  // somebody was first
   }
-  if (found.error().code != Code::kNotFound) return found.error();
-  pool::Pool::CreateOptions create;
-  create.paths = {options.pool};
-  CACHALOT_TRY_ASSIGN(create.geometry, geometry_of(options));
-  CACHALOT_TRY_ASSIGN(pool::Pool made, pool::Pool::create(create));
-  return Opened{std::move(made), true};
+  if (!found) return found.error();
+  CACHALOT_TRY(check_same(options, found->access().geometry));
+  return Opened{*std::move(found), false};
+}
+
+// Where the process is when the keeper ends need not be where it is now.
+std::string fixed_path(const std::string& path) {
+  std::error_code unknown;
+  const std::filesystem::path fixed = std::filesystem::absolute(path, unknown);
+  return path.starts_with("shm:") || path.empty() || unknown ? path : fixed.string();
 }
 
 }  // namespace
 
 struct EmbeddedKeeper::Impl {
-  Impl(Opened opened, pool::PoolKeeper serving, std::string pool_path)
-      : pool(std::move(opened.pool)),
-        keeper(std::move(serving)),
-        path(std::move(pool_path)),
-        made_it(opened.was_made) {}
+  Impl(Opened opened, pool::PoolKeeper serving)
+      : pool(std::move(opened.pool)), keeper(std::move(serving)), made_it(opened.was_made) {}
   ~Impl() { (void)end(); }
 
   Status end() {
@@ -92,14 +118,13 @@ struct EmbeddedKeeper::Impl {
     thread.join();
     keeper.reset();  // its lock goes with it
     if (made_it) {
-      if (const Status removed = pool::Pool::destroy({path}); !removed && outcome) return removed;
+      if (const Status removed = pool.remove(); !removed && outcome) return removed;
     }
     return std::move(outcome);
   }
 
   pool::Pool pool;
   std::optional<pool::PoolKeeper> keeper;
-  std::string path;
   bool made_it;
   const std::uint64_t forks = engine::fork_generation();
   std::atomic<bool> stop = false;  // relaxed: the join orders all else
@@ -119,21 +144,25 @@ EmbeddedKeeper::~EmbeddedKeeper() {
   if (impl_ != nullptr && engine::fork_generation() != impl_->forks) (void)impl_.release();
 }
 
-Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& options) {
+Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
+  KeeperOptions options = given;
+  options.pool = fixed_path(given.pool);
   CACHALOT_TRY_ASSIGN(Opened opened, make_or_open(options));
   pool::KeeperOptions serve;
   serve.policy = options.policy;
   Result<pool::PoolKeeper> keeper = opened.pool.serve(serve);
   if (!keeper) {
-    if (opened.was_made) (void)pool::Pool::destroy({options.pool});
+    if (opened.was_made) (void)opened.pool.remove();
     return keeper.error();
   }
-  auto impl = std::make_unique<Impl>(std::move(opened), *std::move(keeper), options.pool);
+  auto impl = std::make_unique<Impl>(std::move(opened), *std::move(keeper));
   try {
-    impl->thread = std::thread([at = impl.get()] { at->outcome = at->keeper->run(at->stop); });
+    impl->thread = std::thread([at = impl.get()] {
+      at->outcome = at->keeper->run(at->stop, [at] { return at->pool.check_still_there(); });
+    });
   } catch (const std::system_error& error) {
     impl->keeper.reset();
-    if (impl->made_it) (void)pool::Pool::destroy({options.pool});
+    if (impl->made_it) (void)impl->pool.remove();
     return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper", options.pool.c_str());
   }
   return EmbeddedKeeper(std::move(impl));

@@ -5,13 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <condition_variable>
+#include <optional>
 #include <system_error>
 #include <thread>
 
 #include "os/process.h"
 #include "os/reserve.h"
+#include "os/shared_file.h"
 #include "pool/keeper_line.h"
 
 namespace cachalot::pool {
@@ -266,7 +269,27 @@ Status Pool::remove() {
     }
     locks.push_back(*std::move(lock));
   }
+  CACHALOT_TRY(check_still_there());
   return devices_.remove();
+}
+
+bool is_unfinished(const std::string& path) {
+  const Result<os::SharedFile> file = os::SharedFile::open(path, os::Access::kReadOnly);
+  if (!file) return file.error().code == Code::kBadInput;  // empty
+  std::array<unsigned char, memory::kLineBytes> line{};
+  const ssize_t n = pread(file->fd(), line.data(), line.size(), 0);
+  return n >= 0 && std::all_of(line.begin(), line.end(), [](unsigned char c) { return c == 0; });
+}
+
+Result<Pool> open_made(const std::vector<std::string>& paths) {
+  // Asked before: a maker may finish in between, and then it is open()'s error that is old.
+  const bool was_unfinished = !paths.empty() && is_unfinished(paths[0]);
+  Result<Pool> opened = Pool::open(paths);
+  if (opened || !was_unfinished) return opened;
+  return Error::make(Code::kBusy,
+                     "%.120s: has no header yet: another process makes this pool, or has died in it (remove the "
+                     "file then)",
+                     paths[0].c_str());
 }
 
 Status Pool::check_still_there() const {
@@ -356,8 +379,8 @@ Result<std::uint32_t> Pool::find_areas_in_use(Succession succession) const {
     highest_epoch = std::max(highest_epoch, lines[slot].epoch);
   }
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
-    const auto holder = os::who_holds(fd, kFirstKeeperLock + slot);
-    if (holder && !holder->has_value()) continue;
+    CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder, os::who_holds(fd, kFirstKeeperLock + slot));
+    if (!holder) continue;
     in_use |= 1u << slot;
     // One whose line cannot be read may rule, for all that is known: it mends its line if it lives.
     const bool may_rule = lines[slot].epoch == highest_epoch || lines[slot].epoch == 0;
@@ -478,7 +501,8 @@ Status Pool::check_host(std::uint32_t host) const {
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {
-  if (!keeper_is_locked() && options.use_doorbells) {
+  CACHALOT_TRY_ASSIGN(const bool is_locked, find_keeper_lock());
+  if (!is_locked && options.use_doorbells) {
     return Error::make(Code::kNoKeeper, "%s: no keeper serves this pool: start one with `cachalot serve`",
                        devices_.file(0).path().c_str());
   }
@@ -521,11 +545,17 @@ Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t s
   return attached;
 }
 
-bool Pool::keeper_is_locked() const {
+Result<bool> Pool::find_keeper_lock() const {
   const KeeperView view = keeper_view();
   if (view.epoch == 0) return false;
-  const auto holder = os::who_holds(devices_.file(0).fd(), kFirstKeeperLock + view.keeper);
-  return holder && holder->has_value();
+  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
+                      os::who_holds(devices_.file(0).fd(), kFirstKeeperLock + view.keeper));
+  return holder.has_value();
+}
+
+bool Pool::keeper_is_locked() const {
+  const Result<bool> is_locked = find_keeper_lock();
+  return is_locked && *is_locked;
 }
 
 bool Pool::read_keeper_line(KeeperLine& line) const {

@@ -106,8 +106,9 @@ class Pool {
   static Result<Pool> open(const std::vector<std::string>& paths, const OpenOptions& options);
   static Result<Pool> open(const std::vector<std::string>& paths) { return open(paths, {}); }
 
-  // Removes a pool's files. @errors as open(); kBusy: a keeper serves it
+  // Removes a pool's files. @errors as open() and remove()
   static Status destroy(const std::vector<std::string>& paths);
+  // Of this one, by their names. @errors kBusy: a keeper serves it; kStale: the names are of other files by now
   Status remove();
 
   // The names still belong to the files that are mapped: a pool without them cannot be found by anyone.
@@ -151,6 +152,7 @@ class Pool {
   Error areas_in_use() const;
   Result<std::uint32_t> find_areas_in_use(Succession succession) const;
   Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
+  Result<bool> find_keeper_lock() const;
   Status check_host(std::uint32_t host) const;
   Status check_slot(const ClientOptions& options, std::uint32_t slot) const;
   Result<PoolClient> attach_anywhere(const ClientOptions& options);
@@ -163,6 +165,12 @@ class Pool {
 };
 
 // The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
+// True of a file that has no header yet: the maker of a pool writes it last.
+bool is_unfinished(const std::string& path);
+
+// Pool::open(), of a pool that may be in the making. @errors as that; kBusy: it is
+Result<Pool> open_made(const std::vector<std::string>& paths);
+
 std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices);
 
 }  // namespace cachalot::pool

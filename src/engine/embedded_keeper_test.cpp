@@ -1,0 +1,137 @@
+// What an embedded keeper makes, finds, and takes away.
+#include <cachalot/client.h>
+#include <cachalot/keeper.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "os/child.h"
+#include "pool/pool.h"
+
+namespace cachalot {
+namespace {
+
+namespace fs = std::filesystem;
+
+class EmbeddedKeeperTest : public testing::Test {
+ protected:
+  EmbeddedKeeperTest() {
+    folder_ = fs::path("/dev/shm") / ("cachalot_embedded_" + std::to_string(getpid()));
+    fs::create_directories(folder_ / "other");
+    before_ = fs::current_path();
+  }
+  ~EmbeddedKeeperTest() override {
+    fs::current_path(before_);
+    fs::remove_all(folder_);
+  }
+  std::string path(const std::string& name) const { return folder_ / name; }
+  KeeperOptions small(const std::string& pool) const {
+    return {.pool = pool, .block_bytes = 4096, .capacity_blocks = 8};
+  }
+  // A pool that nobody serves.
+  void make_pool(const std::string& at, std::uint32_t clients = 8) const {
+    pool::Pool::CreateOptions create;
+    create.paths = {at};
+    create.geometry.block_bytes = 4096;
+    create.geometry.capacity_blocks = 8;
+    create.geometry.blocks = 16;
+    create.geometry.clients = clients + 1;
+    create.geometry.directory_slots = pool::rated_directory_slots(8);
+    ASSERT_TRUE(pool::Pool::create(create));
+  }
+
+  fs::path folder_, before_;
+};
+
+TEST_F(EmbeddedKeeperTest, RemovesThePoolThatItMadeAndNoOther) {
+  fs::current_path(folder_);
+  Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small("kv"));
+  ASSERT_TRUE(keeper) << keeper.error().message;
+  make_pool(path("other/kv"));
+  fs::current_path(folder_ / "other");
+  EXPECT_TRUE(keeper->stop());
+  EXPECT_FALSE(fs::exists(path("kv")));
+  EXPECT_TRUE(fs::exists(path("other/kv")));
+}
+
+TEST_F(EmbeddedKeeperTest, APoolThatTookTheNameStays) {
+  Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
+  ASSERT_TRUE(keeper);
+  fs::remove(path("kv"));
+  make_pool(path("kv"));
+  const Status stopped = keeper->stop();
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, Code::kStale);
+  EXPECT_TRUE(pool::Pool::open({path("kv")}));
+}
+
+TEST_F(EmbeddedKeeperTest, WhatIsGivenMustBeSoAndWhatIsNotIsAsItIs) {
+  make_pool(path("kv"));
+  const auto code = [&](KeeperOptions options) {
+    options.pool = path("kv");
+    const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(options);
+    return keeper ? std::optional<Code>() : keeper.error().code;
+  };
+  EXPECT_EQ(code({}), std::nullopt);
+  EXPECT_EQ(code({.clients = 8, .domain = "coherent"}), std::nullopt);
+  EXPECT_EQ(code({.domain = "noncoherent"}), Code::kInvalidArgument);
+  EXPECT_EQ(code({.domain = "bogus"}), Code::kInvalidArgument);
+  EXPECT_EQ(code({.clients = 9}), Code::kInvalidArgument);
+  EXPECT_EQ(code({.clients = ~0u}), Code::kInvalidArgument);
+  EXPECT_TRUE(fs::exists(path("kv"))) << "it did not make it";
+}
+
+TEST_F(EmbeddedKeeperTest, OfManyThatStartOneMakesThePoolAndTheOthersHearThatItHasAKeeper) {
+  std::vector<os::Child> children;
+  for (int i = 0; i < 6; ++i) {
+    children.push_back(*os::Child::start([&] {
+      KeeperOptions options = small(path("kv"));
+      options.capacity_blocks = 4096;
+      Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(options);
+      if (keeper) {
+        while (!fs::exists(path("end"))) usleep(1000);
+        return keeper->stop() ? 0 : 1;
+      }
+      std::ofstream(path("busy") + std::to_string(getpid()));
+      return keeper.error().code == Code::kBusy ? 3 : 2;
+    }));
+  }
+  const auto refused = [&] {
+    return std::count_if(
+        fs::directory_iterator(folder_), fs::directory_iterator(),
+        [](const auto& file) { return file.path().filename().string().starts_with("busy"); });
+  };
+  while (refused() < 5) usleep(1000);
+  std::ofstream(path("end"));
+  int served = 0, busy = 0;
+  for (os::Child& child : children) {
+    const auto status = child.wait();
+    ASSERT_TRUE(status);
+    served += status->exit_code == 0;
+    busy += status->exit_code == 3;
+  }
+  EXPECT_EQ(served, 1);
+  EXPECT_EQ(busy, 5);
+}
+
+TEST_F(EmbeddedKeeperTest, AFileWithoutAHeaderIsSomebodysWork) {
+  std::ofstream(path("kv")) << std::string(4 << 20, '\0');
+  const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
+  ASSERT_FALSE(keeper);
+  EXPECT_EQ(keeper.error().code, Code::kBusy);
+  ClientOptions options{.pool = {path("kv")}, .model = "m"};
+  options.geometry.layers = options.geometry.kv_heads = options.geometry.head_dim =
+      options.geometry.block_tokens = 8;
+  const Result<Client> client = Client::attach(options);
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, Code::kBusy) << client.error().message;
+}
+
+}  // namespace
+}  // namespace cachalot
