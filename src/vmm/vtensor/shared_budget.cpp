@@ -35,7 +35,10 @@ Result<std::unique_ptr<SharedBudget>> SharedBudget::join(const SharedBudgetOptio
       budget->wipe();
     }
     CACHALOT_TRY(fits);
-    CACHALOT_TRY(budget->take_slot(options));
+    const Status taken = budget->take_slot(options);
+    // It has no user, then: not this one either.
+    if (!taken && budget->is_abandoned()) CACHALOT_TRY(budget->file_.remove());
+    CACHALOT_TRY(taken);
     return budget;
   }
 }

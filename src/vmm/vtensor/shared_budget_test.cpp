@@ -103,6 +103,14 @@ TEST_F(SharedBudgetTest, GuaranteesAreNoMoreThanThereIs) {
   const auto b = join(100, 30);
 }
 
+TEST_F(SharedBudgetTest, WhoWasRefusedLeavesNoFileThatNobodyUses) {
+  EXPECT_EQ(refused(100, 101).code, Code::kInvalidArgument);
+  EXPECT_FALSE(file_is_there());
+  const auto first = join(100, 30);
+  EXPECT_EQ(refused(100, 71).code, Code::kInvalidArgument);
+  EXPECT_TRUE(file_is_there());
+}
+
 TEST_F(SharedBudgetTest, TheLastOneRemovesTheFile) {
   auto a = join(100, 70);
   auto b = join(0, 0);
