@@ -58,12 +58,26 @@ TEST(ByteSize, IsReadWithAndWithoutAUnit) {
   EXPECT_EQ(*parse_byte_size("x", "64KiB"), 65536u);
   EXPECT_EQ(*parse_byte_size("x", "1.5GB"), 1'500'000'000u);
   EXPECT_EQ(*parse_byte_size("x", "0"), 0u);
+  EXPECT_EQ(*parse_byte_size("x", "3PiB"), std::uint64_t{3} << 50);
+  EXPECT_EQ(*parse_byte_size("x", "7.5EiB"), std::uint64_t{15} << 59);
+  EXPECT_EQ(*parse_byte_size("x", "2PB"), 2'000'000'000'000'000u);
+  EXPECT_EQ(*parse_byte_size("x", "9.2EB"), 9'200'000'000'000'000'000u);
   for (const char* const text : {"", "B", "1.5", "1e3", "-1", "1 GiB", "64kib", "9EiB",
                                  "8388608TiB", "99999999999999999999"}) {
     const auto refused = parse_byte_size("CACHALOT_X", text);
     ASSERT_FALSE(refused) << text;
     EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
     EXPECT_NE(std::string(refused.error().message).find("CACHALOT_X: "), std::string::npos);
+  }
+}
+
+TEST(ByteSize, FromTwoToThe63OnIsTooLargeInEveryUnit) {
+  for (const char* const text : {"9223372036854775808", "8388608TiB", "8192PiB", "8EiB", "9.3EB",
+                                 "18446744073709551615EiB", "99999999999999999999EB"}) {
+    const auto refused = parse_byte_size("x", text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_NE(std::string(refused.error().message).find("too large"), std::string::npos)
+        << refused.error().message;
   }
 }
 

@@ -8,7 +8,7 @@
 
 namespace cachalot::base {
 
-// "65536", "64KiB", "1.5GiB", "4MB" (powers of ten without the i).
+// "65536", "64KiB", "1.5GiB", "4MB" (powers of ten without the i); up to EiB and EB.
 // @param  name  of the flag or variable, for the message
 // @errors kInvalidArgument, also where the bytes do not fit 63 bits
 Result<std::uint64_t> parse_byte_size(const char* name, std::string_view text);
