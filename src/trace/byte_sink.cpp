@@ -68,7 +68,8 @@ class ByteSink::Impl {
 
  private:
   Error error() const {
-    Error error = Error::from_errno(errno, "%s", shown_path(path_).c_str());
+    const std::string name = path_ == "-" ? "stdout" : shown_path(path_);
+    Error error = Error::from_errno(errno, "%s", name.c_str());
     if (error.code == Code::kNotFound) error.code = Code::kInvalidArgument;
     return error;
   }

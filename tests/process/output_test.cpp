@@ -84,6 +84,19 @@ TEST_F(OutputTest, TextThatCannotBeWrittenIsAnError) {
                {path("missing")});
 }
 
+TEST_F(OutputTest, ATraceThatDoesNotFitOnStdoutNamesIt) {
+  const std::string file = trace();
+  const os::FileDescriptor out = full();
+  for (const Arguments& command : std::vector<Arguments>{
+           {"trace", "generate", "--requests", "5"},
+           {"trace", "convert", "--trace", file},
+           {"alloc-trace", "generate", "--model", "OPT-1.3B", "--iterations", "1"}}) {
+    Arguments arguments = command;
+    arguments.insert(arguments.end(), {"--out", "-"});
+    expect_error(run(arguments, {.out = out.get()}), kRefused, {"stdout: No space left on device"});
+  }
+}
+
 TEST_F(OutputTest, APlaceForResultsIsTriedBeforeTheWork) {
   const std::string nowhere = path("no/such/file");
   // None of these would get as far as to miss the trace, the pool or its keeper.
