@@ -80,6 +80,7 @@ class GzipFile final : public ByteSource {
     stream_.avail_out = wanted;
     while (stream_.avail_out > 0) {
       if (stream_.avail_in == 0) CACHALOT_TRY(fill());
+      if (is_between_members_) CACHALOT_TRY(pass_over_padding());
       if (stream_.avail_in == 0 && is_between_members_) break;
       if (stream_.avail_in == 0) return damage("gzip data ends in the middle");
       CACHALOT_TRY(inflate_some());
@@ -95,6 +96,19 @@ class GzipFile final : public ByteSource {
     CACHALOT_TRY_ASSIGN(const std::size_t bytes, file_->read(input_));
     stream_.next_in = reinterpret_cast<Bytef*>(input_.data());
     stream_.avail_in = static_cast<uInt>(bytes);
+    return {};
+  }
+
+  // A member begins with no zero, so these are what tapes and block devices fill up with.
+  Status pass_over_padding() {
+    if (stream_.avail_in == 0 || stream_.next_in[0] != 0) return {};
+    while (stream_.avail_in > 0) {
+      const std::span padding(stream_.next_in, stream_.avail_in);
+      if (std::any_of(padding.begin(), padding.end(), [](Bytef byte) { return byte != 0; })) {
+        return damage("zeros behind its data, and other bytes behind these");
+      }
+      CACHALOT_TRY(fill());
+    }
     return {};
   }
 

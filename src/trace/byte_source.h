@@ -1,7 +1,7 @@
 // The content of a file from its beginning to its end, inflated if it is gzip.
 //
-// gzip is told by its first two bytes. Several members in a row are one file, as gzip has it; cut or
-// damaged data is an error and never a short file. Pipes will do.
+// gzip is told by its first two bytes. Several members in a row are one file, as gzip has it, and zeros
+// behind the last one are padding; cut or damaged data is an error and never a short file. Pipes will do.
 #pragma once
 
 #include <cachalot/result.h>

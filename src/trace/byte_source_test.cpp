@@ -79,6 +79,25 @@ TEST_F(ByteSourceTest, WhatFollowsGzipDataAndIsNoGzipIsDamage) {
   EXPECT_NE(said.find("damaged gzip file"), std::string::npos) << said;
 }
 
+TEST_F(ByteSourceTest, ZerosBehindGzipDataArePadding) {
+  const std::string text = random_text(3000);
+  for (const std::size_t zeros : {1, 512, 200000}) {  // of several reads
+    const std::string file = write("a.gz", gzip(text) + gzip("the end") + std::string(zeros, '\0'));
+    for (const std::size_t piece : {7, 10000}) EXPECT_EQ(content(file, piece), text + "the end");
+  }
+}
+
+TEST_F(ByteSourceTest, WhatFollowsThePaddingOfGzipDataIsDamage) {
+  for (const std::size_t zeros : {1, 512, 200000}) {
+    for (const std::string& behind : {std::string("more"), gzip("text")}) {
+      const std::string packed = gzip("text") + std::string(zeros, '\0') + behind;
+      const std::string said = content(write("a.gz", packed));
+      EXPECT_NE(said.find("a.gz: damaged gzip file: zeros behind its data"), std::string::npos)
+          << zeros << ": " << said;
+    }
+  }
+}
+
 TEST_F(ByteSourceTest, AMissingFileAndAFolderAreErrors) {
   const auto missing = ByteSource::open(path("none"));
   ASSERT_FALSE(missing);
