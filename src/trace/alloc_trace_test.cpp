@@ -36,6 +36,12 @@ class AllocTraceTest : public TestFiles {
   }
 };
 
+TEST_F(AllocTraceTest, AByteOrderMarkInFrontIsPassedOver) {
+  const std::string mark = "\xef\xbb\xbf";
+  EXPECT_EQ(complaint(mark + "a 1 100\nf 1\n"), "none");
+  EXPECT_TRUE(complaint(mark + "b 1\n").starts_with("t:1: \"b\" is no event"));
+}
+
 TEST_F(AllocTraceTest, AFreeKnowsWhatItFrees) {
   AllocTrace trace = open("# two\na 5 100 3\n\nm one\na 9 7\nf 5\n");
   AllocEvent event;

@@ -16,7 +16,6 @@ namespace cachalot::trace {
 namespace {
 
 constexpr std::string_view kHeader = "TIMESTAMP,ContextTokens,GeneratedTokens";
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // Days from 1970 to a day of the proleptic Gregorian calendar.
 // Source: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms".
@@ -88,7 +87,6 @@ Result<std::uint64_t> read_tokens(std::string_view text, const char* name) {
 class AzureParser final : public LineParser {
  public:
   Result<bool> parse(std::string_view line, Request& request) override {
-    if (line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.starts_with("TIMESTAMP")) return read_header(line);
     const std::size_t first = line.find(','), second = line.find(',', first + 1);

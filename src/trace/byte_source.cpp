@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "trace/peeked_source.h"
+
 namespace cachalot::trace {
 namespace {
 
@@ -151,6 +153,14 @@ Result<std::unique_ptr<ByteSource>> ByteSource::open(const std::string& path) {
   CACHALOT_TRY_ASSIGN(const bool is_gzip, plain->looks_like_gzip());
   if (is_gzip) return GzipFile::make(std::move(plain), path);
   return std::unique_ptr<ByteSource>(std::move(plain));
+}
+
+Result<std::unique_ptr<ByteSource>> ByteSource::open_text(const std::string& path) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<ByteSource> source, open(path));
+  auto peeked = std::make_unique<PeekedSource>(std::move(source), kByteOrderMark.size());
+  if (peeked->beginning() == kByteOrderMark) peeked->pass_over(kByteOrderMark.size());
+  return std::unique_ptr<ByteSource>(std::move(peeked));
 }
 
 }  // namespace cachalot::trace

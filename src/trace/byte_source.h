@@ -18,6 +18,8 @@ class ByteSource {
  public:
   // @errors kInvalidArgument: no such file, or a directory; kPermission; kIo
   static Result<std::unique_ptr<ByteSource>> open(const std::string& path);
+  // The same of text: without the byte order mark that some programs begin a UTF-8 file with.
+  static Result<std::unique_ptr<ByteSource>> open_text(const std::string& path);
 
   virtual ~ByteSource() = default;
 

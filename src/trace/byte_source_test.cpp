@@ -8,11 +8,19 @@
 namespace cachalot::trace {
 namespace {
 
+constexpr const char* kByteOrderMark = "\xef\xbb\xbf";
+
 class ByteSourceTest : public TestFiles {
  protected:
   // All of it, in pieces of `piece` bytes; the message instead if there is an error.
   static std::string content(const std::string& path, std::size_t piece = 1000) {
-    Result<std::unique_ptr<ByteSource>> source = ByteSource::open(path);
+    return content_of(ByteSource::open(path), piece);
+  }
+  static std::string text_content(const std::string& path, std::size_t piece = 1000) {
+    return content_of(ByteSource::open_text(path), piece);
+  }
+
+  static std::string content_of(Result<std::unique_ptr<ByteSource>> source, std::size_t piece) {
     if (!source) return source.error().message;
     std::string all;
     std::string part(piece, '\0');
@@ -96,6 +104,21 @@ TEST_F(ByteSourceTest, WhatFollowsThePaddingOfGzipDataIsDamage) {
           << zeros << ": " << said;
     }
   }
+}
+
+TEST_F(ByteSourceTest, TextIsWithoutItsByteOrderMark) {
+  const std::string mark = kByteOrderMark;
+  const std::string text = random_text(3000);
+  for (const std::size_t piece : {1, 2, 7, 10000}) {
+    EXPECT_EQ(text_content(write("a", mark + text), piece), text);
+    EXPECT_EQ(text_content(write("b.gz", gzip(mark + text)), piece), text);
+    EXPECT_EQ(text_content(write("c", text), piece), text);
+  }
+  EXPECT_EQ(text_content(write("d", mark)), "");
+  // One mark, whole, at the beginning; and only of text.
+  EXPECT_EQ(text_content(write("e", mark + mark + "a")), mark + "a");
+  EXPECT_EQ(text_content(write("f", "\xef\xbb")), "\xef\xbb");
+  EXPECT_EQ(content(write("g", mark + text)), mark + text);
 }
 
 TEST_F(ByteSourceTest, AMissingFileAndAFolderAreErrors) {

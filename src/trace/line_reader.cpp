@@ -21,7 +21,7 @@ std::size_t find_feed(const char* from, std::size_t bytes) {
 }  // namespace
 
 Result<LineReader> LineReader::open(const std::string& path) {
-  CACHALOT_TRY_ASSIGN(auto source, ByteSource::open(path));
+  CACHALOT_TRY_ASSIGN(auto source, ByteSource::open_text(path));
   return over(std::move(source), path);
 }
 

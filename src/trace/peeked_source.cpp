@@ -6,11 +6,11 @@
 
 namespace cachalot::trace {
 
-PeekedSource::PeekedSource(std::unique_ptr<ByteSource> source)
-    : source_(std::move(source)), beginning_(kPeekedBytes, '\0') {
-  const Result<std::size_t> bytes = source_->read(beginning_);
-  if (!bytes) error_ = bytes.error();
-  beginning_.resize(bytes ? *bytes : 0);
+PeekedSource::PeekedSource(std::unique_ptr<ByteSource> source, std::size_t bytes)
+    : source_(std::move(source)), beginning_(bytes, '\0') {
+  const Result<std::size_t> read = source_->read(beginning_);
+  if (!read) error_ = read.error();
+  beginning_.resize(read ? *read : 0);
 }
 
 Result<std::size_t> PeekedSource::read(std::span<char> to) {

@@ -17,11 +17,13 @@ class PeekedSource final : public ByteSource {
  public:
   static constexpr std::size_t kPeekedBytes = std::size_t{64} << 10;
 
-  // Waits, at a pipe, for kPeekedBytes or the end.
-  explicit PeekedSource(std::unique_ptr<ByteSource> source);
+  // Waits, at a pipe, for `bytes` or the end.
+  explicit PeekedSource(std::unique_ptr<ByteSource> source, std::size_t bytes = kPeekedBytes);
 
   // Valid until read().
   std::string_view beginning() const { return beginning_; }
+  // Before read(): leaves out so many bytes of the beginning.
+  void pass_over(std::size_t bytes) { given_ = bytes; }
   Result<std::size_t> read(std::span<char> to) override;
 
  private:

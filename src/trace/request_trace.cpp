@@ -93,7 +93,7 @@ class RequestTrace::Reader {
 
 Result<RequestTrace> RequestTrace::open(const std::string& path,
                                         const RequestTraceOptions& options) {
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<ByteSource> source, ByteSource::open(path));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<ByteSource> source, ByteSource::open_text(path));
   TraceFormat format = options.format;
   if (format == TraceFormat::kAuto) {
     auto peeked = std::make_unique<PeekedSource>(std::move(source));

@@ -244,6 +244,21 @@ TEST_F(TraceFormats, SaysWhatIsWrongWithALineOfDynamo) {
 constexpr const char* kMooncake =
     R"({"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": [3]})";
 
+TEST_F(TraceFormats, AByteOrderMarkInFrontIsPassedOverWhateverTheFormat) {
+  const std::string mark = "\xef\xbb\xbf";
+  const std::string mooncake =
+      R"({"timestamp":1,"input_length":5,"output_length":2,"hash_ids":[3]})";
+  for (const std::string& text :
+       {mooncake, std::string(kSession), std::string(kAzure), std::string(kDynamo)}) {
+    const Content plain = read("a", text), marked = read("a", mark + text);
+    EXPECT_EQ(marked.error, "") << text;
+    EXPECT_EQ(marked.properties.format, plain.properties.format);
+    EXPECT_EQ(marked.requests.size(), plain.requests.size());
+    EXPECT_EQ(read("a", gzip(mark + text)).error, "");
+    EXPECT_EQ(read("a", mark + text, {.format = plain.properties.format}).error, "");
+  }
+}
+
 TEST_F(TraceFormats, MooncakeIdsMayBeSixteenHexadecimalDigits) {
   const Content trace =
       read("a.jsonl", R"({"timestamp": 1, "input_length": 5, "output_length": 2, "hash_ids": )"

@@ -7,7 +7,6 @@ namespace cachalot::trace {
 namespace {
 
 constexpr const char* kNames[] = {"auto", "mooncake", "weka", "azure", "dynamo"};
-constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 // Fields that tell, with the strongest hint first: Mooncake's may carry anything beside them.
 struct Hint {
@@ -73,7 +72,6 @@ const char* trace_format_name(TraceFormat format) {
 }
 
 std::optional<TraceFormat> detect_format(std::string_view text) {
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (text.starts_with("TIMESTAMP,")) return TraceFormat::kAzure;
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos || text[begin] != '{') return std::nullopt;
