@@ -72,11 +72,11 @@ Error with_way_out(const Paths& paths, const Error& error) {
   const bool is_left = error.code == Code::kCorrupt ||
                        (error.code == Code::kNotFound && is_there) || pool::is_unfinished(paths[0]);
   if (!is_left) return error;
-  std::string files = paths[0];
-  for (std::size_t i = 1; i < paths.size(); ++i) files += " " + paths[i];
+  std::string files = file_name_of(paths[0]);
+  for (std::size_t i = 1; i < paths.size(); ++i) files += " " + file_name_of(paths[i]);
   for (std::uint32_t i = 1; paths.size() == 1 && i < pool::kMaxDevices; ++i) {
     const std::string device = paths[0] + "." + std::to_string(i);
-    if (os::SharedFile::open(device, os::Access::kReadOnly).ok()) files += " " + device;
+    if (os::SharedFile::open(device, os::Access::kReadOnly).ok()) files += " " + file_name_of(device);
   }
   Error told = Error::make(error.code,
                            "%.130s; if it is left from a pool that nobody makes or serves: rm %s",

@@ -360,6 +360,15 @@ TEST_F(PoolCommand, APartOfAPoolSaysWhatItIsAndHowItIsRemoved) {
   EXPECT_EQ(refused.err.find("rm "), std::string::npos) << refused.err;
 }
 
+TEST_F(PoolCommand, WhatIsLeftOfAPoolInShmIsNamedAsAShellKnowsIt) {
+  const std::string name = "shm:" + tag() + ".k", file = "/dev/shm/" + tag() + ".k";
+  expect_done(run({"pool", "create", name, "--block-bytes", "4096", "--capacity-blocks", "8",
+                   "--devices", "3"}));
+  ASSERT_EQ(unlink((file + ".1").c_str()), 0);
+  expect_error(run({"pool", "destroy", name}), 2, {file + ".1", "rm " + file + " " + file + ".2"});
+  for (const char* device : {"", ".2"}) EXPECT_EQ(unlink((file + device).c_str()), 0);
+}
+
 TEST_F(PoolCommand, AParentThatGoesToMakeRoomIsNotCalledAbsent) {
   const std::string pool = create_pool("kv", {"--spare-blocks", "0"}, 1);
   Serving keeper({"serve", pool});
