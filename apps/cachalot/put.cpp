@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "client_flags.h"
 #include "command.h"
@@ -78,6 +79,26 @@ Status check_verdict(pool::Verdict verdict, const Options& options, bool had_par
   return Error::make(Code::kStale, "the keeper took the block back meanwhile: try again");
 }
 
+// Of the block that was there already, and may have another size than what was put. Nothing if it was
+// evicted meanwhile.
+std::optional<std::uint64_t> bytes_there(pool::Client& client, const index::BlockHash& hash) {
+  pool::Found found;
+  if (client.lookup({&hash, 1}, {&found, 1}) == 0) return {};
+  return found.entry.length;
+}
+
+Status report(const Options& options, Output& json, const index::BlockHash& hash, bool is_new,
+              std::optional<std::uint64_t> bytes) {
+  const std::string hex = index::to_hex(hash);
+  const std::string size = bytes ? std::to_string(*bytes) + " bytes" : "evicted meanwhile";
+  std::fprintf(human_output(options.json), "%s %s %s\n", is_new ? "stored" : "present", hex.c_str(),
+               size.c_str());
+  return json.write_json({{"key", options.key},
+                          {"hash", hex},
+                          {"bytes", bytes ? nlohmann::json(*bytes) : nlohmann::json()},
+                          {"stored", is_new}});
+}
+
 Status put(const Options& options) {
   const std::string& fingerprint = options.client.fingerprint;
   const Paths& paths = options.client.paths;
@@ -99,13 +120,9 @@ Status put(const Options& options) {
   CACHALOT_TRY(of_keeper(attached, attached.client->put(options.parent.empty() ? nullptr : &parent,
                                                         {&item, 1}, {&verdict, 1})));
   CACHALOT_TRY(of_pool(paths, check_verdict(verdict, options, had_parent)));
-
-  const std::string hex = index::to_hex(hash);
   const bool is_new = verdict == pool::Verdict::kCommitted;
-  std::fprintf(human_output(options.json), "%s %s %zu bytes\n", is_new ? "stored" : "present",
-               hex.c_str(), bytes.size());
-  return json.write_json(
-      {{"key", options.key}, {"hash", hex}, {"bytes", bytes.size()}, {"stored", is_new}});
+  return report(options, json, hash, is_new,
+                is_new ? bytes.size() : bytes_there(attached.client.client(), hash));
 }
 
 int run(const Options& options) {

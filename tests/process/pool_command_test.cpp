@@ -360,6 +360,23 @@ TEST_F(PoolCommand, APartOfAPoolSaysWhatItIsAndHowItIsRemoved) {
   EXPECT_EQ(refused.err.find("rm "), std::string::npos) << refused.err;
 }
 
+TEST_F(PoolCommand, APutOfWhatIsThereTellsTheSizeOfWhatIsThere) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  const Arguments put = {"put", "key", "--pool", pool, "--json", "-"};
+  const nlohmann::json first = run(put, {.in = "sixsix"}).json();
+  EXPECT_EQ(first["bytes"], 6);
+  EXPECT_EQ(first["stored"], true);
+  const Outcome again = run(put, {.in = "two"});
+  expect_done(again);
+  EXPECT_EQ(again.json()["bytes"], 6);
+  EXPECT_EQ(again.json()["stored"], false);
+  EXPECT_NE(again.err.find("present " + first["hash"].get<std::string>() + " 6 bytes"),
+            std::string::npos)
+      << again.err;
+  EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "sixsix");
+}
+
 TEST_F(PoolCommand, WhatIsLeftOfAPoolInShmIsNamedAsAShellKnowsIt) {
   const std::string name = "shm:" + tag() + ".k", file = "/dev/shm/" + tag() + ".k";
   expect_done(run({"pool", "create", name, "--block-bytes", "4096", "--capacity-blocks", "8",
