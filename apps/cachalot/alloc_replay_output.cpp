@@ -39,6 +39,10 @@ bool asked_for_nothing(const AllocRow& row) {
   return row.report.stats.allocations == 0 && row.report.stats.out_of_memory == 0;
 }
 
+bool held_nothing(const AllocRow& row) {
+  return row.report.stats.peak_reserved_bytes == 0;
+}
+
 std::string share_text(double share) {
   char text[32];
   std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
@@ -53,6 +57,7 @@ std::string us_text(const base::Histogram& ns, double percentile) {
 }
 
 nlohmann::json json_of(const base::Histogram& ns) {
+  if (ns.count() == 0) return {{"p50", nullptr}, {"p99", nullptr}};
   return {{"p50", ns.percentile(0.5) / kNsPerUs}, {"p99", ns.percentile(0.99) / kNsPerUs}};
 }
 
@@ -130,8 +135,7 @@ void print_table(std::FILE* out, std::span<const AllocRow> rows) {
                "wall s");
   for (const AllocRow& row : rows) {
     const replay::AllocReport& report = row.report;
-    const std::string used =
-        asked_for_nothing(row) ? kNone : share_text(report.stats.utilization());
+    const std::string used = held_nothing(row) ? kNone : share_text(report.stats.utilization());
     const std::string late =
         report.second_half.allocations == 0 ? kNone : share_text(report.second_half.driver_share());
     std::fprintf(out, "%-10s %9.3f %9.3f %9s %9" PRIu64 " %12" PRIu64 " %9s %9s %9s %8.2f\n",
@@ -171,10 +175,7 @@ nlohmann::json json_of(const AllocRow& row) {
                          {"verify_checked", report.checked_blocks},
                          {"verify_errors", report.wrong_blocks},
                          {"wall_s", report.wall_s}};
-  if (asked_for_nothing(row)) {
-    json["utilization"] = nullptr;
-    json["alloc_us"] = {{"p50", nullptr}, {"p99", nullptr}};
-  }
+  if (held_nothing(row)) json["utilization"] = nullptr;
   if (row.states) json["states"] = json_of(*row.states);
   if (row.charged_ms) json["charged_ms"] = *row.charged_ms;
   return json;

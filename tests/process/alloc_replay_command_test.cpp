@@ -78,6 +78,7 @@ TEST_F(AllocReplayCommand, WhereNothingIsAskedForNothingIsUsedWellOrBadly) {
   const nlohmann::json row = replay({"--trace", trace});
   EXPECT_TRUE(row.at("utilization").is_null()) << row;
   EXPECT_TRUE(row.at("alloc_us").at("p50").is_null() && row["alloc_us"].at("p99").is_null()) << row;
+  EXPECT_TRUE(row.at("free_us").at("p50").is_null() && row["free_us"].at("p99").is_null()) << row;
   EXPECT_EQ(row["allocations"], 0);
   EXPECT_EQ(row["iterations"].size(), 2u);
   const Outcome outcome = run({"alloc-replay", "--trace", trace});
@@ -86,9 +87,24 @@ TEST_F(AllocReplayCommand, WhereNothingIsAskedForNothingIsUsedWellOrBadly) {
   EXPECT_NE(outcome.out.find("nothing was asked for: no allocation among the 2 events"),
             std::string::npos)
       << outcome.out;
-  // What was asked for and refused was.
-  const std::string refused = write("refused.trace", "a 1 8589934592\n");
-  EXPECT_EQ(replay({"--trace", refused, "--limit", "4GiB"})["utilization"], 0);
+}
+
+TEST_F(AllocReplayCommand, OfWhatWasNotHeldAndNotFreedThereIsNoFigure) {
+  const nlohmann::json kept = replay({"--trace", write("kept.trace", "a 1 4096\n")});
+  EXPECT_TRUE(kept.at("alloc_us").at("p50").is_number()) << kept;
+  EXPECT_TRUE(kept.at("free_us").at("p50").is_null() && kept["free_us"].at("p99").is_null())
+      << kept;
+  EXPECT_EQ(kept["peak_live_bytes"], 4096);
+  EXPECT_TRUE(kept["utilization"].is_number()) << kept;
+  // All that was asked for was refused: nothing of nothing is no share.
+  const std::string trace = write("refused.trace", "a 1 8589934592\n");
+  const nlohmann::json refused = replay({"--trace", trace, "--limit", "4GiB"});
+  EXPECT_TRUE(refused.at("utilization").is_null()) << refused;
+  EXPECT_EQ(refused["oom"], 1);
+  EXPECT_EQ(refused["peak_reserved_bytes"], 0);
+  const Outcome outcome = run({"alloc-replay", "--trace", trace, "--limit", "4GiB"});
+  expect_done(outcome);
+  EXPECT_EQ(outcome.out.find('%'), std::string::npos) << outcome.out;
 }
 
 // The last one's result stands, as if it had begun when the first was done.
