@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "geometry/presets.h"
+#include "memory/line.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -17,13 +18,25 @@ std::uint64_t round_up_to_line(std::uint64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
+Result<std::uint64_t> block_bytes_given(const GeometryFlags& flags) {
+  if (flags.block_tokens != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "--block-tokens: %u beside --block-bytes, expected it with --model only",
+                       flags.block_tokens);
+  }
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--block-bytes", flags.block_bytes));
+  if (bytes != 0 && bytes % memory::kLineBytes == 0) return bytes;
+  return Error::make(Code::kInvalidArgument,
+                     "--block-bytes: %" PRIu64 ", expected a multiple of 64", bytes);
+}
+
 Result<std::uint64_t> block_bytes_of(const GeometryFlags& flags) {
   if (flags.block_bytes.empty() == flags.model.empty()) {
     return Error::make(
         Code::kInvalidArgument,
         "the size of a block: give either --block-bytes, or --model and --block-tokens");
   }
-  if (!flags.block_bytes.empty()) return parse_bytes("--block-bytes", flags.block_bytes);
+  if (!flags.block_bytes.empty()) return block_bytes_given(flags);
   if (flags.block_tokens == 0) {
     return Error::make(Code::kInvalidArgument,
                        "--block-tokens: is needed with --model, at least 1");
@@ -126,9 +139,6 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
                        flags.clients, flags.hosts, pool::kMaxClients);
   }
   CACHALOT_TRY_ASSIGN(geometry.block_bytes, block_bytes_of(flags));
-  if (geometry.block_bytes == 0) {
-    return Error::make(Code::kInvalidArgument, "--block-bytes: 0, expected a multiple of 64");
-  }
   CACHALOT_TRY_ASSIGN(const std::uint64_t capacity, capacity_of(flags, geometry.block_bytes));
   CACHALOT_TRY_ASSIGN(const std::uint64_t spare, spare_of(flags, capacity));
   std::uint64_t blocks = 0;

@@ -94,6 +94,10 @@ Status set_block_bytes(const Flags& flags, replay::ReplayOptions& options) {
   options.block_bytes = kDefaultBlockBytes;
   if (!flags.block_bytes.empty()) {
     CACHALOT_TRY_ASSIGN(options.block_bytes, parse_bytes("--block-bytes", flags.block_bytes));
+    if (options.block_bytes == 0 || options.block_bytes % memory::kLineBytes != 0) {
+      return Error::make(Code::kInvalidArgument, "--block-bytes: %llu, expected a multiple of 64",
+                         static_cast<unsigned long long>(options.block_bytes));
+    }
   }
   if (options.model.empty()) return {};
   CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(options.model));

@@ -174,7 +174,10 @@ TEST_F(BadInput, WhatIsNoNumberIsNoSize) {
   for (const std::string text : {"many", "-1", "1.5.5KiB", "12 GiB", "0x10", "KiB", "1e9"}) {
     expect_no_pool({"--block-bytes", "4096", "--capacity=" + text}, kUsage, {"--capacity", text});
   }
-  expect_no_pool({"--block-bytes", "100", "--capacity", "1MiB"}, kUsage, {"100", "multiple of 64"});
+  expect_no_pool({"--block-bytes", "100", "--capacity", "1MiB"}, kUsage,
+                 {"--block-bytes: 100, expected a multiple of 64"});
+  expect_error(run({"replay", "--trace", trace(3, 0), "--block-bytes", "100"}), kUsage,
+               {"--block-bytes: 100, expected a multiple of 64"});
   expect_no_pool({"--block-bytes", "4096", "--capacity", "1MiB", "--clients", "0"}, kUsage,
                  {"--clients"});
   expect_no_pool({"--block-bytes", "4096", "--capacity", "1MiB", "--devices", "65"}, kUsage,
@@ -266,6 +269,11 @@ TEST_F(BadInput, FlagsThatContradictEachOtherAreRefused) {
   expect_no_pool({"--capacity", "1MiB"}, kUsage, {"--block-bytes", "--model"});
   expect_no_pool({"--block-bytes", "4096"}, kUsage, {"--capacity", "--capacity-blocks"});
   expect_no_pool({"--model", "Llama-3-8B", "--capacity", "1GiB"}, kUsage, {"--block-tokens"});
+  expect_no_pool({"--block-bytes", "4096", "--block-tokens", "16", "--capacity", "1MiB"}, kUsage,
+                 {"--block-tokens: 16", "--block-bytes", "--model"});
+  expect_error(run({"serve", path("kv"), "--create", "--block-bytes", "4096", "--block-tokens",
+                    "16", "--capacity", "1MiB"}),
+               kUsage, {"--block-tokens: 16", "--block-bytes", "--model"});
   expect_no_pool({"--model", "Dromedary-1", "--block-tokens", "16", "--capacity", "1GiB"}, kUsage,
                  {"Dromedary-1", "Llama-3-8B"});
   expect_no_pool(
