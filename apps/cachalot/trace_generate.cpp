@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cinttypes>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -28,19 +29,21 @@ struct Flag {
   const char* type;
   double trace::GeneratorOptions::*value;
   const char* text;
+  bool is_of_agents = false;  // a chat has nothing of it
 };
 constexpr Flag kFlags[] = {
     {"--sessions-per-s", "X", &trace::GeneratorOptions::sessions_per_s, "sessions that arrive"},
     {"--user-tokens", "X", &trace::GeneratorOptions::user_tokens, "mean of a user's message"},
     {"--output-tokens", "X", &trace::GeneratorOptions::output_tokens, "mean of an answer"},
-    {"--tool-tokens", "X", &trace::GeneratorOptions::tool_tokens, "mean of a tool's result"},
+    {"--tool-tokens", "X", &trace::GeneratorOptions::tool_tokens, "mean of a tool's result", true},
     {"--turns", "X", &trace::GeneratorOptions::turns, "mean messages of a user in a session"},
-    {"--steps", "X", &trace::GeneratorOptions::steps, "mean requests of an agent for a message"},
+    {"--steps", "X", &trace::GeneratorOptions::steps, "mean requests of an agent for a message",
+     true},
     {"--subagents", "P", &trace::GeneratorOptions::subagent_probability,
-     "probability that a step sends one to three sub-agents"},
+     "probability that a step sends one to three sub-agents", true},
     {"--think-s", "X", &trace::GeneratorOptions::think_s,
      "mean time between an answer and the next message"},
-    {"--tool-s", "X", &trace::GeneratorOptions::tool_s, "mean time of a tool's call"},
+    {"--tool-s", "X", &trace::GeneratorOptions::tool_s, "mean time of a tool's call", true},
     {"--token-s", "X", &trace::GeneratorOptions::token_s, "time of an output token"},
 };
 
@@ -59,6 +62,36 @@ constexpr Number kNumbers[] = {
      "a session ends when it has more"},
 };
 
+// `error` is about the member that the flag sets, by the member's name.
+Error of_flag(const char* flag, const Error& error) {
+  return Error::make(error.code, "%s%s", flag, error.message + std::strcspn(error.message, ":"));
+}
+
+// What would be ignored was meant for something else.
+Status check_applies(const Flag& flag, trace::LoadKind kind) {
+  if (!flag.is_of_agents || kind == trace::LoadKind::kAgentic) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "%s: a chat has no agents and no tools, expected --kind agentic", flag.name);
+}
+
+// What the kind of load has, and the flags change. One flag after the other, so that an error is its own.
+Result<trace::GeneratorOptions> load_of(const Options& options, trace::LoadKind kind,
+                                        const CLI::App& command) {
+  trace::GeneratorOptions load = trace::GeneratorOptions::of(kind);
+  const auto set = [&](const char* flag, auto member) -> Status {
+    if (command.count(flag) == 0) return {};
+    load.*member = options.given.*member;
+    const Status checked = load.check();
+    return checked ? checked : of_flag(flag, checked.error());
+  };
+  for (const Flag& flag : kFlags) {
+    if (command.count(flag.name) != 0) CACHALOT_TRY(check_applies(flag, kind));
+    CACHALOT_TRY(set(flag.name, flag.value));
+  }
+  for (const Number& number : kNumbers) CACHALOT_TRY(set(number.name, number.value));
+  return load;
+}
+
 // A line that is written over, for people who wait; nothing in a pipe.
 void show_progress(std::uint64_t requests) {
   constexpr std::uint64_t kEvery = 1u << 16;
@@ -73,13 +106,7 @@ Status generate(const Options& options, const CLI::App& command) {
   }
   CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const trace::LoadKind kind, trace::parse_load_kind(options.kind));
-  trace::GeneratorOptions load = trace::GeneratorOptions::of(kind);
-  for (const Flag& flag : kFlags) {
-    if (command.count(flag.name) != 0) load.*flag.value = options.given.*flag.value;
-  }
-  for (const Number& number : kNumbers) {
-    if (command.count(number.name) != 0) load.*number.value = options.given.*number.value;
-  }
+  CACHALOT_TRY_ASSIGN(const trace::GeneratorOptions load, load_of(options, kind, command));
   CACHALOT_TRY_ASSIGN(trace::TraceGenerator generator, trace::TraceGenerator::make(load));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(trace::TraceWriter writer, trace::TraceWriter::open(options.out));

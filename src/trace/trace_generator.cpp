@@ -64,26 +64,9 @@ struct Event {
   }
 };
 
-Status check(const char* name, double value, double low, double high) {
+Status check_within(const char* name, double value, double low, double high) {
   if (value >= low && value <= high) return {};
   return Error::make(Code::kInvalidArgument, "%s: %g, expected %g to %g", name, value, low, high);
-}
-
-Status check_options(const GeneratorOptions& o) {
-  CACHALOT_TRY(check("block_tokens", static_cast<double>(o.block_tokens), 1, 1 << 20));
-  CACHALOT_TRY(check("sessions_per_s", o.sessions_per_s, 1e-6, 1e6));
-  CACHALOT_TRY(check("system_prompts", static_cast<double>(o.system_prompts), 1, 1e6));
-  CACHALOT_TRY(check("system_tokens", static_cast<double>(o.system_tokens), 0, 1e7));
-  CACHALOT_TRY(check("user_tokens", o.user_tokens, 0, 1e7));
-  CACHALOT_TRY(check("output_tokens", o.output_tokens, 0, 1e7));
-  CACHALOT_TRY(check("tool_tokens", o.tool_tokens, 0, 1e7));
-  CACHALOT_TRY(check("turns", o.turns, 1, 1e6));
-  CACHALOT_TRY(check("steps", o.steps, 1, 1e6));
-  CACHALOT_TRY(check("subagent_probability", o.subagent_probability, 0, 1));
-  CACHALOT_TRY(check("think_s", o.think_s, 0, 1e6));
-  CACHALOT_TRY(check("tool_s", o.tool_s, 0, 1e6));
-  CACHALOT_TRY(check("token_s", o.token_s, 0, 1e3));
-  return check("max_context_tokens", static_cast<double>(o.max_context_tokens), 1, 1e8);
 }
 
 }  // namespace
@@ -210,6 +193,23 @@ GeneratorOptions GeneratorOptions::of(LoadKind kind) {
   return options;
 }
 
+Status GeneratorOptions::check() const {
+  CACHALOT_TRY(check_within("block_tokens", static_cast<double>(block_tokens), 1, 1 << 20));
+  CACHALOT_TRY(check_within("sessions_per_s", sessions_per_s, 1e-6, 1e6));
+  CACHALOT_TRY(check_within("system_prompts", static_cast<double>(system_prompts), 1, 1e6));
+  CACHALOT_TRY(check_within("system_tokens", static_cast<double>(system_tokens), 0, 1e7));
+  CACHALOT_TRY(check_within("user_tokens", user_tokens, 0, 1e7));
+  CACHALOT_TRY(check_within("output_tokens", output_tokens, 0, 1e7));
+  CACHALOT_TRY(check_within("tool_tokens", tool_tokens, 0, 1e7));
+  CACHALOT_TRY(check_within("turns", turns, 1, 1e6));
+  CACHALOT_TRY(check_within("steps", steps, 1, 1e6));
+  CACHALOT_TRY(check_within("subagent_probability", subagent_probability, 0, 1));
+  CACHALOT_TRY(check_within("think_s", think_s, 0, 1e6));
+  CACHALOT_TRY(check_within("tool_s", tool_s, 0, 1e6));
+  CACHALOT_TRY(check_within("token_s", token_s, 0, 1e3));
+  return check_within("max_context_tokens", static_cast<double>(max_context_tokens), 1, 1e8);
+}
+
 Result<LoadKind> parse_load_kind(const std::string& name) {
   if (name == "chat") return LoadKind::kChat;
   if (name == "agentic") return LoadKind::kAgentic;
@@ -218,7 +218,7 @@ Result<LoadKind> parse_load_kind(const std::string& name) {
 }
 
 Result<TraceGenerator> TraceGenerator::make(const GeneratorOptions& options) {
-  CACHALOT_TRY(check_options(options));
+  CACHALOT_TRY(options.check());
   return TraceGenerator(std::make_unique<Impl>(options));
 }
 

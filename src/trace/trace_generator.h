@@ -49,6 +49,8 @@ struct GeneratorOptions {
   std::uint64_t max_context_tokens = 200000;
 
   static GeneratorOptions of(LoadKind kind);
+  // @errors kInvalidArgument: "<name of the member>: <value>, expected …"; no two members depend on each other
+  Status check() const;
 };
 
 // "chat", "agentic". @errors kInvalidArgument

@@ -210,7 +210,18 @@ TEST_F(TraceCommand, RefusesWhatItCannotUse) {
   expect_error(run({"trace", "generate", "--requests", "5", "--kind", "batch", "--out", path("o")}),
                2, {"kind: \"batch\" is none, expected chat or agentic"});
   expect_error(run({"trace", "generate", "--requests", "5", "--turns", "0", "--out", path("o")}), 2,
-               {"turns: 0, expected 1 to"});
+               {"--turns: 0, expected 1 to"});
+  expect_error(
+      run({"trace", "generate", "--requests", "5", "--subagents", "2", "--out", path("o")}), 2,
+      {"--subagents: 2, expected 0 to 1"});
+  expect_error(
+      run({"trace", "generate", "--requests", "5", "--block-tokens", "0", "--out", path("o")}), 2,
+      {"--block-tokens: 0, expected 1 to"});
+  for (const char* of_agents : {"--steps", "--subagents", "--tool-s", "--tool-tokens"}) {
+    expect_error(run({"trace", "generate", "--requests", "5", "--kind", "chat", of_agents, "1",
+                      "--out", path("o")}),
+                 2, {of_agents, "a chat", "--kind agentic"});
+  }
   EXPECT_EQ(listing(), (std::set<std::string>{"empty", "odd"}));
 }
 
