@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cinttypes>
@@ -17,7 +18,10 @@
 #include "replay/vtensor_memory.h"
 #include "trace_flags.h"
 #include "values.h"
+#include "vmm/address_book.h"
 #include "vmm/memfd/memfd_backend.h"
+#include "vmm/model/model_backend.h"
+#include "vmm/vtensor/range_layout.h"
 #include "vtensor_output.h"
 
 namespace cachalot::apps {
@@ -91,6 +95,29 @@ Status check_together(const Options& options) {
   return {};
 }
 
+// What no request of any trace could be held in, or has addresses for, is a mistake of whoever gave the flag.
+Status check_fits(const Options& options, const Plan& plan, KvLayout layout) {
+  const std::uint64_t most_range_bytes =
+      vmm::AddressBook::kMaxRangePlaces * vmm::ModelOptions{}.granularity_bytes;
+  const std::uint64_t tokens = std::max<std::uint64_t>(1, options.max_tokens);
+  CACHALOT_TRY_ASSIGN(const vmm::RangeLayout range,
+                      vmm::RangeLayout::make(plan.shape, layout, plan.chunk_bytes, tokens));
+  if (plan.capacity_chunks < range.planes()) {
+    return Error::make(Code::kInvalidArgument,
+                       "--capacity: %.40s, expected at least %" PRIu64
+                       " bytes: a chunk for each of the %" PRIu64 " planes of layout %s",
+                       options.capacity.c_str(), range.planes() * plan.chunk_bytes, range.planes(),
+                       vmm::kv_layout_name(layout));
+  }
+  if (options.max_tokens != 0 && range.range_bytes() > most_range_bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "--max-tokens: %" PRIu64 " tokens take %" PRIu64
+                       " bytes of addresses, expected at most %" PRIu64,
+                       options.max_tokens, range.range_bytes(), most_range_bytes);
+  }
+  return {};
+}
+
 Result<Plan> plan_of(const Options& options) {
   CACHALOT_TRY(check_together(options));
   Plan plan;
@@ -112,6 +139,7 @@ Result<Plan> plan_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t idle, parse_bytes("--idle", options.idle));
   plan.idle_chunks = idle / plan.chunk_bytes;
   CACHALOT_TRY_ASSIGN(plan.costs, costs_of(options.costs));
+  for (const KvLayout layout : plan.layouts) CACHALOT_TRY(check_fits(options, plan, layout));
   return plan;
 }
 
@@ -251,7 +279,8 @@ Result<VTensorResult> replay_trace(const Options& options, Plan& plan) {
                        .token_bytes = plan.shape.token_bytes(),
                        .max_tokens = plan.max_tokens,
                        .chunk_bytes = plan.chunk_bytes,
-                       .block_tokens = plan.block_tokens,
+                       .block_tokens = trace.has_ids() ? trace.block_tokens() : 0,
+                       .shares = shares,
                        .skipped_lines = trace.skipped_lines(),
                        .wall_s = wall.count()};
   for (std::size_t i = 0; i < subjects.size(); ++i) {

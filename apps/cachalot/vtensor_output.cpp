@@ -35,7 +35,7 @@ void print_row(std::FILE* out, const VTensorResult& result, const VTensorRow& ro
 
 void print_sharing(std::FILE* out, const VTensorResult& result) {
   for (const VTensorRow& row : result.rows) {
-    if (!row.has_vtensor || result.block_tokens == 0) continue;
+    if (!row.has_vtensor || !result.shares) continue;
     std::fprintf(out,
                  "shared   %-12s %" PRIu64 " tokens, %" PRIu64
                  " chunks not needed (%.2f GiB), %.2f GiB copied, %" PRIu64
@@ -73,7 +73,7 @@ nlohmann::json json_of(const VTensorResult& result, const VTensorRow& row) {
   json["late_ns"] = row.times.late_ns;
   json["background_ns"] = row.times.background_ns;
   json["longest_step_ns"] = row.times.longest_step_ns;
-  if (result.block_tokens == 0) return json;
+  if (!result.shares) return json;
   json["sharing"] = {{"tokens", row.stats.matched_tokens},
                      {"chunks", row.stats.borrowed_chunks_total},
                      {"copied_bytes", row.stats.copied_bytes},
@@ -156,7 +156,8 @@ nlohmann::json json_of(const VTensorResult& result) {
           {"max_tokens", result.max_tokens},
           {"token_bytes", result.token_bytes},
           {"chunk_bytes", result.chunk_bytes},
-          {"block_tokens", result.block_tokens},
+          {"block_tokens",
+           result.block_tokens != 0 ? nlohmann::json(result.block_tokens) : nlohmann::json()},
           {"kv_peak_bytes", run.peak_tokens * result.token_bytes},
           {"kv_mean_bytes", result.mean_kv_bytes()},
           {"device", result.device},

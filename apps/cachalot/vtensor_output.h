@@ -36,7 +36,8 @@ struct VTensorRow {
 struct VTensorResult {
   replay::KvRun run;
   std::uint64_t token_bytes = 0, max_tokens = 0, chunk_bytes = 0;
-  std::uint64_t block_tokens = 0;  // 0: nothing was shared
+  std::uint64_t block_tokens = 0;  // 0: the trace has no blocks
+  bool shares = false;
   std::uint64_t skipped_lines = 0;
   double wall_s = 0;
   std::string device = {};

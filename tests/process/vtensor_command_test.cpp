@@ -79,6 +79,18 @@ TEST_F(VTensorCommand, RunsOnRealMemory) {
   expect_done(outcome);
   EXPECT_EQ(outcome.json()["agrees"], true);
   EXPECT_EQ(outcome.json()["kv_peak_bytes"], 180 * 131072);
+  EXPECT_TRUE(outcome.json().at("block_tokens").is_null());
+}
+
+TEST_F(VTensorCommand, TellsTheBlocksOfTheTraceWhetherTheyAreSharedOrNot) {
+  for (const char* sharing : {"off", "on"}) {
+    const Outcome outcome = run({"vtensor", "--trace", kTrace, "--limit", "10", "--layout",
+                                 "folded", "--sharing", sharing, "--json", "-"});
+    expect_done(outcome);
+    EXPECT_EQ(outcome.json()["block_tokens"], 512);
+    EXPECT_EQ(row(outcome.json(), "vtensor", "folded").contains("sharing"),
+              sharing == std::string("on"));
+  }
 }
 
 TEST_F(VTensorCommand, SaysWhatIsWrong) {
@@ -106,7 +118,17 @@ TEST_F(VTensorCommand, SaysWhatIsWrong) {
   expect_usage({"--costs", "kvcached_bench", "--backend", "memfd"}, {"--costs", "memfd"});
   expect_usage({"--synthetic-prefix", "shared=8"}, {"--synthetic-prefix", "--sharing on"});
   expect_usage({"--block-tokens", "16"}, {"--block-tokens", azure});
-  expect_error(run({"vtensor", "--trace", azure, "--capacity", "4MiB"}), 3, {"chunks"});
+  for (const char* capacity : {"0", "1MiB", "2MiB", "127MiB"}) {  // 64 planes in chunks of 2 MiB
+    expect_usage({"--capacity", capacity},
+                 {std::string("--capacity: ") + capacity + ",", "134217728", "per_layer"});
+  }
+  expect_done(run({"vtensor", "--trace", azure, "--capacity", "8MiB", "--layout", "folded"}));
+  expect_usage({"--max-tokens", "4294967296"},
+               {"--max-tokens: 4294967296", "562949953421312", "140737488355328"});
+  const std::string longer = write("longer.csv",
+                                   "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                   "2023-11-16 18:15:46.6805900,2000,20\n");
+  expect_error(run({"vtensor", "--trace", longer, "--capacity", "128MiB"}), 3, {"chunks"});
   expect_error(run({"vtensor", "--trace", path("none")}), 2, {"none"});
   const std::string empty = write("empty.csv",
                                   "TIMESTAMP,ContextTokens,GeneratedTokens\n"
