@@ -146,12 +146,8 @@ Result<Settings> settings_of(const Options& options) {
   const vmm::CostTable* const costs =
       options.costs.empty() ? &vmm::cost_tables().front() : vmm::find_cost_table(options.costs);
   if (costs == nullptr) {
-    std::string names;
-    for (const vmm::CostTable& table : vmm::cost_tables()) {
-      names += (names.empty() ? "" : ", ") + std::string(table.name);
-    }
     return Error::make(Code::kInvalidArgument, "--costs: \"%.60s\", expected one of: %s",
-                       options.costs.c_str(), names.c_str());
+                       options.costs.c_str(), vmm::cost_table_names().c_str());
   }
   settings.costs = *costs;
   CACHALOT_TRY_ASSIGN(settings.scale, parse_scale(options));
@@ -283,16 +279,17 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = app.add_subcommand(
       "alloc-replay", "replays an allocation trace on allocators of device memory");
-  const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
+  const auto add = [&](const char* name, auto& value, const std::string& type,
+                       const std::string& text) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add("--trace", options->trace, "FILE",
       "allocation trace, plain or gzip: a ID BYTES / f ID / m TEXT")
       ->required();
-  add("--allocator", options->allocators, "NAME,…",
+  add("--allocator", options->allocators, "caching|expandable|stitch|all,…",
       "caching: as PyTorch's; expandable: as PyTorch's expandable segments; stitch; all: all three")
       ->capture_default_str();
-  add("--backend", options->backend, "NAME",
+  add("--backend", options->backend, "model|memfd|cuda",
       "model: no memory, calls are counted; memfd: this machine's memory; cuda: a GPU's")
       ->capture_default_str();
   add("--frag-limit", options->frag_limit, "SIZE",
@@ -306,11 +303,11 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
       "at "
       "their peak")
       ->capture_default_str();
-  add("--verify", options->verify, "HOW",
+  add("--verify", options->verify, "full|sample|off",
       "memfd, cuda: blocks are filled with a pattern and checked when freed: full (default), "
       "sample "
       "(a word in each 4 KiB), off");
-  add("--costs", options->costs, "NAME",
+  add("--costs", options->costs, vmm::cost_table_names("|"),
       "model: whose published costs of driver calls are charged (default " +
           std::string(vmm::cost_tables().front().name) + ")");
   add("--tmpfs", options->tmpfs, "FOLDER",

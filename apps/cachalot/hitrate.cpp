@@ -65,6 +65,16 @@ Result<std::vector<std::uint64_t>> parse_capacities(const std::string& text) {
   return capacities;
 }
 
+// "lru|…|all,…": those of leaf mode, then those of stream mode alone.
+std::string policy_choices() {
+  std::string names = index::policy_names(index::CacheMode::kLeaf, "|");
+  for (const index::PolicyKind kind : index::online_policies()) {
+    if (!index::has_mode(kind, index::CacheMode::kLeaf))
+      names += "|" + std::string(index::policy_name(kind));
+  }
+  return names + "|all,…";
+}
+
 Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(const index::CacheMode mode, index::parse_cache_mode(options.mode));
   CACHALOT_TRY_ASSIGN(auto policies, split_list("--policy", options.policies));
@@ -242,18 +252,19 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command =
       app.add_subcommand("hitrate", "cache hit rate of a trace for policies and capacities");
-  const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
+  const auto add = [&](const char* name, auto& value, const std::string& type,
+                       const std::string& text) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add_trace_file_flag(*command, options->trace);
-  add("--policy", options->policies, "NAME,…",
+  add("--policy", options->policies, policy_choices(),
       "in leaf mode " + index::policy_names(index::CacheMode::kLeaf) + "; in stream mode " +
           index::policy_names(index::CacheMode::kStream) + "; all: each of the mode")
       ->capture_default_str();
   add("--capacity-blocks", options->capacities, "N,…",
       "capacities in blocks, inf, or LOW..HIGH: a curve of eight points to a power of ten")
       ->capture_default_str();
-  add("--mode", options->mode, "NAME",
+  add("--mode", options->mode, "leaf|stream",
       "leaf: as the pool does, a block never outlives its parent; stream: any block may go")
       ->capture_default_str();
   add_block_tokens_flag(*command, options->trace);

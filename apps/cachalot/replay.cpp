@@ -221,6 +221,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--policy", options.policy,
                    "Which leaf is evicted: " + index::pool_policy_names())
+      ->type_name(index::pool_policy_names("|"))
       ->capture_default_str();
   command->add_option("--domain", flags->domain, "How caches behave: coherent or noncoherent")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))

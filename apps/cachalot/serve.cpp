@@ -276,7 +276,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
   command
       ->add_option("--policy", options->policy,
                    "which blocks go when the pool is full: " + index::pool_policy_names())
-      ->type_name("NAME")
+      ->type_name(index::pool_policy_names("|"))
       ->capture_default_str();
   command
       ->add_option(

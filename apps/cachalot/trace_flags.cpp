@@ -14,7 +14,7 @@ void add_trace_reading_flags(CLI::App& command, TraceFlags& flags) {
   command
       .add_option("--trace-format", flags.format,
                   "auto (told by its content), mooncake, weka, azure or dynamo")
-      ->type_name("NAME")
+      ->type_name("auto|mooncake|weka|azure|dynamo")
       ->capture_default_str();
   command
       .add_option(

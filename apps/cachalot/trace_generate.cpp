@@ -153,7 +153,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
   CLI::App* const command = trace.add_subcommand(
       "generate", "makes up a load: sessions that share system prompts, grow, and end");
   command->add_option("--kind", options->kind, "agentic or chat")
-      ->type_name("NAME")
+      ->type_name("agentic|chat")
       ->capture_default_str();
   command->add_option("--requests", options->requests, "how many")
       ->type_name("N")

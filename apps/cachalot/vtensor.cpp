@@ -72,13 +72,10 @@ Result<KvShape> shape_of(const std::string& model) {
 }
 
 Result<const vmm::CostTable*> costs_of(const std::string& name) {
-  std::string known;
-  for (const vmm::CostTable& table : vmm::cost_tables()) {
-    if (name == table.name) return &table;
-    known += (known.empty() ? "" : ", ") + std::string(table.name);
-  }
+  const vmm::CostTable* const table = vmm::find_cost_table(name);
+  if (table != nullptr) return table;
   return Error::make(Code::kInvalidArgument, "--costs: \"%.60s\", expected one of: %s",
-                     name.c_str(), known.c_str());
+                     name.c_str(), vmm::cost_table_names().c_str());
 }
 
 // A flag that has nothing to act on is a mistake of whoever gave it.
@@ -315,13 +312,14 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = app.add_subcommand(
       "vtensor", "memory for the KV of a trace's requests: vTensors, static slots, paging");
-  const auto add = [&](const char* name, auto& value, const char* type, const std::string& text) {
+  const auto add = [&](const char* name, auto& value, const std::string& type,
+                       const std::string& text) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add_trace_file_flag(*command, options->trace);
   add("--model", options->model, "NAME", "whose KV it is, 2 bytes a number, on one rank")
       ->capture_default_str();
-  add("--layout", options->layouts, "NAME,…",
+  add("--layout", options->layouts, "per_layer|folded|folded_parts,…",
       "per_layer (a plane for each layer and part), folded (one plane), folded_parts (keys and "
       "values apart)")
       ->capture_default_str();
@@ -354,9 +352,9 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
       "model: no memory, published costs of a GPU's driver; memfd: this machine's memory")
       ->check(CLI::IsMember({"model", "memfd"}))
       ->capture_default_str();
-  CLI::Option* const costs =
-      add("--costs", options->costs, "NAME", "of the model: whose figures calls are charged by")
-          ->capture_default_str();
+  CLI::Option* const costs = add("--costs", options->costs, vmm::cost_table_names("|"),
+                                 "of the model: whose figures calls are charged by")
+                                 ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests (default: all)")
       ->transform(number(1, std::uint64_t{1} << 32));
   add_block_tokens_flag(*command, options->trace);

@@ -247,6 +247,42 @@ TEST_F(BadInput, AnEmptyValueIsNoValue) {
   }
 }
 
+TEST_F(BadInput, AnEmptyChoiceListsTheChoices) {
+  const std::string file = trace(3, 0);
+  struct Flag {
+    Arguments command;
+    const char* flag;
+    std::vector<std::string> choices;
+  };
+  const Flag flags[] = {
+      {{"alloc-replay", "--trace", file}, "--verify", {"full", "sample", "off"}},
+      {{"alloc-replay", "--trace", file}, "--backend", {"model", "memfd", "cuda"}},
+      {{"alloc-replay", "--trace", file},
+       "--allocator",
+       {"caching", "expandable", "stitch", "all"}},
+      {{"alloc-replay", "--trace", file}, "--costs", {"gmlake_table1", "kvcached_bench"}},
+      {{"vtensor", "--trace", file}, "--layout", {"per_layer", "folded", "folded_parts"}},
+      {{"vtensor", "--trace", file}, "--costs", {"gmlake_table1", "kvcached_bench"}},
+      {{"vtensor", "--trace", file}, "--sharing", {"on", "off"}},
+      {{"vtensor", "--trace", file}, "--backend", {"model", "memfd"}},
+      {{"hitrate", "--trace", file}, "--mode", {"leaf", "stream"}},
+      {{"hitrate", "--trace", file}, "--policy", {"lru", "hit_density", "arc", "opt", "all"}},
+      {{"hitrate", "--trace", file}, "--trace-format", {"auto", "mooncake", "dynamo"}},
+      {{"replay", "--trace", file}, "--policy", {"lru", "hit_density"}},
+      {{"replay", "--trace", file}, "--domain", {"coherent", "noncoherent"}},
+      {{"replay", "--trace", file}, "--verify", {"full", "sample", "off"}},
+      {{"serve", path("kv")}, "--policy", {"lru", "hit_density"}},
+      {{"serve", path("kv")}, "--log-level", {"debug", "off"}},
+      {{"pool", "create", path("kv")}, "--domain", {"coherent", "noncoherent"}},
+      {{"trace", "generate", "--requests", "1", "--out", path("o")}, "--kind", {"agentic", "chat"}},
+  };
+  for (const Flag& each : flags) {
+    std::vector<std::string> parts = each.choices;
+    parts.push_back(each.flag);
+    expect_error(run(with(each.command, {each.flag, ""})), kUsage, parts);
+  }
+}
+
 TEST_F(BadInput, NamesOfOtherCommandsAreArguments) {
   expect_error(run({"bench", "hash", "lookup", "nonsense"}), kUsage, {"nonsense"});
   expect_error(run({"bench", "hash", "get", "--frobnicate"}), kUsage, {"--frobnicate"});

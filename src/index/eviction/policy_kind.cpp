@@ -91,8 +91,8 @@ std::vector<PolicyKind> pool_policies() {
   return kinds;
 }
 
-std::string pool_policy_names() {
-  return names([](const Row& row) { return row.has_leaf && row.is_online; });
+std::string pool_policy_names(const char* separator) {
+  return names([](const Row& row) { return row.has_leaf && row.is_online; }, separator);
 }
 
 std::string policy_names(CacheMode mode, const char* separator) {

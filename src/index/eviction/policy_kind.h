@@ -42,7 +42,7 @@ std::vector<PolicyKind> online_policies();
 // What a pool can run.
 std::vector<PolicyKind> pool_policies();
 // "lru, fifo, …": what a pool can run, or (with a mode) what `cachalot hitrate` can compute.
-std::string pool_policy_names();
+std::string pool_policy_names(const char* separator = ", ");
 std::string policy_names(CacheMode mode, const char* separator = ", ");
 
 // "stream", "leaf".

@@ -68,6 +68,13 @@ std::span<const CostTable> cost_tables() {
   return kTables;
 }
 
+std::string cost_table_names(const char* separator) {
+  std::string names;
+  for (const CostTable& table : kTables)
+    names += (names.empty() ? "" : separator) + std::string(table.name);
+  return names;
+}
+
 const CostTable* find_cost_table(std::string_view name) {
   for (const CostTable& table : kTables) {
     if (table.name == name) return &table;

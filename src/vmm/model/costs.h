@@ -25,6 +25,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace cachalot::vmm {
@@ -59,6 +60,8 @@ struct CostTable {
 inline constexpr double kGmlakeUnitNs = 402e3;
 
 std::span<const CostTable> cost_tables();
+// "gmlake_table1, …"
+std::string cost_table_names(const char* separator = ", ");
 // Null: there is none of that name.
 const CostTable* find_cost_table(std::string_view name);
 
