@@ -100,17 +100,6 @@ Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
   return caches;
 }
 
-// What would be ignored was meant for something else.
-Status check_temp_dir(const Options& options, const std::vector<index::CacheSpec>& caches) {
-  const bool has_opt = std::any_of(caches.begin(), caches.end(), [](const index::CacheSpec& cache) {
-    return cache.policy == index::PolicyKind::kOpt;
-  });
-  if (options.temp_dir.empty() || has_opt) return {};
-  return Error::make(Code::kInvalidArgument,
-                     "--temp-dir: \"%.100s\" without opt, expected opt among --policy",
-                     options.temp_dir.c_str());
-}
-
 // 0: neither --model nor --bytes-per-token was given.
 Result<std::uint64_t> bytes_per_token(const Options& options) {
   if (!options.model.empty() && !options.bytes_per_token.empty()) {
@@ -211,7 +200,6 @@ HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
 
 Status hit_rate(const Options& options) {
   CACHALOT_TRY_ASSIGN(const std::vector<index::CacheSpec> caches, caches_of(options));
-  CACHALOT_TRY(check_temp_dir(options, caches));
   CACHALOT_TRY(bytes_per_token(options));
   const std::string* const input = &options.trace.file;
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));

@@ -347,8 +347,6 @@ TEST_F(BadInput, WhatHitrateCannotComputeIsSaidBeforeTheTraceIsRead) {
   expect({"--bytes-per-token", "0"}, {"--bytes-per-token", "0"});
   expect({"--bytes-per-token", "1KiB", "--model", "Llama-3-70B"}, {"--model", "--bytes-per-token"});
   expect({"--policy", "opt", "--temp-dir", "/nonexistent"}, {"/nonexistent"});
-  expect({"--policy", "lru,lfu", "--temp-dir", path("")},
-         {"--temp-dir", path(""), "opt", "--policy"});
 }
 
 TEST_F(BadInput, AKeepersOptionsAreCheckedBeforeThePoolIsMade) {
