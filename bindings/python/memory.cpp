@@ -53,6 +53,13 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape,
   return strides;
 }
 
+// Where an exporter says nothing of it: items in a row.
+std::vector<std::int64_t> shape_of(const Py_buffer& view) {
+  if (view.ndim == 0) return {};
+  if (view.shape != nullptr) return {view.shape, view.shape + view.ndim};
+  return {view.itemsize > 0 ? view.len / view.itemsize : 0};
+}
+
 // NumPy's word for numbers: "<f2". @return false: it is none
 struct NumberType {
   char order = '|', kind = '?';
@@ -177,8 +184,11 @@ void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
   is_swapped = item_bytes > 1 && is_other_order(view->format);
   is_record = view->format != nullptr && std::strchr(view->format, '{') != nullptr;
   is_writable = !view->readonly;
-  shape.assign(view->shape, view->shape + view->ndim);
-  strides.assign(view->strides, view->strides + view->ndim);
+  shape = shape_of(*view);
+  // Asked for or not: ctypes leaves them out.
+  strides = view->strides == nullptr
+                ? dense_strides(shape, item_bytes)
+                : std::vector<std::int64_t>(view->strides, view->strides + view->ndim);
   buffer_ = std::move(view);
 }
 
