@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "client_object.h"
+#include "gil_release.h"
 #include "hash.h"
 #include "module.h"
 #include "numbers.h"
@@ -27,10 +28,10 @@ class AsyncCall {
 
   bool done() {
     check_process();
+    const GilRelease release;  // for longer than the lock: who does not come back holds none
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return false;  // another thread waits for it
     if (completion_) return true;
-    const nb::gil_scoped_release release;
     // Past the gate: what became of a call is known after detaching too.
     return keep(const_cast<Client&>(client_.client()).poll(token_));
   }
@@ -61,7 +62,7 @@ class AsyncCall {
     check_process();
     if (done()) return;
     // Past the gate: who detaches may be waiting for this very call.
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     (void)const_cast<Client&>(client_.client()).cancel(token_);
   }
 
@@ -76,7 +77,7 @@ class AsyncCall {
     return true;
   }
   bool wait_ns(std::uint64_t timeout_ns) {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
     const std::unique_lock lock(mutex_, until);
     if (!lock) return false;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client_object.h"
+#include "gil_release.h"
 #include "hash.h"
 #include "module.h"
 #include "numbers.h"
@@ -67,7 +68,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.pool_bypasses_caches = pool_bypasses_caches;
   options.pinned_reads = pinned_reads;
   Result<Client> client = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return Client::attach(options);
   }();
   new (self) ClientObject(value_of(std::move(client)));
@@ -192,7 +193,7 @@ Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb
 
 BlockHashes hash_tokens(ClientObject& self, nb::handle tokens) {
   const Numbers numbers(tokens, "tokens");
-  const nb::gil_scoped_release release;
+  const GilRelease release;
   auto hashes =
       std::make_shared<const std::vector<BlockHash>>(self.client().hash_tokens(numbers.get()));
   const std::size_t count = hashes->size();

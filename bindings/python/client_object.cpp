@@ -2,14 +2,20 @@
 
 #include <algorithm>
 
+#include "live.h"
 #include "numbers.h"
 
 namespace cachalot::python {
 
+ClientObject::ClientObject(Client client) : client_(std::move(client)) {
+  Live<ClientObject>::add(this);
+}
+
 ClientObject::~ClientObject() {
+  Live<ClientObject>::remove(this);
   if (is_forked()) return;  // the pool is the parent's; ~Client leaves it alone
   const Status ended = [&] {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     return client_.detach();
   }();
   let_go(ended);
@@ -42,15 +48,19 @@ Status ClientObject::end() {
   return client_.detach();
 }
 
+Status ClientObject::close() {
+  const std::lock_guard lock(detaching_);
+  gate_.close();
+  Status status = end();
+  gate_.open();  // from here on the client itself refuses
+  return status;
+}
+
 void ClientObject::detach() {
   if (is_forked()) check(client_.detach());
   const Status ended = [&] {
-    const nb::gil_scoped_release release;
-    const std::lock_guard lock(detaching_);
-    gate_.close();
-    Status status = end();
-    gate_.open();  // from here on the client itself refuses
-    return status;
+    const GilRelease release;
+    return close();
   }();
   let_go(ended);
   check(ended);
@@ -90,6 +100,12 @@ void ClientObject::claim_dropped() {
     const Result<Completion> completion = client_.poll(token);
     return !completion || completion->is_done;
   });
+}
+
+void end_clients() {
+  for (ClientObject* const client : Live<ClientObject>::all()) {
+    if (!client->is_forked()) (void)client->close();
+  }
 }
 
 ClientObject& client_of(nb::handle self) {

@@ -23,6 +23,7 @@
 
 #include "call_gate.h"
 #include "error.h"
+#include "gil_release.h"
 #include "memory.h"
 
 namespace cachalot::python {
@@ -38,7 +39,7 @@ class Detachable {
 
 class ClientObject {
  public:
-  explicit ClientObject(Client client) : client_(std::move(client)) {}
+  explicit ClientObject(Client client);
   ClientObject(const ClientObject&) = delete;
   ClientObject& operator=(const ClientObject&) = delete;
   ~ClientObject();
@@ -46,7 +47,7 @@ class ClientObject {
   // Calls without the GIL; nothing of Python may be touched inside. @errors kInvalidArgument: detaching
   template <class F>
   auto call(F&& function) -> decltype(function(std::declval<Client&>())) {
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     const CallGate::Visit visit(gate_);
     if (!visit) return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
     return function(client_);
@@ -55,6 +56,7 @@ class ClientObject {
   const Client& client() const { return client_; }
 
   void detach();
+  Status close();  // what detach() does without the GIL
   bool is_forked() const { return getpid() != pid_; }
 
   CacheId register_cache(const PagedCache& cache, std::vector<Memory> tensors);

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "error.h"
+#include "gil_release.h"
+#include "live.h"
 #include "module.h"
 #include "numbers.h"
 
@@ -17,33 +19,42 @@ class KeeperObject {
  public:
   explicit KeeperObject(const KeeperOptions& options) : pool_(options.pool) {
     Result<EmbeddedKeeper> started = [&] {
-      const nb::gil_scoped_release release;
+      const GilRelease release;
       return EmbeddedKeeper::start(options);
     }();
     keeper_ = std::make_unique<EmbeddedKeeper>(value_of(std::move(started)));
+    Live<KeeperObject>::add(this);
   }
   KeeperObject(const KeeperObject&) = delete;
   KeeperObject& operator=(const KeeperObject&) = delete;
-  ~KeeperObject() { (void)end(); }
+  ~KeeperObject() {
+    Live<KeeperObject>::remove(this);
+    (void)end();
+  }
 
   const std::string& pool() const { return pool_; }
   void stop() {
-    if (keeper_ != nullptr && getpid() != pid_) {
+    if (keeper_ != nullptr && is_forked()) {
       raise(Error::make(Code::kUnsupported,
                         "%.120s: this process is a fork of the one that keeps it", pool_.c_str()));
     }
     check(end());
   }
+  // What stop() does without the GIL, when Python has ended.
+  void close() {
+    if (keeper_ != nullptr && !is_forked()) (void)keeper_->stop();
+  }
 
  private:
+  bool is_forked() const { return getpid() != pid_; }
   Status end() {
     std::unique_ptr<EmbeddedKeeper> keeper = std::move(keeper_);
     if (keeper == nullptr) return {};
-    if (getpid() != pid_) {
+    if (is_forked()) {
       (void)keeper.release();
       return {};
     }
-    const nb::gil_scoped_release release;
+    const GilRelease release;
     Status stopped = keeper->stop();
     keeper.reset();
     return stopped;
@@ -55,6 +66,10 @@ class KeeperObject {
 };
 
 }  // namespace
+
+void end_keepers() {
+  for (KeeperObject* const keeper : Live<KeeperObject>::all()) keeper->close();
+}
 
 void add_keeper(nb::module_& module) {
   nb::class_<KeeperObject>(

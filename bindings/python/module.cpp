@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "live.h"
+
 NB_MODULE(_cachalot, module) {
   namespace python = cachalot::python;
   module.doc() = "The compiled part of the package cachalot.";
@@ -14,4 +16,10 @@ NB_MODULE(_cachalot, module) {
   python::add_client(module);
   python::add_layerwise(module);
   python::add_async_call(module);
+  // Not by Python's atexit: its functions may need clients and keepers, as multiprocessing's does, which waits
+  // for children that use the pool. It fails where 32 others have asked for it.
+  (void)Py_AtExit([] {
+    python::end_clients();  // which say goodbye to their keepers
+    python::end_keepers();
+  });
 }
