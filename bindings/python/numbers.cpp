@@ -125,6 +125,11 @@ std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
   std::vector<std::uint32_t> numbers(
       static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr())));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto count = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
+    if (count != numbers.size()) {  // an item's __index__ may do anything
+      refuse("%s: has %zu numbers now, expected the %zu that it had when the call began", name,
+             count, numbers.size());
+    }
     const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
     // The common case first: it is tokens by the thousand.
     if (PyLong_CheckExact(item.ptr())) {
@@ -135,8 +140,9 @@ std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
         continue;
       }
     }
+    const nb::object held = nb::borrow(item);
     numbers[i] = static_cast<std::uint32_t>(
-        to_number(item, std::string(name) + ": number " + std::to_string(i) + " is ", kMost));
+        to_number(held, std::string(name) + ": number " + std::to_string(i) + " is ", kMost));
   }
   return numbers;
 }

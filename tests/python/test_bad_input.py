@@ -425,3 +425,31 @@ def test_an_object_whose_init_was_not_called_is_refused(stored):
     ):
         with pytest.raises((TypeError, BufferError)):
             call()
+
+
+class Changing:
+    """A number that changes the list it is in while the list is read."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def __index__(self):
+        self.change()
+        return 1
+
+
+def test_a_list_that_changes_while_it_is_read_is_refused(stored):
+    engine, hashes = stored
+    for change, count in ((list.clear, 0), (lambda numbers: numbers.append(1), 5000)):
+        for call in (
+            engine.client.hash_tokens,
+            lambda pages: engine.client.load(engine.cache, hashes, pages),
+            lambda pages: engine.client.store_async(engine.cache, hashes, pages),
+        ):
+            numbers = [0] * 4999
+            numbers[100] = Changing(lambda: change(numbers))
+            with pytest.raises(cachalot.InvalidArgumentError, match=f": has {count} numbers now, expected the 4999 that"):
+                call(numbers)
+    numbers = [1] * 8
+    numbers[3] = Changing(lambda: numbers.__setitem__(3, 1))  # lets go of what is being read
+    assert engine.client.hash_tokens(numbers) == engine.client.hash_tokens([1] * 8)
