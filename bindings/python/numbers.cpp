@@ -12,11 +12,13 @@ namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
 
-// As Python writes it, if that is not too long for Python itself.
+// As Python writes it, if that is not too long for Python itself; the first of many characters.
 std::string text_of(nb::handle object) {
   const nb::object text = nb::steal(PyObject_Repr(object.ptr()));
-  const char* const bytes = text.is_valid() ? PyUnicode_AsUTF8(text.ptr()) : nullptr;
-  if (bytes != nullptr) return std::string(bytes).substr(0, 50);
+  const nb::object start =
+      nb::steal(text.is_valid() ? PyUnicode_Substring(text.ptr(), 0, 50) : nullptr);
+  const char* const bytes = start.is_valid() ? PyUnicode_AsUTF8(start.ptr()) : nullptr;
+  if (bytes != nullptr) return bytes;
   PyErr_Clear();
   return PyLong_Check(object.ptr()) ? "a number of thousands of digits" : "something";
 }

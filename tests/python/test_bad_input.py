@@ -156,6 +156,20 @@ def test_what_is_refused_is_named_with_its_value(stored):
         assert words in str(caught.value)
 
 
+def test_text_in_any_letters_is_named(stored):
+    engine, hashes = stored
+    for words, call in {
+        "geometry: '" + "é" * 49 + " (str), expected a KvGeometry": lambda: attach("/dev/shm/no_pool", geometry="é" * 60),
+        "host: '" + "日本語" * 16 + "日 (str), expected an int": lambda: attach("/dev/shm/no_pool", host="日本語" * 20),
+        "keys: '" + "😀" * 49 + " (str), expected a sequence": lambda: engine.client.exists("😀" * 100),
+        "pages: number 0 is '" + "é" * 49 + " (str), expected": lambda: engine.client.load(engine.cache, hashes, ["é" * 50] * 8),
+        "host: '\\udc80' (str), expected an int": lambda: attach("/dev/shm/no_pool", host="\udc80"),
+    }.items():
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert words in str(caught.value)
+
+
 @pytest.mark.parametrize("option", ["copy_threads", "workers", "grant_blocks"])
 def test_numbers_beyond_reason_are_refused_with_their_bound(pool, option):
     for value in (0, 257, 10**9, -1, 2**32, 2**70):
