@@ -127,7 +127,7 @@ void add_geometry(nb::module_& module) {
           [](const KvGeometry& a, nb::handle b) {
             return nb::isinstance<KvGeometry>(b) && a == *nb::inst_ptr<KvGeometry>(b);
           },
-          nb::sig("def __eq__(self, other: object, /) -> bool"))
+          nb::arg("other").none(), nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__", [](nb::handle self) { return nb::hash(self.attr("fingerprint")()); })
       .def("__repr__", &repr)
       .def("__getstate__", &fields_of)

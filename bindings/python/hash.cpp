@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
@@ -67,6 +68,34 @@ BlockHash at(const BlockHashes& hashes, nb::handle index) {
     throw nb::index_error("there is no such block");
   }
   return hashes.get()[static_cast<std::size_t>(position)];
+}
+
+// As those of a tuple: where `value` is, if it is at all.
+bool contains(const BlockHashes& hashes, nb::handle value) {
+  const auto all = hashes.get();
+  return nb::isinstance<BlockHash>(value) &&
+         std::find(all.begin(), all.end(), instance_of<BlockHash>(value, "value")) != all.end();
+}
+
+std::size_t count_of(const BlockHashes& hashes, const BlockHash& value) {
+  const auto all = hashes.get();
+  return static_cast<std::size_t>(std::count(all.begin(), all.end(), value));
+}
+
+std::size_t index_of(const BlockHashes& hashes, const BlockHash& value, Py_ssize_t start,
+                     Py_ssize_t stop) {
+  PySlice_AdjustIndices(static_cast<Py_ssize_t>(hashes.count), &start, &stop, 1);
+  const auto all = hashes.get();
+  for (Py_ssize_t i = start; i < stop; ++i) {
+    if (all[static_cast<std::size_t>(i)] == value) return static_cast<std::size_t>(i);
+  }
+  refuse("value: %s, expected one of these hashes", to_text(value).c_str());
+}
+
+// Of the bytes, since equal ones have equal bytes.
+Py_hash_t hash_of(const BlockHashes& hashes) {
+  const auto all = hashes.get();
+  return nb::hash(nb::bytes(all.data(), all.size_bytes()));
 }
 
 struct BufferShape {
@@ -207,7 +236,17 @@ void add_hash(nb::module_& module) {
             const auto left = a.get(), right = instance_of<BlockHashes>(b, "hashes").get();
             return std::equal(left.begin(), left.end(), right.begin(), right.end());
           },
-          nb::sig("def __eq__(self, other: object, /) -> bool"))
+          nb::arg("other").none(), nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def("__hash__", &hash_of)
+      .def(
+          "__iter__", [](nb::handle self) { return nb::steal(PySeqIter_New(self.ptr())); },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[BlockHash]"))
+      .def("__contains__", &contains, nb::arg("value").none(), nb::sig("def __contains__(self, value: object, /) -> bool"))
+      .def("index", &index_of, nb::arg("value"), nb::arg("start") = 0, nb::arg("stop") = PY_SSIZE_T_MAX,
+           nb::sig("def index(self, value: BlockHash, start: int = 0, stop: int = sys.maxsize) -> int"),
+           "The first block of this hash, within start and stop. InvalidArgumentError, a ValueError: "
+           "there is none.")
+      .def("count", &count_of, nb::arg("value"), "How many blocks have this hash.")
       .def("__repr__",
            [](const BlockHashes& hashes) {
              return "BlockHashes(of " + std::to_string(hashes.count) + " blocks)";

@@ -1,5 +1,6 @@
 """The client: sharing, layer by layer, without waiting, objects."""
 
+import collections.abc
 import gc
 import json
 import multiprocessing
@@ -90,6 +91,25 @@ def test_hashes_are_a_sequence_and_can_be_pickled(engine):
     assert (hashes[3].low, hashes[3].high) == (low, high)
     with pytest.raises(IndexError):
         hashes[5]
+
+
+def test_hashes_are_what_a_sequence_is(engine):
+    hashes = engine.client.hash_tokens(tokens_of(3, 32))
+    same = engine.client.hash_tokens(tokens_of(3, 32))
+    assert same is not hashes and hash(same) == hash(hashes) and len({same, hashes, hashes[:8]}) == 1
+    assert len({hashes, hashes[1:], hashes[:0]}) == 3
+    assert all(one != None and not one == None for one in (hashes, hashes[0], GEOMETRY))  # noqa: E711
+    other = cachalot.BlockHash("0" * 31 + "1")
+    assert hashes[5] in hashes and other not in hashes and 5 not in hashes and None not in hashes
+    twice = cachalot.BlockHashes([*hashes, *hashes])
+    assert twice.count(hashes[2]) == 2 and twice.count(other) == 0
+    for bounds in ((), (2,), (3,), (-8,), (-9, 100), (1, -1), (-100, 3)):
+        assert twice.index(hashes[2], *bounds) == tuple(twice).index(hashes[2], *bounds)
+    for bounds in ((11,), (0, 2), (3, 10), (3, -6)):
+        with pytest.raises(ValueError, match=f"value: {hashes[2]}, expected one of these hashes"):
+            twice.index(hashes[2], *bounds)
+    assert isinstance(hashes, collections.abc.Sequence)
+    assert list(iter(hashes)) == [hashes[i] for i in range(8)] and list(reversed(hashes)) == list(hashes[::-1])
 
 
 def test_a_slice_keeps_its_memory(engine):

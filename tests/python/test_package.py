@@ -35,6 +35,8 @@ def test_the_types_are_part_of_the_package():
     methods = {node.name for node in classes["Client"].body if isinstance(node, ast.FunctionDef)}
     assert {"lookup", "load", "store", "load_async", "begin_load", "detach"} <= methods
     assert set(classes) <= set(cachalot.__all__)
+    methods = {node.name for node in classes["BlockHashes"].body if isinstance(node, ast.FunctionDef)}
+    assert {"__iter__", "__contains__", "__len__", "__getitem__", "__hash__", "index", "count"} <= methods
 
 
 def test_help_says_what_a_call_takes_and_gives():
