@@ -11,6 +11,7 @@
 #include "client_object.h"
 #include "gil_release.h"
 #include "hash.h"
+#include "leave.h"
 #include "module.h"
 #include "numbers.h"
 
@@ -329,7 +330,11 @@ void add_client(nb::module_& module) {
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Client"))
       .def(
-          "__exit__", [](ClientObject& self, nb::args) { self.detach(); },
+          "__exit__",
+          [](ClientObject& self, nb::args exception) {
+            if (self.is_forked()) return;  // a child leaves the `with` of its parent, too
+            leave(exception, [&] { self.detach(); });
+          },
           nb::sig("def __exit__(self, *exception: object) -> None"))
       .def_prop_ro("geometry", [](const ClientObject& self) { return self.client().geometry(); })
       .def_prop_ro("block_bytes",

@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "gil_release.h"
+#include "leave.h"
 #include "live.h"
 #include "module.h"
 #include "numbers.h"
@@ -44,9 +45,9 @@ class KeeperObject {
   void close() {
     if (keeper_ != nullptr && !is_forked()) (void)keeper_->stop();
   }
+  bool is_forked() const { return getpid() != pid_; }
 
  private:
-  bool is_forked() const { return getpid() != pid_; }
   Status end() {
     std::unique_ptr<EmbeddedKeeper> keeper = std::move(keeper_);
     if (keeper == nullptr) return {};
@@ -108,7 +109,11 @@ void add_keeper(nb::module_& module) {
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> EmbeddedKeeper"))
       .def(
-          "__exit__", [](KeeperObject& self, nb::args) { self.stop(); },
+          "__exit__",
+          [](KeeperObject& self, nb::args exception) {
+            if (self.is_forked()) return;  // a child leaves the `with` of its parent, too
+            leave(exception, [&] { self.stop(); });
+          },
           nb::sig("def __exit__(self, *exception: object) -> None"))
       .def("__repr__",
            [](const KeeperObject& self) { return "EmbeddedKeeper(pool='" + self.pool() + "')"; });

@@ -323,6 +323,45 @@ def test_fork_after_attach(stored, pool):
     keeper.stop()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_leaves_the_with_of_its_parent(pool):
+    child = -1
+    try:
+        with cachalot.EmbeddedKeeper(pool=pool + ".own", block_bytes=GEOMETRY.block_bytes, capacity_blocks=16) as keeper:
+            with attach(keeper.pool) as client:
+                child = os.fork()
+                if child == 0:
+                    raise SystemExit(7)
+                _, status = os.waitpid(child, 0)
+                assert client.lookup(client.hash_tokens(tokens_of(1, 4))) == 0 and os.path.exists(keeper.pool)
+    except BaseException as left:
+        if child == 0:
+            os._exit(left.code if type(left) is SystemExit else 1)
+        raise
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_what_the_body_of_a_with_raises_goes_on(pool):
+    class Own(BaseException):
+        pass
+
+    def end_without_keeper(raised):
+        keeper = cachalot.EmbeddedKeeper(pool=pool + ".own", block_bytes=GEOMETRY.block_bytes, capacity_blocks=16)
+        with attach(keeper.pool):
+            keeper.stop()
+            if raised:
+                raise raised
+
+    for raised in (Own("body"), KeyError("body")):
+        with pytest.raises(type(raised)) as caught:
+            end_without_keeper(raised)
+        assert caught.value is raised
+        assert ["no keeper serves this client" in note for note in getattr(raised, "__notes__", ())] in ([], [True])
+        assert bool(getattr(raised, "__notes__", ())) == hasattr(raised, "add_note")
+    with pytest.raises(cachalot.NoKeeperError):
+        end_without_keeper(None)
+
+
 def test_attaching_to_what_cannot_be_served(pool, tmp_path):
     with pytest.raises(cachalot.NotFoundError, match="there is no such pool") as caught:
         attach("/dev/shm/there is no such pool")
