@@ -35,21 +35,15 @@ class AsyncCall {
     // Past the gate: what became of a call is known after detaching too.
     return keep(const_cast<Client&>(client_.client()).poll(token_));
   }
-  bool wait(std::optional<double> timeout) {
+  bool wait(nb::handle timeout) {
     check_process();
-    // In pieces, so that signals (Ctrl-C) are heard.
-    constexpr std::uint64_t kPiece = 50'000'000;
-    std::uint64_t left = nanoseconds(timeout, kNoTimeout, "timeout");
-    while (!wait_ns(std::min(left, kPiece))) {
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-      if (left <= kPiece) return false;
-      left -= kPiece;
-    }
-    return true;
+    return wait_for(optional_seconds(timeout, "timeout"));
   }
-  std::size_t result(std::optional<double> timeout) {
-    if (!wait(timeout)) {
-      raise(Error::make(Code::kTimeout, "call: it is not done within %g s", timeout.value_or(0)));
+  std::size_t result(nb::handle timeout) {
+    check_process();
+    const std::optional<double> most = optional_seconds(timeout, "timeout");
+    if (!wait_for(most)) {
+      raise(Error::make(Code::kTimeout, "call: it is not done within %g s", most.value_or(0)));
     }
     check(completion_->status);
     return completion_->blocks;
@@ -76,6 +70,17 @@ class AsyncCall {
     completion_.emplace(*std::move(completion));
     return true;
   }
+  bool wait_for(std::optional<double> seconds) {
+    // In pieces, so that signals (Ctrl-C) are heard.
+    constexpr std::uint64_t kPiece = 50'000'000;
+    std::uint64_t left = nanoseconds(seconds);
+    while (!wait_ns(std::min(left, kPiece))) {
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (left <= kPiece) return false;
+      left -= kPiece;
+    }
+    return true;
+  }
   bool wait_ns(std::uint64_t timeout_ns) {
     const GilRelease release;
     const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
@@ -96,7 +101,7 @@ class AsyncCall {
 
 std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache, nb::handle hashes,
                                       nb::handle pages, nb::handle first_layer, nb::handle layers,
-                                      std::optional<double> timeout, nb::handle stream) {
+                                      nb::handle timeout, nb::handle stream) {
   ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
@@ -110,7 +115,7 @@ std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache,
 
 std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes,
                                        nb::handle pages, nb::handle parent,
-                                       std::optional<double> timeout, nb::handle stream) {
+                                       nb::handle timeout, nb::handle stream) {
   ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
@@ -132,8 +137,10 @@ void add_async_call(nb::module_& module) {
       "A load or store that goes on by itself; the pages must not be touched until it is done.")
       .def("done", &AsyncCall::done)
       .def("wait", &AsyncCall::wait, nb::arg("timeout") = nb::none(),
+           nb::sig("def wait(self, timeout: float | None = None) -> bool"),
            "Whether it is done within so many seconds.")
       .def("result", &AsyncCall::result, nb::arg("timeout") = nb::none(),
+           nb::sig("def result(self, timeout: float | None = None) -> int"),
            "Waits; the blocks loaded, or in the pool. Raises what the call would have raised, and "
            "CancelledError.")
       .def_prop_ro("reason", &AsyncCall::reason, nb::sig("def reason(self) -> str | None"),

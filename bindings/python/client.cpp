@@ -44,7 +44,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle geometry, const std::string& salt, const std::string& block_order,
             const std::string& hash, const std::string& python_hash_seed, nb::handle host,
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
-            std::optional<bool> checksums, double keeper_timeout_s, double recovery_s,
+            std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call,
             bool pool_bypasses_caches, bool pinned_reads) {
   ClientOptions options;
@@ -62,8 +62,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.workers = count(workers, "workers", kMostThreads);
   options.grant_blocks = count(grant_blocks, "grant_blocks", kMostGrantBlocks);
   options.checksums = checksums;
-  options.keeper_timeout_ns = nanoseconds(keeper_timeout_s, kNoTimeout, "keeper_timeout_s");
-  options.recovery_ns = nanoseconds(recovery_s, kNoTimeout, "recovery_s");
+  options.keeper_timeout_ns = nanoseconds(seconds(keeper_timeout_s, "keeper_timeout_s"));
+  options.recovery_ns = nanoseconds(seconds(recovery_s, "recovery_s"));
   if (!record_requests.is_none()) options.record_requests = path(record_requests, "record_requests");
   options.recorded_call = parse_call(recorded_call);
   options.pool_bypasses_caches = pool_bypasses_caches;
@@ -137,7 +137,7 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
 }
 
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-                 nb::handle first_layer, nb::handle layers, std::optional<double> timeout, nb::handle stream) {
+                 nb::handle first_layer, nb::handle layers, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -164,7 +164,7 @@ std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
 
 std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle hashes,
                         nb::handle pages, nb::handle tokens, nb::handle first_layer,
-                        nb::handle layers, std::optional<double> timeout, nb::handle stream) {
+                        nb::handle layers, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> to = Numbers::copy(pages, "pages");
@@ -181,7 +181,7 @@ std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle
 }
 
 Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-             nb::handle parent, std::optional<double> timeout, nb::handle stream) {
+             nb::handle parent, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
@@ -287,7 +287,7 @@ void add_client(nb::module_& module) {
           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
-          nb::arg("keeper_timeout_s") = 5.0, nb::arg("recovery_s") = 2.0,
+          nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
           nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "

@@ -120,14 +120,14 @@ std::optional<CudaStream> stream_of(nb::handle stream) {
   return reinterpret_cast<CudaStream>(whole_number(number, "stream", UINTPTR_MAX));
 }
 
-CopyOptions copy_options(std::optional<double> timeout, nb::handle stream) {
+CopyOptions copy_options(nb::handle timeout, nb::handle stream) {
   CopyOptions options;
   options.cuda_stream = stream_of(stream);
-  options.timeout_ns = nanoseconds(timeout, kNoTimeout, "timeout");
+  options.timeout_ns = nanoseconds(optional_seconds(timeout, "timeout"));
   return options;
 }
 
-CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout,
+CopyOptions copy_options(nb::handle first_layer, nb::handle layers, nb::handle timeout,
                          nb::handle stream) {
   CopyOptions options = copy_options(timeout, stream);
   options.first_layer = number(first_layer, "first_layer");

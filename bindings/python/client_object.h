@@ -110,8 +110,8 @@ struct CacheObject {
 ClientObject& client_of(nb::handle self);
 
 // Seconds or None, a first layer, and so many of them or None.
-CopyOptions copy_options(std::optional<double> timeout, nb::handle stream);
-CopyOptions copy_options(nb::handle first_layer, nb::handle layers, std::optional<double> timeout,
+CopyOptions copy_options(nb::handle timeout, nb::handle stream);
+CopyOptions copy_options(nb::handle first_layer, nb::handle layers, nb::handle timeout,
                          nb::handle stream);
 // A stream's number, or an object that has one (torch.cuda.Stream); None: none. Raises TypeError.
 std::optional<CudaStream> stream_of(nb::handle stream);

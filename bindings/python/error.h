@@ -29,6 +29,13 @@ T& instance_of(nb::handle object, const char* name) {
   return *nb::inst_ptr<T>(object);
 }
 
+// After a conversion that failed: a TypeError is put aside, for ours that names the argument. What else the
+// object's own methods raised (KeyboardInterrupt, too) goes on.
+inline void clear_type_error() {
+  if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
+  PyErr_Clear();
+}
+
 template <class T>
 T value_of(Result<T> result) {
   if (!result) raise(result.error());

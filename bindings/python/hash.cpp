@@ -165,8 +165,7 @@ Hashes::Hashes(nb::handle object) {
   const nb::object items =
       nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of BlockHash"));
   if (!items.is_valid()) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
-    PyErr_Clear();
+    clear_type_error();
     refuse_type(object, "hashes: ", "a sequence of BlockHash, or an array of them");
   }
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr());

@@ -92,7 +92,7 @@ std::int64_t signed_number(nb::handle object, const std::string& name) {
   int overflow = 0;
   const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
   if (!number.is_valid()) {
-    PyErr_Clear();
+    clear_type_error();
     refuse_type(object, name + ": ", "an int");
   }
   const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
@@ -103,7 +103,7 @@ std::int64_t signed_number(nb::handle object, const std::string& name) {
 std::vector<std::int64_t> numbers_of(nb::handle tuple, const std::string& name) {
   const nb::object items = nb::steal(PySequence_Fast(tuple.ptr(), ""));
   if (!items.is_valid()) {
-    PyErr_Clear();
+    clear_type_error();
     refuse_type(tuple, name + ": ", "a tuple of ints");
   }
   std::vector<std::int64_t> all;
@@ -135,6 +135,16 @@ std::string place_of(nb::handle object) {
 
 std::string class_name(nb::handle object) {
   return nb::type_name(object.type()).c_str();
+}
+
+// Why an object with the buffer protocol did not hand out its memory: a memoryview that was released, say.
+std::string buffer_error() {
+  const nb::python_error error;
+  if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_ValueError) &&
+      !error.matches(PyExc_TypeError)) {
+    throw error;
+  }
+  return nb::str(error.value()).c_str();
 }
 
 }  // namespace
@@ -231,20 +241,29 @@ void Memory::take_dlpack(nb::handle object, const std::string& name) {
 
 Memory Memory::of(nb::handle object, const std::string& name) {
   Memory memory;
-  auto view = std::make_unique<Py_buffer>();
-  if (PyObject_CheckBuffer(object.ptr()) &&
-      PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) == 0) {
-    memory.take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer>(view.release()));
-  } else if (PyErr_Clear(); has_dlpack(object)) {
+  std::optional<std::string> why_not;
+  if (PyObject_CheckBuffer(object.ptr())) {
+    auto view = std::make_unique<Py_buffer>();
+    if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_RECORDS_RO) == 0) {
+      memory.take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer>(view.release()));
+    } else {
+      why_not = buffer_error();
+    }
+  }
+  if (memory.buffer_ != nullptr) {
+    // It has all that is needed.
+  } else if (has_dlpack(object)) {
     const std::int64_t type = dlpack_device(object, name).first;
     if (type != kCpu && type != kPinnedCpu) {
       refuse("%.40s: lies on %.60s (DLPack device type %" PRId64 "), expected memory of the CPU",
              name.c_str(), place_of(object).c_str(), type);
     }
     memory.take_dlpack(object, name);
+  } else if (why_not) {
+    refuse("%.40s: %.60s does not hand out its memory: %.200s", name.c_str(),
+           class_name(object).c_str(), why_not->c_str());
   } else {
-    refuse("%.40s: %.60s has no memory to share, expected the buffer protocol or DLPack",
-           name.c_str(), class_name(object).c_str());
+    refuse_type(object, name + ": ", "memory: the buffer protocol or DLPack");
   }
   memory.check_sizes(name);
   memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);
@@ -309,10 +328,8 @@ Memory Memory::on_gpu(nb::handle object, const std::string& name, int device) {
   } else if (nb::hasattr(object, "__cuda_array_interface__")) {
     memory.take_cuda_array(object, name);
   } else {
-    refuse(
-        "%.40s: %.60s has no memory of a GPU, expected DLPack, __cuda_array_interface__ or a "
-        "pair (address, bytes)",
-        name.c_str(), class_name(object).c_str());
+    refuse_type(object, name + ": ",
+                "memory of a GPU: DLPack, __cuda_array_interface__ or a pair (address, bytes)");
   }
   memory.check_sizes(name);
   memory.is_contiguous = is_dense(memory.shape, memory.strides, memory.item_bytes);

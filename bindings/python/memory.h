@@ -21,10 +21,10 @@ namespace nb = nanobind;
 class Memory {
  public:
   // @param name  what it is, for messages: "tensor 3"
-  // Raises InvalidArgumentError: no memory, or not the CPU's.
+  // Raises InvalidArgumentError: not the CPU's, or it is not handed out; TypeError: no memory.
   static Memory of(nb::handle object, const std::string& name);
   // A GPU's, that the host cannot look at: by DLPack, by __cuda_array_interface__, or a pair (address, bytes),
-  // which says nothing of what is in it (item_bytes is 1). Raises InvalidArgumentError: not on this device.
+  // which says nothing of what is in it (item_bytes is 1). Raises InvalidArgumentError: not on this device; TypeError: no memory.
   static Memory on_gpu(nb::handle object, const std::string& name, int device);
 
   void* data = nullptr;

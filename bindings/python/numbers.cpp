@@ -1,6 +1,7 @@
 #include "numbers.h"
 
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -19,6 +20,7 @@ std::string text_of(nb::handle object) {
       nb::steal(text.is_valid() ? PyUnicode_Substring(text.ptr(), 0, 50) : nullptr);
   const char* const bytes = start.is_valid() ? PyUnicode_AsUTF8(start.ptr()) : nullptr;
   if (bytes != nullptr) return bytes;
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
   PyErr_Clear();
   return PyLong_Check(object.ptr()) ? "a number of thousands of digits" : "something";
 }
@@ -38,7 +40,7 @@ std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_
                         std::uint64_t least = 0) {
   const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
   if (!index.is_valid()) {
-    PyErr_Clear();
+    clear_type_error();
     refuse_type(object, what, "an int");
   }
   int overflow = 0;
@@ -120,8 +122,7 @@ std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
   const nb::object items =
       nb::steal(PySequence_Fast(object.ptr(), "expected a sequence of integers"));
   if (!items.is_valid()) {
-    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
-    PyErr_Clear();
+    clear_type_error();
     refuse_type(object, std::string(name) + ": ", "a sequence of integers");
   }
   std::vector<std::uint32_t> numbers(
@@ -188,7 +189,7 @@ std::string text(nb::handle object, const char* name) {
 std::string path(nb::handle object, const char* name) {
   const nb::object given = nb::steal(PyOS_FSPath(object.ptr()));
   if (!given.is_valid()) {
-    PyErr_Clear();
+    clear_type_error();
     refuse_type(object, std::string(name) + ": ", "a path");
   }
   // What is wrong with it, a zero byte too, the library says.
@@ -215,12 +216,28 @@ std::optional<std::uint32_t> optional_number(nb::handle object, const char* name
   return number(object, name);
 }
 
-std::uint64_t nanoseconds(std::optional<double> seconds, std::uint64_t otherwise,
-                          const char* name) {
-  if (!seconds) return otherwise;
-  if (!(*seconds >= 0)) refuse("%s: %g s, expected a time from 0 on, or None", name, *seconds);
-  const double ns = *seconds * 1e9;
-  return ns >= 1e19 ? otherwise : static_cast<std::uint64_t>(ns);
+double seconds(nb::handle object, const char* name) {
+  const double value = PyFloat_AsDouble(object.ptr());
+  if (value == -1 && PyErr_Occurred() != nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+      PyErr_Clear();
+      refuse("%s: %s s, expected a time that a float can be", name, text_of(object).c_str());
+    }
+    clear_type_error();
+    refuse_type(object, std::string(name) + ": ", "a number of seconds");
+  }
+  if (!(value >= 0)) refuse("%s: %g s, expected a time from 0 on", name, value);
+  return value;
+}
+
+std::optional<double> optional_seconds(nb::handle object, const char* name) {
+  if (object.is_none()) return std::nullopt;
+  return seconds(object, name);
+}
+
+std::uint64_t nanoseconds(std::optional<double> seconds) {
+  const double ns = seconds.value_or(HUGE_VAL) * 1e9;
+  return ns >= 1e19 ? ~std::uint64_t{0} : static_cast<std::uint64_t>(ns);
 }
 
 }  // namespace cachalot::python

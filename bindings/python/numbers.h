@@ -45,7 +45,10 @@ std::string text(nb::handle object, const char* name);
 // A str, bytes or os.PathLike. Raises TypeError.
 std::string path(nb::handle object, const char* name);
 
-// Seconds to nanoseconds; None: `otherwise`. Raises InvalidArgumentError: negative, or no number.
-std::uint64_t nanoseconds(std::optional<double> seconds, std::uint64_t otherwise, const char* name);
+// Seconds, from 0 on. Raises InvalidArgumentError: negative, NaN, beyond a float; TypeError: no number.
+double seconds(nb::handle object, const char* name);
+std::optional<double> optional_seconds(nb::handle object, const char* name);
+// None, and what no number of 64 bits says: kNoTimeout.
+std::uint64_t nanoseconds(std::optional<double> seconds);
 
 }  // namespace cachalot::python

@@ -98,7 +98,7 @@ void add_objects(nb::class_<ClientObject>& client) {
       .def(
           "register_buffer",
           [](ClientObject& self, nb::handle buffer) { self.register_buffer(buffer_of(buffer)); },
-          nb::arg("buffer"),
+          nb::arg("buffer").none(),
           nb::sig("def register_buffer(self, buffer: cachalot.types.Memory) -> None"),
           "Memory that parts of objects lie in; kept alive until unregister_buffer() or detach().")
       .def(
@@ -106,9 +106,9 @@ void add_objects(nb::class_<ClientObject>& client) {
           [](ClientObject& self, nb::handle buffer) {
             self.unregister_buffer(buffer_of(buffer).data);
           },
-          nb::arg("buffer"),
+          nb::arg("buffer").none(),
           nb::sig("def unregister_buffer(self, buffer: cachalot.types.Memory) -> None"))
-      .def("exists", &exists, nb::arg("keys"),
+      .def("exists", &exists, nb::arg("keys").none(),
            nb::sig("def exists(self, keys: collections.abc.Sequence[str | bytes]) -> list[bool]"))
       .def("put", &put, nb::arg("key"), nb::arg("parts"),
            nb::sig("def put(self, key: str | bytes, parts: cachalot.types.Memory | "

@@ -16,6 +16,14 @@ class Error(Exception):
     detail = 0
 
 
+class _SystemError:
+    """Of those that are an OSError, too: its `errno`, where the operating system was the cause."""
+
+    @property
+    def errno(self):
+        return self.os_error or None
+
+
 class InvalidArgumentError(Error, ValueError):
     """A value out of range, a tensor that does not fit, a client that has detached."""
 
@@ -76,7 +84,7 @@ class NoSpaceError(Error):
     code = "no_space"
 
 
-class PermissionError(Error, builtins.PermissionError):
+class PermissionError(_SystemError, Error, builtins.PermissionError):
     """The operating system forbids it."""
 
     code = "permission"
@@ -88,7 +96,7 @@ class BusyError(Error):
     code = "busy"
 
 
-class TimeoutError(Error, builtins.TimeoutError):
+class TimeoutError(_SystemError, Error, builtins.TimeoutError):
     """Not done within the time given."""
 
     code = "timeout"
@@ -100,7 +108,7 @@ class UnsupportedError(Error):
     code = "unsupported"
 
 
-class IoError(Error, OSError):
+class IoError(_SystemError, Error, OSError):
     """The operating system reported an error."""
 
     code = "io"

@@ -1,7 +1,9 @@
 """What is refused, and in which words."""
 
 import builtins
+import errno
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -33,7 +35,6 @@ def read_only():
         (np.zeros(SHAPE, np.float16).transpose(1, 0, 2, 3, 4), "tensor 1: is not contiguous"),
         (read_only(), "tensor 1: is read-only"),
         (bytes(8), r"tensor 1: has numbers of 1 bytes \(uint8\)"),
-        ("text", "tensor 1: str has no memory to share"),
         (np.zeros((2, 16, 4, 2, 31), np.float16), "tensor 1"),
         (np.zeros(SHAPE, ">f2"), "tensor 1: has numbers of big-endian float16, expected them in this machine's byte order"),
         (np.zeros(SHAPE, [("field", "f2")]), r"tensor 1: has records of several fields, expected numbers \(f16\)"),
@@ -107,6 +108,12 @@ def test_hashes_that_are_none(engine, hashes, error):
         engine.client.lookup(hashes)
 
 
+def released():
+    view = memoryview(bytearray(8))
+    view.release()
+    return view
+
+
 def test_what_is_refused_is_named_with_its_value(stored):
     engine, hashes = stored
     client, cache = engine.client, engine.cache
@@ -133,6 +140,16 @@ def test_what_is_refused_is_named_with_its_value(stored):
             np.zeros(4, np.float32)
         ),
         "tokens: number 1 is -5, expected": lambda: client.hash_tokens([1, -5, 2, 3]),
+        "timeout: 1" + "0" * 49 + " s, expected a time that a float can be": lambda: client.store(
+            cache, hashes, range(8), timeout=10**400
+        ),
+        "timeout: -1 s, expected a time from 0 on": lambda: client.load_async(cache, hashes, range(8)).result(timeout=-1),
+        "timeout: nan s, expected": lambda: client.load_async(cache, hashes, range(8)).wait(float("nan")),
+        "keeper_timeout_s: -1 s, expected a time from 0 on": lambda: attach("/dev/shm/no_pool", keeper_timeout_s=-1),
+        "recovery_s: a number of thousands of digits s, expected": lambda: attach("/dev/shm/no_pool", recovery_s=10**9999),
+        "buffer: memoryview does not hand out its memory: operation forbidden on released": lambda: client.register_buffer(
+            released()
+        ),
         "pages: number 0 and number 7 are both page 3": lambda: client.load(cache, hashes, [3, 4, 5, 6, 7, 8, 9, 3]),
     }
     for words, call in refusals.items():
@@ -150,6 +167,16 @@ def test_what_is_refused_is_named_with_its_value(stored):
         "pool: 5 (int), expected a path": lambda: attach(5),
         "pool: 6 (int), expected a path": lambda: cachalot.EmbeddedKeeper(pool=6),
         "dtype: 5 (int), expected a str": lambda: cachalot.KvGeometry(dtype=5),
+        "tensor 0: None (NoneType), expected memory": lambda: client.register_cache("vllm_kbnhc", [None], pages=16),
+        "tensor 0: 'a' (str), expected memory": lambda: client.register_cache("vllm_kbnhc", "ab", pages=16),
+        "buffer: 5 (int), expected memory": lambda: client.register_buffer(5),
+        "buffer: None (NoneType), expected memory": lambda: client.unregister_buffer(None),
+        "part 1: 'x' (str), expected memory": lambda: client.put("key", [b"", "x"]),
+        "timeout: 'soon' (str), expected a number of seconds": lambda: client.load(cache, hashes, range(8), timeout="soon"),
+        "keeper_timeout_s: None (NoneType), expected a number of seconds": lambda: attach(
+            "/dev/shm/no_pool", keeper_timeout_s=None
+        ),
+        "recovery_s: 'x' (str), expected a number of seconds": lambda: attach("/dev/shm/no_pool", recovery_s="x"),
     }.items():
         with pytest.raises(TypeError) as caught:
             call()
@@ -478,6 +505,66 @@ def test_an_object_whose_init_was_not_called_is_refused(stored):
     ):
         with pytest.raises((TypeError, BufferError)):
             call()
+
+
+class Raising:
+    """Whatever it is taken for, it raises this."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def fail(self):
+        raise self.error
+
+    __index__ = __float__ = __fspath__ = __repr__ = fail
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("a fault of its own")], ids=repr)
+def test_what_an_argument_raises_goes_on(stored, error):
+    engine, hashes = stored
+    client, cache = engine.client, engine.cache
+    raising = Raising(error)
+    for call in (
+        lambda: client.hash_tokens([raising]),
+        lambda: client.load(cache, hashes, [raising] * 8),
+        lambda: client.load(cache, hashes, range(8), first_layer=raising),
+        lambda: client.store(cache, hashes, range(8), timeout=raising),
+        lambda: client.load(cache, hashes, range(8), stream=raising),
+        lambda: attach(raising),
+        lambda: attach([raising]),
+        lambda: attach("/dev/shm/no_pool", keeper_timeout_s=raising),
+        lambda: attach("/dev/shm/no_pool", workers=raising),
+        lambda: attach("/dev/shm/no_pool", record_requests=raising),
+        lambda: cachalot.EmbeddedKeeper(pool=raising),
+        lambda: cachalot.KvGeometry(layers=raising),
+        lambda: client.register_cache("vllm_kbnhc", [(raising, 1)] * 3, 16, device=0),
+    ):
+        with pytest.raises(type(error)) as caught:
+            call()
+        assert caught.value is error
+    if not isinstance(error, Exception):
+        with pytest.raises(KeyboardInterrupt):  # of its __repr__, for the message
+            client.exists(raising)
+    else:
+        with pytest.raises(TypeError, match=r"keys: something \(Raising\), expected"):
+            client.exists(raising)
+
+
+def test_an_error_of_the_operating_system_has_its_errno(tmp_path):
+    file = tmp_path / "pool"
+    file.touch(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # to whom nothing is allowed
+    try:
+        with pytest.raises(cachalot.PermissionError) as caught:
+            attach(file)
+    finally:
+        os.seteuid(user)
+    error = caught.value
+    assert error.errno == error.os_error == errno.EACCES and isinstance(error, builtins.PermissionError)
+    assert pickle.loads(pickle.dumps(error)).errno == errno.EACCES
+    assert errors.TimeoutError("the system has no part in it").errno is None
 
 
 class Changing:
