@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "client_object.h"
+#include "collected.h"
 #include "gil_release.h"
 #include "hash.h"
 #include "module.h"
@@ -51,6 +52,10 @@ class AsyncCall {
   std::optional<const char*> reason() {
     if (!done() || !completion_->reason) return std::nullopt;
     return code_name(*completion_->reason);
+  }
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(owner_.ptr());
+    return 0;
   }
   void cancel() {
     check_process();
@@ -133,7 +138,7 @@ std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache
 
 void add_async_call(nb::module_& module) {
   nb::class_<AsyncCall>(
-      module, "AsyncCall",
+      module, "AsyncCall", nb::type_slots(kTraverse<AsyncCall>),
       "A load or store that goes on by itself; the pages must not be touched until it is done.")
       .def("done", &AsyncCall::done)
       .def("wait", &AsyncCall::wait, nb::arg("timeout") = nb::none(),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client_object.h"
+#include "collected.h"
 #include "gil_release.h"
 #include "hash.h"
 #include "leave.h"
@@ -258,7 +259,8 @@ void add_results(nb::module_& module) {
         return text + ")";
       });
 
-  nb::class_<CacheObject>(module, "Cache", "An engine's paged cache, as a client knows it.")
+  nb::class_<CacheObject>(module, "Cache", nb::type_slots(kTraverse<CacheObject>),
+                          "An engine's paged cache, as a client knows it.")
       .def_prop_ro("number",
                    [](const CacheObject& cache) { return static_cast<std::uint32_t>(cache.id); })
       .def_prop_ro(
@@ -266,11 +268,20 @@ void add_results(nb::module_& module) {
           nb::sig("def client(self) -> Client"));
 }
 
+int clear_client(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<ClientObject>(self)->collect();
+  return 0;
+}
+
+PyType_Slot kClientSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse<ClientObject>)},
+                              {Py_tp_clear, reinterpret_cast<void*>(clear_client)},
+                              {0, nullptr}};
+
 }  // namespace
 
 void add_client(nb::module_& module) {
   nb::class_<ClientObject> client(
-      module, "Client",
+      module, "Client", nb::type_slots(kClientSlots),
       "Moves KV blocks between an engine's paged cache and a pool that many engines share.\n\n"
       "    with Client(pool='/dev/shm/kv', model='Qwen3-32B@9216db57', geometry=geometry) as "
       "client:\n"

@@ -13,12 +13,35 @@ ClientObject::ClientObject(Client client) : client_(std::move(client)) {
 
 ClientObject::~ClientObject() {
   Live<ClientObject>::remove(this);
-  if (is_forked()) return;  // the pool is the parent's; ~Client leaves it alone
+  collect();
+}
+
+void ClientObject::collect() {
+  if (is_forked()) {  // the pool is the parent's; ~Client leaves it alone
+    let_go({});
+    return;
+  }
   const Status ended = [&] {
     const GilRelease release;
-    return client_.detach();
+    return close();
   }();
   let_go(ended);
+}
+
+int ClientObject::traverse(visitproc visit, void* arg) const {
+  const auto traverse_all = [&](const std::vector<Memory>& tensors) {
+    for (const Memory& memory : tensors) {
+      if (const int stop = memory.traverse(visit, arg); stop != 0) return stop;
+    }
+    return 0;
+  };
+  for (const auto& [number, tensors] : caches_) {
+    if (const int stop = traverse_all(tensors.memory); stop != 0) return stop;
+  }
+  for (const auto& [data, memory] : buffers_) {
+    if (const int stop = memory.traverse(visit, arg); stop != 0) return stop;
+  }
+  return 0;
 }
 
 // No list that ends: Python's own end is before the process's.
@@ -34,8 +57,9 @@ void ClientObject::let_go(const Status& detached) {
       if (tensors.on_gpu) keep_until_exit(std::move(tensors));
     }
   }
-  caches_.clear();
-  buffers_.clear();
+  // Out of sight first: what goes may run Python, and its collector look at them.
+  std::exchange(caches_, {});
+  std::exchange(buffers_, {});
 }
 
 Status ClientObject::end() {
@@ -91,7 +115,7 @@ void ClientObject::register_buffer(Memory memory) {
 
 void ClientObject::unregister_buffer(void* data) {
   check(call([&](Client& client) { return client.unregister_buffer(data); }));
-  buffers_.erase(data);
+  buffers_.extract(data);
 }
 
 void ClientObject::claim_dropped() {

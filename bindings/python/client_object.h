@@ -75,6 +75,10 @@ class ClientObject {
     detachables_.erase(object);
   }
 
+  // For Python's collector: the tensors; and what the destructor does, when nobody can call any more.
+  int traverse(visitproc visit, void* arg) const;
+  void collect();
+
   // Of a call whose handle is gone: claimed later, so that nobody has to hold on to handles.
   void drop(Token token) { dropped_.push_back(token); }
   void claim_dropped();
@@ -104,6 +108,11 @@ struct CacheObject {
   nb::object owner;
   ClientObject* client;
   CacheId id;
+
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(owner.ptr());
+    return 0;
+  }
 };
 
 // Of a method that keeps its `self`. Raises TypeError: another type's object, or one that did not attach.

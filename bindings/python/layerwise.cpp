@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "client_object.h"
+#include "collected.h"
 #include "hash.h"
 #include "module.h"
 #include "numbers.h"
@@ -72,6 +73,10 @@ class LayerObject {
     } else {
       end("");
     }
+  }
+  int traverse(visitproc visit, void* arg) const {
+    Py_VISIT(owner_.ptr());
+    return 0;
   }
   void end(const char* what) {
     if (client_.is_forked()) return;  // it is the parent's
@@ -144,7 +149,7 @@ void add_end(nb::class_<LayerObject<T>>& handle, const char* what, const char* e
 }  // namespace
 
 void add_layerwise(nb::module_& module) {
-  nb::class_<LoadObject> loads(module, "LayerLoad",
+  nb::class_<LoadObject> loads(module, "LayerLoad", nb::type_slots(kTraverse<LoadObject>),
                                "A load that goes on layer by layer. Until every layer is loaded, "
                                "or it ends (`with`, end()), "
                                "its cache\n"
@@ -182,7 +187,7 @@ void add_layerwise(nb::module_& module) {
           "Returns how many leading blocks are right in this layer: what was computed from those "
           "behind is void.");
   nb::class_<StoreObject> stores(
-      module, "LayerStore",
+      module, "LayerStore", nb::type_slots(kTraverse<StoreObject>),
       "A store that goes on layer by layer; what is not finished is not published. Until it is, or "
       "it ends\n"
       "(`with`, end()), its cache is not unregistered.");

@@ -188,6 +188,12 @@ std::string Memory::text() const {
          (is_contiguous ? "" : ", not contiguous");
 }
 
+int Memory::traverse(visitproc visit, void* arg) const {
+  if (buffer_ != nullptr) Py_VISIT(buffer_->obj);
+  Py_VISIT(owner_.ptr());
+  return 0;
+}
+
 void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
   data = view->buf;
   item_bytes = static_cast<std::uint64_t>(view->itemsize);

@@ -43,6 +43,9 @@ class Memory {
   std::string dtype() const;  // as NumPy writes it: "float16", "big-endian uint32"
   std::string text() const;   // for messages: "an array (3, 2) of int64, not contiguous"
 
+  // What it keeps, to Python's collector; what is held by DLPack cannot be shown.
+  int traverse(visitproc visit, void* arg) const;
+
  private:
   struct ReleaseBuffer {
     void operator()(Py_buffer* view) const {

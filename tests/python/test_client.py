@@ -338,6 +338,41 @@ def test_tensors_are_kept_alive_while_they_are_registered(stored):
         assert not any(tensor() is not None for tensor in alive)
 
 
+class Tensor(np.ndarray):
+    """An array that can hold something."""
+
+
+HELD = {
+    "the client": lambda client, cache, hashes: client,
+    "a cache": lambda client, cache, hashes: cache,
+    "a call": lambda client, cache, hashes: client.load_async(cache, hashes, range(8)),
+    "layers to load": lambda client, cache, hashes: client.begin_load(cache, hashes, range(8)),
+    "layers to store": lambda client, cache, hashes: client.begin_store(cache, hashes[:1], range(1)),
+}
+
+
+@pytest.mark.parametrize("hold", HELD.values(), ids=HELD)
+def test_a_tensor_that_holds_its_client_is_collected_with_it(stored, pool, hold):
+    _, hashes = stored
+
+    def make():
+        client = attach(pool)
+        tensors = [np.zeros((2, 16, 4, 2, 32), np.float16).view(Tensor) for _ in range(3)]
+        buffer = np.zeros(8, np.uint8).view(Tensor)
+        cache = client.register_cache("vllm_kbnhc", tensors, pages=16)
+        client.register_buffer(buffer)
+        buffer.held = tensors[2].held = hold(client, cache, hashes)
+        return client, buffer, weakref.ref(tensors[2]), weakref.ref(buffer)
+
+    for _ in range(40):  # more than there are slots: they detach
+        client, _, *alive = make()
+        gc.collect()
+        assert all(one() is not None for one in alive) and client.lookup(hashes) == 8
+        del client, _
+        gc.collect()
+        assert [one() for one in alive] == [None, None]
+
+
 def calls_of(engine, hashes):
     client = engine.client
     return {
