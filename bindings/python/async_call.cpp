@@ -119,8 +119,8 @@ std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache,
 }
 
 std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                       nb::handle pages, nb::handle parent,
-                                       nb::handle timeout, nb::handle stream) {
+                                       nb::handle pages, nb::handle parent, nb::handle timeout,
+                                       nb::handle stream) {
   ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);

@@ -46,8 +46,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             const std::string& hash, const std::string& python_hash_seed, nb::handle host,
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
-            nb::handle record_requests, const std::string& recorded_call,
-            bool pool_bypasses_caches, bool pinned_reads) {
+            nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
+            bool pinned_reads) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;

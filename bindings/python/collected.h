@@ -16,6 +16,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 
 // Of a type with `int traverse(visitproc, void*) const`.
 template <class T>
-inline PyType_Slot kTraverse[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)}, {0, nullptr}};
+inline PyType_Slot kTraverse[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)},
+                                  {0, nullptr}};
 
 }  // namespace cachalot::python

@@ -224,7 +224,8 @@ void add_hash(nb::module_& module) {
       .def(
           "__init__",
           [](BlockHashes* self, nb::object hashes) { new (self) BlockHashes(from_object(hashes)); },
-          nb::arg("hashes").none(), nb::sig("def __init__(self, hashes: cachalot.types.Hashes) -> None"))
+          nb::arg("hashes").none(),
+          nb::sig("def __init__(self, hashes: cachalot.types.Hashes) -> None"))
       .def("__len__", [](const BlockHashes& hashes) { return hashes.count; })
       .def("__getitem__", &slice)
       .def("__getitem__", &at, nb::sig("def __getitem__(self, index: int, /) -> BlockHash"))
@@ -240,10 +241,14 @@ void add_hash(nb::module_& module) {
       .def(
           "__iter__", [](nb::handle self) { return nb::steal(PySeqIter_New(self.ptr())); },
           nb::sig("def __iter__(self) -> collections.abc.Iterator[BlockHash]"))
-      .def("__contains__", &contains, nb::arg("value").none(), nb::sig("def __contains__(self, value: object, /) -> bool"))
-      .def("index", &index_of, nb::arg("value"), nb::arg("start") = 0, nb::arg("stop") = PY_SSIZE_T_MAX,
-           nb::sig("def index(self, value: BlockHash, start: int = 0, stop: int = sys.maxsize) -> int"),
-           "The first block of this hash, within start and stop. InvalidArgumentError, a ValueError: "
+      .def("__contains__", &contains, nb::arg("value").none(),
+           nb::sig("def __contains__(self, value: object, /) -> bool"))
+      .def("index", &index_of, nb::arg("value"), nb::arg("start") = 0,
+           nb::arg("stop") = PY_SSIZE_T_MAX,
+           nb::sig(
+               "def index(self, value: BlockHash, start: int = 0, stop: int = sys.maxsize) -> int"),
+           "The first block of this hash, within start and stop. InvalidArgumentError, a "
+           "ValueError: "
            "there is none.")
       .def("count", &count_of, nb::arg("value"), "How many blocks have this hash.")
       .def("__repr__",

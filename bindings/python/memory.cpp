@@ -108,7 +108,8 @@ std::vector<std::int64_t> numbers_of(nb::handle tuple, const std::string& name) 
   }
   std::vector<std::int64_t> all;
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items.ptr()); ++i) {
-    const nb::object item = nb::borrow(PySequence_Fast_GET_ITEM(items.ptr(), i));  // __index__ may do anything
+    const nb::object item =
+        nb::borrow(PySequence_Fast_GET_ITEM(items.ptr(), i));  // __index__ may do anything
     all.push_back(signed_number(item, name));
   }
   return all;
