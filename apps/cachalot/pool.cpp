@@ -38,10 +38,10 @@ Status create(const Options& options) {
   create_options.paths = options.paths;
   CACHALOT_TRY_ASSIGN(create_options.geometry, make_geometry(options.geometry, options.paths));
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
-  CACHALOT_TRY_ASSIGN(const pool::Pool pool, create_pool(create_options));
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(create_options));
   const Status told = tell_created(options, pool, json);
   // A command that failed has made nothing. Somebody may serve it already: then it stays.
-  if (!told) static_cast<void>(pool::Pool::destroy(options.paths));
+  if (!told) static_cast<void>(pool.remove());
   return told;
 }
 

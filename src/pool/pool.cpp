@@ -501,10 +501,12 @@ Status Pool::check_host(std::uint32_t host) const {
 }
 
 Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32_t> slot) {
-  CACHALOT_TRY_ASSIGN(const bool is_locked, find_keeper_lock());
-  if (!is_locked && options.use_doorbells) {
-    return Error::make(Code::kNoKeeper, "%s: no keeper serves this pool: start one with `cachalot serve`",
-                       devices_.file(0).path().c_str());
+  if (options.use_doorbells) {
+    CACHALOT_TRY_ASSIGN(const bool is_locked, find_keeper_lock());
+    if (!is_locked) {
+      return Error::make(Code::kNoKeeper, "%s: no keeper serves this pool: start one with `cachalot serve`",
+                         devices_.file(0).path().c_str());
+    }
   }
   CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
   CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());

@@ -164,13 +164,13 @@ class Pool {
   std::uint64_t created_unix_s_ = 0;
 };
 
-// The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
 // True of a file that has no header yet: the maker of a pool writes it last.
 bool is_unfinished(const std::string& path);
 
 // Pool::open(), of a pool that may be in the making. @errors as that; kBusy: it is
 Result<Pool> open_made(const std::vector<std::string>& paths);
 
+// The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
 std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices);
 
 }  // namespace cachalot::pool
