@@ -23,13 +23,13 @@ ifeq ($(origin CXX),default)
 endif
 
 # What clang-format looks at; paths without spaces.
-SOURCES = $(shell find include src apps bench bindings examples tests \
-  \( -name '*.h' -o -name '*.cpp' \) -print 2>/dev/null | sort)
+SOURCES = $(shell find include src apps bench bindings engines examples tests \
+  \( -name '*.h' -o -name '*.cpp' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh' \) -print 2>/dev/null | sort)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-dev setup-python setup-llama build-llama demo demo-llama build test test-python test-llama test-asan test-tsan soak coverage bench bench-llama \
-  tidy format clean
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build test test-python test-llama test-asan test-tsan soak coverage bench bench-llama \
+  lint tidy format clean
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -39,6 +39,8 @@ setup-run:
 	@tools/setup --for run
 setup-test:
 	@tools/setup --for test
+setup-lint:
+	@tools/setup --for lint
 setup-dev:
 	@tools/setup --for dev
 
@@ -113,9 +115,12 @@ coverage: setup-dev ## line coverage of src/, tests left out
 bench: build ## every benchmark, each beside its baseline
 	@for name in $(BENCHES); do echo "== bench $$name"; $(CACHALOT) bench $$name || exit 1; done
 
-tidy: setup-dev ## check the rules of the tree, the format, and what clang-tidy finds
+lint: setup-lint ## check the rules of the tree and the format of all sources
+	tools/tidy --selftest
 	tools/tidy
 	clang-format --dry-run -Werror $(SOURCES)
+
+tidy: lint setup-dev ## lint, then what clang-tidy finds
 	CXX="$(CXX)" cmake --preset dev
 	run-clang-tidy -quiet -j $(JOBS) -p build/dev '$(CURDIR)/(src|apps|examples|tests)/'
 

@@ -31,7 +31,8 @@ static int is_token(uint64_t base, uint64_t token, int request) {
     for (int part = 0; part < 2; ++part) {
       const unsigned char* row =
           (const unsigned char*)(uintptr_t)(base + view_offset[layer][part] + token * stride);
-      const unsigned char expected = (unsigned char)(token * 7 + (uint64_t)(layer + 2 * part + request));
+      const unsigned char expected =
+          (unsigned char)(token * 7 + (uint64_t)(layer + 2 * part + request));
       if (row[0] != expected || row[PART_BYTES - 1] != expected) return 0;
     }
   }
@@ -57,7 +58,8 @@ int main(void) {
   /* A request: memory for its prompt, then one step ahead of each token. */
   cachalot_vmm_range *first = NULL, *second = NULL;
   uint64_t first_base = 0, second_base = 0, shared = 0;
-  if (cachalot_vmm_reserve(vmm, PROMPT, 4096, &first, &first_base) != CACHALOT_OK) return failed("reserve");
+  if (cachalot_vmm_reserve(vmm, PROMPT, 4096, &first, &first_base) != CACHALOT_OK)
+    return failed("reserve");
   for (uint64_t token = 0; token < PROMPT; ++token) write_token(first_base, token, 0);
   for (uint64_t token = PROMPT; token < PROMPT + STEPS; ++token) {
     if (cachalot_vmm_commit(first, token + 1) != CACHALOT_OK) return failed("commit");
@@ -66,13 +68,15 @@ int main(void) {
   }
 
   /* Another one whose prompt begins with the same tokens. */
-  if (cachalot_vmm_reserve(vmm, 0, 4096, &second, &second_base) != CACHALOT_OK) return failed("reserve");
+  if (cachalot_vmm_reserve(vmm, 0, 4096, &second, &second_base) != CACHALOT_OK)
+    return failed("reserve");
   if (cachalot_vmm_alias(second, first, PROMPT, &shared) != CACHALOT_OK) return failed("alias");
   if (cachalot_vmm_commit(second, PROMPT + 50) != CACHALOT_OK) return failed("commit");
   for (uint64_t token = PROMPT; token < PROMPT + 50; ++token) write_token(second_base, token, 1);
 
   for (uint64_t token = 0; token < PROMPT + STEPS; ++token) {
-    if (!is_token(first_base, token, 0)) return fprintf(stderr, "token %" PRIu64 " is lost\n", token), 1;
+    if (!is_token(first_base, token, 0))
+      return fprintf(stderr, "token %" PRIu64 " is lost\n", token), 1;
   }
   for (uint64_t token = 0; token < PROMPT + 50; ++token) {
     if (!is_token(second_base, token, token < PROMPT ? 0 : 1)) {

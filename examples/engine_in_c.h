@@ -16,17 +16,27 @@ static cachalot_block_hash hashes[BLOCKS];
 static const uint32_t pages[BLOCKS] = {0, 1, 2, 3};
 
 static int start_engine(const char* pool) {
-  const cachalot_keeper_options serve = {.struct_size = sizeof serve, .pool = pool,
-                                         .block_bytes = LAYERS * LAYER_BYTES, .capacity_blocks = 32};
+  const cachalot_keeper_options serve = {.struct_size = sizeof serve,
+                                         .pool = pool,
+                                         .block_bytes = LAYERS * LAYER_BYTES,
+                                         .capacity_blocks = 32};
   CHECK(cachalot_keeper_start(&serve, &keeper));
-  cachalot_client_options options = {.struct_size = sizeof options, .pool = pool, .model = "example"};
-  options.geometry = (cachalot_geometry){.struct_size = sizeof options.geometry, .layers = LAYERS, .kv_heads = 2,
-                                         .head_dim = 32, .dtype = CACHALOT_BF16, .block_tokens = TOKENS};
+  cachalot_client_options options = {
+      .struct_size = sizeof options, .pool = pool, .model = "example"};
+  options.geometry = (cachalot_geometry){.struct_size = sizeof options.geometry,
+                                         .layers = LAYERS,
+                                         .kv_heads = 2,
+                                         .head_dim = 32,
+                                         .dtype = CACHALOT_BF16,
+                                         .block_tokens = TOKENS};
   CHECK(cachalot_attach(&options, &client));
   cachalot_buffer tensors[LAYERS];
   for (int i = 0; i < LAYERS; ++i) tensors[i] = (cachalot_buffer){memory[i], sizeof memory[i]};
-  const cachalot_cache description = {.struct_size = sizeof description, .pages = PAGES, .layout = "vllm_bknhc",
-                                      .tensors = tensors, .tensor_count = LAYERS};
+  const cachalot_cache description = {.struct_size = sizeof description,
+                                      .pages = PAGES,
+                                      .layout = "vllm_bknhc",
+                                      .tensors = tensors,
+                                      .tensor_count = LAYERS};
   CHECK(cachalot_register_cache(client, &description, &cache));
   const uint32_t prompt[BLOCKS * TOKENS] = {1, 2, 3};
   CHECK(cachalot_hash_tokens(client, prompt, BLOCKS * TOKENS, hashes, BLOCKS, NULL));

@@ -7,7 +7,8 @@ int main(int argc, char** argv) {
   cachalot_layer_store* store = NULL;
   CHECK(cachalot_begin_store(client, cache, NULL, hashes, BLOCKS, pages, BLOCKS, &store));
   for (uint32_t layer = 0; layer < LAYERS; ++layer) {
-    memset(memory[layer], (int)layer + 1, sizeof memory[layer]); /* computes this layer */
+    /* computes this layer */
+    memset(memory[layer], (int)layer + 1, sizeof memory[layer]);
     CHECK(cachalot_store_layer(store, layer));
   }
   size_t blocks = 0;
@@ -18,7 +19,8 @@ int main(int argc, char** argv) {
   CHECK(cachalot_begin_load(client, cache, hashes, BLOCKS, pages, BLOCKS, &load, &blocks));
   for (uint32_t layer = 0; layer < LAYERS; ++layer) {
     CHECK(cachalot_load_layer(load, layer, &blocks));
-    if (blocks != BLOCKS || memory[layer][0] != layer + 1) return 1; /* attention may begin */
+    /* attention may begin */
+    if (blocks != BLOCKS || memory[layer][0] != layer + 1) return 1;
   }
   cachalot_end_load(load);
   printf("%zu blocks stored and loaded layer by layer\n", blocks);

@@ -19,12 +19,15 @@ int main(int argc, char** argv) {
   geometry.kv_heads = 4;
   geometry.head_dim = 64;
   geometry.block_tokens = 16;
-  const auto keeper = EmbeddedKeeper::start({.pool = pool, .block_bytes = geometry.block_bytes(), .capacity_blocks = 32});
+  const auto keeper = EmbeddedKeeper::start(
+      {.pool = pool, .block_bytes = geometry.block_bytes(), .capacity_blocks = 32});
   CHECK(keeper);
-  Result<Client> client = Client::attach({.pool = {pool}, .model = "example", .geometry = geometry});
+  Result<Client> client =
+      Client::attach({.pool = {pool}, .model = "example", .geometry = geometry});
   CHECK(client);
 
-  std::vector<std::vector<char>> memory(geometry.layers, std::vector<char>(16 * geometry.layer_bytes()));
+  std::vector<std::vector<char>> memory(geometry.layers,
+                                        std::vector<char>(16 * geometry.layer_bytes()));
   PagedCache description{.layout = "vllm_kbnhc", .pages = 16};
   for (auto& layer : memory) description.tensors.push_back({layer.data(), layer.size()});
   const Result<CacheId> cache = client->register_cache(description);
@@ -37,7 +40,8 @@ int main(int argc, char** argv) {
   Result<Client::LayerStore> store = client->begin_store(*cache, nullptr, hashes, pages);
   CHECK(store);
   for (std::uint32_t layer = 0; layer < geometry.layers; ++layer) {
-    std::fill(memory[layer].begin(), memory[layer].end(), static_cast<char>(layer));  // computes this layer
+    // computes this layer
+    std::fill(memory[layer].begin(), memory[layer].end(), static_cast<char>(layer));
     CHECK(store->store_layer(layer));
   }
   const Result<Stored> stored = store->finish();

@@ -13,29 +13,42 @@
 enum { LAYERS = 4, TOKENS = 16, PAGES = 8, BLOCKS = 6, LAYER_BYTES = TOKENS * 2 * 2 * 32 * 2 };
 
 static int run_engine(const char* pool, int computes) {
-  cachalot_client_options options = {.struct_size = sizeof options, .pool = pool, .model = "example"};
-  options.geometry = (cachalot_geometry){.struct_size = sizeof options.geometry, .layers = LAYERS, .kv_heads = 2,
-                                         .head_dim = 32, .dtype = CACHALOT_BF16, .block_tokens = TOKENS};
+  cachalot_client_options options = {
+      .struct_size = sizeof options, .pool = pool, .model = "example"};
+  options.geometry = (cachalot_geometry){.struct_size = sizeof options.geometry,
+                                         .layers = LAYERS,
+                                         .kv_heads = 2,
+                                         .head_dim = 32,
+                                         .dtype = CACHALOT_BF16,
+                                         .block_tokens = TOKENS};
   cachalot_client* client = NULL;
-  if (cachalot_attach(&options, &client) != CACHALOT_OK) return fprintf(stderr, "%s\n", cachalot_last_message()), 1;
+  if (cachalot_attach(&options, &client) != CACHALOT_OK)
+    return fprintf(stderr, "%s\n", cachalot_last_message()), 1;
 
   static unsigned char memory[LAYERS][PAGES * LAYER_BYTES];
   cachalot_buffer tensors[LAYERS];
   for (int i = 0; i < LAYERS; ++i) tensors[i] = (cachalot_buffer){memory[i], sizeof memory[i]};
-  const cachalot_cache description = {.struct_size = sizeof description, .pages = PAGES, .layout = "vllm_bknhc",
-                                      .tensors = tensors, .tensor_count = LAYERS};
+  const cachalot_cache description = {.struct_size = sizeof description,
+                                      .pages = PAGES,
+                                      .layout = "vllm_bknhc",
+                                      .tensors = tensors,
+                                      .tensor_count = LAYERS};
   uint32_t cache = 0, prompt[BLOCKS * TOKENS], pages[BLOCKS];
   for (uint32_t i = 0; i < BLOCKS * TOKENS; ++i) prompt[i] = i;
   for (uint32_t i = 0; i < BLOCKS; ++i) pages[i] = computes ? i : PAGES - 1 - i;
   cachalot_block_hash hashes[BLOCKS];
   size_t blocks = 0;
   cachalot_code code = cachalot_register_cache(client, &description, &cache);
-  if (code == CACHALOT_OK) code = cachalot_hash_tokens(client, prompt, BLOCKS * TOKENS, hashes, BLOCKS, NULL);
+  if (code == CACHALOT_OK)
+    code = cachalot_hash_tokens(client, prompt, BLOCKS * TOKENS, hashes, BLOCKS, NULL);
   if (code == CACHALOT_OK && computes) {
-    memset(memory, 42, sizeof memory); /* the forward pass */
-    code = cachalot_store(client, cache, NULL, hashes, BLOCKS, pages, BLOCKS, CACHALOT_NO_TIMEOUT, &blocks);
+    /* the forward pass */
+    memset(memory, 42, sizeof memory);
+    code = cachalot_store(client, cache, NULL, hashes, BLOCKS, pages, BLOCKS, CACHALOT_NO_TIMEOUT,
+                          &blocks);
   } else if (code == CACHALOT_OK) {
-    code = cachalot_load(client, cache, hashes, BLOCKS, pages, BLOCKS, CACHALOT_NO_TIMEOUT, &blocks);
+    code =
+        cachalot_load(client, cache, hashes, BLOCKS, pages, BLOCKS, CACHALOT_NO_TIMEOUT, &blocks);
   }
   if (code != CACHALOT_OK) return fprintf(stderr, "%s\n", cachalot_last_message()), 1;
   printf("%s %zu of %d blocks\n", computes ? "stored" : "loaded", blocks, BLOCKS);
@@ -45,10 +58,13 @@ static int run_engine(const char* pool, int computes) {
 
 int main(int argc, char** argv) {
   const char* pool = argc > 1 ? argv[1] : "/dev/shm/cachalot_example";
-  const cachalot_keeper_options options = {.struct_size = sizeof options, .pool = pool,
-                                           .block_bytes = LAYERS * LAYER_BYTES, .capacity_blocks = 32};
+  const cachalot_keeper_options options = {.struct_size = sizeof options,
+                                           .pool = pool,
+                                           .block_bytes = LAYERS * LAYER_BYTES,
+                                           .capacity_blocks = 32};
   cachalot_keeper* keeper = NULL;
-  if (cachalot_keeper_start(&options, &keeper) != CACHALOT_OK) return fprintf(stderr, "%s\n", cachalot_last_message()), 1;
+  if (cachalot_keeper_start(&options, &keeper) != CACHALOT_OK)
+    return fprintf(stderr, "%s\n", cachalot_last_message()), 1;
   for (int computes = 1; computes >= 0; --computes) {
     if (fork() == 0) exit(run_engine(pool, computes));
     int status = 0;

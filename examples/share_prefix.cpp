@@ -14,10 +14,12 @@ using namespace cachalot;
 // One engine: 64 pages of 16 tokens, a tensor a layer, K and V in it.
 static int run_engine(const std::string& pool, bool computes) {
   const KvGeometry geometry = *KvGeometry::of_model("Qwen2.5-7B", DType::kBf16, 16);
-  Result<Client> client = Client::attach({.pool = {pool}, .model = "Qwen2.5-7B@example", .geometry = geometry});
+  Result<Client> client =
+      Client::attach({.pool = {pool}, .model = "Qwen2.5-7B@example", .geometry = geometry});
   if (!client) return std::fprintf(stderr, "attach: %s\n", client.error().message), 1;
 
-  std::vector<std::vector<char>> memory(geometry.layers, std::vector<char>(64 * geometry.layer_bytes()));
+  std::vector<std::vector<char>> memory(geometry.layers,
+                                        std::vector<char>(64 * geometry.layer_bytes()));
   PagedCache description{.layout = "vllm_bknhc", .pages = 64};
   for (auto& layer : memory) description.tensors.push_back({layer.data(), layer.size()});
   const Result<CacheId> cache = client->register_cache(description);
@@ -31,8 +33,10 @@ static int run_engine(const std::string& pool, bool computes) {
 
   const Result<std::size_t> hit = client->load(*cache, hashes, pages);
   if (!hit) return std::fprintf(stderr, "load: %s\n", hit.error().message), 1;
-  std::printf("%s: %zu of %zu blocks came from the pool\n", computes ? "first" : "second", *hit, hashes.size());
-  if (!computes) return *hit == hashes.size() && memory[5][24 * geometry.layer_bytes()] == 42 ? 0 : 1;
+  std::printf("%s: %zu of %zu blocks came from the pool\n", computes ? "first" : "second", *hit,
+              hashes.size());
+  if (!computes)
+    return *hit == hashes.size() && memory[5][24 * geometry.layer_bytes()] == 42 ? 0 : 1;
 
   for (auto& layer : memory) std::fill(layer.begin(), layer.end(), 42);  // the forward pass
   const Result<Stored> stored = client->store(*cache, nullptr, hashes, pages);
@@ -41,9 +45,10 @@ static int run_engine(const std::string& pool, bool computes) {
 
 int main(int argc, char** argv) {
   const std::string pool = argc > 1 ? argv[1] : "/dev/shm/cachalot_example";
-  const std::uint64_t block_bytes = KvGeometry::of_model("Qwen2.5-7B", DType::kBf16, 16)->block_bytes();
-  Result<EmbeddedKeeper> keeper =
-      EmbeddedKeeper::start({.pool = pool, .block_bytes = block_bytes, .capacity_blocks = 64, .clients = 4});
+  const std::uint64_t block_bytes =
+      KvGeometry::of_model("Qwen2.5-7B", DType::kBf16, 16)->block_bytes();
+  Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(
+      {.pool = pool, .block_bytes = block_bytes, .capacity_blocks = 64, .clients = 4});
   if (!keeper) return std::fprintf(stderr, "keeper: %s\n", keeper.error().message), 1;
   for (const bool computes : {true, false}) {
     if (fork() == 0) {

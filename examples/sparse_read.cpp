@@ -20,12 +20,15 @@ int main(int argc, char** argv) {
   geometry.kv_lora_rank = 512;
   geometry.qk_rope_head_dim = 64;
   geometry.block_tokens = 64;
-  const auto keeper = EmbeddedKeeper::start({.pool = pool, .block_bytes = geometry.block_bytes(), .capacity_blocks = 32});
+  const auto keeper = EmbeddedKeeper::start(
+      {.pool = pool, .block_bytes = geometry.block_bytes(), .capacity_blocks = 32});
   CHECK(keeper);
-  Result<Client> client = Client::attach({.pool = {pool}, .model = "example", .geometry = geometry});
+  Result<Client> client =
+      Client::attach({.pool = {pool}, .model = "example", .geometry = geometry});
   CHECK(client);
 
-  std::vector<std::vector<char>> memory(geometry.layers, std::vector<char>(8 * geometry.layer_bytes(), 5));
+  std::vector<std::vector<char>> memory(geometry.layers,
+                                        std::vector<char>(8 * geometry.layer_bytes(), 5));
   PagedCache description{.layout = "mla_joint", .pages = 8};
   for (auto& layer : memory) description.tensors.push_back({layer.data(), layer.size()});
   const Result<CacheId> cache = client->register_cache(description);
@@ -37,7 +40,8 @@ int main(int argc, char** argv) {
   CHECK(client->store(*cache, nullptr, hashes, pages));
 
   for (auto& layer : memory) std::fill(layer.begin(), layer.end(), char{0});
-  const TokenRange chosen[] = {{0, 4}, {17, 18}, {60, 64}};  // the attention sink, one token, the tail
+  // the attention sink, one token, the tail
+  const TokenRange chosen[] = {{0, 4}, {17, 18}, {60, 64}};
   const std::vector<std::span<const TokenRange>> tokens(hashes.size(), chosen);
   const Result<std::size_t> loaded = client->load_tokens(*cache, hashes, pages, tokens);
   CHECK(loaded);

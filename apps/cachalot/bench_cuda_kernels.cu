@@ -29,7 +29,8 @@ __device__ void copy_words(std::uint64_t to, std::uint64_t from, std::uint64_t b
 
 // @param told    a call of a plan by tokens, all of them; its items are not used
 // @param gathers into the pool, or out of it
-extern "C" __global__ void __launch_bounds__(1024, 1)  // one a multiprocessor: 64 registers, none spilled
+extern "C" __global__ void __launch_bounds__(1024,
+                                             1)  // one a multiprocessor: 64 registers, none spilled
     bench_warp_per_token(const __grid_constant__ FusedCall told, int gathers) {
   const CallView call(told, told.tables);
   const std::uint32_t lane = threadIdx.x % 32;

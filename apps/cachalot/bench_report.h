@@ -14,7 +14,13 @@
 namespace cachalot::apps::bench {
 
 struct Target {
-  enum class Kind : std::uint8_t { kNone, kRatioAtMost, kRatioAtLeast, kValueAtLeast, kValueAtMost };
+  enum class Kind : std::uint8_t {
+    kNone,
+    kRatioAtMost,
+    kRatioAtLeast,
+    kValueAtLeast,
+    kValueAtMost
+  };
   Kind kind = Kind::kNone;
   double limit = 0;
 

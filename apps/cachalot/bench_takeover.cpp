@@ -57,7 +57,8 @@ void publish_all(const Access& access, std::uint32_t entries) {
   space.digest_low = 1;
   space.id = space.epoch = 1;
   access.region.publish(access.layout.namespace_line(0, 0), space);
-  for (std::uint32_t first = 0; first < access.geometry.blocks; first += pool::kLedgerRecordsPerLine) {
+  for (std::uint32_t first = 0; first < access.geometry.blocks;
+       first += pool::kLedgerRecordsPerLine) {
     pool::LedgerLine line{};
     for (std::uint32_t i = 0; i < pool::kLedgerRecordsPerLine && first + i < entries; ++i) {
       line.records[i] = {1, 1, 0, pool::LedgerState::kLive, 0};
@@ -92,7 +93,8 @@ Result<os::Child> start_keeper(const pool::Pool& pool, std::uint32_t epoch) {
                         if (!serving) return 1;
                         for (;;) ::pause();
                       }));
-  while (pool.keeper_view().epoch != epoch || (pool.keeper_view().flags & pool::kKeeperServing) == 0) {
+  while (pool.keeper_view().epoch != epoch ||
+         (pool.keeper_view().flags & pool::kKeeperServing) == 0) {
     CACHALOT_TRY_ASSIGN(const std::optional<os::ChildStatus> ended, keeper.wait_for(0));
     if (ended) return Error::make(Code::kIo, "bench: the keeper ended: %s", ended->text().c_str());
     std::this_thread::sleep_for(kPause);
@@ -101,8 +103,8 @@ Result<os::Child> start_keeper(const pool::Pool& pool, std::uint32_t epoch) {
 }
 
 // From the kill of the keeper until this process serves in its place.
-Result<pool::PoolKeeper> succeed(pool::Pool& pool, os::Child& keeper, std::optional<pool::PoolKeeper> standby,
-                                 double& took_ms) {
+Result<pool::PoolKeeper> succeed(pool::Pool& pool, os::Child& keeper,
+                                 std::optional<pool::PoolKeeper> standby, double& took_ms) {
   const std::uint64_t start_ns = now_ns();
   keeper.send(SIGKILL);
   CACHALOT_TRY_ASSIGN(const os::ChildStatus ended, keeper.wait());
@@ -116,8 +118,9 @@ Result<pool::PoolKeeper> succeed(pool::Pool& pool, os::Child& keeper, std::optio
   return *std::move(standby);
 }
 
-Status report_takeover(const Settings& settings, memory::DomainKind domain, const char* kind, std::uint32_t entries,
-                       pool::Keeper& keeper, double took_ms, double limit_ms, Report& report) {
+Status report_takeover(const Settings& settings, memory::DomainKind domain, const char* kind,
+                       std::uint32_t entries, pool::Keeper& keeper, double took_ms, double limit_ms,
+                       Report& report) {
   const std::uint64_t live = keeper.counters()[pool::KeeperCounter::kLive];
   if (live + entries / 1'000'000 + 1 < entries) {
     return Error::make(Code::kInternal, "bench: a takeover found %llu entries of %u",
@@ -132,17 +135,20 @@ Status report_takeover(const Settings& settings, memory::DomainKind domain, cons
   const pool::TakeoverTimes& times = keeper.takeover_times();
   const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
   const double rest_ms = took_ms - ms(times.total_ns());
-  row.extras = {{"read_ledger_ms", ms(times.ledger_ns)},         {"read_and_check_entries_ms", ms(times.entries_ns)},
-                {"rebuild_tree_ms", ms(times.tree_ns)},          {"find_holders_ms", ms(times.holders_ns)},
-                {"write_entries_ms", ms(times.sweep_ns)},        {"write_ledger_ms", ms(times.ledger_out_ns)},
-                {"death_and_memory_ms", rest_ms}};
+  row.extras = {
+      {"read_ledger_ms", ms(times.ledger_ns)},  {"read_and_check_entries_ms", ms(times.entries_ns)},
+      {"rebuild_tree_ms", ms(times.tree_ns)},   {"find_holders_ms", ms(times.holders_ns)},
+      {"write_entries_ms", ms(times.sweep_ns)}, {"write_ledger_ms", ms(times.ledger_out_ns)},
+      {"death_and_memory_ms", rest_ms}};
   report.add(std::move(row));
   char text[280];
   std::snprintf(text, sizeof text,
-                "%s, %s: ledger read %.0f ms, entries read and checked %.0f, tree rebuilt %.0f, holders %.0f, entries "
+                "%s, %s: ledger read %.0f ms, entries read and checked %.0f, tree rebuilt %.0f, "
+                "holders %.0f, entries "
                 "written %.0f, ledger written %.0f; death of the last one, and memory %.0f",
-                kind, memory::domain_name(domain), ms(times.ledger_ns), ms(times.entries_ns), ms(times.tree_ns),
-                ms(times.holders_ns), ms(times.sweep_ns), ms(times.ledger_out_ns), rest_ms);
+                kind, memory::domain_name(domain), ms(times.ledger_ns), ms(times.entries_ns),
+                ms(times.tree_ns), ms(times.holders_ns), ms(times.sweep_ns),
+                ms(times.ledger_out_ns), rest_ms);
   report.note(text);
   return {};
 }
@@ -159,12 +165,14 @@ Status measure(const Settings& settings, memory::DomainKind domain, Report& repo
     show_progress("takeover: by a standby");
     CACHALOT_TRY_ASSIGN(pool::PoolKeeper waiting, pool.stand_by({}));
     CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, succeed(pool, first, std::move(waiting), took_ms));
-    CACHALOT_TRY(report_takeover(settings, domain, "standby", entries, keeper.keeper(), took_ms, limit_ms, report));
+    CACHALOT_TRY(report_takeover(settings, domain, "standby", entries, keeper.keeper(), took_ms,
+                                 limit_ms, report));
   }
   CACHALOT_TRY_ASSIGN(os::Child third, start_keeper(pool, 3));
   show_progress("takeover: by one that is started then");
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, succeed(pool, third, std::nullopt, took_ms));
-  return report_takeover(settings, domain, "fresh", entries, keeper.keeper(), took_ms, limit_ms, report);
+  return report_takeover(settings, domain, "fresh", entries, keeper.keeper(), took_ms, limit_ms,
+                         report);
 }
 
 }  // namespace

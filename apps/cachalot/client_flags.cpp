@@ -38,7 +38,8 @@ Result<Attached> attach_now(const ClientFlags& flags) {
 // What is said of a pool that somebody is about to serve or, where one is asked to wait, to make.
 bool may_still_come(const ClientFlags& flags, Code code) {
   if (code == Code::kNoKeeper) return true;
-  return flags.wait_s && (code == Code::kNotFound || code == Code::kNotAPool || code == Code::kBadInput);
+  return flags.wait_s &&
+         (code == Code::kNotFound || code == Code::kNotAPool || code == Code::kBadInput);
 }
 
 }  // namespace
@@ -72,11 +73,12 @@ void add_host_flag(CLI::App& app, ClientFlags& flags) {
 }
 
 void add_wait_flag(CLI::App& app, ClientFlags& flags) {
-  app.add_option("--wait", flags.wait_s,
-                 "how long to wait for the pool and a keeper of it, if there is none; without it, " +
-                     (flags.patience_s == 0 ? "not at all"
-                                            : std::to_string(flags.patience_s) +
-                                                  " s for the keeper of a pool that is there"))
+  app.add_option(
+         "--wait", flags.wait_s,
+         "how long to wait for the pool and a keeper of it, if there is none; without it, " +
+             (flags.patience_s == 0
+                  ? "not at all"
+                  : std::to_string(flags.patience_s) + " s for the keeper of a pool that is there"))
       ->type_name("SECONDS")
       ->transform(number(0, 3600));
 }

@@ -20,7 +20,7 @@ struct ClientFlags {
   std::uint32_t host = 0;
   std::optional<std::uint32_t> slot;
   std::optional<std::uint32_t> wait_s;  // for a pool, and a keeper of it
-  std::uint32_t patience_s = 0;  // without that: for a keeper of a pool that is there
+  std::uint32_t patience_s = 0;         // without that: for a keeper of a pool that is there
   std::uint64_t timeout_ns = pool::ClientOptions{}.timeout_ns;
   bool reads_only = false, is_operator = false;  // as in pool::ClientOptions
 };

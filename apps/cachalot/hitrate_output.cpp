@@ -43,9 +43,10 @@ void print_summary(std::FILE* out, const index::HitRate& rate) {
   }
   std::fprintf(out, "\nworking set:   ");
   for (const index::WorkingSet& set : rate.working_sets()) {
-    std::fprintf(out, "%s in %s: mean %.0f  max %" PRIu64,
-                 set.window_ms() == rate.working_sets().front().window_ms() ? " distinct blocks" : ";",
-                 window_text(set.window_ms()).c_str(), set.mean_blocks(), set.largest_blocks());
+    std::fprintf(
+        out, "%s in %s: mean %.0f  max %" PRIu64,
+        set.window_ms() == rate.working_sets().front().window_ms() ? " distinct blocks" : ";",
+        window_text(set.window_ms()).c_str(), set.mean_blocks(), set.largest_blocks());
   }
   std::fprintf(out, "\n");
 }
@@ -76,16 +77,18 @@ std::string capacity_text(std::uint64_t blocks) {
 
 void print_table(std::FILE* out, const HitRateResult& result) {
   const index::HitRate& rate = *result.rate;
-  std::fprintf(out, "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64 " distinct",
-               rate.requests(), rate.blocks_total(), result.block_tokens, rate.blocks_unique());
+  std::fprintf(
+      out, "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64 " distinct",
+      rate.requests(), rate.blocks_total(), result.block_tokens, rate.blocks_unique());
   if (result.block_bytes != 0) {
     std::fprintf(out, " (%s GiB)", gib_text(rate.blocks_unique(), result.block_bytes).c_str());
   }
   std::fprintf(out, "\n");
   print_summary(out, rate);
   const bool with_bytes = result.block_bytes != 0;
-  std::fprintf(out, "%-13s %-6s %15s %s%12s %12s %8s %8s %8s\n", "policy", "mode", "capacity_blocks",
-               with_bytes ? "     GiB " : "", "hit_blocks", "prefix", "hit", "prefix", "token");
+  std::fprintf(out, "%-13s %-6s %15s %s%12s %12s %8s %8s %8s\n", "policy", "mode",
+               "capacity_blocks", with_bytes ? "     GiB " : "", "hit_blocks", "prefix", "hit",
+               "prefix", "token");
   for (const HitRateRow& row : result.rows) {
     std::fprintf(out, "%-13s %-6s %15s ", index::policy_name(row.cache.policy),
                  index::cache_mode_name(row.cache.mode),

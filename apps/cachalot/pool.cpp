@@ -76,7 +76,8 @@ Error with_way_out(const Paths& paths, const Error& error) {
   for (std::size_t i = 1; i < paths.size(); ++i) files += " " + file_name_of(paths[i]);
   for (std::uint32_t i = 1; paths.size() == 1 && i < pool::kMaxDevices; ++i) {
     const std::string device = paths[0] + "." + std::to_string(i);
-    if (os::SharedFile::open(device, os::Access::kReadOnly).ok()) files += " " + file_name_of(device);
+    if (os::SharedFile::open(device, os::Access::kReadOnly).ok())
+      files += " " + file_name_of(device);
   }
   Error told = Error::make(error.code,
                            "%.130s; if it is left from a pool that nobody makes or serves: rm %s",

@@ -64,10 +64,11 @@ Status check_verdict(pool::Verdict verdict, const Options& options, bool had_par
       return Error::make(Code::kNoSpace, "the pool is full and nothing in it can be evicted");
     case pool::Verdict::kNoParent:
       if (had_parent) {
-        return Error::make(Code::kNoSpace,
-                           "the pool is full: the parent %.60s was evicted to make room (spare blocks "
-                           "are for that: `pool create --spare-blocks`)",
-                           options.parent.c_str());
+        return Error::make(
+            Code::kNoSpace,
+            "the pool is full: the parent %.60s was evicted to make room (spare blocks "
+            "are for that: `pool create --spare-blocks`)",
+            options.parent.c_str());
       }
       return Error::make(Code::kRefused, "the parent %.100s is not in the pool",
                          options.parent.c_str());

@@ -46,7 +46,8 @@ Status stop(const Options& options) {
   // Its end may be seen before its answer.
   const pool::KeeperView now = attached.pool.keeper_view();
   const bool is_ending = now.epoch == keeper.epoch && (now.flags & pool::kKeeperServing) == 0;
-  if (!asked && !(asked.error().code == Code::kNoKeeper && is_ending)) return of_keeper(attached, asked);
+  if (!asked && !(asked.error().code == Code::kNoKeeper && is_ending))
+    return of_keeper(attached, asked);
   CACHALOT_TRY(wait_for_end(attached.pool, keeper, options.timeout_s, deadline_ns));
   std::fprintf(human_output(options.json), "stopped pid=%u epoch=%u\n", keeper.pid, keeper.epoch);
   return json.write_json({{"pid", keeper.pid}, {"epoch", keeper.epoch}});

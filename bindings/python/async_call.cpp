@@ -154,24 +154,25 @@ void add_async_call(nb::module_& module) {
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
-      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
+      .def(
+          "load_async", &load_async, nb::arg("cache"), nb::arg("hashes").none(),
+          nb::arg("pages").none(), nb::kw_only(), nb::arg("first_layer") = 0,
+          nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
+          nb::arg("stream") = nb::none(),
+          nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                  "cachalot.types.Pages, *, "
+                  "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
+                  "stream: cachalot.types.Stream = None) -> AsyncCall"),
+          "As load(), by another thread. On a GPU it comes behind what the stream has now, and the "
+          "stream must not\n"
+          "touch the pages until it is done.")
+      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes").none(),
+           nb::arg("pages").none(), nb::kw_only(), nb::arg("parent") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
-           nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+           nb::sig("def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
+                   "parent: cachalot.types.Parent = None, timeout: float | None = None, "
                    "stream: cachalot.types.Stream = None) -> AsyncCall"),
-           "As load(), by another thread. On a GPU it comes behind what the stream has now, and the "
-           "stream must not\n"
-           "touch the pages until it is done.")
-      .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::arg("stream") = nb::none(),
-           nb::sig(
-               "def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-               "cachalot.types.Pages, *, "
-               "parent: cachalot.types.Parent = None, timeout: float | None = None, "
-               "stream: cachalot.types.Stream = None) -> AsyncCall"),
            "As store(), by another thread; on a GPU, behind what the stream has now.");
 }
 

@@ -65,7 +65,8 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.checksums = checksums;
   options.keeper_timeout_ns = nanoseconds(seconds(keeper_timeout_s, "keeper_timeout_s"));
   options.recovery_ns = nanoseconds(seconds(recovery_s, "recovery_s"));
-  if (!record_requests.is_none()) options.record_requests = path(record_requests, "record_requests");
+  if (!record_requests.is_none())
+    options.record_requests = path(record_requests, "record_requests");
   options.recorded_call = parse_call(recorded_call);
   options.pool_bypasses_caches = pool_bypasses_caches;
   options.pinned_reads = pinned_reads;
@@ -123,8 +124,7 @@ CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object&
     held.push_back(tensor_of(tensors, 0, client.client().geometry(), cache.cuda_device));
   } else {
     for (const nb::handle tensor : tensors) {
-      held.push_back(
-          tensor_of(tensor, held.size(), client.client().geometry(), cache.cuda_device));
+      held.push_back(tensor_of(tensor, held.size(), client.client().geometry(), cache.cuda_device));
     }
   }
   for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, tensor.bytes()});

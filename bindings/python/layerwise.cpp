@@ -222,20 +222,24 @@ void add_layerwise(nb::module_& module) {
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
-      .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("pinned") = false,
+      .def("begin_load", &begin_load, nb::arg("cache"), nb::arg("hashes").none(),
+           nb::arg("pages").none(), nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::arg("pinned") = false,
            nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, stream: cachalot.types.Stream = None, "
                    "pinned: bool = False) -> LayerLoad"),
-           "As load(), layer by layer: see LayerLoad.load_layer(). pinned: the blocks are kept while "
+           "As load(), layer by layer: see LayerLoad.load_layer(). pinned: the blocks are kept "
+           "while "
            "it is open, so\n"
            "that what is computed from them may leave the step before they are counted; the client "
            "has pinned_reads.")
-      .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("stream") = nb::none(),
+      .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes").none(),
+           nb::arg("pages").none(), nb::kw_only(), nb::arg("parent") = nb::none(),
+           nb::arg("stream") = nb::none(),
            nb::sig("def begin_store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None, stream: cachalot.types.Stream = None) -> LayerStore"),
+                   "parent: cachalot.types.Parent = None, stream: cachalot.types.Stream = None) -> "
+                   "LayerStore"),
            "As store() of at most 32 blocks, layer by layer: see LayerStore.store_layer() and "
            "finish().");
 }

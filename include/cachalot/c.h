@@ -56,27 +56,38 @@ CACHALOT_API uint32_t cachalot_abi_version(void);
 #define CACHALOT_ALL_LAYERS UINT32_MAX
 
 typedef enum cachalot_dtype {
-  CACHALOT_F32 = 0, CACHALOT_F16 = 1, CACHALOT_BF16 = 2, CACHALOT_F8 = 3, CACHALOT_I8 = 4
+  CACHALOT_F32 = 0,
+  CACHALOT_F16 = 1,
+  CACHALOT_BF16 = 2,
+  CACHALOT_F8 = 3,
+  CACHALOT_I8 = 4
 } cachalot_dtype;
 
 typedef enum cachalot_attention {
-  CACHALOT_GROUPED = 0, /* K and V of kv_heads * head_dim each */
-  CACHALOT_LATENT = 1   /* MLA: kv_lora_rank and qk_rope_head_dim */
+  /* K and V of kv_heads * head_dim each */
+  CACHALOT_GROUPED = 0,
+  /* MLA: kv_lora_rank and qk_rope_head_dim */
+  CACHALOT_LATENT = 1
 } cachalot_attention;
 
 typedef enum cachalot_hash_algorithm {
-  CACHALOT_XXH3_128 = 0, CACHALOT_SHA256_CBOR = 1, CACHALOT_XXHASH_CBOR = 2
+  CACHALOT_XXH3_128 = 0,
+  CACHALOT_SHA256_CBOR = 1,
+  CACHALOT_XXHASH_CBOR = 2
 } cachalot_hash_algorithm;
 
 /* What one rank keeps of a block; see KvGeometry. Zeros where a field does not apply; sizes and
  * replicas of 0 mean 1. */
 typedef struct cachalot_geometry {
-  uint32_t struct_size; /* sizeof(cachalot_geometry) */
+  /* sizeof(cachalot_geometry) */
+  uint32_t struct_size;
   uint32_t layers;
-  uint32_t attention; /* cachalot_attention */
+  /* cachalot_attention */
+  uint32_t attention;
   uint32_t kv_heads, head_dim;
   uint32_t kv_lora_rank, qk_rope_head_dim;
-  uint32_t dtype; /* cachalot_dtype */
+  /* cachalot_dtype */
+  uint32_t dtype;
   uint32_t block_tokens;
   uint32_t tp_rank, tp_size, tp_replicas;
   uint32_t pp_rank, pp_size;
@@ -96,7 +107,8 @@ typedef struct cachalot_buffer {
  * cachalot_unregister_cache() and cachalot_detach() say it also of copies that nobody heard of; who gives such
  * memory away asks one of them before, when its layer loads and stores have ended. Calls on this GPU's
  * caches fail from then on. */
-typedef struct cachalot_client cachalot_client; /* any thread, all at once, but for detaching */
+/* any thread, all at once, but for detaching */
+typedef struct cachalot_client cachalot_client;
 typedef struct cachalot_layer_load cachalot_layer_load;
 typedef struct cachalot_layer_store cachalot_layer_store;
 typedef struct cachalot_keeper cachalot_keeper;
@@ -104,12 +116,17 @@ typedef struct cachalot_keeper cachalot_keeper;
 /* --- A keeper in this process ------------------------------------------------------------------ */
 
 typedef struct cachalot_keeper_options {
-  uint32_t struct_size; /* sizeof(cachalot_keeper_options) */
-  uint32_t clients;     /* slots; 0: 16 */
-  const char* pool;     /* path; made if it is not there */
+  /* sizeof(cachalot_keeper_options) */
+  uint32_t struct_size;
+  /* slots; 0: 16 */
+  uint32_t clients;
+  /* path; made if it is not there */
+  const char* pool;
   uint64_t block_bytes, capacity_blocks;
-  const char* domain; /* "coherent" (null) or "noncoherent" */
-  const char* policy; /* null: "lru" */
+  /* "coherent" (null) or "noncoherent" */
+  const char* domain;
+  /* null: "lru" */
+  const char* policy;
 } cachalot_keeper_options;
 
 /* Makes the pool if there is none, and serves it by a thread of its own until cachalot_keeper_stop(). */
@@ -121,25 +138,38 @@ CACHALOT_API cachalot_code cachalot_keeper_stop(cachalot_keeper* keeper);
 /* --- A client ---------------------------------------------------------------------------------- */
 
 typedef struct cachalot_client_options {
-  uint32_t struct_size; /* sizeof(cachalot_client_options) */
+  /* sizeof(cachalot_client_options) */
+  uint32_t struct_size;
   uint32_t host;
-  const char* pool; /* path */
+  /* path */
+  const char* pool;
   const char* model;
-  const char* salt;        /* null: none */
-  const char* block_order; /* null: "layer_first" */
+  /* null: none */
+  const char* salt;
+  /* null: "layer_first" */
+  const char* block_order;
   cachalot_geometry geometry;
-  uint32_t hash; /* cachalot_hash_algorithm */
-  uint32_t copy_threads, workers, grant_blocks; /* at most 256 each; 0: as in client.h (1, 1, 64) */
-  const char* python_hash_seed;                 /* null: none */
-  uint64_t keeper_timeout_ns, recovery_ns;      /* 0: as in client.h */
-  const char* record_requests; /* a file that requests are recorded in, as in client.h; null: none */
-  uint32_t record_loads;       /* 0: a lookup stands for a request; else a load does */
+  /* cachalot_hash_algorithm */
+  uint32_t hash;
+  /* at most 256 each; 0: as in client.h (1, 1, 64) */
+  uint32_t copy_threads, workers, grant_blocks;
+  /* null: none */
+  const char* python_hash_seed;
+  /* 0: as in client.h */
+  uint64_t keeper_timeout_ns, recovery_ns;
+  /* a file that requests are recorded in, as in client.h; null: none */
+  const char* record_requests;
+  /* 0: a lookup stands for a request; else a load does */
+  uint32_t record_loads;
   uint32_t reserved;
-  uint32_t pool_bypasses_caches; /* not 0: of a noncoherent pool that GPUs copy from and into, as in client.h */
-  uint32_t pinned_reads;         /* not 0: cachalot_begin_pinned_load() will be used */
+  /* not 0: of a noncoherent pool that GPUs copy from and into, as in client.h */
+  uint32_t pool_bypasses_caches;
+  /* not 0: cachalot_begin_pinned_load() will be used */
+  uint32_t pinned_reads;
 } cachalot_client_options;
 
-CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_client** client);
+CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options,
+                                           cachalot_client** client);
 /* Waits for the calls under way, queued ones that go on by themselves too (cancel what is not to be waited
  * for), detaches and frees the client, whatever it returns: the pointer must not be used again, and what
  * became of calls that were not polled or waited for is not known. CACHALOT_IO: see above. Layer loads and stores
@@ -150,47 +180,54 @@ CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);
 
 /* The hashes of the whole blocks of a prompt: at most `capacity` of them into `hashes`, and into
  * `count` how many there are. */
-CACHALOT_API cachalot_code cachalot_hash_tokens(const cachalot_client* client, const uint32_t* tokens,
-                                                size_t token_count, cachalot_block_hash* hashes,
-                                                size_t capacity, size_t* count);
+CACHALOT_API cachalot_code cachalot_hash_tokens(const cachalot_client* client,
+                                                const uint32_t* tokens, size_t token_count,
+                                                cachalot_block_hash* hashes, size_t capacity,
+                                                size_t* count);
 
 typedef enum cachalot_memory {
-  CACHALOT_HOST_MEMORY = 0, /* this process's */
+  /* this process's */
+  CACHALOT_HOST_MEMORY = 0,
   CACHALOT_CUDA_MEMORY = 1
 } cachalot_memory;
 
 typedef struct cachalot_cache {
-  uint32_t struct_size; /* sizeof(cachalot_cache) */
+  /* sizeof(cachalot_cache) */
+  uint32_t struct_size;
   uint32_t pages;
   const char* layout;
   const cachalot_buffer* tensors;
   size_t tensor_count;
   uint32_t page_tokens, reserved;
   uint64_t page_stride_bytes;
-  uint32_t memory; /* cachalot_memory: where the tensors are */
-  uint32_t device; /* CUDA_MEMORY: the GPU that they are on, by CUDA's number of it */
+  /* cachalot_memory: where the tensors are */
+  uint32_t memory;
+  /* CUDA_MEMORY: the GPU that they are on, by CUDA's number of it */
+  uint32_t device;
   /* CUDA_MEMORY: the CUstream or cudaStream_t that copies are behind; null: the legacy default one. For
    * several streams the cache is registered once for each. */
   void* stream;
 } cachalot_cache;
 
-CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache,
-                                                   uint32_t* cache_id);
+CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client,
+                                                   const cachalot_cache* cache, uint32_t* cache_id);
 /* Waits for the calls that use it. CACHALOT_BUSY: a layer load or store of it is open, see below. CACHALOT_IO: it is
  * unregistered, and its memory must be kept, see above. */
 CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_id);
 
 /* How many leading blocks are in the pool. */
-CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_block_hash* hashes,
-                                           size_t count, size_t* blocks);
+CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client,
+                                           const cachalot_block_hash* hashes, size_t count,
+                                           size_t* blocks);
 /* pages: [count * pages a block], all different. timeout_ns: for the whole call, whatever it waits for. */
 CACHALOT_API cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
                                          const cachalot_block_hash* hashes, size_t count,
-                                         const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
-                                         size_t* blocks);
+                                         const uint32_t* pages, size_t page_count,
+                                         uint64_t timeout_ns, size_t* blocks);
 /* Only some tokens: of block i the ranges tokens[i], ascending and disjoint; none: all of them. */
 typedef struct cachalot_token_range {
-  uint32_t first, last; /* [first, last) */
+  /* [first, last) */
+  uint32_t first, last;
 } cachalot_token_range;
 typedef struct cachalot_token_ranges {
   const cachalot_token_range* ranges;
@@ -205,8 +242,8 @@ CACHALOT_API cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_
 CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
                                           const cachalot_block_hash* parent,
                                           const cachalot_block_hash* hashes, size_t count,
-                                          const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
-                                          size_t* blocks);
+                                          const uint32_t* pages, size_t page_count,
+                                          uint64_t timeout_ns, size_t* blocks);
 /* Why this thread's last store, or call that was polled or waited for and is done, left blocks out:
  * CACHALOT_NO_SPACE; CACHALOT_REFUSED, as the parent is not in the pool; CACHALOT_OK: it left out none, or
  * failed. */
@@ -221,15 +258,17 @@ CACHALOT_API cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t
 /* The same, and the blocks are kept while it is open: what is computed from them may leave the step before they
  * are counted. CACHALOT_UNSUPPORTED: the client options do not say pinned_reads. */
 CACHALOT_API cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
-                                                      const cachalot_block_hash* hashes, size_t count,
-                                                      const uint32_t* pages, size_t page_count,
-                                                      cachalot_layer_load** load, size_t* blocks);
+                                                      const cachalot_block_hash* hashes,
+                                                      size_t count, const uint32_t* pages,
+                                                      size_t page_count, cachalot_layer_load** load,
+                                                      size_t* blocks);
 /* Of a GPU's cache: launches the copy of a layer and returns; cachalot_load_layer() waits for it, and before
  * it has said how many blocks are right nothing that was computed from the layer may leave the step, unless
  * the load is pinned. Does nothing for other caches. After an error nothing was launched, and what is computed
  * from the layer is void. */
 CACHALOT_API cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer);
-CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, size_t* blocks);
+CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer,
+                                               size_t* blocks);
 CACHALOT_API void cachalot_end_load(cachalot_layer_load* load);
 CACHALOT_API cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id,
                                                 const cachalot_block_hash* parent,
@@ -240,7 +279,8 @@ CACHALOT_API cachalot_code cachalot_begin_store(cachalot_client* client, uint32_
 CACHALOT_API cachalot_code cachalot_start_store_layer(cachalot_layer_store* store, uint32_t layer);
 CACHALOT_API cachalot_code cachalot_store_layer(cachalot_layer_store* store, uint32_t layer);
 /* Publishes, if `publish` is not 0 and every layer was stored, and frees `store`. */
-CACHALOT_API cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish, size_t* blocks);
+CACHALOT_API cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish,
+                                              size_t* blocks);
 
 /* Without waiting. */
 CACHALOT_API cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id,
@@ -253,9 +293,10 @@ CACHALOT_API cachalot_code cachalot_store_async(cachalot_client* client, uint32_
                                                 const uint32_t* pages, size_t page_count,
                                                 uint64_t timeout_ns, uint64_t* token);
 /* done: 0 or 1. The code is the call's own once it is done, and then the token is gone. */
-CACHALOT_API cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done, size_t* blocks);
-CACHALOT_API cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t timeout_ns,
+CACHALOT_API cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done,
                                          size_t* blocks);
+CACHALOT_API cachalot_code cachalot_wait(cachalot_client* client, uint64_t token,
+                                         uint64_t timeout_ns, size_t* blocks);
 CACHALOT_API cachalot_code cachalot_cancel(cachalot_client* client, uint64_t token);
 
 /* Keys and lists of addresses, all of them in registered buffers. A key is any bytes. */
@@ -263,17 +304,21 @@ typedef struct cachalot_key {
   const void* data;
   size_t bytes;
 } cachalot_key;
-CACHALOT_API cachalot_code cachalot_register_buffer(cachalot_client* client, void* data, uint64_t bytes);
+CACHALOT_API cachalot_code cachalot_register_buffer(cachalot_client* client, void* data,
+                                                    uint64_t bytes);
 CACHALOT_API cachalot_code cachalot_unregister_buffer(cachalot_client* client, void* data);
 CACHALOT_API cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key* keys,
                                            size_t count, uint8_t* present);
 CACHALOT_API cachalot_code cachalot_put(cachalot_client* client, cachalot_key key,
-                                        const cachalot_buffer* parts, size_t count, uint64_t* bytes);
+                                        const cachalot_buffer* parts, size_t count,
+                                        uint64_t* bytes);
 CACHALOT_API cachalot_code cachalot_get(cachalot_client* client, cachalot_key key,
-                                        const cachalot_buffer* parts, size_t count, uint64_t* bytes);
+                                        const cachalot_buffer* parts, size_t count,
+                                        uint64_t* bytes);
 
 typedef struct cachalot_statistics {
-  uint32_t struct_size; /* sizeof(cachalot_statistics) */
+  /* sizeof(cachalot_statistics) */
+  uint32_t struct_size;
   uint32_t reserved;
   uint64_t lookups, looked_up_blocks, hit_blocks;
   uint64_t loads, loaded_blocks, loaded_bytes;

@@ -67,21 +67,25 @@ struct ClientOptions {
   std::vector<std::string> pool = {};  // its path, or those of all its devices in order
 
   // What the bytes of a block depend on, all of it part of the namespace.
-  std::string model = {};                         // weights and their revision
-  std::string salt = {};                          // adapters, quantisation, engine version, a tenant's secret …
-  KvGeometry geometry = {};                       // of this rank
-  std::string block_order = "layer_first";   // of a block in the pool; docs/extend/layout.md has the others
+  std::string model = {};  // weights and their revision
+  // adapters, quantisation, engine version, a tenant's secret …
+  std::string salt = {};
+  KvGeometry geometry = {};  // of this rank
+  std::string block_order =
+      "layer_first";  // of a block in the pool; docs/extend/layout.md has the others
   HashAlgorithm hash = HashAlgorithm::kXxh3;
-  std::string python_hash_seed = {};              // of vLLM's algorithms
+  std::string python_hash_seed = {};  // of vLLM's algorithms
 
-  std::uint32_t host = 0;                    // this machine's number in the pool
-  std::optional<std::uint32_t> slot = {};         // of the client table; default: a free one of the host
-  std::uint32_t copy_threads = 1;            // that share the copies of one call: 1 to kMostThreads
-  std::uint32_t workers = 1;                 // threads for calls that do not wait: 1 to kMostThreads
+  std::uint32_t host = 0;  // this machine's number in the pool
+  // of the client table; default: a free one of the host
+  std::optional<std::uint32_t> slot = {};
+  std::uint32_t copy_threads = 1;  // that share the copies of one call: 1 to kMostThreads
+  // threads for calls that do not wait: 1 to kMostThreads
+  std::uint32_t workers = 1;
   // Pool blocks to hold in advance: 1 to kMostGrantBlocks; fewer where the pool is small, of which all
   // its clients together hold half at the most.
   std::uint32_t grant_blocks = 64;
-  std::optional<bool> checksums = {};             // default: in noncoherent pools
+  std::optional<bool> checksums = {};  // default: in noncoherent pools
   // Of a noncoherent pool that GPUs copy from and into: its memory is mapped past the host's caches, and what
   // a GPU writes does not go into them (DDIO is off). Else the host flushes around their copies.
   bool pool_bypasses_caches = false;
@@ -113,14 +117,16 @@ using CudaStream = void*;
 
 // One engine's paged KV cache, as it lies in memory.
 struct PagedCache {
-  std::string layout = {};              // a name of layout_names()
-  std::vector<Buffer> tensors = {};     // in the order that the layout states; no two share a byte
-  std::uint32_t pages = 0;              // page ids are below
-  std::uint32_t page_tokens = 0;        // 0: a page is a block; else a divisor of block_tokens
-  std::uint64_t page_stride_bytes = 0;  // from one page to the next; 0: as dense as the layout allows
+  std::string layout = {};           // a name of layout_names()
+  std::vector<Buffer> tensors = {};  // in the order that the layout states; no two share a byte
+  std::uint32_t pages = 0;           // page ids are below
+  std::uint32_t page_tokens = 0;     // 0: a page is a block; else a divisor of block_tokens
+  // from one page to the next; 0: as dense as the layout allows
+  std::uint64_t page_stride_bytes = 0;
   // The GPU that the tensors are on, by CUDA's number of it; none: they are in this process's memory.
   std::optional<int> cuda_device = {};
-  CudaStream cuda_stream = nullptr;  // of a GPU's cache: where its copies go, if a call names no other
+  // of a GPU's cache: where its copies go, if a call names no other
+  CudaStream cuda_stream = nullptr;
 };
 // The layouts that are known, docs/extend/layout.md says how to add one.
 std::vector<std::string> layout_names();
@@ -132,7 +138,7 @@ struct CopyOptions {
   // For the whole call, whatever it waits for: looked at between portions of 16 blocks, and bounding each
   // wait, also for a keeper that is gone. 0 has passed already.
   std::uint64_t timeout_ns = kNoTimeout;
-  std::uint32_t first_layer = 0;          // load only: of this rank
+  std::uint32_t first_layer = 0;  // load only: of this rank
   std::uint32_t layers = kAllLayers;
   // Of a GPU's cache: the copies come behind what is on this stream when the call is made. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
@@ -167,8 +173,8 @@ struct Statistics {
 enum class Token : std::uint64_t {};
 struct Completion {
   bool is_done = false;
-  Status status;           // kTimeout, kCancelled, or as the call that waits
-  std::size_t blocks = 0;  // loaded, or in the pool
+  Status status;                    // kTimeout, kCancelled, or as the call that waits
+  std::size_t blocks = 0;           // loaded, or in the pool
   std::optional<Code> reason = {};  // of a store: as Stored's
 };
 
@@ -306,8 +312,9 @@ class Client {
   // and nothing that is put on a stream later may touch the pages before the completion.
   Result<Token> load_async(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
-  Result<Token> store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
-                            std::span<const PageId> pages, const CopyOptions& options = {});
+  Result<Token> store_async(CacheId cache, const BlockHash* parent,
+                            std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                            const CopyOptions& options = {});
   // A completion is handed out once; after that the token is unknown.
   // @errors kNotFound: no such token; wait: kTimeout
   Result<Completion> poll(Token token);

@@ -70,8 +70,9 @@ struct KvGeometry {
   // The rank `tp_rank` of `tp_size` of a model of model_names(). Heads are split over the ranks; where there are more
   // ranks than heads, each is replicated; a latent is replicated on every rank.
   // @errors kInvalidArgument: the model is unknown; heads can neither be split nor replicated evenly; as check()
-  static Result<KvGeometry> of_model(std::string_view model, DType dtype, std::uint32_t block_tokens,
-                                     std::uint32_t tp_rank = 0, std::uint32_t tp_size = 1);
+  static Result<KvGeometry> of_model(std::string_view model, DType dtype,
+                                     std::uint32_t block_tokens, std::uint32_t tp_rank = 0,
+                                     std::uint32_t tp_size = 1);
 
   // @errors kInvalidArgument: a dimension that is missing, or belongs to the other attention; a rank
   //         out of range; sizes that do not fit 63 bits
@@ -92,7 +93,6 @@ struct KvGeometry {
 
   bool operator==(const KvGeometry&) const = default;
 };
-
 
 // Tokens [first, last) of a block.
 struct TokenRange {

@@ -88,15 +88,17 @@ using Status = Result<void>;
 #define CACHALOT_CONCAT_INNER(a, b) a##b
 #define CACHALOT_CONCAT(a, b) CACHALOT_CONCAT_INNER(a, b)
 
-#define CACHALOT_TRY(expression)                                        \
-  do {                                                                  \
-    auto&& cachalot_status = (expression);                              \
-    if (!cachalot_status) [[unlikely]] return cachalot_status.error();  \
+#define CACHALOT_TRY(expression)           \
+  do {                                     \
+    auto&& cachalot_status = (expression); \
+    if (!cachalot_status) [[unlikely]]     \
+      return cachalot_status.error();      \
   } while (false)
 
 #define CACHALOT_TRY_ASSIGN_INNER(result, declaration, expression) \
   auto result = (expression);                                      \
-  if (!result) [[unlikely]] return result.error();                 \
+  if (!result) [[unlikely]]                                        \
+    return result.error();                                         \
   declaration = *std::move(result)
 
 #define CACHALOT_TRY_ASSIGN(declaration, expression) \

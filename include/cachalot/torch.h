@@ -27,7 +27,8 @@ CACHALOT_API void* cachalot_torch_malloc(intptr_t size, int device, void* stream
 CACHALOT_API void cachalot_torch_free(void* pointer, intptr_t size, int device, void* stream);
 /* In place of cachalot_torch_free for torch.cuda.MemPool, where PyTorch keeps tensors of any stream in one
  * segment: waits for the device, then gives the memory back to it. */
-CACHALOT_API void cachalot_torch_free_segment(void* pointer, intptr_t size, int device, void* stream);
+CACHALOT_API void cachalot_torch_free_segment(void* pointer, intptr_t size, int device,
+                                              void* stream);
 
 /* set_record_stream_fn: the memory is used on this stream, too. */
 CACHALOT_API void cachalot_torch_record_stream(void* pointer, void* stream);
@@ -54,17 +55,27 @@ CACHALOT_API cachalot_code cachalot_torch_check(void);
 CACHALOT_API const char* cachalot_torch_last_message(void);
 
 typedef struct cachalot_torch_statistics {
-  uint32_t struct_size; /* sizeof(cachalot_torch_statistics) */
-  uint32_t is_open;     /* 0: nothing was asked of the device yet, and the rest is zero */
+  /* sizeof(cachalot_torch_statistics) */
+  uint32_t struct_size;
+  /* 0: nothing was asked of the device yet, and the rest is zero */
+  uint32_t is_open;
   uint64_t allocations, frees;
-  uint64_t live_bytes, peak_live_bytes;         /* asked for and not freed */
-  uint64_t reserved_bytes, peak_reserved_bytes; /* of the device */
-  uint64_t stitches;             /* stitched blocks that were built */
-  uint64_t stitched_range_bytes; /* addresses of those that are kept */
-  uint64_t driver_allocations;   /* allocations that made any call of the driver for memory */
-  uint64_t refused;              /* allocations that were answered with out of memory */
-  uint64_t device_bytes;         /* that the device has */
-  uint64_t limit_bytes;          /* 0: none */
+  /* asked for and not freed */
+  uint64_t live_bytes, peak_live_bytes;
+  /* of the device */
+  uint64_t reserved_bytes, peak_reserved_bytes;
+  /* stitched blocks that were built */
+  uint64_t stitches;
+  /* addresses of those that are kept */
+  uint64_t stitched_range_bytes;
+  /* allocations that made any call of the driver for memory */
+  uint64_t driver_allocations;
+  /* allocations that were answered with out of memory */
+  uint64_t refused;
+  /* that the device has */
+  uint64_t device_bytes;
+  /* 0: none */
+  uint64_t limit_bytes;
 } cachalot_torch_statistics;
 CACHALOT_API cachalot_code cachalot_torch_get_statistics(int device,
                                                          cachalot_torch_statistics* statistics);

@@ -42,9 +42,10 @@ class TraceRecorder {
   // A request that arrives now (milliseconds since 1970), or at timestamp_ms.
   // @param  hashes  of all its whole blocks, and of a partial last one where it has a hash
   // @cost   about 10 ns a block; a write() now and then
-  void record(std::span<const BlockHash> hashes, std::uint64_t input_tokens, std::uint64_t output_tokens);
-  void record(std::span<const BlockHash> hashes, std::uint64_t input_tokens, std::uint64_t output_tokens,
-              std::uint64_t timestamp_ms);
+  void record(std::span<const BlockHash> hashes, std::uint64_t input_tokens,
+              std::uint64_t output_tokens);
+  void record(std::span<const BlockHash> hashes, std::uint64_t input_tokens,
+              std::uint64_t output_tokens, std::uint64_t timestamp_ms);
 
   std::uint64_t recorded() const;
   // Requests that were left out since the file could not be written, or was closed. In a forked child

@@ -32,25 +32,38 @@ typedef cachalot_code (*cachalot_vmm_copy)(void* context, uint64_t to, uint64_t 
                                            uint64_t bytes);
 
 typedef struct cachalot_vmm_options {
-  uint32_t struct_size; /* sizeof(cachalot_vmm_options) */
-  uint32_t layers;      /* at most 65,536 */
+  /* sizeof(cachalot_vmm_options) */
+  uint32_t struct_size;
+  /* at most 65,536 */
+  uint32_t layers;
   uint64_t part_bytes
-      [2]; /* that a layer keeps of a token: keys and values; of a latent: its bytes and 0 */
-  uint64_t max_tokens; /* of the longest request: every range has addresses for so many */
+      /* that a layer keeps of a token: keys and values; of a latent: its bytes and 0 */
+      [2];
+  /* of the longest request: every range has addresses for so many */
+  uint64_t max_tokens;
   const char*
-      device; /* null, "memfd": this machine's memory; "cuda:N"; "model": none, for counting */
+      /* null, "memfd": this machine's memory; "cuda:N"; "model": none, for counting */
+      device;
   const char*
-      layout; /* null, "folded": all layers of a token side by side; "per_layer", "folded_parts" */
-  uint64_t chunk_bytes; /* 0: 2 MiB */
+      /* null, "folded": all layers of a token side by side; "per_layer", "folded_parts" */
+      layout;
+  /* 0: 2 MiB */
+  uint64_t chunk_bytes;
   uint64_t
-      limit_bytes; /* of physical memory; 0: as much as there is. With a budget: of all its users */
-  const char* budget; /* a file, or shm:NAME, by which processes share limit_bytes; null: none */
-  uint64_t guaranteed_bytes; /* of the budget: what this process gets back when it asks */
-  uint64_t ready_bytes;      /* physical memory that the background keeps at hand */
+      /* of physical memory; 0: as much as there is. With a budget: of all its users */
+      limit_bytes;
+  /* a file, or shm:NAME, by which processes share limit_bytes; null: none */
+  const char* budget;
+  /* of the budget: what this process gets back when it asks */
+  uint64_t guaranteed_bytes;
+  /* physical memory that the background keeps at hand */
+  uint64_t ready_bytes;
   uint64_t
-      idle_bytes; /* that released ranges may keep mapped; 0: no limit; less than a chunk: nothing */
+      /* that released ranges may keep mapped; 0: no limit; less than a chunk: nothing */
+      idle_bytes;
   cachalot_vmm_copy
-      copy; /* for the tail of an alias; null: memcpy on memfd, elsewhere no tail is shared */
+      /* for the tail of an alias; null: memcpy on memfd, elsewhere no tail is shared */
+      copy;
   void* copy_context;
 } cachalot_vmm_options;
 
@@ -91,20 +104,33 @@ CACHALOT_API cachalot_code cachalot_vmm_alias(cachalot_vmm_range* to, cachalot_v
                                               uint64_t tokens, uint64_t* shared);
 
 typedef struct cachalot_vmm_statistics {
-  uint32_t struct_size;        /* sizeof(cachalot_vmm_statistics) */
-  uint32_t ranges;             /* reserved and not released */
-  uint64_t physical_bytes;     /* that this process has of the device */
-  uint64_t used_bytes;         /* of those: mapped, each chunk once */
-  uint64_t idle_bytes;         /* of those: by released ranges */
-  uint64_t ready_bytes;        /* at hand */
-  uint64_t stuck_bytes;        /* that the device did not unmap */
-  uint64_t shared_bytes;       /* mapped from another range now: what sharing saves */
-  uint64_t shared_total_bytes; /* and since the beginning */
-  uint64_t copied_bytes;       /* of tails */
-  uint64_t asked_bytes; /* that others of the budget ask for, of what is beyond the guarantee */
+  /* sizeof(cachalot_vmm_statistics) */
+  uint32_t struct_size;
+  /* reserved and not released */
+  uint32_t ranges;
+  /* that this process has of the device */
+  uint64_t physical_bytes;
+  /* of those: mapped, each chunk once */
+  uint64_t used_bytes;
+  /* of those: by released ranges */
+  uint64_t idle_bytes;
+  /* at hand */
+  uint64_t ready_bytes;
+  /* that the device did not unmap */
+  uint64_t stuck_bytes;
+  /* mapped from another range now: what sharing saves */
+  uint64_t shared_bytes;
+  /* and since the beginning */
+  uint64_t shared_total_bytes;
+  /* of tails */
+  uint64_t copied_bytes;
+  /* that others of the budget ask for, of what is beyond the guarantee */
+  uint64_t asked_bytes;
   uint64_t prepared, waits,
-      wait_ns; /* times that the background mapped; that a commit waited, and how long */
-  uint64_t creates, maps, accesses, unmaps; /* calls of the driver */
+      /* times that the background mapped; that a commit waited, and how long */
+      wait_ns;
+  /* calls of the driver */
+  uint64_t creates, maps, accesses, unmaps;
 } cachalot_vmm_statistics;
 CACHALOT_API cachalot_code cachalot_vmm_get_statistics(const cachalot_vmm* vmm,
                                                        cachalot_vmm_statistics* statistics);

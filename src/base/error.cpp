@@ -47,23 +47,40 @@ void write_message(char* to, const char* format, std::va_list arguments) {
 
 const char* code_name(Code code) {
   switch (code) {
-    case Code::kInvalidArgument: return "invalid_argument";
-    case Code::kBadInput: return "bad_input";
-    case Code::kNotAPool: return "not_a_pool";
-    case Code::kVersionMismatch: return "version_mismatch";
-    case Code::kNotFound: return "not_found";
-    case Code::kCorrupt: return "corrupt";
-    case Code::kStale: return "stale";
-    case Code::kRefused: return "refused";
-    case Code::kNoKeeper: return "no_keeper";
-    case Code::kNoSpace: return "no_space";
-    case Code::kPermission: return "permission";
-    case Code::kBusy: return "busy";
-    case Code::kTimeout: return "timeout";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kIo: return "io";
-    case Code::kInternal: return "internal";
-    case Code::kCancelled: return "cancelled";
+    case Code::kInvalidArgument:
+      return "invalid_argument";
+    case Code::kBadInput:
+      return "bad_input";
+    case Code::kNotAPool:
+      return "not_a_pool";
+    case Code::kVersionMismatch:
+      return "version_mismatch";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kStale:
+      return "stale";
+    case Code::kRefused:
+      return "refused";
+    case Code::kNoKeeper:
+      return "no_keeper";
+    case Code::kNoSpace:
+      return "no_space";
+    case Code::kPermission:
+      return "permission";
+    case Code::kBusy:
+      return "busy";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kIo:
+      return "io";
+    case Code::kInternal:
+      return "internal";
+    case Code::kCancelled:
+      return "cancelled";
   }
   return "unknown";
 }

@@ -12,18 +12,49 @@ namespace cachalot::base {
 enum class FailPoint : std::uint32_t {
   kNone = 0,
   // copies, between two pieces of a payload
-  kWriteBulk, kReadBulk,
+  kWriteBulk,
+  kReadBulk,
   // client
-  kAttachLineWritten, kAttachSeen, kAttachNamespace, kGrantAsked, kGrantTaken, kPutStored,
-  kPutPosted, kPutAnswered, kLookedUp, kReadCopied, kReadValidated, kPinPublished, kPinEnded,
-  kEvictAsked, kDetachDrained, kDetachSaid,
+  kAttachLineWritten,
+  kAttachSeen,
+  kAttachNamespace,
+  kGrantAsked,
+  kGrantTaken,
+  kPutStored,
+  kPutPosted,
+  kPutAnswered,
+  kLookedUp,
+  kReadCopied,
+  kReadValidated,
+  kPinPublished,
+  kPinEnded,
+  kEvictAsked,
+  kDetachDrained,
+  kDetachSaid,
   // keeper
-  kSessionOpened, kGrantPopped, kGrantInLedger, kGrantAnswered, kCommitChecked, kEntryWritten,
-  kSpillWritten, kCommitInLedger, kCommitAnswered, kTombstoneWritten, kEvictionDone, kSuspected,
-  kReleased, kDetachFreed,
+  kSessionOpened,
+  kGrantPopped,
+  kGrantInLedger,
+  kGrantAnswered,
+  kCommitChecked,
+  kEntryWritten,
+  kSpillWritten,
+  kCommitInLedger,
+  kCommitAnswered,
+  kTombstoneWritten,
+  kEvictionDone,
+  kSuspected,
+  kReleased,
+  kDetachFreed,
   // takeover
-  kTakeoverAnnounced, kTakeoverEntriesRead, kTakeoverLedgerRead, kTakeoverHalfSwept, kTakeoverSwept,
-  kTakeoverLedgerWritten, kTakeoverDone, kKeeperStopped,
+  kTakeoverAnnounced,
+  kTakeoverEntriesRead,
+  kTakeoverLedgerRead,
+  kTakeoverHalfSwept,
+  kTakeoverSwept,
+  kTakeoverLedgerWritten,
+  kTakeoverDone,
+  kKeeperStopped,
   kCount
 };
 
@@ -42,7 +73,9 @@ inline void reach(FailPoint point) {
   }
 }
 #else
-constexpr bool fail_points_armed() { return false; }
+constexpr bool fail_points_armed() {
+  return false;
+}
 constexpr void reach(FailPoint) {}
 #endif
 

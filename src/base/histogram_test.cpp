@@ -10,8 +10,7 @@
 namespace cachalot::base {
 namespace {
 
-RC_GTEST_PROP(Histogram, GivesPercentilesWithinTwoPercent,
-              (std::vector<std::uint64_t> values)) {
+RC_GTEST_PROP(Histogram, GivesPercentilesWithinTwoPercent, (std::vector<std::uint64_t> values)) {
   RC_PRE(!values.empty());
   const auto shift = *rc::gen::inRange(0, 64);
   const auto histogram = std::make_unique<Histogram>();

@@ -18,12 +18,14 @@ struct HugeAllocator {
 
   HugeAllocator() = default;
   template <class U>
-  HugeAllocator(const HugeAllocator<U>&) {}  // NOLINT(google-explicit-constructor): as the standard wants
+  HugeAllocator(const HugeAllocator<U>&) {
+  }  // NOLINT(google-explicit-constructor): as the standard wants
 
   T* allocate(std::size_t count) {
     if (count > static_cast<std::size_t>(-1) / 2 / sizeof(T)) throw std::bad_alloc();
     const std::size_t bytes = count * sizeof(T);
-    if (bytes < kHugePageBytes) return static_cast<T*>(::operator new(bytes, std::align_val_t(alignof(T))));
+    if (bytes < kHugePageBytes)
+      return static_cast<T*>(::operator new(bytes, std::align_val_t(alignof(T))));
     const std::size_t whole = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     void* const memory = std::aligned_alloc(kHugePageBytes, whole);
     if (memory == nullptr) throw std::bad_alloc();
@@ -31,7 +33,8 @@ struct HugeAllocator {
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, std::size_t count) {
-    if (count * sizeof(T) < kHugePageBytes) return ::operator delete(memory, std::align_val_t(alignof(T)));
+    if (count * sizeof(T) < kHugePageBytes)
+      return ::operator delete(memory, std::align_val_t(alignof(T)));
     std::free(memory);
   }
 

@@ -16,7 +16,9 @@ constexpr const char* kNames[] = {"debug", "info", "warn", "error"};
 
 }  // namespace
 
-void set_log_level(LogLevel level) { threshold.store(level, std::memory_order_relaxed); }
+void set_log_level(LogLevel level) {
+  threshold.store(level, std::memory_order_relaxed);
+}
 
 void log(LogLevel level, const char* origin, const char* format, ...) {
   if (level < threshold.load(std::memory_order_relaxed) || level == LogLevel::kOff) return;

@@ -20,16 +20,20 @@ Status AsyncCalls::start_threads() {
       threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
     }
   } catch (const std::system_error& error) {
-    if (threads_.empty()) return Error::from_errno(error.code().value(), "client: a thread for calls that do not wait");
+    if (threads_.empty())
+      return Error::from_errno(error.code().value(), "client: a thread for calls that do not wait");
   }
   return {};
 }
 
 Result<Token> AsyncCalls::submit(Call call) {
   const std::lock_guard lock(mutex_);
-  if (is_stopping_) return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
+  if (is_stopping_)
+    return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
   if (jobs_.size() >= kMostUnclaimed) {
-    return Error::make(Code::kNoSpace, "client: %zu calls are under way or unclaimed: poll their tokens", jobs_.size());
+    return Error::make(Code::kNoSpace,
+                       "client: %zu calls are under way or unclaimed: poll their tokens",
+                       jobs_.size());
   }
   CACHALOT_TRY(start_threads());
   auto job = std::make_shared<Job>();
@@ -61,7 +65,8 @@ void AsyncCalls::work(const std::stop_token& stop) {
   }
 }
 
-Result<Completion> AsyncCalls::hand_out(std::unordered_map<std::uint64_t, std::shared_ptr<Job>>::iterator at) {
+Result<Completion> AsyncCalls::hand_out(
+    std::unordered_map<std::uint64_t, std::shared_ptr<Job>>::iterator at) {
   Completion completion = std::move(at->second->completion);
   jobs_.erase(at);
   return completion;
@@ -95,7 +100,8 @@ Status AsyncCalls::cancel(Token token) {
   const std::lock_guard lock(mutex_);
   const auto at = jobs_.find(static_cast<std::uint64_t>(token));
   if (at == jobs_.end()) return unknown(token);
-  at->second->cancelled.store(true, std::memory_order_relaxed);  // a hint: nothing hangs on when it is seen
+  // a hint: nothing hangs on when it is seen
+  at->second->cancelled.store(true, std::memory_order_relaxed);
   return {};
 }
 

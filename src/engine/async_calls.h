@@ -53,7 +53,8 @@ class AsyncCalls {
   std::mutex mutex_;
   std::condition_variable_any queued_, done_;
   std::deque<std::shared_ptr<Job>> queue_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<Job>> jobs_;  // until their completion is handed out
+  // until their completion is handed out
+  std::unordered_map<std::uint64_t, std::shared_ptr<Job>> jobs_;
   std::uint64_t next_token_ = 1;
   bool is_stopping_ = false;
   std::vector<std::jthread> threads_;

@@ -33,9 +33,11 @@ static_assert(static_cast<int>(Code::kNoKeeper) == CACHALOT_NO_KEEPER);
 static_assert(static_cast<int>(Code::kTimeout) == CACHALOT_TIMEOUT);
 static_assert(static_cast<int>(Code::kInternal) == CACHALOT_INTERNAL);
 static_assert(static_cast<int>(Code::kCancelled) == CACHALOT_CANCELLED);
-static_assert(sizeof(cachalot_block_hash) == sizeof(BlockHash) && alignof(cachalot_block_hash) == alignof(BlockHash));
+static_assert(sizeof(cachalot_block_hash) == sizeof(BlockHash) &&
+              alignof(cachalot_block_hash) == alignof(BlockHash));
 static_assert(sizeof(cachalot_token_range) == sizeof(TokenRange));
-static_assert(sizeof(cachalot_buffer) == sizeof(Buffer) && alignof(cachalot_buffer) == alignof(Buffer));
+static_assert(sizeof(cachalot_buffer) == sizeof(Buffer) &&
+              alignof(cachalot_buffer) == alignof(Buffer));
 
 using base::code_of;
 using base::fail;
@@ -70,13 +72,19 @@ cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
   return stored ? CACHALOT_OK : fail(stored.error());
 }
 
-std::string text(const char* given, const char* otherwise = "") { return given == nullptr ? otherwise : given; }
+std::string text(const char* given, const char* otherwise = "") {
+  return given == nullptr ? otherwise : given;
+}
 
 std::span<const BlockHash> hashes_of(const cachalot_block_hash* hashes, size_t count) {
   return {reinterpret_cast<const BlockHash*>(hashes), hashes == nullptr ? 0 : count};
 }
-const BlockHash* parent_of(const cachalot_block_hash* parent) { return reinterpret_cast<const BlockHash*>(parent); }
-std::span<const PageId> pages_of(const uint32_t* pages, size_t count) { return {pages, pages == nullptr ? 0 : count}; }
+const BlockHash* parent_of(const cachalot_block_hash* parent) {
+  return reinterpret_cast<const BlockHash*>(parent);
+}
+std::span<const PageId> pages_of(const uint32_t* pages, size_t count) {
+  return {pages, pages == nullptr ? 0 : count};
+}
 std::span<const Buffer> buffers_of(const cachalot_buffer* parts, size_t count) {
   return {reinterpret_cast<const Buffer*>(parts), parts == nullptr ? 0 : count};
 }
@@ -95,7 +103,8 @@ Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
   if (g.attention > CACHALOT_LATENT) {
     return Error::make(Code::kInvalidArgument, "geometry: attention %u is none", g.attention);
   }
-  if (g.dtype > CACHALOT_I8) return Error::make(Code::kInvalidArgument, "geometry: dtype %u is none", g.dtype);
+  if (g.dtype > CACHALOT_I8)
+    return Error::make(Code::kInvalidArgument, "geometry: dtype %u is none", g.dtype);
   KvGeometry geometry;
   geometry.layers = g.layers;
   geometry.attention = static_cast<Attention>(g.attention);
@@ -116,7 +125,8 @@ Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
 Result<ClientOptions> options_of(const cachalot_client_options* given) {
   CACHALOT_TRY_ASSIGN(const cachalot_client_options o, read_struct(given, "client options"));
   if (o.pool == nullptr) return Error::make(Code::kInvalidArgument, "client options: pool is null");
-  if (o.hash > CACHALOT_XXHASH_CBOR) return Error::make(Code::kInvalidArgument, "client options: hash %u is none", o.hash);
+  if (o.hash > CACHALOT_XXHASH_CBOR)
+    return Error::make(Code::kInvalidArgument, "client options: hash %u is none", o.hash);
   ClientOptions options;
   options.pool = {o.pool};
   options.model = text(o.model);
@@ -141,15 +151,18 @@ Result<ClientOptions> options_of(const cachalot_client_options* given) {
 // Where the tensors of a cache are.
 Status take_memory(const cachalot_cache& given, PagedCache& cache) {
   if (given.memory > CACHALOT_CUDA_MEMORY) {
-    return Error::make(Code::kInvalidArgument, "cache: memory %u is none, expected 0 (host) or 1 (CUDA)", given.memory);
+    return Error::make(Code::kInvalidArgument,
+                       "cache: memory %u is none, expected 0 (host) or 1 (CUDA)", given.memory);
   }
   if (given.memory == CACHALOT_CUDA_MEMORY) {
     if (given.device > INT32_MAX) {
-      return Error::make(Code::kInvalidArgument, "cache: device %u is not within 0 to %d", given.device, INT32_MAX);
+      return Error::make(Code::kInvalidArgument, "cache: device %u is not within 0 to %d",
+                         given.device, INT32_MAX);
     }
     cache.cuda_device = static_cast<int>(given.device);
   } else if (given.device != 0) {
-    return Error::make(Code::kInvalidArgument, "cache: device %u, of memory of the host, expected 0", given.device);
+    return Error::make(Code::kInvalidArgument,
+                       "cache: device %u, of memory of the host, expected 0", given.device);
   }
   cache.cuda_stream = given.stream;
   return {};
@@ -161,15 +174,17 @@ CopyOptions within(uint64_t timeout_ns) {
   return options;
 }
 
-cachalot_code begin_load(cachalot_client* client, uint32_t cache_id, std::span<const BlockHash> hashes, size_t count,
-                         std::span<const PageId> pages, const LayerOptions& options, cachalot_layer_load** load,
-                         size_t* blocks) {
+cachalot_code begin_load(cachalot_client* client, uint32_t cache_id,
+                         std::span<const BlockHash> hashes, size_t count,
+                         std::span<const PageId> pages, const LayerOptions& options,
+                         cachalot_layer_load** load, size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes.size() != count) return missing("hashes");
     if (load == nullptr) return missing("load");
     *load = nullptr;
-    Result<Client::LayerLoad> begun = client->client.begin_load(CacheId{cache_id}, hashes, pages, options);
+    Result<Client::LayerLoad> begun =
+        client->client.begin_load(CacheId{cache_id}, hashes, pages, options);
     if (!begun) return fail(begun.error());
     if (blocks != nullptr) *blocks = begun->blocks();
     *load = new cachalot_layer_load{*std::move(begun)};
@@ -187,10 +202,15 @@ const char* cachalot_code_name(cachalot_code code) {
   return code_name(static_cast<Code>(code));
 }
 
-const char* cachalot_last_message(void) { return base::last_failure(); }
-uint32_t cachalot_abi_version(void) { return CACHALOT_ABI_VERSION; }
+const char* cachalot_last_message(void) {
+  return base::last_failure();
+}
+uint32_t cachalot_abi_version(void) {
+  return CACHALOT_ABI_VERSION;
+}
 
-cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options, cachalot_keeper** keeper) {
+cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options,
+                                    cachalot_keeper** keeper) {
   return guarded([&] {
     if (keeper == nullptr) return missing("keeper");
     *keeper = nullptr;
@@ -246,26 +266,31 @@ uint64_t cachalot_block_bytes(const cachalot_client* client) {
   return client == nullptr ? 0 : client->client.block_bytes();
 }
 
-cachalot_code cachalot_hash_tokens(const cachalot_client* client, const uint32_t* tokens, size_t token_count,
-                                   cachalot_block_hash* hashes, size_t capacity, size_t* count) {
+cachalot_code cachalot_hash_tokens(const cachalot_client* client, const uint32_t* tokens,
+                                   size_t token_count, cachalot_block_hash* hashes, size_t capacity,
+                                   size_t* count) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (tokens == nullptr && token_count != 0) return missing("tokens");
     const std::vector<BlockHash> all = client->client.hash_tokens({tokens, token_count});
     if (count != nullptr) *count = all.size();
-    if (hashes != nullptr) std::copy_n(all.begin(), std::min(all.size(), capacity), reinterpret_cast<BlockHash*>(hashes));
+    if (hashes != nullptr)
+      std::copy_n(all.begin(), std::min(all.size(), capacity),
+                  reinterpret_cast<BlockHash*>(hashes));
     return CACHALOT_OK;
   });
 }
 
-cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache, uint32_t* cache_id) {
+cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_cache* cache,
+                                      uint32_t* cache_id) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     const Result<cachalot_cache> c = read_struct(cache, "cache");
     if (!c) return fail(c.error());
     constexpr size_t kMostTensors = size_t{1} << 20;
     if (c->tensor_count > kMostTensors) {
-      return fail(Error::make(Code::kInvalidArgument, "cache: %zu tensors are more than %zu", c->tensor_count, kMostTensors));
+      return fail(Error::make(Code::kInvalidArgument, "cache: %zu tensors are more than %zu",
+                              c->tensor_count, kMostTensors));
     }
     if (c->tensors == nullptr && c->tensor_count != 0) return missing("cache: tensors");
     const std::span<const Buffer> tensors = buffers_of(c->tensors, c->tensor_count);
@@ -287,7 +312,8 @@ cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_
   });
 }
 
-cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_block_hash* hashes, size_t count, size_t* blocks) {
+cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_block_hash* hashes,
+                              size_t count, size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
@@ -295,22 +321,24 @@ cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_bloc
   });
 }
 
-cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
-                            size_t count, const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
-                            size_t* blocks) {
+cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
+                            const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
+                            size_t page_count, uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
     if (pages == nullptr && page_count != 0) return missing("pages");
-    return give(client->client.load(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
-                                    within(timeout_ns)),
+    return give(client->client.load(CacheId{cache_id}, hashes_of(hashes, count),
+                                    pages_of(pages, page_count), within(timeout_ns)),
                 blocks);
   });
 }
 
-cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
-                                   size_t count, const uint32_t* pages, size_t page_count,
-                                   const cachalot_token_ranges* tokens, uint64_t timeout_ns, size_t* blocks) {
+cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id,
+                                   const cachalot_block_hash* hashes, size_t count,
+                                   const uint32_t* pages, size_t page_count,
+                                   const cachalot_token_ranges* tokens, uint64_t timeout_ns,
+                                   size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
@@ -322,38 +350,44 @@ cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id, c
         return missing("tokens: ranges");  // not: all of the block
       chosen.emplace_back(reinterpret_cast<const TokenRange*>(tokens[i].ranges), tokens[i].count);
     }
-    return give(client->client.load_tokens(CacheId{cache_id}, hashes_of(hashes, count), pages_of(pages, page_count),
-                                           chosen, within(timeout_ns)),
+    return give(client->client.load_tokens(CacheId{cache_id}, hashes_of(hashes, count),
+                                           pages_of(pages, page_count), chosen, within(timeout_ns)),
                 blocks);
   });
 }
 
-cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
-                             const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
-                             size_t page_count, uint64_t timeout_ns, size_t* blocks) {
+cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
+                             const cachalot_block_hash* parent, const cachalot_block_hash* hashes,
+                             size_t count, const uint32_t* pages, size_t page_count,
+                             uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
     give_nothing(blocks);
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
     if (pages == nullptr && page_count != 0) return missing("pages");
-    return give_blocks(client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
-                                            pages_of(pages, page_count), within(timeout_ns)),
-                       blocks);
+    return give_blocks(
+        client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
+                             pages_of(pages, page_count), within(timeout_ns)),
+        blocks);
   });
 }
 
-cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
-                                  size_t count, const uint32_t* pages, size_t page_count,
+cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id,
+                                  const cachalot_block_hash* hashes, size_t count,
+                                  const uint32_t* pages, size_t page_count,
                                   cachalot_layer_load** load, size_t* blocks) {
-  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count), {}, load, blocks);
+  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count),
+                    {}, load, blocks);
 }
 
 cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
-                                         const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
-                                         size_t page_count, cachalot_layer_load** load, size_t* blocks) {
+                                         const cachalot_block_hash* hashes, size_t count,
+                                         const uint32_t* pages, size_t page_count,
+                                         cachalot_layer_load** load, size_t* blocks) {
   LayerOptions options;
   options.pinned = true;
-  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count), options, load, blocks);
+  return begin_load(client, cache_id, hashes_of(hashes, count), count, pages_of(pages, page_count),
+                    options, load, blocks);
 }
 
 cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer) {
@@ -370,19 +404,24 @@ cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer, siz
   });
 }
 
-void cachalot_end_load(cachalot_layer_load* load) { delete load; }
+void cachalot_end_load(cachalot_layer_load* load) {
+  delete load;
+}
 
-cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
-                                   const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
-                                   size_t page_count, cachalot_layer_store** store) {
+cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id,
+                                   const cachalot_block_hash* parent,
+                                   const cachalot_block_hash* hashes, size_t count,
+                                   const uint32_t* pages, size_t page_count,
+                                   cachalot_layer_store** store) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
     if (pages == nullptr && page_count != 0) return missing("pages");
     if (store == nullptr) return missing("store");
     *store = nullptr;
-    Result<Client::LayerStore> begun = client->client.begin_store(
-        CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count), pages_of(pages, page_count));
+    Result<Client::LayerStore> begun =
+        client->client.begin_store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
+                                   pages_of(pages, page_count));
     if (!begun) return fail(begun.error());
     *store = new cachalot_layer_store{*std::move(begun)};
     return CACHALOT_OK;
@@ -413,8 +452,9 @@ cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish, size_
   });
 }
 
-cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* hashes,
-                                  size_t count, const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
+cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id,
+                                  const cachalot_block_hash* hashes, size_t count,
+                                  const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
                                   uint64_t* token) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
@@ -427,17 +467,20 @@ cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id, co
   });
 }
 
-cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
-                                   const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
-                                   size_t page_count, uint64_t timeout_ns, uint64_t* token) {
+cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id,
+                                   const cachalot_block_hash* parent,
+                                   const cachalot_block_hash* hashes, size_t count,
+                                   const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
+                                   uint64_t* token) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
     if (pages == nullptr && page_count != 0) return missing("pages");
     if (token == nullptr) return missing("token");
-    return give(client->client.store_async(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
-                                           pages_of(pages, page_count), within(timeout_ns)),
-                token);
+    return give(
+        client->client.store_async(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
+                                   pages_of(pages, page_count), within(timeout_ns)),
+        token);
   });
 }
 
@@ -455,7 +498,8 @@ cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done, 
   });
 }
 
-cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t timeout_ns, size_t* blocks) {
+cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t timeout_ns,
+                            size_t* blocks) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     const Result<Completion> completion = client->client.wait(Token{token}, timeout_ns);
@@ -466,7 +510,9 @@ cachalot_code cachalot_wait(cachalot_client* client, uint64_t token, uint64_t ti
   });
 }
 
-cachalot_code cachalot_last_reason(void) { return last_reason; }
+cachalot_code cachalot_last_reason(void) {
+  return last_reason;
+}
 
 cachalot_code cachalot_cancel(cachalot_client* client, uint64_t token) {
   return guarded([&] {
@@ -489,10 +535,12 @@ cachalot_code cachalot_unregister_buffer(cachalot_client* client, void* data) {
   });
 }
 
-cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key* keys, size_t count, uint8_t* present) {
+cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key* keys, size_t count,
+                              uint8_t* present) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
-    if (count != 0 && (keys == nullptr || present == nullptr)) return missing(keys == nullptr ? "keys" : "present");
+    if (count != 0 && (keys == nullptr || present == nullptr))
+      return missing(keys == nullptr ? "keys" : "present");
     std::vector<std::string_view> views(count);
     std::transform(keys, keys + count, views.begin(), key_of);
     const std::unique_ptr<bool[]> found(new bool[count]());
@@ -503,8 +551,8 @@ cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key*
   });
 }
 
-cachalot_code cachalot_put(cachalot_client* client, cachalot_key key, const cachalot_buffer* parts, size_t count,
-                           uint64_t* bytes) {
+cachalot_code cachalot_put(cachalot_client* client, cachalot_key key, const cachalot_buffer* parts,
+                           size_t count, uint64_t* bytes) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (key.data == nullptr && key.bytes != 0) return missing("key");
@@ -513,8 +561,8 @@ cachalot_code cachalot_put(cachalot_client* client, cachalot_key key, const cach
   });
 }
 
-cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cachalot_buffer* parts, size_t count,
-                           uint64_t* bytes) {
+cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cachalot_buffer* parts,
+                           size_t count, uint64_t* bytes) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     if (key.data == nullptr && key.bytes != 0) return missing("key");
@@ -523,7 +571,8 @@ cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cach
   });
 }
 
-cachalot_code cachalot_get_statistics(const cachalot_client* client, cachalot_statistics* statistics) {
+cachalot_code cachalot_get_statistics(const cachalot_client* client,
+                                      cachalot_statistics* statistics) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
     const Result<cachalot_statistics> known = read_struct(statistics, "statistics");

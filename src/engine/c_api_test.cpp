@@ -32,7 +32,9 @@ class CApiTest : public ::testing::Test {
     g.dtype = CACHALOT_F16;
     g.block_tokens = 4;
   }
-  ~CApiTest() override { EXPECT_EQ(cachalot_keeper_stop(keeper_), CACHALOT_OK) << cachalot_last_message(); }
+  ~CApiTest() override {
+    EXPECT_EQ(cachalot_keeper_stop(keeper_), CACHALOT_OK) << cachalot_last_message();
+  }
   cachalot_client* attach() {
     cachalot_client* client = nullptr;
     EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_OK) << cachalot_last_message();
@@ -57,9 +59,11 @@ TEST_F(CApiTest, NullIsRefusedWhereSomethingIsNeeded) {
   cachalot_client* const client = attach();
   EXPECT_EQ(cachalot_lookup(client, nullptr, 3, &blocks), CACHALOT_INVALID_ARGUMENT);
   EXPECT_EQ(cachalot_register_cache(client, nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
-  EXPECT_EQ(cachalot_load(client, 7, nullptr, 0, nullptr, 0, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_NOT_FOUND);
+  EXPECT_EQ(cachalot_load(client, 7, nullptr, 0, nullptr, 0, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_NOT_FOUND);
   EXPECT_EQ(cachalot_poll(client, 1, nullptr, nullptr), CACHALOT_INVALID_ARGUMENT);
-  EXPECT_EQ(cachalot_load(client, 7, nullptr, 6, nullptr, 6, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_load(client, 7, nullptr, 6, nullptr, 6, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_INVALID_ARGUMENT);
   EXPECT_EQ(cachalot_put(client, {nullptr, 5}, nullptr, 0, nullptr), CACHALOT_INVALID_ARGUMENT);
   cachalot_buffer tensor{&blocks, sizeof blocks};
   cachalot_cache cache{};
@@ -234,10 +238,13 @@ TEST_F(CApiTest, APinnedLoadIsForClientsThatSaidSo) {
     cachalot_block_hash hash;
     ASSERT_EQ(cachalot_hash_tokens(client, tokens, 4, &hash, 1, nullptr), CACHALOT_OK);
     size_t blocks = 0;
-    ASSERT_EQ(cachalot_store(client, id, nullptr, &hash, 1, &page, 1, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK);
+    ASSERT_EQ(cachalot_store(client, id, nullptr, &hash, 1, &page, 1, CACHALOT_NO_TIMEOUT, &blocks),
+              CACHALOT_OK);
     cachalot_layer_load* load = nullptr;
-    EXPECT_EQ(cachalot_begin_pinned_load(client, id, nullptr, 1, &page, 1, &load, nullptr), CACHALOT_INVALID_ARGUMENT);
-    const cachalot_code begun = cachalot_begin_pinned_load(client, id, &hash, 1, &page, 1, &load, &blocks);
+    EXPECT_EQ(cachalot_begin_pinned_load(client, id, nullptr, 1, &page, 1, &load, nullptr),
+              CACHALOT_INVALID_ARGUMENT);
+    const cachalot_code begun =
+        cachalot_begin_pinned_load(client, id, &hash, 1, &page, 1, &load, &blocks);
     EXPECT_EQ(begun, pins != 0 ? CACHALOT_OK : CACHALOT_UNSUPPORTED) << cachalot_last_message();
     if (pins != 0) {
       EXPECT_EQ(cachalot_load_layer(load, 0, &blocks), CACHALOT_OK);
@@ -318,17 +325,21 @@ TEST_F(CApiTest, NumbersThatAreNoneAreNamed) {
 TEST_F(CApiTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   cachalot_client* client = nullptr;
   for (std::uint32_t cachalot_client_options::*option :
-       {&cachalot_client_options::copy_threads, &cachalot_client_options::workers, &cachalot_client_options::grant_blocks}) {
+       {&cachalot_client_options::copy_threads, &cachalot_client_options::workers,
+        &cachalot_client_options::grant_blocks}) {
     options_.*option = 1'000'000'000;
     EXPECT_EQ(cachalot_attach(&options_, &client), CACHALOT_INVALID_ARGUMENT);
-    EXPECT_NE(std::strstr(cachalot_last_message(), "1000000000 is not within 1 to 256"), nullptr) << cachalot_last_message();
+    EXPECT_NE(std::strstr(cachalot_last_message(), "1000000000 is not within 1 to 256"), nullptr)
+        << cachalot_last_message();
     options_.*option = 0;
   }
   client = attach();
   unsigned char byte = 0;
-  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1} << 57, std::uint64_t{1} << 63, UINT64_MAX}) {
+  for (const std::uint64_t bytes :
+       {std::uint64_t{0}, std::uint64_t{1} << 57, std::uint64_t{1} << 63, UINT64_MAX}) {
     EXPECT_EQ(cachalot_register_buffer(client, &byte, bytes), CACHALOT_INVALID_ARGUMENT) << bytes;
-    EXPECT_NE(std::strstr(cachalot_last_message(), std::to_string(bytes).c_str()), nullptr) << cachalot_last_message();
+    EXPECT_NE(std::strstr(cachalot_last_message(), std::to_string(bytes).c_str()), nullptr)
+        << cachalot_last_message();
   }
   EXPECT_EQ(cachalot_register_buffer(client, &byte, 1), CACHALOT_OK);
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
@@ -345,7 +356,9 @@ TEST_F(CApiTest, RecordsTheRequestsThatAreLookedUp) {
   std::ifstream in(file);
   std::string line;
   EXPECT_TRUE(std::getline(in, line));
-  EXPECT_NE(line.find("\"input_length\": 8, \"output_length\": 0, \"hash_ids\": [2, 4]}"), std::string::npos) << line;
+  EXPECT_NE(line.find("\"input_length\": 8, \"output_length\": 0, \"hash_ids\": [2, 4]}"),
+            std::string::npos)
+      << line;
   std::remove(file.c_str());
 }
 
@@ -365,8 +378,10 @@ TEST_F(CApiTest, AShortStoreHasAReason) {
   cachalot_block_hash hashes[2];
   ASSERT_EQ(cachalot_hash_tokens(client, tokens, 8, hashes, 2, nullptr), CACHALOT_OK);
   size_t blocks = 9;
-  const auto store = [&](const cachalot_block_hash* parent, const cachalot_block_hash* first, size_t count) {
-    return cachalot_store(client, id, parent, first, count, pages, count, CACHALOT_NO_TIMEOUT, &blocks);
+  const auto store = [&](const cachalot_block_hash* parent, const cachalot_block_hash* first,
+                         size_t count) {
+    return cachalot_store(client, id, parent, first, count, pages, count, CACHALOT_NO_TIMEOUT,
+                          &blocks);
   };
   ASSERT_EQ(store(&hashes[0], &hashes[1], 1), CACHALOT_OK) << cachalot_last_message();
   EXPECT_EQ(blocks, 0u);
@@ -380,8 +395,11 @@ TEST_F(CApiTest, AShortStoreHasAReason) {
   EXPECT_EQ(cachalot_last_reason(), CACHALOT_OK);
   const cachalot_block_hash unknown{1, 2};
   uint64_t token = 0;
-  ASSERT_EQ(cachalot_store_async(client, id, &unknown, &hashes[1], 1, pages, 1, CACHALOT_NO_TIMEOUT, &token), CACHALOT_OK);
-  ASSERT_EQ(cachalot_wait(client, token, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK) << cachalot_last_message();
+  ASSERT_EQ(cachalot_store_async(client, id, &unknown, &hashes[1], 1, pages, 1, CACHALOT_NO_TIMEOUT,
+                                 &token),
+            CACHALOT_OK);
+  ASSERT_EQ(cachalot_wait(client, token, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK)
+      << cachalot_last_message();
   EXPECT_EQ(cachalot_last_reason(), CACHALOT_REFUSED);
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
@@ -403,14 +421,18 @@ TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   ASSERT_EQ(cachalot_hash_tokens(client, tokens, 8, hashes, 2, nullptr), CACHALOT_OK);
   ASSERT_EQ(cachalot_hash_tokens(client, tokens + 1, 7, others, 1, nullptr), CACHALOT_OK);
   size_t blocks = 0;
-  ASSERT_EQ(cachalot_store(client, id, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_OK);
+  ASSERT_EQ(cachalot_store(client, id, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_OK);
   EXPECT_EQ(blocks, 2u);
-  EXPECT_EQ(cachalot_load(client, id, hashes, 2, twice, 2, CACHALOT_NO_TIMEOUT, &blocks), CACHALOT_INVALID_ARGUMENT);
-  EXPECT_NE(std::strstr(cachalot_last_message(), "both page 1"), nullptr) << cachalot_last_message();
+  EXPECT_EQ(cachalot_load(client, id, hashes, 2, twice, 2, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "both page 1"), nullptr)
+      << cachalot_last_message();
   cachalot_layer_load* load = nullptr;
   cachalot_layer_store* store = nullptr;
   ASSERT_EQ(cachalot_begin_load(client, id, hashes, 2, pages, 2, &load, nullptr), CACHALOT_OK);
-  ASSERT_EQ(cachalot_begin_store(client, id, nullptr, others, 1, pages, 1, &store), CACHALOT_OK) << cachalot_last_message();
+  ASSERT_EQ(cachalot_begin_store(client, id, nullptr, others, 1, pages, 1, &store), CACHALOT_OK)
+      << cachalot_last_message();
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK) << cachalot_last_message();
   EXPECT_EQ(cachalot_load_layer(load, 0, &blocks), CACHALOT_INVALID_ARGUMENT);
   EXPECT_NE(std::strstr(cachalot_last_message(), "detached"), nullptr) << cachalot_last_message();

@@ -12,7 +12,8 @@ namespace {
 std::atomic<std::uint32_t> last_number = 0;
 
 Error unknown(CacheId id) {
-  return Error::make(Code::kNotFound, "cache: number %u is of no registered cache", static_cast<std::uint32_t>(id));
+  return Error::make(Code::kNotFound, "cache: number %u is of no registered cache",
+                     static_cast<std::uint32_t>(id));
 }
 
 }  // namespace
@@ -31,10 +32,12 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   for (const Buffer& tensor : description.tensors) {
     tensors.push_back({static_cast<std::byte*>(tensor.data), tensor.bytes});
   }
-  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::EngineCache::make(shape, description.layout, tensors));
+  CACHALOT_TRY_ASSIGN(kv::EngineCache cache,
+                      kv::EngineCache::make(shape, description.layout, tensors));
   std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
   if (means.gpu == nullptr) {
-    CACHALOT_TRY_ASSIGN(kv::CpuEngine engine, kv::CpuEngine::make(made->cache_, order, domain, {means.threads}));
+    CACHALOT_TRY_ASSIGN(kv::CpuEngine engine,
+                        kv::CpuEngine::make(made->cache_, order, domain, {means.threads}));
     made->engine_ = std::make_unique<kv::CpuEngine>(std::move(engine));
     return made;
   }
@@ -46,7 +49,8 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   kv::CudaOptions options;
   options.host_caches = means.host_caches;
   options.started_reads = kv::ReadCheck::kValidated;  // by LayerLoad, after its wait
-  CACHALOT_TRY_ASSIGN(made->engine_, kv::CudaEngine::make(means.gpu->device(), made->cache_, order, domain, options));
+  CACHALOT_TRY_ASSIGN(made->engine_, kv::CudaEngine::make(means.gpu->device(), made->cache_, order,
+                                                          domain, options));
   made->gpu_ = means.gpu;
   made->stream_ = description.cuda_stream;
   return made;
@@ -68,32 +72,34 @@ Result<CudaStream> RegisteredCache::stream_of(const std::optional<CudaStream>& w
     return stream;
   }
   if (!wanted) return CudaStream{};
-  return Error::make(Code::kInvalidArgument, "stream: %p was given for a cache in this process's memory, expected none", *wanted);
+  return Error::make(Code::kInvalidArgument,
+                     "stream: %p was given for a cache in this process's memory, expected none",
+                     *wanted);
 }
 
-Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
-                               kv::WaitBy by) {
+Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                               CudaStream stream, kv::WaitBy by) {
   if (gpu_ == nullptr) return engine_->gather(blocks, layers);
   CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_gather(blocks, layers, stream));
   return gpu_->note(copy.wait(by));
 }
 
-Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
-                                kv::WaitBy by) {
+Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                                CudaStream stream, kv::WaitBy by) {
   if (gpu_ == nullptr) return engine_->scatter(blocks, layers);
   CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_scatter(blocks, layers, stream));
   return gpu_->note(copy.wait(by));
 }
 
-Result<kv::PendingCopy> RegisteredCache::start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
-                                                      CudaStream stream) {
+Result<kv::PendingCopy> RegisteredCache::start_gather(std::span<const kv::BlockCopy> blocks,
+                                                      kv::LayerRange layers, CudaStream stream) {
   Result<kv::PendingCopy> copy = on_gpu().start_gather(blocks, stream, layers);
   if (!copy) return gpu_->note(copy.error()).error();
   return copy;
 }
 
-Result<kv::PendingCopy> RegisteredCache::start_scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
-                                                       CudaStream stream) {
+Result<kv::PendingCopy> RegisteredCache::start_scatter(std::span<const kv::BlockCopy> blocks,
+                                                       kv::LayerRange layers, CudaStream stream) {
   Result<kv::PendingCopy> copy = on_gpu().start_scatter(blocks, stream, layers);
   if (!copy) return gpu_->note(copy.error()).error();
   return copy;
@@ -154,14 +160,15 @@ Status CacheTable::remove(CacheId id) {
     // Acquire: pairs with the release of who closed the last.
     const bool loads = at->second->open_loads_.load(std::memory_order_acquire) != 0;
     if (loads || at->second->open_stores_.load(std::memory_order_acquire) != 0) {
-      return Error::make(Code::kBusy, "cache: a layer %s of cache %u is open: end it first", loads ? "load" : "store",
-                         static_cast<std::uint32_t>(id));
+      return Error::make(Code::kBusy, "cache: a layer %s of cache %u is open: end it first",
+                         loads ? "load" : "store", static_cast<std::uint32_t>(id));
     }
     cache = std::move(at->second);
     caches_.erase(at);
     cache->uses_.fetch_or(RegisteredCache::kGone, std::memory_order_relaxed);
   }
-  for (std::uint32_t uses; (uses = cache->uses_.load(std::memory_order_acquire)) != RegisteredCache::kGone;) {
+  for (std::uint32_t uses;
+       (uses = cache->uses_.load(std::memory_order_acquire)) != RegisteredCache::kGone;) {
     cache->uses_.wait(uses);
   }
   return cache->check_released();

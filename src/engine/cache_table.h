@@ -32,8 +32,8 @@ struct CopyMeans {
     if (options.pool_bypasses_caches) means.host_caches = kv::HostCaches::kBypassed;
     return means;
   }
-  std::uint32_t threads = 1;  // of a cache in this process's memory
-  Gpu* gpu = nullptr;         // that the cache is on; outlives it
+  std::uint32_t threads = 1;                              // of a cache in this process's memory
+  Gpu* gpu = nullptr;                                     // that the cache is on; outlives it
   kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // of a GPU's cache
 };
 
@@ -43,14 +43,17 @@ class RegisteredCache {
   static Result<std::shared_ptr<RegisteredCache>> make(const PagedCache& description,
                                                        const KvGeometry& geometry,
                                                        const kv::BlockOrder& order,
-                                                       memory::Domain& domain, const CopyMeans& means);
+                                                       memory::Domain& domain,
+                                                       const CopyMeans& means);
 
   Gpu* gpu() const { return gpu_; }  // null: it is in this process's memory
   // The stream of a call that asks for this one, or for none; nothing where there is no GPU.
   // @errors kInvalidArgument: a stream, and no GPU; as Gpu::check
   Result<CudaStream> stream_of(const std::optional<CudaStream>& wanted) const;
   // Once more, of what stream_of() gave. @errors as Gpu::check
-  Status check_stream(CudaStream stream) const { return gpu_ == nullptr ? Status() : gpu_->check(stream); }
+  Status check_stream(CudaStream stream) const {
+    return gpu_ == nullptr ? Status() : gpu_->check(stream);
+  }
 
   // As kv::CopyEngine's, and on this stream where there is a GPU, which is waited for so.
   Status gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
@@ -58,8 +61,10 @@ class RegisteredCache {
   Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
                  kv::WaitBy by = kv::WaitBy::kAsking);
   // Of a GPU's cache only: launched, and not waited for. Its wait() goes by way of gpu()->note().
-  Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
-  Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream);
+  Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                                       CudaStream stream);
+  Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks,
+                                        kv::LayerRange layers, CudaStream stream);
 
   // Whether its memory may be given away. @errors as Gpu::check_released
   Status check_released() const { return gpu_ == nullptr ? Status() : gpu_->check_released(); }
@@ -104,7 +109,8 @@ class CacheUse {
  private:
   friend class CacheTable;
   friend class OpenCache;
-  explicit CacheUse(std::shared_ptr<RegisteredCache> cache) : cache_(std::move(cache)) {}  // it was entered
+  explicit CacheUse(std::shared_ptr<RegisteredCache> cache)
+      : cache_(std::move(cache)) {}  // it was entered
 
   std::shared_ptr<RegisteredCache> cache_;
 };

@@ -20,8 +20,9 @@
 namespace cachalot {
 
 struct Client::Impl {
-  Impl(const ClientOptions& given, const kv::BlockOrder& block_order, std::shared_ptr<engine::Session> opened,
-       const index::NamespaceId& name_space, std::optional<TraceRecorder> opened_recorder)
+  Impl(const ClientOptions& given, const kv::BlockOrder& block_order,
+       std::shared_ptr<engine::Session> opened, const index::NamespaceId& name_space,
+       std::optional<TraceRecorder> opened_recorder)
       : options(given),
         order(block_order),
         space(name_space),
@@ -47,8 +48,8 @@ struct Client::Impl {
 
   // `cache`: a CacheUse or OpenCache, which outlives what is called.
   template <class Held>
-  Result<engine::Call> call(Held& cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
-                            const CopyOptions& copy) {
+  Result<engine::Call> call(Held& cache, std::span<const BlockHash> hashes,
+                            std::span<const PageId> pages, const CopyOptions& copy) {
     const engine::Deadline deadline = engine::Deadline::after(copy.timeout_ns);
     CACHALOT_TRY_ASSIGN(const CudaStream stream, (*cache).stream_of(copy.cuda_stream));
     return engine::Call{*session, session->counters(), *cache, hashes, pages, deadline, stream};
@@ -64,8 +65,9 @@ Status check_count(const char* option, std::uint32_t value, std::uint32_t most) 
 
 Status check_options(const ClientOptions& options) {
   if (options.model.empty()) {
-    return Error::make(Code::kInvalidArgument, "model: is empty; name the weights and their revision, so that no other "
-                                               "model's blocks are taken for theirs");
+    return Error::make(Code::kInvalidArgument,
+                       "model: is empty; name the weights and their revision, so that no other "
+                       "model's blocks are taken for theirs");
   }
   CACHALOT_TRY(check_count("copy_threads", options.copy_threads, kMostThreads));
   CACHALOT_TRY(check_count("workers", options.workers, kMostThreads));
@@ -76,12 +78,16 @@ Status check_options(const ClientOptions& options) {
 Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& geometry) {
   const std::uint32_t first = options.first_layer;
   if (first == 0 && options.layers == kAllLayers) return kv::LayerRange{};
-  const std::uint64_t layers = options.layers == kAllLayers ? geometry.layers - std::min(first, geometry.layers) : options.layers;
+  const std::uint64_t layers = options.layers == kAllLayers
+                                   ? geometry.layers - std::min(first, geometry.layers)
+                                   : options.layers;
   if (options.layers == kAllLayers && layers == 0) {
-    return Error::make(Code::kInvalidArgument, "layers: all from %u on, of a rank that has %u", first, geometry.layers);
+    return Error::make(Code::kInvalidArgument, "layers: all from %u on, of a rank that has %u",
+                       first, geometry.layers);
   }
   if (layers == 0 || first + layers > geometry.layers) {
-    return Error::make(Code::kInvalidArgument, "layers: %u from %u on, of a rank that has %u", options.layers, first, geometry.layers);
+    return Error::make(Code::kInvalidArgument, "layers: %u from %u on, of a rank that has %u",
+                       options.layers, first, geometry.layers);
   }
   return kv::LayerRange{first, static_cast<std::uint32_t>(first + layers)};
 }
@@ -154,13 +160,16 @@ Result<Client> engine::attach(const ClientOptions& options, Gpus::Open open_gpu)
   CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
   const std::string fingerprint = engine::fingerprint_of(options);
   if (options.hash != HashAlgorithm::kXxh3) {
-    CACHALOT_TRY(index::BlockHasher::vllm(options.hash, options.python_hash_seed));  // is it to be had?
+    // is it to be had?
+    CACHALOT_TRY(index::BlockHasher::vllm(options.hash, options.python_hash_seed));
   }
-  CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::Session> session, engine::Session::open(options, fingerprint, std::move(open_gpu)));
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::Session> session,
+                      engine::Session::open(options, fingerprint, std::move(open_gpu)));
   const std::uint64_t room = session->access().geometry.block_bytes;
   if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
     return Error::make(Code::kInvalidArgument,
-                       "geometry: a block has %" PRIu64 " bytes, the pool's blocks have room for %" PRIu64
+                       "geometry: a block has %" PRIu64
+                       " bytes, the pool's blocks have room for %" PRIu64
                        " (`cachalot pool create --block-bytes`)",
                        options.geometry.block_bytes(), room);
   }
@@ -168,7 +177,8 @@ Result<Client> engine::attach(const ClientOptions& options, Gpus::Open open_gpu)
   if (!options.record_requests.empty()) {
     CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
   }
-  return Client(std::make_unique<Client::Impl>(options, *order, std::move(session), index::make_namespace(fingerprint),
+  return Client(std::make_unique<Client::Impl>(options, *order, std::move(session),
+                                               index::make_namespace(fingerprint),
                                                std::move(recorder)));
 }
 
@@ -180,8 +190,12 @@ Status Client::detach() {
   return impl_->session->close();
 }
 
-const KvGeometry& Client::geometry() const { return impl_->options.geometry; }
-std::uint64_t Client::block_bytes() const { return geometry().block_bytes(); }
+const KvGeometry& Client::geometry() const {
+  return impl_->options.geometry;
+}
+std::uint64_t Client::block_bytes() const {
+  return geometry().block_bytes();
+}
 
 std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens) const {
   std::vector<BlockHash> hashes(tokens.size() / geometry().block_tokens);
@@ -189,7 +203,8 @@ std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens
   if (options.hash == HashAlgorithm::kXxh3) {
     index::BlockHasher hasher = index::BlockHasher::xxh3(impl_->space);
     hasher.hash_blocks(hasher.root(), tokens, geometry().block_tokens, hashes);
-  } else if (Result<index::BlockHasher> hasher = index::BlockHasher::vllm(options.hash, options.python_hash_seed)) {
+  } else if (Result<index::BlockHasher> hasher =
+                 index::BlockHasher::vllm(options.hash, options.python_hash_seed)) {
     hasher->hash_blocks(hasher->root(), tokens, geometry().block_tokens, hashes);
   }
   return hashes;
@@ -201,10 +216,12 @@ Result<CacheId> Client::register_cache(const PagedCache& cache) {
   if (cache.cuda_device) {
     CACHALOT_TRY_ASSIGN(means.gpu, impl_->session->gpus().find_or_open(*cache.cuda_device));
   } else if (cache.cuda_stream != nullptr) {
-    return Error::make(Code::kInvalidArgument, "cache: stream %p, and no device that it could be of", cache.cuda_stream);
+    return Error::make(Code::kInvalidArgument,
+                       "cache: stream %p, and no device that it could be of", cache.cuda_stream);
   }
   CACHALOT_TRY_ASSIGN(std::shared_ptr<engine::RegisteredCache> made,
-                      engine::RegisteredCache::make(cache, geometry(), impl_->order, impl_->session->access().domain(), means));
+                      engine::RegisteredCache::make(cache, geometry(), impl_->order,
+                                                    impl_->session->access().domain(), means));
   return impl_->caches.add(std::move(made));
 }
 
@@ -216,11 +233,12 @@ Status Client::unregister_cache(CacheId cache) {
 Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
   impl_->record(RecordedCall::kLookup, hashes);
-  return engine::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes()).found.size();
+  return engine::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes())
+      .found.size();
 }
 
-Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
-                                 const CopyOptions& options) {
+Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes,
+                                 std::span<const PageId> pages, const CopyOptions& options) {
   return load_tokens(cache, hashes, pages, {}, options);
 }
 
@@ -237,8 +255,9 @@ Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash
   return engine::load(call, layers, tokens);
 }
 
-Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
-                             std::span<const PageId> pages, const CopyOptions& options) {
+Result<Stored> Client::store(CacheId cache, const BlockHash* parent,
+                             std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                             const CopyOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(use, hashes, pages, options));
@@ -246,7 +265,8 @@ Result<Stored> Client::store(CacheId cache, const BlockHash* parent, std::span<c
 }
 
 Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
-                                             std::span<const PageId> pages, const LayerOptions& options) {
+                                             std::span<const PageId> pages,
+                                             const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kLoad));
   CopyOptions copy;
@@ -254,28 +274,30 @@ Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const Bloc
   CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
   CACHALOT_TRY(call.check_counts());
   impl_->record(RecordedCall::kLoad, hashes);
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerLoad::Impl> begun,
-                      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry()),
-                                             options.pinned));
+  CACHALOT_TRY_ASSIGN(
+      std::unique_ptr<LayerLoad::Impl> begun,
+      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry()),
+                             options.pinned));
   return LayerLoad(std::move(begun));
 }
 
 Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
-                                               std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                               std::span<const BlockHash> hashes,
+                                               std::span<const PageId> pages,
                                                const LayerOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::OpenCache open, impl_->caches.open(cache, engine::LayerCall::kStore));
   CopyOptions copy;
   copy.cuda_stream = options.cuda_stream;
   CACHALOT_TRY_ASSIGN(const engine::Call call, impl_->call(open, hashes, pages, copy));
-  CACHALOT_TRY_ASSIGN(
-      std::unique_ptr<LayerStore::Impl> begun,
-      LayerStore::Impl::begin(call, std::move(open), parent, layers_are_stretches(impl_->order, geometry())));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerStore::Impl> begun,
+                      LayerStore::Impl::begin(call, std::move(open), parent,
+                                              layers_are_stretches(impl_->order, geometry())));
   return LayerStore(std::move(begun));
 }
 
-Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashes, std::span<const PageId> pages,
-                                 const CopyOptions& options) {
+Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashes,
+                                 std::span<const PageId> pages, const CopyOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
@@ -296,8 +318,9 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   });
 }
 
-Result<Token> Client::store_async(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
-                                  std::span<const PageId> pages, const CopyOptions& options) {
+Result<Token> Client::store_async(CacheId cache, const BlockHash* parent,
+                                  std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                  const CopyOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(engine::CacheUse use, impl_->caches.use(cache));
   auto held = std::make_shared<engine::CacheUse>(std::move(use));

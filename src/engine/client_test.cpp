@@ -118,7 +118,8 @@ TEST_F(ClientTest, InASmallPoolTwoClientsThatStoreAtOnceSpareEachOther) {
       Engine engine(options, "vllm_bknhc", kBlocks);
       for (std::uint64_t round = 0; round < 200; ++round) {
         const auto hashes = engine.client.hash_tokens(tokens_of(1000 * t + round, kBlocks * 4));
-        const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(kBlocks));
+        const Result<Stored> stored =
+            engine.client.store(engine.cache, nullptr, hashes, pages(kBlocks));
         short_ones += !stored || stored->blocks != kBlocks;
         miscounted += !stored || stored->written > stored->blocks;
       }
@@ -138,8 +139,9 @@ TEST_F(ClientTest, AStoreThatGoesOnFromAnOldPrefixIsAUseOfIt) {
     ASSERT_EQ(engine.client.store(engine.cache, nullptr, all.first(8), pages(8))->blocks, 8u);
     const auto others = engine.client.hash_tokens(tokens_of(2, 12 * 4));
     ASSERT_EQ(engine.client.store(engine.cache, nullptr, others, pages(12))->blocks, 12u);
-    const Result<Stored> longer = has_parent ? engine.client.store(engine.cache, &all[7], all.subspan(8), pages(4))
-                                             : engine.client.store(engine.cache, nullptr, all, pages(12));
+    const Result<Stored> longer =
+        has_parent ? engine.client.store(engine.cache, &all[7], all.subspan(8), pages(4))
+                   : engine.client.store(engine.cache, nullptr, all, pages(12));
     ASSERT_TRUE(longer) << longer.error().message;
     EXPECT_EQ(longer->written, 4u);
     // What was used longest ago now are the others.
@@ -210,7 +212,9 @@ TEST_F(ClientTest, SomeTokensAndSomeLayersAlone) {
   const std::size_t row = 128, page = reader.page_bytes();
   for (std::size_t token = 0; token < 4; ++token) {
     const bool is_chosen = token == 1 || token == 2;
-    EXPECT_EQ(std::memcmp(&reader.memory[2][page + token * row], &writer.memory[2][page + token * row], row) == 0, is_chosen);
+    EXPECT_EQ(std::memcmp(&reader.memory[2][page + token * row],
+                          &writer.memory[2][page + token * row], row) == 0,
+              is_chosen);
   }
 }
 
@@ -218,16 +222,24 @@ TEST_F(ClientTest, BadCallsAreRefusedWithAWord) {
   Engine engine(cluster_.client_options());
   const auto hashes = store(engine, 6, 2);
   Client& client = engine.client;
-  const auto code = [](const auto& result) { return result ? Code::kInternal : result.error().code; };
+  const auto code = [](const auto& result) {
+    return result ? Code::kInternal : result.error().code;
+  };
   EXPECT_EQ(code(client.load(engine.cache, hashes, pages(3))), Code::kInvalidArgument);
-  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2, 15))), Code::kInvalidArgument);  // page 16
+  // page 16
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2, 15))), Code::kInvalidArgument);
   EXPECT_EQ(code(client.load(CacheId{77}, hashes, pages(2))), Code::kNotFound);
-  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2), {.first_layer = 3})), Code::kInvalidArgument);
+  EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2), {.first_layer = 3})),
+            Code::kInvalidArgument);
   EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2), {.timeout_ns = 0})), Code::kTimeout);
-  EXPECT_EQ(code(client.store(engine.cache, nullptr, hashes, pages(2), {.timeout_ns = 0})), Code::kTimeout);
+  EXPECT_EQ(code(client.store(engine.cache, nullptr, hashes, pages(2), {.timeout_ns = 0})),
+            Code::kTimeout);
   EXPECT_EQ(code(client.register_cache({.layout = "none"})), Code::kInvalidArgument);
-  EXPECT_EQ(code(client.register_cache({.layout = "mla_joint", .tensors = {{}, {}, {}}, .pages = 1})), Code::kUnsupported);
-  EXPECT_EQ(code(client.register_cache({.layout = "vllm_bknhc", .tensors = {{engine.memory[0].data(), 100}}, .pages = 1})),
+  EXPECT_EQ(
+      code(client.register_cache({.layout = "mla_joint", .tensors = {{}, {}, {}}, .pages = 1})),
+      Code::kUnsupported);
+  EXPECT_EQ(code(client.register_cache(
+                {.layout = "vllm_bknhc", .tensors = {{engine.memory[0].data(), 100}}, .pages = 1})),
             Code::kInvalidArgument);
   ASSERT_TRUE(client.unregister_cache(engine.cache));
   EXPECT_EQ(code(client.load(engine.cache, hashes, pages(2))), Code::kNotFound);
@@ -241,14 +253,16 @@ TEST_F(ClientTest, APageTwiceInOneLoadIsRefusedByItsNumbers) {
   const auto expect_refused = [](const auto& result) {
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, Code::kInvalidArgument);
-    EXPECT_NE(std::string(result.error().message).find("number 1 and number 3 are both page 3"), std::string::npos)
+    EXPECT_NE(std::string(result.error().message).find("number 1 and number 3 are both page 3"),
+              std::string::npos)
         << result.error().message;
   };
   engine.clear();
   expect_refused(client.load(engine.cache, hashes, twice));
   expect_refused(client.begin_load(engine.cache, hashes, twice));
   expect_refused(client.load_async(engine.cache, hashes, twice));
-  EXPECT_EQ(engine.memory[0], std::vector<std::byte>(engine.memory[0].size()));  // nothing was copied
+  // nothing was copied
+  EXPECT_EQ(engine.memory[0], std::vector<std::byte>(engine.memory[0].size()));
   const std::vector<PageId> mixed = {9, 3, 7, 15, 0};
   EXPECT_EQ(*client.load(engine.cache, hashes, mixed), 5u);
   // Read twice, a page does no harm.
@@ -260,9 +274,11 @@ TEST_F(ClientTest, AfterDetachingEveryCallSaysSo) {
   Engine engine(cluster_.client_options());
   const auto hashes = store(engine, 6, 2);
   Client& client = engine.client;
-  auto loading = std::make_unique<Client::LayerLoad>(*client.begin_load(engine.cache, hashes, pages(2)));
+  auto loading =
+      std::make_unique<Client::LayerLoad>(*client.begin_load(engine.cache, hashes, pages(2)));
   const auto others = client.hash_tokens(tokens_of(66, 8));
-  auto storing = std::make_unique<Client::LayerStore>(*client.begin_store(engine.cache, nullptr, others, pages(2)));
+  auto storing = std::make_unique<Client::LayerStore>(
+      *client.begin_store(engine.cache, nullptr, others, pages(2)));
   ASSERT_TRUE(storing->store_layer(0));
   const Token token = *client.load_async(engine.cache, hashes, pages(2));
   std::vector<std::byte> memory(512);
@@ -272,7 +288,8 @@ TEST_F(ClientTest, AfterDetachingEveryCallSaysSo) {
   const auto expect_refused = [](const auto& result) {
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, Code::kInvalidArgument);
-    EXPECT_NE(std::string(result.error().message).find("detached"), std::string::npos) << result.error().message;
+    EXPECT_NE(std::string(result.error().message).find("detached"), std::string::npos)
+        << result.error().message;
   };
   const Buffer part{memory.data(), 8};
   const std::string_view key = "key";
@@ -345,13 +362,15 @@ TEST_F(ClientTest, NumbersBeyondReasonAreRefusedWithTheirBound) {
   for (const std::uint32_t value : {0u, 257u, 1'000'000'000u}) {
     ClientOptions options = cluster_.client_options();
     options.copy_threads = value;
-    EXPECT_EQ(refusal(options), "copy_threads: " + std::to_string(value) + " is not within 1 to 256");
+    EXPECT_EQ(refusal(options),
+              "copy_threads: " + std::to_string(value) + " is not within 1 to 256");
     options = cluster_.client_options();
     options.workers = value;
     EXPECT_EQ(refusal(options), "workers: " + std::to_string(value) + " is not within 1 to 256");
     options = cluster_.client_options();
     options.grant_blocks = value;
-    EXPECT_EQ(refusal(options), "grant_blocks: " + std::to_string(value) + " is not within 1 to 256");
+    EXPECT_EQ(refusal(options),
+              "grant_blocks: " + std::to_string(value) + " is not within 1 to 256");
   }
   ClientOptions patient = cluster_.client_options();
   patient.keeper_timeout_ns = patient.recovery_ns = kNoTimeout;
@@ -376,11 +395,14 @@ TEST_F(ClientTest, ACallsTimeBoundsItsWaitForAKeeperThatIsGone) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&] {
-        const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(4), {.timeout_ns = 50'000'000});
-        EXPECT_EQ(stored ? Code::kInternal : stored.error().code, Code::kTimeout) << (stored ? "" : stored.error().message);
+        const Result<Stored> stored = engine.client.store(engine.cache, nullptr, hashes, pages(4),
+                                                          {.timeout_ns = 50'000'000});
+        EXPECT_EQ(stored ? Code::kInternal : stored.error().code, Code::kTimeout)
+            << (stored ? "" : stored.error().message);
       });
     }
-    const Result<Token> token = engine.client.store_async(engine.cache, nullptr, hashes, pages(4), {.timeout_ns = 50'000'000});
+    const Result<Token> token = engine.client.store_async(engine.cache, nullptr, hashes, pages(4),
+                                                          {.timeout_ns = 50'000'000});
     ASSERT_TRUE(token);
     EXPECT_EQ(engine.client.wait(*token)->status.error().code, Code::kTimeout);
     EXPECT_EQ(*engine.client.load(engine.cache, hashes, pages(4), {.timeout_ns = 50'000'000}), 0u);
@@ -454,8 +476,8 @@ TEST_F(ClientTest, AStoreThatGoesOnByItselfSaysWhyItIsShort) {
   Engine engine(cluster_.client_options());
   const auto hashes = engine.client.hash_tokens(tokens_of(12, 12));
   const auto stored = [&](const BlockHash* parent, std::size_t first) {
-    const Result<Token> token =
-        engine.client.store_async(engine.cache, parent, std::span(hashes).subspan(first), pages(3 - first));
+    const Result<Token> token = engine.client.store_async(
+        engine.cache, parent, std::span(hashes).subspan(first), pages(3 - first));
     return *engine.client.wait(*token);
   };
   const Completion orphan = stored(&hashes[0], 1);
@@ -473,7 +495,8 @@ TEST_F(ClientTest, WhatIsCancelledSaysSo) {
   int cancelled = 0;
   for (int i = 0; i < 200 && cancelled == 0; ++i) {
     std::vector<Token> tokens;
-    for (int j = 0; j < 8; ++j) tokens.push_back(*engine.client.load_async(engine.cache, hashes, pages(12)));
+    for (int j = 0; j < 8; ++j)
+      tokens.push_back(*engine.client.load_async(engine.cache, hashes, pages(12)));
     ASSERT_TRUE(engine.client.cancel(tokens.back()));
     for (const Token token : tokens) {
       const Result<Completion> done = engine.client.wait(token);
@@ -493,7 +516,8 @@ TEST_F(ClientTest, DetachingCarriesOutWhatIsQueued) {
   std::vector<std::vector<BlockHash>> prompts;
   for (std::uint64_t prompt = 0; prompt < 60; ++prompt) {
     prompts.push_back(engine.client.hash_tokens(tokens_of(prompt, 4 * 4)));
-    const Result<Token> token = engine.client.store_async(engine.cache, nullptr, prompts.back(), pages(4));
+    const Result<Token> token =
+        engine.client.store_async(engine.cache, nullptr, prompts.back(), pages(4));
     ASSERT_TRUE(token) << token.error().message;
     tokens.push_back(*token);
   }

@@ -16,7 +16,8 @@ constexpr int kAttempts = 4;
 // The chosen part of a hit, in portions.
 class Load {
  public:
-  Load(const Call& call, kv::LayerRange layers, std::span<const std::span<const TokenRange>> tokens, const Hit& hit)
+  Load(const Call& call, kv::LayerRange layers, std::span<const std::span<const TokenRange>> tokens,
+       const Hit& hit)
       : call_(call), layers_(layers), tokens_(tokens), hit_(hit) {}
 
   // Copies blocks [first, last). @return how many of them are as their writer wrote them
@@ -41,7 +42,9 @@ class Load {
     }
     CACHALOT_TRY(call_.scatter(copies, layers_));
     for (std::size_t i = 0; i < copies.size(); ++i) {
-      if (copies[i].hash != nullptr && copies[i].hash->finish() != hit_.found[first + i].entry.checksum) return i;
+      if (copies[i].hash != nullptr &&
+          copies[i].hash->finish() != hit_.found[first + i].entry.checksum)
+        return i;
     }
     return copies.size();
   }
@@ -69,7 +72,8 @@ Status Call::check() const {
   CACHALOT_TRY(check_counts());
   for (const PageId page : pages) {
     if (page < cache.cache().pages()) continue;
-    return Error::make(Code::kInvalidArgument, "page: %u is not below the cache's %u", page, cache.cache().pages());
+    return Error::make(Code::kInvalidArgument, "page: %u is not below the cache's %u", page,
+                       cache.cache().pages());
   }
   return check_time("the call");
 }
@@ -85,8 +89,10 @@ Status Call::check_pages_differ() const {
     std::size_t at = (pages[i] * kGolden) >> (64 - bits);
     for (; table[at] != 0; at = (at + 1) & (table.size() - 1)) {
       if (pages[table[at] - 1] != pages[i]) continue;
-      return Error::make(Code::kInvalidArgument, "pages: number %u and number %zu are both page %u, expected pages that differ",
-                         table[at] - 1, i, pages[i]);
+      return Error::make(
+          Code::kInvalidArgument,
+          "pages: number %u and number %zu are both page %u, expected pages that differ",
+          table[at] - 1, i, pages[i]);
     }
     table[at] = static_cast<std::uint32_t>(i + 1);
   }
@@ -117,14 +123,16 @@ Status Call::check_time(const char* what) const {
 }
 
 void Extents::add(const pool::Access& access, std::uint32_t block, std::uint64_t bytes) {
-  access.for_each_extent(block, pool::padded_bytes(bytes), [&](std::byte* at, std::uint64_t length) {
-    extents_.push_back({at, length});
-  });
+  access.for_each_extent(block, pool::padded_bytes(bytes),
+                         [&](std::byte* at, std::uint64_t length) {
+                           extents_.push_back({at, length});
+                         });
   starts_.push_back(extents_.size());
 }
 
 // A block of another size was not stored under this geometry, whatever its name says: the hit ends.
-Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes, std::uint64_t block_bytes) {
+Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
+            std::uint64_t block_bytes) {
   Hit hit;
   hit.found.resize(hashes.size());
   std::size_t hits = session.lookup(hashes, hit.view, hit.found);
@@ -144,7 +152,8 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
   if (!tokens.empty() && tokens.size() != call.hashes.size()) {
-    return Error::make(Code::kInvalidArgument, "tokens: of %zu blocks, for %zu", tokens.size(), call.hashes.size());
+    return Error::make(Code::kInvalidArgument, "tokens: of %zu blocks, for %zu", tokens.size(),
+                       call.hashes.size());
   }
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
   const Hit hit = look_up(call.session, &call.counters, call.hashes, bytes);
@@ -174,11 +183,16 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
 std::optional<Code> reason_of(pool::Verdict verdict) {
   switch (verdict) {
     case pool::Verdict::kCommitted:
-    case pool::Verdict::kDuplicate: return {};
-    case pool::Verdict::kNoRoom: return Code::kNoSpace;
-    case pool::Verdict::kNoParent: return Code::kRefused;
-    case pool::Verdict::kNotHeld: return Code::kStale;
-    case pool::Verdict::kBadItem: break;
+    case pool::Verdict::kDuplicate:
+      return {};
+    case pool::Verdict::kNoRoom:
+      return Code::kNoSpace;
+    case pool::Verdict::kNoParent:
+      return Code::kRefused;
+    case pool::Verdict::kNotHeld:
+      return Code::kStale;
+    case pool::Verdict::kBadItem:
+      break;
   }
   return Code::kInternal;
 }
@@ -196,14 +210,16 @@ namespace {
 Status store_batch(const Call& call, const BlockHash* parent, std::size_t first, std::size_t& count,
                    std::span<pool::Verdict> verdicts, bool& is_copied) {
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
-  CACHALOT_TRY_ASSIGN(pool::Reservation reservation, call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
+  CACHALOT_TRY_ASSIGN(pool::Reservation reservation,
+                      call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
   count = reservation.uses.size();
   if (const Status wanted = call.check_time("store"); !wanted) {  // it may have waited for a keeper
     call.session.give_back(std::move(reservation));
     return wanted;
   }
   Extents extents;
-  for (const pool::BlockUse& use : reservation.uses) extents.add(call.session.access(), use.block, bytes);
+  for (const pool::BlockUse& use : reservation.uses)
+    extents.add(call.session.access(), use.block, bytes);
   std::vector<memory::FusedHash> hashes(call.session.writes_checksums() ? count : 0,
                                         memory::FusedHash(pool::padded_bytes(bytes)));
   std::vector<kv::BlockCopy> copies;
@@ -224,7 +240,8 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     written.push_back(block);
   }
   const bool goes_on = first + count < call.hashes.size();
-  return call.session.commit(parent, std::move(reservation), written, verdicts, call.deadline, goes_on);
+  return call.session.commit(parent, std::move(reservation), written, verdicts, call.deadline,
+                             goes_on);
 }
 
 }  // namespace
@@ -276,7 +293,8 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
     bool is_copied = true;
     outcome = store_batch(call, before, first, count, verdicts, is_copied);
     const std::size_t done = take_verdicts({verdicts, count}, stored);
-    for (std::size_t i = 0; i < done; ++i) is_written[first + i] = verdicts[i] == pool::Verdict::kCommitted;
+    for (std::size_t i = 0; i < done; ++i)
+      is_written[first + i] = verdicts[i] == pool::Verdict::kCommitted;
     is_full = !outcome && outcome.error().code == Code::kNoSpace && is_copied;
     if (is_full) stored.reason = Code::kNoSpace;
     if (!outcome && outcome.error().code == Code::kStale && attempt++ < kAttempts) continue;
@@ -288,8 +306,8 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
     }
     if (!outcome || done < count) break;
   }
-  stored.written = static_cast<std::size_t>(
-      std::count(is_written.begin(), is_written.begin() + static_cast<std::ptrdiff_t>(stored.blocks), true));
+  stored.written = static_cast<std::size_t>(std::count(
+      is_written.begin(), is_written.begin() + static_cast<std::ptrdiff_t>(stored.blocks), true));
   Counters::add(call.counters.stores, 1);
   Counters::add(call.counters.stored_blocks, stored.written);
   Counters::add(call.counters.stored_bytes, stored.written * bytes);

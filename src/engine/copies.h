@@ -59,7 +59,8 @@ struct Hit {
   std::vector<pool::Found> found;
 };
 // `counters`: null where it is nobody's question what hit, as for a store.
-Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes, std::uint64_t block_bytes);
+Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
+            std::uint64_t block_bytes);
 
 // See Client. `tokens`: of each block, or empty.
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,

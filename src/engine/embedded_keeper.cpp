@@ -20,20 +20,24 @@ constexpr std::uint32_t kDefaultClients = 16;
 Result<memory::DomainKind> parse_domain(const std::string& name) {
   if (name.empty() || name == "coherent") return memory::DomainKind::kCoherent;
   if (name == "noncoherent") return memory::DomainKind::kNoncoherent;
-  return Error::make(Code::kInvalidArgument, "domain: '%.40s' is not coherent or noncoherent", name.c_str());
+  return Error::make(Code::kInvalidArgument, "domain: '%.40s' is not coherent or noncoherent",
+                     name.c_str());
 }
 
 Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
-    return Error::make(Code::kInvalidArgument, "capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64,
+    return Error::make(Code::kInvalidArgument,
+                       "capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64,
                        options.capacity_blocks, kMostBlocks);
   }
   if (options.block_bytes == 0 || options.block_bytes > ~std::uint64_t{0} - memory::kLineBytes) {
-    return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block", options.block_bytes);
+    return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block",
+                       options.block_bytes);
   }
   const std::uint32_t clients = options.clients == 0 ? kDefaultClients : options.clients;
   if (clients >= pool::kMaxClients) {
-    return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", clients, pool::kMaxClients - 1);
+    return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", clients,
+                       pool::kMaxClients - 1);
   }
   pool::Geometry geometry;
   CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
@@ -48,7 +52,8 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
 
 Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   const auto differs = [&](const char* what, std::uint64_t wanted, std::uint64_t is) {
-    return Error::make(Code::kInvalidArgument, "%.120s: exists with other %s: %" PRIu64 ", not %" PRIu64,
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: exists with other %s: %" PRIu64 ", not %" PRIu64,
                        options.pool.c_str(), what, is, wanted);
   };
   if (options.block_bytes != 0 && pool::padded_bytes(options.block_bytes) != found.block_bytes) {
@@ -62,8 +67,9 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   }
   CACHALOT_TRY_ASSIGN(const memory::DomainKind domain, parse_domain(options.domain));
   if (options.domain.empty() || domain == found.domain) return {};
-  return Error::make(Code::kInvalidArgument, "%.120s: exists with another domain: %s, not %s", options.pool.c_str(),
-                     memory::domain_name(found.domain), options.domain.c_str());
+  return Error::make(Code::kInvalidArgument, "%.120s: exists with another domain: %s, not %s",
+                     options.pool.c_str(), memory::domain_name(found.domain),
+                     options.domain.c_str());
 }
 
 // A pool that another process may be making just now.
@@ -163,7 +169,8 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
   } catch (const std::system_error& error) {
     impl->keeper.reset();
     if (impl->made_it) (void)impl->pool.remove();
-    return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper", options.pool.c_str());
+    return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper",
+                             options.pool.c_str());
   }
   return EmbeddedKeeper(std::move(impl));
 }
@@ -171,7 +178,9 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
 Status EmbeddedKeeper::stop() {
   if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "keeper: it was moved from");
   if (engine::fork_generation() != impl_->forks) {
-    return Error::make(Code::kUnsupported, "keeper: it is the thread of another process, which this one was forked from");
+    return Error::make(
+        Code::kUnsupported,
+        "keeper: it is the thread of another process, which this one was forked from");
   }
   return impl_->end();
 }

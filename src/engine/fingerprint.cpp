@@ -8,9 +8,12 @@ constexpr const char* kVersion = "cachalot-kv-1";
 
 const char* name_of(HashAlgorithm algorithm) {
   switch (algorithm) {
-    case HashAlgorithm::kXxh3: return "xxh3_128";
-    case HashAlgorithm::kSha256Cbor: return "sha256_cbor";
-    case HashAlgorithm::kXxhashCbor: return "xxhash_cbor";
+    case HashAlgorithm::kXxh3:
+      return "xxh3_128";
+    case HashAlgorithm::kSha256Cbor:
+      return "sha256_cbor";
+    case HashAlgorithm::kXxhashCbor:
+      return "xxhash_cbor";
   }
   return "unknown";
 }

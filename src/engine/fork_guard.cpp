@@ -15,6 +15,8 @@ std::atomic<std::uint64_t> forks{0};
 
 }  // namespace
 
-std::uint64_t fork_generation() { return forks.load(std::memory_order_relaxed); }
+std::uint64_t fork_generation() {
+  return forks.load(std::memory_order_relaxed);
+}
 
 }  // namespace cachalot::engine

@@ -10,27 +10,29 @@ using memory::kLineBytes;
 
 Status check_layer(std::uint32_t layer, const KvGeometry& geometry) {
   if (layer < geometry.layers) return {};
-  return Error::make(Code::kInvalidArgument, "layer: %u is not below the %u of this rank", layer, geometry.layers);
+  return Error::make(Code::kInvalidArgument, "layer: %u is not below the %u of this rank", layer,
+                     geometry.layers);
 }
 
 Error started_already(std::uint32_t layer) {
-  return Error::make(Code::kInvalidArgument, "layer: %u was started already, and nobody has waited for it", layer);
+  return Error::make(Code::kInvalidArgument,
+                     "layer: %u was started already, and nobody has waited for it", layer);
 }
 
 // One hash a block, that its layers run through in order; none where a layer is not a stretch of whole lines.
-std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::size_t blocks, bool wanted) {
+std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::size_t blocks,
+                                            bool wanted) {
   if (!wanted || geometry.layer_bytes() % kLineBytes != 0) return {};
-  return std::vector<memory::FusedHash>(blocks, memory::FusedHash(pool::padded_bytes(geometry.block_bytes())));
+  return std::vector<memory::FusedHash>(
+      blocks, memory::FusedHash(pool::padded_bytes(geometry.block_bytes())));
 }
 
 }  // namespace
 
 // --- Load --------------------------------------------------------------------------------------
 
-Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(const engine::Call& call,
-                                                                               engine::OpenCache cache,
-                                                                               bool layers_are_stretches,
-                                                                               bool is_pinned) {
+Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
+    const engine::Call& call, engine::OpenCache cache, bool layers_are_stretches, bool is_pinned) {
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
   std::optional<engine::ReadPin> pin;  // before anything is looked up
@@ -39,7 +41,8 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     pin.emplace(std::move(taken));
   }
   const KvGeometry& geometry = cache.cache().geometry();
-  engine::Hit hit = engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
+  engine::Hit hit =
+      engine::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
   engine::Extents extents;
   bool runs_along = layers_are_stretches && call.session.verifies_checksums();
   for (const pool::Found& found : hit.found) {
@@ -47,9 +50,13 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     runs_along = runs_along && (found.entry.flags & pool::kEntryHasChecksum) != 0;
   }
   std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), runs_along);
-  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache), call.stream,
-                                      {call.pages.begin(), call.pages.end()}, std::move(hit),
-                                      std::move(extents), std::move(hashes),
+  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(),
+                                      std::move(cache),
+                                      call.stream,
+                                      {call.pages.begin(), call.pages.end()},
+                                      std::move(hit),
+                                      std::move(extents),
+                                      std::move(hashes),
                                       std::vector<bool>(geometry.layers)});
   if (pin) impl->pin.emplace(std::move(*pin));
   return impl;
@@ -86,10 +93,12 @@ Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_layer(layer, cache.cache().geometry()));
   if ((*cache).gpu() == nullptr || hit.found.empty()) return {};
   if (started.has(layer)) return started_already(layer);
-  if (!cache.is_open()) return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
+  if (!cache.is_open())
+    return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
   CACHALOT_TRY((*cache).check_stream(stream));
   if (loaded[layer]) in_order = false;
-  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, (*cache).start_scatter(copies(), {layer, layer + 1}, stream));
+  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy,
+                      (*cache).start_scatter(copies(), {layer, layer + 1}, stream));
   started.add(layer, std::move(copy));
   return {};
 }
@@ -128,7 +137,8 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   next_layer = layer + 1;
   const bool was_complete = std::find(loaded.begin(), loaded.end(), false) == loaded.end();
   loaded[layer] = true;
-  const bool completes = !was_complete && std::find(loaded.begin(), loaded.end(), false) == loaded.end();
+  const bool completes =
+      !was_complete && std::find(loaded.begin(), loaded.end(), false) == loaded.end();
   // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
   const std::size_t sound = completes ? count_undamaged() : hit.found.size();
   const bool is_damaged = sound < hit.found.size();
@@ -155,9 +165,15 @@ Client::LayerLoad::LayerLoad(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 Client::LayerLoad::LayerLoad(LayerLoad&&) noexcept = default;
 Client::LayerLoad& Client::LayerLoad::operator=(LayerLoad&&) noexcept = default;
 Client::LayerLoad::~LayerLoad() = default;
-std::size_t Client::LayerLoad::blocks() const { return impl_->hit.found.size(); }
-Status Client::LayerLoad::start_layer(std::uint32_t layer) { return impl_->start_layer(layer); }
-Result<std::size_t> Client::LayerLoad::load_layer(std::uint32_t layer) { return impl_->load_layer(layer); }
+std::size_t Client::LayerLoad::blocks() const {
+  return impl_->hit.found.size();
+}
+Status Client::LayerLoad::start_layer(std::uint32_t layer) {
+  return impl_->start_layer(layer);
+}
+Result<std::size_t> Client::LayerLoad::load_layer(std::uint32_t layer) {
+  return impl_->load_layer(layer);
+}
 
 // --- Store -------------------------------------------------------------------------------------
 
@@ -168,27 +184,32 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   const KvGeometry& geometry = cache.cache().geometry();
   const std::size_t count = call.hashes.size();
   if (count == 0 || count > pool::kMaxCommitItems) {
-    return Error::make(Code::kInvalidArgument, "store: %zu blocks layer by layer, expected 1 to %u", count,
-                       pool::kMaxCommitItems);
+    return Error::make(Code::kInvalidArgument, "store: %zu blocks layer by layer, expected 1 to %u",
+                       count, pool::kMaxCommitItems);
   }
   if (geometry.layer_bytes() % kLineBytes != 0) {
     return Error::make(Code::kUnsupported,
-                       "store: a layer of a block has %llu bytes, which do not fill whole lines of 64: store whole blocks",
+                       "store: a layer of a block has %llu bytes, which do not fill whole lines of "
+                       "64: store whole blocks",
                        static_cast<unsigned long long>(geometry.layer_bytes()));
   }
-  std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(), std::move(cache), call.stream});
+  std::unique_ptr<Impl> impl(
+      new Impl{call.session.shared_from_this(), std::move(cache), call.stream});
   impl->hashes.assign(call.hashes.begin(), call.hashes.end());
   impl->pages.assign(call.pages.begin(), call.pages.end());
   if (parent != nullptr) impl->parent = *parent;
   impl->stored.assign(geometry.layers, false);
-  impl->present = engine::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found.size();
+  impl->present =
+      engine::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found.size();
   if (impl->present == count) return impl;
-  CACHALOT_TRY_ASSIGN(impl->reservation, call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));
+  CACHALOT_TRY_ASSIGN(impl->reservation,
+                      call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));
   call.session.end_copies(impl->reservation);  // until a layer is stored
   for (const pool::BlockUse& use : impl->reservation.uses) {
     impl->extents.add(call.session.access(), use.block, geometry.block_bytes());
   }
-  impl->sums = layer_hashes(geometry, impl->reservation.uses.size(), layers_are_stretches && call.session.writes_checksums());
+  impl->sums = layer_hashes(geometry, impl->reservation.uses.size(),
+                            layers_are_stretches && call.session.writes_checksums());
   return impl;
 }
 
@@ -205,7 +226,8 @@ Client::LayerStore::Impl::~Impl() {
 // Its blocks are the keeper's now, or gone.
 Status Client::LayerStore::Impl::check_unfinished() const {
   if (is_lost) {
-    return Error::make(Code::kIo, "store: the GPU failed in a copy into its blocks; nothing of it is published");
+    return Error::make(
+        Code::kIo, "store: the GPU failed in a copy into its blocks; nothing of it is published");
   }
   if (!is_finished) return {};
   return Error::make(Code::kInvalidArgument, "store: it was finished already; begin another one");
@@ -223,7 +245,8 @@ std::vector<kv::BlockCopy> Client::LayerStore::Impl::copies() {
   const std::uint32_t per_block = cache.pages_per_block();
   std::vector<kv::BlockCopy> all;
   for (std::size_t i = 0; i < reservation.uses.size(); ++i) {
-    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan((present + i) * per_block, per_block)};
+    kv::BlockCopy copy{extents.of(i),
+                       std::span(pages).subspan((present + i) * per_block, per_block)};
     if (in_order && !sums.empty()) copy.hash = &sums[i];
     all.push_back(copy);
   }
@@ -265,7 +288,8 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   if (!started.has(layer)) CACHALOT_TRY((*cache).check_stream(stream));
   in_order = in_order && layer == next_layer;
   if (!reservation.uses.empty()) {
-    CACHALOT_TRY(end_copies(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer)));
+    CACHALOT_TRY(
+        end_copies(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer)));
   }
   stored[layer] = true;
   next_layer = layer + 1;
@@ -278,7 +302,8 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   while (!started.empty()) CACHALOT_TRY(store_layer(started.first()));
   const auto missing = std::find(stored.begin(), stored.end(), false);
   if (missing != stored.end()) {
-    return Error::make(Code::kInvalidArgument, "store: layer %td was not stored", missing - stored.begin());
+    return Error::make(Code::kInvalidArgument, "store: layer %td was not stored",
+                       missing - stored.begin());
   }
   is_finished = true;
   cache.close();
@@ -310,8 +335,14 @@ Client::LayerStore::LayerStore(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 Client::LayerStore::LayerStore(LayerStore&&) noexcept = default;
 Client::LayerStore& Client::LayerStore::operator=(LayerStore&&) noexcept = default;
 Client::LayerStore::~LayerStore() = default;
-Status Client::LayerStore::start_layer(std::uint32_t layer) { return impl_->start_layer(layer); }
-Status Client::LayerStore::store_layer(std::uint32_t layer) { return impl_->store_layer(layer); }
-Result<Stored> Client::LayerStore::finish() { return impl_->finish(); }
+Status Client::LayerStore::start_layer(std::uint32_t layer) {
+  return impl_->start_layer(layer);
+}
+Status Client::LayerStore::store_layer(std::uint32_t layer) {
+  return impl_->store_layer(layer);
+}
+Result<Stored> Client::LayerStore::finish() {
+  return impl_->finish();
+}
 
 }  // namespace cachalot

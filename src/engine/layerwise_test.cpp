@@ -23,7 +23,8 @@ class LayerwiseTest : public ::testing::TestWithParam<const char*> {
     return hashes;
   }
   Client::LayerStore begin_store(Engine& engine, std::span<const BlockHash> hashes) {
-    Result<Client::LayerStore> store = engine.client.begin_store(engine.cache, nullptr, hashes, pages(hashes.size()));
+    Result<Client::LayerStore> store =
+        engine.client.begin_store(engine.cache, nullptr, hashes, pages(hashes.size()));
     EXPECT_TRUE(store) << (store ? "" : store.error().message);
     return *std::move(store);
   }
@@ -47,7 +48,8 @@ TEST_P(LayerwiseTest, LayersGoAndComeOneByOne) {
     const Result<std::size_t> right = load->load_layer(layer);
     ASSERT_TRUE(right) << right.error().message;
     EXPECT_EQ(*right, 4u);
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_TRUE(reader.holds(hashes[i], static_cast<PageId>(i), layer, 1));
+    for (std::size_t i = 0; i < 4; ++i)
+      EXPECT_TRUE(reader.holds(hashes[i], static_cast<PageId>(i), layer, 1));
   }
   EXPECT_EQ(reader.client.statistics().damaged_blocks, 0u);
   // The same bytes as a store of whole blocks: also for who loads them whole.
@@ -105,8 +107,10 @@ TEST_P(LayerwiseTest, ACacheIsNotUnregisteredWhileALayerCallOnItIsOpen) {
     const Status refused = engine.client.unregister_cache(engine.cache);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, Code::kBusy);
-    const std::string named = "layer " + std::string(what) + " of cache " + std::to_string(static_cast<std::uint32_t>(engine.cache));
-    EXPECT_NE(std::string(refused.error().message).find(named), std::string::npos) << refused.error().message;
+    const std::string named = "layer " + std::string(what) + " of cache " +
+                              std::to_string(static_cast<std::uint32_t>(engine.cache));
+    EXPECT_NE(std::string(refused.error().message).find(named), std::string::npos)
+        << refused.error().message;
   };
   {
     Client::LayerStore dropped = begin_store(engine, hashes);
@@ -123,7 +127,8 @@ TEST_P(LayerwiseTest, ACacheIsNotUnregisteredWhileALayerCallOnItIsOpen) {
   expect_busy("load");
   ASSERT_TRUE(load->load_layer(1));
   EXPECT_EQ(*load->load_layer(0), 2u);  // once more does no harm as long as the cache is there
-  EXPECT_TRUE(engine.client.unregister_cache(engine.cache));  // both are there still, and hold nothing
+  // both are there still, and hold nothing
+  EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
   EXPECT_EQ(load->load_layer(0).error().code, Code::kNotFound);
 }
 
@@ -131,7 +136,8 @@ TEST_P(LayerwiseTest, ACacheIsNotUnregisteredWhileALayerCallOnItIsOpen) {
 void damage(const std::string& path, std::span<const std::byte> bytes) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(file)), {});
-  const std::size_t at = all.find(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const std::size_t at =
+      all.find(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   ASSERT_NE(at, std::string::npos);
   file.clear();
   file.seekp(static_cast<std::streamoff>(at));
@@ -140,7 +146,8 @@ void damage(const std::string& path, std::span<const std::byte> bytes) {
 
 TEST_P(LayerwiseTest, ChecksumsAreVerifiedInEveryBlockOrderAndEveryOrderOfLayers) {
   for (const char* order : {"layer_first", "layer_first_hnd", "page_first", "page_first_direct"}) {
-    for (const std::vector<std::uint32_t>& layers : {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}}) {
+    for (const std::vector<std::uint32_t>& layers :
+         {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}}) {
       SCOPED_TRACE(std::string(order) + ", layer " + std::to_string(layers[0]) + " first");
       ClientOptions options = cluster_.client_options();
       options.block_order = order;
@@ -159,9 +166,11 @@ TEST_P(LayerwiseTest, ChecksumsAreVerifiedInEveryBlockOrderAndEveryOrderOfLayers
         return right;
       };
       EXPECT_EQ(load(), (std::vector<std::size_t>{3, 3, 3}));
-      for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(reader.holds(hashes[i], static_cast<PageId>(i)));
+      for (std::size_t i = 0; i < 3; ++i)
+        EXPECT_TRUE(reader.holds(hashes[i], static_cast<PageId>(i)));
       EXPECT_EQ(reader.client.statistics().damaged_blocks, 0u);
-      damage(cluster_.path(), std::span(writer.memory[1]).subspan(writer.page_bytes(), 64));  // of block 1
+      // of block 1
+      damage(cluster_.path(), std::span(writer.memory[1]).subspan(writer.page_bytes(), 64));
       EXPECT_EQ(load(), (std::vector<std::size_t>{3, 3, 1}));
       EXPECT_EQ(reader.client.statistics().damaged_blocks, 1u);
       EXPECT_EQ(reader.client.statistics().stale_blocks, 0u);

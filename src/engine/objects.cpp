@@ -14,15 +14,19 @@ Status BufferTable::add(void* data, std::uint64_t bytes) {
   // No process has more: addresses have 57 bits at most, and half of them are the kernel's.
   constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
   if (data == nullptr || bytes == 0 || bytes > kMostBytes || begin + bytes < begin) {
-    return Error::make(Code::kInvalidArgument, "buffer: %" PRIu64 " bytes at %p are no memory, expected 1 to 2^56 bytes",
+    return Error::make(Code::kInvalidArgument,
+                       "buffer: %" PRIu64 " bytes at %p are no memory, expected 1 to 2^56 bytes",
                        bytes, data);
   }
   const std::lock_guard lock(mutex_);
   const auto next = buffers_.lower_bound(begin);
   const bool hits_next = next != buffers_.end() && next->first - begin < bytes;
-  const bool hits_last = next != buffers_.begin() && begin - std::prev(next)->first < std::prev(next)->second;
+  const bool hits_last =
+      next != buffers_.begin() && begin - std::prev(next)->first < std::prev(next)->second;
   if (hits_next || hits_last) {
-    return Error::make(Code::kInvalidArgument, "buffer: %" PRIu64 " bytes at %p overlap one that is registered", bytes, data);
+    return Error::make(Code::kInvalidArgument,
+                       "buffer: %" PRIu64 " bytes at %p overlap one that is registered", bytes,
+                       data);
   }
   buffers_.emplace(begin, bytes);
   return {};
@@ -39,10 +43,12 @@ Result<std::uint64_t> BufferTable::check(std::span<const Buffer> parts) const {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto begin = reinterpret_cast<std::uintptr_t>(parts[i].data);
     const auto after = buffers_.upper_bound(begin);
-    const bool is_inside = after != buffers_.begin() && begin - std::prev(after)->first <= std::prev(after)->second &&
-                           parts[i].bytes <= std::prev(after)->second - (begin - std::prev(after)->first);
+    const bool is_inside =
+        after != buffers_.begin() && begin - std::prev(after)->first <= std::prev(after)->second &&
+        parts[i].bytes <= std::prev(after)->second - (begin - std::prev(after)->first);
     if (!is_inside) {
-      return Error::make(Code::kInvalidArgument, "part %zu: %" PRIu64 " bytes at %p lie in no registered buffer", i,
+      return Error::make(Code::kInvalidArgument,
+                         "part %zu: %" PRIu64 " bytes at %p lie in no registered buffer", i,
                          parts[i].bytes, parts[i].data);
     }
     if (__builtin_add_overflow(total, parts[i].bytes, &total)) {
@@ -55,7 +61,8 @@ Result<std::uint64_t> BufferTable::check(std::span<const Buffer> parts) const {
 Status Objects::exists(std::span<const std::string_view> keys, std::span<bool> present) const {
   CACHALOT_TRY(session_.check_usable());
   if (keys.size() != present.size()) {
-    return Error::make(Code::kInvalidArgument, "exists: %zu keys, and room for %zu answers", keys.size(), present.size());
+    return Error::make(Code::kInvalidArgument, "exists: %zu keys, and room for %zu answers",
+                       keys.size(), present.size());
   }
   // One by one: a lookup of many is one of a prefix, and objects do not hang on each other.
   for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -73,7 +80,9 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, buffers_.check(parts));
   const std::uint64_t most = session_.access().geometry.block_bytes;
   if (bytes == 0 || bytes > most) {
-    return Error::make(Code::kInvalidArgument, "put: an object of %" PRIu64 " bytes is not within 1 to %" PRIu64, bytes, most);
+    return Error::make(Code::kInvalidArgument,
+                       "put: an object of %" PRIu64 " bytes is not within 1 to %" PRIu64, bytes,
+                       most);
   }
   const BlockHash name = index::hash_key(space_, key);
   pool::KeeperView view;
@@ -116,11 +125,14 @@ Status check_parts_differ(std::span<const Buffer> parts) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].bytes != 0) order.push_back(i);
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return begin(a) < begin(b); });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return begin(a) < begin(b); });
   for (std::size_t i = 1; i < order.size(); ++i) {
     if (begin(order[i]) - begin(order[i - 1]) >= parts[order[i - 1]].bytes) continue;
     const auto [first, second] = std::minmax(order[i - 1], order[i]);
-    return Error::make(Code::kInvalidArgument, "get: part %zu and part %zu overlap, expected parts that differ", first, second);
+    return Error::make(Code::kInvalidArgument,
+                       "get: part %zu and part %zu overlap, expected parts that differ", first,
+                       second);
   }
   return {};
 }
@@ -141,7 +153,8 @@ Result<std::uint64_t> Objects::get(std::string_view key, std::span<const Buffer>
   return Error::make(Code::kNotFound, "get: no object of this key is in the pool");
 }
 
-Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const Buffer> parts, std::uint64_t bytes) {
+Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const Buffer> parts,
+                                        std::uint64_t bytes) {
   pool::KeeperView view;
   pool::Found found;
   Counters::add(counters_.lookups, 1);
@@ -151,13 +164,15 @@ Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const B
   }
   Counters::add(counters_.hit_blocks, 1);
   if (found.entry.length != bytes) {
-    return Error::make(Code::kInvalidArgument, "get: the object has %u bytes, the parts %" PRIu64, found.entry.length, bytes);
+    return Error::make(Code::kInvalidArgument, "get: the object has %u bytes, the parts %" PRIu64,
+                       found.entry.length, bytes);
   }
   Extents extents;
   extents.add(session_.access(), found.entry.block, bytes);
   memory::Domain& domain = session_.access().domain();
   domain.prepare_read(extents.of(0).data(), extents.of(0).size());
-  const bool verifies = session_.verifies_checksums() && (found.entry.flags & pool::kEntryHasChecksum) != 0;
+  const bool verifies =
+      session_.verifies_checksums() && (found.entry.flags & pool::kEntryHasChecksum) != 0;
   memory::FusedHash hash(pool::padded_bytes(bytes));
   kv::ScatterBatch batch(domain, kv::Preparation::kDone);
   batch.begin_block(extents.of(0), verifies ? &hash : nullptr);

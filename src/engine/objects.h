@@ -43,7 +43,8 @@ class Objects {
   Result<std::uint64_t> get(std::string_view key, std::span<const Buffer> parts);
 
  private:
-  Result<std::uint64_t> get_once(const BlockHash& name, std::span<const Buffer> parts, std::uint64_t bytes);
+  Result<std::uint64_t> get_once(const BlockHash& name, std::span<const Buffer> parts,
+                                 std::uint64_t bytes);
 
   Session& session_;
   Counters& counters_;

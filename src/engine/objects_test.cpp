@@ -7,7 +7,8 @@ namespace {
 
 class ObjectsTest : public ::testing::TestWithParam<const char*> {
  protected:
-  ObjectsTest() : cluster_(4096, 32, GetParam()), client_(Engine::attach(cluster_.client_options())) {
+  ObjectsTest()
+      : cluster_(4096, 32, GetParam()), client_(Engine::attach(cluster_.client_options())) {
     base::Rng rng(5);
     for (std::byte& b : from_) b = static_cast<std::byte>(rng.next());
     EXPECT_TRUE(client_.register_buffer(from_.data(), from_.size()));
@@ -42,8 +43,12 @@ TEST_P(ObjectsTest, ListsOfAnyPiecesComeBackInAnyOtherPieces) {
     const Result<std::uint64_t> got = client_.get(key, out);
     ASSERT_TRUE(got) << got.error().message;
     std::vector<std::byte> a, b;
-    for (const Buffer& part : in) a.insert(a.end(), static_cast<std::byte*>(part.data), static_cast<std::byte*>(part.data) + part.bytes);
-    for (const Buffer& part : out) b.insert(b.end(), static_cast<std::byte*>(part.data), static_cast<std::byte*>(part.data) + part.bytes);
+    for (const Buffer& part : in)
+      a.insert(a.end(), static_cast<std::byte*>(part.data),
+               static_cast<std::byte*>(part.data) + part.bytes);
+    for (const Buffer& part : out)
+      b.insert(b.end(), static_cast<std::byte*>(part.data),
+               static_cast<std::byte*>(part.data) + part.bytes);
     ASSERT_TRUE(a == b) << round;
   }
   EXPECT_EQ(client_.statistics().damaged_blocks, 0u);
@@ -55,13 +60,17 @@ TEST_P(ObjectsTest, ExistsTellsEachKeyApart) {
   const std::string_view keys[] = {"a", "b", "", "b", "c"};
   bool present[5];
   ASSERT_TRUE(client_.exists(keys, present));
-  EXPECT_EQ(std::vector<bool>(present, present + 5), (std::vector<bool>{false, true, false, true, false}));
+  EXPECT_EQ(std::vector<bool>(present, present + 5),
+            (std::vector<bool>{false, true, false, true, false}));
 }
 
 TEST_P(ObjectsTest, WhatIsOutOfPlaceIsRefused) {
-  const auto code = [](const auto& result) { return result ? Code::kInternal : result.error().code; };
+  const auto code = [](const auto& result) {
+    return result ? Code::kInternal : result.error().code;
+  };
   std::vector<std::byte> stranger(64);
-  const Buffer outside{stranger.data(), 64}, past{from_.data() + 16000, 1000}, huge{from_.data(), ~0ull};
+  const Buffer outside{stranger.data(), 64}, past{from_.data() + 16000, 1000},
+      huge{from_.data(), ~0ull};
   const Buffer whole{from_.data(), 5000}, good{from_.data(), 64}, small{to_.data(), 32};
   EXPECT_EQ(code(client_.put("k", {&outside, 1})), Code::kInvalidArgument);
   EXPECT_EQ(code(client_.put("k", {&past, 1})), Code::kInvalidArgument);
@@ -71,7 +80,8 @@ TEST_P(ObjectsTest, WhatIsOutOfPlaceIsRefused) {
   EXPECT_EQ(code(client_.get("k", {&small, 1})), Code::kNotFound);
   ASSERT_TRUE(client_.put("k", {&good, 1}));
   EXPECT_EQ(code(client_.get("k", {&small, 1})), Code::kInvalidArgument);  // 32 of 64 bytes
-  const Buffer apart[] = {{to_.data() + 32, 32}, {to_.data(), 32}}, overlapping[] = {{to_.data() + 31, 32}, {to_.data(), 32}};
+  const Buffer apart[] = {{to_.data() + 32, 32}, {to_.data(), 32}},
+               overlapping[] = {{to_.data() + 31, 32}, {to_.data(), 32}};
   EXPECT_TRUE(client_.get("k", apart));
   EXPECT_EQ(code(client_.get("k", overlapping)), Code::kInvalidArgument);
   EXPECT_EQ(code(client_.register_buffer(from_.data() + 10, 10)), Code::kInvalidArgument);

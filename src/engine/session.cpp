@@ -15,7 +15,9 @@ Deadline Deadline::after(std::uint64_t timeout_ns) {
   return deadline;
 }
 
-bool Deadline::is_over() const { return at_ns_ != kNoTimeout && base::SteadyClock::read() >= at_ns_; }
+bool Deadline::is_over() const {
+  return at_ns_ != kNoTimeout && base::SteadyClock::read() >= at_ns_;
+}
 
 Status Deadline::check(const char* what) const {
   if (!is_over()) return {};
@@ -30,7 +32,8 @@ Session::Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu)
       writes_checksums_(client_.client().writes_checksums()),
       verifies_checksums_(client_.client().verifies_checksums()) {}
 
-Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, const std::string& fingerprint,
+Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
+                                               const std::string& fingerprint,
                                                Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::open_made(options.pool));
   pool::ClientOptions attach;
@@ -46,14 +49,17 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options, con
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
-  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
+  return std::shared_ptr<Session>(
+      new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
 }
 
 Session::~Session() {
   if (!gpus_.check_released()) keep_until_exit(std::make_shared<pool::Pool>(std::move(pool_)));
 }
 
-bool Session::is_forked() const { return fork_generation() != forks_; }
+bool Session::is_forked() const {
+  return fork_generation() != forks_;
+}
 
 Status Session::check_process() const {
   if (!is_forked()) return {};
@@ -88,7 +94,9 @@ bool Session::lock(const Deadline& deadline) {
       const std::uint64_t now_ns = base::SteadyClock::read();
       const std::uint64_t left_ns = deadline.at_ns() - std::min(now_ns, deadline.at_ns());
       constexpr std::uint64_t kLongestNs = 365ull * 24 * 3600 * 1'000'000'000;
-      if (!turn_ended_.wait_for(lock, std::chrono::nanoseconds(std::min(left_ns, kLongestNs)), is_free)) return false;
+      if (!turn_ended_.wait_for(lock, std::chrono::nanoseconds(std::min(left_ns, kLongestNs)),
+                                is_free))
+        return false;
     }
     is_taken_ = true;
   }
@@ -174,14 +182,18 @@ namespace {
 
 // Whatever was waited for when the time was up.
 Error in_time(const Error& error, const Deadline& deadline) {
-  const bool is_about_time = error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
+  const bool is_about_time =
+      error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
   if (!is_about_time || !deadline.is_over()) return error;
-  if (error.code == Code::kTimeout) return Error::make(Code::kTimeout, "store: %.400s", error.message);  // says so
+  if (error.code == Code::kTimeout)
+    return Error::make(Code::kTimeout, "store: %.400s", error.message);  // says so
   return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
 }
 
 Error no_turn() {
-  return Error::make(Code::kTimeout, "store: the time given has passed while another thread's call waited for the keeper");
+  return Error::make(
+      Code::kTimeout,
+      "store: the time given has passed while another thread's call waited for the keeper");
 }
 
 }  // namespace
@@ -200,8 +212,8 @@ Status Session::begin_copies(pool::Reservation& reservation) {
 }
 
 Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
-                       std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
-                       const Deadline& deadline, bool goes_on) {
+                       std::span<const pool::WrittenBlock> blocks,
+                       std::span<pool::Verdict> verdicts, const Deadline& deadline, bool goes_on) {
   // Before the lock: who attaches again holds it, and waits for the open reservations.
   client().end_copies(reservation);
   const Turn turn(*this, deadline);
@@ -209,7 +221,8 @@ Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
     give_back(std::move(reservation));
     return no_turn();
   }
-  const Status committed = client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
+  const Status committed =
+      client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
   if (!committed) return in_time(committed.error(), deadline);
   return {};
 }

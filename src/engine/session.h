@@ -42,8 +42,8 @@ class Deadline {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // Layer by layer loads and stores share it with the client.
-  static Result<std::shared_ptr<Session>> open(const ClientOptions& options, const std::string& fingerprint,
-                                               Gpus::Open open_gpu);
+  static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
+                                               const std::string& fingerprint, Gpus::Open open_gpu);
 
   // What a lost GPU reaches of the pool stays mapped until the process ends.
   ~Session();
@@ -93,7 +93,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // The lock, held; what came back while another had it is the client's again.
   class Turn {
    public:
-    Turn(Session& session, const Deadline& deadline) : session_(&session), is_held_(session.lock(deadline)) {}
+    Turn(Session& session, const Deadline& deadline)
+        : session_(&session), is_held_(session.lock(deadline)) {}
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn() {
@@ -144,7 +145,8 @@ class ReadPin {
     CACHALOT_TRY_ASSIGN(const std::uint64_t pin, session.pin());
     return ReadPin(session, pin);
   }
-  ReadPin(ReadPin&& from) noexcept : session_(std::exchange(from.session_, nullptr)), pin_(from.pin_) {}
+  ReadPin(ReadPin&& from) noexcept
+      : session_(std::exchange(from.session_, nullptr)), pin_(from.pin_) {}
   ReadPin& operator=(ReadPin&&) = delete;
   ~ReadPin() {
     if (session_ != nullptr && !session_->is_forked()) session_->unpin(pin_);

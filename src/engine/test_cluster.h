@@ -33,10 +33,11 @@ inline std::vector<std::uint32_t> tokens_of(std::uint64_t prompt, std::size_t co
 
 class Cluster {
  public:
-  explicit Cluster(std::uint64_t block_bytes = small_geometry().block_bytes(), std::uint64_t capacity = 64,
-                   const char* domain = "noncoherent") {
+  explicit Cluster(std::uint64_t block_bytes = small_geometry().block_bytes(),
+                   std::uint64_t capacity = 64, const char* domain = "noncoherent") {
     static std::atomic<int> count{0};
-    options_.pool = "/dev/shm/cachalot_engine_test." + std::to_string(getpid()) + "." + std::to_string(count++);
+    options_.pool =
+        "/dev/shm/cachalot_engine_test." + std::to_string(getpid()) + "." + std::to_string(count++);
     options_.block_bytes = block_bytes;
     options_.capacity_blocks = capacity;
     options_.domain = domain;
@@ -66,7 +67,8 @@ class Cluster {
 
 // An engine: a client and a paged cache in one layout, a tensor a layer or whatever the layout wants.
 struct Engine {
-  explicit Engine(const ClientOptions& options, const char* layout = "vllm_bknhc", std::uint32_t pages = 16)
+  explicit Engine(const ClientOptions& options, const char* layout = "vllm_bknhc",
+                  std::uint32_t pages = 16)
       : page_count(pages), client(attach(options)) {
     const std::uint64_t tensor_bytes = pages * options.geometry.layer_bytes();
     memory.resize(options.geometry.layers);
@@ -90,14 +92,18 @@ struct Engine {
   void compute(const BlockHash& hash, PageId page) {
     for (std::size_t layer = 0; layer < memory.size(); ++layer) {
       base::Rng rng(hash.low + layer);
-      for (std::size_t i = 0; i < page_bytes(); ++i) memory[layer][page * page_bytes() + i] = static_cast<std::byte>(rng.next());
+      for (std::size_t i = 0; i < page_bytes(); ++i)
+        memory[layer][page * page_bytes() + i] = static_cast<std::byte>(rng.next());
     }
   }
-  bool holds(const BlockHash& hash, PageId page, std::size_t first_layer = 0, std::size_t layers = ~0ull) const {
-    for (std::size_t layer = first_layer; layer < memory.size() && layer - first_layer < layers; ++layer) {
+  bool holds(const BlockHash& hash, PageId page, std::size_t first_layer = 0,
+             std::size_t layers = ~0ull) const {
+    for (std::size_t layer = first_layer; layer < memory.size() && layer - first_layer < layers;
+         ++layer) {
       base::Rng rng(hash.low + layer);
       for (std::size_t i = 0; i < page_bytes(); ++i) {
-        if (memory[layer][page * page_bytes() + i] != static_cast<std::byte>(rng.next())) return false;
+        if (memory[layer][page * page_bytes() + i] != static_cast<std::byte>(rng.next()))
+          return false;
       }
     }
     return true;

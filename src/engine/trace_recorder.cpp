@@ -42,7 +42,9 @@ struct TraceRecorder::Impl {
 
   bool is_ours() const { return engine::fork_generation() == forks; }
 
-  Error error_of(int os_error) const { return Error::from_errno(os_error, "%.120s: recording", path.c_str()); }
+  Error error_of(int os_error) const {
+    return Error::from_errno(os_error, "%.120s: recording", path.c_str());
+  }
 
   // All lines in one call. What a full disk leaves over goes first the next time.
   Status write_held() {
@@ -60,7 +62,8 @@ struct TraceRecorder::Impl {
     return {};
   }
 
-  void record(std::span<const BlockHash> hashes, std::uint64_t input, std::uint64_t output, std::uint64_t ms) {
+  void record(std::span<const BlockHash> hashes, std::uint64_t input, std::uint64_t output,
+              std::uint64_t ms) {
     if (!is_ours()) return;  // the lock may be held by a thread that the child does not have
     const std::lock_guard lock(mutex);
     if (fd < 0 || held.size() > kMostHeldBytes) {
@@ -78,7 +81,8 @@ struct TraceRecorder::Impl {
     }
     held += "]}\n";
     ++recorded;
-    if (held.size() < kWriteBytes && base::SteadyClock::read() - last_write_ns < kWriteEveryNs) return;
+    if (held.size() < kWriteBytes && base::SteadyClock::read() - last_write_ns < kWriteEveryNs)
+      return;
     (void)write_held();
   }
 
@@ -105,11 +109,12 @@ TraceRecorder::TraceRecorder(TraceRecorder&&) noexcept = default;
 TraceRecorder& TraceRecorder::operator=(TraceRecorder&&) noexcept = default;
 TraceRecorder::~TraceRecorder() = default;
 
-void TraceRecorder::record(std::span<const BlockHash> hashes, std::uint64_t input_tokens, std::uint64_t output_tokens) {
+void TraceRecorder::record(std::span<const BlockHash> hashes, std::uint64_t input_tokens,
+                           std::uint64_t output_tokens) {
   record(hashes, input_tokens, output_tokens, unix_ms());
 }
-void TraceRecorder::record(std::span<const BlockHash> hashes, std::uint64_t input_tokens, std::uint64_t output_tokens,
-                           std::uint64_t timestamp_ms) {
+void TraceRecorder::record(std::span<const BlockHash> hashes, std::uint64_t input_tokens,
+                           std::uint64_t output_tokens, std::uint64_t timestamp_ms) {
   impl_->record(hashes, input_tokens, output_tokens, timestamp_ms);
 }
 
@@ -131,7 +136,9 @@ Status TraceRecorder::flush() {
 Status TraceRecorder::close() {
   if (!impl_->is_ours()) return {};
   const std::lock_guard lock(impl_->mutex);
-  if (impl_->fd < 0) return Error::make(Code::kInvalidArgument, "%.120s: recording: it was closed already", impl_->path.c_str());
+  if (impl_->fd < 0)
+    return Error::make(Code::kInvalidArgument, "%.120s: recording: it was closed already",
+                       impl_->path.c_str());
   const Status written = impl_->write_held();
   const bool is_closed = ::close(std::exchange(impl_->fd, -1)) == 0;
   CACHALOT_TRY(written);

@@ -26,7 +26,9 @@ class TraceRecorderTest : public testing::Test {
     std::ifstream in(file_, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  static std::ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+  static std::ptrdiff_t lines(const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  }
   TraceRecorder open() const { return *TraceRecorder::open(file_.string()); }
 
   std::filesystem::path file_;
@@ -41,10 +43,11 @@ TEST_F(TraceRecorderTest, WritesMooncakesLinesWithTheUpperHalvesOfHashes) {
   recorder.record({}, 3, 0, 27483);
   EXPECT_EQ(recorder.recorded(), 2u);
   EXPECT_TRUE(recorder.close());
-  EXPECT_EQ(content(),
-            "{\"timestamp\": 27482, \"input_length\": 130, \"output_length\": 5, \"hash_ids\": "
-            "[18446744073709551615, 7]}\n"
-            "{\"timestamp\": 27483, \"input_length\": 3, \"output_length\": 0, \"hash_ids\": []}\n");
+  EXPECT_EQ(
+      content(),
+      "{\"timestamp\": 27482, \"input_length\": 130, \"output_length\": 5, \"hash_ids\": "
+      "[18446744073709551615, 7]}\n"
+      "{\"timestamp\": 27483, \"input_length\": 3, \"output_length\": 0, \"hash_ids\": []}\n");
 }
 
 TEST_F(TraceRecorderTest, AppendsToWhatIsThereAndCountsWhatComesAfterTheEnd) {
@@ -125,9 +128,10 @@ TEST_F(TraceRecorderTest, AClientRecordsItsLookupsOrItsLoads) {
       const std::vector<PageId> pages = {0, 1, 2};
       EXPECT_EQ(*engine.client.load(engine.cache, hashes, pages), 0u);
     }
-    const std::string ids = std::to_string(hashes[0].high) + ", " + std::to_string(hashes[1].high) + ", " +
-                            std::to_string(hashes[2].high);
-    EXPECT_NE(content().find("\"input_length\": 12, \"output_length\": 0, \"hash_ids\": [" + ids + "]}\n"),
+    const std::string ids = std::to_string(hashes[0].high) + ", " + std::to_string(hashes[1].high) +
+                            ", " + std::to_string(hashes[2].high);
+    EXPECT_NE(content().find("\"input_length\": 12, \"output_length\": 0, \"hash_ids\": [" + ids +
+                             "]}\n"),
               std::string::npos)
         << content();
     EXPECT_EQ(lines(content()), 1);

@@ -79,15 +79,17 @@ std::uint64_t KvGeometry::layer_token_bytes() const {
   return heads() * (content_bytes(0) + content_bytes(1));
 }
 
-Result<KvGeometry> KvGeometry::of_model(std::string_view model, DType dtype, std::uint32_t block_tokens,
-                                        std::uint32_t tp_rank, std::uint32_t tp_size) {
+Result<KvGeometry> KvGeometry::of_model(std::string_view model, DType dtype,
+                                        std::uint32_t block_tokens, std::uint32_t tp_rank,
+                                        std::uint32_t tp_size) {
   CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* const preset, geometry::find_preset(model));
   return geometry::from_preset(*preset, dtype, block_tokens, tp_rank, tp_size);
 }
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const geometry::ModelPreset& preset : geometry::model_presets()) names.emplace_back(preset.name);
+  for (const geometry::ModelPreset& preset : geometry::model_presets())
+    names.emplace_back(preset.name);
   return names;
 }
 

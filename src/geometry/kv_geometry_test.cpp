@@ -12,8 +12,7 @@ KvGeometry preset(const char* name, std::uint32_t block_tokens, std::uint32_t tp
                   std::uint32_t tp_size = 1) {
   const Result<const ModelPreset*> model = find_preset(name);
   EXPECT_TRUE(model);
-  Result<KvGeometry> g =
-      from_preset(**model, DType::kBf16, block_tokens, tp_rank, tp_size);
+  Result<KvGeometry> g = from_preset(**model, DType::kBf16, block_tokens, tp_rank, tp_size);
   EXPECT_TRUE(g) << g.error().message;
   return g ? *g : KvGeometry{};
 }

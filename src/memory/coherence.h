@@ -46,17 +46,17 @@ enum class Rule : std::uint32_t {
   kR5ConfirmSplitLines,      // a line that may be torn is acted upon after one read
   kR6ValidateAfterReading,   // a payload is believed without reading its entry again
   // Ways to get faults wrong (design page pool, "Known-bad variants").
-  kValidateGenerationOnly,         // R6 compares the generation instead of the whole line
-  kGrantBeforeTombstoneComplete,   // W4
-  kForgetGenerationAtTakeover,     // W4: the ledger's generations are not read
-  kReuseAfterTimeout,              // W1: a block whose commit was not answered is used again
-  kCommitNotIdempotent,            // W2: a commit that is sent again is refused
-  kReturnedBlockKeepsGeneration,   // W3
-  kHonourOldGrants,                // the keeper line is not read again after a grant
-  kAnswerBeforeMinEpoch,           // a successor serves before the old entries are void
-  kLoseQuarantineAtTakeover,       // held blocks are free for a successor
-  kReleaseOnReattach,              // a new incarnation is taken as proof that the old one is done
-  kPinWithoutComplete,             // a pin is on its way while the lookup is done already
+  kValidateGenerationOnly,        // R6 compares the generation instead of the whole line
+  kGrantBeforeTombstoneComplete,  // W4
+  kForgetGenerationAtTakeover,    // W4: the ledger's generations are not read
+  kReuseAfterTimeout,             // W1: a block whose commit was not answered is used again
+  kCommitNotIdempotent,           // W2: a commit that is sent again is refused
+  kReturnedBlockKeepsGeneration,  // W3
+  kHonourOldGrants,               // the keeper line is not read again after a grant
+  kAnswerBeforeMinEpoch,          // a successor serves before the old entries are void
+  kLoseQuarantineAtTakeover,      // held blocks are free for a successor
+  kReleaseOnReattach,             // a new incarnation is taken as proof that the old one is done
+  kPinWithoutComplete,            // a pin is on its way while the lookup is done already
 };
 
 class Domain {

@@ -210,7 +210,8 @@ TEST_F(FileLockTest, ASetHoldsManyBytesAndExcludesOtherSetsAndLocks) {
   auto other = FileLockSet::open(fd());
   ASSERT_TRUE(mine && other);
   const std::uint64_t far = (std::uint64_t{1} << 62) + 3;
-  for (const std::uint64_t offset : {std::uint64_t{1}, std::uint64_t{2}, far}) EXPECT_TRUE(mine->try_lock(offset));
+  for (const std::uint64_t offset : {std::uint64_t{1}, std::uint64_t{2}, far})
+    EXPECT_TRUE(mine->try_lock(offset));
   EXPECT_TRUE(mine->try_lock(2)) << "a set does not exclude itself";
   const Status second = other->try_lock(far);
   ASSERT_FALSE(second);

@@ -84,7 +84,9 @@ int allocate_all(int fd, std::uint64_t bytes, std::uint64_t page_bytes) {
   return 0;
 }
 
-bool is_not_supported(int os_error) { return os_error == EOPNOTSUPP || os_error == ENOSYS; }
+bool is_not_supported(int os_error) {
+  return os_error == EOPNOTSUPP || os_error == ENOSYS;
+}
 
 std::uint64_t hole_bytes(const struct stat& status) {
   if (!S_ISREG(status.st_mode)) return 0;
@@ -152,7 +154,8 @@ Status fill_holes(int fd, const char* path) {
   const std::uint64_t available = available_bytes(fs);
   const auto too_little = [&] {
     return Error::make(Code::kNoSpace,
-                       "%.120s: is a sparse file: %" PRIu64 " bytes more wanted, %" PRIu64 " available",
+                       "%.120s: is a sparse file: %" PRIu64 " bytes more wanted, %" PRIu64
+                       " available",
                        path, wanted, available);
   };
   // Elsewhere a file may be smaller than its bytes because it is compressed.

@@ -28,7 +28,8 @@ namespace {
 
 // Writes `count` lines from `offset` on, each made by make(index).
 template <class Make>
-void write_sealed_run(const Access& access, std::uint64_t offset, std::uint64_t count, Make&& make) {
+void write_sealed_run(const Access& access, std::uint64_t offset, std::uint64_t count,
+                      Make&& make) {
   constexpr std::uint64_t kBatch = 64;
   Line lines[kBatch];
   for (std::uint64_t done = 0; done < count; done += kBatch) {
@@ -108,13 +109,14 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
   const auto header = memory::as<HeaderLine>(lines[0]);
   const auto geometry = memory::as<GeometryLine>(lines[1]);
   if (header.magic != kMagic) {
-    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx", name,
-                       static_cast<unsigned long long>(header.magic),
+    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
+                       name, static_cast<unsigned long long>(header.magic),
                        static_cast<unsigned long long>(kMagic));
   }
   if (header.version != kFormatVersion) {
-    return Error::make(Code::kVersionMismatch, "%s: is a pool of format version %u, this program knows %u",
-                       name, header.version, kFormatVersion);
+    return Error::make(Code::kVersionMismatch,
+                       "%s: is a pool of format version %u, this program knows %u", name,
+                       header.version, kFormatVersion);
   }
   const memory::LineSeal seal(header.uuid_low, header.uuid_high);
   if (!seal.checks(lines[0], 0) || !seal.checks(lines[1], kLineBytes)) {
@@ -122,7 +124,8 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
   }
   if (geometry.keeper_slots != kKeeperSlots || geometry.ring_lines != kRingLines ||
       geometry.namespaces != kMaxNamespaces) {
-    return Error::make(Code::kVersionMismatch, "%s: has %u keeper slots, rings of %u lines, %u namespaces; "
+    return Error::make(Code::kVersionMismatch,
+                       "%s: has %u keeper slots, rings of %u lines, %u namespaces; "
                        "this program knows %u, %u, %u",
                        name, geometry.keeper_slots, geometry.ring_lines, geometry.namespaces,
                        kKeeperSlots, kRingLines, kMaxNamespaces);

@@ -34,10 +34,11 @@ struct Access {
   // Calls f(std::byte* pool_address, bytes) for the extents of the first `bytes` of a block.
   template <class F>
   void for_each_extent(std::uint32_t block, std::uint64_t bytes, F&& f) const {
-    interleave.for_each_extent(std::uint64_t{block} * geometry.block_bytes, bytes,
-                               [&](std::uint32_t device, std::uint64_t offset, std::uint64_t length) {
-                                 f(view.bases[device] + offset, length);
-                               });
+    interleave.for_each_extent(
+        std::uint64_t{block} * geometry.block_bytes, bytes,
+        [&](std::uint32_t device, std::uint64_t offset, std::uint64_t length) {
+          f(view.bases[device] + offset, length);
+        });
   }
 };
 

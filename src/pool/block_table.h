@@ -35,8 +35,8 @@ class BlockTable {
     index::BlockHash hash;
     std::uint64_t checksum = 0;
     std::uint32_t length = 0;
-    std::uint32_t slot = 0;            // in the directory, while live
-    std::uint32_t parent = kNoBlock;   // while live
+    std::uint32_t slot = 0;           // in the directory, while live
+    std::uint32_t parent = kNoBlock;  // while live
     std::uint32_t incarnation = 0;
     std::uint16_t holder = 0;  // client slot, while granted or quarantined
     std::uint16_t flags = 0;   // of the entry
@@ -68,8 +68,8 @@ class BlockTable {
   // For a takeover's threads, before anybody else looks: claims a block as live, without counting it.
   // False if another entry has claimed it. recount() follows. @threads any
   bool claim_live(std::uint32_t block) {
-    return std::atomic_ref(uses_[block].state).exchange(BlockState::kLive, std::memory_order_relaxed) !=
-           BlockState::kLive;
+    return std::atomic_ref(uses_[block].state)
+               .exchange(BlockState::kLive, std::memory_order_relaxed) != BlockState::kLive;
   }
   void recount();
 

@@ -7,8 +7,8 @@
 
 namespace cachalot::pool {
 
-using memory::kLineBytes;
 using base::FailPoint;
+using memory::kLineBytes;
 using memory::Rule;
 
 // --- Reading -----------------------------------------------------------------------------------
@@ -43,7 +43,8 @@ std::size_t Client::read(std::span<const Found> found, std::span<std::byte* cons
     valid = std::min(sound, same);
     if (same < looked_at) ++counters_[ClientCounter::kStaleReads];
     // Its entry stands and its bytes do not match: the memory is damaged, not reused.
-    else if (sound < found.size()) ++counters_[ClientCounter::kDamagedReads];
+    else if (sound < found.size())
+      ++counters_[ClientCounter::kDamagedReads];
   }
   counters_[ClientCounter::kReadBlocks] += valid;
   counters_[ClientCounter::kReadBytes] += bytes;
@@ -57,19 +58,21 @@ std::uint64_t Client::read_payload(const Found& found, std::byte* to, bool hashe
   memory::FusedHash hash(padded_bytes(entry.length));
   memory::FusedHash* use = hashed ? &hash : nullptr;
   std::uint64_t done = 0;
-  access_.for_each_extent(entry.block, padded_bytes(entry.length), [&](std::byte* from, std::uint64_t bytes) {
-    const std::uint64_t whole = std::min(bytes, (entry.length - done) / kLineBytes * kLineBytes);
-    copy_in_pieces(whole, FailPoint::kReadBulk, [&](std::uint64_t at, std::uint64_t length) {
-      access_.domain().read_bulk(to + done + at, from + at, length, use);
-    });
-    done += whole;
-    if (whole == bytes) return;
-    // The last line is only partly payload: it goes by way of a line of our own.
-    memory::Line tail;
-    access_.domain().read_bulk(&tail, from + whole, kLineBytes, use);
-    std::memcpy(to + done, &tail, entry.length - done);
-    done = entry.length;
-  });
+  access_.for_each_extent(
+      entry.block, padded_bytes(entry.length), [&](std::byte* from, std::uint64_t bytes) {
+        const std::uint64_t whole =
+            std::min(bytes, (entry.length - done) / kLineBytes * kLineBytes);
+        copy_in_pieces(whole, FailPoint::kReadBulk, [&](std::uint64_t at, std::uint64_t length) {
+          access_.domain().read_bulk(to + done + at, from + at, length, use);
+        });
+        done += whole;
+        if (whole == bytes) return;
+        // The last line is only partly payload: it goes by way of a line of our own.
+        memory::Line tail;
+        access_.domain().read_bulk(&tail, from + whole, kLineBytes, use);
+        std::memcpy(to + done, &tail, entry.length - done);
+        done = entry.length;
+      });
   return hashed ? hash.finish() : 0;
 }
 
@@ -95,10 +98,13 @@ Result<std::uint32_t> Client::get(const BlockHash& hash, std::span<std::byte> to
     is_damaged = counters_[ClientCounter::kDamagedReads] != damaged_before;
   }
   if (is_damaged) {
-    return Error::make(Code::kCorrupt, "get: the bytes of block %s do not match their checksum (`cachalot evict` drops it)",
-                       index::to_hex(hash).c_str());
+    return Error::make(
+        Code::kCorrupt,
+        "get: the bytes of block %s do not match their checksum (`cachalot evict` drops it)",
+        index::to_hex(hash).c_str());
   }
-  return Error::make(Code::kNotFound, "get: block %s is not in the pool", index::to_hex(hash).c_str());
+  return Error::make(Code::kNotFound, "get: block %s is not in the pool",
+                     index::to_hex(hash).c_str());
 }
 
 void Client::report_hit(const Found& deepest) {
@@ -123,7 +129,8 @@ void Client::post_reports() {
   UsesPayload uses{};
   uses.namespace_id = namespace_id();
   std::copy_n(reports_.begin(), report_count_, uses.uses);
-  channel_.post({static_cast<std::uint8_t>(Op::kTouch), static_cast<std::uint16_t>(report_count_), 1, kIgnore},
+  channel_.post({static_cast<std::uint8_t>(Op::kTouch), static_cast<std::uint16_t>(report_count_),
+                 1, kIgnore},
                 rpc::request_payload(uses));
   report_count_ = 0;
 }
@@ -144,14 +151,16 @@ void Client::on_answer(const rpc::Answer& answer) {
 }
 
 Status Client::wait_for(bool& flag) {
-  return channel_.wait_until(*this, wait_ns(), [&] { return flag; }, [this] { return keeper_is_gone(); });
+  return channel_.wait_until(
+      *this, wait_ns(), [&] { return flag; }, [this] { return keeper_is_gone(); });
 }
 
 Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) {
   if (channel_.has_credit(lines, answer_lines)) return {};
   poll();
-  return channel_.wait_until(*this, wait_ns(), [&] { return channel_.has_credit(lines, answer_lines); },
-                             [this] { return keeper_is_gone(); });
+  return channel_.wait_until(
+      *this, wait_ns(), [&] { return channel_.has_credit(lines, answer_lines); },
+      [this] { return keeper_is_gone(); });
 }
 
 Status Client::call(Op op, const memory::Line& head, std::uint32_t answer_lines) {
@@ -194,7 +203,8 @@ Result<std::uint32_t> Client::evict(const BlockHash& hash) {
   CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
   base::reach(FailPoint::kEvictAsked);
   if (call_status_ == static_cast<std::uint16_t>(Code::kNotFound)) {
-    return Error::make(Code::kNotFound, "evict: block %s is not in the pool", index::to_hex(hash).c_str());
+    return Error::make(Code::kNotFound, "evict: block %s is not in the pool",
+                       index::to_hex(hash).c_str());
   }
   CACHALOT_TRY(status_of_call("evict a block"));
   EvictAnswer answer{};
@@ -216,7 +226,8 @@ Result<std::uint32_t> Client::fence(std::uint32_t client) {
   // Its own slot is served, but only because nothing is held there.
   const auto status = client == slot_ ? Code::kNotFound : static_cast<Code>(call_status_);
   if (status == Code::kBusy) {
-    return Error::make(Code::kBusy, "client slot %u: is served, its process lives: stop it first", client);
+    return Error::make(Code::kBusy, "client slot %u: is served, its process lives: stop it first",
+                       client);
   }
   if (status == Code::kNotFound) {
     return Error::make(Code::kNotFound, "client slot %u: nothing is held there", client);
@@ -231,7 +242,9 @@ Result<std::uint32_t> Client::fence(std::uint32_t client) {
   return answer.released;
 }
 
-Result<std::uint32_t> Client::fence_unknown() { return fence(kAllUnknown); }
+Result<std::uint32_t> Client::fence_unknown() {
+  return fence(kAllUnknown);
+}
 
 Status Client::stop_keeper() {
   CACHALOT_TRY(call(Op::kStop));

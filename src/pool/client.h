@@ -89,7 +89,7 @@ struct Reservation {
 // A block that was written in place.
 struct WrittenBlock {
   BlockHash hash;
-  std::uint32_t length = 0;  // bytes of payload; the last line is padded with zeros
+  std::uint32_t length = 0;               // bytes of payload; the last line is padded with zeros
   std::optional<std::uint64_t> checksum;  // XXH3-64 of the padded payload (memory::FusedHash)
 };
 
@@ -182,8 +182,9 @@ class Client final : private rpc::AnswerSink {
   // @param  goes_on  more of this chain follows: the keeper spares what is there, while it can
   // @errors kStale: the keeper is another one since, or gave this client up: reserve and write again;
   //         else as put()
-  Status commit(const BlockHash* parent, Reservation reservation, std::span<const WrittenBlock> blocks,
-                std::span<Verdict> verdicts, bool goes_on = false);
+  Status commit(const BlockHash* parent, Reservation reservation,
+                std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts,
+                bool goes_on = false);
   void give_back(Reservation reservation);
   // Instead of end_copies(): somebody may store into the blocks for as long as this process lives, as a
   // device that failed in a copy may. They are not used again, and from here on this client neither attaches
@@ -270,8 +271,8 @@ class Client final : private rpc::AnswerSink {
     bool is_again = false;
   };
 
-  Client(const Access& access, std::uint32_t slot, const ClientOptions& options, rpc::Waiter& waiter,
-         base::Clock& clock);
+  Client(const Access& access, std::uint32_t slot, const ClientOptions& options,
+         rpc::Waiter& waiter, base::Clock& clock);
 
   // client_attach.cpp
   std::uint64_t within_deadline(std::uint64_t ns) const;
@@ -318,12 +319,15 @@ class Client final : private rpc::AnswerSink {
   Result<BlockUse> take_grant(std::uint32_t needed);
   Result<Reservation> reserve_once(std::uint32_t blocks);
   std::uint64_t write_payload(const BlockUse& use, std::span<const std::byte> bytes);
-  Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts, bool goes_on);
+  Status post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts,
+                     bool goes_on);
   Status begin_commit();
   void add_item(Commit& commit, std::uint32_t at, const BlockUse& use, const WrittenBlock& block);
-  Status send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts, bool goes_on);
+  Status send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent,
+                     Verdict* verdicts, bool goes_on);
   Status wait_for_copies(std::uint64_t deadline_ns);
-  Status put_once(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
+  Status put_once(const BlockHash* parent, std::span<const PutItem> items,
+                  std::span<Verdict> verdicts);
   Status check_items(std::span<const PutItem> items) const;
   void publish_pins();
 
@@ -336,7 +340,8 @@ class Client final : private rpc::AnswerSink {
   base::Clock* clock_;
   DirectoryReader directory_;
   index::NamespaceId namespace_;
-  std::atomic<std::uint32_t> namespace_id_ = 0;  // relaxed: readers of a namespace that moves just miss
+  // relaxed: readers of a namespace that moves just miss
+  std::atomic<std::uint32_t> namespace_id_ = 0;
   std::uint32_t incarnation_ = 0;
   KeeperView view_;         // the keeper this client is attached to
   KeeperView lookup_view_;  // as of the last lookup
@@ -351,7 +356,8 @@ class Client final : private rpc::AnswerSink {
   // and whether the keeper has opened the mailbox.
   std::uint64_t knocked_ns_ = 0;  // 0: not knocking
   bool is_let_in_ = false;
-  std::uint32_t unsent_commits_ = 0;  // of those under way, the last ones: not asked of this keeper yet
+  // of those under way, the last ones: not asked of this keeper yet
+  std::uint32_t unsent_commits_ = 0;
   std::atomic<bool> lost_ = false;
 
   // What renew() needs, under its own lock: a thread of its own calls it.

@@ -19,7 +19,8 @@ std::uint64_t later(std::uint64_t at_ns, std::uint64_t by_ns) {
 }
 
 Error time_is_up() {
-  return Error::make(Code::kTimeout, "the time given has passed while this client attached to the pool's keeper");
+  return Error::make(Code::kTimeout,
+                     "the time given has passed while this client attached to the pool's keeper");
 }
 
 }  // namespace
@@ -44,9 +45,13 @@ Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& op
   }
 }
 
-Error Client::has_detached() { return Error::make(Code::kNoKeeper, "this client has detached"); }
+Error Client::has_detached() {
+  return Error::make(Code::kNoKeeper, "this client has detached");
+}
 
-Client::~Client() { (void)detach(); }
+Client::~Client() {
+  (void)detach();
+}
 
 Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32_t slot,
                                                const ClientOptions& options, rpc::Waiter& waiter,
@@ -86,7 +91,8 @@ std::uint64_t Client::within_deadline(std::uint64_t ns) const {
 Status Client::greet() {
   const KeeperView now = directory_.read_keepers();
   if (now.epoch == 0 || (now.flags & kKeeperServing) == 0 || has_ended(now)) {
-    return Error::make(Code::kNoKeeper, "no keeper serves this pool: start one with `cachalot serve`");
+    return Error::make(Code::kNoKeeper,
+                       "no keeper serves this pool: start one with `cachalot serve`");
   }
   const bool is_known = knocked_ns_ != 0 && now.epoch == view_.epoch && now.keeper == view_.keeper;
   view_ = now;
@@ -140,7 +146,8 @@ Status Client::check_keeper_stays(std::uint32_t round) const {
   const KeeperView now = directory_.read_keepers();
   const bool has_died = round % kRoundsBetweenLooks == 0 && has_ended(now);
   if (now.epoch == view_.epoch && (now.flags & kKeeperServing) != 0 && !has_died) return {};
-  return Error::make(Code::kNoKeeper, "the keeper of this pool went away while client slot %u attached", slot_);
+  return Error::make(Code::kNoKeeper,
+                     "the keeper of this pool went away while client slot %u attached", slot_);
 }
 
 // Whether the slot's line says that another process stores no more, and the keeper, which would free what that one
@@ -246,16 +253,19 @@ Status Client::wait_for_view(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; !is_acknowledged(); ++round) {
     CACHALOT_TRY(check_keeper_stays(round));
     ViewLine seen{};
-    const bool is_seen = access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
-                         seen.epoch == view_.epoch;
+    const bool is_seen =
+        access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), seen) &&
+        seen.epoch == view_.epoch;
     if (is_seen && seen.incarnation == incarnation_ && (seen.flags & kViewOpen) == 0) {
-      return Error::make(Code::kStale, "the keeper took client slot %u for dead while it attached", slot_);
+      return Error::make(Code::kStale, "the keeper took client slot %u for dead while it attached",
+                         slot_);
     }
     if (is_seen && seen.refused == incarnation_) {
-      return Error::make(Code::kBusy,
-                         "client slot %u is held: nothing proves that pid %u, which had it last, stores no "
-                         "more (`cachalot pool fence --client %u` says so)",
-                         slot_, seen.pid, slot_);
+      return Error::make(
+          Code::kBusy,
+          "client slot %u is held: nothing proves that pid %u, which had it last, stores no "
+          "more (`cachalot pool fence --client %u` says so)",
+          slot_, seen.pid, slot_);
     }
     if (clock_->now_ns() > deadline_ns) {
       return deadline_ns == deadline_ns_ ? time_is_up() : not_seen();
@@ -273,7 +283,8 @@ Error Client::not_seen() const {
   return Error::make(Code::kNoKeeper,
                      "the keeper, pid %u, did not see client slot %u within %llu ms "
                      "(`cachalot serve --take-over` replaces one that hangs)",
-                     keeper.pid, slot_, static_cast<unsigned long long>(options_.timeout_ns / 1'000'000));
+                     keeper.pid, slot_,
+                     static_cast<unsigned long long>(options_.timeout_ns / 1'000'000));
 }
 
 bool Client::is_acknowledged() const {
@@ -284,7 +295,8 @@ bool Client::is_acknowledged() const {
   }
   ViewLine line{};
   return access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), line) &&
-         line.incarnation == incarnation_ && line.epoch == view_.epoch && (line.flags & kViewOpen) != 0;
+         line.incarnation == incarnation_ && line.epoch == view_.epoch &&
+         (line.flags & kViewOpen) != 0;
 }
 
 // Counts the heartbeat up.
@@ -313,10 +325,12 @@ void Client::look_for_loss() {
   if (access_.domain().broken(Rule::kR1OneWriterPerLine)) return;
   ViewLine line{};
   const KeeperView now = directory_.read_keepers();
-  const bool is_read = access_.region.read_as(access_.layout.view_line(renewal_.keeper, slot_), line);
+  const bool is_read =
+      access_.region.read_as(access_.layout.view_line(renewal_.keeper, slot_), line);
   const bool is_ours = line.incarnation == renewal_.incarnation && line.epoch == renewal_.epoch &&
                        (line.flags & kViewOpen) != 0;
-  if (now.epoch != renewal_.epoch || (is_read && !is_ours)) lost_.store(true, std::memory_order_relaxed);
+  if (now.epoch != renewal_.epoch || (is_read && !is_ours))
+    lost_.store(true, std::memory_order_relaxed);
 }
 
 // True also if the keeper rules on, but has given this client up.
@@ -355,15 +369,17 @@ Status Client::ensure_attached() {
 Status Client::wait_for_copies(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; open_reservations_.load(std::memory_order_acquire) != 0; ++round) {
     if (clock_->now_ns() >= deadline_ns) {
-      return Error::make(Code::kBusy, "client slot %u: its own copies into the pool are still under way", slot_);
+      return Error::make(Code::kBusy,
+                         "client slot %u: its own copies into the pool are still under way", slot_);
     }
     waiter_->wait(round);
   }
   if (!withholds_.load(std::memory_order_relaxed)) return {};
-  return Error::make(Code::kIo,
-                     "client slot %u: a device failed in a copy into the pool and may still store: this client "
-                     "stores no more, and what it held is free when its process has ended",
-                     slot_);
+  return Error::make(
+      Code::kIo,
+      "client slot %u: a device failed in a copy into the pool and may still store: this client "
+      "stores no more, and what it held is free when its process has ended",
+      slot_);
 }
 
 Status Client::reattach(std::uint64_t patience_ns) {
@@ -382,7 +398,8 @@ Status Client::reattach(std::uint64_t patience_ns) {
     if (status) break;
     attached_ = false;
     if (status.error().code != Code::kNoKeeper) return status;
-    const std::uint64_t patience_now_ns = is_taken_over() ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
+    const std::uint64_t patience_now_ns =
+        is_taken_over() ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
     if (clock_->now_ns() - since_ns >= patience_now_ns) return status;
     if (clock_->now_ns() >= deadline_ns_) return time_is_up();
     waiter_->wait(round);
@@ -407,7 +424,8 @@ Status Client::attach_again() {
 // if the old one had published it (W2), and else that the use is not held any more.
 Status Client::resend_commits() {
   for (; unsent_commits_ != 0; --unsent_commits_) {
-    Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - unsent_commits_) % rpc::kMaxOutstanding];
+    Commit& commit =
+        commits_[(next_commit_ + rpc::kMaxOutstanding - unsent_commits_) % rpc::kMaxOutstanding];
     CACHALOT_TRY(wait_for_credit(commit.count + 1, 1));
     commit.chain.namespace_id = namespace_id();
     commit.is_again = true;
@@ -442,7 +460,8 @@ Status Client::detach() {
   if (has_left_) return {};
   detached_ = true;
   deadline_ns_ = kNever;
-  if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns)); !copies) {
+  if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns));
+      !copies) {
     // Nobody may vouch for them: the keeper waits until one may, or for the end of this process.
     attached_ = false;
     return copies;
@@ -451,7 +470,9 @@ Status Client::detach() {
     leave();
     return {};
   }
-  Status status = is_lost() ? Status(Error::make(Code::kNoKeeper, "no keeper serves this client any more")) : drain();
+  Status status =
+      is_lost() ? Status(Error::make(Code::kNoKeeper, "no keeper serves this client any more"))
+                : drain();
   attached_ = false;
   base::reach(FailPoint::kDetachDrained);
   {
@@ -496,7 +517,8 @@ void Client::publish_pins() {
 
 Result<std::uint64_t> Client::pin() {
   if (!options_.pins) {
-    return Error::make(Code::kUnsupported, "pin: this client did not say at its attachment that it pins");
+    return Error::make(Code::kUnsupported,
+                       "pin: this client did not say at its attachment that it pins");
   }
   CACHALOT_TRY(ensure_attached());
   pins_.push_back(++pins_begun_);

@@ -24,11 +24,14 @@ Status Client::ask_for_grants(std::uint32_t needed) {
   const auto wanted = static_cast<std::uint32_t>(
       std::min<std::size_t>(std::max(advance_, needed) - grants_.size(), kMostGrants));
   const std::uint32_t answer_lines =
-      1 + (wanted > kUsesInResponse ? (wanted - kUsesInResponse + kUsesInFollowing - 1) / kUsesInFollowing : 0);
+      1 + (wanted > kUsesInResponse
+               ? (wanted - kUsesInResponse + kUsesInFollowing - 1) / kUsesInFollowing
+               : 0);
   // What was used comes first: the keeper may have to evict for this.
   if (report_count_ != 0 && channel_.has_credit(2, 1 + answer_lines)) post_reports();
   if (!channel_.has_credit(1, answer_lines)) return {};
-  channel_.post({static_cast<std::uint8_t>(Op::kGrant), static_cast<std::uint16_t>(wanted), answer_lines, kGrants},
+  channel_.post({static_cast<std::uint8_t>(Op::kGrant), static_cast<std::uint16_t>(wanted),
+                 answer_lines, kGrants},
                 memory::Line{});
   channel_.flush();
   grant_asked_ = true;
@@ -65,7 +68,8 @@ Result<BlockUse> Client::take_grant(std::uint32_t needed) {
     CACHALOT_TRY(wait_for_credit(1, kMaxCommitItems));
     CACHALOT_TRY(ask_for_grants(needed));
     CACHALOT_TRY(channel_.wait_until(
-        *this, wait_ns(), [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
+        *this, wait_ns(),
+        [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
         [this] { return keeper_is_gone(); }));
     // Its own commits under way may give blocks back.
     if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
@@ -76,7 +80,8 @@ Result<BlockUse> Client::take_grant(std::uint32_t needed) {
   }
   if (grants_unchecked_) {
     // Another keeper's grants are void, and this is the last moment to notice (design 02 §4.1).
-    if (directory_.read_keepers().epoch != view_.epoch && !access_.domain().broken(Rule::kHonourOldGrants)) {
+    if (directory_.read_keepers().epoch != view_.epoch &&
+        !access_.domain().broken(Rule::kHonourOldGrants)) {
       grants_.clear();
       lost_.store(true, std::memory_order_relaxed);
       return Error::make(Code::kNoKeeper, "put: another keeper rules this pool since");
@@ -115,14 +120,15 @@ Status Client::check_items(std::span<const PutItem> items) const {
   for (const PutItem& item : items) {
     if (!item.bytes.empty() && item.bytes.size() <= access_.geometry.block_bytes) continue;
     return Error::make(Code::kInvalidArgument, "put: a block of %zu bytes is not within 1 to %llu",
-                       item.bytes.size(), static_cast<unsigned long long>(access_.geometry.block_bytes));
+                       item.bytes.size(),
+                       static_cast<unsigned long long>(access_.geometry.block_bytes));
   }
   return {};
 }
 
 // Writes the payloads of one commit's worth of items and posts it.
-Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items, Verdict* verdicts,
-                           bool goes_on) {
+Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items,
+                           Verdict* verdicts, bool goes_on) {
   CACHALOT_TRY(begin_commit());
   Commit& commit = commits_[next_commit_];
   for (std::uint32_t i = 0; i < items.size(); ++i) {
@@ -147,7 +153,8 @@ Status Client::begin_commit() {
       [this] { return keeper_is_gone(); });
 }
 
-void Client::add_item(Commit& commit, std::uint32_t at, const BlockUse& use, const WrittenBlock& block) {
+void Client::add_item(Commit& commit, std::uint32_t at, const BlockUse& use,
+                      const WrittenBlock& block) {
   const CommitItem item{block.hash.low,
                         block.hash.high,
                         block.checksum.value_or(0),
@@ -159,8 +166,8 @@ void Client::add_item(Commit& commit, std::uint32_t at, const BlockUse& use, con
   rpc::store_payload(commit.items[at].payload, item);
 }
 
-Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent, Verdict* verdicts,
-                           bool goes_on) {
+Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash* parent,
+                           Verdict* verdicts, bool goes_on) {
   if (const Status credit = wait_for_credit(count + 1, 1); !credit) {
     grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + count);
     return credit;
@@ -187,8 +194,8 @@ Status Client::send_commit(Commit& commit, std::uint32_t count, const BlockHash*
 
 void Client::post(Commit& commit) {
   const auto number = static_cast<std::uint32_t>(&commit - commits_.data());
-  channel_.post({static_cast<std::uint8_t>(Op::kCommit), static_cast<std::uint16_t>(commit.count), 1,
-                 kFirstCommit + number},
+  channel_.post({static_cast<std::uint8_t>(Op::kCommit), static_cast<std::uint16_t>(commit.count),
+                 1, kFirstCommit + number},
                 rpc::request_payload(commit.chain), {commit.items.data(), commit.count});
   channel_.flush();
 }
@@ -205,13 +212,18 @@ void Client::on_commit_answer(Commit& commit, const rpc::Answer& answer) {
     const Verdict verdict = verdicts.verdicts[i];
     if (commit.verdicts != nullptr) commit.verdicts[i] = verdict;
     switch (verdict) {
-      case Verdict::kCommitted: ++counters_[ClientCounter::kCommitted]; break;
-      case Verdict::kNotHeld: ++counters_[ClientCounter::kRefused]; break;
+      case Verdict::kCommitted:
+        ++counters_[ClientCounter::kCommitted];
+        break;
+      case Verdict::kNotHeld:
+        ++counters_[ClientCounter::kRefused];
+        break;
       case Verdict::kDuplicate:
       case Verdict::kNoRoom:
       case Verdict::kNoParent:
       case Verdict::kBadItem:
-        ++counters_[verdict == Verdict::kDuplicate ? ClientCounter::kDuplicates : ClientCounter::kRefused];
+        ++counters_[verdict == Verdict::kDuplicate ? ClientCounter::kDuplicates
+                                                   : ClientCounter::kRefused];
         // W3: the block is ours again, for its next use, if the keeper that says so still rules.
         if (commit.is_again) break;
         grants_.push_back({commit.uses[i].block,
@@ -224,14 +236,16 @@ void Client::on_commit_answer(Commit& commit, const rpc::Answer& answer) {
   base::reach(FailPoint::kPutAnswered);
 }
 
-Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts) {
+Status Client::put(const BlockHash* parent, std::span<const PutItem> items,
+                   std::span<Verdict> verdicts) {
   CACHALOT_TRY(check_items(items));
   std::fill_n(verdicts.begin(), items.size(), Verdict::kNotHeld);
   const std::uint64_t since_ns = clock_->now_ns();
   for (std::size_t done = 0;;) {
     Status status = ensure_attached();
     if (status) {
-      status = put_once(done == 0 ? parent : &items[done - 1].hash, items.subspan(done), verdicts.subspan(done));
+      status = put_once(done == 0 ? parent : &items[done - 1].hash, items.subspan(done),
+                        verdicts.subspan(done));
     }
     if (!status && !is_lost()) {
       forget_verdicts();  // of commits still in doubt: the caller's array goes away
@@ -241,7 +255,8 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std:
     // is known after the next attachment; what is not published then is stored once more.
     if (is_lost() || !attached_) {
       const std::uint64_t spent_ns = clock_->now_ns() - since_ns;
-      const Status again = reattach(options_.recovery_ns - std::min(spent_ns, options_.recovery_ns));
+      const Status again =
+          reattach(options_.recovery_ns - std::min(spent_ns, options_.recovery_ns));
       if (!again) {
         forget_verdicts();
         return status ? again : status;
@@ -259,7 +274,8 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items, std:
   }
 }
 
-Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts) {
+Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items,
+                        std::span<Verdict> verdicts) {
   // A chain longer than one commit goes in several; each one's parent is the last of the one before.
   const std::size_t batch = std::clamp<std::size_t>(options_.grant_target / 2, 1, kMaxCommitItems);
   Status status;
@@ -271,7 +287,8 @@ Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items,
   const Status drained = drain();
   if (!drained && access_.domain().broken(Rule::kReuseAfterTimeout)) {
     for (std::uint32_t i = 0; i < commits_under_way_; ++i) {
-      const Commit& commit = commits_[(next_commit_ + rpc::kMaxOutstanding - 1 - i) % rpc::kMaxOutstanding];
+      const Commit& commit =
+          commits_[(next_commit_ + rpc::kMaxOutstanding - 1 - i) % rpc::kMaxOutstanding];
       grants_.insert(grants_.end(), commit.uses.begin(), commit.uses.begin() + commit.count);
     }
   }
@@ -289,14 +306,16 @@ void Client::forget_verdicts() {
 namespace {
 
 Error void_reservation() {
-  return Error::make(Code::kStale, "blocks were reserved by an attachment that is over: write them again");
+  return Error::make(Code::kStale,
+                     "blocks were reserved by an attachment that is over: write them again");
 }
 
 }  // namespace
 
 Result<Reservation> Client::reserve(std::uint32_t blocks) {
   if (blocks == 0 || blocks > kMaxCommitItems) {
-    return Error::make(Code::kInvalidArgument, "reserve: %u blocks is not within 1 to %u", blocks, kMaxCommitItems);
+    return Error::make(Code::kInvalidArgument, "reserve: %u blocks is not within 1 to %u", blocks,
+                       kMaxCommitItems);
   }
   CACHALOT_TRY(ensure_attached());
   Result<Reservation> reserved = reserve_once(blocks);
@@ -349,13 +368,15 @@ void Client::give_back(Reservation reservation) {
 }
 
 Status Client::commit(const BlockHash* parent, Reservation reservation,
-                      std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts, bool goes_on) {
+                      std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts,
+                      bool goes_on) {
   end_copies(reservation);
   const auto count = static_cast<std::uint32_t>(blocks.size());
   if (count == 0 || count > reservation.uses.size() || verdicts.size() < count) {
     const std::size_t reserved = reservation.uses.size();
     give_back(std::move(reservation));
-    return Error::make(Code::kInvalidArgument, "commit: %u blocks, of %zu that were reserved", count, reserved);
+    return Error::make(Code::kInvalidArgument, "commit: %u blocks, of %zu that were reserved",
+                       count, reserved);
   }
   std::fill_n(verdicts.begin(), count, Verdict::kNotHeld);
   if (!attached_ || is_lost() || reservation.incarnation != incarnation_) return void_reservation();
@@ -378,9 +399,10 @@ Status Client::commit(const BlockHash* parent, Reservation reservation,
     forget_verdicts();
     return again;
   }
-  const bool all_known = std::all_of(verdicts.begin(), verdicts.begin() + count, [](Verdict verdict) {
-    return verdict == Verdict::kCommitted || verdict == Verdict::kDuplicate;
-  });
+  const bool all_known =
+      std::all_of(verdicts.begin(), verdicts.begin() + count, [](Verdict verdict) {
+        return verdict == Verdict::kCommitted || verdict == Verdict::kDuplicate;
+      });
   return all_known ? Status() : void_reservation();
 }
 
@@ -392,8 +414,9 @@ Status Client::post_put(const BlockHash* parent, const PutItem& item) {
 
 Status Client::drain() {
   if (has_left_) return has_detached();
-  return channel_.wait_until(*this, wait_ns(), [this] { return commits_under_way_ == 0; },
-                             [this] { return keeper_is_gone(); });
+  return channel_.wait_until(
+      *this, wait_ns(), [this] { return commits_under_way_ == 0; },
+      [this] { return keeper_is_gone(); });
 }
 
 }  // namespace cachalot::pool

@@ -139,7 +139,8 @@ class DirectoryReader::Batch {
       view_ = reader_.ruling(lines_);
       first = keepers_;
     }
-    for (; first < last && !is_absent_; first += kPiece) look_at_homes(first, std::min(first + kPiece, last));
+    for (; first < last && !is_absent_; first += kPiece)
+      look_at_homes(first, std::min(first + kPiece, last));
   }
 
   // Lines [first, last), a piece: who is at home? Without branches: that is a coin toss to a branch
@@ -234,8 +235,8 @@ class DirectoryReader::Batch {
   const std::span<Found> found_;
   KeeperView view_;
   std::size_t keepers_ = 0, places_ = 0, torn_ = 0;
-  std::size_t end_;          // hashes from here on are not in question any more…
-  bool is_absent_ = false;   // … because that one is absent
+  std::size_t end_;         // hashes from here on are not in question any more…
+  bool is_absent_ = false;  // … because that one is absent
   const void* addresses_[kBatch + kKeeperSlots];
   Place place_[kBatch];
   Line lines_[kBatch + kKeeperSlots];

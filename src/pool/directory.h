@@ -80,8 +80,8 @@ class DirectoryReader {
   // @cost    about 1.3 to 1.7 lines per block, 128 blocks in two overlapped passes; no
   //          allocation, no lock, no RPC
   // @source  Beluga (arXiv 2511.20172) §6; differs: read directly, without an RPC
-  std::size_t lookup(std::span<const BlockHash> hashes, std::uint32_t namespace_id, KeeperView& view,
-                     std::span<Found> found) const;
+  std::size_t lookup(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
+                     KeeperView& view, std::span<Found> found) const;
 
   // Reads the entries and the keeper lines once more (R6): how many of the leading entries are
   // unchanged and still count. 0 if another keeper rules.

@@ -8,7 +8,9 @@
 namespace cachalot::pool {
 namespace {
 
-std::uint64_t bit_of(std::uint32_t slot) { return std::uint64_t{1} << (slot % kBucketSlots); }
+std::uint64_t bit_of(std::uint32_t slot) {
+  return std::uint64_t{1} << (slot % kBucketSlots);
+}
 
 }  // namespace
 
@@ -33,7 +35,8 @@ std::uint32_t DirectoryWriter::find(const BlockHash& hash, std::uint32_t namespa
   return kNoBlock;
 }
 
-std::uint32_t DirectoryWriter::choose_slot(const BlockHash& hash, std::uint32_t namespace_id) const {
+std::uint32_t DirectoryWriter::choose_slot(const BlockHash& hash,
+                                           std::uint32_t namespace_id) const {
   const Home home = home_of(hash, namespace_id, slots());
   // From home on, so that the second access is near the first.
   for (std::uint32_t i = 0; i < kBucketSlots; ++i) {

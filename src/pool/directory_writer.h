@@ -66,13 +66,15 @@ class DirectoryWriter {
  private:
   std::uint32_t slots() const { return static_cast<std::uint32_t>(block_at_.size()); }
   Entry entry_of(std::uint32_t slot) const;
-  void write_slot(std::uint32_t slot) { access_->region.publish(access_->layout.entry(slot), entry_of(slot)); }
+  void write_slot(std::uint32_t slot) {
+    access_->region.publish(access_->layout.entry(slot), entry_of(slot));
+  }
 
   const Access* access_;
   const BlockTable* blocks_;
   std::uint32_t epoch_ = 0;
-  base::HugeVector<std::uint32_t> block_at_;   // by slot
-  base::HugeVector<std::uint64_t> spill_;      // by slot: whose home it is
+  base::HugeVector<std::uint32_t> block_at_;  // by slot
+  base::HugeVector<std::uint64_t> spill_;     // by slot: whose home it is
 };
 
 }  // namespace cachalot::pool

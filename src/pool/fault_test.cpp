@@ -256,7 +256,8 @@ TEST_F(FaultTest, WaitingForAFarewellAndForTheKeeperTakesOneTimeoutTogether) {
   pool_.start_keeper_that_has_seen_nobody();
   const std::uint64_t begun_ns = pool_.clock().now_ns();
   OneLateLook waiter(pool_, begun_ns + kTimeoutNs / 2);
-  EXPECT_EQ(Client::attach(pool_.access(), 0, next, waiter, pool_.clock()).error().code, Code::kNoKeeper);
+  EXPECT_EQ(Client::attach(pool_.access(), 0, next, waiter, pool_.clock()).error().code,
+            Code::kNoKeeper);
   EXPECT_TRUE(waiter.has_looked());
   EXPECT_EQ(held(0), 0u) << "the farewell was read";
   EXPECT_LT(pool_.clock().now_ns() - begun_ns, kTimeoutNs * 6 / 5);
@@ -286,8 +287,9 @@ TEST_F(FaultTest, ALateVerdictDoesNotReachWhoGaveUpWaiting) {
 
 TEST_F(FaultTest, ASuspectIsCalledOneUntilItReturnsLeavesOrDies) {
   const auto flags = [&] {
-    return pool_.line_at<ViewLine>(pool_.access().layout.view_line(
-                                       DirectoryReader(pool_.access()).read_keepers().keeper, 0))
+    return pool_
+        .line_at<ViewLine>(pool_.access().layout.view_line(
+            DirectoryReader(pool_.access()).read_keepers().keeper, 0))
         .flags;
   };
   auto client = pool_.attach(0, as_process(1));  // holds no blocks: nothing is to be quarantined

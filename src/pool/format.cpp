@@ -71,8 +71,8 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
   layout.namespaces_in_area = area.take(kMaxNamespaces, kLineBytes);
   layout.views_in_area = area.take(g.clients, kPageBytes);
   layout.responses_in_area = area.take(g.clients, std::uint64_t{kRingLines} * kLineBytes);
-  layout.ledger_in_area =
-      area.take((std::uint64_t{g.blocks} + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine, kLineBytes);
+  layout.ledger_in_area = area.take(
+      (std::uint64_t{g.blocks} + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine, kLineBytes);
   layout.keeper_area_bytes = area.at();
 
   Cursor device;
@@ -92,8 +92,9 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
   overflowed |= __builtin_mul_overflow(std::uint64_t{g.blocks}, g.block_bytes, &data);
   overflowed |= data > (std::uint64_t{1} << 62);
   if (overflowed) {
-    return Error::make(Code::kInvalidArgument, "pool: %u blocks of %llu bytes are more than 2^62 bytes",
-                       g.blocks, static_cast<unsigned long long>(g.block_bytes));
+    return Error::make(Code::kInvalidArgument,
+                       "pool: %u blocks of %llu bytes are more than 2^62 bytes", g.blocks,
+                       static_cast<unsigned long long>(g.block_bytes));
   }
   const std::uint64_t stripes = (data + kStripeBytes - 1) / kStripeBytes;
   layout.data_bytes_per_device = (stripes + g.devices - 1) / g.devices * kStripeBytes;
@@ -106,7 +107,8 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
 Result<Layout> lay_out(const Geometry& geometry) {
   CACHALOT_TRY(check_values(geometry));
   if (geometry.device_bytes % kStripeBytes != 0) {
-    return Error::make(Code::kInvalidArgument, "device size: %llu bytes are not a multiple of 2 MiB",
+    return Error::make(Code::kInvalidArgument,
+                       "device size: %llu bytes are not a multiple of 2 MiB",
                        static_cast<unsigned long long>(geometry.device_bytes));
   }
   std::uint64_t needed = 0;
@@ -131,7 +133,8 @@ Result<std::uint64_t> device_bytes_needed(const Geometry& geometry) {
 
 std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks) {
   constexpr std::uint64_t kBlocksPerClient = 64;
-  return std::min((clients + std::uint64_t{1}) * kBlocksPerClient, std::max<std::uint64_t>(capacity_blocks, 16));
+  return std::min((clients + std::uint64_t{1}) * kBlocksPerClient,
+                  std::max<std::uint64_t>(capacity_blocks, 16));
 }
 
 std::uint32_t rated_directory_slots(std::uint32_t capacity_blocks) {

@@ -22,9 +22,9 @@ inline constexpr std::uint32_t kNoBlock = 0xffffffffu;
 inline constexpr std::uint32_t kLastGeneration = 0xffffffffu;  // a block of it is not used again
 inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint32_t kKeeperSlots = 4;
-inline constexpr std::uint32_t kRingLines = 256;        // lines of one ring, a power of two
-inline constexpr std::uint32_t kMaxNamespaces = 256;       // fingerprints a pool can tell apart
-inline constexpr std::uint32_t kBucketSlots = 64;       // directory slots an entry may stand in
+inline constexpr std::uint32_t kRingLines = 256;      // lines of one ring, a power of two
+inline constexpr std::uint32_t kMaxNamespaces = 256;  // fingerprints a pool can tell apart
+inline constexpr std::uint32_t kBucketSlots = 64;     // directory slots an entry may stand in
 inline constexpr std::uint32_t kLedgerRecordsPerLine = 5;
 inline constexpr std::uint32_t kMaxClients = 1024;
 inline constexpr std::uint32_t kMaxDevices = 64;
@@ -33,13 +33,13 @@ inline constexpr std::uint32_t kMaxDevices = 64;
 struct Geometry {
   memory::DomainKind domain = memory::DomainKind::kCoherent;
   std::uint32_t devices = 1;
-  std::uint64_t device_bytes = 0;      // of each device, a multiple of 2 MiB
-  std::uint64_t block_bytes = 0;       // payload of one block, a multiple of 64
-  std::uint32_t blocks = 0;            // blocks there is room for
-  std::uint32_t capacity_blocks = 0;   // blocks that may be published at once, <= blocks
-  std::uint32_t directory_slots = 0;   // a multiple of kBucketSlots, about 2 a published block
-  std::uint32_t clients = 0;           // client slots
-  std::uint32_t hosts = 1;             // client slots are divided evenly among host numbers
+  std::uint64_t device_bytes = 0;     // of each device, a multiple of 2 MiB
+  std::uint64_t block_bytes = 0;      // payload of one block, a multiple of 64
+  std::uint32_t blocks = 0;           // blocks there is room for
+  std::uint32_t capacity_blocks = 0;  // blocks that may be published at once, <= blocks
+  std::uint32_t directory_slots = 0;  // a multiple of kBucketSlots, about 2 a published block
+  std::uint32_t clients = 0;          // client slots
+  std::uint32_t hosts = 1;            // client slots are divided evenly among host numbers
 
   // Of each host's slots the last one is the operators', unless it is the only one: who stops a
   // keeper or fences a client gets in where engines have, or hold, all others.
@@ -94,7 +94,8 @@ struct KeeperLine {
   std::uint32_t reserved2;
   std::uint32_t crc;
 };
-inline constexpr std::uint32_t kKeeperServing = 1;     // answers requests; else: taking over, or gone
+// answers requests; else: taking over, or gone
+inline constexpr std::uint32_t kKeeperServing = 1;
 inline constexpr std::uint32_t kKeeperSplitLines = 2;  // its line writes may tear (rule R5)
 
 // Eight-byte counters, seven a line, for whoever maps the pool (pool/statistics.h).
@@ -112,8 +113,9 @@ struct ClientLine {
   std::uint32_t pid;
   std::uint64_t start_time;
   std::uint64_t boot_id_low, boot_id_high;
-  std::uint32_t epoch;    // the keeper it wants to be served by
-  std::uint32_t drained;  // this process's incarnations up to here store no more: all joined, complete
+  std::uint32_t epoch;  // the keeper it wants to be served by
+  // this process's incarnations up to here store no more: all joined, complete
+  std::uint32_t drained;
   std::uint32_t pid_namespace;
   std::uint32_t reserved;
   std::uint32_t reserved2;
@@ -160,8 +162,9 @@ struct ViewLine {
   std::uint32_t crc;
 };
 inline constexpr std::uint32_t kViewOpen = 1;  // its mailbox is read
-inline constexpr std::uint32_t kViewHeld = 2;  // not open, and nothing proves that it stores no more
-inline constexpr std::uint32_t kViewPins = 4;  // it may have pins
+// not open, and nothing proves that it stores no more
+inline constexpr std::uint32_t kViewHeld = 2;
+inline constexpr std::uint32_t kViewPins = 4;       // it may have pins
 inline constexpr std::uint32_t kViewSuspected = 8;  // not open, because it fell silent
 
 struct NamespaceLine {
@@ -241,8 +244,8 @@ struct Layout {
   std::uint64_t request_rings;
   std::uint64_t directory;
   std::uint64_t metadata_bytes;
-  std::uint64_t data_offset;          // 2 MiB aligned; device 0
-  std::uint64_t other_data_offset;    // devices 1…: after the header copy
+  std::uint64_t data_offset;        // 2 MiB aligned; device 0
+  std::uint64_t other_data_offset;  // devices 1…: after the header copy
   std::uint64_t data_bytes_per_device;
 
   std::uint64_t keeper_line(std::uint32_t keeper) const {

@@ -15,9 +15,13 @@ using rpc::RequestHead;
 
 namespace {
 
-std::uint16_t status_of(Code code) { return static_cast<std::uint16_t>(code); }
+std::uint16_t status_of(Code code) {
+  return static_cast<std::uint16_t>(code);
+}
 
-Op op_of(const Message& message) { return static_cast<Op>(rpc::op_of(message.lines[0])); }
+Op op_of(const Message& message) {
+  return static_cast<Op>(rpc::op_of(message.lines[0]));
+}
 
 // Namespace and first block use of a kTouch message, by words (UsesPayload).
 std::uint32_t touched_namespace(const Message& message) {
@@ -37,7 +41,9 @@ BlockUse use_at(const Message& message, std::uint32_t i) {
 }
 
 // How many uses a message of so many lines has room for.
-std::uint32_t most_uses(std::uint32_t lines) { return kUsesInHead + (lines - 1) * kUsesInFollowing; }
+std::uint32_t most_uses(std::uint32_t lines) {
+  return kUsesInHead + (lines - 1) * kUsesInFollowing;
+}
 
 }  // namespace
 
@@ -57,7 +63,9 @@ Keeper::Keeper(const Access& access, const KeeperOptions& options, base::Clock& 
   make_policy(policy);
 }
 
-Keeper::~Keeper() { stop(); }
+Keeper::~Keeper() {
+  stop();
+}
 
 std::uint32_t Keeper::poll() {
   if (deposed_ || epoch_ == 0) return 0;
@@ -98,8 +106,8 @@ const KeeperCounters& Keeper::counters() {
   counters_[KeeperCounter::kLimbo] = blocks_.count(BlockState::kLimbo);
   counters_[KeeperCounter::kQuarantined] = blocks_.count(BlockState::kQuarantined);
   counters_[KeeperCounter::kBad] = blocks_.count(BlockState::kBad);
-  counters_[KeeperCounter::kClients] = static_cast<std::uint64_t>(
-      std::count_if(sessions_.begin(), sessions_.end(), [](const Session& s) { return s.incarnation != 0; }));
+  counters_[KeeperCounter::kClients] = static_cast<std::uint64_t>(std::count_if(
+      sessions_.begin(), sessions_.end(), [](const Session& s) { return s.incarnation != 0; }));
   counters_[KeeperCounter::kNamespaces] = namespaces_.size();
   counters_[KeeperCounter::kMalformed] = server_.malformed();
   return counters_;
@@ -136,26 +144,38 @@ void Keeper::on_requests(std::uint32_t client, std::span<const Message> messages
   }
 }
 
-void Keeper::refuse(std::uint32_t client, Code code) { server_.answer(client, status_of(code)); }
+void Keeper::refuse(std::uint32_t client, Code code) {
+  server_.answer(client, status_of(code));
+}
 
 void Keeper::on_other(std::uint32_t client, const Message& message) {
   const RequestHead head = message.head();
   if (head.epoch != epoch_) return refuse(client, Code::kStale);  // W5
   switch (static_cast<Op>(head.op)) {
-    case Op::kNamespace: return serve_namespace(client, head);
-    case Op::kGrant: return serve_grant(client, head);
-    case Op::kGiveBack: return serve_give_back(client, message);
-    case Op::kCommit: return serve_commit(client, message);
-    case Op::kEvict: return serve_evict(client, head);
+    case Op::kNamespace:
+      return serve_namespace(client, head);
+    case Op::kGrant:
+      return serve_grant(client, head);
+    case Op::kGiveBack:
+      return serve_give_back(client, message);
+    case Op::kCommit:
+      return serve_commit(client, message);
+    case Op::kEvict:
+      return serve_evict(client, head);
     case Op::kDetach:
       server_.answer(client, 0);
       close_session(client, true, "detached");
       limbo_.forget(client);
       return base::reach(FailPoint::kDetachFreed);
-    case Op::kStop: stop_requested_ = true; return server_.answer(client, 0);
-    case Op::kPing: return server_.answer(client, 0);
-    case Op::kFence: return serve_fence(client, head);
-    case Op::kTouch: break;
+    case Op::kStop:
+      stop_requested_ = true;
+      return server_.answer(client, 0);
+    case Op::kPing:
+      return server_.answer(client, 0);
+    case Op::kFence:
+      return serve_fence(client, head);
+    case Op::kTouch:
+      break;
   }
   refuse(client, Code::kInvalidArgument);
 }
@@ -200,7 +220,8 @@ std::uint16_t Keeper::serve_touch(const Message& message) {
   const memory::Line& head = message.lines[0];
   const std::uint32_t count = rpc::count_of(head);
   if (rpc::epoch_of(head) != epoch_) return status_of(Code::kStale);  // W5
-  if (count == 0 || count > most_uses(rpc::lines_of(head))) return status_of(Code::kInvalidArgument);
+  if (count == 0 || count > most_uses(rpc::lines_of(head)))
+    return status_of(Code::kInvalidArgument);
   const std::uint32_t namespace_id = touched_namespace(message);
   std::uint32_t stale = apply_touch(namespace_id, first_use(message));
   for (std::uint32_t u = 1; u < count; ++u) stale += apply_touch(namespace_id, use_at(message, u));
@@ -259,7 +280,8 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
   constexpr std::uint32_t kMostUses =
       kUsesInResponse + (rpc::kMaxMessageLines - 1) * kUsesInFollowing;
   Session& session = sessions_[client];
-  const std::uint32_t allowed = options_.max_grants - std::min(session.granted, options_.max_grants);
+  const std::uint32_t allowed =
+      options_.max_grants - std::min(session.granted, options_.max_grants);
   const std::uint32_t wanted = std::min({std::uint32_t{head.count}, allowed, kMostUses});
   BlockUse uses[kMostUses];
   std::uint32_t count = 0;
@@ -316,7 +338,8 @@ void Keeper::serve_grant(std::uint32_t client, const RequestHead& head) {
 
 void Keeper::serve_give_back(std::uint32_t client, const Message& message) {
   const RequestHead head = message.head();
-  if (head.count == 0 || head.count > most_uses(head.lines)) return refuse(client, Code::kInvalidArgument);
+  if (head.count == 0 || head.count > most_uses(head.lines))
+    return refuse(client, Code::kInvalidArgument);
   bool all_held = true;
   for (std::uint32_t i = 0; i < head.count; ++i) {
     const BlockUse use = use_at(message, i);
@@ -336,7 +359,9 @@ void Keeper::serve_evict(std::uint32_t client, const RequestHead& head) {
   const auto wanted = rpc::load_payload<EvictPayload>(head.payload);
   EvictAnswer answer{};
   if (wanted.everything != 0) {
-    for (index::NodeId leaf; (leaf = policy_->victim(index::kNoNode)) != index::kNoNode; ++answer.evicted) evict(leaf);
+    for (index::NodeId leaf; (leaf = policy_->victim(index::kNoNode)) != index::kNoNode;
+         ++answer.evicted)
+      evict(leaf);
   } else {
     const std::uint32_t block =
         directory_.find({wanted.hash_low, wanted.hash_high}, wanted.namespace_id);

@@ -58,17 +58,20 @@ struct KeeperOptions {
   std::uint64_t ttl_ns = 0;
   std::vector<PinnedBlock> pins = {};
   std::vector<NamespacePriority> priorities = {};
-  static constexpr std::uint32_t kDefaultPriority = 4;  // of 0 to 7: a namespace that is not in the list
-  std::uint32_t max_grants = 256;  // blocks one client may hold at a time
+  // of 0 to 7: a namespace that is not in the list
+  static constexpr std::uint32_t kDefaultPriority = 4;
+  std::uint32_t max_grants = 256;              // blocks one client may hold at a time
   std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table
   std::uint32_t polls_between_clock_reads = 64;
   // A client whose heartbeat stands still for so long, by the keeper's clock, is suspected: it is
   // served no more, and what it holds is quarantined. 0: never.
   std::uint64_t suspect_after_ns = 10'000'000'000;
   std::uint64_t watch_interval_ns = 100'000'000;  // between two looks at heartbeats and processes
-  std::uint32_t scrub_lines = 64;   // directory lines compared with memory at each look at the table
+  // directory lines compared with memory at each look at the table
+  std::uint32_t scrub_lines = 64;
   std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
-  std::uint32_t avoid_slots = 0;    // for start(): bit k: keeper area k is in use by another process
+  // for start(): bit k: keeper area k is in use by another process
+  std::uint32_t avoid_slots = 0;
   // Who the keeper is, for those who watch it.
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
@@ -82,11 +85,11 @@ struct KeeperOptions {
 
 // Where the time of a takeover went.
 struct TakeoverTimes {
-  std::uint64_t ledger_ns = 0;    // reading the predecessor's ledger
-  std::uint64_t entries_ns = 0;   // reading and checking the directory
-  std::uint64_t tree_ns = 0;      // rebuilding the tree, and the order of use
-  std::uint64_t holders_ns = 0;   // who holds what
-  std::uint64_t sweep_ns = 0;     // writing every entry again
+  std::uint64_t ledger_ns = 0;      // reading the predecessor's ledger
+  std::uint64_t entries_ns = 0;     // reading and checking the directory
+  std::uint64_t tree_ns = 0;        // rebuilding the tree, and the order of use
+  std::uint64_t holders_ns = 0;     // who holds what
+  std::uint64_t sweep_ns = 0;       // writing every entry again
   std::uint64_t ledger_out_ns = 0;  // queueing what is free, and writing the new ledger
   std::uint64_t total_ns() const {
     return ledger_ns + entries_ns + tree_ns + holders_ns + sweep_ns + ledger_out_ns;
@@ -152,15 +155,15 @@ class Keeper final : private rpc::RequestHandler {
 
  private:
   struct Session {
-    std::uint32_t incarnation = 0;  // 0: none
+    std::uint32_t incarnation = 0;       // 0: none
     std::uint32_t last_incarnation = 0;  // never opened again: its old requests would be read anew
     std::uint32_t granted = 0;
-    std::uint32_t refused = 0;   // an incarnation that was told that the slot is held
-    bool is_held = false;        // not open, and nothing proves that the last one stores no more
-    bool is_suspected = false;   // not open, because the last one fell silent; it may live
+    std::uint32_t refused = 0;      // an incarnation that was told that the slot is held
+    bool is_held = false;           // not open, and nothing proves that the last one stores no more
+    bool is_suspected = false;      // not open, because the last one fell silent; it may live
     bool may_hold_unknown = false;  // it was let in by the last keeper, whose ledger is damaged
-    bool pins = false;           // the last one may have reads in flight that keep blocks in limbo
-    ProcessIdentity process;     // of the last incarnation
+    bool pins = false;        // the last one may have reads in flight that keep blocks in limbo
+    ProcessIdentity process;  // of the last incarnation
     std::uint64_t last_beat = 0;
     std::uint64_t beat_seen_ns = 0;  // when it was new
   };
@@ -174,8 +177,8 @@ class Keeper final : private rpc::RequestHandler {
     bool is_lost = false;  // somebody ruled of whom no line is left
   };
 
-  Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock,
-         Evidence* evidence, index::PolicyKind policy);
+  Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock, Evidence* evidence,
+         index::PolicyKind policy);
 
   // keeper_takeover.cpp
   static Predecessor find_predecessor(const Access& access);
@@ -237,10 +240,12 @@ class Keeper final : private rpc::RequestHandler {
   void serve_commit(std::uint32_t client, const rpc::Message& message);
   Verdict commit(std::uint32_t client, std::uint32_t namespace_id, const CommitItem& item,
                  bool has_parent, std::uint32_t parent, std::uint32_t& published_in);
-  std::uint32_t make_room(const index::BlockHash& hash, std::uint32_t namespace_id, std::uint32_t parent);
+  std::uint32_t make_room(const index::BlockHash& hash, std::uint32_t namespace_id,
+                          std::uint32_t parent);
   void return_to_grant(std::uint32_t block);
   bool holds(std::uint32_t client, const BlockUse& use) const;
-  static constexpr index::BlockHash kNoDigest{};  // in the place of a namespace whose line was damaged
+  // in the place of a namespace whose line was damaged
+  static constexpr index::BlockHash kNoDigest{};
   bool is_namespace(std::uint32_t id) const {
     return id >= 1 && id <= namespaces_.size() && namespaces_[id - 1] != kNoDigest;
   }
@@ -267,7 +272,7 @@ class Keeper final : private rpc::RequestHandler {
   std::uint32_t epoch_ = 0;
   Predecessor predecessor_;
   base::HugeVector<LedgerRecord> inherited_;  // the predecessor's ledger, until it is taken over
-  KeeperLine line_{};  // as it was last published
+  KeeperLine line_{};                         // as it was last published
   BlockTable blocks_;
   std::unique_ptr<index::EvictionPolicy> policy_;
   index::LeafLru* lru_ = nullptr;  // policy_, if that is what it is: its touches are inlined

@@ -217,8 +217,8 @@ bool Keeper::may_anybody_hold_unknown() const {
 // A pool of one host has all its processes on the keeper's machine: one of another boot is gone.
 bool Keeper::has_exited(const ProcessIdentity& process) const {
   if (process.pid == 0) return false;  // nobody knows who that is
-  const bool is_other_boot = process.boot_id_low != options_.boot_id_low ||
-                             process.boot_id_high != options_.boot_id_high;
+  const bool is_other_boot =
+      process.boot_id_low != options_.boot_id_low || process.boot_id_high != options_.boot_id_high;
   if (is_other_boot && access_.geometry.hosts == 1 && options_.pid != 0) return true;
   return evidence_ != nullptr && evidence_->has_exited(process);
 }
@@ -296,12 +296,15 @@ bool Keeper::notice_successor() {
   return true;
 }
 
-bool Keeper::has_successor() const { return DirectoryReader(access_).read_keepers().epoch > epoch_; }
+bool Keeper::has_successor() const {
+  return DirectoryReader(access_).read_keepers().epoch > epoch_;
+}
 
 void Keeper::be_deposed() {
   deposed_ = true;
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) server_.close(client);
-  base::log(base::LogLevel::kError, "keeper", "epoch %u is over: another keeper rules with epoch %u", epoch_,
+  base::log(base::LogLevel::kError, "keeper",
+            "epoch %u is over: another keeper rules with epoch %u", epoch_,
             DirectoryReader(access_).read_keepers().epoch);
 }
 

@@ -21,7 +21,8 @@ void Keeper::serve_commit(std::uint32_t client, const rpc::Message& message) {
   CommitAnswer answer{};
   bool has_parent = chain.has_parent != 0;
   std::uint32_t parent = kNoBlock;
-  if (has_parent) parent = directory_.find({chain.parent_low, chain.parent_high}, chain.namespace_id);
+  if (has_parent)
+    parent = directory_.find({chain.parent_low, chain.parent_high}, chain.namespace_id);
   open_chains_.close(client, parent);
   for (std::uint32_t i = 0; i < head.count; ++i) {
     const auto item = rpc::load_payload<CommitItem>(message.following(i).payload);

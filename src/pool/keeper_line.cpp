@@ -39,7 +39,8 @@ KeeperLine read_keeper_line(const Access& access, std::uint32_t keeper) {
   KeeperLine line{}, copy{};
   if (!access.region.read_as(access.layout.keeper_line(keeper), line)) line = {};
   if (!access.region.read_as(access.layout.keeper_line_copy(keeper), copy)) copy = {};
-  const bool copy_is_newer = copy.epoch != line.epoch ? copy.epoch > line.epoch : copy.min_epoch > line.min_epoch;
+  const bool copy_is_newer =
+      copy.epoch != line.epoch ? copy.epoch > line.epoch : copy.min_epoch > line.min_epoch;
   return copy_is_newer ? copy : line;
 }
 
@@ -47,7 +48,8 @@ std::uint32_t newest_epoch_in_area(const Access& access, std::uint32_t keeper) {
   std::uint32_t newest = 0;
   for (std::uint32_t client = 0; client < access.geometry.clients; ++client) {
     ViewLine view{};
-    if (access.region.read_as(access.layout.view_line(keeper, client), view)) newest = std::max(newest, view.epoch);
+    if (access.region.read_as(access.layout.view_line(keeper, client), view))
+      newest = std::max(newest, view.epoch);
   }
   for (std::uint32_t i = 0; i < kMaxNamespaces; ++i) {
     NamespaceLine line{};

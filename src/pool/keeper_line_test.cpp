@@ -19,7 +19,9 @@ class KeeperLineTest : public ::testing::Test {
   KeeperLineTest() { pool_.start_keeper(); }
   const Layout& layout() { return pool_.access().layout; }
   std::uint64_t count(KeeperCounter counter) { return pool_.keeper().counters()[counter]; }
-  void wipe(std::uint64_t offset) { std::memset(pool_.access().region.at(offset), 0, memory::kLineBytes); }
+  void wipe(std::uint64_t offset) {
+    std::memset(pool_.access().region.at(offset), 0, memory::kLineBytes);
+  }
 
   TestPool pool_;
 };
@@ -66,7 +68,8 @@ TEST_F(KeeperLineTest, WhereBothAreLostNothingIsUsedBeforeSomebodyVouches) {
   EXPECT_EQ(pool_.read(*other, 1, 3), 0u);
   const auto bytes = payload_of(9, 256);
   Verdict verdict{};
-  EXPECT_EQ(other->put(nullptr, {{{hash_of(9), bytes}}}, {&verdict, 1}).error().code, Code::kNoSpace);
+  EXPECT_EQ(other->put(nullptr, {{{hash_of(9), bytes}}}, {&verdict, 1}).error().code,
+            Code::kNoSpace);
   EXPECT_EQ(*other->fence_unknown(), blocks);
   pool_.put(*other, 20, 3);
   EXPECT_EQ(pool_.read(*other, 20, 3), 3u);
@@ -97,7 +100,8 @@ TEST(PoolServe, RefusesToRuleBesideALivingKeeperWhoseLineIsDamaged) {
     Result<Pool> other = Pool::open({path});
     ASSERT_TRUE(other);
     EXPECT_EQ(other->serve({}).error().code, Code::kBusy);
-    for (const std::uint64_t at : {pool->access().layout.keeper_line(1), pool->access().layout.keeper_line_copy(1)}) {
+    for (const std::uint64_t at :
+         {pool->access().layout.keeper_line(1), pool->access().layout.keeper_line_copy(1)}) {
       std::memset(pool->access().region.at(at), 0xff, memory::kLineBytes);
     }
     EXPECT_EQ(other->serve({}).error().code, Code::kBusy);

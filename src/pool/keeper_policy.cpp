@@ -70,9 +70,9 @@ bool Keeper::is_pinned(std::uint32_t block) const {
   if (options_.pins.empty()) return false;
   const std::uint32_t namespace_id = blocks_.use(block).namespace_id;
   if (!is_namespace(namespace_id)) return false;
-  return std::binary_search(
-      options_.pins.begin(), options_.pins.end(),
-      PinnedBlock{namespaces_[namespace_id - 1], blocks_.record(block).hash}, is_before);
+  return std::binary_search(options_.pins.begin(), options_.pins.end(),
+                            PinnedBlock{namespaces_[namespace_id - 1], blocks_.record(block).hash},
+                            is_before);
 }
 
 // What the policy may know a block by when it comes again: its hash, apart for each namespace.

@@ -43,7 +43,8 @@ Keeper::Predecessor Keeper::find_predecessor(const Access& access) {
 // can be told right from wrong, nor who stores into it.
 void Keeper::look_for_lost_epoch(const Access& access, Predecessor& predecessor) {
   std::uint32_t lost = 0;
-  for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) lost = std::max(lost, newest_epoch_in_area(access, slot));
+  for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot)
+    lost = std::max(lost, newest_epoch_in_area(access, slot));
   if (predecessor.highest_epoch == 0 || lost > predecessor.highest_epoch) {
     lost = std::max(lost, newest_epoch_in_directory(access));
   }
@@ -64,7 +65,8 @@ Result<std::uint32_t> Keeper::next_area(const Access& access, std::uint32_t avoi
     if (predecessor.epoch != 0 && area == predecessor.slot) continue;
     if ((avoid_slots >> area & 1) == 0) return area;
   }
-  return Error::make(Code::kBusy, "pool: all its %u keeper areas are in use by processes that still run",
+  return Error::make(Code::kBusy,
+                     "pool: all its %u keeper areas are in use by processes that still run",
                      kKeeperSlots);
 }
 
@@ -118,7 +120,9 @@ void Keeper::publish_line(std::uint32_t min_epoch, std::uint32_t flags) {
   publish_keeper_line(access_, slot_, line_);
 }
 
-bool Keeper::answers_too_early() const { return access_.domain().broken(Rule::kAnswerBeforeMinEpoch); }
+bool Keeper::answers_too_early() const {
+  return access_.domain().broken(Rule::kAnswerBeforeMinEpoch);
+}
 
 void Keeper::take_over() {
   base::reach(FailPoint::kTakeoverAnnounced);
@@ -149,10 +153,11 @@ void Keeper::take_over() {
   inherited_ = {};
   if (predecessor_.is_lost && !begin_anew()) return be_deposed();
   offer_free_blocks();
-  in_parts(blocks_.size(), kLedgerRecordsPerLine, [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
-    ledger_.write(first, end);
-    access_.domain().order();
-  });
+  in_parts(blocks_.size(), kLedgerRecordsPerLine,
+           [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+             ledger_.write(first, end);
+             access_.domain().order();
+           });
   lap(takeover_times_.ledger_out_ns);
   base::reach(FailPoint::kTakeoverLedgerWritten);
   access_.domain().complete();
@@ -167,8 +172,9 @@ void Keeper::begin_to_serve() {
   if (has_successor()) return be_deposed();
   if (!answers_too_early()) publish_line(epoch_, kKeeperServing);
   serving_ = true;
-  base::log(base::LogLevel::kInfo, "keeper", "rules with epoch %u: %u blocks live, %u free, %u quarantined",
-            epoch_, blocks_.count(BlockState::kLive), blocks_.count(BlockState::kFree),
+  base::log(base::LogLevel::kInfo, "keeper",
+            "rules with epoch %u: %u blocks live, %u free, %u quarantined", epoch_,
+            blocks_.count(BlockState::kLive), blocks_.count(BlockState::kFree),
             blocks_.count(BlockState::kQuarantined));
 }
 
@@ -179,9 +185,10 @@ void Keeper::see_first_clients() {
 
 // Nothing is kept, and no block is used before an operator says that nobody stores into it.
 bool Keeper::begin_anew() {
-  base::log(base::LogLevel::kError, "keeper",
-            "the lines of the pool's last keeper are lost: all blocks are dropped, and out of use until "
-            "`cachalot pool fence --unknown` says that no client of before stores any more");
+  base::log(
+      base::LogLevel::kError, "keeper",
+      "the lines of the pool's last keeper are lost: all blocks are dropped, and out of use until "
+      "`cachalot pool fence --unknown` says that no client of before stores any more");
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
     blocks_.record(block).holder = kUnknownHolder;
     blocks_.set_state(block, BlockState::kQuarantined);
@@ -233,7 +240,8 @@ void Keeper::adopt_namespaces() {
     NamespaceLine line{};
     const std::uint64_t offset = access_.layout.namespace_line(predecessor_.slot, id - 1);
     // A line of another epoch was left by an earlier keeper of the same area.
-    if (!access_.region.read_as(offset, line) || line.id != id || line.epoch != predecessor_.epoch) continue;
+    if (!access_.region.read_as(offset, line) || line.id != id || line.epoch != predecessor_.epoch)
+      continue;
     line.epoch = epoch_;
     access_.region.publish(access_.layout.namespace_line(slot_, id - 1), line);
     namespaces_.resize(id, kNoDigest);
@@ -263,9 +271,11 @@ void Keeper::in_parts(std::uint32_t items, std::uint32_t unit, F&& f) const {
 }
 
 void Keeper::read_ledger() {
-  in_parts(blocks_.size(), kLedgerRecordsPerLine, [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
-    Ledger::read(access_, predecessor_.slot, first, std::span(inherited_).subspan(first, end - first));
-  });
+  in_parts(blocks_.size(), kLedgerRecordsPerLine,
+           [this](std::uint32_t, std::uint32_t first, std::uint32_t end) {
+             Ledger::read(access_, predecessor_.slot, first,
+                          std::span(inherited_).subspan(first, end - first));
+           });
 }
 
 // Reads every entry that counts under the predecessor's rule into the block table, also those that a
@@ -298,7 +308,8 @@ void Keeper::adopt_slots(const KeeperView& view, std::uint32_t first, std::uint3
     std::uint32_t live[kBatch], count = 0;
     for (std::uint32_t i = 0; i < kBatch; ++i) {
       const std::uint64_t offset = access_.layout.entry(first + i);
-      if (!access_.region.checks(lines[i], offset) && !access_.region.read(offset, lines[i])) continue;
+      if (!access_.region.checks(lines[i], offset) && !access_.region.read(offset, lines[i]))
+        continue;
       const auto entry = memory::as<Entry>(lines[i]);
       if (entry.state != kEntryLive) continue;
       live[count++] = i;
@@ -323,7 +334,8 @@ void Keeper::adopt_slots(const KeeperView& view, std::uint32_t first, std::uint3
 bool Keeper::is_sound(const KeeperView& view, const Entry& entry, std::uint32_t slot) const {
   const Geometry& geometry = access_.geometry;
   if (entry.state != kEntryLive || !view.admits(entry.epoch) || entry.block >= geometry.blocks ||
-      entry.length == 0 || entry.length > geometry.block_bytes || !is_namespace(entry.namespace_id) ||
+      entry.length == 0 || entry.length > geometry.block_bytes ||
+      !is_namespace(entry.namespace_id) ||
       (entry.parent >= geometry.blocks && entry.parent != kNoBlock)) {
     return false;
   }

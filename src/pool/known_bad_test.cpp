@@ -67,9 +67,8 @@ class KnownBadTest : public ::testing::TestWithParam<bool> {
   // What a copying thread that is late stores.
   void store(std::uint32_t block, std::uint64_t name) {
     const auto bytes = payload_of(name, 256);
-    pool_->access().for_each_extent(block, 256, [&](std::byte* to, std::uint64_t n) {
-      std::memcpy(to, bytes.data(), n);
-    });
+    pool_->access().for_each_extent(
+        block, 256, [&](std::byte* to, std::uint64_t n) { std::memcpy(to, bytes.data(), n); });
   }
 
   std::unique_ptr<TestPool> pool_;
@@ -191,7 +190,8 @@ TEST_P(KnownBadTest, ReleasedBecauseItReattached) {
   const auto sleeper = pool_->attach(1, as_process(7));
   put(*sleeper, 50);
   for (std::uint32_t block = 0; block < 12; ++block) {
-    if (Ledger::read(pool_->access(), 0, block).state == LedgerState::kGranted) held.push_back(block);
+    if (Ledger::read(pool_->access(), 0, block).state == LedgerState::kGranted)
+      held.push_back(block);
   }
   ASSERT_FALSE(held.empty());
   const auto successor = pool_->try_attach(1, as_process(8));
@@ -315,7 +315,8 @@ TEST_P(KnownBadTest, PinnedReadPublishedWithoutCompleting) {
     if (Ledger::read(access, 0, block).state == LedgerState::kGranted) store(block, 99);
   }
   std::vector<std::byte> bytes(256);
-  std::memcpy(bytes.data(), access.view.bases[0] + access.layout.data_offset + found.entry.block * 256, 256);
+  std::memcpy(bytes.data(),
+              access.view.bases[0] + access.layout.data_offset + found.entry.block * 256, 256);
   EXPECT_EQ(bytes != payload_of(1, 256), is_broken());
   reader->unpin(*pin);
 }
@@ -366,14 +367,16 @@ TEST_P(KnownBadTest, OldKeepersGrantsHonoured) {
   Verdict verdict{};
   EXPECT_EQ(late->put(nullptr, {&item, 1}, {&verdict, 1}).ok(), is_broken());
   bool is_wrong = false;
-  for (std::uint64_t name = 10; writer != nullptr && name < 14; ++name) is_wrong |= get(*writer, name) == Read::kWrong;
+  for (std::uint64_t name = 10; writer != nullptr && name < 14; ++name)
+    is_wrong |= get(*writer, name) == Read::kWrong;
   EXPECT_EQ(is_wrong, is_broken());
 }
 
 #endif  // CACHALOT_FAIL_POINTS
 
-INSTANTIATE_TEST_SUITE_P(Protocols, KnownBadTest, testing::Bool(),
-                         [](const auto& is_broken) { return is_broken.param ? "broken" : "right"; });
+INSTANTIATE_TEST_SUITE_P(Protocols, KnownBadTest, testing::Bool(), [](const auto& is_broken) {
+  return is_broken.param ? "broken" : "right";
+});
 
 }  // namespace
 }  // namespace cachalot::pool

@@ -7,12 +7,17 @@ namespace {
 
 LedgerState ledger_state(BlockState state) {
   switch (state) {
-    case BlockState::kGranted: return LedgerState::kGranted;
-    case BlockState::kLive: return LedgerState::kLive;
-    case BlockState::kQuarantined: return LedgerState::kQuarantined;
-    case BlockState::kBad: return LedgerState::kBad;
+    case BlockState::kGranted:
+      return LedgerState::kGranted;
+    case BlockState::kLive:
+      return LedgerState::kLive;
+    case BlockState::kQuarantined:
+      return LedgerState::kQuarantined;
+    case BlockState::kBad:
+      return LedgerState::kBad;
     case BlockState::kFree:
-    case BlockState::kLimbo: break;
+    case BlockState::kLimbo:
+      break;
   }
   return LedgerState::kFree;
 }
@@ -41,7 +46,8 @@ void Ledger::write_line_of(std::uint32_t block) {
   for (std::uint32_t i = 0; i < kLedgerRecordsPerLine && first + i < blocks_->size(); ++i) {
     const BlockTable::Use& use = blocks_->use(first + i);
     const BlockTable::Record& record = blocks_->record(first + i);
-    line.records[i] = {use.generation, record.incarnation, record.holder, ledger_state(use.state), 0};
+    line.records[i] = {use.generation, record.incarnation, record.holder, ledger_state(use.state),
+                       0};
   }
   access_->region.publish(access_->layout.ledger_line(keeper_, first), line);
 }
@@ -53,7 +59,8 @@ void Ledger::read(const Access& access, std::uint32_t keeper, std::uint32_t firs
   while (!records.empty()) {
     const std::size_t needed = (records.size() + kLedgerRecordsPerLine - 1) / kLedgerRecordsPerLine;
     const std::uint32_t count = static_cast<std::uint32_t>(std::min<std::size_t>(kBatch, needed));
-    access.domain().read_lines(access.region.at(access.layout.ledger_line(keeper, first)), count, lines);
+    access.domain().read_lines(access.region.at(access.layout.ledger_line(keeper, first)), count,
+                               lines);
     for (std::uint32_t i = 0; i < count; ++i) {
       const bool is_good = access.region.checks(lines[i], access.layout.ledger_line(keeper, first));
       const auto line = memory::as<LedgerLine>(lines[i]);

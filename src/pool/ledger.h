@@ -41,7 +41,8 @@ class Ledger {
   static LedgerRecord read(const Access& access, std::uint32_t keeper, std::uint32_t block);
   // The same of blocks from `first`, which begins a line, on: as many as `records`.
   // @cost their lines, read once in order
-  static void read(const Access& access, std::uint32_t keeper, std::uint32_t first, std::span<LedgerRecord> records);
+  static void read(const Access& access, std::uint32_t keeper, std::uint32_t first,
+                   std::span<LedgerRecord> records);
 
  private:
   void write_line_of(std::uint32_t block);

@@ -57,7 +57,8 @@ TEST_F(FaultTest, AKeeperThatWakesUpInItsTakeoverWritesNoMore) {
     if (point != base::FailPoint::kTakeoverLedgerRead || pool_to_take_over == nullptr) return;
     KeeperOptions options;
     options.use_doorbells = false;
-    auto keeper = Keeper::start(std::exchange(pool_to_take_over, nullptr)->access(), options, clock_of_keeper_in_between);
+    auto keeper = Keeper::start(std::exchange(pool_to_take_over, nullptr)->access(), options,
+                                clock_of_keeper_in_between);
     ASSERT_TRUE(keeper) << keeper.error().message;
     keeper_in_between = keeper->release();
   };
@@ -68,7 +69,8 @@ TEST_F(FaultTest, AKeeperThatWakesUpInItsTakeoverWritesNoMore) {
   EXPECT_EQ(next->epoch(), 3u);
   EXPECT_TRUE(pool_.keeper().is_deposed());
   EXPECT_EQ(pool_.keeper().poll(), 0u);
-  for (std::uint64_t name = 1; name <= 4; ++name) EXPECT_EQ(pool_.entry_of(hash_of(name)).epoch, 3u);
+  for (std::uint64_t name = 1; name <= 4; ++name)
+    EXPECT_EQ(pool_.entry_of(hash_of(name)).epoch, 3u);
   const KeeperView view = DirectoryReader(pool_.access()).read_keepers();
   EXPECT_EQ(view.epoch, 3u);
   EXPECT_EQ(view.min_epoch, 3u);

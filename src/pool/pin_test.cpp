@@ -37,10 +37,11 @@ TEST_F(PinTest, WhatWasLookedUpAfterAPinStaysUntilItEnds) {
     const auto expected = payload_of(1 + i, found[i].entry.length);
     std::vector<std::byte> bytes(found[i].entry.length);
     std::uint64_t at = 0;
-    pool_.access().for_each_extent(found[i].entry.block, bytes.size(), [&](std::byte* from, std::uint64_t n) {
-      std::memcpy(bytes.data() + at, from, n);
-      at += n;
-    });
+    pool_.access().for_each_extent(found[i].entry.block, bytes.size(),
+                                   [&](std::byte* from, std::uint64_t n) {
+                                     std::memcpy(bytes.data() + at, from, n);
+                                     at += n;
+                                   });
     EXPECT_EQ(bytes, expected) << i;
   }
   client->unpin(*pin);
@@ -144,8 +145,10 @@ TEST_F(PinTest, WhoKeepsAskingForBlocksUnderAPinDoesNotEmptyThePool) {
   const auto pin = client->pin();
   const auto bytes = payload_of(1, 256);
   Verdict verdict{};
-  for (int i = 0; i < 500; ++i) (void)writer->put(nullptr, {{{hash_of(5000 + i), bytes}}}, {&verdict, 1});
-  EXPECT_GE(count(KeeperCounter::kLive) + 16, pool_.access().geometry.capacity_blocks);  // max_grants
+  for (int i = 0; i < 500; ++i)
+    (void)writer->put(nullptr, {{{hash_of(5000 + i), bytes}}}, {&verdict, 1});
+  // max_grants
+  EXPECT_GE(count(KeeperCounter::kLive) + 16, pool_.access().geometry.capacity_blocks);
   client->unpin(*pin);
   pool_.keeper().tend();
   ASSERT_TRUE(writer->put(nullptr, {{{hash_of(9999), bytes}}}, {&verdict, 1}));

@@ -38,9 +38,12 @@ Result<os::FileLock> lock_succession(int fd) {
 
 Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, const char* name) {
   switch (kind) {
-    case memory::DomainKind::kCoherent: return memory::make_coherent_domain();
-    case memory::DomainKind::kNoncoherent: return memory::make_noncoherent_domain();
-    case memory::DomainKind::kLossy: break;
+    case memory::DomainKind::kCoherent:
+      return memory::make_coherent_domain();
+    case memory::DomainKind::kNoncoherent:
+      return memory::make_noncoherent_domain();
+    case memory::DomainKind::kLossy:
+      break;
   }
   return Error::make(Code::kUnsupported, "%s: is a pool of a simulated coherence domain", name);
 }
@@ -96,8 +99,9 @@ Status fill_holes(const std::string& path) {
   if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
   std::uint64_t magic = 0;
   if (pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic || magic != kMagic) {
-    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx", path.c_str(),
-                       static_cast<unsigned long long>(magic), static_cast<unsigned long long>(kMagic));
+    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
+                       path.c_str(), static_cast<unsigned long long>(magic),
+                       static_cast<unsigned long long>(kMagic));
   }
   return os::fill_holes(file.fd(), file.path().c_str());
 }
@@ -106,20 +110,25 @@ Status fill_holes(const std::string& path) {
 Status check_first(const Header& first, const std::string& path) {
   if (first.device_index == 0) return {};
   const std::string suffix = "." + std::to_string(first.device_index);
-  const std::string base = path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : "";
-  return Error::make(Code::kInvalidArgument, "%s: is device %u of its pool: give its devices in order, device 0%s%s first",
+  const std::string base =
+      path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : "";
+  return Error::make(Code::kInvalidArgument,
+                     "%s: is device %u of its pool: give its devices in order, device 0%s%s first",
                      path.c_str(), first.device_index, base.empty() ? "" : ", ",
                      base.empty() ? "" : (base + ",").c_str());
 }
 
 // Device `index` says that it is one, of the pool that device 0 says it is.
-Status check_device(const Header& first, const Header& other, std::uint32_t index, const char* name) {
+Status check_device(const Header& first, const Header& other, std::uint32_t index,
+                    const char* name) {
   if (other.id == first.id && other.device_index == index) return {};
   if (!(other.id == first.id)) {
-    return Error::make(Code::kInvalidArgument, "%s: is a device of another pool than the first one", name);
+    return Error::make(Code::kInvalidArgument, "%s: is a device of another pool than the first one",
+                       name);
   }
-  return Error::make(Code::kInvalidArgument, "%s: is device %u of its pool, not %u: give the devices in order",
-                     name, other.device_index, index);
+  return Error::make(Code::kInvalidArgument,
+                     "%s: is device %u of its pool, not %u: give the devices in order", name,
+                     other.device_index, index);
 }
 
 }  // namespace
@@ -170,7 +179,8 @@ Status PoolClient::detach() {
   return said;
 }
 
-std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices) {
+std::vector<std::string> device_paths(const std::vector<std::string>& paths,
+                                      std::uint32_t devices) {
   std::vector<std::string> all = paths;
   if (paths.size() != 1) return all;
   for (std::uint32_t i = 1; i < devices; ++i) all.push_back(paths[0] + "." + std::to_string(i));
@@ -190,8 +200,9 @@ Result<Pool> Pool::create(const CreateOptions& options) {
   }
   const std::vector<std::string> paths = device_paths(options.paths, geometry.devices);
   if (paths.size() != geometry.devices) {
-    return Error::make(Code::kInvalidArgument, "pool: %zu paths were given for %u devices: give one, or all",
-                       paths.size(), geometry.devices);
+    return Error::make(Code::kInvalidArgument,
+                       "pool: %zu paths were given for %u devices: give one, or all", paths.size(),
+                       geometry.devices);
   }
   if (geometry.device_bytes == 0) {
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
@@ -225,26 +236,31 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
   {
     CACHALOT_TRY_ASSIGN(const memory::DeviceSet probe,
                         memory::DeviceSet::open({paths[0]}, map_options(false, false)));
-    CACHALOT_TRY_ASSIGN(first, read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
+    CACHALOT_TRY_ASSIGN(first,
+                        read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
   CACHALOT_TRY(check_first(first, paths[0]));
   CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
   const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
   if (all.size() != first.geometry.devices) {
-    return Error::make(Code::kInvalidArgument, "%s: its pool has %u device(s), %zu paths were given",
-                       paths[0].c_str(), first.geometry.devices, all.size());
+    return Error::make(Code::kInvalidArgument,
+                       "%s: its pool has %u device(s), %zu paths were given", paths[0].c_str(),
+                       first.geometry.devices, all.size());
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
   for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(fill_holes(all[i]));
-  CACHALOT_TRY_ASSIGN(memory::DeviceSet devices,
-                      memory::DeviceSet::open(all, map_options(options.huge_pages, options.populate)));
+  CACHALOT_TRY_ASSIGN(
+      memory::DeviceSet devices,
+      memory::DeviceSet::open(all, map_options(options.huge_pages, options.populate)));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
   for (std::uint32_t i = 1; i < devices.count(); ++i) {
-    CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i), devices.bytes_each(), all[i].c_str()));
+    CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i),
+                                                        devices.bytes_each(), all[i].c_str()));
     CACHALOT_TRY(check_device(first, other, i, all[i].c_str()));
   }
   Pool pool(std::move(devices), std::move(domain));
-  CACHALOT_TRY_ASSIGN(Access access, make_access(first.id, first.geometry, pool.devices_.view(), *pool.domain_));
+  CACHALOT_TRY_ASSIGN(Access access,
+                      make_access(first.id, first.geometry, pool.devices_.view(), *pool.domain_));
   pool.access_ = std::make_unique<Access>(std::move(access));
   pool.created_unix_s_ = first.created_unix_s;
   return pool;
@@ -264,7 +280,8 @@ Status Pool::remove() {
     Result<os::FileLock> lock = lock_byte(fd, kFirstKeeperLock + slot);
     if (!lock) {
       if (lock.error().code != Code::kBusy) return lock.error();
-      return Error::make(Code::kBusy, "%s: a keeper serves this pool: stop it first (`cachalot stop`)",
+      return Error::make(Code::kBusy,
+                         "%s: a keeper serves this pool: stop it first (`cachalot stop`)",
                          devices_.file(0).path().c_str());
     }
     locks.push_back(*std::move(lock));
@@ -286,10 +303,11 @@ Result<Pool> open_made(const std::vector<std::string>& paths) {
   const bool was_unfinished = !paths.empty() && is_unfinished(paths[0]);
   Result<Pool> opened = Pool::open(paths);
   if (opened || !was_unfinished) return opened;
-  return Error::make(Code::kBusy,
-                     "%.120s: has no header yet: another process makes this pool, or has died in it (remove the "
-                     "file then)",
-                     paths[0].c_str());
+  return Error::make(
+      Code::kBusy,
+      "%.120s: has no header yet: another process makes this pool, or has died in it (remove the "
+      "file then)",
+      paths[0].c_str());
 }
 
 Status Pool::check_still_there() const {
@@ -330,13 +348,16 @@ Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
   waiting.clock_ = std::make_unique<base::SteadyClock>();
-  waiting.evidence_ = std::make_unique<HostEvidence>(boot, static_cast<std::uint32_t>(pid_namespace));
+  waiting.evidence_ =
+      std::make_unique<HostEvidence>(boot, static_cast<std::uint32_t>(pid_namespace));
   rpc::HostWaiter::Options naps;
   naps.nap_ns = kKeeperNapNs;
-  const rpc::Doorbell own =
-      options.use_doorbells ? doorbell_at(*access_, access_->layout.doorbell_page) : rpc::Doorbell();
+  const rpc::Doorbell own = options.use_doorbells
+                                ? doorbell_at(*access_, access_->layout.doorbell_page)
+                                : rpc::Doorbell();
   waiting.waiter_ = std::make_unique<rpc::HostWaiter>(own, naps);
-  CACHALOT_TRY_ASSIGN(waiting.keeper_, Keeper::prepare(*access_, options, *waiting.clock_, waiting.evidence_.get()));
+  CACHALOT_TRY_ASSIGN(waiting.keeper_,
+                      Keeper::prepare(*access_, options, *waiting.clock_, waiting.evidence_.get()));
   return waiting;
 }
 
@@ -365,7 +386,8 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
   }
   standby.keeper_->see_first_clients();
   if (!standby.keeper_->is_deposed()) return {};
-  return Error::make(Code::kStale, "%s: another keeper took this pool over meanwhile", devices_.file(0).path().c_str());
+  return Error::make(Code::kStale, "%s: another keeper took this pool over meanwhile",
+                     devices_.file(0).path().c_str());
 }
 
 // The areas whose keepers' processes still run, a bit each. @errors kBusy: one of them rules
@@ -379,14 +401,17 @@ Result<std::uint32_t> Pool::find_areas_in_use(Succession succession) const {
     highest_epoch = std::max(highest_epoch, lines[slot].epoch);
   }
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot) {
-    CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder, os::who_holds(fd, kFirstKeeperLock + slot));
+    CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
+                        os::who_holds(fd, kFirstKeeperLock + slot));
     if (!holder) continue;
     in_use |= 1u << slot;
     // One whose line cannot be read may rule, for all that is known: it mends its line if it lives.
     const bool may_rule = lines[slot].epoch == highest_epoch || lines[slot].epoch == 0;
     if (!may_rule || succession == Succession::kOverTheLiving) continue;
     if (lines[slot].epoch == 0) {
-      return Error::make(Code::kBusy, "%s: has a keeper already, whose line is damaged; a living keeper mends it", name);
+      return Error::make(
+          Code::kBusy, "%s: has a keeper already, whose line is damaged; a living keeper mends it",
+          name);
     }
     if (!os::process_alive(lines[slot].pid, lines[slot].start_time)) {
       // Of another machine or pid namespace it may be; or it made a child without fork(), that shares the lock.
@@ -413,8 +438,10 @@ Error Pool::areas_in_use() const {
     }
     pids += (pids.empty() ? "" : ", ") + std::to_string(line.pid);
   }
-  return Error::make(Code::kBusy, "%.110s: no keeper area is free: end keepers that were replaced and still run (pid %s)",
-                     devices_.file(0).path().c_str(), pids.c_str());
+  return Error::make(
+      Code::kBusy,
+      "%.110s: no keeper area is free: end keepers that were replaced and still run (pid %s)",
+      devices_.file(0).path().c_str(), pids.c_str());
 }
 
 void PoolKeeper::poll_or_wait() {
@@ -439,7 +466,8 @@ Status PoolKeeper::check_now_and_then(const std::function<Status()>& check) {
 Status PoolKeeper::run(const std::atomic<bool>& stop, const std::function<Status()>& check) {
   while (!stop.load(std::memory_order_relaxed) && !keeper_->stop_requested()) {
     if (keeper_->is_deposed()) {
-      return Error::make(Code::kStale, "keeper: epoch %u is over, another keeper rules this pool since",
+      return Error::make(Code::kStale,
+                         "keeper: epoch %u is over, another keeper rules this pool since",
                          keeper_->epoch());
     }
     if (const Status checked = check_now_and_then(check); !checked) {
@@ -457,14 +485,15 @@ Result<os::FileLock> Pool::lock_client_slot(std::uint32_t slot) const {
   const Geometry& g = access_->geometry;
   const char* name = devices_.file(0).path().c_str();
   if (slot >= g.clients) {
-    return Error::make(Code::kInvalidArgument, "%s: client slot %u: the pool's last one is %u", name, slot,
-                       g.clients - 1);
+    return Error::make(Code::kInvalidArgument, "%s: client slot %u: the pool's last one is %u",
+                       name, slot, g.clients - 1);
   }
   Result<os::FileLock> lock = lock_byte(devices_.file(0).fd(), kFirstClientLock + slot);
   if (lock || lock.error().code != Code::kBusy) return lock;
   ClientLine line{};
   access_->region.read_as(access_->layout.client_line(slot), line);
-  return Error::make(Code::kBusy, "%s: client slot %u is attached already, by pid %u", name, slot, line.pid);
+  return Error::make(Code::kBusy, "%s: client slot %u is attached already, by pid %u", name, slot,
+                     line.pid);
 }
 
 // A slot that is taken, or held for a suspect, is passed over.
@@ -479,9 +508,11 @@ Result<PoolClient> Pool::attach_anywhere(const ClientOptions& options) {
     Result<PoolClient> attached = attach_at(options, slot, *std::move(lock));
     if (attached || attached.error().code != Code::kBusy) return attached;
   }
-  return Error::make(Code::kBusy, "%s: all %u client slots of host %u%s are taken, or held by suspects (`cachalot pool info`)",
-                     name, g.engine_clients() / g.hosts, options.host,
-                     options.is_operator ? ", and the operators'," : "");
+  return Error::make(
+      Code::kBusy,
+      "%s: all %u client slots of host %u%s are taken, or held by suspects (`cachalot pool info`)",
+      name, g.engine_clients() / g.hosts, options.host,
+      options.is_operator ? ", and the operators'," : "");
 }
 
 // Locks on slots do not reach other machines, so two of them must not try one slot.
@@ -490,8 +521,9 @@ Status Pool::check_slot(const ClientOptions& options, std::uint32_t slot) const 
   CACHALOT_TRY(check_host(options.host));
   const std::uint32_t first = options.host * g.clients_per_host();
   if (slot >= first && slot - first < g.clients_per_host()) return {};
-  return Error::make(Code::kInvalidArgument, "%s: client slot %u is not one of host %u's, expected %u to %u",
-                     devices_.file(0).path().c_str(), slot, options.host, first, first + g.clients_per_host() - 1);
+  return Error::make(
+      Code::kInvalidArgument, "%s: client slot %u is not one of host %u's, expected %u to %u",
+      devices_.file(0).path().c_str(), slot, options.host, first, first + g.clients_per_host() - 1);
 }
 
 Status Pool::check_host(std::uint32_t host) const {
@@ -504,7 +536,8 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
   if (options.use_doorbells) {
     CACHALOT_TRY_ASSIGN(const bool is_locked, find_keeper_lock());
     if (!is_locked) {
-      return Error::make(Code::kNoKeeper, "%s: no keeper serves this pool: start one with `cachalot serve`",
+      return Error::make(Code::kNoKeeper,
+                         "%s: no keeper serves this pool: start one with `cachalot serve`",
                          devices_.file(0).path().c_str());
     }
   }
@@ -528,19 +561,22 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
   return attach_at(options, *slot, std::move(lock));
 }
 
-Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock) {
+Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t slot,
+                                   os::FileLock lock) {
   PoolClient attached(std::move(lock));
   attached.clock_ = std::make_unique<base::SteadyClock>();
   const rpc::Doorbell own = options.use_doorbells
                                 ? doorbell_at(*access_, access_->layout.client_doorbell(slot))
                                 : rpc::Doorbell();
   attached.waiter_ = std::make_unique<rpc::HostWaiter>(own, rpc::HostWaiter::Options{});
-  CACHALOT_TRY_ASSIGN(attached.client_, Client::attach(*access_, slot, options, *attached.waiter_, *attached.clock_));
+  CACHALOT_TRY_ASSIGN(attached.client_,
+                      Client::attach(*access_, slot, options, *attached.waiter_, *attached.clock_));
   if (options.renew_interval_ns != 0) {
     try {
       attached.renewer_ = std::make_unique<Renewer>(*attached.client_, options.renew_interval_ns);
     } catch (const std::system_error& error) {
-      return Error::from_errno(error.code().value(), "%s: client slot %u: the thread that renews it",
+      return Error::from_errno(error.code().value(),
+                               "%s: client slot %u: the thread that renews it",
                                devices_.file(0).path().c_str(), slot);
     }
   }

@@ -40,7 +40,8 @@ class PoolTest : public testing::TestWithParam<Setup> {
   void make(std::uint32_t capacity, std::uint64_t block_bytes = 4096, std::uint32_t slack = 256) {
     Pool::CreateOptions options;
     options.paths.clear();
-    for (std::uint32_t i = 0; i < GetParam().devices; ++i) options.paths.push_back("memfd:test" + std::to_string(i));
+    for (std::uint32_t i = 0; i < GetParam().devices; ++i)
+      options.paths.push_back("memfd:test" + std::to_string(i));
     Geometry& g = options.geometry;
     g.domain = GetParam().domain;
     g.devices = GetParam().devices;
@@ -79,7 +80,8 @@ class PoolTest : public testing::TestWithParam<Setup> {
     return *std::move(client);
   }
   // Stores a chain of blocks named first, first + 1, …, with bytes that follow from the names.
-  std::vector<Verdict> put_chain(Client& client, std::uint64_t first, std::size_t n, const BlockHash* parent = nullptr) {
+  std::vector<Verdict> put_chain(Client& client, std::uint64_t first, std::size_t n,
+                                 const BlockHash* parent = nullptr) {
     std::vector<std::vector<std::byte>> bytes;
     std::vector<PutItem> items;
     for (std::size_t i = 0; i < n; ++i) bytes.push_back(payload_of(first + i, size_of(first + i)));
@@ -138,7 +140,8 @@ TEST_P(PoolTest, ABlockWhoseParentIsNotThereIsRefused) {
   make(100);
   PoolClient client = attach();
   const BlockHash absent = hash_of(99);
-  for (const Verdict v : put_chain(client.client(), 1, 3, &absent)) EXPECT_EQ(v, Verdict::kNoParent);
+  for (const Verdict v : put_chain(client.client(), 1, 3, &absent))
+    EXPECT_EQ(v, Verdict::kNoParent);
   EXPECT_EQ(read_chain(client.client(), 1, 3), 0u);
 }
 
@@ -146,7 +149,8 @@ TEST_P(PoolTest, OldChainsMakeRoomForNewOnesAndNeverLoseTheirParentsFirst) {
   make(50);
   PoolClient client = attach();
   for (std::uint64_t chain = 0; chain < 40; ++chain) {
-    for (const Verdict v : put_chain(client.client(), chain * 100, 20)) EXPECT_EQ(v, Verdict::kCommitted);
+    for (const Verdict v : put_chain(client.client(), chain * 100, 20))
+      EXPECT_EQ(v, Verdict::kCommitted);
   }
   EXPECT_EQ(read_chain(client.client(), 3900, 20), 20u);
   EXPECT_EQ(read_chain(client.client(), 3800, 20), 20u);
@@ -232,7 +236,8 @@ TEST_P(PoolTest, ACountOfBlocksIsKeptAndPublished) {
     ASSERT_TRUE(pool_->read_keeper_counters(counters));
   }
   EXPECT_EQ(counters[KeeperCounter::kLive], 30u);
-  EXPECT_EQ(counters[KeeperCounter::kFree] + counters[KeeperCounter::kGranted] + counters[KeeperCounter::kLive],
+  EXPECT_EQ(counters[KeeperCounter::kFree] + counters[KeeperCounter::kGranted] +
+                counters[KeeperCounter::kLive],
             356u);
 }
 
@@ -301,7 +306,9 @@ TEST_P(PoolTest, ASlotStaysTakenWhereCopiesWereUnderWay) {
   impatient.timeout_ns = 10'000'000;
   const auto insist = [](const auto& call) {  // a keeper thread may be slower than that
     auto result = call();
-    while (!result && (result.error().code == Code::kNoKeeper || result.error().code == Code::kTimeout)) result = call();
+    while (!result &&
+           (result.error().code == Code::kNoKeeper || result.error().code == Code::kTimeout))
+      result = call();
     return result;
   };
   Result<PoolClient> client = insist([&] { return pool_->attach(impatient, 3); });
@@ -344,7 +351,8 @@ TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {
   Result<PoolKeeper> keeper = pool_->serve({});
   ASSERT_TRUE(keeper) << keeper.error().message;
   stop_ = false;
-  const Status ended = keeper->run(stop_, [] { return Status(Error::make(Code::kStale, "enough")); });
+  const Status ended =
+      keeper->run(stop_, [] { return Status(Error::make(Code::kStale, "enough")); });
   ASSERT_FALSE(ended);
   EXPECT_STREQ(ended.error().message, "enough");
   EXPECT_EQ(pool_->keeper_view().flags & kKeeperServing, 0u);
@@ -448,7 +456,8 @@ TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
     EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
     Result<PoolKeeper> next = pool->serve({}, Pool::Succession::kOverTheLiving);
     ASSERT_TRUE(next) << next.error().message;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));  // nobody's patience ran out
+    // nobody's patience ran out
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
     stalled->send(SIGCONT);
     const Result<os::ChildStatus> ended = stalled->wait();
     ASSERT_TRUE(ended);
@@ -475,7 +484,8 @@ TEST_P(PoolTest, KeepersThatWereReplacedAndStillRunAreNamed) {
     Result<PoolKeeper> next = pool_->serve({}, Pool::Succession::kOverTheLiving);
     if (!next) {
       EXPECT_EQ(next.error().code, Code::kBusy);
-      EXPECT_NE(std::string(next.error().message).find("pid " + std::to_string(getpid())), std::string::npos);
+      EXPECT_NE(std::string(next.error().message).find("pid " + std::to_string(getpid())),
+                std::string::npos);
       EXPECT_NE(std::string(next.error().message).find(pool_->paths()[0]), std::string::npos);
       break;
     }
@@ -485,7 +495,8 @@ TEST_P(PoolTest, KeepersThatWereReplacedAndStillRunAreNamed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, PoolTest,
-                         testing::Values(Setup{DomainKind::kCoherent, 1}, Setup{DomainKind::kNoncoherent, 1},
+                         testing::Values(Setup{DomainKind::kCoherent, 1},
+                                         Setup{DomainKind::kNoncoherent, 1},
                                          Setup{DomainKind::kNoncoherent, 3}),
                          [](const auto& setup) {
                            return std::string(memory::domain_name(setup.param.domain)) +

@@ -26,9 +26,9 @@ struct BlockUse {
   std::uint32_t block;
   std::uint32_t generation;
 };
-inline constexpr std::uint32_t kUsesInHead = 5;        // behind the namespace id
+inline constexpr std::uint32_t kUsesInHead = 5;  // behind the namespace id
 inline constexpr std::uint32_t kUsesInFollowing = 6;
-inline constexpr std::uint32_t kUsesInResponse = 4;    // in a response's head
+inline constexpr std::uint32_t kUsesInResponse = 4;  // in a response's head
 
 // Head payload of kTouch and kGiveBack; `count` of the head says how many in all.
 struct UsesPayload {
@@ -43,7 +43,8 @@ struct NamespacePayload {
   std::uint64_t digest_low, digest_high;
   std::uint32_t flags;  // kNamespace*
 };
-inline constexpr std::uint32_t kNamespaceIfThere = 1;  // open none: a pool has few, and never takes one back
+// open none: a pool has few, and never takes one back
+inline constexpr std::uint32_t kNamespaceIfThere = 1;
 struct NamespaceAnswer {
   std::uint32_t namespace_id;  // 0: there is none
 };
@@ -59,11 +60,12 @@ struct CommitPayload {
   std::uint32_t namespace_id;
   std::uint32_t has_parent;
   std::uint64_t parent_low, parent_high;
-  std::uint32_t flags = 0;  // kCommit*
+  std::uint32_t flags = 0;     // kCommit*
   std::uint32_t reserved = 0;  // in the place of padding, which would carry whatever lay there
 };
 static_assert(sizeof(CommitPayload) == 32);
-inline constexpr std::uint32_t kCommitGoesOn = 1;  // more of this chain follows: spare what is there of it
+// more of this chain follows: spare what is there of it
+inline constexpr std::uint32_t kCommitGoesOn = 1;
 struct CommitItem {
   std::uint64_t hash_low, hash_high;
   std::uint64_t checksum;
@@ -73,11 +75,12 @@ struct CommitItem {
 };
 enum class Verdict : std::uint8_t {
   kCommitted = 0,
-  kDuplicate = 1,      // the hash is published already; the block is the client's again, next generation
-  kNoRoom = 2,         // nothing evictable; likewise
-  kNoParent = 3,       // the parent is not published; likewise
-  kBadItem = 4,        // length or hash out of range; likewise
-  kNotHeld = 5,        // the client does not hold this use: it must forget the block
+  // the hash is published already; the block is the client's again, next generation
+  kDuplicate = 1,
+  kNoRoom = 2,    // nothing evictable; likewise
+  kNoParent = 3,  // the parent is not published; likewise
+  kBadItem = 4,   // length or hash out of range; likewise
+  kNotHeld = 5,   // the client does not hold this use: it must forget the block
 };
 struct CommitAnswer {
   Verdict verdicts[kMaxCommitItems];

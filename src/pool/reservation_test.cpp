@@ -96,7 +96,8 @@ TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
   pool_.kill_keeper();
   pool_.start_keeper();
   Verdict verdicts[2];
-  EXPECT_EQ(client->commit(nullptr, std::move(reservation), written, verdicts).error().code, Code::kStale);
+  EXPECT_EQ(client->commit(nullptr, std::move(reservation), written, verdicts).error().code,
+            Code::kStale);
   EXPECT_EQ(pool_.read(*client, 1, 2), 0u);
   reservation = reserve(*client, 2);  // attaches again
   Reservation old = reservation;
@@ -170,7 +171,9 @@ TEST_F(ReservationTest, WhatIsWithheldIsNotUsedAgainAndNobodyVouchesForIt) {
 TEST_F(ReservationTest, WhoWithholdsBlocksDoesNotAttachAgain) {
   const auto client = pool_.attach(0, engine());
   client->withhold(reserve(*client, 1));
-  const auto incarnation = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation; };
+  const auto incarnation = [&] {
+    return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation;
+  };
   const std::uint32_t before = incarnation();
   pool_.kill_keeper();
   pool_.start_keeper();
@@ -229,7 +232,9 @@ TEST_F(ReservationTest, AnAttachmentGoesOnWhereTheLastCallLeftIt) {
   pool_.kill_keeper();
   pool_.start_keeper();
   pool_.let_keeper_sleep(true);
-  const auto incarnation = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation; };
+  const auto incarnation = [&] {
+    return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation;
+  };
   const std::uint32_t before = incarnation();
   for (int call = 0; call < 5; ++call) {
     client->set_deadline(pool_.clock().now_ns() + 50'000);
@@ -247,7 +252,8 @@ TEST_F(ReservationTest, WhatIsInDoubtIsAskedOnceHoweverManyCallsItTakes) {
   client->give_back(reserve(*client, 8));
   pool_.let_keeper_sleep(true);
   const auto bytes = payload_of(1, 100);
-  for (std::uint64_t name = 1; name <= 5; ++name) ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
+  for (std::uint64_t name = 1; name <= 5; ++name)
+    ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
   pool_.kill_keeper();
   pool_.start_keeper();
   pool_.let_keeper_sleep(false);

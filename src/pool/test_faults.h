@@ -12,7 +12,9 @@ namespace cachalot::pool {
 
 inline constexpr std::uint64_t kSuspectAfterNs = 100'000;
 
-inline ProcessIdentity process(std::uint32_t pid) { return {0, pid, 1, 1000 + pid, 5, 6}; }
+inline ProcessIdentity process(std::uint32_t pid) {
+  return {0, pid, 1, 1000 + pid, 5, 6};
+}
 
 inline ClientOptions as_process(std::uint32_t pid) {
   ClientOptions options;
@@ -70,7 +72,8 @@ class FaultTest : public ::testing::Test {
   }
   std::uint64_t count(KeeperCounter counter) { return pool_.keeper().counters()[counter]; }
   std::uint32_t held(std::uint32_t slot) {
-    return pool_.line_at<ViewLine>(pool_.access().layout.view_line(keeper_slot(), slot)).flags & kViewHeld;
+    return pool_.line_at<ViewLine>(pool_.access().layout.view_line(keeper_slot(), slot)).flags &
+           kViewHeld;
   }
   std::uint32_t keeper_slot() { return DirectoryReader(pool_.access()).read_keepers().keeper; }
 

@@ -61,8 +61,8 @@ Outcome replay_on_model(Which which, const AllocEvents& events) {
 struct Known {
   const char* name;
   std::uint64_t peak_live_bytes;
-  std::uint64_t
-      caching_bytes;  // of a model of PyTorch's allocator that agrees with recordings to 0.5 %
+  // of a model of PyTorch's allocator that agrees with recordings to 0.5 %
+  std::uint64_t caching_bytes;
 };
 
 constexpr Known kKnown[] = {
@@ -103,8 +103,8 @@ TEST(AllocReplay, EveryBlockKeepsItsBytesOnRealMemory) {
   for (const Which which : {Which::kCaching, Which::kExpandable, Which::kStitch}) {
     const AllocEvents events = read("real_cs336_medium_256_training", 0.02);
     const auto backend = *vmm::MemfdBackend::open();
-    const Outcome outcome =
-        replay_on(which, *backend, events, {.verify = Verify::kFull, .memory = nullptr, .progress = {}});
+    const Outcome outcome = replay_on(which, *backend, events,
+                                      {.verify = Verify::kFull, .memory = nullptr, .progress = {}});
     EXPECT_EQ(outcome.fault, "");
     EXPECT_EQ(outcome.report.checked_blocks, outcome.report.stats.allocations);
     EXPECT_EQ(outcome.report.wrong_blocks, 0u);
@@ -133,8 +133,8 @@ TEST(AllocReplay, VerificationSeesAnAllocatorThatGivesMemoryTwice) {
   OneBlockAllocator allocator(reinterpret_cast<vmm::Address>(memory.data()));
   const auto backend = *vmm::ModelBackend::open();
   for (const Verify verify : {Verify::kFull, Verify::kSample}) {
-    const auto report =
-        replay_allocations(events, allocator, *backend, {.verify = verify, .memory = nullptr, .progress = {}});
+    const auto report = replay_allocations(events, allocator, *backend,
+                                           {.verify = verify, .memory = nullptr, .progress = {}});
     ASSERT_TRUE(report);
     EXPECT_GT(report->wrong_blocks, 0u);
   }

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/histogram.h"
 #include "os/mapping.h"
 #include "os/shared_file.h"
 #include "pool/statistics.h"
 #include "replay/counters.h"
-#include "base/histogram.h"
 #include "replay/options.h"
 
 namespace cachalot::replay {

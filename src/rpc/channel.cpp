@@ -30,7 +30,8 @@ void Channel::post(const Request& request, const memory::Line& payload,
   std::uint64_t last = requests_.stage(head);
   for (const FollowingLine& line : following) last = requests_.stage(memory::to_line(line));
 
-  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines, request.op};
+  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines,
+                                         request.op};
   ++posted_;
   lines_in_flight_ += lines;
   answer_lines_in_flight_ += request.answer_lines;

@@ -85,7 +85,8 @@ class Channel {
             std::span<const FollowingLine> following = {}) {
     CACHALOT_CHECK(payload.size() <= kRequestPayloadBytes);
     memory::Line head{};
-    if (!payload.empty()) std::memcpy(head.words + kRequestPayloadWord, payload.data(), payload.size());
+    if (!payload.empty())
+      std::memcpy(head.words + kRequestPayloadWord, payload.data(), payload.size());
     post(request, head, following);
   }
 
@@ -142,7 +143,8 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& do
     }
     keeper_doorbell_.ring_if_asleep();
     const bool is_time_to_look = ++rounds % kRoundsBetweenChecks == 0;
-    if (is_time_to_look && gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
+    if (is_time_to_look && gone())
+      return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
     // Later rounds are naps: looking at the clock costs nothing beside one.
     if (is_time_to_look || idle >= kRoundsBetweenChecks) {
       const std::uint64_t now = clock_->now_ns();

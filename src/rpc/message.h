@@ -55,11 +55,18 @@ struct FollowingLine {
 // never waits for a narrow store to be read back wide.
 constexpr std::uint64_t request_word(std::uint8_t op, std::uint32_t lines, std::uint16_t count,
                                      std::uint32_t epoch) {
-  return op | std::uint64_t{lines & 0xff} << 8 | std::uint64_t{count} << 16 | std::uint64_t{epoch} << 32;
+  return op | std::uint64_t{lines & 0xff} << 8 | std::uint64_t{count} << 16 |
+         std::uint64_t{epoch} << 32;
 }
-constexpr std::uint8_t op_of(const memory::Line& head) { return head.words[1] & 0xff; }
-constexpr std::uint32_t lines_of(const memory::Line& head) { return head.words[1] >> 8 & 0xff; }
-constexpr std::uint32_t count_of(const memory::Line& head) { return head.words[1] >> 16 & 0xffff; }
+constexpr std::uint8_t op_of(const memory::Line& head) {
+  return head.words[1] & 0xff;
+}
+constexpr std::uint32_t lines_of(const memory::Line& head) {
+  return head.words[1] >> 8 & 0xff;
+}
+constexpr std::uint32_t count_of(const memory::Line& head) {
+  return head.words[1] >> 16 & 0xffff;
+}
 constexpr std::uint32_t epoch_of(const memory::Line& head) {
   return static_cast<std::uint32_t>(head.words[1] >> 32);
 }

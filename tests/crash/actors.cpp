@@ -138,7 +138,8 @@ class ClientActor {
   std::uint32_t get(std::uint32_t chain, std::uint32_t length) {
     const std::uint32_t hits = look_up(chain, length);
     std::byte* to[kDepth];
-    for (std::uint32_t i = 0; i < hits; ++i) to[i] = buffer_.data() + std::size_t{i} * setting_.block_bytes;
+    for (std::uint32_t i = 0; i < hits; ++i)
+      to[i] = buffer_.data() + std::size_t{i} * setting_.block_bytes;
     const auto valid = static_cast<std::uint32_t>(client().read({found_, hits}, {to, hits}));
     for (std::uint32_t i = 0; i < valid; ++i) verify(to[i], i, "validated");
     if (valid != 0) client().report_hit(found_[valid - 1]);
@@ -156,7 +157,8 @@ class ClientActor {
       std::uint64_t at = 0;
       pool_->access().for_each_extent(found_[i].entry.block, setting_.block_bytes,
                                       [&](const std::byte* from, std::uint64_t bytes) {
-                                        pool_->access().domain().read_bulk(buffer_.data() + at, from, bytes);
+                                        pool_->access().domain().read_bulk(buffer_.data() + at,
+                                                                           from, bytes);
                                         at += bytes;
                                       });
       verify(buffer_.data(), i, "pinned");
@@ -188,7 +190,9 @@ class ClientActor {
     if (!evicted) check("evict", evicted.error());
   }
 
-  void note_read() { note(last_read_ns_, desk_.longest_read_gap_ns); }
+  void note_read() {
+    note(last_read_ns_, desk_.longest_read_gap_ns);
+  }
 
   static void note(std::uint64_t& last_ns, std::atomic<std::uint64_t>& longest_ns) {
     const std::uint64_t now_ns = base::SteadyClock::read();
@@ -235,7 +239,8 @@ int run_keeper(const Setting& setting, Arena& arena, std::uint32_t number) {
   options.watch_interval_ns = 2'000'000;
   options.tend_interval_ns = 500'000;
   Result<pool::PoolKeeper> keeper = pool->serve(options, pool::Pool::Succession::kOverTheLiving);
-  if (!keeper && keeper.error().code == Code::kStale) return 0;  // its time was over before it had begun
+  // its time was over before it had begun
+  if (!keeper && keeper.error().code == Code::kStale) return 0;
   if (!keeper) {
     arena.fault("keeper: serve: %s", keeper.error().message);
     return 1;

@@ -23,8 +23,8 @@ struct Desk {
   std::atomic<std::uint64_t> reattachments{0};
   std::atomic<std::uint64_t> longest_read_gap_ns{0};   // of a client: between two reads that ended
   std::atomic<std::uint64_t> longest_store_gap_ns{0};  // … between two puts that succeeded
-  std::atomic<std::uint32_t> is_ready{0};             // a keeper that rules
-  std::atomic<std::uint32_t> must_end{0};             // by the injector
+  std::atomic<std::uint32_t> is_ready{0};              // a keeper that rules
+  std::atomic<std::uint32_t> must_end{0};              // by the injector
   // The order to die, by the injector: at the `countdown`-th time at `point`.
   std::atomic<std::uint32_t> point{0};
   std::atomic<std::uint32_t> countdown{0};

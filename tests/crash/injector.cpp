@@ -16,27 +16,31 @@ using base::FailPoint;
 constexpr std::uint64_t kPatienceMs = 30'000;  // of anything that must come; longer is a hang
 
 constexpr FailPoint kClientPoints[] = {
-    FailPoint::kWriteBulk,   FailPoint::kReadBulk,         FailPoint::kAttachLineWritten,
-    FailPoint::kAttachSeen,  FailPoint::kAttachNamespace,  FailPoint::kGrantAsked,
-    FailPoint::kGrantTaken,  FailPoint::kPutStored,        FailPoint::kPutPosted,
-    FailPoint::kPutAnswered, FailPoint::kLookedUp,         FailPoint::kReadCopied,
-    FailPoint::kReadValidated, FailPoint::kPinPublished,   FailPoint::kPinEnded,
-    FailPoint::kEvictAsked,  FailPoint::kDetachDrained,    FailPoint::kDetachSaid};
+    FailPoint::kWriteBulk,     FailPoint::kReadBulk,        FailPoint::kAttachLineWritten,
+    FailPoint::kAttachSeen,    FailPoint::kAttachNamespace, FailPoint::kGrantAsked,
+    FailPoint::kGrantTaken,    FailPoint::kPutStored,       FailPoint::kPutPosted,
+    FailPoint::kPutAnswered,   FailPoint::kLookedUp,        FailPoint::kReadCopied,
+    FailPoint::kReadValidated, FailPoint::kPinPublished,    FailPoint::kPinEnded,
+    FailPoint::kEvictAsked,    FailPoint::kDetachDrained,   FailPoint::kDetachSaid};
 constexpr FailPoint kKeeperPoints[] = {
-    FailPoint::kSessionOpened, FailPoint::kGrantPopped,      FailPoint::kGrantInLedger,
-    FailPoint::kGrantAnswered, FailPoint::kCommitChecked,    FailPoint::kEntryWritten,
-    FailPoint::kSpillWritten,  FailPoint::kCommitInLedger,   FailPoint::kCommitAnswered,
-    FailPoint::kTombstoneWritten, FailPoint::kEvictionDone,  FailPoint::kSuspected,
-    FailPoint::kReleased,      FailPoint::kDetachFreed,      FailPoint::kKeeperStopped};
+    FailPoint::kSessionOpened,    FailPoint::kGrantPopped,    FailPoint::kGrantInLedger,
+    FailPoint::kGrantAnswered,    FailPoint::kCommitChecked,  FailPoint::kEntryWritten,
+    FailPoint::kSpillWritten,     FailPoint::kCommitInLedger, FailPoint::kCommitAnswered,
+    FailPoint::kTombstoneWritten, FailPoint::kEvictionDone,   FailPoint::kSuspected,
+    FailPoint::kReleased,         FailPoint::kDetachFreed,    FailPoint::kKeeperStopped};
 constexpr FailPoint kTakeoverPoints[] = {
-    FailPoint::kTakeoverAnnounced,  FailPoint::kTakeoverEntriesRead, FailPoint::kTakeoverLedgerRead,
-    FailPoint::kTakeoverHalfSwept,  FailPoint::kTakeoverSwept,       FailPoint::kTakeoverLedgerWritten,
+    FailPoint::kTakeoverAnnounced,  FailPoint::kTakeoverEntriesRead,
+    FailPoint::kTakeoverLedgerRead, FailPoint::kTakeoverHalfSwept,
+    FailPoint::kTakeoverSwept,      FailPoint::kTakeoverLedgerWritten,
     FailPoint::kTakeoverDone};
 
-std::uint64_t now_ns() { return base::SteadyClock::read(); }
+std::uint64_t now_ns() {
+  return base::SteadyClock::read();
+}
 
 bool is_takeover(FailPoint point) {
-  return std::find(std::begin(kTakeoverPoints), std::end(kTakeoverPoints), point) != std::end(kTakeoverPoints);
+  return std::find(std::begin(kTakeoverPoints), std::end(kTakeoverPoints), point) !=
+         std::end(kTakeoverPoints);
 }
 
 }  // namespace
@@ -51,7 +55,8 @@ Injector::~Injector() {
 
 bool Injector::fault(const char* what) {
   arena_.fault("%s (%s %s at %s)", what, now_.victim == Victim::kClient ? "client" : "keeper",
-               now_.action == Action::kKill ? "killed" : "stopped", base::fail_point_name(now_.point));
+               now_.action == Action::kKill ? "killed" : "stopped",
+               base::fail_point_name(now_.point));
   return false;
 }
 
@@ -139,7 +144,8 @@ bool Injector::wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patie
     if (has_faults()) return false;
     siginfo_t info{};
     const auto pid = static_cast<id_t>(children_[actor]->pid());
-    if (waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) return false;
+    if (waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+      return false;
   }
   if (desk.point.exchange(0) != 0) return false;  // withdrawn
   // It was just about to.
@@ -151,7 +157,8 @@ bool Injector::wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patie
 // Who has reached its point says so before it stops itself. A SIGCONT in between is lost, and it would sleep for
 // ever.
 bool Injector::wait_stopped(const Desk& desk, std::uint32_t actor) {
-  if (static_cast<Action>(desk.action.load(std::memory_order_relaxed)) != Action::kStop) return true;
+  if (static_cast<Action>(desk.action.load(std::memory_order_relaxed)) != Action::kStop)
+    return true;
   const auto pid = static_cast<id_t>(children_[actor]->pid());
   for (const std::uint64_t end = now_ns() + kPatienceMs * 1'000'000; now_ns() < end; usleep(100)) {
     siginfo_t info{};
@@ -162,9 +169,11 @@ bool Injector::wait_stopped(const Desk& desk, std::uint32_t actor) {
 
 void Injector::count(const Injection& injection) {
   ++tally_.injected;
-  ++tally_.by_kind[static_cast<std::size_t>(injection.victim)][static_cast<std::size_t>(injection.action)];
+  ++tally_.by_kind[static_cast<std::size_t>(injection.victim)]
+                  [static_cast<std::size_t>(injection.action)];
   ++tally_.by_point[static_cast<std::size_t>(injection.point)];
-  tally_.in_copies += injection.point == FailPoint::kWriteBulk || injection.point == FailPoint::kReadBulk;
+  tally_.in_copies +=
+      injection.point == FailPoint::kWriteBulk || injection.point == FailPoint::kReadBulk;
 }
 
 bool Injector::inject() {
@@ -176,7 +185,8 @@ bool Injector::inject() {
 }
 
 bool Injector::inject_at_client(const Injection& injection) {
-  const bool needs_pins = injection.point == FailPoint::kPinPublished || injection.point == FailPoint::kPinEnded;
+  const bool needs_pins =
+      injection.point == FailPoint::kPinPublished || injection.point == FailPoint::kPinEnded;
   const auto client = needs_pins ? 0u : static_cast<std::uint32_t>(rng_.below(kClients));
   if (injection.point == FailPoint::kNone) {
     usleep(static_cast<useconds_t>(rng_.below(2000)));
@@ -309,12 +319,17 @@ void Injector::note_recovery(std::uint64_t since_ns, std::uint64_t went_on_ns, s
   const std::uint64_t took_ns = now_ns() - since_ns;
   if (took_ns <= tally_.longest_recovery_ns) return;
   tally_.longest_recovery_ns = took_ns;
-  const auto ms = [&](std::uint64_t at_ns) { return at_ns <= since_ns ? 0.0 : static_cast<double>(at_ns - since_ns) / 1e6; };
+  const auto ms = [&](std::uint64_t at_ns) {
+    return at_ns <= since_ns ? 0.0 : static_cast<double>(at_ns - since_ns) / 1e6;
+  };
   char text[200];
-  std::snprintf(text, sizeof text, "%s %s at %s; a keeper ruled after %.0f ms, client %u went on last, after %.0f",
-                now_.victim == Victim::kClient ? "client" : "keeper", now_.action == Action::kKill ? "killed" : "stopped",
-                now_.point == FailPoint::kNone ? "a random instant" : base::fail_point_name(now_.point),
-                ms(ruled_ns_), last, ms(went_on_ns));
+  std::snprintf(
+      text, sizeof text,
+      "%s %s at %s; a keeper ruled after %.0f ms, client %u went on last, after %.0f",
+      now_.victim == Victim::kClient ? "client" : "keeper",
+      now_.action == Action::kKill ? "killed" : "stopped",
+      now_.point == FailPoint::kNone ? "a random instant" : base::fail_point_name(now_.point),
+      ms(ruled_ns_), last, ms(went_on_ns));
   tally_.longest_recovery = text;
 }
 
@@ -332,21 +347,26 @@ bool Injector::is_accounted(std::string& why, bool is_quiet) const {
   }
   const auto say = [&](const char* what) {
     why = std::string(what) + ": free " + std::to_string(counters[Counter::kFree]) + " granted " +
-          std::to_string(counters[Counter::kGranted]) + " live " + std::to_string(counters[Counter::kLive]) +
-          " limbo " + std::to_string(counters[Counter::kLimbo]) + " quarantined " +
-          std::to_string(counters[Counter::kQuarantined]) + " bad " + std::to_string(counters[Counter::kBad]);
+          std::to_string(counters[Counter::kGranted]) + " live " +
+          std::to_string(counters[Counter::kLive]) + " limbo " +
+          std::to_string(counters[Counter::kLimbo]) + " quarantined " +
+          std::to_string(counters[Counter::kQuarantined]) + " bad " +
+          std::to_string(counters[Counter::kBad]);
     return false;
   };
   if (sum != setting_.blocks) return say("the states do not add up");
   if (counters[Counter::kQuarantined] != 0) return say("blocks stay in quarantine");
-  if (counters[Counter::kGranted] > kClients * kMaxGrants) return say("more is granted than may be");
+  if (counters[Counter::kGranted] > kClients * kMaxGrants)
+    return say("more is granted than may be");
   if (counters[Counter::kBad] != 0) return say("blocks have become bad");
-  if (is_quiet && counters[Counter::kGranted] + counters[Counter::kLimbo] != 0) return say("blocks leaked");
+  if (is_quiet && counters[Counter::kGranted] + counters[Counter::kLimbo] != 0)
+    return say("blocks leaked");
   return true;
 }
 
 bool Injector::end() {
-  for (std::uint32_t client = 0; client < kClients; ++client) arena_.desks[client].must_end.store(1);
+  for (std::uint32_t client = 0; client < kClients; ++client)
+    arena_.desks[client].must_end.store(1);
   for (std::uint32_t client = 0; client < kClients; ++client) {
     const auto ended = children_[client]->wait_for(kPatienceMs);
     if (!ended || !ended->has_value() || !(*ended)->ok()) return fault("a client does not end");

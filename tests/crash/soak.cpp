@@ -29,10 +29,11 @@ struct Options {
 };
 
 [[noreturn]] void usage() {
-  std::fprintf(stderr,
-               "usage: cachalot_soak [--injections N] [--seconds S] [--seed N]\n"
-               "                     [--domain coherent|noncoherent|both] [--break RULE_NUMBER]\n"
-               "                     [--only keeper: kill keepers at random instants, and nobody else]\n");
+  std::fprintf(
+      stderr,
+      "usage: cachalot_soak [--injections N] [--seconds S] [--seed N]\n"
+      "                     [--domain coherent|noncoherent|both] [--break RULE_NUMBER]\n"
+      "                     [--only keeper: kill keepers at random instants, and nobody else]\n");
   std::exit(2);
 }
 
@@ -54,11 +55,16 @@ Options parse(int count, char** arguments) {
     char* end = nullptr;
     const std::uint64_t number = std::strtoull(value, &end, 10);
     if (*value == 0 || *end != 0) usage();
-    if (flag == "--injections") options.injections = number;
-    else if (flag == "--seconds") options.seconds = number;
-    else if (flag == "--seed") options.seed = number;
-    else if (flag == "--break") options.broken = static_cast<std::uint32_t>(number);
-    else usage();
+    if (flag == "--injections")
+      options.injections = number;
+    else if (flag == "--seconds")
+      options.seconds = number;
+    else if (flag == "--seed")
+      options.seed = number;
+    else if (flag == "--break")
+      options.broken = static_cast<std::uint32_t>(number);
+    else
+      usage();
   }
   return options;
 }
@@ -72,10 +78,13 @@ void print(const Tally& tally, const Arena& arena, const char* domain, double se
               static_cast<unsigned long long>(tally.injected), seconds,
               static_cast<unsigned long long>(tally.missed));
   std::printf("  %-10s %8s %8s\n", "", "killed", "stopped");
-  std::printf("  %-10s %8llu %8llu\n", "clients", kind(Victim::kClient, Action::kKill), kind(Victim::kClient, Action::kStop));
-  std::printf("  %-10s %8llu %8llu\n", "keepers", kind(Victim::kKeeper, Action::kKill), kind(Victim::kKeeper, Action::kStop));
+  std::printf("  %-10s %8llu %8llu\n", "clients", kind(Victim::kClient, Action::kKill),
+              kind(Victim::kClient, Action::kStop));
+  std::printf("  %-10s %8llu %8llu\n", "keepers", kind(Victim::kKeeper, Action::kKill),
+              kind(Victim::kKeeper, Action::kStop));
   std::printf("  inside copies: %llu (%.0f %%)\n", static_cast<unsigned long long>(tally.in_copies),
-              100.0 * static_cast<double>(tally.in_copies) / static_cast<double>(tally.injected ? tally.injected : 1));
+              100.0 * static_cast<double>(tally.in_copies) /
+                  static_cast<double>(tally.injected ? tally.injected : 1));
   std::uint64_t bytes = 0, hits = 0, gap_ns = 0, store_gap_ns = 0;
   for (std::uint32_t i = 0; i < kClients; ++i) {
     bytes += arena.desks[i].verified_bytes.load();
@@ -83,20 +92,23 @@ void print(const Tally& tally, const Arena& arena, const char* domain, double se
     gap_ns = std::max(gap_ns, arena.desks[i].longest_read_gap_ns.load());
     store_gap_ns = std::max(store_gap_ns, arena.desks[i].longest_store_gap_ns.load());
   }
-  std::printf("  %llu blocks read, %.2f GiB verified; longest recovery %.0f ms (%s); faults: %llu %s\n",
-              static_cast<unsigned long long>(hits), static_cast<double>(bytes) / (1u << 30),
-              static_cast<double>(tally.longest_recovery_ns) / 1e6, tally.longest_recovery.c_str(),
-              static_cast<unsigned long long>(arena.faults.load()), arena.first_fault);
+  std::printf(
+      "  %llu blocks read, %.2f GiB verified; longest recovery %.0f ms (%s); faults: %llu %s\n",
+      static_cast<unsigned long long>(hits), static_cast<double>(bytes) / (1u << 30),
+      static_cast<double>(tally.longest_recovery_ns) / 1e6, tally.longest_recovery.c_str(),
+      static_cast<unsigned long long>(arena.faults.load()), arena.first_fault);
   std::printf("  longest gap of a client between two reads %.1f ms, between two puts %.1f ms\n",
               static_cast<double>(gap_ns) / 1e6, static_cast<double>(store_gap_ns) / 1e6);
   for (std::size_t point = 0; point < tally.by_point.size(); ++point) {
-    std::printf("    %-24s %6llu\n",
-                point == 0 ? "random instant" : base::fail_point_name(static_cast<base::FailPoint>(point)),
-                static_cast<unsigned long long>(tally.by_point[point]));
+    std::printf(
+        "    %-24s %6llu\n",
+        point == 0 ? "random instant" : base::fail_point_name(static_cast<base::FailPoint>(point)),
+        static_cast<unsigned long long>(tally.by_point[point]));
   }
 }
 
-bool soak(const Options& options, memory::DomainKind domain, std::uint64_t injections, double seconds) {
+bool soak(const Options& options, memory::DomainKind domain, std::uint64_t injections,
+          double seconds) {
   Setting setting;
   setting.path = "/dev/shm/cachalot_soak." + std::to_string(getpid());
   setting.domain = domain;
@@ -106,7 +118,9 @@ bool soak(const Options& options, memory::DomainKind domain, std::uint64_t injec
   if (arena == nullptr) return false;
   Injector injector(setting, *arena, options.seed);
   const std::uint64_t start_ns = base::SteadyClock::read();
-  const auto elapsed = [&] { return static_cast<double>(base::SteadyClock::read() - start_ns) / 1e9; };
+  const auto elapsed = [&] {
+    return static_cast<double>(base::SteadyClock::read() - start_ns) / 1e9;
+  };
   bool ok = injector.begin();
   while (ok && injector.tally().injected < injections && elapsed() < seconds) {
     ok = injector.inject();
@@ -129,11 +143,14 @@ int main(int count, char** arguments) {
   const Options options = parse(count, arguments);
   base::set_log_level(base::LogLevel::kOff);
   bool ok = true;
-  for (const memory::DomainKind domain : {memory::DomainKind::kCoherent, memory::DomainKind::kNoncoherent}) {
+  for (const memory::DomainKind domain :
+       {memory::DomainKind::kCoherent, memory::DomainKind::kNoncoherent}) {
     const bool is_both = std::strcmp(options.domain, "both") == 0;
     if (!is_both && std::strcmp(options.domain, memory::domain_name(domain)) != 0) continue;
     const std::uint64_t share = is_both ? 2 : 1;
-    ok = soak(options, domain, options.injections / share, static_cast<double>(options.seconds) / static_cast<double>(share)) && ok;
+    ok = soak(options, domain, options.injections / share,
+              static_cast<double>(options.seconds) / static_cast<double>(share)) &&
+         ok;
     if (!ok) break;
   }
   return ok ? 0 : 1;

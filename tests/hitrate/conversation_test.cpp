@@ -15,8 +15,8 @@ namespace {
 using index::CacheMode;
 using index::PolicyKind;
 
-constexpr std::uint64_t kCapacities[] = {1000, 10000, 30000, 50000, 100000,
-                                         index::kUnlimitedBlocks};
+constexpr std::uint64_t kCapacities[] = {1000,  10000,  30000,
+                                         50000, 100000, index::kUnlimitedBlocks};
 
 std::vector<index::HitRateRow> rows_of_the_conversation_trace(
     const std::vector<index::CacheSpec>& specs) {

@@ -37,10 +37,14 @@ TEST(FaultModel, NothingDiesBadly) {
     sum.suspicions += result.suspicions;
     sum.reattachments += result.reattachments;
   }
-  std::printf("crashes %llu, successions %llu, suspicions %llu, reattachments %llu, hits %llu, pinned %llu\n",
-              static_cast<unsigned long long>(sum.crashes), static_cast<unsigned long long>(sum.successions),
-              static_cast<unsigned long long>(sum.suspicions), static_cast<unsigned long long>(sum.reattachments),
-              static_cast<unsigned long long>(sum.hits), static_cast<unsigned long long>(sum.pinned_hits));
+  std::printf(
+      "crashes %llu, successions %llu, suspicions %llu, reattachments %llu, hits %llu, pinned "
+      "%llu\n",
+      static_cast<unsigned long long>(sum.crashes),
+      static_cast<unsigned long long>(sum.successions),
+      static_cast<unsigned long long>(sum.suspicions),
+      static_cast<unsigned long long>(sum.reattachments), static_cast<unsigned long long>(sum.hits),
+      static_cast<unsigned long long>(sum.pinned_hits));
   EXPECT_GT(sum.hits, 1000u);
   EXPECT_GT(sum.pinned_hits, 100u);
   EXPECT_GT(sum.crashes, 100u);
@@ -87,16 +91,14 @@ TEST_P(KnownBad, IsNoticed) {
   EXPECT_GT(noticed, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Variants, KnownBad,
-    testing::Values(Rule::kReuseAfterTimeout),
-    [](const auto& rule) {
-      std::string name;
-      for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
-        if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
-      }
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Variants, KnownBad, testing::Values(Rule::kReuseAfterTimeout),
+                         [](const auto& rule) {
+                           std::string name;
+                           for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
+                             if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
+                           }
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace cachalot::model

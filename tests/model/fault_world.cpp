@@ -93,7 +93,8 @@ class FaultWorld final : private pool::Evidence {
       : options_(options),
         rng_(options.seed * 991),
         scheduler_(options.seed, adversary_of(options).pace),
-        memory_(scheduler_, {.devices = 1, .bytes_each = device_bytes(), .adversary = adversary_of(options)}) {
+        memory_(scheduler_,
+                {.devices = 1, .bytes_each = device_bytes(), .adversary = adversary_of(options)}) {
     // Two hosts for keepers in turn, one for each client.
     for (std::uint32_t i = 0; i < 2 + kClients; ++i) hosts_.push_back(&memory_.add_host());
   }
@@ -168,7 +169,10 @@ class FaultWorld final : private pool::Evidence {
     }
     wait_until([this] { return operations_left() == 0; });
     is_ending_ = true;
-    wait_until([this] { return std::all_of(clients_.begin(), clients_.end(), [](const auto& c) { return c->has_left; }); });
+    wait_until([this] {
+      return std::all_of(clients_.begin(), clients_.end(),
+                         [](const auto& c) { return c->has_left; });
+    });
     look_at_what_is_left();
     for (auto& process : keepers_) wait_until([&] { return process->has_ended; });
   }
@@ -178,7 +182,8 @@ class FaultWorld final : private pool::Evidence {
     while (result_.fault.empty() && !done()) scheduler_.yield();
   }
   void pass(std::uint64_t steps) {
-    for (const std::uint64_t end = scheduler_.steps() + steps; scheduler_.steps() < end;) scheduler_.yield();
+    for (const std::uint64_t end = scheduler_.steps() + steps; scheduler_.steps() < end;)
+      scheduler_.yield();
   }
   std::uint64_t operations_left() const {
     const std::uint64_t all = std::uint64_t{options_.operations} * kClients;
@@ -190,14 +195,17 @@ class FaultWorld final : private pool::Evidence {
     const auto is_clean = [this] {
       const Keeper& keeper = *keepers_.back()->keeper;
       auto& counters = const_cast<Keeper&>(keeper).counters();
-      return counters[Counter::kGranted] + counters[Counter::kQuarantined] + counters[Counter::kLimbo] == 0;
+      return counters[Counter::kGranted] + counters[Counter::kQuarantined] +
+                 counters[Counter::kLimbo] ==
+             0;
     };
     const std::uint64_t end = scheduler_.steps() + 2'000'000;
     while (result_.fault.empty() && !is_clean()) {
       if (scheduler_.steps() > end) return fault("blocks leaked: " + what_is_held());
       scheduler_.yield();
     }
-    if (result_.fault.empty() && !keepers_.back()->keeper->is_valid()) fault("the keeper's invariants do not hold");
+    if (result_.fault.empty() && !keepers_.back()->keeper->is_valid())
+      fault("the keeper's invariants do not hold");
     is_finished_ = true;
   }
 
@@ -215,10 +223,11 @@ class FaultWorld final : private pool::Evidence {
       pool::ClientLine line{};
       (void)access->region.read_as(access->layout.view_line(area, client), view);
       (void)access->region.read_as(access->layout.client_line(client), line);
-      text += "; slot " + std::to_string(client) + " view incarnation " + std::to_string(view.incarnation) +
-              " flags " + std::to_string(view.flags) + " pid " + std::to_string(view.pid) + ", line incarnation " +
-              std::to_string(line.incarnation) + " flags " + std::to_string(line.flags) + " pid " +
-              std::to_string(line.pid) + " drained " + std::to_string(line.drained) + " process " +
+      text += "; slot " + std::to_string(client) + " view incarnation " +
+              std::to_string(view.incarnation) + " flags " + std::to_string(view.flags) + " pid " +
+              std::to_string(view.pid) + ", line incarnation " + std::to_string(line.incarnation) +
+              " flags " + std::to_string(line.flags) + " pid " + std::to_string(line.pid) +
+              " drained " + std::to_string(line.drained) + " process " +
               std::to_string(clients_[client]->pid);
     }
     return text;
@@ -230,7 +239,8 @@ class FaultWorld final : private pool::Evidence {
     keepers_.push_back(std::make_unique<KeeperProcess>());
     KeeperProcess* const process = keepers_.back().get();
     process->host = host;
-    process->fiber = scheduler_.add("keeper", [this, process] { keep(*process); }, Scheduler::Role::kDaemon);
+    process->fiber = scheduler_.add(
+        "keeper", [this, process] { keep(*process); }, Scheduler::Role::kDaemon);
     wait_until([process] { return process->rules; });
   }
 
@@ -279,8 +289,9 @@ class FaultWorld final : private pool::Evidence {
   // --- Clients ---------------------------------------------------------------------------------
 
   Result<pool::Access> open(LossyHost& host) const {
-    CACHALOT_TRY_ASSIGN(const pool::Header header,
-                        pool::read_header(host, host.view().bases[0], host.view().bytes_each, "pool"));
+    CACHALOT_TRY_ASSIGN(
+        const pool::Header header,
+        pool::read_header(host, host.view().bases[0], host.view().bytes_each, "pool"));
     return pool::make_access(header.id, header.geometry, host.view(), host);
   }
 
@@ -357,9 +368,12 @@ class FaultWorld final : private pool::Evidence {
     const auto length = static_cast<std::uint32_t>(1 + rng.below(kDepth));
     if (dice < 45) return put(process, chain, length);
     if (dice < 72) return void(get(process, chain, length, rng));
-    if (dice < 82) return is_pinning(process) ? get_pinned(process, chain, length, rng) : void(get(process, chain, length, rng));
+    if (dice < 82)
+      return is_pinning(process) ? get_pinned(process, chain, length, rng)
+                                 : void(get(process, chain, length, rng));
     if (dice < 94) {
-      const auto evicted = client.evict(name_of(chain, static_cast<std::uint32_t>(rng.below(length))));
+      const auto evicted =
+          client.evict(name_of(chain, static_cast<std::uint32_t>(rng.below(length))));
       if (!evicted) check("evict", evicted.error());
       return;
     }
@@ -369,8 +383,10 @@ class FaultWorld final : private pool::Evidence {
   bool is_pinning(const ClientProcess& process) const { return &process == clients_[0].get(); }
 
   std::uint32_t look_up(ClientProcess& process, std::uint32_t chain, std::uint32_t length) {
-    for (std::uint32_t depth = 0; depth < length; ++depth) process.hashes[depth] = name_of(chain, depth);
-    return static_cast<std::uint32_t>(process.client->lookup({process.hashes, length}, {process.found, length}));
+    for (std::uint32_t depth = 0; depth < length; ++depth)
+      process.hashes[depth] = name_of(chain, depth);
+    return static_cast<std::uint32_t>(
+        process.client->lookup({process.hashes, length}, {process.found, length}));
   }
 
   bool is_right(const ClientProcess& process, std::uint32_t depth) const {
@@ -381,12 +397,14 @@ class FaultWorld final : private pool::Evidence {
     return true;
   }
 
-  std::uint32_t get(ClientProcess& process, std::uint32_t chain, std::uint32_t length, base::Rng& rng) {
+  std::uint32_t get(ClientProcess& process, std::uint32_t chain, std::uint32_t length,
+                    base::Rng& rng) {
     const std::uint32_t hits = look_up(process, chain, length);
     if (rng.below(4) == 0) pass(rng.below(300));
     std::byte* to[kDepth];
     for (std::uint32_t i = 0; i < hits; ++i) to[i] = process.buffers[i];
-    const auto valid = static_cast<std::uint32_t>(process.client->read({process.found, hits}, {to, hits}));
+    const auto valid =
+        static_cast<std::uint32_t>(process.client->read({process.found, hits}, {to, hits}));
     for (std::uint32_t i = 0; i < valid; ++i) {
       if (!is_right(process, i)) fault("wrong bytes were handed out");
     }
@@ -395,7 +413,8 @@ class FaultWorld final : private pool::Evidence {
     return valid;
   }
 
-  void get_pinned(ClientProcess& process, std::uint32_t chain, std::uint32_t length, base::Rng& rng) {
+  void get_pinned(ClientProcess& process, std::uint32_t chain, std::uint32_t length,
+                  base::Rng& rng) {
     const auto pin = process.client->pin();
     if (!pin) return check("pin", pin.error());
     const std::uint32_t hits = look_up(process, chain, length);
@@ -403,10 +422,11 @@ class FaultWorld final : private pool::Evidence {
     for (std::uint32_t i = 0; i < hits; ++i) {
       std::uint64_t at = 0;
       process.access->for_each_extent(process.found[i].entry.block, options_.block_bytes,
-                                     [&](const std::byte* from, std::uint64_t bytes) {
-                                       process.access->domain().read_bulk(process.buffers[i] + at, from, bytes);
-                                       at += bytes;
-                                     });
+                                      [&](const std::byte* from, std::uint64_t bytes) {
+                                        process.access->domain().read_bulk(process.buffers[i] + at,
+                                                                           from, bytes);
+                                        at += bytes;
+                                      });
       if (!is_right(process, i)) fault("wrong bytes under a pin");
     }
     process.client->unpin(*pin);
@@ -427,7 +447,8 @@ class FaultWorld final : private pool::Evidence {
     }
     if (count == 0) return;
     const BlockHash parent = name_of(chain, valid == 0 ? 0 : valid - 1);
-    const Status status = process.client->put(valid == 0 ? nullptr : &parent, {items, count}, {verdicts, count});
+    const Status status =
+        process.client->put(valid == 0 ? nullptr : &parent, {items, count}, {verdicts, count});
     if (!status) check("put", status.error());
   }
 

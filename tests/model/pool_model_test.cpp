@@ -36,7 +36,8 @@ TEST(PoolModel, SurvivesEveryMoodWithEveryOperationWellMixed) {
     sum.stale_reads += result.stale_reads;
     sum.evictions += result.evictions;
   }
-  for (int i = 0; i < kOperations; ++i) EXPECT_GE(sum.done[i] * 10, sum.operations()) << "operation " << i;
+  for (int i = 0; i < kOperations; ++i)
+    EXPECT_GE(sum.done[i] * 10, sum.operations()) << "operation " << i;
   // What the protocol is there for did happen.
   EXPECT_GT(sum.hits, 1000u);
   EXPECT_GT(sum.evictions, 1000u);
@@ -81,23 +82,24 @@ TEST_P(BrokenRule, IsNoticedWithinTwentySeeds) {
       how = result.fault;
     }
   }
-  std::printf("| %-32s | noticed with %2d of %d seeds, first %2d | %s |\n", rule_name(GetParam()), noticed,
-              kSeeds, first, how.c_str());
+  std::printf("| %-32s | noticed with %2d of %d seeds, first %2d | %s |\n", rule_name(GetParam()),
+              noticed, kSeeds, first, how.c_str());
   EXPECT_GT(noticed, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Rules, BrokenRule,
-    testing::Values(Rule::kR1OneWriterPerLine, Rule::kR2NothingDirty, Rule::kR3FlushBeforeRead,
-                    Rule::kR3FenceBeforeFlush, Rule::kR3FenceAfterFlush, Rule::kR4OrderBeforePublish,
-                    Rule::kR4CompleteBeforeTelling, Rule::kR5CheckLines, Rule::kR6ValidateAfterReading),
-    [](const auto& rule) {
-      std::string name;
-      for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
-        if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
-      }
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Rules, BrokenRule,
+                         testing::Values(Rule::kR1OneWriterPerLine, Rule::kR2NothingDirty,
+                                         Rule::kR3FlushBeforeRead, Rule::kR3FenceBeforeFlush,
+                                         Rule::kR3FenceAfterFlush, Rule::kR4OrderBeforePublish,
+                                         Rule::kR4CompleteBeforeTelling, Rule::kR5CheckLines,
+                                         Rule::kR6ValidateAfterReading),
+                         [](const auto& rule) {
+                           std::string name;
+                           for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
+                             if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
+                           }
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace cachalot::model

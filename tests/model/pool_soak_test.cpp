@@ -31,7 +31,8 @@ TEST(PoolModelSoak, SurvivesAMillionOperationsWithoutAFalseAlarm) {
     operations += result.operations();
     stale_reads += result.stale_reads;
   }
-  std::printf("%llu operations, %llu stale reads discarded\n", static_cast<unsigned long long>(operations),
+  std::printf("%llu operations, %llu stale reads discarded\n",
+              static_cast<unsigned long long>(operations),
               static_cast<unsigned long long>(stale_reads));
 }
 

@@ -39,7 +39,6 @@ BlockHash name_of(std::uint32_t chain, std::uint32_t depth) {
   return {base::mix64(id + 1), base::mix64(~id)};
 }
 
-
 std::byte byte_of(const BlockHash& hash, std::uint32_t i) {
   return static_cast<std::byte>(base::mix64(hash.high + i / 8) >> (i % 8 * 8));
 }
@@ -68,7 +67,8 @@ class World {
   }
 
   WorldResult run() {
-    scheduler_.add("keeper", [this] { keep(); }, Scheduler::Role::kDaemon);
+    scheduler_.add(
+        "keeper", [this] { keep(); }, Scheduler::Role::kDaemon);
     for (std::uint32_t i = 0; i < kClients; ++i) {
       scheduler_.add("client", [this, i] { use(i); });
     }
@@ -110,8 +110,9 @@ class World {
   bool is_over() const { return !result_.fault.empty(); }
 
   Result<pool::Access> open(LossyHost& host) const {
-    CACHALOT_TRY_ASSIGN(const pool::Header header,
-                        pool::read_header(host, host.view().bases[0], host.view().bytes_each, "pool"));
+    CACHALOT_TRY_ASSIGN(
+        const pool::Header header,
+        pool::read_header(host, host.view().bases[0], host.view().bytes_each, "pool"));
     return pool::make_access(header.id, header.geometry, host.view(), host);
   }
 
@@ -138,7 +139,8 @@ class World {
       if (keeper_->poll() == 0) scheduler_.yield();
     }
     result_.evictions = keeper_->counters()[pool::KeeperCounter::kEvictions];
-    if (keeper_->counters()[pool::KeeperCounter::kMalformed] != 0) fault("a request arrived malformed");
+    if (keeper_->counters()[pool::KeeperCounter::kMalformed] != 0)
+      fault("a request arrived malformed");
     if (!keeper_->is_valid()) fault("the keeper's invariants do not hold");
     keeper_ = nullptr;
   }
@@ -241,25 +243,30 @@ class World {
       return fault(std::string("put: ") + status.error().message);
     }
     for (const Verdict verdict : verdicts) {
-      if (verdict == Verdict::kNotHeld) fault("a client was told that it does not hold its own grant");
+      if (verdict == Verdict::kNotHeld)
+        fault("a client was told that it does not hold its own grant");
       if (verdict == Verdict::kBadItem) fault("an item arrived broken");
     }
   }
 
-  std::uint32_t get(Client& client, std::uint32_t chain, std::uint32_t length, bool is_part_of_put) {
+  std::uint32_t get(Client& client, std::uint32_t chain, std::uint32_t length,
+                    bool is_part_of_put) {
     BlockHash hashes[kDepth];
     pool::Found found[kDepth];
     for (std::uint32_t depth = 0; depth < length; ++depth) hashes[depth] = name_of(chain, depth);
     const auto hits = static_cast<std::uint32_t>(client.lookup({hashes, length}, {found, length}));
     // An engine has other things to do before it reads what it has found.
-    for (std::uint64_t pause = rng_.below(4) == 0 ? rng_.below(options_.pause) : 0; pause != 0; --pause) scheduler_.yield();
+    for (std::uint64_t pause = rng_.below(4) == 0 ? rng_.below(options_.pause) : 0; pause != 0;
+         --pause)
+      scheduler_.yield();
     std::byte buffers[kDepth][kMostBlockBytes];
     std::byte* to[kDepth];
     for (std::uint32_t i = 0; i < hits; ++i) to[i] = buffers[i];
     const auto valid = static_cast<std::uint32_t>(client.read({found, hits}, {to, hits}));
     for (std::uint32_t depth = 0; depth < valid; ++depth) {
       const BlockHash hash = hashes[depth];
-      if (found[depth].entry.length != size_of(hash)) fault("a block has another length than was stored");
+      if (found[depth].entry.length != size_of(hash))
+        fault("a block has another length than was stored");
       for (std::uint32_t i = 0; i < size_of(hash); ++i) {
         if (buffers[depth][i] == byte_of(hash, i)) continue;
         fault("wrong bytes were handed out");
@@ -284,12 +291,14 @@ class World {
     const std::uint64_t evictions = keeper_->counters()[pool::KeeperCounter::kEvictions];
     for (const std::uint64_t end = keeper_polls_ + kPolls; keeper_polls_ < end;) {
       if (client.lookup({hashes, length}, {found, length}) >= depth) return;
-      if (keeper_ == nullptr || keeper_->counters()[pool::KeeperCounter::kEvictions] != evictions) return;
+      if (keeper_ == nullptr || keeper_->counters()[pool::KeeperCounter::kEvictions] != evictions)
+        return;
     }
     fault("a published block was not found");
   }
 
-  std::uint32_t published_depth(const Client& client, const BlockHash* hashes, std::uint32_t length) const {
+  std::uint32_t published_depth(const Client& client, const BlockHash* hashes,
+                                std::uint32_t length) const {
     std::uint32_t depth = 0;
     while (keeper_ != nullptr && depth < length &&
            keeper_->is_published(hashes[depth], client.namespace_id())) {
@@ -319,32 +328,56 @@ class World {
 
 }  // namespace
 
-WorldResult run_world(const WorldOptions& options) { return World(options).run(); }
+WorldResult run_world(const WorldOptions& options) {
+  return World(options).run();
+}
 
 const char* rule_name(Rule rule) {
   switch (rule) {
-    case Rule::kNone: return "none";
-    case Rule::kR1OneWriterPerLine: return "R1 one writer per line";
-    case Rule::kR2NothingDirty: return "R2 nothing dirty stays behind";
-    case Rule::kR3FlushBeforeRead: return "R3 invalidate before reading";
-    case Rule::kR3FenceBeforeFlush: return "R3 fence before the flush";
-    case Rule::kR3FenceAfterFlush: return "R3 fence after the flush";
-    case Rule::kR4OrderBeforePublish: return "R4 order before publishing";
-    case Rule::kR4CompleteBeforeTelling: return "R4 complete before telling";
-    case Rule::kR5CheckLines: return "R5 a line carries its proof";
-    case Rule::kR5ConfirmSplitLines: return "R5 confirm split lines";
-    case Rule::kR6ValidateAfterReading: return "R6 validate after reading";
-    case Rule::kValidateGenerationOnly: return "validate by generation only";
-    case Rule::kGrantBeforeTombstoneComplete: return "grant before the tombstone is complete";
-    case Rule::kForgetGenerationAtTakeover: return "generation forgotten at takeover";
-    case Rule::kReuseAfterTimeout: return "block reused after its commit timed out";
-    case Rule::kCommitNotIdempotent: return "commit replayed by the next keeper not idempotent";
-    case Rule::kReturnedBlockKeepsGeneration: return "returned block keeps its generation";
-    case Rule::kHonourOldGrants: return "old keepers grants honoured";
-    case Rule::kAnswerBeforeMinEpoch: return "answers before min_epoch is raised";
-    case Rule::kLoseQuarantineAtTakeover: return "quarantine lost at takeover";
-    case Rule::kReleaseOnReattach: return "released because it re-attached";
-    case Rule::kPinWithoutComplete: return "pinned read published without completing";
+    case Rule::kNone:
+      return "none";
+    case Rule::kR1OneWriterPerLine:
+      return "R1 one writer per line";
+    case Rule::kR2NothingDirty:
+      return "R2 nothing dirty stays behind";
+    case Rule::kR3FlushBeforeRead:
+      return "R3 invalidate before reading";
+    case Rule::kR3FenceBeforeFlush:
+      return "R3 fence before the flush";
+    case Rule::kR3FenceAfterFlush:
+      return "R3 fence after the flush";
+    case Rule::kR4OrderBeforePublish:
+      return "R4 order before publishing";
+    case Rule::kR4CompleteBeforeTelling:
+      return "R4 complete before telling";
+    case Rule::kR5CheckLines:
+      return "R5 a line carries its proof";
+    case Rule::kR5ConfirmSplitLines:
+      return "R5 confirm split lines";
+    case Rule::kR6ValidateAfterReading:
+      return "R6 validate after reading";
+    case Rule::kValidateGenerationOnly:
+      return "validate by generation only";
+    case Rule::kGrantBeforeTombstoneComplete:
+      return "grant before the tombstone is complete";
+    case Rule::kForgetGenerationAtTakeover:
+      return "generation forgotten at takeover";
+    case Rule::kReuseAfterTimeout:
+      return "block reused after its commit timed out";
+    case Rule::kCommitNotIdempotent:
+      return "commit replayed by the next keeper not idempotent";
+    case Rule::kReturnedBlockKeepsGeneration:
+      return "returned block keeps its generation";
+    case Rule::kHonourOldGrants:
+      return "old keepers grants honoured";
+    case Rule::kAnswerBeforeMinEpoch:
+      return "answers before min_epoch is raised";
+    case Rule::kLoseQuarantineAtTakeover:
+      return "quarantine lost at takeover";
+    case Rule::kReleaseOnReattach:
+      return "released because it re-attached";
+    case Rule::kPinWithoutComplete:
+      return "pinned read published without completing";
   }
   return "?";
 }

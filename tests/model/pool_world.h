@@ -29,9 +29,9 @@ struct WorldOptions {
   std::uint32_t chains = 6;    // of 5 blocks each
   std::uint32_t capacity = 9;  // in blocks, and a few more that are granted or rest
   std::uint32_t slack = 5;
-  std::uint32_t pause = 400;   // most turns that an engine lets pass between lookup and read
-  double stall_chance = -1;    // of a host at a switch; below 0: the mood's
-  std::uint64_t stall_steps = 0;   // at most; 0: the mood's
+  std::uint32_t pause = 400;      // most turns that an engine lets pass between lookup and read
+  double stall_chance = -1;       // of a host at a switch; below 0: the mood's
+  std::uint64_t stall_steps = 0;  // at most; 0: the mood's
   std::uint32_t block_bytes = 640;
   bool checksums = true;  // written and verified; without, R6 stands alone
 };

@@ -346,11 +346,13 @@ TEST_F(PoolCommand, InfoTellsWhoIsServedWhoIsSuspectedAndForgetsTheDead) {
 TEST_F(PoolCommand, APartOfAPoolSaysWhatItIsAndHowItIsRemoved) {
   const std::string pool = create_pool("kv", {"--devices", "2"});
   for (const char* action : {"info", "destroy"}) {
-    expect_error(run({"pool", action, pool + ".1"}), 2, {pool + ".1", "device 1", "device 0, " + pool + ","});
+    expect_error(run({"pool", action, pool + ".1"}), 2,
+                 {pool + ".1", "device 1", "device 0, " + pool + ","});
   }
   ASSERT_EQ(unlink(pool.c_str()), 0);
-  const Arguments serve = {"serve", pool,        "--create", "--block-bytes",     "4096",
-                           "--devices", "2", "--capacity-blocks", "32"};
+  const Arguments serve = {"serve", pool,        "--create", "--block-bytes",
+                           "4096",  "--devices", "2",        "--capacity-blocks",
+                           "32"};
   expect_error(run(serve), 3, {pool + ".1", "exists"});
   const std::string half = write("half", std::string(4 << 20, '\0'));
   expect_error(run({"pool", "destroy", half}), 2, {half, "rm " + half});
@@ -390,8 +392,10 @@ TEST_F(PoolCommand, AParentThatGoesToMakeRoomIsNotCalledAbsent) {
   const std::string pool = create_pool("kv", {"--spare-blocks", "0"}, 1);
   Serving keeper({"serve", pool});
   expect_done(run({"put", "a", "--pool", pool}, {.in = "a"}));
-  expect_error(run({"put", "b", "--pool", pool, "--parent", "a"}, {.in = "b"}), 3, {"full", "parent a"});
-  expect_error(run({"put", "b", "--pool", pool, "--parent", "a"}, {.in = "b"}), 1, {"not in the pool"});
+  expect_error(run({"put", "b", "--pool", pool, "--parent", "a"}, {.in = "b"}), 3,
+               {"full", "parent a"});
+  expect_error(run({"put", "b", "--pool", pool, "--parent", "a"}, {.in = "b"}), 1,
+               {"not in the pool"});
 }
 
 }  // namespace

@@ -74,7 +74,9 @@ extern "C" int cuDriverGetVersion(int* version) {
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }
-extern "C" void fake_add_copy_kernels() { cachalot::kv::add_kernels(fake_machine()); }
+extern "C" void fake_add_copy_kernels() {
+  cachalot::kv::add_kernels(fake_machine());
+}
 extern "C" unsigned long long fake_used_bytes() {
   return fake_machine().used_bytes();
 }

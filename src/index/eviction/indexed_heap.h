@@ -36,7 +36,9 @@ class IndexedHeap {
   }
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(heap_.size()); }
-  bool contains(NodeId node) const { return node < place_of_.size() && place_of_[node] != kNowhere; }
+  bool contains(NodeId node) const {
+    return node < place_of_.size() && place_of_[node] != kNowhere;
+  }
 
   // `node` must not be in the heap.
   void push(NodeId node, const Rank& rank) {

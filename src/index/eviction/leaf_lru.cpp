@@ -26,7 +26,8 @@ bool LeafLru::is_valid() const {
     } else if (holds_.is_held(node)) {
       ++held;
       const NodeId parent = residency_.parent(node);
-      if (list_.contains(node) || (parent != kNoNode && holds_.count(parent) < holds_.count(node))) {
+      if (list_.contains(node) ||
+          (parent != kNoNode && holds_.count(parent) < holds_.count(node))) {
         return false;
       }
     }

@@ -57,7 +57,8 @@ class LeafLru final : public EvictionPolicy {
   void touch(NodeId node) override {
     do {
       const NodeId parent = residency_.parent(node);
-      if (holds_.is_held(node)) [[unlikely]] return;  // so are all above it
+      if (holds_.is_held(node)) [[unlikely]]
+        return;  // so are all above it
       list_.move_to_newest(node);
       node = parent;
     } while (node != kNoNode);

@@ -16,9 +16,9 @@ Result<Belady> Belady::make(const std::string& directory) {
 
 Status Belady::add(std::span<const std::uint32_t> path, std::uint64_t input_tokens) {
   if (path.size() >= kNever - log_.size()) {
-    return Error::make(Code::kUnsupported,
-                       "policy: opt looks ahead over at most %u references, and this trace has more",
-                       kNever - 1);
+    return Error::make(
+        Code::kUnsupported,
+        "policy: opt looks ahead over at most %u references, and this trace has more", kNever - 1);
   }
   for (const std::uint32_t block : path) CACHALOT_TRY(log_.push_back(block));
   return requests_.push_back({input_tokens, static_cast<std::uint32_t>(path.size()), 0});

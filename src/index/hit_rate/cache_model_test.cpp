@@ -81,8 +81,8 @@ TEST(CacheModel, APolicyWithoutTheModeIsAnErrorThatListsThoseThatHaveIt) {
     ASSERT_FALSE(cache);
     EXPECT_EQ(cache.error().code, Code::kInvalidArgument);
     EXPECT_EQ(std::string(cache.error().message),
-              std::string("policy: ") + policy_name(kind) + " has no leaf mode, expected one of: " +
-                  policy_names(CacheMode::kLeaf));
+              std::string("policy: ") + policy_name(kind) +
+                  " has no leaf mode, expected one of: " + policy_names(CacheMode::kLeaf));
   }
   EXPECT_FALSE(make_cache_model({PolicyKind::kOpt, CacheMode::kLeaf, 10}));
 }

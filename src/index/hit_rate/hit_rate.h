@@ -39,7 +39,8 @@ struct HitRateRow {
 
 struct HitRateOptions {
   std::uint64_t block_tokens = 512;
-  bool with_reuse = false;  // reuse distances and working sets beside the rows: 12 to 28 bytes a block
+  // reuse distances and working sets beside the rows: 12 to 28 bytes a block
+  bool with_reuse = false;
   std::string spill_directory = "/tmp";  // for a row of opt: 8 bytes a reference, 16 a request
 };
 

@@ -46,7 +46,8 @@ void ReuseDistances::move_together() {
   std::uint32_t kept = 0;
   for (std::size_t word = 0; word < bits.size(); ++word) {
     for (std::uint64_t left = bits[word]; left != 0; left &= left - 1) {
-      const std::uint32_t block = block_at_[word * 64 + static_cast<std::size_t>(std::countr_zero(left))];
+      const std::uint32_t block =
+          block_at_[word * 64 + static_cast<std::size_t>(std::countr_zero(left))];
       position_of_[block] = kept;
       block_at_[kept++] = block;
     }
@@ -86,9 +87,11 @@ void WorkingSet::add(std::uint32_t block, double time_ms) {
     ++windows_;
     const auto window = static_cast<double>(window_ms_);
     end_ms_ = (std::floor(time_ms / window) + 1) * window;
-    if (end_ms_ <= time_ms) end_ms_ = std::nextafter(time_ms, INFINITY);  // beyond a double's precision
+    // beyond a double's precision
+    if (end_ms_ <= time_ms) end_ms_ = std::nextafter(time_ms, INFINITY);
   }
-  if (block >= seen_in_.size()) seen_in_.resize(std::max<std::size_t>(1024, std::size_t{block} * 2));
+  if (block >= seen_in_.size())
+    seen_in_.resize(std::max<std::size_t>(1024, std::size_t{block} * 2));
   if (seen_in_[block] == windows_) return;
   seen_in_[block] = windows_;
   ++in_window_;

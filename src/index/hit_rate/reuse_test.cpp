@@ -48,14 +48,14 @@ TEST(ReuseDistances, BelowTheCapacityAreTheHitsOfAnLruStream) {
 }
 
 RC_GTEST_PROP(ReuseDistances, AreThoseOfAListThatIsSearched, ()) {
-  const auto references = *rc::gen::container<std::vector<std::uint32_t>>(
-      rc::gen::inRange<std::uint32_t>(0, 30));
+  const auto references =
+      *rc::gen::container<std::vector<std::uint32_t>>(rc::gen::inRange<std::uint32_t>(0, 30));
   ReuseDistances reuse;
   std::vector<std::uint32_t> stack;  // the last used is in front
   for (const std::uint32_t block : references) {
     const auto at = std::find(stack.begin(), stack.end(), block);
-    const std::uint64_t expected = at == stack.end() ? ReuseDistances::kFirst
-                                                     : static_cast<std::uint64_t>(at - stack.begin());
+    const std::uint64_t expected =
+        at == stack.end() ? ReuseDistances::kFirst : static_cast<std::uint64_t>(at - stack.begin());
     if (at != stack.end()) stack.erase(at);
     stack.insert(stack.begin(), block);
     RC_ASSERT(reuse.add(block) == expected);

@@ -15,7 +15,8 @@ namespace {
 
 Error failed(const char* what, const std::string& directory, int error) {
   Code code = Code::kIo;
-  if (error == ENOSPC || error == EFBIG || error == EDQUOT || error == ENOMEM) code = Code::kNoSpace;
+  if (error == ENOSPC || error == EFBIG || error == EDQUOT || error == ENOMEM)
+    code = Code::kNoSpace;
   if (error == ENOENT || error == ENOTDIR) code = Code::kInvalidArgument;
   if (error == EACCES || error == EPERM || error == EROFS) code = Code::kPermission;
   return Error::make(code, "temporary file in %.120s: %s: %s", directory.c_str(), what,

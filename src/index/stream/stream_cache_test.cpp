@@ -19,9 +19,8 @@
 namespace cachalot::index {
 namespace {
 
-constexpr PolicyKind kOnline[] = {PolicyKind::kLru,        PolicyKind::kFifo,
-                                  PolicyKind::kLfu,        PolicyKind::kLengthAware,
-                                  PolicyKind::kS3Fifo,     PolicyKind::kArc,
+constexpr PolicyKind kOnline[] = {PolicyKind::kLru,         PolicyKind::kFifo,   PolicyKind::kLfu,
+                                  PolicyKind::kLengthAware, PolicyKind::kS3Fifo, PolicyKind::kArc,
                                   PolicyKind::kWTinyLfu};
 
 class StreamCacheTest : public testing::TestWithParam<PolicyKind> {};

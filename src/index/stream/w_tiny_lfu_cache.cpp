@@ -52,7 +52,8 @@ void WTinyLfuCache::promote(NodeId node) {
 // The window's oldest goes to main: if that is full, only in the place of one that is asked for less.
 void WTinyLfuCache::leave_window() {
   const NodeId candidate = segments_.oldest(kWindow);
-  const std::uint64_t in_main = std::uint64_t{segments_.size(kProbation)} + segments_.size(kProtected);
+  const std::uint64_t in_main =
+      std::uint64_t{segments_.size(kProbation)} + segments_.size(kProtected);
   if (in_main >= main_capacity_) {
     NodeId victim = segments_.oldest(kProbation);
     if (victim == kNoNode) victim = segments_.oldest(kProtected);

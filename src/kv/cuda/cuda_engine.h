@@ -36,15 +36,17 @@ namespace cachalot::kv {
 // Who sees to it that no line of the pool is old, or dirty, in the host's caches.
 enum class HostCaches {
   kFlushed,  // the engine flushes around its copies
-  kBypassed,  // the pool is mapped uncacheable and the GPU's writes do not go into the cache (DDIO off)
+  // the pool is mapped uncacheable and the GPU's writes do not go into the cache (DDIO off)
+  kBypassed,
   kIgnored,  // nobody: for domains that are coherent
 };
 
 // What becomes of a scatter's bytes that were reused while they were read.
 enum class ReadCheck {
   kUnknown,
-  kValidated,  // the caller validates after wait(), before anything computed from them leaves the step
-  kPinned,     // they cannot be: the caller holds a pinned read
+  // the caller validates after wait(), before anything computed from them leaves the step
+  kValidated,
+  kPinned,  // they cannot be: the caller holds a pinned read
 };
 
 struct CudaOptions {

@@ -203,10 +203,12 @@ extern "C" {
 __global__ void __launch_bounds__(512) cachalot_gather(const __grid_constant__ FusedLaunch launch) {
   copy_by_threads<Direction::kGather>(launch);
 }
-__global__ void __launch_bounds__(512) cachalot_scatter(const __grid_constant__ FusedLaunch launch) {
+__global__ void __launch_bounds__(512)
+    cachalot_scatter(const __grid_constant__ FusedLaunch launch) {
   copy_by_threads<Direction::kScatter>(launch);
 }
-__global__ void __launch_bounds__(32) cachalot_gather_bulk(const __grid_constant__ FusedLaunch launch) {
+__global__ void __launch_bounds__(32)
+    cachalot_gather_bulk(const __grid_constant__ FusedLaunch launch) {
   copy_in_bulk<Direction::kGather>(launch);
 }
 __global__ void __launch_bounds__(32)

@@ -80,8 +80,7 @@ Status EmulatedEngine::copy(std::span<const BlockCopy> blocks, LayerRange layers
                                                   : shape_for(plan.arithmetic(), grid_.threads);
   CACHALOT_TRY_ASSIGN(const CallTables tables,
                       CallTables::make(plan, blocks, tensors, nullptr, shape));
-  const FusedCall told =
-      tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
+  const FusedCall told = tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
   const CallView call(told, told.tables);
   const HostPart host(plan, blocks);
   if (direction == Direction::kGather) {

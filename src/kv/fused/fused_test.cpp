@@ -131,8 +131,7 @@ void expect_each_byte_once(Fixture& fixture, const Subset& subset, const WorkSha
   const CopyPlan plan =
       *CopyPlan::compile(fixture.view, fixture.order, subset.layers, grain_of(blocks));
   const CallTables tables = *CallTables::make(plan, blocks, fixture.tensors, nullptr, shape);
-  const FusedCall told =
-      tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
+  const FusedCall told = tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
   const CallView call(told, told.tables);
   CountingMemory memory;
   if (direction == Direction::kGather) {
@@ -234,8 +233,7 @@ TEST(FusedCopy, CopiesPagesOfAnyAlignment) {
     ASSERT_EQ(plan.fragments(), 1u);
     const std::uint64_t base = reinterpret_cast<std::uintptr_t>(tensor.at);
     const CallTables tables = *CallTables::make(plan, {&block, 1}, {&base, 1}, nullptr, {4, 64});
-    const FusedCall told =
-        tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
+    const FusedCall told = tables.call_at(reinterpret_cast<std::uintptr_t>(tables.bytes().data()));
     const CallView call(told, told.tables);
     PlainMemory memory;
     emulated::launch_threads<Direction::kGather>(call, 2, 8, memory);

@@ -89,7 +89,7 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
-inline constexpr int kCaptureRelaxed = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
+inline constexpr int kCaptureRelaxed = 2;          // CU_STREAM_CAPTURE_MODE_RELAXED
 inline constexpr unsigned kHostPortable = 1;       // CU_MEMHOSTREGISTER_, CU_MEMHOSTALLOC_PORTABLE
 inline constexpr unsigned kHostDeviceMap = 2;      // ..._DEVICEMAP
 inline constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING

@@ -58,8 +58,9 @@ class FakeMachine {
     struct Parameter {
       std::size_t offset = 0, bytes = 0;
     };
-    std::vector<Parameter> parameters = {};     // none: one, of all the bytes
-    std::uint32_t most_shared_bytes = 48 * 1024;  // of a launch; the driver's caller may ask for more
+    std::vector<Parameter> parameters = {};  // none: one, of all the bytes
+    // of a launch; the driver's caller may ask for more
+    std::uint32_t most_shared_bytes = 48 * 1024;
   };
   std::map<std::string, Kernel> kernels;
   // Where the bytes are that a device's address stands for; null, and a fault counted, where the device
@@ -106,7 +107,7 @@ class FakeMachine {
   std::uint64_t registrations() const { return registered_.size(); }
   int contexts = 0;  // retained, of all devices
   int modules = 0, streams = 0;
-  int waits = 0;     // for events that were not done
+  int waits = 0;  // for events that were not done
   static constexpr int kGreatestPriority = -5;
   int last_priority = 0;  // of a stream that was created with one
   std::uint64_t recorded_in_capture = 0;

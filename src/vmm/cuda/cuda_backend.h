@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "os/cuda/driver.h"
 #include "os/file_descriptor.h"
 #include "vmm/backend.h"
-#include "os/cuda/driver.h"
 
 namespace cachalot::vmm {
 

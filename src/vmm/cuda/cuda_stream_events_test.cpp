@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "vmm/cuda/device_scope.h"
 #include "os/cuda/fake_gpu.h"
+#include "vmm/cuda/device_scope.h"
 
 namespace cachalot::vmm {
 namespace {

@@ -27,8 +27,8 @@ class StartMap {
 
  private:
   std::vector<Block*> last_start_;
-  std::vector<std::vector<std::uint64_t>>
-      levels_;  // [0]: a bit a unit; [k + 1]: a bit a word of [k]
+  // [0]: a bit a unit; [k + 1]: a bit a word of [k]
+  std::vector<std::vector<std::uint64_t>> levels_;
 };
 
 }  // namespace cachalot::vmm

@@ -44,8 +44,8 @@ struct BudgetHeader {
   std::uint32_t slot_count;
   std::uint64_t credits;
   std::uint64_t chunk_bytes;
-  std::atomic<std::uint32_t>
-      given;  // counts what was given back; who waits for memory sleeps on it
+  // counts what was given back; who waits for memory sleeps on it
+  std::atomic<std::uint32_t> given;
   std::uint32_t reserved[7];
   BudgetSlot slots[kBudgetSlots];
 };

@@ -32,9 +32,10 @@ struct KvShape {
 
 // A plane holds the same thing of one token after the other: addresses without a gap.
 enum class KvLayout : std::uint8_t {
-  kPerLayer,     // a plane for each layer and part: many planes of narrow rows (vTensor's code)
-  kFolded,       // one plane: all layers of a token, all parts of a layer, side by side
-  kFoldedParts,  // a plane for each part: all layers of a token side by side (vAttention's megacache)
+  kPerLayer,  // a plane for each layer and part: many planes of narrow rows (vTensor's code)
+  kFolded,    // one plane: all layers of a token, all parts of a layer, side by side
+  // a plane for each part: all layers of a token side by side (vAttention's megacache)
+  kFoldedParts,
 };
 
 // "per_layer", "folded", "folded_parts".
