@@ -39,6 +39,12 @@ TEST(Error, MarksAMessageThatWasCut) {
   EXPECT_EQ(message.substr(message.size() - 3), "...");
 }
 
+TEST(Error, AMessageIsOneLineWhateverItQuotes) {
+  const Error error = Error::make(Code::kNotFound, "pool: \"%s\"", "a\nb\r\x1b[31m\x7f\xc3\xa9");
+  EXPECT_STREQ(error.message, "pool: \"a b  [31m \xc3\xa9\"");
+  EXPECT_STREQ(Error::from_errno(ENOENT, "a\nb").message, "a b: No such file or directory");
+}
+
 TEST(Error, FromErrnoSaysWhatTheCallerCanDo) {
   EXPECT_EQ(Error::from_errno(ENOSPC, "x").code, Code::kNoSpace);
   EXPECT_EQ(Error::from_errno(EACCES, "x").code, Code::kPermission);

@@ -37,10 +37,19 @@ Code code_of_errno(int os_error) {
   }
 }
 
-// Writes the text and marks a cut with "..." so that nobody takes half a path for a whole one.
+// A message is one line, also where it quotes a path or a key that has line breaks.
+void replace_control_characters(char* text) {
+  for (; *text != 0; ++text) {
+    const auto byte = static_cast<unsigned char>(*text);
+    if (byte < 0x20 || byte == 0x7f) *text = ' ';
+  }
+}
+
+// Writes the text and marks a cut with "..." so that half a path is not mistaken for a whole one.
 void write_message(char* to, const char* format, std::va_list arguments) {
   const int wanted = std::vsnprintf(to, Error::kMessageBytes, format, arguments);
   if (wanted >= Error::kMessageBytes) std::memcpy(to + Error::kMessageBytes - 4, "...", 4);
+  replace_control_characters(to);
 }
 
 }  // namespace
