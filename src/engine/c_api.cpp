@@ -541,6 +541,12 @@ cachalot_code cachalot_exists(const cachalot_client* client, const cachalot_key*
     if (client == nullptr) return missing("client");
     if (count != 0 && (keys == nullptr || present == nullptr))
       return missing(keys == nullptr ? "keys" : "present");
+    for (size_t i = 0; i < count; ++i) {
+      if (keys[i].data != nullptr || keys[i].bytes == 0) continue;
+      return fail(Error::make(Code::kInvalidArgument,
+                              "keys: number %zu is null, expected the address of its %zu bytes", i,
+                              keys[i].bytes));
+    }
     std::vector<std::string_view> views(count);
     std::transform(keys, keys + count, views.begin(), key_of);
     const std::unique_ptr<bool[]> found(new bool[count]());

@@ -441,6 +441,29 @@ TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   EXPECT_EQ(cachalot_end_store(store, 1, &blocks), CACHALOT_INVALID_ARGUMENT);
 }
 
+TEST_F(CApiTest, AMessageIsOneLineWhateverThePathIs) {
+  cachalot_client_options options = options_;
+  options.pool = "/dev/shm/no\nsuch\rpool";
+  cachalot_client* client = nullptr;
+  EXPECT_NE(cachalot_attach(&options, &client), CACHALOT_OK);
+  EXPECT_EQ(std::strpbrk(cachalot_last_message(), "\n\r"), nullptr) << cachalot_last_message();
+}
+
+TEST_F(CApiTest, AKeyThatIsNullIsRefusedByItsNumber) {
+  cachalot_client* const client = attach();
+  const cachalot_key keys[] = {{"k", 1}, {nullptr, 5}};
+  uint8_t present[2] = {7, 7};
+  EXPECT_EQ(cachalot_exists(client, keys, 2, present), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_STREQ(cachalot_last_message(),
+               "keys: number 1 is null, expected the address of its 5 bytes");
+  EXPECT_EQ(present[0], 7);
+  const cachalot_key empty[] = {{nullptr, 0}};
+  EXPECT_EQ(cachalot_exists(client, empty, 1, present), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(cachalot_exists(client, nullptr, 2, present), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_exists(client, nullptr, 0, nullptr), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 TEST_F(CApiTest, KeysAndListsOfAddresses) {
   cachalot_client* const client = attach();
   unsigned char from[300], to[300] = {};
