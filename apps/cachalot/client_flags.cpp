@@ -107,6 +107,12 @@ Error of_keeper(const Attached& attached, const Error& error) {
                              error.message, keeper.pid));
 }
 
+Error of_key(const std::string& key, const Error& error) {
+  if (error.code != Code::kNotFound && error.code != Code::kCorrupt) return error;
+  if (index::parse_block_hash(key)) return error;  // the message has it
+  return Error::make(error.code, "%.150s (key \"%.70s\")", error.message, key.c_str());
+}
+
 Result<index::BlockHash> parse_key(const std::string& key, const std::string& fingerprint) {
   if (key.empty()) {
     return Error::make(Code::kInvalidArgument, "a key is empty, expected a block hash or a text");

@@ -51,6 +51,15 @@ Result<T> of_keeper(const Attached& attached, Result<T> result) {
   return of_keeper(attached, result.error());
 }
 
+// The answer to a command that was given this key: where the block is not there or damaged, the message
+// quotes the key, because it names the block by its hash only.
+Error of_key(const std::string& key, const Error& error);
+template <class T>
+Result<T> of_key(const std::string& key, Result<T> result) {
+  if (result) return result;
+  return of_key(key, result.error());
+}
+
 // 32 hexadecimal digits are a block hash; any other text is hashed: as a root block of the
 // namespace whose ids are the text's bytes (xxh3_128).
 // @errors kInvalidArgument: the key is empty

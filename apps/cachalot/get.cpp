@@ -22,7 +22,8 @@ Result<std::string> read_block(const Options& options, const index::BlockHash& h
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
   CACHALOT_TRY_ASSIGN(
       const std::uint32_t length,
-      of_keeper(attached, attached.client->get(hash, std::as_writable_bytes(std::span(bytes)))));
+      of_key(options.key, of_keeper(attached, attached.client->get(hash, std::as_writable_bytes(
+                                                                             std::span(bytes))))));
   bytes.resize(length);
   return bytes;
 }

@@ -12,6 +12,8 @@
 namespace cachalot::process_test {
 namespace {
 
+constexpr int kAbsent = 1;
+
 struct Shape {
   const char* domain;
   const char* devices;
@@ -116,6 +118,19 @@ TEST_F(PoolCommand, NamespacesDoNotMeet) {
   EXPECT_EQ(run({"get", "key", "--pool", pool, "--namespace", "a"}).out, "bytes");
   const Outcome all = run({"evict", "--all", "--pool", pool, "--json", "-"});
   EXPECT_EQ(all.json()["evicted_blocks"], 1);
+}
+
+TEST_F(PoolCommand, AKeyThatIsNotThereIsNamedAsItWasGiven) {
+  const std::string pool = create_pool("kv");
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  expect_error(run({"get", "greeting", "--pool", pool}), kAbsent,
+               {"is not in the pool", "(key \"greeting\")"});
+  expect_error(run({"evict", "greeting", "--pool", pool}), kAbsent,
+               {"is not in the pool", "(key \"greeting\")"});
+  const Outcome by_hash = run({"get", std::string(32, 'a'), "--pool", pool});
+  expect_error(by_hash, kAbsent, {std::string(32, 'a')});
+  EXPECT_EQ(by_hash.err.find("key"), std::string::npos) << by_hash.err;
 }
 
 TEST_F(PoolCommand, AFullPoolEvictsWhatWasUsedLongestAgo) {
