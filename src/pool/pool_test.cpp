@@ -16,6 +16,7 @@
 #include "base/fail_point.h"
 #include "base/rng.h"
 #include "os/child.h"
+#include "pool/flights.h"
 #include "pool/test_pool.h"
 
 namespace cachalot::pool {
@@ -469,6 +470,36 @@ TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
   ASSERT_TRUE(Pool::destroy({path}));
 }
 #endif
+
+// docs/formats/pool.md, "Locks and doorbells": programs of other versions rely on these numbers.
+TEST_P(PoolTest, TheLocksAreOnTheBytesThatTheFormatPageNames) {
+  make(8);
+  constexpr std::uint64_t kKeeperAreas = std::uint64_t{1} << 62;
+  constexpr std::uint64_t kClients = kKeeperAreas + 16;
+  constexpr std::uint64_t kFlights = std::uint64_t{1} << 61;
+  const int fd = pool_->devices().file(0).fd();
+  const auto is_locked = [&](std::uint64_t offset) {
+    const auto holder = os::who_holds(fd, offset);
+    EXPECT_TRUE(holder) << (holder ? "" : holder.error().message);
+    return holder && holder->has_value();
+  };
+  const std::uint32_t area = pool_->keeper_view().keeper;
+  for (std::uint32_t k = 0; k < 4; ++k) EXPECT_EQ(is_locked(kKeeperAreas + k), k == area) << k;
+  EXPECT_FALSE(is_locked(kKeeperAreas + 4));  // only while a keeper announces itself or begins
+  EXPECT_FALSE(is_locked(kClients + 2));
+  Result<PoolClient> client = pool_->attach({}, 2);
+  ASSERT_TRUE(client) << client.error().message;
+  EXPECT_TRUE(is_locked(kClients + 2));
+  {
+    Result<Flights> flights = Flights::open(*pool_);
+    ASSERT_TRUE(flights) << flights.error().message;
+    const BlockHash hash{0x123456789abcdef0u, 0x00ff000000000001u};
+    EXPECT_EQ(flights->claim({&hash, 1}), 1u);
+    EXPECT_TRUE(is_locked(kFlights + (hash.low ^ hash.high) % (std::uint64_t{1} << 48)));
+  }
+  stop_keeper();
+  EXPECT_FALSE(is_locked(kKeeperAreas + area));
+}
 
 TEST_P(PoolTest, FilesThatAKeeperServesAreNotRemoved) {
   make(100);
