@@ -399,7 +399,10 @@ void add_client(nb::module_& module) {
            "over.\n\n"
            "pages: all different; where a block is several pages, so many for each block. "
            "first_layer, layers: only\n"
-           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError. "
+           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError, "
+           "whose "
+           "`detail` is how\n"
+           "many leading blocks were read and validated in time: they need not be computed. "
            "stream: of a GPU's\n"
            "cache, what the copies come behind; None: the cache's.")
       .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes").none(),

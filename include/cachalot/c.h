@@ -219,7 +219,9 @@ CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, ui
 CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client,
                                            const cachalot_block_hash* hashes, size_t count,
                                            size_t* blocks);
-/* pages: [count * pages a block], all different. timeout_ns: for the whole call, whatever it waits for. */
+/* pages: [count * pages a block], all different. timeout_ns: for the whole call, whatever it waits for.
+ * After CACHALOT_TIMEOUT `blocks` is how many leading blocks were read and validated in time: they are
+ * right, and need not be computed. After other errors it is as it was. */
 CACHALOT_API cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
                                          const cachalot_block_hash* hashes, size_t count,
                                          const uint32_t* pages, size_t page_count,
@@ -238,7 +240,8 @@ CACHALOT_API cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_
                                                 const uint32_t* pages, size_t page_count,
                                                 const cachalot_token_ranges* tokens,
                                                 uint64_t timeout_ns, size_t* blocks);
-/* parent: null for the beginning of a prompt. blocks: how many leading ones are in the pool now. */
+/* parent: null for the beginning of a prompt. blocks: how many leading ones are in the pool now, also
+ * after CACHALOT_TIMEOUT; after other errors 0. */
 CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
                                           const cachalot_block_hash* parent,
                                           const cachalot_block_hash* hashes, size_t count,

@@ -174,7 +174,7 @@ enum class Token : std::uint64_t {};
 struct Completion {
   bool is_done = false;
   Status status;                    // kTimeout, kCancelled, or as the call that waits
-  std::size_t blocks = 0;           // loaded, or in the pool
+  std::size_t blocks = 0;           // loaded, or in the pool; also after kTimeout and kCancelled
   std::optional<Code> reason = {};  // of a store: as Stored's
 };
 
@@ -223,7 +223,9 @@ class Client {
   // Copies the longest prefix that is in the pool into the engine's pages, block i to pages[i]; where
   // a block is several pages, to as many from i times that number on.
   // @shape   pages: [hashes times pages a block], all different
-  // @return  how many leading blocks are loaded; the pages behind may have been written over
+  // @return  how many leading blocks are loaded; the pages behind may have been written over.
+  //          After kTimeout the error's detail is this number: these blocks were read and validated in
+  //          time, and need not be computed
   // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
   //          no such cache; kTimeout; kUnsupported: in a forked child. Of a GPU's cache: kInvalidArgument: the
   //          stream is being captured; kNoSpace: the GPU has no memory; kInternal: the driver refused, and
@@ -239,7 +241,8 @@ class Client {
   // Copies blocks from the engine's pages into the pool and publishes them: a chain whose first block
   // follows `parent`, or starts a prompt. What is there already is not copied. A page may be given
   // twice here: it is only read.
-  // @errors  as load(); kNoKeeper, kTimeout: nothing is known of the fate of the last blocks
+  // @errors  as load(); kNoKeeper, kTimeout: nothing is known of the fate of the last blocks. After
+  //          kTimeout the error's detail is how many leading blocks are in the pool
   Result<Stored> store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
                        std::span<const PageId> pages, const CopyOptions& options = {});
 

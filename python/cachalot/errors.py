@@ -12,7 +12,8 @@ class Error(Exception):
     code = "internal"
     #: errno where the operating system was the cause, else 0
     os_error = 0
-    #: The offending index, offset or value, where one number says it.
+    #: The offending index, offset or value, where one number says it. Of the TimeoutError of a load or store:
+    #: how many leading blocks are loaded, or in the pool.
     detail = 0
 
 

@@ -58,7 +58,10 @@ void AsyncCalls::work(const std::stop_token& stop) {
       job->completion.blocks = done->blocks;
       job->completion.reason = done->reason;
     } else {
-      job->completion.status = done.error();
+      const Error& error = done.error();
+      job->completion.status = error;
+      const bool ended_early = error.code == Code::kTimeout || error.code == Code::kCancelled;
+      if (ended_early) job->completion.blocks = error.detail;
     }
     job->completion.is_done = true;
     done_.notify_all();

@@ -54,6 +54,16 @@ cachalot_code give(const Result<T>& result, U* to) {
   return CACHALOT_OK;
 }
 
+// Of a call that ended early, the leading blocks that it had done by then: its error's detail.
+bool ended_early(const Error& error) {
+  return error.code == Code::kTimeout || error.code == Code::kCancelled;
+}
+
+cachalot_code give_loaded(const Result<std::size_t>& loaded, size_t* blocks) {
+  if (!loaded && blocks != nullptr && ended_early(loaded.error())) *blocks = loaded.error().detail;
+  return give(loaded, blocks);
+}
+
 thread_local cachalot_code last_reason = CACHALOT_OK;
 
 void keep_reason(const std::optional<Code>& reason) {
@@ -68,7 +78,9 @@ void give_nothing(size_t* blocks) {
 
 cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
   keep_reason(stored ? stored->reason : std::nullopt);
-  if (blocks != nullptr) *blocks = stored ? stored->blocks : 0;
+  if (blocks != nullptr) {
+    *blocks = stored ? stored->blocks : ended_early(stored.error()) ? stored.error().detail : 0;
+  }
   return stored ? CACHALOT_OK : fail(stored.error());
 }
 
@@ -328,9 +340,9 @@ cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
     if (client == nullptr) return missing("client");
     if (hashes == nullptr && count != 0) return missing("hashes");
     if (pages == nullptr && page_count != 0) return missing("pages");
-    return give(client->client.load(CacheId{cache_id}, hashes_of(hashes, count),
-                                    pages_of(pages, page_count), within(timeout_ns)),
-                blocks);
+    return give_loaded(client->client.load(CacheId{cache_id}, hashes_of(hashes, count),
+                                           pages_of(pages, page_count), within(timeout_ns)),
+                       blocks);
   });
 }
 
@@ -350,9 +362,10 @@ cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id,
         return missing("tokens: ranges");  // not: all of the block
       chosen.emplace_back(reinterpret_cast<const TokenRange*>(tokens[i].ranges), tokens[i].count);
     }
-    return give(client->client.load_tokens(CacheId{cache_id}, hashes_of(hashes, count),
-                                           pages_of(pages, page_count), chosen, within(timeout_ns)),
-                blocks);
+    return give_loaded(
+        client->client.load_tokens(CacheId{cache_id}, hashes_of(hashes, count),
+                                   pages_of(pages, page_count), chosen, within(timeout_ns)),
+        blocks);
   });
 }
 

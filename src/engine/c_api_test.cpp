@@ -424,6 +424,9 @@ TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   ASSERT_EQ(cachalot_store(client, id, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
             CACHALOT_OK);
   EXPECT_EQ(blocks, 2u);
+  // Of a time that has passed already: no block was done in it.
+  EXPECT_EQ(cachalot_load(client, id, hashes, 2, pages, 2, 0, &blocks), CACHALOT_TIMEOUT);
+  EXPECT_EQ(blocks, 0u);
   EXPECT_EQ(cachalot_load(client, id, hashes, 2, twice, 2, CACHALOT_NO_TIMEOUT, &blocks),
             CACHALOT_INVALID_ARGUMENT);
   EXPECT_NE(std::strstr(cachalot_last_message(), "both page 1"), nullptr)

@@ -5,6 +5,8 @@
 #include <cinttypes>
 #include <functional>
 
+#include "base/fail_point.h"
+
 namespace cachalot::engine {
 namespace {
 
@@ -147,6 +149,20 @@ Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> has
   return hit;
 }
 
+namespace {
+
+// The error of a call that its deadline or its caller ended, with what it had done by then.
+// @param did  "are loaded"
+Error ended_early(const Error& error, std::size_t blocks, std::size_t of, const char* did) {
+  if (error.code != Code::kTimeout && error.code != Code::kCancelled) return error;
+  Error told = Error::make(error.code, "%.150s; the first %zu of %zu blocks %s", error.message,
+                           blocks, of, did);
+  told.detail = blocks;
+  return told;
+}
+
+}  // namespace
+
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                          std::span<const std::span<const TokenRange>> tokens) {
   CACHALOT_TRY(call.check());
@@ -160,12 +176,14 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
   Load copies(call, layers, tokens, hit);
   std::size_t sound = 0;
   bool is_damaged = false;
+  Status in_time;
   while (sound < hit.found.size() && !is_damaged) {
-    CACHALOT_TRY(call.check_time("load"));
+    if (in_time = call.check_time("load"); !in_time) break;
     const std::size_t last = std::min(sound + kBlocksAtOnce, hit.found.size());
     CACHALOT_TRY_ASSIGN(const std::size_t good, copies.copy(sound, last));
     is_damaged = good < last - sound;
     sound += good;
+    base::reach(base::FailPoint::kReadCopied);
   }
   // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
   const std::size_t looked_at = std::min(sound + is_damaged, hit.found.size());
@@ -177,6 +195,7 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
   Counters::add(call.counters.loads, 1);
   Counters::add(call.counters.loaded_blocks, valid);
   Counters::add(call.counters.loaded_bytes, valid * bytes);
+  if (!in_time) return ended_early(in_time.error(), valid, call.hashes.size(), "are loaded");
   return valid;
 }
 
@@ -312,7 +331,8 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
   Counters::add(call.counters.stored_blocks, stored.written);
   Counters::add(call.counters.stored_bytes, stored.written * bytes);
   Counters::add(call.counters.duplicate_blocks, stored.blocks - stored.written);
-  if (!outcome && !is_full) return outcome.error();
+  if (!outcome && !is_full)
+    return ended_early(outcome.error(), stored.blocks, wanted, "are in the pool");
   if (stored.blocks == wanted) stored.reason.reset();
   return stored;
 }

@@ -232,6 +232,7 @@ def test_deadlines(stored):
         with pytest.raises(cachalot.TimeoutError) as caught:
             call(engine.cache, hashes, range(8), timeout=0)
         assert isinstance(caught.value, builtins.TimeoutError) and caught.value.code == "timeout"
+        assert caught.value.detail == 0  # blocks that were done in time
         for timeout in (-1, float("nan")):
             with pytest.raises(cachalot.InvalidArgumentError, match="timeout"):
                 call(engine.cache, hashes, range(8), timeout=timeout)
