@@ -95,12 +95,19 @@ std::uint32_t own_pid() {
   return static_cast<std::uint32_t>(getpid());
 }
 
-Result<std::uint64_t> pid_namespace() {
+Result<Namespaces> namespaces() {
+  constexpr const char* kPid = "/proc/self/ns/pid";
+  constexpr const char* kTime = "/proc/self/ns/time";
+  Namespaces own;
   struct stat status {};
-  if (stat("/proc/self/ns/pid", &status) != 0) {
-    return Error::from_errno(errno, "/proc/self/ns/pid: stat");
+  if (stat(kPid, &status) != 0) return Error::from_errno(errno, "%s: stat", kPid);
+  own.pid = static_cast<std::uint32_t>(status.st_ino);
+  if (stat(kTime, &status) == 0) {
+    own.time = static_cast<std::uint32_t>(status.st_ino);
+  } else if (errno != ENOENT) {
+    return Error::from_errno(errno, "%s: stat", kTime);
   }
-  return static_cast<std::uint64_t>(status.st_ino);
+  return own;
 }
 
 Result<std::uint64_t> process_start_time(std::uint32_t pid) {

@@ -1,8 +1,9 @@
 // Names for processes and boots that never come back for another one: a pid is recycled, a pid with
 // its start time is not; the boot id says whether either still means anything.
 //
-// All of it holds inside one pid namespace. Processes of two containers see different pids: compare
-// pid_namespace() before believing in a death.
+// All of it holds between processes of the same Namespaces only. Processes of two pid namespaces see
+// different pids, and the kernel shifts every start time by the offset of the reader's time namespace:
+// compare namespaces() before believing in a death.
 #pragma once
 
 #include <cachalot/result.h>
@@ -25,8 +26,15 @@ Result<Uuid> boot_id();
 
 std::uint32_t own_pid();
 
-// The inode of this process's pid namespace. @errors kIo: no /proc
-Result<std::uint64_t> pid_namespace();
+// Where a pid and a start time mean the same: the inode numbers of two namespaces, their low halves.
+struct Namespaces {
+  std::uint32_t pid = 0;
+  std::uint32_t time = 0;  // 0: the kernel has no time namespaces
+  bool operator==(const Namespaces&) const = default;
+};
+
+// Those of this process. @errors kIo: no /proc
+Result<Namespaces> namespaces();
 
 // When the process started, in clock ticks since boot. @errors kNotFound: no such process; kIo
 Result<std::uint64_t> process_start_time(std::uint32_t pid);

@@ -42,7 +42,7 @@ TEST(Process, ThisProcessIsAliveUnderItsOwnStartTimeOnly) {
   EXPECT_GT(*start, 0u);
   EXPECT_TRUE(process_alive(own_pid(), *start));
   EXPECT_FALSE(process_alive(own_pid(), *start + 1));
-  EXPECT_TRUE(pid_namespace());
+  EXPECT_TRUE(namespaces());
 }
 
 TEST(Process, AChildStartsLaterAndIsGoneWhenItIsAZombieAndAfter) {

@@ -70,6 +70,7 @@ struct ClientOptions {
   // Who the client is, for those who watch it.
   std::uint32_t pid = 0;
   std::uint32_t pid_namespace = 0;
+  std::uint32_t time_namespace = 0;
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   bool use_doorbells = true;

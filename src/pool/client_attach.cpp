@@ -76,8 +76,9 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
 
 bool Client::is_own_process(const ClientLine& line) const {
   return line.pid != 0 && line.pid == options_.pid && line.start_time == options_.start_time &&
-         line.pid_namespace == options_.pid_namespace && line.boot_id_low == options_.boot_id_low &&
-         line.boot_id_high == options_.boot_id_high;
+         line.pid_namespace == options_.pid_namespace &&
+         line.time_namespace == options_.time_namespace &&
+         line.boot_id_low == options_.boot_id_low && line.boot_id_high == options_.boot_id_high;
 }
 
 // What is left of `ns` until the deadline.
@@ -204,6 +205,7 @@ void Client::knock() {
   line.flags = kClientAttached | (options_.pins ? kClientPins : 0);
   line.drained = drained;
   line.pid_namespace = options_.pid_namespace;
+  line.time_namespace = options_.time_namespace;
   if (!access_.domain().writes_whole_lines()) line.flags |= kClientSplitLines;
   line.host = options_.host;
   line.pid = options_.pid;

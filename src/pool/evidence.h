@@ -20,6 +20,7 @@ struct ProcessIdentity {
   std::uint32_t host = 0;
   std::uint32_t pid = 0;
   std::uint32_t pid_namespace = 0;
+  std::uint32_t time_namespace = 0;
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
 
@@ -27,11 +28,11 @@ struct ProcessIdentity {
 };
 
 inline ProcessIdentity identity_of(const ClientLine& line) {
-  return {line.host,       line.pid,         line.pid_namespace,
+  return {line.host,       line.pid,         line.pid_namespace, line.time_namespace,
           line.start_time, line.boot_id_low, line.boot_id_high};
 }
 inline ProcessIdentity identity_of(const ViewLine& line) {
-  return {line.host,       line.pid,         line.pid_namespace,
+  return {line.host,       line.pid,         line.pid_namespace, line.time_namespace,
           line.start_time, line.boot_id_low, line.boot_id_high};
 }
 

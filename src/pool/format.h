@@ -117,8 +117,8 @@ struct ClientLine {
   // this process's incarnations up to here store no more: all joined, complete
   std::uint32_t drained;
   std::uint32_t pid_namespace;
+  std::uint32_t time_namespace;
   std::uint32_t reserved;
-  std::uint32_t reserved2;
   std::uint32_t crc;
 };
 inline constexpr std::uint32_t kClientAttached = 1;
@@ -151,9 +151,10 @@ struct PinLine {
 struct ViewLine {
   std::uint32_t incarnation;  // the last one that was let in
   std::uint32_t epoch;
-  std::uint64_t heartbeat;  // the last one seen: its echo
-  std::uint32_t flags;      // kView*
-  std::uint32_t host;       // of that incarnation's process, as in its ClientLine
+  std::uint32_t heartbeat;       // the last one seen, its low half: its echo
+  std::uint32_t time_namespace;  // of the process below
+  std::uint32_t flags;           // kView*
+  std::uint32_t host;            // of that incarnation's process, as in its ClientLine
   std::uint32_t pid;
   std::uint32_t pid_namespace;
   std::uint64_t start_time;

@@ -114,12 +114,13 @@ void Keeper::publish_view(std::uint32_t client) {
   ViewLine view{};
   view.incarnation = session.last_incarnation;
   view.epoch = epoch_;
-  view.heartbeat = session.last_beat;
+  view.heartbeat = static_cast<std::uint32_t>(session.last_beat);
   view.flags = (session.incarnation != 0 ? kViewOpen : 0) | (session.is_held ? kViewHeld : 0) |
                (session.pins ? kViewPins : 0) | (session.is_suspected ? kViewSuspected : 0);
   view.host = session.process.host;
   view.pid = session.process.pid;
   view.pid_namespace = session.process.pid_namespace;
+  view.time_namespace = session.process.time_namespace;
   view.start_time = session.process.start_time;
   view.boot_id_low = session.process.boot_id_low;
   view.boot_id_high = session.process.boot_id_high;

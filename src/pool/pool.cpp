@@ -58,15 +58,16 @@ os::MapOptions map_options(bool huge_pages, bool populate) {
 // Sees the processes of this machine end.
 class HostEvidence final : public Evidence {
  public:
-  HostEvidence(const os::Uuid& boot, std::uint32_t pid_namespace)
-      : boot_(boot), pid_namespace_(pid_namespace) {}
+  HostEvidence(const os::Uuid& boot, const os::Namespaces& namespaces)
+      : boot_(boot), namespaces_(namespaces) {}
 
-  // Of a process of another machine, or of another pid namespace, nothing is known. One that exited
-  // has left its cores, and no core leaves a process before its write-combining buffers have drained:
-  // the way into the kernel and to the next process takes locked instructions.
+  // Of a process of another machine, or of another pid or time namespace, nothing is known: this one
+  // does not read the pid, or the start time, that the other one wrote. One that exited has left its cores,
+  // and no core leaves a process before its write-combining buffers have drained: the way into the
+  // kernel and to the next process takes locked instructions.
   bool has_exited(const ProcessIdentity& process) override {
     if (process.boot_id_low != boot_.low || process.boot_id_high != boot_.high ||
-        process.pid_namespace != pid_namespace_) {
+        process.pid_namespace != namespaces_.pid || process.time_namespace != namespaces_.time) {
       return false;
     }
     return !os::process_alive(process.pid, process.start_time);
@@ -74,7 +75,7 @@ class HostEvidence final : public Evidence {
 
  private:
   os::Uuid boot_;
-  std::uint32_t pid_namespace_;
+  os::Namespaces namespaces_;
 };
 
 rpc::Doorbell doorbell_at(const Access& access, std::uint64_t offset) {
@@ -340,7 +341,7 @@ Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
 
 Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
   CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
-  CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
+  CACHALOT_TRY_ASSIGN(const os::Namespaces namespaces, os::namespaces());
   options.pid = os::own_pid();
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
@@ -348,8 +349,7 @@ Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
   waiting.clock_ = std::make_unique<base::SteadyClock>();
-  waiting.evidence_ =
-      std::make_unique<HostEvidence>(boot, static_cast<std::uint32_t>(pid_namespace));
+  waiting.evidence_ = std::make_unique<HostEvidence>(boot, namespaces);
   rpc::HostWaiter::Options naps;
   naps.nap_ns = kKeeperNapNs;
   const rpc::Doorbell own = options.use_doorbells
@@ -542,9 +542,10 @@ Result<PoolClient> Pool::attach(ClientOptions options, std::optional<std::uint32
     }
   }
   CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
-  CACHALOT_TRY_ASSIGN(const std::uint64_t pid_namespace, os::pid_namespace());
+  CACHALOT_TRY_ASSIGN(const os::Namespaces namespaces, os::namespaces());
   options.pid = os::own_pid();
-  options.pid_namespace = static_cast<std::uint32_t>(pid_namespace);
+  options.pid_namespace = namespaces.pid;
+  options.time_namespace = namespaces.time;
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;

@@ -13,7 +13,7 @@ namespace cachalot::pool {
 inline constexpr std::uint64_t kSuspectAfterNs = 100'000;
 
 inline ProcessIdentity process(std::uint32_t pid) {
-  return {0, pid, 1, 1000 + pid, 5, 6};
+  return {0, pid, 1, 0, 1000 + pid, 5, 6};
 }
 
 inline ClientOptions as_process(std::uint32_t pid) {
