@@ -5,7 +5,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-add_library(cachalot_shared SHARED src/engine/c_api.cpp src/vmm/vtensor/c_api.cpp)
+add_library(cachalot_shared SHARED src/engine/c_api.cpp src/engine/c_options.cpp
+  src/vmm/vtensor/c_api.cpp)
 target_link_libraries(cachalot_shared PRIVATE cachalot_options
   -Wl,--whole-archive cachalot_engine cachalot_geometry cachalot_base -Wl,--no-whole-archive cachalot_vmm)
 target_include_directories(cachalot_shared PUBLIC

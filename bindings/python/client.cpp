@@ -15,6 +15,7 @@
 #include "leave.h"
 #include "module.h"
 #include "numbers.h"
+#include "strides.h"
 
 namespace cachalot::python {
 namespace {
@@ -105,10 +106,11 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
 
 CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object& tensors,
                            nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes,
-                           nb::handle device, nb::handle stream) {
+                           nb::handle strides, nb::handle device, nb::handle stream) {
   ClientObject& client = client_of(self);
   PagedCache cache;
-  cache.layout = text(layout, "layout");
+  if (!strides.is_none()) cache.strides = strides_of(strides);
+  if (!cache.strides || !layout.is_none()) cache.layout = text(layout, "layout");
   cache.pages = number(pages, "pages");
   cache.page_tokens = number(page_tokens, "page_tokens");
   cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
@@ -357,14 +359,18 @@ void add_client(nb::module_& module) {
            "The hashes of all whole blocks of a prompt, from its first token on.")
       .def("register_cache", &register_cache, nb::arg("layout").none(), nb::arg("tensors").none(),
            nb::arg("pages").none(), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
-           nb::kw_only(), nb::arg("device") = nb::none(), nb::arg("stream") = nb::none(),
-           nb::sig("def register_cache(self, layout: str, tensors: cachalot.types.Memory | "
+           nb::kw_only(), nb::arg("strides") = nb::none(), nb::arg("device") = nb::none(),
+           nb::arg("stream") = nb::none(),
+           nb::sig("def register_cache(self, layout: str | None, tensors: cachalot.types.Memory | "
                    "collections.abc.Iterable[cachalot.types.Memory], "
                    "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0, *, "
+                   "strides: tuple[PartStrides, PartStrides] | list[PartStrides] | None = None, "
                    "device: int | None = None, stream: cachalot.types.Stream = None) -> Cache"),
            "Memory of the engine that pages are in, in a layout of layout_names(): writable, "
            "C-contiguous,\n"
            "numbers of the dtype's size. It is kept alive until unregister_cache() or detach().\n\n"
+           "strides: where keys and values lie, or a latent and its rope part, if no layout "
+           "describes it (layout is None).\n"
            "device: the GPU that the tensors are on, by CUDA's number of it; they are then arrays "
            "by "
            "DLPack or\n"

@@ -11,6 +11,7 @@ NB_MODULE(_cachalot, module) {
   // A client that a program never detached is no reason to write to its terminal.
   nanobind::set_leak_warnings(false);
   python::add_geometry(module);
+  python::add_strides(module);
   python::add_hash(module);
   python::add_keeper(module);
   python::add_client(module);

@@ -6,6 +6,7 @@
 namespace cachalot::python {
 
 void add_geometry(nanobind::module_& module);
+void add_strides(nanobind::module_& module);
 void add_hash(nanobind::module_& module);
 void add_keeper(nanobind::module_& module);
 void add_client(nanobind::module_& module);  // Client comes before what it hands out

@@ -191,10 +191,21 @@ typedef enum cachalot_memory {
   CACHALOT_CUDA_MEMORY = 1
 } cachalot_memory;
 
+/* Where one part of a cache lies, in bytes, if no layout describes it; see strides.h. What a head keeps of a
+ * token begins at
+ *   tensors[tensor + l * layer_tensors] + offset + l * layer + p * page + h * head + t * token
+ * for layer l, page p, head h and token t of its page. */
+typedef struct cachalot_part_strides {
+  uint32_t tensor, layer_tensors;
+  uint64_t offset;
+  uint64_t layer, page, head, token;
+} cachalot_part_strides;
+
 typedef struct cachalot_cache {
   /* sizeof(cachalot_cache) */
   uint32_t struct_size;
   uint32_t pages;
+  /* null if strides are given */
   const char* layout;
   const cachalot_buffer* tensors;
   size_t tensor_count;
@@ -207,6 +218,8 @@ typedef struct cachalot_cache {
   /* CUDA_MEMORY: the CUstream or cudaStream_t that copies are behind; null: the legacy default one. For
    * several streams the cache is registered once for each. */
   void* stream;
+  /* Instead of a layout: two, of keys and values, or of a latent and its rope part. Null: `layout` is given. */
+  const cachalot_part_strides* strides;
 } cachalot_cache;
 
 CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client,

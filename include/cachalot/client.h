@@ -45,7 +45,9 @@
 #include <cachalot/geometry.h>
 #include <cachalot/hash.h>
 #include <cachalot/result.h>
+#include <cachalot/strides.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -117,12 +119,14 @@ using CudaStream = void*;
 
 // One engine's paged KV cache, as it lies in memory.
 struct PagedCache {
-  std::string layout = {};           // a name of layout_names()
+  std::string layout = {};           // a name of layout_names(); empty if strides are given
   std::vector<Buffer> tensors = {};  // in the order that the layout states; no two share a byte
   std::uint32_t pages = 0;           // page ids are below
   std::uint32_t page_tokens = 0;     // 0: a page is a block; else a divisor of block_tokens
   // from one page to the next; 0: as dense as the layout allows
   std::uint64_t page_stride_bytes = 0;
+  // Instead of a layout: where keys and values lie, or the latent and its rope part (ignored if it has none).
+  std::optional<std::array<PartStrides, kParts>> strides = {};
   // The GPU that the tensors are on, by CUDA's number of it; none: they are in this process's memory.
   std::optional<int> cuda_device = {};
   // of a GPU's cache: where its copies go, if a call names no other
@@ -207,6 +211,7 @@ class Client {
   // Memory of the engine that pages are in. It must stay mapped until unregister_cache(), which may say kIo:
   // then until the process ends.
   // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors,
+  //         a layout as well as strides or neither, strides that leave a tensor or let two elements share a byte,
   //         tensors that overlap, or are not on the GPU that was named. Of a GPU: kUnsupported: no driver,
   //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be page-locked
   // @cost   the first one on a GPU: loading the kernels, and page-locking the whole pool. It stays so until the

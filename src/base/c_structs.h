@@ -54,9 +54,9 @@ struct FieldEnds<cachalot_client_options> {
 template <>
 struct FieldEnds<cachalot_cache> {
   using S = cachalot_cache;
-  static constexpr auto kAll = ends_of(&S::struct_size, &S::pages, &S::layout, &S::tensors,
-                                       &S::tensor_count, &S::page_tokens, &S::reserved,
-                                       &S::page_stride_bytes, &S::memory, &S::device, &S::stream);
+  static constexpr auto kAll = ends_of(
+      &S::struct_size, &S::pages, &S::layout, &S::tensors, &S::tensor_count, &S::page_tokens,
+      &S::reserved, &S::page_stride_bytes, &S::memory, &S::device, &S::stream, &S::strides);
 };
 
 template <>

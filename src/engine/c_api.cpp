@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/c_boundary.h"
+#include "engine/c_options.h"
 
 using namespace cachalot;  // NOLINT: this file is nothing but a translation
 
@@ -45,6 +46,7 @@ using base::guarded;
 using base::missing;
 using base::read_struct;
 using base::write_struct;
+using engine::text;
 
 // The value goes to *to, if anybody wants it.
 template <class T, class U>
@@ -84,10 +86,6 @@ cachalot_code give_blocks(const Result<Stored>& stored, size_t* blocks) {
   return stored ? CACHALOT_OK : fail(stored.error());
 }
 
-std::string text(const char* given, const char* otherwise = "") {
-  return given == nullptr ? otherwise : given;
-}
-
 std::span<const BlockHash> hashes_of(const cachalot_block_hash* hashes, size_t count) {
   return {reinterpret_cast<const BlockHash*>(hashes), hashes == nullptr ? 0 : count};
 }
@@ -102,82 +100,6 @@ std::span<const Buffer> buffers_of(const cachalot_buffer* parts, size_t count) {
 }
 std::string_view key_of(const cachalot_key& key) {
   return {static_cast<const char*>(key.data), key.data == nullptr ? 0 : key.bytes};
-}
-
-Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
-  if (given.struct_size > sizeof given) {  // what lies behind it is another's
-    return Error::make(
-        Code::kInvalidArgument,
-        "geometry: struct_size %u, expected at most %zu: it is part of another struct",
-        given.struct_size, sizeof given);
-  }
-  CACHALOT_TRY_ASSIGN(const cachalot_geometry g, read_struct(&given, "geometry"));
-  if (g.attention > CACHALOT_LATENT) {
-    return Error::make(Code::kInvalidArgument, "geometry: attention %u is none", g.attention);
-  }
-  if (g.dtype > CACHALOT_I8)
-    return Error::make(Code::kInvalidArgument, "geometry: dtype %u is none", g.dtype);
-  KvGeometry geometry;
-  geometry.layers = g.layers;
-  geometry.attention = static_cast<Attention>(g.attention);
-  geometry.kv_heads = g.kv_heads;
-  geometry.head_dim = g.head_dim;
-  geometry.kv_lora_rank = g.kv_lora_rank;
-  geometry.qk_rope_head_dim = g.qk_rope_head_dim;
-  geometry.dtype = static_cast<DType>(g.dtype);
-  geometry.block_tokens = g.block_tokens;
-  geometry.tp_rank = g.tp_rank;
-  geometry.tp_size = std::max(1u, g.tp_size);
-  geometry.tp_replicas = std::max(1u, g.tp_replicas);
-  geometry.pp_rank = g.pp_rank;
-  geometry.pp_size = std::max(1u, g.pp_size);
-  return geometry;
-}
-
-Result<ClientOptions> options_of(const cachalot_client_options* given) {
-  CACHALOT_TRY_ASSIGN(const cachalot_client_options o, read_struct(given, "client options"));
-  if (o.pool == nullptr) return Error::make(Code::kInvalidArgument, "client options: pool is null");
-  if (o.hash > CACHALOT_XXHASH_CBOR)
-    return Error::make(Code::kInvalidArgument, "client options: hash %u is none", o.hash);
-  ClientOptions options;
-  options.pool = {o.pool};
-  options.model = text(o.model);
-  options.salt = text(o.salt);
-  options.block_order = text(o.block_order, options.block_order.c_str());
-  CACHALOT_TRY_ASSIGN(options.geometry, geometry_of(o.geometry));
-  options.hash = static_cast<HashAlgorithm>(o.hash);
-  options.python_hash_seed = text(o.python_hash_seed);
-  options.host = o.host;
-  if (o.copy_threads != 0) options.copy_threads = o.copy_threads;
-  if (o.workers != 0) options.workers = o.workers;
-  if (o.grant_blocks != 0) options.grant_blocks = o.grant_blocks;
-  if (o.keeper_timeout_ns != 0) options.keeper_timeout_ns = o.keeper_timeout_ns;
-  if (o.recovery_ns != 0) options.recovery_ns = o.recovery_ns;
-  options.record_requests = text(o.record_requests);
-  options.pool_bypasses_caches = o.pool_bypasses_caches != 0;
-  options.pinned_reads = o.pinned_reads != 0;
-  options.recorded_call = o.record_loads != 0 ? RecordedCall::kLoad : RecordedCall::kLookup;
-  return options;
-}
-
-// Where the tensors of a cache are.
-Status take_memory(const cachalot_cache& given, PagedCache& cache) {
-  if (given.memory > CACHALOT_CUDA_MEMORY) {
-    return Error::make(Code::kInvalidArgument,
-                       "cache: memory %u is none, expected 0 (host) or 1 (CUDA)", given.memory);
-  }
-  if (given.memory == CACHALOT_CUDA_MEMORY) {
-    if (given.device > INT32_MAX) {
-      return Error::make(Code::kInvalidArgument, "cache: device %u is not within 0 to %d",
-                         given.device, INT32_MAX);
-    }
-    cache.cuda_device = static_cast<int>(given.device);
-  } else if (given.device != 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "cache: device %u, of memory of the host, expected 0", given.device);
-  }
-  cache.cuda_stream = given.stream;
-  return {};
 }
 
 CopyOptions within(uint64_t timeout_ns) {
@@ -256,7 +178,7 @@ cachalot_code cachalot_attach(const cachalot_client_options* options, cachalot_c
   return guarded([&] {
     if (client == nullptr) return missing("client");
     *client = nullptr;
-    const Result<ClientOptions> attach = options_of(options);
+    const Result<ClientOptions> attach = engine::client_options_of(options);
     if (!attach) return fail(attach.error());
     Result<Client> attached = Client::attach(*attach);
     if (!attached) return fail(attached.error());
@@ -297,23 +219,9 @@ cachalot_code cachalot_register_cache(cachalot_client* client, const cachalot_ca
                                       uint32_t* cache_id) {
   return guarded([&] {
     if (client == nullptr) return missing("client");
-    const Result<cachalot_cache> c = read_struct(cache, "cache");
-    if (!c) return fail(c.error());
-    constexpr size_t kMostTensors = size_t{1} << 20;
-    if (c->tensor_count > kMostTensors) {
-      return fail(Error::make(Code::kInvalidArgument, "cache: %zu tensors are more than %zu",
-                              c->tensor_count, kMostTensors));
-    }
-    if (c->tensors == nullptr && c->tensor_count != 0) return missing("cache: tensors");
-    const std::span<const Buffer> tensors = buffers_of(c->tensors, c->tensor_count);
-    PagedCache paged;
-    paged.layout = text(c->layout);
-    paged.tensors.assign(tensors.begin(), tensors.end());
-    paged.pages = c->pages;
-    paged.page_tokens = c->page_tokens;
-    paged.page_stride_bytes = c->page_stride_bytes;
-    if (const Status taken = take_memory(*c, paged); !taken) return fail(taken.error());
-    return give(client->client.register_cache(paged), cache_id);
+    const Result<PagedCache> described = engine::paged_cache_of(cache);
+    if (!described) return fail(described.error());
+    return give(client->client.register_cache(*described), cache_id);
   });
 }
 

@@ -220,6 +220,66 @@ TEST_F(CApiTest, ACacheOfACallerThatKnowsNoGpuIsInItsMemory) {
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 
+// Two layers, one head of 128 bytes, pages of 4 tokens: K and V of a token with 64 bytes of other data after them.
+TEST_F(CApiTest, ACacheOfStridesHoldsWhatANamedLayoutStored) {
+  cachalot_client* const client = attach();
+  std::vector<unsigned char> named[2], strided(4 * 2560, 0x5a);
+  for (unsigned layer = 0; layer < 2; ++layer) {
+    for (unsigned i = 0; i < 4096; ++i)
+      named[layer].push_back(static_cast<unsigned char>(i * 7 + layer));
+  }
+  const cachalot_buffer layers[2] = {{named[0].data(), 4096}, {named[1].data(), 4096}};
+  cachalot_cache cache{};
+  cache.struct_size = sizeof cache;
+  cache.pages = 4;
+  cache.layout = "vllm_bknhc";
+  cache.tensors = layers;
+  cache.tensor_count = 2;
+  uint32_t from = 0, into = 0;
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &from), CACHALOT_OK) << cachalot_last_message();
+  const cachalot_buffer whole = {strided.data(), strided.size()};
+  cachalot_part_strides parts[2] = {{0, 0, 0, 1280, 2560, 0, 320}, {0, 0, 128, 1280, 2560, 0, 320}};
+  cache.layout = nullptr;
+  cache.tensors = &whole;
+  cache.tensor_count = 1;
+  cache.strides = parts;
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &into), CACHALOT_OK) << cachalot_last_message();
+  const uint32_t tokens[8] = {1, 2, 3}, pages[2] = {3, 1};
+  cachalot_block_hash hashes[2];
+  size_t blocks = 0;
+  ASSERT_EQ(cachalot_hash_tokens(client, tokens, 8, hashes, 2, nullptr), CACHALOT_OK);
+  ASSERT_EQ(
+      cachalot_store(client, from, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+      CACHALOT_OK);
+  ASSERT_EQ(cachalot_load(client, into, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_OK);
+  ASSERT_EQ(blocks, 2u);
+  std::vector<unsigned char> wanted(strided.size(), 0x5a);
+  for (const unsigned page : pages) {
+    for (unsigned i = 0; i < 16; ++i) {  // part, layer, token
+      const unsigned part = i / 8, layer = i / 4 % 2, token = i % 4;
+      std::memcpy(&wanted[page * 2560 + part * 128 + layer * 1280 + token * 320],
+                  &named[layer][((page * 2 + part) * 4 + token) * 128], 128);
+    }
+  }
+  EXPECT_EQ(strided, wanted);
+
+  const auto refused = [&](const char* words) {
+    EXPECT_EQ(cachalot_register_cache(client, &cache, &into), CACHALOT_INVALID_ARGUMENT);
+    EXPECT_NE(std::strstr(cachalot_last_message(), words), nullptr) << cachalot_last_message();
+  };
+  parts[1].token = 100;
+  refused("part 1: token is 100, expected a stride that keeps apart");
+  parts[1].token = UINT64_MAX - 1;
+  refused("token is 18446744073709551614");
+  parts[1].token = 320;
+  cache.layout = "vllm_bknhc";
+  refused("layout is vllm_bknhc and strides are given");
+  cache.struct_size = offsetof(cachalot_cache, strides);  // of a caller that knows no strides
+  refused("1 tensors, expected 2");
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 TEST_F(CApiTest, APinnedLoadIsForClientsThatSaidSo) {
   for (const std::uint32_t pins : {0u, 1u}) {
     options_.pinned_reads = pins;

@@ -1,44 +1,31 @@
 #include "kv/cache_bounds.h"
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
+#include <string>
 #include <vector>
+
+#include "kv/overlap.h"
 
 namespace cachalot::kv {
 namespace {
+
+// Of the search for overlaps: about a second. Strides that nest, of the caches of any engine known, take less
+// than a hundredth of it.
+constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 25;
 
 struct Step {
   const char* name;
   std::uint64_t count, stride;
 };
+using Steps = std::array<Step, kPlaneDimensions>;
 
-std::vector<Step> steps_of(const CacheShape& shape, const PartStrides& part) {
-  return {{"layer", part.layer_tensors == 0 ? shape.geometry.layers : 1, part.layer},
-          {"page", shape.pages, part.page},
-          {"head", shape.geometry.heads(), part.head},
-          {"token", shape.tokens_of_page(), part.token}};
-}
-
-// Bytes from the tensor's start to the end of the part's last element. @return false: beyond 2^63
-bool reach_of(const CacheShape& shape, const EngineStrides& strides, std::uint32_t k,
-              std::uint64_t& reach) {
-  reach = shape.geometry.content_bytes(k);
-  if (__builtin_add_overflow(reach, strides.part[k].offset, &reach)) return false;
-  for (const Step& step : steps_of(shape, strides.part[k])) {
-    std::uint64_t bytes = 0;
-    if (__builtin_mul_overflow(step.stride, step.count - 1, &bytes) ||
-        __builtin_add_overflow(reach, bytes, &reach)) {
-      return false;
-    }
-  }
-  return reach >> 63 == 0;
-}
-
-// Calls f(tensor) for each tensor that holds something of the part.
-template <class F>
-void for_each_tensor(const CacheShape& shape, const PartStrides& part, F&& f) {
-  const std::uint32_t layers = part.layer_tensors == 0 ? 1 : shape.geometry.layers;
-  for (std::uint64_t l = 0; l < layers; ++l) f(part.tensor + l * part.layer_tensors);
+Steps steps_of(const CacheShape& shape, const PartStrides& part) {
+  return {{{"layer", part.layer_tensors == 0 ? shape.geometry.layers : 1, part.layer},
+           {"page", shape.pages, part.page},
+           {"head", shape.geometry.heads(), part.head},
+           {"token", shape.tokens_of_page(), part.token}}};
 }
 
 Error misplaced(std::uint32_t k, const char* what, std::uint64_t value, const char* expected,
@@ -46,6 +33,36 @@ Error misplaced(std::uint32_t k, const char* what, std::uint64_t value, const ch
   return Error::make(Code::kInvalidArgument,
                      "engine cache: part %u: %s is %" PRIu64 ", expected %s %" PRIu64, k, what,
                      value, expected, than);
+}
+
+// Bytes from the tensor's start to the end of the part's last element.
+// @errors kInvalidArgument: 2^63 or more; names the field that leads there
+Result<std::uint64_t> reach_of(const CacheShape& shape, const EngineStrides& strides,
+                               std::uint32_t k) {
+  constexpr std::uint64_t kMost = ~std::uint64_t{0} >> 1;
+  const PartStrides& part = strides.part[k];
+  std::uint64_t reach = shape.geometry.content_bytes(k);
+  if (__builtin_add_overflow(reach, part.offset, &reach) || reach > kMost) {
+    return misplaced(k, "offset", part.offset, "an end within 2^63 bytes, after", reach);
+  }
+  for (const Step& step : steps_of(shape, part)) {
+    std::uint64_t bytes = 0;
+    if (__builtin_mul_overflow(step.stride, step.count - 1, &bytes) ||
+        __builtin_add_overflow(reach, bytes, &reach) || reach > kMost) {
+      return Error::make(Code::kInvalidArgument,
+                         "engine cache: part %u: %s is %" PRIu64 ", expected that %s %" PRIu64
+                         " ends within 2^63 bytes",
+                         k, step.name, step.stride, step.name, step.count - 1);
+    }
+  }
+  return reach;
+}
+
+// Calls f(tensor) for each tensor that holds something of the part.
+template <class F>
+void for_each_tensor(const CacheShape& shape, const PartStrides& part, F&& f) {
+  const std::uint32_t layers = part.layer_tensors == 0 ? 1 : shape.geometry.layers;
+  for (std::uint64_t l = 0; l < layers; ++l) f(part.tensor + l * part.layer_tensors);
 }
 
 Status check_alignment(const CacheShape& shape, const PartStrides& part, std::uint32_t k) {
@@ -59,20 +76,15 @@ Status check_alignment(const CacheShape& shape, const PartStrides& part, std::ui
   return {};
 }
 
-// Sorted by stride, each must step over all that is inside it. That is sufficient, and every layout
-// that is a permutation of dimensions passes.
-Status check_apart(std::vector<Step> steps, std::uint64_t inside, std::uint32_t k) {
-  std::sort(steps.begin(), steps.end(),
-            [](const Step& a, const Step& b) { return a.stride < b.stride; });
-  for (const Step& step : steps) {
-    if (step.count <= 1) continue;
-    if (step.stride < inside) {
-      return misplaced(k, step.name, step.stride, "a stride of at least the bytes inside it,",
-                       inside);
-    }
-    inside += step.stride * (step.count - 1);  // reach_of() saw that it fits
+// "offset 128, page 5 x 256, head 1 x 16, content 16"
+std::string terms_of(const CacheShape& shape, const PartStrides& part, std::uint32_t k) {
+  std::string terms = "offset " + std::to_string(part.offset);
+  for (const Step& step : steps_of(shape, part)) {
+    if (step.count <= 1 || step.stride == 0) continue;
+    terms += std::string(", ") + step.name + " " + std::to_string(step.count - 1) + " x " +
+             std::to_string(step.stride);
   }
-  return {};
+  return terms + ", content " + std::to_string(shape.geometry.content_bytes(k));
 }
 
 Status check_part(const CacheShape& shape, const EngineStrides& strides,
@@ -86,60 +98,21 @@ Status check_part(const CacheShape& shape, const EngineStrides& strides,
     return misplaced(k, "layer", part.layer, "no stride where each layer is a tensor:", 0);
   }
   CACHALOT_TRY(check_alignment(shape, part, k));
-  std::uint64_t reach = 0;
-  if (!reach_of(shape, strides, k, reach)) {
-    return Error::make(Code::kInvalidArgument, "engine cache: part %u reaches beyond 2^63 bytes",
-                       k);
-  }
-  CACHALOT_TRY(check_apart(steps_of(shape, part), shape.geometry.content_bytes(k), k));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t reach, reach_of(shape, strides, k));
   Status status;
   for_each_tensor(shape, part, [&](std::uint64_t tensor) {
     if (!status) return;
     if (tensor >= tensors.size()) {
       status = misplaced(k, "tensor", tensor, "a number below", tensors.size());
     } else if (tensors[tensor].bytes < reach) {
-      status = Error::make(Code::kInvalidArgument,
-                           "engine cache: tensor %" PRIu64 " has %" PRIu64
-                           " bytes, expected at least %" PRIu64,
-                           tensor, tensors[tensor].bytes, reach);
+      status =
+          Error::make(Code::kInvalidArgument,
+                      "engine cache: tensor %" PRIu64 " has %" PRIu64
+                      " bytes, expected at least %" PRIu64 " for part %u: %s",
+                      tensor, tensors[tensor].bytes, reach, k, terms_of(shape, part, k).c_str());
     }
   });
   return status;
-}
-
-bool share_a_tensor(const CacheShape& shape, const EngineStrides& strides) {
-  std::vector<bool> used(strides.tensors);
-  bool shared = false;
-  for_each_tensor(shape, strides.part[0], [&](std::uint64_t tensor) { used[tensor] = true; });
-  for_each_tensor(shape, strides.part[1], [&](std::uint64_t tensor) { shared |= used[tensor]; });
-  return shared;
-}
-
-// Two parts in one tensor: one behind the other, or interleaved with equal strides.
-Status check_parts_apart(const CacheShape& shape, const EngineStrides& strides) {
-  std::uint64_t reach[kParts] = {};
-  for (std::uint32_t k = 0; k < kParts; ++k) (void)reach_of(shape, strides, k, reach[k]);
-  const PartStrides &a = strides.part[0], &b = strides.part[1];
-  if (reach[0] <= b.offset || reach[1] <= a.offset) return {};
-  if (a.layer != b.layer || a.page != b.page || a.head != b.head || a.token != b.token) {
-    return misplaced(1, "offset", b.offset, "the strides of part 0, or one beyond", reach[0]);
-  }
-  const std::uint32_t first = a.offset <= b.offset ? 0 : 1;
-  const std::uint64_t distance = strides.part[1 - first].offset - strides.part[first].offset;
-  if (distance < shape.geometry.content_bytes(first)) {
-    return misplaced(1, "offset", b.offset, "a place outside part 0, which begins at", a.offset);
-  }
-  std::vector<Step> steps = steps_of(shape, a);
-  bool innermost = true;
-  for (const Step& step : steps) innermost &= step.count <= 1 || distance < step.stride;
-  // Innermost, the two may differ in size: together they are what every step goes over.
-  if (innermost) {
-    return check_apart(std::move(steps), distance + shape.geometry.content_bytes(1 - first), 1);
-  }
-  steps.push_back({"offset", kParts, distance});
-  const std::uint64_t inside =
-      std::max(shape.geometry.content_bytes(0), shape.geometry.content_bytes(1));
-  return check_apart(std::move(steps), inside, 1);
 }
 
 Status check_aligned(const CacheShape& shape, std::span<const Tensor> tensors) {
@@ -153,84 +126,107 @@ Status check_aligned(const CacheShape& shape, std::span<const Tensor> tensors) {
   return {};
 }
 
-// What a tensor takes up: all its pages, or where pages are its outermost dimension, `page` bytes of
-// every `stride`.
-struct Place {
-  std::size_t tensor = 0;
-  std::uintptr_t begin = 0, end = 0;
-  std::uint64_t page = 0, stride = 0;  // 0: it has other things outside its pages
-
-  bool may_interleave(const Place& other) const { return stride != 0 && stride == other.stride; }
+// What a part has in one tensor: all its layers, or one.
+struct PartPlane {
+  Plane plane;
+  std::uint64_t end = 0;
+  std::uint32_t part = 0;
+  std::uint64_t tensor = 0, first_layer = 0;
 };
 
-std::vector<Place> places_of(const CacheShape& shape, const EngineStrides& strides,
-                             std::span<const Tensor> tensors) {
-  CacheShape one_page = shape;
-  one_page.pages = 1;
-  std::vector<Place> places(strides.tensors);
+std::vector<PartPlane> planes_of(const CacheShape& shape, const EngineStrides& strides,
+                                 std::span<const Tensor> tensors) {
+  std::vector<PartPlane> planes;
   for (std::uint32_t k = 0; k < kParts; ++k) {
-    if (shape.geometry.content_bytes(k) == 0) continue;
-    std::uint64_t reach = 0, page = 0;
-    (void)reach_of(shape, strides, k, reach);
-    (void)reach_of(one_page, strides, k, page);
-    for_each_tensor(shape, strides.part[k], [&](std::uint64_t tensor) {
-      Place& place = places[tensor];
-      place.begin = reinterpret_cast<std::uintptr_t>(tensors[tensor].at);
-      place.end = std::max(place.end, place.begin + reach);
-      place.page = std::max(place.page, page);
-      place.stride = strides.part[k].page;
+    const std::uint64_t bytes = shape.geometry.content_bytes(k);
+    if (bytes == 0) continue;
+    const PartStrides& part = strides.part[k];
+    PartPlane one;
+    one.part = k;
+    one.plane.bytes = bytes;
+    const Steps steps = steps_of(shape, part);
+    for (std::uint32_t d = 0; d < kPlaneDimensions; ++d) {
+      one.plane.count[d] = steps[d].count;
+      one.plane.stride[d] = steps[d].stride;
+    }
+    const std::uint64_t reach = *reach_of(shape, strides, k);  // check_part() saw that it fits
+    for_each_tensor(shape, part, [&](std::uint64_t tensor) {
+      one.tensor = tensor;
+      one.plane.at = reinterpret_cast<std::uintptr_t>(tensors[tensor].at) + part.offset;
+      one.end = one.plane.at - part.offset + reach;
+      planes.push_back(one);
+      ++one.first_layer;
     });
   }
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    places[i].tensor = i;
-    if (places[i].page > places[i].stride) places[i].stride = 0;
-  }
-  std::erase_if(places, [](const Place& place) { return place.end == 0; });
-  return places;
+  return planes;
 }
 
-Error overlap(const Place& a, const Place& b, const char* expected) {
+std::string element_of(const PartPlane& plane, const std::uint64_t (&index)[kPlaneDimensions]) {
+  return "layer " + std::to_string(plane.first_layer + index[0]) + ", page " +
+         std::to_string(index[1]) + ", head " + std::to_string(index[2]) + ", token " +
+         std::to_string(index[3]);
+}
+
+// Names the largest stride of those in which the two elements differ: the others have to fit inside it.
+Error overlap_within(const PartPlane& plane, const Steps& steps, const Overlap& overlap) {
+  const Step* blamed = nullptr;
+  for (std::uint32_t d = 0; d < kPlaneDimensions; ++d) {
+    const bool differs = overlap.first[d] != overlap.second[d];
+    if (differs && (blamed == nullptr || steps[d].stride >= blamed->stride)) blamed = &steps[d];
+  }
+  return Error::make(
+      Code::kInvalidArgument,
+      "engine cache: part %u: %s is %" PRIu64 ", expected a stride that keeps apart (%s) and (%s)",
+      plane.part, blamed->name, blamed->stride, element_of(plane, overlap.first).c_str(),
+      element_of(plane, overlap.second).c_str());
+}
+
+Error overlap_between(const EngineStrides& strides, const PartPlane& a, const PartPlane& b,
+                      const Overlap& overlap) {
+  const std::string first = element_of(a, overlap.first), second = element_of(b, overlap.second);
+  if (a.tensor == b.tensor) {
+    return Error::make(Code::kInvalidArgument,
+                       "engine cache: part %u: offset is %" PRIu64
+                       ", expected one that keeps apart part %u (%s) and part %u (%s)",
+                       std::max(a.part, b.part), strides.part[std::max(a.part, b.part)].offset,
+                       a.part, first.c_str(), b.part, second.c_str());
+  }
+  const bool in_order = a.tensor < b.tensor;
   return Error::make(Code::kInvalidArgument,
-                     "engine cache: tensors %zu and %zu overlap: %" PRIu64 " bytes at 0x%" PRIxPTR
-                     " and %" PRIu64 " at 0x%" PRIxPTR ", expected %s",
+                     "engine cache: tensors %" PRIu64 " and %" PRIu64
+                     " overlap: part %u (%s) and part %u (%s) share a byte",
                      std::min(a.tensor, b.tensor), std::max(a.tensor, b.tensor),
-                     std::uint64_t{a.end - a.begin}, a.begin, std::uint64_t{b.end - b.begin},
-                     b.begin, expected);
+                     (in_order ? a : b).part, (in_order ? first : second).c_str(),
+                     (in_order ? b : a).part, (in_order ? second : first).c_str());
 }
 
-// Tensors of which each begins before another one's end: pages of one in the gaps of the others', or
-// overlapping. They come by address, and are compared modulo the stride, in order.
-Status check_interleaved(std::span<Place> places) {
-  for (std::size_t i = 1, widest = 0; i < places.size(); ++i) {
-    if (!places[i].may_interleave(places[widest])) {
-      return overlap(places[widest], places[i], "memory of their own");
-    }
-    if (places[i].end > places[widest].end) widest = i;
-  }
-  const std::uint64_t stride = places[0].stride;
-  std::sort(places.begin(), places.end(),
-            [&](const Place& a, const Place& b) { return a.begin % stride < b.begin % stride; });
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const Place &a = places[i], &b = places[(i + 1) % places.size()];
-    const std::uint64_t next = b.begin % stride + (i + 1 == places.size() ? stride : 0);
-    if (next - a.begin % stride < a.page) return overlap(a, b, "pages that do not meet");
-  }
-  return {};
+Error too_involved() {
+  return Error::make(Code::kInvalidArgument,
+                     "engine cache: whether elements overlap was not found in %" PRIu64
+                     " steps, expected strides of which each steps over what is inside it",
+                     kMostSteps);
 }
 
-Status check_tensors_apart(const CacheShape& shape, const EngineStrides& strides,
-                           std::span<const Tensor> tensors) {
-  std::vector<Place> places = places_of(shape, strides, tensors);
-  std::sort(places.begin(), places.end(),
-            [](const Place& a, const Place& b) { return a.begin < b.begin; });
-  for (std::size_t first = 0, last; first < places.size(); first = last) {
-    std::uintptr_t end = places[first].end;
-    for (last = first + 1; last < places.size() && places[last].begin < end; ++last) {
-      end = std::max(end, places[last].end);
-    }
-    if (last - first > 1)
-      CACHALOT_TRY(check_interleaved(std::span(places).subspan(first, last - first)));
+Status check_apart(const CacheShape& shape, const EngineStrides& strides,
+                   std::span<const Tensor> tensors) {
+  std::vector<PartPlane> planes = planes_of(shape, strides, tensors);
+  OverlapSearch search(kMostSteps);
+  for (std::size_t i = 0; i < planes.size(); ++i) {
+    if (i > 0 && planes[i].part == planes[i - 1].part) continue;  // of the same strides
+    const Steps steps = steps_of(shape, strides.part[planes[i].part]);
+    if (const auto overlap = search.within(planes[i].plane))
+      return overlap_within(planes[i], steps, *overlap);
   }
+  std::sort(planes.begin(), planes.end(),
+            [](const PartPlane& a, const PartPlane& b) { return a.plane.at < b.plane.at; });
+  for (std::size_t i = 0; i < planes.size(); ++i) {
+    for (std::size_t j = i + 1; j < planes.size() && planes[j].plane.at < planes[i].end; ++j) {
+      if (const auto overlap = search.between(planes[i].plane, planes[j].plane))
+        return overlap_between(strides, planes[i], planes[j], *overlap);
+      if (search.gave_up()) return too_involved();
+    }
+  }
+  if (search.gave_up()) return too_involved();
   return {};
 }
 
@@ -238,17 +234,24 @@ Status check_tensors_apart(const CacheShape& shape, const EngineStrides& strides
 
 Status check_bounds(const CacheShape& shape, const EngineStrides& strides,
                     std::span<const Tensor> tensors) {
-  bool both = true;
   for (std::uint32_t k = 0; k < kParts; ++k) {
-    if (shape.geometry.content_bytes(k) == 0) {
-      both = false;
-      continue;
-    }
-    CACHALOT_TRY(check_part(shape, strides, tensors, k));
+    if (shape.geometry.content_bytes(k) != 0) CACHALOT_TRY(check_part(shape, strides, tensors, k));
   }
-  if (both && share_a_tensor(shape, strides)) CACHALOT_TRY(check_parts_apart(shape, strides));
   CACHALOT_TRY(check_aligned(shape, tensors));
-  return check_tensors_apart(shape, strides, tensors);
+  return check_apart(shape, strides, tensors);
+}
+
+Status check_tensors_used(const CacheShape& shape, const EngineStrides& strides) {
+  std::vector<bool> used(strides.tensors);
+  for (std::uint32_t k = 0; k < kParts; ++k) {
+    if (shape.geometry.content_bytes(k) == 0) continue;
+    for_each_tensor(shape, strides.part[k], [&](std::uint64_t tensor) { used[tensor] = true; });
+  }
+  const auto unused = std::find(used.begin(), used.end(), false);
+  if (unused == used.end()) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "engine cache: tensor %td holds no part of any layer, expected one that does",
+                     unused - used.begin());
 }
 
 Status check_exact_bytes(const CacheShape& shape, const EngineStrides& strides,
@@ -256,10 +259,7 @@ Status check_exact_bytes(const CacheShape& shape, const EngineStrides& strides,
   std::vector<std::uint64_t> ends(strides.tensors);
   for (std::uint32_t k = 0; k < kParts; ++k) {
     if (shape.geometry.content_bytes(k) == 0) continue;
-    std::uint64_t reach = 0;
-    if (!reach_of(shape, strides, k, reach)) {
-      return Error::make(Code::kInvalidArgument, "layout: %s: a tensor exceeds 2^63 bytes", layout);
-    }
+    CACHALOT_TRY_ASSIGN(const std::uint64_t reach, reach_of(shape, strides, k));
     for_each_tensor(shape, strides.part[k],
                     [&](std::uint64_t tensor) { ends[tensor] = std::max(ends[tensor], reach); });
   }

@@ -10,6 +10,10 @@ namespace cachalot::kv {
 Status check_bounds(const CacheShape& shape, const EngineStrides& strides,
                     std::span<const Tensor> tensors);
 
+// That every tensor holds something: one that holds nothing is not copied, which its owner would not expect.
+// @errors kInvalidArgument
+Status check_tensors_used(const CacheShape& shape, const EngineStrides& strides);
+
 // That every tensor ends where its last element does; with a page stride, up to a page later.
 // @errors kInvalidArgument
 Status check_exact_bytes(const CacheShape& shape, const EngineStrides& strides,

@@ -139,13 +139,20 @@ Result<EngineCache> EngineCache::make(const CacheShape& shape, std::string_view 
   CACHALOT_TRY(check_tensors(tensors, strides));
   // A named layout says how large its tensors are; more bytes mean that it is another one.
   CACHALOT_TRY(check_exact_bytes(shape, strides, tensors, row->name));
-  return with_strides(shape, strides, tensors);
+  return checked(shape, strides, tensors);
 }
 
 Result<EngineCache> EngineCache::with_strides(const CacheShape& shape, const EngineStrides& strides,
                                               std::span<const Tensor> tensors) {
   CACHALOT_TRY(check_shape(shape));
   CACHALOT_TRY(check_tensors(tensors, strides));
+  CACHALOT_TRY_ASSIGN(EngineCache cache, checked(shape, strides, tensors));
+  CACHALOT_TRY(check_tensors_used(shape, strides));
+  return cache;
+}
+
+Result<EngineCache> EngineCache::checked(const CacheShape& shape, const EngineStrides& strides,
+                                         std::span<const Tensor> tensors) {
   CACHALOT_TRY(check_bounds(shape, strides, tensors));
   std::vector<std::byte*> bases;
   for (const Tensor& tensor : tensors) bases.push_back(tensor.at);

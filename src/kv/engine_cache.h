@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cachalot/result.h>
+#include <cachalot/strides.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,19 +29,8 @@ struct Tensor {
   std::uint64_t bytes = 0;
 };
 
-// Where things lie in bytes: element (part, layer, page, head, token) begins at
-//   tensor[tensor + layer * layer_tensors] + offset + layer * layer + page * page + head * head +
-//   token * token
-// Layers are steps from tensor to tensor or inside one, never both.
-struct PartStrides {
-  std::uint32_t tensor = 0;         // of layer 0
-  std::uint32_t layer_tensors = 0;  // from one layer's tensor to the next's
-  std::uint64_t offset = 0;
-  std::uint64_t layer = 0;
-  std::uint64_t page = 0;
-  std::uint64_t head = 0;
-  std::uint64_t token = 0;
-};
+using cachalot::PartStrides;
+
 struct EngineStrides {
   PartStrides part[kParts];
   std::uint32_t tensors = 0;
@@ -69,7 +59,8 @@ class EngineCache {
   static Result<EngineCache> make(const CacheShape& shape, std::string_view layout,
                                   std::span<const Tensor> tensors);
   // A cache whose strides the caller knows (docs/extend/layout.md).
-  // @errors kInvalidArgument: strides that leave a tensor, or let two elements share a byte
+  // @errors kInvalidArgument: strides that leave a tensor, or let two elements share a byte; a tensor that
+  //         holds nothing of the cache
   static Result<EngineCache> with_strides(const CacheShape& shape, const EngineStrides& strides,
                                           std::span<const Tensor> tensors);
 
@@ -82,6 +73,8 @@ class EngineCache {
   std::uint32_t pages_per_block() const { return geometry().block_tokens / page_tokens(); }
 
  private:
+  static Result<EngineCache> checked(const CacheShape& shape, const EngineStrides& strides,
+                                     std::span<const Tensor> tensors);
   EngineCache(const CacheShape& shape, const EngineStrides& strides, std::vector<std::byte*> bases)
       : shape_(shape), strides_(strides), bases_(std::move(bases)) {}
 

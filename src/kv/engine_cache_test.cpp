@@ -141,7 +141,7 @@ TEST(EngineCache, PagesOfOneTensorMayLieInTheGapsOfAnothers) {
   expect_refused(EngineCache::make(shape, "vllm_bknhc", tensors), "tensors 1 and 2 overlap");
   tensors[2].at = at + 768;  // a page later: the first one's second
   expect_refused(EngineCache::make(shape, "vllm_bknhc", tensors), "tensors 0 and 2 overlap");
-  tensors[2].at = at + 767 - 255;
+  tensors[2].at = at + 767 - 255;  // the second one's last byte
   expect_refused(EngineCache::make(shape, "vllm_bknhc", tensors), "tensors 1 and 2 overlap");
 }
 
@@ -182,23 +182,77 @@ TEST(EngineCacheWithStrides, RefusesStridesThatLeaveATensorOrMeet) {
     change(strides);
     return EngineCache::with_strides(small_shape(), strides, tensors);
   };
-  expect_refused(with([](EngineStrides& s) { s.part[1].offset += 2; }), "expected at least 1538");
+  expect_refused(
+      with([](EngineStrides& s) { s.part[1].offset += 2; }),
+      "tensor 0 has 1536 bytes, expected at least 1538 for part 1: offset 130, page 5 x 256");
   expect_refused(with([](EngineStrides& s) {
                    s.part[0].page += 256;
                    s.part[1].page += 256;
                  }),
                  "bytes, expected at least");
-  expect_refused(with([](EngineStrides& s) { s.part[0].token = 16; }),
-                 "expected a stride of at least");
+  expect_refused(
+      with([](EngineStrides& s) { s.part[0].token = 16; }),
+      "token is 16, expected a stride that keeps apart (layer 0, page 0, head 0, token 1) "
+      "and (layer 0, page 0, head 1, token 0)");
+  expect_refused(with([](EngineStrides& s) { s.part[0].page = 96; }), "page is 96");
   expect_refused(with([](EngineStrides& s) { s.part[0].head = 0; }), "head is 0");
   expect_refused(with([](EngineStrides& s) { s.part[0].head = 15; }), "a multiple of 2");
-  expect_refused(with([](EngineStrides& s) { s.part[1].offset = 0; }), "outside part 0");
+  expect_refused(with([](EngineStrides& s) { s.part[1].offset = 0; }),
+                 "part 1: offset is 0, expected one that keeps apart part 0 (layer 0, page 0");
   expect_refused(with([](EngineStrides& s) { s.part[1].offset = 64; }), "offset is 64");
   expect_refused(with([](EngineStrides& s) { s.part[1].tensor = 7; }), "tensor is 7");
   expect_refused(with([](EngineStrides& s) { s.part[0].layer = 1536; }), "layer is 1536");
   expect_refused(with([](EngineStrides& s) { s.part[1].layer_tensors = 2; }), "layer_tensors is 2");
-  expect_refused(with([](EngineStrides& s) { s.part[0].page = std::uint64_t{1} << 62; }), "2^63");
+  expect_refused(with([](EngineStrides& s) { s.part[0].page = std::uint64_t{1} << 62; }),
+                 "part 0: page is 4611686018427387904, expected that page 5 ends within 2^63");
+  expect_refused(with([](EngineStrides& s) { s.part[0].token = ~std::uint64_t{1}; }),
+                 "token is 18446744073709551614, expected that token 3 ends within 2^63");
+  expect_refused(with([](EngineStrides& s) { s.part[1].offset = ~std::uint64_t{1}; }),
+                 "offset is 18446744073709551614");
   expect_refused(with([](EngineStrides& s) { s.tensors = 3; }), "2 tensors, expected 3");
+}
+
+TEST(EngineCacheWithStrides, RefusesATensorThatHoldsNothing) {
+  EngineStrides strides = named_strides("vllm_bknhc");
+  strides.tensors = 3;
+  expect_refused(EngineCache::with_strides(small_shape(), strides, tensors_of(3, kTensorBytes)),
+                 "tensor 2 holds no part of any layer");
+}
+
+// Elements of 16 bytes, tokens 32 apart and heads 48 apart: at 0, 32, 64, 96 and at 48, 80, 112, 144. Neither
+// stride steps over all that is inside the other one, and still no two elements share a byte.
+TEST(EngineCacheWithStrides, TakesElementsInGapsOfOthersIfNoneShareAByte) {
+  CacheShape shape = small_shape();
+  EngineStrides strides;
+  strides.tensors = 1;
+  for (PartStrides& part : strides.part)
+    part = {.layer = 3072, .page = 256, .head = 48, .token = 32};
+  strides.part[1].offset = 1536;
+  const auto make = [&] {
+    return EngineCache::with_strides(shape, strides, tensors_of(1, 4 * kTensorBytes));
+  };
+  EXPECT_TRUE(make()) << make().error().message;
+  strides.part[0].head = 40;
+  expect_refused(make(), "head is 40, expected a stride that keeps apart");
+  strides.part[0].head = 96;  // token 0 of head 1 is token 3 of head 0
+  expect_refused(make(), "head is 96");
+  strides.part[0].head = 128;
+  EXPECT_TRUE(make()) << make().error().message;
+}
+
+// Keys and values as two views of one packed buffer (page, token, head, 2 * head_dim).
+TEST(EngineCacheWithStrides, TakesTwoViewsOfOneBuffer) {
+  CacheShape shape = small_shape();
+  shape.geometry.layers = 1;
+  EngineStrides strides;
+  strides.tensors = 2;
+  for (std::uint32_t k = 0; k < kParts; ++k)
+    strides.part[k] = {.tensor = k, .page = 256, .head = 32, .token = 64};
+  std::byte* const at = tensors_of(1, 0)[0].at;
+  std::vector<Tensor> tensors = {{at, kTensorBytes - 16}, {at + 16, kTensorBytes - 16}};
+  EXPECT_TRUE(EngineCache::with_strides(shape, strides, tensors));
+  tensors[1].at = at + 14;
+  expect_refused(EngineCache::with_strides(shape, strides, tensors), "tensors 0 and 1 overlap");
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+// Strides that callers pass to register_cache().
+#pragma once
+
+#include <cachalot/geometry.h>
+#include <cachalot/strides.h>
+#include <nanobind/nanobind.h>
+
+#include <array>
+
+namespace cachalot::python {
+
+namespace nb = nanobind;
+
+// Of both parts. Raises InvalidArgumentError: not two; TypeError: no sequence of PartStrides.
+std::array<PartStrides, kParts> strides_of(nb::handle object);
+
+}  // namespace cachalot::python
