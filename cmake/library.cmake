@@ -5,10 +5,10 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-add_library(cachalot_shared SHARED src/engine/c_api.cpp src/engine/c_options.cpp
-  src/vmm/vtensor/c_api.cpp)
+add_library(cachalot_shared SHARED src/client/c_api.cpp src/client/c_options.cpp
+  src/vtensor/c_api.cpp)
 target_link_libraries(cachalot_shared PRIVATE cachalot_options
-  -Wl,--whole-archive cachalot_engine cachalot_geometry cachalot_base -Wl,--no-whole-archive cachalot_vmm)
+  -Wl,--whole-archive cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive cachalot_vtensor)
 target_include_directories(cachalot_shared PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 # Only what the headers declare; the modules inside are nobody else's.
@@ -21,8 +21,8 @@ set_target_properties(cachalot_shared PROPERTIES
 add_library(cachalot::cachalot ALIAS cachalot_shared)
 
 if(CACHALOT_BUILD_TESTS)
-  cachalot_test(c_api_test SOURCES ${PROJECT_SOURCE_DIR}/src/engine/c_api_test.cpp
-    ${PROJECT_SOURCE_DIR}/src/vmm/vtensor/c_api_test.cpp LIBRARIES cachalot_shared)
+  cachalot_test(c_api_test SOURCES ${PROJECT_SOURCE_DIR}/src/client/c_api_test.cpp
+    ${PROJECT_SOURCE_DIR}/src/vtensor/c_api_test.cpp LIBRARIES cachalot_shared)
 endif()
 
 install(TARGETS cachalot_shared EXPORT cachalot LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

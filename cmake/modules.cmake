@@ -4,24 +4,39 @@ set(CACHALOT_MODULES
   "base:"
   "os: base"
   "geometry: base"
-  "trace: base os"
+  "gpu: base os"
   "memory: base os"
-  "kv: base os memory geometry"
-  "vmm: base os"
-  "index: base"
+  "trace/file: base os"
+  "trace/request: base os trace/file"
+  "trace/allocation: base os trace/file"
+  "block_hash: base"
+  "eviction: base"
+  "cache_sim: base eviction"
+  "kv: base os memory geometry gpu"
+  "device_memory: base os gpu"
+  "stitch: base os gpu device_memory"
+  "vtensor: base os gpu device_memory"
   "rpc: base os memory"
-  "pool: base os memory index rpc"
-  "engine: base os memory geometry index kv pool"
-  "replay: base os memory vmm trace geometry index pool"
+  "pool/format: base os memory rpc"
+  "pool/reader: base memory block_hash pool/format"
+  "pool/client: base os memory block_hash rpc pool/format pool/reader"
+  "pool/keeper: base memory block_hash eviction rpc pool/format pool/reader"
+  "pool: base os memory block_hash rpc pool/format pool/client pool/keeper"
+  "client: base os memory geometry gpu block_hash kv pool"
+  "replay/pattern: base"
+  "replay/pool: base os memory geometry block_hash eviction trace/request pool replay/pattern"
+  "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
+  "testing: base os memory gpu kv device_memory stitch vtensor rpc pool client trace/file"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 
-# cachalot_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [TESTS a_test.cpp ...])
+# cachalot_module(NAME SOURCES a.cpp ... [LIBRARIES lib ...] [TESTS a_test.cpp ...] [TESTING part ...])
 #
-# Declares src/NAME as a static library with the dependencies of the table above; LIBRARIES are
-# outside packages, kept out of the module's headers. TESTS become one GoogleTest program.
+# Declares src/NAME as a static library with the dependencies of the table above; the library of
+# trace/request is cachalot_trace_request. LIBRARIES are outside packages, kept out of the module's
+# headers. TESTS become one GoogleTest program, which also links the named parts of src/testing.
 function(cachalot_module name)
-  cmake_parse_arguments(M "" "" "SOURCES;LIBRARIES;TESTS" ${ARGN})
+  cmake_parse_arguments(M "" "" "SOURCES;LIBRARIES;TESTS;TESTING" ${ARGN})
   set(dependencies "undeclared")
   foreach(row IN LISTS CACHALOT_MODULES)
     if(row MATCHES "^${name}:(.*)$")
@@ -32,15 +47,18 @@ function(cachalot_module name)
   if(dependencies STREQUAL "undeclared")
     message(FATAL_ERROR "module ${name} is not in cmake/modules.cmake")
   endif()
-  add_library(cachalot_${name} STATIC ${M_SOURCES})
-  target_include_directories(cachalot_${name}
+  string(REPLACE "/" "_" target ${name})
+  add_library(cachalot_${target} STATIC ${M_SOURCES})
+  target_include_directories(cachalot_${target}
     PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(cachalot_${name} PUBLIC cachalot_options PRIVATE ${M_LIBRARIES})
+  target_link_libraries(cachalot_${target} PUBLIC cachalot_options PRIVATE ${M_LIBRARIES})
   foreach(dependency IN LISTS dependencies)
-    target_link_libraries(cachalot_${name} PUBLIC cachalot_${dependency})
+    string(REPLACE "/" "_" dependency ${dependency})
+    target_link_libraries(cachalot_${target} PUBLIC cachalot_${dependency})
   endforeach()
   if(M_TESTS AND CACHALOT_BUILD_TESTS)
-    cachalot_test(${name}_test SOURCES ${M_TESTS} LIBRARIES cachalot_${name} ${M_LIBRARIES})
+    list(TRANSFORM M_TESTING PREPEND cachalot_testing_)
+    cachalot_test(${target}_test SOURCES ${M_TESTS} LIBRARIES cachalot_${target} ${M_TESTING} ${M_LIBRARIES})
   endif()
 endfunction()
 

@@ -10,17 +10,17 @@
 
 #include "alloc_replay_output.h"
 #include "command.h"
+#include "device_memory/baseline/caching_allocator.h"
+#include "device_memory/baseline/expandable_allocator.h"
+#include "device_memory/cuda/cuda_backend.h"
+#include "device_memory/memfd/memfd_backend.h"
+#include "device_memory/model/model_backend.h"
+#include "gpu/stream_events.h"
 #include "gpu_patterns.h"
 #include "os/memory.h"
 #include "output.h"
+#include "stitch/stitch_allocator.h"
 #include "values.h"
-#include "vmm/baseline/caching_allocator.h"
-#include "vmm/baseline/expandable_allocator.h"
-#include "vmm/cuda/cuda_backend.h"
-#include "vmm/memfd/memfd_backend.h"
-#include "vmm/model/model_backend.h"
-#include "vmm/stitch/stitch_allocator.h"
-#include "vmm/stream_events.h"
 
 namespace cachalot::apps {
 namespace {
@@ -42,11 +42,11 @@ struct Options {
 // What the words on the command line mean.
 struct Settings {
   std::vector<std::string> allocators;
-  vmm::StitchOptions stitch;
+  stitch::StitchOptions stitch;
   std::uint64_t limit_bytes = 0;
   double scale = 1;
   replay::Verify verify = replay::Verify::kOff;
-  vmm::CostTable costs;
+  device_memory::CostTable costs;
 };
 
 Result<std::vector<std::string>> parse_allocators(const std::vector<std::string>& texts) {
@@ -132,7 +132,7 @@ Result<Settings> settings_of(const Options& options) {
   }
   CACHALOT_TRY(check_all_apply(options, settings.allocators));
   CACHALOT_TRY_ASSIGN(settings.verify, parse_verify(options.verify, options.backend));
-  const vmm::StitchOptions defaults;
+  const stitch::StitchOptions defaults;
   CACHALOT_TRY_ASSIGN(
       settings.stitch.frag_limit_bytes,
       parse_optional_bytes("--frag-limit", options.frag_limit, defaults.frag_limit_bytes));
@@ -143,51 +143,56 @@ Result<Settings> settings_of(const Options& options) {
   if (!options.limit.empty() && settings.limit_bytes == 0) {
     return Error::make(Code::kInvalidArgument, "--limit: 0 bytes, expected some");
   }
-  const vmm::CostTable* const costs =
-      options.costs.empty() ? &vmm::cost_tables().front() : vmm::find_cost_table(options.costs);
+  const device_memory::CostTable* const costs = options.costs.empty()
+                                                    ? &device_memory::cost_tables().front()
+                                                    : device_memory::find_cost_table(options.costs);
   if (costs == nullptr) {
     return Error::make(Code::kInvalidArgument, "--costs: \"%.60s\", expected one of: %s",
-                       options.costs.c_str(), vmm::cost_table_names().c_str());
+                       options.costs.c_str(), device_memory::cost_table_names().c_str());
   }
   settings.costs = *costs;
   CACHALOT_TRY_ASSIGN(settings.scale, parse_scale(options));
   return settings;
 }
 
-Result<std::unique_ptr<vmm::Backend>> open_backend(const Options& options,
-                                                   const Settings& settings) {
-  std::unique_ptr<vmm::Backend> backend;
+Result<std::unique_ptr<device_memory::Backend>> open_backend(const Options& options,
+                                                             const Settings& settings) {
+  std::unique_ptr<device_memory::Backend> backend;
   if (options.backend == "model") {
-    CACHALOT_TRY_ASSIGN(backend, vmm::ModelBackend::open({.costs = settings.costs}));
+    CACHALOT_TRY_ASSIGN(backend, device_memory::ModelBackend::open({.costs = settings.costs}));
   } else if (options.backend == "memfd") {
-    CACHALOT_TRY_ASSIGN(backend, vmm::MemfdBackend::open({.tmpfs_directory = options.tmpfs}));
+    CACHALOT_TRY_ASSIGN(backend,
+                        device_memory::MemfdBackend::open({.tmpfs_directory = options.tmpfs}));
   } else {
-    CACHALOT_TRY_ASSIGN(backend, vmm::CudaBackend::open());
+    CACHALOT_TRY_ASSIGN(backend, device_memory::CudaBackend::open());
   }
   backend->set_limit_bytes(settings.limit_bytes);
   return backend;
 }
 
-Result<std::unique_ptr<vmm::Allocator>> make_allocator(const std::string& name,
-                                                       vmm::Backend& backend,
-                                                       vmm::StreamEvents& events,
-                                                       const Settings& settings) {
+Result<std::unique_ptr<device_memory::Allocator>> make_allocator(const std::string& name,
+                                                                 device_memory::Backend& backend,
+                                                                 gpu::StreamEvents& events,
+                                                                 const Settings& settings) {
   if (name == "caching") {
-    return std::unique_ptr<vmm::Allocator>(new vmm::CachingAllocator(backend, events));
+    return std::unique_ptr<device_memory::Allocator>(
+        new device_memory::CachingAllocator(backend, events));
   }
   if (name == "expandable") {
-    return std::unique_ptr<vmm::Allocator>(new vmm::ExpandableAllocator(backend, events));
+    return std::unique_ptr<device_memory::Allocator>(
+        new device_memory::ExpandableAllocator(backend, events));
   }
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<vmm::Allocator> stitch,
-                      vmm::StitchAllocator::create(backend, events, settings.stitch));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<device_memory::Allocator> stitch,
+                      stitch::StitchAllocator::create(backend, events, settings.stitch));
   return stitch;
 }
 
 Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& events,
                            const Options& options, const Settings& settings) {
-  CACHALOT_TRY_ASSIGN(const std::unique_ptr<vmm::Backend> backend, open_backend(options, settings));
-  vmm::ImmediateEvents streams;
-  CACHALOT_TRY_ASSIGN(const std::unique_ptr<vmm::Allocator> allocator,
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<device_memory::Backend> backend,
+                      open_backend(options, settings));
+  gpu::ImmediateEvents streams;
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<device_memory::Allocator> allocator,
                       make_allocator(name, *backend, streams, settings));
   std::unique_ptr<GpuPatterns> gpu;
   if (options.backend == "cuda" && settings.verify != replay::Verify::kOff) {
@@ -212,10 +217,10 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
                .memory = std::string(backend->name()) + ": " + backend->description(),
                .scale = settings.scale,
                .verify = settings.verify};
-  if (const auto* stitch = dynamic_cast<const vmm::StitchAllocator*>(allocator.get())) {
+  if (const auto* stitch = dynamic_cast<const stitch::StitchAllocator*>(allocator.get())) {
     row.states = stitch->states();
   }
-  if (const auto* model = dynamic_cast<const vmm::ModelBackend*>(backend.get())) {
+  if (const auto* model = dynamic_cast<const device_memory::ModelBackend*>(backend.get())) {
     row.charged_ms = static_cast<double>(model->charged_ns()) * 1e-6;
   }
   return row;
@@ -307,9 +312,9 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
       "memfd, cuda: blocks are filled with a pattern and checked when freed: full (default), "
       "sample "
       "(a word in each 4 KiB), off");
-  add("--costs", options->costs, vmm::cost_table_names("|"),
+  add("--costs", options->costs, device_memory::cost_table_names("|"),
       "model: whose published costs of driver calls are charged (default " +
-          std::string(vmm::cost_tables().front().name) + ")");
+          std::string(device_memory::cost_tables().front().name) + ")");
   add("--tmpfs", options->tmpfs, "FOLDER",
       "memfd: a tmpfs mounted with huge pages, if there is one");
   add("--json", options->json, "FILE",

@@ -13,14 +13,14 @@ double gib(std::uint64_t bytes) {
   return static_cast<double>(bytes) / kGiB;
 }
 
-nlohmann::json json_of(const vmm::CallCounts& calls) {
+nlohmann::json json_of(const device_memory::CallCounts& calls) {
   return {{"reserve", calls.reserve}, {"free_range", calls.free_range},
           {"create", calls.create},   {"release", calls.release},
           {"map", calls.map},         {"set_access", calls.set_access},
           {"unmap", calls.unmap}};
 }
 
-nlohmann::json json_of(const vmm::StitchStates& states) {
+nlohmann::json json_of(const stitch::StitchStates& states) {
   return {{"repeated", states.repeated},
           {"exact_primitive", states.exact_primitive},
           {"exact_stitched", states.exact_stitched},
@@ -86,7 +86,7 @@ void print_iterations(std::FILE* out, const AllocRow& row) {
   }
 }
 
-void print_states(std::FILE* out, const vmm::StitchStates& states) {
+void print_states(std::FILE* out, const stitch::StitchStates& states) {
   std::fprintf(out,
                "  S1 exact: %" PRIu64 " repeated, %" PRIu64 " primitive, %" PRIu64
                " stitched; S2 larger: %" PRIu64 " split, %" PRIu64 " window; S3 stitched: %" PRIu64
@@ -97,7 +97,7 @@ void print_states(std::FILE* out, const vmm::StitchStates& states) {
 }
 
 void print_calls(std::FILE* out, const AllocRow& row) {
-  const vmm::CallCounts& calls = row.report.calls;
+  const device_memory::CallCounts& calls = row.report.calls;
   std::fprintf(out,
                "  driver calls: %" PRIu64 " reserve, %" PRIu64 " create, %" PRIu64 " map, %" PRIu64
                " set_access, %" PRIu64 " unmap, %" PRIu64 " release, %" PRIu64 " free_range",

@@ -8,17 +8,17 @@
 #include <span>
 #include <string>
 
-#include "replay/alloc_replay.h"
-#include "vmm/stitch/stitch_allocator.h"
+#include "replay/allocation/alloc_replay.h"
+#include "stitch/stitch_allocator.h"
 
 namespace cachalot::apps {
 
 struct AllocRow {
   std::string allocator;
   replay::AllocReport report;
-  std::optional<vmm::StitchStates> states;  // of the stitching allocator
-  std::optional<double> charged_ms;         // what the calls would take, by the model
-  std::string memory;                       // what it ran on
+  std::optional<stitch::StitchStates> states;  // of the stitching allocator
+  std::optional<double> charged_ms;            // what the calls would take, by the model
+  std::string memory;                          // what it ran on
   double scale = 1;
   replay::Verify verify = replay::Verify::kOff;
 };

@@ -7,9 +7,9 @@
 #include "alloc_trace_output.h"
 #include "command.h"
 #include "output.h"
-#include "trace/byte_source.h"
-#include "trace/pickle_reader.h"
-#include "trace/snapshot_converter.h"
+#include "trace/allocation/pickle_reader.h"
+#include "trace/allocation/snapshot_converter.h"
+#include "trace/file/byte_source.h"
 #include "values.h"
 
 namespace cachalot::apps {

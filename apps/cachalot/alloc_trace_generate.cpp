@@ -6,7 +6,7 @@
 #include "alloc_trace_output.h"
 #include "command.h"
 #include "output.h"
-#include "trace/finetune_generator.h"
+#include "trace/allocation/finetune_generator.h"
 #include "values.h"
 
 namespace cachalot::apps {

@@ -8,7 +8,7 @@
 #include "alloc_trace_output.h"
 #include "command.h"
 #include "output.h"
-#include "trace/alloc_trace.h"
+#include "trace/allocation/alloc_trace.h"
 #include "values.h"
 
 namespace cachalot::apps {

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "trace/alloc_trace_summary.h"
-#include "trace/alloc_trace_writer.h"
+#include "trace/allocation/alloc_trace_summary.h"
+#include "trace/allocation/alloc_trace_writer.h"
 
 namespace cachalot::apps {
 

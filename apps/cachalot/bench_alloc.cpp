@@ -4,10 +4,10 @@
 
 #include "base/histogram.h"
 #include "base/rng.h"
-#include "trace/finetune_generator.h"
-#include "vmm/baseline/caching_allocator.h"
-#include "vmm/model/model_backend.h"
-#include "vmm/stitch/stitch_allocator.h"
+#include "device_memory/baseline/caching_allocator.h"
+#include "device_memory/model/model_backend.h"
+#include "stitch/stitch_allocator.h"
+#include "trace/allocation/finetune_generator.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -17,21 +17,22 @@ constexpr int kBlocksAround = 2000;  // of other sizes, half of them free: a hea
 
 // An allocator, and the memory that it believes in.
 struct Subject {
-  std::unique_ptr<vmm::ModelBackend> backend;
-  std::unique_ptr<vmm::ImmediateEvents> events;
-  std::unique_ptr<vmm::Allocator> allocator;
+  std::unique_ptr<device_memory::ModelBackend> backend;
+  std::unique_ptr<gpu::ImmediateEvents> events;
+  std::unique_ptr<device_memory::Allocator> allocator;
   base::Histogram allocate_ns, free_ns;
 };
 
 Result<Subject> make_subject(bool stitches) {
   Subject subject;
-  CACHALOT_TRY_ASSIGN(subject.backend, vmm::ModelBackend::open());
-  subject.events = std::make_unique<vmm::ImmediateEvents>();
+  CACHALOT_TRY_ASSIGN(subject.backend, device_memory::ModelBackend::open());
+  subject.events = std::make_unique<gpu::ImmediateEvents>();
   if (stitches) {
     CACHALOT_TRY_ASSIGN(subject.allocator,
-                        vmm::StitchAllocator::create(*subject.backend, *subject.events));
+                        stitch::StitchAllocator::create(*subject.backend, *subject.events));
   } else {
-    subject.allocator = std::make_unique<vmm::CachingAllocator>(*subject.backend, *subject.events);
+    subject.allocator =
+        std::make_unique<device_memory::CachingAllocator>(*subject.backend, *subject.events);
   }
   return subject;
 }
@@ -40,14 +41,14 @@ Result<Subject> make_subject(bool stitches) {
 enum class Around { kOdd, kWholeChunks };
 
 // Used blocks with free ones between them, none of which fits what is measured.
-Status fill(vmm::Allocator& allocator, Around around) {
+Status fill(device_memory::Allocator& allocator, Around around) {
   base::Rng rng(1);
-  std::vector<vmm::Address> blocks;
+  std::vector<device_memory::Address> blocks;
   for (int i = 0; i < kBlocksAround; ++i) {
     const std::uint64_t bytes = around == Around::kOdd
                                     ? (2 + rng.below(9)) * kMiB + 512 * rng.below(2048)
                                     : (1 + rng.below(5)) * 2 * kMiB;
-    CACHALOT_TRY_ASSIGN(const vmm::Address block, allocator.allocate(bytes, 0));
+    CACHALOT_TRY_ASSIGN(const device_memory::Address block, allocator.allocate(bytes, 0));
     blocks.push_back(block);
   }
   for (std::size_t i = 0; i < blocks.size(); i += 2) CACHALOT_TRY(allocator.free(blocks[i]));
@@ -64,15 +65,16 @@ std::uint64_t clock_ns() {
   return static_cast<std::uint64_t>(ns.percentile(0.5));
 }
 
-Result<vmm::Address> timed_allocate(Subject& subject, std::uint64_t bytes, std::uint64_t clock) {
+Result<device_memory::Address> timed_allocate(Subject& subject, std::uint64_t bytes,
+                                              std::uint64_t clock) {
   const std::uint64_t start = now_ns();
-  Result<vmm::Address> address = subject.allocator->allocate(bytes, 0);
+  Result<device_memory::Address> address = subject.allocator->allocate(bytes, 0);
   const std::uint64_t ns = now_ns() - start;
   subject.allocate_ns.record(ns - std::min(ns, clock));
   return address;
 }
 
-Status timed_free(Subject& subject, vmm::Address address, std::uint64_t clock) {
+Status timed_free(Subject& subject, device_memory::Address address, std::uint64_t clock) {
   const std::uint64_t start = now_ns();
   const Status freed = subject.allocator->free(address);
   const std::uint64_t ns = now_ns() - start;
@@ -103,14 +105,15 @@ struct Case {
 
 // The pieces are larger than what is free around them, so that they are what a stitch takes.
 Status prepare(Subject& subject, const Case& what) {
-  std::vector<vmm::Address> pieces;
+  std::vector<device_memory::Address> pieces;
   for (const std::uint64_t bytes : what.pieces) {
-    CACHALOT_TRY_ASSIGN(const vmm::Address piece, subject.allocator->allocate(bytes, 0));
+    CACHALOT_TRY_ASSIGN(const device_memory::Address piece, subject.allocator->allocate(bytes, 0));
     pieces.push_back(piece);
   }
   CACHALOT_TRY(fill(*subject.allocator, what.around));
-  for (const vmm::Address piece : pieces) CACHALOT_TRY(subject.allocator->free(piece));
-  CACHALOT_TRY_ASSIGN(const vmm::Address first, subject.allocator->allocate(what.bytes, 0));
+  for (const device_memory::Address piece : pieces) CACHALOT_TRY(subject.allocator->free(piece));
+  CACHALOT_TRY_ASSIGN(const device_memory::Address first,
+                      subject.allocator->allocate(what.bytes, 0));
   return subject.allocator->free(first);
 }
 
@@ -122,7 +125,7 @@ Status measure(const Settings& settings, Report& report, const Case& what, std::
   for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
     for (Subject* subject : {&stitch, &caching}) {
       for (int i = 0; i < kCalls; ++i) {
-        CACHALOT_TRY_ASSIGN(const vmm::Address address,
+        CACHALOT_TRY_ASSIGN(const device_memory::Address address,
                             timed_allocate(*subject, what.bytes, clock));
         CACHALOT_TRY(timed_free(*subject, address, clock));
       }
@@ -141,7 +144,7 @@ Status measure_stitching(const Settings& settings, Report& report, std::uint64_t
   const std::uint64_t calls = 40 * settings.repeats;
   for (std::uint64_t i = 0; i < calls; ++i) {
     const std::uint64_t bytes = 1024 * kMiB + 512 * i;
-    CACHALOT_TRY_ASSIGN(const vmm::Address address, timed_allocate(stitch, bytes, clock));
+    CACHALOT_TRY_ASSIGN(const device_memory::Address address, timed_allocate(stitch, bytes, clock));
     CACHALOT_TRY(stitch.allocator->free(address));
   }
   add_row(report, "allocate/stitch_1GiB_of_new_size", stitch.allocate_ns, nullptr);
@@ -162,7 +165,7 @@ Result<std::vector<trace::AllocEvent>> finetuning() {
 }
 
 Status replay(Subject& subject, const std::vector<trace::AllocEvent>& events, std::uint64_t clock) {
-  std::vector<vmm::Address> blocks;
+  std::vector<device_memory::Address> blocks;
   for (const trace::AllocEvent& event : events) {
     if (event.slot >= blocks.size()) blocks.resize(event.slot + 1);
     if (event.kind == trace::AllocKind::kAllocate) {

@@ -11,14 +11,14 @@
 #include "base/rng.h"
 #include "bench_attention_call.h"
 #include "bench_attention_kernels.h"
+#include "device_memory/cuda/cuda_backend.h"
 #include "gpu.h"
-#include "vmm/cuda/cuda_backend.h"
-#include "vmm/vtensor/vtensor_set.h"
+#include "vtensor/vtensor_set.h"
 
 namespace cachalot::apps::bench {
 namespace {
 
-using vmm::KvLayout;
+using vtensor::KvLayout;
 
 constexpr std::uint32_t kPageTokens = 16;  // of vLLM's pages
 constexpr std::uint32_t kCopyThreads = 256, kCopyBlocks = 2048;
@@ -56,15 +56,15 @@ struct Way {
 class AttentionBench {
  public:
   AttentionBench(const Settings& settings, Report& report, const Gpu& gpu,
-                 vmm::CudaBackend& backend)
+                 device_memory::CudaBackend& backend)
       : report_(report), gpu_(gpu), backend_(backend), rounds_(settings.repeats) {}
 
   Status run(const Load& load) {
     show_progress("attention: " + load.name());
     load_ = load;
     splits_ = load.splits(gpu_.multiprocessors());
-    vmm::LocalBudget budget;
-    std::array<std::unique_ptr<vmm::VTensorSet>, 2> sets;
+    vtensor::LocalBudget budget;
+    std::array<std::unique_ptr<vtensor::VTensorSet>, 2> sets;
     CACHALOT_TRY(prepare());
     std::array<Placed, 2> ranges;
     for (const KvLayout layout : {KvLayout::kPerLayer, KvLayout::kFolded}) {
@@ -133,21 +133,23 @@ class AttentionBench {
     return reinterpret_cast<const T*>(tables_.back().at());
   }
 
-  Result<std::unique_ptr<vmm::VTensorSet>> open_set(KvLayout layout, vmm::ChunkBudget& budget) {
-    return vmm::VTensorSet::open(backend_, budget,
-                                 {.shape = {load_.layers, {load_.row_bytes(), load_.row_bytes()}},
-                                  .layout = layout,
-                                  .max_tokens = load_.tokens,
-                                  .with_thread = false});
+  Result<std::unique_ptr<vtensor::VTensorSet>> open_set(KvLayout layout,
+                                                        vtensor::ChunkBudget& budget) {
+    return vtensor::VTensorSet::open(
+        backend_, budget,
+        {.shape = {load_.layers, {load_.row_bytes(), load_.row_bytes()}},
+         .layout = layout,
+         .max_tokens = load_.tokens,
+         .with_thread = false});
   }
-  Result<Placed> place_in_ranges(vmm::VTensorSet& set) {
+  Result<Placed> place_in_ranges(vtensor::VTensorSet& set) {
     std::vector<std::uint64_t> bases;
     for (std::uint32_t r = 0; r < load_.requests; ++r) {
       CACHALOT_TRY_ASSIGN(const auto created, set.create(load_.tokens, load_.tokens));
       bases.push_back(created.vtensor->base());
     }
     CACHALOT_TRY_ASSIGN(const std::uint64_t* const at, table(bases));
-    Placed placed{vmm::kv_layout_name(set.layout().layout()), {}};
+    Placed placed{vtensor::kv_layout_name(set.layout().layout()), {}};
     for (std::uint32_t layer = 0; layer < load_.layers; ++layer) {
       const auto key = set.layout().view(layer, 0), value = set.layout().view(layer, 1);
       placed.layers.push_back({at, nullptr, key.offset, value.offset, key.stride, 0, 1, 0});
@@ -328,12 +330,12 @@ class AttentionBench {
 
   Report& report_;
   const Gpu& gpu_;
-  vmm::CudaBackend& backend_;
+  device_memory::CudaBackend& backend_;
   const std::uint32_t rounds_;
   Load load_{};
   std::uint32_t splits_ = 1;
-  os::cuda::Function contiguous_ = nullptr, paged_ = nullptr, merge_ = nullptr, fill_ = nullptr,
-                     gather_ = nullptr;
+  gpu::Function contiguous_ = nullptr, paged_ = nullptr, merge_ = nullptr, fill_ = nullptr,
+                gather_ = nullptr;
   GpuMemory queries_, partial_, out_, read_;
   std::vector<GpuMemory> tables_;
   double memory_gb_s_ = 0;
@@ -347,7 +349,7 @@ Status bench_attention(const Settings& settings, Report& report) {
     report.note(std::string("no GPU, nothing measured: ") + gpu.error().message);
     return {};
   }
-  CACHALOT_TRY_ASSIGN(const auto backend, vmm::CudaBackend::open());
+  CACHALOT_TRY_ASSIGN(const auto backend, device_memory::CudaBackend::open());
   AttentionBench bench(settings, report, **gpu, *backend);
   std::vector<Load> loads = {{1, 32768, 32, 8}, {8, 8192, 32, 8}, {64, 1024, 32, 8}};
   if (settings.quick) loads = {{2, 150, 2, 1}};

@@ -34,7 +34,7 @@ Result<std::unique_ptr<GpuPages>> GpuPages::make(kv::CudaDevice& device, const M
   made->registered_ = true;
   const kv::CudaDevice::Entered entered(device);
   CACHALOT_TRY(entered.status());
-  const cuda::Driver& driver = device.driver();
+  const gpu::Driver& driver = device.driver();
   CACHALOT_TRY(device.check(driver.memory_allocate(&made->memory_, pages * block), "cuMemAlloc"));
   CACHALOT_TRY_ASSIGN(made->stream_, device.make_stream());
   std::vector<kv::Tensor> tensors;
@@ -50,7 +50,7 @@ Result<std::unique_ptr<GpuPages>> GpuPages::make(kv::CudaDevice& device, const M
 GpuPages::~GpuPages() {
   {
     const kv::CudaDevice::Entered entered(device_);
-    const cuda::Driver& driver = device_.driver();
+    const gpu::Driver& driver = device_.driver();
     if (stream_ != nullptr) driver.stream_destroy(stream_);
     if (memory_ != 0) driver.memory_free(memory_);
   }
@@ -90,7 +90,7 @@ Result<PageLocked> PageLocked::make(const kv::CudaDevice& device, std::uint64_t 
   const kv::CudaDevice::Entered entered(device);
   CACHALOT_TRY(entered.status());
   void* host = nullptr;
-  const unsigned flags = cuda::kHostPortable | cuda::kHostDeviceMap;
+  const unsigned flags = gpu::kHostPortable | gpu::kHostDeviceMap;
   CACHALOT_TRY(device.check(device.driver().host_allocate(&host, bytes, flags), "cuMemHostAlloc"));
   PageLocked made(device, host);
   CACHALOT_TRY(device.check(device.driver().host_device_pointer(&made.at_, host, 0),
@@ -104,11 +104,11 @@ PageLocked::~PageLocked() {
   device_.driver().host_free(host_);
 }
 
-Result<cuda::Module> load_bench_kernels(const kv::CudaDevice& device) {
+Result<gpu::Module> load_bench_kernels(const kv::CudaDevice& device) {
   if (cuda_kernel_image().empty()) {
     return Error::make(Code::kUnsupported, "cuda: this binary was built without kernels");
   }
-  cuda::Module module = nullptr;
+  gpu::Module module = nullptr;
   CACHALOT_TRY(device.check(device.driver().module_load(&module, cuda_kernel_image().data()),
                             "cuModuleLoadData"));
   return module;
@@ -140,7 +140,7 @@ Status DriverBatch::launch() {
   if (device.driver().copy_batch == nullptr) {
     return Error::make(Code::kUnsupported, "cuda: this driver has no batched copies");
   }
-  cuda::CopyAttributes attributes;
+  gpu::CopyAttributes attributes;
   std::size_t first = 0, failed = 0;
   const kv::CudaDevice::Entered entered(device);
   return device.check(
@@ -155,7 +155,7 @@ Result<std::unique_ptr<WarpPerToken>> WarpPerToken::make(const GpuPages& pages,
   const kv::CudaDevice& device = pages.device();
   const kv::CudaDevice::Entered entered(device);
   CACHALOT_TRY(entered.status());
-  const cuda::Driver& driver = device.driver();
+  const gpu::Driver& driver = device.driver();
   CACHALOT_TRY_ASSIGN(made->module_, load_bench_kernels(device));
   CACHALOT_TRY(
       device.check(driver.module_function(&made->function_, made->module_, "bench_warp_per_token"),

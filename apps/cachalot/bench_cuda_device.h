@@ -17,8 +17,6 @@
 
 namespace cachalot::apps::bench {
 
-namespace cuda = os::cuda;
-
 // Pages of a model on a GPU, and blocks of a pool.
 class GpuPages {
  public:
@@ -31,7 +29,7 @@ class GpuPages {
 
   kv::CudaDevice& device() const { return device_; }
   const kv::EngineCache& cache() const { return *cache_; }
-  cuda::Stream stream() const { return stream_; }
+  gpu::Stream stream() const { return stream_; }
   // Blocks at random places in both; `tokens`: of each, or none for all. Valid until the next call.
   std::span<const kv::BlockCopy> next(std::uint32_t blocks, std::span<const kv::TokenRange> tokens);
   // As many bytes in one piece on both sides.
@@ -44,8 +42,8 @@ class GpuPages {
   explicit GpuPages(kv::CudaDevice& device) : device_(device) {}
 
   kv::CudaDevice& device_;
-  cuda::DevicePointer memory_ = 0;
-  cuda::Stream stream_ = nullptr;
+  gpu::DevicePointer memory_ = 0;
+  gpu::Stream stream_ = nullptr;
   std::optional<memory::DeviceSet> pool_;
   bool registered_ = false;
   std::optional<kv::EngineCache> cache_;
@@ -73,12 +71,12 @@ class PageLocked {
 
   const kv::CudaDevice& device_;
   void* host_ = nullptr;
-  cuda::DevicePointer at_ = 0;
+  gpu::DevicePointer at_ = 0;
 };
 
 // bench_cuda_kernels.cu. The caller has entered the device, and unloads it.
 // @errors kUnsupported: built without kernels
-Result<cuda::Module> load_bench_kernels(const kv::CudaDevice& device);
+Result<gpu::Module> load_bench_kernels(const kv::CudaDevice& device);
 
 // The driver's copies of many pieces in one call (CUDA 12.8).
 class DriverBatch {
@@ -91,7 +89,7 @@ class DriverBatch {
 
  private:
   const GpuPages& pages_;
-  std::vector<cuda::DevicePointer> to_, from_;
+  std::vector<gpu::DevicePointer> to_, from_;
   std::vector<std::size_t> bytes_;
 };
 
@@ -114,9 +112,9 @@ class WarpPerToken {
 
   const GpuPages& pages_;
   const std::uint32_t thread_blocks_;
-  cuda::Module module_ = nullptr;
-  cuda::Function function_ = nullptr;
-  cuda::DevicePointer tables_ = 0;
+  gpu::Module module_ = nullptr;
+  gpu::Function function_ = nullptr;
+  gpu::DevicePointer tables_ = 0;
   kv::FusedCall call_{};
 };
 

@@ -8,7 +8,7 @@
 //
 // @source SGLang, sgl-kernel's transfer kernels: the division of work only, on the plans of kv
 #include "kv/fused/call.h"
-#include "replay/pattern_words.h"
+#include "replay/pattern/pattern_words.h"
 
 namespace {
 

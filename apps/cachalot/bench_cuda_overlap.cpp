@@ -27,7 +27,7 @@ class ComputeKernel {
         new ComputeKernel(device, quick ? kQuickBytes : kStreamedBytes));
     const kv::CudaDevice::Entered entered(device);
     CACHALOT_TRY(entered.status());
-    const cuda::Driver& driver = device.driver();
+    const gpu::Driver& driver = device.driver();
     CACHALOT_TRY_ASSIGN(made->module_, load_bench_kernels(device));
     const char* const name =
         compute == Compute::kMemory ? "bench_compute_memory" : "bench_compute_math";
@@ -36,16 +36,16 @@ class ComputeKernel {
     if (compute == Compute::kWhole) CACHALOT_TRY(made->take_shared_memory(quick ? 2 : kWaves));
     CACHALOT_TRY(
         device.check(driver.memory_allocate(&made->memory_, made->memory_bytes_), "cuMemAlloc"));
-    CACHALOT_TRY(device.check(driver.stream_create(&made->stream_, cuda::kStreamNonBlocking),
+    CACHALOT_TRY(device.check(driver.stream_create(&made->stream_, gpu::kStreamNonBlocking),
                               "cuStreamCreate"));
     CACHALOT_TRY(
-        device.check(driver.event_create(&made->done_, cuda::kEventNoTiming), "cuEventCreate"));
+        device.check(driver.event_create(&made->done_, gpu::kEventNoTiming), "cuEventCreate"));
     CACHALOT_TRY(made->calibrate());
     return made;
   }
   ~ComputeKernel() {
     const kv::CudaDevice::Entered entered(device_);
-    const cuda::Driver& driver = device_.driver();
+    const gpu::Driver& driver = device_.driver();
     if (stream_ != nullptr) {
       driver.stream_synchronize(stream_);
       driver.stream_destroy(stream_);
@@ -71,7 +71,7 @@ class ComputeKernel {
   Result<bool> is_done() const {
     const kv::CudaDevice::Entered entered(device_);
     const int result = device_.driver().event_query(done_);
-    if (result == cuda::kNotReady) return false;
+    if (result == gpu::kNotReady) return false;
     CACHALOT_TRY(device_.check(result, "cuEventQuery"));
     return true;
   }
@@ -84,13 +84,13 @@ class ComputeKernel {
 
   // One thread block a multiprocessor at a time.
   Status take_shared_memory(std::uint32_t waves) {
-    const cuda::Driver& driver = device_.driver();
+    const gpu::Driver& driver = device_.driver();
     int bytes = 0;
     CACHALOT_TRY(
-        device_.check(driver.device_attribute(&bytes, cuda::kMostSharedBytes, device_.ordinal()),
+        device_.check(driver.device_attribute(&bytes, gpu::kMostSharedBytes, device_.ordinal()),
                       "cuDeviceGetAttribute"));
     CACHALOT_TRY(device_.check(
-        driver.set_function_attribute(function_, cuda::kFunctionDynamicSharedBytes, bytes),
+        driver.set_function_attribute(function_, gpu::kFunctionDynamicSharedBytes, bytes),
         "cuFuncSetAttribute"));
     shared_bytes_ = static_cast<std::uint32_t>(bytes);
     blocks_ = device_.multiprocessors() * waves;
@@ -120,11 +120,11 @@ class ComputeKernel {
   const std::uint64_t memory_bytes_;
   std::uint32_t blocks_, shared_bytes_ = 0;
   std::uint32_t rounds_ = 1;
-  cuda::Module module_ = nullptr;
-  cuda::Function function_ = nullptr;
-  cuda::DevicePointer memory_ = 0;
-  cuda::Stream stream_ = nullptr;
-  cuda::Event done_ = nullptr;
+  gpu::Module module_ = nullptr;
+  gpu::Function function_ = nullptr;
+  gpu::DevicePointer memory_ = 0;
+  gpu::Stream stream_ = nullptr;
+  gpu::Event done_ = nullptr;
 };
 
 // Copies without end: two calls are always under way.

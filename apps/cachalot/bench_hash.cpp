@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "bench_copies.h"
-#include "index/block_hasher.h"
+#include "block_hash/block_hasher.h"
 #include "memory/line.h"
 
 namespace cachalot::apps::bench {
@@ -55,19 +55,19 @@ void add_bandwidth(Report& report, const std::string& name, const Spread& ns, do
 Status add_block_hashes(const Settings& settings, Report& report) {
   std::vector<std::uint32_t> tokens(512);
   std::iota(tokens.begin(), tokens.end(), 1000u);
-  index::BlockHasher xxh3 = index::BlockHasher::xxh3(index::make_namespace("bench"));
-  CACHALOT_TRY_ASSIGN(index::BlockHasher sha256,
-                      index::BlockHasher::vllm(index::HashAlgorithm::kSha256Cbor, "0"));
-  CACHALOT_TRY_ASSIGN(index::BlockHasher xxhash,
-                      index::BlockHasher::vllm(index::HashAlgorithm::kXxhashCbor, "0"));
+  block_hash::BlockHasher xxh3 = block_hash::BlockHasher::xxh3(block_hash::make_namespace("bench"));
+  CACHALOT_TRY_ASSIGN(block_hash::BlockHasher sha256,
+                      block_hash::BlockHasher::vllm(HashAlgorithm::kSha256Cbor, "0"));
+  CACHALOT_TRY_ASSIGN(block_hash::BlockHasher xxhash,
+                      block_hash::BlockHasher::vllm(HashAlgorithm::kXxhashCbor, "0"));
   for (const std::size_t count : {std::size_t{16}, std::size_t{512}}) {
     const std::span<const std::uint32_t> ids(tokens.data(), count);
-    for (index::BlockHasher* hasher : {&xxh3, &sha256, &xxhash}) {
-      index::Digest parent = hasher->root();
+    for (block_hash::BlockHasher* hasher : {&xxh3, &sha256, &xxhash}) {
+      block_hash::Digest parent = hasher->root();
       const Spread ns = time_of(settings, [&] { parent = hasher->next(parent, ids); });
       add_ns(report,
-             std::string("block_hash/") + index::hash_algorithm_name(hasher->algorithm()) + "/" +
-                 std::to_string(count) + "_tokens",
+             std::string("block_hash/") + block_hash::hash_algorithm_name(hasher->algorithm()) +
+                 "/" + std::to_string(count) + "_tokens",
              ns);
     }
   }

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "bench_vtensor.h"
-#include "vmm/memfd/memfd_backend.h"
-#include "vmm/vtensor/vtensor_set.h"
+#include "device_memory/memfd/memfd_backend.h"
+#include "vtensor/vtensor_set.h"
 
 namespace cachalot::apps::bench {
 namespace {
 
-using vmm::KvLayout;
+using vtensor::KvLayout;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kBytes = 512 * kMiB;  // more than any cache, over all layers
@@ -23,7 +23,7 @@ constexpr std::uint64_t kAheadBytes = 4096;   // asked for ahead of the row that
 
 struct Model {
   const char* name;
-  vmm::KvShape shape;
+  vtensor::KvShape shape;
 };
 const std::array kModels = {
     Model{"Llama-3-8B", {.layers = 32, .part_bytes = {2048, 2048}}},
@@ -57,7 +57,7 @@ struct Unmap {
 
 class LocalityBench {
  public:
-  LocalityBench(const Settings& settings, Report& report, vmm::MemfdBackend& backend,
+  LocalityBench(const Settings& settings, Report& report, device_memory::MemfdBackend& backend,
                 const char* pages, bool has_huge_pages)
       : report_(report),
         backend_(backend),
@@ -70,7 +70,7 @@ class LocalityBench {
     const std::uint64_t tokens = kBytes / model.shape.token_bytes() - 64;
     CACHALOT_TRY_ASSIGN(const std::vector<double> plain, read_plain(model.shape, tokens));
     for (const KvLayout layout : {KvLayout::kPerLayer, KvLayout::kFolded}) {
-      show_progress(std::string("vtensor: ") + model.name + ", " + vmm::kv_layout_name(layout));
+      show_progress(std::string("vtensor: ") + model.name + ", " + vtensor::kv_layout_name(layout));
       CACHALOT_TRY_ASSIGN(const Rates rates, read_range(model.shape, layout, tokens));
       add(model, layout, tokens, "", rates.plain, plain);
       add(model, layout, tokens, "/fetched_ahead", rates.fetched, plain);
@@ -86,7 +86,7 @@ class LocalityBench {
   void add(const Model& model, KvLayout layout, std::uint64_t tokens, const char* how,
            const std::vector<double>& rates, const std::vector<double>& baseline) {
     const Spread spread = spread_of(rates);
-    Row row{std::string("read_layer/") + model.name + "/" + vmm::kv_layout_name(layout) + "/" +
+    Row row{std::string("read_layer/") + model.name + "/" + vtensor::kv_layout_name(layout) + "/" +
                 pages_ + how,
             spread.median, "GB/s", "the same bytes in one piece", median_of(baseline)};
     add_spread(row, spread);
@@ -97,7 +97,7 @@ class LocalityBench {
 
   // Keys of one layer after the other; by the time that one comes again its lines have left the caches.
   template <class View>
-  std::vector<double> rates(const vmm::KvShape& shape, std::uint64_t tokens,
+  std::vector<double> rates(const vtensor::KvShape& shape, std::uint64_t tokens,
                             std::uint64_t ahead_bytes, View&& view) {
     std::vector<double> gb_per_s;
     const std::uint64_t row_bytes = shape.part_bytes[0];
@@ -116,16 +116,16 @@ class LocalityBench {
     return gb_per_s;
   }
 
-  Result<Rates> read_range(const vmm::KvShape& shape, KvLayout layout, std::uint64_t tokens) {
-    vmm::LocalBudget budget;
+  Result<Rates> read_range(const vtensor::KvShape& shape, KvLayout layout, std::uint64_t tokens) {
+    vtensor::LocalBudget budget;
     CACHALOT_TRY_ASSIGN(
         const auto set,
-        vmm::VTensorSet::open(
+        vtensor::VTensorSet::open(
             backend_, budget,
             {.shape = shape, .layout = layout, .max_tokens = tokens, .with_thread = false}));
     CACHALOT_TRY_ASSIGN(const auto created, set->create(tokens, tokens));
     const auto view = [&](std::uint64_t layer) {
-      const vmm::RangeLayout::View where = set->layout().view(layer, 0);
+      const vtensor::RangeLayout::View where = set->layout().view(layer, 0);
       return std::pair(
           reinterpret_cast<const std::uint64_t*>(created.vtensor->base() + where.offset),
           where.stride);
@@ -134,7 +134,7 @@ class LocalityBench {
                  .fetched = rates(shape, tokens, kAheadBytes, view)};
   }
 
-  Result<std::vector<double>> read_plain(const vmm::KvShape& shape, std::uint64_t tokens) {
+  Result<std::vector<double>> read_plain(const vtensor::KvShape& shape, std::uint64_t tokens) {
     void* const memory = mmap(nullptr, kBytes + 2 * kMiB, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return Error::from_errno(errno, "mmap: %lu bytes", kBytes);
@@ -151,14 +151,15 @@ class LocalityBench {
   }
 
   Report& report_;
-  vmm::MemfdBackend& backend_;
+  device_memory::MemfdBackend& backend_;
   const char* pages_;
   const bool has_huge_pages_;
   const std::uint32_t rounds_;
 };
 
-Status run_pages(const Settings& settings, Report& report, const vmm::PageStoreOptions& options) {
-  CACHALOT_TRY_ASSIGN(const auto backend, vmm::MemfdBackend::open(options));
+Status run_pages(const Settings& settings, Report& report,
+                 const device_memory::PageStoreOptions& options) {
+  CACHALOT_TRY_ASSIGN(const auto backend, device_memory::MemfdBackend::open(options));
   const bool is_huge = backend->page_mode() != os::PageMode::kSmall;
   LocalityBench bench(settings, report, *backend, is_huge ? "2MiB_pages" : "4KiB_pages", is_huge);
   for (const Model& model : kModels) CACHALOT_TRY(bench.run(model));
@@ -171,7 +172,7 @@ Status run_pages(const Settings& settings, Report& report, const vmm::PageStoreO
 
 Status bench_kv_locality(const Settings& settings, Report& report) {
   CACHALOT_TRY(run_pages(settings, report, {}));
-  return run_pages(settings, report, {.source = vmm::PageSource::kSmall});
+  return run_pages(settings, report, {.source = device_memory::PageSource::kSmall});
 }
 
 }  // namespace cachalot::apps::bench

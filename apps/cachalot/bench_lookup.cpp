@@ -16,7 +16,6 @@ namespace {
 using memory::Domain;
 using memory::DomainKind;
 using memory::Line;
-using pool::BlockHash;
 using pool::Found;
 
 constexpr std::uint32_t kPrefixBlocks = 128;

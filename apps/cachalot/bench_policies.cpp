@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "index/hit_rate/cache_model.h"
-#include "index/hit_rate/chain_numbers.h"
-#include "trace/trace_generator.h"
+#include "cache_sim/cache_model.h"
+#include "cache_sim/chain_numbers.h"
+#include "trace/request/trace_generator.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -23,10 +23,10 @@ Result<Load> make_load(std::size_t references) {
   trace::GeneratorOptions options = trace::GeneratorOptions::of(trace::LoadKind::kChat);
   CACHALOT_TRY_ASSIGN(trace::TraceGenerator generator, trace::TraceGenerator::make(options));
   Load load;
-  index::ChainNumbers numbers;
+  cache_sim::ChainNumbers numbers;
   for (trace::Request request; load.blocks.size() < references;) {
     generator.next(request);
-    std::uint32_t parent = index::kNoNode;
+    std::uint32_t parent = eviction::kNoNode;
     for (const std::uint64_t id : request.hash_ids) {
       parent = numbers.number_of(parent, id);
       load.blocks.push_back(parent);
@@ -57,7 +57,7 @@ double table_rate(const Load& load) {
   });
 }
 
-double policy_rate(const Load& load, index::CacheModel& cache) {
+double policy_rate(const Load& load, cache_sim::CacheModel& cache) {
   return mega_references_per_s(
       load, [&](std::span<const std::uint32_t> path) { (void)cache.access(path); });
 }
@@ -66,22 +66,24 @@ double policy_rate(const Load& load, index::CacheModel& cache) {
 
 Status bench_policies(const Settings& settings, Report& report) {
   CACHALOT_TRY_ASSIGN(const Load load, make_load(settings.quick ? 1'000'000 : 4'000'000));
-  for (const index::CacheMode mode : {index::CacheMode::kLeaf, index::CacheMode::kStream}) {
-    for (const index::PolicyKind policy : index::online_policies()) {
-      if (!index::has_mode(policy, mode)) continue;
+  for (const eviction::CacheMode mode :
+       {eviction::CacheMode::kLeaf, eviction::CacheMode::kStream}) {
+    for (const eviction::PolicyKind policy : eviction::online_policies()) {
+      if (!eviction::has_mode(policy, mode)) continue;
       for (const std::uint64_t capacity : {1000, 100'000}) {
-        const std::string name = std::string(index::cache_mode_name(mode)) + "/" +
-                                 index::policy_name(policy) + "/" + std::to_string(capacity);
+        const std::string name = std::string(eviction::cache_mode_name(mode)) + "/" +
+                                 eviction::policy_name(policy) + "/" + std::to_string(capacity);
         show_progress(name);
         std::vector<double> rates, tables;
         for (std::uint32_t i = 0; i < settings.repeats; ++i) {
-          CACHALOT_TRY_ASSIGN(const auto cache, index::make_cache_model({policy, mode, capacity}));
+          CACHALOT_TRY_ASSIGN(const auto cache,
+                              cache_sim::make_cache_model({policy, mode, capacity}));
           tables.push_back(table_rate(load));
           rates.push_back(policy_rate(load, *cache));
         }
         const Spread rate = spread_of(rates);
         Row row{name, rate.median, "M/s", "a table looked up", spread_of(tables).median};
-        row.target = value_at_least(policy == index::PolicyKind::kLru ? 10 : 3);
+        row.target = value_at_least(policy == eviction::PolicyKind::kLru ? 10 : 3);
         add_spread(row, rate);
         report.add(std::move(row));
       }

@@ -79,7 +79,7 @@ class InlinePool {
 };
 
 // The n-th block's name.
-inline pool::BlockHash bench_hash(std::uint64_t n) {
+inline BlockHash bench_hash(std::uint64_t n) {
   return {base::mix64(2 * n), base::mix64(2 * n + 1)};
 }
 

@@ -21,7 +21,7 @@ Result<std::vector<Found>> find_blocks(pool::Client& client, std::uint64_t first
                                        std::uint64_t count) {
   constexpr std::uint64_t kBatch = 128;
   std::vector<Found> found(count);
-  std::array<pool::BlockHash, kBatch> hashes;
+  std::array<BlockHash, kBatch> hashes;
   for (std::uint64_t done = 0; done < count; done += kBatch) {
     const std::uint64_t n = std::min(kBatch, count - done);
     for (std::uint64_t i = 0; i < n; ++i) hashes[i] = bench_hash(first + done + i);

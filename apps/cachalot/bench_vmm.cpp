@@ -12,10 +12,10 @@
 #include "base/rng.h"
 #include "bench_vmm_cuda.h"
 #include "bench_vmm_work.h"
+#include "device_memory/handle_pool.h"
+#include "device_memory/memfd/memfd_backend.h"
+#include "device_memory/model/model_backend.h"
 #include "os/memory.h"
-#include "vmm/handle_pool.h"
-#include "vmm/memfd/memfd_backend.h"
-#include "vmm/model/model_backend.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -53,10 +53,10 @@ struct Samples {
 
 class CpuBench {
  public:
-  CpuBench(const Settings& settings, Report& report, vmm::MemfdBackend& backend)
+  CpuBench(const Settings& settings, Report& report, device_memory::MemfdBackend& backend)
       : report_(report),
         backend_(backend),
-        source_(vmm::page_source_name(backend.page_source())),
+        source_(device_memory::page_source_name(backend.page_source())),
         has_huge_pages_(backend.page_mode() != os::PageMode::kSmall),
         rounds_(settings.quick ? 2 : std::min(settings.repeats, 5u)) {}
 
@@ -158,7 +158,7 @@ class CpuBench {
     constexpr std::uint64_t kHandles = 64;
     CACHALOT_TRY_ASSIGN(
         const auto pool,
-        vmm::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kHandles}));
+        device_memory::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kHandles}));
     std::vector<double> take, create;
     for (std::uint32_t round = 0; round < rounds_; ++round) {
       CACHALOT_TRY_ASSIGN(const double taken, take_from(*pool, kHandles));
@@ -175,7 +175,7 @@ class CpuBench {
   std::string name(const Size& size) const { return std::string(source_) + "/" + size.name; }
 
   Report& report_;
-  vmm::MemfdBackend& backend_;
+  device_memory::MemfdBackend& backend_;
   const char* source_;
   const bool has_huge_pages_;
   const std::uint32_t rounds_;
@@ -183,26 +183,27 @@ class CpuBench {
   std::array<Samples, kSizes.size()> samples_;
 };
 
-Status run_cpu(const Settings& settings, Report& report, vmm::PageSource source) {
+Status run_cpu(const Settings& settings, Report& report, device_memory::PageSource source) {
   // Once for the handles and once for the plain mapping, but not at the same time.
   const os::AvailableMemory available = os::available_memory();
-  const vmm::PageStoreOptions options{.source = source, .tmpfs_directory = "/dev/shm"};
+  const device_memory::PageStoreOptions options{.source = source, .tmpfs_directory = "/dev/shm"};
   if (available.bytes < kBytes + options.spare_bytes) {
     char text[160];
     std::snprintf(text, sizeof text,
                   "%s: left out: 2 GiB and 128 MiB to spare wanted, %.80s has %" PRIu64 " MiB",
-                  vmm::page_source_name(source), available.limited_by.c_str(),
+                  device_memory::page_source_name(source), available.limited_by.c_str(),
                   available.bytes / kMiB);
     report.note(text);
     return {};
   }
-  const auto backend = vmm::MemfdBackend::open(options);
+  const auto backend = device_memory::MemfdBackend::open(options);
   if (!backend) {
-    report.note(std::string(vmm::page_source_name(source)) +
+    report.note(std::string(device_memory::page_source_name(source)) +
                 ": left out: " + backend.error().message);
     return {};
   }
-  if (source == vmm::PageSource::kHugetlb && vmm::free_hugetlb_bytes() < kBytes) {
+  if (source == device_memory::PageSource::kHugetlb &&
+      device_memory::free_hugetlb_bytes() < kBytes) {
     report.note("hugetlb: left out: less than 2 GiB of reserved pages free");
     return {};
   }
@@ -211,16 +212,17 @@ Status run_cpu(const Settings& settings, Report& report, vmm::PageSource source)
 
 // --- the model: what a GPU's driver would take
 
-Result<double> charged(vmm::ModelBackend& model, Result<double> step, std::uint64_t* before) {
+Result<double> charged(device_memory::ModelBackend& model, Result<double> step,
+                       std::uint64_t* before) {
   if (!step) return step;
   const std::uint64_t now = model.charged_ns();
   return static_cast<double>(now - std::exchange(*before, now));
 }
 
 // 2 GiB from handles of one size.
-Result<BuildTimes> model_build(const vmm::CostTable& costs, std::uint64_t handle_bytes,
+Result<BuildTimes> model_build(const device_memory::CostTable& costs, std::uint64_t handle_bytes,
                                std::uint64_t access_bytes) {
-  CACHALOT_TRY_ASSIGN(const auto model, vmm::ModelBackend::open({.costs = costs}));
+  CACHALOT_TRY_ASSIGN(const auto model, device_memory::ModelBackend::open({.costs = costs}));
   Stitched built(*model, kBytes, handle_bytes);
   std::uint64_t before = 0;
   BuildTimes times;
@@ -232,13 +234,13 @@ Result<BuildTimes> model_build(const vmm::CostTable& costs, std::uint64_t handle
 }
 
 // With one set_access a handle, as everybody measured it.
-Status run_model(Report& report, const vmm::CostTable& costs, const Size& size) {
+Status run_model(Report& report, const device_memory::CostTable& costs, const Size& size) {
   CACHALOT_TRY_ASSIGN(const BuildTimes times, model_build(costs, size.bytes, size.bytes));
   const std::string name = std::string("model/") + costs.name + "/" + size.name;
   // GMLake alone gives the sum, in units of its own.
   const bool is_gmlake = std::string_view(costs.name) == "gmlake_table1";
-  Row row = is_gmlake ? Row{name, times.total() / vmm::kGmlakeUnitNs, "x", "GMLake, Table 1, A100",
-                            size.gmlake}
+  Row row = is_gmlake ? Row{name, times.total() / device_memory::kGmlakeUnitNs, "x",
+                            "GMLake, Table 1, A100", size.gmlake}
                       : Row{name, times.total() * 1e-6, "ms", "", 0};
   add_split(row, times);
   report.add(std::move(row));
@@ -246,10 +248,10 @@ Status run_model(Report& report, const vmm::CostTable& costs, const Size& size) 
 }
 
 // What one set_access of all of it would save, if it cost no more than that of one handle as large.
-Status run_model_span(Report& report, vmm::CostTable costs) {
+Status run_model_span(Report& report, device_memory::CostTable costs) {
   constexpr std::uint64_t kHandle = kSizes.front().bytes;
   CACHALOT_TRY_ASSIGN(const BuildTimes each, model_build(costs, kHandle, kHandle));
-  costs.spanning = vmm::Spanning::kByBytes;
+  costs.spanning = device_memory::Spanning::kByBytes;
   CACHALOT_TRY_ASSIGN(const BuildTimes once, model_build(costs, kHandle, kBytes));
   Row row{std::string("model_best_span/") + costs.name + "/2MiB", once.total() * 1e-6, "ms",
           "one set_access a handle", each.total() * 1e-6};
@@ -260,12 +262,12 @@ Status run_model_span(Report& report, vmm::CostTable costs) {
 
 // How fast the model itself is: mapping and unmapping in the middle of 256 Ki mappings.
 Status run_model_speed(const Settings& settings, Report& report) {
-  CACHALOT_TRY_ASSIGN(const auto model, vmm::ModelBackend::open());
+  CACHALOT_TRY_ASSIGN(const auto model, device_memory::ModelBackend::open());
   constexpr std::uint64_t kRanges = 1024, kChunks = 256, kHandle = 2 * kMiB;
-  CACHALOT_TRY_ASSIGN(const vmm::Handle handle, model->create(kHandle));
-  std::vector<vmm::Address> ranges;
+  CACHALOT_TRY_ASSIGN(const device_memory::Handle handle, model->create(kHandle));
+  std::vector<device_memory::Address> ranges;
   for (std::uint64_t i = 0; i < kRanges; ++i) {
-    CACHALOT_TRY_ASSIGN(const vmm::Address range, model->reserve(kChunks * kHandle));
+    CACHALOT_TRY_ASSIGN(const device_memory::Address range, model->reserve(kChunks * kHandle));
     for (std::uint64_t k = 0; k < kChunks; ++k)
       CACHALOT_TRY(model->map(range + k * kHandle, handle));
     ranges.push_back(range);
@@ -274,7 +276,7 @@ Status run_model_speed(const Settings& settings, Report& report) {
   RateMeter meter(10'000);
   meter.start();
   for (std::uint32_t i = 0; i < settings.repeats * 20'000; ++i) {
-    const vmm::Address at = ranges[rng.below(kRanges)] + rng.below(kChunks) * kHandle;
+    const device_memory::Address at = ranges[rng.below(kRanges)] + rng.below(kChunks) * kHandle;
     CACHALOT_TRY(model->unmap(at, kHandle));
     CACHALOT_TRY(model->map(at, handle));
     meter.count(2);
@@ -287,13 +289,14 @@ Status run_model_speed(const Settings& settings, Report& report) {
 
 Status bench_vmm(const Settings& settings, Report& report) {
   take_cores();
-  for (const vmm::CostTable& costs : vmm::cost_tables()) {
+  for (const device_memory::CostTable& costs : device_memory::cost_tables()) {
     for (const Size& size : kSizes) CACHALOT_TRY(run_model(report, costs, size));
     CACHALOT_TRY(run_model_span(report, costs));
   }
   CACHALOT_TRY(run_model_speed(settings, report));
-  for (const vmm::PageSource source : {vmm::PageSource::kHugetlb, vmm::PageSource::kTmpfs,
-                                       vmm::PageSource::kCollapse, vmm::PageSource::kSmall}) {
+  for (const device_memory::PageSource source :
+       {device_memory::PageSource::kHugetlb, device_memory::PageSource::kTmpfs,
+        device_memory::PageSource::kCollapse, device_memory::PageSource::kSmall}) {
     CACHALOT_TRY(run_cpu(settings, report, source));
   }
   release_cores();  // handles are created by another thread

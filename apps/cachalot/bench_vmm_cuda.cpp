@@ -5,15 +5,13 @@
 #include <string>
 
 #include "bench_vmm_work.h"
-#include "vmm/cuda/cuda_backend.h"
-#include "vmm/cuda/device_scope.h"
-#include "vmm/handle_pool.h"
-#include "vmm/model/costs.h"
+#include "device_memory/cuda/cuda_backend.h"
+#include "device_memory/handle_pool.h"
+#include "device_memory/model/costs.h"
+#include "gpu/device_scope.h"
 
 namespace cachalot::apps::bench {
 namespace {
-
-namespace cuda = os::cuda;
 
 constexpr std::uint64_t kBytes = std::uint64_t{2} << 30;
 
@@ -22,9 +20,9 @@ struct Size {
   std::uint64_t bytes;
   double gmlake;  // GMLake, Table 1: times one cuMemAlloc of 2 GiB, A100
 };
-constexpr std::array kSizes = {Size{"2MiB", vmm::CostTable::kBytes[0], 115.4},
-                               Size{"128MiB", vmm::CostTable::kBytes[1], 9.1},
-                               Size{"1GiB", vmm::CostTable::kBytes[2], 1.5}};
+constexpr std::array kSizes = {Size{"2MiB", device_memory::CostTable::kBytes[0], 115.4},
+                               Size{"128MiB", device_memory::CostTable::kBytes[1], 9.1},
+                               Size{"1GiB", device_memory::CostTable::kBytes[2], 1.5}};
 
 // Nanoseconds for 2 GiB, of each round.
 struct Samples {
@@ -41,8 +39,8 @@ Result<double> timed(Call&& call) {
 
 class GpuVmmBench {
  public:
-  GpuVmmBench(const Settings& settings, Report& report, const cuda::Driver& driver,
-              vmm::CudaBackend& backend)
+  GpuVmmBench(const Settings& settings, Report& report, const gpu::Driver& driver,
+              device_memory::CudaBackend& backend)
       : report_(report),
         driver_(driver),
         backend_(backend),
@@ -76,15 +74,15 @@ class GpuVmmBench {
 
  private:
   Status check(int result, const char* call) const {
-    if (result == cuda::kSuccess) return {};
-    return cuda::driver_error(driver_, result, call);
+    if (result == gpu::kSuccess) return {};
+    return gpu::driver_error(driver_, result, call);
   }
 
   // What everybody compares with: the same memory by one call.
   Status measure_alloc() {
-    const vmm::DeviceScope scope(driver_, context_);
+    const gpu::DeviceScope scope(driver_, context_);
     CACHALOT_TRY(scope.status());
-    cuda::DevicePointer at = 0;
+    gpu::DevicePointer at = 0;
     CACHALOT_TRY_ASSIGN(const double ns, timed([&]() -> Status {
                           return check(driver_.memory_allocate(&at, kBytes), "cuMemAlloc");
                         }));
@@ -139,27 +137,30 @@ class GpuVmmBench {
     report_.add({std::string("stitch/cuda/") + size.name,
                  median_of(samples.stitch) * 1e-3 / handles, "us", "a create of the handle",
                  median_of(samples.create) * 1e-3 / handles});
-    add_call(size, "create", samples.create, &vmm::CallCosts::create);
-    add_call(size, "map", samples.map, &vmm::CallCosts::map);
-    add_call(size, "set_access_each", samples.access_each, &vmm::CallCosts::set_access);
-    add_call(size, "set_access_once", samples.access_once, &vmm::CallCosts::set_access);
-    add_call(size, "unmap_each", samples.unmap_each, &vmm::CallCosts::unmap);
-    add_call(size, "unmap_once", samples.unmap_once, &vmm::CallCosts::unmap);
-    add_call(size, "release", samples.release, &vmm::CallCosts::release);
-    const vmm::CostTable& published = *vmm::find_cost_table("vattention_table3");
+    add_call(size, "create", samples.create, &device_memory::CallCosts::create);
+    add_call(size, "map", samples.map, &device_memory::CallCosts::map);
+    add_call(size, "set_access_each", samples.access_each, &device_memory::CallCosts::set_access);
+    add_call(size, "set_access_once", samples.access_once, &device_memory::CallCosts::set_access);
+    add_call(size, "unmap_each", samples.unmap_each, &device_memory::CallCosts::unmap);
+    add_call(size, "unmap_once", samples.unmap_once, &device_memory::CallCosts::unmap);
+    add_call(size, "release", samples.release, &device_memory::CallCosts::release);
+    const device_memory::CostTable& published =
+        *device_memory::find_cost_table("vattention_table3");
     report_.add({std::string("call/reserve/") + size.name, median_of(samples.reserve) * 1e-3, "us",
                  published.source, published.at[0].reserve * 1e-3});
   }
 
   // Of one handle. Two publications measured 2 MiB; their figures for other sizes are grown from it.
   void add_call(const Size& size, const char* call, const std::vector<double>& ns,
-                double vmm::CallCosts::*cost) {
+                double device_memory::CallCosts::*cost) {
     const double handles = static_cast<double>(kBytes / size.bytes);
-    const vmm::CostTable& vattention = *vmm::find_cost_table("vattention_table3");
-    const vmm::CostTable& kvcached = *vmm::find_cost_table("kvcached_bench");
+    const device_memory::CostTable& vattention =
+        *device_memory::find_cost_table("vattention_table3");
+    const device_memory::CostTable& kvcached = *device_memory::find_cost_table("kvcached_bench");
     Row row{std::string("call/") + call + "/" + size.name, median_of(ns) * 1e-3 / handles, "us",
-            vattention.source, vmm::interpolate(vattention, cost, size.bytes) * 1e-3};
-    row.extras.emplace_back("kvcached_us", vmm::interpolate(kvcached, cost, size.bytes) * 1e-3);
+            vattention.source, device_memory::interpolate(vattention, cost, size.bytes) * 1e-3};
+    row.extras.emplace_back("kvcached_us",
+                            device_memory::interpolate(kvcached, cost, size.bytes) * 1e-3);
     report_.add(std::move(row));
   }
 
@@ -168,7 +169,7 @@ class GpuVmmBench {
     constexpr std::uint64_t kHandles = 64;
     CACHALOT_TRY_ASSIGN(
         const auto pool,
-        vmm::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kHandles}));
+        device_memory::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kHandles}));
     std::vector<double> take;
     for (std::uint32_t round = 0; round < rounds_; ++round) {
       CACHALOT_TRY_ASSIGN(const double ns, take_from(*pool, kHandles));
@@ -192,8 +193,9 @@ class GpuVmmBench {
       quiet.push_back(alone / kHandles);
       CACHALOT_TRY_ASSIGN(
           const auto pool,
-          vmm::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kCreated}));
-      for (vmm::HandlePoolCounts now = pool->counts(); now.filled == 0; now = pool->counts()) {
+          device_memory::HandlePool::start(backend_, {.low_handles = 0, .high_handles = kCreated}));
+      for (device_memory::HandlePoolCounts now = pool->counts(); now.filled == 0;
+           now = pool->counts()) {
         if (now.failed_fills == 0) continue;
         return Error::make(Code::kNoSpace, "vmm: the GPU has no memory left for handles of 2 MiB");
       }
@@ -209,11 +211,11 @@ class GpuVmmBench {
   }
 
   Report& report_;
-  const cuda::Driver& driver_;
-  vmm::CudaBackend& backend_;
+  const gpu::Driver& driver_;
+  device_memory::CudaBackend& backend_;
   const std::uint32_t rounds_;
   int device_ = 0;
-  cuda::Context context_ = nullptr;
+  gpu::Context context_ = nullptr;
   std::vector<double> alloc_;
   std::array<Samples, kSizes.size()> samples_;
 };
@@ -221,8 +223,8 @@ class GpuVmmBench {
 }  // namespace
 
 Status bench_vmm_cuda(const Settings& settings, Report& report) {
-  const Result<cuda::Driver> driver = cuda::load_driver();
-  auto backend = vmm::CudaBackend::open();
+  const Result<gpu::Driver> driver = gpu::load_driver();
+  auto backend = device_memory::CudaBackend::open();
   if (!driver || !backend) {
     const Error& error = driver ? backend.error() : driver.error();
     report.note(std::string("cuda: left out: ") + error.message);

@@ -38,7 +38,7 @@ double touch_ns(void* data, std::uint64_t bytes) {
 Stitched::~Stitched() {
   if (is_mapped_) static_cast<void>(unmap(bytes_));
   if (owns_handles_) {
-    for (const vmm::Handle handle : handles_) static_cast<void>(backend_.release(handle));
+    for (const device_memory::Handle handle : handles_) static_cast<void>(backend_.release(handle));
   }
   if (range_ != 0) static_cast<void>(backend_.free_range(range_));
 }
@@ -55,21 +55,21 @@ Result<double> Stitched::create() {
   owns_handles_ = true;
   return timed([&]() -> Status {
     for (std::uint64_t at = 0; at < bytes_; at += handle_bytes_) {
-      CACHALOT_TRY_ASSIGN(const vmm::Handle handle, backend_.create(handle_bytes_));
+      CACHALOT_TRY_ASSIGN(const device_memory::Handle handle, backend_.create(handle_bytes_));
       handles_.push_back(handle);
     }
     return {};
   });
 }
 
-void Stitched::use(std::span<const vmm::Handle> handles) {
+void Stitched::use(std::span<const device_memory::Handle> handles) {
   handles_.assign(handles.begin(), handles.end());
 }
 
 Result<double> Stitched::map() {
   return timed([&]() -> Status {
-    vmm::Address at = range_;
-    for (const vmm::Handle handle : handles_) {
+    device_memory::Address at = range_;
+    for (const device_memory::Handle handle : handles_) {
       CACHALOT_TRY(backend_.map(at, handle));
       at += handle_bytes_;
     }
@@ -81,7 +81,7 @@ Result<double> Stitched::map() {
 Result<double> Stitched::set_access(std::uint64_t call_bytes) {
   return timed([&]() -> Status {
     for (std::uint64_t at = 0; at < bytes_; at += call_bytes) {
-      CACHALOT_TRY(backend_.set_access(range_ + at, call_bytes, vmm::Access::kReadWrite));
+      CACHALOT_TRY(backend_.set_access(range_ + at, call_bytes, device_memory::Access::kReadWrite));
     }
     return {};
   });
@@ -99,10 +99,10 @@ Result<double> Stitched::unmap(std::uint64_t call_bytes) {
 
 Result<double> Stitched::release() {
   if (is_mapped_) CACHALOT_TRY(unmap(bytes_));
-  const std::vector<vmm::Handle> handles = std::exchange(handles_, {});
+  const std::vector<device_memory::Handle> handles = std::exchange(handles_, {});
   owns_handles_ = false;
   return timed([&]() -> Status {
-    for (const vmm::Handle handle : handles) CACHALOT_TRY(backend_.release(handle));
+    for (const device_memory::Handle handle : handles) CACHALOT_TRY(backend_.release(handle));
     return {};
   });
 }
@@ -111,16 +111,16 @@ double Stitched::touch() const {
   return touch_ns(reinterpret_cast<void*>(range_), bytes_);
 }
 
-Result<double> take_from(vmm::HandlePool& pool, std::uint64_t handles) {
+Result<double> take_from(device_memory::HandlePool& pool, std::uint64_t handles) {
   pool.wait_until_filled();
-  std::vector<vmm::Handle> taken;
+  std::vector<device_memory::Handle> taken;
   const std::uint64_t start = now_ns();
   for (std::uint64_t i = 0; i < handles; ++i) {
-    CACHALOT_TRY_ASSIGN(const vmm::Handle handle, pool.take());
+    CACHALOT_TRY_ASSIGN(const device_memory::Handle handle, pool.take());
     taken.push_back(handle);
   }
   const auto ns = static_cast<double>(now_ns() - start);
-  for (const vmm::Handle handle : taken) CACHALOT_TRY(pool.give_back(handle));
+  for (const device_memory::Handle handle : taken) CACHALOT_TRY(pool.give_back(handle));
   return ns;
 }
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "vmm/backend.h"
-#include "vmm/handle_pool.h"
+#include "device_memory/backend.h"
+#include "device_memory/handle_pool.h"
 
 namespace cachalot::apps::bench {
 
@@ -21,7 +21,7 @@ struct BuildTimes {
 // Memory at one place, from handles of one size. Gives everything back when it goes.
 class Stitched {
  public:
-  Stitched(vmm::Backend& backend, std::uint64_t bytes, std::uint64_t handle_bytes)
+  Stitched(device_memory::Backend& backend, std::uint64_t bytes, std::uint64_t handle_bytes)
       : backend_(backend), bytes_(bytes), handle_bytes_(handle_bytes) {}
   ~Stitched();
   Stitched(const Stitched&) = delete;
@@ -29,8 +29,8 @@ class Stitched {
 
   // All of these: nanoseconds.
   Result<double> reserve();
-  Result<double> create();                         // handles of its own
-  void use(std::span<const vmm::Handle> handles);  // or somebody else's
+  Result<double> create();                                   // handles of its own
+  void use(std::span<const device_memory::Handle> handles);  // or somebody else's
   Result<double> map();
   Result<double> set_access(std::uint64_t call_bytes);  // so many bytes a call
   Result<double> unmap(std::uint64_t call_bytes);
@@ -38,19 +38,19 @@ class Stitched {
   // Makes all page-table entries, and the pages that are not there yet. CPU memory only.
   double touch() const;
 
-  std::span<const vmm::Handle> handles() const { return handles_; }
+  std::span<const device_memory::Handle> handles() const { return handles_; }
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  vmm::Backend& backend_;
+  device_memory::Backend& backend_;
   const std::uint64_t bytes_, handle_bytes_;
-  vmm::Address range_ = 0;
-  std::vector<vmm::Handle> handles_;
+  device_memory::Address range_ = 0;
+  std::vector<device_memory::Handle> handles_;
   bool owns_handles_ = false, is_mapped_ = false;
 };
 
 // So many handles of a pool that is full, one after the other; then they go back. Nanoseconds for all.
-Result<double> take_from(vmm::HandlePool& pool, std::uint64_t handles);
+Result<double> take_from(device_memory::HandlePool& pool, std::uint64_t handles);
 
 // One anonymous mapping, by one mmap, and with all its pages.
 struct PlainMapping {

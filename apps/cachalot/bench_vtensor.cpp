@@ -7,33 +7,33 @@
 #include <string>
 #include <vector>
 
+#include "device_memory/memfd/memfd_backend.h"
 #include "os/memory.h"
-#include "vmm/memfd/memfd_backend.h"
-#include "vmm/vtensor/vtensor_set.h"
+#include "vtensor/vtensor_set.h"
 
 namespace cachalot::apps::bench {
 namespace {
 
-using vmm::KvLayout;
+using vtensor::KvLayout;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kBytes = 512 * kMiB;  // of physical memory, in every measurement
 constexpr std::uint64_t kChunk = 2 * kMiB;
-const vmm::KvShape kLlama8B = {.layers = 32, .part_bytes = {2048, 2048}};
+const vtensor::KvShape kLlama8B = {.layers = 32, .part_bytes = {2048, 2048}};
 constexpr std::array kLayouts = {KvLayout::kPerLayer, KvLayout::kFolded};
 
-vmm::VTensorOptions options_of(KvLayout layout) {
+vtensor::VTensorOptions options_of(KvLayout layout) {
   return {.shape = kLlama8B,
           .layout = layout,
           .chunk_bytes = kChunk,
           .max_tokens = 1 << 16,
-          .copy = vmm::copy_by_processor,
+          .copy = vtensor::copy_by_processor,
           .with_thread = false};
 }
 
 class VTensorBench {
  public:
-  VTensorBench(const Settings& settings, Report& report, vmm::MemfdBackend& backend)
+  VTensorBench(const Settings& settings, Report& report, device_memory::MemfdBackend& backend)
       : report_(report), backend_(backend), rounds_(settings.quick ? 3 : settings.repeats) {}
 
   Status run() {
@@ -48,16 +48,16 @@ class VTensorBench {
  private:
   // One step of growth: a chunk in every plane. Nothing is created: the chunks were used before.
   Status measure_extend(KvLayout layout) {
-    vmm::LocalBudget budget;
+    vtensor::LocalBudget budget;
     CACHALOT_TRY_ASSIGN(const auto set,
-                        vmm::VTensorSet::open(backend_, budget, options_of(layout)));
+                        vtensor::VTensorSet::open(backend_, budget, options_of(layout)));
     const std::uint64_t planes = set->layout().planes(), steps = kBytes / kChunk / planes;
     CACHALOT_TRY_ASSIGN(auto created, set->create(0, 1 << 16));
     CACHALOT_TRY(set->extend(*created.vtensor, set->layout().tokens_in(0, steps)));
     CACHALOT_TRY(set->shrink(*created.vtensor, 0));
     std::vector<double> grow, bare;
     for (std::uint32_t round = 0; round < rounds_; ++round) {
-      show_progress(std::string("vtensor: extend, ") + vmm::kv_layout_name(layout));
+      show_progress(std::string("vtensor: extend, ") + vtensor::kv_layout_name(layout));
       for (std::uint64_t step = 1; step <= steps; ++step) {
         const std::uint64_t start = now_ns();
         CACHALOT_TRY(set->extend(*created.vtensor, set->layout().tokens_in(0, step)));
@@ -67,7 +67,7 @@ class VTensorBench {
       CACHALOT_TRY(measure_bare(planes, steps, bare));
     }
     const Spread spread = spread_of(grow);
-    Row row{std::string("extend/") + vmm::kv_layout_name(layout), spread.median, "us",
+    Row row{std::string("extend/") + vtensor::kv_layout_name(layout), spread.median, "us",
             "map and set_access of as many chunks", median_of(bare)};
     add_spread(row, spread);
     row.extras.emplace_back("chunks", static_cast<double>(planes));
@@ -78,31 +78,32 @@ class VTensorBench {
 
   // The same calls of the device, by hand, in as many places as there are planes.
   Status measure_bare(std::uint64_t planes, std::uint64_t steps, std::vector<double>& us) {
-    std::vector<vmm::Handle> handles;
-    CACHALOT_TRY_ASSIGN(const vmm::Address range, backend_.reserve(planes * steps * kChunk));
+    std::vector<device_memory::Handle> handles;
+    CACHALOT_TRY_ASSIGN(const device_memory::Address range,
+                        backend_.reserve(planes * steps * kChunk));
     for (std::uint64_t i = 0; i < planes * steps; ++i) {
-      CACHALOT_TRY_ASSIGN(const vmm::Handle handle, backend_.create(kChunk));
+      CACHALOT_TRY_ASSIGN(const device_memory::Handle handle, backend_.create(kChunk));
       handles.push_back(handle);
     }
     for (std::uint64_t step = 0; step < steps; ++step) {
       const std::uint64_t start = now_ns();
       for (std::uint64_t plane = 0; plane < planes; ++plane) {
-        const vmm::Address at = range + (plane * steps + step) * kChunk;
+        const device_memory::Address at = range + (plane * steps + step) * kChunk;
         CACHALOT_TRY(backend_.map(at, handles[step * planes + plane]));
-        CACHALOT_TRY(backend_.set_access(at, kChunk, vmm::Access::kReadWrite));
+        CACHALOT_TRY(backend_.set_access(at, kChunk, device_memory::Access::kReadWrite));
       }
       us.push_back(static_cast<double>(now_ns() - start) * 1e-3);
     }
     CACHALOT_TRY(backend_.unmap(range, planes * steps * kChunk));
-    for (const vmm::Handle handle : handles) CACHALOT_TRY(backend_.release(handle));
+    for (const device_memory::Handle handle : handles) CACHALOT_TRY(backend_.release(handle));
     return backend_.free_range(range);
   }
 
   // A prefix of as many tokens as fit, beside a copy of its bytes.
   Status measure_alias(KvLayout layout) {
-    vmm::LocalBudget budget;
+    vtensor::LocalBudget budget;
     CACHALOT_TRY_ASSIGN(const auto set,
-                        vmm::VTensorSet::open(backend_, budget, options_of(layout)));
+                        vtensor::VTensorSet::open(backend_, budget, options_of(layout)));
     const std::uint64_t bytes = kBytes / 2, tokens = bytes / kLlama8B.token_bytes() + 1;
     CACHALOT_TRY_ASSIGN(auto from, set->create(tokens, 1 << 16));
     CACHALOT_TRY_ASSIGN(auto to, set->create(0, 1 << 16));
@@ -110,7 +111,7 @@ class VTensorBench {
     std::vector<char> source(bytes / 4, 1), target(bytes / 4, 2);
     std::vector<double> alias, copy;
     for (std::uint32_t round = 0; round < rounds_; ++round) {
-      show_progress(std::string("vtensor: alias, ") + vmm::kv_layout_name(layout));
+      show_progress(std::string("vtensor: alias, ") + vtensor::kv_layout_name(layout));
       const std::uint64_t start = now_ns();
       CACHALOT_TRY(set->alias(*to.vtensor, *from.vtensor, tokens));
       alias.push_back(static_cast<double>(now_ns() - start) * 1e-3);
@@ -119,9 +120,9 @@ class VTensorBench {
       std::memcpy(target.data(), source.data(), source.size());
       copy.push_back(static_cast<double>(now_ns() - before) * 1e-3 * 4);
     }
-    const vmm::VTensorStats stats = set->stats();
+    const vtensor::VTensorStats stats = set->stats();
     const Spread spread = spread_of(alias);
-    Row row{std::string("alias/") + vmm::kv_layout_name(layout), spread.median, "us",
+    Row row{std::string("alias/") + vtensor::kv_layout_name(layout), spread.median, "us",
             "a copy of the bytes", median_of(copy)};
     add_spread(row, spread);
     row.extras.emplace_back("tokens", static_cast<double>(tokens));
@@ -134,9 +135,9 @@ class VTensorBench {
 
   // What every decode step pays where nothing is to do.
   Status measure_ready() {
-    vmm::LocalBudget budget;
+    vtensor::LocalBudget budget;
     CACHALOT_TRY_ASSIGN(const auto set,
-                        vmm::VTensorSet::open(backend_, budget, options_of(KvLayout::kFolded)));
+                        vtensor::VTensorSet::open(backend_, budget, options_of(KvLayout::kFolded)));
     CACHALOT_TRY_ASSIGN(auto created, set->create(16, 1 << 16));
     constexpr std::uint64_t kCalls = 100'000;
     std::vector<double> ns;
@@ -161,12 +162,12 @@ class VTensorBench {
     std::array<double, 2> shares{};
     for (const bool prepares : {true, false}) {
       show_progress("vtensor: decode");
-      vmm::LocalBudget budget;
-      vmm::VTensorOptions options = options_of(KvLayout::kFolded);
+      vtensor::LocalBudget budget;
+      vtensor::VTensorOptions options = options_of(KvLayout::kFolded);
       options.with_thread = true;
       options.ready_chunks = 32;
-      CACHALOT_TRY_ASSIGN(const auto set, vmm::VTensorSet::open(backend_, budget, options));
-      std::vector<vmm::VTensor*> requests;
+      CACHALOT_TRY_ASSIGN(const auto set, vtensor::VTensorSet::open(backend_, budget, options));
+      std::vector<vtensor::VTensor*> requests;
       for (std::uint64_t i = 0; i < kRequests; ++i) {
         CACHALOT_TRY_ASSIGN(auto created, set->create(1 + 2 * i, 1 << 16));
         requests.push_back(created.vtensor);
@@ -191,7 +192,7 @@ class VTensorBench {
   }
 
   Report& report_;
-  vmm::MemfdBackend& backend_;
+  device_memory::MemfdBackend& backend_;
   const std::uint32_t rounds_;
 };
 
@@ -205,7 +206,7 @@ Status bench_vtensor(const Settings& settings, Report& report) {
                        available.bytes / kMiB, 3 * kBytes / kMiB);
   }
   {
-    CACHALOT_TRY_ASSIGN(const auto backend, vmm::MemfdBackend::open());
+    CACHALOT_TRY_ASSIGN(const auto backend, device_memory::MemfdBackend::open());
     CACHALOT_TRY(VTensorBench(settings, report, *backend).run());
     report.note("Llama-3-8B in chunks of 2 MiB on memfd; found: pages " +
                 std::string(os::page_mode_name(backend->page_mode())));

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "index/block_hasher.h"
+#include "block_hash/block_hasher.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -109,17 +109,18 @@ Error of_keeper(const Attached& attached, const Error& error) {
 
 Error of_key(const std::string& key, const Error& error) {
   if (error.code != Code::kNotFound && error.code != Code::kCorrupt) return error;
-  if (index::parse_block_hash(key)) return error;  // the message has it
+  if (block_hash::parse_block_hash(key)) return error;  // the message has it
   return Error::make(error.code, "%.150s (key \"%.70s\")", error.message, key.c_str());
 }
 
-Result<index::BlockHash> parse_key(const std::string& key, const std::string& fingerprint) {
+Result<BlockHash> parse_key(const std::string& key, const std::string& fingerprint) {
   if (key.empty()) {
     return Error::make(Code::kInvalidArgument, "a key is empty, expected a block hash or a text");
   }
-  Result<index::BlockHash> hash = index::parse_block_hash(key);
+  Result<BlockHash> hash = block_hash::parse_block_hash(key);
   if (hash) return hash;
-  index::BlockHasher hasher = index::BlockHasher::xxh3(index::make_namespace(fingerprint));
+  block_hash::BlockHasher hasher =
+      block_hash::BlockHasher::xxh3(block_hash::make_namespace(fingerprint));
   std::vector<std::uint32_t> ids;
   for (const char c : key) ids.push_back(static_cast<unsigned char>(c));
   return hasher.next(hasher.root(), ids).block_hash();

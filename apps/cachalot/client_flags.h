@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "index/block_hash.h"
+#include "block_hash/block_hash.h"
 #include "pool/pool.h"
 #include "pool_flags.h"
 
@@ -63,6 +63,6 @@ Result<T> of_key(const std::string& key, Result<T> result) {
 // 32 hexadecimal digits are a block hash; any other text is hashed: as a root block of the
 // namespace whose ids are the text's bytes (xxh3_128).
 // @errors kInvalidArgument: the key is empty
-Result<index::BlockHash> parse_key(const std::string& key, const std::string& fingerprint);
+Result<BlockHash> parse_key(const std::string& key, const std::string& fingerprint);
 
 }  // namespace cachalot::apps

@@ -21,7 +21,7 @@ Result<std::uint32_t> evict(const Options& options) {
   if (options.key.empty() != options.all) {
     return Error::make(Code::kInvalidArgument, "evict: give either a KEY or --all");
   }
-  index::BlockHash hash;
+  BlockHash hash;
   if (!options.all) {
     CACHALOT_TRY_ASSIGN(hash, parse_key(options.key, options.client.fingerprint));
   }

@@ -17,7 +17,7 @@ struct Options {
   std::string json;
 };
 
-Result<std::string> read_block(const Options& options, const index::BlockHash& hash) {
+Result<std::string> read_block(const Options& options, const BlockHash& hash) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
   CACHALOT_TRY_ASSIGN(
@@ -34,13 +34,12 @@ Status get(const Options& options) {
                        "get: --json - and --output - both want stdout: give one of them a file");
   }
   CACHALOT_TRY(check_are_apart({{"--output", options.output}, {"--json", options.json}}));
-  CACHALOT_TRY_ASSIGN(const index::BlockHash hash,
-                      parse_key(options.key, options.client.fingerprint));
+  CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(options.key, options.client.fingerprint));
   CACHALOT_TRY_ASSIGN(Output output, open_output("--output", options.output, options.client.paths));
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.client.paths));
   CACHALOT_TRY_ASSIGN(const std::string bytes, read_block(options, hash));
   CACHALOT_TRY(output.write(bytes));
-  const std::string hex = index::to_hex(hash);
+  const std::string hex = block_hash::to_hex(hash);
   if (options.output != "-") {
     std::fprintf(human_output(options.json), "read %s %zu bytes\n", hex.c_str(), bytes.size());
   }

@@ -1,14 +1,12 @@
 #include "gpu.h"
 
-#include "vmm/cuda/device_scope.h"
+#include "gpu/device_scope.h"
 
 namespace cachalot::apps {
 
-namespace cuda = os::cuda;
-
 GpuMemory::~GpuMemory() {
   if (gpu_ == nullptr) return;
-  const vmm::DeviceScope scope(gpu_->driver_, gpu_->context_);
+  const gpu::DeviceScope scope(gpu_->driver_, gpu_->context_);
   if (host_ != nullptr) {
     gpu_->driver_.host_free(host_);
   } else {
@@ -20,7 +18,7 @@ Result<std::unique_ptr<Gpu>> Gpu::open(std::span<const unsigned char> image) {
   if (image.empty()) {
     return Error::make(Code::kUnsupported, "cuda: this binary was built without kernels (no nvcc)");
   }
-  CACHALOT_TRY_ASSIGN(const cuda::Driver driver, cuda::load_driver());
+  CACHALOT_TRY_ASSIGN(const gpu::Driver driver, gpu::load_driver());
   std::unique_ptr<Gpu> made(new Gpu(driver));
   CACHALOT_TRY(made->prepare(image));
   return made;
@@ -30,21 +28,21 @@ Status Gpu::prepare(std::span<const unsigned char> image) {
   CACHALOT_TRY(check(driver_.init(0), "cuInit"));
   CACHALOT_TRY(check(driver_.device_get(&device_, 0), "cuDeviceGet"));
   int multiprocessors = 0;
-  CACHALOT_TRY(check(driver_.device_attribute(&multiprocessors, cuda::kMultiprocessors, device_),
+  CACHALOT_TRY(check(driver_.device_attribute(&multiprocessors, gpu::kMultiprocessors, device_),
                      "cuDeviceGetAttribute"));
   multiprocessors_ = static_cast<std::uint32_t>(multiprocessors);
   CACHALOT_TRY(
       check(driver_.primary_context_retain(&context_, device_), "cuDevicePrimaryCtxRetain"));
-  const vmm::DeviceScope scope(driver_, context_);
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
   CACHALOT_TRY(check(driver_.module_load(&module_, image.data()), "cuModuleLoadData"));
-  return check(driver_.stream_create(&stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
+  return check(driver_.stream_create(&stream_, gpu::kStreamNonBlocking), "cuStreamCreate");
 }
 
 Gpu::~Gpu() {
   if (context_ == nullptr) return;
   {
-    const vmm::DeviceScope scope(driver_, context_);
+    const gpu::DeviceScope scope(driver_, context_);
     if (stream_ != nullptr) driver_.stream_destroy(stream_);
     if (module_ != nullptr) driver_.module_unload(module_);
   }
@@ -52,7 +50,7 @@ Gpu::~Gpu() {
 }
 
 Status Gpu::check(int result, const char* call) const {
-  return cuda::check_call(driver_, result, call);
+  return gpu::check_call(driver_, result, call);
 }
 
 std::string Gpu::name() const {
@@ -61,18 +59,18 @@ std::string Gpu::name() const {
   return text;
 }
 
-Result<cuda::Function> Gpu::kernel(const char* name) const {
-  const vmm::DeviceScope scope(driver_, context_);
+Result<gpu::Function> Gpu::kernel(const char* name) const {
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
-  cuda::Function found = nullptr;
+  gpu::Function found = nullptr;
   CACHALOT_TRY(check(driver_.module_function(&found, module_, name), name));
   return found;
 }
 
 Result<GpuMemory> Gpu::allocate(std::uint64_t bytes) const {
-  const vmm::DeviceScope scope(driver_, context_);
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
-  cuda::DevicePointer at = 0;
+  gpu::DevicePointer at = 0;
   CACHALOT_TRY(check(driver_.memory_allocate(&at, bytes), "cuMemAlloc"));
   GpuMemory memory;
   memory.gpu_ = this;
@@ -81,9 +79,9 @@ Result<GpuMemory> Gpu::allocate(std::uint64_t bytes) const {
 }
 
 Result<GpuMemory> Gpu::allocate_page_locked(std::uint64_t bytes) const {
-  const vmm::DeviceScope scope(driver_, context_);
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
-  const unsigned flags = cuda::kHostPortable | cuda::kHostDeviceMap;
+  const unsigned flags = gpu::kHostPortable | gpu::kHostDeviceMap;
   void* host = nullptr;
   CACHALOT_TRY(check(driver_.host_allocate(&host, bytes, flags), "cuMemHostAlloc"));
   GpuMemory memory;
@@ -94,30 +92,30 @@ Result<GpuMemory> Gpu::allocate_page_locked(std::uint64_t bytes) const {
   return memory;
 }
 
-Status Gpu::launch(cuda::Function kernel, std::uint64_t blocks, std::uint32_t threads,
+Status Gpu::launch(gpu::Function kernel, std::uint64_t blocks, std::uint32_t threads,
                    std::span<void* const> parameters) const {
-  const vmm::DeviceScope scope(driver_, context_);
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
   return check(driver_.launch(kernel, static_cast<unsigned>(blocks), 1, 1, threads, 1, 1, 0,
                               stream_, const_cast<void**>(parameters.data()), nullptr),
                "cuLaunchKernel");
 }
 
-Status Gpu::copy(cuda::DevicePointer to, cuda::DevicePointer from, std::uint64_t bytes) const {
-  const vmm::DeviceScope scope(driver_, context_);
+Status Gpu::copy(gpu::DevicePointer to, gpu::DevicePointer from, std::uint64_t bytes) const {
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
   return check(driver_.copy(to, from, bytes, stream_), "cuMemcpyAsync");
 }
 
-Status Gpu::upload(cuda::DevicePointer to, const void* from, std::uint64_t bytes) const {
-  const vmm::DeviceScope scope(driver_, context_);
+Status Gpu::upload(gpu::DevicePointer to, const void* from, std::uint64_t bytes) const {
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
   CACHALOT_TRY(check(driver_.copy_to_device(to, from, bytes, stream_), "cuMemcpyHtoDAsync"));
   return check(driver_.stream_synchronize(stream_), "cuStreamSynchronize");
 }
 
 Status Gpu::synchronize() const {
-  const vmm::DeviceScope scope(driver_, context_);
+  const gpu::DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
   return check(driver_.stream_synchronize(stream_), "cuStreamSynchronize");
 }

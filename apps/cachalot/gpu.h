@@ -12,7 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "os/cuda/driver.h"
+#include "gpu/driver.h"
 
 namespace cachalot::apps {
 
@@ -32,13 +32,13 @@ class GpuMemory {
   }
   ~GpuMemory();
 
-  os::cuda::DevicePointer at() const { return at_; }  // the GPU's address
-  void* host() const { return host_; }                // null: the host does not reach it
+  gpu::DevicePointer at() const { return at_; }  // the GPU's address
+  void* host() const { return host_; }           // null: the host does not reach it
 
  private:
   friend class Gpu;
   const Gpu* gpu_ = nullptr;
-  os::cuda::DevicePointer at_ = 0;
+  gpu::DevicePointer at_ = 0;
   void* host_ = nullptr;
 };
 
@@ -53,16 +53,16 @@ class Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   // @errors the driver's: none of this name
-  Result<os::cuda::Function> kernel(const char* name) const;
+  Result<gpu::Function> kernel(const char* name) const;
   Result<GpuMemory> allocate(std::uint64_t bytes) const;
   Result<GpuMemory> allocate_page_locked(std::uint64_t bytes) const;
 
   // One after the other, on one stream. parameters: addresses of the kernel's, as its declaration has them.
-  Status launch(os::cuda::Function kernel, std::uint64_t blocks, std::uint32_t threads,
+  Status launch(gpu::Function kernel, std::uint64_t blocks, std::uint32_t threads,
                 std::span<void* const> parameters) const;
-  Status copy(os::cuda::DevicePointer to, os::cuda::DevicePointer from, std::uint64_t bytes) const;
+  Status copy(gpu::DevicePointer to, gpu::DevicePointer from, std::uint64_t bytes) const;
   // From memory of the process, which may be used again when it returns.
-  Status upload(os::cuda::DevicePointer to, const void* from, std::uint64_t bytes) const;
+  Status upload(gpu::DevicePointer to, const void* from, std::uint64_t bytes) const;
   Status synchronize() const;
 
   std::string name() const;
@@ -70,17 +70,17 @@ class Gpu {
 
  private:
   friend class GpuMemory;
-  explicit Gpu(const os::cuda::Driver& driver) : driver_(driver) {}
+  explicit Gpu(const gpu::Driver& driver) : driver_(driver) {}
 
   Status prepare(std::span<const unsigned char> image);
   Status check(int result, const char* call) const;
 
-  const os::cuda::Driver driver_;
+  const gpu::Driver driver_;
   int device_ = 0;
   std::uint32_t multiprocessors_ = 0;
-  os::cuda::Context context_ = nullptr;
-  os::cuda::Module module_ = nullptr;
-  os::cuda::Stream stream_ = nullptr;
+  gpu::Context context_ = nullptr;
+  gpu::Module module_ = nullptr;
+  gpu::Stream stream_ = nullptr;
 };
 
 }  // namespace cachalot::apps

@@ -25,12 +25,12 @@ Result<std::unique_ptr<GpuPatterns>> GpuPatterns::open() {
 }
 
 // Waits for the kernel, too: the block may be unmapped next.
-Status GpuPatterns::run(os::cuda::Function kernel, std::uint64_t at, std::uint64_t bytes,
+Status GpuPatterns::run(gpu::Function kernel, std::uint64_t at, std::uint64_t bytes,
                         std::uint64_t number, replay::Verify verify) {
   const std::uint64_t words = replay::pattern_words(bytes, verify);
   const std::uint64_t blocks =
       std::clamp<std::uint64_t>((words + kThreads - 1) / kThreads, 1, kMostThreadBlocks);
-  os::cuda::DevicePointer wrong = wrong_.at();
+  gpu::DevicePointer wrong = wrong_.at();
   const std::array<void*, 5> parameters = {&at, &bytes, &number, &verify, &wrong};
   std::memset(read_.host(), 0, sizeof(std::uint64_t));
   CACHALOT_TRY(gpu_->copy(wrong, read_.at(), sizeof(std::uint64_t)));

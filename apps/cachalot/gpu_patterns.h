@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "gpu.h"
-#include "replay/block_pattern.h"
+#include "replay/pattern/block_pattern.h"
 
 namespace cachalot::apps {
 
@@ -25,11 +25,11 @@ class GpuPatterns final : public replay::PatternMemory {
  private:
   explicit GpuPatterns(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
 
-  Status run(os::cuda::Function kernel, std::uint64_t at, std::uint64_t bytes, std::uint64_t number,
+  Status run(gpu::Function kernel, std::uint64_t at, std::uint64_t bytes, std::uint64_t number,
              replay::Verify verify);
 
   const std::unique_ptr<Gpu> gpu_;
-  os::cuda::Function write_ = nullptr, count_ = nullptr;
+  gpu::Function write_ = nullptr, count_ = nullptr;
   GpuMemory wrong_;  // the count, where kernels add to it
   GpuMemory read_;   // and where the host reads it
 };

@@ -11,13 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cache_sim/hit_rate.h"
 #include "command.h"
 #include "geometry/presets.h"
 #include "hitrate_output.h"
-#include "index/hit_rate/hit_rate.h"
 #include "output.h"
 #include "plot_hit_rate.h"
-#include "trace/request_trace.h"
+#include "trace/request/request_trace.h"
 #include "trace_flags.h"
 #include "values.h"
 
@@ -67,33 +67,33 @@ Result<std::vector<std::uint64_t>> parse_capacities(const std::string& text) {
 
 // "lru|…|all,…": those of leaf mode, then those of stream mode alone.
 std::string policy_choices() {
-  std::string names = index::policy_names(index::CacheMode::kLeaf, "|");
-  for (const index::PolicyKind kind : index::online_policies()) {
-    if (!index::has_mode(kind, index::CacheMode::kLeaf))
-      names += "|" + std::string(index::policy_name(kind));
+  std::string names = eviction::policy_names(eviction::CacheMode::kLeaf, "|");
+  for (const eviction::PolicyKind kind : eviction::online_policies()) {
+    if (!eviction::has_mode(kind, eviction::CacheMode::kLeaf))
+      names += "|" + std::string(eviction::policy_name(kind));
   }
   return names + "|all,…";
 }
 
-Result<std::vector<index::CacheSpec>> caches_of(const Options& options) {
-  CACHALOT_TRY_ASSIGN(const index::CacheMode mode, index::parse_cache_mode(options.mode));
+Result<std::vector<cache_sim::CacheSpec>> caches_of(const Options& options) {
+  CACHALOT_TRY_ASSIGN(const eviction::CacheMode mode, eviction::parse_cache_mode(options.mode));
   CACHALOT_TRY_ASSIGN(auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto texts, split_list("--capacity-blocks", options.capacities));
   if (std::find(policies.begin(), policies.end(), "all") != policies.end()) {
     CACHALOT_TRY(check_all_is_alone("--policy", policies));
-    CACHALOT_TRY_ASSIGN(policies, split_list("--policy", {index::policy_names(mode, ",")}));
+    CACHALOT_TRY_ASSIGN(policies, split_list("--policy", {eviction::policy_names(mode, ",")}));
   }
   std::vector<std::uint64_t> capacities;
   for (const std::string& text : texts) {
     CACHALOT_TRY_ASSIGN(const std::vector<std::uint64_t> some, parse_capacities(text));
     capacities.insert(capacities.end(), some.begin(), some.end());
   }
-  std::vector<index::CacheSpec> caches;
+  std::vector<cache_sim::CacheSpec> caches;
   for (const std::string& name : policies) {
-    CACHALOT_TRY_ASSIGN(const index::PolicyKind policy, index::parse_policy(name));
+    CACHALOT_TRY_ASSIGN(const eviction::PolicyKind policy, eviction::parse_policy(name));
     for (const std::uint64_t blocks : capacities) {
-      const index::CacheSpec spec{policy, mode, blocks};
-      CACHALOT_TRY(index::check_cache(spec));
+      const cache_sim::CacheSpec spec{policy, mode, blocks};
+      CACHALOT_TRY(cache_sim::check_cache(spec));
       caches.push_back(spec);
     }
   }
@@ -140,16 +140,16 @@ void show_progress(std::uint64_t requests) {
   if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
 }
-void show_row(const index::CacheSpec& spec) {
+void show_row(const cache_sim::CacheSpec& spec) {
   if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%s at %s blocks", index::policy_name(spec.policy),
+  std::fprintf(stderr, "\r\033[K%s at %s blocks", eviction::policy_name(spec.policy),
                capacity_text(spec.capacity_blocks).c_str());
 }
 void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
-Status count(trace::RequestTrace& reader, index::HitRate& rate) {
+Status count(trace::RequestTrace& reader, cache_sim::HitRate& rate) {
   trace::Request request;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool more, reader.next(request));
@@ -199,7 +199,7 @@ HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
 }
 
 Status hit_rate(const Options& options) {
-  CACHALOT_TRY_ASSIGN(const std::vector<index::CacheSpec> caches, caches_of(options));
+  CACHALOT_TRY_ASSIGN(const std::vector<cache_sim::CacheSpec> caches, caches_of(options));
   CACHALOT_TRY(bytes_per_token(options));
   const std::string* const input = &options.trace.file;
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
@@ -208,10 +208,10 @@ Status hit_rate(const Options& options) {
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes(options, reader.block_tokens()));
-  const index::HitRateOptions how{.block_tokens = reader.block_tokens(),
-                                  .with_reuse = !options.no_summary,
-                                  .spill_directory = temp_dir(options)};
-  CACHALOT_TRY_ASSIGN(index::HitRate rate, index::HitRate::make(caches, how));
+  const cache_sim::HitRateOptions how{.block_tokens = reader.block_tokens(),
+                                      .with_reuse = !options.no_summary,
+                                      .spill_directory = temp_dir(options)};
+  CACHALOT_TRY_ASSIGN(cache_sim::HitRate rate, cache_sim::HitRate::make(caches, how));
   const auto begin = std::chrono::steady_clock::now();
   const Status counted = count(reader, rate);
   clear_progress();
@@ -246,8 +246,8 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   };
   add_trace_file_flag(*command, options->trace);
   add("--policy", options->policies, policy_choices(),
-      "in leaf mode " + index::policy_names(index::CacheMode::kLeaf) + "; in stream mode " +
-          index::policy_names(index::CacheMode::kStream) + "; all: each of the mode")
+      "in leaf mode " + eviction::policy_names(eviction::CacheMode::kLeaf) + "; in stream mode " +
+          eviction::policy_names(eviction::CacheMode::kStream) + "; all: each of the mode")
       ->capture_default_str();
   add("--capacity-blocks", options->capacities, "N,…",
       "capacities in blocks, inf, or LOW..HIGH: a curve of eight points to a power of ten")

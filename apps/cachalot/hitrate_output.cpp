@@ -6,10 +6,10 @@
 namespace cachalot::apps {
 namespace {
 
-using index::HitRateRow;
+using cache_sim::HitRateRow;
 
 std::string gib_text(std::uint64_t blocks, std::uint64_t block_bytes) {
-  if (blocks == index::kUnlimitedBlocks) return "inf";
+  if (blocks == cache_sim::kUnlimitedBlocks) return "inf";
   char text[32];
   constexpr double kGiB = 1u << 30;
   std::snprintf(text, sizeof text, "%.1f",
@@ -19,7 +19,7 @@ std::string gib_text(std::uint64_t blocks, std::uint64_t block_bytes) {
 
 // Exact as long as it fits 64 bits, which JSON's numbers do; beyond that nobody counts single bytes.
 nlohmann::json capacity_bytes(std::uint64_t blocks, std::uint64_t block_bytes) {
-  if (blocks == index::kUnlimitedBlocks) return "inf";
+  if (blocks == cache_sim::kUnlimitedBlocks) return "inf";
   std::uint64_t bytes = 0;
   if (!__builtin_mul_overflow(blocks, block_bytes, &bytes)) return bytes;
   return static_cast<double>(blocks) * static_cast<double>(block_bytes);
@@ -31,8 +31,8 @@ std::string window_text(std::uint64_t window_ms) {
   return std::to_string(window_ms / kMinute) + " min";
 }
 
-void print_summary(std::FILE* out, const index::HitRate& rate) {
-  const index::ReuseDistances* const reuse = rate.reuse();
+void print_summary(std::FILE* out, const cache_sim::HitRate& rate) {
+  const cache_sim::ReuseDistances* const reuse = rate.reuse();
   if (reuse == nullptr) return;
   std::fprintf(out, "reuse distance: %" PRIu64 " of %" PRIu64 " references are reuses",
                reuse->reuses(), rate.blocks_total());
@@ -42,7 +42,7 @@ void print_summary(std::FILE* out, const index::HitRate& rate) {
                  reuse->longest());
   }
   std::fprintf(out, "\nworking set:   ");
-  for (const index::WorkingSet& set : rate.working_sets()) {
+  for (const cache_sim::WorkingSet& set : rate.working_sets()) {
     std::fprintf(
         out, "%s in %s: mean %.0f  max %" PRIu64,
         set.window_ms() == rate.working_sets().front().window_ms() ? " distinct blocks" : ";",
@@ -51,10 +51,10 @@ void print_summary(std::FILE* out, const index::HitRate& rate) {
   std::fprintf(out, "\n");
 }
 
-nlohmann::json summary_of(const index::HitRate& rate) {
-  const index::ReuseDistances& reuse = *rate.reuse();
+nlohmann::json summary_of(const cache_sim::HitRate& rate) {
+  const cache_sim::ReuseDistances& reuse = *rate.reuse();
   nlohmann::json sets = nlohmann::json::array();
-  for (const index::WorkingSet& set : rate.working_sets()) {
+  for (const cache_sim::WorkingSet& set : rate.working_sets()) {
     sets.push_back({{"window_ms", set.window_ms()},
                     {"windows", set.windows()},
                     {"mean_blocks", set.mean_blocks()},
@@ -72,11 +72,11 @@ nlohmann::json summary_of(const index::HitRate& rate) {
 }  // namespace
 
 std::string capacity_text(std::uint64_t blocks) {
-  return blocks == index::kUnlimitedBlocks ? "inf" : std::to_string(blocks);
+  return blocks == cache_sim::kUnlimitedBlocks ? "inf" : std::to_string(blocks);
 }
 
 void print_table(std::FILE* out, const HitRateResult& result) {
-  const index::HitRate& rate = *result.rate;
+  const cache_sim::HitRate& rate = *result.rate;
   std::fprintf(
       out, "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64 " distinct",
       rate.requests(), rate.blocks_total(), result.block_tokens, rate.blocks_unique());
@@ -90,8 +90,8 @@ void print_table(std::FILE* out, const HitRateResult& result) {
                "capacity_blocks", with_bytes ? "     GiB " : "", "hit_blocks", "prefix", "hit",
                "prefix", "token");
   for (const HitRateRow& row : result.rows) {
-    std::fprintf(out, "%-13s %-6s %15s ", index::policy_name(row.cache.policy),
-                 index::cache_mode_name(row.cache.mode),
+    std::fprintf(out, "%-13s %-6s %15s ", eviction::policy_name(row.cache.policy),
+                 eviction::cache_mode_name(row.cache.mode),
                  capacity_text(row.cache.capacity_blocks).c_str());
     if (with_bytes) {
       std::fprintf(out, "%8s ", gib_text(row.cache.capacity_blocks, result.block_bytes).c_str());
@@ -114,7 +114,8 @@ std::string csv_of(const HitRateResult& result) {
   for (const HitRateRow& row : result.rows) {
     char line[256];
     std::snprintf(line, sizeof line, "%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f",
-                  index::policy_name(row.cache.policy), index::cache_mode_name(row.cache.mode),
+                  eviction::policy_name(row.cache.policy),
+                  eviction::cache_mode_name(row.cache.mode),
                   capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks,
                   row.prefix_blocks, row.hit_rate, row.prefix_hit_rate, row.token_hit_rate);
     csv += line;
@@ -128,13 +129,13 @@ std::string csv_of(const HitRateResult& result) {
 }
 
 nlohmann::json json_of(const HitRateResult& result) {
-  const index::HitRate& rate = *result.rate;
+  const cache_sim::HitRate& rate = *result.rate;
   nlohmann::json rows = nlohmann::json::array();
   for (const HitRateRow& row : result.rows) {
     nlohmann::json capacity = row.cache.capacity_blocks;
-    if (row.cache.capacity_blocks == index::kUnlimitedBlocks) capacity = "inf";
-    rows.push_back({{"policy", index::policy_name(row.cache.policy)},
-                    {"mode", index::cache_mode_name(row.cache.mode)},
+    if (row.cache.capacity_blocks == cache_sim::kUnlimitedBlocks) capacity = "inf";
+    rows.push_back({{"policy", eviction::policy_name(row.cache.policy)},
+                    {"mode", eviction::cache_mode_name(row.cache.mode)},
                     {"capacity_blocks", capacity},
                     {"hit_blocks", row.hit_blocks},
                     {"prefix_blocks", row.prefix_blocks},

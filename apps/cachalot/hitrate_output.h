@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "index/hit_rate/hit_rate.h"
+#include "cache_sim/hit_rate.h"
 
 namespace cachalot::apps {
 
 struct HitRateResult {
-  const index::HitRate* rate = nullptr;
-  std::vector<index::HitRateRow> rows;
+  const cache_sim::HitRate* rate = nullptr;
+  std::vector<cache_sim::HitRateRow> rows;
   std::uint64_t block_tokens = 0;
   std::uint64_t block_bytes = 0;  // 0: nobody said
   std::uint64_t skipped_lines = 0;

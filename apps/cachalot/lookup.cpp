@@ -17,14 +17,14 @@ struct Options {
 };
 
 struct Looked {
-  std::vector<index::BlockHash> hashes;
+  std::vector<BlockHash> hashes;
   std::vector<pool::Found> found;  // the prefix that is there
 };
 
 Result<Looked> look_up(const Options& options) {
   Looked looked;
   for (const std::string& key : options.keys) {
-    CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(key, options.client.fingerprint));
+    CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(key, options.client.fingerprint));
     looked.hashes.push_back(hash);
   }
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
@@ -37,7 +37,7 @@ nlohmann::json report(const Options& options, const Looked& looked) {
   nlohmann::json keys = nlohmann::json::array();
   std::FILE* const out = human_output(options.json);
   for (std::size_t i = 0; i < options.keys.size(); ++i) {
-    const std::string hex = index::to_hex(looked.hashes[i]);
+    const std::string hex = block_hash::to_hex(looked.hashes[i]);
     const bool is_hit = i < looked.found.size();
     nlohmann::json row = {{"key", options.keys[i]}, {"hash", hex}, {"hit", is_hit}};
     if (is_hit) {

@@ -11,7 +11,7 @@
 namespace cachalot::apps {
 namespace {
 
-using index::HitRateRow;
+using cache_sim::HitRateRow;
 
 constexpr double kWidth = 1120, kHeight = 660;
 constexpr double kLeft = 96, kRight = 880, kTop = 112, kBottom = 560;
@@ -74,7 +74,7 @@ std::string escaped(const std::string& text) {
 }
 
 bool is_unlimited(const HitRateRow& row) {
-  return row.cache.capacity_blocks == index::kUnlimitedBlocks;
+  return row.cache.capacity_blocks == cache_sim::kUnlimitedBlocks;
 }
 
 // Capacities from the smallest to the largest with a little air, rates from 0 to a round percentage.
@@ -205,14 +205,14 @@ void draw_capacities(std::string& svg, const Axes& axes, std::uint64_t block_byt
 }
 
 struct Line {
-  index::PolicyKind policy;
+  eviction::PolicyKind policy;
   Style style;
   std::vector<HitRateRow> rows;  // by capacity, without unlimited ones
   double label_y = 0;
 };
 
 void draw_line(std::string& svg, const Axes& axes, const Line& line) {
-  const bool is_optimum = line.policy == index::PolicyKind::kOpt;
+  const bool is_optimum = line.policy == eviction::PolicyKind::kOpt;
   add(svg, "<polyline fill='none' stroke='%s' stroke-width='%s'%s stroke-linejoin='round' points='",
       line.style.colour, is_optimum ? "2" : "3", is_optimum ? " stroke-dasharray='9 5'" : "");
   for (const HitRateRow& row : line.rows) {
@@ -251,7 +251,7 @@ void draw_names(std::string& svg, const Axes& axes, std::vector<Line> lines) {
     add(svg, "<path transform='translate(%.1f %.1f)' d='%s' fill='%s'/>\n", kRight + 44,
         line.label_y, line.style.mark, line.style.colour);
     add(svg, "<text x='%.1f' y='%.1f' fill='%s'>%s</text>\n", kRight + 56, line.label_y + 6,
-        line.style.colour, index::policy_name(line.policy));
+        line.style.colour, eviction::policy_name(line.policy));
   }
 }
 
@@ -275,7 +275,7 @@ std::vector<Line> lines_of(std::span<const HitRateRow> rows) {
     auto line = std::find_if(lines.begin(), lines.end(),
                              [&](const Line& l) { return l.policy == row.cache.policy; });
     if (line == lines.end()) {
-      const bool is_optimum = row.cache.policy == index::PolicyKind::kOpt;
+      const bool is_optimum = row.cache.policy == eviction::PolicyKind::kOpt;
       const Style style = is_optimum ? kOptimum : kStyles[styles++ % kStyles.size()];
       line = lines.insert(lines.end(), Line{row.cache.policy, style, {}});
     }

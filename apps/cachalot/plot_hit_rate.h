@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "index/hit_rate/hit_rate.h"
+#include "cache_sim/hit_rate.h"
 
 namespace cachalot::apps {
 
@@ -17,6 +17,6 @@ struct HitRatePlot {
 
 // An SVG document, to be read from the back of a room. An unlimited capacity is a dashed line across;
 // a policy's name stands where its line ends.
-std::string plot_hit_rate(std::span<const index::HitRateRow> rows, const HitRatePlot& plot);
+std::string plot_hit_rate(std::span<const cache_sim::HitRateRow> rows, const HitRatePlot& plot);
 
 }  // namespace cachalot::apps

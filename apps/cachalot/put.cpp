@@ -82,15 +82,15 @@ Status check_verdict(pool::Verdict verdict, const Options& options, bool had_par
 
 // Of the block that was there already, and may have another size than what was put. Nothing if it was
 // evicted meanwhile.
-std::optional<std::uint64_t> bytes_there(pool::Client& client, const index::BlockHash& hash) {
+std::optional<std::uint64_t> bytes_there(pool::Client& client, const BlockHash& hash) {
   pool::Found found;
   if (client.lookup({&hash, 1}, {&found, 1}) == 0) return {};
   return found.entry.length;
 }
 
-Status report(const Options& options, Output& json, const index::BlockHash& hash, bool is_new,
+Status report(const Options& options, Output& json, const BlockHash& hash, bool is_new,
               std::optional<std::uint64_t> bytes) {
-  const std::string hex = index::to_hex(hash);
+  const std::string hex = block_hash::to_hex(hash);
   const std::string size = bytes ? std::to_string(*bytes) + " bytes" : "evicted meanwhile";
   std::fprintf(human_output(options.json), "%s %s %s\n", is_new ? "stored" : "present", hex.c_str(),
                size.c_str());
@@ -103,8 +103,8 @@ Status report(const Options& options, Output& json, const index::BlockHash& hash
 Status put(const Options& options) {
   const std::string& fingerprint = options.client.fingerprint;
   const Paths& paths = options.client.paths;
-  CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(options.key, fingerprint));
-  index::BlockHash parent;
+  CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(options.key, fingerprint));
+  BlockHash parent;
   if (!options.parent.empty()) {
     CACHALOT_TRY_ASSIGN(parent, parse_key(options.parent, fingerprint));
   }

@@ -1,6 +1,6 @@
 // `cachalot replay`: engine processes replay a trace through a pool of their own.
 
-#include "replay/replay.h"
+#include "replay/pool/replay.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "command.h"
+#include "eviction/policy_kind.h"
 #include "geometry/presets.h"
-#include "index/eviction/policy_kind.h"
 #include "memory/line.h"
 #include "pool_flags.h"
 #include "replay_output.h"
@@ -220,8 +220,8 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       ->excludes(blocks);
   command
       ->add_option("--policy", options.policy,
-                   "Which leaf is evicted: " + index::pool_policy_names())
-      ->type_name(index::pool_policy_names("|"))
+                   "Which leaf is evicted: " + eviction::pool_policy_names())
+      ->type_name(eviction::pool_policy_names("|"))
       ->capture_default_str();
   command->add_option("--domain", flags->domain, "How caches behave: coherent or noncoherent")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))

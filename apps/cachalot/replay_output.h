@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json_fwd.hpp>
 
-#include "replay/replay.h"
+#include "replay/pool/replay.h"
 
 namespace cachalot::apps {
 

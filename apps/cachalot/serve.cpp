@@ -19,7 +19,7 @@
 #include "client_flags.h"
 #include "command.h"
 #include "creation.h"
-#include "index/eviction/policy_kind.h"
+#include "eviction/policy_kind.h"
 #include "os/process.h"
 #include "output.h"
 #include "pool_flags.h"
@@ -186,8 +186,8 @@ Result<pool::PinnedBlock> parse_pin(const std::string& text) {
     return Error::make(Code::kInvalidArgument, "--pin: \"%.120s\", expected NAMESPACE:KEY or KEY",
                        text.c_str());
   }
-  CACHALOT_TRY_ASSIGN(const index::BlockHash hash, parse_key(key, fingerprint));
-  return pool::PinnedBlock{index::make_namespace(fingerprint).digest, hash};
+  CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(key, fingerprint));
+  return pool::PinnedBlock{block_hash::make_namespace(fingerprint).digest, hash};
 }
 
 // "NAMESPACE=N".
@@ -200,7 +200,7 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
         "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (goes first) to 7",
         text.c_str());
   }
-  return pool::NamespacePriority{index::make_namespace(text.substr(0, equals)).digest,
+  return pool::NamespacePriority{block_hash::make_namespace(text.substr(0, equals)).digest,
                                  static_cast<std::uint32_t>(number[0] - '0')};
 }
 
@@ -275,8 +275,8 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       "make the pool if there is none; one that is there must have this geometry");
   command
       ->add_option("--policy", options->policy,
-                   "which blocks go when the pool is full: " + index::pool_policy_names())
-      ->type_name(index::pool_policy_names("|"))
+                   "which blocks go when the pool is full: " + eviction::pool_policy_names())
+      ->type_name(eviction::pool_policy_names("|"))
       ->capture_default_str();
   command
       ->add_option(

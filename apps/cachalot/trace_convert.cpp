@@ -7,8 +7,8 @@
 
 #include "command.h"
 #include "output.h"
-#include "trace/trace_merge.h"
-#include "trace/trace_writer.h"
+#include "trace/request/trace_merge.h"
+#include "trace/request/trace_writer.h"
 #include "trace_flags.h"
 #include "values.h"
 

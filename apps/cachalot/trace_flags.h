@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "trace/request_trace.h"
+#include "trace/request/request_trace.h"
 
 namespace cachalot::apps {
 

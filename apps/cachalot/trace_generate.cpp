@@ -9,8 +9,8 @@
 
 #include "command.h"
 #include "output.h"
-#include "trace/trace_generator.h"
-#include "trace/trace_writer.h"
+#include "trace/request/trace_generator.h"
+#include "trace/request/trace_writer.h"
 #include "values.h"
 
 namespace cachalot::apps {

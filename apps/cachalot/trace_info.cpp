@@ -6,7 +6,7 @@
 
 #include "command.h"
 #include "output.h"
-#include "trace/trace_summary.h"
+#include "trace/request/trace_summary.h"
 #include "trace_flags.h"
 
 namespace cachalot::apps {

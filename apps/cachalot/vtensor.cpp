@@ -10,26 +10,26 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "device_memory/address_book.h"
+#include "device_memory/memfd/memfd_backend.h"
+#include "device_memory/model/model_backend.h"
 #include "geometry/presets.h"
 #include "output.h"
-#include "replay/kv_formula.h"
-#include "replay/kv_slots.h"
-#include "replay/paged_memory.h"
-#include "replay/vtensor_memory.h"
+#include "replay/allocation/kv_formula.h"
+#include "replay/allocation/kv_slots.h"
+#include "replay/allocation/paged_memory.h"
+#include "replay/allocation/vtensor_memory.h"
 #include "trace_flags.h"
 #include "values.h"
-#include "vmm/address_book.h"
-#include "vmm/memfd/memfd_backend.h"
-#include "vmm/model/model_backend.h"
-#include "vmm/vtensor/range_layout.h"
+#include "vtensor/range_layout.h"
 #include "vtensor_output.h"
 
 namespace cachalot::apps {
 namespace {
 
 using replay::KvTrack;
-using vmm::KvLayout;
-using vmm::KvShape;
+using vtensor::KvLayout;
+using vtensor::KvShape;
 
 constexpr std::uint64_t kNumberBytes = 2;  // fp16, bf16
 
@@ -59,7 +59,7 @@ struct Plan {
   std::uint64_t chunk_bytes = 0, max_tokens = 0;
   std::uint64_t capacity_chunks = 0, idle_chunks = 0;
   std::uint64_t block_tokens = 0;  // 0: nothing is shared
-  const vmm::CostTable* costs = nullptr;
+  const device_memory::CostTable* costs = nullptr;
 };
 
 Result<KvShape> shape_of(const std::string& model) {
@@ -71,11 +71,11 @@ Result<KvShape> shape_of(const std::string& model) {
   return KvShape{.layers = preset->layers, .part_bytes = {bytes / 2, bytes / 2}};
 }
 
-Result<const vmm::CostTable*> costs_of(const std::string& name) {
-  const vmm::CostTable* const table = vmm::find_cost_table(name);
+Result<const device_memory::CostTable*> costs_of(const std::string& name) {
+  const device_memory::CostTable* const table = device_memory::find_cost_table(name);
   if (table != nullptr) return table;
   return Error::make(Code::kInvalidArgument, "--costs: \"%.60s\", expected one of: %s",
-                     name.c_str(), vmm::cost_table_names().c_str());
+                     name.c_str(), device_memory::cost_table_names().c_str());
 }
 
 // A flag that has nothing to act on is a mistake of whoever gave it.
@@ -95,16 +95,16 @@ Status check_together(const Options& options) {
 // What no request of any trace could be held in, or has addresses for, is a mistake of whoever gave the flag.
 Status check_fits(const Options& options, const Plan& plan, KvLayout layout) {
   const std::uint64_t most_range_bytes =
-      vmm::AddressBook::kMaxRangePlaces * vmm::ModelOptions{}.granularity_bytes;
+      device_memory::AddressBook::kMaxRangePlaces * device_memory::ModelOptions{}.granularity_bytes;
   const std::uint64_t tokens = std::max<std::uint64_t>(1, options.max_tokens);
-  CACHALOT_TRY_ASSIGN(const vmm::RangeLayout range,
-                      vmm::RangeLayout::make(plan.shape, layout, plan.chunk_bytes, tokens));
+  CACHALOT_TRY_ASSIGN(const vtensor::RangeLayout range,
+                      vtensor::RangeLayout::make(plan.shape, layout, plan.chunk_bytes, tokens));
   if (plan.capacity_chunks < range.planes()) {
     return Error::make(Code::kInvalidArgument,
                        "--capacity: %.40s, expected at least %" PRIu64
                        " bytes: a chunk for each of the %" PRIu64 " planes of layout %s",
                        options.capacity.c_str(), range.planes() * plan.chunk_bytes, range.planes(),
-                       vmm::kv_layout_name(layout));
+                       vtensor::kv_layout_name(layout));
   }
   if (options.max_tokens != 0 && range.range_bytes() > most_range_bytes) {
     return Error::make(Code::kInvalidArgument,
@@ -121,14 +121,14 @@ Result<Plan> plan_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(plan.shape, shape_of(options.model));
   CACHALOT_TRY_ASSIGN(const auto names, split_list("--layout", options.layouts));
   for (const std::string& name : names) {
-    CACHALOT_TRY_ASSIGN(const KvLayout layout, vmm::parse_kv_layout(name));
+    CACHALOT_TRY_ASSIGN(const KvLayout layout, vtensor::parse_kv_layout(name));
     plan.layouts.push_back(layout);
   }
   CACHALOT_TRY_ASSIGN(plan.chunk_bytes, parse_bytes("--chunk-bytes", options.chunk_bytes));
   if (plan.chunk_bytes == 0) {
     return Error::make(Code::kInvalidArgument, "--chunk-bytes: 0, expected a multiple of 2MiB");
   }
-  plan.capacity_chunks = vmm::LocalBudget::kNoLimit;
+  plan.capacity_chunks = vtensor::LocalBudget::kNoLimit;
   if (options.capacity != "inf") {
     CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--capacity", options.capacity));
     plan.capacity_chunks = bytes / plan.chunk_bytes;
@@ -142,7 +142,7 @@ Result<Plan> plan_of(const Options& options) {
 
 // A memory of the trace, beside its arithmetic.
 struct Subject {
-  std::unique_ptr<vmm::Backend> backend;
+  std::unique_ptr<device_memory::Backend> backend;
   std::unique_ptr<replay::KvMemory> memory;
   std::unique_ptr<replay::KvFormula> formula;
   VTensorRow row;
@@ -165,12 +165,12 @@ replay::KvUnits units_of(const Plan& plan, KvLayout layout) {
 Result<Subject> make_vtensor(const Plan& plan, const Options& options, KvLayout layout,
                              bool is_static) {
   Subject subject;
-  const vmm::ModelBackend* model = nullptr;
+  const device_memory::ModelBackend* model = nullptr;
   // Static reservation is only counted: nobody has so much memory.
   if (options.backend == "memfd" && !is_static) {
-    CACHALOT_TRY_ASSIGN(subject.backend, vmm::MemfdBackend::open());
+    CACHALOT_TRY_ASSIGN(subject.backend, device_memory::MemfdBackend::open());
   } else {
-    CACHALOT_TRY_ASSIGN(auto made, vmm::ModelBackend::open({.costs = *plan.costs}));
+    CACHALOT_TRY_ASSIGN(auto made, device_memory::ModelBackend::open({.costs = *plan.costs}));
     model = made.get();
     subject.backend = std::move(made);
   }
@@ -180,20 +180,21 @@ Result<Subject> make_vtensor(const Plan& plan, const Options& options, KvLayout 
                   .chunk_bytes = plan.chunk_bytes,
                   .max_tokens = plan.max_tokens,
                   .block_tokens = is_static ? 0 : plan.block_tokens,
-                  .copy = model != nullptr
-                              ? [](vmm::Address, vmm::Address, std::uint64_t) { return Status(); }
-                              : vmm::CopyBytes(vmm::copy_by_processor),
+                  .copy = model != nullptr ? [](device_memory::Address, device_memory::Address,
+                                                std::uint64_t) { return Status(); }
+                                           : vtensor::CopyBytes(vtensor::copy_by_processor),
                   .idle_chunks = plan.idle_chunks},
-      .capacity_chunks = is_static ? vmm::LocalBudget::kNoLimit : plan.capacity_chunks,
+      .capacity_chunks = is_static ? vtensor::LocalBudget::kNoLimit : plan.capacity_chunks,
       .is_static = is_static};
   CACHALOT_TRY_ASSIGN(auto memory, replay::VTensorMemory::open(*subject.backend, model, how));
-  subject.row = {.memory = is_static ? "static" : "vtensor", .layout = vmm::kv_layout_name(layout)};
+  subject.row = {.memory = is_static ? "static" : "vtensor",
+                 .layout = vtensor::kv_layout_name(layout)};
   subject.row.vtensor = is_static ? nullptr : memory.get();
   subject.row.backend = subject.backend.get();
   subject.memory = std::move(memory);
   // What idle vTensors keep, and which prefixes go for want of space, no formula says.
-  const bool is_known =
-      is_static || (plan.idle_chunks == 0 && plan.capacity_chunks == vmm::LocalBudget::kNoLimit);
+  const bool is_known = is_static || (plan.idle_chunks == 0 &&
+                                      plan.capacity_chunks == vtensor::LocalBudget::kNoLimit);
   if (!is_known) return subject;
   subject.formula = std::make_unique<replay::KvFormula>(
       replay::KvFormulaOptions{.units = units_of(plan, layout),
@@ -207,7 +208,7 @@ Result<Subject> make_paged(const Plan& plan, KvLayout layout) {
   Subject subject;
   const std::uint64_t page_bytes = replay::PagedMemory::kPageTokens * plan.shape.token_bytes();
   CACHALOT_TRY_ASSIGN(subject.backend,
-                      vmm::ModelBackend::open(
+                      device_memory::ModelBackend::open(
                           {.costs = *plan.costs,
                            .granularity_bytes = std::uint64_t{1} << std::countr_zero(page_bytes)}));
   subject.memory =
@@ -215,7 +216,7 @@ Result<Subject> make_paged(const Plan& plan, KvLayout layout) {
   subject.formula = std::make_unique<replay::KvFormula>(replay::KvFormulaOptions{
       .units = {.widths = {{.token_bytes = plan.shape.token_bytes(), .planes = 1}},
                 .unit_bytes = page_bytes}});
-  subject.row = {.memory = "paged", .layout = vmm::kv_layout_name(layout)};
+  subject.row = {.memory = "paged", .layout = vtensor::kv_layout_name(layout)};
   return subject;
 }
 
@@ -352,7 +353,7 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
       "model: no memory, published costs of a GPU's driver; memfd: this machine's memory")
       ->check(CLI::IsMember({"model", "memfd"}))
       ->capture_default_str();
-  CLI::Option* const costs = add("--costs", options->costs, vmm::cost_table_names("|"),
+  CLI::Option* const costs = add("--costs", options->costs, device_memory::cost_table_names("|"),
                                  "of the model: whose figures calls are charged by")
                                  ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests (default: all)")

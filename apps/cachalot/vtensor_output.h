@@ -7,24 +7,24 @@
 #include <string>
 #include <vector>
 
-#include "replay/kv_formula.h"
-#include "replay/kv_slots.h"
-#include "replay/vtensor_memory.h"
+#include "replay/allocation/kv_formula.h"
+#include "replay/allocation/kv_slots.h"
+#include "replay/allocation/vtensor_memory.h"
 
 namespace cachalot::apps {
 
 struct VTensorRow {
   std::string memory, layout;
   const replay::VTensorMemory* vtensor = nullptr;  // until take()
-  const vmm::Backend* backend = nullptr;
+  const device_memory::Backend* backend = nullptr;
 
   double mean_bytes = 0, expected_mean_bytes = 0;
   std::uint64_t peak_bytes = 0, expected_peak_bytes = 0;
   std::uint64_t wrong_steps = 0;
   bool has_formula = false, has_vtensor = false;
   // Of vTensors.
-  vmm::VTensorStats stats = {};
-  vmm::CallCounts calls = {};
+  vtensor::VTensorStats stats = {};
+  device_memory::CallCounts calls = {};
   replay::KvTimes times = {};
   std::uint64_t expected_shared_chunks = 0, expected_shared_tokens = 0;
 

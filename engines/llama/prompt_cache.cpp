@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "blob_layout.h"
-#include "index/block_hasher.h"
+#include "block_hash/block_hasher.h"
 #include "memory/fused_hash.h"
 #include "pool/pool.h"
 #include "prompt_cache_impl.h"
@@ -95,14 +95,14 @@ PromptCache::Impl::Impl(llama_context* of, llama_seq_id scratch_seq,
       options(given),
       layout(std::move(blob_layout)),
       fingerprint(std::move(namespace_text)),
-      space(index::make_namespace(fingerprint)),
+      space(block_hash::make_namespace(fingerprint)),
       pool(std::move(opened)),
       client(std::move(attached)) {}
 
 std::vector<BlockHash> PromptCache::hash_tokens(std::span<const llama_token> tokens) const {
   std::vector<BlockHash> hashes(tokens.size() / impl_->options.block_tokens);
   const std::vector<std::uint32_t> ids(tokens.begin(), tokens.end());
-  index::BlockHasher hasher = index::BlockHasher::xxh3(impl_->space);
+  block_hash::BlockHasher hasher = block_hash::BlockHasher::xxh3(impl_->space);
   hasher.hash_blocks(hasher.root(), ids, impl_->options.block_tokens, hashes);
   return hashes;
 }

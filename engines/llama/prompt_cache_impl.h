@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "blob_layout.h"
-#include "index/block_hash.h"
+#include "block_hash/block_hash.h"
 #include "memory/line.h"
 #include "pool/pool.h"
 #include "prompt_cache.h"
@@ -53,7 +53,7 @@ struct PromptCache::Impl {
   PromptCacheOptions options;
   BlobLayout layout;
   std::string fingerprint;
-  index::NamespaceId space;
+  block_hash::NamespaceId space;
   pool::Pool pool;
   pool::PoolClient client;  // goes before the pool
   PromptCacheStatistics statistics;

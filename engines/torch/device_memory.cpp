@@ -4,10 +4,9 @@
 
 namespace cachalot::torch {
 
-using vmm::DeviceScope;
-namespace cuda = os::cuda;
+using gpu::DeviceScope;
 
-Result<std::unique_ptr<DeviceMemory>> DeviceMemory::open(const cuda::Driver& driver, int device,
+Result<std::unique_ptr<DeviceMemory>> DeviceMemory::open(const gpu::Driver& driver, int device,
                                                          const Settings& settings) {
   std::unique_ptr<DeviceMemory> memory(new DeviceMemory(driver, device, settings));
   CACHALOT_TRY(memory->start());
@@ -15,27 +14,27 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::open(const cuda::Driver& dri
 }
 
 Status DeviceMemory::start() {
-  vmm::CudaOptions options{.device = device_, .rdma = settings_.rdma};
+  device_memory::CudaOptions options{.device = device_, .rdma = settings_.rdma};
   const std::vector<int>& peers = settings_.peers;
   if (std::find(peers.begin(), peers.end(), device_) != peers.end()) {
     std::copy_if(peers.begin(), peers.end(), std::back_inserter(options.peers),
                  [&](int peer) { return peer != device_; });
   }
-  CACHALOT_TRY_ASSIGN(backend_, vmm::CudaBackend::open(driver_, options));
+  CACHALOT_TRY_ASSIGN(backend_, device_memory::CudaBackend::open(driver_, options));
   std::size_t bytes = 0;
   int result = driver_.device_total_bytes(&bytes, device_);
-  if (result != cuda::kSuccess) return cuda::driver_error(driver_, result, "cuDeviceTotalMem");
+  if (result != gpu::kSuccess) return gpu::driver_error(driver_, result, "cuDeviceTotalMem");
   device_bytes_ = bytes;
   // The backend holds the context; this is another hold of it, and its name.
   result = driver_.primary_context_retain(&context_, device_);
-  if (result != cuda::kSuccess) {
+  if (result != gpu::kSuccess) {
     context_ = nullptr;
-    return cuda::driver_error(driver_, result, "cuDevicePrimaryCtxRetain");
+    return gpu::driver_error(driver_, result, "cuDevicePrimaryCtxRetain");
   }
   limit_bytes_ = settings_.limit_bytes;
   backend_->set_limit_bytes(settings_.limit_bytes);
   CACHALOT_TRY_ASSIGN(allocator_,
-                      vmm::StitchAllocator::create(*backend_, events_, settings_.stitch));
+                      stitch::StitchAllocator::create(*backend_, events_, settings_.stitch));
   return {};
 }
 
@@ -49,10 +48,10 @@ DeviceMemory::~DeviceMemory() {
   driver_.primary_context_release(device_);
 }
 
-Result<vmm::Address> DeviceMemory::allocate(std::uint64_t bytes, vmm::Stream stream) {
+Result<device_memory::Address> DeviceMemory::allocate(std::uint64_t bytes, gpu::StreamId stream) {
   const DeviceScope scope(driver_, context_);
   CACHALOT_TRY(scope.status());
-  Result<vmm::Address> address = allocator_->allocate(bytes, stream);
+  Result<device_memory::Address> address = allocator_->allocate(bytes, stream);
   if (!address && address.error().code == Code::kNoSpace) {
     // The allocator has used all that is free already, but for chunks of which several streams have
     // freed a part each: once all work is done and they are given back, they serve anybody.
@@ -63,7 +62,7 @@ Result<vmm::Address> DeviceMemory::allocate(std::uint64_t bytes, vmm::Stream str
   return address;
 }
 
-Status DeviceMemory::free(vmm::Address address, vmm::Stream stream) {
+Status DeviceMemory::free(device_memory::Address address, gpu::StreamId stream) {
   CACHALOT_TRY_ASSIGN(const bool is_kept, pools_.keep(address));
   if (is_kept) return {};
   const DeviceScope scope(driver_, context_);
@@ -75,7 +74,7 @@ Status DeviceMemory::free(vmm::Address address, vmm::Stream stream) {
   return allocator_->free(address);
 }
 
-Status DeviceMemory::free_and_give_back(vmm::Address address) {
+Status DeviceMemory::free_and_give_back(device_memory::Address address) {
   const DeviceScope scope(driver_, context_);
   if (scope.has_ended()) return {};
   CACHALOT_TRY(scope.status());
@@ -84,7 +83,7 @@ Status DeviceMemory::free_and_give_back(vmm::Address address) {
   return allocator_->release_cached();
 }
 
-Status DeviceMemory::use_on(vmm::Address address, vmm::Stream stream) {
+Status DeviceMemory::use_on(device_memory::Address address, gpu::StreamId stream) {
   return allocator_->use_on(address, stream);
 }
 
@@ -97,8 +96,8 @@ Status DeviceMemory::release_cached() {
 
 Status DeviceMemory::synchronize() {
   const int result = driver_.context_synchronize();
-  if (result == cuda::kSuccess) return {};
-  return cuda::driver_error(driver_, result, "cuCtxSynchronize");
+  if (result == gpu::kSuccess) return {};
+  return gpu::driver_error(driver_, result, "cuCtxSynchronize");
 }
 
 Status DeviceMemory::limit_to(double fraction) {
@@ -115,14 +114,14 @@ Status DeviceMemory::limit_to(double fraction) {
 
 // Replays run on any stream.
 Status DeviceMemory::release_pool(PoolId id) {
-  const std::vector<vmm::Address> kept = pools_.release(id);
+  const std::vector<device_memory::Address> kept = pools_.release(id);
   if (kept.empty()) return {};
   const DeviceScope scope(driver_, context_);
   if (scope.has_ended()) return {};
   CACHALOT_TRY(scope.status());
   CACHALOT_TRY(synchronize());
   Status result;
-  for (const vmm::Address address : kept) {
+  for (const device_memory::Address address : kept) {
     const Status freed = allocator_->free(address);
     if (!freed && result) result = freed;
   }

@@ -15,12 +15,12 @@
 #include <memory>
 #include <mutex>
 
+#include "device_memory/cuda/cuda_backend.h"
+#include "gpu/cuda_stream_events.h"
+#include "gpu/device_scope.h"
 #include "graph_pools.h"
 #include "settings.h"
-#include "vmm/cuda/cuda_backend.h"
-#include "vmm/cuda/cuda_stream_events.h"
-#include "vmm/cuda/device_scope.h"
-#include "vmm/stitch/stitch_allocator.h"
+#include "stitch/stitch_allocator.h"
 
 namespace cachalot::torch {
 
@@ -28,7 +28,7 @@ class DeviceMemory {
  public:
   // @param  driver  outlives it
   // @errors as CudaBackend::open; kInvalidArgument: the settings
-  static Result<std::unique_ptr<DeviceMemory>> open(const os::cuda::Driver& driver, int device,
+  static Result<std::unique_ptr<DeviceMemory>> open(const gpu::Driver& driver, int device,
                                                     const Settings& settings);
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -38,15 +38,15 @@ class DeviceMemory {
   // @errors kNoSpace: out of memory; of the driver
   // @cost   0.3 us where the request was seen before, and three calls of the driver that do not reach the
   //         device; what it takes to create and map memory where not
-  Result<vmm::Address> allocate(std::uint64_t bytes, vmm::Stream stream);
+  Result<device_memory::Address> allocate(std::uint64_t bytes, gpu::StreamId stream);
   // @param  stream  the last that used it, as far as the caller knows
   // @errors kInvalidArgument: not allocated here; of the driver: the memory stays used
-  Status free(vmm::Address address, vmm::Stream stream);
+  Status free(device_memory::Address address, gpu::StreamId stream);
   // As cudaFree(): waits for all work of the device, and gives what is not used back to it. For memory in
   // which a cache above has put tensors of any stream.
-  Status free_and_give_back(vmm::Address address);
+  Status free_and_give_back(device_memory::Address address);
   // Another stream uses it, too. @errors kInvalidArgument: not allocated here
-  Status use_on(vmm::Address address, vmm::Stream stream);
+  Status use_on(device_memory::Address address, gpu::StreamId stream);
   // Gives all that nobody uses back to the device. @cost  waits for the device
   Status release_cached();
 
@@ -59,7 +59,7 @@ class DeviceMemory {
   Status release_pool(PoolId id);
 
   struct Stats {
-    vmm::AllocatorStats allocator;
+    device_memory::AllocatorStats allocator;
     std::uint64_t stitched_range_bytes = 0;
     std::uint64_t device_bytes = 0;  // that the device has
     std::uint64_t limit_bytes = 0;   // 0: none
@@ -70,7 +70,7 @@ class DeviceMemory {
   Status check() const { return allocator_->check(); }
 
  private:
-  DeviceMemory(const os::cuda::Driver& driver, int device, const Settings& settings)
+  DeviceMemory(const gpu::Driver& driver, int device, const Settings& settings)
       : driver_(driver),
         device_(device),
         settings_(settings),
@@ -79,15 +79,15 @@ class DeviceMemory {
   // With the device's context current.
   Status synchronize();
 
-  const os::cuda::Driver& driver_;
+  const gpu::Driver& driver_;
   const int device_;
   const Settings settings_;
-  os::cuda::Context context_ = nullptr;
+  gpu::Context context_ = nullptr;
   std::uint64_t device_bytes_ = 0;
   // In the order in which they can be taken apart, from the end.
-  std::unique_ptr<vmm::CudaBackend> backend_;
-  vmm::CudaStreamEvents events_;
-  std::unique_ptr<vmm::StitchAllocator> allocator_;
+  std::unique_ptr<device_memory::CudaBackend> backend_;
+  gpu::CudaStreamEvents events_;
+  std::unique_ptr<stitch::StitchAllocator> allocator_;
   GraphPools pools_;
 
   std::atomic<std::uint64_t> limit_bytes_ = 0;  // for stats

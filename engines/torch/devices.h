@@ -19,7 +19,7 @@ namespace cachalot::torch {
 class Devices {
  public:
   static constexpr int kMost = 64;
-  using LoadDriver = std::function<Result<os::cuda::Driver>()>;
+  using LoadDriver = std::function<Result<gpu::Driver>()>;
   using Report = std::function<void(const Error&)>;
 
   // @param  report  gets each thing that stands in the way of a device, once
@@ -46,7 +46,7 @@ class Devices {
   const Report report_;
   std::array<std::atomic<DeviceMemory*>, kMost> ready_{};  // set once, by open(); read by opened()
   std::mutex mutex_;                                       // of all below
-  std::optional<Result<os::cuda::Driver>> driver_;
+  std::optional<Result<gpu::Driver>> driver_;
   std::array<std::optional<Error>, kMost> failed_;
   bool is_reported_ = false;  // what is wrong with all devices
 };

@@ -33,7 +33,7 @@ Complaints trouble{"trouble"};
 // Never goes: PyTorch frees tensors until the very end of the process, when the driver has gone.
 Devices& devices() {
   static Devices* const all = new Devices(
-      [] { return os::cuda::load_driver(); },
+      [] { return gpu::load_driver(); },
       read_settings([](const char* name) -> const char* { return std::getenv(name); }),
       [](const Error& error) {
         std::fprintf(stderr, "cachalot-torch: no memory can be had: %s\n", error.message);
@@ -63,11 +63,11 @@ void quietly_where_open(int device, const char* call, const void* pointer, F&& f
   });
 }
 
-vmm::Address address_of(const void* pointer) {
-  return reinterpret_cast<vmm::Address>(pointer);
+device_memory::Address address_of(const void* pointer) {
+  return reinterpret_cast<device_memory::Address>(pointer);
 }
-vmm::Stream stream_of(const void* stream) {
-  return reinterpret_cast<vmm::Stream>(stream);
+gpu::StreamId stream_of(const void* stream) {
+  return reinterpret_cast<gpu::StreamId>(stream);
 }
 
 void say_out_of_memory(const DeviceMemory& memory, int device, intptr_t size, const Error& error) {
@@ -86,7 +86,7 @@ void* allocate(intptr_t size, int device, const void* stream) {
   const Result<DeviceMemory*> memory = devices().at(device);
   if (!memory) return nullptr;  // that was said when it was tried first
   // A negative size would be a huge one.
-  const Result<vmm::Address> address =
+  const Result<device_memory::Address> address =
       size < 0 ? Error::make(Code::kNoSpace, "a negative size, expected 0 or more")
                : (*memory)->allocate(static_cast<std::uint64_t>(size), stream_of(stream));
   if (address) return reinterpret_cast<void*>(*address);  // NOLINT(performance-no-int-to-ptr)

@@ -25,8 +25,8 @@ bool GraphPools::has_open() {
                      [](const auto& each) { return each.second.open > 0; });
 }
 
-std::vector<vmm::Address> GraphPools::release(PoolId id) {
-  std::vector<vmm::Address> freed;
+std::vector<device_memory::Address> GraphPools::release(PoolId id) {
+  std::vector<device_memory::Address> freed;
   const std::lock_guard lock(mutex_);
   const auto pool = pools_.find(id);
   if (pool == pools_.end() || --pool->second.begun > 0) return freed;
@@ -45,7 +45,7 @@ std::vector<vmm::Address> GraphPools::release(PoolId id) {
   return freed;
 }
 
-void GraphPools::note(vmm::Address address) {
+void GraphPools::note(device_memory::Address address) {
   if (!has_pools_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   std::vector<PoolId> open;
@@ -55,7 +55,7 @@ void GraphPools::note(vmm::Address address) {
   if (!open.empty()) noted_[address] = {.pools = std::move(open), .is_freed = false};
 }
 
-Result<bool> GraphPools::keep(vmm::Address address) {
+Result<bool> GraphPools::keep(device_memory::Address address) {
   if (!has_pools_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
   const auto noted = noted_.find(address);

@@ -23,7 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "vmm/types.h"
+#include "device_memory/types.h"
 
 namespace cachalot::torch {
 
@@ -40,12 +40,12 @@ class GraphPools {
   // Whether one was begun and not ended: then a stream may be captured.
   bool has_open();
   // @return what was freed and kept back for it, to be freed now
-  std::vector<vmm::Address> release(PoolId id);
+  std::vector<device_memory::Address> release(PoolId id);
 
-  void note(vmm::Address address);
+  void note(device_memory::Address address);
   // At free(): whether it has to be kept back. The pool has it then.
   // @errors kInvalidArgument: it was freed before, and is kept back since
-  Result<bool> keep(vmm::Address address);
+  Result<bool> keep(device_memory::Address address);
 
  private:
   struct Pool {
@@ -60,7 +60,7 @@ class GraphPools {
   std::atomic<bool> has_pools_ = false;  // a hint for threads that have to do with none of them
   std::mutex mutex_;                     // of all below
   std::map<PoolId, Pool> pools_;
-  std::unordered_map<vmm::Address, Noted> noted_;
+  std::unordered_map<device_memory::Address, Noted> noted_;
 };
 
 }  // namespace cachalot::torch

@@ -8,7 +8,7 @@
 //   CACHALOT_TORCH_PEERS            devices that reach each other's memory: 0,1,2,3; none
 //   CACHALOT_TORCH_RDMA             1: network cards read and write the memory, 0
 //
-// What they mean for an allocation: vmm/stitch/stitch_options.h.
+// What they mean for an allocation: stitch/stitch_options.h.
 #pragma once
 
 #include <cachalot/result.h>
@@ -17,12 +17,12 @@
 #include <functional>
 #include <vector>
 
-#include "vmm/stitch/stitch_options.h"
+#include "stitch/stitch_options.h"
 
 namespace cachalot::torch {
 
 struct Settings {
-  vmm::StitchOptions stitch = {};
+  stitch::StitchOptions stitch = {};
   std::uint64_t limit_bytes = 0;
   std::vector<int> peers = {};
   bool rdma = false;

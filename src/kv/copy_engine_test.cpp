@@ -1,5 +1,5 @@
 // The copy engines that need no GPU, under the suite for all of them.
-#include "kv/copy_engine_suite.h"
+#include "testing/kv/copy_engine_suite.h"
 
 namespace cachalot::kv {
 namespace {

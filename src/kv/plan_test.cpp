@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "kv/conformance.h"
 #include "kv/walk.h"
+#include "testing/kv/conformance.h"
 
 namespace cachalot::kv {
 namespace {

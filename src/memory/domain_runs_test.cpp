@@ -12,7 +12,7 @@
 #include "memory/coherence.h"
 #include "memory/copy.h"
 #include "memory/forwarding_domain.h"
-#include "memory/lossy/lossy_memory.h"
+#include "testing/memory/lossy_memory.h"
 
 namespace cachalot::memory {
 namespace {

@@ -1,5 +1,5 @@
 // Clients that fall silent, die or come back: suspicion, evidence, commits in doubt.
-#include "pool/test_faults.h"
+#include "testing/pool/test_faults.h"
 
 namespace cachalot::pool {
 namespace {

@@ -9,7 +9,7 @@ namespace {
 constexpr std::uint64_t kFirstFlight = std::uint64_t{1} << 61;
 constexpr std::uint64_t kFlightBytes = std::uint64_t{1} << 48;
 
-std::uint64_t offset_of(const index::BlockHash& hash) {
+std::uint64_t offset_of(const BlockHash& hash) {
   return kFirstFlight + (hash.low ^ hash.high) % kFlightBytes;
 }
 
@@ -20,7 +20,7 @@ Result<Flights> Flights::open(const Pool& pool) {
   return Flights(std::move(locks));
 }
 
-std::size_t Flights::claim(std::span<const index::BlockHash> hashes) {
+std::size_t Flights::claim(std::span<const BlockHash> hashes) {
   std::size_t claimed = 0;
   for (; claimed < hashes.size() && claims_.size() < kMostClaims; ++claimed) {
     const std::uint64_t offset = offset_of(hashes[claimed]);
@@ -40,7 +40,7 @@ void Flights::release(std::size_t claims) {
   }
 }
 
-bool Flights::is_claimed_elsewhere(const index::BlockHash& hash) const {
+bool Flights::is_claimed_elsewhere(const BlockHash& hash) const {
   const Result<bool> held = locks_.is_held_elsewhere(offset_of(hash));
   return held && *held;
 }

@@ -18,7 +18,7 @@
 #include <deque>
 #include <span>
 
-#include "index/block_hash.h"
+#include "block_hash/block_hash.h"
 #include "os/file_lock.h"
 #include "pool/pool.h"
 
@@ -35,14 +35,14 @@ class Flights {
   // Claims the leading blocks that nobody else has claimed. Of these the first release() is the first.
   // @return how many, at most kMostClaims are held; 0: somebody else computes the first one. Where the
   //         file system has no locks nobody can be asked: all of them.
-  std::size_t claim(std::span<const index::BlockHash> hashes);
+  std::size_t claim(std::span<const BlockHash> hashes);
   // Gives up the oldest claims. A block should be published, or never be, by then.
   void release(std::size_t claims = 1);
   void release_all() { release(claims_.size()); }
   std::size_t claims() const { return claims_.size(); }
 
   // Whether somebody else has claimed it now.
-  bool is_claimed_elsewhere(const index::BlockHash& hash) const;
+  bool is_claimed_elsewhere(const BlockHash& hash) const;
 
  private:
   explicit Flights(os::FileLockSet locks) : locks_(std::move(locks)) {}

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "os/child.h"
-#include "pool/format.h"
-#include "pool/test_pool.h"
+#include "pool/format/format.h"
+#include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
 namespace {
@@ -34,8 +34,8 @@ class FlightsTest : public ::testing::Test {
     EXPECT_TRUE(flights) << (flights ? "" : flights.error().message);
     return *std::move(flights);
   }
-  static std::vector<index::BlockHash> chain(std::uint64_t from, std::uint64_t to) {
-    std::vector<index::BlockHash> hashes;
+  static std::vector<BlockHash> chain(std::uint64_t from, std::uint64_t to) {
+    std::vector<BlockHash> hashes;
     for (std::uint64_t i = from; i < to; ++i) hashes.push_back(hash_of(i));
     return hashes;
   }
@@ -67,7 +67,7 @@ TEST_F(FlightsTest, ReleasesTheOldestClaimFirst) {
 }
 
 TEST_F(FlightsTest, ABlockClaimedTwiceIsHeldUntilBothAreReleased) {
-  const std::vector<index::BlockHash> twice = {hash_of(7), hash_of(7)};
+  const std::vector<BlockHash> twice = {hash_of(7), hash_of(7)};
   ASSERT_EQ(mine_.claim(twice), 2u);
   mine_.release();
   EXPECT_TRUE(other_.is_claimed_elsewhere(hash_of(7)));

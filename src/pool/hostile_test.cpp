@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "pool/test_pool.h"
+#include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/fail_point.h"
 #include "memory/forwarding_domain.h"
-#include "pool/test_pool.h"
+#include "testing/pool/test_pool.h"
 
 #ifdef CACHALOT_RULE_SWITCHES
 

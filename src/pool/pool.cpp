@@ -15,7 +15,7 @@
 #include "os/process.h"
 #include "os/reserve.h"
 #include "os/shared_file.h"
-#include "pool/keeper_line.h"
+#include "pool/keeper/keeper_line.h"
 
 namespace cachalot::pool {
 namespace {

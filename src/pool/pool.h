@@ -19,9 +19,9 @@
 
 #include "memory/devices.h"
 #include "os/file_lock.h"
-#include "pool/access.h"
-#include "pool/client.h"
-#include "pool/keeper.h"
+#include "pool/client/client.h"
+#include "pool/format/access.h"
+#include "pool/keeper/keeper.h"
 #include "rpc/waiter.h"
 
 namespace cachalot::pool {

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "pool/test_pool.h"
+#include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
 namespace {

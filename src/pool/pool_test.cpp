@@ -17,7 +17,7 @@
 #include "base/rng.h"
 #include "os/child.h"
 #include "pool/flights.h"
-#include "pool/test_pool.h"
+#include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
 namespace {

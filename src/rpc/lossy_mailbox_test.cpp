@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "memory/lossy/lossy_memory.h"
-#include "rpc/test_mailboxes.h"
+#include "testing/memory/lossy_memory.h"
+#include "testing/rpc/test_mailboxes.h"
 
 namespace cachalot::rpc {
 namespace {

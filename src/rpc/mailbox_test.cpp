@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "rpc/test_mailboxes.h"
+#include "testing/rpc/test_mailboxes.h"
 
 namespace cachalot::rpc {
 namespace {

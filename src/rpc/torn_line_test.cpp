@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "memory/forwarding_domain.h"
-#include "rpc/test_mailboxes.h"
+#include "testing/rpc/test_mailboxes.h"
 
 namespace cachalot::rpc {
 namespace {

@@ -13,7 +13,6 @@
 namespace cachalot::crash {
 namespace {
 
-using pool::BlockHash;
 using pool::Client;
 using pool::Found;
 using pool::Verdict;

@@ -18,7 +18,7 @@
 namespace {
 
 using namespace cachalot;
-using os::cuda::FakeMachine;
+using gpu::FakeMachine;
 
 // When the library is loaded.
 [[gnu::constructor]] void add_all_kernels() {

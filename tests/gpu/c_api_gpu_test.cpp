@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "fake_libcuda.h"
-#include "kv/cuda/fake_kernels.h"
+#include "testing/kv/fake_kernels.h"
+
+namespace gpu = cachalot::gpu;
 
 namespace {
-
-namespace cuda = cachalot::os::cuda;
 
 constexpr std::size_t kTensorBytes = 4 * 1024;  // 4 pages of 2 parts, 4 tokens, 64 numbers
 
@@ -39,7 +39,7 @@ class CApiGpuTest : public ::testing::Test {
     g.dtype = CACHALOT_F16;
     g.block_tokens = 4;
     EXPECT_EQ(cachalot_attach(&options, &client_), CACHALOT_OK) << cachalot_last_message();
-    cuda::Context context = nullptr;
+    gpu::Context context = nullptr;
     driver_.primary_context_retain(&context, 1);
     driver_.context_set_current(context);
     for (std::size_t i = 0; i < 2; ++i) {
@@ -51,7 +51,7 @@ class CApiGpuTest : public ::testing::Test {
   ~CApiGpuTest() override {
     EXPECT_EQ(cachalot_detach(client_), CACHALOT_OK) << cachalot_last_message();
     EXPECT_EQ(cachalot_keeper_stop(keeper_), CACHALOT_OK) << cachalot_last_message();
-    for (const cuda::DevicePointer tensor : there_) driver_.memory_free(tensor);
+    for (const gpu::DevicePointer tensor : there_) driver_.memory_free(tensor);
     driver_.primary_context_release(1);
     EXPECT_EQ(fake_machine().registrations(), 0u);
     EXPECT_EQ(fake_machine().faults, 0u);
@@ -74,11 +74,11 @@ class CApiGpuTest : public ::testing::Test {
     return cachalot_register_cache(client_, &cache, id);
   }
 
-  const cuda::Driver driver_;
+  const gpu::Driver driver_;
   std::string path_;
   cachalot_keeper* keeper_ = nullptr;
   cachalot_client* client_ = nullptr;
-  cuda::DevicePointer there_[2] = {};
+  gpu::DevicePointer there_[2] = {};
   std::vector<std::byte> here_[2];
 };
 

@@ -16,7 +16,7 @@ from pathlib import Path
 CHECK_GPU, FAKE = sys.argv[1:3]
 STUBS = {
     "build/dev/src/kv/kv_gpu_test": "exit 0",
-    "build/dev/src/vmm/vmm_gpu_test": "echo SKIPPED cuda_on_gpu",
+    "build/dev/src/device_memory/device_memory_gpu_test": "echo SKIPPED cuda_on_gpu",
     "build/dev/tests/gpu/client_gpu_test": "exit 3",
     # The JSON's path comes last in every call of it.
     "build/release/apps/cachalot/cachalot": """

@@ -11,16 +11,14 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "os/cuda/driver.h"
+#include "gpu/driver.h"
 #ifdef CACHALOT_FAKE_GPU
 #include "fake_libcuda.h"
-#include "kv/cuda/fake_kernels.h"
+#include "testing/kv/fake_kernels.h"
 #endif
 
 namespace cachalot {
 namespace {
-
-namespace cuda = os::cuda;
 
 constexpr std::uint32_t kPages = 24, kLayers = 4;
 
@@ -39,7 +37,7 @@ class ClientOnGpu : public testing::TestWithParam<const char*> {
   ~ClientOnGpu() override {
     client_.reset();
     keeper_.reset();
-    for (const cuda::DevicePointer at : there_) driver_->memory_free(at);
+    for (const gpu::DevicePointer at : there_) driver_->memory_free(at);
     if (stage_ != nullptr) driver_->host_free(stage_);
     if (stream_ != nullptr) driver_->stream_destroy(stream_);
     if (is_open_) driver_->primary_context_release(0);
@@ -47,14 +45,14 @@ class ClientOnGpu : public testing::TestWithParam<const char*> {
 
   // False: there is no GPU, and why.
   bool open(std::string& why) {
-    Result<cuda::Driver> driver = cuda::load_driver();
+    Result<gpu::Driver> driver = gpu::load_driver();
     if (!driver) {
       why = driver.error().message;
       return false;
     }
     driver_ = *driver;
     int device = 0;
-    cuda::Context context = nullptr;
+    gpu::Context context = nullptr;
     if (driver_->init(0) != 0 || driver_->device_get(&device, 0) != 0) {
       why = "the driver has no device";
       return false;
@@ -63,9 +61,9 @@ class ClientOnGpu : public testing::TestWithParam<const char*> {
     EXPECT_EQ(driver_->context_set_current(context), 0);
     is_open_ = true;
     void* stage = nullptr;
-    EXPECT_EQ(driver_->host_allocate(&stage, tensor_bytes_, cuda::kHostPortable), 0);
+    EXPECT_EQ(driver_->host_allocate(&stage, tensor_bytes_, gpu::kHostPortable), 0);
     stage_ = static_cast<std::byte*>(stage);
-    EXPECT_EQ(driver_->stream_create(&stream_, cuda::kStreamNonBlocking), 0);
+    EXPECT_EQ(driver_->stream_create(&stream_, gpu::kStreamNonBlocking), 0);
     for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
       there_.push_back(0);
       EXPECT_EQ(driver_->memory_allocate(&there_.back(), tensor_bytes_), 0);
@@ -105,13 +103,13 @@ class ClientOnGpu : public testing::TestWithParam<const char*> {
   // By way of the stage, and waited for.
   void put(std::uint32_t layer, const std::vector<std::byte>& bytes) {
     std::memcpy(stage_, bytes.data(), tensor_bytes_);
-    copy(there_[layer], reinterpret_cast<cuda::DevicePointer>(stage_));
+    copy(there_[layer], reinterpret_cast<gpu::DevicePointer>(stage_));
   }
   std::vector<std::byte> get(std::uint32_t layer) {
-    copy(reinterpret_cast<cuda::DevicePointer>(stage_), there_[layer]);
+    copy(reinterpret_cast<gpu::DevicePointer>(stage_), there_[layer]);
     return {stage_, stage_ + tensor_bytes_};
   }
-  void copy(cuda::DevicePointer to, cuda::DevicePointer from) {
+  void copy(gpu::DevicePointer to, gpu::DevicePointer from) {
     EXPECT_EQ(driver_->copy(to, from, tensor_bytes_, stream_), 0);
     EXPECT_EQ(driver_->stream_synchronize(stream_), 0);
   }
@@ -133,11 +131,11 @@ class ClientOnGpu : public testing::TestWithParam<const char*> {
 
   KvGeometry geometry_;
   std::uint64_t tensor_bytes_ = 0;
-  std::optional<cuda::Driver> driver_;
+  std::optional<gpu::Driver> driver_;
   bool is_open_ = false;
   std::byte* stage_ = nullptr;
-  cuda::Stream stream_ = nullptr;
-  std::vector<cuda::DevicePointer> there_;
+  gpu::Stream stream_ = nullptr;
+  std::vector<gpu::DevicePointer> there_;
   std::vector<std::vector<std::byte>> here_;
   std::unique_ptr<EmbeddedKeeper> keeper_;
   std::unique_ptr<Client> client_;
@@ -173,7 +171,7 @@ TEST_P(ClientOnGpu, BlocksGoThereAndBack) {
   // By other threads, behind work of the caller's stream.
   for (std::uint32_t i = 0; i < kLayers; ++i) {
     std::memcpy(stage_, random(30 + i).data(), tensor_bytes_);
-    EXPECT_EQ(driver_->copy(there_[i], reinterpret_cast<cuda::DevicePointer>(stage_), tensor_bytes_,
+    EXPECT_EQ(driver_->copy(there_[i], reinterpret_cast<gpu::DevicePointer>(stage_), tensor_bytes_,
                             stream_),
               0);
     if (i + 1 == kLayers) break;  // the last one is still under way

@@ -6,22 +6,22 @@
 #include <string>
 #include <vector>
 
-#include "index/hit_rate/hit_rate.h"
-#include "trace/request_trace.h"
+#include "cache_sim/hit_rate.h"
+#include "trace/request/request_trace.h"
 
 namespace cachalot {
 namespace {
 
-using index::CacheMode;
-using index::PolicyKind;
+using eviction::CacheMode;
+using eviction::PolicyKind;
 
 constexpr std::uint64_t kCapacities[] = {1000,  10000,  30000,
-                                         50000, 100000, index::kUnlimitedBlocks};
+                                         50000, 100000, cache_sim::kUnlimitedBlocks};
 
-std::vector<index::HitRateRow> rows_of_the_conversation_trace(
-    const std::vector<index::CacheSpec>& specs) {
-  Result<index::HitRate> rate =
-      index::HitRate::make(specs, {.spill_directory = testing::TempDir()});
+std::vector<cache_sim::HitRateRow> rows_of_the_conversation_trace(
+    const std::vector<cache_sim::CacheSpec>& specs) {
+  Result<cache_sim::HitRate> rate =
+      cache_sim::HitRate::make(specs, {.spill_directory = testing::TempDir()});
   EXPECT_TRUE(rate);
   Result<trace::RequestTrace> reader = trace::RequestTrace::open(
       CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz", {.block_tokens = 512});
@@ -52,16 +52,16 @@ TEST(ConversationTrace, HasTheExactCountsOfLruAndOfTheOptimum) {
       {PolicyKind::kOpt, CacheMode::kStream, {55019, 105710, 105710, 105710, 105710, 105710}},
       {PolicyKind::kOpt, CacheMode::kLeaf, {55019, 105710, 105710, 105710, 105710, 105710}},
   };
-  std::vector<index::CacheSpec> specs;
+  std::vector<cache_sim::CacheSpec> specs;
   for (const Expected& e : kExpected) {
     for (const std::uint64_t capacity : kCapacities) specs.push_back({e.policy, e.mode, capacity});
   }
-  const std::vector<index::HitRateRow> rows = rows_of_the_conversation_trace(specs);
+  const std::vector<cache_sim::HitRateRow> rows = rows_of_the_conversation_trace(specs);
   std::size_t row = 0;
   for (const Expected& e : kExpected) {
     for (const std::uint64_t expected : e.hit_blocks) {
-      const std::string which = std::string(index::policy_name(e.policy)) + " " +
-                                index::cache_mode_name(e.mode) + " at " +
+      const std::string which = std::string(eviction::policy_name(e.policy)) + " " +
+                                eviction::cache_mode_name(e.mode) + " at " +
                                 std::to_string(rows[row].cache.capacity_blocks);
       EXPECT_EQ(rows[row].hit_blocks, expected) << which;
       EXPECT_EQ(rows[row].prefix_blocks, expected) << which;
@@ -111,15 +111,15 @@ TEST(ConversationTrace, HasTheRatesOfTheOtherPolicies) {
        CacheMode::kLeaf,
        {same(.0502), same(.1119), same(.2027), same(.2602), same(.3344)}},
   };
-  std::vector<index::CacheSpec> specs;
+  std::vector<cache_sim::CacheSpec> specs;
   for (const Expected& e : kExpected) {
     for (const std::uint64_t capacity : kCapacities) specs.push_back({e.policy, e.mode, capacity});
   }
-  const std::vector<index::HitRateRow> rows = rows_of_the_conversation_trace(specs);
+  const std::vector<cache_sim::HitRateRow> rows = rows_of_the_conversation_trace(specs);
   std::size_t row = 0;
   for (const Expected& e : kExpected) {
-    const std::string which =
-        std::string(index::policy_name(e.policy)) + " " + index::cache_mode_name(e.mode) + " at ";
+    const std::string which = std::string(eviction::policy_name(e.policy)) + " " +
+                              eviction::cache_mode_name(e.mode) + " at ";
     for (const Rates& rates : e.rates) {
       const std::string at = which + std::to_string(rows[row].cache.capacity_blocks);
       EXPECT_NEAR(rows[row].hit_rate, rates.hit, 0.001) << at;

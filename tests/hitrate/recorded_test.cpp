@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "index/hit_rate/hit_rate.h"
-#include "trace/request_trace.h"
+#include "cache_sim/hit_rate.h"
+#include "trace/request/request_trace.h"
 
 namespace cachalot {
 namespace {
@@ -30,13 +30,13 @@ void for_each_request(const std::string& file, Use use) {
   }
 }
 
-std::vector<index::HitRateRow> rows_of(const std::string& file) {
-  std::vector<index::CacheSpec> specs;
+std::vector<cache_sim::HitRateRow> rows_of(const std::string& file) {
+  std::vector<cache_sim::CacheSpec> specs;
   for (const std::uint64_t capacity :
-       {std::uint64_t{1000}, std::uint64_t{30000}, index::kUnlimitedBlocks}) {
-    specs.push_back({index::PolicyKind::kLru, index::CacheMode::kLeaf, capacity});
+       {std::uint64_t{1000}, std::uint64_t{30000}, cache_sim::kUnlimitedBlocks}) {
+    specs.push_back({eviction::PolicyKind::kLru, eviction::CacheMode::kLeaf, capacity});
   }
-  Result<index::HitRate> rate = index::HitRate::make(specs, {});
+  Result<cache_sim::HitRate> rate = cache_sim::HitRate::make(specs, {});
   EXPECT_TRUE(rate);
   for_each_request(file, [&](const trace::Request& request) {
     EXPECT_TRUE(rate->add(request.hash_ids, request.input_tokens));
@@ -60,7 +60,8 @@ TEST(RecordedTrace, HasTheHitRatesOfTheTraceThatWasServed) {
                      static_cast<std::uint64_t>(request.timestamp_ms));
   });
   EXPECT_TRUE(recorder->close());
-  const std::vector<index::HitRateRow> served = rows_of(kConversation), recorded = rows_of(file);
+  const std::vector<cache_sim::HitRateRow> served = rows_of(kConversation),
+                                           recorded = rows_of(file);
   std::filesystem::remove(file);
   ASSERT_EQ(recorded.size(), served.size());
   for (std::size_t i = 0; i < served.size(); ++i) {

@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "base/rng.h"
-#include "index/block_hash.h"
+#include "block_hash/block_hash.h"
 #include "pool/pool.h"
 
 namespace cachalot::llama {

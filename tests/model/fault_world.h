@@ -13,7 +13,7 @@
 #include <string>
 
 #include "memory/coherence.h"
-#include "memory/lossy/adversary.h"
+#include "testing/memory/adversary.h"
 
 namespace cachalot::model {
 

@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "base/rng.h"
-#include "memory/lossy/lossy_memory.h"
-#include "memory/lossy/scheduler.h"
-#include "pool/client.h"
-#include "pool/keeper.h"
+#include "pool/client/client.h"
+#include "pool/keeper/keeper.h"
+#include "testing/memory/lossy_memory.h"
+#include "testing/memory/scheduler.h"
 
 namespace cachalot::model {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 using memory::LossyHost;
 using memory::Rule;
 using memory::Scheduler;
-using pool::BlockHash;
 using pool::Client;
 using pool::Verdict;
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "memory/coherence.h"
-#include "memory/lossy/adversary.h"
+#include "testing/memory/adversary.h"
 
 namespace cachalot::model {
 

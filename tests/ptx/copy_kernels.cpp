@@ -6,9 +6,9 @@
 #include <sstream>
 #include <string_view>
 
-#include "kv/cuda/kernels_under_test.h"
 #include "ptx/fake_gpu_kernels.h"
 #include "ptx/violation.h"
+#include "testing/kv/kernels_under_test.h"
 
 namespace cachalot::ptx {
 namespace {
@@ -53,7 +53,7 @@ std::uint64_t instructions_run() {
 
 namespace cachalot::kv {
 
-void add_kernels_under_test(os::cuda::FakeMachine& machine) {
+void add_kernels_under_test(gpu::FakeMachine& machine) {
   machine.compute_major = CACHALOT_PTX_ARCHITECTURE / 10;
   for (const ptx::Kernel& kernel : ptx::copy_kernels().kernels) {
     ptx::add_kernel(

@@ -6,10 +6,10 @@
 
 #include <cstdio>
 
-#include "kv/copy_engine_suite.h"
 #include "kv/fused/copy_bulk.h"
 #include "ptx/block.h"
 #include "ptx/violation.h"
+#include "testing/kv/copy_engine_suite.h"
 
 namespace cachalot::kv {
 namespace {

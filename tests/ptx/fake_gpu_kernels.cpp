@@ -6,7 +6,7 @@
 namespace cachalot::ptx {
 namespace {
 
-using os::cuda::FakeMachine;
+using gpu::FakeMachine;
 
 std::uint64_t launches = 0;  // with the machine's lock held
 

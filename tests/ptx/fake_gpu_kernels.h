@@ -1,13 +1,13 @@
-// For tests: kernels of the PTX machine as those of the fake GPU (os/cuda/fake_gpu.h).
+// For tests: kernels of the PTX machine as those of the fake GPU (testing/gpu/fake_gpu.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
-#include "os/cuda/fake_gpu.h"
 #include "ptx/block.h"
 #include "ptx/program.h"
 #include "ptx/violation.h"
+#include "testing/gpu/fake_gpu.h"
 
 namespace cachalot::ptx {
 
@@ -22,6 +22,6 @@ struct LaunchListener {
 
 // Makes `kernel` one of the machine's; it must outlive it. Every launch has other turns of its threads, and its
 // bulk transfers come early, late or at random, in turn.
-void add_kernel(os::cuda::FakeMachine& machine, const Kernel& kernel, LaunchListener listener);
+void add_kernel(gpu::FakeMachine& machine, const Kernel& kernel, LaunchListener listener);
 
 }  // namespace cachalot::ptx

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "pool/pool.h"
-#include "replay/engine.h"
+#include "replay/pool/engine.h"
 #include "replays.h"
 
 namespace cachalot::replay {

@@ -4,9 +4,9 @@
 #include <string>
 #include <tuple>
 
-#include "index/hit_rate/hit_rate.h"
+#include "cache_sim/hit_rate.h"
 #include "replays.h"
-#include "trace/request_trace.h"
+#include "trace/request/request_trace.h"
 
 namespace cachalot::replay {
 namespace {
@@ -46,13 +46,13 @@ INSTANTIATE_TEST_SUITE_P(Capacities, OneEngine,
                                   std::to_string(std::get<1>(given.param));
                          });
 
-class EveryPolicy : public testing::TestWithParam<std::tuple<DomainKind, index::PolicyKind>> {};
+class EveryPolicy : public testing::TestWithParam<std::tuple<DomainKind, eviction::PolicyKind>> {};
 
 // What `hitrate` computes for the same requests.
-std::uint64_t computed_hits(index::PolicyKind policy, std::uint64_t capacity_blocks,
+std::uint64_t computed_hits(eviction::PolicyKind policy, std::uint64_t capacity_blocks,
                             std::uint64_t requests) {
-  const index::CacheSpec cache{policy, index::CacheMode::kLeaf, capacity_blocks};
-  Result<index::HitRate> rate = index::HitRate::make({&cache, 1}, {});
+  const cache_sim::CacheSpec cache{policy, eviction::CacheMode::kLeaf, capacity_blocks};
+  Result<cache_sim::HitRate> rate = cache_sim::HitRate::make({&cache, 1}, {});
   Result<trace::RequestTrace> reader = trace::RequestTrace::open(
       CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz", {.block_tokens = 512});
   EXPECT_TRUE(rate && reader);
@@ -70,7 +70,7 @@ TEST_P(EveryPolicy, HitsInThePoolWhatItHitsInTheModel) {
   const auto [domain, policy] = GetParam();
   for (const std::uint64_t capacity : {100, 3000}) {
     ReplayOptions options = conversation(domain, 1, capacity, 64);
-    options.policy = index::policy_name(policy);
+    options.policy = eviction::policy_name(policy);
     options.limit_requests = 6000;
     ProgressSink sink;
     const Result<ReplayReport> report = replay(options, sink);
@@ -84,10 +84,10 @@ TEST_P(EveryPolicy, HitsInThePoolWhatItHitsInTheModel) {
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,
                          testing::Combine(testing::Values(DomainKind::kCoherent,
                                                           DomainKind::kNoncoherent),
-                                          testing::ValuesIn(index::pool_policies())),
+                                          testing::ValuesIn(eviction::pool_policies())),
                          [](const auto& given) {
                            return std::string(memory::domain_name(std::get<0>(given.param))) +
-                                  index::policy_name(std::get<1>(given.param));
+                                  eviction::policy_name(std::get<1>(given.param));
                          });
 
 class SeveralEngines : public testing::TestWithParam<DomainKind> {};

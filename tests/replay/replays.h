@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "replay/replay.h"
+#include "replay/pool/replay.h"
 
 namespace cachalot::replay {
 

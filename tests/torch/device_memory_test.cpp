@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "devices.h"
-#include "os/cuda/fake_gpu.h"
+#include "testing/gpu/fake_gpu.h"
 
 namespace cachalot::torch {
 namespace {
 
-using vmm::Address;
+using device_memory::Address;
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 class DeviceMemoryTest : public testing::Test {
@@ -29,8 +29,8 @@ class DeviceMemoryTest : public testing::Test {
     EXPECT_EQ(machine_.recorded_in_capture, 0u);
   }
 
-  os::cuda::FakeMachine machine_;
-  const os::cuda::Driver driver_ = machine_.driver();
+  gpu::FakeMachine machine_;
+  const gpu::Driver driver_ = machine_.driver();
 };
 
 TEST_F(DeviceMemoryTest, LeavesNothingOnTheDeviceWhenItIsGone) {
@@ -266,18 +266,18 @@ TEST_F(DeviceMemoryTest, APeerIsAnotherDeviceOfTheList) {
 // Threads that are on different devices, streams that lag behind; run under ThreadSanitizer.
 TEST_F(DeviceMemoryTest, ServesThreadsOfManyStreamsAndDevices) {
   machine_.memory_bytes = std::uint64_t{8} << 30;
-  Devices devices([&] { return Result<os::cuda::Driver>(driver_); }, Settings{},
+  Devices devices([&] { return Result<gpu::Driver>(driver_); }, Settings{},
                   [](const Error& error) { FAIL() << error.message; });
   const auto work = [&](unsigned seed) {
     std::mt19937_64 random(seed);
     struct Block {
       DeviceMemory* memory;
       Address address;
-      vmm::Stream stream;
+      gpu::StreamId stream;
     };
     std::vector<Block> live;
     for (int i = 0; i < 400; ++i) {
-      const vmm::Stream stream = random() % 4;
+      const gpu::StreamId stream = random() % 4;
       if (live.size() < 12 && random() % 5 != 0) {
         const Result<DeviceMemory*> memory = devices.at(static_cast<int>(random() % 2));
         ASSERT_TRUE(memory) << memory.error().message;
@@ -317,7 +317,7 @@ TEST_F(DeviceMemoryTest, ServesThreadsOfManyStreamsAndDevices) {
 
 TEST_F(DeviceMemoryTest, ADeviceThatCannotBeOpenedIsReportedOnce) {
   std::vector<std::string> said;
-  Devices devices([&] { return Result<os::cuda::Driver>(driver_); }, Settings{},
+  Devices devices([&] { return Result<gpu::Driver>(driver_); }, Settings{},
                   [&](const Error& error) { said.emplace_back(error.message); });
   EXPECT_FALSE(devices.at(3));
   EXPECT_FALSE(devices.at(3));
@@ -332,14 +332,14 @@ TEST_F(DeviceMemoryTest, ADeviceThatCannotBeOpenedIsReportedOnce) {
 TEST_F(DeviceMemoryTest, BadSettingsAndAMissingDriverAreReportedOnce) {
   std::vector<std::string> said;
   const auto report = [&](const Error& error) { said.emplace_back(error.message); };
-  Devices bad_settings([&] { return Result<os::cuda::Driver>(driver_); },
+  Devices bad_settings([&] { return Result<gpu::Driver>(driver_); },
                        Error::make(Code::kInvalidArgument, "X: bad"), report);
   EXPECT_FALSE(bad_settings.check());
   EXPECT_FALSE(bad_settings.at(0));
   EXPECT_FALSE(bad_settings.at(1));
   EXPECT_EQ(said, std::vector<std::string>{"X: bad"});
-  Devices no_driver([] { return os::cuda::load_driver("libcachalot-no-such-driver.so.1"); },
-                    Settings{}, report);
+  Devices no_driver([] { return gpu::load_driver("libcachalot-no-such-driver.so.1"); }, Settings{},
+                    report);
   EXPECT_EQ(no_driver.check().error().code, Code::kUnsupported);
   EXPECT_FALSE(no_driver.at(0));
   EXPECT_FALSE(no_driver.at(1));

@@ -1,10 +1,10 @@
-// A libcuda.so.1 of emulated GPUs: what is found by name in NVIDIA's, over the machine of os/cuda/fake_gpu.h.
+// A libcuda.so.1 of emulated GPUs: what is found by name in NVIDIA's, over the machine of testing/gpu/fake_gpu.h.
 // A program that has loaded it gets it whenever somebody opens libcuda.so.1, whatever is installed.
 #include "fake_libcuda.h"
 
-#include "kv/cuda/fake_kernels.h"
+#include "testing/kv/fake_kernels.h"
 
-using namespace cachalot::os::cuda;  // NOLINT: this file is nothing but a list
+using namespace cachalot::gpu;  // NOLINT: this file is nothing but a list
 
 FakeMachine& fake_machine() {
   static FakeMachine* const machine = new FakeMachine;  // outlives all that may free at exit

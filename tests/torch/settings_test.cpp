@@ -19,7 +19,7 @@ Result<Settings> read(const std::map<std::string, std::string>& variables) {
 TEST(TorchSettings, AreTheAllocatorsDefaultsWhereNothingIsSet) {
   const Settings settings = *read({});
   EXPECT_EQ(settings.limit_bytes, 0u);
-  EXPECT_EQ(settings.stitch.frag_limit_bytes, vmm::StitchOptions{}.frag_limit_bytes);
+  EXPECT_EQ(settings.stitch.frag_limit_bytes, stitch::StitchOptions{}.frag_limit_bytes);
   EXPECT_TRUE(settings.peers.empty());
   EXPECT_FALSE(settings.rdma);
 }

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "kv/conformance.h"
 #include "memory/devices.h"
+#include "testing/kv/conformance.h"
 
 namespace cachalot::kv {
 namespace {

@@ -8,9 +8,7 @@
 namespace cachalot::kv {
 namespace {
 
-using cuda::check_call;
-
-Result<int> attribute(const cuda::Driver& driver, int number, int ordinal) {
+Result<int> attribute(const gpu::Driver& driver, int number, int ordinal) {
   int value = 0;
   CACHALOT_TRY(
       check_call(driver, driver.device_attribute(&value, number, ordinal), "cuDeviceGetAttribute"));
@@ -24,11 +22,11 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(int ordinal) {
     return Error::make(Code::kUnsupported,
                        "cuda: this library was built without kernels; expected nvcc at its build");
   }
-  CACHALOT_TRY_ASSIGN(const cuda::Driver driver, cuda::load_driver());
+  CACHALOT_TRY_ASSIGN(const gpu::Driver driver, gpu::load_driver());
   return open(driver, kernel_image(), ordinal);
 }
 
-Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const cuda::Driver& driver,
+Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const gpu::Driver& driver,
                                                      std::span<const unsigned char> image,
                                                      int ordinal) {
   if (image.empty()) return Error::make(Code::kUnsupported, "cuda: no kernels were given");
@@ -38,15 +36,15 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::open(const cuda::Driver& driver,
   std::snprintf(what, sizeof what, "cuDeviceGet of device %d", ordinal);
   CACHALOT_TRY(check_call(driver, driver.device_get(&number, ordinal), what));
   std::unique_ptr<CudaDevice> device(new CudaDevice(driver, ordinal));
-  CACHALOT_TRY_ASSIGN(device->compute_major_, attribute(driver, cuda::kComputeMajor, ordinal));
-  CACHALOT_TRY_ASSIGN(const int count, attribute(driver, cuda::kMultiprocessors, ordinal));
+  CACHALOT_TRY_ASSIGN(device->compute_major_, attribute(driver, gpu::kComputeMajor, ordinal));
+  CACHALOT_TRY_ASSIGN(const int count, attribute(driver, gpu::kMultiprocessors, ordinal));
   device->multiprocessors_ = static_cast<std::uint32_t>(std::max(count, 1));
   if (device->compute_major_ < 8) {
     return Error::make(Code::kUnsupported,
                        "cuda: device %d has compute capability %d, expected 8 or later", ordinal,
                        device->compute_major_);
   }
-  CACHALOT_TRY_ASSIGN(device->context_, PrimaryContext::retain(driver, ordinal));
+  CACHALOT_TRY_ASSIGN(device->context_, gpu::PrimaryContext::retain(driver, ordinal));
   CACHALOT_TRY(device->load(image));
   return device;
 }
@@ -55,7 +53,7 @@ Status CudaDevice::load(std::span<const unsigned char> image) {
   const Entered entered(*this);
   CACHALOT_TRY(entered.status());
   CACHALOT_TRY(check(driver_.module_load(&module_, image.data()), "cuModuleLoadData"));
-  const auto find = [&](const char* name, cuda::Function& function) {
+  const auto find = [&](const char* name, gpu::Function& function) {
     return check(driver_.module_function(&function, module_, name), name);
   };
   CACHALOT_TRY(find("cachalot_gather", kernels_.gather));
@@ -64,9 +62,9 @@ Status CudaDevice::load(std::span<const unsigned char> image) {
   CACHALOT_TRY(find("cachalot_gather_bulk", kernels_.gather_bulk));
   CACHALOT_TRY(find("cachalot_scatter_bulk", kernels_.scatter_bulk));
   // More than the 48 KiB that every kernel may have.
-  for (const cuda::Function kernel : {kernels_.gather_bulk, kernels_.scatter_bulk}) {
+  for (const gpu::Function kernel : {kernels_.gather_bulk, kernels_.scatter_bulk}) {
     CACHALOT_TRY(check(
-        driver_.set_function_attribute(kernel, cuda::kFunctionDynamicSharedBytes, kBulkSharedBytes),
+        driver_.set_function_attribute(kernel, gpu::kFunctionDynamicSharedBytes, kBulkSharedBytes),
         "cuFuncSetAttribute of the shared memory of a copy"));
   }
   return {};
@@ -75,7 +73,7 @@ Status CudaDevice::load(std::span<const unsigned char> image) {
 // What fails here fails because the context is gone already.
 CudaDevice::~CudaDevice() {
   if (context_ == nullptr) return;
-  const ContextScope scope(*context_, ContextScope::Leave::kOutside);
+  const gpu::ContextScope scope(*context_, gpu::ContextScope::Leave::kOutside);
   registered_.clear();
   if (module_ != nullptr) driver_.module_unload(module_);
 }
@@ -86,12 +84,12 @@ std::string CudaDevice::name() const {
   return std::string(name) + " (device " + std::to_string(ordinal_) + ")";
 }
 
-Result<cuda::Stream> CudaDevice::make_stream() const {
+Result<gpu::Stream> CudaDevice::make_stream() const {
   int least = 0, greatest = 0;
   CACHALOT_TRY(check(driver_.stream_priorities(&least, &greatest), "cuCtxGetStreamPriorityRange"));
-  cuda::Stream stream = nullptr;
+  gpu::Stream stream = nullptr;
   CACHALOT_TRY(
-      check(driver_.stream_create_with_priority(&stream, cuda::kStreamNonBlocking, greatest),
+      check(driver_.stream_create_with_priority(&stream, gpu::kStreamNonBlocking, greatest),
             "cuStreamCreateWithPriority"));
   return stream;
 }
@@ -101,7 +99,7 @@ Status CudaDevice::check(int result, const char* call) const {
 }
 
 Status CudaDevice::register_pool(std::byte* at, std::uint64_t bytes, std::uint64_t most_bytes) {
-  CACHALOT_TRY_ASSIGN(auto made, PoolRegistration::make(context_, at, bytes, most_bytes));
+  CACHALOT_TRY_ASSIGN(auto made, gpu::PoolRegistration::make(context_, at, bytes, most_bytes));
   return reach(std::move(made));
 }
 
@@ -110,14 +108,14 @@ Status CudaDevice::share_pool(const CudaDevice& other) {
   return {};
 }
 
-Status CudaDevice::reach(std::shared_ptr<const PoolRegistration> registration) {
+Status CudaDevice::reach(std::shared_ptr<const gpu::PoolRegistration> registration) {
   const Entered entered(*this);
   CACHALOT_TRY(entered.status());
   Status status;
   std::size_t added = 0;
   const auto& parts = registration->parts();
   for (; status && added < parts.size(); added += status.ok()) {
-    cuda::DevicePointer device = 0;
+    gpu::DevicePointer device = 0;
     status = check(driver_.host_device_pointer(&device, parts[added].at, 0),
                    "cuMemHostGetDevicePointer");
     if (status) status = pool_.add(parts[added].at, parts[added].bytes, device);

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "kv/cuda/pool_registration.h"
-#include "kv/cuda/primary_context.h"
+#include "gpu/driver.h"
+#include "gpu/pool_registration.h"
+#include "gpu/primary_context.h"
 #include "kv/cuda/way.h"
 #include "kv/fused/copy_bulk.h"
 #include "kv/fused/pool_map.h"
-#include "os/cuda/driver.h"
 
 namespace cachalot::kv {
 
@@ -50,7 +50,7 @@ class CudaDevice {
   //         GPUs; kInvalidArgument: there is no such device
   static Result<std::unique_ptr<CudaDevice>> open(int ordinal = 0);
   // The same with this driver and these kernels.
-  static Result<std::unique_ptr<CudaDevice>> open(const cuda::Driver& driver,
+  static Result<std::unique_ptr<CudaDevice>> open(const gpu::Driver& driver,
                                                   std::span<const unsigned char> image,
                                                   int ordinal);
   // Whoever copies has waited for its copies.
@@ -62,7 +62,7 @@ class CudaDevice {
   // registered, by this device or another; kNoSpace, kPermission: it cannot be page-locked; kUnsupported: not such memory
   // @param most_bytes  of one registration; fewer for tests
   Status register_pool(std::byte* at, std::uint64_t bytes,
-                       std::uint64_t most_bytes = PoolRegistration::kMostBytes);
+                       std::uint64_t most_bytes = gpu::PoolRegistration::kMostBytes);
   // All that the other device reaches. It stays registered until both have gone, or unregister it.
   // @errors kInvalidArgument: it overlaps what this device reaches
   Status share_pool(const CudaDevice& other);
@@ -70,7 +70,7 @@ class CudaDevice {
   Status unregister_pool(std::byte* at);
 
   const PoolMap& pool() const { return pool_; }
-  const cuda::Driver& driver() const { return driver_; }
+  const gpu::Driver& driver() const { return driver_; }
   int ordinal() const { return ordinal_; }
   std::uint32_t multiprocessors() const { return multiprocessors_; }
   bool has_bulk_copies() const { return compute_major_ >= 9; }
@@ -78,37 +78,37 @@ class CudaDevice {
   // For copies beside an engine's kernels: of the greatest priority, for what fills all multiprocessors would
   // let them begin when it ends, and they take few. The calling thread has entered the device; it destroys it.
   // @errors the driver's
-  Result<cuda::Stream> make_stream() const;
+  Result<gpu::Stream> make_stream() const;
 
   struct Kernels {
-    cuda::Function gather = nullptr, scatter = nullptr;
+    gpu::Function gather = nullptr, scatter = nullptr;
     // Null before sm_90. A launch may have kBulkSharedBytes of shared memory.
-    cuda::Function gather_bulk = nullptr, scatter_bulk = nullptr;
+    gpu::Function gather_bulk = nullptr, scatter_bulk = nullptr;
   };
   const Kernels& kernels() const { return kernels_; }
 
   // The calling thread, in this device's context.
-  struct Entered : ContextScope {
-    explicit Entered(const CudaDevice& device) : ContextScope(*device.context_) {}
+  struct Entered : gpu::ContextScope {
+    explicit Entered(const CudaDevice& device) : gpu::ContextScope(*device.context_) {}
   };
 
   // {} or the driver's error, named after the call.
   Status check(int result, const char* call) const;
 
  private:
-  CudaDevice(const cuda::Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
+  CudaDevice(const gpu::Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status load(std::span<const unsigned char> image);
-  Status reach(std::shared_ptr<const PoolRegistration> registration);
+  Status reach(std::shared_ptr<const gpu::PoolRegistration> registration);
 
-  const cuda::Driver driver_;
+  const gpu::Driver driver_;
   const int ordinal_;
-  std::shared_ptr<const PrimaryContext> context_;
-  cuda::Module module_ = nullptr;
+  std::shared_ptr<const gpu::PrimaryContext> context_;
+  gpu::Module module_ = nullptr;
   Kernels kernels_;
   std::uint32_t multiprocessors_ = 0;
   int compute_major_ = 0;
   PoolMap pool_;
-  std::vector<std::shared_ptr<const PoolRegistration>> registered_;
+  std::vector<std::shared_ptr<const gpu::PoolRegistration>> registered_;
 };
 
 }  // namespace cachalot::kv

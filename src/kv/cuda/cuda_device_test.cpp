@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "kv/cuda/fake_kernels.h"
 #include "memory/line.h"
+#include "testing/kv/fake_kernels.h"
 
 namespace cachalot::kv {
 namespace {
@@ -34,7 +34,7 @@ class CudaDeviceTest : public testing::Test {
   std::byte* pool() { return reinterpret_cast<std::byte*>(pool_.data()); }
   std::byte* more() { return reinterpret_cast<std::byte*>(more_.data()); }
 
-  os::cuda::FakeMachine machine_;
+  gpu::FakeMachine machine_;
   std::vector<memory::Line> pool_ = std::vector<memory::Line>(kBytes / 64), more_ = pool_;
   std::unique_ptr<CudaDevice> device_;
 };
@@ -51,7 +51,7 @@ TEST_F(CudaDeviceTest, ThePoolIsRegisteredInPartsOrNotAtAll) {
   EXPECT_EQ(device_->register_pool(more(), kBytes, 1024).error().code, Code::kInvalidArgument);
   EXPECT_EQ(machine_.registrations(), 2u);
   EXPECT_FALSE(device_->pool().find_part({more(), 64}));
-  machine_.failing["host_device_pointer"] = cuda::kOutOfMemory;
+  machine_.failing["host_device_pointer"] = gpu::kOutOfMemory;
   EXPECT_EQ(device_->register_pool(more(), 1024).error().code, Code::kNoSpace);
   machine_.failing.clear();
   EXPECT_EQ(machine_.registrations(), 2u);
@@ -80,7 +80,7 @@ TEST_F(CudaDeviceTest, AThreadIsNotLeftInAContextThatIsGone) {
   device_.reset();
   EXPECT_EQ(machine_.contexts, 2) << "the registration's, and the second device's";
   std::thread([&] {
-    cuda::Context left = &left;
+    gpu::Context left = &left;
     EXPECT_TRUE(second->unregister_pool(pool()));
     EXPECT_EQ(machine_.contexts, 1);
     machine_.driver().context_get_current(&left);

@@ -84,13 +84,13 @@ Status CudaEngine::scatter(std::span<const BlockCopy> blocks, LayerRange layers)
   return copy.wait();
 }
 
-Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks, cuda::Stream stream,
+Result<PendingCopy> CudaEngine::start_gather(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                              LayerRange layers) {
   return start(blocks, stream, layers, Direction::kGather);
 }
 
-Result<PendingCopy> CudaEngine::start_scatter(std::span<const BlockCopy> blocks,
-                                              cuda::Stream stream, LayerRange layers) {
+Result<PendingCopy> CudaEngine::start_scatter(std::span<const BlockCopy> blocks, gpu::Stream stream,
+                                              LayerRange layers) {
   if (options_.started_reads == ReadCheck::kUnknown) {
     return Error::make(Code::kInvalidArgument,
                        "cuda: a scatter that nobody waits for, expected the options to say whether "
@@ -99,7 +99,7 @@ Result<PendingCopy> CudaEngine::start_scatter(std::span<const BlockCopy> blocks,
   return start(blocks, stream, layers, Direction::kScatter);
 }
 
-Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, cuda::Stream stream,
+Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                       LayerRange layers, Direction direction) {
   CACHALOT_TRY_ASSIGN(const CopyPlan plan,
                       CopyPlan::compile(*cache_, *order_, layers, grain_of(blocks)));
@@ -136,7 +136,7 @@ Way CudaEngine::way_of(const Plan& plan) const {
 
 // @param slot  set as soon as something of it may be on the stream
 Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                          cuda::Stream stream, Direction direction,
+                          gpu::Stream stream, Direction direction,
                           std::unique_ptr<LaunchSlot>& slot) {
   const Way way = way_of(plan.arithmetic());
   if (way == Way::kCopyEngine) {
@@ -148,7 +148,7 @@ Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> block
 }
 
 Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                          cuda::Stream stream, Direction direction, Way way,
+                          gpu::Stream stream, Direction direction, Way way,
                           std::unique_ptr<LaunchSlot>& slot) {
   const bool in_bulk = way == Way::kBulk;
   const WorkShape shape = in_bulk ? WorkShape{1, kStageBytes} : shape_for(plan.arithmetic(), kWarp);
@@ -157,7 +157,7 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
   const std::span<const std::byte> bytes = tables.bytes();
   const bool is_inline = bytes.size() <= options_.inline_table_bytes;
   CACHALOT_TRY_ASSIGN(slot, slots_.take(is_inline ? 0 : bytes.size()));
-  const cuda::Driver& driver = device_.driver();
+  const gpu::Driver& driver = device_.driver();
   if (!is_inline) {
     std::memcpy(slot->host, bytes.data(), bytes.size());
     CACHALOT_TRY(
@@ -174,8 +174,8 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
                                  : default_thread_blocks(way, device_.multiprocessors());
   const CudaDevice::Kernels& kernels = device_.kernels();
   const bool gathers = direction == Direction::kGather;
-  const cuda::Function function = in_bulk ? (gathers ? kernels.gather_bulk : kernels.scatter_bulk)
-                                          : (gathers ? kernels.gather : kernels.scatter);
+  const gpu::Function function = in_bulk ? (gathers ? kernels.gather_bulk : kernels.scatter_bulk)
+                                         : (gathers ? kernels.gather : kernels.scatter);
   void* parameters[] = {&argument};
   return device_.check(
       driver.launch(function, static_cast<unsigned>(std::clamp<std::uint64_t>(needed, 1, most)), 1,
@@ -185,9 +185,9 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
 
 // Zeros behind the last byte come out of the slot.
 Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                             cuda::Stream stream, Direction direction,
+                             gpu::Stream stream, Direction direction,
                              std::unique_ptr<LaunchSlot>& slot) {
-  const cuda::Driver& driver = device_.driver();
+  const gpu::Driver& driver = device_.driver();
   const bool gathers = direction == Direction::kGather;
   for (const BlockCopy& block : blocks) {
     for (memory::Extent extent : block.pool) {

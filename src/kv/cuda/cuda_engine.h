@@ -57,7 +57,7 @@ struct CudaOptions {
   std::uint32_t inline_table_bytes = kInlineTableBytes;
   HostCaches host_caches = HostCaches::kFlushed;
   ReadCheck started_reads = ReadCheck::kUnknown;  // of start_scatter()
-  cuda::Stream stream = nullptr;                  // of gather() and scatter()
+  gpu::Stream stream = nullptr;                   // of gather() and scatter()
 };
 
 class CudaEngine final : public CopyEngine {
@@ -81,9 +81,9 @@ class CudaEngine final : public CopyEngine {
   //         A scatter: kInvalidArgument: nobody said how its bytes are checked
   // @cost   a microsecond, 20 ns a block, and what the driver takes (5 to 10 us, estimate); in the
   //         noncoherent domain a scatter 1 to 2.5 ns a line
-  Result<PendingCopy> start_gather(std::span<const BlockCopy> blocks, cuda::Stream stream,
+  Result<PendingCopy> start_gather(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                    LayerRange layers = {});
-  Result<PendingCopy> start_scatter(std::span<const BlockCopy> blocks, cuda::Stream stream,
+  Result<PendingCopy> start_scatter(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                     LayerRange layers = {});
 
   const EngineCache& cache() const override { return *cache_; }
@@ -93,14 +93,14 @@ class CudaEngine final : public CopyEngine {
   CudaEngine(CudaDevice& device, const EngineCache& cache, const BlockOrder& order,
              memory::Domain& domain, const CudaOptions& options);
 
-  Result<PendingCopy> start(std::span<const BlockCopy> blocks, cuda::Stream stream,
+  Result<PendingCopy> start(std::span<const BlockCopy> blocks, gpu::Stream stream,
                             LayerRange layers, Direction direction);
   Way way_of(const Plan& plan) const;
-  Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, cuda::Stream stream,
+  Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                 Direction direction, std::unique_ptr<LaunchSlot>& slot);
-  Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, cuda::Stream stream,
+  Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                 Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
-  Status copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks, cuda::Stream stream,
+  Status copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                    Direction direction, std::unique_ptr<LaunchSlot>& slot);
 
   CudaDevice& device_;

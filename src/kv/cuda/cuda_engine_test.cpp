@@ -7,10 +7,10 @@
 #include <cstring>
 #include <thread>
 
-#include "kv/cuda/fake_kernels.h"
-#include "kv/cuda/kernels_under_test.h"
-#include "kv/cuda/watched_domain.h"
-#include "kv/random_case.h"
+#include "testing/kv/fake_kernels.h"
+#include "testing/kv/kernels_under_test.h"
+#include "testing/kv/random_case.h"
+#include "testing/kv/watched_domain.h"
 
 namespace cachalot::kv {
 namespace {
@@ -34,7 +34,7 @@ class CudaEngineOnFakeGpu : public testing::Test {
   ~CudaEngineOnFakeGpu() override {
     {
       const CudaDevice::Entered entered(*device_);
-      for (const cuda::DevicePointer at : tensors_) device_->driver().memory_free(at);
+      for (const gpu::DevicePointer at : tensors_) device_->driver().memory_free(at);
     }
     device_.reset();
     EXPECT_EQ(machine_.faults, expected_faults_);
@@ -59,7 +59,7 @@ class CudaEngineOnFakeGpu : public testing::Test {
     std::vector<Tensor> there;
     const CudaDevice::Entered entered(*device_);
     for (const Tensor& tensor : like.views()) {
-      cuda::DevicePointer at = 0;
+      gpu::DevicePointer at = 0;
       EXPECT_TRUE(device_->check(device_->driver().memory_allocate(&at, tensor.bytes), "a test"));
       std::memcpy(reinterpret_cast<void*>(at), tensor.at, tensor.bytes);  // the fake's address
       tensors_.push_back(at);
@@ -99,11 +99,11 @@ class CudaEngineOnFakeGpu : public testing::Test {
     return std::memcmp(block(i), expected(pages).data(), kBlockBytes) == 0;
   }
 
-  os::cuda::FakeMachine machine_;
+  gpu::FakeMachine machine_;
   WatchedDomain domain_{DomainKind::kNoncoherent};
   std::unique_ptr<CudaDevice> device_;
   std::vector<memory::Line> pool_;
-  std::vector<cuda::DevicePointer> tensors_;
+  std::vector<gpu::DevicePointer> tensors_;
   std::optional<EngineCache> cache_;
   std::uint64_t expected_faults_ = 0;
 };
@@ -137,10 +137,10 @@ TEST_F(CudaEngineOnFakeGpu, ACopyIsDoneWhenItsEventIsAndTakesWhatItWasGiven) {
 TEST_F(CudaEngineOnFakeGpu, CopiesUnderWayShareNoSlotAndLaterOnesUseThemAgain) {
   const auto engine = this->engine({.inline_table_bytes = 0});
   const std::uint64_t before = machine_.allocations();
-  cuda::Stream streams[2] = {};
+  gpu::Stream streams[2] = {};
   {
     const CudaDevice::Entered entered(*device_);
-    for (cuda::Stream& stream : streams) device_->driver().stream_create(&stream, 1);
+    for (gpu::Stream& stream : streams) device_->driver().stream_create(&stream, 1);
   }
   std::uint64_t after_first = 0;
   for (int round = 0; round < 5; ++round) {
@@ -158,7 +158,7 @@ TEST_F(CudaEngineOnFakeGpu, CopiesUnderWayShareNoSlotAndLaterOnesUseThemAgain) {
   EXPECT_EQ(after_first, before + 12);  // page-locked and the device's, for each of six
   EXPECT_EQ(machine_.allocations(), after_first);
   const CudaDevice::Entered entered(*device_);
-  for (cuda::Stream& stream : streams) device_->driver().stream_destroy(stream);
+  for (gpu::Stream& stream : streams) device_->driver().stream_destroy(stream);
 }
 
 TEST_F(CudaEngineOnFakeGpu, ACopyThatIsDroppedIsWaitedFor) {
@@ -278,7 +278,7 @@ TEST_F(CudaEngineOnFakeGpu, AFailureOfTheDriverIsAnErrorAndTheNextCallWorks) {
       const auto engine = this->engine({.inline_table_bytes = 0});
       // A thread that has no context yet, as most of an engine's have.
       std::thread([&, what = function, wanted = code] {
-        machine_.failing[what] = cuda::kOutOfMemory;
+        machine_.failing[what] = gpu::kOutOfMemory;
         const Status status = engine->gather({&copy, 1});
         EXPECT_TRUE(!status && status.error().code == wanted);
         machine_.failing.clear();
@@ -299,7 +299,7 @@ TEST_F(CudaEngineOnFakeGpu, TablesThatFitGoWithTheLaunchAndOthersByACopy) {
   std::vector<memory::Extent> extents;
   for (std::uint32_t i = 0; i < kBlocks; ++i) extents.push_back({block(i), kBlockBytes});
   std::vector<BlockCopy> copies;
-  machine_.failing["copy_to_device"] = cuda::kOutOfMemory;
+  machine_.failing["copy_to_device"] = gpu::kOutOfMemory;
   std::size_t fit = 0;
   for (std::size_t count = 1; count <= 200; ++count) {
     copies.push_back({{&extents[0], 1}, pages});
@@ -340,15 +340,15 @@ TEST_F(CudaEngineOnFakeGpu, AFailedWaitIsAnIoErrorWhateverTheDriverSays) {
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
-  machine_.fail_waits(cuda::kOutOfMemory);
+  machine_.fail_waits(gpu::kOutOfMemory);
   EXPECT_EQ(engine->gather({&copy, 1}).error().code, Code::kIo);
   machine_.failing.clear();
-  machine_.failing["event_record"] = machine_.failing["stream_synchronize"] = cuda::kOutOfMemory;
+  machine_.failing["event_record"] = machine_.failing["stream_synchronize"] = gpu::kOutOfMemory;
   EXPECT_EQ(engine->gather({&copy, 1}).error().code, Code::kIo);
   machine_.failing.clear();
   Result<PendingCopy> pending = engine->start_gather({&copy, 1}, nullptr);
   ASSERT_TRUE(pending);
-  machine_.failing["event_query"] = cuda::kOutOfMemory;
+  machine_.failing["event_query"] = gpu::kOutOfMemory;
   EXPECT_EQ(pending->is_done().error().code, Code::kIo);
   EXPECT_EQ(pending->wait().error().code, Code::kIo);
   machine_.failing.clear();
@@ -377,7 +377,7 @@ TEST_F(CudaEngineOnFakeGpu, CopiesWhileAnotherStreamIsCaptured) {
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
-  cuda::Stream stream = nullptr;
+  gpu::Stream stream = nullptr;
   {
     const CudaDevice::Entered entered(*device_);
     ASSERT_TRUE(device_->check(device_->driver().stream_create(&stream, 1), "a test"));
@@ -485,7 +485,7 @@ TEST_F(CudaEngineOnFakeGpu, OpensDevicesThatCanDoItOnly) {
       CudaEngine::make(**ampere, *cache_, default_block_order(), domain_, {.way = Way::kBulk});
   EXPECT_EQ(bulk.error().code, Code::kUnsupported);
   machine_.compute_major = 9;
-  machine_.failing["set_function_attribute"] = cuda::kOutOfMemory;
+  machine_.failing["set_function_attribute"] = gpu::kOutOfMemory;
   EXPECT_EQ(open(1).error().code, Code::kNoSpace);
   machine_.failing.clear();
   machine_.kernels.erase("cachalot_scatter");
@@ -502,7 +502,7 @@ TEST_F(CudaEngineOnFakeGpu, LeavesAThreadInTheContextItWasIn) {
   const BlockCopy copy{{&extent, 1}, pages};
   std::thread([&] {
     int another = 0;
-    cuda::Context now = nullptr;
+    gpu::Context now = nullptr;
     device_->driver().context_set_current(&another);
     EXPECT_TRUE(engine->gather({&copy, 1}));
     device_->driver().context_get_current(&now);

@@ -1,6 +1,6 @@
 // The copy engine on a real GPU, under the suite for all of them. Skipped, with the reason, where there
 // is none.
-#include "kv/copy_engine_suite.h"
+#include "testing/kv/copy_engine_suite.h"
 
 namespace cachalot::kv {
 namespace {

@@ -40,22 +40,22 @@ Result<std::unique_ptr<LaunchSlot>> LaunchSlots::take(std::uint64_t bytes) {
 }
 
 Status LaunchSlots::allocate(LaunchSlot& slot, std::uint64_t bytes) const {
-  const cuda::Driver& driver = device_.driver();
+  const gpu::Driver& driver = device_.driver();
   if (bytes != 0) {
     void* host = nullptr;
     CACHALOT_TRY(
-        device_.check(driver.host_allocate(&host, bytes, cuda::kHostPortable), "cuMemHostAlloc"));
+        device_.check(driver.host_allocate(&host, bytes, gpu::kHostPortable), "cuMemHostAlloc"));
     slot.host = static_cast<std::byte*>(host);
     slot.bytes = bytes;
     CACHALOT_TRY(device_.check(driver.memory_allocate(&slot.device, bytes), "cuMemAlloc"));
   }
   return device_.check(
-      driver.event_create(&slot.event, cuda::kEventNoTiming | cuda::kEventBlockingSync),
+      driver.event_create(&slot.event, gpu::kEventNoTiming | gpu::kEventBlockingSync),
       "cuEventCreate");
 }
 
 void LaunchSlots::free(LaunchSlot& slot) const {
-  const cuda::Driver& driver = device_.driver();
+  const gpu::Driver& driver = device_.driver();
   if (slot.event != nullptr) driver.event_destroy(slot.event);
   if (slot.device != 0) driver.memory_free(slot.device);
   if (slot.host != nullptr) driver.host_free(slot.host);

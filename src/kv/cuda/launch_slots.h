@@ -22,9 +22,9 @@ namespace cachalot::kv {
 
 struct LaunchSlot {
   std::byte* host = nullptr;  // page-locked; null where no tables go this way
-  cuda::DevicePointer device = 0;
+  gpu::DevicePointer device = 0;
   std::uint64_t bytes = 0;
-  cuda::Event event = nullptr;
+  gpu::Event event = nullptr;
 };
 
 class LaunchSlots {

@@ -10,13 +10,13 @@ namespace {
 constexpr std::uint64_t kPollNs = 200'000, kPauseNs = 2'000;
 constexpr int kLeastPolls = 8;  // also where the thread was kept from running meanwhile
 
-int wait_for(const cuda::Driver& driver, cuda::Event event, WaitBy by) {
+int wait_for(const gpu::Driver& driver, gpu::Event event, WaitBy by) {
   if (by == WaitBy::kSleeping) return driver.event_synchronize(event);
   std::uint64_t now = base::SteadyClock::read();
   const std::uint64_t until = now + kPollNs;
   for (int polls = 0; polls < kLeastPolls || now < until; ++polls) {
     const int result = driver.event_query(event);
-    if (result != cuda::kNotReady) return result;
+    if (result != gpu::kNotReady) return result;
     const std::uint64_t next = (now = base::SteadyClock::read()) + kPauseNs;
     while (now < next) {
       os::cpu_relax();
@@ -37,7 +37,7 @@ Result<bool> PendingCopy::is_done() {
   const CudaDevice::Entered entered(*work_.device);
   CACHALOT_TRY(entered.status());
   const int result = work_.device->driver().event_query(slot_->event);
-  if (result == cuda::kNotReady) return false;
+  if (result == gpu::kNotReady) return false;
   if (const Status asked = work_.device->check(result, "cuEventQuery"); !asked)
     return error_of_wait(asked.error());
   return true;

@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kv/emulated/kernels.h"
 #include "kv/fused/tables.h"
-#include "kv/random_case.h"
+#include "testing/kv/kernels.h"
+#include "testing/kv/random_case.h"
 
 namespace cachalot::kv {
 namespace {

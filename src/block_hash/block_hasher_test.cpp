@@ -1,0 +1,172 @@
+#include "block_hash/block_hasher.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace cachalot::block_hash {
+namespace {
+
+std::vector<std::uint32_t> ids_from(std::uint32_t first, std::size_t count = 16) {
+  std::vector<std::uint32_t> ids(count);
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+BlockHasher vllm(HashAlgorithm algorithm, std::string_view seed = "0") {
+  Result<BlockHasher> hasher = BlockHasher::vllm(algorithm, seed);
+  EXPECT_TRUE(hasher);
+  return *std::move(hasher);
+}
+
+// What vLLM computes with PYTHONHASHSEED=0 and blocks of 16 tokens.
+TEST(Sha256Cbor, MatchesVllmForAChain) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  EXPECT_EQ(hasher.root().hex(),
+            "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e");
+  const Digest first = hasher.next(hasher.root(), ids_from(0));
+  EXPECT_EQ(first.hex(), "d830de3d42c00f25a2949b5d12d98642664a44872c1614c5b0147556276afc9c");
+  const Digest second = hasher.next(first, ids_from(16));
+  EXPECT_EQ(second.hex(), "fedd9e4abebebbe6f6cf96b682f08d316063fe2f22a5c552192dd62904fcccac");
+}
+
+TEST(Sha256Cbor, MatchesVllmsIntegerFormAndIsStoredAsItsFirstHalf) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const Digest first = hasher.next(hasher.root(), ids_from(0));
+  EXPECT_EQ(first.low64(), 12687895063098490012u);
+  EXPECT_EQ(to_hex(first.block_hash()), "d830de3d42c00f25a2949b5d12d98642");
+}
+
+TEST(Sha256Cbor, MatchesVllmForASalt) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const ExtraKey keys[] = {{"tenant-a"}};
+  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
+            "a31aa6d7bd52d1db44c2e2c50ce6687164f2a198c45e6f9c6f5025e7d8dff1f7");
+}
+
+TEST(Sha256Cbor, MatchesVllmForAnAdapterAndASalt) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const ExtraKey keys[] = {{"lora-x"}, {"tenant-a"}};
+  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
+            "6aa1584a6e1ca76b987e0905f8b1cb592524c74565e2928add2c772720a09fbe");
+}
+
+TEST(Sha256Cbor, MatchesVllmForAnImageThatBeginsBeforeTheBlock) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const ExtraKey keys[] = {{"lora-x"}, {"img-1", true, -3}, {"tenant-a"}};
+  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
+            "a6e21c8e8e351becd39e1eb859ff0264c6ebfd8b984cdc5aaf5c22658a9dd9ea");
+}
+
+TEST(Sha256Cbor, MatchesVllmForIdsOfEveryLength) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const std::vector<std::uint32_t> ids = {0,          23, 24, 255, 256, 65535, 65536, 151643,
+                                          2147483647, 7,  8,  9,   10,  11,    12,    13};
+  const std::string expected = "4382f31e8dce597e0ce01d7b7e150a64595eaa19b79961623d11b4528999c601";
+  EXPECT_EQ(hasher.next(hasher.root(), ids).hex(), expected);
+  const std::vector<std::uint64_t> wide(ids.begin(), ids.end());
+  EXPECT_EQ(hasher.next(hasher.root(), wide).hex(), expected);
+}
+
+// From python3-cbor2's canonical form of (digest, (2**64 - 1, 2**32), None).
+TEST(Sha256Cbor, TakesIdsOf64Bits) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
+  const std::vector<std::uint64_t> ids = {~std::uint64_t{0}, std::uint64_t{1} << 32};
+  EXPECT_EQ(hasher.next(hasher.root(), ids).hex(),
+            "8189e8b5ce2aa382137c73ad7a25136261b2c6352b05f53b5a455d05d9662aee");
+}
+
+TEST(XxhashCbor, MatchesVllm) {
+  BlockHasher hasher = vllm(HashAlgorithm::kXxhashCbor);
+  EXPECT_EQ(hasher.root().hex(), "1ebe36576dcb573f26b99533a20aaeca");
+  const Digest first = hasher.next(hasher.root(), ids_from(0));
+  EXPECT_EQ(first.hex(), "209f5d549fc07c8e39d823615ede61ce");
+  EXPECT_EQ(hasher.next(first, ids_from(16)).hex(), "03888914ee75b87e89df867a21beb72b");
+  const ExtraKey keys[] = {{"tenant-a"}};
+  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
+            "bfbfafff3fa6ee68c398534127fa2299");
+}
+
+TEST(VllmHashes, DependOnThePythonHashSeed) {
+  BlockHasher zero = vllm(HashAlgorithm::kSha256Cbor, "0");
+  BlockHasher one = vllm(HashAlgorithm::kSha256Cbor, "1");
+  EXPECT_FALSE(zero.root() == one.root());
+}
+
+// Computed with python3-xxhash from the bytes that the header draws; a change of any of them would
+// orphan every pool there is.
+TEST(Xxh3, HashesTheDocumentedBytes) {
+  BlockHasher hasher = BlockHasher::xxh3(make_namespace("abc"));
+  EXPECT_EQ(hasher.root().hex(), std::string(32, '0'));
+  const Digest first = hasher.next(hasher.root(), ids_from(0));
+  EXPECT_EQ(first.hex(), "d98cd4da68dde770ca39719b081cd7d5");
+  EXPECT_EQ(hasher.next(first, ids_from(16)).hex(), "2748efc79290aee177c657e12e5aa5d5");
+  const std::vector<std::uint64_t> wide = {1, ~std::uint64_t{0}};
+  EXPECT_EQ(hasher.next(hasher.root(), wide).hex(), "4913269ea70b704e3c5e14e1d279260b");
+  const ExtraKey keys[] = {{"lora-x"}, {"img-1", true, -3}};
+  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
+            "d8b542321e4d57ba75cb21b27cbe34f7");
+}
+
+TEST(Xxh3, DiffersBetweenNamespaces) {
+  BlockHasher a = BlockHasher::xxh3(make_namespace("a"));
+  BlockHasher b = BlockHasher::xxh3(make_namespace("b"));
+  EXPECT_FALSE(a.next(a.root(), ids_from(0)) == b.next(b.root(), ids_from(0)));
+}
+
+TEST(Xxh3, DistinguishesWhatCouldBeTakenForEachOther) {
+  BlockHasher hasher = BlockHasher::xxh3(make_namespace("abc"));
+  std::vector<Digest> digests;
+  const std::vector<std::uint32_t> narrow = {1, 0};
+  const std::vector<std::uint64_t> wide = {1};  // the same bytes
+  digests.push_back(hasher.next(hasher.root(), narrow));
+  digests.push_back(hasher.next(hasher.root(), wide));
+  const ExtraKey one[] = {{"ab"}};
+  const ExtraKey two[] = {{"a"}, {"b"}};
+  const ExtraKey placed[] = {{"ab", true, 0}};
+  digests.push_back(hasher.next(hasher.root(), narrow, one));
+  digests.push_back(hasher.next(hasher.root(), narrow, two));
+  digests.push_back(hasher.next(hasher.root(), narrow, placed));
+  digests.push_back(hasher.next(digests[0], narrow));
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(digests[i] == digests[j]) << i << " " << j;
+  }
+}
+
+TEST(HashBlocks, HashesWholeBlocksInAChainAndLeavesAPartialOneOut) {
+  for (const HashAlgorithm algorithm : {HashAlgorithm::kXxh3, HashAlgorithm::kSha256Cbor}) {
+    BlockHasher hasher = algorithm == HashAlgorithm::kXxh3
+                             ? BlockHasher::xxh3(make_namespace("abc"))
+                             : vllm(algorithm);
+    const std::vector<std::uint32_t> ids = ids_from(0, 40);
+    std::vector<BlockHash> hashes(5);
+    const Digest last = hasher.hash_blocks(hasher.root(), ids, 16, hashes);
+    const Digest first = hasher.next(hasher.root(), ids_from(0));
+    const Digest second = hasher.next(first, ids_from(16));
+    EXPECT_EQ(hashes[0], first.block_hash());
+    EXPECT_EQ(hashes[1], second.block_hash());
+    EXPECT_EQ(hashes[2], BlockHash{});
+    EXPECT_EQ(last, second);
+    EXPECT_EQ(hasher.hash_blocks(first, ids, 16, {}), first);
+  }
+}
+
+TEST(HashAlgorithmNames, AreReadBackAndListedWhenUnknown) {
+  for (const HashAlgorithm algorithm :
+       {HashAlgorithm::kXxh3, HashAlgorithm::kSha256Cbor, HashAlgorithm::kXxhashCbor}) {
+    const Result<HashAlgorithm> parsed = parse_hash_algorithm(hash_algorithm_name(algorithm));
+    ASSERT_TRUE(parsed);
+    EXPECT_EQ(*parsed, algorithm);
+  }
+  const Result<HashAlgorithm> unknown = parse_hash_algorithm("md5");
+  ASSERT_FALSE(unknown);
+  EXPECT_STREQ(unknown.error().message,
+               "hash: md5 is unknown, expected one of: xxh3_128, sha256_cbor, xxhash_cbor");
+  EXPECT_EQ(BlockHasher::vllm(HashAlgorithm::kXxh3, "0").error().code, Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cachalot::block_hash

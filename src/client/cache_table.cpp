@@ -1,0 +1,202 @@
+#include "client/cache_table.h"
+
+#include <atomic>
+#include <cinttypes>
+#include <mutex>
+
+#include "kv/cpu/cpu_engine.h"
+
+namespace cachalot::client {
+namespace {
+
+// Of all clients of the process, so that none takes another one's number for its own.
+std::atomic<std::uint32_t> last_number = 0;
+
+Error unknown(CacheId id) {
+  return Error::make(Code::kNotFound, "cache: number %u is of no registered cache",
+                     static_cast<std::uint32_t>(id));
+}
+
+Result<kv::EngineCache> engine_cache_of(const PagedCache& description, const KvGeometry& geometry,
+                                        std::span<const kv::Tensor> tensors) {
+  kv::CacheShape shape;
+  shape.geometry = geometry;
+  shape.page_tokens = description.page_tokens;
+  shape.pages = description.pages;
+  shape.page_stride_bytes = description.page_stride_bytes;
+  if (!description.strides) {
+    if (!description.layout.empty())
+      return kv::EngineCache::make(shape, description.layout, tensors);
+    return Error::make(Code::kInvalidArgument,
+                       "cache: neither a layout nor strides are given, expected one of the two");
+  }
+  if (!description.layout.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "cache: layout is %.40s and strides are given, expected one of the two",
+                       description.layout.c_str());
+  }
+  if (description.page_stride_bytes != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "cache: page_stride_bytes is %" PRIu64
+                       " and strides are given, expected one of the two",
+                       description.page_stride_bytes);
+  }
+  kv::EngineStrides strides;
+  for (std::uint32_t k = 0; k < kParts; ++k) strides.part[k] = (*description.strides)[k];
+  strides.tensors = static_cast<std::uint32_t>(tensors.size());
+  return kv::EngineCache::with_strides(shape, strides, tensors);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache& description,
+                                                               const KvGeometry& geometry,
+                                                               const kv::BlockOrder& order,
+                                                               memory::Domain& domain,
+                                                               const CopyMeans& means) {
+  std::vector<kv::Tensor> tensors;
+  for (const Buffer& tensor : description.tensors) {
+    tensors.push_back({static_cast<std::byte*>(tensor.data), tensor.bytes});
+  }
+  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, engine_cache_of(description, geometry, tensors));
+  std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
+  if (means.gpu == nullptr) {
+    CACHALOT_TRY_ASSIGN(kv::CpuEngine engine,
+                        kv::CpuEngine::make(made->cache_, order, domain, {means.threads}));
+    made->engine_ = std::make_unique<kv::CpuEngine>(std::move(engine));
+    return made;
+  }
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (const Status on_it = means.gpu->check_memory(tensors[i].at, tensors[i].bytes); !on_it) {
+      return Error::make(on_it.error().code, "cache: tensor %zu: %.400s", i, on_it.error().message);
+    }
+  }
+  kv::CudaOptions options;
+  options.host_caches = means.host_caches;
+  options.started_reads = kv::ReadCheck::kValidated;  // by LayerLoad, after its wait
+  CACHALOT_TRY_ASSIGN(made->engine_, kv::CudaEngine::make(means.gpu->device(), made->cache_, order,
+                                                          domain, options));
+  made->gpu_ = means.gpu;
+  made->stream_ = description.cuda_stream;
+  return made;
+}
+
+RegisteredCache::~RegisteredCache() {
+  if (gpu_ == nullptr) return;
+  if (fork_generation() != forks_) {
+    (void)engine_.release();  // it is the parent's, and so is the GPU
+  } else if (gpu_->is_lost()) {
+    keep_until_exit(std::move(engine_));
+  }
+}
+
+Result<CudaStream> RegisteredCache::stream_of(const std::optional<CudaStream>& wanted) const {
+  if (gpu_ != nullptr) {
+    const CudaStream stream = wanted.value_or(stream_);
+    CACHALOT_TRY(check_stream(stream));
+    return stream;
+  }
+  if (!wanted) return CudaStream{};
+  return Error::make(Code::kInvalidArgument,
+                     "stream: %p was given for a cache in this process's memory, expected none",
+                     *wanted);
+}
+
+Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                               CudaStream stream, kv::WaitBy by) {
+  if (gpu_ == nullptr) return engine_->gather(blocks, layers);
+  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_gather(blocks, layers, stream));
+  return gpu_->note(copy.wait(by));
+}
+
+Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
+                                CudaStream stream, kv::WaitBy by) {
+  if (gpu_ == nullptr) return engine_->scatter(blocks, layers);
+  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_scatter(blocks, layers, stream));
+  return gpu_->note(copy.wait(by));
+}
+
+Result<kv::PendingCopy> RegisteredCache::start_gather(std::span<const kv::BlockCopy> blocks,
+                                                      kv::LayerRange layers, CudaStream stream) {
+  Result<kv::PendingCopy> copy = on_gpu().start_gather(blocks, stream, layers);
+  if (!copy) return gpu_->note(copy.error()).error();
+  return copy;
+}
+
+Result<kv::PendingCopy> RegisteredCache::start_scatter(std::span<const kv::BlockCopy> blocks,
+                                                       kv::LayerRange layers, CudaStream stream) {
+  Result<kv::PendingCopy> copy = on_gpu().start_scatter(blocks, stream, layers);
+  if (!copy) return gpu_->note(copy.error()).error();
+  return copy;
+}
+
+CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t number = last_number.fetch_add(1, std::memory_order_relaxed) + 1;
+  caches_.emplace(number, std::move(cache));
+  return CacheId{number};
+}
+
+bool RegisteredCache::enter() {
+  std::uint32_t uses = uses_.load(std::memory_order_relaxed);
+  do {
+    if ((uses & kGone) != 0) return false;
+  } while (!uses_.compare_exchange_weak(uses, uses + 1, std::memory_order_relaxed));
+  return true;
+}
+
+void RegisteredCache::leave() {
+  // Release: who sees that nobody uses it any more may give its memory away.
+  if (uses_.fetch_sub(1, std::memory_order_release) == (kGone | 1)) uses_.notify_all();
+}
+
+OpenCache::OpenCache(std::shared_ptr<RegisteredCache> cache, LayerCall call, CacheId id)
+    : cache_(std::move(cache)),
+      open_(call == LayerCall::kLoad ? &cache_->open_loads_ : &cache_->open_stores_),
+      id_(id) {
+  open_->fetch_add(1, std::memory_order_relaxed);
+}
+
+Result<CacheUse> OpenCache::use() const {
+  if (!cache_->enter()) return unknown(id_);
+  return CacheUse(cache_);
+}
+
+Result<CacheUse> CacheTable::use(CacheId id) {
+  const std::shared_lock lock(mutex_);
+  const auto at = caches_.find(static_cast<std::uint32_t>(id));
+  if (at == caches_.end() || !at->second->enter()) return unknown(id);
+  return CacheUse(at->second);
+}
+
+Result<OpenCache> CacheTable::open(CacheId id, LayerCall call) {
+  const std::shared_lock lock(mutex_);
+  const auto at = caches_.find(static_cast<std::uint32_t>(id));
+  if (at == caches_.end()) return unknown(id);
+  return OpenCache(at->second, call, id);
+}
+
+Status CacheTable::remove(CacheId id) {
+  std::shared_ptr<RegisteredCache> cache;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = caches_.find(static_cast<std::uint32_t>(id));
+    if (at == caches_.end()) return unknown(id);
+    // Acquire: pairs with the release of who closed the last.
+    const bool loads = at->second->open_loads_.load(std::memory_order_acquire) != 0;
+    if (loads || at->second->open_stores_.load(std::memory_order_acquire) != 0) {
+      return Error::make(Code::kBusy, "cache: a layer %s of cache %u is open: end it first",
+                         loads ? "load" : "store", static_cast<std::uint32_t>(id));
+    }
+    cache = std::move(at->second);
+    caches_.erase(at);
+    cache->uses_.fetch_or(RegisteredCache::kGone, std::memory_order_relaxed);
+  }
+  for (std::uint32_t uses;
+       (uses = cache->uses_.load(std::memory_order_acquire)) != RegisteredCache::kGone;) {
+    cache->uses_.wait(uses);
+  }
+  return cache->check_released();
+}
+
+}  // namespace cachalot::client

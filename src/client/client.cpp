@@ -1,0 +1,377 @@
+// The public client: what it is made of, and calls that only pass things on.
+#include <cachalot/client.h>
+#include <cachalot/trace_recorder.h>
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "block_hash/block_hasher.h"
+#include "client/async_calls.h"
+#include "client/attach.h"
+#include "client/cache_table.h"
+#include "client/copies.h"
+#include "client/fingerprint.h"
+#include "client/fork_guard.h"
+#include "client/layerwise.h"
+#include "client/objects.h"
+#include "kv/block_order.h"
+#include "kv/layout.h"
+
+namespace cachalot {
+
+struct Client::Impl {
+  Impl(const ClientOptions& given, const kv::BlockOrder& block_order,
+       std::shared_ptr<client::Session> opened, const block_hash::NamespaceId& name_space,
+       std::optional<TraceRecorder> opened_recorder)
+      : options(given),
+        order(block_order),
+        space(name_space),
+        session(std::move(opened)),
+        objects(*session, session->counters(), space),
+        recorder(std::move(opened_recorder)),
+        calls(given.workers) {}
+
+  const ClientOptions options;
+  const kv::BlockOrder& order;
+  const block_hash::NamespaceId space;
+  const std::uint64_t forks = client::fork_generation();
+  std::shared_ptr<client::Session> session;
+  client::CacheTable caches;
+  client::Objects objects;
+  std::optional<TraceRecorder> recorder;
+  client::AsyncCalls calls;  // goes first
+
+  void record(RecordedCall made, std::span<const BlockHash> hashes) {
+    if (!recorder || made != options.recorded_call) return;
+    recorder->record(hashes, hashes.size() * std::uint64_t{options.geometry.block_tokens}, 0);
+  }
+
+  // `cache`: a CacheUse or OpenCache, which outlives what is called.
+  template <class Held>
+  Result<client::Call> call(Held& cache, std::span<const BlockHash> hashes,
+                            std::span<const PageId> pages, const CopyOptions& copy) {
+    const client::Deadline deadline = client::Deadline::after(copy.timeout_ns);
+    CACHALOT_TRY_ASSIGN(const CudaStream stream, (*cache).stream_of(copy.cuda_stream));
+    return client::Call{*session, session->counters(), *cache, hashes, pages, deadline, stream};
+  }
+};
+
+namespace {
+
+Status check_count(const char* option, std::uint32_t value, std::uint32_t most) {
+  if (value >= 1 && value <= most) return {};
+  return Error::make(Code::kInvalidArgument, "%s: %u is not within 1 to %u", option, value, most);
+}
+
+Status check_options(const ClientOptions& options) {
+  if (options.model.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "model: is empty; name the weights and their revision, so that no other "
+                       "model's blocks are taken for theirs");
+  }
+  CACHALOT_TRY(check_count("copy_threads", options.copy_threads, kMostThreads));
+  CACHALOT_TRY(check_count("workers", options.workers, kMostThreads));
+  CACHALOT_TRY(check_count("grant_blocks", options.grant_blocks, kMostGrantBlocks));
+  return options.geometry.check();
+}
+
+Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& geometry) {
+  const std::uint32_t first = options.first_layer;
+  if (first == 0 && options.layers == kAllLayers) return kv::LayerRange{};
+  const std::uint64_t layers = options.layers == kAllLayers
+                                   ? geometry.layers - std::min(first, geometry.layers)
+                                   : options.layers;
+  if (options.layers == kAllLayers && layers == 0) {
+    return Error::make(Code::kInvalidArgument, "layers: all from %u on, of a rank that has %u",
+                       first, geometry.layers);
+  }
+  if (layers == 0 || first + layers > geometry.layers) {
+    return Error::make(Code::kInvalidArgument, "layers: %u from %u on, of a rank that has %u",
+                       options.layers, first, geometry.layers);
+  }
+  return kv::LayerRange{first, static_cast<std::uint32_t>(first + layers)};
+}
+
+// Whether each layer of a block is in one piece in the pool, as a hash wants that goes on from layer to layer.
+bool layers_are_stretches(const kv::BlockOrder& order, const KvGeometry& geometry) {
+  return *order.order(geometry.attention) == 'L';
+}
+
+// What a call that goes on by itself needs to keep.
+struct Kept {
+  std::vector<BlockHash> hashes;
+  std::vector<PageId> pages;
+  std::optional<BlockHash> parent;
+};
+
+// From here on the call has copies. What it was given was checked: a count that is wrong is not copied.
+std::shared_ptr<const Kept> keep(const BlockHash* parent, client::Call& call) {
+  auto kept = std::make_shared<Kept>();
+  kept->hashes.assign(call.hashes.begin(), call.hashes.end());
+  kept->pages.assign(call.pages.begin(), call.pages.end());
+  if (parent != nullptr) kept->parent = *parent;
+  call.hashes = kept->hashes;
+  call.pages = kept->pages;
+  return kept;
+}
+
+// Behind where the stream of a call is now; null where the cache is in this process's memory.
+Result<std::shared_ptr<client::StreamBehind>> go_behind(const client::Call& call) {
+  client::Gpu* const gpu = call.cache.gpu();
+  if (gpu == nullptr) return std::shared_ptr<client::StreamBehind>();
+  CACHALOT_TRY_ASSIGN(client::StreamMark mark, gpu->mark(call.stream));
+  return std::make_shared<client::StreamBehind>(*gpu, std::move(mark));
+}
+
+}  // namespace
+
+std::vector<std::string> layout_names() {
+  std::vector<std::string> names;
+  for (const kv::Layout& layout : kv::layouts()) {
+    if (layout.refusal == nullptr) names.emplace_back(layout.name);
+  }
+  return names;
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&& from) noexcept {
+  Client taken(std::move(from));
+  std::swap(impl_, taken.impl_);  // who was here goes as in its destructor
+  return *this;
+}
+
+Client::~Client() {
+  if (impl_ == nullptr) return;
+  // In a forked child the threads are not there and the pool is not mapped: it is the parent's.
+  if (client::fork_generation() != impl_->forks) {
+    (void)impl_.release();
+  } else if (impl_->session->check_usable()) {
+    (void)detach();
+  }
+}
+
+Result<Client> Client::attach(const ClientOptions& options) {
+  return client::attach(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
+}
+
+Result<Client> client::attach(const ClientOptions& options, Gpus::Open open_gpu) {
+  CACHALOT_TRY(check_options(options));
+  CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
+  const std::string fingerprint = client::fingerprint_of(options);
+  if (options.hash != HashAlgorithm::kXxh3) {
+    // is it to be had?
+    CACHALOT_TRY(block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed));
+  }
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
+                      client::Session::open(options, fingerprint, std::move(open_gpu)));
+  const std::uint64_t room = session->access().geometry.block_bytes;
+  if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
+    return Error::make(Code::kInvalidArgument,
+                       "geometry: a block has %" PRIu64
+                       " bytes, the pool's blocks have room for %" PRIu64
+                       " (`cachalot pool create --block-bytes`)",
+                       options.geometry.block_bytes(), room);
+  }
+  std::optional<TraceRecorder> recorder;
+  if (!options.record_requests.empty()) {
+    CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
+  }
+  return Client(std::make_unique<Client::Impl>(options, *order, std::move(session),
+                                               block_hash::make_namespace(fingerprint),
+                                               std::move(recorder)));
+}
+
+Status Client::detach() {
+  if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "client: it was moved from");
+  if (client::fork_generation() != impl_->forks) return impl_->session->check_usable();
+  impl_->calls.stop();
+  if (impl_->recorder) (void)impl_->recorder->flush();  // a full disk is no reason to stay attached
+  return impl_->session->close();
+}
+
+const KvGeometry& Client::geometry() const {
+  return impl_->options.geometry;
+}
+std::uint64_t Client::block_bytes() const {
+  return geometry().block_bytes();
+}
+
+std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens) const {
+  std::vector<BlockHash> hashes(tokens.size() / geometry().block_tokens);
+  const ClientOptions& options = impl_->options;
+  if (options.hash == HashAlgorithm::kXxh3) {
+    block_hash::BlockHasher hasher = block_hash::BlockHasher::xxh3(impl_->space);
+    hasher.hash_blocks(hasher.root(), tokens, geometry().block_tokens, hashes);
+  } else if (Result<block_hash::BlockHasher> hasher =
+                 block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed)) {
+    hasher->hash_blocks(hasher->root(), tokens, geometry().block_tokens, hashes);
+  }
+  return hashes;
+}
+
+Result<CacheId> Client::register_cache(const PagedCache& cache) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  client::CopyMeans means = client::CopyMeans::of(impl_->options);
+  if (cache.cuda_device) {
+    CACHALOT_TRY_ASSIGN(means.gpu, impl_->session->gpus().find_or_open(*cache.cuda_device));
+  } else if (cache.cuda_stream != nullptr) {
+    return Error::make(Code::kInvalidArgument,
+                       "cache: stream %p, and no device that it could be of", cache.cuda_stream);
+  }
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::RegisteredCache> made,
+                      client::RegisteredCache::make(cache, geometry(), impl_->order,
+                                                    impl_->session->access().domain(), means));
+  return impl_->caches.add(std::move(made));
+}
+
+Status Client::unregister_cache(CacheId cache) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->caches.remove(cache);
+}
+
+Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
+  CACHALOT_TRY(impl_->session->check_usable());
+  impl_->record(RecordedCall::kLookup, hashes);
+  return client::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes())
+      .found.size();
+}
+
+Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes,
+                                 std::span<const PageId> pages, const CopyOptions& options) {
+  return load_tokens(cache, hashes, pages, {}, options);
+}
+
+Result<std::size_t> Client::load_tokens(CacheId cache, std::span<const BlockHash> hashes,
+                                        std::span<const PageId> pages,
+                                        std::span<const std::span<const TokenRange>> tokens,
+                                        const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
+  CACHALOT_TRY_ASSIGN(client::CacheUse use, impl_->caches.use(cache));
+  CACHALOT_TRY_ASSIGN(const client::Call call, impl_->call(use, hashes, pages, options));
+  CACHALOT_TRY(call.check_counts());
+  impl_->record(RecordedCall::kLoad, hashes);
+  return client::load(call, layers, tokens);
+}
+
+Result<Stored> Client::store(CacheId cache, const BlockHash* parent,
+                             std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                             const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(client::CacheUse use, impl_->caches.use(cache));
+  CACHALOT_TRY_ASSIGN(const client::Call call, impl_->call(use, hashes, pages, options));
+  return client::store(call, parent);
+}
+
+Result<Client::LayerLoad> Client::begin_load(CacheId cache, std::span<const BlockHash> hashes,
+                                             std::span<const PageId> pages,
+                                             const LayerOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(client::OpenCache open, impl_->caches.open(cache, client::LayerCall::kLoad));
+  CopyOptions copy;
+  copy.cuda_stream = options.cuda_stream;
+  CACHALOT_TRY_ASSIGN(const client::Call call, impl_->call(open, hashes, pages, copy));
+  CACHALOT_TRY(call.check_counts());
+  impl_->record(RecordedCall::kLoad, hashes);
+  CACHALOT_TRY_ASSIGN(
+      std::unique_ptr<LayerLoad::Impl> begun,
+      LayerLoad::Impl::begin(call, std::move(open), layers_are_stretches(impl_->order, geometry()),
+                             options.pinned));
+  return LayerLoad(std::move(begun));
+}
+
+Result<Client::LayerStore> Client::begin_store(CacheId cache, const BlockHash* parent,
+                                               std::span<const BlockHash> hashes,
+                                               std::span<const PageId> pages,
+                                               const LayerOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(client::OpenCache open, impl_->caches.open(cache, client::LayerCall::kStore));
+  CopyOptions copy;
+  copy.cuda_stream = options.cuda_stream;
+  CACHALOT_TRY_ASSIGN(const client::Call call, impl_->call(open, hashes, pages, copy));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<LayerStore::Impl> begun,
+                      LayerStore::Impl::begin(call, std::move(open), parent,
+                                              layers_are_stretches(impl_->order, geometry())));
+  return LayerStore(std::move(begun));
+}
+
+Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashes,
+                                 std::span<const PageId> pages, const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(const kv::LayerRange layers, range_of(options, geometry()));
+  CACHALOT_TRY_ASSIGN(client::CacheUse use, impl_->caches.use(cache));
+  auto held = std::make_shared<client::CacheUse>(std::move(use));
+  CACHALOT_TRY_ASSIGN(client::Call call, impl_->call(*held, hashes, pages, options));
+  CACHALOT_TRY(call.check());
+  CACHALOT_TRY(call.check_pages_differ());
+  const std::shared_ptr<const Kept> kept = keep(nullptr, call);
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<client::StreamBehind> behind, go_behind(call));
+  impl_->record(RecordedCall::kLoad, hashes);
+  return impl_->calls.submit([call, held, kept, behind, layers](
+                                 const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
+    call.cancelled = &cancelled;
+    call.behind = behind.get();
+    Stored loaded;
+    CACHALOT_TRY_ASSIGN(loaded.blocks, client::load(call, layers, {}));
+    return loaded;
+  });
+}
+
+Result<Token> Client::store_async(CacheId cache, const BlockHash* parent,
+                                  std::span<const BlockHash> hashes, std::span<const PageId> pages,
+                                  const CopyOptions& options) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  CACHALOT_TRY_ASSIGN(client::CacheUse use, impl_->caches.use(cache));
+  auto held = std::make_shared<client::CacheUse>(std::move(use));
+  CACHALOT_TRY_ASSIGN(client::Call call, impl_->call(*held, hashes, pages, options));
+  CACHALOT_TRY(call.check());
+  const std::shared_ptr<const Kept> kept = keep(parent, call);
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<client::StreamBehind> behind, go_behind(call));
+  return impl_->calls.submit(
+      [call, held, kept, behind](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
+        call.cancelled = &cancelled;
+        call.behind = behind.get();
+        return client::store(call, kept->parent ? &*kept->parent : nullptr);
+      });
+}
+
+// After detach() too, but not in a forked child: the threads are not there, and one may have had the lock.
+Result<Completion> Client::poll(Token token) {
+  CACHALOT_TRY(impl_->session->check_process());
+  return impl_->calls.poll(token);
+}
+Result<Completion> Client::wait(Token token, std::uint64_t timeout_ns) {
+  CACHALOT_TRY(impl_->session->check_process());
+  return impl_->calls.wait(token, timeout_ns);
+}
+Status Client::cancel(Token token) {
+  CACHALOT_TRY(impl_->session->check_process());
+  return impl_->calls.cancel(token);
+}
+
+Status Client::register_buffer(void* data, std::uint64_t bytes) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->objects.buffers().add(data, bytes);
+}
+Status Client::unregister_buffer(void* data) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->objects.buffers().remove(data);
+}
+Status Client::exists(std::span<const std::string_view> keys, std::span<bool> present) const {
+  return impl_->objects.exists(keys, present);
+}
+Result<std::uint64_t> Client::put(std::string_view key, std::span<const Buffer> parts) {
+  return impl_->objects.put(key, parts);
+}
+Result<std::uint64_t> Client::get(std::string_view key, std::span<const Buffer> parts) {
+  return impl_->objects.get(key, parts);
+}
+
+Statistics Client::statistics() const {
+  Statistics now = impl_->session->counters().read();
+  now.reattachments = impl_->session->reattachments();
+  return now;
+}
+
+}  // namespace cachalot

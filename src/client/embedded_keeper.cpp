@@ -1,0 +1,188 @@
+#include <cachalot/keeper.h>
+
+#include <atomic>
+#include <chrono>
+#include <cinttypes>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "client/fork_guard.h"
+#include "pool/pool.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 1u << 31;
+constexpr std::uint32_t kDefaultClients = 16;
+
+Result<memory::DomainKind> parse_domain(const std::string& name) {
+  if (name.empty() || name == "coherent") return memory::DomainKind::kCoherent;
+  if (name == "noncoherent") return memory::DomainKind::kNoncoherent;
+  return Error::make(Code::kInvalidArgument, "domain: '%.40s' is not coherent or noncoherent",
+                     name.c_str());
+}
+
+Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
+  if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64,
+                       options.capacity_blocks, kMostBlocks);
+  }
+  if (options.block_bytes == 0 || options.block_bytes > ~std::uint64_t{0} - memory::kLineBytes) {
+    return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block",
+                       options.block_bytes);
+  }
+  const std::uint32_t clients = options.clients == 0 ? kDefaultClients : options.clients;
+  if (clients >= pool::kMaxClients) {
+    return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", clients,
+                       pool::kMaxClients - 1);
+  }
+  pool::Geometry geometry;
+  CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
+  geometry.block_bytes = pool::padded_bytes(options.block_bytes);
+  geometry.clients = clients + geometry.hosts;  // and the operators'
+  geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
+  geometry.blocks = static_cast<std::uint32_t>(
+      options.capacity_blocks + pool::rated_spare_blocks(clients, options.capacity_blocks));
+  geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
+  return geometry;
+}
+
+Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
+  const auto differs = [&](const char* what, std::uint64_t wanted, std::uint64_t is) {
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: exists with other %s: %" PRIu64 ", not %" PRIu64,
+                       options.pool.c_str(), what, is, wanted);
+  };
+  if (options.block_bytes != 0 && pool::padded_bytes(options.block_bytes) != found.block_bytes) {
+    return differs("block bytes", options.block_bytes, found.block_bytes);
+  }
+  if (options.capacity_blocks != 0 && options.capacity_blocks != found.capacity_blocks) {
+    return differs("capacity in blocks", options.capacity_blocks, found.capacity_blocks);
+  }
+  if (options.clients != 0 && options.clients != found.engine_clients()) {
+    return differs("client slots", options.clients, found.engine_clients());
+  }
+  CACHALOT_TRY_ASSIGN(const memory::DomainKind domain, parse_domain(options.domain));
+  if (options.domain.empty() || domain == found.domain) return {};
+  return Error::make(Code::kInvalidArgument, "%.120s: exists with another domain: %s, not %s",
+                     options.pool.c_str(), memory::domain_name(found.domain),
+                     options.domain.c_str());
+}
+
+// A pool that another process may be making just now.
+Result<pool::Pool> open_when_made(const std::string& path) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  constexpr int kTries = 200;
+  for (int i = 0;; ++i) {
+    Result<pool::Pool> opened = pool::open_made({path});
+    if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+struct Opened {
+  pool::Pool pool;
+  bool was_made;
+};
+
+Result<Opened> make_or_open(const KeeperOptions& options) {
+  Result<pool::Pool> found = open_when_made(options.pool);
+  if (!found && found.error().code == Code::kNotFound) {
+    pool::Pool::CreateOptions create;
+    create.paths = {options.pool};
+    CACHALOT_TRY_ASSIGN(create.geometry, geometry_of(options));
+    Result<pool::Pool> made = pool::Pool::create(create);
+    if (made) return Opened{*std::move(made), true};
+    if (made.error().code != Code::kBusy) return made.error();
+    found = open_when_made(options.pool);  // somebody was first
+  }
+  if (!found) return found.error();
+  CACHALOT_TRY(check_same(options, found->access().geometry));
+  return Opened{*std::move(found), false};
+}
+
+// Where the process is when the keeper ends need not be where it is now.
+std::string fixed_path(const std::string& path) {
+  std::error_code unknown;
+  const std::filesystem::path fixed = std::filesystem::absolute(path, unknown);
+  return path.starts_with("shm:") || path.empty() || unknown ? path : fixed.string();
+}
+
+}  // namespace
+
+struct EmbeddedKeeper::Impl {
+  Impl(Opened opened, pool::PoolKeeper serving)
+      : pool(std::move(opened.pool)), keeper(std::move(serving)), made_it(opened.was_made) {}
+  ~Impl() { (void)end(); }
+
+  Status end() {
+    if (!thread.joinable()) return {};
+    stop.store(true, std::memory_order_relaxed);
+    thread.join();
+    keeper.reset();  // its lock goes with it
+    if (made_it) {
+      if (const Status removed = pool.remove(); !removed && outcome) return removed;
+    }
+    return std::move(outcome);
+  }
+
+  pool::Pool pool;
+  std::optional<pool::PoolKeeper> keeper;
+  bool made_it;
+  const std::uint64_t forks = client::fork_generation();
+  std::atomic<bool> stop = false;  // relaxed: the join orders all else
+  Status outcome;
+  std::thread thread;
+};
+
+EmbeddedKeeper::EmbeddedKeeper(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EmbeddedKeeper::EmbeddedKeeper(EmbeddedKeeper&&) noexcept = default;
+EmbeddedKeeper& EmbeddedKeeper::operator=(EmbeddedKeeper&& from) noexcept {
+  EmbeddedKeeper taken(std::move(from));
+  std::swap(impl_, taken.impl_);  // who was here ends as in its destructor
+  return *this;
+}
+EmbeddedKeeper::~EmbeddedKeeper() {
+  // In a forked child there is no thread to join, and the pool is the parent's.
+  if (impl_ != nullptr && client::fork_generation() != impl_->forks) (void)impl_.release();
+}
+
+Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
+  KeeperOptions options = given;
+  options.pool = fixed_path(given.pool);
+  CACHALOT_TRY_ASSIGN(Opened opened, make_or_open(options));
+  pool::KeeperOptions serve;
+  serve.policy = options.policy;
+  Result<pool::PoolKeeper> keeper = opened.pool.serve(serve);
+  if (!keeper) {
+    if (opened.was_made) (void)opened.pool.remove();
+    return keeper.error();
+  }
+  auto impl = std::make_unique<Impl>(std::move(opened), *std::move(keeper));
+  try {
+    impl->thread = std::thread([at = impl.get()] {
+      at->outcome = at->keeper->run(at->stop, [at] { return at->pool.check_still_there(); });
+    });
+  } catch (const std::system_error& error) {
+    impl->keeper.reset();
+    if (impl->made_it) (void)impl->pool.remove();
+    return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper",
+                             options.pool.c_str());
+  }
+  return EmbeddedKeeper(std::move(impl));
+}
+
+Status EmbeddedKeeper::stop() {
+  if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "keeper: it was moved from");
+  if (client::fork_generation() != impl_->forks) {
+    return Error::make(
+        Code::kUnsupported,
+        "keeper: it is the thread of another process, which this one was forked from");
+  }
+  return impl_->end();
+}
+
+}  // namespace cachalot

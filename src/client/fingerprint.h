@@ -1,0 +1,15 @@
+// The namespace of a client's blocks, as text: everything that their bytes depend on.
+#pragma once
+
+#include <cachalot/client.h>
+
+#include <string>
+
+namespace cachalot::client {
+
+// Two clients have the same fingerprint only if all of model, salt, geometry, block order and hash
+// algorithm are the same: each part is preceded by its length, so that no two lists of parts share
+// their text.
+std::string fingerprint_of(const ClientOptions& options);
+
+}  // namespace cachalot::client

@@ -1,0 +1,155 @@
+#include "client/gpus.h"
+
+#include <cinttypes>
+#include <string>
+
+namespace cachalot::client {
+
+StreamMark::~StreamMark() {
+  if (gpu_ == nullptr || gpu_->is_lost()) return;
+  const kv::CudaDevice::Entered entered(*gpu_->device_);
+  gpu_->device_->driver().event_destroy(event_);
+}
+
+// A stream that is destroyed ends what is on it first, by itself.
+StreamLoan::~StreamLoan() {
+  if (gpu_ == nullptr) return;
+  if (!is_empty_ && !gpu_->is_lost()) {
+    const kv::CudaDevice::Entered entered(*gpu_->device_);
+    gpu_->device_->driver().stream_destroy(stream_);
+    return;
+  }
+  const std::lock_guard lock(gpu_->mutex_);
+  gpu_->idle_.push_back(stream_);
+}
+
+Result<gpu::Stream> StreamBehind::stream() {
+  if (!loan_) {
+    CACHALOT_TRY_ASSIGN(StreamLoan loan, gpu_.borrow_behind(mark_));
+    loan_.emplace(std::move(loan));
+  }
+  return loan_->stream();
+}
+
+Gpu::~Gpu() {
+  if (is_lost()) {
+    keep_until_exit(std::move(device_));
+    keep_until_exit(std::make_shared<std::vector<gpu::Stream>>(std::move(idle_)));
+    return;
+  }
+  const kv::CudaDevice::Entered entered(*device_);
+  for (const gpu::Stream stream : idle_) device_->driver().stream_destroy(stream);
+}
+
+// A copy that reaches for other memory ends the whole process's work on the GPU.
+Status Gpu::check_memory(const void* at, std::uint64_t bytes) const {
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(entered.status());
+  const auto first = reinterpret_cast<std::uintptr_t>(at);
+  for (const std::uintptr_t byte : {first, first + bytes - 1}) {
+    int device = -1;
+    const int result = device_->driver().pointer_attribute(&device, gpu::kPointerDevice, byte);
+    if (result == gpu::kSuccess && device == ordinal_) continue;
+    const std::string is = result == gpu::kSuccess ? "is on device " + std::to_string(device)
+                                                   : "is nothing that CUDA knows";
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes at %p: byte 0x%" PRIxPTR
+                       " %s, expected memory of device %d",
+                       bytes, at, byte, is.c_str(), ordinal_);
+  }
+  return {};
+}
+
+Status Gpu::check_released() const {
+  if (!is_lost()) return {};
+  return Error::make(Code::kIo,
+                     "cuda: %s failed in a copy, which may still be under way: keep the memory of "
+                     "all caches on it "
+                     "until this process ends",
+                     device_->name().c_str());
+}
+
+Status Gpu::check(gpu::Stream stream) const {
+  if (is_lost()) {
+    return Error::make(Code::kIo, "cuda: %s failed in an earlier copy, expected one that works",
+                       device_->name().c_str());
+  }
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
+  int state = 0;
+  const int result = device_->driver().stream_is_capturing(stream, &state);
+  if (result == gpu::kCaptureImplicit || (result == gpu::kSuccess && state != 0)) {
+    return Error::make(Code::kInvalidArgument,
+                       "stream: %p is being captured into a graph, expected one that runs", stream);
+  }
+  return kv::status_of_refusal(device_->check(result, "cuStreamIsCapturing"));
+}
+
+Result<StreamMark> Gpu::mark(gpu::Stream stream) const {
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
+  gpu::Event event = nullptr;
+  CACHALOT_TRY(kv::status_of_refusal(device_->check(
+      device_->driver().event_create(&event, gpu::kEventNoTiming), "cuEventCreate")));
+  StreamMark mark(this, event);
+  CACHALOT_TRY(kv::status_of_refusal(
+      device_->check(device_->driver().event_record(event, stream), "cuEventRecord")));
+  return mark;
+}
+
+Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
+  const kv::CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
+  const gpu::Driver& driver = device_->driver();
+  gpu::Stream stream = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      stream = idle_.back();
+      idle_.pop_back();
+    }
+  }
+  if (stream == nullptr) {
+    const Result<gpu::Stream> made = device_->make_stream();
+    if (!made) return kv::error_of_refusal(made.error());
+    stream = *made;
+  }
+  StreamLoan loan(this, stream);
+  CACHALOT_TRY(kv::status_of_refusal(
+      device_->check(driver.stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent")));
+  return loan;
+}
+
+Result<Gpu*> Gpus::find_or_open(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  const auto found = gpus_.find(ordinal);
+  if (found != gpus_.end()) return found->second.get();
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaDevice> device, open_(ordinal));
+  // What was registered goes with the device, if a later piece is refused.
+  if (gpus_.empty()) {
+    for (std::byte* const base : pool_.bases) {
+      CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
+    }
+  } else {
+    CACHALOT_TRY(device->share_pool(gpus_.begin()->second->device()));
+  }
+  const auto added =
+      gpus_.emplace(ordinal, std::make_unique<Gpu>(ordinal, std::move(device))).first;
+  return added->second.get();
+}
+
+Status Gpus::check_released() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [ordinal, gpu] : gpus_) CACHALOT_TRY(gpu->check_released());
+  return {};
+}
+
+// No list that ends: what it holds may be in use after all destructors.
+void keep_until_exit(std::shared_ptr<void> kept) {
+  static std::mutex mutex;
+  static auto* const all = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  all->push_back(std::move(kept));
+}
+
+}  // namespace cachalot::client

@@ -1,0 +1,239 @@
+#include "client/session.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "client/fork_guard.h"
+
+namespace cachalot::client {
+
+Deadline Deadline::after(std::uint64_t timeout_ns) {
+  Deadline deadline;
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  deadline.at_ns_ = timeout_ns > kNoTimeout - now_ns ? kNoTimeout : now_ns + timeout_ns;
+  return deadline;
+}
+
+bool Deadline::is_over() const {
+  return at_ns_ != kNoTimeout && base::SteadyClock::read() >= at_ns_;
+}
+
+Status Deadline::check(const char* what) const {
+  if (!is_over()) return {};
+  return Error::make(Code::kTimeout, "%s: the time given has passed", what);
+}
+
+Session::Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu)
+    : pool_(std::move(pool)),
+      client_(std::move(client)),
+      gpus_(pool_.access().view, std::move(open_gpu)),
+      forks_(fork_generation()),
+      writes_checksums_(client_.client().writes_checksums()),
+      verifies_checksums_(client_.client().verifies_checksums()) {}
+
+Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
+                                               const std::string& fingerprint,
+                                               Gpus::Open open_gpu) {
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::open_made(options.pool));
+  pool::ClientOptions attach;
+  attach.fingerprint = fingerprint;
+  attach.host = options.host;
+  attach.grant_target = options.grant_blocks;
+  attach.timeout_ns = options.keeper_timeout_ns;
+  attach.recovery_ns = options.recovery_ns;
+  attach.pins = options.pinned_reads;
+  attach.verify_checksums = attach.write_checksums = options.checksums;
+  CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach, options.slot));
+  // In a forked child there is nothing to end: its thread, its mappings and its slot are the parent's.
+  const auto end = [](Session* session) {
+    if (fork_generation() == session->forks_) delete session;
+  };
+  return std::shared_ptr<Session>(
+      new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
+}
+
+Session::~Session() {
+  if (!gpus_.check_released()) keep_until_exit(std::make_shared<pool::Pool>(std::move(pool_)));
+}
+
+bool Session::is_forked() const {
+  return fork_generation() != forks_;
+}
+
+Status Session::check_process() const {
+  if (!is_forked()) return {};
+  return Error::make(
+      Code::kUnsupported,
+      "client: this process was forked from the one that attached: attach again in the child");
+}
+
+Status Session::check_usable() const {
+  CACHALOT_TRY(check_process());
+  if (is_closed_.load(std::memory_order_relaxed)) {
+    return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
+  }
+  return {};
+}
+
+std::size_t Session::lookup(std::span<const BlockHash> hashes, pool::KeeperView& view,
+                            std::span<pool::Found> found) const {
+  const std::uint32_t namespace_id = client_.client().namespace_id();
+  return pool::DirectoryReader(pool_.access()).lookup(hashes, namespace_id, view, found);
+}
+
+// --- Turns ---------------------------------------------------------------------------------------
+
+bool Session::lock(const Deadline& deadline) {
+  {
+    std::unique_lock lock(turn_mutex_);
+    const auto is_free = [this] { return !is_taken_; };
+    if (deadline.at_ns() == kNoTimeout) {
+      turn_ended_.wait(lock, is_free);
+    } else {
+      const std::uint64_t now_ns = base::SteadyClock::read();
+      const std::uint64_t left_ns = deadline.at_ns() - std::min(now_ns, deadline.at_ns());
+      constexpr std::uint64_t kLongestNs = 365ull * 24 * 3600 * 1'000'000'000;
+      if (!turn_ended_.wait_for(lock, std::chrono::nanoseconds(std::min(left_ns, kLongestNs)),
+                                is_free))
+        return false;
+    }
+    is_taken_ = true;
+  }
+  take_late();
+  client().set_deadline(deadline.at_ns());
+  return true;
+}
+
+bool Session::try_lock() {
+  {
+    const std::lock_guard lock(turn_mutex_);
+    if (is_taken_) return false;
+    is_taken_ = true;
+  }
+  take_late();
+  return true;
+}
+
+void Session::unlock() {
+  const std::uint64_t count = client().counters()[pool::ClientCounter::kReattachments];
+  reattachments_.store(count, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(turn_mutex_);
+    is_taken_ = false;
+  }
+  turn_ended_.notify_one();
+}
+
+void Session::take_late() {
+  std::vector<pool::Found> hits;
+  std::vector<pool::Reservation> reservations;
+  std::vector<std::uint64_t> pins;
+  {
+    const std::lock_guard lock(late_mutex_);
+    hits.swap(late_hits_);
+    reservations.swap(late_reservations_);
+    pins.swap(late_unpins_);
+  }
+  for (const std::uint64_t pin : pins) client().unpin(pin);
+  for (pool::Reservation& reservation : reservations) client().give_back(std::move(reservation));
+  for (const pool::Found& found : hits) client().report_hit(found);
+}
+
+void Session::report_hit(const pool::Found& deepest) {
+  if (try_lock()) {
+    client().report_hit(deepest);
+    return unlock();
+  }
+  const std::lock_guard lock(late_mutex_);
+  if (late_hits_.size() < pool::kUsesInHead) late_hits_.push_back(deepest);
+}
+
+void Session::give_back(pool::Reservation reservation) {
+  client().end_copies(reservation);
+  if (reservation.uses.empty()) return;
+  if (try_lock()) {
+    client().give_back(std::move(reservation));
+    return unlock();
+  }
+  const std::lock_guard lock(late_mutex_);
+  late_reservations_.push_back(std::move(reservation));
+}
+
+Result<std::uint64_t> Session::pin() {
+  const Turn turn(*this, {});
+  CACHALOT_TRY(check_usable());
+  return client().pin();
+}
+
+// Not after the detachment: the slot, and its line, may be another's.
+void Session::unpin(std::uint64_t pin) {
+  if (try_lock()) {
+    if (check_usable()) client().unpin(pin);
+    return unlock();
+  }
+  const std::lock_guard lock(late_mutex_);
+  late_unpins_.push_back(pin);
+}
+
+// --- Storing -------------------------------------------------------------------------------------
+
+namespace {
+
+// Whatever was waited for when the time was up.
+Error in_time(const Error& error, const Deadline& deadline) {
+  const bool is_about_time =
+      error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
+  if (!is_about_time || !deadline.is_over()) return error;
+  if (error.code == Code::kTimeout)
+    return Error::make(Code::kTimeout, "store: %.400s", error.message);  // says so
+  return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
+}
+
+Error no_turn() {
+  return Error::make(
+      Code::kTimeout,
+      "store: the time given has passed while another thread's call waited for the keeper");
+}
+
+}  // namespace
+
+Result<pool::Reservation> Session::reserve(std::uint32_t blocks, const Deadline& deadline) {
+  const Turn turn(*this, deadline);
+  if (!turn) return no_turn();
+  Result<pool::Reservation> reserved = client().reserve(blocks);
+  if (!reserved) return in_time(reserved.error(), deadline);
+  return reserved;
+}
+
+Status Session::begin_copies(pool::Reservation& reservation) {
+  const Turn turn(*this, {});
+  return client().begin_copies(reservation);
+}
+
+Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
+                       std::span<const pool::WrittenBlock> blocks,
+                       std::span<pool::Verdict> verdicts, const Deadline& deadline, bool goes_on) {
+  // Before the lock: who attaches again holds it, and waits for the open reservations.
+  client().end_copies(reservation);
+  const Turn turn(*this, deadline);
+  if (!turn) {
+    give_back(std::move(reservation));
+    return no_turn();
+  }
+  const Status committed =
+      client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
+  if (!committed) return in_time(committed.error(), deadline);
+  return {};
+}
+
+Status Session::close() {
+  is_closed_.store(true, std::memory_order_relaxed);
+  const Turn turn(*this, {});
+  const Status left = client_.detach();
+  if (!left && left.error().code == Code::kIo) return left;  // it says the same, and more
+  CACHALOT_TRY(gpus_.check_released());
+  return left;
+}
+
+}  // namespace cachalot::client

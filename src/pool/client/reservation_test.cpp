@@ -1,0 +1,282 @@
+// Blocks that are written in place, by whom and when they like, and published afterwards.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "pool/client/client.h"
+#include "testing/pool/test_pool.h"
+
+namespace cachalot::pool {
+namespace {
+
+class ReservationTest : public ::testing::Test {
+ protected:
+  ReservationTest() { pool_.start_keeper(); }
+
+  // One that can vouch for its own copies.
+  static ClientOptions engine() {
+    ClientOptions options;
+    options.pid = 7;
+    options.timeout_ns = 1'000'000;
+    return options;
+  }
+  // As an engine's own copy loop would, from whatever thread.
+  WrittenBlock write(const BlockUse& use, std::uint64_t name) {
+    const auto length = static_cast<std::uint32_t>(pool_.size_of(name));
+    const std::vector<std::byte> bytes = payload_of(name, length);
+    std::uint64_t at = 0;
+    std::vector<std::byte> padded(padded_bytes(length));
+    std::copy(bytes.begin(), bytes.end(), padded.begin());
+    pool_.access().for_each_extent(use.block, padded.size(), [&](std::byte* to, std::uint64_t n) {
+      pool_.domain().write_bulk(to, padded.data() + at, n);
+      at += n;
+    });
+    pool_.domain().order();
+    return {hash_of(name), length, {}};
+  }
+  Reservation reserve(Client& client, std::uint32_t blocks) {
+    Result<Reservation> reservation = client.reserve(blocks);
+    EXPECT_TRUE(reservation) << (reservation ? "" : reservation.error().message);
+    return reservation ? *std::move(reservation) : Reservation{};
+  }
+  std::vector<WrittenBlock> write_all(const Reservation& reservation, std::uint64_t first) {
+    std::vector<WrittenBlock> written;
+    for (const BlockUse& use : reservation.uses) written.push_back(write(use, first++));
+    return written;
+  }
+  std::uint64_t count(KeeperCounter counter) { return pool_.keeper().counters()[counter]; }
+
+  TestPool pool_;
+};
+
+TEST_F(ReservationTest, WhatWasWrittenInPlaceIsPublishedAsAChain) {
+  const auto client = pool_.attach(0, engine());
+  Reservation reservation = reserve(*client, 3);
+  const auto written = write_all(reservation, 1);
+  Verdict verdicts[3];
+  ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, verdicts));
+  for (const Verdict verdict : verdicts) EXPECT_EQ(verdict, Verdict::kCommitted);
+  EXPECT_EQ(pool_.read(*client, 1, 3), 3u);
+  EXPECT_EQ(pool_.entry_of(hash_of(2)).parent, pool_.entry_of(hash_of(1)).block);
+}
+
+TEST_F(ReservationTest, WhatIsNotCommittedIsWrittenIntoAgain) {
+  const auto client = pool_.attach(0, engine());
+  Reservation first = reserve(*client, 4);
+  const auto written = write_all(first, 1);
+  Verdict verdicts[4];
+  ASSERT_TRUE(client->commit(nullptr, std::move(first), {written.data(), 1}, verdicts));
+  client->give_back(reserve(*client, 2));
+  ASSERT_TRUE(client->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
+  EXPECT_EQ(count(KeeperCounter::kLive), 1u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
+TEST_F(ReservationTest, NumbersOutOfRangeAreRefusedAndNothingIsLost) {
+  const auto client = pool_.attach(0, engine());
+  EXPECT_EQ(client->reserve(0).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(client->reserve(kMaxCommitItems + 1).error().code, Code::kInvalidArgument);
+  const std::uint32_t held = client->grants_held();
+  Reservation reservation = reserve(*client, 1);
+  const auto written = write_all(reservation, 1);
+  const std::vector<WrittenBlock> two = {written[0], written[0]};
+  Verdict verdicts[2];
+  EXPECT_EQ(client->commit(nullptr, std::move(reservation), two, verdicts).error().code,
+            Code::kInvalidArgument);
+  EXPECT_GE(client->grants_held(), held);
+}
+
+TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
+  const auto client = pool_.attach(0, engine());
+  Reservation reservation = reserve(*client, 2);
+  auto written = write_all(reservation, 1);
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  Verdict verdicts[2];
+  EXPECT_EQ(client->commit(nullptr, std::move(reservation), written, verdicts).error().code,
+            Code::kStale);
+  EXPECT_EQ(pool_.read(*client, 1, 2), 0u);
+  reservation = reserve(*client, 2);  // attaches again
+  Reservation old = reservation;
+  --old.incarnation;
+  old.is_open = false;
+  EXPECT_EQ(client->begin_copies(old).error().code, Code::kStale);
+  written = write_all(reservation, 1);
+  ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, verdicts));
+  EXPECT_EQ(pool_.read(*client, 1, 2), 2u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(ReservationTest, NobodyVouchesForCopiesThatAreUnderWay) {
+  const auto client = pool_.attach(0, engine());
+  Reservation open = reserve(*client, 1);
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  EXPECT_EQ(client->reattach(0).error().code, Code::kBusy);
+  std::thread copier([&] { client->end_copies(open); });
+  copier.join();
+  ASSERT_TRUE(client->reattach(0));
+  client->give_back(std::move(open));
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
+  auto client = pool_.attach(0, engine());
+  const Reservation open = reserve(*client, 1);
+  EXPECT_EQ(client->detach().error().code, Code::kBusy);
+  EXPECT_FALSE(client->has_left());
+  EXPECT_GT(count(KeeperCounter::kGranted), 0u);
+  const auto line = pool_.line_at<ClientLine>(pool_.access().layout.client_line(0));
+  EXPECT_EQ(line.drained, 0u);
+}
+
+TEST_F(ReservationTest, WhoHasLeftStoresIntoItNoMore) {
+  const auto client = pool_.attach(0, engine());
+  Reservation reservation = reserve(*client, 1);
+  client->end_copies(reservation);
+  ASSERT_TRUE(client->detach());
+  EXPECT_TRUE(client->has_left());
+  EXPECT_EQ(client->begin_copies(reservation).error().code, Code::kStale);
+  EXPECT_FALSE(reservation.is_open);
+}
+
+// A device that failed in a copy stores when it likes.
+TEST_F(ReservationTest, WhatIsWithheldIsNotUsedAgainAndNobodyVouchesForIt) {
+  auto client = pool_.attach(0, engine());
+  Reservation lost = reserve(*client, 2);
+  const std::vector<BlockUse> uses = lost.uses;
+  client->withhold(std::move(lost));
+  // It goes on while its keeper knows it.
+  for (std::uint64_t name = 1; name < 200; ++name) {
+    Reservation reservation = reserve(*client, 1);
+    for (const BlockUse& use : uses) ASSERT_NE(reservation.uses[0].block, use.block);
+    const auto written = write_all(reservation, name);
+    Verdict verdict;
+    ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, {&verdict, 1}));
+  }
+  const auto line = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)); };
+  const std::uint32_t incarnation = line().incarnation;
+  const Status left = client->detach();
+  ASSERT_FALSE(left);
+  EXPECT_EQ(left.error().code, Code::kIo);
+  EXPECT_EQ(line().drained, 0u);
+  EXPECT_GE(count(KeeperCounter::kGranted), 2u);
+  EXPECT_EQ(line().incarnation, incarnation);
+  EXPECT_TRUE(client->may_still_store());
+}
+
+TEST_F(ReservationTest, WhoWithholdsBlocksDoesNotAttachAgain) {
+  const auto client = pool_.attach(0, engine());
+  client->withhold(reserve(*client, 1));
+  const auto incarnation = [&] {
+    return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation;
+  };
+  const std::uint32_t before = incarnation();
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  client->renew();  // notices it
+  for (int call = 0; call < 2; ++call) {
+    const Result<Reservation> refused = client->reserve(1);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kIo);
+  }
+  EXPECT_EQ(incarnation(), before);
+  EXPECT_GE(count(KeeperCounter::kQuarantined), 1u);
+}
+
+TEST_F(ReservationTest, WhoNoticesOnlyThenThatTheKeeperIsAnotherAsksThatOne) {
+  const auto client = pool_.attach(0, engine());  // holds nothing yet: it has to ask
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  Reservation reservation = reserve(*client, 2);
+  EXPECT_EQ(reservation.uses.size(), 2u);
+  client->give_back(std::move(reservation));
+}
+
+// --- Deadlines
+
+ClientOptions patient() {
+  ClientOptions options;
+  options.pid = 7;
+  options.timeout_ns = options.recovery_ns = 3'600'000'000'000;
+  return options;
+}
+
+TEST_F(ReservationTest, ADeadlineBoundsTheWaitForAKeeperThatSleeps) {
+  const auto client = pool_.attach(0, patient());
+  pool_.let_keeper_sleep(true);
+  const std::uint64_t deadline_ns = pool_.clock().now_ns() + 100'000;
+  client->set_deadline(deadline_ns);
+  EXPECT_EQ(client->reserve(1).error().code, Code::kTimeout);
+  EXPECT_LT(pool_.clock().now_ns(), deadline_ns + 1'000'000);
+  pool_.let_keeper_sleep(false);
+  client->set_deadline(Client::kNever);
+  client->give_back(reserve(*client, 1));
+}
+
+TEST_F(ReservationTest, ADeadlineBoundsTheWaitForAKeeperThatIsGone) {
+  const auto client = pool_.attach(0, patient());
+  pool_.stop_keeper();
+  const std::uint64_t deadline_ns = pool_.clock().now_ns() + 100'000;
+  client->set_deadline(deadline_ns);
+  EXPECT_EQ(client->reserve(1).error().code, Code::kTimeout);
+  EXPECT_LT(pool_.clock().now_ns(), deadline_ns + 1'000'000);
+}
+
+// Calls whose time is too short to attach again do it together.
+TEST_F(ReservationTest, AnAttachmentGoesOnWhereTheLastCallLeftIt) {
+  const auto client = pool_.attach(0, patient());
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  pool_.let_keeper_sleep(true);
+  const auto incarnation = [&] {
+    return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation;
+  };
+  const std::uint32_t before = incarnation();
+  for (int call = 0; call < 5; ++call) {
+    client->set_deadline(pool_.clock().now_ns() + 50'000);
+    EXPECT_EQ(client->reserve(1).error().code, Code::kTimeout);
+    EXPECT_EQ(incarnation(), before + 1);
+  }
+  pool_.let_keeper_sleep(false);
+  client->set_deadline(Client::kNever);
+  client->give_back(reserve(*client, 1));
+  EXPECT_EQ(incarnation(), before + 1);
+}
+
+TEST_F(ReservationTest, WhatIsInDoubtIsAskedOnceHoweverManyCallsItTakes) {
+  const auto client = pool_.attach(0, patient());
+  client->give_back(reserve(*client, 8));
+  pool_.let_keeper_sleep(true);
+  const auto bytes = payload_of(1, 100);
+  for (std::uint64_t name = 1; name <= 5; ++name)
+    ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  pool_.let_keeper_sleep(false);
+  client->renew();  // notices it
+  int calls = 0;
+  for (std::uint64_t time_ns = 1000;; time_ns += 1000, ++calls) {
+    client->set_deadline(pool_.clock().now_ns() + time_ns);
+    Result<Reservation> reserved = client->reserve(1);
+    if (!reserved) {
+      ASSERT_EQ(reserved.error().code, Code::kTimeout);
+      continue;
+    }
+    client->give_back(*std::move(reserved));
+    break;
+  }
+  EXPECT_GT(calls, 1);
+  client->set_deadline(Client::kNever);
+  EXPECT_EQ(client->counters()[ClientCounter::kRefused], 5u);  // the dead keeper had not seen them
+  EXPECT_TRUE(client->drain());
+  EXPECT_TRUE(client->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted) + count(KeeperCounter::kQuarantined), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
+}
+
+}  // namespace
+}  // namespace cachalot::pool

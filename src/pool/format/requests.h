@@ -1,0 +1,111 @@
+// The requests that clients send to the keeper, as they lie in rpc messages (docs/formats/pool.md).
+#pragma once
+
+#include <cstdint>
+
+#include "pool/format/format.h"
+#include "rpc/message.h"
+
+namespace cachalot::pool {
+
+enum class Op : std::uint8_t {
+  kNamespace = 1,  // digest of a fingerprint -> namespace id, which is given out at the first time
+  kGrant = 2,      // count blocks, please -> block uses
+  kGiveBack = 3,   // block uses that are not needed
+  kTouch = 4,      // block uses that were hit: the deepest of each prefix
+  kCommit = 5,     // a chain of written blocks -> one verdict each
+  kEvict = 6,      // drop a hash with its subtree, or everything
+  kDetach = 7,     // the last request of an incarnation
+  kStop = 8,       // ask the keeper to end
+  kPing = 9,       // nothing: measures the way there and back
+  kFence = 10,     // an operator's word that what a held slot's process does is over
+};
+
+// One use of a block: with the keeper's epoch, its identity.
+struct BlockUse {
+  std::uint32_t block;
+  std::uint32_t generation;
+};
+inline constexpr std::uint32_t kUsesInHead = 5;  // behind the namespace id
+inline constexpr std::uint32_t kUsesInFollowing = 6;
+inline constexpr std::uint32_t kUsesInResponse = 4;  // in a response's head
+
+// Head payload of kTouch and kGiveBack; `count` of the head says how many in all.
+struct UsesPayload {
+  std::uint32_t namespace_id;
+  BlockUse uses[kUsesInHead];
+};
+struct UsesFollowing {
+  BlockUse uses[kUsesInFollowing];
+};
+
+struct NamespacePayload {
+  std::uint64_t digest_low, digest_high;
+  std::uint32_t flags;  // kNamespace*
+};
+// open none: a pool has few, and never takes one back
+inline constexpr std::uint32_t kNamespaceIfThere = 1;
+struct NamespaceAnswer {
+  std::uint32_t namespace_id;  // 0: there is none
+};
+
+struct GrantAnswer {
+  BlockUse uses[kUsesInResponse];
+};
+
+// kCommit: `count` items follow, one a line; each one's parent is the one before it, the first
+// one's is `parent` (all zero: a root).
+inline constexpr std::uint32_t kMaxCommitItems = 32;
+struct CommitPayload {
+  std::uint32_t namespace_id;
+  std::uint32_t has_parent;
+  std::uint64_t parent_low, parent_high;
+  std::uint32_t flags = 0;     // kCommit*
+  std::uint32_t reserved = 0;  // in the place of padding, which would carry whatever lay there
+};
+static_assert(sizeof(CommitPayload) == 32);
+// more of this chain follows: spare what is there of it
+inline constexpr std::uint32_t kCommitGoesOn = 1;
+struct CommitItem {
+  std::uint64_t hash_low, hash_high;
+  std::uint64_t checksum;
+  BlockUse use;
+  std::uint32_t length;
+  std::uint32_t flags;  // kEntry*
+};
+enum class Verdict : std::uint8_t {
+  kCommitted = 0,
+  // the hash is published already; the block is the client's again, next generation
+  kDuplicate = 1,
+  kNoRoom = 2,    // nothing evictable; likewise
+  kNoParent = 3,  // the parent is not published; likewise
+  kBadItem = 4,   // length or hash out of range; likewise
+  kNotHeld = 5,   // the client does not hold this use: it must forget the block
+};
+struct CommitAnswer {
+  Verdict verdicts[kMaxCommitItems];
+};
+
+struct FencePayload {
+  std::uint32_t client;  // slot; kAllUnknown: blocks of which nobody knows who holds them
+};
+inline constexpr std::uint32_t kAllUnknown = 0xffffffffu;
+struct FenceAnswer {
+  std::uint32_t released;  // blocks
+};
+
+struct EvictPayload {
+  std::uint32_t namespace_id;
+  std::uint32_t everything;  // 1: all that is published, of all namespaces
+  std::uint64_t hash_low, hash_high;
+};
+struct EvictAnswer {
+  std::uint32_t evicted;
+};
+
+static_assert(sizeof(UsesPayload) == 44 && sizeof(UsesFollowing) == 48);
+static_assert(sizeof(CommitItem) <= rpc::kFollowingPayloadBytes);
+static_assert(sizeof(CommitAnswer) <= rpc::kResponsePayloadBytes);
+static_assert(sizeof(GrantAnswer) <= rpc::kResponsePayloadBytes);
+
+}  // namespace cachalot::pool

@@ -1,0 +1,208 @@
+#include "replay/pool/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace cachalot::replay {
+namespace {
+
+using base::SteadyClock;
+using pool::ClientCounter;
+using pool::Verdict;
+
+constexpr std::uint64_t kCacheBytes = std::uint64_t{64} << 20;      // of one engine
+constexpr std::uint64_t kAllCacheBytes = std::uint64_t{512} << 20;  // of all engines
+constexpr std::uint64_t kMostSlots = 4096;
+constexpr std::uint32_t kMostStoreBlocks = 32;
+// A batch is checked while it is still in the core's own cache.
+constexpr std::uint64_t kReadBytes = std::uint64_t{512} << 10;
+constexpr std::uint64_t kStoreBytes = std::uint64_t{32} << 20;
+
+std::uint32_t batch_blocks(std::uint64_t bytes, std::uint64_t block_bytes) {
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(bytes / block_bytes, 1, kMostStoreBlocks));
+}
+
+std::uint32_t cache_slots(const ReplayOptions& options) {
+  const std::uint64_t bytes = std::min(kCacheBytes, kAllCacheBytes / options.engines);
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      bytes / options.block_bytes, batch_blocks(kStoreBytes, options.block_bytes), kMostSlots));
+}
+
+// Adds the time since `from_ns` to a counter. @return now
+std::uint64_t count_time(ReplayCounters& counters, ReplayCounter counter, std::uint64_t from_ns) {
+  const std::uint64_t now_ns = SteadyClock::read();
+  counters.add(counter, now_ns - from_ns);
+  return now_ns;
+}
+
+bool is_stored(Verdict verdict) {
+  return verdict == Verdict::kCommitted || verdict == Verdict::kDuplicate;
+}
+
+}  // namespace
+
+Engine::Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
+               HarnessState& harness, pool::Client& client, PagedCache cache)
+    : options_(&options),
+      workload_(&workload),
+      number_(number),
+      harness_(&harness),
+      state_(&harness.engines[number]),
+      client_(&client),
+      cache_(std::move(cache)),
+      read_blocks_(std::min(batch_blocks(kReadBytes, options.block_bytes), cache_.slots())),
+      store_blocks_(std::min(batch_blocks(kStoreBytes, options.block_bytes), cache_.slots())),
+      found_(workload.longest_request_blocks()),
+      slots_(kMostStoreBlocks),
+      items_(kMostStoreBlocks),
+      verdicts_(kMostStoreBlocks) {}
+
+Result<Engine> Engine::make(const ReplayOptions& options, const Workload& workload,
+                            std::uint32_t number, HarnessState& harness, pool::Client& client) {
+  CACHALOT_TRY_ASSIGN(PagedCache cache,
+                      PagedCache::make(options.block_bytes, cache_slots(options)));
+  return Engine(options, workload, number, harness, client, std::move(cache));
+}
+
+Status Engine::run() {
+  for (;;) {
+    const std::uint64_t request = harness_->next_request.fetch_add(1, std::memory_order_relaxed);
+    if (request >= workload_->requests()) return {};
+    if (options_->speed > 0) wait_for_arrival(request);
+    CACHALOT_TRY(serve(request));
+  }
+}
+
+void Engine::wait_for_arrival(std::size_t request) const {
+  const double after_ns = static_cast<double>(workload_->arrival_ns(request)) / options_->speed;
+  const std::uint64_t due_ns = harness_->start_ns.load(std::memory_order_relaxed) +
+                               static_cast<std::uint64_t>(std::min(after_ns, 0x1p62));
+  const std::uint64_t now_ns = SteadyClock::read();
+  if (due_ns > now_ns) std::this_thread::sleep_for(std::chrono::nanoseconds(due_ns - now_ns));
+}
+
+Status Engine::serve(std::size_t request) {
+  const std::span<const BlockHash> hashes = workload_->hashes(request);
+  const std::uint64_t start_ns = SteadyClock::read();
+  const std::size_t found = client_->lookup(hashes, found_);
+  const std::uint64_t looked_up_ns =
+      count_time(state_->counters, ReplayCounter::kLookupNs, start_ns);
+  state_->lookup_ns.record(looked_up_ns - start_ns);
+
+  const std::size_t hits = read_hits(request, std::span(found_).first(found));
+  if (hits != 0) client_->report_hit(found_[hits - 1]);
+  CACHALOT_TRY(store_missing(hashes, hits));
+  count_request(request, hits);
+  state_->request_ns.record(SteadyClock::read() - start_ns);
+  return {};
+}
+
+std::size_t Engine::read_hits(std::size_t request, std::span<const pool::Found> found) {
+  std::size_t hits = 0;
+  while (hits < found.size()) {
+    const std::size_t n = std::min<std::size_t>(found.size() - hits, read_blocks_);
+    const std::size_t valid = read_batch(request, hits, found.subspan(hits, n));
+    hits += valid;
+    if (valid < n) break;
+  }
+  return hits;
+}
+
+std::size_t Engine::read_batch(std::size_t request, std::size_t first,
+                               std::span<const pool::Found> batch) {
+  // All payloads of a replay have one length; another one is nothing that a slot has room for.
+  const auto other = std::find_if(batch.begin(), batch.end(), [this](const pool::Found& found) {
+    return found.entry.length != options_->block_bytes;
+  });
+  const auto n = static_cast<std::size_t>(other - batch.begin());
+  for (std::size_t i = 0; i < n; ++i) slots_[i] = cache_.take();
+
+  ReplayCounters& counters = state_->counters;
+  const std::uint64_t bytes_before = client_->counters()[ClientCounter::kReadBytes];
+  const std::uint64_t stale_before = client_->counters()[ClientCounter::kStaleReads];
+  const std::uint64_t damaged_before = client_->counters()[ClientCounter::kDamagedReads];
+  std::uint64_t now_ns = SteadyClock::read();
+  const std::size_t valid = client_->read(batch.first(n), std::span(slots_).first(n));
+  now_ns = count_time(counters, ReplayCounter::kReadNs, now_ns);
+  counters.add(ReplayCounter::kBytesRead,
+               client_->counters()[ClientCounter::kReadBytes] - bytes_before);
+  counters.add(ReplayCounter::kStaleReads,
+               client_->counters()[ClientCounter::kStaleReads] - stale_before);
+  counters.add(ReplayCounter::kDamagedReads,
+               client_->counters()[ClientCounter::kDamagedReads] - damaged_before);
+  for (std::size_t i = 0; i < valid; ++i) check_block(request, first + i, slots_[i]);
+  count_time(counters, ReplayCounter::kVerifyNs, now_ns);
+  if (n < batch.size() && valid == n) counters.add(ReplayCounter::kVerifyErrors, 1);
+  return valid;
+}
+
+void Engine::check_block(std::size_t request, std::size_t block, const std::byte* bytes) {
+  const PayloadCheck check = check_payload(workload_->hashes(request)[block], options_->engines,
+                                           options_->verify, {bytes, options_->block_bytes});
+  ReplayCounters& counters = state_->counters;
+  counters.add(ReplayCounter::kHitBlocks, 1);
+  if (check.stamp.writer != number_) counters.add(ReplayCounter::kRemoteHitBlocks, 1);
+  if (options_->verify == VerifyMode::kOff) return;
+  counters.add(ReplayCounter::kCheckedBlocks, 1);
+  counters.add(ReplayCounter::kCheckedBytes, check.checked_bytes);
+  if (check.ok()) return;
+  counters.add(ReplayCounter::kVerifyErrors, 1);
+  if (!state_->fault.is_set) {
+    state_->fault = {true, request, block, check.first_bad_byte, check.stamp.writer};
+  }
+}
+
+Status Engine::store_missing(std::span<const BlockHash> hashes, std::size_t hits) {
+  std::size_t stored = hits;
+  while (stored < hashes.size()) {
+    const std::size_t n = std::min<std::size_t>(hashes.size() - stored, store_blocks_);
+    const BlockHash* parent = stored == 0 ? nullptr : &hashes[stored - 1];
+    CACHALOT_TRY_ASSIGN(const std::size_t done, store_batch(parent, hashes.subspan(stored, n)));
+    stored += done;
+    if (done < n) break;
+  }
+  state_->counters.add(ReplayCounter::kUnstoredBlocks, hashes.size() - stored);
+  return {};
+}
+
+Result<std::size_t> Engine::store_batch(const BlockHash* parent,
+                                        std::span<const BlockHash> hashes) {
+  ReplayCounters& counters = state_->counters;
+  std::uint64_t now_ns = SteadyClock::read();
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const std::span<std::byte> bytes(cache_.take(), options_->block_bytes);
+    fill_payload(hashes[i], {number_, computed_blocks_++}, bytes);
+    items_[i] = {hashes[i], bytes};
+  }
+  now_ns = count_time(counters, ReplayCounter::kComputeNs, now_ns);
+  const std::span<Verdict> verdicts = std::span(verdicts_).first(hashes.size());
+  CACHALOT_TRY(client_->put(parent, std::span(items_).first(hashes.size()), verdicts));
+  count_time(counters, ReplayCounter::kWriteNs, now_ns);
+  counters.add(ReplayCounter::kBytesWritten, hashes.size() * options_->block_bytes);
+
+  const auto refused = std::find_if_not(verdicts.begin(), verdicts.end(), is_stored);
+  const auto stored = static_cast<std::size_t>(refused - verdicts.begin());
+  const auto duplicates =
+      static_cast<std::uint64_t>(std::count(verdicts.begin(), refused, Verdict::kDuplicate));
+  counters.add(ReplayCounter::kDuplicateBlocks, duplicates);
+  counters.add(ReplayCounter::kWrittenBlocks, stored - duplicates);
+  return stored;
+}
+
+void Engine::count_request(std::size_t request, std::size_t hits) {
+  std::uint64_t hit_tokens = 0;
+  if (__builtin_mul_overflow(std::uint64_t{hits}, options_->block_tokens, &hit_tokens)) {
+    hit_tokens = ~std::uint64_t{0};
+  }
+  ReplayCounters& counters = state_->counters;
+  counters.add(ReplayCounter::kInputTokens, workload_->input_tokens(request));
+  counters.add(ReplayCounter::kHitTokens, std::min(hit_tokens, workload_->input_tokens(request)));
+  counters.add(ReplayCounter::kBlocks, workload_->hashes(request).size());
+  counters.add(ReplayCounter::kRequests, 1);
+}
+
+}  // namespace cachalot::replay

@@ -1,0 +1,70 @@
+// One engine of a replay: takes requests as they arrive, reads of each what the pool has, checks
+// it, "computes" the rest and stores it. What it does in between, a real engine would do as well.
+//
+// Invariants
+//   1. A request's blocks are a prefix of hits, then missing ones. A hit is a block that was found,
+//      read and valid after reading; a block that was not ends the prefix.
+//   2. All commits of a request are answered before the next request is looked up.
+//
+// @threads one; an Engine belongs to one process, its state may be read by others
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pool/client/client.h"
+#include "replay/pool/harness.h"
+#include "replay/pool/paged_cache.h"
+#include "replay/pool/workload.h"
+
+namespace cachalot::replay {
+
+class Engine {
+ public:
+  // @param number  of this engine, below options.engines
+  // @errors kNoSpace: no memory for its cache
+  static Result<Engine> make(const ReplayOptions& options, const Workload& workload,
+                             std::uint32_t number, HarnessState& harness, pool::Client& client);
+
+  // Takes requests from harness.next_request until there are none.
+  // @errors of the pool's client: the replay cannot go on
+  Status run();
+
+ private:
+  Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
+         HarnessState& harness, pool::Client& client, PagedCache cache);
+
+  void wait_for_arrival(std::size_t request) const;
+  Status serve(std::size_t request);
+  // @return how many of `found` are hits
+  std::size_t read_hits(std::size_t request, std::span<const pool::Found> found);
+  // @return how many of `batch` are hits
+  std::size_t read_batch(std::size_t request, std::size_t first,
+                         std::span<const pool::Found> batch);
+  void check_block(std::size_t request, std::size_t block, const std::byte* bytes);
+  // Stores the blocks of a request from `hits` on.
+  Status store_missing(std::span<const BlockHash> hashes, std::size_t hits);
+  // @return how many of `hashes` stand in the pool now
+  Result<std::size_t> store_batch(const BlockHash* parent, std::span<const BlockHash> hashes);
+  void count_request(std::size_t request, std::size_t hits);
+
+  const ReplayOptions* options_;
+  const Workload* workload_;
+  std::uint32_t number_;
+  HarnessState* harness_;
+  EngineState* state_;
+  pool::Client* client_;
+  PagedCache cache_;
+  std::uint32_t read_blocks_, store_blocks_;  // of one batch
+  std::uint64_t computed_blocks_ = 0;
+  // Reused from request to request.
+  std::vector<pool::Found> found_;
+  std::vector<std::byte*> slots_;
+  std::vector<pool::PutItem> items_;
+  std::vector<pool::Verdict> verdicts_;
+};
+
+}  // namespace cachalot::replay

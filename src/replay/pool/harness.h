@@ -1,0 +1,69 @@
+// What the processes of a replay share beside the pool: who takes which request, when to begin and
+// to end, and what each of them counted. Not part of any protocol: it lies in memory of one machine.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/histogram.h"
+#include "os/mapping.h"
+#include "os/shared_file.h"
+#include "pool/format/statistics.h"
+#include "replay/pool/counters.h"
+#include "replay/pool/options.h"
+
+namespace cachalot::replay {
+
+// What a process says before it ends; read after it has.
+struct ProcessState {
+  std::atomic<bool> is_ready{false};
+  bool has_failed = false;
+  Error error;
+};
+
+// The first wrong block that an engine met.
+struct Fault {
+  bool is_set = false;
+  std::uint64_t request = 0;
+  std::uint64_t block = 0;  // of the request
+  std::uint64_t byte = 0;   // of the block
+  std::uint64_t writer = 0;
+};
+
+struct alignas(64) EngineState {
+  ProcessState process;
+  ReplayCounters counters;
+  base::Histogram lookup_ns, request_ns;
+  Fault fault;
+  std::uint64_t end_ns = 0;
+};
+
+struct HarnessState {
+  // The next request that nobody has taken.
+  alignas(64) std::atomic<std::uint64_t> next_request{0};
+  // When the engines begin, on the steady clock; 0: not yet.
+  alignas(64) std::atomic<std::uint64_t> start_ns{0};
+  std::atomic<bool> keeper_must_end{false};
+  ProcessState keeper;
+  pool::KeeperCounters keeper_counters;  // the last, by the keeper itself
+  EngineState engines[kMaxEngines];
+};
+
+// The state, in memory that forked children share with their parent.
+class Harness {
+ public:
+  static Result<Harness> make();
+
+  HarnessState& state() const { return *reinterpret_cast<HarnessState*>(mapping_.data()); }
+
+ private:
+  Harness(os::SharedFile file, os::Mapping mapping)
+      : file_(std::move(file)), mapping_(std::move(mapping)) {}
+
+  os::SharedFile file_;
+  os::Mapping mapping_;
+};
+
+}  // namespace cachalot::replay

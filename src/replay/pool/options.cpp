@@ -1,0 +1,77 @@
+#include "replay/pool/options.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+
+#include "eviction/policy_kind.h"
+#include "memory/line.h"
+
+namespace cachalot::replay {
+namespace {
+
+constexpr std::uint64_t kGrantedBytes = std::uint64_t{32} << 20;  // about, for a client
+constexpr std::uint32_t kFewestGrants = 4;
+constexpr std::uint32_t kMostGrants = 64;
+
+Error out_of_range(const char* what, std::uint64_t value, std::uint64_t least, std::uint64_t most) {
+  return Error::make(Code::kInvalidArgument,
+                     "%s: %" PRIu64 " is not within %" PRIu64 " to %" PRIu64, what, value, least,
+                     most);
+}
+
+}  // namespace
+
+std::uint32_t grant_target(std::uint64_t block_bytes) {
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
+      kGrantedBytes / std::max<std::uint64_t>(block_bytes, 1), kFewestGrants, kMostGrants));
+}
+
+Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
+  constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 31;
+  if (options.engines == 0 || options.engines > kMaxEngines) {
+    return out_of_range("engines", options.engines, 1, kMaxEngines);
+  }
+  if (options.block_bytes == 0 || options.block_bytes % memory::kLineBytes != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "block_bytes: %" PRIu64 " is not a multiple of 64, at least 64",
+                       options.block_bytes);
+  }
+  if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
+    return out_of_range("capacity_blocks", options.capacity_blocks, 1, kMostBlocks);
+  }
+  // An engine holds at most its target, and as much again under way to be published.
+  const std::uint64_t held =
+      (std::uint64_t{options.engines} * 2 + 1) * grant_target(options.block_bytes);
+  pool::Geometry geometry;
+  geometry.domain = options.domain;
+  geometry.devices = options.devices;
+  geometry.block_bytes = options.block_bytes;
+  geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
+  geometry.blocks = static_cast<std::uint32_t>(options.capacity_blocks + held);
+  geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
+  geometry.clients = options.engines + 1;  // and the operators'
+  CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));
+  return geometry;
+}
+
+Status check_options(const ReplayOptions& options) {
+  CACHALOT_TRY(pool_geometry(options));
+  if (options.trace.empty()) return Error::make(Code::kInvalidArgument, "trace: no file was given");
+  if (options.block_tokens == 0) {
+    return out_of_range("block_tokens", 0, 1, ~std::uint64_t{0});
+  }
+  if (!std::isfinite(options.speed) || options.speed < 0) {
+    return Error::make(Code::kInvalidArgument, "speed: %g is not a positive factor", options.speed);
+  }
+  CACHALOT_TRY(eviction::parse_pool_policy(options.policy));
+  return {};
+}
+
+std::string fingerprint(const ReplayOptions& options) {
+  return "replay/model=" + options.model + "/block_tokens=" + std::to_string(options.block_tokens) +
+         "/block_bytes=" + std::to_string(options.block_bytes) +
+         "/seed=" + std::to_string(options.seed);
+}
+
+}  // namespace cachalot::replay

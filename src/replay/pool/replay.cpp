@@ -1,0 +1,130 @@
+#include "replay/pool/replay.h"
+
+#include <cinttypes>
+
+#include "base/clock.h"
+#include "pool/pool.h"
+#include "replay/pool/crew.h"
+
+namespace cachalot::replay {
+namespace {
+
+using base::SteadyClock;
+
+constexpr std::uint64_t kLookMs = 10;
+constexpr std::uint64_t kProgressNs = 100'000'000;
+constexpr double kNsPerSecond = 1e9;
+
+// Removes the pool's files on every way out, after the processes have ended; not where somebody took
+// the pool over and serves it.
+struct RemoveAtEnd {
+  pool::Pool* pool;
+  ~RemoveAtEnd() { (void)pool->remove(); }
+};
+
+Result<pool::Pool> create_pool(const ReplayOptions& options) {
+  pool::Pool::CreateOptions create;
+  create.paths = options.pool_paths;
+  if (create.paths.empty()) create.paths.push_back("memfd:cachalot-replay");
+  CACHALOT_TRY_ASSIGN(create.geometry, pool_geometry(options));
+  // Each process fills in its own page table.
+  create.populate = false;
+  return pool::Pool::create(create);
+}
+
+// Tells the sink how far the replay is.
+class ProgressMeter {
+ public:
+  ProgressMeter(const ReplayOptions& options, const Workload& workload, const pool::Pool& pool,
+                const HarnessState& harness, ProgressSink& sink)
+      : engines_(harness.engines, options.engines),
+        requests_(workload.requests()),
+        pool_(&pool),
+        sink_(&sink),
+        start_ns_(SteadyClock::read()),
+        last_ns_(start_ns_) {}
+
+  void tell_now_and_then() {
+    const std::uint64_t now_ns = SteadyClock::read();
+    if (now_ns - last_ns_ >= kProgressNs) tell(now_ns);
+  }
+
+  std::uint64_t requests_done() const { return sum(ReplayCounter::kRequests); }
+
+ private:
+  void tell(std::uint64_t now_ns) {
+    Progress progress;
+    progress.requests_done = requests_done();
+    progress.requests = requests_;
+    const std::uint64_t blocks = sum(ReplayCounter::kBlocks);
+    if (blocks != 0) {
+      progress.block_hit_rate =
+          static_cast<double>(sum(ReplayCounter::kHitBlocks)) / static_cast<double>(blocks);
+    }
+    const std::uint64_t bytes = sum(ReplayCounter::kBytesRead) + sum(ReplayCounter::kBytesWritten);
+    progress.gb_s =
+        static_cast<double>(bytes - last_bytes_) / static_cast<double>(now_ns - last_ns_);
+    pool::KeeperCounters keeper;
+    if (pool_->read_keeper_counters(keeper)) {
+      progress.evictions = keeper[pool::KeeperCounter::kEvictions];
+    }
+    progress.errors = sum(ReplayCounter::kVerifyErrors) + sum(ReplayCounter::kDamagedReads);
+    progress.elapsed_s = static_cast<double>(now_ns - start_ns_) / kNsPerSecond;
+    last_ns_ = now_ns;
+    last_bytes_ = bytes;
+    sink_->on_progress(progress);
+  }
+
+  std::uint64_t sum(ReplayCounter counter) const {
+    std::uint64_t total = 0;
+    for (const EngineState& engine : engines_) total += engine.counters[counter];
+    return total;
+  }
+
+  std::span<const EngineState> engines_;
+  std::uint64_t requests_;
+  const pool::Pool* pool_;
+  ProgressSink* sink_;
+  std::uint64_t start_ns_, last_ns_;
+  std::uint64_t last_bytes_ = 0;
+};
+
+Error stopped(std::uint64_t done, std::uint64_t requests) {
+  return Error::make(Code::kTimeout,
+                     "replay: was told to end after %" PRIu64 " of %" PRIu64 " requests", done,
+                     requests);
+}
+
+Status run(Crew& crew, ProgressMeter& meter, const Workload& workload, ProgressSink& sink) {
+  crew.go();
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const bool all_done, crew.wait_for(kLookMs));
+    if (all_done) return crew.end_keeper();
+    if (sink.should_stop()) return stopped(meter.requests_done(), workload.requests());
+    meter.tell_now_and_then();
+  }
+}
+
+}  // namespace
+
+Result<ReplayReport> replay(const ReplayOptions& options, ProgressSink& sink) {
+  const std::uint64_t begin_ns = SteadyClock::read();
+  CACHALOT_TRY(check_options(options));
+  CACHALOT_TRY_ASSIGN(const Workload workload, Workload::load(options));
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(options));
+  const RemoveAtEnd remove_at_end{&pool};
+  if (sink.should_stop()) return stopped(0, workload.requests());
+
+  CACHALOT_TRY_ASSIGN(const Harness harness, Harness::make());
+  HarnessState& state = harness.state();
+  CACHALOT_TRY_ASSIGN(Crew crew, Crew::start(options, workload, pool.paths(), state));
+  ProgressMeter meter(options, workload, pool, state, sink);
+  CACHALOT_TRY(run(crew, meter, workload, sink));
+
+  ReplayReport report = make_report(options, workload, state);
+  report.setup_s = static_cast<double>(state.start_ns.load() - begin_ns) / kNsPerSecond;
+  report.pool_bytes = pool.devices().count() * pool.devices().bytes_each();
+  return report;
+}
+
+}  // namespace cachalot::replay

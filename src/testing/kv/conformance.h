@@ -1,0 +1,128 @@
+// For tests: worlds in which copy engines run, and random cases for them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/cpu/cpu_engine.h"
+#include "testing/kv/emulated_device.h"
+#include "testing/kv/reference.h"
+#include "testing/kv/staged_engine.h"
+#include "testing/memory/lossy_memory.h"
+
+namespace cachalot::kv {
+
+enum class EngineKind {
+  kCpu,
+  kCpuThreads,
+  kEmulated,
+  kEmulatedBulk,
+  kFakeGpu,  // by threads, in bulk, by the copy engine
+  kFakeGpuBulk,
+  kFakeGpuCopies,
+  kGpu,
+  kGpuBulk,
+  kGpuCopies
+};
+inline bool needs_gpu(EngineKind kind) {
+  return kind >= EngineKind::kGpu;
+}
+
+// A pool of a MiB that one host writes and another reads.
+class World {
+ public:
+  static constexpr std::uint64_t kPoolBytes = std::uint64_t{1} << 20;
+
+  World(memory::DomainKind kind, memory::Isa isa, std::uint64_t seed) {
+    if (kind == memory::DomainKind::kLossy) {
+      scheduler_ = std::make_unique<memory::Scheduler>(seed);
+      lossy_ = std::make_unique<memory::LossyMemory>(
+          *scheduler_,
+          memory::LossyMemory::Options{.bytes_each = kPoolBytes,
+                                       .adversary = memory::adversary(memory::Mood::kNasty)});
+      memory::LossyHost &a = lossy_->add_host(), &b = lossy_->add_host();
+      writer_ = &a;
+      reader_ = &b;
+      writer_base_ = a.view().bases[0];
+      reader_base_ = b.view().bases[0];
+      return;
+    }
+    owned_ = kind == memory::DomainKind::kCoherent ? memory::make_coherent_domain(isa)
+                                                   : memory::make_noncoherent_domain(isa);
+    writer_ = reader_ = owned_.get();
+    // No byte is zero, so that padding is seen to be written.
+    constexpr std::uint64_t kOnes = ~std::uint64_t{0};
+    lines_.resize(kPoolBytes / memory::kLineBytes,
+                  memory::Line{{kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, kOnes, kOnes}});
+    writer_base_ = reader_base_ = reinterpret_cast<std::byte*>(lines_.data());
+  }
+
+  // What a device would reach; nothing in the lossy domain.
+  PoolMemory pool() {
+    return {reinterpret_cast<std::byte*>(lines_.data()), lines_.size() * memory::kLineBytes};
+  }
+  memory::Domain& writer() { return *writer_; }
+  memory::Domain& reader() { return *reader_; }
+
+  // Block `number` of `bytes`, in extents of at most `piece`, as the writer or the reader sees it.
+  std::vector<memory::Extent> extents(bool writes, std::uint64_t number, std::uint64_t bytes,
+                                      std::uint64_t piece) const {
+    // In turned order, so that nobody gets away with one address.
+    std::vector<memory::Extent> out;
+    std::byte* const base = (writes ? writer_base_ : reader_base_) + number * 2 * bytes;
+    const std::uint64_t count = (bytes + piece - 1) / piece;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint64_t length = std::min(piece, bytes - i * piece);
+      out.push_back({base + (count - 1 - i) * piece, length});
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<memory::Scheduler> scheduler_;
+  std::unique_ptr<memory::LossyMemory> lossy_;
+  std::unique_ptr<memory::Domain> owned_;
+  std::vector<memory::Line> lines_;
+  memory::Domain *writer_ = nullptr, *reader_ = nullptr;
+  std::byte *writer_base_ = nullptr, *reader_base_ = nullptr;
+};
+
+// @param tensors  of the cache
+inline std::unique_ptr<CopyEngine> make_engine(EngineKind kind, const EngineCache& cache,
+                                               const std::vector<Tensor>& tensors,
+                                               const BlockOrder& order, memory::Domain& domain,
+                                               World& world) {
+  if (kind >= EngineKind::kFakeGpu) {
+    constexpr Way kTheWays[] = {Way::kThreads, Way::kBulk, Way::kCopyEngine};
+    const auto number = static_cast<int>(kind) - static_cast<int>(EngineKind::kFakeGpu);
+    return std::make_unique<StagedEngine>(!needs_gpu(kind), kTheWays[number % 3], cache, tensors,
+                                          order, domain, world.pool());
+  }
+  if (kind == EngineKind::kEmulated || kind == EngineKind::kEmulatedBulk) {
+    const Kernel kernel = kind == EngineKind::kEmulated ? Kernel::kThreads : Kernel::kBulk;
+    Result<EmulatedEngine> engine = EmulatedEngine::make(cache, order, domain, {3, 5}, kernel);
+    EXPECT_TRUE(engine) << engine.error().message;
+    return std::make_unique<EmulatedEngine>(*std::move(engine));
+  }
+  const std::uint32_t threads = kind == EngineKind::kCpuThreads ? 3 : 1;
+  Result<CpuEngine> engine = CpuEngine::make(cache, order, domain, {threads});
+  EXPECT_TRUE(engine) << engine.error().message;
+  return std::make_unique<CpuEngine>(*std::move(engine));
+}
+
+// `count` different page ids.
+inline std::vector<std::uint32_t> some_pages(std::uint32_t pages, std::uint32_t count,
+                                             base::Rng& rng) {
+  std::vector<std::uint32_t> all(pages);
+  std::iota(all.begin(), all.end(), 0u);
+  for (std::uint32_t i = 0; i < count; ++i) std::swap(all[i], all[i + rng.below(pages - i)]);
+  all.resize(count);
+  return all;
+}
+
+}  // namespace cachalot::kv

@@ -1,0 +1,57 @@
+// A simulated host's copies in many pieces.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "testing/memory/lossy_host.h"
+#include "testing/memory/lossy_memory.h"
+
+namespace cachalot::memory {
+namespace {
+
+const std::byte* line_of(const std::byte* at) {
+  return at - reinterpret_cast<std::uintptr_t>(at) % kLineBytes;
+}
+
+}  // namespace
+
+void LossyHost::write_runs(const CopyRun* runs, std::size_t count, FusedHash* hash) {
+  for (std::size_t i = 0; i < count; ++i) write_bulk(runs[i].to, runs[i].from, runs[i].bytes, hash);
+}
+
+void LossyHost::prepare_read(const Extent* extents, std::size_t count) {
+  begin_read();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::byte* const end = extents[i].at + extents[i].bytes;
+    for (const std::byte* at = line_of(extents[i].at); at < end; at += kLineBytes) {
+      invalidate(line_number(at, 1));
+    }
+  }
+}
+
+// Loads through the cache: a line that nobody invalidated may be of any age.
+void LossyHost::read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) {
+  for (std::size_t i = 0; i < count; ++i) {
+    auto* to = static_cast<std::byte*>(runs[i].to);
+    const auto* from = static_cast<const std::byte*>(runs[i].from);
+    for (std::size_t left = runs[i].bytes; left != 0;) {
+      const std::byte* const start = line_of(from);
+      const auto skipped = static_cast<std::size_t>(from - start);
+      const std::size_t bytes = std::min(left, kLineBytes - skipped);
+      const std::uint64_t number = line_number(start, 1);
+      Line line;
+      load(number, line);
+      flush_late(number);
+      std::memcpy(to, reinterpret_cast<const std::byte*>(&line) + skipped, bytes);
+      if (hash != nullptr) {
+        CACHALOT_CHECK(bytes == kLineBytes);
+        hash->update(&line, kLineBytes);
+      }
+      to += bytes;
+      from += bytes;
+      left -= bytes;
+    }
+  }
+}
+
+}  // namespace cachalot::memory
