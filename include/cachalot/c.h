@@ -1,9 +1,11 @@
-/* Cachalot for C and everything that speaks C: the client of include/cachalot/client.h, with the same
- * words. Stable: what is here keeps its meaning and its layout; structs that may grow begin with their
- * size, and what a caller does not know is zero.
+/* The C API: the client of include/cachalot/client.h for C and every language that can call C. The words are
+ * the same; what a call does in detail is described there.
  *
- * Every function that can fail returns a code; cachalot_last_message() has the words for the calling
- * thread's last failure. Strings are UTF-8 and end with a zero. Nothing is thrown, nothing printed.
+ * The ABI is stable: functions and fields keep their meaning and layout. Structs that may grow start with
+ * struct_size; a field that the caller's struct does not have counts as zero.
+ *
+ * A function that can fail returns a code; cachalot_last_message() returns the message of the calling
+ * thread's last failure. Strings are zero-terminated UTF-8. Nothing is thrown, nothing is printed.
  */
 #ifndef CACHALOT_C_H
 #define CACHALOT_C_H
@@ -23,7 +25,7 @@ extern "C" {
 
 #define CACHALOT_ABI_VERSION 1
 
-/* Numbers never change; new ones may come. */
+/* Numbers never change. New codes may be added. */
 typedef enum cachalot_code {
   CACHALOT_OK = 0,
   CACHALOT_INVALID_ARGUMENT = 1,
@@ -45,10 +47,10 @@ typedef enum cachalot_code {
   CACHALOT_CANCELLED = 17
 } cachalot_code;
 
-/* "no_keeper" and so on; "unknown" for a number that is no code. */
+/* Returns the name, "no_keeper" for example; "unknown" for a number that is not a code. */
 CACHALOT_API const char* cachalot_code_name(cachalot_code code);
-/* Of this thread's last call that failed: one line that names the thing, the value and what was
- * expected. Good until this thread's next failure; never null. */
+/* Returns one line about this thread's last failed call: the thing, its value and what was expected. Valid
+ * until this thread's next failure; never null. */
 CACHALOT_API const char* cachalot_last_message(void);
 CACHALOT_API uint32_t cachalot_abi_version(void);
 
@@ -76,8 +78,8 @@ typedef enum cachalot_hash_algorithm {
   CACHALOT_XXHASH_CBOR = 2
 } cachalot_hash_algorithm;
 
-/* What one rank keeps of a block; see KvGeometry. Zeros where a field does not apply; sizes and
- * replicas of 0 mean 1. */
+/* The KV dimensions of one rank, see KvGeometry. Fields that do not apply are 0. tp_size, tp_replicas and
+ * pp_size of 0 mean 1. */
 typedef struct cachalot_geometry {
   /* sizeof(cachalot_geometry) */
   uint32_t struct_size;
@@ -102,12 +104,13 @@ typedef struct cachalot_buffer {
   uint64_t bytes;
 } cachalot_buffer;
 
-/* Of a cache on a GPU: after CACHALOT_IO nothing is known of a copy, which may be under way until the process ends.
- * Until then the memory of all caches on this GPU must be kept: not freed, and used for nothing else.
- * cachalot_unregister_cache() and cachalot_detach() say it also of copies that nobody heard of; who gives such
- * memory away asks one of them before, when its layer loads and stores have ended. Calls on this GPU's
- * caches fail from then on. */
-/* any thread, all at once, but for detaching */
+/* A client may be used by any threads simultaneously, except for cachalot_detach().
+ *
+ * Caches on a GPU: CACHALOT_IO means that the GPU failed and a copy may stay in flight until the process
+ * ends. From then on keep the memory of all caches on this GPU: do not free it, do not use it for anything
+ * else. Calls on these caches fail. To learn of failures that no other call reported, call
+ * cachalot_unregister_cache() or cachalot_detach() before you free such memory, after all layer loads and
+ * stores have ended. */
 typedef struct cachalot_client cachalot_client;
 typedef struct cachalot_layer_load cachalot_layer_load;
 typedef struct cachalot_layer_store cachalot_layer_store;
@@ -118,9 +121,9 @@ typedef struct cachalot_keeper cachalot_keeper;
 typedef struct cachalot_keeper_options {
   /* sizeof(cachalot_keeper_options) */
   uint32_t struct_size;
-  /* slots; 0: 16 */
+  /* number of client slots; 0: 16 */
   uint32_t clients;
-  /* path; made if it is not there */
+  /* path; created if it does not exist */
   const char* pool;
   uint64_t block_bytes, capacity_blocks;
   /* "coherent" (null) or "noncoherent" */
@@ -129,10 +132,10 @@ typedef struct cachalot_keeper_options {
   const char* policy;
 } cachalot_keeper_options;
 
-/* Makes the pool if there is none, and serves it by a thread of its own until cachalot_keeper_stop(). */
+/* Creates the pool if it does not exist, and serves it on a background thread until cachalot_keeper_stop(). */
 CACHALOT_API cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options,
                                                  cachalot_keeper** keeper);
-/* Ends the keeper, and removes the pool if it was made by it. Null is allowed. */
+/* Stops the keeper. Removes the pool if this keeper created it. Null is allowed. */
 CACHALOT_API cachalot_code cachalot_keeper_stop(cachalot_keeper* keeper);
 
 /* --- A client ---------------------------------------------------------------------------------- */
@@ -157,44 +160,42 @@ typedef struct cachalot_client_options {
   const char* python_hash_seed;
   /* 0: as in client.h */
   uint64_t keeper_timeout_ns, recovery_ns;
-  /* a file that requests are recorded in, as in client.h; null: none */
+  /* file that requests are recorded into, see client.h; null: none */
   const char* record_requests;
-  /* 0: a lookup stands for a request; else a load does */
+  /* 0: each lookup is recorded as a request; else each load */
   uint32_t record_loads;
   uint32_t reserved;
-  /* not 0: of a noncoherent pool that GPUs copy from and into, as in client.h */
+  /* not 0: GPU copies of a noncoherent pool bypass the host's caches, see client.h */
   uint32_t pool_bypasses_caches;
-  /* not 0: cachalot_begin_pinned_load() will be used */
+  /* not 0: required for cachalot_begin_pinned_load() */
   uint32_t pinned_reads;
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options,
                                            cachalot_client** client);
-/* Waits for the calls under way, queued ones that go on by themselves too (cancel what is not to be waited
- * for), detaches and frees the client, whatever it returns: the pointer must not be used again, and what
- * became of calls that were not polled or waited for is not known. CACHALOT_IO: see above. Layer loads and stores
- * that are still there are refused from then on (CACHALOT_INVALID_ARGUMENT), and have to be ended all the same.
- * Null is allowed. */
+/* Waits for all calls in flight, including queued asynchronous calls, then detaches. Cancel asynchronous
+ * calls first to avoid the wait. Frees the client whatever it returns: the pointer must not be used again,
+ * and outcomes that were not polled are lost. Layer loads and stores must still be ended; their other calls
+ * return CACHALOT_INVALID_ARGUMENT. Null is allowed. CACHALOT_IO: see above. */
 CACHALOT_API cachalot_code cachalot_detach(cachalot_client* client);
 CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);
 
-/* The hashes of the whole blocks of a prompt: at most `capacity` of them into `hashes`, and into
- * `count` how many there are. */
+/* Writes the hashes of a prompt's whole blocks into `hashes`, at most `capacity`, and their number into
+ * `count` (it may exceed `capacity`). */
 CACHALOT_API cachalot_code cachalot_hash_tokens(const cachalot_client* client,
                                                 const uint32_t* tokens, size_t token_count,
                                                 cachalot_block_hash* hashes, size_t capacity,
                                                 size_t* count);
 
 typedef enum cachalot_memory {
-  /* this process's */
+  /* memory of this process */
   CACHALOT_HOST_MEMORY = 0,
   CACHALOT_CUDA_MEMORY = 1
 } cachalot_memory;
 
-/* Where one part of a cache lies, in bytes, if no layout describes it; see strides.h. What a head keeps of a
- * token begins at
- *   tensors[tensor + l * layer_tensors] + offset + l * layer + p * page + h * head + t * token
- * for layer l, page p, head h and token t of its page. */
+/* Where one part of a cache lies, in bytes, if no named layout describes it; see strides.h. The content of
+ * layer l, page p, head h and token t of the page starts at
+ *   tensors[tensor + l * layer_tensors] + offset + l * layer + p * page + h * head + t * token */
 typedef struct cachalot_part_strides {
   uint32_t tensor, layer_tensors;
   uint64_t offset;
@@ -205,7 +206,7 @@ typedef struct cachalot_cache {
   /* sizeof(cachalot_cache) */
   uint32_t struct_size;
   uint32_t pages;
-  /* null if strides are given */
+  /* name of a layout; null if `strides` is given */
   const char* layout;
   const cachalot_buffer* tensors;
   size_t tensor_count;
@@ -213,33 +214,35 @@ typedef struct cachalot_cache {
   uint64_t page_stride_bytes;
   /* cachalot_memory: where the tensors are */
   uint32_t memory;
-  /* CUDA_MEMORY: the GPU that they are on, by CUDA's number of it */
+  /* CUDA_MEMORY: CUDA's number of the GPU */
   uint32_t device;
-  /* CUDA_MEMORY: the CUstream or cudaStream_t that copies are behind; null: the legacy default one. For
-   * several streams the cache is registered once for each. */
+  /* CUDA_MEMORY: the CUstream or cudaStream_t of the copies; null: the legacy default stream. To use several
+   * streams, register the cache once for each. */
   void* stream;
-  /* Instead of a layout: two, of keys and values, or of a latent and its rope part. Null: `layout` is given. */
+  /* two: of keys and of values, or of a latent and of its rope part; null if `layout` is given */
   const cachalot_part_strides* strides;
 } cachalot_cache;
 
 CACHALOT_API cachalot_code cachalot_register_cache(cachalot_client* client,
                                                    const cachalot_cache* cache, uint32_t* cache_id);
-/* Waits for the calls that use it. CACHALOT_BUSY: a layer load or store of it is open, see below. CACHALOT_IO: it is
- * unregistered, and its memory must be kept, see above. */
+/* Waits for the calls that use the cache. CACHALOT_BUSY: a layer load or store of it is open. CACHALOT_IO: it
+ * is unregistered, but its memory must be kept, see above. */
 CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, uint32_t cache_id);
 
-/* How many leading blocks are in the pool. */
+/* Writes how many leading blocks are in the pool. */
 CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client,
                                            const cachalot_block_hash* hashes, size_t count,
                                            size_t* blocks);
-/* pages: [count * pages a block], all different. timeout_ns: for the whole call, whatever it waits for.
- * After CACHALOT_TIMEOUT `blocks` is how many leading blocks were read and validated in time: they are
- * right, and need not be computed. After other errors it is as it was. */
+/* Copies the longest prefix that is in the pool into the pages; `blocks`: how many blocks are loaded.
+ * pages: [count * pages per block], all different. timeout_ns: for the whole call, including all waits.
+ * After CACHALOT_TIMEOUT, `blocks` leading blocks were read and validated in time and need not be computed.
+ * Other errors leave `blocks` unchanged. */
 CACHALOT_API cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
                                          const cachalot_block_hash* hashes, size_t count,
                                          const uint32_t* pages, size_t page_count,
                                          uint64_t timeout_ns, size_t* blocks);
-/* Only some tokens: of block i the ranges tokens[i], ascending and disjoint; none: all of them. */
+/* Loads only some tokens. tokens[i]: the ranges of block i, ascending and disjoint; no ranges: the whole
+ * block. */
 typedef struct cachalot_token_range {
   /* [first, last) */
   uint32_t first, last;
@@ -253,52 +256,57 @@ CACHALOT_API cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_
                                                 const uint32_t* pages, size_t page_count,
                                                 const cachalot_token_ranges* tokens,
                                                 uint64_t timeout_ns, size_t* blocks);
-/* parent: null for the beginning of a prompt. blocks: how many leading ones are in the pool now, also
- * after CACHALOT_TIMEOUT; after other errors 0. */
+/* Copies a chain of blocks from the pages into the pool and publishes it. parent: the block before the first
+ * one; null: the chain starts a prompt. blocks: how many leading blocks are in the pool now, also after
+ * CACHALOT_TIMEOUT; 0 after other errors. */
 CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
                                           const cachalot_block_hash* parent,
                                           const cachalot_block_hash* hashes, size_t count,
                                           const uint32_t* pages, size_t page_count,
                                           uint64_t timeout_ns, size_t* blocks);
-/* Why this thread's last store, or call that was polled or waited for and is done, left blocks out:
- * CACHALOT_NO_SPACE; CACHALOT_REFUSED, as the parent is not in the pool; CACHALOT_OK: it left out none, or
- * failed. */
+/* Returns why this thread's last store left out blocks; for asynchronous stores, the last one that
+ * cachalot_poll() or cachalot_wait() reported as done. CACHALOT_NO_SPACE; CACHALOT_REFUSED: the parent is not in
+ * the pool; CACHALOT_OK: no block was left out, or the store failed. */
 CACHALOT_API cachalot_code cachalot_last_reason(void);
 
-/* Layer by layer. What is begun is ended, in any case; until then, or until every layer is loaded, its cache
- * is not unregistered. */
+/* Load layer by layer, to overlap copies with computation. Every load must be ended. Until then, or until
+ * every layer is loaded, its cache cannot be unregistered. */
 CACHALOT_API cachalot_code cachalot_begin_load(cachalot_client* client, uint32_t cache_id,
                                                const cachalot_block_hash* hashes, size_t count,
                                                const uint32_t* pages, size_t page_count,
                                                cachalot_layer_load** load, size_t* blocks);
-/* The same, and the blocks are kept while it is open: what is computed from them may leave the step before they
- * are counted. CACHALOT_UNSUPPORTED: the client options do not say pinned_reads. */
+/* As cachalot_begin_load(); the pool does not reuse the blocks while the load is open. Results computed from a
+ * layer may then leave the step before cachalot_load_layer() has counted its blocks.
+ * CACHALOT_UNSUPPORTED: pinned_reads is not set in the client's options. */
 CACHALOT_API cachalot_code cachalot_begin_pinned_load(cachalot_client* client, uint32_t cache_id,
                                                       const cachalot_block_hash* hashes,
                                                       size_t count, const uint32_t* pages,
                                                       size_t page_count, cachalot_layer_load** load,
                                                       size_t* blocks);
-/* Of a GPU's cache: launches the copy of a layer and returns; cachalot_load_layer() waits for it, and before
- * it has said how many blocks are right nothing that was computed from the layer may leave the step, unless
- * the load is pinned. Does nothing for other caches. After an error nothing was launched, and what is computed
- * from the layer is void. */
+/* GPU cache: launches the copy of a layer and returns; cachalot_load_layer() waits for it. Other caches: does
+ * nothing. Results computed from the layer must not leave the step before cachalot_load_layer() has said how
+ * many blocks are valid, unless the load is pinned. After an error no copy was launched, and results computed
+ * from the layer are void. */
 CACHALOT_API cachalot_code cachalot_start_load_layer(cachalot_layer_load* load, uint32_t layer);
+/* Copies the layer, or waits for its copy. blocks: how many leading blocks are valid. */
 CACHALOT_API cachalot_code cachalot_load_layer(cachalot_layer_load* load, uint32_t layer,
                                                size_t* blocks);
 CACHALOT_API void cachalot_end_load(cachalot_layer_load* load);
+/* Store layer by layer. Every store must be ended. */
 CACHALOT_API cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id,
                                                 const cachalot_block_hash* parent,
                                                 const cachalot_block_hash* hashes, size_t count,
                                                 const uint32_t* pages, size_t page_count,
                                                 cachalot_layer_store** store);
-/* The same for a store; cachalot_store_layer() or cachalot_end_store() waits. */
+/* GPU cache: launches the copy of a layer and returns; cachalot_store_layer() or cachalot_end_store() waits for
+ * it. Other caches: does nothing. */
 CACHALOT_API cachalot_code cachalot_start_store_layer(cachalot_layer_store* store, uint32_t layer);
 CACHALOT_API cachalot_code cachalot_store_layer(cachalot_layer_store* store, uint32_t layer);
-/* Publishes, if `publish` is not 0 and every layer was stored, and frees `store`. */
+/* Publishes the blocks if `publish` is not 0 and every layer was stored. Always frees `store`. */
 CACHALOT_API cachalot_code cachalot_end_store(cachalot_layer_store* store, int publish,
                                               size_t* blocks);
 
-/* Without waiting. */
+/* Start a load or store on a worker thread and return at once, with a token for the calls below. */
 CACHALOT_API cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id,
                                                const cachalot_block_hash* hashes, size_t count,
                                                const uint32_t* pages, size_t page_count,
@@ -308,14 +316,16 @@ CACHALOT_API cachalot_code cachalot_store_async(cachalot_client* client, uint32_
                                                 const cachalot_block_hash* hashes, size_t count,
                                                 const uint32_t* pages, size_t page_count,
                                                 uint64_t timeout_ns, uint64_t* token);
-/* done: 0 or 1. The code is the call's own once it is done, and then the token is gone. */
+/* done: 0 or 1. If 1, the returned code is that of the load or store, and the token is not valid any more. */
 CACHALOT_API cachalot_code cachalot_poll(cachalot_client* client, uint64_t token, int* done,
                                          size_t* blocks);
 CACHALOT_API cachalot_code cachalot_wait(cachalot_client* client, uint64_t token,
                                          uint64_t timeout_ns, size_t* blocks);
+/* Stops the call before its next block; it completes with CACHALOT_CANCELLED. */
 CACHALOT_API cachalot_code cachalot_cancel(cachalot_client* client, uint64_t token);
 
-/* Keys and lists of addresses, all of them in registered buffers. A key is any bytes. */
+/* Objects: keys and address lists instead of pages, see client.h. All parts must be in registered buffers. A key
+ * is any bytes. */
 typedef struct cachalot_key {
   const void* data;
   size_t bytes;

@@ -1,5 +1,4 @@
-// What an inference engine links: it moves KV blocks between the engine's paged cache and a pool that
-// many engines share.
+// The API for inference engines: copies KV blocks between an engine's paged cache and a shared pool.
 //
 //   ClientOptions options{.pool = {"/dev/shm/kv"}, .model = "Qwen3-32B@9216db57", .geometry = geometry};
 //   Result<Client> client = Client::attach(options);
@@ -9,36 +8,35 @@
 //   …compute the rest…
 //   Result<Stored> stored = client->store(*cache, nullptr, hashes, pages); // pages -> pool
 //
-// A block is block_tokens tokens in all layers of this rank, named by its chained hash: a hit is always
-// a prefix. Blocks of clients whose model, salt, geometry, block order or hash algorithm differ are in
-// other namespaces and are never handed out.
+// A block is the KV of block_tokens tokens in all layers of this rank. Its name is a chained hash, so a
+// hit is always a prefix. The model, salt, geometry, block order and hash algorithm form the namespace:
+// a client never receives blocks of another namespace.
 //
 // Invariants
 //   1. A block counts as loaded only if its directory entry was the same before and after its bytes
-//      were read, and its checksum matched where checksums are verified. What load() did not count
-//      may have been written over partly: compute it.
-//   2. Copies go straight between pages and pool; there is no buffer in between.
+//      were read and its checksum matched (where checksums are verified). load() may have overwritten
+//      part of the pages that it did not count: compute those blocks.
+//   2. Copies go directly between pages and pool, without a buffer in between.
 //
-// Caches may be on GPUs (PagedCache::cuda_device). Copies are then launched on a stream, and a call returns,
-// or a completion comes, when they are done and validated. After kIo nothing is known of a copy: it may be
-// under way until the process ends. Until then
-//   - the memory of all caches on this GPU has to be kept: not freed, and used for nothing else. Whoever did
-//     not hear of the copy (of a layer load that was dropped, a call whose completion nobody asked for) hears it
-//     of unregister_cache() and detach(), which say kIo for as long as it is so. Destructors say nothing: who
-//     gives memory away that a GPU's cache was in asks one of these two before, when its layer loads and
-//     stores have ended
-//   - the blocks of a store are kept from everybody
+// Caches on a GPU (PagedCache::cuda_device): copies are launched on a stream. A call returns, or its
+// completion arrives, after the copies have ended and are validated. kIo means that the GPU failed and
+// a copy may stay in flight until the process ends. From then on
+//   - keep the memory of all caches on this GPU: do not free it, do not use it for anything else
+//   - no other client receives the blocks of the failed store
 //   - calls on this GPU's caches fail
-// What is the library's (the pool's mapping, what it has on the GPU) it keeps by itself. Nothing of this has
-// run on a GPU yet.
+//   - unregister_cache() and detach() return kIo. Call one of them, after all layer loads and stores have
+//     ended, before you free such memory: a failure can go unreported elsewhere (a layer load that was
+//     dropped, a completion that was never polled, a destructor)
+// The library keeps its own memory (the pool's mapping, its memory on the GPU) by itself. GPU caches have
+// not run on a GPU yet, only on fake drivers.
 //
-// After detach() every call that needs the pool, also one of a layer load or store, is refused with
-// kInvalidArgument ("detached"); what does not (geometry, block_bytes, hash_tokens, statistics, and what
-// became of calls that went on by themselves) is still answered.
+// After detach(), calls that need the pool, including those of layer loads and stores, return
+// kInvalidArgument ("detached"). geometry(), block_bytes(), hash_tokens(), statistics() and the completions
+// of asynchronous calls stay available.
 //
-// @threads  any, all of them at once, but for detach() and destruction; calls of one LayerLoad or
-//           LayerStore one at a time. Reads take no lock that a write waits under. What a call is given
-//           (hashes, pages, tokens) must not change while it runs
+// @threads  any, simultaneously, except detach() and destruction. Calls of one LayerLoad or LayerStore:
+//           one at a time. Reads take no lock that a write holds while it waits. Arguments (hashes, pages,
+//           tokens) must not change during a call
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
 
@@ -60,221 +58,229 @@
 namespace cachalot {
 
 inline constexpr std::uint32_t kMostThreads = 256;
-inline constexpr std::uint32_t kMostGrantBlocks = 256;  // that a keeper lets one client hold
+inline constexpr std::uint32_t kMostGrantBlocks = 256;  // limit of one client
 
-// Which call of a client stands for a request, for recording.
+// The call that is recorded as one request.
 enum class RecordedCall { kLookup, kLoad };
 
 struct ClientOptions {
-  std::vector<std::string> pool = {};  // its path, or those of all its devices in order
+  std::vector<std::string> pool = {};  // the pool's path, or the paths of all its devices in order
 
-  // What the bytes of a block depend on, all of it part of the namespace.
+  // These form the namespace of the blocks.
   std::string model = {};  // weights and their revision
   // adapters, quantisation, engine version, a tenant's secret …
   std::string salt = {};
   KvGeometry geometry = {};  // of this rank
   std::string block_order =
-      "layer_first";  // of a block in the pool; docs/extend/layout.md has the others
+      "layer_first";  // of a block in the pool; all orders: docs/extend/layout.md
   HashAlgorithm hash = HashAlgorithm::kXxh3;
-  std::string python_hash_seed = {};  // of vLLM's algorithms
+  std::string python_hash_seed = {};  // for vLLM's algorithms
 
   std::uint32_t host = 0;  // this machine's number in the pool
-  // of the client table; default: a free one of the host
+  // client slot in the pool; default: a free slot of the host
   std::optional<std::uint32_t> slot = {};
-  std::uint32_t copy_threads = 1;  // that share the copies of one call: 1 to kMostThreads
-  // threads for calls that do not wait: 1 to kMostThreads
+  std::uint32_t copy_threads = 1;  // threads that share the copies of one call: 1 to kMostThreads
+  // threads that run asynchronous calls: 1 to kMostThreads
   std::uint32_t workers = 1;
-  // Pool blocks to hold in advance: 1 to kMostGrantBlocks; fewer where the pool is small, of which all
-  // its clients together hold half at the most.
+  // Free blocks that this client holds in advance: 1 to kMostGrantBlocks. All clients together hold at
+  // most half of the pool, so in a small pool each gets fewer.
   std::uint32_t grant_blocks = 64;
   std::optional<bool> checksums = {};  // default: in noncoherent pools
-  // Of a noncoherent pool that GPUs copy from and into: its memory is mapped past the host's caches, and what
-  // a GPU writes does not go into them (DDIO is off). Else the host flushes around their copies.
+  // For GPU copies of a noncoherent pool. true: the pool's memory is mapped uncached, and GPU writes do not
+  // enter the host's caches (DDIO is off). false: the host flushes its caches around GPU copies.
   bool pool_bypasses_caches = false;
-  bool pinned_reads = false;  // LayerOptions::pinned will be used
-  // Both are bounded by what is left of a call's own time.
-  std::uint64_t keeper_timeout_ns = 5'000'000'000;  // of any wait for the keeper's answer
-  std::uint64_t recovery_ns = 2'000'000'000;        // how long a store waits for a next keeper
+  bool pinned_reads = false;  // required for LayerOptions::pinned
+  // Limits of single waits. The rest of the call's own timeout limits them, too.
+  std::uint64_t keeper_timeout_ns = 5'000'000'000;  // waiting for an answer of the keeper
+  std::uint64_t recovery_ns = 2'000'000'000;        // store: waiting for the next keeper
 
-  // A file that requests are recorded in (trace_recorder.h): of each lookup(), with all hashes of a prompt,
-  // or where an engine loads without looking up, of each load(), load_tokens(), load_async(), begin_load().
-  // The input counts as whole blocks, the output as 0: with a TraceRecorder of one's own both are exact.
+  // Records requests into this file (trace_recorder.h). recorded_call kLookup: each lookup() is a request.
+  // kLoad, for engines that do not look up: each load(), load_tokens(), load_async() and begin_load().
+  // Input lengths are recorded in whole blocks, output lengths as 0; use a TraceRecorder for exact ones.
   std::string record_requests = {};
   RecordedCall recorded_call = RecordedCall::kLookup;
 };
 
-// Number of a registered cache.
 enum class CacheId : std::uint32_t {};
-// Number of a page in an engine's paged cache.
 using PageId = std::uint32_t;
 
-// Memory of the engine.
+// Memory that belongs to the engine.
 struct Buffer {
   void* data = nullptr;
   std::uint64_t bytes = 0;
 };
 
-// A stream of a GPU: a CUstream or cudaStream_t of the device's primary context. Null: the legacy default one.
+// A CUstream or cudaStream_t of the device's primary context. Null: the legacy default stream.
 using CudaStream = void*;
 
-// One engine's paged KV cache, as it lies in memory.
+// Where an engine's paged KV cache lies in memory. Give either `layout` or `strides`.
 struct PagedCache {
-  std::string layout = {};           // a name of layout_names(); empty if strides are given
-  std::vector<Buffer> tensors = {};  // in the order that the layout states; no two share a byte
-  std::uint32_t pages = 0;           // page ids are below
-  std::uint32_t page_tokens = 0;     // 0: a page is a block; else a divisor of block_tokens
+  std::string layout = {};           // one of layout_names()
+  std::vector<Buffer> tensors = {};  // in the layout's order; tensors do not overlap
+  std::uint32_t pages = 0;           // page ids are 0 to pages - 1
+  std::uint32_t page_tokens = 0;     // a divisor of block_tokens; 0: a page is a block
   // from one page to the next; 0: as dense as the layout allows
   std::uint64_t page_stride_bytes = 0;
-  // Instead of a layout: where keys and values lie, or the latent and its rope part (ignored if it has none).
+  // of keys and of values; or of the latent and of its rope part (ignored if the latent has none)
   std::optional<std::array<PartStrides, kParts>> strides = {};
-  // The GPU that the tensors are on, by CUDA's number of it; none: they are in this process's memory.
+  // CUDA's number of the GPU that has the tensors; none: they are in this process's memory
   std::optional<int> cuda_device = {};
-  // of a GPU's cache: where its copies go, if a call names no other
+  // GPU cache: the stream of its copies, unless a call names another
   CudaStream cuda_stream = nullptr;
 };
-// The layouts that are known, docs/extend/layout.md says how to add one.
+// All known layouts. How to add one: docs/extend/layout.md.
 std::vector<std::string> layout_names();
 
 inline constexpr std::uint64_t kNoTimeout = ~std::uint64_t{0};
 inline constexpr std::uint32_t kAllLayers = ~std::uint32_t{0};
 
 struct CopyOptions {
-  // For the whole call, whatever it waits for: looked at between portions of 16 blocks, and bounding each
-  // wait, also for a keeper that is gone. 0 has passed already.
+  // For the whole call. Limits every wait, also the wait for the next keeper; copies check it after
+  // every 16 blocks. 0: the time is over at the start.
   std::uint64_t timeout_ns = kNoTimeout;
-  std::uint32_t first_layer = 0;  // load only: of this rank
+  std::uint32_t first_layer = 0;  // load only: counted within this rank
   std::uint32_t layers = kAllLayers;
-  // Of a GPU's cache: the copies come behind what is on this stream when the call is made. None: the cache's.
+  // GPU cache: the stream of the copies, which run after all work that is on it at the call. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
 };
 
 struct LayerOptions {
-  // Of a GPU's cache: the copies of all layers come behind what is on this stream. None: the cache's.
+  // GPU cache: the stream of the copies of all layers. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
-  // Load only: the blocks that begin_load() found are kept for as long as the load is open, so what is computed
-  // from a layer may leave the step before load_layer() has counted it; but its checksum is verified there.
-  // What the pool evicts meanwhile it cannot use again, so a load should not be open for long.
+  // Load only: the pool does not reuse the blocks that begin_load() found while the load is open. Results
+  // computed from a layer may then leave the step before load_layer() has counted its blocks; only their
+  // checksum is verified there. Close pinned loads soon: they delay the reuse of all evicted blocks.
   bool pinned = false;
 };
 
-// What became of a store.
 struct Stored {
   std::size_t blocks = 0;      // leading blocks that are in the pool now
-  std::size_t written = 0;     // of these, how many this call wrote
-  std::optional<Code> reason;  // why not all: kNoSpace; kRefused: the parent is not in the pool
+  std::size_t written = 0;     // of these, blocks that this call wrote
+  std::optional<Code> reason;  // if not all are: kNoSpace; kRefused: the parent is not in the pool
 };
 
 struct Statistics {
   std::uint64_t lookups, looked_up_blocks, hit_blocks;
   std::uint64_t loads, loaded_blocks, loaded_bytes;
   std::uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
-  std::uint64_t stale_blocks;    // changed while they were read, and were not counted as loaded
-  std::uint64_t damaged_blocks;  // whose checksum did not match
+  std::uint64_t stale_blocks;    // changed during the read, so not counted as loaded
+  std::uint64_t damaged_blocks;  // wrong checksum
   std::uint64_t reattachments;
 };
 
-// A call that goes on by itself.
+// Identifies an asynchronous call.
 enum class Token : std::uint64_t {};
 struct Completion {
   bool is_done = false;
-  Status status;                    // kTimeout, kCancelled, or as the call that waits
+  Status status;                    // kCancelled, or as the synchronous call
   std::size_t blocks = 0;           // loaded, or in the pool; also after kTimeout and kCancelled
-  std::optional<Code> reason = {};  // of a store: as Stored's
+  std::optional<Code> reason = {};  // store: as Stored::reason
 };
 
 class Client {
  public:
-  // @errors kInvalidArgument: the geometry, a block that does not fit the pool's; kNoKeeper; kBusy: all
-  //         slots have clients that are attached, or are held for some that fell silent, at once; as
-  //         opening a pool
+  // --- Attach -----------------------------------------------------------------------------------
+
+  // @errors kInvalidArgument: the geometry, or a block that does not fit the pool's blocks; kNoKeeper;
+  //         kBusy: all slots are in use, or held for clients that stopped answering; those of opening a
+  //         pool
   static Result<Client> attach(const ClientOptions& options);
-  // One that was moved from may only be assigned to or destroyed.
+  // A moved-from client may only be assigned to or destroyed.
   Client(Client&&) noexcept;
-  Client& operator=(Client&&) noexcept;  // who was here detaches, as at its end
-  // Waits for the calls under way, those that go on by themselves too, queued or not, and detaches. Who
-  // does not want to wait for these cancels them first. With layers of a store under way on a GPU it waits
-  // for keeper_timeout_ns, and leaves without a word (kBusy): end those first.
+  Client& operator=(Client&&) noexcept;  // first detaches the old client, as the destructor does
+  // Waits for all calls in flight, including queued asynchronous calls, then detaches. Cancel asynchronous
+  // calls first to avoid the wait. If layer stores are still in flight on a GPU, waits up to
+  // keeper_timeout_ns, then detaches without notifying the keeper: end those first.
   ~Client();
-  // The same, and the slot is free: for another client, though this object and layer loads of it are kept.
-  // @errors kNoKeeper, kTimeout: nobody answered, the slot is free all the same; kBusy: copies do not end
-  //         within keeper_timeout_ns, the slot is not free until they have and it is called again, or this
-  //         object and its layer stores are gone; kIo: see above. The slot is free all the same, unless the
-  //         copy was a store's
+  // As the destructor, and frees the slot for another client while this object and its layer loads exist.
+  // @errors kNoKeeper, kTimeout: the keeper did not answer; the slot is free anyway.
+  //         kBusy: copies did not end within keeper_timeout_ns. The slot becomes free when they have ended
+  //         and detach() is called again, or when this object and its layer stores are destroyed.
+  //         kIo: a GPU failed, see above. The slot is free, unless a store's copy failed
   Status detach();
 
   const KvGeometry& geometry() const;
   std::uint64_t block_bytes() const;
 
-  // The hashes of all whole blocks of a prompt, from its first token on.
+  // Returns the hashes of all whole blocks of a prompt. `tokens` starts with the prompt's first token.
   std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
 
-  // Memory of the engine that pages are in. It must stay mapped until unregister_cache(), which may say kIo:
-  // then until the process ends.
-  // @errors kInvalidArgument: an unknown layout, one that does not fit the geometry or the tensors,
-  //         a layout as well as strides or neither, strides that leave a tensor or let two elements share a byte,
-  //         tensors that overlap, or are not on the GPU that was named. Of a GPU: kUnsupported: no driver,
-  //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be page-locked
-  // @cost   the first one on a GPU: loading the kernels, and page-locking the whole pool. It stays so until the
-  //         client and its layer loads and stores are destroyed
+  // --- Caches -----------------------------------------------------------------------------------
+
+  // Registers the memory that an engine's pages are in. Keep it mapped until unregister_cache() returns; if
+  // that returns kIo, until the process ends.
+  // @errors kInvalidArgument: an unknown layout; a layout that does not fit the geometry or the tensors;
+  //         both or neither of layout and strides; strides that leave a tensor or map two elements to one
+  //         byte; tensors that overlap or are not on the given GPU. On a GPU also kUnsupported: no driver,
+  //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be
+  //         page-locked
+  // @cost   the first cache on a GPU: loads the kernels and page-locks the whole pool, until the client and
+  //         its layer loads and stores are destroyed
   Result<CacheId> register_cache(const PagedCache& cache);
-  // Waits for the calls that use it. A layer load or store is not waited for: its owner may be who calls.
-  // @errors kNotFound; kBusy: a layer load or store of this cache is open; kIo: its GPU failed in a copy. It is
-  //         unregistered, and its memory has to be kept, see above
+  // Waits for the calls that use the cache. Does not wait for open layer loads and stores, because the
+  // caller may own them.
+  // @errors kNotFound; kBusy: a layer load or store of this cache is open; kIo: the GPU failed, see above.
+  //         The cache is unregistered, but keep its memory
   Status unregister_cache(CacheId cache);
 
-  // How many leading blocks are in the pool. @cost about 1.3 lines a block, overlapped; no RPC
+  // --- Load and store ---------------------------------------------------------------------------
+
+  // Returns how many leading blocks are in the pool.
+  // @cost about 1.3 directory lines per block, overlapped; no RPC
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
 
-  // Copies the longest prefix that is in the pool into the engine's pages, block i to pages[i]; where
-  // a block is several pages, to as many from i times that number on.
-  // @shape   pages: [hashes times pages a block], all different
-  // @return  how many leading blocks are loaded; the pages behind may have been written over.
-  //          After kTimeout the error's detail is this number: these blocks were read and validated in
-  //          time, and need not be computed
-  // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that differ; kNotFound:
-  //          no such cache; kTimeout; kUnsupported: in a forked child. Of a GPU's cache: kInvalidArgument: the
-  //          stream is being captured; kNoSpace: the GPU has no memory; kInternal: the driver refused, and
-  //          nothing is under way; kIo: see above
+  // Copies the longest prefix that is in the pool into the engine's pages. If a page is a block, block i
+  // goes to pages[i]; if a block has n pages, to pages[i * n] to pages[i * n + n - 1].
+  // @shape   pages: [hashes * pages per block], all different
+  // @return  how many leading blocks are loaded; later pages may have been overwritten.
+  //          After kTimeout, Error::detail is this number: these blocks were read and validated in time
+  //          and need not be computed
+  // @errors  kInvalidArgument: a page or layer out of range, a page twice, sizes that do not match;
+  //          kNotFound: no such cache; kTimeout; kUnsupported: in a forked child. On a GPU also
+  //          kInvalidArgument: the stream is being captured; kNoSpace: no memory on the GPU; kInternal: the
+  //          driver refused, no copy is in flight; kIo: see above
   Result<std::size_t> load(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
-  // Only some tokens of each block, for sparse attention: ranges tokens[i] of block i, ascending and
-  // disjoint, or none for the whole block. Not covered by a checksum, which is of whole blocks.
+  // Loads only some tokens of each block, for sparse attention. tokens[i]: the ranges of block i, ascending
+  // and disjoint; no ranges: the whole block. Ranges have no checksum: checksums are of whole blocks.
   Result<std::size_t> load_tokens(CacheId cache, std::span<const BlockHash> hashes,
                                   std::span<const PageId> pages,
                                   std::span<const std::span<const TokenRange>> tokens,
                                   const CopyOptions& options = {});
-  // Copies blocks from the engine's pages into the pool and publishes them: a chain whose first block
-  // follows `parent`, or starts a prompt. What is there already is not copied. A page may be given
-  // twice here: it is only read.
-  // @errors  as load(); kNoKeeper, kTimeout: nothing is known of the fate of the last blocks. After
-  //          kTimeout the error's detail is how many leading blocks are in the pool
+  // Copies a chain of blocks from the engine's pages into the pool and publishes them. Blocks that are in
+  // the pool already are not copied. A page may be given twice, because it is only read.
+  // @param   parent  the block before the first one; null if the chain starts a prompt
+  // @errors  as load(); kNoKeeper, kTimeout: the last blocks may or may not be in the pool. After kTimeout,
+  //          Error::detail is how many leading blocks are in the pool
   Result<Stored> store(CacheId cache, const BlockHash* parent, std::span<const BlockHash> hashes,
                        std::span<const PageId> pages, const CopyOptions& options = {});
 
-  // Layer by layer, so that copies and computation overlap. Either may end after its client. One that was
-  // moved from may only be assigned to or destroyed. Either is open, and keeps its cache registered, until
-  // it is destroyed, or has no use for the cache any more: every layer is loaded, or no block is right any
-  // more; the store is finished.
+  // --- Layers -----------------------------------------------------------------------------------
+
+  // Load or store layer by layer, to overlap copies with computation. Both objects may outlive the client.
+  // An open one keeps its cache registered. A load is open until every layer is loaded, no block is valid
+  // any more, or it is destroyed; a store until finish() or its destruction. A moved-from object may only
+  // be assigned to or destroyed.
   class LayerLoad {
    public:
     LayerLoad(LayerLoad&&) noexcept;
     LayerLoad& operator=(LayerLoad&&) noexcept;
     ~LayerLoad();
-    std::size_t blocks() const;  // that are there still
-    // Of a GPU's cache: launches the copy of a layer on the load's stream, and returns. What comes behind it on
-    // that stream may use the layer; but not before load_layer() has said how many blocks are right may
-    // anything that was computed from it leave the step, unless the load is pinned. Does nothing for other
-    // caches. After an error nothing was launched: load_layer() would copy then, and count what kernels that
-    // were put on the stream before have not seen.
-    // @errors kInvalidArgument: no such layer, one that was started and not loaded since, all are loaded
+    std::size_t blocks() const;  // leading blocks that are still valid
+    // GPU cache: launches the copy of a layer on the load's stream and returns. Other caches: does nothing.
+    // Later work on that stream may use the layer, but results computed from it must not leave the step
+    // before load_layer() has said how many blocks are valid, unless the load is pinned.
+    // After an error no copy was launched: work that is already on the stream has not seen the layer, so
+    // its results are void, even if load_layer() then copies and counts the blocks.
+    // @errors kInvalidArgument: no such layer; the layer was started and not loaded since; all are loaded
     Status start_layer(std::uint32_t layer);
-    // Copies the layer, or waits for the copy that was started.
-    // @return how many leading blocks are right in this layer: what was computed from those behind
-    //         is void. Checked by the directory after every layer, and by the checksum when every
-    //         layer is there
-    // @cost   where layers come out of order, or the block order does not keep each in one piece, the
-    //         checksum takes reading the blocks once more
-    // @errors kInvalidArgument: no such layer; kNotFound: the cache was unregistered since the load was complete
+    // Copies the layer, or waits for the copy that start_layer() launched. Then checks the directory
+    // entries; after the last layer also the checksums.
+    // @return how many leading blocks are valid; results computed from later blocks are void
+    // @errors kInvalidArgument: no such layer; kNotFound: all layers were loaded and the cache was
+    //         unregistered since
+    // @cost   reads the blocks once more for the checksum, if layers are loaded out of order or the block
+    //         order does not keep each layer in one piece
     Result<std::size_t> load_layer(std::uint32_t layer);
 
    private:
@@ -287,17 +293,18 @@ class Client {
    public:
     LayerStore(LayerStore&&) noexcept;
     LayerStore& operator=(LayerStore&&) noexcept;
-    ~LayerStore();  // what was not finished is not published
-    // Of a GPU's cache: launches the copy of a layer on the store's stream, behind what computes it, and
-    // returns. Its pages must not be written before store_layer() or finish() has waited for it. Does nothing
-    // for other caches. @errors kInvalidArgument: no such layer, one that was started or stored already
+    ~LayerStore();  // blocks of an unfinished store are not published
+    // GPU cache: launches the copy of a layer on the store's stream, after the work that computes it, and
+    // returns. Other caches: does nothing. Do not write the pages before store_layer() or finish() returns.
+    // @errors kInvalidArgument: no such layer; the layer was started or stored already
     Status start_layer(std::uint32_t layer);
-    // Copies the layer, or waits for the copy that was started.
-    // The blocks carry a checksum, where checksums are written, if layers come in order and the block order
-    // keeps each in one piece.
+    // Copies the layer, or waits for the copy that start_layer() launched. The blocks get a checksum (where
+    // checksums are written) only if layers are stored in order and the block order keeps each layer in one
+    // piece.
     Status store_layer(std::uint32_t layer);
-    // Once. Waits for layers that were started. @errors kInvalidArgument: a layer is missing, or it was finished already; kStale: the keeper
-    //         changed meanwhile, store again
+    // Waits for started layers, then publishes the blocks. Call it once.
+    // @errors kInvalidArgument: a layer is missing, or the store was finished before; kStale: another
+    //         keeper has taken over since begin_store(), store again
     Result<Stored> finish();
 
    private:
@@ -306,46 +313,54 @@ class Client {
     explicit LayerStore(std::unique_ptr<Impl> impl);
     std::unique_ptr<Impl> impl_;
   };
-  // @errors kUnsupported: pinned, and ClientOptions::pinned_reads was not set; kNoKeeper, kTimeout: pinned, and
-  //         the client has to attach again
+  // @errors as load(). Pinned: kUnsupported: ClientOptions::pinned_reads is not set; kNoKeeper, kTimeout:
+  //         the client had to attach again and could not
   Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
                                std::span<const PageId> pages, const LayerOptions& options = {});
-  // At most 32 blocks. @errors kUnsupported: a layer of a block is not whole lines in this order
+  // Of at most 32 blocks.
+  // @errors as store(); kUnsupported: in this block order, a layer of a block is not a multiple of 64 bytes
   Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
                                  std::span<const BlockHash> hashes, std::span<const PageId> pages,
                                  const LayerOptions& options = {});
 
-  // As load() and store(), by another thread. Hashes and pages are copied; the pages themselves must
-  // not be touched until the completion. On a GPU they come behind what the stream has when they are called,
-  // and nothing that is put on a stream later may touch the pages before the completion.
+  // --- Async ------------------------------------------------------------------------------------
+
+  // Start load() or store() on a worker thread and return at once. Hashes and page ids are copied. Do not
+  // touch the pages themselves before the completion. On a GPU the copies run after the work that is on
+  // the stream at the call; work added to any stream later must not touch the pages before the completion.
   Result<Token> load_async(CacheId cache, std::span<const BlockHash> hashes,
                            std::span<const PageId> pages, const CopyOptions& options = {});
   Result<Token> store_async(CacheId cache, const BlockHash* parent,
                             std::span<const BlockHash> hashes, std::span<const PageId> pages,
                             const CopyOptions& options = {});
-  // A completion is handed out once; after that the token is unknown.
-  // @errors kNotFound: no such token; wait: kTimeout
+  // Return the completion. It is returned once; then the token is unknown.
+  // @errors kNotFound: no such token; wait(): kTimeout
   Result<Completion> poll(Token token);
   Result<Completion> wait(Token token, std::uint64_t timeout_ns = kNoTimeout);
-  // Before its next block; it still completes, with kCancelled.
+  // Stops the call before its next block. The call still completes, with kCancelled.
   Status cancel(Token token);
 
-  // For connectors that know keys and lists of addresses instead of pages. An object lies in one
-  // block: the parts in order, one behind the other.
-  // All parts must lie in registered buffers.
-  // @errors kInvalidArgument: no memory (null, or not 1 to 2^56 bytes), or overlapping a registered one
+  // --- Objects ----------------------------------------------------------------------------------
+
+  // For connectors that use keys and address lists instead of pages. An object is the concatenation of its
+  // parts and lies in one block. All parts must be in registered buffers.
+  // @errors kInvalidArgument: null, a size that is not 1 to 2^56 bytes, or overlap with a registered buffer
   Status register_buffer(void* data, std::uint64_t bytes);
   Status unregister_buffer(void* data);
-  // @shape present: as many as keys
+  // @shape present: [keys]
   Status exists(std::span<const std::string_view> keys, std::span<bool> present) const;
-  // @return bytes stored, 0 if the key was there already @errors kNoSpace, as store()
+  // @return bytes stored; 0 if the key exists already
+  // @errors kNoSpace; as store()
   Result<std::uint64_t> put(std::string_view key, std::span<const Buffer> parts);
-  // @return bytes read @errors kNotFound; kInvalidArgument: the parts are not of the object's size, or overlap
+  // @return bytes read
+  // @errors kNotFound; kInvalidArgument: the parts do not have the object's size, or overlap
   Result<std::uint64_t> get(std::string_view key, std::span<const Buffer> parts);
+
+  // --- Statistics -------------------------------------------------------------------------------
 
   Statistics statistics() const;
 
-  // The library's own: a client is made by attach().
+  // Internal: use attach().
   struct Impl;
   explicit Client(std::unique_ptr<Impl> impl);
 

@@ -1,8 +1,7 @@
-// What can go wrong, in a form that is cheap to carry: trivially copyable, no allocation, safe to
-// pass between threads and through a C boundary.
+// The error type: trivially copyable, without allocation, so that it can cross threads and the C boundary.
 //
-// A code says what the caller can do about it; the message names the thing, the value and what
-// was expected, in one line. The message is inside the Error, cut off where it would be longer.
+// The code says what the caller can do. The message inside the Error is one line that names the thing, its
+// value and what was expected; longer messages are cut off.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +9,27 @@
 namespace cachalot {
 
 enum class Code : std::uint16_t {
-  // The caller can mend its own call or file.
+  // The call or the input file is wrong; the caller can correct it.
   kInvalidArgument = 1,  // a value out of range, inconsistent flags
-  kBadInput,             // a file's content is not what it must be
-  kNotAPool,             // wrong magic, or nothing that could be a pool
+  kBadInput,             // the content of a file is invalid
+  kNotAPool,             // wrong magic, or not a file that can hold a pool
   kVersionMismatch,      // a pool of another format version
-  // The work was done, the answer is no.
+  // The call ran; the answer is negative.
   kNotFound,  // the key, file or entry is absent
-  kCorrupt,   // bytes that do not check
-  kStale,     // another keeper rules, or the block was reused: look up again
-  kRefused,   // the keeper said no (nothing evictable, parent not published, bad request)
-  // The surroundings refuse; the same call may succeed later.
-  kNoKeeper,     // nobody answers for this pool
+  kCorrupt,   // wrong checksum or invalid content
+  kStale,     // another keeper has taken over, or the block was reused: look up again
+  kRefused,   // the keeper rejected it (nothing evictable, parent not published, bad request)
+  // The environment prevents it; the same call may succeed later.
+  kNoKeeper,     // the pool has no live keeper
   kNoSpace,      // device, file system or table is full
   kPermission,   // the operating system forbids it
-  kBusy,         // somebody else holds it
+  kBusy,         // in use by another process or call
   kTimeout,      // not done within the time given
   kUnsupported,  // this machine, build or pool cannot do it
   kIo,           // the operating system reported an error
-  // Our own fault.
+  // A bug in Cachalot, or a driver that failed.
   kInternal,
-  // The caller took it back.
+  // The caller cancelled the call.
   kCancelled,
 };
 
@@ -42,13 +41,13 @@ struct Error {
 
   Code code = Code::kInternal;
   std::uint16_t reserved = 0;
-  std::uint32_t os_error = 0;  // errno where the operating system was the cause, else 0
-  std::uint64_t detail = 0;    // the offending index, offset or value, where one number says it
+  std::uint32_t os_error = 0;  // errno if the operating system reported it, else 0
+  std::uint64_t detail = 0;    // the wrong index, offset or value, if one number describes it
   char message[kMessageBytes] = {};
 
-  // printf-style; the only way errors are made, so that none is without words.
+  // printf-style. The only ways to construct an error, so that each has a message.
   [[gnu::format(printf, 2, 3)]] static Error make(Code code, const char* format, ...);
-  // As make, with ": <text of errno>" behind; code from errno (ENOSPC: kNoSpace, EACCES: kPermission, …).
+  // As make(), and appends ": <text of errno>". The code follows from errno (ENOSPC: kNoSpace, …).
   [[gnu::format(printf, 2, 3)]] static Error from_errno(int os_error, const char* format, ...);
 };
 

@@ -1,5 +1,5 @@
-// A keeper inside this process: for one engine that wants a pool of its own, for tests, and for hosts
-// where a process apart is not wanted. `cachalot serve` is the same as a program.
+// A keeper inside this process: for tests, and for an engine that needs its own pool without another process.
+// `cachalot serve` runs the same keeper as a program.
 //
 //   Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start({.pool = "/dev/shm/kv",
 //                                                          .block_bytes = block, .capacity_blocks = 4096});
@@ -16,27 +16,28 @@
 namespace cachalot {
 
 struct KeeperOptions {
-  std::string pool = {};  // its path; made if it is not there
-  // Of a pool that is made; one that is there must have them, where they are given.
+  std::string pool = {};  // path; the pool is created if it does not exist
+  // Of the new pool. If the pool exists, values that are given must be those of the pool.
   std::uint64_t block_bytes = 0;
   std::uint64_t capacity_blocks = 0;
   std::uint32_t clients = 0;  // 0: 16
-  std::string domain = {};    // "coherent" (none is given) or "noncoherent"
+  std::string domain = {};    // "coherent" (default) or "noncoherent"
   std::string policy = "lru";
 };
 
 class EmbeddedKeeper {
  public:
-  // @errors kBusy: the pool has a keeper, or another process makes it for two seconds already; kNoSpace;
-  //         kInvalidArgument; as opening a pool
+  // @errors kBusy: the pool has a keeper, or another process has not finished creating it within two
+  //         seconds; kNoSpace; kInvalidArgument; those of opening a pool
   static Result<EmbeddedKeeper> start(const KeeperOptions& options);
   EmbeddedKeeper(EmbeddedKeeper&&) noexcept;
   EmbeddedKeeper& operator=(EmbeddedKeeper&&) noexcept;
   ~EmbeddedKeeper();
 
-  // Ends it. The pool's files are removed if start() made them, and they are still the ones. Clients read on
-  // until they unmap.
-  // @errors kStale: another keeper had taken over, or somebody removed the pool's files; it has ended all the same
+  // Stops the keeper. Removes the pool's files if start() created them and they were not replaced. Clients can
+  // read until they unmap.
+  // @errors kStale: another keeper had taken over, or the pool's files were removed; the keeper has stopped
+  //         anyway
   Status stop();
 
  private:

@@ -1,10 +1,10 @@
-// A value, or the Error that says why there is none.
+// A value, or the Error that explains why there is no value.
 //
 //   Result<Pool> pool = Pool::open(path);
 //   if (!pool) return pool.error();
 //   use(*pool);
 //
-// or, inside a function that returns a Result itself:
+// Or, in a function that returns a Result:
 //
 //   CACHALOT_TRY_ASSIGN(Pool pool, Pool::open(path));
 //   CACHALOT_TRY(pool.check());
@@ -48,7 +48,7 @@ class [[nodiscard]] Result {
   bool ok() const { return ok_; }
   explicit operator bool() const { return ok_; }
 
-  // Calling these on the other kind is a bug of the caller.
+  // Precondition: ok() for the value, !ok() for error().
   T& operator*() & { return value_; }
   const T& operator*() const& { return value_; }
   T&& operator*() && { return std::move(value_); }

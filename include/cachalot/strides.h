@@ -1,15 +1,15 @@
-// Strides in bytes, for a paged cache that no named layout describes.
+// Strides in bytes: describe a paged cache that no named layout fits.
 #pragma once
 
 #include <cstdint>
 
 namespace cachalot {
 
-// Where one part of a cache lies: the keys or the values, or a latent or its rope part.
-// What one head keeps of one token in this part begins at
+// Where one part of a cache lies: keys or values, or a latent or its rope part.
+// What one head keeps of one token is contiguous. For layer l, page p, head h (0 in a latent) and token t of the
+// page it starts at
 //   tensors[tensor + l * layer_tensors] + offset + l * layer + p * page + h * head + t * token
-// for layer l, page p, head h (0 in a latent) and token t of its page, and is contiguous.
-// If each layer has a tensor, `layer` is 0; if all layers lie in one tensor, layer_tensors is 0.
+// If each layer has its own tensor, `layer` is 0. If all layers lie in one tensor, layer_tensors is 0.
 struct PartStrides {
   std::uint32_t tensor = 0;         // of layer 0
   std::uint32_t layer_tensors = 0;  // tensors from one layer to the next

@@ -1,23 +1,24 @@
-// Writes the requests that an engine sees to a file, as a trace that `cachalot hitrate`, `replay` and
-// `trace` read: lengths, times and block hashes, never tokens.
+// Records the requests of an engine into a file, as a trace for `cachalot hitrate`, `replay` and `trace`:
+// lengths, times and block hashes, never tokens.
 //
 //   Result<TraceRecorder> recorder = TraceRecorder::open("requests.jsonl");
 //   recorder->record(hashes, prompt.size(), output_tokens);
-//   Status told = recorder->close();
+//   Status closed = recorder->close();
 //
-// A line is Mooncake's:
+// A line has Mooncake's format:
 //
 //   {"timestamp": 1777312800000, "input_length": 6955, "output_length": 52, "hash_ids": [14879255164371896291, …]}
 //
-// An id is the upper half of a block's hash, BlockHash::high: the first 16 digits of its text form, as a
-// number. Two different blocks of a trace of n have the same with probability n^2 / 2^65.
+// An id is BlockHash::high as a number: the first 16 digits of the hash's text form. Among n blocks of a trace,
+// two different ones have the same id with probability n^2 / 2^65.
 //
 // Invariants
-//   1. Recording never fails what it records: what could not be written is counted, and told by close().
-//   2. A write() is whole lines, appended: several processes may record into one file, and a process that
-//      is killed loses its last second or 64 KiB at most, and leaves no piece of a line.
+//   1. Recording never makes a request fail. Requests that could not be written are counted; close() reports
+//      the error.
+//   2. Each write() appends whole lines, so several processes may record into one file. A process that is
+//      killed loses at most its last second or 64 KiB, and leaves no partial line.
 //
-// @threads any, all at once
+// @threads any, simultaneously
 #pragma once
 
 #include <cachalot/hash.h>
@@ -32,30 +33,29 @@ namespace cachalot {
 
 class TraceRecorder {
  public:
-  // Appends to the file, which is made where it is not there.
-  // @errors kInvalidArgument: a folder, or no such folder; kPermission; kIo
+  // Appends to the file; creates it if it does not exist.
+  // @errors kInvalidArgument: the path is a folder, or its folder does not exist; kPermission; kIo
   static Result<TraceRecorder> open(const std::string& path);
   TraceRecorder(TraceRecorder&&) noexcept;
   TraceRecorder& operator=(TraceRecorder&&) noexcept;
-  ~TraceRecorder();  // writes what is left
+  ~TraceRecorder();  // writes buffered lines
 
-  // A request that arrives now (milliseconds since 1970), or at timestamp_ms.
-  // @param  hashes  of all its whole blocks, and of a partial last one where it has a hash
-  // @cost   about 10 ns a block; a write() now and then
+  // Records a request that arrives now (milliseconds since 1970), or at timestamp_ms.
+  // @param  hashes  of all whole blocks; also of a partial last block if it has a hash
+  // @cost   about 10 ns per block; sometimes a write()
   void record(std::span<const BlockHash> hashes, std::uint64_t input_tokens,
               std::uint64_t output_tokens);
   void record(std::span<const BlockHash> hashes, std::uint64_t input_tokens,
               std::uint64_t output_tokens, std::uint64_t timestamp_ms);
 
   std::uint64_t recorded() const;
-  // Requests that were left out since the file could not be written, or was closed. In a forked child
-  // nothing is recorded, or counted.
+  // Requests that could not be written, or came after close(). A forked child neither records nor counts.
   std::uint64_t dropped() const;
 
-  // Writes what is held back. @errors kNoSpace, kIo …: it stays held back
+  // Writes buffered lines. @errors kNoSpace, kIo …: they stay buffered
   Status flush();
-  // Writes what is held back and closes the file; once. @errors as flush(), or of an earlier write that
-  // made requests be dropped
+  // Writes buffered lines and closes the file. Call it once.
+  // @errors as flush(); the error of an earlier write that dropped requests
   Status close();
 
  private:
