@@ -5,7 +5,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-add_library(cachalot_shared SHARED src/client/c_api.cpp src/client/c_options.cpp
+add_library(cachalot_shared SHARED src/client/c/c_api.cpp src/client/c/c_options.cpp
   src/vtensor/c_api.cpp)
 target_link_libraries(cachalot_shared PRIVATE cachalot_options
   -Wl,--whole-archive cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive cachalot_vtensor)
@@ -21,7 +21,7 @@ set_target_properties(cachalot_shared PROPERTIES
 add_library(cachalot::cachalot ALIAS cachalot_shared)
 
 if(CACHALOT_BUILD_TESTS)
-  cachalot_test(c_api_test SOURCES ${PROJECT_SOURCE_DIR}/src/client/c_api_test.cpp
+  cachalot_test(c_api_test SOURCES ${PROJECT_SOURCE_DIR}/src/client/c/c_api_test.cpp
     ${PROJECT_SOURCE_DIR}/src/vtensor/c_api_test.cpp LIBRARIES cachalot_shared)
 endif()
 

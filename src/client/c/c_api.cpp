@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/c_boundary.h"
-#include "client/c_options.h"
+#include "client/c/c_options.h"
 
 using namespace cachalot;  // NOLINT: this file is nothing but a translation
 

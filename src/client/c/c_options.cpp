@@ -1,4 +1,4 @@
-#include "client/c_options.h"
+#include "client/c/c_options.h"
 
 #include <algorithm>
 #include <array>
