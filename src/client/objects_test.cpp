@@ -64,6 +64,33 @@ TEST_P(ObjectsTest, ExistsTellsEachKeyApart) {
             (std::vector<bool>{false, true, false, true, false}));
 }
 
+TEST_P(ObjectsTest, ExistsOfManyKeysTellsWhatExistsOfEachTells) {
+  const Buffer part{from_.data(), 64};
+  // More than fit, so that some are evicted.
+  for (int i = 0; i < 60; ++i)
+    ASSERT_TRUE(client_.put("key " + std::to_string(i), {&part, 1})) << i;
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) names.push_back("key " + std::to_string(i * 7 % 90));
+  const std::vector<std::string_view> keys(names.begin(), names.end());
+  const auto ask = [&](std::size_t keys_a_call) {
+    const auto present = std::make_unique<bool[]>(keys.size());
+    for (std::size_t at = 0; at < keys.size(); at += keys_a_call) {
+      const std::size_t count = std::min(keys_a_call, keys.size() - at);
+      EXPECT_TRUE(client_.exists({keys.data() + at, count}, {present.get() + at, count}));
+    }
+    return std::vector<bool>(present.get(), present.get() + keys.size());
+  };
+  std::vector<bool> one_by_one = ask(1), together;
+  for (std::vector<bool> before; before != one_by_one;) {  // the keeper may still evict
+    before = one_by_one;
+    together = ask(keys.size());
+    one_by_one = ask(1);
+  }
+  EXPECT_EQ(together, one_by_one);
+  EXPECT_NE(std::count(together.begin(), together.end(), true), 0);
+  EXPECT_NE(std::count(together.begin(), together.end(), false), 0);
+}
+
 TEST_P(ObjectsTest, WhatIsOutOfPlaceIsRefused) {
   const auto code = [](const auto& result) {
     return result ? Code::kInternal : result.error().code;

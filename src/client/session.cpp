@@ -82,6 +82,11 @@ std::size_t Session::lookup(std::span<const BlockHash> hashes, pool::KeeperView&
   return pool::DirectoryReader(pool_.access()).lookup(hashes, namespace_id, view, found);
 }
 
+void Session::find_each(std::span<const BlockHash> hashes, std::span<bool> is_published) const {
+  const std::uint32_t namespace_id = client_.client().namespace_id();
+  pool::DirectoryReader(pool_.access()).find_each(hashes, namespace_id, is_published);
+}
+
 // --- Turns ---------------------------------------------------------------------------------------
 
 bool Session::lock(const Deadline& deadline) {

@@ -62,6 +62,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   std::size_t lookup(std::span<const BlockHash> hashes, pool::KeeperView& view,
                      std::span<pool::Found> found) const;
+  void find_each(std::span<const BlockHash> hashes, std::span<bool> is_published) const;
   std::size_t validate(const pool::KeeperView& view, std::span<const pool::Found> found) const {
     return pool::DirectoryReader(pool_.access()).validate(view, found);
   }

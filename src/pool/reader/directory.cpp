@@ -63,20 +63,25 @@ bool DirectoryReader::holds(const Line& line, const BlockHash& hash, std::uint32
 }
 
 // A batch of a lookup, worked off while its lines come in: all home lines, and then the lines that
-// their spill bits lead to.
+// their spill bits lead to. It ends at the first hash that is absent, or, with `is_published`, says of
+// each hash whether it is there.
 class DirectoryReader::Batch {
  public:
   Batch(const DirectoryReader& reader, std::span<const BlockHash> hashes,
-        std::uint32_t namespace_id, std::span<Found> found)
+        std::uint32_t namespace_id, std::span<Found> found, bool* is_published = nullptr)
       : reader_(reader),
         access_(*reader.access_),
         hashes_(hashes),
         namespace_id_(namespace_id),
         found_(found),
-        end_(hashes.size()) {}
+        is_published_(is_published),
+        end_(hashes.size()) {
+    assume_all_published();
+  }
 
   // @param read_keepers  `view` is read first, in the same gather
-  // @return how many leading hashes were found; `ended` says that the next one is absent
+  // @return how many leading hashes were found, or are told of in `is_published`; `ended` says that
+  //         the next one is absent
   std::size_t run(KeeperView& view, bool read_keepers, bool& ended) {
     view_ = view;
     keepers_ = read_keepers ? kKeeperSlots : 0;
@@ -171,7 +176,7 @@ class DirectoryReader::Batch {
       end_ = i;  // the rest goes into another batch: there is at least one hash before it
       return;
     }
-    if (spill == 0) end_with(i);
+    if (spill == 0) note_absent(i);
     const std::uint32_t bucket = found_[i].slot / kBucketSlots * kBucketSlots;
     for (; spill != 0; spill &= spill - 1) {
       const std::uint32_t slot = bucket + static_cast<std::uint32_t>(std::countr_zero(spill));
@@ -180,9 +185,17 @@ class DirectoryReader::Batch {
     }
   }
 
-  void end_with(std::size_t i) {
+  void note_absent(std::size_t i) {
+    if (is_published_ != nullptr) {
+      is_published_[i] = false;
+      return;
+    }
     end_ = i;
     is_absent_ = true;
+  }
+
+  void assume_all_published() {
+    if (is_published_ != nullptr) std::fill_n(is_published_, hashes_.size(), true);
   }
 
   // Some home lines did not check: reads them once more, and all is looked at anew. Rare.
@@ -199,6 +212,7 @@ class DirectoryReader::Batch {
     places_ = 0;
     end_ = hashes_.size();
     is_absent_ = false;
+    assume_all_published();
     visit(keepers_, count);
   }
 
@@ -215,7 +229,9 @@ class DirectoryReader::Batch {
         found_[i] = {place_[p].slot, memory::as<Entry>(lines_[p])};
         is_found = true;
       }
-      if (!is_found) return end_with(i);
+      if (is_found) continue;
+      note_absent(i);
+      if (is_published_ == nullptr) return;
     }
   }
 
@@ -233,6 +249,7 @@ class DirectoryReader::Batch {
   const std::span<const BlockHash> hashes_;
   const std::uint32_t namespace_id_;
   const std::span<Found> found_;
+  bool* const is_published_;  // null: the batch ends at the first hash that is absent
   KeeperView view_;
   std::size_t keepers_ = 0, places_ = 0, torn_ = 0;
   std::size_t end_;         // hashes from here on are not in question any more…
@@ -253,6 +270,18 @@ std::size_t DirectoryReader::lookup(std::span<const BlockHash> hashes, std::uint
     done += batch.run(view, done == 0, ended);
   }
   return done;
+}
+
+void DirectoryReader::find_each(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
+                                std::span<bool> is_published) const {
+  Found found[kBatch];
+  for (std::size_t done = 0; done < hashes.size();) {
+    const std::size_t n = std::min(hashes.size() - done, kBatch);
+    KeeperView view;
+    bool ended = false;
+    Batch batch(*this, hashes.subspan(done, n), namespace_id, found, is_published.data() + done);
+    done += batch.run(view, true, ended);
+  }
 }
 
 std::size_t DirectoryReader::validate(const KeeperView& view, std::span<const Found> found) const {

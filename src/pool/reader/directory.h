@@ -81,6 +81,12 @@ class DirectoryReader {
   std::size_t lookup(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
                      KeeperView& view, std::span<Found> found) const;
 
+  // Which of `hashes` are published, each by itself: none has to follow another.
+  // @shape  hashes: [n]; is_published: at least n, all are written
+  // @cost   as lookup(); the keeper lines are read again every 128 hashes
+  void find_each(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
+                 std::span<bool> is_published) const;
+
   // Reads the entries and the keeper lines once more (R6): how many of the leading entries are
   // unchanged and still count. 0 if another keeper rules.
   // @cost one line per entry, overlapped, 128 at a time

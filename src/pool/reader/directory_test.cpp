@@ -69,6 +69,17 @@ class Directory {
     table_.set_state(block, BlockState::kFree);
     table_.push_free(block);
   }
+  // What find_each() says of all of them.
+  std::vector<bool> find_each(const std::vector<BlockHash>& hashes) const {
+    const auto is_published = std::make_unique<bool[]>(hashes.size());
+    reader_.find_each(hashes, kNamespace, {is_published.get(), hashes.size()});
+    return std::vector<bool>(is_published.get(), is_published.get() + hashes.size());
+  }
+  std::vector<bool> look_one_by_one(const std::vector<BlockHash>& hashes) const {
+    std::vector<bool> is_published;
+    for (const BlockHash& hash : hashes) is_published.push_back(look(hash) != kNoBlock);
+    return is_published;
+  }
   std::uint32_t block_of(const BlockHash& hash) const { return writer_.find(hash, kNamespace); }
   // The block that a reader finds, or kNoBlock.
   std::uint32_t look(const BlockHash& hash) const {
@@ -186,7 +197,44 @@ TEST(Directory, ALongPromptIsFoundToItsLastBlockWhereverItsEntriesStand) {
     std::vector<BlockHash> with_gap = hashes;
     with_gap[gap] = hash_of(99'999);
     EXPECT_EQ(directory.reader().lookup(with_gap, kNamespace, view, found), gap);
+    for (std::size_t i = 0; i < gap; ++i) EXPECT_EQ(found[i].entry.hash_low, hashes[i].low);
   }
+}
+
+// Absent hashes in between, duplicates, entries that were evicted, and spilled ones that break batches.
+TEST(Directory, FindEachTellsOfEveryHashWhatALookupOfItAloneTells) {
+  for (const bool is_coherent : {true, false}) {
+    Directory directory(
+        512, 500, is_coherent ? memory::make_coherent_domain() : memory::make_noncoherent_domain());
+    std::vector<std::uint64_t> names;
+    for (std::uint64_t name = 0; name < 490; ++name) {
+      if (directory.insert(hash_of(name))) names.push_back(name);
+    }
+    for (std::size_t i = 0; i < names.size(); i += 7) directory.erase(hash_of(names[i]));
+    base::Rng rng(3);
+    for (const std::size_t count : {0ul, 1ul, 2ul, 127ul, 128ul, 129ul, 1000ul}) {
+      std::vector<BlockHash> hashes;
+      while (hashes.size() < count) hashes.push_back(hash_of(rng.below(700)));
+      EXPECT_EQ(directory.find_each(hashes), directory.look_one_by_one(hashes)) << count;
+    }
+    const std::vector<BlockHash> absent(300, hash_of(99'999)), present(300, hash_of(names[1]));
+    EXPECT_EQ(directory.find_each(absent), std::vector<bool>(300, false));
+    EXPECT_EQ(directory.find_each(present), std::vector<bool>(300, true));
+  }
+}
+
+TEST(Directory, FindEachReadsTheLinesOfABatchTogether) {
+  auto owned = std::make_unique<CountingDomain>();
+  CountingDomain& domain = *owned;
+  Directory directory(4096, 1024, std::move(owned));
+  std::vector<BlockHash> hashes;
+  for (std::uint64_t name = 0; name < 256; ++name) {
+    if (name % 2 == 0) directory.insert(hash_of(name));
+    hashes.push_back(hash_of(name));
+  }
+  domain.gathers = 0;
+  directory.find_each(hashes);
+  EXPECT_LE(domain.gathers, 4u) << "at most two for 128 hashes: where they belong, and elsewhere";
 }
 
 TEST(Directory, AnotherNamespaceOrEpochFindsNothing) {
@@ -254,6 +302,9 @@ TEST(Directory, DamagedAndTornLinesAreAbsentAndNeverAnotherBlock) {
           break;
       }
     }
+    std::vector<BlockHash> hashes;
+    for (std::uint64_t name = 0; name < 60; ++name) hashes.push_back(hash_of(name));
+    EXPECT_EQ(directory.find_each(hashes), directory.look_one_by_one(hashes)) << "round " << round;
     for (std::uint64_t name = 0; name < 60; ++name) {
       const std::uint32_t block = directory.look(hash_of(name));
       EXPECT_TRUE(block == kNoBlock || block == directory.block_of(hash_of(name)))
