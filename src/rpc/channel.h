@@ -94,11 +94,13 @@ class Channel {
   std::uint32_t poll(AnswerSink& sink);
 
   // Polls until `done()`; kTimeout after timeout_ns without it and at most a nap more, kNoKeeper once
-  // `gone()` says so. While it spins, the clock is asked now and then only; gone() always.
+  // `gone()` says so. While it spins, gone() and the clock are asked now and then; later every
+  // kLookNs, and once more when the time is up. gone() may poll, too.
   template <class Done, class Gone>
   Status wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone);
 
   std::uint32_t outstanding() const { return static_cast<std::uint32_t>(posted_ - answered_); }
+  std::uint64_t answered() const { return answered_; }  // requests, since the channel was opened
   // Answers that did not fit their requests: a keeper that breaks the protocol.
   std::uint64_t malformed() const { return malformed_; }
 
@@ -111,6 +113,7 @@ class Channel {
     std::uint8_t op = 0;
   };
   static constexpr std::uint32_t kPollLines = 64;
+  static constexpr std::uint64_t kLookNs = 20'000'000;
 
   std::uint32_t take(const memory::Line* lines, std::uint32_t count, AnswerSink& sink);
   std::uint32_t deliver(const memory::Line* lines, AnswerSink& sink);
@@ -135,21 +138,26 @@ template <class Done, class Gone>
 Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone) {
   constexpr std::uint32_t kRoundsBetweenChecks = 256;
   std::uint32_t idle = 0, rounds = 0;
-  std::uint64_t waits_since_ns = 0;
+  std::uint64_t waits_since_ns = 0, looked_ns = 0;
   while (!done()) {
     if (poll(sink) != 0) {
       idle = 0;
       continue;
     }
     keeper_doorbell_.ring_if_asleep();
-    const bool is_time_to_look = ++rounds % kRoundsBetweenChecks == 0;
-    if (is_time_to_look && gone())
-      return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
+    bool is_time_to_look = ++rounds % kRoundsBetweenChecks == 0;
     // Later rounds are naps: looking at the clock costs nothing beside one.
     if (is_time_to_look || idle >= kRoundsBetweenChecks) {
       const std::uint64_t now = clock_->now_ns();
-      if (waits_since_ns == 0) waits_since_ns = now;
-      if (now - waits_since_ns > timeout_ns) {
+      if (waits_since_ns == 0) waits_since_ns = looked_ns = now;
+      is_time_to_look = is_time_to_look || now - looked_ns > kLookNs;
+      const bool is_over = now - waits_since_ns > timeout_ns;
+      if (is_time_to_look || is_over) {
+        looked_ns = now;
+        if (gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
+        if (done()) return {};
+      }
+      if (is_over) {
         return Error::make(Code::kTimeout, "the keeper did not answer within %llu ms",
                            static_cast<unsigned long long>(timeout_ns / 1'000'000));
       }

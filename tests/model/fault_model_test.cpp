@@ -69,6 +69,27 @@ TEST(FaultModel, NothingDiesBadlyInATightWorld) {
   }
 }
 
+// The mailboxes lose lines, too: each such client attaches anew, and nothing leaks.
+TEST(FaultModel, DamagedMailboxesAreFollowedByNewAttachments) {
+  std::uint64_t damages = 0, with = 0, without = 0;
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+    FaultOptions options = world(seed);
+    options.crashes = 3;
+    options.successions = 2;
+    without += run_fault_world(options).reattachments;
+    options.ring_damages = 60;
+    const FaultResult result = run_fault_world(options);
+    EXPECT_EQ(result.fault, "") << "seed " << seed;
+    damages += result.damages;
+    with += result.reattachments;
+  }
+  std::printf("damages %llu, reattachments %llu, without damages %llu\n",
+              static_cast<unsigned long long>(damages), static_cast<unsigned long long>(with),
+              static_cast<unsigned long long>(without));
+  EXPECT_GT(damages, 200u);
+  EXPECT_GT(with, without + 10);
+}
+
 class KnownBad : public testing::TestWithParam<Rule> {};
 
 TEST_P(KnownBad, IsNoticed) {

@@ -155,6 +155,10 @@ class FaultWorld final : private pool::Evidence {
   void be_fate() {
     start_keeper(0);
     for (std::uint32_t i = 0; i < kClients; ++i) start_client(i);
+    if (options_.ring_damages != 0) {
+      scheduler_.add(
+          "damage", [this] { damage_rings(); }, Scheduler::Role::kDaemon);
+    }
     std::uint32_t crashes = options_.crashes, successions = options_.successions;
     while (crashes + successions != 0 && result_.fault.empty()) {
       pass(rng_.below(6000));
@@ -230,6 +234,46 @@ class FaultWorld final : private pool::Evidence {
               std::to_string(clients_[client]->pid);
     }
     return text;
+  }
+
+  // --- Mailboxes -------------------------------------------------------------------------------
+
+  void damage_rings() {
+    base::Rng rng(options_.seed * 7919);
+    while (result_.damages < options_.ring_damages && !is_over()) {
+      for (std::uint64_t pause = rng.below(3'000); pause != 0; --pause) scheduler_.yield();
+      const auto slot = static_cast<std::uint32_t>(rng.below(kClients));
+      const bool is_request = rng.chance(0.5);
+      memory::Line* const line = newest_line(slot, is_request);
+      if (line == nullptr) continue;
+      constexpr std::uint32_t kNumberBits = 64;
+      const std::uint64_t bit = kNumberBits + rng.below(8 * memory::kLineBytes - kNumberBits);
+      line->words[bit / 64] ^= std::uint64_t{1} << (bit % 64);
+      ++result_.damages;
+    }
+  }
+
+  // Of the slot's present incarnation, as it lies on the device; null: none was written yet.
+  memory::Line* newest_line(std::uint32_t slot, bool is_request) {
+    const auto access = open(*hosts_[0]);
+    if (!access || keepers_.back()->keeper == nullptr) return nullptr;
+    const pool::Layout& layout = access->layout;
+    memory::Line* const lines = memory_.device().data();
+    const auto at = [lines](std::uint64_t offset) { return lines + offset / memory::kLineBytes; };
+    const auto client = memory::as<pool::ClientLine>(*at(layout.client_line(slot)));
+    const memory::SealedRegion region =
+        access->region.salted(is_request ? rpc::request_salt(client.incarnation)
+                                         : rpc::response_salt(client.incarnation, client.epoch));
+    const std::uint64_t ring =
+        is_request ? layout.request_ring(slot) : layout.response_ring(keepers_.back()->area, slot);
+    memory::Line* newest = nullptr;
+    for (std::uint32_t i = 0; i < pool::kRingLines; ++i) {
+      const std::uint64_t offset = ring + i * memory::kLineBytes;
+      memory::Line* const line = at(offset);
+      if (!region.checks(*line, offset)) continue;
+      if (newest == nullptr || line->words[0] > newest->words[0]) newest = line;
+    }
+    return newest;
   }
 
   // --- Keepers ---------------------------------------------------------------------------------

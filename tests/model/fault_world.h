@@ -28,6 +28,8 @@ struct FaultOptions {
   std::uint32_t capacity = 5;
   std::uint32_t slack = 9;
   std::uint32_t block_bytes = 640;
+  std::uint32_t ring_damages =
+      0;  // lines of mailboxes that change a bit, each the newest of its ring
   double stall_chance = 0.003;
   std::uint64_t stall_steps = 12'000;
   std::uint64_t suspect_steps = 20'000;    // of silence
@@ -37,7 +39,8 @@ struct FaultOptions {
 struct FaultResult {
   std::string fault;  // the first thing that was wrong; empty: nothing
   std::uint64_t operations = 0, hits = 0, pinned_hits = 0;
-  std::uint64_t crashes = 0, successions = 0, suspicions = 0, reattachments = 0, steps = 0;
+  std::uint64_t crashes = 0, successions = 0, damages = 0, suspicions = 0, reattachments = 0,
+                steps = 0;
 };
 
 FaultResult run_fault_world(const FaultOptions& options);

@@ -7,8 +7,8 @@
 //   2. A block is written only while this client holds its use, from a grant of the ruling keeper;
 //      from the post of its commit to the answer it is not touched (W1).
 //
-// When the keeper changes, or has come to suspect this client, the next call that needs the keeper
-// attaches again, with a new incarnation, and asks the ruling keeper what became of the commits that
+// When the keeper changes, has come to suspect this client, or a line of the mailbox was damaged, the next
+// call that needs the keeper, or the one that notices it, attaches again, with a new incarnation, and asks the ruling keeper what became of the commits that
 // nobody answered. Copies are done by the calling thread, or under a reservation that it waits for, so
 // that none is under way then: the client vouches that its old incarnation is drained, and what it held
 // is free at once.
@@ -37,6 +37,7 @@
 #include "base/clock.h"
 #include "base/fail_point.h"
 #include "block_hash/block_hash.h"
+#include "pool/client/mailbox_watch.h"
 #include "pool/format/access.h"
 #include "pool/format/requests.h"
 #include "pool/format/statistics.h"
@@ -225,7 +226,8 @@ class Client final : private rpc::AnswerSink {
   // Shows that this client lives, and looks whether the keeper still thinks so. To be called every
   // second or so, also while the engine computes (PoolClient has a thread that does).
   void renew();
-  // True once the keeper has given this client up, or another one rules: the next call attaches again.
+  // True once the keeper has given this client up, another one rules, or the mailbox is damaged: the next
+  // call attaches again.
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
   // Attaches again now. @errors as attach(); kBusy: the keeper holds this slot
   Status reattach(std::uint64_t patience_ns);
@@ -298,7 +300,10 @@ class Client final : private rpc::AnswerSink {
   bool is_taken_over() const;
   bool is_dismissed() const;
   void look_for_loss();
+  void look_for_damage();
   void beat();
+  Status enter();
+  bool await_dismissal(std::uint64_t deadline_ns) const;
   Status ensure_attached();
   Status resend_commits();
   void post(Commit& commit);
@@ -347,6 +352,8 @@ class Client final : private rpc::AnswerSink {
   KeeperView view_;         // the keeper this client is attached to
   KeeperView lookup_view_;  // as of the last lookup
   rpc::Channel channel_;
+  MailboxWatch mailbox_watch_;
+  bool mailbox_is_damaged_ = false;  // it is lost_ for that
   rpc::Doorbell keeper_doorbell_;
   bool verify_checksums_ = false, write_checksums_ = false;
   bool attached_ = false;

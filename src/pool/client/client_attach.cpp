@@ -14,6 +14,8 @@ using memory::Rule;
 
 namespace {
 
+constexpr std::uint64_t kFarewellNs = 500'000'000;
+
 std::uint64_t later(std::uint64_t at_ns, std::uint64_t by_ns) {
   return by_ns > Client::kNever - at_ns ? Client::kNever : at_ns + by_ns;
 }
@@ -68,10 +70,19 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
     return Error::make(Code::kInvalidArgument, "blocks to hold in advance: 0 is not at least 1");
   }
   std::unique_ptr<Client> client(new Client(access, slot, options, waiter, clock));
-  CACHALOT_TRY(client->greet());
-  client->publish_counters();  // zeros, where those of the slot's last client stand
-  CACHALOT_TRY(client->open_namespace());
+  CACHALOT_TRY(client->enter());
   return client;
+}
+
+// The first attachment. One whose mailbox is damaged is followed by another.
+Status Client::enter() {
+  const std::uint64_t give_up_ns = later(clock_->now_ns(), options_.timeout_ns);
+  for (;;) {
+    CACHALOT_TRY(greet());
+    publish_counters();  // zeros, where those of the slot's last client stand
+    const Status opened = open_namespace();
+    if (opened || !mailbox_is_damaged_ || clock_->now_ns() >= give_up_ns) return opened;
+  }
 }
 
 bool Client::is_own_process(const ClientLine& line) const {
@@ -90,6 +101,7 @@ std::uint64_t Client::within_deadline(std::uint64_t ns) const {
 
 // Knocks, and waits until the keeper has seen it. Who had no time to wait finds out at the next call.
 Status Client::greet() {
+  mailbox_is_damaged_ = false;
   const KeeperView now = directory_.read_keepers();
   if (now.epoch == 0 || (now.flags & kKeeperServing) == 0 || has_ended(now)) {
     return Error::make(Code::kNoKeeper,
@@ -135,6 +147,7 @@ Status Client::greet() {
   place.epoch = view_.epoch;
   place.keeper_splits_lines = (view_.flags & kKeeperSplitLines) != 0;
   channel_ = rpc::Channel(access_.region, place, *waiter_, *clock_, keeper_doorbell_);
+  mailbox_watch_.restart();
   attached_ = is_let_in_ = true;
   unsent_commits_ = commits_under_way_;
   lost_.store(false, std::memory_order_relaxed);
@@ -345,9 +358,32 @@ bool Client::keeper_is_gone() {
       const std::lock_guard lock(renewal_.mutex);
       look_for_loss();
     }
+    look_for_damage();
     beat();  // who waits here is alive, whatever else its process does
   }
   return is_lost();
+}
+
+// Whether the keeper reads this mailbox and finds nothing in it, or answers and nothing arrives.
+void Client::look_for_damage() {
+  if (is_lost() || channel_.outstanding() == 0) return;
+  if (access_.domain().broken(Rule::kR1OneWriterPerLine)) return;
+  access_.domain().order();  // the requests, before the heartbeats that are counted from here on
+  std::uint64_t next_beat = 0;
+  {
+    const std::lock_guard lock(renewal_.mutex);
+    next_beat = renewal_.beats + 1;
+  }
+  ViewLine line{};
+  if (!access_.region.read_as(access_.layout.view_line(view_.keeper, slot_), line) ||
+      line.incarnation != incarnation_ || line.epoch != view_.epoch) {
+    return;
+  }
+  if (!mailbox_watch_.is_passed_over(channel_.answered(), next_beat, line.heartbeat)) return;
+  // What it answered before its last echo can be read by now, a long answer by the second poll.
+  if (poll() + poll() != 0) return;
+  mailbox_is_damaged_ = true;
+  lost_.store(true, std::memory_order_relaxed);
 }
 
 bool Client::has_ended(const KeeperView& keeper) const {
@@ -400,8 +436,9 @@ Status Client::reattach(std::uint64_t patience_ns) {
     if (status) break;
     attached_ = false;
     if (status.error().code != Code::kNoKeeper) return status;
+    const bool is_served = mailbox_is_damaged_ || is_taken_over();
     const std::uint64_t patience_now_ns =
-        is_taken_over() ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
+        is_served ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
     if (clock_->now_ns() - since_ns >= patience_now_ns) return status;
     if (clock_->now_ns() >= deadline_ns_) return time_is_up();
     waiter_->wait(round);
@@ -475,6 +512,11 @@ Status Client::detach() {
   Status status =
       is_lost() ? Status(Error::make(Code::kNoKeeper, "no keeper serves this client any more"))
                 : drain();
+  if (!status && mailbox_is_damaged_) {
+    detached_ = false;
+    status = reattach(0);  // and asks what became of the commits
+    detached_ = true;
+  }
   attached_ = false;
   base::reach(FailPoint::kDetachDrained);
   {
@@ -486,15 +528,25 @@ Status Client::detach() {
     publish_counters();
     // What is still granted goes back with this: the keeper knows what it is.
     access_.domain().complete();
-    // The line below says the same: no reason to wait long for who does not answer.
-    constexpr std::uint64_t kFarewellNs = 500'000'000;
+    // The line below says the same: no reason to wait long for a keeper that does not answer.
     options_.timeout_ns = std::min(options_.timeout_ns, kFarewellNs);
     status = call(Op::kDetach);
-    if (!status && is_dismissed()) status = {};
     base::reach(FailPoint::kDetachSaid);
   }
   leave();
+  // A keeper that did not answer, or whose answer did not arrive, reads it in the line.
+  const bool is_known = commits_under_way_ == 0;
+  const std::uint64_t patience_ns = std::min(options_.timeout_ns, kFarewellNs);
+  if (!status && is_known && await_dismissal(later(clock_->now_ns(), patience_ns))) return {};
   return status;
+}
+
+bool Client::await_dismissal(std::uint64_t deadline_ns) const {
+  for (std::uint32_t round = 0; !is_dismissed(); ++round) {
+    if (!check_keeper_stays(round) || clock_->now_ns() > deadline_ns) return false;
+    waiter_->wait(round);
+  }
+  return true;
 }
 
 // The keeper has let this incarnation go: its answer may be slower than its view of the slot.

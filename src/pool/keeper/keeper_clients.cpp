@@ -178,6 +178,7 @@ void Keeper::close_session(std::uint32_t client, bool is_drained, const char* wh
 // Looks at processes and heartbeats. Silence makes a suspect; only evidence frees what he holds.
 void Keeper::watch_clients(std::uint64_t now_ns) {
   if (unknown_blocks_ != 0 && !may_anybody_hold_unknown()) release_unknown();
+  access_.domain().order();  // answers before the echoes that say that mailboxes were read
   for (std::uint32_t client = 0; client < sessions_.size(); ++client) {
     Session& session = sessions_[client];
     if (session.incarnation == 0 && !session.is_held && !session.is_suspected) continue;
@@ -188,14 +189,15 @@ void Keeper::watch_clients(std::uint64_t now_ns) {
       limbo_.forget(client);
       continue;
     }
-    if (session.incarnation == 0 || options_.suspect_after_ns == 0) continue;
+    if (session.incarnation == 0) continue;
     HeartbeatLine line{};
     if (access_.region.read_as(access_.layout.client_heartbeat(client), line) &&
         line.incarnation == session.incarnation && line.beat != session.last_beat) {
       session.last_beat = line.beat;
       session.beat_seen_ns = now_ns;
       publish_view(client);
-    } else if (now_ns - session.beat_seen_ns > options_.suspect_after_ns) {
+    } else if (options_.suspect_after_ns != 0 &&
+               now_ns - session.beat_seen_ns > options_.suspect_after_ns) {
       ++counters_[KeeperCounter::kSuspicions];
       session.is_suspected = true;
       close_session(client, false, "is silent");
