@@ -52,7 +52,7 @@ void AsyncCalls::work(const std::stop_token& stop) {
     queue_.pop_front();
     lock.unlock();
     const Result<Stored> done = job->call(job->cancelled);
-    job->call = nullptr;  // what it holds goes before anybody hears that it is done
+    job->call = nullptr;  // releases its cache before the completion is visible
     lock.lock();
     if (done) {
       job->completion.blocks = done->blocks;
@@ -95,7 +95,7 @@ Result<Completion> AsyncCalls::wait(Token token, std::uint64_t timeout_ns) {
                        static_cast<unsigned long long>(token));
   }
   at = jobs_.find(static_cast<std::uint64_t>(token));
-  if (at == jobs_.end()) return unknown(token);  // another waiter was handed it
+  if (at == jobs_.end()) return unknown(token);  // another thread took the completion
   return hand_out(at);
 }
 
@@ -103,7 +103,7 @@ Status AsyncCalls::cancel(Token token) {
   const std::lock_guard lock(mutex_);
   const auto at = jobs_.find(static_cast<std::uint64_t>(token));
   if (at == jobs_.end()) return unknown(token);
-  // a hint: nothing hangs on when it is seen
+  // relaxed: only a hint, nothing depends on when it is seen
   at->second->cancelled.store(true, std::memory_order_relaxed);
   return {};
 }
@@ -113,7 +113,7 @@ void AsyncCalls::stop() {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
   }
-  // A thread that is asked to stop goes on until the queue is empty.
+  // After the request, a thread still runs all queued calls.
   for (std::jthread& thread : threads_) thread.request_stop();
   threads_.clear();
 }

@@ -1,7 +1,6 @@
-// Calls that go on by themselves: a few threads, a queue, and a table of what became of each.
+// Asynchronous calls: worker threads, a queue, and a table of calls and completions.
 //
-// A call that was taken from the queue is carried out by one thread from its beginning to its end.
-// Cancelling sets a flag that the call looks at between its blocks.
+// One thread runs a call from start to end. Cancelling sets a flag that the call reads between blocks.
 //
 // @threads any
 #pragma once
@@ -22,13 +21,13 @@ namespace cachalot::client {
 
 class AsyncCalls {
  public:
-  // @return the blocks done, a load's too; looks at `cancelled` now and then
+  // @return the number of blocks loaded or stored. Reads `cancelled` between blocks
   using Call = std::function<Result<Stored>(const std::atomic<bool>& cancelled)>;
 
-  // Threads are started with the first call.
+  // The first call starts the threads.
   explicit AsyncCalls(std::uint32_t workers) : workers_(workers) {}
   ~AsyncCalls() { stop(); }
-  // Takes no more calls; waits until those that were taken are carried out.
+  // Rejects new calls, and waits until all accepted calls have completed.
   void stop();
 
   // @errors kNoSpace: no thread can be started, or the queue is full
@@ -53,7 +52,7 @@ class AsyncCalls {
   std::mutex mutex_;
   std::condition_variable_any queued_, done_;
   std::deque<std::shared_ptr<Job>> queue_;
-  // until their completion is handed out
+  // removed when the completion is returned
   std::unordered_map<std::uint64_t, std::shared_ptr<Job>> jobs_;
   std::uint64_t next_token_ = 1;
   bool is_stopping_ = false;

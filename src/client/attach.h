@@ -1,4 +1,4 @@
-// Client::attach(), with a way to open GPUs that the caller brings: tests bring fake ones.
+// Client::attach() with a function that opens GPUs: tests pass one that opens fake GPUs.
 #pragma once
 
 #include <cachalot/client.h>

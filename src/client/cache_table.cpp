@@ -9,7 +9,7 @@
 namespace cachalot::client {
 namespace {
 
-// Of all clients of the process, so that none takes another one's number for its own.
+// Unique in the process, so that a client rejects another client's cache id.
 std::atomic<std::uint32_t> last_number = 0;
 
 Error unknown(CacheId id) {
@@ -73,7 +73,7 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   }
   kv::CudaOptions options;
   options.host_caches = means.host_caches;
-  options.started_reads = kv::ReadCheck::kValidated;  // by LayerLoad, after its wait
+  options.started_reads = kv::ReadCheck::kValidated;  // LayerLoad validates after its wait
   CACHALOT_TRY_ASSIGN(made->engine_, kv::CudaEngine::make(means.gpu->device(), made->cache_, order,
                                                           domain, options));
   made->gpu_ = means.gpu;
@@ -84,7 +84,7 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
 RegisteredCache::~RegisteredCache() {
   if (gpu_ == nullptr) return;
   if (fork_generation() != forks_) {
-    (void)engine_.release();  // it is the parent's, and so is the GPU
+    (void)engine_.release();  // engine and GPU belong to the parent process
   } else if (gpu_->is_lost()) {
     keep_until_exit(std::move(engine_));
   }
@@ -146,7 +146,7 @@ bool RegisteredCache::enter() {
 }
 
 void RegisteredCache::leave() {
-  // Release: who sees that nobody uses it any more may give its memory away.
+  // Release: pairs with the acquire in remove(). After it the caller may free the memory.
   if (uses_.fetch_sub(1, std::memory_order_release) == (kGone | 1)) uses_.notify_all();
 }
 
@@ -182,7 +182,7 @@ Status CacheTable::remove(CacheId id) {
     const std::lock_guard lock(mutex_);
     const auto at = caches_.find(static_cast<std::uint32_t>(id));
     if (at == caches_.end()) return unknown(id);
-    // Acquire: pairs with the release of who closed the last.
+    // Acquire: pairs with the release in OpenCache::close().
     const bool loads = at->second->open_loads_.load(std::memory_order_acquire) != 0;
     if (loads || at->second->open_stores_.load(std::memory_order_acquire) != 0) {
       return Error::make(Code::kBusy, "cache: a layer %s of cache %u is open: end it first",

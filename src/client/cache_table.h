@@ -1,8 +1,8 @@
-// The engine's caches that a client knows, by number.
+// The registered caches of a client, by number.
 //
-// A call holds the cache it works on; who unregisters it waits until nobody does. A layer load or store
-// lasts as long as its owner likes, who may be the one that unregisters: it is not waited for. While one is
-// open the cache is not unregistered; one that has copied all it will holds it no more.
+// A call holds the cache that it uses; remove() waits for all calls. It does not wait for layer loads and
+// stores, because the caller may own them: while one is open, it returns kBusy. A load or store that has
+// copied everything does not hold the cache any more.
 //
 // @threads any
 #pragma once
@@ -23,18 +23,17 @@
 
 namespace cachalot::client {
 
-// What copies a cache's pages.
+// How the pages of a cache are copied.
 struct CopyMeans {
-  // As a client's options say.
   static CopyMeans of(const ClientOptions& options) {
     CopyMeans means;
     means.threads = options.copy_threads;
     if (options.pool_bypasses_caches) means.host_caches = kv::HostCaches::kBypassed;
     return means;
   }
-  std::uint32_t threads = 1;                              // of a cache in this process's memory
-  Gpu* gpu = nullptr;                                     // that the cache is on; outlives it
-  kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // of a GPU's cache
+  std::uint32_t threads = 1;                              // for caches in this process's memory
+  Gpu* gpu = nullptr;                                     // the cache's GPU; outlives the cache
+  kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // for caches on a GPU
 };
 
 class RegisteredCache {
@@ -46,33 +45,33 @@ class RegisteredCache {
                                                        memory::Domain& domain,
                                                        const CopyMeans& means);
 
-  Gpu* gpu() const { return gpu_; }  // null: it is in this process's memory
-  // The stream of a call that asks for this one, or for none; nothing where there is no GPU.
-  // @errors kInvalidArgument: a stream, and no GPU; as Gpu::check
+  Gpu* gpu() const { return gpu_; }  // null: the cache is in this process's memory
+  // Returns the wanted stream, or the cache's; null without a GPU.
+  // @errors kInvalidArgument: a stream without a GPU; as Gpu::check
   Result<CudaStream> stream_of(const std::optional<CudaStream>& wanted) const;
-  // Once more, of what stream_of() gave. @errors as Gpu::check
+  // Checks a stream that stream_of() returned again. @errors as Gpu::check
   Status check_stream(CudaStream stream) const {
     return gpu_ == nullptr ? Status() : gpu_->check(stream);
   }
 
-  // As kv::CopyEngine's, and on this stream where there is a GPU, which is waited for so.
+  // As kv::CopyEngine. On a GPU: on this stream, waiting as `by` says.
   Status gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
                 kv::WaitBy by = kv::WaitBy::kAsking);
   Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
                  kv::WaitBy by = kv::WaitBy::kAsking);
-  // Of a GPU's cache only: launched, and not waited for. Its wait() goes by way of gpu()->note().
+  // GPU cache only: launch without waiting. Pass the result of the copy's wait() to gpu()->note().
   Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
                                        CudaStream stream);
   Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks,
                                         kv::LayerRange layers, CudaStream stream);
 
-  // Whether its memory may be given away. @errors as Gpu::check_released
+  // Whether the cache's memory may be freed. @errors as Gpu::check_released
   Status check_released() const { return gpu_ == nullptr ? Status() : gpu_->check_released(); }
 
   const kv::EngineCache& cache() const { return cache_; }
   std::uint32_t pages_per_block() const { return cache_.pages_per_block(); }
 
-  // Asks the driver nothing of a GPU that was lost, nor in a forked child.
+  // Makes no driver calls for a lost GPU, nor in a forked child.
   ~RegisteredCache();
 
  private:
@@ -87,15 +86,16 @@ class RegisteredCache {
   void leave();
 
   kv::EngineCache cache_;
-  std::unique_ptr<kv::CopyEngine> engine_;  // a GPU's, if there is one
+  std::unique_ptr<kv::CopyEngine> engine_;  // a kv::CudaEngine if the cache is on a GPU
   Gpu* gpu_ = nullptr;
   CudaStream stream_ = nullptr;
   const std::uint64_t forks_ = fork_generation();
-  std::atomic<std::uint32_t> uses_ = 0;  // and kGone, from when it is unregistered on
-  std::atomic<std::uint32_t> open_loads_ = 0, open_stores_ = 0;  // begun under the table's lock
+  std::atomic<std::uint32_t> uses_ = 0;  // plus kGone once it is unregistered
+  std::atomic<std::uint32_t> open_loads_ = 0,
+                             open_stores_ = 0;  // incremented under the table's lock
 };
 
-// A cache, held by a call; may end in another thread than it began in.
+// A cache that a call holds. May be destroyed on another thread.
 class CacheUse {
  public:
   CacheUse(CacheUse&&) noexcept = default;
@@ -110,14 +110,14 @@ class CacheUse {
   friend class CacheTable;
   friend class OpenCache;
   explicit CacheUse(std::shared_ptr<RegisteredCache> cache)
-      : cache_(std::move(cache)) {}  // it was entered
+      : cache_(std::move(cache)) {}  // enter() has succeeded
 
   std::shared_ptr<RegisteredCache> cache_;
 };
 
 enum class LayerCall { kLoad, kStore };
 
-// A cache, open for a layer load or store.
+// A cache that a layer load or store holds open.
 // @threads one at a time
 class OpenCache {
  public:
@@ -126,16 +126,16 @@ class OpenCache {
   OpenCache& operator=(OpenCache&&) = delete;
   ~OpenCache() { close(); }
 
-  // What a call copies with. @errors kNotFound: it was closed, and unregistered since
+  // Holds the cache for one copy. @errors kNotFound: closed, and the cache was unregistered since
   Result<CacheUse> use() const;
-  // Sizes and the like: also when it is closed.
+  // Dimensions only; also valid after close().
   const kv::EngineCache& cache() const { return cache_->cache(); }
   RegisteredCache& operator*() const { return *cache_; }
   std::uint32_t pages_per_block() const { return cache_->pages_per_block(); }
   bool is_open() const { return open_ != nullptr; }
-  // From here on it can be unregistered. A second time does nothing.
+  // Allows the cache to be unregistered. Idempotent.
   void close() {
-    // Release: who sees that none is open may give its memory away.
+    // Release: pairs with the acquire in CacheTable::remove().
     if (open_ != nullptr) std::exchange(open_, nullptr)->fetch_sub(1, std::memory_order_release);
   }
 
@@ -154,8 +154,9 @@ class CacheTable {
   // @errors kNotFound
   Result<CacheUse> use(CacheId id);
   Result<OpenCache> open(CacheId id, LayerCall call);
-  // Waits for the calls that use it. @errors kNotFound; kBusy: a layer load or store is open; it is removed,
-  // and as Gpu::check_released
+  // Removes the cache and waits for the calls that use it.
+  // @errors kNotFound; kBusy: a layer load or store is open, nothing was removed; as Gpu::check_released,
+  //         and the cache is removed
   Status remove(CacheId id);
 
  private:

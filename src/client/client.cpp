@@ -1,4 +1,4 @@
-// The public client: what it is made of, and calls that only pass things on.
+// The public client: its parts, and the calls that forward to them.
 #include <cachalot/client.h>
 #include <cachalot/trace_recorder.h>
 
@@ -39,14 +39,14 @@ struct Client::Impl {
   client::CacheTable caches;
   client::Objects objects;
   std::optional<TraceRecorder> recorder;
-  client::AsyncCalls calls;  // goes first
+  client::AsyncCalls calls;  // destroyed first
 
   void record(RecordedCall made, std::span<const BlockHash> hashes) {
     if (!recorder || made != options.recorded_call) return;
     recorder->record(hashes, hashes.size() * std::uint64_t{options.geometry.block_tokens}, 0);
   }
 
-  // `cache`: a CacheUse or OpenCache, which outlives what is called.
+  // `cache`: a CacheUse or OpenCache that outlives the returned Call.
   template <class Held>
   Result<client::Call> call(Held& cache, std::span<const BlockHash> hashes,
                             std::span<const PageId> pages, const CopyOptions& copy) {
@@ -92,19 +92,19 @@ Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& ge
   return kv::LayerRange{first, static_cast<std::uint32_t>(first + layers)};
 }
 
-// Whether each layer of a block is in one piece in the pool, as a hash wants that goes on from layer to layer.
+// Whether each layer of a block is in one piece in the pool; then a checksum can continue from layer to layer.
 bool layers_are_stretches(const kv::BlockOrder& order, const KvGeometry& geometry) {
   return *order.order(geometry.attention) == 'L';
 }
 
-// What a call that goes on by itself needs to keep.
+// Copies of an asynchronous call's arguments.
 struct Kept {
   std::vector<BlockHash> hashes;
   std::vector<PageId> pages;
   std::optional<BlockHash> parent;
 };
 
-// From here on the call has copies. What it was given was checked: a count that is wrong is not copied.
+// Makes the call refer to copies of its arguments. The counts must have been checked before.
 std::shared_ptr<const Kept> keep(const BlockHash* parent, client::Call& call) {
   auto kept = std::make_shared<Kept>();
   kept->hashes.assign(call.hashes.begin(), call.hashes.end());
@@ -115,7 +115,7 @@ std::shared_ptr<const Kept> keep(const BlockHash* parent, client::Call& call) {
   return kept;
 }
 
-// Behind where the stream of a call is now; null where the cache is in this process's memory.
+// Marks the current place in the call's stream; null if the cache is in this process's memory.
 Result<std::shared_ptr<client::StreamBehind>> go_behind(const client::Call& call) {
   client::Gpu* const gpu = call.cache.gpu();
   if (gpu == nullptr) return std::shared_ptr<client::StreamBehind>();
@@ -137,13 +137,13 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&& from) noexcept {
   Client taken(std::move(from));
-  std::swap(impl_, taken.impl_);  // who was here goes as in its destructor
+  std::swap(impl_, taken.impl_);  // `taken` detaches the previous client
   return *this;
 }
 
 Client::~Client() {
   if (impl_ == nullptr) return;
-  // In a forked child the threads are not there and the pool is not mapped: it is the parent's.
+  // A forked child has neither the threads nor the mapping: both belong to the parent.
   if (client::fork_generation() != impl_->forks) {
     (void)impl_.release();
   } else if (impl_->session->check_usable()) {
@@ -160,7 +160,7 @@ Result<Client> client::attach(const ClientOptions& options, Gpus::Open open_gpu)
   CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
   const std::string fingerprint = client::fingerprint_of(options);
   if (options.hash != HashAlgorithm::kXxh3) {
-    // is it to be had?
+    // checks that the algorithm is available
     CACHALOT_TRY(block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed));
   }
   CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
@@ -186,7 +186,7 @@ Status Client::detach() {
   if (impl_ == nullptr) return Error::make(Code::kInvalidArgument, "client: it was moved from");
   if (client::fork_generation() != impl_->forks) return impl_->session->check_usable();
   impl_->calls.stop();
-  if (impl_->recorder) (void)impl_->recorder->flush();  // a full disk is no reason to stay attached
+  if (impl_->recorder) (void)impl_->recorder->flush();  // a full disk must not prevent the detach
   return impl_->session->close();
 }
 
@@ -336,7 +336,7 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent,
       });
 }
 
-// After detach() too, but not in a forked child: the threads are not there, and one may have had the lock.
+// Valid after detach(), but not in a forked child: a thread that the child lacks may hold the lock.
 Result<Completion> Client::poll(Token token) {
   CACHALOT_TRY(impl_->session->check_process());
   return impl_->calls.poll(token);

@@ -23,7 +23,7 @@ class ClientTest : public ::testing::Test {
     std::iota(all.begin(), all.end(), first);
     return all;
   }
-  // Stores a prompt of so many blocks from pages 0 on.
+  // Stores a prompt of `blocks` blocks, starting with page 0.
   std::vector<BlockHash> store(Engine& engine, std::uint64_t prompt, std::size_t blocks) {
     const std::vector<BlockHash> hashes = engine.client.hash_tokens(tokens_of(prompt, blocks * 4));
     for (std::size_t i = 0; i < blocks; ++i) engine.compute(hashes[i], static_cast<PageId>(i));
@@ -43,11 +43,11 @@ TEST_F(ClientTest, WhatOneEngineStoresAnotherLoadsIntoOtherPagesOfAnotherLayout)
   EXPECT_EQ(*reader.client.lookup(hashes), 5u);
   const std::vector<PageId> to = {9, 3, 11, 0, 7};
   ASSERT_EQ(*reader.client.load(reader.cache, hashes, to), 5u);
-  // Through the pool once more, into the first layout: byte for byte.
+  // Through the pool again into the first layout: the bytes are equal.
   Engine third(cluster_.client_options());
   ASSERT_EQ(*third.client.load(third.cache, hashes, to), 5u);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(third.holds(hashes[i], to[i])) << i;
-  EXPECT_FALSE(reader.holds(hashes[0], to[0]));  // it has them in another order
+  EXPECT_FALSE(reader.holds(hashes[0], to[0]));  // its layout has another order
   const Statistics statistics = third.client.statistics();
   EXPECT_EQ(statistics.loaded_blocks, 5u);
   EXPECT_EQ(statistics.loaded_bytes, 5u * 3072);
@@ -104,8 +104,8 @@ TEST_F(ClientTest, InASmallPoolTwoClientsStoreLongChainsInTurn) {
   }
 }
 
-// Each chain takes several commits, and together they are more than the pool has room for, with what was
-// stored before: nobody loses a beginning that he is just adding to.
+// Each chain needs several commits, and all together do not fit into the pool. No store loses the beginning of
+// the chain that it is adding to.
 TEST_F(ClientTest, InASmallPoolTwoClientsThatStoreAtOnceSpareEachOther) {
   constexpr std::size_t kBlocks = 24;
   Cluster cluster(small_geometry().block_bytes(), 2 * kBlocks + 2);
@@ -144,7 +144,7 @@ TEST_F(ClientTest, AStoreThatGoesOnFromAnOldPrefixIsAUseOfIt) {
                    : engine.client.store(engine.cache, nullptr, all, pages(12));
     ASSERT_TRUE(longer) << longer.error().message;
     EXPECT_EQ(longer->written, 4u);
-    // What was used longest ago now are the others.
+    // Now the other blocks are the least recently used ones.
     const auto third = engine.client.hash_tokens(tokens_of(3, 8 * 4));
     ASSERT_EQ(engine.client.store(engine.cache, nullptr, third, pages(8))->blocks, 8u);
     EXPECT_EQ(*engine.client.lookup(all), 12u) << has_parent;
@@ -171,7 +171,7 @@ TEST_F(ClientTest, ModelsDtypesRanksSaltsAndOrdersNeverMeet) {
   for (std::size_t i = 0; i < engines.size(); ++i) {
     const auto hashes = store(*engines[i], 3, 2);
     for (std::size_t j = 0; j < engines.size(); ++j) {
-      // Even under the same hash: namespaces are in the entries, not only in the names.
+      // Even with the same hash: entries contain the namespace, not only hashes.
       EXPECT_EQ(*engines[j]->client.lookup(hashes), i == j ? 2u : 0u) << i << " " << j;
     }
   }
@@ -261,11 +261,11 @@ TEST_F(ClientTest, APageTwiceInOneLoadIsRefusedByItsNumbers) {
   expect_refused(client.load(engine.cache, hashes, twice));
   expect_refused(client.begin_load(engine.cache, hashes, twice));
   expect_refused(client.load_async(engine.cache, hashes, twice));
-  // nothing was copied
+  // no byte was copied
   EXPECT_EQ(engine.memory[0], std::vector<std::byte>(engine.memory[0].size()));
   const std::vector<PageId> mixed = {9, 3, 7, 15, 0};
   EXPECT_EQ(*client.load(engine.cache, hashes, mixed), 5u);
-  // Read twice, a page does no harm.
+  // A store may read a page twice.
   const auto others = client.hash_tokens(tokens_of(66, 5 * 4));
   EXPECT_EQ(client.store(engine.cache, nullptr, others, twice)->blocks, 5u);
 }
@@ -317,14 +317,14 @@ TEST_F(ClientTest, AfterDetachingEveryCallSaysSo) {
   EXPECT_EQ(client.statistics().stored_blocks, 2u);
   EXPECT_EQ(client.hash_tokens(tokens_of(66, 8)), others);
   { const Client gone = std::move(client); }
-  expect_refused(loading->load_layer(0));  // its session lives as long as it does
+  expect_refused(loading->load_layer(0));  // the load keeps the session
   expect_refused(storing->finish());
 }
 
 TEST_F(ClientTest, WhoHasDetachedHoldsNoSlotHoweverLongItLives) {
   std::vector<std::unique_ptr<Engine>> gone;
   std::vector<std::unique_ptr<Client::LayerLoad>> loads;
-  for (std::uint32_t i = 0; i < 16; ++i) {  // as many slots as a pool has by default
+  for (std::uint32_t i = 0; i < 16; ++i) {  // a pool's default number of slots
     gone.push_back(std::make_unique<Engine>(cluster_.client_options()));
     const auto hashes = store(*gone.back(), 7, 2);
     loads.push_back(std::make_unique<Client::LayerLoad>(
@@ -383,7 +383,7 @@ std::uint64_t measure_ns(const std::function<void()>& call) {
   return base::SteadyClock::read() - since_ns;
 }
 
-// The one promise about time that a test can check: far less than what the client would wait by itself.
+// The only property of time that a test can check: the call ends long before the client's own limits.
 TEST_F(ClientTest, ACallsTimeBoundsItsWaitForAKeeperThatIsGone) {
   Cluster cluster(small_geometry().block_bytes(), 64);
   ClientOptions options = cluster.client_options();
@@ -406,7 +406,7 @@ TEST_F(ClientTest, ACallsTimeBoundsItsWaitForAKeeperThatIsGone) {
     ASSERT_TRUE(token);
     EXPECT_EQ(engine.client.wait(*token)->status.error().code, Code::kTimeout);
     EXPECT_EQ(*engine.client.load(engine.cache, hashes, pages(4), {.timeout_ns = 50'000'000}), 0u);
-    EXPECT_EQ(engine.client.statistics().loads, 1u);  // waits for nobody
+    EXPECT_EQ(engine.client.statistics().loads, 1u);  // does not wait
     for (std::thread& thread : threads) thread.join();
   });
   EXPECT_LT(took_ns, 60'000'000'000u);
@@ -469,7 +469,7 @@ TEST_F(ClientTest, CallsThatDoNotWaitCompleteOnce) {
   EXPECT_TRUE(reader.holds(hashes[5], 9));
   EXPECT_EQ(reader.client.wait(Token{99}).error().code, Code::kNotFound);
   EXPECT_EQ(reader.client.cancel(Token{99}).error().code, Code::kNotFound);
-  EXPECT_FALSE(reader.client.load_async(reader.cache, hashes, pages(1)));  // refused at once
+  EXPECT_FALSE(reader.client.load_async(reader.cache, hashes, pages(1)));  // rejected immediately
 }
 
 TEST_F(ClientTest, AStoreThatGoesOnByItselfSaysWhyItIsShort) {
@@ -575,11 +575,11 @@ TEST_F(ClientTest, AForkedChildIsToldToAttachAgain) {
     const Result<std::size_t> hit = engine.client.lookup(hashes);
     const Result<Token> token = engine.client.load_async(engine.cache, hashes, pages(2));
     bool is_told = !hit && hit.error().code == Code::kUnsupported && !token;
-    // Nobody carries out what the parent's threads do.
+    // The parent's threads do not exist here.
     is_told = is_told && engine.client.wait(*before).error().code == Code::kUnsupported;
     is_told = is_told && engine.client.poll(*before).error().code == Code::kUnsupported;
     is_told = is_told && engine.client.cancel(*before).error().code == Code::kUnsupported;
-    engine.client = std::move(nobody);  // its threads are not here
+    engine.client = std::move(nobody);  // its threads do not exist here
     cluster_.keeper() = std::move(moved_from);
     _exit(is_told ? 0 : 1);
   }

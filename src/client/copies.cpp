@@ -10,19 +10,19 @@
 namespace cachalot::client {
 namespace {
 
-// Blocks of one call to the copy engine: few enough that a deadline is looked at in time, enough that
-// several threads have a share.
+// Blocks per call of the copy engine: few enough to check the deadline often, enough to share among
+// several threads.
 constexpr std::size_t kBlocksAtOnce = 16;
 constexpr int kAttempts = 4;
 
-// The chosen part of a hit, in portions.
+// Copies the chosen part of a hit in portions.
 class Load {
  public:
   Load(const Call& call, kv::LayerRange layers, std::span<const std::span<const TokenRange>> tokens,
        const Hit& hit)
       : call_(call), layers_(layers), tokens_(tokens), hit_(hit) {}
 
-  // Copies blocks [first, last). @return how many of them are as their writer wrote them
+  // Copies blocks [first, last). @return how many leading ones are undamaged
   Result<std::size_t> copy(std::size_t first, std::size_t last) {
     const std::uint64_t bytes = call_.cache.cache().geometry().block_bytes();
     const bool is_whole = tokens_.empty() && layers_.first == 0 && layers_.last == 0;
@@ -63,7 +63,7 @@ class Load {
 Status Call::check_counts() const {
   const std::uint32_t per_block = cache.pages_per_block();
   if (pages.size() / per_block == hashes.size() && pages.size() % per_block == 0)
-    return {};  // a product might overflow
+    return {};  // avoids an overflow of the product
   return Error::make(Code::kInvalidArgument,
                      "pages: %zu were given for %zu blocks, expected %u page(s) each", pages.size(),
                      hashes.size(), per_block);
@@ -80,13 +80,14 @@ Status Call::check() const {
   return check_time("the call");
 }
 
-// Ascending pages, which most are, take one comparison each; others an entry each in a small table.
+// Ascending pages, the common case, need one comparison each; others an entry in a small table.
 Status Call::check_pages_differ() const {
   const auto unordered = std::adjacent_find(pages.begin(), pages.end(), std::greater_equal<>());
   if (unordered == pages.end()) return {};
   constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const int bits = static_cast<int>(std::bit_width(pages.size())) + 1;  // at most half full
-  std::vector<std::uint32_t> table(std::size_t{1} << bits);  // places in `pages`, from 1 on
+  std::vector<std::uint32_t> table(std::size_t{1}
+                                   << bits);  // indices into `pages` plus 1; 0: empty
   for (std::size_t i = 0; i < pages.size(); ++i) {
     std::size_t at = (pages[i] * kGolden) >> (64 - bits);
     for (; table[at] != 0; at = (at + 1) & (table.size() - 1)) {
@@ -132,7 +133,7 @@ void Extents::add(const pool::Access& access, std::uint32_t block, std::uint64_t
   starts_.push_back(extents_.size());
 }
 
-// A block of another size was not stored under this geometry, whatever its name says: the hit ends.
+// Ends the hit at a block of another size: it was not stored under this geometry.
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
             std::uint64_t block_bytes) {
   Hit hit;
@@ -151,7 +152,7 @@ Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> has
 
 namespace {
 
-// The error of a call that its deadline or its caller ended, with what it had done by then.
+// The error of a call that timed out or was cancelled; its detail is the number of finished blocks.
 // @param did  "are loaded"
 Error ended_early(const Error& error, std::size_t blocks, std::size_t of, const char* did) {
   if (error.code != Code::kTimeout && error.code != Code::kCancelled) return error;
@@ -185,7 +186,7 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
     sound += good;
     base::reach(base::FailPoint::kReadCopied);
   }
-  // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
+  // R6, after the last byte. Includes the block with the wrong checksum: it may have been reused.
   const std::size_t looked_at = std::min(sound + is_damaged, hit.found.size());
   const std::size_t same = call.session.validate(hit.view, std::span(hit.found).first(looked_at));
   const std::size_t valid = std::min(sound, same);
@@ -216,7 +217,7 @@ std::optional<Code> reason_of(pool::Verdict verdict) {
   return Code::kInternal;
 }
 
-// A GPU of which nothing is known may still store into the blocks; after any other error nobody does.
+// After kIo the GPU may still store into the blocks; after any other error no copy is in flight.
 void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error) {
   if (error.code == Code::kIo) return session.withhold(std::move(reservation));
   session.give_back(std::move(reservation));
@@ -224,15 +225,16 @@ void end_failed_copies(Session& session, pool::Reservation reservation, const Er
 
 namespace {
 
-// Copies and commits blocks [first, first + count), or fewer, if the pool has not so many to give.
-// @param is_copied  false: an error is the copy's, and not the pool's
+// Copies and commits blocks [first, first + count), or fewer if the pool grants fewer.
+// @param is_copied  set to false if an error comes from the copy, not from the pool
 Status store_batch(const Call& call, const BlockHash* parent, std::size_t first, std::size_t& count,
                    std::span<pool::Verdict> verdicts, bool& is_copied) {
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
   CACHALOT_TRY_ASSIGN(pool::Reservation reservation,
                       call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
   count = reservation.uses.size();
-  if (const Status wanted = call.check_time("store"); !wanted) {  // it may have waited for a keeper
+  if (const Status wanted = call.check_time("store");
+      !wanted) {  // reserve() may have waited for a keeper
     call.session.give_back(std::move(reservation));
     return wanted;
   }
@@ -277,7 +279,7 @@ std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& store
 
 namespace {
 
-// What the chain hangs on counts as used: lest room for its end is made of its beginning.
+// Marks the parent as used, so that the pool does not evict the chain's beginning to make space for its end.
 void touch_beginning(const Call& call, const BlockHash* parent, const Hit& present) {
   if (!present.found.empty()) return call.session.report_hit(present.found.back());
   pool::KeeperView view;
@@ -318,7 +320,7 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
     if (is_full) stored.reason = Code::kNoSpace;
     if (!outcome && outcome.error().code == Code::kStale && attempt++ < kAttempts) continue;
     if (outcome && stored.reason == Code::kRefused && stored.blocks != 0) {
-      // Its own beginning went meanwhile: what is there still is what counts, and it begins again there.
+      // The chain's beginning was evicted: look up again and continue after the last block in the pool.
       stored.reason = Code::kNoSpace;
       look_again();
       if (attempt++ < kAttempts) continue;

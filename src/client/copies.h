@@ -12,7 +12,7 @@
 
 namespace cachalot::client {
 
-// What a call works with; outlives it.
+// The inputs of one call. All referenced objects outlive it.
 struct Call {
   Session& session;
   Counters& counters;
@@ -20,19 +20,21 @@ struct Call {
   std::span<const BlockHash> hashes;
   std::span<const PageId> pages;
   Deadline deadline;
-  CudaStream stream = nullptr;  // of a GPU's cache
+  CudaStream stream = nullptr;  // GPU cache only
   const std::atomic<bool>* cancelled = nullptr;
-  StreamBehind* behind = nullptr;  // of a GPU's cache: a stream of ours instead, for a worker
+  StreamBehind* behind = nullptr;  // asynchronous call on a GPU cache: used instead of `stream`
 
-  // As many pages as the blocks have: before either of them is read. @errors kInvalidArgument
+  // Checks the number of pages, before pages or hashes are read. @errors kInvalidArgument
   Status check_counts() const;
-  // Sizes agree, pages exist, this process may. @errors kInvalidArgument, kUnsupported
+  // Checks sizes, page ids and the process. @errors kInvalidArgument, kUnsupported
   Status check() const;
-  // No page twice, for who writes into them. @errors kInvalidArgument @cost a few ns a page, in any order
+  // Rejects repeated pages, for calls that write pages.
+  // @errors kInvalidArgument
+  // @cost   a few ns per page, in any order
   Status check_pages_differ() const;
   // @errors kTimeout, kCancelled
   Status check_time(const char* what) const;
-  // On its stream. @errors as RegisteredCache's
+  // Copy on the call's stream. @errors as RegisteredCache
   Status gather(std::span<const kv::BlockCopy> blocks) const;
   Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const;
   std::span<const PageId> pages_of(std::size_t block) const {
@@ -40,7 +42,7 @@ struct Call {
   }
 };
 
-// The extents of blocks, in one list.
+// The extents of several blocks in one list.
 class Extents {
  public:
   void add(const pool::Access& access, std::uint32_t block, std::uint64_t bytes);
@@ -53,27 +55,28 @@ class Extents {
   std::vector<std::size_t> starts_ = {0};
 };
 
-// A hit that is being read: what was found, and how far it is still right.
+// The blocks that a lookup found and the call still counts as valid.
 struct Hit {
   pool::KeeperView view;
   std::vector<pool::Found> found;
 };
-// `counters`: null where it is nobody's question what hit, as for a store.
+// `counters`: null if hits are not counted (stores).
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
             std::uint64_t block_bytes);
 
-// See Client. `tokens`: of each block, or empty.
+// See Client. `tokens`: the ranges of each block; empty: whole blocks.
 Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                          std::span<const std::span<const TokenRange>> tokens);
 Result<Stored> store(const Call& call, const BlockHash* parent);
 
-// What becomes of blocks that a copy failed to fill.
+// Returns or withholds blocks that a failed copy was to fill.
 void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error);
 
-// What a keeper's verdict means to who stored.
+// Maps the keeper's verdict to the result of a store.
 std::optional<Code> reason_of(pool::Verdict verdict);
 
-// Takes the verdicts of consecutive blocks into a result. @return how many leading ones are in the pool
+// Adds the verdicts of consecutive blocks to a result.
+// @return how many leading blocks are in the pool
 std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& stored);
 
 }  // namespace cachalot::client

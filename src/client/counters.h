@@ -1,4 +1,4 @@
-// What a client has done, counted by any thread.
+// A client's statistics, counted by any thread.
 #pragma once
 
 #include <cachalot/client.h>
@@ -7,7 +7,7 @@
 
 namespace cachalot::client {
 
-// Relaxed throughout: the numbers are informative, and nothing is ordered by them.
+// Relaxed: the numbers are informative, nothing is ordered by them.
 struct Counters {
   using Count = std::atomic<std::uint64_t>;
   Count lookups = 0, looked_up_blocks = 0, hit_blocks = 0;

@@ -1,4 +1,4 @@
-// What a load or store that ends early says of the blocks it had done by then.
+// A load or store that ends early reports how many blocks it has finished.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ std::vector<PageId> first_pages(std::size_t count) {
 }
 
 constexpr std::size_t kBlocks = 40;
-constexpr std::size_t kPortion = 16;  // copied between two looks at the deadline
+constexpr std::size_t kPortion = 16;  // blocks copied between two checks of the deadline
 
 class DeadlineTest : public ::testing::Test {
  protected:
@@ -57,7 +57,7 @@ TEST_F(DeadlineTest, ATimeThatHasPassedLoadsNothingAndSaysSo) {
 
 #ifdef CACHALOT_FAIL_POINTS
 
-// Runs an action when the first portion of a load is copied, or of a store committed.
+// Runs an action after the first portion of a load is copied, or of a store is committed.
 class AfterFirstPortion {
  public:
   explicit AfterFirstPortion(std::function<void()> action,
@@ -78,8 +78,8 @@ class AfterFirstPortion {
   static inline std::atomic<int> portions_ = 0;
 };
 
-// The deadline passes while the first portion is copied; on a machine that is so slow that it has passed before,
-// no portion is copied, and the count is 0.
+// The deadline passes while the first portion is copied. On a very slow machine it passes before that: then no
+// portion is copied and the count is 0.
 TEST_F(DeadlineTest, ALoadThatTimesOutSaysHowManyBlocksAreRight) {
   constexpr std::uint64_t kTimeNs = 1'000'000'000;
   const std::uint64_t end_ns = base::SteadyClock::read() + 3 * kTimeNs;
@@ -126,7 +126,7 @@ TEST_F(DeadlineTest, BlocksThatWereEvictedBeforeTheDeadlineAreNotCounted) {
   Engine other(options(), "vllm_bknhc", 64);
   std::atomic<std::uint64_t> token = 0;
   const AfterFirstPortion evict([&] {
-    (void)store(other, 2, 64);  // all that the pool has room for
+    (void)store(other, 2, 64);  // fills the pool
     while (token == 0) std::this_thread::yield();
     EXPECT_TRUE(engine_.client.cancel(Token{token.load()}));
   });

@@ -42,7 +42,7 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   pool::Geometry geometry;
   CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);
-  geometry.clients = clients + geometry.hosts;  // and the operators'
+  geometry.clients = clients + geometry.hosts;  // plus one operator slot per host
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(
       options.capacity_blocks + pool::rated_spare_blocks(clients, options.capacity_blocks));
@@ -72,7 +72,7 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
                      options.domain.c_str());
 }
 
-// A pool that another process may be making just now.
+// Opens a pool that another process may still be creating.
 Result<pool::Pool> open_when_made(const std::string& path) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kTries = 200;
@@ -97,14 +97,14 @@ Result<Opened> make_or_open(const KeeperOptions& options) {
     Result<pool::Pool> made = pool::Pool::create(create);
     if (made) return Opened{*std::move(made), true};
     if (made.error().code != Code::kBusy) return made.error();
-    found = open_when_made(options.pool);  // somebody was first
+    found = open_when_made(options.pool);  // another process created it first
   }
   if (!found) return found.error();
   CACHALOT_TRY(check_same(options, found->access().geometry));
   return Opened{*std::move(found), false};
 }
 
-// Where the process is when the keeper ends need not be where it is now.
+// The working directory may change before the keeper stops.
 std::string fixed_path(const std::string& path) {
   std::error_code unknown;
   const std::filesystem::path fixed = std::filesystem::absolute(path, unknown);
@@ -122,7 +122,7 @@ struct EmbeddedKeeper::Impl {
     if (!thread.joinable()) return {};
     stop.store(true, std::memory_order_relaxed);
     thread.join();
-    keeper.reset();  // its lock goes with it
+    keeper.reset();  // releases its lock
     if (made_it) {
       if (const Status removed = pool.remove(); !removed && outcome) return removed;
     }
@@ -133,7 +133,7 @@ struct EmbeddedKeeper::Impl {
   std::optional<pool::PoolKeeper> keeper;
   bool made_it;
   const std::uint64_t forks = client::fork_generation();
-  std::atomic<bool> stop = false;  // relaxed: the join orders all else
+  std::atomic<bool> stop = false;  // relaxed: the join orders everything else
   Status outcome;
   std::thread thread;
 };
@@ -142,11 +142,11 @@ EmbeddedKeeper::EmbeddedKeeper(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 EmbeddedKeeper::EmbeddedKeeper(EmbeddedKeeper&&) noexcept = default;
 EmbeddedKeeper& EmbeddedKeeper::operator=(EmbeddedKeeper&& from) noexcept {
   EmbeddedKeeper taken(std::move(from));
-  std::swap(impl_, taken.impl_);  // who was here ends as in its destructor
+  std::swap(impl_, taken.impl_);  // `taken` stops the previous keeper
   return *this;
 }
 EmbeddedKeeper::~EmbeddedKeeper() {
-  // In a forked child there is no thread to join, and the pool is the parent's.
+  // A forked child has no thread to join, and the pool belongs to the parent.
   if (impl_ != nullptr && client::fork_generation() != impl_->forks) (void)impl_.release();
 }
 

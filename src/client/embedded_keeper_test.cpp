@@ -1,4 +1,4 @@
-// What an embedded keeper makes, finds, and takes away.
+// What an embedded keeper creates, finds and removes.
 #include <cachalot/client.h>
 #include <cachalot/keeper.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class EmbeddedKeeperTest : public testing::Test {
   KeeperOptions small(const std::string& pool) const {
     return {.pool = pool, .block_bytes = 4096, .capacity_blocks = 8};
   }
-  // A pool that nobody serves.
+  // A pool without a keeper.
   void make_pool(const std::string& at, std::uint32_t clients = 8) const {
     pool::Pool::CreateOptions create;
     create.paths = {at};

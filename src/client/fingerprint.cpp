@@ -3,7 +3,7 @@
 namespace cachalot::client {
 namespace {
 
-// Changes when blocks of the same options come to have other bytes.
+// Increase it when the same options start to mean other bytes.
 constexpr const char* kVersion = "cachalot-kv-1";
 
 const char* name_of(HashAlgorithm algorithm) {

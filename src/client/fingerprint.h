@@ -1,4 +1,4 @@
-// The namespace of a client's blocks, as text: everything that their bytes depend on.
+// The namespace of a client's blocks as text: everything that their bytes depend on.
 #pragma once
 
 #include <cachalot/client.h>
@@ -7,9 +7,8 @@
 
 namespace cachalot::client {
 
-// Two clients have the same fingerprint only if all of model, salt, geometry, block order and hash
-// algorithm are the same: each part is preceded by its length, so that no two lists of parts share
-// their text.
+// Two clients have the same fingerprint only if model, salt, geometry, block order and hash algorithm are
+// equal. Each part is preceded by its length, so different parts never produce the same text.
 std::string fingerprint_of(const ClientOptions& options);
 
 }  // namespace cachalot::client

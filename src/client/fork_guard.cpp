@@ -7,7 +7,7 @@
 namespace cachalot::client {
 namespace {
 
-// Relaxed: a child has one thread when it counts, and hands the count to those it starts.
+// Relaxed: the child counts while it has one thread; starting a thread orders the count for it.
 std::atomic<std::uint64_t> forks{0};
 
 [[maybe_unused]] const int registered =

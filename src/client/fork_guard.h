@@ -1,12 +1,12 @@
-// Notices that this process is the child of the one that attached: pool mappings do not go through a
-// fork (MADV_DONTFORK), and the slot is the parent's.
+// Detects that this process is a forked child of the one that attached. A child has no pool mapping
+// (MADV_DONTFORK), and the slot belongs to the parent.
 #pragma once
 
 #include <cstdint>
 
 namespace cachalot::client {
 
-// Counts the forks between the first process and this one. @cost a load
+// Number of forks between the first process and this one. @cost a load
 std::uint64_t fork_generation();
 
 }  // namespace cachalot::client

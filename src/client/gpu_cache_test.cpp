@@ -1,4 +1,4 @@
-// Caches on a (fake) GPU through the public client: bytes, streams, events, who is refused.
+// Caches on a fake GPU through the public client: bytes, streams, events, rejected calls.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -12,7 +12,7 @@ namespace {
 
 using kv::CudaDevice;
 
-// Tensors of random bytes as a layout wants them, here and on the GPU.
+// Tensors of random bytes in a layout, in this process and on the GPU.
 TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
   constexpr std::uint32_t kPages = 6;
   int layouts = 0;
@@ -35,7 +35,7 @@ TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
       there.tensors.push_back({at, tensor.bytes});
       bytes += tensor.bytes;
     }
-    ASSERT_EQ(bytes, kPages * with.geometry.block_bytes());  // so all of it is copied
+    ASSERT_EQ(bytes, kPages * with.geometry.block_bytes());  // so every byte is copied
     const auto equal = [&](const PagedCache& a, const PagedCache& b) {
       for (std::size_t i = 0; i < a.tensors.size(); ++i) {
         if (std::memcmp(a.tensors[i].data, b.tensors[i].data, a.tensors[i].bytes) != 0)
@@ -54,7 +54,7 @@ TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
     EXPECT_EQ(stored->written, kPages);
     EXPECT_EQ(*cpu.load(*on_cpu, hashes, pages), kPages);
     EXPECT_TRUE(equal(here, there));
-    // And back, other pages.
+    // The other direction, with other pages.
     const auto others = gpu.hash_tokens(tokens_of(2, kPages * 4));
     const std::vector<PageId> shuffled = {3, 1, 5, 0, 2, 4};
     EXPECT_EQ(cpu.store(*on_cpu, nullptr, others, shuffled)->written, kPages);
@@ -107,7 +107,7 @@ TEST_P(GpuCacheTest, ACallComesBehindWhatItsStreamHas) {
                                {&page, 1}, copy);
   };
   engine.compute_on(engine.stream, hashes[0], 2);
-  EXPECT_FALSE(engine.holds(hashes[0], 2));  // nobody has waited
+  EXPECT_FALSE(engine.holds(hashes[0], 2));  // the stream was not waited for
   EXPECT_EQ(store(0, {})->written, 1u);
   engine.compute_on(another, hashes[1], 2);
   EXPECT_EQ(store(1, on_another)->written, 1u);
@@ -119,7 +119,7 @@ TEST_P(GpuCacheTest, ACallComesBehindWhatItsStreamHas) {
   machine_.driver.stream_destroy(another);
 }
 
-// The worker comes later, and on a stream of its own: it is behind what the caller's had at the call.
+// The worker copies later on its own stream, but after the work that was on the caller's stream at the call.
 TEST_P(GpuCacheTest, ACallThatGoesOnByItselfComesBehindWhatTheStreamHadThen) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 4));
@@ -134,7 +134,7 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfComesBehindWhatTheStreamHadThen) {
   Engine reader(options());
   EXPECT_EQ(*reader.client.load(reader.cache, hashes, {&page, 1}), 1u);
   EXPECT_TRUE(reader.holds(hashes[0], page));
-  // A load writes the page only after the stream has read what was there.
+  // A load writes the page only after earlier work on the stream has read it.
   const BlockHash old{77, 7};
   engine.compute(old, page);
   machine_.enter();
@@ -160,11 +160,11 @@ TEST_P(GpuCacheTest, CallsThatGoOnByThemselvesUseTheirStreamsAgain) {
     EXPECT_EQ(engine.client.wait(*token)->blocks, 4u);
     EXPECT_TRUE(engine.holds(hashes[3], 3));
   }
-  EXPECT_EQ(machine_.fake.streams, before + 1);  // of one worker
+  EXPECT_EQ(machine_.fake.streams, before + 1);  // one worker has one stream
   EXPECT_EQ(machine_.fake.last_priority, gpu::FakeMachine::kGreatestPriority);
 }
 
-// Questions take the driver's lock, which the engine's launches wait for.
+// Polling would take the driver's lock, which the engine's launches wait for.
 TEST_P(GpuCacheTest, AWorkerSleepsUntilItsCopyIsDone) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 4);
@@ -178,12 +178,12 @@ TEST_P(GpuCacheTest, AWorkerSleepsUntilItsCopyIsDone) {
   machine_.fake.failing.clear();
 }
 
-// What is left on a stream of ours is waited for by the next call that gets it.
+// A wait that is left on a library stream would delay the next call that borrows it.
 TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   static int (*create)(gpu::Stream*, unsigned, int) = nullptr;
   static gpu::Stream ours = nullptr;
   static int (*wait)(gpu::Stream, gpu::Event, unsigned) = nullptr;
-  static int queued = 0;  // waits for a place in another stream
+  static int queued = 0;  // waits for events of other streams
   static int (*make_event)(gpu::Event*, unsigned) = nullptr;
   static std::atomic<int> events_left;
   gpu::Driver driver = machine_.driver;
@@ -230,7 +230,7 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   };
   EXPECT_EQ(client->wait(load(hashes))->blocks, 2u);
   machine_.fake.begin(busy);
-  // One worker, that waits for a copy while the next call is cancelled.
+  // The only worker waits for a copy while the next call is cancelled.
   std::promise<void> is_waiting, may_go_on;
   std::atomic<bool> has_waited = false;
   machine_.fake.on_wait = [&] {
@@ -249,9 +249,9 @@ TEST_P(GpuCacheTest, ACallThatGoesOnByItselfAndCopiesNothingDelaysNobody) {
   expect_nobody_waits("a cancelled call");
   EXPECT_EQ(client->wait(load(std::vector<BlockHash>{{6, 6}}, behind_it))->blocks, 0u);
   expect_nobody_waits("a call that found nothing");
-  // Before anything of the copy was put there.
+  // The copy fails before it puts work on the stream.
   const CacheId used = std::exchange(*cache, *client->register_cache(engine.description()));
-  events_left = 1;  // the mark of the stream's place, and none for the copy
+  events_left = 1;  // for the mark in the stream, none for the copy
   EXPECT_EQ(client->wait(load(hashes, behind_it))->status.error().code, Code::kNoSpace);
   events_left = 1 << 30;
   *cache = used;
@@ -275,7 +275,7 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
   Result<Client::LayerStore> store =
       engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
   ASSERT_TRUE(store) << store.error().message;
-  // As in a forward pass: each layer is computed and stored on one stream, and nobody waits.
+  // As in a forward pass: one stream computes and stores each layer, and no thread waits.
   for (std::uint32_t layer = 0; layer < 3; ++layer) {
     machine_.enter();
     for (std::uint32_t i = 0; i < 2; ++i) {
@@ -286,10 +286,10 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
     }
     ASSERT_TRUE(store->start_layer(layer));
     ASSERT_FALSE(engine.holds(hashes[0], 0, layer));
-    if (layer == 0) {  // may be waited for before the end
+    if (layer == 0) {  // waiting before the end is allowed
       ASSERT_TRUE(store->store_layer(0));
     }
-    if (layer == 1) machine_.finish(engine.stream);  // the stage is needed again
+    if (layer == 1) machine_.finish(engine.stream);  // the stage is reused
   }
   const Status twice = store->start_layer(2);
   EXPECT_EQ(twice.error().code, Code::kInvalidArgument);
@@ -321,8 +321,8 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
   EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
 }
 
-// Validation comes after the event: what was evicted under the copies does not count, and what was started
-// for nothing is over before the cache's memory is somebody else's.
+// Validation comes after the event: blocks evicted during the copies do not count, and useless started copies
+// have ended before the cache's memory is used for something else.
 TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 2);
@@ -340,10 +340,10 @@ TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
   machine_.enter();
   machine_.finish(engine.stream);
   EXPECT_EQ(engine.tensors[1][5 * engine.page_bytes], std::byte{0x11});
-  EXPECT_TRUE(load->start_layer(0));  // there is nothing to copy
+  EXPECT_TRUE(load->start_layer(0));  // no block is left to copy
 }
 
-// The alternative to validation, for who cannot throw away.
+// For engines that cannot discard results.
 TEST_P(GpuCacheTest, APinnedLoadIsRightWhateverIsEvictedMeanwhile) {
   ClientOptions pins = options();
   pins.pinned_reads = true;
@@ -372,13 +372,13 @@ TEST_P(GpuCacheTest, APinnedLoadIsRightWhateverIsEvictedMeanwhile) {
     }
     EXPECT_TRUE(engine.holds(hashes[0], 5) && engine.holds(hashes[1], 6));
     EXPECT_EQ(engine.client.statistics().stale_blocks, 0u);
-    // It is complete, and holds nothing more.
+    // The load is complete, so its pin has ended.
     EXPECT_EQ(churn(20), 64u);
     EXPECT_EQ(*load->load_layer(0), 0u);
   }
   const auto more = engine.store(2, 2);
-  EXPECT_TRUE(
-      engine.client.begin_load(engine.cache, more, pages_from(0, 2), pinned));  // and dropped
+  EXPECT_TRUE(engine.client.begin_load(engine.cache, more, pages_from(0, 2),
+                                       pinned));  // destroyed immediately
   for (std::uint64_t prompt = 30; prompt < 33; ++prompt) EXPECT_EQ(churn(prompt), 64u);
   const Error error = other.client.begin_load(other.cache, more, pages_from(0, 2), pinned).error();
   EXPECT_EQ(error.code, Code::kUnsupported);
@@ -435,7 +435,7 @@ TEST_P(GpuCacheTest, WhatWasStartedAndDroppedIsOverBeforeTheBlocksAreAnothers) {
     EXPECT_EQ(engine.client.unregister_cache(engine.cache).error().code, Code::kBusy);
   }
   EXPECT_EQ(machine_.fake.launches.size(), launched + 1);
-  // The engine's own stream has nothing left that could write into the blocks.
+  // No work that could write into the blocks is left on the engine's stream.
   Engine other(options());
   const auto others = other.client.hash_tokens(tokens_of(2, 16 * 4));
   for (PageId i = 0; i < 16; ++i) other.compute(others[i], i);

@@ -1,4 +1,4 @@
-// Who sees to the host's caches around a GPU's copies, as a client's options say.
+// Whether the host's caches are flushed around GPU copies, by the client's options.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -16,7 +16,7 @@ std::uint64_t flushed_by(const kv::WatchedDomain& domain) {
   return std::accumulate(domain.flushed.begin(), domain.flushed.end(), std::uint64_t{0});
 }
 
-// @return the bytes flushed by a store's copy, and by a load's
+// @return bytes flushed by the copies of a store and of a load
 std::pair<std::uint64_t, std::uint64_t> flushes_of(DomainKind kind, bool bypasses) {
   GpuMachine machine;
   const KvGeometry geometry = small_geometry();

@@ -1,4 +1,4 @@
-// A GPU that fails in a copy, and may store when it likes: whose the blocks are then.
+// A GPU that fails in a copy may store later: its blocks are not reused before the process ends.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kLaunchFailed = 719;
 
-// The pool's bytes, as somebody else sees them.
+// Searches the pool's file for the bytes.
 bool has_bytes(const std::string& path, std::span<const std::byte> bytes) {
   std::ifstream file(path, std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(file)), {});
@@ -31,7 +31,7 @@ class GpuLossTest : public ::testing::Test {
     options.grant_blocks = 4;
     return options;
   }
-  // Every block that can be had is stored into by an engine of its own.
+  // A new engine stores into every block that the pool can grant.
   struct Fill {
     std::unique_ptr<Engine> engine;
     std::vector<BlockHash> hashes;
@@ -68,7 +68,7 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   EXPECT_EQ(failed.error().code, Code::kIo);
   machine_.fake.failing.clear();
   EXPECT_EQ(*lost.client.lookup(hashes), 0u);
-  // Nothing is asked of it any more.
+  // The client does not use the GPU any more.
   const std::uint64_t launches = machine_.fake.launches.size();
   const Result<Stored> again = lost.client.store(lost.cache, nullptr, hashes, pages_from(0, 3));
   ASSERT_FALSE(again);
@@ -77,7 +77,7 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
             std::string::npos);
   EXPECT_EQ(lost.client.load(lost.cache, hashes, pages_from(0, 3)).error().code, Code::kIo);
   EXPECT_EQ(machine_.fake.launches.size(), launches);
-  // The client goes on with other memory, and not into those blocks.
+  // The client continues with other memory and other blocks.
   std::vector<std::vector<std::byte>> here(3, std::vector<std::byte>(16 * 1024));
   PagedCache description{.layout = "vllm_bknhc", .pages = 16};
   for (auto& tensor : here) description.tensors.push_back({tensor.data(), tensor.size()});
@@ -98,8 +98,7 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   expect_whole(after);
 }
 
-// Another client of this process that came into the slot would vouch for what this one may not.
-// It may still store into the pool that another one has registered for both.
+// The failed GPU may still store into the pool, which another GPU has registered for both.
 TEST_F(GpuLossTest, ThePoolStaysRegisteredWhereOneOfTwoGpusFailed) {
   const PagedCache other = machine_.cache_on(1, options().geometry, 4);
   {
@@ -117,6 +116,7 @@ TEST_F(GpuLossTest, ThePoolStaysRegisteredWhereOneOfTwoGpusFailed) {
   EXPECT_EQ(machine_.fake.refused, 0u);
 }
 
+// Another client of this process in the same slot would vouch that its blocks are safe, which is not true.
 TEST_F(GpuLossTest, ItsSlotIsNobodysUntilTheProcessHasEnded) {
   ClientOptions same = options();
   same.slot = 2;
@@ -132,11 +132,11 @@ TEST_F(GpuLossTest, ItsSlotIsNobodysUntilTheProcessHasEnded) {
   const Result<Client> refused = Client::attach(same);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::kBusy);
-  // By its lock, before anything was said in the slot's line.
+  // Rejected by the slot's lock, before the slot's line was read.
   EXPECT_EQ(std::string(refused.error().message).find("is held"), std::string::npos)
       << refused.error().message;
   EXPECT_TRUE(Client::attach(options())) << "another slot does";
-  // Who left in order leaves its slot to the next.
+  // A client that detached normally frees its slot.
   same.slot = 3;
   { const Engine orderly(same); }
   EXPECT_TRUE(Client::attach(same));
@@ -148,7 +148,8 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   machine_.fake.fail_waits(kLaunchFailed);
   EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(4, 3)).error().code, Code::kIo);
   machine_.fake.failing.clear();
-  EXPECT_EQ(engine.client.detach().error().code, Code::kIo);  // but not for the blocks
+  EXPECT_EQ(engine.client.detach().error().code,
+            Code::kIo);  // because of the tensors, not of the blocks
   ClientOptions same = options();
   same.slot = 0;
   EXPECT_TRUE(Client::attach(same)) << "its slot is free";
@@ -158,7 +159,7 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   EXPECT_EQ(now[pool::KeeperCounter::kQuarantined], 0u);
 }
 
-// The library keeps what is its own, and says that the tensors have to be kept, whoever heard of the failure.
+// The library keeps its own memory. It says that the tensors must be kept, even if a call reported the failure.
 TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
   enum class Was { kCalled, kGoingOn, kStarted, kDropped };
   for (const Was was : {Was::kCalled, Was::kGoingOn, Was::kStarted, Was::kDropped}) {
@@ -194,7 +195,7 @@ TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
     EXPECT_EQ(engine.client.detach().error().code, Code::kIo);
     EXPECT_EQ(engine.client.detach().error().code, Code::kIo) << "it is so still";
     { const Client gone = std::move(engine.client); }
-    // Nothing is asked of it any more, and the pool is there still.
+    // The GPU is not used any more, and the pool is still mapped.
     EXPECT_EQ(machine.fake.registrations(), 1u);
     EXPECT_EQ(machine.fake.contexts + machine.fake.modules, 2);
     EXPECT_EQ(machine.fake.allocations(), allocations);
@@ -210,7 +211,7 @@ TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
 TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-  // Whatever the driver calls it.
+  // For every error code of the driver.
   constexpr int kInvalidHandle = 400, kOutOfResources = 701;
   for (const char* const call : {"event_create", "launch", "stream_is_capturing", "event_record"}) {
     for (const int result : {kInvalidHandle, kOutOfResources}) {
@@ -284,7 +285,7 @@ TEST_F(GpuLossTest, ACallThatGoesOnByItselfSaysIt) {
   EXPECT_EQ(engine.client.detach().error().code, Code::kIo);
 }
 
-// Nothing failed, it was only too early.
+// Nothing failed: the call only came too early.
 TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
   ClientOptions same = options();
   same.slot = 2;
@@ -316,7 +317,7 @@ TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
   EXPECT_EQ(now[pool::KeeperCounter::kQuarantined], 0u);
 }
 
-// A process whose GPU failed leaves, lives on for a while, and ends.
+// A process whose GPU failed detaches, continues for a while, and exits.
 TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "a forked child may not start threads under ThreadSanitizer";
@@ -337,7 +338,7 @@ TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
     const bool is_silent = !engine->client.detach();
     char byte = failed && is_silent ? 'y' : 'n';
     if (write(left[1], &byte, 1) != 1) _exit(1);
-    (void)read(may_end[0], &byte, 1);  // until the other end is closed
+    (void)read(may_end[0], &byte, 1);  // blocks until the other end is closed
     _exit(0);
   }
   close(left[1]);
@@ -351,7 +352,7 @@ TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
     EXPECT_TRUE(pool.read_keeper_counters(now));
     return now[pool::KeeperCounter::kGranted] + now[pool::KeeperCounter::kQuarantined];
   };
-  // An attachment of somebody else: what the keeper says is newer than the farewell would have been.
+  // Another client attaches, so the keeper's answer is newer than the detach request would have been.
   { const Engine other(cluster.client_options()); }
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   const auto wait_for = [&](auto&& condition) {

@@ -1,4 +1,4 @@
-// The pool as GPUs have it, and who lives how long: registration, forked children, what is refused.
+// Registration of the pool with GPUs: lifetimes, forked children, rejected caches.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -23,13 +23,13 @@ TEST_P(GpuRegistrationTest, EachGpuIsOpenedOnceAndThePoolIsRegisteredOnceWithIt)
     EXPECT_EQ(machine_.fake.modules, 1);
     ASSERT_TRUE(engine.client.unregister_cache(engine.cache));
     ASSERT_TRUE(engine.client.unregister_cache(*again));
-    EXPECT_EQ(machine_.fake.registrations(), 1u);  // for the next one
+    EXPECT_EQ(machine_.fake.registrations(), 1u);  // kept for the next cache
   }
   EXPECT_EQ(machine_.fake.registrations(), 0u);
   EXPECT_EQ(machine_.fake.contexts, 0);
 }
 
-// CUDA registers memory once in a process, whichever device asks. Devices go in the order of their numbers.
+// CUDA registers memory once per process, for all devices. Devices are destroyed in the order of their numbers.
 TEST_P(GpuRegistrationTest, TheGpusOfAClientShareThePool) {
   for (const auto& [first, second] : {std::pair(0, 2), std::pair(2, 0)}) {
     SCOPED_TRACE(first);
@@ -105,7 +105,7 @@ TEST_P(GpuRegistrationTest, AnUnregisteredCacheIsWaitedFor) {
       EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
       is_unregistered = true;
     });
-    // Gone from the table, and not from under this call.
+    // Removed from the table, but still valid for this call.
     while (engine.client.load(engine.cache, {}, {})) std::this_thread::yield();
     came_first = is_unregistered.load();
     machine_.fake.finish(stream);
@@ -128,7 +128,7 @@ TEST_P(GpuRegistrationTest, AForkedChildLeavesTheGpuAlone) {
   ASSERT_TRUE(store->start_layer(0));
   const pid_t child = fork();
   if (child == 0) {
-    load.reset();  // would run the copies, into a pool that is not mapped here
+    load.reset();  // must not run the copies: the pool is not mapped here
     store.reset();
     _exit(0);
   }
@@ -138,7 +138,7 @@ TEST_P(GpuRegistrationTest, AForkedChildLeavesTheGpuAlone) {
   EXPECT_EQ(*load->load_layer(0), 2u);
 }
 
-// The load has the cache, and the GPU, when nobody else has them.
+// The load keeps the cache and the GPU after all other owners are gone.
 TEST_P(GpuRegistrationTest, AForkedChildLeavesTheGpuAloneAlsoWhereTheClientWentBefore) {
   std::optional<Client::LayerLoad> load, other;
   std::optional<GpuEngine> engine(std::in_place, machine_, options());
@@ -146,7 +146,7 @@ TEST_P(GpuRegistrationTest, AForkedChildLeavesTheGpuAloneAlsoWhereTheClientWentB
   load.emplace(*engine->client.begin_load(engine->cache, hashes, pages_from(0, 2)));
   other.emplace(*engine->client.begin_load(engine->cache, hashes, pages_from(4, 2)));
   ASSERT_TRUE(load->start_layer(0) && load->start_layer(1));
-  EXPECT_EQ(*load->load_layer(1), 2u);  // what it took of the GPU is the cache's again
+  EXPECT_EQ(*load->load_layer(1), 2u);  // its GPU resources were returned to the cache
   { const Client gone = std::move(engine->client); }
   const pid_t child = fork();
   if (child == 0) {
@@ -190,7 +190,7 @@ TEST_P(GpuRegistrationTest, MemoryThatIsNotTheDevicesIsRefusedByName) {
   EXPECT_NE(refusal(cache).find("is on device 1, expected memory of device 0"), std::string::npos)
       << refusal(cache);
   machine_.free(elsewhere);
-  // One whose last byte is not there.
+  // A tensor whose last byte does not exist.
   cache = engine.description();
   std::byte* const small = machine_.allocate(engine.page_count * engine.page_bytes - 1);
   cache.tensors[2].data = small;
@@ -226,7 +226,7 @@ TEST_P(GpuRegistrationTest, AStreamOfNoGpuAndOneThatIsCapturedAreRefused) {
   EXPECT_FALSE(engine.client.store_async(engine.cache, nullptr, hashes, pages_from(0, 2)));
   EXPECT_EQ(store->start_layer(0).error().code, Code::kInvalidArgument);
   EXPECT_EQ(store->store_layer(0).error().code, Code::kInvalidArgument);
-  on_stream.cuda_stream = nullptr;  // the legacy stream waits for all others
+  on_stream.cuda_stream = nullptr;  // the legacy default stream waits for all others
   EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(0, 2), on_stream).error().code,
             Code::kInvalidArgument);
   EXPECT_EQ(machine_.fake.launches.size(), launches);

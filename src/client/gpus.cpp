@@ -11,7 +11,7 @@ StreamMark::~StreamMark() {
   gpu_->device_->driver().event_destroy(event_);
 }
 
-// A stream that is destroyed ends what is on it first, by itself.
+// The driver finishes a destroyed stream's work before it frees the stream.
 StreamLoan::~StreamLoan() {
   if (gpu_ == nullptr) return;
   if (!is_empty_ && !gpu_->is_lost()) {
@@ -41,7 +41,7 @@ Gpu::~Gpu() {
   for (const gpu::Stream stream : idle_) device_->driver().stream_destroy(stream);
 }
 
-// A copy that reaches for other memory ends the whole process's work on the GPU.
+// A copy that touches other memory would make the GPU unusable for the whole process.
 Status Gpu::check_memory(const void* at, std::uint64_t bytes) const {
   const kv::CudaDevice::Entered entered(*device_);
   CACHALOT_TRY(entered.status());
@@ -125,7 +125,7 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
   const auto found = gpus_.find(ordinal);
   if (found != gpus_.end()) return found->second.get();
   CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaDevice> device, open_(ordinal));
-  // What was registered goes with the device, if a later piece is refused.
+  // If a later piece fails, the device's destructor unregisters the earlier ones.
   if (gpus_.empty()) {
     for (std::byte* const base : pool_.bases) {
       CACHALOT_TRY(device->register_pool(base, pool_.bytes_each));
@@ -144,7 +144,7 @@ Status Gpus::check_released() {
   return {};
 }
 
-// No list that ends: what it holds may be in use after all destructors.
+// The list is never destroyed: its elements may be in use after all static destructors.
 void keep_until_exit(std::shared_ptr<void> kept) {
   static std::mutex mutex;
   static auto* const all = new std::vector<std::shared_ptr<void>>;

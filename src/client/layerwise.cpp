@@ -19,7 +19,7 @@ Error started_already(std::uint32_t layer) {
                      "layer: %u was started already, and nobody has waited for it", layer);
 }
 
-// One hash a block, that its layers run through in order; none where a layer is not a stretch of whole lines.
+// One running checksum per block, over its layers in order; none if a layer is not a run of whole lines.
 std::vector<memory::FusedHash> layer_hashes(const KvGeometry& geometry, std::size_t blocks,
                                             bool wanted) {
   if (!wanted || geometry.layer_bytes() % kLineBytes != 0) return {};
@@ -35,7 +35,7 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     const client::Call& call, client::OpenCache cache, bool layers_are_stretches, bool is_pinned) {
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
-  std::optional<client::ReadPin> pin;  // before anything is looked up
+  std::optional<client::ReadPin> pin;  // published before the lookup
   if (is_pinned) {
     CACHALOT_TRY_ASSIGN(client::ReadPin taken, client::ReadPin::take(call.session));
     pin.emplace(std::move(taken));
@@ -62,7 +62,7 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
   return impl;
 }
 
-// Before its cache, and what its copies bring bytes to.
+// Waits for the copies before the cache and the checksums are destroyed.
 Client::LayerLoad::Impl::~Impl() {
   if (session->is_forked()) {
     started.abandon();
@@ -103,7 +103,7 @@ Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
   return {};
 }
 
-// Reads the block once more: no hash can run along where layers come in any order, or in pieces.
+// Reads the block again, because layers were loaded out of order or in pieces.
 std::uint64_t Client::LayerLoad::Impl::hash_in_pool(std::size_t block) const {
   memory::FusedHash hash(pool::padded_bytes(cache.cache().geometry().block_bytes()));
   memory::Line lines[64];
@@ -116,7 +116,7 @@ std::uint64_t Client::LayerLoad::Impl::hash_in_pool(std::size_t block) const {
   return hash.finish();
 }
 
-// The leading blocks whose checksum matches, or that have none.
+// Number of leading blocks with a matching checksum, or without one.
 std::size_t Client::LayerLoad::Impl::count_undamaged() const {
   if (!session->verifies_checksums()) return hit.found.size();
   for (std::size_t i = 0; i < hit.found.size(); ++i) {
@@ -139,7 +139,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   loaded[layer] = true;
   const bool completes =
       !was_complete && std::find(loaded.begin(), loaded.end(), false) == loaded.end();
-  // R6, after the last byte. The one whose checksum is wrong, too: was it reused, or is it damaged?
+  // R6, after the last byte. Includes the block with the wrong checksum: it may have been reused.
   const std::size_t sound = completes ? count_undamaged() : hit.found.size();
   const bool is_damaged = sound < hit.found.size();
   const std::size_t same = pin ? hit.found.size() : session->validate(hit.view, hit.found);
@@ -153,7 +153,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
     Counters::add(session->counters().loaded_bytes, hit.found.size() * geometry.block_bytes());
   }
   if (completes || hit.found.empty()) {
-    // Those that nobody will ask for: the cache may be unregistered as soon as it is closed.
+    // Waits for the remaining copies: once closed, the cache may be unregistered.
     if (!started.empty()) CACHALOT_TRY(started.wait_for_all(*(*cache).gpu()));
     cache.close();
     pin.reset();
@@ -204,7 +204,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   if (impl->present == count) return impl;
   CACHALOT_TRY_ASSIGN(impl->reservation,
                       call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));
-  call.session.end_copies(impl->reservation);  // until a layer is stored
+  call.session.end_copies(impl->reservation);  // storing a layer begins them again
   for (const pool::BlockUse& use : impl->reservation.uses) {
     impl->extents.add(call.session.access(), use.block, geometry.block_bytes());
   }
@@ -213,7 +213,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   return impl;
 }
 
-// Before its cache, and before anybody else may have the blocks.
+// Waits for the copies before the cache is closed and before the blocks are returned.
 Client::LayerStore::Impl::~Impl() {
   if (session->is_forked()) {
     started.abandon();
@@ -223,7 +223,7 @@ Client::LayerStore::Impl::~Impl() {
   if (session->check_usable()) session->give_back(std::move(reservation));
 }
 
-// Its blocks are the keeper's now, or gone.
+// Rejects calls after finish() or a GPU failure: the reservation is gone.
 Status Client::LayerStore::Impl::check_unfinished() const {
   if (is_lost) {
     return Error::make(
@@ -259,7 +259,7 @@ Status Client::LayerStore::Impl::copy(std::uint32_t layer) {
   return use->gather(copies(), {layer, layer + 1}, stream);
 }
 
-// The reservation is open while a copy is under way. Where nothing is known of one, it is withheld.
+// The reservation stays open while a copy is in flight. After kIo it is withheld.
 Status Client::LayerStore::Impl::end_copies(Status copied) {
   if (!copied && copied.error().code == Code::kIo) {
     if (!started.empty()) (void)started.wait_for_all(*(*cache).gpu());

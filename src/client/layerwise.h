@@ -1,8 +1,8 @@
-// A block's layers one after the other, so that copies and computation overlap.
+// Loads and stores layer by layer, to overlap copies with computation.
 //
-// Both hold their cache until the last layer is loaded, or the store is finished; each copy uses it as a
-// call does. A GPU's copies that were started are waited for before the cache is let go of, and before
-// anybody else may have the blocks.
+// Both hold their cache open until the last layer is loaded or the store is finished; each copy uses the cache
+// as a call does. Started GPU copies are waited for before the cache is closed and before the blocks are
+// returned.
 #pragma once
 
 #include <cachalot/client.h>
@@ -18,20 +18,20 @@ namespace cachalot {
 
 // @threads one at a time
 struct Client::LayerLoad::Impl {
-  std::shared_ptr<client::Session> session;  // shared: the client may go first
+  std::shared_ptr<client::Session> session;  // shared: may outlive the client
   client::OpenCache cache;
-  CudaStream stream;  // of a GPU's cache
+  CudaStream stream;  // GPU cache only
   std::vector<PageId> pages;
   client::Hit hit;
   client::Extents extents;
-  // Of the lines read so far, where each layer is a stretch of whole lines; else empty. Copies under way bring
-  // bytes to them when they are waited for.
+  // Running checksums of the bytes read so far; empty if a layer is not a run of whole lines. A started copy
+  // updates them when it is waited for.
   std::vector<memory::FusedHash> hashes;
   std::vector<bool> loaded;  // layers
   std::uint32_t next_layer = 0;
-  bool in_order = true;  // layers came so; else the hashes are nobody's
+  bool in_order = true;  // of the layers loaded so far; otherwise `hashes` are not used
   client::StartedLayers started = {};
-  std::optional<client::ReadPin> pin = {};  // of a pinned load, until it is complete
+  std::optional<client::ReadPin> pin = {};  // pinned load: until it is complete
 
   ~Impl();
   static Result<std::unique_ptr<Impl>> begin(const client::Call& call, client::OpenCache cache,
@@ -48,21 +48,21 @@ struct Client::LayerLoad::Impl {
 
 // @threads one at a time
 struct Client::LayerStore::Impl {
-  std::shared_ptr<client::Session> session;  // shared: the client may go first
+  std::shared_ptr<client::Session> session;  // shared: may outlive the client
   client::OpenCache cache;
-  CudaStream stream = nullptr;         // of a GPU's cache
+  CudaStream stream = nullptr;         // GPU cache only
   std::vector<BlockHash> hashes = {};  // of all blocks
   std::vector<PageId> pages = {};
   std::optional<BlockHash> parent = {};
-  std::size_t present = 0;  // leading blocks that were in the pool already
+  std::size_t present = 0;  // leading blocks that were in the pool at the start
   pool::Reservation reservation = {};
   client::Extents extents = {};
-  std::vector<memory::FusedHash> sums = {};  // as above
+  std::vector<memory::FusedHash> sums = {};  // as LayerLoad::Impl::hashes
   std::vector<bool> stored = {};             // layers
   std::uint32_t next_layer = 0;
   bool in_order = true;
   bool is_finished = false;
-  bool is_lost = false;  // its blocks, for a GPU failed in a copy into them
+  bool is_lost = false;  // a GPU failed in a copy into the blocks
   client::StartedLayers started = {};
 
   ~Impl();

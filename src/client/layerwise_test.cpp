@@ -37,7 +37,7 @@ TEST_P(LayerwiseTest, LayersGoAndComeOneByOne) {
   const auto hashes = computed(writer, 1, 4);
   Client::LayerStore store = begin_store(writer, hashes);
   for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(store.store_layer(layer));
-  EXPECT_EQ(*reader.client.lookup(hashes), 0u);  // not before it is finished
+  EXPECT_EQ(*reader.client.lookup(hashes), 0u);  // not published before finish()
   const Result<Stored> stored = store.finish();
   ASSERT_TRUE(stored) << stored.error().message;
   EXPECT_EQ(stored->written, 4u);
@@ -52,7 +52,7 @@ TEST_P(LayerwiseTest, LayersGoAndComeOneByOne) {
       EXPECT_TRUE(reader.holds(hashes[i], static_cast<PageId>(i), layer, 1));
   }
   EXPECT_EQ(reader.client.statistics().damaged_blocks, 0u);
-  // The same bytes as a store of whole blocks: also for who loads them whole.
+  // The same bytes as a store of whole blocks, also for loads of whole blocks.
   reader.clear();
   EXPECT_EQ(*reader.client.load(reader.cache, hashes, pages(4)), 4u);
   EXPECT_TRUE(reader.holds(hashes[3], 3));
@@ -76,7 +76,7 @@ TEST_P(LayerwiseTest, AnyOrderDoesAndAMissingLayerIsNamed) {
 
 TEST_P(LayerwiseTest, WhatIsNotFinishedIsNeverSeenAndNothingIsLost) {
   Engine writer(cluster_.client_options());
-  for (int round = 0; round < 100; ++round) {  // more blocks than there are
+  for (int round = 0; round < 100; ++round) {  // more blocks than the pool has
     const auto hashes = computed(writer, 3, 4);
     Client::LayerStore store = begin_store(writer, hashes);
     ASSERT_TRUE(store.store_layer(0));
@@ -91,7 +91,7 @@ TEST_P(LayerwiseTest, WhatIsEvictedMeanwhileIsNotCounted) {
   Result<Client::LayerLoad> load = reader.client.begin_load(reader.cache, hashes, pages(3));
   ASSERT_TRUE(load);
   ASSERT_EQ(*load->load_layer(0), 3u);
-  for (std::uint64_t prompt = 100; prompt < 140; ++prompt) {  // pushes all of it out
+  for (std::uint64_t prompt = 100; prompt < 140; ++prompt) {  // evicts all earlier blocks
     const auto others = computed(writer, prompt, 4);
     ASSERT_TRUE(writer.client.store(writer.cache, nullptr, others, pages(4)));
   }
@@ -126,13 +126,13 @@ TEST_P(LayerwiseTest, ACacheIsNotUnregisteredWhileALayerCallOnItIsOpen) {
   for (const std::uint32_t layer : {2u, 0u}) ASSERT_TRUE(load->load_layer(layer));
   expect_busy("load");
   ASSERT_TRUE(load->load_layer(1));
-  EXPECT_EQ(*load->load_layer(0), 2u);  // once more does no harm as long as the cache is there
-  // both are there still, and hold nothing
+  EXPECT_EQ(*load->load_layer(0), 2u);  // loading again is harmless while the cache is registered
+  // both objects exist, but hold nothing
   EXPECT_TRUE(engine.client.unregister_cache(engine.cache));
   EXPECT_EQ(load->load_layer(0).error().code, Code::kNotFound);
 }
 
-// The pool's only place where these bytes are, changed behind everybody's back.
+// Damages these bytes at their only place in the pool.
 void damage(const std::string& path, std::span<const std::byte> bytes) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(file)), {});

@@ -12,7 +12,7 @@ namespace cachalot::client {
 
 Status BufferTable::add(void* data, std::uint64_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  // No process has more: addresses have 57 bits at most, and half of them are the kernel's.
+  // The limit of a process: addresses have at most 57 bits, and the kernel uses half of them.
   constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
   if (data == nullptr || bytes == 0 || bytes > kMostBytes || begin + bytes < begin) {
     return Error::make(Code::kInvalidArgument,
@@ -65,7 +65,7 @@ Status Objects::exists(std::span<const std::string_view> keys, std::span<bool> p
     return Error::make(Code::kInvalidArgument, "exists: %zu keys, and room for %zu answers",
                        keys.size(), present.size());
   }
-  constexpr std::size_t kBatch = 128;  // as the directory's: without an allocation
+  constexpr std::size_t kBatch = 128;  // the directory's batch size; needs no allocation
   std::array<BlockHash, kBatch> names;
   for (std::size_t done = 0; done < keys.size();) {
     const std::size_t count = std::min(keys.size() - done, kBatch);
@@ -120,7 +120,7 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
 
 namespace {
 
-// One written over another would leave a part that is not the object's.
+// If parts overlapped, one would overwrite bytes of another.
 Status check_parts_differ(std::span<const Buffer> parts) {
   const auto begin = [&](std::size_t i) { return reinterpret_cast<std::uintptr_t>(parts[i].data); };
   std::vector<std::size_t> order;

@@ -1,5 +1,5 @@
-// Keys and lists of addresses: for connectors that know buffers, and nothing of pages or layouts. An
-// object lies in one block, its parts one behind the other.
+// Objects: keys and address lists, for connectors without pages and layouts. An object is the
+// concatenation of its parts and lies in one block.
 //
 // @threads any
 #pragma once
@@ -15,16 +15,16 @@
 
 namespace cachalot::client {
 
-// Memory that parts may lie in.
+// The registered buffers. Parts must lie inside them.
 class BufferTable {
  public:
-  // @errors kInvalidArgument: null, empty, past the end of memory, or overlapping a registered one
+  // @errors kInvalidArgument: null, empty, past the end of memory, or overlap with a registered buffer
   Status add(void* data, std::uint64_t bytes);
   // @errors kNotFound: no buffer begins there
   Status remove(void* data);
-  // Holds the table, so that no buffer goes while it is in use.
+  // Locks the table, so that no buffer is unregistered while it is in use.
   std::shared_lock<std::shared_mutex> hold() const { return std::shared_lock(mutex_); }
-  // Needs hold(). @return bytes of all parts @errors kInvalidArgument: a part outside of every buffer
+  // Call it under hold(). @return bytes of all parts @errors kInvalidArgument: a part outside all buffers
   Result<std::uint64_t> check(std::span<const Buffer> parts) const;
 
  private:

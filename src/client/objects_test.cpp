@@ -39,7 +39,7 @@ TEST_P(ObjectsTest, ListsOfAnyPiecesComeBackInAnyOtherPieces) {
     const Result<std::uint64_t> put = client_.put(key, in);
     ASSERT_TRUE(put) << put.error().message;
     ASSERT_EQ(*put, total);
-    ASSERT_EQ(*client_.put(key, in), 0u);  // it is there
+    ASSERT_EQ(*client_.put(key, in), 0u);  // exists already
     const Result<std::uint64_t> got = client_.get(key, out);
     ASSERT_TRUE(got) << got.error().message;
     std::vector<std::byte> a, b;
@@ -66,7 +66,7 @@ TEST_P(ObjectsTest, ExistsTellsEachKeyApart) {
 
 TEST_P(ObjectsTest, ExistsOfManyKeysTellsWhatExistsOfEachTells) {
   const Buffer part{from_.data(), 64};
-  // More than fit, so that some are evicted.
+  // More objects than fit, so some are evicted.
   for (int i = 0; i < 60; ++i)
     ASSERT_TRUE(client_.put("key " + std::to_string(i), {&part, 1})) << i;
   std::vector<std::string> names;

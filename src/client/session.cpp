@@ -45,7 +45,7 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
   attach.pins = options.pinned_reads;
   attach.verify_checksums = attach.write_checksums = options.checksums;
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach, options.slot));
-  // In a forked child there is nothing to end: its thread, its mappings and its slot are the parent's.
+  // A forked child releases nothing: thread, mappings and slot belong to the parent.
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
@@ -87,7 +87,7 @@ void Session::find_each(std::span<const BlockHash> hashes, std::span<bool> is_pu
   pool::DirectoryReader(pool_.access()).find_each(hashes, namespace_id, is_published);
 }
 
-// --- Turns ---------------------------------------------------------------------------------------
+// --- The lock ------------------------------------------------------------------------------------
 
 bool Session::lock(const Deadline& deadline) {
   {
@@ -171,7 +171,7 @@ Result<std::uint64_t> Session::pin() {
   return client().pin();
 }
 
-// Not after the detachment: the slot, and its line, may be another's.
+// Does nothing after the detach: slot and line may belong to another client.
 void Session::unpin(std::uint64_t pin) {
   if (try_lock()) {
     if (check_usable()) client().unpin(pin);
@@ -185,13 +185,14 @@ void Session::unpin(std::uint64_t pin) {
 
 namespace {
 
-// Whatever was waited for when the time was up.
+// Maps an error to kTimeout if the call's deadline caused it.
 Error in_time(const Error& error, const Deadline& deadline) {
   const bool is_about_time =
       error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
   if (!is_about_time || !deadline.is_over()) return error;
   if (error.code == Code::kTimeout)
-    return Error::make(Code::kTimeout, "store: %.400s", error.message);  // says so
+    return Error::make(Code::kTimeout, "store: %.400s",
+                       error.message);  // the message names the timeout already
   return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
 }
 
@@ -219,7 +220,7 @@ Status Session::begin_copies(pool::Reservation& reservation) {
 Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
                        std::span<const pool::WrittenBlock> blocks,
                        std::span<pool::Verdict> verdicts, const Deadline& deadline, bool goes_on) {
-  // Before the lock: who attaches again holds it, and waits for the open reservations.
+  // Before taking the lock: a thread that attaches again holds it and waits for open reservations.
   client().end_copies(reservation);
   const Turn turn(*this, deadline);
   if (!turn) {
@@ -236,7 +237,7 @@ Status Session::close() {
   is_closed_.store(true, std::memory_order_relaxed);
   const Turn turn(*this, {});
   const Status left = client_.detach();
-  if (!left && left.error().code == Code::kIo) return left;  // it says the same, and more
+  if (!left && left.error().code == Code::kIo) return left;  // check_released() would say less
   CACHALOT_TRY(gpus_.check_released());
   return left;
 }

@@ -1,12 +1,12 @@
-// One attachment to a pool that many threads use.
+// One attachment to a pool, shared by many threads.
 //
 // Invariants
-//   1. pool::Client is called under the lock only. Lookups, copies and validation are not: they go by
-//      readers that keep nothing, so that no reader waits for a writer, or for a keeper.
-//   2. Between reserve() and end_copies() the lock is not held: others go on while blocks are copied.
-//   3. A call's deadline bounds what it waits for: the lock, the keeper, and the next keeper.
+//   1. pool::Client is called under the lock only. Lookups, copies and validation need no lock: they use
+//      stateless readers, so a reader never waits for a writer or the keeper.
+//   2. The lock is not held between reserve() and end_copies(): other threads continue during copies.
+//   3. A call's deadline limits all its waits: for the lock, the keeper, and the next keeper.
 //
-// @threads  any, but for open() and close()
+// @threads  any, except open() and close()
 #pragma once
 
 #include <cachalot/client.h>
@@ -25,14 +25,14 @@
 
 namespace cachalot::client {
 
-// When a call has to be done.
+// The time at which a call must be finished.
 class Deadline {
  public:
   static Deadline after(std::uint64_t timeout_ns);
   bool is_over() const;
   // @errors kTimeout, if it is over
   Status check(const char* what) const;
-  // On the clock of pool::PoolClient; kNoTimeout: never.
+  // By the clock of pool::PoolClient; kNoTimeout: never.
   std::uint64_t at_ns() const { return at_ns_; }
 
  private:
@@ -41,11 +41,11 @@ class Deadline {
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
-  // Layer by layer loads and stores share it with the client.
+  // Layer loads and stores share the session with the client.
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
                                                const std::string& fingerprint, Gpus::Open open_gpu);
 
-  // What a lost GPU reaches of the pool stays mapped until the process ends.
+  // Pool memory that a lost GPU may access stays mapped until the process ends.
   ~Session();
 
   const pool::Access& access() const { return pool_.access(); }
@@ -66,32 +66,32 @@ class Session : public std::enable_shared_from_this<Session> {
   std::size_t validate(const pool::KeeperView& view, std::span<const pool::Found> found) const {
     return pool::DirectoryReader(pool_.access()).validate(view, found);
   }
-  // Notes the deepest block of a hit. Never waits: where a writer holds the lock, it is noted later.
+  // Reports the deepest block of a hit. Never blocks: if the lock is held, the next lock holder reports it.
   void report_hit(const pool::Found& deepest);
 
   // See ReadPin.
   Result<std::uint64_t> pin();
-  // Never waits: where somebody holds the lock, the pin ends with the next call.
+  // Never blocks. If the lock is held, the next lock holder ends the pin.
   void unpin(std::uint64_t pin);
 
-  // @errors as pool::Client's; kTimeout: the deadline has passed, whatever was waited for
+  // @errors as pool::Client; kTimeout: the deadline has passed during any wait
   Result<pool::Reservation> reserve(std::uint32_t blocks, const Deadline& deadline = {});
   Status begin_copies(pool::Reservation& reservation);
   void end_copies(pool::Reservation& reservation) { client().end_copies(reservation); }
   Status commit(const BlockHash* parent, pool::Reservation reservation,
                 std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
                 const Deadline& deadline = {}, bool goes_on = false);
-  // Never waits: where somebody holds the lock, the blocks go back with the next call.
+  // Never blocks. If the lock is held, the next lock holder returns the blocks.
   void give_back(pool::Reservation reservation);
-  // Somebody may store into the blocks for as long as this process lives: pool::Client::withhold.
+  // A GPU may store into the blocks until this process ends: see pool::Client::withhold.
   void withhold(pool::Reservation reservation) { client().withhold(std::move(reservation)); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
-  // Waits for who holds the lock. @errors as pool::PoolClient::detach, Gpu::check_released
+  // Blocks until the lock is free. @errors as pool::PoolClient::detach, Gpu::check_released
   Status close();
 
  private:
-  // The lock, held; what came back while another had it is the client's again.
+  // Holds the lock. Taking it passes the late hits, reservations and unpins to the client.
   class Turn {
    public:
     Turn(Session& session, const Deadline& deadline)
@@ -117,30 +117,30 @@ class Session : public std::enable_shared_from_this<Session> {
 
   pool::Pool pool_;
   pool::PoolClient client_;
-  Gpus gpus_;  // they go before the pool does
+  Gpus gpus_;  // destroyed before the pool is unmapped
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;
-  std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a count
+  std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   Counters counters_;
 
-  // Whose turn it is with pool::Client: a lock that can be waited for until a deadline.
+  // The lock of pool::Client: can be waited for until a deadline.
   std::mutex turn_mutex_;
   std::condition_variable turn_ended_;
   bool is_taken_ = false;
 
-  // What nobody could tell the client yet: hits, as many as go into one request (older ones are dropped),
-  // and blocks that came back.
+  // Added while the lock was held, for the next lock holder. Hits: at most as many as fit into one request;
+  // older ones are dropped.
   std::mutex late_mutex_;
   std::vector<pool::Found> late_hits_;
   std::vector<pool::Reservation> late_reservations_;
   std::vector<std::uint64_t> late_unpins_;
 };
 
-// While it lives, blocks that are looked up are not used again.
+// While it exists, the pool does not reuse blocks that were looked up after it was taken.
 class ReadPin {
  public:
-  // @param session  outlives it
+  // @param session  outlives the pin
   // @errors kUnsupported: ClientOptions::pinned_reads was not set; as pool::Client::pin
   static Result<ReadPin> take(Session& session) {
     CACHALOT_TRY_ASSIGN(const std::uint64_t pin, session.pin());

@@ -1,4 +1,4 @@
-// A GPU's copies of layers that were launched, until somebody waits for them.
+// Launched GPU copies of layers that were not waited for yet.
 //
 // @threads one at a time
 #pragma once
@@ -17,16 +17,16 @@ class StartedLayers {
   bool empty() const { return copies_.empty(); }
   bool has(std::uint32_t layer) const { return copies_.contains(layer); }
   void add(std::uint32_t layer, kv::PendingCopy copy) { copies_.emplace(layer, std::move(copy)); }
-  std::uint32_t first() const { return copies_.begin()->first; }  // of some
+  std::uint32_t first() const { return copies_.begin()->first; }  // precondition: !empty()
 
-  // Whatever it says, the copy is not among them any more. @errors kIo
+  // Waits for the layer's copy and removes it, also after an error. @errors kIo
   Status wait(Gpu& gpu, std::uint32_t layer) {
     const auto at = copies_.find(layer);
     Status outcome = gpu.note(at->second.wait());
     copies_.erase(at);
     return outcome;
   }
-  // For each, in order. @errors the first one's
+  // Waits for all in order of layers. @errors the first error
   Status wait_for_all(Gpu& gpu) {
     Status outcome;
     while (!empty()) {
@@ -35,7 +35,7 @@ class StartedLayers {
     }
     return outcome;
   }
-  // In a forked child, where nobody may ask the driver.
+  // In a forked child: drops the copies without driver calls.
   void abandon() { static_cast<void>(new auto(std::move(copies_))); }
 
  private:

@@ -1,4 +1,4 @@
-// Caches whose strides the caller gives, against caches of named layouts.
+// Compares caches with given strides with caches of named layouts.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -73,9 +73,9 @@ TEST(StridedCache, HoldsWhatANamedLayoutStoredAndBack) {
                   wanted.begin() + static_cast<std::ptrdiff_t>(at));
     });
   }
-  EXPECT_TRUE(strided.buffer == wanted);  // the gaps as they were, too
+  EXPECT_TRUE(strided.buffer == wanted);  // the gaps are unchanged
 
-  // Other names for the same bytes: stored from the strided pages, loaded by the named layout.
+  // The same bytes under other hashes: stored from the strided pages, loaded into the named layout.
   const std::vector<BlockHash> others = named.client.hash_tokens(tokens_of(2, 12));
   ASSERT_EQ(strided.client.store(strided.cache, nullptr, others, to)->written, 3u);
   named.clear();

@@ -1,4 +1,4 @@
-// Requests as lines of a trace. The form is that of trace/request/trace_writer.h, which engines do not link.
+// Writes requests as lines of a trace, in the format of trace/request/trace_writer.h, which engines do not link.
 #include <cachalot/trace_recorder.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ struct TraceRecorder::Impl {
     return Error::from_errno(os_error, "%.120s: recording", path.c_str());
   }
 
-  // All lines in one call. What a full disk leaves over goes first the next time.
+  // All lines in one write(). If the disk is full, the rest is written first the next time.
   Status write_held() {
     if (!is_ours() || fd < 0) return {};
     last_write_ns = base::SteadyClock::read();
@@ -64,7 +64,8 @@ struct TraceRecorder::Impl {
 
   void record(std::span<const BlockHash> hashes, std::uint64_t input, std::uint64_t output,
               std::uint64_t ms) {
-    if (!is_ours()) return;  // the lock may be held by a thread that the child does not have
+    if (!is_ours())
+      return;  // in a forked child the lock may be held by a thread that it does not have
     const std::lock_guard lock(mutex);
     if (fd < 0 || held.size() > kMostHeldBytes) {
       ++dropped;

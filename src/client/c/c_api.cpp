@@ -1,4 +1,4 @@
-// The C ABI: include/cachalot/c.h over include/cachalot/client.h.
+// The C ABI: implements include/cachalot/c.h with include/cachalot/client.h.
 #include <cachalot/c.h>
 #include <cachalot/client.h>
 #include <cachalot/keeper.h>
@@ -48,7 +48,7 @@ using base::read_struct;
 using base::write_struct;
 using client::text;
 
-// The value goes to *to, if anybody wants it.
+// Writes the value to *to unless `to` is null.
 template <class T, class U>
 cachalot_code give(const Result<T>& result, U* to) {
   if (!result) return fail(result.error());
@@ -56,7 +56,7 @@ cachalot_code give(const Result<T>& result, U* to) {
   return CACHALOT_OK;
 }
 
-// Of a call that ended early, the leading blocks that it had done by then: its error's detail.
+// Whether the error's detail is the number of finished leading blocks.
 bool ended_early(const Error& error) {
   return error.code == Code::kTimeout || error.code == Code::kCancelled;
 }
@@ -72,7 +72,7 @@ void keep_reason(const std::optional<Code>& reason) {
   last_reason = reason ? static_cast<cachalot_code>(*reason) : CACHALOT_OK;
 }
 
-// What a store says until more is known.
+// Clears the outputs of a store.
 void give_nothing(size_t* blocks) {
   keep_reason(std::nullopt);
   if (blocks != nullptr) *blocks = 0;
@@ -267,7 +267,7 @@ cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id,
     std::vector<std::span<const TokenRange>> chosen;
     for (size_t i = 0; i < count; ++i) {
       if (tokens[i].ranges == nullptr && tokens[i].count != 0)
-        return missing("tokens: ranges");  // not: all of the block
+        return missing("tokens: ranges");  // would otherwise mean the whole block
       chosen.emplace_back(reinterpret_cast<const TokenRange*>(tokens[i].ranges), tokens[i].count);
     }
     return give_loaded(

@@ -1,4 +1,4 @@
-// What a C caller can get wrong. That C can call at all, the examples show.
+// Wrong calls from C. The examples show correct ones.
 
 #include <cachalot/c.h>
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ TEST_F(CApiTest, NullIsRefusedWhereSomethingIsNeeded) {
   cache.struct_size = sizeof cache;
   cache.layout = "vllm_bknhc";
   cache.tensors = &tensor;
-  cache.tensor_count = (std::size_t{1} << 60) + 2;  // times 16 bytes it wraps
+  cache.tensor_count = (std::size_t{1} << 60) + 2;  // multiplied by 16 bytes it overflows
   EXPECT_EQ(cachalot_register_cache(client, &cache, nullptr), CACHALOT_INVALID_ARGUMENT);
   EXPECT_NE(std::strstr(cachalot_last_message(), "1152921504606846978"), nullptr);
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
@@ -82,7 +82,7 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   statistics.loads = 77;
   cachalot_client* const client = attach();
   ASSERT_EQ(cachalot_get_statistics(client, &statistics), CACHALOT_OK);
-  EXPECT_EQ(statistics.loads, 77u);  // behind its end
+  EXPECT_EQ(statistics.loads, 77u);  // after the caller's struct
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
   struct {
     cachalot_keeper_options known;
@@ -90,14 +90,15 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   } newer{serve_, 0};
   newer.known.struct_size = sizeof newer;
   cachalot_keeper* second = nullptr;
-  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_BUSY);  // understood
+  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second),
+            CACHALOT_BUSY);  // a newer struct is accepted
   newer.more = 1;
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_UNSUPPORTED);
   newer.known.struct_size = 0;
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_INVALID_ARGUMENT);
 }
 
-// Half of a field is nobody's meaning.
+// A struct_size that ends inside a field is an error.
 TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   cachalot_client* client = attach();
   cachalot_statistics statistics{};
@@ -134,7 +135,7 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   refused(attach_with(4104), "client options: struct_size 4104");
   refused(attach_with(UINT32_MAX), "client options: struct_size 4294967295");
   options_.struct_size = sizeof options_;
-  // It lies within another struct: nothing behind it is its own.
+  // The geometry is inside another struct: the bytes after it belong to that struct.
   for (const std::uint32_t size : {60u, 64u, 4096u}) {
     options_.geometry.struct_size = size;
     refused(cachalot_attach(&options_, &client),
@@ -173,7 +174,7 @@ TEST_F(CApiTest, NullWithACountIsNamed) {
   refused(cachalot_load(client, 1, &hash, 1, nullptr, 1, 0, nullptr), "pages: is null");
   refused(cachalot_store_async(client, 1, nullptr, &hash, 1, nullptr, SIZE_MAX, 0, &token),
           "pages: is null");
-  // Null ranges and a count are not "all tokens".
+  // Null ranges with a count do not mean "all tokens".
   const cachalot_token_ranges ranges{nullptr, 3};
   refused(cachalot_load_tokens(client, 1, &hash, 1, &page, 1, &ranges, 0, nullptr),
           "tokens: ranges: is null");
@@ -182,7 +183,7 @@ TEST_F(CApiTest, NullWithACountIsNamed) {
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 
-// What came later is zero for who does not know it, whatever lies behind its struct.
+// Fields added later count as zero for callers with an older struct, whatever bytes follow it.
 TEST_F(CApiTest, ACacheOfACallerThatKnowsNoGpuIsInItsMemory) {
   cachalot_client_options old = options_;
   old.struct_size = offsetof(cachalot_client_options, pool_bypasses_caches);
@@ -275,7 +276,7 @@ TEST_F(CApiTest, ACacheOfStridesHoldsWhatANamedLayoutStored) {
   parts[1].token = 320;
   cache.layout = "vllm_bknhc";
   refused("layout is vllm_bknhc and strides are given");
-  cache.struct_size = offsetof(cachalot_cache, strides);  // of a caller that knows no strides
+  cache.struct_size = offsetof(cachalot_cache, strides);  // an older caller without strides
   refused("1 tensors, expected 2");
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
@@ -315,7 +316,7 @@ TEST_F(CApiTest, APinnedLoadIsForClientsThatSaidSo) {
   }
 }
 
-// Counts that do not agree are refused before anything is read by them.
+// Counts that do not match are rejected before the arrays are read.
 TEST_F(CApiTest, CountsThatDoNotAgreeAreRefusedByEveryCall) {
   const std::string file = path_ + ".requests";
   options_.record_requests = file.c_str();
@@ -326,7 +327,7 @@ TEST_F(CApiTest, CountsThatDoNotAgreeAreRefusedByEveryCall) {
   cachalot_cache cache{};
   cache.struct_size = sizeof cache;
   cache.pages = 8;
-  cache.page_tokens = 2;  // two pages a block
+  cache.page_tokens = 2;  // two pages per block
   cache.layout = "vllm_bknhc";
   cache.tensors = tensors;
   cache.tensor_count = 2;
@@ -484,7 +485,7 @@ TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   ASSERT_EQ(cachalot_store(client, id, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
             CACHALOT_OK);
   EXPECT_EQ(blocks, 2u);
-  // Of a time that has passed already: no block was done in it.
+  // The time is over at the start, so no block was finished.
   EXPECT_EQ(cachalot_load(client, id, hashes, 2, pages, 2, 0, &blocks), CACHALOT_TIMEOUT);
   EXPECT_EQ(blocks, 0u);
   EXPECT_EQ(cachalot_load(client, id, hashes, 2, twice, 2, CACHALOT_NO_TIMEOUT, &blocks),

@@ -14,7 +14,8 @@ namespace {
 using base::read_struct;
 
 Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
-  if (given.struct_size > sizeof given) {  // what lies behind it is another's
+  if (given.struct_size >
+      sizeof given) {  // the bytes after it are other fields of the outer struct
     return Error::make(
         Code::kInvalidArgument,
         "geometry: struct_size %u, expected at most %zu: it is part of another struct",
@@ -53,7 +54,6 @@ std::optional<std::array<PartStrides, kParts>> strides_of(const cachalot_part_st
   return strides;
 }
 
-// Where the tensors of a cache are.
 Status take_memory(const cachalot_cache& given, PagedCache& cache) {
   if (given.memory > CACHALOT_CUDA_MEMORY) {
     return Error::make(Code::kInvalidArgument,

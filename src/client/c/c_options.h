@@ -1,4 +1,4 @@
-// What callers of the C ABI describe by structs, as the structs of client.h.
+// Converts the structs of the C ABI to those of client.h.
 #pragma once
 
 #include <cachalot/c.h>
@@ -8,10 +8,10 @@
 
 namespace cachalot::client {
 
-// A string that may be null.
+// `otherwise` if `given` is null.
 std::string text(const char* given, const char* otherwise = "");
 
-// @errors kInvalidArgument: null, a size or a field that is none
+// @errors kInvalidArgument: null; an invalid struct_size or field
 Result<ClientOptions> client_options_of(const cachalot_client_options* given);
 Result<PagedCache> paged_cache_of(const cachalot_cache* given);
 

@@ -1,4 +1,4 @@
-// A pool with a keeper in this process, and engines with caches of a few pages: for tests.
+// For tests: a pool with a keeper in this process, and engines with small caches.
 #pragma once
 
 #include <cachalot/client.h>
@@ -65,7 +65,7 @@ class Cluster {
   std::unique_ptr<EmbeddedKeeper> keeper_;
 };
 
-// An engine: a client and a paged cache in one layout, a tensor a layer or whatever the layout wants.
+// An engine: a client and a paged cache, with the tensors of its layout.
 struct Engine {
   explicit Engine(const ClientOptions& options, const char* layout = "vllm_bknhc",
                   std::uint32_t pages = 16)
@@ -88,7 +88,7 @@ struct Engine {
     EXPECT_TRUE(client) << (client ? "" : client.error().message);
     return *std::move(client);
   }
-  // "Computes" a block: bytes that follow from its hash.
+  // "Computes" a block: its bytes follow from its hash.
   void compute(const BlockHash& hash, PageId page) {
     for (std::size_t layer = 0; layer < memory.size(); ++layer) {
       base::Rng rng(hash.low + layer);
@@ -116,7 +116,7 @@ struct Engine {
   std::uint32_t page_count;
   std::vector<std::vector<std::byte>> memory;
   CacheId cache{};
-  Client client;  // goes first: it carries out what was begun, into `memory`
+  Client client;  // destroyed first: it carries out what was begun, into `memory`
 };
 
 }  // namespace cachalot::client

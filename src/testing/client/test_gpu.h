@@ -1,4 +1,4 @@
-// An engine whose caches are on a fake GPU, in a cluster: for tests.
+// For tests: an engine with caches on a fake GPU, in a cluster.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ inline std::vector<PageId> pages_from(PageId first, std::size_t count) {
   return all;
 }
 
-// A machine with fake GPUs, and what a program would do with its driver. It outlives its clients.
+// A machine with fake GPUs, and driver calls as a program makes them. It outlives its clients.
 class GpuMachine {
  public:
   GpuMachine() { kv::add_kernels(fake); }
@@ -36,14 +36,14 @@ class GpuMachine {
     EXPECT_TRUE(client) << (client ? "" : client.error().message);
     return *std::move(client);
   }
-  // The thread is in the device's context from here on.
+  // Makes the device's context current for this thread.
   void enter(int device = 0) {
     gpu::Context context = nullptr;
     driver.primary_context_retain(&context, device);
     driver.primary_context_release(device);
     driver.context_set_current(context);
   }
-  // What the device's memory is, the host may look at here.
+  // Device memory; with the fake GPU the host can read and write it.
   std::byte* allocate(std::uint64_t bytes, int device = 0) {
     enter(device);
     gpu::DevicePointer at = 0;
@@ -53,7 +53,7 @@ class GpuMachine {
   void free(std::byte* at) {
     EXPECT_EQ(driver.memory_free(reinterpret_cast<gpu::DevicePointer>(at)), gpu::kSuccess);
   }
-  // A cache in memory of a device, of as many tensors as the geometry has layers, on its default stream.
+  // A cache in device memory with a tensor per layer, on the default stream.
   PagedCache cache_on(int device, const KvGeometry& geometry, std::uint32_t pages) {
     PagedCache cache{.layout = "vllm_bknhc", .pages = pages, .cuda_device = device};
     const std::uint64_t bytes = pages * geometry.layer_bytes();
@@ -78,7 +78,7 @@ class GpuMachine {
   const gpu::Driver driver = fake.driver();
 };
 
-// As Engine, in a GPU's memory.
+// As Engine, in GPU memory.
 struct GpuEngine {
   GpuEngine(GpuMachine& gpus, const ClientOptions& options, std::uint32_t pages = 16)
       : machine(gpus), client(gpus.attach(options)), page_count(pages) {
@@ -120,7 +120,7 @@ struct GpuEngine {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng.next());
     return bytes;
   }
-  // "Computes" a block: at once, or on a stream, when that gets there. One at a time on streams.
+  // "Computes" a block, immediately or on a stream. On streams: one block at a time, because `stage` is shared.
   void compute(const BlockHash& hash, PageId page) {
     for (std::size_t layer = 0; layer < tensors.size(); ++layer) {
       std::memcpy(tensors[layer] + page * page_bytes, computed(hash, layer).data(), page_bytes);
@@ -152,7 +152,7 @@ struct GpuEngine {
   void clear() {
     for (std::byte* const tensor : tensors) std::memset(tensor, 0, page_count * page_bytes);
   }
-  // Computes and stores a prompt of so many blocks from page 0 on.
+  // Computes and stores a prompt of `blocks` blocks, starting with page 0.
   std::vector<BlockHash> store(std::uint64_t prompt, std::size_t blocks) {
     const auto hashes = client.hash_tokens(tokens_of(prompt, blocks * 4));
     for (std::size_t i = 0; i < blocks; ++i) compute(hashes[i], static_cast<PageId>(i));
@@ -167,12 +167,12 @@ struct GpuEngine {
   std::uint32_t page_count;
   std::uint64_t page_bytes = 0;
   std::vector<std::byte*> tensors;
-  std::byte* stage = nullptr;  // a page of each tensor, where streams copy from
+  std::byte* stage = nullptr;  // a page per tensor, the source of compute_on()
   gpu::Stream stream = nullptr;
   CacheId cache{};
 };
 
-// In each domain: whatever a test did, the fake GPU has nothing left of it, and nothing was wrong.
+// Runs in each domain. After each test the fake GPU holds no resources and has seen no error.
 class GpuCacheTest : public ::testing::TestWithParam<const char*> {
  protected:
   GpuCacheTest() : cluster_(small_geometry().block_bytes(), 64, GetParam()) {}
