@@ -1,7 +1,6 @@
 #include "bench_grants.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 namespace cachalot::apps::bench {
@@ -21,8 +20,7 @@ std::uint32_t lines_for(std::uint32_t uses, std::uint32_t in_head) {
 }
 
 rpc::Doorbell keeper_doorbell(const pool::Access& access) {
-  return rpc::Doorbell(
-      reinterpret_cast<std::atomic<std::uint32_t>*>(access.region.at(access.layout.doorbell_page)));
+  return rpc::Doorbell::at(access.region.at(access.layout.doorbell_page));
 }
 
 }  // namespace

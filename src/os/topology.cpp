@@ -36,6 +36,10 @@ std::vector<int> online_cores() {
   return cores;
 }
 
+int current_core() {
+  return sched_getcpu();
+}
+
 Status pin_to_core(int core) {
   return run_on({&core, 1});
 }

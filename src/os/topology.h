@@ -17,6 +17,10 @@ inline void cpu_relax() {
 // The cores that this thread may run on, ascending; never empty.
 std::vector<int> online_cores();
 
+// The core that the calling thread runs on, or has just left; -1 where the kernel does not say.
+// @cost a few ns
+int current_core();
+
 // Keeps the calling thread on one core. @errors kInvalidArgument: not one of online_cores()
 Status pin_to_core(int core);
 

@@ -79,7 +79,7 @@ class HostEvidence final : public Evidence {
 };
 
 rpc::Doorbell doorbell_at(const Access& access, std::uint64_t offset) {
-  return rpc::Doorbell(reinterpret_cast<std::atomic<std::uint32_t>*>(access.region.at(offset)));
+  return rpc::Doorbell::at(access.region.at(offset));
 }
 
 // The slots of a host in the order in which a client tries them.
@@ -350,14 +350,17 @@ Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
   PoolKeeper waiting;
   waiting.clock_ = std::make_unique<base::SteadyClock>();
   waiting.evidence_ = std::make_unique<HostEvidence>(boot, namespaces);
+  CACHALOT_TRY_ASSIGN(waiting.keeper_,
+                      Keeper::prepare(*access_, options, *waiting.clock_, waiting.evidence_.get()));
   rpc::HostWaiter::Options naps;
   naps.nap_ns = kKeeperNapNs;
+  naps.peer_ran_on = [keeper = waiting.keeper_.get()](int core) {
+    return keeper->has_just_answered_on(core);
+  };
   const rpc::Doorbell own = options.use_doorbells
                                 ? doorbell_at(*access_, access_->layout.doorbell_page)
                                 : rpc::Doorbell();
-  waiting.waiter_ = std::make_unique<rpc::HostWaiter>(own, naps);
-  CACHALOT_TRY_ASSIGN(waiting.keeper_,
-                      Keeper::prepare(*access_, options, *waiting.clock_, waiting.evidence_.get()));
+  waiting.waiter_ = std::make_unique<rpc::HostWaiter>(own, std::move(naps));
   return waiting;
 }
 
@@ -566,10 +569,14 @@ Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t s
                                    os::FileLock lock) {
   PoolClient attached(std::move(lock));
   attached.clock_ = std::make_unique<base::SteadyClock>();
-  const rpc::Doorbell own = options.use_doorbells
-                                ? doorbell_at(*access_, access_->layout.client_doorbell(slot))
-                                : rpc::Doorbell();
-  attached.waiter_ = std::make_unique<rpc::HostWaiter>(own, rpc::HostWaiter::Options{});
+  rpc::Doorbell own, keeper;
+  if (options.use_doorbells) {
+    own = doorbell_at(*access_, access_->layout.client_doorbell(slot));
+    keeper = doorbell_at(*access_, access_->layout.doorbell_page);
+  }
+  rpc::HostWaiter::Options waits;
+  waits.peer_ran_on = [keeper](int core) { return keeper.owner_ran_on(core); };
+  attached.waiter_ = std::make_unique<rpc::HostWaiter>(own, std::move(waits));
   CACHALOT_TRY_ASSIGN(attached.client_,
                       Client::attach(*access_, slot, options, *attached.waiter_, *attached.clock_));
   if (options.renew_interval_ns != 0) {

@@ -38,7 +38,9 @@ void Channel::post(const Request& request, const memory::Line& payload,
 }
 
 void Channel::flush() {
-  if (requests_.flush()) keeper_doorbell_.ring_if_asleep();
+  if (!requests_.flush()) return;
+  waiter_->tell_core();
+  keeper_doorbell_.ring_if_asleep();
 }
 
 std::uint32_t Channel::poll(AnswerSink& sink) {

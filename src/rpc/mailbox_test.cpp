@@ -335,15 +335,15 @@ TEST_P(Mailbox, WaitingEndsWithTheAnswerTheDeadlineOrTheKeeper) {
 }
 
 TEST_P(Mailbox, RingsASleepingKeeperWhenRequestsGoOutAndWhileItWaits) {
-  std::atomic<std::uint32_t> word{1};
-  TestClient client(region_, place(0), waiter_, clock_, Doorbell(&word));
+  DoorbellWords words{1, 0};
+  TestClient client(region_, place(0), waiter_, clock_, Doorbell(&words));
   client.stage(kYes);
-  EXPECT_EQ(word.load(), 1u) << "nothing went out";
+  EXPECT_EQ(words.state.load(), 1u) << "nothing went out";
   client.channel().flush();
-  EXPECT_EQ(word.load(), 0u);
-  word = 1;
+  EXPECT_EQ(words.state.load(), 0u);
+  words.state = 1;
   EXPECT_EQ(client.wait(0, 0).error().code, Code::kTimeout);
-  EXPECT_EQ(word.load(), 0u) << "a ring that was missed is rung again";
+  EXPECT_EQ(words.state.load(), 0u) << "a ring that was missed is rung again";
 }
 
 TEST_P(Mailbox, AHandlerMayCloseAnyMailbox) {
@@ -371,22 +371,63 @@ TEST_P(Mailbox, AHandlerMayCloseAnyMailbox) {
 }
 
 TEST_P(Mailbox, RingsASleepingClientWhenItsAnswersAreWritten) {
-  std::atomic<std::uint32_t> word{1};
-  server_.open(place(0), Doorbell(&word));
+  DoorbellWords words{1, 0};
+  server_.open(place(0), Doorbell(&words));
   TestClient client = this->client(place(0));
   server_.poll();
-  EXPECT_EQ(word.load(), 1u) << "nothing to tell";
+  EXPECT_EQ(words.state.load(), 1u) << "nothing to tell";
   for (const Ask& ask : {kYes, long_ask(1, 2)}) {
-    word = 1;
+    words.state = 1;
     client.send(ask);
     server_.poll();
-    EXPECT_EQ(word.load(), 0u);
+    EXPECT_EQ(words.state.load(), 0u);
     EXPECT_EQ(client.poll(), 1u);
   }
   server_.poll();
-  word = 1;
+  words.state = 1;
   server_.poll();
-  EXPECT_EQ(word.load(), 1u);
+  EXPECT_EQ(words.state.load(), 1u);
+}
+
+TEST_P(Mailbox, TellsOnWhichCoreItRunsBeforeItRings) {
+  class CoreWaiter final : public Waiter {
+   public:
+    void wait(std::uint32_t) override {}
+    void tell_core() override { ++told; }
+    int told = 0;
+  } waiter;
+  TestClient client(region_, place(0), waiter, clock_);
+  client.poll();
+  client.channel().flush();
+  EXPECT_EQ(waiter.told, 0) << "nothing went out";
+  client.send(kYes);
+  EXPECT_EQ(waiter.told, 1);
+}
+
+TEST_P(Mailbox, TheServerKnowsOnWhichCoresTheLastAnswersWereAwaited) {
+  DoorbellWords words[2];
+  std::vector<TestClient> clients;
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    Doorbell(&words[i]).tell_core(static_cast<int>(i));
+    server_.open(place(i), Doorbell(&words[i]));
+    clients.push_back(client(place(i)));
+  }
+  const auto cores = [&] {
+    const Server& server = server_.server();
+    return std::pair(server.has_just_answered_on(0), server.has_just_answered_on(1));
+  };
+  EXPECT_EQ(cores(), std::pair(false, false));
+  clients[0].send(kYes);
+  server_.poll();
+  EXPECT_EQ(cores(), std::pair(true, false));
+  server_.poll();
+  EXPECT_EQ(cores(), std::pair(true, false)) << "a poll that finds nothing changes nothing";
+  clients[1].send(kYes);
+  server_.poll();
+  EXPECT_EQ(cores(), std::pair(false, true));
+  for (TestClient& one : clients) one.send(kYes);
+  server_.poll();
+  EXPECT_EQ(cores(), std::pair(true, true));
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, Mailbox,

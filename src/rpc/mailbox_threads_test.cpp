@@ -32,7 +32,9 @@ class MailboxThreads : public testing::TestWithParam<DomainKind> {
   }
 
   void serve(TestServer& server) {
-    HostWaiter waiter(Doorbell(&server_word_), {});
+    HostWaiter waiter(Doorbell(&server_words_), options([&](int core) {
+                        return server.server().has_just_answered_on(core);
+                      }));
     for (std::uint32_t idle = 0; clients_left_.load() != 0;) {
       if (server.poll() != 0) {
         idle = 0;
@@ -44,9 +46,11 @@ class MailboxThreads : public testing::TestWithParam<DomainKind> {
 
   // Returns what went wrong.
   std::string call(std::uint32_t number) {
-    HostWaiter waiter(Doorbell(&client_words_[number]), {});
+    const Doorbell keeper(&server_words_);
+    HostWaiter waiter(Doorbell(&client_words_[number]),
+                      options([keeper](int core) { return keeper.owner_ran_on(core); }));
     base::SteadyClock clock;
-    TestClient client(region_, place(number), waiter, clock, Doorbell(&server_word_));
+    TestClient client(region_, place(number), waiter, clock, keeper);
     base::Rng rng(number + 1);
     Status status;
     while (status && client.sent() < kCalls) {
@@ -61,20 +65,30 @@ class MailboxThreads : public testing::TestWithParam<DomainKind> {
     }
     if (status) status = client.wait(0, kHangNs);
     --clients_left_;
-    Doorbell(&server_word_).ring();
+    Doorbell(&server_words_).ring();
     if (!status) return status.error().message;
     return client.answered() == kCalls ? client.fault() : "answers are missing";
   }
 
+  HostWaiter::Options options(std::function<bool(int)> peer_ran_on) {
+    HostWaiter::Options options;
+    options.peer_ran_on = std::move(peer_ran_on);
+    if (says_one_core_) options.own_core = [] { return 0; };
+    return options;
+  }
+
+  void run_all();
+
   std::unique_ptr<memory::Domain> domain_;
   std::vector<memory::Line> lines_;
   memory::SealedRegion region_;
-  std::atomic<std::uint32_t> server_word_{0};
-  std::atomic<std::uint32_t> client_words_[kClients] = {};
+  DoorbellWords server_words_;
+  DoorbellWords client_words_[kClients];
   std::atomic<std::uint32_t> clients_left_{kClients};
+  bool says_one_core_ = false;
 };
 
-TEST_P(MailboxThreads, FourClientsFinishTwentyThousandCallsEach) {
+void MailboxThreads::run_all() {
   TestServer server(region_, kClients);
   for (std::uint32_t i = 0; i < kClients; ++i) server.open(place(i), Doorbell(&client_words_[i]));
   std::string faults[kClients];
@@ -90,6 +104,16 @@ TEST_P(MailboxThreads, FourClientsFinishTwentyThousandCallsEach) {
     EXPECT_EQ(faults[i], "") << "client " << i;
     EXPECT_EQ(server.taken(i), kCalls);
   }
+}
+
+TEST_P(MailboxThreads, FourClientsFinishTwentyThousandCallsEach) {
+  run_all();
+}
+
+// Wherever they run: each sleeps as soon as it has nothing to do, and all depends on rings.
+TEST_P(MailboxThreads, FourClientsFinishWhereAllOfThemThinkTheyShareACore) {
+  says_one_core_ = true;
+  run_all();
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, MailboxThreads,

@@ -53,6 +53,7 @@ void Server::gather() {
 }
 
 std::uint32_t Server::poll(RequestHandler& handler) {
+  ++polls_;
   gather();
   std::uint32_t requests = 0;
   for (const Share& share : shares_) {
@@ -168,8 +169,18 @@ void Server::write_held(Mailbox& mailbox) {
 // Writes the held answers and wakes the client if it sleeps: one fence a batch.
 void Server::flush(Mailbox& mailbox) {
   write_held(mailbox);
-  if (mailbox.has_news) mailbox.doorbell.ring();
+  if (!mailbox.has_news) return;
+  mailbox.doorbell.ring();
   mailbox.has_news = false;
+  mailbox.answered_in = answered_in_ = polls_;
+}
+
+bool Server::has_just_answered_on(int core) const {
+  return std::any_of(open_.begin(), open_.end(), [&](std::uint32_t client) {
+    const Mailbox& mailbox = mailboxes_[client];
+    const bool is_last = mailbox.answered_in == answered_in_ && answered_in_ != 0;
+    return is_last && mailbox.doorbell.owner_ran_on(core);
+  });
 }
 
 }  // namespace cachalot::rpc

@@ -70,6 +70,9 @@ class Server {
               std::span<const unsigned char> head_payload,
               std::span<const FollowingLine> following);
 
+  // True if one of the clients that the last answers went to ran on `core` when it asked.
+  bool has_just_answered_on(int core) const;
+
   std::uint64_t malformed() const { return malformed_; }
 
  private:
@@ -85,6 +88,7 @@ class Server {
     std::uint32_t held_requests = 0;
     std::uint64_t held_sequence = 0;
     bool has_news = false;            // written and not yet rung for
+    std::uint64_t answered_in = 0;    // number of the poll, from 1
     std::vector<std::uint64_t> ends;  // last line of each request of the batch in hand
     std::size_t next_end = 0;
   };
@@ -110,6 +114,7 @@ class Server {
   std::vector<memory::Line> lines_, confirmation_;
   std::vector<Message> batch_;
   std::uint64_t malformed_ = 0;
+  std::uint64_t polls_ = 0, answered_in_ = 0;  // the last poll with an answer
 };
 
 }  // namespace cachalot::rpc

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "os/futex.h"
-#include "os/topology.h"
 
 namespace cachalot::rpc {
 namespace {
@@ -21,32 +20,58 @@ void full_fence() {
 }  // namespace
 
 void Doorbell::announce() {
-  if (word_ == nullptr) return;
-  word_->store(kAsleep, std::memory_order_relaxed);
+  if (words_ == nullptr) return;
+  words_->state.store(kAsleep, std::memory_order_relaxed);
   full_fence();  // partner: ring()
 }
 
 void Doorbell::withdraw() {
-  if (word_ != nullptr) word_->store(kAwake, std::memory_order_relaxed);
+  if (words_ != nullptr) words_->state.store(kAwake, std::memory_order_relaxed);
 }
 
-void Doorbell::sleep(std::uint64_t nap_ns) {
-  if (word_ == nullptr || os::futex_wait(*word_, kAsleep, nap_ns) == os::WaitEnd::kUnsupported) {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
-  }
+bool Doorbell::sleep(std::uint64_t nap_ns) {
+  const bool is_rung = words_ != nullptr &&
+                       os::futex_wait(words_->state, kAsleep, nap_ns) != os::WaitEnd::kUnsupported;
+  if (!is_rung) std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
   withdraw();
+  return is_rung;
 }
 
 void Doorbell::ring() {
-  if (word_ == nullptr) return;
+  if (words_ == nullptr) return;
   full_fence();  // partner: announce()
   ring_if_asleep();
 }
 
 void Doorbell::ring_if_asleep() {
-  if (word_ == nullptr) return;
-  if (word_->load(std::memory_order_relaxed) != kAsleep) return;
-  if (word_->exchange(kAwake, std::memory_order_relaxed) == kAsleep) os::futex_wake(*word_, 1);
+  if (words_ == nullptr) return;
+  std::atomic<std::uint32_t>& state = words_->state;
+  if (state.load(std::memory_order_relaxed) != kAsleep) return;
+  if (state.exchange(kAwake, std::memory_order_relaxed) == kAsleep) os::futex_wake(state, 1);
+}
+
+void Doorbell::tell_core(int core) {
+  if (words_ == nullptr) return;
+  const auto told = static_cast<std::uint32_t>(core + 1);
+  std::atomic<std::uint32_t>& place = words_->core_plus_1;
+  if (place.load(std::memory_order_relaxed) != told) place.store(told, std::memory_order_relaxed);
+}
+
+bool Doorbell::owner_ran_on(int core) const {
+  return words_ != nullptr && core >= 0 &&
+         words_->core_plus_1.load(std::memory_order_relaxed) ==
+             static_cast<std::uint32_t>(core + 1);
+}
+
+bool HostWaiter::keeps_a_peer_from_running() {
+  const int core = options_.own_core();
+  own_.tell_core(core);
+  return rings_end_sleep_ && options_.peer_ran_on && options_.peer_ran_on(core);
+}
+
+void HostWaiter::announce() {
+  own_.announce();
+  announced_ = true;
 }
 
 void HostWaiter::wait(std::uint32_t round) {
@@ -56,9 +81,10 @@ void HostWaiter::wait(std::uint32_t round) {
     if (announced_) own_.withdraw();
     announced_ = false;
     idle_since_ns_ = 0;
+    if (keeps_a_peer_from_running()) return announce();
   }
   if (announced_) {
-    own_.sleep(options_.nap_ns);
+    rings_end_sleep_ = own_.sleep(options_.nap_ns);
     announced_ = false;
     return;
   }
@@ -67,9 +93,7 @@ void HostWaiter::wait(std::uint32_t round) {
   if (round % kPollsBetweenClockReads != kPollsBetweenClockReads - 1) return;
   const std::uint64_t now = base::SteadyClock::read();
   if (idle_since_ns_ == 0) idle_since_ns_ = now;
-  if (now - idle_since_ns_ < options_.spin_ns) return;
-  own_.announce();
-  announced_ = true;
+  if (now - idle_since_ns_ >= options_.spin_ns || keeps_a_peer_from_running()) announce();
 }
 
 }  // namespace cachalot::rpc

@@ -42,8 +42,7 @@ Client::Client(const Access& access, std::uint32_t slot, const ClientOptions& op
   verify_checksums_ = options.verify_checksums.value_or(is_noncoherent);
   write_checksums_ = options.write_checksums.value_or(is_noncoherent);
   if (options.use_doorbells) {
-    keeper_doorbell_ = rpc::Doorbell(reinterpret_cast<std::atomic<std::uint32_t>*>(
-        access_.region.at(access_.layout.doorbell_page)));
+    keeper_doorbell_ = rpc::Doorbell::at(access_.region.at(access_.layout.doorbell_page));
   }
 }
 

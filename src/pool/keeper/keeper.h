@@ -130,6 +130,8 @@ class Keeper final : private rpc::RequestHandler {
   // Serves what has arrived in all mailboxes; looks after clients and counters now and then.
   // @return requests served
   std::uint32_t poll();
+  // True if a client that was answered last runs on `core`, which it needs now.
+  bool has_just_answered_on(int core) const { return server_.has_just_answered_on(core); }
 
   // Looks at the client table and publishes the counters now. poll() does it every few ms.
   void tend();

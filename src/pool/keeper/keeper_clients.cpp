@@ -95,8 +95,7 @@ void Keeper::open_session(std::uint32_t client, const ClientLine& line) {
   place.client_splits_lines = (line.flags & kClientSplitLines) != 0;
   rpc::Doorbell doorbell;
   if (options_.use_doorbells) {
-    doorbell = rpc::Doorbell(reinterpret_cast<std::atomic<std::uint32_t>*>(
-        access_.region.at(access_.layout.client_doorbell(client))));
+    doorbell = rpc::Doorbell::at(access_.region.at(access_.layout.client_doorbell(client)));
   }
   server_.open(client, place, doorbell);
   base::log(base::LogLevel::kInfo, "keeper", "client %u attached: pid %u, incarnation %u", client,
