@@ -1,5 +1,5 @@
-/* KV memory without a page table: two requests with a common prompt, attention-ready addresses, and
- * what sharing saves. Runs on the machine's own memory. */
+/* KV memory without a page table: two requests with a common prompt in contiguous addresses, and the memory
+ * that sharing saves. Runs in this machine's memory. */
 #include <cachalot/vmm.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -55,7 +55,7 @@ int main(void) {
     }
   }
 
-  /* A request: memory for its prompt, then one step ahead of each token. */
+  /* A request: memory for its prompt, then for each token one step ahead. */
   cachalot_vmm_range *first = NULL, *second = NULL;
   uint64_t first_base = 0, second_base = 0, shared = 0;
   if (cachalot_vmm_reserve(vmm, PROMPT, 4096, &first, &first_base) != CACHALOT_OK)
@@ -67,7 +67,7 @@ int main(void) {
     write_token(first_base, token, 0);
   }
 
-  /* Another one whose prompt begins with the same tokens. */
+  /* Another request whose prompt starts with the same tokens. */
   if (cachalot_vmm_reserve(vmm, 0, 4096, &second, &second_base) != CACHALOT_OK)
     return failed("reserve");
   if (cachalot_vmm_alias(second, first, PROMPT, &shared) != CACHALOT_OK) return failed("alias");

@@ -1,4 +1,4 @@
-/* Layer by layer, in C: while one layer is computed, the next one's KV is on its way. */
+/* Layer by layer, in C: copies the next layer's KV while a layer is computed. */
 #include "engine_in_c.h"
 
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// Layer by layer: while one layer is computed, the next one's KV is on its way.
+// Layer by layer: copies the next layer's KV while a layer is computed.
 //
 //   layerwise /dev/shm/pool
 #include <cachalot/client.h>
@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   CHECK(load);
   for (std::uint32_t layer = 0; layer < geometry.layers; ++layer) {
     const Result<std::size_t> right = load->load_layer(layer);
-    CHECK(right);  // attention of this layer may begin for so many blocks
+    CHECK(right);  // attention of this layer may start for this many blocks
     if (*right != hashes.size() || memory[layer][0] != static_cast<char>(layer)) return 1;
   }
   std::printf("%zu blocks stored and loaded layer by layer\n", stored->blocks);

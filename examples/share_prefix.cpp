@@ -11,7 +11,7 @@
 
 using namespace cachalot;
 
-// One engine: 64 pages of 16 tokens, a tensor a layer, K and V in it.
+// One engine: 64 pages of 16 tokens, one tensor per layer with K and V.
 static int run_engine(const std::string& pool, bool computes) {
   const KvGeometry geometry = *KvGeometry::of_model("Qwen2.5-7B", DType::kBf16, 16);
   Result<Client> client =

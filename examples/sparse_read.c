@@ -1,4 +1,4 @@
-/* Some tokens of each block only, in C. */
+/* Loads only some tokens of each block, in C. */
 #include "engine_in_c.h"
 
 int main(int argc, char** argv) {
@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
                        &blocks));
 
   memset(memory, 0, sizeof memory);
-  /* the beginning and the tail */
+  /* the first and the last tokens */
   const cachalot_token_range chosen[2] = {{0, 2}, {12, 16}};
   const cachalot_token_ranges tokens[BLOCKS] = {{chosen, 2}, {chosen, 2}, {chosen, 2}, {chosen, 2}};
   CHECK(cachalot_load_tokens(client, cache, hashes, BLOCKS, pages, BLOCKS, tokens,

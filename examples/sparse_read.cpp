@@ -1,4 +1,4 @@
-// Sparse attention reads some tokens of a block only: 3 ranges of each instead of 64 tokens.
+// Sparse attention: loads 3 ranges of tokens of each block instead of all 64 tokens.
 //
 //   sparse_read /dev/shm/pool
 #include <cachalot/client.h>

@@ -1,4 +1,4 @@
-// Calls that go on by themselves: a handle for each.
+// The handles of asynchronous calls.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -16,7 +16,7 @@
 namespace cachalot::python {
 namespace {
 
-// Keeps the completion, which the library hands out once. A handle that goes does not end its call.
+// Keeps the completion, which the library returns once. Destroying a handle does not end its call.
 class AsyncCall {
  public:
   AsyncCall(nb::object owner, ClientObject& client, Token token)
@@ -29,11 +29,12 @@ class AsyncCall {
 
   bool done() {
     check_process();
-    const GilRelease release;  // for longer than the lock: who does not come back holds none
+    // Outlives the lock: a thread that never gets the GIL again holds no lock
+    const GilRelease release;
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return false;  // another thread waits for it
+    if (!lock) return false;  // another thread waits for the completion
     if (completion_) return true;
-    // Past the gate: what became of a call is known after detaching too.
+    // Not through the gate: completions are also valid after the detach.
     return keep(const_cast<Client&>(client_.client()).poll(token_));
   }
   bool wait(nb::handle timeout) {
@@ -60,7 +61,7 @@ class AsyncCall {
   void cancel() {
     check_process();
     if (done()) return;
-    // Past the gate: who detaches may be waiting for this very call.
+    // Not through the gate: a detaching thread may be waiting for this call.
     const GilRelease release;
     (void)const_cast<Client&>(client_.client()).cancel(token_);
   }
@@ -76,7 +77,7 @@ class AsyncCall {
     return true;
   }
   bool wait_for(std::optional<double> seconds) {
-    // In pieces, so that signals (Ctrl-C) are heard.
+    // Waits in pieces, to handle signals (Ctrl-C) in between.
     constexpr std::uint64_t kPiece = 50'000'000;
     std::uint64_t left = nanoseconds(seconds);
     while (!wait_ns(std::min(left, kPiece))) {

@@ -1,5 +1,5 @@
-// Lets calls in until somebody closes it, who then waits until all have left: what makes detach()
-// safe while other threads are inside calls.
+// A gate for calls. close() rejects new calls and waits until all calls have left. It makes detach() safe
+// while other threads are inside calls.
 //
 // @threads any
 #pragma once
@@ -28,7 +28,7 @@ class CallGate {
 
   void close() {
     std::uint32_t state = state_.fetch_or(kClosed, std::memory_order_acq_rel) | kClosed;
-    while (state != kClosed) {  // pairs with the release in leave()
+    while (state != kClosed) {  // acquire: pairs with the release in leave()
       state_.wait(state, std::memory_order_acquire);
       state = state_.load(std::memory_order_acquire);
     }
@@ -44,11 +44,11 @@ class CallGate {
     return false;
   }
   void leave() {
-    // Only a closer waits, and only for the last.
+    // Only close() waits, and only for the last call.
     if (state_.fetch_sub(1, std::memory_order_release) == (kClosed | 1)) state_.notify_all();
   }
 
-  std::atomic<std::uint32_t> state_{0};  // calls inside, and the closed bit
+  std::atomic<std::uint32_t> state_{0};  // number of calls inside, and the closed bit
 };
 
 }  // namespace cachalot::python

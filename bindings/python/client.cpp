@@ -1,4 +1,4 @@
-// Client: attaching, caches, and the calls that are done when they return.
+// Client: attaching, caches, and synchronous calls.
 #include <cachalot/client.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -78,7 +78,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   new (self) ClientObject(value_of(std::move(client)));
 }
 
-// A tensor that a cache of this geometry can be in.
+// Checks that a cache of this geometry can be in the tensor.
 Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry,
                  std::optional<int> device) {
   const std::string name = "tensor " + std::to_string(index);
@@ -120,7 +120,7 @@ CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object&
   cache.cuda_stream = stream_of(stream).value_or(nullptr);
   std::vector<Memory> held;
   if (tensors.is_none()) refuse_type(tensors, "tensors: ", "an array, or several");
-  // One array is one tensor, not a sequence of its rows.
+  // An array is one tensor, not a sequence of its rows.
   if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__") ||
       nb::hasattr(tensors, "__cuda_array_interface__")) {
     held.push_back(tensor_of(tensors, 0, client.client().geometry(), cache.cuda_device));
@@ -345,7 +345,8 @@ void add_client(nb::module_& module) {
       .def(
           "__exit__",
           [](ClientObject& self, nb::args exception) {
-            if (self.is_forked()) return;  // a child leaves the `with` of its parent, too
+            // A forked child also runs the end of its parent's `with`
+            if (self.is_forked()) return;
             leave(exception, [&] { self.detach(); });
           },
           nb::sig("def __exit__(self, *exception: object) -> None"))

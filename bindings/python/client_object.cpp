@@ -17,7 +17,7 @@ ClientObject::~ClientObject() {
 }
 
 void ClientObject::collect() {
-  if (is_forked()) {  // the pool is the parent's; ~Client leaves it alone
+  if (is_forked()) {  // the pool belongs to the parent; ~Client does nothing
     let_go({});
     return;
   }
@@ -44,20 +44,20 @@ int ClientObject::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
-// No list that ends: Python's own end is before the process's.
+// Never destroyed: Python ends before static destructors run.
 void ClientObject::keep_until_exit(Tensors tensors) {
   static auto* const kept = new std::vector<Tensors>;
   kept->push_back(std::move(tensors));
 }
 
-// kIo: a GPU may write until the process ends. kBusy: a copy goes on that nobody here knows of.
+// kIo: a GPU may write until the process ends. kBusy: a copy that this object does not know is in flight.
 void ClientObject::let_go(const Status& detached) {
   if (!detached && (detached.error().code == Code::kIo || detached.error().code == Code::kBusy)) {
     for (auto& [number, tensors] : caches_) {
       if (tensors.on_gpu) keep_until_exit(std::move(tensors));
     }
   }
-  // Out of sight first: what goes may run Python, and its collector look at them.
+  // Removed from the members first: destroying them may run Python code, and its collector visits the members.
   std::exchange(caches_, {});
   std::exchange(buffers_, {});
 }
@@ -76,7 +76,7 @@ Status ClientObject::close() {
   const std::lock_guard lock(detaching_);
   gate_.close();
   Status status = end();
-  gate_.open();  // from here on the client itself refuses
+  gate_.open();  // from here on the client itself rejects calls
   return status;
 }
 
@@ -99,7 +99,7 @@ CacheId ClientObject::register_cache(const PagedCache& cache, std::vector<Memory
 
 void ClientObject::unregister_cache(CacheId cache) {
   const Status gone = call([&](Client& client) { return client.unregister_cache(cache); });
-  const bool is_lost = !gone && gone.error().code == Code::kIo;  // and gone all the same
+  const bool is_lost = !gone && gone.error().code == Code::kIo;  // detached anyway
   if (gone || is_lost) {
     auto tensors = caches_.extract(static_cast<std::uint32_t>(cache));
     if (is_lost && !tensors.empty()) keep_until_exit(std::move(tensors.mapped()));

@@ -1,12 +1,12 @@
-// A client as Python holds it: with the memory that it was told of kept alive, safe against
-// detaching while other threads call, and harmless in a forked child.
+// A client as a Python object: keeps registered memory alive, can detach while other threads call, and does
+// nothing in a forked child.
 //
 // Invariants
-//   1. Memory of a registered cache or buffer is let go only when no copy uses it any more; what a GPU may
-//      still write to, of which a copy failed, never. (What was given as an address is its owner's to keep.)
-//   2. After detach() no LayerLoad or LayerStore of it holds anything of the pool.
+//   1. Memory of a registered cache or buffer is released only when no copy uses it. Memory that a failed GPU
+//      may still write is never released. (Memory given as an address is not kept: its owner must keep it.)
+//   2. After detach() no LayerLoad or LayerStore of the client holds resources of the pool.
 //
-// @threads  all but call() needs the GIL
+// @threads  all functions except call() need the GIL
 #pragma once
 
 #include <cachalot/client.h>
@@ -30,11 +30,11 @@ namespace cachalot::python {
 
 class ClientObject;
 
-// What must end before its client detaches: shared, so that nothing is freed under who ends it.
+// An object that must end before its client detaches. Shared, so that it is not freed while it is being ended.
 class Detachable {
  public:
   virtual ~Detachable() = default;
-  virtual void end() = 0;  // without the GIL, no call under way
+  virtual void end() = 0;  // called without the GIL, with no call in flight
 };
 
 class ClientObject {
@@ -44,7 +44,7 @@ class ClientObject {
   ClientObject& operator=(const ClientObject&) = delete;
   ~ClientObject();
 
-  // Calls without the GIL; nothing of Python may be touched inside. @errors kInvalidArgument: detaching
+  // Runs the call without the GIL; it must not use Python objects. @errors kInvalidArgument: detaching
   template <class F>
   auto call(F&& function) -> decltype(function(std::declval<Client&>())) {
     const GilRelease release;
@@ -52,11 +52,11 @@ class ClientObject {
     if (!visit) return Error::make(Code::kInvalidArgument, "client: it has detached from its pool");
     return function(client_);
   }
-  // For what copies nothing and never waits.
+  // For calls that neither copy nor wait.
   const Client& client() const { return client_; }
 
   void detach();
-  Status close();  // what detach() does without the GIL
+  Status close();  // the part of detach() that runs without the GIL
   bool is_forked() const { return getpid() != pid_; }
 
   CacheId register_cache(const PagedCache& cache, std::vector<Memory> tensors);
@@ -64,8 +64,8 @@ class ClientObject {
   void register_buffer(Memory memory);
   void unregister_buffer(void* data);
 
-  // Inside call(): so one that detaches has either refused the call or sees what it began, and nothing
-  // ends while it detaches but by its hand.
+  // Call these inside call(). Then a detaching thread has either rejected the call or sees the new object,
+  // and only that thread ends objects.
   void add(std::shared_ptr<Detachable> object) {
     const std::lock_guard lock(detachables_mutex_);
     detachables_.insert(std::move(object));
@@ -75,16 +75,16 @@ class ClientObject {
     detachables_.erase(object);
   }
 
-  // For Python's collector: the tensors; and what the destructor does, when nobody can call any more.
+  // For Python's garbage collector: visits the tensors; clears the object when no call is possible any more.
   int traverse(visitproc visit, void* arg) const;
   void collect();
 
-  // Of a call whose handle is gone: claimed later, so that nobody has to hold on to handles.
+  // Keeps the token of a call whose handle was destroyed, and claims its completion later.
   void drop(Token token) { dropped_.push_back(token); }
   void claim_dropped();
 
  private:
-  Status end();  // without the GIL, the gate closed
+  Status end();  // called without the GIL, with the gate closed
   void let_go(const Status& detached);
 
   Client client_;
@@ -98,12 +98,12 @@ class ClientObject {
   static void keep_until_exit(Tensors tensors);
   std::unordered_map<std::uint32_t, Tensors> caches_;
   std::map<void*, Memory> buffers_;
-  std::mutex detachables_mutex_;  // held for nothing else; the GIL may be held or not
+  std::mutex detachables_mutex_;  // a leaf lock; taken with or without the GIL
   std::unordered_set<std::shared_ptr<Detachable>> detachables_;
   std::vector<Token> dropped_;
 };
 
-// A registered cache in Python: its number, and whose it is.
+// A registered cache in Python: its number and its client.
 struct CacheObject {
   nb::object owner;
   ClientObject* client;
@@ -115,17 +115,17 @@ struct CacheObject {
   }
 };
 
-// Of a method that keeps its `self`. Raises TypeError: another type's object, or one that did not attach.
+// For methods that keep `self`. Raises TypeError: an object of another type, or without an attachment.
 ClientObject& client_of(nb::handle self);
 
-// Seconds or None, a first layer, and so many of them or None.
+// Converts seconds or None, a first layer, and a number of layers or None.
 CopyOptions copy_options(nb::handle timeout, nb::handle stream);
 CopyOptions copy_options(nb::handle first_layer, nb::handle layers, nb::handle timeout,
                          nb::handle stream);
-// A stream's number, or an object that has one (torch.cuda.Stream); None: none. Raises TypeError.
+// Accepts a stream's number, an object with one (torch.cuda.Stream), or None. Raises TypeError.
 std::optional<CudaStream> stream_of(nb::handle stream);
 
-// The cache's number. Raises InvalidArgumentError: another client's.
+// The cache's number. Raises InvalidArgumentError: a cache of another client.
 CacheId id_of(const ClientObject& client, const CacheObject& cache);
 
 void add_objects(nb::class_<ClientObject>& client);

@@ -1,6 +1,5 @@
-// What Python's collector of cycles asks of a type whose objects hold others: a tensor may hold its client,
-// which holds the tensor. The client lets go of what it holds, the others only show it: each of them holds a
-// client.
+// Support for Python's cyclic garbage collector: a tensor may refer to its client, which refers to the tensor.
+// The client releases its references; other types only show theirs, because each refers to a client.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,7 +13,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   return nanobind::inst_ptr<T>(self)->traverse(visit, arg);
 }
 
-// Of a type with `int traverse(visitproc, void*) const`.
+// For a type with `int traverse(visitproc, void*) const`.
 template <class T>
 inline PyType_Slot kTraverse[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse<T>)},
                                   {0, nullptr}};

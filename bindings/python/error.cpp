@@ -7,7 +7,7 @@ namespace cachalot::python {
 void raise(const Error& error) {
   const nb::object table = nb::module_::import_("cachalot.errors").attr("CLASSES");
   const nb::object type = table[code_name(error.code)];
-  // A message that was cut off may end inside a character.
+  // A truncated message may end inside a UTF-8 character.
   const nb::object text = nb::steal(PyUnicode_DecodeUTF8(
       error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
   const nb::object made = type(text);

@@ -1,4 +1,4 @@
-// Results become return values or exceptions of cachalot.errors, their messages unchanged.
+// Converts Results to return values or exceptions of cachalot.errors with the same message.
 #pragma once
 
 #include <cachalot/result.h>
@@ -11,16 +11,16 @@ namespace cachalot::python {
 
 namespace nb = nanobind;
 
-// Raises the class that is named after the error's code. @threads holds the GIL
+// Raises the exception class of the error's code. @threads with the GIL
 [[noreturn]] void raise(const Error& error);
 
-// kInvalidArgument, in printf's way.
+// Raises InvalidArgumentError with a printf-style message.
 template <class... Arguments>
 [[noreturn]] void refuse(const char* format, Arguments... arguments) {
   raise(Error::make(Code::kInvalidArgument, format, arguments...));
 }
 
-// What an object holds whose type is known to be T's. Raises TypeError: a subclass did not call __init__.
+// The C++ object inside an object of T's Python type. Raises TypeError: a subclass did not call __init__.
 template <class T>
 T& instance_of(nb::handle object, const char* name) {
   if (!nb::inst_ready(object)) {
@@ -29,8 +29,8 @@ T& instance_of(nb::handle object, const char* name) {
   return *nb::inst_ptr<T>(object);
 }
 
-// After a conversion that failed: a TypeError is put aside, for ours that names the argument. What else the
-// object's own methods raised (KeyboardInterrupt, too) goes on.
+// After a failed conversion: clears a TypeError, because the caller raises one that names the argument. Other
+// exceptions of the object's methods (KeyboardInterrupt, too) propagate.
 inline void clear_type_error() {
   if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw nb::python_error();
   PyErr_Clear();

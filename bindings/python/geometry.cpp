@@ -50,7 +50,7 @@ nb::dict fields_of(const KvGeometry& geometry) {
   return fields;
 }
 
-// Before its dimensions are used; the library checks them all again where they matter.
+// Checked before the dimensions are used; the library checks them again.
 KvGeometry make(const nb::kwargs& fields) {
   KvGeometry geometry;
   for (const auto [key, value] : fields) {

@@ -1,12 +1,11 @@
-// Lets other threads run Python while this one waits or copies.
+// Releases the GIL while this thread waits or copies.
 //
-// The interpreter may end meanwhile: a daemon thread is not waited for. Python then does not give such
-// a thread the GIL any more: from 3.14 on it sleeps in there, before that pthread_exit() unwinds its
-// stack, which would end the process in the first destructor it meets, this one, and may not go through
-// objects of Python's, which nobody may touch without the GIL. So it is caught here and sleeps, too. To ask
-// before whether the interpreter is ending would leave a moment in between.
+// The interpreter may exit meanwhile, because it does not wait for daemon threads. Such a thread never gets the
+// GIL again: Python 3.14 and later let it sleep; before, pthread_exit() unwinds its stack. Unwinding would abort
+// the process in this destructor, and would touch Python objects without the GIL. So the destructor catches it
+// and sleeps, too. Asking first whether the interpreter is exiting would leave a race.
 //
-// @threads  made by who holds the GIL, destroyed by the same
+// @threads  created and destroyed by one thread that holds the GIL
 #pragma once
 
 #include <Python.h>
@@ -23,7 +22,7 @@ class GilRelease {
     try {
       PyEval_RestoreThread(thread_);
     } catch (...) {
-      for (;;) ::pause();  // to leave the handler without throwing on would end the process
+      for (;;) ::pause();  // leaving the handler without rethrowing would abort the process
     }
   }
 

@@ -19,7 +19,7 @@
 namespace cachalot::python {
 namespace {
 
-constexpr std::size_t kDigits = 16;  // of each half
+constexpr std::size_t kDigits = 16;  // digits of each half
 
 std::string to_text(const BlockHash& hash) {
   char text[2 * kDigits + 1];
@@ -70,7 +70,7 @@ BlockHash at(const BlockHashes& hashes, nb::handle index) {
   return hashes.get()[static_cast<std::size_t>(position)];
 }
 
-// As those of a tuple: where `value` is, if it is at all.
+// As tuple.index(): the position of `value`, if it is present.
 bool contains(const BlockHashes& hashes, nb::handle value) {
   const auto all = hashes.get();
   return nb::isinstance<BlockHash>(value) &&
@@ -92,7 +92,7 @@ std::size_t index_of(const BlockHashes& hashes, const BlockHash& value, Py_ssize
   refuse("value: %s, expected one of these hashes", to_text(value).c_str());
 }
 
-// Of the bytes, since equal ones have equal bytes.
+// Hashes the bytes: equal values have equal bytes.
 Py_hash_t hash_of(const BlockHashes& hashes) {
   const auto all = hashes.get();
   return nb::hash(nb::bytes(all.data(), all.size_bytes()));

@@ -1,5 +1,5 @@
-// Block hashes in Python: one by one (BlockHash), and as hash_tokens() hands them out, all in one
-// piece of memory (BlockHashes), which NumPy sees as an array (n, 2) of uint64: low, high.
+// Block hashes in Python: one hash (BlockHash), and the result of hash_tokens() in one piece of memory
+// (BlockHashes), which is an array (n, 2) of uint64 for NumPy: low, high.
 #pragma once
 
 #include <cachalot/hash.h>
@@ -14,7 +14,7 @@
 
 namespace cachalot::python {
 
-// Never changes; slices share the memory.
+// Immutable; slices share the memory.
 struct BlockHashes {
   std::shared_ptr<const std::vector<BlockHash>> all;
   std::size_t first = 0, count = 0;
@@ -22,7 +22,7 @@ struct BlockHashes {
   std::span<const BlockHash> get() const { return std::span(*all).subspan(first, count); }
 };
 
-// The argument of a call: BlockHashes or an array (n, 2) of uint64 as they lie there, or a sequence of
+// An argument of a call: BlockHashes or an array (n, 2) of uint64, both without a copy, or a sequence of
 // BlockHash. Raises InvalidArgumentError or TypeError.
 class Hashes {
  public:
@@ -36,7 +36,7 @@ class Hashes {
   std::span<const BlockHash> hashes_;
 };
 
-// The hash that a chain goes on from: a BlockHash, a row of an array, or None.
+// The hash that a chain continues: a BlockHash, a row of an array, or None.
 std::optional<BlockHash> parent_of(nb::handle object);
 
 }  // namespace cachalot::python

@@ -15,7 +15,7 @@
 namespace cachalot::python {
 namespace {
 
-// In a forked child there is no thread that keeps: the keeper is the parent's, and left alone.
+// Does nothing in a forked child: the keeper and its thread belong to the parent.
 class KeeperObject {
  public:
   explicit KeeperObject(const KeeperOptions& options) : pool_(options.pool) {
@@ -41,7 +41,7 @@ class KeeperObject {
     }
     check(end());
   }
-  // What stop() does without the GIL, when Python has ended.
+  // The part of stop() without the GIL; also called after Python has ended.
   void close() {
     if (keeper_ != nullptr && !is_forked()) (void)keeper_->stop();
   }
@@ -111,7 +111,8 @@ void add_keeper(nb::module_& module) {
       .def(
           "__exit__",
           [](KeeperObject& self, nb::args exception) {
-            if (self.is_forked()) return;  // a child leaves the `with` of its parent, too
+            // A forked child also runs the end of its parent's `with`
+            if (self.is_forked()) return;
             leave(exception, [&] { self.stop(); });
           },
           nb::sig("def __exit__(self, *exception: object) -> None"))

@@ -1,4 +1,4 @@
-// Layer by layer, so that copies and computation overlap.
+// Layer by layer, to overlap copies with computation.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -14,16 +14,16 @@
 namespace cachalot::python {
 namespace {
 
-// What was begun, until its handle, its client or the process ends it.
+// An open load or store, until its handle, its client or the process ends it.
 // @threads any, without the GIL
 template <class T>
 class Begun final : public Detachable {
  public:
   explicit Begun(T begun) : begun_(std::make_unique<T>(std::move(begun))) {}
   void end() override { reset(nullptr); }
-  // By its owner. `what` it was, for who calls it all the same.
+  // Called by its owner. `what`: for the message of later calls.
   void end(const char* what) { reset(what); }
-  // In a forked child, where the pool is not mapped. Takes no lock: another thread may have held it.
+  // For a forked child, in which the pool is not mapped. Takes no lock: a thread of the parent may have held it.
   void abandon() { (void)begun_.release(); }
 
   template <class F>
@@ -48,11 +48,11 @@ class Begun final : public Detachable {
   const char* ended_ = nullptr;
 };
 
-// A LayerLoad or LayerStore: ends with its client's attachment; in a forked child it is left alone.
+// A LayerLoad or LayerStore. Ends when its client detaches; does nothing in a forked child.
 template <class T>
 class LayerObject {
  public:
-  // `begin`: makes it, called without the GIL.
+  // `begin` creates it; called without the GIL.
   template <class F>
   static std::unique_ptr<LayerObject> make(nb::object owner, ClientObject& client, F&& begin) {
     std::unique_ptr<LayerObject> object(new LayerObject(std::move(owner), client));
@@ -79,8 +79,8 @@ class LayerObject {
     return 0;
   }
   void end(const char* what) {
-    if (client_.is_forked()) return;  // it is the parent's
-    // Where the client is detaching this is refused, and it is ended by who detaches.
+    if (client_.is_forked()) return;  // belongs to the parent
+    // If the client is detaching, the call is rejected, and the detaching thread ends the object.
     (void)client_.call([&](Client&) -> Status {
       client_.remove(begun_);
       begun_->end(what);

@@ -7,7 +7,7 @@
 
 namespace cachalot::python {
 
-// Calls `end`. What the body raised goes on: that ending failed, too, becomes a note of it.
+// Calls `end`. If the body raised an exception, that propagates; an error of `end` becomes a note of it.
 template <class F>
 void leave(const nb::args& exception, F&& end) {
   const bool has_raised = exception.size() > 1 && !exception[1].is_none();

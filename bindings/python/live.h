@@ -1,7 +1,7 @@
-// What is there still when Python has ended, for somebody to end it: a daemon thread that sleeps in its call
-// (gil_release.h), or a cycle, holds on to its objects, and a keeper's pool would be left behind.
+// Clients and keepers that still exist when Python exits: a daemon thread that sleeps in its call
+// (gil_release.h), or a reference cycle, may keep them, and a keeper's pool would remain.
 //
-// @threads  holds the GIL, but for all() when Python has ended
+// @threads  with the GIL, except all() after Python has ended
 #pragma once
 
 #include <set>
@@ -18,13 +18,14 @@ class Live {
 
  private:
   static std::set<T*>& objects() {
-    static auto* const kept = new std::set<T*>;  // a process ends in any order
+    // Never destroyed: the order of static destructors is not defined
+    static auto* const kept = new std::set<T*>;
     return *kept;
   }
 };
 
-// Of clients, and of keepers: as their destructors, and touches nothing of Python. In a forked child they are
-// the parent's, and left alone.
+// End all clients, or keepers, as their destructors do, without using Python objects. They do nothing in a
+// forked child: the objects belong to the parent.
 void end_clients();
 void end_keepers();
 

@@ -13,17 +13,17 @@
 namespace cachalot::python {
 namespace {
 
-constexpr int kCpu = 1, kCuda = 2, kPinnedCpu = 3, kManagedCuda = 13;  // of DLPack
+constexpr int kCpu = 1, kCuda = 2, kPinnedCpu = 3, kManagedCuda = 13;  // DLPack's device types
 
 constexpr bool kIsLittleEndian = std::endian::native == std::endian::little;
 
-// By the mark before struct's format characters.
+// The byte order, by the prefix of struct's format.
 bool is_other_order(const char* format) {
   if (format == nullptr) return false;
   return kIsLittleEndian ? *format == '>' || *format == '!' : *format == '<';
 }
 
-// Of struct's format characters, whatever the byte order.
+// The type, by struct's format characters without the prefix.
 char kind_of(const char* format) {
   if (format == nullptr) return 'u';
   if (*format != '\0' && std::strchr("@=<>!", *format) != nullptr) ++format;
@@ -53,14 +53,14 @@ std::vector<std::int64_t> dense_strides(const std::vector<std::int64_t>& shape,
   return strides;
 }
 
-// Where an exporter says nothing of it: items in a row.
+// The shape; one dimension if the exporter gives none.
 std::vector<std::int64_t> shape_of(const Py_buffer& view) {
   if (view.ndim == 0) return {};
   if (view.shape != nullptr) return {view.shape, view.shape + view.ndim};
   return {view.itemsize > 0 ? view.len / view.itemsize : 0};
 }
 
-// NumPy's word for numbers: "<f2". @return false: it is none
+// Parses NumPy's typestr of numbers: "<f2". @return false: not a number type
 struct NumberType {
   char order = '|', kind = '?';
   std::uint64_t bytes = 0;
@@ -75,7 +75,7 @@ bool parse_type(const std::string& type, NumberType& parsed) {
   return error == std::errc() && last == end && parsed.bytes >= 1 && parsed.bytes <= kMostBytes;
 }
 
-// Of a dictionary that some other library made.
+// Reads an entry of a dictionary made by another library.
 nb::object entry_of(nb::handle array, const char* key, const std::string& name) {
   PyObject* const found = PyDict_GetItemString(array.ptr(), key);
   if (found == nullptr)
@@ -87,7 +87,7 @@ bool is_pair(nb::handle object) {
   return PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == 2;
 }
 
-// An int, negative ones too. Raises InvalidArgumentError: beyond 63 bits; TypeError: no int.
+// An int, also negative. Raises InvalidArgumentError: more than 63 bits; TypeError: no int.
 std::int64_t signed_number(nb::handle object, const std::string& name) {
   int overflow = 0;
   const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
@@ -118,7 +118,7 @@ std::vector<std::int64_t> numbers_of(nb::handle tuple, const std::string& name) 
 bool has_dlpack(nb::handle object) {
   return nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__");
 }
-// Type and number.
+// Device type and number.
 std::pair<std::int64_t, std::int64_t> dlpack_device(nb::handle object, const std::string& name) {
   const nb::object device = object.attr("__dlpack_device__")();
   if (!is_pair(device)) refuse_type(device, name + ": its DLPack device: ", "a pair of ints");
@@ -129,7 +129,7 @@ std::uintptr_t address_of(nb::handle number, const std::string& name) {
   return whole_number(number, (name + ": its address").c_str(), UINTPTR_MAX);
 }
 
-// In the object's own word.
+// As the object itself names it.
 std::string place_of(nb::handle object) {
   return nb::hasattr(object, "device") ? nb::str(object.attr("device")).c_str() : "a device";
 }
@@ -138,7 +138,7 @@ std::string class_name(nb::handle object) {
   return nb::type_name(object.type()).c_str();
 }
 
-// Why an object with the buffer protocol did not hand out its memory: a memoryview that was released, say.
+// Why an object with the buffer protocol refused access, for example a released memoryview.
 std::string buffer_error() {
   const nb::python_error error;
   if (!error.matches(PyExc_BufferError) && !error.matches(PyExc_ValueError) &&
@@ -156,7 +156,7 @@ std::uint64_t Memory::items() const {
   return count;
 }
 
-// Sizes of 0 are left out: what is empty says nothing else that is impossible either.
+// Skips sizes of 0, so that the other sizes of an empty array are also checked.
 void Memory::check_sizes(const std::string& name) const {
   auto bytes = static_cast<std::int64_t>(item_bytes);
   bool is_empty = false;
@@ -203,7 +203,7 @@ void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
   is_record = view->format != nullptr && std::strchr(view->format, '{') != nullptr;
   is_writable = !view->readonly;
   shape = shape_of(*view);
-  // Asked for or not: ctypes leaves them out.
+  // ctypes omits them even if they are requested.
   strides = view->strides == nullptr
                 ? dense_strides(shape, item_bytes)
                 : std::vector<std::int64_t>(view->strides, view->strides + view->ndim);
@@ -236,7 +236,7 @@ void Memory::take_dlpack(nb::handle object, const std::string& name) {
   is_writable = nb::try_cast(object, writable);
   for (std::size_t i = 0; i < array.ndim(); ++i) {
     shape.push_back(array.shape_ptr()[i]);
-    // One that is beyond all bytes is no stride of memory without gaps, which is all that is looked at.
+    // A stride beyond all bytes is not that of contiguous memory; nothing else is checked.
     std::int64_t stride = 0;
     if (__builtin_mul_overflow(array.stride_ptr()[i], static_cast<std::int64_t>(item_bytes),
                                &stride))
@@ -258,7 +258,7 @@ Memory Memory::of(nb::handle object, const std::string& name) {
     }
   }
   if (memory.buffer_ != nullptr) {
-    // It has all that is needed.
+    // The object provides everything needed.
   } else if (has_dlpack(object)) {
     const std::int64_t type = dlpack_device(object, name).first;
     if (type != kCpu && type != kPinnedCpu) {
@@ -277,8 +277,8 @@ Memory Memory::of(nb::handle object, const std::string& name) {
   return memory;
 }
 
-// What torch, CuPy and Numba show of a GPU's memory: its address, shape, strides in bytes or None, and
-// NumPy's word for its numbers.
+// The interface of torch, CuPy and Numba for GPU memory: address, shape, strides in bytes or None, and
+// NumPy's typestr.
 void Memory::take_cuda_array(nb::handle object, const std::string& name) {
   const nb::object array = object.attr("__cuda_array_interface__");
   if (!PyDict_Check(array.ptr()))

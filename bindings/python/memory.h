@@ -1,5 +1,5 @@
-// Memory that a Python object has, and keeps for as long as this is alive: by the buffer protocol,
-// or by DLPack where the object has none (torch).
+// The memory of a Python object, kept while this exists: by the buffer protocol, or by DLPack if the object has
+// no buffer protocol (torch).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,26 +15,26 @@ namespace cachalot::python {
 
 namespace nb = nanobind;
 
-// What a shape says is bounded: items(), bytes() and the address behind the last byte do not overflow.
+// Shapes are limited: items(), bytes() and the address after the last byte do not overflow.
 //
-// @threads  made and destroyed by who holds the GIL; its numbers may be read by anybody
+// @threads  created and destroyed with the GIL; its fields may be read by any thread
 class Memory {
  public:
-  // @param name  what it is, for messages: "tensor 3"
-  // Raises InvalidArgumentError: not the CPU's, or it is not handed out; TypeError: no memory.
+  // @param name  for messages: "tensor 3"
+  // Raises InvalidArgumentError: not CPU memory, or the object refuses access; TypeError: no memory.
   static Memory of(nb::handle object, const std::string& name);
-  // A GPU's, that the host cannot look at: by DLPack, by __cuda_array_interface__, or a pair (address, bytes),
-  // which says nothing of what is in it (item_bytes is 1). Raises InvalidArgumentError: not on this device; TypeError: no memory.
+  // GPU memory, which the host cannot read: by DLPack, __cuda_array_interface__, or a pair (address, bytes)
+  // without a type (item_bytes is 1). Raises InvalidArgumentError: not on this device; TypeError: no memory.
   static Memory on_gpu(nb::handle object, const std::string& name, int device);
 
   void* data = nullptr;
   std::uint64_t item_bytes = 0;
-  char kind = '?';  // u, i, f or ? for anything else
+  char kind = '?';  // u, i, f; ? for other types
   bool is_writable = false;
-  bool is_contiguous = false;  // in C's order
-  bool is_swapped = false;     // its numbers are in the other byte order
-  bool is_record = false;      // its items are no numbers, but have fields
-  bool is_bare = false;        // a pair: an address, and so many bytes
+  bool is_contiguous = false;  // in C order
+  bool is_swapped = false;     // the numbers have the other byte order
+  bool is_record = false;      // items have fields
+  bool is_bare = false;        // a pair (address, bytes)
   std::vector<std::int64_t> shape;
   std::vector<std::int64_t> strides;  // in bytes
 
@@ -43,7 +43,7 @@ class Memory {
   std::string dtype() const;  // as NumPy writes it: "float16", "big-endian uint32"
   std::string text() const;   // for messages: "an array (3, 2) of int64, not contiguous"
 
-  // What it keeps, to Python's collector; what is held by DLPack cannot be shown.
+  // Shows its references to Python's collector; references held by DLPack cannot be shown.
   int traverse(visitproc visit, void* arg) const;
 
  private:
@@ -56,7 +56,7 @@ class Memory {
   void take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view);
   void take_dlpack(nb::handle object, const std::string& name);
   void take_cuda_array(nb::handle object, const std::string& name);
-  // Before anything is multiplied. Raises InvalidArgumentError: more bytes than a process can address.
+  // Called before sizes are multiplied. Raises InvalidArgumentError: more bytes than a process can address.
   void check_sizes(const std::string& name) const;
 
   std::unique_ptr<Py_buffer, ReleaseBuffer> buffer_;

@@ -1,4 +1,4 @@
-// The extension module: one file for each public header registers what that header declares.
+// The extension module: one file per public header registers its declarations.
 #include "module.h"
 
 #include <nanobind/nanobind.h>
@@ -8,7 +8,7 @@
 NB_MODULE(_cachalot, module) {
   namespace python = cachalot::python;
   module.doc() = "The compiled part of the package cachalot.";
-  // A client that a program never detached is no reason to write to its terminal.
+  // Prints no leak warnings: programs need not detach their clients.
   nanobind::set_leak_warnings(false);
   python::add_geometry(module);
   python::add_strides(module);
@@ -17,10 +17,10 @@ NB_MODULE(_cachalot, module) {
   python::add_client(module);
   python::add_layerwise(module);
   python::add_async_call(module);
-  // Not by Python's atexit: its functions may need clients and keepers, as multiprocessing's does, which waits
-  // for children that use the pool. It fails where 32 others have asked for it.
+  // Not by Python's atexit: its functions may need clients and keepers (multiprocessing's waits for children that
+  // use the pool). Py_AtExit() fails if 32 functions are registered already.
   (void)Py_AtExit([] {
-    python::end_clients();  // which say goodbye to their keepers
+    python::end_clients();  // they detach from their keepers
     python::end_keepers();
   });
 }

@@ -1,4 +1,4 @@
-// What the module is put together from.
+// The parts of the extension module.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,7 +9,8 @@ void add_geometry(nanobind::module_& module);
 void add_strides(nanobind::module_& module);
 void add_hash(nanobind::module_& module);
 void add_keeper(nanobind::module_& module);
-void add_client(nanobind::module_& module);  // Client comes before what it hands out
+// Client is registered before the types that it returns
+void add_client(nanobind::module_& module);
 void add_layerwise(nanobind::module_& module);
 void add_async_call(nanobind::module_& module);
 

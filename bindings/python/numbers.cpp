@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
 
-// As Python writes it, if that is not too long for Python itself; the first of many characters.
+// The object's repr(), cut off if it is long; a placeholder if Python refuses to print it.
 std::string text_of(nb::handle object) {
   const nb::object text = nb::steal(PyObject_Repr(object.ptr()));
   const nb::object start =
@@ -29,13 +29,13 @@ std::string text_of(nb::handle object) {
 
 void refuse_type(nb::handle object, const std::string& what, const char* expected) {
   std::string type = nb::type_name(object.type()).c_str();
-  type.erase(0, type.rfind('.') + 1);  // the module says nothing here; npos + 1 is 0
+  type.erase(0, type.rfind('.') + 1);  // removes the module; npos + 1 is 0
   throw nb::type_error((what + text_of(object) + " (" + type + "), expected " + expected).c_str());
 }
 
 namespace {
 
-// Also NumPy's integers; `what` names it, up to the value, in the error.
+// Also accepts NumPy's integers. `what`: the error message up to the value.
 std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_t most,
                         std::uint64_t least = 0) {
   const nb::object index = nb::steal(PyNumber_Index(object.ptr()));
@@ -53,7 +53,7 @@ std::uint64_t to_number(nb::handle object, const std::string& what, std::uint64_
     PyErr_Clear();
     if (fits && large <= most) return large;
   }
-  if (least != 0) {  // in the library's words, as it says them of a number that fits
+  if (least != 0) {  // the same words as the library's message
     refuse("%s%s is not within %" PRIu64 " to %" PRIu64, what.c_str(), text_of(object).c_str(),
            least, most);
   }
@@ -134,7 +134,7 @@ std::vector<std::uint32_t> from_sequence(nb::handle object, const char* name) {
              count, numbers.size());
     }
     const nb::handle item = PySequence_Fast_GET_ITEM(items.ptr(), static_cast<Py_ssize_t>(i));
-    // The common case first: it is tokens by the thousand.
+    // The common case first: thousands of tokens.
     if (PyLong_CheckExact(item.ptr())) {
       int overflow = 0;
       const long long number = PyLong_AsLongLongAndOverflow(item.ptr(), &overflow);
@@ -182,7 +182,7 @@ std::string text(nb::handle object, const char* name) {
   const char* const bytes =
       PyUnicode_Check(object.ptr()) ? PyUnicode_AsUTF8AndSize(object.ptr(), &size) : nullptr;
   if (bytes != nullptr) return {bytes, static_cast<std::size_t>(size)};
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // text that is not Unicode
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // not valid Unicode
   refuse_type(object, std::string(name) + ": ", "a str");
 }
 
@@ -192,7 +192,7 @@ std::string path(nb::handle object, const char* name) {
     clear_type_error();
     refuse_type(object, std::string(name) + ": ", "a path");
   }
-  // What is wrong with it, a zero byte too, the library says.
+  // The library rejects wrong paths, also those with a zero byte.
   const nb::object bytes =
       PyBytes_Check(given.ptr()) ? given : nb::steal(PyUnicode_EncodeFSDefault(given.ptr()));
   if (!bytes.is_valid()) throw nb::python_error();

@@ -1,4 +1,4 @@
-// Sequences of numbers that callers pass: tokens, pages.
+// Converts numbers and sequences of numbers: tokens, pages.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,15 +13,15 @@
 
 namespace cachalot::python {
 
-// Numbers of 32 bits: those of an array of uint32 as they lie there, others converted.
-// Raises InvalidArgumentError: a number that has more bits or a sign, an array of another dimension
-// or type; TypeError: no sequence of numbers.
+// A sequence of 32-bit numbers: an array of uint32 is used without a copy, others are converted.
+// Raises InvalidArgumentError: a negative or larger number, an array of another dimension or type;
+// TypeError: no sequence of numbers.
 class Numbers {
  public:
   Numbers(nb::handle object, const char* name);
   std::span<const std::uint32_t> get() const { return numbers_; }
 
-  // Of their own: what the caller does to the array meanwhile is not seen.
+  // A copy: later changes of the array have no effect.
   static std::vector<std::uint32_t> copy(nb::handle object, const char* name);
 
  private:
@@ -32,13 +32,13 @@ class Numbers {
 
 // An int from 0 to `most`. Raises InvalidArgumentError: below or above; TypeError: no int.
 std::uint64_t whole_number(nb::handle object, const char* name, std::uint64_t most);
-// The same of 32 bits, and where None is allowed.
+// The same for 32 bits; and with None allowed.
 std::uint32_t number(nb::handle object, const char* name);
 // 1 to `most`.
 std::uint32_t count(nb::handle object, const char* name, std::uint32_t most);
 std::optional<std::uint32_t> optional_number(nb::handle object, const char* name);
 
-// What was given where something else was expected: "pages: 'x' (str), expected an int".
+// The message for a wrong argument: "pages: 'x' (str), expected an int".
 [[noreturn]] void refuse_type(nb::handle object, const std::string& name, const char* expected);
 // A str. Raises TypeError.
 std::string text(nb::handle object, const char* name);
@@ -48,7 +48,7 @@ std::string path(nb::handle object, const char* name);
 // Seconds, from 0 on. Raises InvalidArgumentError: negative, NaN, beyond a float; TypeError: no number.
 double seconds(nb::handle object, const char* name);
 std::optional<double> optional_seconds(nb::handle object, const char* name);
-// None, and what no number of 64 bits says: kNoTimeout.
+// None and values beyond 64 bits: kNoTimeout.
 std::uint64_t nanoseconds(std::optional<double> seconds);
 
 }  // namespace cachalot::python

@@ -1,4 +1,4 @@
-// Keys and lists of addresses: for connectors that know these instead of pages.
+// Objects: keys and address lists, for connectors without pages.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -14,7 +14,7 @@
 namespace cachalot::python {
 namespace {
 
-// A key's bytes; those of a str in UTF-8.
+// A key's bytes; a str is encoded as UTF-8.
 std::string_view key_of(nb::handle key) {
   if (PyBytes_Check(key.ptr())) {
     return {PyBytes_AS_STRING(key.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr()))};
@@ -31,7 +31,7 @@ std::string_view key_of(nb::handle key) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-// The parts of an object, held while they are copied.
+// The parts of an object; keeps them alive during the copy.
 struct Parts {
   Parts(nb::handle object, bool must_be_writable) {
     if (PyObject_CheckBuffer(object.ptr()) || nb::hasattr(object, "__dlpack__")) {
@@ -62,12 +62,12 @@ Memory buffer_of(nb::handle object) {
 }
 
 std::vector<bool> exists(ClientObject& self, nb::handle keys) {
-  // A str is a sequence of its letters, which nobody means.
+  // A str is also a sequence (of its letters), which is certainly a mistake.
   if (PyUnicode_Check(keys.ptr()) || PyBytes_Check(keys.ptr()) ||
       PySequence_Check(keys.ptr()) == 0) {
     refuse_type(keys, "keys: ", "a sequence of str or bytes");
   }
-  std::vector<nb::object> held;  // their bytes lie in them
+  std::vector<nb::object> held;  // own the bytes
   std::vector<std::string_view> names;
   for (const nb::handle key : keys) {
     held.push_back(nb::borrow(key));

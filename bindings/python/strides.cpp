@@ -1,4 +1,4 @@
-// PartStrides: where one part of a cache lies that no layout describes.
+// PartStrides: where one part of a cache without a named layout lies.
 #include "strides.h"
 
 #include <cachalot/client.h>

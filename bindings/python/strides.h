@@ -1,4 +1,4 @@
-// Strides that callers pass to register_cache().
+// Converts the strides argument of register_cache().
 #pragma once
 
 #include <cachalot/geometry.h>
@@ -11,7 +11,7 @@ namespace cachalot::python {
 
 namespace nb = nanobind;
 
-// Of both parts. Raises InvalidArgumentError: not two; TypeError: no sequence of PartStrides.
+// The strides of both parts. Raises InvalidArgumentError: not two; TypeError: no sequence of PartStrides.
 std::array<PartStrides, kParts> strides_of(nb::handle object);
 
 }  // namespace cachalot::python

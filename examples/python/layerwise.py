@@ -1,4 +1,4 @@
-"""Layer by layer: while the engine computes with one layer, the next is being copied."""
+"""Layer by layer: copies the next layer while the engine computes with a layer."""
 
 import sys
 import threading
@@ -24,7 +24,7 @@ def main():
         cache = client.register_cache("vllm_kbnhc", tensors, pages=PAGES)
         hashes = client.hash_tokens(range(8 * 16))
 
-        # Prefill: a layer goes to the pool as soon as it is computed.
+        # Prefill: stores each layer as soon as it is computed.
         first = np.arange(8)
         storing = client.begin_store(cache, hashes, first)
         computed = []
@@ -34,7 +34,7 @@ def main():
             storing.store_layer(layer)
         print(storing.finish())
 
-        # Again, from the pool into other pages. No copy holds the GIL: they overlap.
+        # Loads from the pool into other pages. Copies release the GIL, so they overlap with computation.
         second = np.arange(8, 16)
         loading = client.begin_load(cache, hashes, second)
         right = [0] * LAYERS

@@ -1,4 +1,4 @@
-"""Two engine processes share a prefix: what one computes and stores, the other loads."""
+"""Two engine processes share a prefix: one computes and stores it, the other loads it."""
 
 import multiprocessing
 import sys
@@ -13,7 +13,7 @@ PROMPT = np.arange(8 * 16, dtype=np.uint32)
 
 
 def engine(number, failed):
-    # K and V of 32 pages of 16 tokens, a tensor a layer: the paged cache of this engine.
+    # This engine's paged cache: K and V of 32 pages of 16 tokens, one tensor per layer.
     tensors = [np.zeros((2, 32, 16, 2, 64), np.float16) for _ in range(4)]
     with cachalot.Client(pool=POOL, model="example@1", geometry=GEOMETRY) as client:
         cache = client.register_cache("vllm_kbnhc", tensors, pages=32)

@@ -1,4 +1,4 @@
-"""Sparse attention: only the tokens that matter are read from the pool, straight into their places."""
+"""Sparse attention: loads only the needed tokens from the pool, directly into their places."""
 
 import sys
 
@@ -14,7 +14,7 @@ BLOCKS = 4
 
 
 def main():
-    # Latents of 16 pages of 64 tokens, a tensor a layer; NumPy has no bfloat16, any two bytes will do.
+    # Latents of 16 pages of 64 tokens, one tensor per layer. NumPy has no bfloat16; any type of two bytes works.
     source = [np.random.default_rng(layer).integers(1, 2**16, (16, 64, 576), np.uint16) for layer in range(4)]
     target = [np.zeros((16, 64, 576), np.uint16) for _ in range(4)]
     with cachalot.EmbeddedKeeper(pool=POOL, block_bytes=GEOMETRY.block_bytes, capacity_blocks=64), \
@@ -25,7 +25,7 @@ def main():
         pages = np.arange(BLOCKS)
         client.store(written, hashes, pages)
 
-        # An indexer chose these tokens of each block: ranges [first, last), ascending.
+        # The tokens of each block that an indexer chose: ascending ranges [first, last).
         chosen = [[(0, 2), (17, 18)], [(5, 6)], None, [(60, 64)]]  # None: the whole block
         hit = client.load_tokens(read, hashes, pages, chosen)
 

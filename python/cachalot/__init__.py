@@ -48,7 +48,7 @@ try:
 except _PackageNotFoundError:  # not installed, but built in place
     __version__ = "unknown"
 
-# PermissionError and TimeoutError would hide the builtins: `from cachalot import *` leaves them out.
+# Without PermissionError and TimeoutError, so that `from cachalot import *` does not hide the builtins.
 __all__ = [
     "AsyncCall",
     "BadInputError",

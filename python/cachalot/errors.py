@@ -1,5 +1,5 @@
-"""What can go wrong. A class says what the caller can do about it, the message names the thing, the
-value and what was expected. The classes are named after the codes of the C++ library."""
+"""The exceptions. The class says what the caller can do; the message names the thing, its value and what was
+expected. Classes are named after the codes of the C++ library."""
 
 import builtins
 
@@ -7,18 +7,18 @@ __all__ = ["Error"]
 
 
 class Error(Exception):
-    """Every error of the library."""
+    """Base class of all errors of the library."""
 
     code = "internal"
-    #: errno where the operating system was the cause, else 0
+    #: errno if the operating system reported the error, else 0
     os_error = 0
-    #: The offending index, offset or value, where one number says it. Of the TimeoutError of a load or store:
+    #: The wrong index, offset or value, if one number describes it. In the TimeoutError of a load or store:
     #: how many leading blocks are loaded, or in the pool.
     detail = 0
 
 
 class _SystemError:
-    """Of those that are an OSError, too: its `errno`, where the operating system was the cause."""
+    """Errors that are also an OSError: `errno` is set if the operating system reported the error."""
 
     @property
     def errno(self):
@@ -32,13 +32,13 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class BadInputError(Error):
-    """A file's content is not what it must be."""
+    """The content of a file is invalid."""
 
     code = "bad_input"
 
 
 class NotAPoolError(Error):
-    """There is something, and it is no pool."""
+    """The path exists, but is not a pool."""
 
     code = "not_a_pool"
 
@@ -56,25 +56,25 @@ class NotFoundError(Error, LookupError):
 
 
 class CorruptError(Error):
-    """Bytes that do not check."""
+    """Wrong checksum or invalid content."""
 
     code = "corrupt"
 
 
 class StaleError(Error):
-    """Another keeper rules, or the block was reused: do it again."""
+    """Another keeper has taken over, or the block was reused: try again."""
 
     code = "stale"
 
 
 class RefusedError(Error):
-    """The keeper said no."""
+    """The keeper rejected it."""
 
     code = "refused"
 
 
 class NoKeeperError(Error):
-    """Nobody answers for this pool."""
+    """The pool has no live keeper."""
 
     code = "no_keeper"
 
@@ -92,7 +92,7 @@ class PermissionError(_SystemError, Error, builtins.PermissionError):
 
 
 class BusyError(Error):
-    """Somebody else holds it."""
+    """In use by another process or call."""
 
     code = "busy"
 
@@ -116,13 +116,13 @@ class IoError(_SystemError, Error, OSError):
 
 
 class InternalError(Error):
-    """A fault of the library."""
+    """A bug in the library, or a driver that failed."""
 
     code = "internal"
 
 
 class CancelledError(Error):
-    """The caller took it back."""
+    """The caller cancelled the call."""
 
     code = "cancelled"
 

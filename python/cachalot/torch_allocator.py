@@ -9,8 +9,8 @@ or, with PyTorch's own allocator on top, for a part of a program:
     with torch.cuda.use_mem_pool(pool):
         ...
 
-Which of the two helps when, settings by CACHALOT_TORCH_* and what PyTorch cannot do then:
-docs/guide/pytorch.md. Importing this fails with one ImportError where there is no PyTorch with CUDA, or no GPU.
+When to use which, the settings CACHALOT_TORCH_*, and the limits: docs/guide/pytorch.md.
+Importing this module raises ImportError without PyTorch with CUDA, or without a GPU.
 """
 
 import ctypes
@@ -29,8 +29,8 @@ if not torch.cuda.is_available():
 
 __all__ = ["empty_cache", "library_path", "mempool", "stats", "use"]
 
-#: PyTorch's setter of each callback, and what it gets. None is spared: without the first, what another stream still uses would be
-#: handed out again, without the last three (other functions before 2.3), what a captured graph uses.
+#: PyTorch's setter of each callback, and our function. All are needed: without the first, memory that another stream still uses
+#: would be reused; without the last three (other functions before 2.3), memory of captured graphs.
 _CALLBACKS = {
     "set_record_stream_fn": "cachalot_torch_record_stream",
     "set_reset_fn": "cachalot_torch_empty_cache",
@@ -64,7 +64,7 @@ _allocators = {}
 
 
 def library_path():
-    """The path of libcachalot_torch.so: CACHALOT_TORCH_LIBRARY, or beside this file, or as the loader finds it."""
+    """The path of libcachalot_torch.so: CACHALOT_TORCH_LIBRARY, next to this file, or as the loader finds it."""
     named = os.environ.get("CACHALOT_TORCH_LIBRARY")
     if named:
         return named
@@ -91,7 +91,7 @@ def _require(code):
 
 
 def _allocator(free):
-    """PyTorch's object over our functions, one for each way to free."""
+    """PyTorch's allocator object for our functions, one per free function."""
     if free not in _allocators:
         _require(_load().cachalot_torch_check())
         made = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "cachalot_torch_malloc", free)
@@ -105,10 +105,10 @@ def _allocator(free):
 def use():
     """Makes Cachalot the allocator of all CUDA tensors of this process.
 
-    To be called before CUDA is initialised, which PyTorch insists on. Calling it again does nothing.
+    Call it before CUDA is initialised (PyTorch requires that). Calling it again does nothing.
 
-    Raises RuntimeError: CUDA is initialised already, no driver, a bad CACHALOT_TORCH_ setting, a PyTorch that
-    does not tell such allocators of other streams or graphs.
+    Raises RuntimeError: CUDA is initialised already, no driver, an invalid CACHALOT_TORCH_ setting, or a PyTorch
+    version that does not notify such allocators of other streams or graphs.
     """
     if "cachalot_torch_free" in _allocators:
         return
@@ -131,7 +131,8 @@ def use():
 def mempool(**options):
     """A torch.cuda.MemPool whose segments come from Cachalot; `options` are MemPool's own (use_on_oom, no_split).
 
-    PyTorch's caching allocator stays on top of it; PyTorch 2.5 or later. Raises RuntimeError: no driver, a bad CACHALOT_TORCH_ setting.
+    PyTorch's caching allocator stays on top of it. Needs PyTorch 2.5 or later. Raises RuntimeError: no driver, an invalid
+    CACHALOT_TORCH_ setting.
     """
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
     if "expandable_segments:true" in settings.lower().replace(" ", ""):
@@ -140,8 +141,8 @@ def mempool(**options):
 
 
 def stats(device=None):
-    """What Cachalot has of a device (an index; the current one), as a dict: bytes and counts, zeros where nothing
-    was asked of it yet. `reserved_bytes` is held of the device, `live_bytes` is what tensors have."""
+    """Statistics of a device (an index; default: the current one) as a dict of bytes and counts; zeros before its
+    first use. `reserved_bytes`: taken from the device; `live_bytes`: used by tensors."""
     if device is None:
         device = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     out = _Statistics(struct_size=ctypes.sizeof(_Statistics))
@@ -150,5 +151,5 @@ def stats(device=None):
 
 
 def empty_cache():
-    """Gives what no tensor uses back to the devices; after use(), torch.cuda.empty_cache() does it, too."""
+    """Returns all unused memory to the devices. After use(), torch.cuda.empty_cache() does the same."""
     _load().cachalot_torch_empty_cache()

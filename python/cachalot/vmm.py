@@ -1,15 +1,15 @@
-"""KV memory without a page table: each request's keys and values in addresses without a gap, on a GPU or on
-this machine; physical chunks are mapped under them as they grow.
+"""KV memory without a page table: the keys and values of a request lie in contiguous addresses, on a GPU or in
+this machine's memory. Physical chunks are mapped as the request grows.
 
     with cachalot.vmm.open(layers=32, part_bytes=(2048, 2048), max_tokens=131072, device="cuda:0") as memory:
         request = memory.reserve(tokens=512)
         keys = torch.as_tensor(request.rows(layer=0, part=0, shape=(8, 128), typestr="<i2"), device="cuda:0")
         ...                           # keys[:512].view(torch.bfloat16): what attention reads
         request.prepare(514)          # the next step's memory, mapped while this step runs
-        request.commit(513)           # it is there when this returns
+        request.commit(513)           # mapped when this returns
 
-It is include/cachalot/vmm.h of libcachalot.so, word for word; what calls mean and cost is said there, how an engine
-uses them in docs/guide/contiguous-kv.md. No compiled part of this package and no PyTorch is needed.
+It wraps include/cachalot/vmm.h of libcachalot.so one to one; that header states what calls mean and cost, and
+docs/guide/contiguous-kv.md how an engine uses them. Needs neither the compiled part of this package nor PyTorch.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from cachalot.errors import CLASSES
 
 __all__ = ["Range", "Rows", "Statistics", "Vmm", "library_path", "open"]
 
-#: (to, from, bytes): copies on the device, and returns when it is done.
+#: (to, from, bytes): copies on the device and returns when the copy has ended.
 Copy = Callable[[int, int, int], None]
 
 _U32, _U64 = ctypes.c_uint32, ctypes.c_uint64
@@ -39,7 +39,7 @@ class _Options(ctypes.Structure):
 
 
 class Statistics(NamedTuple):
-    """As cachalot_vmm_statistics: what this process has of the device, and what was called."""
+    """As cachalot_vmm_statistics: this process's memory on the device, and counts of calls."""
 
     ranges: int
     physical_bytes: int
@@ -81,7 +81,7 @@ _library = None
 
 
 def library_path() -> str:
-    """The path of libcachalot.so: CACHALOT_LIBRARY, or beside this file, or as the loader finds it."""
+    """The path of libcachalot.so: CACHALOT_LIBRARY, next to this file, or as the loader finds it."""
     named = os.environ.get("CACHALOT_LIBRARY")
     if named:
         return named
@@ -114,7 +114,7 @@ def _require(code: int) -> None:
 
 
 def _count(name: str, value: int, most: int = 2**64 - 1) -> int:
-    """ctypes would cut a number off where it does not fit, and int() one with a fraction."""
+    """Rejects numbers that ctypes would truncate, and fractions that int() would drop."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -133,7 +133,7 @@ def _counts(name: str, values: Sequence[int]) -> Tuple[int, ...]:
 
 
 def _text(name: str, value: Any) -> bytes:
-    """C would not see what stands behind a zero."""
+    """Rejects zero bytes: C would ignore the text after them."""
     text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
     if b"\0" in text:
         raise CLASSES["invalid_argument"](f"{name}: {value!r} has a zero in it")
@@ -141,9 +141,9 @@ def _text(name: str, value: Any) -> bytes:
 
 
 class Rows:
-    """A layer's keys or values of one range, as arrays are shown to others: by `__array_interface__` (numpy.asarray()) in this
-    machine's memory, by `__cuda_array_interface__` (torch.as_tensor(), cupy.asarray()) on a GPU. Memory is there as far as it was
-    committed; what is made of it keeps the Vmm open unless it is closed by a call."""
+    """A layer's keys or values of one range: `__array_interface__` (numpy.asarray()) in this machine's memory,
+    `__cuda_array_interface__` (torch.as_tensor(), cupy.asarray()) on a GPU. Only committed memory may be accessed. Arrays
+    made from it keep the Vmm open until close() is called."""
 
     def __init__(self, owner: "Range", interface: dict, is_cuda: bool):
         self.owner = owner
@@ -154,29 +154,29 @@ class Rows:
 
 
 class Range:
-    """One request's addresses, made by Vmm.reserve(). One thread at a time."""
+    """The addresses of one request, from Vmm.reserve(). Use it from one thread at a time."""
 
     def __init__(self, vmm: "Vmm", pointer: int, base: int, max_tokens: int):
         self._vmm, self._pointer = vmm, pointer
-        #: Where token 0 of the view with offset 0 lies; it does not change.
+        #: Address of token 0 of the view with offset 0; constant.
         self.base = base
         self.max_tokens = max_tokens
 
     def commit(self, tokens: int) -> None:
-        """Memory for `tokens` is there when it returns. Raises NoSpaceError: leave the request in the queue, or preempt another."""
+        """Returns when memory for `tokens` is mapped. Raises NoSpaceError: let the request wait, or preempt another."""
         self._call("commit", _count("tokens", tokens))
 
     def prepare(self, tokens: int) -> None:
-        """Maps memory for `tokens` in the background; the next commit says what went wrong."""
+        """Maps memory for `tokens` in the background; the next commit reports errors."""
         self._call("prepare", _count("tokens", tokens))
 
     def decommit(self, tokens: int) -> None:
-        """No memory behind `tokens`, which no kernel may use any more."""
+        """Unmaps the memory after `tokens`. No kernel may use it any more."""
         self._call("decommit", _count("tokens", tokens))
 
     def alias(self, source: "Range", tokens: int) -> int:
-        """Puts the first `tokens` of `source` at the beginning of this range, which has no memory. Returns how many are there:
-        less than asked for where the device cannot copy what no full chunk holds."""
+        """Puts the first `tokens` of `source` at the start of this range, which must have no memory. Returns their number:
+        fewer than `tokens` if the device cannot copy the tokens after the last full chunk."""
         shared = _U64()
         if not isinstance(source, Range):
             raise TypeError(f"alias: {source!r}, expected a range")
@@ -194,20 +194,20 @@ class Range:
         return shared.value
 
     def release(self) -> None:
-        """The request has ended, and no kernel uses its memory. Again: does nothing."""
+        """Ends the request. No kernel may use its memory any more. Calling it again does nothing."""
         pointer, self._pointer = self._pointer, None
         if pointer is not None and self._vmm._pointer is not None:
             self._vmm._call("release", pointer)
 
     def rows(self, layer: int, part: int, shape: Sequence[int], typestr: str, tokens: Optional[int] = None) -> Rows:
-        """Keys (part 0) or values (part 1) of a layer as an array (tokens, *shape) over the addresses; `tokens` is max_tokens where
-        not given, mapped or not. `typestr` is NumPy's, "<f2"; for bfloat16 take "<i2" and view it. On a GPU PyTorch wants the
-        first token to be there."""
+        """Keys (part 0) or values (part 1) of a layer as an array (tokens, *shape) over the addresses, mapped or not; default
+        of `tokens`: max_tokens. `typestr` is NumPy's, "<f2"; for bfloat16 use "<i2" and view it. On a GPU PyTorch needs the
+        first token to be mapped."""
         offset, stride = self._vmm.view(layer, part)
         return self._rows(offset, (), (), stride, self._vmm.part_bytes[part], shape, typestr, tokens)
 
     def all_rows(self, shape: Sequence[int], typestr: str, tokens: Optional[int] = None) -> Rows:
-        """As rows(), of everything: an array (layers, parts, tokens, *shape). Keys and values have to be of one size."""
+        """As rows(), for all layers and parts: an array (layers, parts, tokens, *shape). Keys and values must have one size."""
         vmm = self._vmm
         layers, parts = vmm.layers, 2 if vmm.part_bytes[1] else 1
         if parts == 2 and vmm.part_bytes[0] != vmm.part_bytes[1]:
@@ -247,7 +247,7 @@ class Range:
 
 
 class Vmm:
-    """The ranges of a device. Any thread may call anything; closed at the end of a `with`, or when nobody has it any more."""
+    """The ranges of a device. Threads may share it. Closed at the end of a `with`, or with its last reference."""
 
     def __init__(self, options: _Options, copy: Optional[Copy], device: str):
         self._pointer: Optional[int] = None
@@ -255,7 +255,7 @@ class Vmm:
         self._copy_error: Optional[BaseException] = None
         if copy is not None:
             options.copy = _COPY(lambda _, to, source, count: self._copied(copy, to, source, count))
-        self._options = options  # the library keeps the function's pointer
+        self._options = options  # keeps the callback alive: the library has its pointer
         self.device = device
         self.part_bytes: Tuple[int, int] = (options.part_bytes[0], options.part_bytes[1])
         self.layers: int = options.layers
@@ -265,15 +265,15 @@ class Vmm:
         self._pointer = pointer.value
 
     def view(self, layer: int, part: int) -> Tuple[int, int]:
-        """(offset, stride) in bytes: token t of a layer's part lies at base + offset + t * stride, in every range."""
+        """(offset, stride) in bytes: token t of this layer and part is at base + offset + t * stride, in every range."""
         offset, stride = _U64(), _U64()
         self._call("view", self._pointer, _count("layer", layer, 2**32 - 1), _count("part", part, 2**32 - 1),
                    ctypes.byref(offset), ctypes.byref(stride))
         return offset.value, stride.value
 
     def reserve(self, tokens: int = 0, max_tokens: Optional[int] = None) -> Range:
-        """Addresses for a request of `max_tokens` at most, with memory for `tokens`. What is not released stays until close().
-        Raises NoSpaceError: too few chunks, now."""
+        """Reserves addresses for a request of at most `max_tokens`, with memory for `tokens`. Ranges that are not released stay
+        until close(). Raises NoSpaceError: not enough chunks at the moment."""
         most = self.max_tokens if max_tokens is None else _count("max_tokens", max_tokens)
         pointer, base = ctypes.c_void_p(), _U64()
         self._call("reserve", self._pointer, _count("tokens", tokens), most, ctypes.byref(pointer), ctypes.byref(base))
@@ -285,14 +285,15 @@ class Vmm:
         return Statistics(*(getattr(out, word) for word in Statistics._fields))
 
     def notify(self) -> int:
-        """A file descriptor that becomes readable when another process of the budget asks for memory; it is the Vmm's."""
+        """A file descriptor that becomes readable when another process of the budget asks for memory. The Vmm closes it."""
         fd = ctypes.c_int()
         self._call("notify", self._pointer, ctypes.byref(fd))
         return fd.value
 
     def close(self) -> None:
-        """Gives everything back, ranges too: no array over them may be used again. Waits for calls under way; again: does nothing."""
-        if os.getpid() != self._process:  # its threads are the parent's
+        """Waits for calls in flight, then frees everything, including ranges: do not use arrays over them again. Calling it again
+        does nothing."""
+        if os.getpid() != self._process:  # the threads belong to the parent
             return
         with self._quiet:
             pointer, self._pointer = self._pointer, None
@@ -331,7 +332,7 @@ class Vmm:
     def _copied(self, copy: Copy, to: int, source: int, count: int) -> int:
         try:
             copy(to, source, count)
-        except BaseException as error:  # it must not pass through the library; alias() raises it again
+        except BaseException as error:  # must not propagate through the library; alias() raises it again
             self._copy_error = error
             return _INTERNAL
         return 0
@@ -352,9 +353,9 @@ def open(  # as the C function is called, and as files are opened
     idle_bytes: int = 0,
     copy: Optional[Copy] = None,
 ) -> Vmm:
-    """The options of cachalot_vmm_open: `part_bytes` of keys and values, or of a latent alone.
+    """The options of cachalot_vmm_open: `part_bytes` of keys and values, or of a latent only.
 
-    Raises UnsupportedError: no such device here, no libcachalot.so; InvalidArgumentError: sizes that do not fit each other.
+    Raises UnsupportedError: no such device here, no libcachalot.so; InvalidArgumentError: sizes that do not match each other.
     """
     parts = _counts("part_bytes", part_bytes)
     if len(parts) not in (1, 2):
@@ -365,4 +366,4 @@ def open(  # as the C function is called, and as files are opened
         chunk_bytes=_count("chunk_bytes", chunk_bytes), limit_bytes=_count("limit_bytes", limit_bytes),
         budget=None if budget is None else _text("budget", budget), guaranteed_bytes=_count("guaranteed_bytes", guaranteed_bytes),
         ready_bytes=_count("ready_bytes", ready_bytes), idle_bytes=_count("idle_bytes", idle_bytes))
-    return Vmm(options, copy, str(device))  # a torch.device is good, too
+    return Vmm(options, copy, str(device))  # also accepts a torch.device

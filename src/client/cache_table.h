@@ -91,8 +91,8 @@ class RegisteredCache {
   CudaStream stream_ = nullptr;
   const std::uint64_t forks_ = fork_generation();
   std::atomic<std::uint32_t> uses_ = 0;  // plus kGone once it is unregistered
-  std::atomic<std::uint32_t> open_loads_ = 0,
-                             open_stores_ = 0;  // incremented under the table's lock
+  // Incremented under the table's lock
+  std::atomic<std::uint32_t> open_loads_ = 0, open_stores_ = 0;
 };
 
 // A cache that a call holds. May be destroyed on another thread.

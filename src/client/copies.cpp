@@ -86,8 +86,8 @@ Status Call::check_pages_differ() const {
   if (unordered == pages.end()) return {};
   constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
   const int bits = static_cast<int>(std::bit_width(pages.size())) + 1;  // at most half full
-  std::vector<std::uint32_t> table(std::size_t{1}
-                                   << bits);  // indices into `pages` plus 1; 0: empty
+  // Indices into `pages` plus 1; 0: empty
+  std::vector<std::uint32_t> table(std::size_t{1} << bits);
   for (std::size_t i = 0; i < pages.size(); ++i) {
     std::size_t at = (pages[i] * kGolden) >> (64 - bits);
     for (; table[at] != 0; at = (at + 1) & (table.size() - 1)) {
@@ -233,8 +233,8 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
   CACHALOT_TRY_ASSIGN(pool::Reservation reservation,
                       call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
   count = reservation.uses.size();
-  if (const Status wanted = call.check_time("store");
-      !wanted) {  // reserve() may have waited for a keeper
+  // reserve() may have waited for a keeper
+  if (const Status wanted = call.check_time("store"); !wanted) {
     call.session.give_back(std::move(reservation));
     return wanted;
   }

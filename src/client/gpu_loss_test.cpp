@@ -148,8 +148,8 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   machine_.fake.fail_waits(kLaunchFailed);
   EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(4, 3)).error().code, Code::kIo);
   machine_.fake.failing.clear();
-  EXPECT_EQ(engine.client.detach().error().code,
-            Code::kIo);  // because of the tensors, not of the blocks
+  // Because of the tensors, not of the blocks
+  EXPECT_EQ(engine.client.detach().error().code, Code::kIo);
   ClientOptions same = options();
   same.slot = 0;
   EXPECT_TRUE(Client::attach(same)) << "its slot is free";

@@ -122,8 +122,8 @@ class Gpu {
 
   const int ordinal_;
   std::unique_ptr<kv::CudaDevice> device_;
-  std::atomic<bool> is_lost_ =
-      false;  // relaxed: a thread that sees it late gets the driver's error
+  // Relaxed: a thread that sees it late gets the driver's error
+  std::atomic<bool> is_lost_ = false;
   std::mutex mutex_;
   std::vector<gpu::Stream> idle_;
 };

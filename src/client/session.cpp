@@ -191,8 +191,8 @@ Error in_time(const Error& error, const Deadline& deadline) {
       error.code == Code::kNoKeeper || error.code == Code::kBusy || error.code == Code::kTimeout;
   if (!is_about_time || !deadline.is_over()) return error;
   if (error.code == Code::kTimeout)
-    return Error::make(Code::kTimeout, "store: %.400s",
-                       error.message);  // the message names the timeout already
+    // The message names the timeout already
+    return Error::make(Code::kTimeout, "store: %.400s", error.message);
   return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
 }
 

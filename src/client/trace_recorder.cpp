@@ -64,8 +64,8 @@ struct TraceRecorder::Impl {
 
   void record(std::span<const BlockHash> hashes, std::uint64_t input, std::uint64_t output,
               std::uint64_t ms) {
-    if (!is_ours())
-      return;  // in a forked child the lock may be held by a thread that it does not have
+    // In a forked child the lock may be held by a thread that it does not have
+    if (!is_ours()) return;
     const std::lock_guard lock(mutex);
     if (fd < 0 || held.size() > kMostHeldBytes) {
       ++dropped;

@@ -90,8 +90,8 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   } newer{serve_, 0};
   newer.known.struct_size = sizeof newer;
   cachalot_keeper* second = nullptr;
-  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second),
-            CACHALOT_BUSY);  // a newer struct is accepted
+  // A newer struct is accepted
+  EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_BUSY);
   newer.more = 1;
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_UNSUPPORTED);
   newer.known.struct_size = 0;

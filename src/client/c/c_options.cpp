@@ -14,8 +14,8 @@ namespace {
 using base::read_struct;
 
 Result<KvGeometry> geometry_of(const cachalot_geometry& given) {
-  if (given.struct_size >
-      sizeof given) {  // the bytes after it are other fields of the outer struct
+  // The bytes after it are other fields of the outer struct
+  if (given.struct_size > sizeof given) {
     return Error::make(
         Code::kInvalidArgument,
         "geometry: struct_size %u, expected at most %zu: it is part of another struct",
