@@ -4,8 +4,8 @@
 // 1. What is refused has changed nothing.
 // 2. A call is written down before the device does its work (begin_x) and finished or taken back
 //    after it, so that the lock need not be held meanwhile: a driver takes up to a millisecond.
-//    Memory that is being mapped counts as mapped: nobody frees it.
-// 3. While a call on a range is under way the range is busy, and another call on it is refused.
+//    Memory that is being mapped counts as mapped: it is not freed.
+// 3. While a call on a range is in flight the range is busy, and another call on it is refused.
 //
 // A range is found by address in an ordered map, a mapping by its place in the range (PlaceTable), a
 // handle by hash: no call looks at more than what it names.
@@ -42,7 +42,7 @@ class AddressBook {
     bool busy = false;
     PlaceTable<Physical> table;
   };
-  // Calls under way, and the range that each keeps busy.
+  // Calls in flight, and the range that each keeps busy.
   struct MapCall {
     Address at = 0;
     Memory memory;

@@ -58,7 +58,7 @@ class Allocator {
   virtual Status free(Address address) = 0;
   // Another stream uses it, too. (PyTorch: record_stream)
   virtual Status use_on(Address address, gpu::StreamId stream) = 0;
-  // Gives back to the device what nobody uses. (PyTorch: empty_cache)
+  // Releases unused memory to the device. (PyTorch: empty_cache)
   virtual Status release_cached() = 0;
 
   virtual AllocatorStats stats() const = 0;

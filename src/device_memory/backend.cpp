@@ -141,7 +141,7 @@ Result<Memory> Backend::memory_of(const char* call, Handle handle) {
   return physical->memory;
 }
 
-// Nobody else calls any more, so there is no lock; and nobody to tell what failed.
+// No other thread calls any more, so there is no lock, and no caller to report a failure to.
 void Backend::undo_all() {
   const AddressBook::Leftovers left = book_.leftovers();
   for (const Span& span : left.mappings) static_cast<void>(do_unmap(span));

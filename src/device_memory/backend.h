@@ -22,7 +22,7 @@
 //
 // @threads any thread may call anything at any time, except that calls on one range come one at a
 //          time: one that meets another is refused (kBusy). No lock is held while the device works,
-//          so a slow create() in the background delays nobody.
+//          so a slow create() in the background delays no call.
 // @source  CUDA driver API, virtual memory management (cuMemAddressReserve, cuMemCreate, cuMemMap, …)
 #pragma once
 

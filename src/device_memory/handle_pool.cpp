@@ -37,7 +37,7 @@ HandlePool::~HandlePool() {
   }
   work_.notify_one();
   if (thread_.joinable()) thread_.join();
-  // A failure has nobody to be told to; the backend goes on counting the bytes.
+  // There is no caller to report a failure to; the backend goes on counting the bytes.
   for (const Handle handle : ready_) static_cast<void>(backend_.release(handle));
 }
 

@@ -1,11 +1,11 @@
 // Handles of one size that are there before they are needed. Creating one costs 0.1 ms on CPU memory
-// and up to 0.2 ms on a GPU, mapping one a few microseconds: so nobody creates while a request waits.
+// and up to 0.2 ms on a GPU, mapping one a few microseconds: so no create happens while a request waits.
 // A thread fills the pool in the background.
 //
 // 1. Below the low mark the thread begins, at the high mark it rests. It also rests when the device is
 //    full, until the next take(): it does not ask over and over.
 // 2. First in, first out: handles created in a row are taken in a row, and lie in a row (memfd).
-// 3. A ready handle is mapped nowhere, and counts as physical memory: who needs the memory for another
+// 3. A ready handle is mapped nowhere, and counts as physical memory: a caller that needs it for another
 //    size calls trim().
 // 4. When the pool is gone, so are its thread and its ready handles; those that were taken are their
 //    takers'.

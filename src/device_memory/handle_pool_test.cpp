@@ -194,7 +194,7 @@ TEST_F(PoolOnModel, NoHandleHasTwoTakers) {
   EXPECT_EQ(model_->physical_bytes(), pool->ready() * kChunk);
 }
 
-// A device with memory for one handle. Who asks first has it, but only after somebody else was refused.
+// A device with memory for one handle: one caller gets it, but only after another was refused.
 class OneHandleDevice final : public Backend {
  public:
   OneHandleDevice() : Backend(kChunk) {}

@@ -1,7 +1,7 @@
 // Addresses that grow: a reservation whose beginning is mapped to memory of its own, by handles of
 // one size that lie side by side.
 //
-// A call that fails has changed nothing. The memory goes back when the range goes out of scope; who
+// A call that fails has changed nothing. The memory is released when the range goes out of scope; a caller that
 // holds maps of its handles elsewhere undoes them before.
 //
 // @threads one at a time

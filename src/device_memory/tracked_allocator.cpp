@@ -57,7 +57,7 @@ Status TrackedAllocator::free(Address address) {
       pending.events.push_back(*event);
       continue;
     }
-    // Without an event nobody knows when the memory is free: it stays used for good.
+    // Without an event it is unknown when the memory is free: it stays used for good.
     for (const gpu::StreamEvents::Event recorded : pending.events) events_.drop(recorded);
     return event.error();
   }

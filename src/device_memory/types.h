@@ -17,7 +17,7 @@ struct Handle {
   bool operator==(const Handle&) const = default;
 };
 
-// What everybody may know of a live handle.
+// Public facts of a live handle.
 struct HandleInfo {
   std::uint64_t bytes = 0;
   std::uint64_t mappings = 0;

@@ -1,6 +1,6 @@
 // The corners of a stitched block: it may begin with the head of one free block, which ends with a chunk, and end
 // with the tail of another, which begins with one. What they serve is memory in chunks that are
-// somebody else's, too, and that nothing else but a small request could use.
+// shared with another block, and that only a small request could use.
 #pragma once
 
 #include <cstdint>

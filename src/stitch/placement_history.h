@@ -6,7 +6,7 @@
 // to the latest place where the last kContext sizes were the same. Inside equal layers that may be
 // another layer than the right one, until a size differs; from then on it is right.
 //
-// 1. A place is a hint and nothing else: whoever takes it looks whether it still exists and is free.
+// 1. A place is a hint only: the caller checks that it still exists and is free.
 // 2. Memory is bounded: the last kRequests requests are known.
 //
 // @threads one at a time
@@ -34,7 +34,7 @@ struct Place {
 
 class PlacementHistory {
  public:
-  // The place that the request had when the program was here last. Null: nobody knows.
+  // The place that the request had when the program was here last. Null: unknown.
   const Place* expect(std::uint64_t bytes, gpu::StreamId stream);
   // Where the request that expect() was asked for was placed.
   void record(const Place& place);

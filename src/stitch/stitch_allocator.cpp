@@ -281,7 +281,7 @@ Result<std::optional<device_memory::TrackedAllocator::Placed>> StitchAllocator::
   std::vector<StitchedBlock::Piece> pieces = gather(bytes, stream);
   Result<StitchedBlock*> built = stitched_.build(pieces, stream);
   if (!built && built.error().code == Code::kNoSpace) {
-    // Addresses or mappings are used up, by blocks that nobody uses, too.
+    // Addresses or mappings are used up, by unused blocks, too.
     CACHALOT_TRY(stitched_.drop_to(stitched_.range_bytes() / 2));
     CACHALOT_TRY(stitched_.unmap_dropped(true));
     built = stitched_.build(std::move(pieces), stream);

@@ -6,7 +6,7 @@
 namespace cachalot::stitch {
 namespace {
 
-// Where the twin's blocks are said to lie: nobody goes there.
+// The addresses of the twin's blocks; no memory is there.
 constexpr device_memory::Address kNowhere = device_memory::Address{1} << 40;
 
 }  // namespace
@@ -52,7 +52,7 @@ bool StitchBrake::may_buy(std::uint64_t bytes, std::uint64_t reserved_bytes) con
   const std::uint64_t count = stitches();
   if (count == 0 || is_full_) return false;
   if (reserved_bytes + bytes > twin_bytes_) return false;
-  // Who goes on for long may have larger pieces.
+  // A program that stitches for long may have larger pieces.
   const std::uint64_t piece = reserved_bytes / growth_piece_divisor_ *
                               std::max(count, growth_piece_divisor_) / growth_piece_divisor_;
   return bytes <= piece && bought_bytes_ + bytes <= reserved_bytes / growth_divisor_ * count;

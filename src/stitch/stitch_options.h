@@ -14,7 +14,7 @@ struct StitchOptions {
   std::uint64_t chunk_bytes = std::uint64_t{2} << 20;
   // Requests below it are stitched only when memory cannot be had otherwise. (GMLake: fragLimit)
   std::uint64_t frag_limit_bytes = std::uint64_t{2} << 20;
-  // Stitched blocks that nobody uses go, least recently used first, when the addresses of all of
+  // Unused stitched blocks are dropped, least recently used first, when the addresses of all of
   // them exceed this. (GMLake: autoGC) kFollowsHeap: eight times what is held, and 256 GiB at least.
   static constexpr std::uint64_t kFollowsHeap = ~std::uint64_t{0};
   std::uint64_t stitched_limit_bytes = kFollowsHeap;
@@ -24,7 +24,7 @@ struct StitchOptions {
   // New memory for requests below it, and for those that are no whole chunks, is appended to one
   // range a stream, where they share chunks; others get a primitive block of their own.
   std::uint64_t medium_request_bytes = std::uint64_t{10} << 20;
-  // A share of all that is held, one over this, may lie free without anybody's effort: up to it, new memory
+  // A share of all that is held, one over this, may lie free: up to it, new memory
   // is not stitched to free memory, nor a request to save a chunk, which takes three times as much. 0.26 %.
   std::uint64_t waste_divisor = 384;
   // The brake (stitch_brake.h): one stitch for each so many requests is forgotten, …

@@ -2,7 +2,7 @@
 // primitive block can hold.
 //
 // Its pieces are byte ranges of primitive blocks. All but the ends are whole chunks: the first piece
-// may begin, and the last may end, inside a chunk whose other bytes are somebody else's, so that
+// may begin, and the last may end, inside a chunk whose other bytes belong to another block, so that
 // nothing is rounded up. While it is in use, a used block stands for each piece; while it is not,
 // its pieces may be free or serve others, and it is available when all of them are free.
 #pragma once
@@ -40,7 +40,7 @@ struct StitchedBlock {
   device_memory::Address address = 0;  // where its bytes begin
   std::uint64_t bytes = 0;
   std::vector<Piece> pieces;
-  std::size_t blocker = 0;     // the piece that was not free when somebody last looked
+  std::size_t blocker = 0;     // the piece that was not free at the last check
   gpu::StreamId stream = 0;    // that used it last
   std::uint64_t last_use = 0;  // a number that grows
   bool is_in_use = false;

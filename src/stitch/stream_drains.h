@@ -1,7 +1,7 @@
 // How far the streams have come whose freed memory another stream would like to have.
 //
 // A free needs no event. Only when memory of stream A is wanted by another stream an event is
-// recorded on A, and once it is done, everything that A had freed by then is safe for everybody.
+// recorded on A, and once it is done, everything that A had freed by then is safe for every stream.
 //
 // @threads one at a time
 #pragma once

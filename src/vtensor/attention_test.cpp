@@ -102,7 +102,7 @@ class Sequence {
     }
   }
 
-  // Numbers that are none, in all that nobody else may still read.
+  // NaN in all memory that no other request may read.
   void poison(std::uint64_t first_token) {
     const std::uint64_t ready = vtensor_->ready_tokens();
     for (std::uint64_t layer = 0; layer < kLayers; ++layer) {
@@ -229,7 +229,7 @@ TEST_P(AttentionTest, IsTheSameAfterMemoryWasUsedByOthers) {
   match.expect_attention();
 }
 
-// Whoever writes into a shared chunk, by whatever mistake, does not do so unnoticed.
+// A write into a shared chunk by mistake is noticed.
 TEST_P(AttentionTest, WritingToAFullSharedChunkFaults) {
   const std::uint64_t blocks = 25, prefix = blocks * kBlockTokens;
   Sequence first = begin(prefix);

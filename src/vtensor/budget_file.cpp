@@ -22,7 +22,7 @@ std::uint64_t bytes_of(std::uint64_t credits) {
   return sizeof(BudgetHeader) + credits;
 }
 
-// The same fields as BudgetHeader, where they are written before anybody maps them.
+// The same fields as BudgetHeader, where they are written before any process maps them.
 struct Beginning {
   std::uint64_t magic;
   std::uint32_t version;

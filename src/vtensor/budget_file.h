@@ -1,4 +1,4 @@
-// The file that processes share a device by. It says who has which credit; memory itself is not in it.
+// The file that processes share a device by. It records the owner of each credit; memory itself is not in it.
 //
 //      0  magic  8 | version 4 | slots 4 | credits 8 | chunk_bytes 8 | given 4 | 0
 //     64  slot 0, 128 bytes: used 4 | asks 4 | guarantee 8 | held 8 | wanted 8 | pid 4 | 0
@@ -6,8 +6,8 @@
 //    192  slot 1 …
 //   2112  credits: a byte each, 0 or the number of its owner's slot and 1
 //
-// Whoever uses slot i holds the file lock on byte kSlotLock + i for as long as its process lives, so
-// the kernel itself says who is dead. Slots are taken and left with the lock on byte kDoorLock held.
+// The user of slot i holds the file lock on byte kSlotLock + i for as long as its process lives, so
+// the kernel itself says which process is dead. Slots are taken and left with the lock on byte kDoorLock held.
 #pragma once
 
 #include <cachalot/result.h>
@@ -44,7 +44,7 @@ struct BudgetHeader {
   std::uint32_t slot_count;
   std::uint64_t credits;
   std::uint64_t chunk_bytes;
-  // counts what was given back; who waits for memory sleeps on it
+  // counts returned credits; a process that waits for memory sleeps on it
   std::atomic<std::uint32_t> given;
   std::uint32_t reserved[7];
   BudgetSlot slots[kBudgetSlots];
@@ -58,7 +58,7 @@ class BudgetFile {
   static constexpr std::uint64_t kSlotLock = std::uint64_t{1} << 40;
   static constexpr std::uint64_t kDoorLock = kSlotLock + kBudgetSlots;
 
-  // Opens the file, or makes it with all of it in place: nobody ever sees half of one. What is there
+  // Opens the file, or makes it complete: no process ever sees half of one. What is there
   // may have other sizes.
   // @param  path     of a file, or shm:NAME
   // @param  credits  0: the file must be there
@@ -68,7 +68,7 @@ class BudgetFile {
   // @param credits  0: any  @errors kInvalidArgument
   Status check_sizes(std::uint64_t credits, std::uint64_t chunk_bytes) const;
 
-  // Who comes or goes, one at a time. @errors kBusy: after 5 s
+  // Joins and leaves are serialised. @errors kBusy: after 5 s
   Result<os::FileLock> enter() const;
   // @errors kBusy: its process lives
   Result<os::FileLock> lock_slot(std::uint32_t slot) const;
@@ -77,7 +77,7 @@ class BudgetFile {
   bool is_linked() const;
   Status remove() const { return file_.remove(); }
 
-  // As they were when it was opened: whoever writes to the file by mistake moves no bounds.
+  // As they were when it was opened: a write to the file by mistake moves no bounds.
   std::uint64_t credits() const { return credits_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   BudgetHeader& header() const { return *reinterpret_cast<BudgetHeader*>(mapping_.data()); }

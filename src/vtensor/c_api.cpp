@@ -116,7 +116,7 @@ CopyBytes copy_of(const cachalot_vmm_options& options, std::string_view device) 
   return {};
 }
 
-// An eventfd adds up what nobody has read, and only the last ask is true: it is read first.
+// An eventfd adds up unread values, and only the last ask is true: it is read first.
 void notify(int fd, std::uint64_t bytes) {
   std::uint64_t old = 0;
   static_cast<void>(!read(fd, &old, sizeof old));

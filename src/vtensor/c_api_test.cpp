@@ -217,7 +217,7 @@ TEST_F(VmmCApiTest, ACopyOfTheCallersIsAskedForTails) {
   EXPECT_EQ(calls.count, 2);
 }
 
-// Two of one budget: who has too much is told, and its idle ranges have gone before.
+// Two of one budget: the borrower is told, and its idle ranges were released before.
 TEST_F(VmmCApiTest, NotifiesWhatOthersAskFor) {
   options_.budget = path_.c_str();
   options_.limit_bytes = 20 * kMiB;

@@ -4,7 +4,7 @@
 //   LocalBudget    | a number for this process alone
 //   SharedBudget   | a file that several processes map: what one does not use, another may borrow
 //
-// 1. Who has physical memory of a chunk has a credit for it: taken before the memory is created, given
+// 1. The owner of a chunk's physical memory has a credit for it: taken before the memory is created, given
 //    back after it was released.
 //
 // @threads any
@@ -32,7 +32,7 @@ class ChunkBudget {
   // What others ask this process for, of what it has beyond its guarantee.
   virtual std::uint64_t asked() const { return 0; }
   // Waits until others have asked again since the call that returned `seen`.
-  // @return another number; 0 at once where nobody can ask, and after stop_waiting()
+  // @return another number; 0 immediately where no process can ask, and after stop_waiting()
   virtual std::uint32_t wait_asked(std::uint32_t /*seen*/) { return 0; }
   virtual void stop_waiting() {}  // for good
 };

@@ -5,7 +5,7 @@
 //
 // 1. Every chunk has a credit of the budget, from before it is created until after it was released.
 // 2. A used chunk has one reference for each vTensor that maps it and each recorded block that it
-//    belongs to. Nobody gets it before the last one was dropped, which comes after it was unmapped.
+//    belongs to. It is not reused before the last one was dropped, which comes after it was unmapped.
 // 3. take() gets all or nothing. Ready chunks come without a call of the driver; what is missing is
 //    created, and counted: in steady state it is none. It does not fail for want of what fill_ready()
 //    has in hand: that is waited for.

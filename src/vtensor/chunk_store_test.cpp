@@ -98,7 +98,7 @@ TEST_F(ChunkStoreTest, HoldsNoLockWhileTheDeviceWorks) {
   EXPECT_TRUE(store_.fill_ready(2));
 }
 
-// The last credit is in the hands of whoever fills; when take() finds that out, it is let go on.
+// The filling thread has the last credit; when take() finds that out, it is let go on.
 TEST_F(ChunkStoreTest, WaitsForTheChunkThatIsBeingFilledIn) {
   class Gate final : public ChunkBudget {
    public:

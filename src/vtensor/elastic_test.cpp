@@ -114,7 +114,7 @@ TEST_F(ElasticTest, TwoProcessesTradeMemoryUnderAlternatingLoad) {
     children.push_back(*std::move(child));
   }
   for (os::Child& child : children) EXPECT_EQ(child.wait()->text(), "exit code 0");
-  EXPECT_NE(access(path_.c_str(), F_OK), 0);  // nobody is there any more
+  EXPECT_NE(access(path_.c_str(), F_OK), 0);  // no process uses it any more
 }
 
 TEST_F(ElasticTest, WhatAKilledProcessHadIsThereForTheOthers) {

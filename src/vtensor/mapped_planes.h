@@ -1,7 +1,7 @@
 // The chunks that are mapped in one range: in each plane, side by side from its beginning.
 //
 // 1. append() maps all it is given, or leaves the planes as they were.
-// 2. What the device did not unmap stays in the planes, so that nobody else gets it, and is_damaged()
+// 2. What the device did not unmap stays in the planes, so that it is not reused, and is_damaged()
 //    says so: nothing is appended any more, and truncate() tries again.
 // 3. tokens() are only in chunks whose access is known: what stayed mapped by rule 2 is not among them.
 // 4. Of each plane the first read_only() chunks can only be read, all others read and written.
@@ -56,7 +56,7 @@ class MappedPlanes {
   // The chunks full of the first `tokens` cannot be written here any more; all planes, or none.
   // @cost  a call of the driver a plane
   Status protect(std::uint64_t tokens);
-  // Takes it back, but for those full of the first `tokens`. Nobody else has got the chunks.
+  // Takes it back, but for those full of the first `tokens`. The chunks were not shared.
   void unprotect(std::uint64_t tokens);
 
  private:

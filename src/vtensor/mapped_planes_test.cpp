@@ -154,7 +154,7 @@ TEST_F(MappedPlanesTest, AProtectionThatFailsIsTakenBackInAllPlanes) {
   backend_.fail("set_access", 1, 1);  // also the call that takes it back
   ASSERT_FALSE(planes_->protect(16));
   EXPECT_TRUE(planes_->is_damaged());
-  EXPECT_EQ(planes_->tokens(), 4u);  // behind that nobody knows what may be done
+  EXPECT_EQ(planes_->tokens(), 4u);  // the access of later tokens is unknown
 }
 
 TEST_F(MappedPlanesTest, AProtectionCanBeTakenBack) {

@@ -10,7 +10,7 @@
 //    block at most. The chunks that are full of a prefix are those that its blocks own.
 // 2. Only leaves are taken out, the one that was used longest ago first: a prefix stays whole. A block
 //    that a running request has pinned stays, and all in front of it: taking it out would free nothing.
-// 3. Who uses a block uses all in front of it.
+// 3. A user of a block uses all blocks before it.
 //
 // The references are counted by the caller's ChunkStore; the table never calls it.
 //

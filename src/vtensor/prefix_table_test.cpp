@@ -26,7 +26,7 @@ std::vector<BlockHash> hashes_of(const Prompt& prompt) {
   return hashes;
 }
 
-// A table, requests whose chunks are all different, and a model of both: who recorded which prefix,
+// A table, requests whose chunks are all different, and a model of both: the recorder of each prefix,
 // and when it was used.
 class Recordings {
  public:

@@ -27,7 +27,7 @@ Result<std::unique_ptr<SharedBudget>> SharedBudget::join(const SharedBudgetOptio
     budget->take_back_of_the_dead();
     const Status fits = budget->file_.check_sizes(options.chunks, options.chunk_bytes);
     if (budget->is_abandoned()) {
-      // All its users were killed: its sizes bind nobody, and what else is in it nobody vouches for.
+      // All its users were killed: its sizes bind no process, and its other contents are not trusted.
       if (!fits && options.chunks != 0) {
         CACHALOT_TRY(budget->file_.remove());
         continue;
@@ -86,7 +86,7 @@ Status SharedBudget::check_guarantee(const SharedBudgetOptions& options) const {
                      file_.path().c_str(), options.guaranteed_chunks, left);
 }
 
-// With the slot's lock held: nobody else writes its credits.
+// With the slot's lock held: no other process writes its credits.
 void SharedBudget::clear_slot(std::uint32_t number) {
   const auto owner = static_cast<std::uint8_t>(number + 1);
   std::atomic<std::uint8_t>* const owners = file_.owners();
@@ -150,7 +150,7 @@ std::uint64_t SharedBudget::owed() const {
   return guarantee > has ? guarantee - has : 0;
 }
 
-// What it may take of what is free: its guarantee, or what nobody else waits for as part of theirs.
+// What it may take of what is free: its guarantee, or what no other process waits for as part of its guarantee.
 std::uint64_t SharedBudget::allowance() const {
   std::uint64_t held = 0, wanted = 0;
   for (std::uint32_t slot = 0; slot < kBudgetSlots; ++slot) {
@@ -170,7 +170,7 @@ std::uint64_t SharedBudget::take_free(std::uint64_t wanted) {
     const std::uint64_t i = next_;
     next_ = i + 1 < file_.credits() ? i + 1 : 0;
     std::uint8_t nobody = 0;
-    // acquire: pairs with the release of whoever put it back; the device has that memory by then.
+    // acquire: pairs with the release of the process that returned it; the device has that memory by then.
     if (owners[i].load(kRelaxed) == 0 &&
         owners[i].compare_exchange_strong(nobody, mark(), std::memory_order_acquire, kRelaxed)) {
       mine_.push_back(i);
@@ -208,7 +208,7 @@ std::uint64_t SharedBudget::take(std::uint64_t wanted) {
 }
 
 void SharedBudget::give(std::uint64_t credits) {
-  // In this order: who asks in between asks for too much rather than too little.
+  // In this order: an ask in between asks for too much rather than too little.
   count_as_answer(credits);
   put_back(credits);
   wake_those_who_wait();
@@ -230,7 +230,7 @@ void SharedBudget::wake_those_who_wait() {
   os::futex_wake(header().given);
 }
 
-// Those who have borrowed the most first. Asking again replaces what was asked before.
+// The largest borrowers first. Asking again replaces what was asked before.
 void SharedBudget::ask(std::uint64_t wanted) {
   has_asked_.store(wanted != 0, kRelaxed);
   own().wanted.store(std::min(wanted, owed()), kRelaxed);

@@ -1,14 +1,14 @@
 // A device's chunks, shared by processes: each has a guaranteed number and may borrow what the others
-// do not use; who gets less than its guarantee asks the borrowers, and they give back what no request
+// do not use; a process that gets less than its guarantee asks the borrowers, and they give back what no request
 // of theirs needs.
 //
-// 1. A credit is one byte that names its owner, changed by compare-and-swap: at every moment, whoever
+// 1. A credit is one byte that names its owner, changed by compare-and-swap: at every moment, whichever process
 //    dies when, each credit has one owner or none, and there are never more than the budget's.
 // 2. The credits of a process that has ended are taken back on evidence, never on silence: the kernel
-//    has dropped its file lock. Whoever is short looks, as does whoever comes.
+//    has dropped its file lock. A process that needs credits checks, and so does one that joins.
 // 3. The guarantees of all together are no more than the budget.
-// 4. Beyond its guarantee nobody takes what others have asked for as part of theirs.
-// 5. Nobody is asked for more than it has beyond its guarantee, and nobody asks twice for the same.
+// 4. Beyond its guarantee no process takes what others have asked for as part of theirs.
+// 5. A process is asked for at most what it has beyond its guarantee, and never twice for the same.
 //
 // The memory of a process that was killed is the device's again when the driver has noticed, which may
 // be a little later than its credits are; a create() then fails, and gives its credits back.
@@ -39,7 +39,7 @@ class SharedBudget final : public ChunkBudget {
   // @errors kInvalidArgument: sizes unlike the file's, more guarantees than chunks; kBusy: all slots
   //         are taken; as BudgetFile::open
   static Result<std::unique_ptr<SharedBudget>> join(const SharedBudgetOptions& options);
-  // Gives everything back; removes the file if nobody else is there.
+  // Gives everything back; removes the file if no other process uses it.
   ~SharedBudget() override;
 
   // @cost  a look at each credit until enough are free: 20 us for 80 GB when they are rare
@@ -75,14 +75,14 @@ class SharedBudget final : public ChunkBudget {
   Status take_slot(const SharedBudgetOptions& options);
   Status check_guarantee(const SharedBudgetOptions& options) const;
   bool take_back_of_the_dead();
-  bool is_abandoned() const;  // nobody uses it; with the door's lock
+  bool is_abandoned() const;  // unused; with the door's lock held
   void wipe();
   void clear_slot(std::uint32_t slot);
   void forget_slot(std::uint32_t slot);
 
   BudgetFile file_;
   std::unique_ptr<os::FileLock> lock_;  // on the slot: alive as long as it is held
-  std::uint32_t slot_ = kBudgetSlots;   // nobody's
+  std::uint32_t slot_ = kBudgetSlots;   // none
   std::mutex mine_mutex_;               // of the next two
   std::vector<std::uint64_t> mine_;     // numbers of the credits that this process has
   std::uint64_t next_ = 0;              // where to look for free ones

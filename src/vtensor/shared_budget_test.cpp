@@ -94,7 +94,7 @@ TEST_F(SharedBudgetTest, WhatWasGivenBackForAGuaranteeIsNotBorrowedAgain) {
   EXPECT_EQ(c->take(1), 0u);
   EXPECT_EQ(b->take(30), 30u);
   a->give(5);
-  EXPECT_EQ(c->take(5), 5u);  // nobody waits any more
+  EXPECT_EQ(c->take(5), 5u);  // no process waits any more
 }
 
 TEST_F(SharedBudgetTest, GuaranteesAreNoMoreThanThereIs) {

@@ -21,7 +21,7 @@ class VTensor {
       : planes_(backend, layout, base) {}
 
   device_memory::Address base() const { return planes_.base(); }
-  // Tokens whose memory is there. acquire: pairs with set_ready(), so that whoever sees the tokens also
+  // Tokens whose memory is there. acquire: pairs with set_ready(), so that a thread that sees the tokens also
   // sees what the thread did that mapped them.
   std::uint64_t ready_tokens() const { return ready_tokens_.load(std::memory_order_acquire); }
   std::uint64_t max_tokens() const { return max_tokens_; }
@@ -34,7 +34,7 @@ class VTensor {
     ready_tokens_.store(planes_.tokens(), std::memory_order_release);  // pairs with ready_tokens()
   }
 
-  // Of whoever has set busy_.
+  // Owned by the thread that set busy_.
   MappedPlanes planes_;
   std::uint64_t shared_tokens_ = 0;    // the first ones: others have their chunks, too
   std::uint64_t borrowed_chunks_ = 0;  // of those, filled by another request

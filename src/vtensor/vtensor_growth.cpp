@@ -8,7 +8,7 @@
 
 namespace cachalot::vtensor {
 
-// Of whoever has the turn.
+// Called with the turn held.
 Status VTensorSet::grow(VTensor& vtensor, std::uint64_t tokens) {
   PlaneChunks more{.counts = vtensor.planes_.missing(tokens), .chunks = {}};
   std::uint64_t count = 0;

@@ -79,7 +79,7 @@ bool VTensorSet::evict_one_prefix(std::uint64_t& freed) {
   return true;
 }
 
-// More than options_ allow, or what nobody can use as it is.
+// More than options_ allow, or what no request can use as it is.
 bool VTensorSet::trim_one() {
   {
     const std::lock_guard lock(mutex_);

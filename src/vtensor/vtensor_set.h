@@ -5,7 +5,7 @@
 //   prepare  the next step's chunks, mapped in the background while this step runs
 //   wait_ready, extend   they are there when it returns
 //   record   the prompt's blocks can be found by later requests
-//   release  the request has ended; its chunks stay mapped for the next one, until somebody needs them
+//   release  the request has ended; its chunks stay mapped for the next one, until a request needs them
 //
 // 1. A call that fails has changed nothing that its caller can see.
 // 2. A chunk full of shared tokens is writable nowhere. The chunk in which a recorded prefix ends is
@@ -62,7 +62,7 @@ struct VTensorStats {
   ChunkCounts chunks;
   std::uint64_t live = 0;          // vTensors of requests
   std::uint64_t idle_chunks = 0;   // mapped by idle ones
-  std::uint64_t stuck_chunks = 0;  // the device did not unmap them: nobody gets them
+  std::uint64_t stuck_chunks = 0;  // the device did not unmap them: never reused
   std::uint64_t recorded_blocks = 0;
   std::uint64_t evicted_blocks = 0;
   std::uint64_t borrowed_chunks = 0;        // mapped from another request's now
@@ -106,7 +106,7 @@ class VTensorSet {
   // Unmaps what is behind `tokens`. @errors kInvalidArgument: 0 < tokens < those that are shared
   Status shrink(VTensor& vtensor, std::uint64_t tokens);
 
-  // The KV of these blocks, the first ones of the request, is complete: whoever has a prompt that
+  // The KV of these blocks, the first ones of the request, is complete: a request with a prompt that
   // begins with them may map it. @errors kInvalidArgument: more than there is memory for
   Status record(VTensor& vtensor, std::span<const BlockHash> hashes);
   // Maps the first tokens of `from` into `to`, which is empty, as if they had been recorded.
@@ -131,7 +131,7 @@ class VTensorSet {
   VTensorStats stats() const;
 
  private:
-  // One works on a vTensor at a time: whoever has its turn.
+  // One thread works on a vTensor at a time: the one with its turn.
   class Turn;
 
   VTensorSet(device_memory::Backend& backend, ChunkBudget& budget, const VTensorOptions& options,

@@ -223,7 +223,7 @@ TEST_F(VTensorSetTest, SharesTheFullChunksOfARecordedPrefix) {
   // A prompt that is recorded to its last token has one to compute all the same.
   const auto third = set_->create(20, 64, prompt);
   ASSERT_TRUE(third);
-  EXPECT_EQ(third->shared_tokens, 16u);  // 19, less the tail that nobody can copy
+  EXPECT_EQ(third->shared_tokens, 16u);  // 19, less the tail that cannot be copied
   EXPECT_EQ(set_->stats().borrowed_chunks_total, 36u);
 }
 
@@ -324,8 +324,8 @@ TEST_F(VTensorSetTest, SharedTokensCannotBeCutOffAlone) {
   EXPECT_TRUE(set_->shrink(*vtensor, 0));
 }
 
-// Of two who computed the same, the second has chunks of its own, and a block more that owns none: its
-// chunks are read-only and nobody else has them. It must not go back into them either.
+// Of two requests that computed the same, the second has chunks of its own, and a block more that owns none: its
+// chunks are read-only and not shared. It must not go back into them either.
 TEST_F(VTensorSetTest, WhatCannotBeWrittenCannotBeCutOff) {
   VTensorOptions halves = options();
   halves.block_tokens = 2;
@@ -366,7 +366,7 @@ TEST_F(VTensorSetTest, AnAliasThatFailsLeavesTheOtherOneWritable) {
   EXPECT_EQ(set_->stats().idle_chunks, 8u);  // left for the next one: all its own, and writable
 }
 
-// The window through which tails are copied stays where it is: nobody gets what can be read through it.
+// The window through which tails are copied stays mapped: the chunks that can be read through it are not reused.
 TEST_F(VTensorSetTest, ATailThatStaysMappedIsNeverReady) {
   VTensorOptions copying = options();
   copying.block_tokens = 3;
@@ -467,7 +467,7 @@ class BusyBudget final : public ChunkBudget {
   }
 };
 
-// Between the attempt and the look for somebody who could give up something.
+// Between the attempt and the search for a request that could release memory.
 TEST_F(VTensorSetTest, ChunksThatComeBackWhileItLooksForThemAreTaken) {
   BusyBudget budget;
   const auto set = *VTensorSet::open(backend_, budget, options());

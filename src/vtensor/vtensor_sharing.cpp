@@ -38,7 +38,7 @@ Status VTensorSet::copy_tails_of(VTensor& vtensor, const PrefixTable::Found& fou
   const std::lock_guard lock(mutex_);
   if (done) stats_.copied_bytes += bytes;
   if (!is_stuck) return done;
-  // They are mapped where nobody unmaps them: with one reference more they never become ready.
+  // They are mapped where they are never unmapped: with one reference more they never become ready.
   for (const auto& tail : found.tails) store_.share({&tail.chunk, 1});
   stats_.stuck_chunks += found.tails.size();
   return done;
@@ -68,7 +68,7 @@ Status VTensorSet::record(VTensor& vtensor, std::span<const BlockHash> hashes) {
       return {};
     }
   }
-  CACHALOT_TRY(vtensor.planes_.protect(tokens));  // before anybody can find the chunks
+  CACHALOT_TRY(vtensor.planes_.protect(tokens));  // before any request can find the chunks
   // What cannot be written must not be cut off and computed again, whether others get it or not.
   const bool protects = layout_.full_chunks(tokens) > layout_.full_chunks(vtensor.shared_tokens_);
   const std::lock_guard lock(mutex_);
@@ -87,7 +87,7 @@ bool VTensorSet::enter(VTensor& vtensor, std::span<const BlockHash> hashes) {
   return !recorded.references.empty();
 }
 
-// The first tokens of `from`, as if the table had found them. Of whoever has its turn.
+// The first tokens of `from`, as if the table had found them. Called with its turn held.
 Result<PrefixTable::Found> VTensorSet::lend(VTensor& from, std::uint64_t tokens) {
   PrefixTable::Found found;
   found.tokens = options_.copy ? tokens : layout_.without_tail(tokens);
@@ -109,7 +109,7 @@ Result<std::uint64_t> VTensorSet::alias(VTensor& to, VTensor& from, std::uint64_
   if (&to == &from) {
     return Error::make(Code::kInvalidArgument, "vtensor: alias of itself, expected of another one");
   }
-  const bool to_first = &to < &from;  // the same order for everybody: nobody waits in a circle
+  const bool to_first = &to < &from;  // one order for all threads, so no deadlock
   const Turn first(*this, to_first ? to : from);
   const Turn second(*this, to_first ? from : to);
   CACHALOT_TRY(check_tokens(tokens, std::min(from.ready_tokens(), to.max_tokens())));

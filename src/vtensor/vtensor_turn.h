@@ -7,7 +7,7 @@ namespace cachalot::vtensor {
 
 class VTensorSet::Turn {
  public:
-  // Waits until nobody else has it.
+  // Waits until no other thread has it.
   Turn(VTensorSet& set, VTensor& vtensor) : set_(set), vtensor_(vtensor) {
     std::unique_lock lock(set.mutex_);
     set.turn_over_.wait(lock, [&] { return !vtensor.busy_; });

@@ -1,5 +1,5 @@
 // The bookkeeping of one expandable segment: which block a request gets, and when the range has to grow.
-// It holds no memory, so that it also tells what expandable segments would hold for somebody else's requests.
+// It holds no memory, so it also tells what expandable segments would hold for another allocator's requests.
 //
 // @threads one at a time
 // @cost    as BlockHeap

@@ -7,7 +7,7 @@
 //
 // 1. set_access() is one call of the driver for a span: setting access is 84 % of what mapping costs
 //    (GMLake, Table 1), and sets it for the device and all its peers together.
-// 2. unmap() does not wait for kernels: who unmaps memory that a kernel still uses ends that kernel.
+// 2. unmap() does not wait for kernels: unmapping memory in use ends the kernel with an error.
 //    The caller waits for its events first.
 // 3. Every call works on any thread: one without a context gets the device's primary one.
 //

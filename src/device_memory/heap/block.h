@@ -49,7 +49,8 @@ struct Block {
   Block* prev = nullptr;
   Block* next = nullptr;
   BlockState state = BlockState::kUsed;
-  gpu::StreamId stream = 0;    // free: who may use it at once; used: who asked for it
+  gpu::StreamId stream =
+      0;  // free: the stream that may reuse it without an event; used: the stream that allocated it
   std::uint64_t freed_at = 0;  // free: the number of the last free() in it; they grow
   void* owner = nullptr;       // used: what stands on it; the heap does not look at it
   FreeBlocks::iterator place;  // free: in the set of its stream

@@ -1,5 +1,5 @@
 // CPU memory as a device: physical memory is a range of a file (PageStore), an address range is a
-// mapping that nobody may touch, and map() puts the file's range over it.
+// mapping without access, and map() puts the file's range over it.
 //
 //   reserve     mmap, no access, no memory            unmap       the same over the span, one call
 //   map         mmap of the file, still no access     create      pages of the file, all of them

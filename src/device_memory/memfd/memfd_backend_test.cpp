@@ -150,7 +150,7 @@ TEST_F(SmallPages, NothingIsLeftWhenTheBackendIsGone) {
   ASSERT_TRUE(backend_->release(released));
   backend_.reset();
   for (std::uint64_t i = 0; i < 8; ++i) {
-    // Nobody else maps anything in between, so the place is empty.
+    // No other thread maps in between, so the place is empty.
     EXPECT_EQ(msync(reinterpret_cast<void*>(range_ + i * kChunk), 4096, MS_ASYNC), -1);
     EXPECT_EQ(errno, ENOMEM);
   }

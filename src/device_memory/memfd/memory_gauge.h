@@ -1,5 +1,5 @@
 // Whether the machine has so much memory left. Linux gives out what it does not have and kills
-// somebody later, so this is asked before every handle is made.
+// a process later, so this is asked before every handle is made.
 //
 // 1. An answer of the system (180 us: a dozen small files) is used for an eighth of what it found
 //    and for 100 ms, then it is asked again.

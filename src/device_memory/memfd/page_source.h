@@ -4,7 +4,7 @@
 //   kHugetlb  | memfd, MFD_HUGETLB                | the machine's reserve (vm.nr_hugepages)
 //   kTmpfs    | without a name, in a directory    | the mount: huge=always, within_size
 //   kCollapse | memfd                             | MADV_COLLAPSE, Linux 6.1; no privilege needed
-//   kSmall    | memfd                             | nobody: 4 KiB pages
+//   kSmall    | memfd                             | none: 4 KiB pages
 #pragma once
 
 #include <cachalot/result.h>

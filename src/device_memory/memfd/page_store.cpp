@@ -67,7 +67,7 @@ Result<std::unique_ptr<PageStore>> PageStore::open(const PageStoreOptions& optio
   }
   if (!options.tmpfs_directory.empty()) {
     auto store = open_source(PageSource::kTmpfs, options);
-    // Who names a directory wants it: that it cannot be used must be heard.
+    // The user named this directory, so a failure to use it is an error.
     if (store || store.error().code != Code::kUnsupported) return store;
   }
   auto store = open_source(PageSource::kCollapse, options);
@@ -126,7 +126,7 @@ Status PageStore::fill(std::uint64_t offset, std::uint64_t bytes) {
   }
   const Error error = Error::from_errno(errno, "create: %" PRIu64 " bytes from page source %s",
                                         bytes, page_source_name(source_));
-  // What there is of it must go back: nobody knows the offset. If that fails, too, the first failure
+  // The allocated part must be released, because its offset is lost. If that fails, too, the first failure
   // is the one that matters.
   static_cast<void>(destroy(offset, bytes));
   return error;

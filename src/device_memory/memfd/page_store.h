@@ -3,7 +3,7 @@
 // 1. What make() returned is there: zeros, every page of it. Touching it is never SIGBUS and never
 //    wakes the out-of-memory killer, as far as MemoryGauge can know.
 // 2. Offsets grow and are never given twice: what is made in a row lies in a row, so that the kernel
-//    can merge its mappings, and a forgotten mapping never shows somebody else's bytes.
+//    can merge its mappings, and a forgotten mapping never shows another handle's bytes.
 // 3. page_mode() is what was found, not what was asked for: the first chunk is looked at when the
 //    store is opened, and each later one that did not become huge counts.
 //

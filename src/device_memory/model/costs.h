@@ -4,7 +4,7 @@
 // the three points are far from a line but monotone pieces are the least that can be assumed. Above
 // the largest a call costs in proportion to its bytes.
 //
-// Nobody has published what one set_access() or unmap() costs that spans many mappings. `Spanning`
+// The cost of one set_access() or unmap() over many mappings is unpublished. `Spanning`
 // says which of two answers is charged; the truth lies between them until a GPU has been measured.
 //
 // | table              | machine | says about                        | unit                           |

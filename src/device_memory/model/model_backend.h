@@ -1,4 +1,4 @@
-// A device without memory: it hands out addresses that nobody can touch, and adds up what a GPU's
+// A device without memory: it returns addresses that cannot be accessed, and adds up what a GPU's
 // driver would have taken for the calls. For replays of millions of operations.
 //
 // 1. Addresses are beyond what a processor can have and are never given twice. Ranges never touch:
