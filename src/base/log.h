@@ -1,5 +1,5 @@
-// One line a message on stderr, for people who watch a keeper. Off unless a program turns it on:
-// a library has no business on somebody else's stderr. Errors travel as Results, not through here.
+// One line a message on stderr, for operators. Off unless a program turns it on:
+// a library must not write to its program's stderr. Errors travel as Results, not through here.
 #pragma once
 
 namespace cachalot::base {

@@ -1,6 +1,6 @@
 // Chained block hashes: the hash of a block is a function of the hash before it and its own ids.
 //
-// Three algorithms. xxh3_128 is ours, seeded with the namespace; a stranger who may choose prompts
+// Three algorithms. xxh3_128 is ours, seeded with the namespace; an attacker that chooses prompts
 // can make it collide, so between tenants take a secret fingerprint or sha256_cbor. sha256_cbor and
 // xxhash_cbor are vLLM's, bit for bit, and know nothing of namespaces: keep those apart by other
 // means.

@@ -57,7 +57,7 @@ TEST(Belady, ADirectoryThatIsNotThereIsAnError) {
   EXPECT_NE(std::string(belady.error().message).find("/nonexistent"), std::string::npos);
 }
 
-// Address space that nobody may read, so that this is over at once should it not be refused.
+// Address space without access, so that a missing check ends the test immediately.
 TEST(Belady, MoreReferencesThanNumbersAreAnError) {
   constexpr std::size_t kMost = 0xfffffffe;
   void* const nothing = mmap(nullptr, kMost * sizeof(std::uint32_t), PROT_NONE,

@@ -17,7 +17,7 @@ namespace cachalot::cache_sim {
 // @threads one at a time
 class SpillFile {
  public:
-  // Makes a file in `directory` that nobody else sees and that goes with its process.
+  // Makes an unlinked file in `directory`, which ends with its process.
   // @errors kInvalidArgument: no such directory; kPermission, kNoSpace, kIo: it cannot be made; the message
   //         names the directory
   static Result<SpillFile> make(const std::string& directory);

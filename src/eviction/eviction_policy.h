@@ -5,7 +5,7 @@
 // A victim is always a leaf: a block is never kept when its parent is gone.
 //
 // What a policy decides depends on the calls and their order only, never on a clock or on how nodes
-// are numbered: two callers who number differently get the same victims.
+// are numbered: two callers that number differently get the same victims.
 #pragma once
 
 #include <cachalot/result.h>
@@ -31,7 +31,7 @@ class EvictionPolicy {
   // Makes room for nodes below `capacity_nodes`; never shrinks.
   virtual void grow(std::uint32_t capacity_nodes) = 0;
 
-  // Adds an absent node below a resident parent (kNoNode: a root), nobody's held. Touch the parent
+  // Adds an absent node below a resident parent (kNoNode: a root), not held. Touch the parent
   // first where a store is a use of the whole prefix. `name` stands for the block's whole prefix, as its
   // hash does, so that a policy may know again what it dropped; only equality counts.
   virtual void insert(NodeId node, NodeId parent, std::uint64_t name) = 0;

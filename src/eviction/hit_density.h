@@ -63,7 +63,7 @@ class HitDensity final : public EvictionPolicy {
   void hold(NodeId node) override;
   void release(NodeId node) override { end_holds(node, 1); }
 
-  // For tests and for people who look. The request in hand is not counted yet.
+  // For tests and reports. The current request is not counted yet.
   bool follows_density() const { return guard_.followed() == Shadow::kDensity; }
   std::uint64_t shadow_hits(Shadow s) const { return guard_.hits(s); }
   std::uint64_t seen_blocks() const { return blocks_.size(); }

@@ -91,7 +91,7 @@ class LeafLru final : public EvictionPolicy {
   }
   void prefetch_neighbours(NodeId node) const { list_.prefetch_neighbours(node); }
 
-  // From the least recently used to the most: for tests and for people who look.
+  // From the least recently used to the most: for tests and reports.
   NodeId oldest() const { return list_.oldest(); }
   NodeId newer(NodeId node) const { return list_.newer(node); }
 

@@ -2,7 +2,7 @@
 //
 // 1. Events are kept and recorded again: creating one costs more than recording it.
 // 2. Nothing is recorded on a stream that is being captured into a graph: that would become part of the
-//    graph, and say nothing about now. Such an event is recorded later, when somebody asks for it and the
+//    graph, and say nothing about now. Such an event is recorded later, when a caller asks for it and the
 //    capture is over; it then covers more than it has to.
 // 3. An event that the driver cannot tell about is not done; wait() has the error.
 // 4. A stream that its program has destroyed may still work, and cannot be asked. It has ended when the whole
@@ -27,7 +27,7 @@ namespace cachalot::gpu {
 
 class CudaStreamEvents final : public StreamEvents {
  public:
-  // @param may_capture  whether a stream may be captured now that nobody has noted; none: never
+  // @param may_capture  whether a stream may be captured now although it was not noted; none: never
   explicit CudaStreamEvents(const Driver& driver, std::function<bool()> may_capture = {})
       : driver_(driver), may_capture_(std::move(may_capture)) {}
   ~CudaStreamEvents() override;
@@ -39,7 +39,7 @@ class CudaStreamEvents final : public StreamEvents {
   // @errors of the driver
   Result<Event> record(StreamId stream) override;
   bool is_done(Event event) override;
-  // @errors kBusy: the stream is being captured, so that nobody can wait for it; of the driver
+  // @errors kBusy: the stream is being captured, so that no thread can wait for it; of the driver
   Status wait(Event event) override;
   void drop(Event event) override { unused_.push_back(event); }
 

@@ -105,7 +105,7 @@ TEST_F(CudaStreamEventsTest, OfADestroyedStreamNothingIsKnownWhileAnotherIsCaptu
   EXPECT_EQ(machine_.refused, 0u);
 }
 
-// Who captures has said so, or the driver says it; then some captures are lost, but nothing else is.
+// The capturing caller has noted it, or the driver reports it; then some captures are lost, nothing else.
 TEST_F(CudaStreamEventsTest, ACaptureThatNobodyHasNotedPutsTheWaitOff) {
   const DeviceScope scope(driver_, context_);
   bool may_capture = true;

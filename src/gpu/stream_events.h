@@ -23,7 +23,7 @@ class StreamEvents {
   virtual Result<Event> record(StreamId stream) = 0;
   virtual bool is_done(Event event) = 0;
   virtual Status wait(Event event) = 0;
-  // Nobody asks for it any more.
+  // No caller asks for it any more.
   virtual void drop(Event event) = 0;
 };
 

@@ -1,7 +1,7 @@
 // In which order a block lies in the pool, where it is contiguous: the same dimensions as a
 // layout's (kv/layout.h) without pages, slowest first.
 //
-// All who share a namespace must use the same order; its name is part of the block's fingerprint.
+// All engines of a namespace must use the same order; its name is part of the block's fingerprint.
 // Copies are fastest where the order's end is that of the engine's layout, because a fragment is
 // what is contiguous on both sides.
 #pragma once

@@ -46,7 +46,7 @@ class CopyEngine {
 
   // Engine pages into the pool.
   // @errors kInvalidArgument: a page id, a range or an extent that does not fit; kIo: a device failed, and
-  //         nothing is known of the copy: it may still be under way. After any other error it is not
+  //         nothing is known of the copy: it may still be in flight. After any other error it is not
   virtual Status gather(std::span<const BlockCopy> blocks, LayerRange layers = {}) = 0;
 
   // Pool blocks into the engine's pages. Two blocks of a call share no page. @errors as gather()

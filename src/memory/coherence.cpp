@@ -30,7 +30,7 @@ std::atomic_ref<std::uint64_t> word_at(const void* line, std::size_t word) {
 }
 
 // Where a line cannot be written in one store, it goes up in order, the word with the CRC last, and
-// is read with that word first: who sees a new CRC sees words at least as new. What is left (an old
+// is read with that word first: a reader that sees a new CRC sees words at least as new. What is left (an old
 // CRC over newer words, or a line being written again) does not check.
 void store_words(void* to, const Line* lines, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -126,7 +126,7 @@ class CoherentDomain final : public Domain {
   bool writes_whole_lines() const override { return false; }
 
   // On x86 every cached store is a release store and every load an acquire load; the compiler
-  // cannot see into the calls. A cached store fetches the line from whoever read it last, one after
+  // cannot see into the calls. A cached store fetches the line from the core that read it last, one after
   // the other (measured: 7 M lines/s between far cores); a run of lines goes past the caches (70).
   void write_lines(void* to, const Line* lines, std::size_t count) override {
     (count < kStreamFromLines ? kernels_.store_lines : kernels_.stream_lines)(to, lines, count);

@@ -32,7 +32,7 @@ enum class DomainKind : std::uint32_t { kCoherent = 1, kNoncoherent = 2, kLossy 
 
 const char* domain_name(DomainKind kind);
 
-// The rules of the pool protocol, as switches that tests throw to see that somebody notices.
+// The rules of the pool protocol, as switches that tests throw to see that the checks notice.
 enum class Rule : std::uint32_t {
   kNone = 0,
   kR1OneWriterPerLine,       // keeper and client write into one line of the client table
@@ -65,7 +65,7 @@ class Domain {
 
   virtual DomainKind kind() const = 0;
 
-  // True if others see a line write whole or not at all, as measured and promised by nobody; where
+  // True if others see a line write whole or not at all, as measured, not as promised by a vendor; where
   // it is false, readers need two equal reads (R5). False for cached stores, however wide.
   virtual bool writes_whole_lines() const = 0;
 
@@ -106,7 +106,7 @@ class Domain {
   // Reading, split: prepare_read() invalidates all that will be read, whole lines, with one pair of
   // fences; read_prepared() then copies pieces of any size and alignment out of it, once or in many
   // calls. What is read is as of some moment after prepare_read() began (R3), so one preparation
-  // serves one read: who wants newer bytes, or validates (R6) and tries again, prepares again.
+  // serves one read: a caller that wants newer bytes, or validates (R6) and tries again, prepares again.
   // The same thread, or one that synchronised with it behind the preparation.
   // `hash` runs over the runs in their order; with it all bytes are multiples of 64.
   // By default, which is right for every domain and slow, lines are read one by one.

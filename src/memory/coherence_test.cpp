@@ -194,7 +194,7 @@ TEST_P(RealDomain, AReaderNeverSeesALineThatChecksGoBackwards) {
   }
 }
 
-// R4: who sees the line that names a payload sees the payload.
+// R4: a reader that sees the line naming a payload sees the payload.
 TEST_P(RealDomain, APayloadIsSeenBeforeTheLineThatNamesIt) {
   constexpr std::size_t kPayload = 8192, kBlocks = 16;
   constexpr std::uint64_t kLast = 1500;

@@ -1,7 +1,7 @@
 // The copy loops under the coherence domains, one set per instruction path.
 //
 // These move bytes and nothing more: no fence, no flush, no order. What has to stand around them is
-// the domains' business (memory/coherence.cpp), and nobody else calls them on shared memory.
+// the domains' business (memory/coherence.cpp), and no other code calls them on shared memory.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ extern const CopyKernels kCopyAvx512;
 // prefetched: the core runs ahead of its misses by more than that itself, and 32 prefetches before
 // the first load cost up to a sixth of a 16 KiB copy.
 inline constexpr std::size_t kPrefetchBytes = 3072;
-// The same for scattered lines: more than a core has misses under way, so that none waits for the
-// loop. Who looks at each line as it comes hints and gathers in small pieces instead (pool/directory).
+// The same for scattered lines: more than a core has misses in flight, so that none waits for the
+// loop. A caller that looks at each line as it comes hints and gathers in small pieces instead (pool/directory).
 inline constexpr std::size_t kPrefetchLines = 64;
 
 }  // namespace cachalot::memory

@@ -74,7 +74,7 @@ TEST(Child, DoesNotOutliveItsParent) {
   ASSERT_EQ(read(pipe_ends[0], &byte, 1), 1);
   parent->send(SIGKILL);
   ASSERT_TRUE(parent->wait());
-  // End of file: nobody is left who could write.
+  // End of file: no writer is left.
   EXPECT_EQ(read(pipe_ends[0], &byte, 1), 0);
   close(pipe_ends[0]);
 }

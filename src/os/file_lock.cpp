@@ -83,7 +83,7 @@ void unlock_byte(int own, std::uint64_t offset) {
   (void)fcntl(own, F_OFD_SETLK, &*range);
 }
 
-// Who holds it, as the kernel says it of a description that is not the holder's own.
+// The holder, as the kernel reports it for another description.
 Result<std::optional<std::int64_t>> ask_for_holder(int own, std::uint64_t offset) {
   CACHALOT_TRY_ASSIGN(struct flock range, one_byte(offset));
   if (fcntl(own, F_OFD_GETLK, &range) != 0) {
@@ -184,7 +184,7 @@ Result<bool> FileLockSet::is_held_elsewhere(std::uint64_t offset) const {
 
 Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset) {
   CACHALOT_TRY(one_byte(offset));
-  // A description that holds no lock, so that every lock is somebody else's.
+  // A description that holds no lock, so that every lock belongs to another description.
   CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
   return ask_for_holder(own.get(), offset);
 }

@@ -5,10 +5,10 @@
 // drops it with the last descriptor, whatever killed the process. The byte is only a number: it
 // need not exist and is not touched, so offsets past the end of the file are good.
 //
-// A child made by fork() shares the description: the lock lives until both are gone, or somebody unlocks it.
+// A child made by fork() shares the description: the lock lives until both are gone, or one of them unlocks it.
 // Forks::kLeave is for what a child has no part in: it closes its descriptor before anything else of it
-// runs, so that the lock ends with who took it, whatever ends that one. (Of children that are not made by
-// fork(), but by a bare system call, nobody hears: they share it until their parent unlocks it, and do not end
+// runs, so that the lock ends with its owner, whatever ends that process. (Of children that are not made by
+// fork(), but by a bare system call, the library is not told: they share it until their parent unlocks it, and do not end
 // it themselves.)
 #pragma once
 
@@ -24,7 +24,7 @@ namespace cachalot::os {
 // What a forked child does with a lock of its parent's.
 enum class Forks { kShare, kLeave };
 
-// The description that locks are on: a descriptor of one's own, known to who forks if children leave it.
+// The description that locks are on: a descriptor of one's own, known to the forking process if children leave it.
 class LockDescription {
  public:
   static Result<LockDescription> open(int fd, Forks forks);
@@ -43,20 +43,20 @@ class LockDescription {
 
   FileDescriptor fd_;
   Forks forks_;
-  std::uint64_t generation_;  // forks between the first process and who opened it
-  std::int64_t pid_;          // of who opened it: no handler hears of a bare clone()
+  std::uint64_t generation_;  // forks between the first process and the opening one
+  std::int64_t pid_;          // of the opening process: no handler runs for a bare clone()
 };
 
 class FileLock {
  public:
   // @param  fd      of the file, by any description; only used during the call
   // @param  offset  below 2^63 - 1
-  // @errors kBusy: somebody holds it; kPermission: the file cannot be opened for writing;
+  // @errors kBusy: it is held; kPermission: the file cannot be opened for writing;
   //         kInvalidArgument; kUnsupported: the file system has no such locks
   // @threads any  @cost 3 system calls; never waits
   static Result<FileLock> try_lock(int fd, std::uint64_t offset, Forks forks = Forks::kShare);
 
-  // The same, trying again for so long while somebody holds it. @errors as above
+  // The same, trying again for so long while it is held. @errors as above
   static Result<FileLock> lock_within(int fd, std::uint64_t offset, std::uint32_t patience_ms,
                                       Forks forks = Forks::kShare);
 
@@ -86,12 +86,12 @@ class FileLockSet {
   // @errors kPermission: the file cannot be opened for writing
   static Result<FileLockSet> open(int fd);
 
-  // @errors kBusy: somebody else holds it; kInvalidArgument, kUnsupported as FileLock
+  // @errors kBusy: another description holds it; kInvalidArgument, kUnsupported as FileLock
   // @cost   a system call; the kernel looks through the locks of the file one by one
   Status try_lock(std::uint64_t offset);
   // Nothing, if it is not held.
   void unlock(std::uint64_t offset);
-  // Whether somebody outside this set holds it. @errors as try_lock
+  // Whether a description outside this set holds it. @errors as try_lock
   Result<bool> is_held_elsewhere(std::uint64_t offset) const;
 
  private:

@@ -128,7 +128,7 @@ TEST_F(FileLockTest, OneThatForkedChildrenLeaveIsNotTheirsToEnd) {
   auto many = FileLockSet::open(fd());
   ASSERT_TRUE(held && many && many->try_lock(4));
   auto child = Child::start([&] {
-    // Whoever opens something now gets the numbers that were theirs.
+    // The next open() reuses their numbers.
     const int first = open("/dev/null", O_RDONLY | O_CLOEXEC), second = dup(first);
     held->unlock();
     if (many->try_lock(5) || many->is_held_elsewhere(5)) return 1;

@@ -1,4 +1,4 @@
-// Space for a new file, all of it, before anybody touches it: memory that is mapped and cannot be
+// Space for a new file, all of it, before any access: memory that is mapped and cannot be
 // had when it is touched kills the process (SIGBUS, or the kernel's out-of-memory killer).
 #pragma once
 

@@ -6,7 +6,7 @@
 //   a path             | kFile     | file on any file system           | unlink
 //   /dev/daxX.Y        | kDevdax   | taken as it is, never resized     | nothing to do
 //
-// 1. A file made by create() has all its space: touching it is never SIGBUS, unless somebody else
+// 1. A file made by create() has all its space: touching it is never SIGBUS, unless another process
 //    truncates it. (A memfd cannot be truncated.)
 // 2. create() that fails leaves no file behind.
 // 3. bytes() was true at create() or open(); require_bytes() looks again.

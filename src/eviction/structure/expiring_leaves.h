@@ -27,7 +27,7 @@ class ExpiringLeaves final : public EvictionPolicy {
   void set_now(std::uint32_t tick) {
     if (tick > now_) now_ = tick;
   }
-  // A leaf that nobody holds and that was last used before `tick`: the one unused for longest; kNoNode if
+  // A leaf that is not held and was last used before `tick`: the one unused for longest; kNoNode if
   // there is none. Changes nothing.
   NodeId unused_since(std::uint32_t tick) const;
 

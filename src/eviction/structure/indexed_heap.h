@@ -15,7 +15,7 @@
 
 namespace cachalot::eviction {
 
-// Compared from the first number on. Whoever ranks sees to it that no two nodes tie, or that it does
+// Compared from the first number on. The caller ensures that no two nodes tie, or that it does
 // not matter: a heap's order of equals depends on its history.
 struct Rank {
   std::uint64_t first = 0;

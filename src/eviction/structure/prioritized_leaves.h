@@ -3,7 +3,7 @@
 //
 // 1. A node is in the policy of its tree's priority, and in no other; a tree has one priority.
 //
-// Whoever stores decides the priority of a root; what is stored below it has the same.
+// The caller of insert() decides the priority of a root; its descendants have the same.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 // The leaves stand in a heap; inner nodes only remember. When the last child of a node goes, the node
 // comes into the heap with the rank it has by then.
 //
-// 1. The heap holds the resident leaves that nobody holds (hold()), each once, and nothing else.
+// 1. The heap holds the resident leaves that are not held (hold()), each once, and nothing else.
 // 2. A leaf's rank in the heap is Order::rank() of its record.
 #pragma once
 

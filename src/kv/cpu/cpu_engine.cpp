@@ -45,7 +45,7 @@ void CpuEngine::gather_share(const CopyPlan& plan, std::span<const BlockCopy> bl
     batch.end_block();
   }
   batch.flush();
-  // Whoever publishes orders its own stores only, so each thread orders what it stored.
+  // The publisher orders its own stores only, so each thread orders what it stored.
   domain_->order();
 }
 

@@ -51,7 +51,7 @@ void GatherBatch::add(std::uint64_t pool_offset, const std::byte* from, std::uin
   fill_line(from + whole, bytes - whole);
 }
 
-// @return how many bytes went into the line under way
+// @return how many bytes went into the open line
 std::uint64_t GatherBatch::fill_line(const std::byte* from, std::uint64_t bytes) {
   const std::uint64_t taken = std::min<std::uint64_t>(bytes, kLineBytes - filled_);
   memory::Line& line = lines_[lines_used_];
@@ -79,7 +79,7 @@ void GatherBatch::add_lines(std::uint64_t pool_offset, const std::byte* from, st
 
 void GatherBatch::flush() {
   domain_.write_runs(runs_, runs_used_, hash_);
-  // The line under way moves to the front.
+  // The open line moves to the front.
   if (lines_used_ != 0) lines_[0] = lines_[lines_used_];
   runs_used_ = lines_used_ = 0;
 }

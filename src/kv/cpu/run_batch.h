@@ -45,7 +45,7 @@ class GatherBatch {
   memory::Line lines_[kLines + 1];
 };
 
-// Who invalidates what is read: the caller has, all of it, or each batch its own lines with one
+// Invalidation before a read: by the caller for everything, or by each batch for its own lines with one
 // pair of fences.
 enum class Preparation { kDone, kByBatch };
 

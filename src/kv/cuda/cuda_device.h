@@ -34,7 +34,7 @@ inline Error error_of_wait(Error error) {
   return error;
 }
 
-// Of what the driver refused, with nothing under way: another code than that.
+// Of a driver refusal with no copy in flight: another code than that.
 inline Error error_of_refusal(Error error) {
   if (error.code == Code::kIo) error.code = Code::kInternal;
   return error;
@@ -53,7 +53,7 @@ class CudaDevice {
   static Result<std::unique_ptr<CudaDevice>> open(const gpu::Driver& driver,
                                                   std::span<const unsigned char> image,
                                                   int ordinal);
-  // Whoever copies has waited for its copies.
+  // The owner has waited for its copies.
   ~CudaDevice();
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;

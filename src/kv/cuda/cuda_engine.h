@@ -33,12 +33,12 @@
 
 namespace cachalot::kv {
 
-// Who sees to it that no line of the pool is old, or dirty, in the host's caches.
+// How old or dirty lines of the pool are kept out of the host's caches.
 enum class HostCaches {
   kFlushed,  // the engine flushes around its copies
   // the pool is mapped uncacheable and the GPU's writes do not go into the cache (DDIO off)
   kBypassed,
-  kIgnored,  // nobody: for domains that are coherent
+  kIgnored,  // not needed: coherent domains
 };
 
 // What becomes of a scatter's bytes that were reused while they were read.
@@ -64,7 +64,7 @@ class CudaEngine final : public CopyEngine {
  public:
   // @param cache   of tensors in the device's memory; the host never touches them
   // @param device, cache, order, domain  outlive the engine, and the engine its copies
-  // @errors kInvalidArgument: threads; kUnsupported: the lossy domain, a domain whose host caches nobody
+  // @errors kInvalidArgument: threads; kUnsupported: the lossy domain, a domain whose host caches nothing
   //         sees to, bulk transfers on a device without
   static Result<std::unique_ptr<CudaEngine>> make(CudaDevice& device, const EngineCache& cache,
                                                   const BlockOrder& order, memory::Domain& domain,
@@ -76,9 +76,9 @@ class CudaEngine final : public CopyEngine {
   Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
 
   // Launch only. What `blocks` says is taken before they return, but a hash stays the caller's until
-  // wait(). Two scatters that are under way share no page, and nobody else writes a gather's blocks.
+  // wait(). Two scatters in flight share no page, and no other writer touches a gather's blocks.
   // @errors as CopyEngine; kInvalidArgument: an extent that is not registered; kNoSpace, kInternal: the driver; kIo: and did not end what it had begun.
-  //         A scatter: kInvalidArgument: nobody said how its bytes are checked
+  //         A scatter: kInvalidArgument: the options do not say how its bytes are checked
   // @cost   a microsecond, 20 ns a block, and what the driver takes (5 to 10 us, estimate); in the
   //         noncoherent domain a scatter 1 to 2.5 ns a line
   Result<PendingCopy> start_gather(std::span<const BlockCopy> blocks, gpu::Stream stream,

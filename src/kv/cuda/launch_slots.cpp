@@ -67,7 +67,7 @@ void LaunchSlots::give_back(std::unique_ptr<LaunchSlot> slot) {
   free_.push_back(std::move(slot));
 }
 
-// Its memory and its event are nobody's from here on: the device may still read it.
+// Its memory and its event are abandoned from here on: the device may still read them.
 void LaunchSlots::abandon(std::unique_ptr<LaunchSlot>) {}
 
 }  // namespace cachalot::kv

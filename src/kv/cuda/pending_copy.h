@@ -32,7 +32,7 @@ class PendingCopy {
  public:
   PendingCopy(PendingCopy&&) noexcept = default;
   PendingCopy& operator=(PendingCopy&&) = delete;
-  // Waits, if nobody has; a failure is then nobody's to see.
+  // Waits if no wait has happened; a failure is then not reported.
   ~PendingCopy();
 
   // Whether wait() would not block. @errors kIo: the device failed @cost one call of the driver

@@ -63,8 +63,8 @@ inline constexpr std::uint32_t kStageBytes = 8 << 10;
 
 // Thread blocks of a launch, so that the engine's own kernels keep the other multiprocessors: where one of
 // ours is, a kernel that needs a multiprocessor's memory or registers whole has to wait for it. So they are
-// few, and each has much under way.
-//   in bulk     a thirty-second, at most 4. H100, H200 (132), B200 (148): 4, of 7 x 8 KiB under way each:
+// few, and each has much in flight.
+//   in bulk     a thirty-second, at most 4. H100, H200 (132), B200 (148): 4, of 7 x 8 KiB in flight each:
 //               224 KiB, twice what 50 GB/s need at 2.2 us
 //   by threads  a sixteenth, at most 8. A100 (108): 6; H200: 8, of 512 threads x 64 bytes: 256 KiB
 constexpr std::uint32_t default_thread_blocks(Way way, std::uint32_t multiprocessors) {

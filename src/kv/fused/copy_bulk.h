@@ -2,7 +2,7 @@
 // worker: a warp. Where an item is costs some hundred dependent instructions to say, so its threads say it
 // of the next 32 items at once, one each; then one of them, the leader, sets the transfers going and waits
 // for them. Bytes go through a ring of stages in shared memory, loads ahead of stores, and the transfers of
-// one batch of items are under way while the next one is looked up. The kernel on a GPU and its emulation
+// one batch of items are in flight while the next one is looked up. The kernel on a GPU and its emulation
 // are this function; what differs is the channel:
 //
 //   look_up(entry)                entries()[i] = entry(i) for kItemsAtOnce of them, by whichever thread;

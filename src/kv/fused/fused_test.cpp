@@ -1,5 +1,5 @@
 // What the kernels do with memory, access by access, for every layout and block order: each byte is
-// written once, by whom does not matter, and nothing else is.
+// written once, by any thread, and nothing else is.
 #include <gtest/gtest.h>
 
 #include <cstring>

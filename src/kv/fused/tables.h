@@ -25,7 +25,7 @@ struct WorkShape {
 };
 
 // What suits a plan: as many lanes as its longest run has units, at most `most_lanes`, and for each of
-// them as many units as it can have under way.
+// them as many units as it can have in flight.
 WorkShape shape_for(const Plan& plan, std::uint32_t most_lanes);
 
 // The largest power of two, up to 256, that all the pool's offsets and the lengths of a plan's fragments

@@ -111,7 +111,7 @@ TEST(AllocReplay, EveryBlockKeepsItsBytesOnRealMemory) {
   }
 }
 
-// Hands the same memory to everybody.
+// Returns the same memory to every caller.
 class OneBlockAllocator final : public device_memory::Allocator {
  public:
   explicit OneBlockAllocator(device_memory::Address address) : address_(address) {}

@@ -49,7 +49,7 @@ Status KvFormula::begin(std::size_t number, const Prompt& prompt) {
   return {};
 }
 
-// The first who computes a block is who records it.
+// The first request that computes a block records it.
 Status KvFormula::computed(std::size_t number, const Prompt& prompt) {
   if (options_.block_tokens == 0) return {};
   const std::uint64_t blocks = prompt.ids.size(), known = known_blocks(prompt);

@@ -18,7 +18,7 @@ struct VTensorMemoryOptions {
 
 // What the driver's calls take: by its published costs, or by the clock.
 struct KvTimes {
-  std::uint64_t begin_ns = 0;  // until the prompts' chunks are mapped: nobody can do that ahead
+  std::uint64_t begin_ns = 0;  // until the prompts' chunks are mapped: this cannot be done ahead
   std::uint64_t background_ns = 0;
   std::uint64_t longest_step_ns = 0;  // of growth in a step: what decode would wait for
   std::uint64_t late_steps = 0;       // growth took longer than the step

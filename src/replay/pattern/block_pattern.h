@@ -1,4 +1,4 @@
-// What a replay writes into a block (replay/pattern/pattern_words.h), and whoever writes it.
+// What a replay writes into a block (replay/pattern/pattern_words.h), and its writer.
 //
 // @threads any, on blocks of their own
 #pragma once
@@ -18,7 +18,7 @@ void write_pattern(std::byte* at, std::uint64_t bytes, std::uint64_t number, Ver
 std::uint64_t count_wrong(const std::byte* at, std::uint64_t bytes, std::uint64_t number,
                           Verify verify);
 
-// Whoever writes patterns and counts what is left of them, in memory that is the process's or not. When a
+// The writer of patterns, which also counts what is left of them, in memory that is the process's or not. When a
 // call returns, nothing touches the block any more.
 class PatternMemory {
  public:

@@ -136,7 +136,7 @@ Result<bool> Crew::look_at(Member& member, std::uint64_t timeout_ms) {
 
 Error Crew::failure_of(Member& member, const os::ChildStatus& status) {
   const bool has_spoken = member.state->has_failed && status.exit_code == 1;
-  // Whom an engine accuses may have died a moment before.
+  // The accused process may have died a moment before.
   if (has_spoken && &member != &*keeper_ && is_about_the_keeper(member.state->error)) {
     const Result<std::optional<os::ChildStatus>> keeper = keeper_->child.wait_for(kKeeperBlameMs);
     if (keeper && *keeper && !(*keeper)->ok()) return failure_of(*keeper_, **keeper);

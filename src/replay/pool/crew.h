@@ -2,7 +2,7 @@
 //
 // Invariants
 //   1. Engines are started after the keeper serves, and take no request before go().
-//   2. Whoever ends otherwise than it should is named in the Error of the next call.
+//   2. A process that ends unexpectedly is named in the Error of the next call.
 //
 // @threads one, which must outlive the crew (os/child.h)
 #pragma once

@@ -1,4 +1,4 @@
-// What the processes of a replay share beside the pool: who takes which request, when to begin and
+// What the processes of a replay share besides the pool: which engine takes which request, when to begin and
 // to end, and what each of them counted. Not part of any protocol: it lies in memory of one machine.
 #pragma once
 
@@ -41,7 +41,7 @@ struct alignas(64) EngineState {
 };
 
 struct HarnessState {
-  // The next request that nobody has taken.
+  // The next request that no engine has taken.
   alignas(64) std::atomic<std::uint64_t> next_request{0};
   // When the engines begin, on the steady clock; 0: not yet.
   alignas(64) std::atomic<std::uint64_t> start_ns{0};

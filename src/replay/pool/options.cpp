@@ -40,7 +40,7 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
     return out_of_range("capacity_blocks", options.capacity_blocks, 1, kMostBlocks);
   }
-  // An engine holds at most its target, and as much again under way to be published.
+  // An engine holds at most its target, and as much again in flight to be published.
   const std::uint64_t held =
       (std::uint64_t{options.engines} * 2 + 1) * grant_target(options.block_bytes);
   pool::Geometry geometry;

@@ -43,7 +43,7 @@ struct ReplayOptions {
 // How many blocks a client holds in advance: fewer of large ones.
 std::uint32_t grant_target(std::uint64_t block_bytes);
 
-// The pool for it. Grants and what is under way come on top of the capacity, so that no block is
+// The pool for it. Grants and blocks in flight come on top of the capacity, so that no block is
 // evicted but to make room for another.
 // @errors kInvalidArgument: an option out of range, named with its value
 Result<pool::Geometry> pool_geometry(const ReplayOptions& options);

@@ -14,7 +14,7 @@ namespace cachalot::replay {
 
 class PagedCache {
  public:
-  // All of it is there afterwards: no page fault is counted as somebody's latency.
+  // All of it is there afterwards: no page fault is counted as latency.
   // @errors kNoSpace
   static Result<PagedCache> make(std::uint64_t block_bytes, std::uint32_t slots) {
     std::uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// The bytes of a replayed block: every one of them follows from the block's hash, so that whoever
+// The bytes of a replayed block: every one of them follows from the block's hash, so that any reader that
 // reads the block can check all of them without having seen it before.
 //
 //   line 0   word 0  hash, low half          word 4  check of words 0 to 3
@@ -19,7 +19,7 @@
 
 namespace cachalot::replay {
 
-// What a payload says of who wrote it.
+// What a payload says of its writer.
 struct PayloadStamp {
   std::uint64_t writer = 0;  // engine number
   std::uint64_t count = 0;   // how many blocks it had written before

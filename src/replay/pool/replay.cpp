@@ -15,7 +15,7 @@ constexpr std::uint64_t kLookMs = 10;
 constexpr std::uint64_t kProgressNs = 100'000'000;
 constexpr double kNsPerSecond = 1e9;
 
-// Removes the pool's files on every way out, after the processes have ended; not where somebody took
+// Removes the pool's files on every way out, after the processes have ended; not where another process took
 // the pool over and serves it.
 struct RemoveAtEnd {
   pool::Pool* pool;

@@ -15,7 +15,7 @@ class FakeEvents final : public gpu::StreamEvents {
   void finish(gpu::StreamId stream) { finished_[stream] = last_; }
   // Whether the stream has nothing to do, so that its events are done when they are recorded.
   void set_idle(gpu::StreamId stream, bool is_idle) { idle_[stream] = is_idle; }
-  // Called for a stream that somebody waits for, before wait() returns: time to do its work.
+  // Called for a stream before its wait() returns: time to do its work.
   std::function<void(gpu::StreamId)> on_wait = [](gpu::StreamId) {};
   std::size_t alive() const { return streams_.size(); }
   int waits() const { return waits_; }

@@ -1,4 +1,4 @@
-// For tests: what happens to who touches memory.
+// For tests: what happens on an access to memory.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 // For tests: a machine with some GPUs, behind the driver's table. It keeps CUDA's rules by itself and in
 // the plainest way, so that a rule that AddressBook forgets is a call refused here.
 //
-// Work of streams is done as late as CUDA may do it: when somebody waits for it, or a step at a time when
-// somebody asks whether it is done. So who reads a copy's target, or uses its source again, too early is
+// Work of streams is done as late as CUDA may do it: when a caller waits for it, or a step at a time when
+// a caller asks whether it is done. So a caller that reads a copy's target, or reuses its source, too early is
 // seen. A kernel is a function of the test's that is run on the arguments of its launch. Host memory that
 // is registered has another address for the device, as it may have in CUDA. A test may also say itself how
 // far a stream is: it is busy from begin() to finish(), and no event recorded in between is done before.
@@ -73,9 +73,9 @@ class FakeMachine {
   bool is_idle(std::uint64_t stream) const;
   void set_capturing(std::uint64_t stream, bool capturing);
   void destroy(std::uint64_t stream);  // what was begun on it goes on
-  // What happens while somebody waits for an event that is not done: by default all work is done.
+  // What happens while a caller waits for an event that is not done: by default all work is done.
   std::function<void()> on_wait;
-  // No event is done for who asks, and who waits for one gets this.
+  // No event is ever done, and a wait for one returns this.
   void fail_waits(int result) {
     failing["event_query"] = kNotReady;
     failing["event_synchronize"] = result;
@@ -120,7 +120,7 @@ class FakeMachine {
     std::uint64_t bytes = 0;
     std::uint64_t mappings = 0;
     bool released = false;
-    std::byte* host = nullptr;  // from the first time that somebody reaches them
+    std::byte* host = nullptr;  // from the first access on
   };
   struct Mapping {
     std::uint64_t bytes = 0;

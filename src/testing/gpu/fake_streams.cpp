@@ -30,7 +30,7 @@ struct FakeStreamCalls {
     auto* const host = static_cast<std::byte*>(
         std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment));
     if (host == nullptr) return kOutOfMemory;
-    // Not zero, so that memory nobody wrote shows; of gigabytes the beginning has to do.
+    // Not zero, so that unwritten memory shows; of gigabytes the beginning has to do.
     std::memset(host, 0xa5, std::min<std::size_t>(bytes, std::size_t{64} << 20));
     *at = reinterpret_cast<DevicePointer>(host);
     machine->memory_[*at] = {bytes, host, is_host, machine->current_device()};

@@ -72,7 +72,7 @@ class World {
   // Block `number` of `bytes`, in extents of at most `piece`, as the writer or the reader sees it.
   std::vector<memory::Extent> extents(bool writes, std::uint64_t number, std::uint64_t bytes,
                                       std::uint64_t piece) const {
-    // In turned order, so that nobody gets away with one address.
+    // In turned order, so that one address for both cannot pass.
     std::vector<memory::Extent> out;
     std::byte* const base = (writes ? writer_base_ : reader_base_) + number * 2 * bytes;
     const std::uint64_t count = (bytes + piece - 1) / piece;

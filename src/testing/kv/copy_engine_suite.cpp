@@ -1,4 +1,4 @@
-// One suite for every copy engine in every domain it can work in. Which ones: who links it
+// One suite for every copy engine in every domain it can work in. Which ones: the test program that links it
 // (copy_engine_test.cpp, cuda/gpu_test.cpp).
 #include "testing/kv/copy_engine_suite.h"
 

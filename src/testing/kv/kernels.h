@@ -48,7 +48,7 @@ struct PlainMemory {
   }
 };
 
-// Shared memory and the transfers under way of one worker, whose only thread is the leader.
+// Shared memory and the transfers in flight of one worker, whose only thread is the leader.
 template <class Memory>
 class LateChannel {
  public:

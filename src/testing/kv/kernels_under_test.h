@@ -1,4 +1,4 @@
-// For tests: the kernels that a fake machine runs under the suites of copy engines. Who links the suite
+// For tests: the kernels that a fake machine runs under the suites of copy engines. A test that links the suite
 // says which, by the file it links: the kernels' bodies (fake_kernels.cpp), or the PTX that nvcc made of
 // kernels.cu (tests/ptx).
 #pragma once

@@ -24,7 +24,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Leaves `from`, the running fiber, and goes on in `to`; returns when somebody switches back.
+  // Leaves `from`, the running fiber, and goes on in `to`; returns after a switch back.
   // @param for_good  `from` is done and never runs again
   static void switch_to(Fiber& from, Fiber& to, bool for_good = false);
 

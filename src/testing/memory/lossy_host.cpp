@@ -236,7 +236,7 @@ void LossyHost::load_split(std::uint64_t line, Line& out) {
 }
 
 // Rule R3 without its first fence: loads of the read before this one may be performed after this
-// one's. Seen from here, this read returns what was there while they were under way.
+// one's. Seen from here, this read returns what was there while they were in flight.
 void LossyHost::load_early(std::uint64_t line, Line& out) {
   const std::uint64_t last_seen = loaded_at_[line];
   load(line, out);

@@ -143,7 +143,7 @@ TEST(LossyHost, GathersLinesFromAnywhere) {
   for (std::size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i].words[0], i);
 }
 
-// Message passing: who sees the second write sees the first.
+// Message passing: a reader that sees the second write sees the first.
 TEST(LossyHost, ShowsOrderedWritesInOrder) {
   for_all_worlds([](Mood mood, std::uint64_t seed) {
     World world(seed, mood);

@@ -13,7 +13,7 @@ LossyMemory::LossyMemory(Scheduler& scheduler, const Options& options)
   CACHALOT_CHECK(options.bytes_each % kLineBytes == 0);
   const Adversary& adversary = options.adversary;
   CACHALOT_CHECK(adversary.event_every_steps > 0);
-  CACHALOT_CHECK(adversary.drain_weight > 0);  // or what nobody fences never arrives
+  CACHALOT_CHECK(adversary.drain_weight > 0);  // or unfenced writes never arrive
 }
 
 LossyHost& LossyMemory::add_host() {

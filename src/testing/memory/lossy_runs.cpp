@@ -29,7 +29,7 @@ void LossyHost::prepare_read(const Extent* extents, std::size_t count) {
   }
 }
 
-// Loads through the cache: a line that nobody invalidated may be of any age.
+// Loads through the cache: a line that was not invalidated may be of any age.
 void LossyHost::read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) {
   for (std::size_t i = 0; i < count; ++i) {
     auto* to = static_cast<std::byte*>(runs[i].to);

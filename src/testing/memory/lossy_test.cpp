@@ -139,7 +139,7 @@ Verdict ring(std::uint64_t seed, Mood mood, Rule rule, std::uint64_t messages) {
   return world.run(messages * kRingSteps);
 }
 
-// Places that are overwritten under their readers, who look at the entry again afterwards (R6).
+// Places that are overwritten under their readers, which read the entry again afterwards (R6).
 Verdict validated_reads(std::uint64_t seed, Mood mood, Rule rule, std::uint64_t rounds) {
   constexpr std::size_t kPlaces = 4, kPayloads = 64;
   World world(seed, mood, rule);
@@ -150,7 +150,7 @@ Verdict validated_reads(std::uint64_t seed, Mood mood, Rule rule, std::uint64_t 
     base::Rng rng(seed);
     for (std::uint64_t n = 1; n <= rounds && !corrupt; ++n) {
       const std::size_t place = rng.below(kPlaces);
-      world.publish(world.a, place, 0);  // a tombstone, complete before anybody writes there
+      world.publish(world.a, place, 0);  // a tombstone, complete before the next write there
       world.a.complete();
       world.write_payload(world.a, kPayloads + place * 4, n);
       world.a.order();

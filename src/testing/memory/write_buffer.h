@@ -7,7 +7,7 @@
 //                                                          ┘  random, word by word
 // Invariants
 //  1. A word drains only after all groups that were closed before it was written, whichever core
-//     closed them: who learns of an order() by any way writes after it.
+//     closed them: a core that learns of an order() by any way writes after it.
 //  2. Words of one core to one address drain in program order.
 //  3. Nothing else is promised: not between the words of a line, not between cores.
 #pragma once

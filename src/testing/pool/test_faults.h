@@ -1,4 +1,4 @@
-// For tests of who falls silent, dies or wakes up: a pool whose clients have processes, and an oracle that
+// For tests of silence, death and waking up: a pool whose clients have processes, and an oracle that
 // says which of them have exited.
 #pragma once
 
@@ -27,7 +27,7 @@ inline ClientOptions as_process(std::uint32_t pid) {
   return options;
 }
 
-// An oracle: who has exited is who it was told of.
+// An oracle: exactly the processes it was told of have exited.
 class ToldEvidence final : public Evidence {
  public:
   bool has_exited(const ProcessIdentity& who) override {
@@ -41,7 +41,7 @@ class ToldEvidence final : public Evidence {
 
 class FaultTest : public ::testing::Test {
  public:
-  // The keeper's time passes; nobody else does anything.
+  // The keeper's time passes; no client acts.
   void let_time_pass() {
     for (int i = 0; i < 300; ++i) pool_.keeper().tend();
   }

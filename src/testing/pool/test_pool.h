@@ -1,6 +1,6 @@
 // A pool in plain memory with a keeper that is polled by hand: a whole pool in one thread, for tests.
 //
-// Whoever waits polls the keeper, if there is one and it is awake; the clock moves when it is read.
+// A waiting client polls the keeper, if there is one and it is awake; the clock moves when it is read.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -132,7 +132,7 @@ class TestPool final : private rpc::Waiter {
       std::memcpy(memory_[i].get(), before[i].data(), before[i].size());
     }
   }
-  // A keeper that sleeps is there and answers nobody.
+  // A sleeping keeper exists and answers no request.
   void let_keeper_sleep(bool sleeps) { sleeps_ = sleeps; }
 
   Result<std::unique_ptr<Client>> try_attach(std::uint32_t slot, ClientOptions options = {}) {
@@ -145,7 +145,7 @@ class TestPool final : private rpc::Waiter {
     return client ? *std::move(client) : nullptr;
   }
 
-  // Lines of device 0, read and written behind everybody's back.
+  // Lines of device 0, read and written past the domain.
   template <class T>
   T line_at(std::uint64_t offset) const {
     T value{};

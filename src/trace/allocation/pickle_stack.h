@@ -1,7 +1,7 @@
 // The stack, marks and memo of the machine that a pickle is a program for.
 //
 // 1. A mark is a height of the stack; nothing below the last one is popped, but by what takes the mark.
-// 2. A container is filled after it was pushed and remembered: it is known by a number, so that all who
+// 2. A container is filled after it was pushed and remembered: it is known by a number, so that all places that
 //    hold it see what is added.
 // 3. The memo is not larger than what was ever pushed.
 #pragma once

@@ -1,7 +1,7 @@
 // What is in a pickle, Python's format for data: numbers, text, and lists, tuples, sets and dicts of them.
 //
 // 1. A value is 16 bytes and owns nothing: its text lies in the file's bytes, its items in the document.
-// 2. Items may be shared, or contain themselves: who walks over values bounds the depth of the walk.
+// 2. Items may be shared, or contain themselves: a walk over values bounds its depth.
 #pragma once
 
 #include <cstddef>

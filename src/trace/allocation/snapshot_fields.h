@@ -1,6 +1,6 @@
 // The fields of a memory snapshot's dicts, each checked for its kind and range when it is read.
 //
-// Errors begin with the name of the field; whoever knows where its dict stands puts that in front.
+// Errors begin with the name of the field; the caller that knows the dict's place prefixes it.
 #pragma once
 
 #include <cachalot/result.h>

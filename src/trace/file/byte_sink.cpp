@@ -57,7 +57,7 @@ class ByteSink::Impl {
     CACHALOT_TRY(flush(true));
     if (fd_ == STDOUT_FILENO) return {};
     if (has_no_name_) CACHALOT_TRY(give_name());
-    // As it was; not everybody may: then it is as new files are.
+    // As before; without permission, as for new files.
     if (mode_) static_cast<void>(::fchmod(fd_, *mode_));
     if (::close(std::exchange(fd_, -1)) != 0) return error();
     if (part_path_.empty()) return {};

@@ -52,7 +52,7 @@ struct Context {
 struct Session {
   Context context;
   Session* parent = nullptr;      // that waits for this one
-  std::uint64_t waiting_for = 0;  // sub-agents under way
+  std::uint64_t waiting_for = 0;  // sub-agents in flight
 };
 
 struct Event {
