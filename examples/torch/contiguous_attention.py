@@ -1,17 +1,17 @@
-"""Decode attention over contiguous KV ranges beside paged KV, with PyTorch's scaled_dot_product_attention and a kernel in
-Triton: time a token, memory waits, and whether all come to the same.
+"""Compares decode attention over contiguous KV ranges and over paged KV, with PyTorch's scaled_dot_product_attention and a
+Triton kernel: time per token, memory waits, and whether all results agree.
 
-    python examples/torch/contiguous_attention.py                       # cuda:0 where there is a GPU, else this machine's memory
+    python examples/torch/contiguous_attention.py                       # cuda:0 if there is a GPU, else this machine's memory
     python examples/torch/contiguous_attention.py --requests 16 --prompt 16384 --json attention.json
 
-KV is random, queries are random: what is read where is what counts. Needs PyTorch 2.5 or later and libcachalot.so, in the package
-or by CACHALOT_LIBRARY; kernels in Triton on a GPU, or with TRITON_INTERPRET=1. Exit code 1: results differ; 3: not here.
+KV and queries are random: only the access pattern counts. Needs PyTorch 2.5 or later and libcachalot.so (in the package or by
+CACHALOT_LIBRARY). Triton kernels run on a GPU, or with TRITON_INTERPRET=1. Exit code 1: results differ; 3: a requirement is missing.
 
-ways: range_each    SDPA over a request's range as it lies, a call for each request and layer
-      range_batch   one call a layer: ranges at addresses that are evenly spaced are one tensor
-      paged_each, paged_batch   pages of random places gathered by index_select, then the same SDPA; both are timed together
-      gather        the gathers of paged_batch alone
-      triton_range, triton_paged   one flash-decoding kernel; where a token lies is a product, or a look into a table of pages
+ways: range_each    SDPA over a request's range in place, one call per request and layer
+      range_batch   one call per layer: ranges at evenly spaced addresses form one tensor
+      paged_each, paged_batch   index_select gathers pages from random places, then the same SDPA; timed together
+      gather        only the gathers of paged_batch
+      triton_range, triton_paged   one flash-decoding kernel; it finds a token by a product, or by a page table
 """
 
 import argparse
@@ -69,14 +69,14 @@ class Contiguous:
         return torch.from_numpy(numpy.asarray(rows))
 
     def copy(self, to, source, count):
-        """The tail of a prefix that is shared."""
+        """Copies the tail of a shared prefix."""
         whole = [vmm.Rows(self.memory, {"data": (at, False), "shape": (count,), "strides": (1,), "typestr": "|u1", "version": 3}, True)
                  for at in (to, source)]
         self.as_tensor(whole[0]).copy_(self.as_tensor(whole[1]))
         torch.cuda.synchronize()
 
     def batch(self):
-        """One tensor (requests, layers, 2, tokens, ...) over all ranges and their order, or None where no stride leads to them."""
+        """One tensor (requests, layers, 2, tokens, ...) over all ranges, and their order; None if no stride fits."""
         order = sorted(range(len(self.ranges)), key=lambda i: self.ranges[i].base)
         bases = [self.ranges[i].base for i in order]
         steps = {b - a for a, b in zip(bases, bases[1:])}
@@ -93,7 +93,7 @@ class Contiguous:
 
 
 class Paged:
-    """The same KV in pages of random places, as a paged engine keeps it, and the tables that lead to them."""
+    """The same KV in pages at random places, as in a paged engine, and the page tables."""
 
     def __init__(self, options):
         self.options, page = options, options.page_tokens
@@ -111,12 +111,12 @@ class Paged:
         self.cache[:, :, table[request, at // self.options.page_tokens].long(), at % self.options.page_tokens] = rows
 
     def places(self, requests, tokens, table=None):
-        """The pages of so many tokens, of these requests one after the other: found once a step, as an engine does."""
+        """The pages of `tokens` tokens of these requests, one after the other; computed once per step, as an engine does."""
         table = self.table if table is None else table
         return table[requests, :-(-tokens // self.options.page_tokens)].reshape(-1)
 
     def gather(self, layer, places, tokens):
-        """Keys and values, each (requests, kv_heads, tokens, head_dim), of what was copied side by side."""
+        """Keys and values, each (requests, kv_heads, tokens, head_dim), of the gathered pages."""
         out = self.buffer[:, :places.numel()]
         for part in range(2):
             torch.index_select(self.cache[layer, part], 0, places, out=out[part])
@@ -135,7 +135,7 @@ def by_layers(kv, tokens):
 
 
 def exact(query, keys, values):
-    """The same in float64, written out."""
+    """The same in float64, without SDPA."""
     query, keys, values = query.double(), keys.double(), values.double()
     requests, heads, dim = query.shape
     grouped = query.view(requests, keys.shape[2], -1, dim)
@@ -144,13 +144,13 @@ def exact(query, keys, values):
 
 
 def distance(out, reference):
-    """The worst head's; a NaN is the worst of all."""
+    """The largest error of all heads; NaN counts as the largest."""
     error = (out.double() - reference).norm(dim=-1) / reference.norm(dim=-1)
     return float("inf") if error.isnan().any() else error.max().item()
 
 
 def load_kernels(options):
-    """The kernels of decode_kernels.py, or why there are none."""
+    """The kernels of decode_kernels.py, or the reason why they cannot run."""
     if options.triton == "off":
         return None, "off"
     if not options.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
@@ -166,7 +166,7 @@ def load_kernels(options):
 
 
 class Run:
-    """One layout: decode steps in which every way answers the same queries."""
+    """Decode steps of one layout, in which every way answers the same queries."""
 
     def __init__(self, options, layout, kernels):
         self.options, self.layout = options, layout
@@ -230,7 +230,7 @@ class Run:
         return out
 
     def grow(self):
-        """A token for every request, its memory mapped while the step before ran; then the next one's is asked for."""
+        """Adds a token to every request (its memory was mapped during the previous step), then prepares the next step's memory."""
         begin = time.perf_counter()
         for held, n in zip(self.contiguous.ranges, self.lengths):
             held.commit(n + 1)
@@ -266,11 +266,11 @@ class Run:
             self.check(queries, results)
 
     def check(self, queries, results):
-        """Every way against float64; the same call on the same numbers, bit for bit."""
+        """Compares every way with float64, and the same call on the same numbers bit by bit."""
         o = self.options
         for layer in sorted({0, o.layers // 2, o.layers - 1}):
             for i, n in enumerate(self.lengths):
-                # From the pages, one by one, as they were written: no way's own path to them.
+                # Reads the pages one by one, independently of all ways.
                 pages = self.paged.table[i, :-(-n // o.page_tokens)].long()
                 keys, values = self.paged.cache[layer][:, pages].flatten(1, 2)[:, None, :n]
                 reference = exact(queries[layer, i:i + 1], keys, values)
@@ -284,7 +284,7 @@ class Run:
                 self.wrong.append(f"{way}: error {error:.5f} of the exact result, expected at most {TOLERANCE:.5f}")
 
     def notice_a_wrong_page(self):
-        """Whether the check sees it: a page in the place of another one, and one row that is not what it was."""
+        """Whether the check detects a wrong page and a changed row."""
         o, n = self.options, self.lengths[0]
         queries = self.random(o.layers, len(self.lengths), o.heads, o.head_dim)
         keys, values = self.paged.gather(0, self.paged.places(slice(0, 1), n), n)
@@ -302,7 +302,7 @@ class Run:
         return page, row
 
     def share(self):
-        """A second request with the prompt of the first one, its chunks shared, beside a third with a copy of them."""
+        """A second request shares the first one's prompt chunks; a third one has a copy."""
         o, source = self.options, self.contiguous.ranges[0]
         tokens = self.lengths[0] - 1
         queries = self.random(o.layers, 1, o.heads, o.head_dim)
@@ -395,7 +395,7 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help='"cuda:N" or "cpu"; where there is a GPU cuda:0')
     parser.add_argument("--layouts", default="per_layer,folded", help="per_layer,folded")
-    # Llama-3-8B on a GPU; on a processor, so much that it ends.
+    # Llama-3-8B on a GPU; a small size on a CPU.
     for name, (gpu, cpu, words) in {
             "layers": (32, 2, ""), "heads": (32, 16, ""), "kv_heads": (8, 8, ""), "head_dim": (128, 128, ""), "requests": (16, 2, "fewer on a small GPU"),
             "prompt": (8192, 1015, "tokens before the first step"), "spread": (0, 0, "a prompt has up to so many tokens less"),
@@ -435,7 +435,7 @@ def parse():
 
 
 def choose_backend(options):
-    """Flash attention on a GPU, so that every way has the same kernel and none is planned anew for each length; else what PyTorch takes."""
+    """Flash attention on a GPU, so that all ways use one kernel without planning per length; otherwise PyTorch's choice."""
     import contextlib
 
     options.backend, options.backend_name = contextlib.nullcontext, "PyTorch's choice"

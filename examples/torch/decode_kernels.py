@@ -1,5 +1,5 @@
-"""Flash decoding in Triton for contiguous_attention.py: one kernel, in which where a token lies is either a product or a look into a
-table of pages, and nothing else differs.
+"""Flash decoding in Triton for contiguous_attention.py: one kernel that finds a token either by a product or by a page table; nothing
+else differs.
 """
 
 import os
@@ -59,7 +59,7 @@ def decode(query, memory, bases, offsets, table, lengths, partial, sums, scale, 
 
 @triton.jit
 def merge(partial, sums, out, parts, PARTS: tl.constexpr, HEAD: tl.constexpr):
-    """One program: a head of a request. A part behind the request's end has a total of 0, and no weight."""
+    """One program: a head of a request. A part after the request's end has a total of 0 and no weight."""
     head = tl.program_id(0)
     part = tl.arange(0, PARTS)
     dim = tl.arange(0, HEAD)
@@ -74,13 +74,13 @@ def merge(partial, sums, out, parts, PARTS: tl.constexpr, HEAD: tl.constexpr):
 
 @triton.jit
 def nothing(number):
-    """What is said of the machine by whether it runs."""
+    """A trivial kernel: shows whether this machine can run Triton."""
     tl.store(number, 1)
 
 
 def probe(device):
-    """Raises whatever Triton raises where it cannot run: it compiles with a C compiler and the headers of Python, which a machine
-    that only runs PyTorch may lack."""
+    """Raises Triton's own exception if it cannot run: it needs a C compiler and the headers of Python, which a machine that only
+    runs PyTorch may lack."""
     number = torch.zeros(1, dtype=torch.int32, device=device)
     nothing[(1,)](number)
 

@@ -1,13 +1,13 @@
-"""LoRA fine-tuning with recomputation and sentences of varying length, on PyTorch's allocator, on its expandable
-segments, and on Cachalot's: memory held, memory used, time a step, and whether the losses are the same.
+"""LoRA fine-tuning with recomputation and varying sentence lengths on PyTorch's allocator, its expandable segments, and
+Cachalot's allocator: memory held and used, time per step, and whether the losses are equal.
 
-    python examples/torch/fine_tune.py                        # all three, each in a process of its own
+    python examples/torch/fine_tune.py                        # all three, each in its own process
     python examples/torch/fine_tune.py --model llama --json llama.json    # Hugging Face's Llama and peft's LoRA
     python examples/torch/fine_tune.py --allocator cachalot --layers 32 --width 4096 --heads 32
 
-The weights are random, and the loss means nothing: what is asked of the allocator is what counts. Needs PyTorch with CUDA, a GPU,
-and for cachalot the package or CACHALOT_TORCH_LIBRARY; for llama transformers and peft, and no network. Exit code 1: an
-allocator failed, or losses differ; 3: not here.
+Weights are random and the loss has no meaning: only the load on the allocator counts. Needs PyTorch with CUDA, a GPU, and for
+cachalot the package or CACHALOT_TORCH_LIBRARY; for llama transformers and peft, but no network. Exit code 1: an allocator
+failed, or losses differ; 3: a requirement is missing.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def make_decoder(options):
     from torch.utils.checkpoint import checkpoint
 
     class Lora(nn.Module):
-        """A frozen matrix, and two thin ones that learn."""
+        """A frozen matrix and two small trained ones."""
 
         def __init__(self, inputs, outputs):
             super().__init__()
@@ -120,7 +120,7 @@ def make_llama(options):
 
 
 def make_model(options):
-    """Made on the device, in bfloat16: weights of billions are not copied there."""
+    """Creates the model on the device in bfloat16, to avoid copying billions of weights."""
     import torch
 
     before = torch.get_default_dtype()
@@ -133,7 +133,7 @@ def make_model(options):
 
 
 def make_repeatable(options):
-    """The same numbers in every process, as far as PyTorch has a way."""
+    """Makes runs reproducible as far as PyTorch can."""
     import torch
 
     torch.manual_seed(options.seed)
@@ -143,7 +143,7 @@ def make_repeatable(options):
 
 
 def peaks(options):
-    """In bytes: held of the device, in use by tensors as the allocator rounds them, and asked for by tensors."""
+    """Bytes taken from the device, used by tensors (rounded by the allocator), and requested by tensors."""
     import torch
 
     if options.device == "cpu":
@@ -158,7 +158,7 @@ def peaks(options):
 
 
 def train(options):
-    """One process on one allocator; its figures are the last line."""
+    """One process with one allocator; its last line has the figures."""
     import torch
 
     if options.allocator == "cachalot":
@@ -205,7 +205,7 @@ def differences(results):
 
 
 def run(allocator):
-    """The last line of a process of its own, or its exit code: PyTorch takes one allocator, before it does anything else."""
+    """Runs a separate process, because PyTorch accepts one allocator at its start. Returns its last line or exit code."""
     environment = dict(os.environ)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = f"expandable_segments:{allocator == 'expandable'}"
     environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the same losses

@@ -95,8 +95,8 @@ def _allocator(free):
     if free not in _allocators:
         _require(_load().cachalot_torch_check())
         made = torch.cuda.memory.CUDAPluggableAllocator(library_path(), "cachalot_torch_malloc", free)
-        # PyTorch keeps bare pointers to it, and frees through them when the interpreter ends, after this module may
-        # have gone (vllm pull request 46050): it is never freed.
+        # Never freed: PyTorch keeps raw pointers to it and frees memory through them at interpreter exit, possibly
+        # after this module was unloaded (vllm pull request 46050).
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(made.allocator()))
         _allocators[free] = made
     return _allocators[free]
