@@ -11,7 +11,7 @@ target_link_libraries(cachalot_shared PRIVATE cachalot_options
   -Wl,--whole-archive cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive cachalot_vtensor)
 target_include_directories(cachalot_shared PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-# Only what the headers declare; the modules inside are nobody else's.
+# Only what the headers declare; the modules inside stay private.
 target_link_options(cachalot_shared PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
 set_property(TARGET cachalot_shared APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/libcachalot.map)
 target_compile_features(cachalot_shared PUBLIC cxx_std_20)

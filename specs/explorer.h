@@ -17,7 +17,7 @@ struct Outcome {
   std::uint32_t depth = 0;  // steps to the state that is farthest from the start
   double seconds = 0;
   bool is_complete = false;  // all states were visited
-  bool has_cycle = false;    // else every run ends, whoever is scheduled when
+  bool has_cycle = false;    // else every run ends, under any schedule
   std::string violation;     // empty: none
   std::vector<std::string> schedule;
   std::map<std::string, std::uint64_t> taken;  // how often each kind of step was taken

@@ -51,7 +51,7 @@ class KeeperActor {
     order(buffer);
   }
 
-  // Where reads are pinned, a block is free only when nobody who saw its entry can still read it.
+  // Where reads are pinned, a block is free only when no reader that saw its entry can still read it.
   void retract(int block) const {
     const Record& known = self_.blocks[block];
     emit("writes a tombstone for h%d (block %d)", {known.hash, block, 0, 0},

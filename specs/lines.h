@@ -14,7 +14,7 @@ inline constexpr int kPending = 4;  // lines that a host's write buffer holds
 // Hosts, each with a write buffer: clients 0 and 1, the first keeper, its successor, the reader.
 enum Host : std::uint8_t { kWriterA, kWriterB, kKeeper, kSuccessor, kReader, kHosts };
 
-// Line numbers; 0 is no line. What a line holds is 16 bits, 0 where nobody has written.
+// Line numbers; 0 is no line. A line holds 16 bits, 0 if it was never written.
 enum : std::uint8_t {
   kSuccessorLine = 1,                       // a View; the first keeper's line never changes
   kEntryLine = 2,                           // + slot
@@ -102,7 +102,7 @@ struct Response {
   }
 };
 
-// A client's line: its incarnation, up to which one it vouches to store no more, whom it wants.
+// A client's line: its incarnation, up to which one it vouches to store no more, the keeper it wants.
 struct Greeting {
   std::uint16_t incarnation = 0, drained = 0, epoch = 0;
   std::uint16_t pack() const {

@@ -34,7 +34,7 @@ struct Client {
   std::uint8_t epoch, incarnation, sequence;
   std::uint8_t holds;  // 1: block and generation are its own
   std::uint8_t block, generation;
-  std::uint8_t retries;  // how often the commit under way was posted again
+  std::uint8_t retries;  // how often the commit in flight was posted again
   std::uint8_t doubt_hash, doubt_block, doubt_generation;  // W1; hash 0: nothing is in doubt
   std::uint8_t straggler_hash, straggler_block;  // a copying thread that has a half to store yet
 };
@@ -103,7 +103,7 @@ struct State {
   Keeper keepers[2];
   Reader reader;
   Client clients[kClients];
-  std::uint8_t wrong_bytes;  // somebody was handed bytes that are not those of his hash
+  std::uint8_t wrong_bytes;  // a reader received bytes of another hash
   std::uint8_t overwritten;  // bits: slots that the first keeper wrote after its successor's line
 };
 static_assert(std::has_unique_object_representations_v<State>);

@@ -1,4 +1,4 @@
-// A read without asking anybody: look up, copy, validate; or, pinned, without validating.
+// A read without a request: look up, copy, validate; or, pinned, without validating.
 //
 // A flushed read of some lines drops them from the cache first and loads them then, so each line's
 // value is from some moment between the two: a prefetch may bring it in early, the load itself

@@ -76,7 +76,7 @@ class TakeoverSteps {
     self.at = then;
   }
 
-  // What somebody held stays out of use; the rest is free, unless an entry says otherwise.
+  // What a client held stays out of use; the rest is free, unless an entry says otherwise.
   void read_ledger() const {
     const Record ledger = Record::from(state_.pool[kLedgerLine + self_.block]);
     const bool is_held = ledger.state == kGranted || ledger.state == kQuarantined;
@@ -140,7 +140,7 @@ class TakeoverSteps {
     });
   }
 
-  // A block that is free may have been retracted by the first keeper while somebody had it pinned.
+  // A block that is free may have been retracted by the first keeper while a reader had it pinned.
   void begin_to_serve() const {
     const bool is_too_late = model_.broken(Variant::kPinsIgnoredAtTakeover) ||
                              model_.broken(Variant::kPinsReadBeforeMinEpoch);

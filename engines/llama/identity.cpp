@@ -135,7 +135,7 @@ void add_overrides(Text& text, const llama_model_params& model) {
   }
 }
 
-// Without any device, none of what says who computes what matters.
+// Without any device, the assignment of layers does not matter.
 void add_devices(Text& text, const Origin& origin, std::span<const std::string> devices) {
   const llama_model_params& model = origin.model;
   text.add("extra_buffers", model.use_extra_bufts);

@@ -155,7 +155,7 @@ Prefill::State Prefill::Impl::end_of_step() {
   return State::kDone;
 }
 
-// Takes what is in the pool. @return kWaiting: somebody else computes the next block; kMore: compute it,
+// Takes what is in the pool. @return kWaiting: another engine computes the next block; kMore: compute it,
 // unless some were taken
 Prefill::State Prefill::Impl::take_turn() {
   if (look()) return State::kMore;
@@ -190,8 +190,8 @@ bool Prefill::Impl::look() {
   return loaded != before;
 }
 
-// Before a chunk is computed. A damaged block is replaced by who has claimed it, and once: whoever
-// does not hold the claim leaves it to the one who does. What is behind it in the pool may be sound, and
+// Before a chunk is computed. A damaged block is replaced once, by the engine that has claimed it: an engine that
+// does not hold the claim leaves it to the holder. The blocks after it in the pool may be sound, and
 // goes with it, so it is taken from there first.
 void Prefill::Impl::look_at_damage() {
   const pool::Entry* const here =
@@ -258,7 +258,7 @@ void Prefill::Impl::publish() {
     stores = stored == whole || cache->impl_->is_resting();
   }
   if (!flights || damage) return;
-  // What will not be stored, nobody needs to wait for.
+  // No engine needs to wait for blocks that will not be stored.
   if (!stores)
     flights->release_all();
   else if (at % block_tokens == 0)

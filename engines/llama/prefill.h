@@ -10,12 +10,12 @@
 //
 // Prompts are computed in chunks that begin at multiples of block_tokens and end there or with the
 // prompt, one llama_decode() a chunk. llama.cpp's kernels round differently for different shapes of a
-// batch; by this rule every block is computed in one shape, whoever computes it and whatever was there
+// batch; by this rule every block is computed in one shape, on any engine and whatever was there
 // before, so that all logits are the same to the bit with the pool and without it.
 //
-// Single flight: who computes blocks holds a lock on each that its machine sees (pool/flights.h). Who
+// Single flight: an engine that computes blocks holds a lock on each that its machine sees (pool/flights.h). An engine that
 // needs a block that is being computed elsewhere takes it from the pool when it comes, and waits for it
-// no longer than flight_wait_ns in all. Nobody waits while it holds a lock.
+// no longer than flight_wait_ns in all. No engine waits while it holds a lock.
 //
 // @threads  that of llama_decode(); one Prefill a sequence at a time
 #pragma once
@@ -56,7 +56,7 @@ class Prefill {
   Prefill(Prefill&&) noexcept;
   Prefill& operator=(Prefill&&) noexcept;
 
-  // For whole blocks whose last token's logits nobody wants: all of them may come from the pool. And
+  // For whole blocks whose last token's logits are not needed: all of them may come from the pool. And
   // after an error the sequence holds what it holds.
   void only_fill();
 

@@ -116,7 +116,7 @@ std::size_t PromptCache::lookup(std::span<const BlockHash> hashes) const {
 // --- Trouble -------------------------------------------------------------------------------------
 
 // Whether the pool is still the one that others find at its path: one that was destroyed, and perhaps made
-// anew, is shared with nobody. For the beginning of a prompt; it looks about once a second.
+// anew, is not shared. For the beginning of a prompt; it looks about once a second.
 bool PromptCache::Impl::is_there() {
   constexpr std::uint64_t kLookNs = 1'000'000'000;
   const std::uint64_t now_ns = base::SteadyClock::read();
@@ -171,7 +171,7 @@ std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const Bloc
                                           std::size_t first) {
   std::array<pool::Found, kLoadBatch> found;
   pool::KeeperView view;
-  // Most prompts end where nobody has been: no pin, and no keeper, is needed to see that.
+  // Most prompts end in new blocks: this check needs neither pin nor keeper.
   if (directory().lookup(hashes.first(1), client->namespace_id(), view, found) == 0) return 0;
   if (is_resting() && client->is_lost()) return 0;
   const Result<std::uint64_t> pin = client->pin();
@@ -187,7 +187,7 @@ std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const Bloc
     if (last != Import::kTaken) break;
     ++taken;
   }
-  // What is pinned stays as it is, unless somebody fenced this process off meanwhile: then not all of
+  // Pinned blocks stay as they are, unless an operator fenced this process meanwhile: then not all of
   // it can be believed, nor that a block is damaged.
   const std::size_t looked_at = taken + (last == Import::kDamaged);
   const std::size_t unchanged = directory().validate(view, std::span(found).first(looked_at));

@@ -1,4 +1,4 @@
-// What a PromptCache is made of; for prefill.cpp, and nobody else.
+// What a PromptCache is made of; for prefill.cpp only.
 #pragma once
 
 #include <cstddef>

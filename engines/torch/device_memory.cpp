@@ -54,7 +54,7 @@ Result<device_memory::Address> DeviceMemory::allocate(std::uint64_t bytes, gpu::
   Result<device_memory::Address> address = allocator_->allocate(bytes, stream);
   if (!address && address.error().code == Code::kNoSpace) {
     // The allocator has used all that is free already, but for chunks of which several streams have
-    // freed a part each: once all work is done and they are given back, they serve anybody.
+    // freed a part each: once all work is done and they are given back, they serve any request.
     if (allocator_->release_cached()) address = allocator_->allocate(bytes, stream);
     refused_ += !address;
   }

@@ -47,7 +47,7 @@ class DeviceMemory {
   Status free_and_give_back(device_memory::Address address);
   // Another stream uses it, too. @errors kInvalidArgument: not allocated here
   Status use_on(device_memory::Address address, gpu::StreamId stream);
-  // Gives all that nobody uses back to the device. @cost  waits for the device
+  // Releases unused memory to the device. @cost  waits for the device
   Status release_cached();
 
   // No more than this share of the device, nor than the settings' limit.

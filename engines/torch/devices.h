@@ -34,7 +34,7 @@ class Devices {
   // @errors why it could not be opened the first time; kInvalidArgument: no such number
   // @cost   a load, after the first time
   Result<DeviceMemory*> at(int device);
-  // Null: nobody has asked for it yet, or it could not be opened.
+  // Null: not requested yet, or it could not be opened.
   DeviceMemory* opened(int device) const;
 
  private:

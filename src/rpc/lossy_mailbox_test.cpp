@@ -101,7 +101,7 @@ class World {
     return {client, client + 40, kMostRingLines, true};
   }
 
-  // Random requests with as many under way as the credit allows, or few.
+  // Random requests with as many in flight as the credit allows, or few.
   void use(TestClient& client, std::uint32_t number) {
     base::Rng rng(seed_ * 10 + number);
     while (client.sent() < kRequests && client.fault().empty()) {
@@ -158,7 +158,7 @@ int noticed(Mood mood, Rule rule) {
   return faults;
 }
 
-// A stale line is never taken for a new one: who reads without invalidating waits, for ever where
+// A stale line is never taken for a new one: a reader that does not invalidate waits, for ever where
 // lines seldom leave the cache by themselves.
 TEST(LossyMailboxInCalm, HangsWhereReadsDoNotInvalidate) {
   EXPECT_EQ(noticed(Mood::kCalm, Rule::kR3FlushBeforeRead), 3);

@@ -261,7 +261,7 @@ TEST_P(Mailbox, AnIncompleteAnswerIsDeliveredOnceItIsWhole) {
 TEST_P(Mailbox, ANewIncarnationSeesNothingOfTheOneBefore) {
   for (std::uint32_t incarnation = 1; incarnation < 20; ++incarnation) {
     TestClient before = client(place(0, incarnation));
-    for (int i = 0; i < 30; ++i) before.send(long_ask(1 + i % 5, 1));  // nobody answers these
+    for (int i = 0; i < 30; ++i) before.send(long_ask(1 + i % 5, 1));  // these get no answer
     TestClient now = open(place(0, incarnation + 1));
     for (int i = 0; i < 10; ++i) server_.poll();
     ASSERT_EQ(server_.taken(0), 0u);

@@ -3,7 +3,7 @@
 //
 // There is no head, tail or credit word. Line number s (from 1) lies in slot s mod n; the reader
 // knows which number it expects next and takes the line when that number checks. The writer must
-// not be more than n lines ahead of what it knows to have been read: whoever uses a ring counts
+// not be more than n lines ahead of what it knows to have been read: the user of a ring counts
 // that credit (rpc/channel.h).
 //
 // Invariants

@@ -1,12 +1,12 @@
 // The keeper's end of all mailboxes: many ring slots are read with one pair of fences.
 //
 // Reading a slot costs a flush and a miss, and a fence around them costs as much again; so a poll
-// gathers the next lines of every open mailbox at once, few from who is quiet and up to a whole
-// message's worth from who is busy (one slot a fence: 1.85 M requests/s; 64: 50 M).
+// gathers the next lines of every open mailbox together, few from a quiet client and up to a whole
+// message's worth from a busy one (one slot a fence: 1.85 M requests/s; 64: 50 M).
 //
 // Invariants
 //   1. Requests of one mailbox are handled in order, once, and only when all their lines are there;
-//      a missing line delays nobody else.
+//      a missing line delays no other client.
 //   2. A message that breaks the format answers with kInvalidArgument and costs its sender that line.
 //
 // @threads  one

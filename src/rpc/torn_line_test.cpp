@@ -54,7 +54,7 @@ class TornLine : public testing::Test {
  protected:
   TornLine() : lines_(kTestMailboxLines), region_(test_region(domain_, lines_.data())) {}
 
-  // The line with this number and status, right in every respect but that nobody meant it.
+  // The line with this number and status, right in every respect, but never sent.
   Line answer_line(std::uint64_t number, std::uint32_t request, std::uint16_t status) const {
     ResponseHead head{};
     head.sequence = number;

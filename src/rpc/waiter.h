@@ -1,6 +1,6 @@
 // What a process does while it has nothing to do: first spin, then get out of the others' way.
 //
-// Two cores must be enough for a keeper and several clients, and waking somebody costs as much as
+// Two cores must be enough for a keeper and several clients, and a wake costs as much as
 // 25 polls, so a waiter spins for about 30 us, and then sleeps until its doorbell rings or a nap
 // is over. A missed ring costs one nap, never a hang.
 //
@@ -57,7 +57,7 @@ class Doorbell {
 
   // Wakes the owner if it sleeps: a full fence, and a load of a line that is seldom written.
   void ring();
-  // The same without the fence, for who asks again and again: it may miss a sleeper once.
+  // The same without the fence, for repeated calls: it may miss a sleeper once.
   void ring_if_asleep();
 
   // The owner runs on this core. Writes the line only where that is new.

@@ -154,7 +154,7 @@ bool Injector::wait_reached(Desk& desk, std::uint32_t actor, std::uint64_t patie
   return wait_stopped(desk, actor);
 }
 
-// Who has reached its point says so before it stops itself. A SIGCONT in between is lost, and it would sleep for
+// A process that has reached its point says so before it stops itself. A SIGCONT in between is lost, and it would sleep for
 // ever.
 bool Injector::wait_stopped(const Desk& desk, std::uint32_t actor) {
   if (static_cast<Action>(desk.action.load(std::memory_order_relaxed)) != Action::kStop)
@@ -287,7 +287,7 @@ bool Injector::end_old_keeper(std::uint32_t desk) {
   return true;
 }
 
-// All clients go on, and what nobody holds is free: nothing leaks, nothing hangs.
+// All clients go on, and blocks without a holder are free: nothing leaks, nothing hangs.
 bool Injector::check_recovery(std::uint64_t since_ns) {
   std::array<std::uint64_t, kClients> before{};
   for (std::uint32_t i = 0; i < kClients; ++i) before[i] = arena_.desks[i].operations.load();

@@ -1,4 +1,4 @@
-// Chooses who dies next, where and how, lets it happen, and looks at what is left.
+// Chooses the next process to die, where and how, lets it happen, and checks the state afterwards.
 #pragma once
 
 #include <array>
@@ -36,11 +36,11 @@ class Injector {
   Injector(const Setting& setting, Arena& arena, std::uint64_t seed);
   ~Injector();
 
-  // Makes the pool and starts everybody. False: a fault was noted.
+  // Makes the pool and starts all processes. False: a fault was noted.
   bool begin();
   // One injection with all its checks. False: a fault was noted.
   bool inject();
-  // Everybody ends in peace; nothing may be held any more.
+  // All processes end orderly; nothing may be held any more.
   bool end();
 
   const Tally& tally() const { return tally_; }

@@ -1,4 +1,4 @@
-// A libcuda.so.1 whose GPU does what nvcc made of our kernels, instruction by instruction (tests/ptx). Whoever
+// A libcuda.so.1 whose GPU does what nvcc made of our kernels, instruction by instruction (tests/ptx). A program that
 // opens libcuda.so.1 with this folder in LD_LIBRARY_PATH gets it:
 //
 //   LD_LIBRARY_PATH=build/dev/tests/emulated_gpu build/dev/apps/cachalot/cachalot bench attention --quick
@@ -26,7 +26,7 @@ using gpu::FakeMachine;
   FakeMachine& machine = fake_machine();
   machine.devices = 1;
   machine.multiprocessors =
-      16;  // who fills them all launches no more threads than it has patience for
+      16;  // a caller that fills them all launches a bounded number of threads
   machine.memory_bytes = std::uint64_t{8} << 30;
   std::istringstream files(CACHALOT_PTX);
   for (std::string file; std::getline(files, file, ':');) {

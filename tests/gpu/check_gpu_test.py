@@ -68,7 +68,7 @@ class CheckGpu(unittest.TestCase):
             state = Path("/proc", hanging.read_text().strip() or "none", "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             return False
-        return state != "Z"  # has ended, and nobody has asked how
+        return state != "Z"  # has ended, and was not waited for
 
     def outcomes_of(self, done):
         return {line.split()[0]: line.split(maxsplit=2)[2] for line in done.stdout.split("outcome\n")[1].splitlines()}
@@ -130,7 +130,7 @@ class CheckGpu(unittest.TestCase):
             time.sleep(0.01)
         script.terminate()
         self.assertEqual(script.wait(timeout=30), 130)
-        self.assertNotIn("outcome", script.stdout.read())  # which ends when nobody has it any more
+        self.assertNotIn("outcome", script.stdout.read())  # which ends when no process has it any more
         script.stdout.close()
         self.assertFalse(self.is_running())
 

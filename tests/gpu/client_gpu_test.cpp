@@ -174,7 +174,7 @@ TEST_P(ClientOnGpu, BlocksGoThereAndBack) {
     EXPECT_EQ(driver_->copy(there_[i], reinterpret_cast<gpu::DevicePointer>(stage_), tensor_bytes_,
                             stream_),
               0);
-    if (i + 1 == kLayers) break;  // the last one is still under way
+    if (i + 1 == kLayers) break;  // the last one is still in flight
     EXPECT_EQ(driver_->stream_synchronize(stream_), 0);
   }
   Result<Token> token = client_->store_async(on_gpu_, nullptr, hashes(3), pages);

@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 
-fake = ctypes.CDLL(sys.argv[1])  # from now on, whoever opens libcuda.so.1 gets it
+fake = ctypes.CDLL(sys.argv[1])  # from now on, every dlopen of libcuda.so.1 gets it
 fake.fake_add_copy_kernels()
 
 import cachalot  # noqa: E402
@@ -127,7 +127,7 @@ def lost_gpu(path, stream):
         assert client.store(cache, hashes, [0, 1]).written == 2
         assert dropped.lookup(hashes) == 2
         released.unregister_cache(earlier)  # before anything failed
-        # A layer load whose failure nobody hears of, as it is dropped.
+        # A layer load whose failure is not reported, because it is dropped.
         loading = dropped.begin_load(theirs_id, hashes, [2, 3])
         loading.start_layer(0)
         # The device's memory goes from under the copy: it faults.

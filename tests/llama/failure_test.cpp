@@ -50,7 +50,7 @@ TEST_P(Failure, AnEngineThatServesOnWhileKeepersChange) {
   EngineProcess engine(spec_);
   ASSERT_EQ(engine.ask(prompt_).report.stored_blocks, kBlocks);
   keeper_.kill();
-  // Without one: nothing is stored, and it is seen that nobody is there.
+  // Without one: nothing is stored, and the missing keeper is seen.
   const Tokens other = random_tokens(2, kPromptTokens);
   const Answer alone = engine.ask(other);
   EXPECT_EQ(alone.error, "");
@@ -234,7 +234,7 @@ TEST_P(Failure, DamagedBlocksThatTwoEnginesMeetAtOnceAreReplaced) {
       expect_same_answer(answer, expected_);
       replaced += answer.statistics.replaced_chains;
     }
-    // Not again by who did so a moment ago, but then by the other one, or by a third.
+    // Not again by the engine that did so a moment ago, but then by the other one, or by a third.
     EXPECT_GE(replaced, 1u);
     EXPECT_LE(replaced, 2u);
     (void)loaded_blocks();

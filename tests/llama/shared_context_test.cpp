@@ -178,7 +178,7 @@ TEST(SharedContext, TakesBatchesOfAllKinds) {
       Program program(keeper.path(), seed);
       for (int step = 0; step < 120 && !program.has_failed(); ++step) program.step();
       if (program.has_failed()) return 1;
-      // There are four common prompts: from the fifth process on, somebody has been there before.
+      // There are four common prompts: from the fifth process on, an earlier one has stored it.
       return seed < first + 4 || program.statistics().loaded_blocks != 0 ? 0 : 2;
     });
     ASSERT_TRUE(child);
@@ -188,7 +188,7 @@ TEST(SharedContext, TakesBatchesOfAllKinds) {
   }
 }
 
-// Whole blocks are filled in there without anybody's wanting their logits: also the last one may be
+// Whole blocks are filled in there without a need for their logits: also the last one may be
 // damaged.
 TEST(SharedContext, TakesBlocksThatAreDamagedMeanwhile) {
   TestKeeper keeper({.block_bytes = 64 << 10});

@@ -1,4 +1,4 @@
-// Who shares with whom, and who computes what two need at once.
+// Which engines share, and which one computes what two need simultaneously.
 #include "engine_process.h"
 #include "suitability.h"
 
@@ -117,7 +117,7 @@ TEST_F(SingleFlight, OneComputesAndTheOtherTakesItsBlocks) {
 
 TEST_F(SingleFlight, WhoHasAnotherEndWaitsForTheSharedBlocksOnly) {
   EngineProcess second(spec_);
-  // Two blocks are stored, the third one is under way, and this one's third is its own.
+  // Two blocks are stored, the third one is in flight, and this one's third is its own.
   const Tokens other = with_other_end(prompt_, 2 * kBlock, kPromptTokens, 2);
   const Answer answer = second.ask(other);
   EXPECT_EQ(answer.error, "");

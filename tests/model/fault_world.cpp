@@ -69,7 +69,7 @@ struct KeeperProcess {
   bool is_dead = false, has_ended = false, rules = false;
 };
 
-// What dead processes owned is never destroyed: destructors would say goodbye.
+// What dead processes owned is never destroyed: destructors would detach.
 std::vector<std::unique_ptr<ClientProcess>>& dead_clients() {
   static auto* const all = new std::vector<std::unique_ptr<ClientProcess>>;
   return *all;
@@ -347,7 +347,7 @@ class FaultWorld final : private pool::Evidence {
     process->fiber = scheduler_.add("client", [this, process, index] { use(*process, index); });
   }
 
-  // The process dies between two steps; what it had stored drains when it exits, and then somebody
+  // The process dies between two steps; what it had stored drains when it exits, and then another process
   // sees that it has.
   void crash_client(std::uint32_t index) {
     ClientProcess& process = *clients_[index];

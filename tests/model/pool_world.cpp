@@ -191,7 +191,7 @@ class World {
     if (client != nullptr && !is_over()) leave(*client);
   }
 
-  // Who was told that the pool is made finds it made.
+  // A process that was told that the pool is made finds it made.
   bool open_once(std::uint32_t index) {
     const auto access = open(*hosts_[1 + index]);
     if (!access) fault(std::string("told of a pool that is not there: ") + access.error().message);
@@ -225,7 +225,7 @@ class World {
     if (items.empty()) return;
     std::vector<Verdict> verdicts(items.size(), Verdict::kBadItem);
     const BlockHash parent = name_of(chain, valid == 0 ? 0 : valid - 1);
-    // Where the chains that both clients are writing fill the pool, somebody is refused, and with every
+    // Where the chains that both clients are writing fill the pool, a commit is refused, and with every
     // refusal one of the chains loses its protection: it cannot go on for ever.
     constexpr int kMostRefusals = 100;
     Status status;

@@ -1,4 +1,4 @@
-// Pools that are none, that are full, that somebody else has, or that nobody serves.
+// Pools that are none, that are full, that another keeper serves, or that no keeper serves.
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -197,7 +197,7 @@ TEST_F(BadPool, AClientSlotThatIsTakenIsRefused) {
   }
   expect_error(run({"lookup", "key", "--pool", path}), kRefused, {"all 4 client slots"});
   expect_error(run({"lookup", "key", "--pool", path, "--client-slot", "5"}), kUsage, {"slot 5"});
-  // The operators' slot is for whoever asks for it by number.
+  // The operators' slot is for a client that asks for it by number.
   EXPECT_EQ(run({"lookup", "key", "--pool", path, "--client-slot", "4"}).exit_code, kAbsent);
   expect_error(run({"lookup", "key", "--pool", path, "--host", "1"}), kUsage, {"host number 1"});
 }

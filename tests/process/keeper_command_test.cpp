@@ -60,7 +60,7 @@ TEST_F(KeeperCommand, StopWaitsUntilTheKeeperIsGone) {
     Serving keeper({"serve", pool});
     ASSERT_TRUE(keeper.is_ready());
     expect_done(run({"stop", pool}));
-    // So that the next command finds nobody in its way.
+    // So that no process is in the next command's way.
     Serving next({"serve", pool});
     ASSERT_TRUE(next.is_ready()) << next.wait().err;
     expect_done(run({"stop", pool}));
@@ -201,7 +201,7 @@ class PutUnderWay {
     Arguments put = {"put", "key", "--pool", pool, "--file", fifo};
     put.insert(put.end(), more.begin(), more.end());
     put_.emplace(put);
-    // Can be opened when somebody reads at the other end.
+    // Can be opened when a reader is at the other end.
     while (!in_ && !put_->has_ended()) {
       in_ = os::FileDescriptor(::open(fifo.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
       sched_yield();

@@ -222,7 +222,7 @@ TEST_F(PoolCommand, AnInterruptedCreationLeavesNothing) {
   }
 }
 
-// A client that shows no life is suspected; what it held is free when somebody says so.
+// A silent client is suspected; its blocks are free when an operator says so.
 TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
   const std::string path = create_pool("kv");
   Serving keeper({"serve", path, "--suspect-after", "100"});
@@ -258,7 +258,7 @@ TEST_F(PoolCommand, AFenceFreesWhatASuspectHeld) {
   expect_error(run({"pool", "fence", path, "--client", "3"}), 1, {path, "slot 3", "held"});
   expect_error(run({"pool", "fence", path, "--client", "5"}), 2, {path, "5"});
   expect_done(run({"pool", "fence", path, "--unknown"}));
-  (*suspect)->renew();  // it learns of it, and says goodbye to nobody
+  (*suspect)->renew();  // it learns of it, and detaches without a keeper
 
   Result<pool::PoolClient> alive = pool->attach({}, 2);
   ASSERT_TRUE(alive) << alive.error().message;
@@ -340,7 +340,7 @@ TEST_F(PoolCommand, InfoTellsWhoIsServedWhoIsSuspectedAndForgetsTheDead) {
   EXPECT_EQ(rows()[0]["held"], false);
   EXPECT_EQ(rows()[1]["held"], false);
   EXPECT_EQ(rows()[1]["pid"], getpid());
-  // One that has no time for a farewell.
+  // One that has no time to detach.
   Result<os::Child> child = os::Child::start([&] {
     Result<pool::Pool> own = pool::Pool::open({path});
     Result<pool::PoolClient> client = own->attach({}, 3);

@@ -41,7 +41,7 @@ int become(const Arguments& arguments, int in, int out, int err, const RunOption
     return kNotStarted;
   }
   for (const int fd : options.closed) close(fd);
-  // Whoever runs the tests may ignore some.
+  // The parent of the tests may ignore some.
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM}) ::signal(signal, SIG_DFL);
   if (options.without_rights && geteuid() == 0) {
     if (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0) {
@@ -128,7 +128,7 @@ ProcessTest::ProcessTest() {
   tag_ = "cachalot_process_test." + std::to_string(getpid()) + "." + std::to_string(next++);
   folder_ = "/dev/shm/" + tag_;
   std::filesystem::create_directory(folder_);
-  // For those who have no rights elsewhere.
+  // For users without rights elsewhere.
   std::filesystem::permissions(folder_, std::filesystem::perms::all);
 }
 

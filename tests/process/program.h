@@ -31,7 +31,7 @@ struct RunOptions {
   // Closed when the program starts, of 0, 1 and 2.
   std::vector<int> closed = {};
   int out = -1;  // what stdout is instead of what Outcome::out shows
-  // Runs as a user who owns nothing; where this process is not root it is as it is.
+  // Runs as a user that owns nothing; where this process is not root it is as it is.
   bool without_rights = false;
 };
 

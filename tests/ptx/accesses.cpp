@@ -1,5 +1,5 @@
 // Loads and stores. Cache operators say where bytes are kept on their way: here there is no cache, so they
-// change nothing, and who watches a launch is told.
+// change nothing, and a watcher of a launch is told.
 #include <algorithm>
 #include <map>
 #include <optional>

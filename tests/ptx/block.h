@@ -1,5 +1,5 @@
 // For tests: a thread block. Its threads take turns as a seed says, a random number of instructions each, so
-// that warps diverge in any way they may. A turn in which nobody can go on, and no bulk transfer is under
+// that warps diverge in any way they may. A turn in which no thread can go on, and no bulk transfer is in
 // way that could help, is an error, and so is a launch that does not end.
 #pragma once
 

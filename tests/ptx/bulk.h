@@ -5,7 +5,7 @@
 //   load   begun --- reads global, writes shared, completes its bytes on the barrier --- seen by a wait
 //   store  begun --- reads shared --- waited for (.read) --- writes global --- waited for
 //
-// 1. Between begin and what is seen, nobody touches the shared bytes of a load, writes those of a store,
+// 1. Between begin and what is seen, no thread touches the shared bytes of a load, writes those of a store,
 //    or touches the global bytes that a store writes.
 // 2. What a thread has written by ordinary stores, barriers among it, is not there for a transfer before a
 //    proxy fence of that thread.
@@ -26,7 +26,7 @@
 
 namespace cachalot::ptx {
 
-// When transfers happen: at once, when somebody cannot go on without, at any time.
+// When transfers happen: at once, when a thread cannot go on without, at any time.
 enum class Mood { kEarly, kLate, kRandom };
 
 // Whose stores a proxy fence covers.
@@ -115,7 +115,7 @@ class Bulk {
   const bool has_bulk_;
   std::map<std::uint64_t, Barrier> barriers_;           // by address
   std::map<std::uint32_t, Groups> groups_;              // by thread
-  std::vector<Transfer> transfers_;                     // that somebody has not seen the end of
+  std::vector<Transfer> transfers_;                     // whose end has not been seen
   std::vector<Written> shared_writes_, global_writes_;  // that no fence has covered
   std::uint64_t now_ = 1;
 };

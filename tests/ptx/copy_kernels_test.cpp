@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(memory::Isa::kAuto)),
     name_of);
 
-// How much was run, so that nobody takes silence for a pass.
+// How much was run, so that silence is not taken for a pass.
 class Count final : public testing::Environment {
  public:
   void TearDown() override {
@@ -50,7 +50,7 @@ TEST(PtxOfTheKernels, TakesACallOfTheHostsSize) {
 }
 
 #if CACHALOT_PTX_ARCHITECTURE < 90
-// The host does not launch it there, but if it did, nobody would take silence for a copy.
+// The host does not launch it there, but if it did, silence would not pass for a copy.
 TEST(PtxOfTheKernels, TrapsWhereThereAreNoBulkTransfers) {
   const FusedLaunch call{};
   for (const char* const name : {"cachalot_gather_bulk", "cachalot_scatter_bulk"}) {

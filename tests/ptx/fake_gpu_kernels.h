@@ -11,7 +11,7 @@
 
 namespace cachalot::ptx {
 
-// What somebody wants to know of launches. Called with the machine's lock held.
+// An observer of launches. Called with the machine's lock held.
 struct LaunchListener {
   Watch watch = {};
   std::function<void(const Launched&)> on_end = {};

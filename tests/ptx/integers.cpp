@@ -36,7 +36,7 @@ constexpr auto kHigh = [](auto a, auto b) {
   using T = decltype(a);
   return (static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b)) >> (sizeof(T) * 8);
 };
-// A quotient by 0 is no error on a GPU, but nobody means it.
+// A quotient by 0 is no error on a GPU, but never intended.
 constexpr auto kDivide = [](auto a, auto b) {
   using T = decltype(a);
   if (b == 0) fail(Wrong::kRule, "divides by 0");

@@ -1,5 +1,5 @@
 // For tests: memory as a kernel's instructions reach it. Local and shared memory know which of their bytes
-// were written; what is read before that is an error. Global memory is somebody else's, by a function
+// were written; what is read before that is an error. Global memory belongs to the test, by a function
 // that says where the bytes of a device's address are.
 #pragma once
 
@@ -85,11 +85,11 @@ class TrackedMemory {
     std::memcpy(&bytes_[at], from, bytes);
     std::memset(&written_[at], 1, bytes);
   }
-  // Nobody knows any more what is there.
+  // Its contents are unknown from here on.
   void forget(std::uint64_t address, std::uint64_t bytes) {
     std::memset(&written_[writable(address, bytes)], 0, bytes);
   }
-  // Nobody has anything there: it lies between two variables.
+  // Unused: it lies between two variables.
   void add_hole(std::uint64_t address, std::uint64_t bytes) {
     std::memset(&written_[offset(address, bytes)], kHole, bytes);
     has_holes_ = true;

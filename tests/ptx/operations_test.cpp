@@ -215,7 +215,7 @@ TEST(PtxThread, HasLocalAndSharedMemoryInWindowsOfTheirOwn) {
                    store +
                        "mov.u64 %d1, words; cvta.shared.u64 %d1, %d1; cvt.u32.u64 %r2, %d1;"
                        "ld.shared.u32 %r0, [%r2+4];");
-  // What lies between two variables is nobody's.
+  // The space between two variables is unused.
   expect_complaint("not all of one variable",
                    store + ".shared .align 8 .b8 more[8]; st.shared.u32 [words+16], %r1;");
 }

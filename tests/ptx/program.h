@@ -49,11 +49,11 @@ struct Instruction {
 //   d32  s32    a destination, a source, with the bits that a register must have
 //   d32+ s32+   of so many bits or more: loads, stores, conversions
 //   d32?        a destination, or _
-//   _           a result that nobody wants
+//   _           an unused result
 //   m           an address in brackets: two operands, its base and what is added
 //   l           a label: a constant, the instruction's number
 //   {2d32}      so many in braces
-//   d32|d1      a pair; the second may be missing, and is then a register that nobody reads
+//   d32|d1      a pair; the second may be missing, and is then a register that is never read
 struct Operation {
   std::string mnemonic, shape;
   Run run;

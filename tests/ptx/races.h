@@ -13,7 +13,7 @@ namespace cachalot::ptx {
 
 class Races {
  public:
-  // Who does it, and what it has passed: barriers of the block, meetings of the warp.
+  // The accessing thread, and what it has passed: barriers of the block, meetings of the warp.
   struct Actor {
     std::uint32_t thread = 0, barriers = 0, meetings = 0;
   };

@@ -89,7 +89,7 @@ class Thread {
   std::uint32_t barrier = 0;          // that it waits at
   std::uint32_t barrier_threads = 0;  // that are waited for there; 0: all of the block
   std::uint32_t aligned_at = 0;       // instruction; 0: the barrier does not ask for it
-  std::uint32_t met_lanes = 0;        // whom it meets; kMeets
+  std::uint32_t met_lanes = 0;        // the lanes it meets; kMeets
   const Instruction* meeting = nullptr;
   Races::Actor passed;
   std::uint32_t failed_waits = 0;  // in a row

@@ -556,7 +556,7 @@ def test_an_error_of_the_operating_system_has_its_errno(tmp_path):
     file.touch(mode=0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(65534)  # to whom nothing is allowed
+        os.seteuid(65534)  # a user without rights
     try:
         with pytest.raises(cachalot.PermissionError) as caught:
             attach(file)

@@ -260,7 +260,7 @@ def test_calls_that_do_not_wait(engine, pool):
         assert reader.block(9) == engine.block(5)
         with pytest.raises(cachalot.TimeoutError):
             client.load_async(reader.cache, hashes, range(6), timeout=0)
-        for _ in range(100):  # nobody has to hold on to the handles
+        for _ in range(100):  # the handles need not be kept
             client.load_async(reader.cache, hashes, range(6))
         threads = [threading.Thread(target=loading.result) for _ in range(4)]
         [thread.start() for thread in threads]
@@ -392,7 +392,7 @@ def test_the_gil_is_released(stored, name):
     go.acquire()
     other = threading.Thread(target=lambda: (go.acquire(), ran.append(True)))
     other.start()
-    sys.setswitchinterval(1000)  # from here on only who lets go of the GIL lets others run
+    sys.setswitchinterval(1000)  # from here on only a thread that releases the GIL lets others run
     try:
         go.release()
         for _ in range(20_000):

@@ -183,7 +183,7 @@ TEST_F(DeviceMemoryTest, ASegmentIsGivenBackWhenItIsFreed) {
   const auto memory = open();
   const Address segment = *memory->allocate(20 * kMiB, 1);
   const Address other = *memory->allocate(20 * kMiB, 1);
-  machine_.begin(5);  // a tensor in it was used by a stream that nobody told of
+  machine_.begin(5);  // a tensor in it was used by a stream that was not announced
   ASSERT_TRUE(memory->free_and_give_back(segment));
   EXPECT_TRUE(machine_.is_idle(5));
   EXPECT_EQ(machine_.used_bytes(), 20 * kMiB);

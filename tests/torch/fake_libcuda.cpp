@@ -1,5 +1,5 @@
 // A libcuda.so.1 of emulated GPUs: what is found by name in NVIDIA's, over the machine of testing/gpu/fake_gpu.h.
-// A program that has loaded it gets it whenever somebody opens libcuda.so.1, whatever is installed.
+// A program that has loaded it gets it with every dlopen of libcuda.so.1, whatever is installed.
 #include "fake_libcuda.h"
 
 #include "testing/kv/fake_kernels.h"

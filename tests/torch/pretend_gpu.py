@@ -85,7 +85,7 @@ class Graph:
 
 
 def pretend():
-    fake = ctypes.CDLL(os.environ["FAKE_LIBCUDA"])  # from now on, whoever opens libcuda.so.1 gets it
+    fake = ctypes.CDLL(os.environ["FAKE_LIBCUDA"])  # from now on, every dlopen of libcuda.so.1 gets it
     context = ctypes.c_void_p()
     assert fake.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and fake.cuCtxSetCurrent(context) == 0
     real_cdll = ctypes.CDLL

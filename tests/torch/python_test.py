@@ -22,7 +22,7 @@ FAKE, LIBRARY, MODULE, EXAMPLE = sys.argv[1:5]
 MIB = 1 << 20
 STREAM = 0x5000
 
-fake = ctypes.CDLL(FAKE)  # from now on, whoever opens libcuda.so.1 gets it
+fake = ctypes.CDLL(FAKE)  # from now on, every dlopen of libcuda.so.1 gets it
 fake.fake_used_bytes.restype = fake.fake_refused.restype = ctypes.c_ulonglong
 fake.fake_set_memory_bytes.argtypes = [ctypes.c_ulonglong]
 MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p)

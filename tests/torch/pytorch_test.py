@@ -138,7 +138,7 @@ class Use(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.fake = ctypes.CDLL(FAKE)  # from now on, whoever opens libcuda.so.1 gets it
+        cls.fake = ctypes.CDLL(FAKE)  # from now on, every dlopen of libcuda.so.1 gets it
         cls.fake.fake_used_bytes.restype = cls.fake.fake_refused.restype = ctypes.c_ulonglong
         cls.module = load_module()
         cls.module.use()

@@ -4,7 +4,7 @@ import statistics
 
 WIDTH, HEIGHT = 760, 440
 LEFT, RIGHT, TOP, BOTTOM = 78, 724, 48, 384
-# Told apart by people who do not see all colours, and in grey (Okabe and Ito's palette).
+# Distinguishable with colour blindness, and in grey (Okabe and Ito's palette).
 COLOURS = ["#d55e00", "#0072b2", "#009e73"]
 
 

@@ -3,7 +3,7 @@
 //   CACHALOT_POOL            path of the pool (or those of all its devices, with commas between)
 //   CACHALOT_BLOCK_TOKENS    tokens a block, 64
 //   CACHALOT_HOST            this machine's number in the pool, 0
-//   CACHALOT_SALT            part of the namespace: who has another one shares nothing
+//   CACHALOT_SALT            part of the namespace: engines with different salts share nothing
 //   CACHALOT_FLIGHT_WAIT_MS  how long to wait for blocks that another process computes, 30000
 //   CACHALOT_VERBOSE         1: a line for each prompt on stderr
 #pragma once

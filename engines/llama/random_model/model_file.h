@@ -1,5 +1,5 @@
 // A model file (GGUF) of the Llama architecture with random weights: the size and speed of a real
-// model without anybody's data. What it says means nothing, but says the same every time.
+// model without its data. Its texts mean nothing, but repeat exactly.
 #pragma once
 
 #include <cachalot/result.h>

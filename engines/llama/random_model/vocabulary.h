@@ -1,4 +1,4 @@
-// The vocabulary of a random model: nobody's data, and yet every text can be tokenised.
+// The vocabulary of a random model: it can tokenise every text.
 //
 //   0 <unk>  1 <s>  2 </s>  3 <|im_start|>  4 <|im_end|>     control
 //   5 to 260                                                 the bytes: what no word covers

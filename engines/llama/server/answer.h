@@ -23,7 +23,7 @@ class Answer {
   nlohmann::ordered_json whole(std::string_view text, Finish finish, const Usage& usage) const;
 
   // Of a stream, in this order: begin, deltas, end, usage where it was asked for.
-  nlohmann::ordered_json begin() const;  // chat only: who speaks
+  nlohmann::ordered_json begin() const;  // chat only: the role
   nlohmann::ordered_json delta(std::string_view text) const;
   nlohmann::ordered_json end(Finish finish) const;
   nlohmann::ordered_json usage_piece(const Usage& usage) const;

@@ -30,7 +30,7 @@ class BodyReader {
   void only(const char* name, const nlohmann::json& served);
   // For parameters that make no difference to the answer.
   void ignore(const char* name) { find(name); }
-  // At the end: a member that nobody asked for is an error.
+  // At the end: a member that was not read is an error.
   void refuse_others();
 
   void fail(const char* name, std::string message, const char* code = "");

@@ -7,8 +7,8 @@
 //
 // 1. A slot has a llama_context of its own, with one sequence in it. Kernels add up attention in
 //    tiles of cells, so an answer's last bits depend on which cells its tokens are in; here they are
-//    always the first ones, in order, whoever else is served. The weights are shared.
-// 2. A step is one chunk of a prompt, or one token: nobody waits longer than a step for each other
+//    always the first ones, in order, whatever other slots do. The weights are shared.
+// 2. A step is one chunk of a prompt, or one token: a slot waits at most one step for each other
 //    slot.
 // 3. What a slot reuses of its last request are whole blocks of that prompt, which were computed in
 //    the same shape as a new computation would. Tokens that were generated one by one are computed

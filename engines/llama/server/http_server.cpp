@@ -39,7 +39,7 @@ struct Exchange {
   bool has_begun = false;  // of a stream
 };
 
-// Those who are at something now.
+// The busy ones.
 class Counted {
  public:
   explicit Counted(std::atomic<std::size_t>& count) : count_(count) { ++count_; }

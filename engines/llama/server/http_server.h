@@ -30,7 +30,7 @@ class HttpServer {
   static Result<std::unique_ptr<HttpServer>> listen(const HttpOptions& options, const Model& model,
                                                     Engine& engine);
   // Lets answers end that are being sent: stop the engine first, which cancels them.
-  // @return false: a prompt is being tokenised, which nobody can break off and which may take minutes. The
+  // @return false: a prompt is being tokenised, which cannot be interrupted and may take minutes. The
   //         destructor would wait for it: end the process instead.
   bool finish();
   ~HttpServer();

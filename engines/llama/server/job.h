@@ -57,7 +57,7 @@ class Job {
   // All text that came meanwhile as one event, or nothing after the timeout.
   std::optional<Event> take(std::chrono::milliseconds timeout);
 
-  // Nobody wants the rest.
+  // The rest is not needed.
   void cancel() { is_cancelled_.store(true, std::memory_order_relaxed); }
   bool is_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
 

@@ -190,7 +190,7 @@ Status serve(Options& options) {
   sigwait(&ending, &signal);
   finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
   engine->stop();
-  // What is left needs nobody: the pool takes back what a process held that has ended.
+  // Nothing more is needed: the keeper takes back what an ended process held.
   if (!server->finish()) _exit(0);
   server.reset();
   return {};

@@ -1,6 +1,6 @@
 // What a client asks for, read from the body of a request and checked value by value.
 //
-// A parameter that would change the answer and is not served is refused, so that nobody takes an
+// A parameter that would change the answer and is not served is refused, so that no client takes an
 // answer for what it is not; what only describes the caller (user, metadata, store) is ignored.
 #pragma once
 
