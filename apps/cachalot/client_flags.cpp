@@ -20,7 +20,7 @@ std::uint64_t patience_ns(const ClientFlags& flags) {
 }
 
 Result<Attached> attach_now(const ClientFlags& flags) {
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, open_pool(flags.paths));
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, open_pool(flags.paths, flags.allow_foreign_pool));
   pool::ClientOptions options;
   options.fingerprint = flags.fingerprint;
   options.host = flags.host;
@@ -81,6 +81,7 @@ void add_wait_flag(CLI::App& app, ClientFlags& flags) {
                   : std::to_string(flags.patience_s) + " s for the keeper of a pool that is there"))
       ->type_name("SECONDS")
       ->transform(number(0, 3600));
+  add_foreign_flag(app, flags.allow_foreign_pool);
 }
 
 Result<Attached> attach(const ClientFlags& flags) {

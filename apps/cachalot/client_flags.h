@@ -22,11 +22,12 @@ struct ClientFlags {
   std::optional<std::uint32_t> wait_s;  // for a pool, and a keeper of it
   std::uint32_t patience_s = 0;         // without that: for a keeper of a pool that is there
   std::uint64_t timeout_ns = pool::ClientOptions{}.timeout_ns;
+  bool allow_foreign_pool = false;
   bool reads_only = false, is_operator = false;  // as in pool::ClientOptions
 };
 // --pool takes one path here, because keys may follow it; it may be repeated.
 void add_client_flags(CLI::App& app, ClientFlags& flags);
-// Of these only --host and --wait.
+// Of these only --host, and --wait with --allow-foreign-pool.
 void add_host_flag(CLI::App& app, ClientFlags& flags);
 void add_wait_flag(CLI::App& app, ClientFlags& flags);
 

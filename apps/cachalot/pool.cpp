@@ -47,7 +47,7 @@ Status create(const Options& options) {
 
 Status info(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
-  CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths));
+  CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths, true));
   const nlohmann::json description = describe_pool(pool);
   print_pool(human_output(options.json), description);
   return json.write_json(description);
@@ -91,7 +91,7 @@ Status destroy(const Options& options) {
   // Looked at first for its names, which are gone afterwards.
   Paths paths;
   {
-    const Result<pool::Pool> pool = open_pool(options.paths);
+    const Result<pool::Pool> pool = open_pool(options.paths, true);
     if (!pool) return with_way_out(options.paths, pool.error());
     paths = pool->paths();
   }

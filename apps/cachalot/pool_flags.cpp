@@ -175,8 +175,15 @@ Result<Output> open_output(const char* flag, const std::string& file, const Path
   return Output::open(file);
 }
 
-Result<pool::Pool> open_pool(const Paths& paths) {
-  return pool::Pool::open(paths, {.huge_pages = false, .populate = false});
+void add_foreign_flag(CLI::App& app, bool& allow_foreign) {
+  app.add_flag(
+      "--allow-foreign-pool", allow_foreign,
+      "also a pool of another user than this one and root, or one that others may write to");
+}
+
+Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign) {
+  return pool::Pool::open(paths,
+                          {.huge_pages = false, .populate = false, .allow_foreign = allow_foreign});
 }
 
 Error of_pool(const Paths& paths, const Error& error) {

@@ -46,8 +46,11 @@ std::string file_name_of(const std::string& path);
 // @errors as Output::open(); kInvalidArgument: it is a device of the pool, by this name or another
 Result<Output> open_output(const char* flag, const std::string& file, const Paths& paths);
 
+// Also a pool of another user.
+void add_foreign_flag(CLI::App& app, bool& allow_foreign);
+
 // Maps a pool without paying for huge pages. @errors as Pool::open
-Result<pool::Pool> open_pool(const Paths& paths);
+Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign);
 
 // The error with the pool's path in front, unless it has it already.
 Error of_pool(const Paths& paths, const Error& error);

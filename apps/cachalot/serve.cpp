@@ -31,6 +31,7 @@ namespace {
 struct Options {
   Paths paths;
   bool create = false;
+  bool allow_foreign_pool = false;
   GeometryFlags geometry;
   std::string policy = "lru";
   std::uint64_t ttl_s = 0;
@@ -114,18 +115,20 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
 }
 
 // Opens a pool that another process may be making just now.
-Result<pool::Pool> open_when_made(const Paths& paths) {
+Result<pool::Pool> open_when_made(const Options& options) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kTries = 200;
   for (int i = 0;; ++i) {
-    Result<pool::Pool> opened = pool::open_made(paths);
+    Result<pool::Pool> opened =
+        pool::open_made(options.paths, {.allow_foreign = options.allow_foreign_pool});
     if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
     std::this_thread::sleep_for(kPause);
   }
 }
 
 Result<pool::Pool> create_or_open(const Options& options) {
-  if (!options.create) return pool::Pool::open(options.paths);
+  if (!options.create)
+    return pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
   CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
                       make_geometry(options.geometry, options.paths));
   pool::Pool::CreateOptions create;
@@ -136,7 +139,7 @@ Result<pool::Pool> create_or_open(const Options& options) {
   // Only another device's file is there: that is no pool.
   const Result<os::SharedFile> first = os::SharedFile::open(options.paths[0]);
   if (!first && first.error().code == Code::kNotFound) return created;
-  CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options.paths));
+  CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options));
   CACHALOT_TRY(check_same(geometry, existing.access().geometry, options.paths[0].c_str()));
   return existing;
 }
@@ -273,6 +276,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
   CLI::Option* const create = command->add_flag(
       "--create", options->create,
       "make the pool if there is none; one that is there must have this geometry");
+  add_foreign_flag(*command, options->allow_foreign_pool);
   command
       ->add_option("--policy", options->policy,
                    "which blocks go when the pool is full: " + eviction::pool_policy_names())

@@ -48,7 +48,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
-            bool pinned_reads) {
+            bool pinned_reads, bool allow_foreign_pool) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -71,6 +71,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.recorded_call = parse_call(recorded_call);
   options.pool_bypasses_caches = pool_bypasses_caches;
   options.pinned_reads = pinned_reads;
+  options.allow_foreign_pool = allow_foreign_pool;
   Result<Client> client = [&] {
     const GilRelease release;
     return Client::attach(options);
@@ -303,6 +304,7 @@ void add_client(nb::module_& module) {
           nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
           nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
+          nb::arg("allow_foreign_pool") = false,
           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                   "KvGeometry, salt: str = '', "
                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
@@ -312,7 +314,7 @@ void add_client(nb::module_& module) {
                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
                   "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
                   "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
-                  "pinned_reads: bool = False) -> None"),
+                  "pinned_reads: bool = False, allow_foreign_pool: bool = False) -> None"),
           "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
           "are never handed out.\n\n"
           "pool: its path, or those of all its devices in order. model: the weights and their "
@@ -333,7 +335,10 @@ void add_client(nb::module_& module) {
           "a "
           "noncoherent pool\n"
           "with GPUs: its memory is mapped past the host's caches, and GPUs' writes do not go into "
-          "them. pinned_reads: begin_load(pinned=True) will be used.")
+          "them. pinned_reads: begin_load(pinned=True) will be used.\n"
+          "allow_foreign_pool: also a pool of another user than this one and root, or one that "
+          "every "
+          "user may write to.")
       .def("detach", &ClientObject::detach,
            "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
            "detaches, and lets\n"

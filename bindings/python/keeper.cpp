@@ -86,7 +86,7 @@ void add_keeper(nb::module_& module) {
           "__init__",
           [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
              nb::handle capacity_blocks, nb::handle clients, const std::string& domain,
-             const std::string& policy) {
+             const std::string& policy, bool allow_foreign_pool) {
             KeeperOptions options;
             options.pool = path(pool, "pool");
             options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
@@ -95,14 +95,16 @@ void add_keeper(nb::module_& module) {
             options.clients = number(clients, "clients");
             options.domain = domain;
             options.policy = policy;
+            options.allow_foreign_pool = allow_foreign_pool;
             new (self) KeeperObject(options);
           },
           nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0,
           nb::arg("capacity_blocks") = 0, nb::arg("clients") = 0, nb::arg("domain") = "",
-          nb::arg("policy") = "lru",
+          nb::arg("policy") = "lru", nb::arg("allow_foreign_pool") = false,
           nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
                   "capacity_blocks: int = 0, "
-                  "clients: int = 0, domain: str = '', policy: str = 'lru') -> None"))
+                  "clients: int = 0, domain: str = '', policy: str = 'lru', allow_foreign_pool: "
+                  "bool = False) -> None"))
       .def_prop_ro("pool", &KeeperObject::pool, "Its path.")
       .def("stop", &KeeperObject::stop, "Ends it. A second time does nothing.")
       .def(

@@ -46,7 +46,9 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   CACHALOT_TRY_ASSIGN(std::string fingerprint,
                       fingerprint_of(context, options.origin, devices_of(options.origin.model),
                                      layout.describe(), options.block_tokens));
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(options.pool));
+  CACHALOT_TRY_ASSIGN(
+      pool::Pool pool,
+      pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
   const std::uint64_t most = pool.access().geometry.block_bytes;
   if (layout.bytes() > most) {
     return Error::make(

@@ -130,6 +130,9 @@ typedef struct cachalot_keeper_options {
   const char* domain;
   /* null: "lru" */
   const char* policy;
+  /* not 0: also a pool of another user, or one that every user may write to, as in client.h */
+  uint32_t allow_foreign_pool;
+  uint32_t reserved;
 } cachalot_keeper_options;
 
 /* Creates the pool if it does not exist, and serves it on a background thread until cachalot_keeper_stop(). */
@@ -169,6 +172,9 @@ typedef struct cachalot_client_options {
   uint32_t pool_bypasses_caches;
   /* not 0: required for cachalot_begin_pinned_load() */
   uint32_t pinned_reads;
+  /* not 0: also a pool of another user, or one that every user may write to, as in client.h */
+  uint32_t allow_foreign_pool;
+  uint32_t reserved2;
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options,

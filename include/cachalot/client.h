@@ -90,6 +90,9 @@ struct ClientOptions {
   // enter the host's caches (DDIO is off). false: the host flushes its caches around GPU copies.
   bool pool_bypasses_caches = false;
   bool pinned_reads = false;  // required for LayerOptions::pinned
+  // true: also attaches to a pool whose files belong to neither this user nor root, or that every user may
+  // write to. Every process that may write to a pool can change what this client loads.
+  bool allow_foreign_pool = false;
   // Limits of single waits. The rest of the call's own timeout limits them, too.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // waiting for an answer of the keeper
   std::uint64_t recovery_ns = 2'000'000'000;        // store: waiting for the next keeper

@@ -23,6 +23,7 @@ struct KeeperOptions {
   std::uint32_t clients = 0;  // 0: 16
   std::string domain = {};    // "coherent" (default) or "noncoherent"
   std::string policy = "lru";
+  bool allow_foreign_pool = false;  // as in ClientOptions, of a pool that is there
 };
 
 class EmbeddedKeeper {

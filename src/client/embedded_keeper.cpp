@@ -73,11 +73,12 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
 }
 
 // Opens a pool that another process may still be creating.
-Result<pool::Pool> open_when_made(const std::string& path) {
+Result<pool::Pool> open_when_made(const KeeperOptions& options) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kTries = 200;
   for (int i = 0;; ++i) {
-    Result<pool::Pool> opened = pool::open_made({path});
+    Result<pool::Pool> opened =
+        pool::open_made({options.pool}, {.allow_foreign = options.allow_foreign_pool});
     if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
     std::this_thread::sleep_for(kPause);
   }
@@ -89,7 +90,7 @@ struct Opened {
 };
 
 Result<Opened> make_or_open(const KeeperOptions& options) {
-  Result<pool::Pool> found = open_when_made(options.pool);
+  Result<pool::Pool> found = open_when_made(options);
   if (!found && found.error().code == Code::kNotFound) {
     pool::Pool::CreateOptions create;
     create.paths = {options.pool};
@@ -97,7 +98,7 @@ Result<Opened> make_or_open(const KeeperOptions& options) {
     Result<pool::Pool> made = pool::Pool::create(create);
     if (made) return Opened{*std::move(made), true};
     if (made.error().code != Code::kBusy) return made.error();
-    found = open_when_made(options.pool);  // another process created it first
+    found = open_when_made(options);  // another process created it first
   }
   if (!found) return found.error();
   CACHALOT_TRY(check_same(options, found->access().geometry));

@@ -120,6 +120,30 @@ TEST_F(EmbeddedKeeperTest, OfManyThatStartOneMakesThePoolAndTheOthersHearThatItH
   EXPECT_EQ(busy, 5);
 }
 
+// All who may write to a pool are as good as this process.
+TEST_F(EmbeddedKeeperTest, APoolThatOthersMayWriteToIsServedAndUsedOnlyWhereThatIsAllowed) {
+  make_pool(path("kv"));
+  fs::permissions(path("kv"), fs::perms{0666});
+  KeeperOptions serve = small(path("kv"));
+  const Result<EmbeddedKeeper> refused = EmbeddedKeeper::start(serve);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kPermission) << refused.error().message;
+  serve.allow_foreign_pool = true;
+  const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(serve);
+  ASSERT_TRUE(keeper) << keeper.error().message;
+
+  ClientOptions attach;
+  attach.pool = {path("kv")};
+  attach.model = "m";
+  attach.geometry = {.layers = 2, .kv_heads = 2, .head_dim = 32, .block_tokens = 4};
+  const Result<Client> not_attached = Client::attach(attach);
+  ASSERT_FALSE(not_attached);
+  EXPECT_EQ(not_attached.error().code, Code::kPermission) << not_attached.error().message;
+  attach.allow_foreign_pool = true;
+  const Result<Client> client = Client::attach(attach);
+  EXPECT_TRUE(client) << client.error().message;
+}
+
 TEST_F(EmbeddedKeeperTest, AFileWithoutAHeaderIsSomebodysWork) {
   std::ofstream(path("kv")) << std::string(4 << 20, '\0');
   const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));

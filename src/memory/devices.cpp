@@ -82,13 +82,13 @@ Result<DeviceSet> DeviceSet::create(const std::vector<std::string>& paths, std::
 }
 
 Result<DeviceSet> DeviceSet::open(const std::vector<std::string>& paths,
-                                  const os::MapOptions& options) {
+                                  const os::MapOptions& options, os::Owners owners) {
   if (paths.empty()) return Error::make(Code::kInvalidArgument, "devices: none given");
   DeviceSet set;
   set.bytes_each_ = kMaxBytes;
   const os::Access access = options.read_only ? os::Access::kReadOnly : os::Access::kReadWrite;
   for (const std::string& path : paths) {
-    CACHALOT_TRY_ASSIGN(auto file, os::SharedFile::open(path, access));
+    CACHALOT_TRY_ASSIGN(auto file, os::SharedFile::open(path, access, owners));
     if (file.bytes() < kStripeBytes) {
       return Error::make(Code::kBadInput, "%.120s: %" PRIu64 " bytes, a device has 2 MiB at least",
                          path.c_str(), file.bytes());

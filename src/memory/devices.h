@@ -32,7 +32,8 @@ class DeviceSet {
   // says goes into require_bytes() then.
   // @errors kInvalidArgument; kNotFound; kPermission; kBadInput: less than 2 MiB
   static Result<DeviceSet> open(const std::vector<std::string>& paths,
-                                const os::MapOptions& options = {});
+                                const os::MapOptions& options = {},
+                                os::Owners owners = os::Owners::kAny);
 
   std::uint32_t count() const { return static_cast<std::uint32_t>(devices_.size()); }
   std::uint64_t bytes_each() const { return bytes_each_; }

@@ -150,7 +150,7 @@ Status SharedFile::fill(std::uint64_t bytes, const CreateOptions& options) {
   return inspect();
 }
 
-Result<SharedFile> SharedFile::open(const std::string& path, Access access) {
+Result<SharedFile> SharedFile::open(const std::string& path, Access access, Owners owners) {
   if (starts_with(path, kMemfdPrefix)) {
     return Error::make(Code::kInvalidArgument,
                        "%.120s: a memfd has no name to open it by; use /proc/PID/fd/N of the "
@@ -168,6 +168,7 @@ Result<SharedFile> SharedFile::open(const std::string& path, Access access) {
   if (!fd) return Error::from_errno(errno, "%.120s: opening", real.c_str());
   SharedFile file(std::move(fd), real, FileKind::kFile, access);
   CACHALOT_TRY(file.inspect());
+  if (owners == Owners::kTrusted) CACHALOT_TRY(file.check_owner());
   if (file.bytes_ == 0) return Error::make(Code::kBadInput, "%.120s: is empty", real.c_str());
   return file;
 }
@@ -197,6 +198,23 @@ Status SharedFile::inspect() {
   }
   CACHALOT_TRY_ASSIGN(bytes_, current_bytes());
   return {};
+}
+
+// Of a memfd only the owner counts: its mode lets all write, but no name leads to it, and /proc shows it
+// to processes of its owner only.
+Status SharedFile::check_owner() const {
+  struct stat status {};
+  if (fstat(fd(), &status) != 0) return Error::from_errno(errno, "%.120s: stat", path_.c_str());
+  const uid_t user = geteuid();
+  const bool is_owner_trusted = status.st_uid == user || status.st_uid == 0;
+  const bool may_others_write = kind_ != FileKind::kMemfd && (status.st_mode & S_IWOTH) != 0;
+  if (is_owner_trusted && !may_others_write) return {};
+  const std::string trusted = user == 0 ? "root" : "root or user " + std::to_string(user);
+  return Error::make(
+      Code::kPermission,
+      "%.80s: belongs to user %u, mode %04o: expected a file of %s that others may not "
+      "write to (--allow-foreign-pool, allow_foreign_pool)",
+      path_.c_str(), status.st_uid, status.st_mode & 07777u, trusted.c_str());
 }
 
 Result<std::uint64_t> SharedFile::current_bytes() const {

@@ -25,6 +25,11 @@ namespace cachalot::os {
 enum class FileKind { kMemfd, kFile, kDevdax };
 enum class Access { kReadWrite, kReadOnly };
 
+// Whose files are opened. kTrusted: those of this process's user and of root that no others may write
+// to (the group may: that is how a pool is shared). Looked at is the file that is open, so it does not
+// matter what a name, or a symbolic link in a folder that everybody writes to, leads to by then.
+enum class Owners { kAny, kTrusted };
+
 struct CreateOptions {
   unsigned mode = 0660;    // permission bits, reduced by the umask
   bool huge_pages = true;  // tmpfs, memfd: transparent huge pages, as far as there are any
@@ -42,8 +47,10 @@ class SharedFile {
                                    const CreateOptions& options = {});
 
   // Opens what is there: a regular file, a devdax device, or a memfd by its path().
-  // @errors kNotFound; kPermission; kBadInput: empty; kInvalidArgument: a directory, a socket, …
-  static Result<SharedFile> open(const std::string& path, Access access = Access::kReadWrite);
+  // @errors kNotFound; kPermission, also of an owner that is not trusted; kBadInput: empty;
+  //         kInvalidArgument: a directory, a socket, …
+  static Result<SharedFile> open(const std::string& path, Access access = Access::kReadWrite,
+                                 Owners owners = Owners::kAny);
 
   // Maps the first `bytes` bytes (0: all) shared.
   // @errors kInvalidArgument: more than bytes(); kNoSpace: no address space, or `populate` met a
@@ -72,6 +79,7 @@ class SharedFile {
   Status fill(std::uint64_t bytes, const CreateOptions& options);
   // Finds out sizes and kind of what is open.
   Status inspect();
+  Status check_owner() const;
   Result<std::uint64_t> current_bytes() const;
 
   FileDescriptor fd_;

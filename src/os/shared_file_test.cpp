@@ -317,6 +317,39 @@ TEST_F(SharedFileTest, RemoveLeavesAnotherFileOfTheSameNameAlone) {
   EXPECT_TRUE(fs::exists(path("a")));
 }
 
+TEST_F(SharedFileTest, TrustedIsWhatThisUserOrRootOwnsAndNoOthersWriteTo) {
+  const auto opens = [&](const char* name) {
+    return SharedFile::open(path(name), Access::kReadWrite, Owners::kTrusted);
+  };
+  ASSERT_TRUE(SharedFile::create(path("a"), kMiB));
+  fs::create_symlink("a", path("link"));
+  for (const mode_t mode : {0600u, 0660u, 0664u}) {
+    ASSERT_EQ(chmod(path("a").c_str(), mode), 0);
+    EXPECT_TRUE(opens("a")) << mode;
+    EXPECT_TRUE(opens("link")) << mode;
+  }
+  ASSERT_EQ(chmod(path("a").c_str(), 0666), 0);
+  for (const char* name : {"a", "link"}) {
+    const auto writable = opens(name);
+    ASSERT_FALSE(writable);
+    EXPECT_EQ(writable.error().code, Code::kPermission);
+    EXPECT_NE(message(writable.error()).find("mode 0666"), std::string::npos)
+        << message(writable.error());
+    EXPECT_TRUE(SharedFile::open(path(name)));
+  }
+  const auto anonymous = SharedFile::create("memfd:trusted", kMiB);
+  ASSERT_TRUE(anonymous);
+  EXPECT_TRUE(SharedFile::open(anonymous->path(), Access::kReadWrite, Owners::kTrusted));
+  ASSERT_EQ(chmod(path("a").c_str(), 0600), 0);
+  if (chown(path("a").c_str(), 4711, 4711) != 0)
+    GTEST_SKIP() << "this user may not give files away";
+  const auto foreign = opens("link");
+  ASSERT_FALSE(foreign);
+  EXPECT_EQ(foreign.error().code, Code::kPermission);
+  EXPECT_NE(message(foreign.error()).find("user 4711, mode 0600"), std::string::npos)
+      << message(foreign.error());
+}
+
 TEST_F(SharedFileTest, AForkedChildHasNoMappingUnlessAskedFor) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer's write() looks at the memory itself";

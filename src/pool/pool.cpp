@@ -95,8 +95,9 @@ std::vector<std::uint32_t> slots_to_try(const Geometry& g, std::uint32_t host, b
 
 // To touch a hole of a sparse copy, where no space is left, is death by SIGBUS, already when the header
 // is read. Of a file that is no pool nothing is reserved.
-Status fill_holes(const std::string& path) {
-  CACHALOT_TRY_ASSIGN(const os::SharedFile file, os::SharedFile::open(path));
+Status fill_holes(const std::string& path, os::Owners owners) {
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file,
+                      os::SharedFile::open(path, os::Access::kReadWrite, owners));
   if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
   std::uint64_t magic = 0;
   if (pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic || magic != kMagic) {
@@ -233,10 +234,11 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
   // rules of the stricter domain hold, which are right in both.
   Header first;
   const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
-  CACHALOT_TRY(fill_holes(paths[0]));
+  const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
+  CACHALOT_TRY(fill_holes(paths[0], owners));
   {
     CACHALOT_TRY_ASSIGN(const memory::DeviceSet probe,
-                        memory::DeviceSet::open({paths[0]}, map_options(false, false)));
+                        memory::DeviceSet::open({paths[0]}, map_options(false, false), owners));
     CACHALOT_TRY_ASSIGN(first,
                         read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
@@ -249,10 +251,10 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
                        first.geometry.devices, all.size());
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
-  for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(fill_holes(all[i]));
+  for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(fill_holes(all[i], owners));
   CACHALOT_TRY_ASSIGN(
       memory::DeviceSet devices,
-      memory::DeviceSet::open(all, map_options(options.huge_pages, options.populate)));
+      memory::DeviceSet::open(all, map_options(options.huge_pages, options.populate), owners));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
   for (std::uint32_t i = 1; i < devices.count(); ++i) {
     CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i),
@@ -268,7 +270,8 @@ Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions
 }
 
 Status Pool::destroy(const std::vector<std::string>& paths) {
-  CACHALOT_TRY_ASSIGN(Pool pool, open(paths, {.huge_pages = false, .populate = false}));
+  CACHALOT_TRY_ASSIGN(Pool pool,
+                      open(paths, {.huge_pages = false, .populate = false, .allow_foreign = true}));
   return pool.remove();
 }
 
@@ -299,10 +302,10 @@ bool is_unfinished(const std::string& path) {
   return n >= 0 && std::all_of(line.begin(), line.end(), [](unsigned char c) { return c == 0; });
 }
 
-Result<Pool> open_made(const std::vector<std::string>& paths) {
+Result<Pool> open_made(const std::vector<std::string>& paths, const Pool::OpenOptions& options) {
   // Asked before: a maker may finish in between, and then it is open()'s error that is old.
   const bool was_unfinished = !paths.empty() && is_unfinished(paths[0]);
-  Result<Pool> opened = Pool::open(paths);
+  Result<Pool> opened = Pool::open(paths, options);
   if (opened || !was_unfinished) return opened;
   return Error::make(
       Code::kBusy,

@@ -94,6 +94,8 @@ class Pool {
   struct OpenOptions {
     bool huge_pages = true;
     bool populate = false;
+    // Also a pool of another user than this one and root, or one that every user may write to.
+    bool allow_foreign = false;
   };
 
   // Makes the files with all their space, and an empty pool in them. On failure nothing is left.
@@ -101,12 +103,12 @@ class Pool {
   static Result<Pool> create(const CreateOptions& options);
 
   // Maps what is there.
-  // @errors kNotFound, kPermission; kNotAPool, kVersionMismatch, kCorrupt; kInvalidArgument: the
+  // @errors kNotFound; kPermission, also of a foreign pool; kNotAPool, kVersionMismatch, kCorrupt; kInvalidArgument: the
   //         devices are not those of one pool, in its order
   static Result<Pool> open(const std::vector<std::string>& paths, const OpenOptions& options);
   static Result<Pool> open(const std::vector<std::string>& paths) { return open(paths, {}); }
 
-  // Removes a pool's files. @errors as open() and remove()
+  // Removes a pool's files, foreign ones too. @errors as open() and remove()
   static Status destroy(const std::vector<std::string>& paths);
   // Of this one, by their names. @errors kBusy: a keeper serves it; kStale: the names are of other files by now
   Status remove();
@@ -168,7 +170,8 @@ class Pool {
 bool is_unfinished(const std::string& path);
 
 // Pool::open(), of a pool that may be in the making. @errors as that; kBusy: it is
-Result<Pool> open_made(const std::vector<std::string>& paths);
+Result<Pool> open_made(const std::vector<std::string>& paths,
+                       const Pool::OpenOptions& options = {});
 
 // The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
 std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices);

@@ -39,6 +39,7 @@ struct Options {
   std::uint32_t context_tokens = 0;  // 0: the model's own, at most 4096
   std::vector<std::string> pool;
   std::uint32_t host = 0, keeper_wait_s = 10;
+  bool allow_foreign_pool = false;
   std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
   bool is_verbose = false, prints_block_bytes = false;
 };
@@ -97,6 +98,7 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
   PromptCacheOptions pool;
   pool.pool = options.pool;
   pool.host = options.host;
+  pool.allow_foreign_pool = options.allow_foreign_pool;
   pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
   pool.origin.model_files = split_model_files(options.model);
   // Once, rather than for each slot.
@@ -262,6 +264,9 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(0, 1023))
       ->capture_default_str();
+  app.add_flag(
+      "--allow-foreign-pool", options.allow_foreign_pool,
+      "also a pool of another user than this one and root, or one that others may write to");
   app.add_option("--keeper-wait", options.keeper_wait_s,
                  "how long to wait at the start for the pool and its keeper")
       ->type_name("SECONDS")
