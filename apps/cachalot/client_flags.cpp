@@ -19,8 +19,7 @@ std::uint64_t patience_ns(const ClientFlags& flags) {
   return flags.wait_s.value_or(flags.patience_s) * kNsPerSecond;
 }
 
-Result<Attached> attach_now(const ClientFlags& flags) {
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, open_pool(flags.paths, flags.allow_foreign_pool));
+Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool) {
   pool::ClientOptions options;
   options.fingerprint = flags.fingerprint;
   options.host = flags.host;
@@ -35,12 +34,28 @@ Result<Attached> attach_now(const ClientFlags& flags) {
   return Attached{std::move(pool), std::move(client), flags.paths};
 }
 
-// What is said of a pool that somebody is about to serve or, where one is asked to wait, to make.
-bool may_still_come(const ClientFlags& flags, Code code) {
-  if (code == Code::kNoKeeper) return true;
-  return flags.wait_s &&
-         (code == Code::kNotFound || code == Code::kNotAPool || code == Code::kBadInput);
-}
+// Whether to try again to open a pool. A file that is no pool, and that no process makes, stays none,
+// unless its maker has only just begun: it is looked at for two seconds.
+class Patience {
+ public:
+  explicit Patience(const ClientFlags& flags) : waits_for_file_(flags.wait_s.has_value()) {}
+
+  bool allows(Code not_opened, std::uint64_t now_ns) {
+    constexpr std::uint64_t kForMakerNs = 2 * kNsPerSecond;
+    const bool is_no_pool = not_opened == Code::kNotAPool || not_opened == Code::kBadInput;
+    if (!is_no_pool) no_pool_since_ns_.reset();
+    if (not_opened == Code::kBusy) return true;  // it is being made
+    if (!waits_for_file_) return false;
+    if (not_opened == Code::kNotFound) return true;
+    if (!is_no_pool) return false;
+    if (!no_pool_since_ns_) no_pool_since_ns_ = now_ns;
+    return now_ns - *no_pool_since_ns_ < kForMakerNs;
+  }
+
+ private:
+  bool waits_for_file_;
+  std::optional<std::uint64_t> no_pool_since_ns_;
+};
 
 }  // namespace
 
@@ -87,12 +102,17 @@ void add_wait_flag(CLI::App& app, ClientFlags& flags) {
 Result<Attached> attach(const ClientFlags& flags) {
   constexpr auto kPause = std::chrono::milliseconds(10);
   const std::uint64_t deadline_ns = base::SteadyClock::read() + patience_ns(flags);
+  Patience patience(flags);
   for (;;) {
-    Result<Attached> attached = attach_now(flags);
+    Result<pool::Pool> pool = open_pool(flags.paths, flags.allow_foreign_pool);
+    const bool is_open = pool.ok();
+    Result<Attached> attached =
+        is_open ? attach_to(flags, *std::move(pool)) : Result<Attached>(pool.error());
     if (attached) return attached;
-    if (!may_still_come(flags, attached.error().code) || base::SteadyClock::read() >= deadline_ns) {
-      return of_pool(flags.paths, attached.error());
-    }
+    const std::uint64_t now_ns = base::SteadyClock::read();
+    const Code code = attached.error().code;
+    const bool may_still_come = is_open ? code == Code::kNoKeeper : patience.allows(code, now_ns);
+    if (!may_still_come || now_ns >= deadline_ns) return of_pool(flags.paths, attached.error());
     std::this_thread::sleep_for(kPause);
   }
 }

@@ -8,6 +8,7 @@
 #include "command.h"
 #include "creation.h"
 #include "output.h"
+#include "pool/making.h"
 #include "pool_flags.h"
 #include "pool_report.h"
 
@@ -68,9 +69,11 @@ Status check_no_link(const std::string& path) {
 // What cannot be opened is not removed: it may be somebody's work, or his file. Where it looks like
 // what is left of a pool, the message says how a person removes it.
 Error with_way_out(const Paths& paths, const Error& error) {
-  const bool is_there = os::SharedFile::open(paths[0], os::Access::kReadOnly).ok();
+  const pool::Making making = pool::look_for_maker(paths[0]);
+  const bool is_there = making != pool::Making::kAbsent;
   const bool is_left = error.code == Code::kCorrupt ||
-                       (error.code == Code::kNotFound && is_there) || pool::is_unfinished(paths[0]);
+                       (error.code == Code::kNotFound && is_there) ||
+                       making == pool::Making::kAbandoned;
   if (!is_left) return error;
   std::string files = file_name_of(paths[0]);
   for (std::size_t i = 1; i < paths.size(); ++i) files += " " + file_name_of(paths[i]);

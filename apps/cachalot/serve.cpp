@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "client_flags.h"
@@ -22,6 +23,7 @@
 #include "eviction/policy_kind.h"
 #include "os/process.h"
 #include "output.h"
+#include "pool/making.h"
 #include "pool_flags.h"
 #include "values.h"
 
@@ -116,17 +118,13 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
 
 // Opens a pool that another process may be making just now.
 Result<pool::Pool> open_when_made(const Options& options) {
-  constexpr auto kPause = std::chrono::milliseconds(10);
-  constexpr int kTries = 200;
-  for (int i = 0;; ++i) {
-    Result<pool::Pool> opened =
-        pool::open_made(options.paths, {.allow_foreign = options.allow_foreign_pool});
-    if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
-    std::this_thread::sleep_for(kPause);
-  }
+  constexpr std::uint32_t kPatienceMs = 2000;
+  return pool::open_when_made(options.paths, {.allow_foreign = options.allow_foreign_pool},
+                              kPatienceMs);
 }
 
 Result<pool::Pool> create_or_open(const Options& options) {
+  if (!options.create && options.standby) return open_when_made(options);
   if (!options.create)
     return pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
   CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
@@ -137,11 +135,38 @@ Result<pool::Pool> create_or_open(const Options& options) {
   Result<pool::Pool> created = create_pool(create);
   if (created || created.error().code != Code::kBusy) return created;
   // Only another device's file is there: that is no pool.
-  const Result<os::SharedFile> first = os::SharedFile::open(options.paths[0]);
-  if (!first && first.error().code == Code::kNotFound) return created;
+  if (pool::look_for_maker(options.paths[0]) == pool::Making::kAbsent) return created;
   CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options));
   CACHALOT_TRY(check_same(geometry, existing.access().geometry, options.paths[0].c_str()));
   return existing;
+}
+
+// Whether a standby goes on waiting after this error of create_or_open(). A file may come, and be finished,
+// between that and a look at it: a missing one is an error where the first device's was there before.
+bool may_come(const Options& options, Code code, pool::Making making, bool was_there) {
+  const bool is_absent = making == pool::Making::kAbsent;
+  if (code == Code::kBusy) return !(options.create && is_absent);
+  return code == Code::kNotFound && !options.create && (is_absent || !was_there);
+}
+
+// The pool of a standby, which may begin before the keeper that makes it: waited for without an end, and
+// said so. Nothing where a signal came first.
+Result<std::optional<pool::Pool>> wait_for_pool(const Options& options) {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  bool is_told = false, was_there = false;
+  while (!stop_requested.load(std::memory_order_relaxed)) {
+    Result<pool::Pool> pool = create_or_open(options);
+    if (pool) return std::optional(*std::move(pool));
+    const pool::Making making = pool::look_for_maker(options.paths[0]);
+    if (!may_come(options, pool.error().code, making, was_there)) return pool.error();
+    was_there = making != pool::Making::kAbsent;
+    if (!std::exchange(is_told, true)) {
+      print_now(human_output(options.json), "waiting pid=" + std::to_string(os::own_pid()) +
+                                                " pool=" + options.paths[0] + "\n");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return std::optional<pool::Pool>();
 }
 
 Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper& keeper,
@@ -169,7 +194,7 @@ Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.stand_by(options));
   while (!stop_requested.load(std::memory_order_relaxed)) {
     CACHALOT_TRY(pool.check_still_there());
-    if (!pool.keeper_is_locked()) {
+    if (!pool.keeper_is_locked() && !pool.is_kept_by_maker()) {
       const Status served = pool.serve(keeper);
       if (served) return std::optional(std::move(keeper));
       if (served.error().code != Code::kBusy) return served.error();
@@ -244,12 +269,8 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
   return std::optional(std::move(keeper));
 }
 
-Status serve(const Options& options) {
-  CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
-  base::set_log_level(log_level_of(options.log_level));
-  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
-  end_on_signals();
+Status serve(const Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
+             Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
@@ -259,6 +280,20 @@ Status serve(const Options& options) {
   print_now(human_output(options.json),
             "ended epoch=" + std::to_string(keeper->keeper().epoch()) + "\n");
   return {};
+}
+
+Status serve(const Options& options) {
+  CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
+  base::set_log_level(log_level_of(options.log_level));
+  CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
+  if (options.standby) {
+    end_on_signals();
+    CACHALOT_TRY_ASSIGN(std::optional<pool::Pool> pool, wait_for_pool(options));
+    return pool ? serve(options, *pool, keeper_options, json) : Status();
+  }
+  CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
+  end_on_signals();
+  return serve(options, pool, keeper_options, json);
 }
 
 int run(const Options& options) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "client/fork_guard.h"
+#include "pool/making.h"
 #include "pool/pool.h"
 
 namespace cachalot {
@@ -74,14 +75,9 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
 
 // Opens a pool that another process may still be creating.
 Result<pool::Pool> open_when_made(const KeeperOptions& options) {
-  constexpr auto kPause = std::chrono::milliseconds(10);
-  constexpr int kTries = 200;
-  for (int i = 0;; ++i) {
-    Result<pool::Pool> opened =
-        pool::open_made({options.pool}, {.allow_foreign = options.allow_foreign_pool});
-    if (opened || opened.error().code != Code::kBusy || i == kTries) return opened;
-    std::this_thread::sleep_for(kPause);
-  }
+  constexpr std::uint32_t kPatienceMs = 2000;
+  return pool::open_when_made({options.pool}, {.allow_foreign = options.allow_foreign_pool},
+                              kPatienceMs);
 }
 
 struct Opened {

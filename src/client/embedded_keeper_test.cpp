@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "os/child.h"
+#include "os/shared_file.h"
+#include "pool/making.h"
 #include "pool/pool.h"
 
 namespace cachalot {
@@ -144,17 +146,27 @@ TEST_F(EmbeddedKeeperTest, APoolThatOthersMayWriteToIsServedAndUsedOnlyWhereThat
   EXPECT_TRUE(client) << client.error().message;
 }
 
-TEST_F(EmbeddedKeeperTest, AFileWithoutAHeaderIsSomebodysWork) {
+TEST_F(EmbeddedKeeperTest, AFileWithoutAHeaderAndWithoutAMakerIsNoPool) {
   std::ofstream(path("kv")) << std::string(4 << 20, '\0');
   const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
   ASSERT_FALSE(keeper);
-  EXPECT_EQ(keeper.error().code, Code::kBusy);
+  EXPECT_EQ(keeper.error().code, Code::kNotAPool);
   ClientOptions options{.pool = {path("kv")}, .model = "m"};
   options.geometry.layers = options.geometry.kv_heads = options.geometry.head_dim =
       options.geometry.block_tokens = 8;
   const Result<Client> client = Client::attach(options);
   ASSERT_FALSE(client);
-  EXPECT_EQ(client.error().code, Code::kBusy) << client.error().message;
+  EXPECT_EQ(client.error().code, Code::kNotAPool) << client.error().message;
+}
+
+TEST_F(EmbeddedKeeperTest, AFileThatItsMakerHasLockedIsBusy) {
+  const Result<os::SharedFile> file = os::SharedFile::create(path("kv"), 4 << 20);
+  ASSERT_TRUE(file) << file.error().message;
+  const Result<os::FileLock> maker = pool::lock_as_maker(file->fd());
+  ASSERT_TRUE(maker) << maker.error().message;
+  const Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
+  ASSERT_FALSE(keeper);
+  EXPECT_EQ(keeper.error().code, Code::kBusy) << keeper.error().message;
 }
 
 }  // namespace

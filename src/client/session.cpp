@@ -35,8 +35,9 @@ Session::Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu)
 Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
                                                const std::string& fingerprint,
                                                Gpus::Open open_gpu) {
-  CACHALOT_TRY_ASSIGN(pool::Pool pool,
-                      pool::open_made(options.pool, {.allow_foreign = options.allow_foreign_pool}));
+  CACHALOT_TRY_ASSIGN(
+      pool::Pool pool,
+      pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
   attach.host = options.host;

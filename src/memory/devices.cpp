@@ -63,7 +63,8 @@ Status DeviceSet::map_all(const os::MapOptions& options) {
 }
 
 Result<DeviceSet> DeviceSet::create(const std::vector<std::string>& paths, std::uint64_t bytes_each,
-                                    const os::MapOptions& options) {
+                                    const os::MapOptions& options,
+                                    std::function<void(int fd)> first_named) {
   if (paths.empty()) return Error::make(Code::kInvalidArgument, "devices: none given");
   if (bytes_each == 0 || bytes_each % kStripeBytes != 0 || bytes_each > kMaxBytes) {
     return not_stripes("bytes of a device", bytes_each);
@@ -71,9 +72,11 @@ Result<DeviceSet> DeviceSet::create(const std::vector<std::string>& paths, std::
   DeviceSet set;
   RemoveOnFailure guard{&set};
   set.bytes_each_ = bytes_each;
-  const os::CreateOptions create_options{.huge_pages = options.huge_pages};
+  os::CreateOptions create_options{.huge_pages = options.huge_pages};
+  create_options.named = std::move(first_named);
   for (const std::string& path : paths) {
     CACHALOT_TRY_ASSIGN(auto file, os::SharedFile::create(path, bytes_each, create_options));
+    create_options.named = {};
     CACHALOT_TRY(set.add(std::move(file)));
   }
   CACHALOT_TRY(set.map_all(options));

@@ -8,6 +8,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,9 +25,11 @@ class DeviceSet {
   // one cannot be made, those made before are removed again.
   // @param  paths       as in os/shared_file.h, at least one
   // @param  bytes_each  a multiple of 2 MiB, not 0
+  // @param  first_named  as os::CreateOptions::named, of the first file
   // @errors kInvalidArgument; kBusy: exists; kNoSpace; kPermission
   static Result<DeviceSet> create(const std::vector<std::string>& paths, std::uint64_t bytes_each,
-                                  const os::MapOptions& options = {});
+                                  const os::MapOptions& options = {},
+                                  std::function<void(int fd)> first_named = {});
 
   // Opens and maps what is there, as many bytes of each as the smallest has. What a pool's header
   // says goes into require_bytes() then.

@@ -133,6 +133,7 @@ Result<SharedFile> SharedFile::create(const std::string& path, std::uint64_t byt
   }
   CACHALOT_TRY_ASSIGN(FileDescriptor fd, new_file(real, options.mode));
   SharedFile file(std::move(fd), real, FileKind::kFile, Access::kReadWrite);
+  if (options.named) options.named(file.fd());
   const Status filled = file.fill(bytes, options);
   if (!filled) {
     static_cast<void>(file.remove());  // the first error is the one to tell
@@ -151,6 +152,17 @@ Status SharedFile::fill(std::uint64_t bytes, const CreateOptions& options) {
 }
 
 Result<SharedFile> SharedFile::open(const std::string& path, Access access, Owners owners) {
+  CACHALOT_TRY_ASSIGN(SharedFile file, open_named(path, access));
+  if (owners == Owners::kTrusted) CACHALOT_TRY(file.check_owner());
+  if (file.bytes_ == 0) return Error::make(Code::kBadInput, "%.120s: is empty", file.path_.c_str());
+  return file;
+}
+
+Result<SharedFile> SharedFile::peek(const std::string& path) {
+  return open_named(path, Access::kReadOnly);
+}
+
+Result<SharedFile> SharedFile::open_named(const std::string& path, Access access) {
   if (starts_with(path, kMemfdPrefix)) {
     return Error::make(Code::kInvalidArgument,
                        "%.120s: a memfd has no name to open it by; use /proc/PID/fd/N of the "
@@ -168,8 +180,6 @@ Result<SharedFile> SharedFile::open(const std::string& path, Access access, Owne
   if (!fd) return Error::from_errno(errno, "%.120s: opening", real.c_str());
   SharedFile file(std::move(fd), real, FileKind::kFile, access);
   CACHALOT_TRY(file.inspect());
-  if (owners == Owners::kTrusted) CACHALOT_TRY(file.check_owner());
-  if (file.bytes_ == 0) return Error::make(Code::kBadInput, "%.120s: is empty", real.c_str());
   return file;
 }
 

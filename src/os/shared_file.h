@@ -15,6 +15,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "os/file_descriptor.h"
@@ -33,6 +34,8 @@ enum class Owners { kAny, kTrusted };
 struct CreateOptions {
   unsigned mode = 0660;    // permission bits, reduced by the umask
   bool huge_pages = true;  // tmpfs, memfd: transparent huge pages, as far as there are any
+  // Called of a new file, as soon as it has its name and before it has any bytes.
+  std::function<void(int fd)> named = {};
 };
 
 class SharedFile {
@@ -51,6 +54,9 @@ class SharedFile {
   //         kInvalidArgument: a directory, a socket, …
   static Result<SharedFile> open(const std::string& path, Access access = Access::kReadWrite,
                                  Owners owners = Owners::kAny);
+
+  // open(), for reading only, and of an empty file too: for looking at what is being made.
+  static Result<SharedFile> peek(const std::string& path);
 
   // Maps the first `bytes` bytes (0: all) shared.
   // @errors kInvalidArgument: more than bytes(); kNoSpace: no address space, or `populate` met a
@@ -75,6 +81,7 @@ class SharedFile {
  private:
   SharedFile(FileDescriptor fd, std::string path, FileKind kind, Access access)
       : fd_(std::move(fd)), path_(std::move(path)), kind_(kind), access_(access) {}
+  static Result<SharedFile> open_named(const std::string& path, Access access);
   // What create() does after it made an empty file.
   Status fill(std::uint64_t bytes, const CreateOptions& options);
   // Finds out sizes and kind of what is open.

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <condition_variable>
 #include <optional>
@@ -16,14 +15,11 @@
 #include "os/reserve.h"
 #include "os/shared_file.h"
 #include "pool/keeper/keeper_line.h"
+#include "pool/lock_bytes.h"
+#include "pool/making.h"
 
 namespace cachalot::pool {
 namespace {
-
-// Byte numbers of the locks on device 0's file; far behind any byte that exists.
-constexpr std::uint64_t kFirstKeeperLock = std::uint64_t{1} << 62;  // one per keeper area
-constexpr std::uint64_t kSuccessionLock = kFirstKeeperLock + kKeeperSlots;
-constexpr std::uint64_t kFirstClientLock = kFirstKeeperLock + 16;
 
 constexpr std::uint64_t kKeeperNapNs = 5'000'000;
 constexpr std::uint64_t kSuccessionPatienceMs = 5'000;
@@ -212,9 +208,16 @@ Result<Pool> Pool::create(const CreateOptions& options) {
   CACHALOT_TRY(lay_out(geometry));
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(geometry.domain, paths[0].c_str()));
   CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
-  CACHALOT_TRY_ASSIGN(memory::DeviceSet devices,
-                      memory::DeviceSet::create(paths, geometry.device_bytes,
-                                                map_options(options.huge_pages, options.populate)));
+  std::optional<os::FileLock> maker_lock;
+  // Where there are no such locks, other processes cannot tell that it is being made.
+  const auto lock_first = [&maker_lock](int fd) {
+    Result<os::FileLock> lock = lock_as_maker(fd);
+    if (lock) maker_lock.emplace(*std::move(lock));
+  };
+  CACHALOT_TRY_ASSIGN(
+      memory::DeviceSet devices,
+      memory::DeviceSet::create(paths, geometry.device_bytes,
+                                map_options(options.huge_pages, options.populate), lock_first));
   Pool pool(std::move(devices), std::move(domain));
   Result<Access> access =
       make_access({uuid.low, uuid.high}, geometry, pool.devices_.view(), *pool.domain_);
@@ -225,10 +228,33 @@ Result<Pool> Pool::create(const CreateOptions& options) {
   pool.access_ = std::make_unique<Access>(*std::move(access));
   pool.created_unix_s_ = static_cast<std::uint64_t>(time(nullptr));
   format_pool(*pool.access_, pool.created_unix_s_);
+  pool.maker_lock_ = std::move(maker_lock);
   return pool;
 }
 
 Result<Pool> Pool::open(const std::vector<std::string>& paths, const OpenOptions& options) {
+  Result<Pool> opened = open_made(paths, options);
+  if (opened || paths.empty()) return opened;
+  const Code code = opened.error().code;
+  if (code != Code::kNotAPool && code != Code::kBadInput && code != Code::kCorrupt) return opened;
+  switch (look_for_maker(paths[0])) {
+    case Making::kUnderWay:
+      return Error::make(Code::kBusy,
+                         "%.120s: is being made by another process, which has not finished",
+                         paths[0].c_str());
+    case Making::kAbandoned:
+      return Error::make(
+          Code::kNotAPool,
+          "%.120s: has no header, and no process is making it: if its maker died, remove it",
+          paths[0].c_str());
+    case Making::kAbsent:
+    case Making::kNone:
+      break;
+  }
+  return open_made(paths, options);  // the maker may have finished in between
+}
+
+Result<Pool> Pool::open_made(const std::vector<std::string>& paths, const OpenOptions& options) {
   if (paths.empty()) return Error::make(Code::kInvalidArgument, "pool: no path was given");
   // The first device says how many there are and which domain they are read by; until then the
   // rules of the stricter domain hold, which are right in both.
@@ -292,26 +318,6 @@ Status Pool::remove() {
   }
   CACHALOT_TRY(check_still_there());
   return devices_.remove();
-}
-
-bool is_unfinished(const std::string& path) {
-  const Result<os::SharedFile> file = os::SharedFile::open(path, os::Access::kReadOnly);
-  if (!file) return file.error().code == Code::kBadInput;  // empty
-  std::array<unsigned char, memory::kLineBytes> line{};
-  const ssize_t n = pread(file->fd(), line.data(), line.size(), 0);
-  return n >= 0 && std::all_of(line.begin(), line.end(), [](unsigned char c) { return c == 0; });
-}
-
-Result<Pool> open_made(const std::vector<std::string>& paths, const Pool::OpenOptions& options) {
-  // Asked before: a maker may finish in between, and then it is open()'s error that is old.
-  const bool was_unfinished = !paths.empty() && is_unfinished(paths[0]);
-  Result<Pool> opened = Pool::open(paths, options);
-  if (opened || !was_unfinished) return opened;
-  return Error::make(
-      Code::kBusy,
-      "%.120s: has no header yet: another process makes this pool, or has died in it (remove the "
-      "file then)",
-      paths[0].c_str());
 }
 
 Status Pool::check_still_there() const {
@@ -381,6 +387,7 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
       return announced;
     }
   }
+  maker_lock_.reset();
   standby.keeper_->take_over();
   {
     const Result<os::FileLock> finishing = lock_succession(fd);
@@ -592,6 +599,10 @@ Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t s
     }
   }
   return attached;
+}
+
+bool Pool::is_kept_by_maker() const {
+  return !maker_lock_ && has_maker(devices_.file(0).fd());
 }
 
 Result<bool> Pool::find_keeper_lock() const {

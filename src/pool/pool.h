@@ -103,7 +103,7 @@ class Pool {
   static Result<Pool> create(const CreateOptions& options);
 
   // Maps what is there.
-  // @errors kNotFound; kPermission, also of a foreign pool; kNotAPool, kVersionMismatch, kCorrupt; kInvalidArgument: the
+  // @errors kNotFound; kPermission, also of a foreign pool; kBusy: its maker has not finished; kNotAPool, kVersionMismatch, kCorrupt; kInvalidArgument: the
   //         devices are not those of one pool, in its order
   static Result<Pool> open(const std::vector<std::string>& paths, const OpenOptions& options);
   static Result<Pool> open(const std::vector<std::string>& paths) { return open(paths, {}); }
@@ -141,6 +141,9 @@ class Pool {
   std::uint64_t created_unix_s() const { return created_unix_s_; }
   std::vector<std::string> paths() const;
 
+  // Another process has made the pool, and neither serves it yet nor has let go of it.
+  bool is_kept_by_maker() const;
+
   // What the keeper and the clients last said of themselves.
   KeeperView keeper_view() const { return DirectoryReader(*access_).read_keepers(); }
   bool keeper_is_locked() const;
@@ -151,6 +154,7 @@ class Pool {
   Pool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
       : devices_(std::move(devices)), domain_(std::move(domain)) {}
 
+  static Result<Pool> open_made(const std::vector<std::string>& paths, const OpenOptions& options);
   Error areas_in_use() const;
   Result<std::uint32_t> find_areas_in_use(Succession succession) const;
   Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
@@ -164,14 +168,8 @@ class Pool {
   std::unique_ptr<memory::Domain> domain_;
   std::unique_ptr<Access> access_;  // clients and keepers copy it
   std::uint64_t created_unix_s_ = 0;
+  std::optional<os::FileLock> maker_lock_;  // of the process that made it, until it serves
 };
-
-// True of a file that has no header yet: the maker of a pool writes it last.
-bool is_unfinished(const std::string& path);
-
-// Pool::open(), of a pool that may be in the making. @errors as that; kBusy: it is
-Result<Pool> open_made(const std::vector<std::string>& paths,
-                       const Pool::OpenOptions& options = {});
 
 // The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
 std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices);

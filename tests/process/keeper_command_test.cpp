@@ -106,10 +106,10 @@ TEST_F(KeeperCommand, OneOfManyThatMakeAPoolServesIt) {
   expect_done(run({"stop", path("kv")}));
 }
 
-TEST_F(KeeperCommand, AFileWithoutHeaderIsSomebodyElsesWork) {
+TEST_F(KeeperCommand, AFileWithoutHeaderIsNoPoolAndStays) {
   const std::string file = write("kv", std::string(4 << 20, '\0'));
   expect_error(run({"serve", file, "--create", "--block-bytes", "4096", "--capacity-blocks", "8"}),
-               3, {file, "no header yet"});
+               2, {file, "no header", "no process is making it"});
   const std::string junk = write("junk", noise(4 << 20, 1));
   expect_error(run({"serve", junk, "--create", "--block-bytes", "4096", "--capacity-blocks", "8"}),
                2, {junk});

@@ -113,7 +113,8 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
 
 // A keeper may be about to start, and make its pool.
 bool may_still_come(Code code) {
-  return code == Code::kNoKeeper || code == Code::kNotFound || code == Code::kNotAPool;
+  return code == Code::kNoKeeper || code == Code::kNotFound || code == Code::kNotAPool ||
+         code == Code::kBusy;
 }
 
 Result<std::unique_ptr<Engine>> start_engine(const Options& options, const Model& model) {

@@ -1,0 +1,38 @@
+// A pool in the making: its first file is there, its header is not yet.
+//
+// The maker holds a lock on a byte of that file, from the moment in which the file has its name until
+// the maker serves the pool or lets go of it. The kernel ends the lock of a process that dies: a file
+// without a header that no process has locked was left by its maker.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <string>
+
+#include "os/file_lock.h"
+#include "pool/pool.h"
+
+namespace cachalot::pool {
+
+enum class Making {
+  kAbsent,     // there is no file
+  kUnderWay,   // a maker has it
+  kAbandoned,  // no header and no maker; also for the moment in which a maker has not locked it yet
+  kNone        // something is in it: a pool, or another thing
+};
+
+// Looks at the file of a pool's first device.
+Making look_for_maker(const std::string& path);
+
+// The maker's lock. @errors kBusy: another process has it; kUnsupported: no such locks here
+Result<os::FileLock> lock_as_maker(int fd);
+// Whether a process has it.
+bool has_maker(int fd);
+
+// Pool::open(), and again for up to `patience_ms` while another process makes the pool.
+// @errors as Pool::open
+Result<Pool> open_when_made(const std::vector<std::string>& paths, const Pool::OpenOptions& options,
+                            std::uint32_t patience_ms);
+
+}  // namespace cachalot::pool

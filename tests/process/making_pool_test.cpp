@@ -1,0 +1,104 @@
+// Pools that are being made, that their maker left half-made, or that are still to come.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <optional>
+#include <string>
+
+#include "os/file_lock.h"
+#include "pool/making.h"
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr int kUsage = 2, kRefused = 3;
+
+class MakingPool : public ProcessTest {
+ protected:
+  // As its maker leaves it before the header is written; the maker is this process.
+  std::string begin_pool(const std::string& name) {
+    const std::string file = write(name, std::string(4 << 20, '\0'));
+    const os::FileDescriptor fd(open(file.c_str(), O_RDWR | O_CLOEXEC));
+    Result<os::FileLock> lock = pool::lock_as_maker(fd.get());
+    EXPECT_TRUE(lock) << lock.error().message;
+    if (lock) maker_.emplace(*std::move(lock));
+    return file;
+  }
+  static std::vector<Arguments> openers(const std::string& pool) {
+    return {{"pool", "info", pool},
+            {"pool", "destroy", pool},
+            {"serve", pool},
+            {"stop", pool},
+            {"put", "key", "--pool", pool, "--file", "/proc/self/comm"},
+            {"lookup", "key", "--pool", pool}};
+  }
+  Arguments serve(const std::string& pool) const {
+    return {"serve", pool, "--create", "--block-bytes", "4096", "--capacity-blocks", "32"};
+  }
+
+  std::optional<os::FileLock> maker_;
+};
+
+TEST_F(MakingPool, IsBusyForAllThatDoNotWait) {
+  const std::string pool = begin_pool("kv");
+  for (const Arguments& command : openers(pool)) {
+    SCOPED_TRACE(command[0] + " " + command[1]);
+    expect_error(run(command), kRefused, {pool, "is being made"});
+  }
+  expect_error(run(serve(pool)), kRefused, {pool, "is being made"});
+}
+
+TEST_F(MakingPool, IsWaitedForByClientsAndStandbys) {
+  const std::string pool = begin_pool("kv");
+  Running put({"put", "key", "--pool", pool, "--wait", "600", "--file", "/proc/self/comm"});
+  Running standby({"serve", pool, "--standby"});
+  ASSERT_TRUE(standby.says("waiting pid="));
+  EXPECT_FALSE(put.has_ended());
+  // It is made after all: as another file, for the file of this test is none of a pool's.
+  ASSERT_EQ(unlink(pool.c_str()), 0);
+  create_pool("kv");
+  ASSERT_TRUE(standby.says("epoch=1")) << standby.wait().err;
+  expect_done(put.wait());
+  expect_done(run({"stop", pool}));
+  expect_done(standby.wait());
+}
+
+TEST_F(MakingPool, IsNoPoolAfterItsMakerDiedAndTheMessageSaysWhatToDo) {
+  const std::string pool = begin_pool("kv");
+  maker_.reset();
+  for (const Arguments& command : openers(pool)) {
+    SCOPED_TRACE(command[0] + " " + command[1]);
+    expect_error(run(command), kUsage, {pool, "no process is making it", "remove it"});
+  }
+  // Nor does it hold up what waits.
+  expect_error(run({"lookup", "key", "--pool", pool, "--wait", "600"}), kUsage,
+               {pool, "remove it"});
+  expect_error(run({"serve", pool, "--standby"}), kUsage, {pool, "remove it"});
+}
+
+TEST_F(MakingPool, AStandbyThatIsThereFirstWaitsAndLeavesThePoolToItsMaker) {
+  const std::string pool = path("kv");
+  Running standby({"serve", pool, "--standby"});
+  ASSERT_TRUE(standby.says("waiting pid="));
+  Serving keeper(serve(pool));
+  ASSERT_TRUE(keeper.is_ready()) << keeper.wait().err;
+  EXPECT_NE(keeper.ready_line().find("epoch=1"), std::string::npos) << keeper.ready_line();
+  ASSERT_TRUE(standby.says("standby pid="));
+  keeper.send(SIGKILL);
+  EXPECT_EQ(keeper.wait().signal, SIGKILL);
+  EXPECT_TRUE(standby.says("epoch=2")) << standby.wait().err;
+  expect_done(run({"stop", pool}));
+  expect_done(standby.wait());
+}
+
+TEST_F(MakingPool, AStandbyThatWaitsForAPoolEndsOnASignal) {
+  Running standby({"serve", path("kv"), "--standby"});
+  ASSERT_TRUE(standby.says("waiting pid="));
+  standby.send(SIGTERM);
+  expect_done(standby.wait());
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
