@@ -34,7 +34,20 @@ Status tell_created(const Options& options, const pool::Pool& pool, Output& json
   return json.write_json(describe_pool(pool));
 }
 
+// Nothing names a memfd: it ends with the process that made it.
+Status check_lasts(const Paths& paths) {
+  for (const std::string& path : paths) {
+    if (!path.starts_with("memfd:")) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "%.120s: this pool would be gone when the command ends, expected a path; "
+                       "`cachalot serve --create` makes one that lives as long as its keeper",
+                       path.c_str());
+  }
+  return {};
+}
+
 Status create(const Options& options) {
+  CACHALOT_TRY(check_lasts(options.paths));
   pool::Pool::CreateOptions create_options;
   create_options.paths = options.paths;
   CACHALOT_TRY_ASSIGN(create_options.geometry, make_geometry(options.geometry, options.paths));

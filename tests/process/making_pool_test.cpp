@@ -100,5 +100,11 @@ TEST_F(MakingPool, AStandbyThatWaitsForAPoolEndsOnASignal) {
   expect_done(standby.wait());
 }
 
+TEST_F(MakingPool, OneThatWouldBeGoneAtOnceIsNotMade) {
+  expect_error(
+      run({"pool", "create", "memfd:kv", "--block-bytes", "4096", "--capacity-blocks", "8"}),
+      kUsage, {"memfd:kv", "gone when the command ends"});
+}
+
 }  // namespace
 }  // namespace cachalot::process_test
