@@ -172,30 +172,29 @@ std::size_t PromptCache::load(llama_seq_id seq, std::span<const BlockHash> hashe
 std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const BlockHash> hashes,
                                           std::size_t first) {
   std::array<pool::Found, kLoadBatch> found;
-  pool::KeeperView view;
   // Most prompts end in new blocks: this check needs neither pin nor keeper.
-  if (directory().lookup(hashes.first(1), client->namespace_id(), view, found) == 0) return 0;
+  if (begin_read(hashes.first(1), found).found().empty()) return 0;
   if (is_resting() && client->is_lost()) return 0;
   const Result<std::uint64_t> pin = client->pin();
   if (!pin) {
     rest(pin.error());
     return 0;
   }
-  const std::size_t hits = directory().lookup(hashes, client->namespace_id(), view, found);
+  pool::ValidatedRead read = begin_read(hashes, found);
   std::size_t taken = 0;
   Import last = Import::kTaken;
-  while (taken < hits) {
+  while (taken < read.found().size()) {
     last = import(seq, found[taken].entry, first + taken);
     if (last != Import::kTaken) break;
     ++taken;
   }
+  if (last == Import::kDamaged) read.reject(taken);
+  read.shorten(taken);
   // Pinned blocks stay as they are, unless an operator fenced this process meanwhile: then not all of
   // it can be believed, nor that a block is damaged.
-  const std::size_t looked_at = taken + (last == Import::kDamaged);
-  const std::size_t unchanged = directory().validate(view, std::span(found).first(looked_at));
-  const std::size_t valid = std::min(unchanged, taken);
+  const auto [valid, stale, is_damaged] = read.validate();
   client->unpin(*pin);
-  if (unchanged > taken) note_damage(found[taken].entry, first + taken);
+  if (is_damaged) note_damage(found[taken].entry, first + taken);
   if (valid < taken) {
     statistics.stale_blocks += taken - valid;
     llama_memory_seq_rm(memory, seq, position_of(first + valid), -1);

@@ -12,6 +12,7 @@
 #include "block_hash/block_hash.h"
 #include "memory/line.h"
 #include "pool/pool.h"
+#include "pool/reader/validated_read.h"
 #include "prompt_cache.h"
 
 namespace cachalot::llama {
@@ -22,6 +23,9 @@ struct PromptCache::Impl {
        pool::PoolClient attached);
 
   pool::DirectoryReader directory() const { return pool::DirectoryReader(pool.access()); }
+  pool::ValidatedRead begin_read(std::span<const BlockHash> hashes, std::span<pool::Found> room) {
+    return pool::ValidatedRead::look_up(pool.access(), hashes, client->namespace_id(), room, true);
+  }
   llama_pos position_of(std::size_t block) const {
     return static_cast<llama_pos>(block * options.block_tokens);
   }

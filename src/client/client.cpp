@@ -234,7 +234,8 @@ Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
   impl_->record(RecordedCall::kLookup, hashes);
   return client::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes())
-      .found.size();
+      .found()
+      .size();
 }
 
 Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes,

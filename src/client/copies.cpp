@@ -19,43 +19,41 @@ constexpr int kAttempts = 4;
 class Load {
  public:
   Load(const Call& call, kv::LayerRange layers, std::span<const std::span<const TokenRange>> tokens,
-       const Hit& hit)
+       Hit& hit)
       : call_(call), layers_(layers), tokens_(tokens), hit_(hit) {}
 
-  // Copies blocks [first, last). @return how many leading ones are undamaged
-  Result<std::size_t> copy(std::size_t first, std::size_t last) {
+  // Copies blocks [first, last). The hit ends at the first damaged one.
+  Status copy(std::size_t first, std::size_t last) {
     const std::uint64_t bytes = call_.cache.cache().geometry().block_bytes();
     const bool is_whole = tokens_.empty() && layers_.first == 0 && layers_.last == 0;
-    const bool verifies = is_whole && call_.session.verifies_checksums();
     Extents extents;
     std::vector<memory::FusedHash> hashes;
     hashes.reserve(last - first);
     std::vector<kv::BlockCopy> copies;
     for (std::size_t i = first; i < last; ++i) {
-      extents.add(call_.session.access(), hit_.found[i].entry.block, bytes);
+      extents.add(call_.session.access(), hit_.found()[i].entry.block, bytes);
     }
     for (std::size_t i = first; i < last; ++i) {
       kv::BlockCopy copy{extents.of(i - first), call_.pages_of(i)};
       if (!tokens_.empty()) copy.tokens = tokens_[i];
-      if (verifies && (hit_.found[i].entry.flags & pool::kEntryHasChecksum) != 0) {
+      if (is_whole && hit_.read.has_checksum(i)) {
         copy.hash = &hashes.emplace_back(pool::padded_bytes(bytes));
       }
       copies.push_back(copy);
     }
     CACHALOT_TRY(call_.scatter(copies, layers_));
     for (std::size_t i = 0; i < copies.size(); ++i) {
-      if (copies[i].hash != nullptr &&
-          copies[i].hash->finish() != hit_.found[first + i].entry.checksum)
-        return i;
+      if (copies[i].hash == nullptr) continue;
+      if (!hit_.read.check_bytes(first + i, copies[i].hash->finish())) break;
     }
-    return copies.size();
+    return {};
   }
 
  private:
   const Call& call_;
   const kv::LayerRange layers_;
   const std::span<const std::span<const TokenRange>> tokens_;
-  const Hit& hit_;
+  Hit& hit_;
 };
 
 }  // namespace
@@ -136,17 +134,17 @@ void Extents::add(const pool::Access& access, std::uint32_t block, std::uint64_t
 // Ends the hit at a block of another size: it was not stored under this geometry.
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
             std::uint64_t block_bytes) {
-  Hit hit;
-  hit.found.resize(hashes.size());
-  std::size_t hits = session.lookup(hashes, hit.view, hit.found);
-  for (std::size_t i = 0; i < hits; ++i) {
-    if (hit.found[i].entry.length != block_bytes) hits = i;
-  }
-  hit.found.resize(hits);
+  std::vector<pool::Found> room(hashes.size());
+  pool::ValidatedRead read = session.begin_read(hashes, room);
+  const auto other =
+      std::find_if(read.found().begin(), read.found().end(),
+                   [&](const pool::Found& found) { return found.entry.length != block_bytes; });
+  read.shorten(static_cast<std::size_t>(other - read.found().begin()));
+  Hit hit{std::move(room), std::move(read)};
   if (counters == nullptr) return hit;
   Counters::add(counters->lookups, 1);
   Counters::add(counters->looked_up_blocks, hashes.size());
-  Counters::add(counters->hit_blocks, hits);
+  Counters::add(counters->hit_blocks, hit.found().size());
   return hit;
 }
 
@@ -173,26 +171,23 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                        call.hashes.size());
   }
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
-  const Hit hit = look_up(call.session, &call.counters, call.hashes, bytes);
+  Hit hit = look_up(call.session, &call.counters, call.hashes, bytes);
   Load copies(call, layers, tokens, hit);
-  std::size_t sound = 0;
-  bool is_damaged = false;
   Status in_time;
-  while (sound < hit.found.size() && !is_damaged) {
-    if (in_time = call.check_time("load"); !in_time) break;
-    const std::size_t last = std::min(sound + kBlocksAtOnce, hit.found.size());
-    CACHALOT_TRY_ASSIGN(const std::size_t good, copies.copy(sound, last));
-    is_damaged = good < last - sound;
-    sound += good;
+  for (std::size_t copied = 0; copied < hit.found().size();) {
+    if (in_time = call.check_time("load"); !in_time) {
+      hit.read.shorten(copied);
+      break;
+    }
+    const std::size_t last = std::min(copied + kBlocksAtOnce, hit.found().size());
+    CACHALOT_TRY(copies.copy(copied, last));
+    copied = last;
     base::reach(base::FailPoint::kReadCopied);
   }
-  // R6, after the last byte. Includes the block with the wrong checksum: it may have been reused.
-  const std::size_t looked_at = std::min(sound + is_damaged, hit.found.size());
-  const std::size_t same = call.session.validate(hit.view, std::span(hit.found).first(looked_at));
-  const std::size_t valid = std::min(sound, same);
-  Counters::add(call.counters.stale_blocks, looked_at - same);
-  if (is_damaged && same == looked_at) Counters::add(call.counters.damaged_blocks, 1);
-  if (valid != 0) call.session.report_hit(hit.found[valid - 1]);
+  const auto [valid, stale, is_damaged] = hit.read.validate();
+  Counters::add(call.counters.stale_blocks, stale);
+  Counters::add(call.counters.damaged_blocks, is_damaged);
+  if (valid != 0) call.session.report_hit(hit.found().back());
   Counters::add(call.counters.loads, 1);
   Counters::add(call.counters.loaded_blocks, valid);
   Counters::add(call.counters.loaded_bytes, valid * bytes);
@@ -281,7 +276,7 @@ namespace {
 
 // Marks the parent as used, so that the pool does not evict the chain's beginning to make space for its end.
 void touch_beginning(const Call& call, const BlockHash* parent, const Hit& present) {
-  if (!present.found.empty()) return call.session.report_hit(present.found.back());
+  if (!present.found().empty()) return call.session.report_hit(present.found().back());
   pool::KeeperView view;
   pool::Found found;
   if (parent == nullptr || call.session.lookup({parent, 1}, view, {&found, 1}) == 0) return;
@@ -298,7 +293,7 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
   std::vector<bool> is_written(wanted);
   const auto look_again = [&] {
     Hit present = look_up(call.session, nullptr, call.hashes, bytes);
-    stored.blocks = present.found.size();
+    stored.blocks = present.found().size();
     if (stored.blocks < wanted) touch_beginning(call, parent, present);
   };
   look_again();

@@ -57,8 +57,10 @@ class Extents {
 
 // The blocks that a lookup found and the call still counts as valid.
 struct Hit {
-  pool::KeeperView view;
-  std::vector<pool::Found> found;
+  std::vector<pool::Found> room;
+  pool::ValidatedRead read;
+
+  std::span<const pool::Found> found() const { return read.found(); }
 };
 // `counters`: null if hits are not counted (stores).
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,

@@ -45,11 +45,11 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
       client::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
   client::Extents extents;
   bool runs_along = layers_are_stretches && call.session.verifies_checksums();
-  for (const pool::Found& found : hit.found) {
-    extents.add(call.session.access(), found.entry.block, geometry.block_bytes());
-    runs_along = runs_along && (found.entry.flags & pool::kEntryHasChecksum) != 0;
+  for (std::size_t i = 0; i < hit.found().size(); ++i) {
+    extents.add(call.session.access(), hit.found()[i].entry.block, geometry.block_bytes());
+    runs_along = runs_along && hit.read.has_checksum(i);
   }
-  std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found.size(), runs_along);
+  std::vector<memory::FusedHash> hashes = layer_hashes(geometry, hit.found().size(), runs_along);
   std::unique_ptr<Impl> impl(new Impl{call.session.shared_from_this(),
                                       std::move(cache),
                                       call.stream,
@@ -74,7 +74,7 @@ Client::LayerLoad::Impl::~Impl() {
 std::vector<kv::BlockCopy> Client::LayerLoad::Impl::copies() {
   const std::uint32_t per_block = cache.pages_per_block();
   std::vector<kv::BlockCopy> all;
-  for (std::size_t i = 0; i < hit.found.size(); ++i) {
+  for (std::size_t i = 0; i < hit.found().size(); ++i) {
     kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
     if (in_order && !hashes.empty()) copy.hash = &hashes[i];
     all.push_back(copy);
@@ -91,7 +91,7 @@ Status Client::LayerLoad::Impl::copy(std::uint32_t layer) {
 Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
   CACHALOT_TRY(session->check_usable());
   CACHALOT_TRY(check_layer(layer, cache.cache().geometry()));
-  if ((*cache).gpu() == nullptr || hit.found.empty()) return {};
+  if ((*cache).gpu() == nullptr || hit.found().empty()) return {};
   if (started.has(layer)) return started_already(layer);
   if (!cache.is_open())
     return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
@@ -116,16 +116,12 @@ std::uint64_t Client::LayerLoad::Impl::hash_in_pool(std::size_t block) const {
   return hash.finish();
 }
 
-// Number of leading blocks with a matching checksum, or without one.
-std::size_t Client::LayerLoad::Impl::count_undamaged() const {
-  if (!session->verifies_checksums()) return hit.found.size();
-  for (std::size_t i = 0; i < hit.found.size(); ++i) {
-    const pool::Entry& entry = hit.found[i].entry;
-    if ((entry.flags & pool::kEntryHasChecksum) == 0) continue;
-    const bool runs_along = in_order && !hashes.empty();
-    if ((runs_along ? hashes[i].finish() : hash_in_pool(i)) != entry.checksum) return i;
+void Client::LayerLoad::Impl::check_bytes() {
+  const bool runs_along = in_order && !hashes.empty();
+  for (std::size_t i = 0; i < hit.found().size(); ++i) {
+    if (!hit.read.has_checksum(i)) continue;
+    hit.read.check_bytes(i, runs_along ? hashes[i].finish() : hash_in_pool(i));
   }
-  return hit.found.size();
 }
 
 Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
@@ -139,26 +135,23 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   loaded[layer] = true;
   const bool completes =
       !was_complete && std::find(loaded.begin(), loaded.end(), false) == loaded.end();
-  // R6, after the last byte. Includes the block with the wrong checksum: it may have been reused.
-  const std::size_t sound = completes ? count_undamaged() : hit.found.size();
-  const bool is_damaged = sound < hit.found.size();
-  const std::size_t same = pin ? hit.found.size() : session->validate(hit.view, hit.found);
-  Counters::add(session->counters().stale_blocks, hit.found.size() - same);
-  if (is_damaged && same > sound) Counters::add(session->counters().damaged_blocks, 1);
-  hit.found.resize(std::min(sound, same));
+  if (completes) check_bytes();
+  const auto [valid, stale, is_damaged] = hit.read.validate(pin.has_value());
+  Counters::add(session->counters().stale_blocks, stale);
+  Counters::add(session->counters().damaged_blocks, is_damaged);
   if (completes) {
-    if (!hit.found.empty()) session->report_hit(hit.found.back());
+    if (valid != 0) session->report_hit(hit.found().back());
     Counters::add(session->counters().loads, 1);
-    Counters::add(session->counters().loaded_blocks, hit.found.size());
-    Counters::add(session->counters().loaded_bytes, hit.found.size() * geometry.block_bytes());
+    Counters::add(session->counters().loaded_blocks, valid);
+    Counters::add(session->counters().loaded_bytes, valid * geometry.block_bytes());
   }
-  if (completes || hit.found.empty()) {
+  if (completes || valid == 0) {
     // Waits for the remaining copies: once closed, the cache may be unregistered.
     if (!started.empty()) CACHALOT_TRY(started.wait_for_all(*(*cache).gpu()));
     cache.close();
     pin.reset();
   }
-  return hit.found.size();
+  return valid;
 }
 
 Client::LayerLoad::LayerLoad(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -166,7 +159,7 @@ Client::LayerLoad::LayerLoad(LayerLoad&&) noexcept = default;
 Client::LayerLoad& Client::LayerLoad::operator=(LayerLoad&&) noexcept = default;
 Client::LayerLoad::~LayerLoad() = default;
 std::size_t Client::LayerLoad::blocks() const {
-  return impl_->hit.found.size();
+  return impl_->hit.found().size();
 }
 Status Client::LayerLoad::start_layer(std::uint32_t layer) {
   return impl_->start_layer(layer);
@@ -200,7 +193,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   if (parent != nullptr) impl->parent = *parent;
   impl->stored.assign(geometry.layers, false);
   impl->present =
-      client::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found.size();
+      client::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found().size();
   if (impl->present == count) return impl;
   CACHALOT_TRY_ASSIGN(impl->reservation,
                       call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));

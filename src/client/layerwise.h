@@ -42,7 +42,7 @@ struct Client::LayerLoad::Impl {
  private:
   std::vector<kv::BlockCopy> copies();
   Status copy(std::uint32_t layer);
-  std::size_t count_undamaged() const;
+  void check_bytes();
   std::uint64_t hash_in_pool(std::size_t block) const;
 };
 

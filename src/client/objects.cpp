@@ -157,11 +157,11 @@ Result<std::uint64_t> Objects::get(std::string_view key, std::span<const Buffer>
 
 Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const Buffer> parts,
                                         std::uint64_t bytes) {
-  pool::KeeperView view;
   pool::Found found;
   Counters::add(counters_.lookups, 1);
   Counters::add(counters_.looked_up_blocks, 1);
-  if (session_.lookup({&name, 1}, view, {&found, 1}) == 0) {
+  pool::ValidatedRead read = session_.begin_read({&name, 1}, {&found, 1});
+  if (read.found().empty()) {
     return Error::make(Code::kNotFound, "get: no object of this key is in the pool");
   }
   Counters::add(counters_.hit_blocks, 1);
@@ -173,8 +173,7 @@ Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const B
   extents.add(session_.access(), found.entry.block, bytes);
   memory::Domain& domain = session_.access().domain();
   domain.prepare_read(extents.of(0).data(), extents.of(0).size());
-  const bool verifies =
-      session_.verifies_checksums() && (found.entry.flags & pool::kEntryHasChecksum) != 0;
+  const bool verifies = read.has_checksum(0);
   memory::FusedHash hash(pool::padded_bytes(bytes));
   kv::ScatterBatch batch(domain, kv::Preparation::kDone);
   batch.begin_block(extents.of(0), verifies ? &hash : nullptr);
@@ -184,12 +183,13 @@ Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const B
     at += part.bytes;
   }
   batch.flush();
-  const bool is_sound = !verifies || hash.finish() == found.entry.checksum;
-  if (session_.validate(view, {&found, 1}) == 0) {
+  if (verifies) read.check_bytes(0, hash.finish());
+  const pool::ValidatedRead::Outcome outcome = read.validate();
+  if (outcome.stale != 0) {
     Counters::add(counters_.stale_blocks, 1);
     return Error::make(Code::kStale, "get: the object was evicted while it was read");
   }
-  if (!is_sound) {
+  if (outcome.is_damaged) {
     Counters::add(counters_.damaged_blocks, 1);
     return Error::make(Code::kCorrupt, "get: the object's bytes do not match its checksum");
   }

@@ -89,6 +89,13 @@ void Session::find_each(std::span<const BlockHash> hashes, std::span<bool> is_pu
   pool::DirectoryReader(pool_.access()).find_each(hashes, namespace_id, is_published);
 }
 
+pool::ValidatedRead Session::begin_read(std::span<const BlockHash> hashes,
+                                        std::span<pool::Found> room) const {
+  const std::uint32_t namespace_id = client_.client().namespace_id();
+  return pool::ValidatedRead::look_up(pool_.access(), hashes, namespace_id, room,
+                                      verifies_checksums_);
+}
+
 // --- The lock ------------------------------------------------------------------------------------
 
 bool Session::lock(const Deadline& deadline) {

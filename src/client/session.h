@@ -22,6 +22,7 @@
 #include "client/counters.h"
 #include "client/gpus.h"
 #include "pool/pool.h"
+#include "pool/reader/validated_read.h"
 
 namespace cachalot::client {
 
@@ -63,9 +64,9 @@ class Session : public std::enable_shared_from_this<Session> {
   std::size_t lookup(std::span<const BlockHash> hashes, pool::KeeperView& view,
                      std::span<pool::Found> found) const;
   void find_each(std::span<const BlockHash> hashes, std::span<bool> is_published) const;
-  std::size_t validate(const pool::KeeperView& view, std::span<const pool::Found> found) const {
-    return pool::DirectoryReader(pool_.access()).validate(view, found);
-  }
+  // lookup(), of blocks that will be read. `room` outlives what it returns.
+  pool::ValidatedRead begin_read(std::span<const BlockHash> hashes,
+                                 std::span<pool::Found> room) const;
   // Reports the deepest block of a hit. Never blocks: if the lock is held, the next lock holder reports it.
   void report_hit(const pool::Found& deepest);
 

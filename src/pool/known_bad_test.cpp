@@ -74,6 +74,17 @@ class KnownBadTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<TestPool> pool_;
 };
 
+// The block is evicted and written again between the lookup and the copy, and the reader does not look again.
+TEST_P(KnownBadTest, PayloadNotValidatedAfterReading) {
+  make(Rule::kR6ValidateAfterReading, 2, 2);
+  const auto writer = pool_->attach(0, as_process(1)), reader = pool_->attach(1, as_process(2));
+  put(*writer, 1);
+  const Found found = look_up(*reader, 1);
+  ASSERT_TRUE(writer->evict(hash_of(1)));
+  store(found.entry.block, 99);  // its new holder does so, at any time after its grant
+  EXPECT_EQ(read(*reader, found, 1), is_broken() ? Read::kWrong : Read::kDiscarded);
+}
+
 // The line of the entry is used again, for another block that happens to have the same generation:
 // first uses of blocks all have generation 1.
 TEST_P(KnownBadTest, PayloadValidatedByGenerationAlone) {

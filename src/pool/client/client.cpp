@@ -4,12 +4,12 @@
 #include <limits>
 
 #include "base/fail_point.h"
+#include "pool/reader/validated_read.h"
 
 namespace cachalot::pool {
 
 using base::FailPoint;
 using memory::kLineBytes;
-using memory::Rule;
 
 // --- Reading -----------------------------------------------------------------------------------
 
@@ -23,33 +23,22 @@ std::size_t Client::lookup(std::span<const BlockHash> hashes, std::span<Found> f
 }
 
 std::size_t Client::read(std::span<const Found> found, std::span<std::byte* const> to) {
-  std::size_t sound = found.size();
+  ValidatedRead read(access_, lookup_view_, found, verify_checksums_);
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const Entry& entry = found[i].entry;
-    const bool hashed = verify_checksums_ && (entry.flags & kEntryHasChecksum) != 0;
+  for (std::size_t i = 0; i < read.found().size(); ++i) {
+    const bool hashed = read.has_checksum(i);
     const std::uint64_t checksum = read_payload(found[i], to[i], hashed);
-    bytes += entry.length;
-    if (hashed && checksum != entry.checksum) {
-      sound = i;
-      break;
-    }
+    bytes += found[i].entry.length;
+    if (hashed) read.check_bytes(i, checksum);
   }
   base::reach(FailPoint::kReadCopied);
-  std::size_t valid = sound;
-  if (!access_.domain().broken(Rule::kR6ValidateAfterReading)) {
-    const std::size_t looked_at = std::min(sound + 1, found.size());
-    const std::size_t same = directory_.validate(lookup_view_, found.first(looked_at));
-    valid = std::min(sound, same);
-    if (same < looked_at) ++counters_[ClientCounter::kStaleReads];
-    // Its entry stands and its bytes do not match: the memory is damaged, not reused.
-    else if (sound < found.size())
-      ++counters_[ClientCounter::kDamagedReads];
-  }
-  counters_[ClientCounter::kReadBlocks] += valid;
+  const ValidatedRead::Outcome outcome = read.validate();
+  counters_[ClientCounter::kStaleReads] += outcome.stale != 0;
+  counters_[ClientCounter::kDamagedReads] += outcome.is_damaged;
+  counters_[ClientCounter::kReadBlocks] += outcome.valid;
   counters_[ClientCounter::kReadBytes] += bytes;
   base::reach(FailPoint::kReadValidated);
-  return valid;
+  return outcome.valid;
 }
 
 // Copies a payload out. @return its checksum, if asked for

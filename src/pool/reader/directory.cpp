@@ -284,35 +284,4 @@ void DirectoryReader::find_each(std::span<const BlockHash> hashes, std::uint32_t
   }
 }
 
-std::size_t DirectoryReader::validate(const KeeperView& view, std::span<const Found> found) const {
-  Line lines[kBatch + kKeeperSlots];
-  const void* addresses[kBatch + kKeeperSlots];
-  std::size_t valid = 0;
-  while (valid < found.size()) {
-    const std::size_t n = std::min(found.size() - valid, kBatch);
-    for (std::size_t i = 0; i < n; ++i) {
-      addresses[i] = access_->region.at(access_->layout.entry(found[valid + i].slot));
-    }
-    for (std::uint32_t k = 0; k < kKeeperSlots; ++k) {
-      addresses[n + k] = access_->region.at(access_->layout.keeper_line(k));
-    }
-    access_->domain().gather_lines(addresses, n + kKeeperSlots, lines);
-    const KeeperView now = ruling(lines + n);
-    if (now.epoch != view.epoch) return 0;
-    for (std::size_t i = 0; i < n; ++i) {
-      const Found& one = found[valid + i];
-      const std::uint64_t offset = access_->layout.entry(one.slot);
-      const auto entry = memory::as<Entry>(lines[i]);
-      const bool is_same = access_->domain().broken(memory::Rule::kValidateGenerationOnly)
-                               ? entry.generation == one.entry.generation
-                               : same_entry(entry, one.entry);
-      if (!is_same || !now.admits(one.entry.epoch) || !access_->region.checks(lines[i], offset)) {
-        return valid + i;
-      }
-    }
-    valid += n;
-  }
-  return valid;
-}
-
 }  // namespace cachalot::pool

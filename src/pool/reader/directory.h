@@ -87,10 +87,9 @@ class DirectoryReader {
   void find_each(std::span<const BlockHash> hashes, std::uint32_t namespace_id,
                  std::span<bool> is_published) const;
 
-  // Reads the entries and the keeper lines once more (R6): how many of the leading entries are
-  // unchanged and still count. 0 if another keeper rules.
-  // @cost one line per entry, overlapped, 128 at a time
-  std::size_t validate(const KeeperView& view, std::span<const Found> found) const;
+  // What kKeeperSlots lines, read together, say.
+  KeeperView ruling(const memory::Line* lines) const;
+  const Access& access() const { return *access_; }
 
  private:
   static constexpr std::size_t kBatch = 128;
@@ -99,8 +98,6 @@ class DirectoryReader {
 
   bool holds(const memory::Line& line, const BlockHash& hash, std::uint32_t namespace_id,
              const KeeperView& view) const;
-  // What kKeeperSlots lines, read together, say.
-  KeeperView ruling(const memory::Line* lines) const;
 
   const Access* access_;
 };
