@@ -342,10 +342,11 @@ bool PromptCache::Impl::store_block(llama_seq_id seq, std::span<const BlockHash>
 Result<pool::Verdict> PromptCache::Impl::store_once(llama_seq_id seq,
                                                     std::span<const BlockHash> hashes,
                                                     std::size_t block) {
-  CACHALOT_TRY_ASSIGN(pool::Reservation reservation, client->reserve(1));
-  const std::optional<std::uint64_t> checksum = export_to(reservation.uses[0].block, seq, block);
+  CACHALOT_TRY_ASSIGN(pool::Reservation reserved, client->reserve(1));
+  CACHALOT_TRY_ASSIGN(pool::OpenReservation open, std::move(reserved).begin());
+  const std::optional<std::uint64_t> checksum = export_to(open.uses()[0].block, seq, block);
+  pool::WrittenReservation reservation = std::move(open).end();
   if (!checksum) {
-    client->give_back(std::move(reservation));
     return Error::make(Code::kUnsupported,
                        "block %zu of a prompt: its cells are not in the order of their positions",
                        block);

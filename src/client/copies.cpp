@@ -212,12 +212,6 @@ std::optional<Code> reason_of(pool::Verdict verdict) {
   return Code::kInternal;
 }
 
-// After kIo the GPU may still store into the blocks; after any other error no copy is in flight.
-void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error) {
-  if (error.code == Code::kIo) return session.withhold(std::move(reservation));
-  session.give_back(std::move(reservation));
-}
-
 namespace {
 
 // Copies and commits blocks [first, first + count), or fewer if the pool grants fewer.
@@ -225,16 +219,16 @@ namespace {
 Status store_batch(const Call& call, const BlockHash* parent, std::size_t first, std::size_t& count,
                    std::span<pool::Verdict> verdicts, bool& is_copied) {
   const std::uint64_t bytes = call.cache.cache().geometry().block_bytes();
-  CACHALOT_TRY_ASSIGN(pool::Reservation reservation,
-                      call.session.reserve(static_cast<std::uint32_t>(count), call.deadline));
-  count = reservation.uses.size();
-  // reserve() may have waited for a keeper
+  CACHALOT_TRY_ASSIGN(pool::OpenReservation reservation,
+                      call.session.begin_write(static_cast<std::uint32_t>(count), call.deadline));
+  count = reservation.uses().size();
+  // begin_write() may have waited for a keeper
   if (const Status wanted = call.check_time("store"); !wanted) {
-    call.session.give_back(std::move(reservation));
+    std::move(reservation).end();
     return wanted;
   }
   Extents extents;
-  for (const pool::BlockUse& use : reservation.uses)
+  for (const pool::BlockUse& use : reservation.uses())
     extents.add(call.session.access(), use.block, bytes);
   std::vector<memory::FusedHash> hashes(call.session.writes_checksums() ? count : 0,
                                         memory::FusedHash(pool::padded_bytes(bytes)));
@@ -245,8 +239,13 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     copies.push_back(copy);
   }
   if (const Status copied = call.gather(copies); !copied) {
-    end_failed_copies(call.session, std::move(reservation), copied.error());
     is_copied = false;
+    // A GPU that failed in an unknown way may still store into the blocks; after any other error none does.
+    if (copied.error().code == Code::kIo) {
+      std::move(reservation).withhold();
+    } else {
+      std::move(reservation).end();
+    }
     return copied;
   }
   std::vector<pool::WrittenBlock> written;
@@ -256,7 +255,7 @@ Status store_batch(const Call& call, const BlockHash* parent, std::size_t first,
     written.push_back(block);
   }
   const bool goes_on = first + count < call.hashes.size();
-  return call.session.commit(parent, std::move(reservation), written, verdicts, call.deadline,
+  return call.session.commit(parent, std::move(reservation).end(), written, verdicts, call.deadline,
                              goes_on);
 }
 

@@ -71,9 +71,6 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
                          std::span<const std::span<const TokenRange>> tokens);
 Result<Stored> store(const Call& call, const BlockHash* parent);
 
-// Returns or withholds blocks that a failed copy was to fill.
-void end_failed_copies(Session& session, pool::Reservation reservation, const Error& error);
-
 // Maps the keeper's verdict to the result of a store.
 std::optional<Code> reason_of(pool::Verdict verdict);
 

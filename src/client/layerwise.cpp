@@ -197,11 +197,10 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   if (impl->present == count) return impl;
   CACHALOT_TRY_ASSIGN(impl->reservation,
                       call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));
-  call.session.end_copies(impl->reservation);  // storing a layer begins them again
-  for (const pool::BlockUse& use : impl->reservation.uses) {
+  for (const pool::BlockUse& use : impl->uses()) {
     impl->extents.add(call.session.access(), use.block, geometry.block_bytes());
   }
-  impl->sums = layer_hashes(geometry, impl->reservation.uses.size(),
+  impl->sums = layer_hashes(geometry, impl->uses().size(),
                             layers_are_stretches && call.session.writes_checksums());
   return impl;
 }
@@ -210,10 +209,11 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
 Client::LayerStore::Impl::~Impl() {
   if (session->is_forked()) {
     started.abandon();
+    // The blocks are the parent's. What they would go back to may be locked by a thread that is not here.
+    static_cast<void>(new auto(std::move(reservation)));
   } else if (!started.empty()) {
     (void)end_copies(started.wait_for_all(*(*cache).gpu()));
   }
-  if (session->check_usable()) session->give_back(std::move(reservation));
 }
 
 // Rejects calls after finish() or a GPU failure: the reservation is gone.
@@ -237,7 +237,7 @@ Status Client::LayerStore::Impl::check_not_stored(std::uint32_t layer) const {
 std::vector<kv::BlockCopy> Client::LayerStore::Impl::copies() {
   const std::uint32_t per_block = cache.pages_per_block();
   std::vector<kv::BlockCopy> all;
-  for (std::size_t i = 0; i < reservation.uses.size(); ++i) {
+  for (std::size_t i = 0; i < uses().size(); ++i) {
     kv::BlockCopy copy{extents.of(i),
                        std::span(pages).subspan((present + i) * per_block, per_block)};
     if (in_order && !sums.empty()) copy.hash = &sums[i];
@@ -248,28 +248,41 @@ std::vector<kv::BlockCopy> Client::LayerStore::Impl::copies() {
 
 Status Client::LayerStore::Impl::copy(std::uint32_t layer) {
   CACHALOT_TRY_ASSIGN(const client::CacheUse use, cache.use());
-  CACHALOT_TRY(session->begin_copies(reservation));
+  CACHALOT_TRY(begin_copies());
   return use->gather(copies(), {layer, layer + 1}, stream);
 }
 
-// The reservation stays open while a copy is in flight. After kIo it is withheld.
+// The reservation is open while a copy is in flight.
+Status Client::LayerStore::Impl::begin_copies() {
+  if (std::holds_alternative<pool::OpenReservation>(reservation)) return {};
+  auto* const written = std::get_if<pool::WrittenReservation>(&reservation);
+  CACHALOT_TRY_ASSIGN(pool::OpenReservation open,
+                      written != nullptr
+                          ? std::move(*written).begin()
+                          : std::move(std::get<pool::Reservation>(reservation)).begin());
+  reservation = std::move(open);
+  return {};
+}
+
+// After kIo the blocks are withheld.
 Status Client::LayerStore::Impl::end_copies(Status copied) {
   if (!copied && copied.error().code == Code::kIo) {
     if (!started.empty()) (void)started.wait_for_all(*(*cache).gpu());
     is_lost = true;
-    session->withhold(std::exchange(reservation, {}));
-  } else if (started.empty()) {
-    session->end_copies(reservation);
+    reservation = pool::Reservation();  // drops the open one
+  } else if (auto* const open = std::get_if<pool::OpenReservation>(&reservation);
+             open != nullptr && started.empty()) {
+    reservation = std::move(*open).end();
   }
   return copied;
 }
 
 Status Client::LayerStore::Impl::start_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_not_stored(layer));
-  if ((*cache).gpu() == nullptr || reservation.uses.empty()) return {};
+  if ((*cache).gpu() == nullptr || uses().empty()) return {};
   if (started.has(layer)) return started_already(layer);
   CACHALOT_TRY((*cache).check_stream(stream));
-  CACHALOT_TRY(session->begin_copies(reservation));
+  CACHALOT_TRY(begin_copies());
   Result<kv::PendingCopy> copy = (*cache).start_gather(copies(), {layer, layer + 1}, stream);
   if (!copy) return end_copies(copy.error());
   started.add(layer, *std::move(copy));
@@ -280,7 +293,7 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_not_stored(layer));
   if (!started.has(layer)) CACHALOT_TRY((*cache).check_stream(stream));
   in_order = in_order && layer == next_layer;
-  if (!reservation.uses.empty()) {
+  if (!uses().empty()) {
     CACHALOT_TRY(
         end_copies(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer)));
   }
@@ -303,7 +316,7 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   const KvGeometry& geometry = cache.cache().geometry();
   Stored result;
   result.blocks = present;
-  const std::size_t count = reservation.uses.size();
+  const std::size_t count = uses().size();
   if (count != hashes.size() - present) result.reason = Code::kNoSpace;
   if (count == 0) return result;
   std::vector<pool::WrittenBlock> written(count);
@@ -314,7 +327,9 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   }
   const BlockHash* const before = present != 0 ? &hashes[present - 1] : parent ? &*parent : nullptr;
   std::vector<pool::Verdict> verdicts(count, pool::Verdict::kNotHeld);
-  const Status status = session->commit(before, std::exchange(reservation, {}), written, verdicts);
+  const Status status =
+      session->commit(before, std::get<pool::WrittenReservation>(std::exchange(reservation, {})),
+                      written, verdicts);
   const std::size_t duplicates = client::take_verdicts(verdicts, result) - result.written;
   Counters::add(session->counters().stores, 1);
   Counters::add(session->counters().stored_blocks, result.written);

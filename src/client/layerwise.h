@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "client/copies.h"
@@ -55,7 +56,7 @@ struct Client::LayerStore::Impl {
   std::vector<PageId> pages = {};
   std::optional<BlockHash> parent = {};
   std::size_t present = 0;  // leading blocks that were in the pool at the start
-  pool::Reservation reservation = {};
+  std::variant<pool::Reservation, pool::OpenReservation, pool::WrittenReservation> reservation = {};
   client::Extents extents = {};
   std::vector<memory::FusedHash> sums = {};  // as LayerLoad::Impl::hashes
   std::vector<bool> stored = {};             // layers
@@ -76,6 +77,10 @@ struct Client::LayerStore::Impl {
   Status check_unfinished() const;
   Status check_not_stored(std::uint32_t layer) const;
   std::vector<kv::BlockCopy> copies();
+  std::span<const pool::BlockUse> uses() const {
+    return std::visit([](const auto& blocks) { return blocks.uses(); }, reservation);
+  }
+  Status begin_copies();
   Status copy(std::uint32_t layer);
   Status end_copies(Status copied);
 };

@@ -90,9 +90,9 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
   pool::KeeperView view;
   pool::Found found;
   if (session_.lookup({&name, 1}, view, {&found, 1}) == 1) return std::uint64_t{0};
-  CACHALOT_TRY_ASSIGN(pool::Reservation reservation, session_.reserve(1));
+  CACHALOT_TRY_ASSIGN(pool::OpenReservation reservation, session_.begin_write(1));
   Extents extents;
-  extents.add(session_.access(), reservation.uses[0].block, bytes);
+  extents.add(session_.access(), reservation.uses()[0].block, bytes);
   memory::FusedHash hash(pool::padded_bytes(bytes));
   memory::Domain& domain = session_.access().domain();
   kv::GatherBatch batch(domain);
@@ -108,7 +108,8 @@ Result<std::uint64_t> Objects::put(std::string_view key, std::span<const Buffer>
   pool::WrittenBlock written{name, static_cast<std::uint32_t>(bytes), {}};
   if (session_.writes_checksums()) written.checksum = hash.finish();
   pool::Verdict verdict{};
-  CACHALOT_TRY(session_.commit(nullptr, std::move(reservation), {&written, 1}, {&verdict, 1}));
+  CACHALOT_TRY(
+      session_.commit(nullptr, std::move(reservation).end(), {&written, 1}, {&verdict, 1}));
   if (const std::optional<Code> reason = reason_of(verdict)) {
     return Error::make(*reason, "put: the keeper did not take the object: %s", code_name(*reason));
   }

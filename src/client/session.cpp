@@ -141,16 +141,13 @@ void Session::unlock() {
 
 void Session::take_late() {
   std::vector<pool::Found> hits;
-  std::vector<pool::Reservation> reservations;
   std::vector<std::uint64_t> pins;
   {
     const std::lock_guard lock(late_mutex_);
     hits.swap(late_hits_);
-    reservations.swap(late_reservations_);
     pins.swap(late_unpins_);
   }
   for (const std::uint64_t pin : pins) client().unpin(pin);
-  for (pool::Reservation& reservation : reservations) client().give_back(std::move(reservation));
   for (const pool::Found& found : hits) client().report_hit(found);
 }
 
@@ -161,17 +158,6 @@ void Session::report_hit(const pool::Found& deepest) {
   }
   const std::lock_guard lock(late_mutex_);
   if (late_hits_.size() < pool::kUsesInHead) late_hits_.push_back(deepest);
-}
-
-void Session::give_back(pool::Reservation reservation) {
-  client().end_copies(reservation);
-  if (reservation.uses.empty()) return;
-  if (try_lock()) {
-    client().give_back(std::move(reservation));
-    return unlock();
-  }
-  const std::lock_guard lock(late_mutex_);
-  late_reservations_.push_back(std::move(reservation));
 }
 
 Result<std::uint64_t> Session::pin() {
@@ -221,21 +207,19 @@ Result<pool::Reservation> Session::reserve(std::uint32_t blocks, const Deadline&
   return reserved;
 }
 
-Status Session::begin_copies(pool::Reservation& reservation) {
-  const Turn turn(*this, {});
-  return client().begin_copies(reservation);
+Result<pool::OpenReservation> Session::begin_write(std::uint32_t blocks, const Deadline& deadline) {
+  const Turn turn(*this, deadline);
+  if (!turn) return no_turn();
+  Result<pool::Reservation> reserved = client().reserve(blocks);
+  if (!reserved) return in_time(reserved.error(), deadline);
+  return (*std::move(reserved)).begin();
 }
 
-Status Session::commit(const BlockHash* parent, pool::Reservation reservation,
+Status Session::commit(const BlockHash* parent, pool::WrittenReservation reservation,
                        std::span<const pool::WrittenBlock> blocks,
                        std::span<pool::Verdict> verdicts, const Deadline& deadline, bool goes_on) {
-  // Before taking the lock: a thread that attaches again holds it and waits for open reservations.
-  client().end_copies(reservation);
   const Turn turn(*this, deadline);
-  if (!turn) {
-    give_back(std::move(reservation));
-    return no_turn();
-  }
+  if (!turn) return no_turn();
   const Status committed =
       client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
   if (!committed) return in_time(committed.error(), deadline);

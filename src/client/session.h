@@ -3,7 +3,7 @@
 // Invariants
 //   1. pool::Client is called under the lock only. Lookups, copies and validation need no lock: they use
 //      stateless readers, so a reader never waits for a writer or the keeper.
-//   2. The lock is not held between reserve() and end_copies(): other threads continue during copies.
+//   2. The lock is not held between begin_write() and commit(): other threads continue during copies.
 //   3. A call's deadline limits all its waits: for the lock, the keeper, and the next keeper.
 //
 // @threads  any, except open() and close()
@@ -77,15 +77,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // @errors as pool::Client; kTimeout: the deadline has passed during any wait
   Result<pool::Reservation> reserve(std::uint32_t blocks, const Deadline& deadline = {});
-  Status begin_copies(pool::Reservation& reservation);
-  void end_copies(pool::Reservation& reservation) { client().end_copies(reservation); }
-  Status commit(const BlockHash* parent, pool::Reservation reservation,
+  // The same, and begins at once: no other thread's call comes in between, which might void it.
+  Result<pool::OpenReservation> begin_write(std::uint32_t blocks, const Deadline& deadline = {});
+  Status commit(const BlockHash* parent, pool::WrittenReservation reservation,
                 std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
                 const Deadline& deadline = {}, bool goes_on = false);
-  // Never blocks. If the lock is held, the next lock holder returns the blocks.
-  void give_back(pool::Reservation reservation);
-  // A GPU may store into the blocks until this process ends: see pool::Client::withhold.
-  void withhold(pool::Reservation reservation) { client().withhold(std::move(reservation)); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
   // Blocks until the lock is free. @errors as pool::PoolClient::detach, Gpu::check_released
@@ -134,7 +130,6 @@ class Session : public std::enable_shared_from_this<Session> {
   // older ones are dropped.
   std::mutex late_mutex_;
   std::vector<pool::Found> late_hits_;
-  std::vector<pool::Reservation> late_reservations_;
   std::vector<std::uint64_t> late_unpins_;
 };
 

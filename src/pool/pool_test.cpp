@@ -314,7 +314,9 @@ TEST_P(PoolTest, ASlotStaysTakenWhereCopiesWereUnderWay) {
   };
   Result<PoolClient> client = insist([&] { return pool_->attach(impatient, 3); });
   ASSERT_TRUE(client) << client.error().message;
-  Result<Reservation> open = insist([&] { return (*client)->reserve(1); });
+  Result<Reservation> reserved = insist([&] { return (*client)->reserve(1); });
+  ASSERT_TRUE(reserved) << reserved.error().message;
+  const Result<OpenReservation> open = (*std::move(reserved)).begin();
   ASSERT_TRUE(open) << open.error().message;
   EXPECT_EQ(client->detach().error().code, Code::kBusy);
   const Result<PoolClient> other = pool_->attach({}, 3);
@@ -322,7 +324,6 @@ TEST_P(PoolTest, ASlotStaysTakenWhereCopiesWereUnderWay) {
   EXPECT_EQ(other.error().code, Code::kBusy);
   EXPECT_NE(std::string(other.error().message).find("attached already"), std::string::npos)
       << other.error().message;
-  (*client)->end_copies(*open);
 }
 
 TEST_P(PoolTest, AClientThatIsAssignedToLeavesInOrderFirst) {
@@ -337,7 +338,9 @@ TEST_P(PoolTest, AClientThatIsAssignedToLeavesInOrderFirst) {
   // One that may not vouch keeps its slot then, too.
   Result<Reservation> lost = (*first)->reserve(1);
   ASSERT_TRUE(lost) << lost.error().message;
-  (*first)->withhold(*std::move(lost));
+  Result<OpenReservation> opened = (*std::move(lost)).begin();
+  ASSERT_TRUE(opened) << opened.error().message;
+  (*std::move(opened)).withhold();
   *first = *std::move(third);
   const Result<PoolClient> other = pool_->attach({}, 3);
   ASSERT_FALSE(other);

@@ -16,7 +16,7 @@
 // A client that withholds a reservation vouches for nothing any more: it goes on until it would have to
 // attach again, and leaves without a word. What it held is freed on evidence.
 //
-// @threads  one at a time; renew(), end_copies(), withhold() and namespace_id() from any
+// @threads  one at a time; renew() and namespace_id() from any
 #pragma once
 
 #include <cachalot/result.h>
@@ -38,6 +38,7 @@
 #include "base/fail_point.h"
 #include "block_hash/block_hash.h"
 #include "pool/client/mailbox_watch.h"
+#include "pool/client/reservation.h"
 #include "pool/format/access.h"
 #include "pool/format/requests.h"
 #include "pool/format/statistics.h"
@@ -78,14 +79,6 @@ struct ClientOptions {
   // Whether the process that rules from this keeper area has ended, where somebody can tell (Pool
   // can, on one machine): a keeper that was killed goes on saying that it serves.
   std::function<bool(std::uint32_t area)> keeper_has_ended;
-};
-
-// Blocks to be written in place, by any threads: at Access::for_each_extent(use.block, …), in whole
-// lines, through the domain.
-struct Reservation {
-  std::vector<BlockUse> uses;
-  std::uint32_t incarnation = 0;
-  bool is_open = false;  // somebody may be storing
 };
 
 // A block that was written in place.
@@ -171,30 +164,21 @@ class Client final : private rpc::AnswerSink {
   //          kNoSpace: no block can be had
   Status put(const BlockHash* parent, std::span<const PutItem> items, std::span<Verdict> verdicts);
 
-  // The steps of put() for who writes the payloads himself: reserve(), store from any threads, each of
-  // which orders its stores, end_copies() once all are done, then commit() or give_back(). While a
-  // reservation is open this client does not attach again: nobody could vouch for its copies.
-  // @return reserve: as many blocks as can be had, at least one
-  // @errors reserve: as put(); kInvalidArgument: not 1 to kMaxCommitItems blocks
+  // The steps of put() for callers that write the payloads themselves; see reservation.h. While a
+  // reservation is open this client does not attach again: it could not vouch for the copies.
+  // @return as many blocks as can be had, at least one
+  // @errors as put(); kInvalidArgument: not 1 to kMaxCommitItems blocks
   Result<Reservation> reserve(std::uint32_t blocks);
-  void end_copies(Reservation& reservation);  // @threads any
-  // Opens it again. @errors kStale: this client has attached again since, or detached: the blocks are not its own
-  Status begin_copies(Reservation& reservation);
   // @shape  blocks: at most as many as reserved, a chain as for put(); verdicts: as many
   // @param  goes_on  more of this chain follows: the keeper spares what is there, while it can
   // @errors kStale: the keeper is another one since, or gave this client up: reserve and write again;
-  //         else as put()
-  Status commit(const BlockHash* parent, Reservation reservation,
+  //         kInvalidArgument: another client's, or more blocks than it has; else as put()
+  Status commit(const BlockHash* parent, WrittenReservation reservation,
                 std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts,
                 bool goes_on = false);
-  void give_back(Reservation reservation);
-  // Instead of end_copies(): somebody may store into the blocks for as long as this process lives, as a
-  // device that failed in a copy may. They are not used again, and from here on this client neither attaches
-  // again nor says at its detachment that it stores no more (kIo). @threads any
-  void withhold(Reservation reservation);
-  // Whether somebody may, so that nobody of this process may enter its slot again: whoever is refused there
-  // says, as he leaves, that all before him is over.
-  bool may_still_store() const { return withholds_ || open_reservations_ != 0; }
+  // A reservation of this client is open or withheld. No other client of this process may enter its slot
+  // then: one that is refused there says, as it leaves, that all before it is over.
+  bool may_still_store() const { return book_->may_still_store(); }
 
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
   // many are under way. drain() waits for all.
@@ -250,7 +234,9 @@ class Client final : private rpc::AnswerSink {
   // Blocks that this client holds in advance at the most: what was asked for, but all clients together
   // no more than half of the pool, lest a small pool be full of what nobody stores.
   std::uint32_t advance() const { return advance_; }
-  std::uint32_t grants_held() const { return static_cast<std::uint32_t>(grants_.size()); }
+  std::uint32_t grants_held() const {
+    return static_cast<std::uint32_t>(grants_.size() + book_->returned());
+  }
   const ClientCounters& counters() const { return counters_; }
   void publish_counters();
 
@@ -379,9 +365,8 @@ class Client final : private rpc::AnswerSink {
   std::uint64_t pins_begun_ = 0;
   std::deque<std::uint64_t> pins_;  // in flight, ascending
 
-  // Reservations that are open. Release when a copy ends, acquire before this client vouches for them.
-  std::atomic<std::uint32_t> open_reservations_ = 0;
-  std::atomic<bool> withholds_ = false;  // relaxed: ordered by the count above
+  // Shared: a reservation may be dropped after this client is gone.
+  const std::shared_ptr<ReservationBook> book_ = std::make_shared<ReservationBook>();
 
   const std::uint32_t advance_;
   std::deque<BlockUse> grants_;

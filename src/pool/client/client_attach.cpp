@@ -404,14 +404,15 @@ Status Client::ensure_attached() {
 
 // Only then may it vouch for its old incarnation. Where it never may, there is no other incarnation.
 Status Client::wait_for_copies(std::uint64_t deadline_ns) {
-  for (std::uint32_t round = 0; open_reservations_.load(std::memory_order_acquire) != 0; ++round) {
+  book_->close();  // or a reservation of the old incarnation might begin after the last look
+  for (std::uint32_t round = 0; book_->has_open(); ++round) {
     if (clock_->now_ns() >= deadline_ns) {
       return Error::make(Code::kBusy,
                          "client slot %u: its own copies into the pool are still under way", slot_);
     }
     waiter_->wait(round);
   }
-  if (!withholds_.load(std::memory_order_relaxed)) return {};
+  if (!book_->withholds()) return {};
   return Error::make(
       Code::kIo,
       "client slot %u: a device failed in a copy into the pool and may still store: this client "

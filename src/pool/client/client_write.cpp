@@ -20,7 +20,9 @@ constexpr std::uint32_t kMostGrants =
 // Asks for the blocks that the caller is short of, and so many more that the next puts need not wait;
 // at most one request is under way.
 Status Client::ask_for_grants(std::uint32_t needed) {
-  if (grant_asked_ || grants_.size() > std::max(advance_ / 2, needed - 1)) return {};
+  const std::size_t few = std::max(advance_ / 2, needed - 1);
+  if (!grant_asked_ && grants_.size() <= few) book_->take_returned(grants_);
+  if (grant_asked_ || grants_.size() > few) return {};
   const auto wanted = static_cast<std::uint32_t>(
       std::min<std::size_t>(std::max(advance_, needed) - grants_.size(), kMostGrants));
   const std::uint32_t answer_lines =
@@ -73,6 +75,7 @@ Result<BlockUse> Client::take_grant(std::uint32_t needed) {
         [this] { return keeper_is_gone(); }));
     // Its own commits under way may give blocks back.
     if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
+    if (grants_.empty()) book_->take_returned(grants_);
     if (grants_.empty()) {
       return Error::make(Code::kNoSpace, "put: the keeper has no block to give: %s",
                          code_name(static_cast<Code>(grant_status_)));
@@ -303,15 +306,6 @@ void Client::forget_verdicts() {
 
 // --- In place ------------------------------------------------------------------------------------
 
-namespace {
-
-Error void_reservation() {
-  return Error::make(Code::kStale,
-                     "blocks were reserved by an attachment that is over: write them again");
-}
-
-}  // namespace
-
 Result<Reservation> Client::reserve(std::uint32_t blocks) {
   if (blocks == 0 || blocks > kMaxCommitItems) {
     return Error::make(Code::kInvalidArgument, "reserve: %u blocks is not within 1 to %u", blocks,
@@ -326,67 +320,39 @@ Result<Reservation> Client::reserve(std::uint32_t blocks) {
 }
 
 Result<Reservation> Client::reserve_once(std::uint32_t blocks) {
-  Reservation reservation;
-  reservation.incarnation = incarnation_;
-  while (reservation.uses.size() < blocks) {
-    Result<BlockUse> use = take_grant(blocks - static_cast<std::uint32_t>(reservation.uses.size()));
-    if (!use) {
-      if (use.error().code == Code::kNoSpace && !reservation.uses.empty()) break;
-      give_back(std::move(reservation));
-      return use.error();
-    }
-    reservation.uses.push_back(*use);
+  book_->admit(incarnation_);
+  HeldBlocks::Closed held(new HeldBlocks{book_, incarnation_, {}});
+  while (held->uses.size() < blocks) {
+    const Result<BlockUse> use = take_grant(blocks - static_cast<std::uint32_t>(held->uses.size()));
+    if (!use && use.error().code == Code::kNoSpace && !held->uses.empty()) break;
+    if (!use) return use.error();
+    held->uses.push_back(*use);
   }
-  CACHALOT_TRY(begin_copies(reservation));
-  return reservation;
+  return Reservation(std::move(held));
 }
 
-Status Client::begin_copies(Reservation& reservation) {
-  // Who has detached gave these blocks back, too, or does not vouch for them as it is.
-  if (detached_ || reservation.incarnation != incarnation_) return void_reservation();
-  if (!reservation.is_open) open_reservations_.fetch_add(1, std::memory_order_relaxed);
-  reservation.is_open = true;
-  return {};
-}
-
-void Client::end_copies(Reservation& reservation) {
-  if (!reservation.is_open) return;
-  reservation.is_open = false;
-  // Release: whoever sees the count go down may vouch that the stores before it are done.
-  open_reservations_.fetch_sub(1, std::memory_order_release);
-}
-
-void Client::withhold(Reservation reservation) {
-  withholds_.store(true, std::memory_order_relaxed);
-  end_copies(reservation);  // so that who waits for the copies sees it
-}
-
-void Client::give_back(Reservation reservation) {
-  end_copies(reservation);
-  if (reservation.incarnation != incarnation_) return;  // void: the keeper knows whose they are
-  grants_.insert(grants_.end(), reservation.uses.begin(), reservation.uses.end());
-}
-
-Status Client::commit(const BlockHash* parent, Reservation reservation,
+Status Client::commit(const BlockHash* parent, WrittenReservation reservation,
                       std::span<const WrittenBlock> blocks, std::span<Verdict> verdicts,
                       bool goes_on) {
-  end_copies(reservation);
+  const std::span<const BlockUse> uses = reservation.uses();
   const auto count = static_cast<std::uint32_t>(blocks.size());
-  if (count == 0 || count > reservation.uses.size() || verdicts.size() < count) {
-    const std::size_t reserved = reservation.uses.size();
-    give_back(std::move(reservation));
+  if (count == 0 || count > uses.size() || verdicts.size() < count) {
     return Error::make(Code::kInvalidArgument, "commit: %u blocks, of %zu that were reserved",
-                       count, reserved);
+                       count, uses.size());
+  }
+  if (reservation.held_->book != book_) {
+    return Error::make(Code::kInvalidArgument,
+                       "commit: the blocks were reserved by another client");
   }
   std::fill_n(verdicts.begin(), count, Verdict::kNotHeld);
-  if (!attached_ || is_lost() || reservation.incarnation != incarnation_) return void_reservation();
-  if (const Status begun = begin_commit(); !begun) {
-    give_back(std::move(reservation));
-    return begun;
-  }
+  if (!attached_ || is_lost() || reservation.held_->incarnation != incarnation_)
+    return void_reservation();
+  CACHALOT_TRY(begin_commit());
+  // W1: from here on the blocks are the commit's.
+  const std::unique_ptr<HeldBlocks> held(reservation.held_.release());
   Commit& commit = commits_[next_commit_];
-  for (std::uint32_t i = 0; i < count; ++i) add_item(commit, i, reservation.uses[i], blocks[i]);
-  grants_.insert(grants_.end(), reservation.uses.begin() + count, reservation.uses.end());
+  for (std::uint32_t i = 0; i < count; ++i) add_item(commit, i, uses[i], blocks[i]);
+  grants_.insert(grants_.end(), uses.begin() + count, uses.end());
   Status status = send_commit(commit, count, parent, verdicts.data(), goes_on);
   if (status) status = drain();
   if (status) return {};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <type_traits>
 
 #include "pool/client/client.h"
 #include "testing/pool/test_pool.h"
@@ -39,11 +40,16 @@ class ReservationTest : public ::testing::Test {
   Reservation reserve(Client& client, std::uint32_t blocks) {
     Result<Reservation> reservation = client.reserve(blocks);
     EXPECT_TRUE(reservation) << (reservation ? "" : reservation.error().message);
-    return reservation ? *std::move(reservation) : Reservation{};
+    return reservation ? *std::move(reservation) : Reservation();
   }
-  std::vector<WrittenBlock> write_all(const Reservation& reservation, std::uint64_t first) {
+  OpenReservation open(Client& client, std::uint32_t blocks) {
+    Result<OpenReservation> opened = reserve(client, blocks).begin();
+    EXPECT_TRUE(opened) << (opened ? "" : opened.error().message);
+    return *std::move(opened);
+  }
+  std::vector<WrittenBlock> write_all(const OpenReservation& reservation, std::uint64_t first) {
     std::vector<WrittenBlock> written;
-    for (const BlockUse& use : reservation.uses) written.push_back(write(use, first++));
+    for (const BlockUse& use : reservation.uses()) written.push_back(write(use, first++));
     return written;
   }
   std::uint64_t count(KeeperCounter counter) { return pool_.keeper().counters()[counter]; }
@@ -53,10 +59,10 @@ class ReservationTest : public ::testing::Test {
 
 TEST_F(ReservationTest, WhatWasWrittenInPlaceIsPublishedAsAChain) {
   const auto client = pool_.attach(0, engine());
-  Reservation reservation = reserve(*client, 3);
+  OpenReservation reservation = open(*client, 3);
   const auto written = write_all(reservation, 1);
   Verdict verdicts[3];
-  ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, verdicts));
+  ASSERT_TRUE(client->commit(nullptr, std::move(reservation).end(), written, verdicts));
   for (const Verdict verdict : verdicts) EXPECT_EQ(verdict, Verdict::kCommitted);
   EXPECT_EQ(pool_.read(*client, 1, 3), 3u);
   EXPECT_EQ(pool_.entry_of(hash_of(2)).parent, pool_.entry_of(hash_of(1)).block);
@@ -64,11 +70,12 @@ TEST_F(ReservationTest, WhatWasWrittenInPlaceIsPublishedAsAChain) {
 
 TEST_F(ReservationTest, WhatIsNotCommittedIsWrittenIntoAgain) {
   const auto client = pool_.attach(0, engine());
-  Reservation first = reserve(*client, 4);
+  OpenReservation first = open(*client, 4);
   const auto written = write_all(first, 1);
   Verdict verdicts[4];
-  ASSERT_TRUE(client->commit(nullptr, std::move(first), {written.data(), 1}, verdicts));
-  client->give_back(reserve(*client, 2));
+  ASSERT_TRUE(client->commit(nullptr, std::move(first).end(), {written.data(), 1}, verdicts));
+  (void)reserve(*client, 2);
+  (void)open(*client, 2).end();
   ASSERT_TRUE(client->detach());
   EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
   EXPECT_EQ(count(KeeperCounter::kLive), 1u);
@@ -80,52 +87,50 @@ TEST_F(ReservationTest, NumbersOutOfRangeAreRefusedAndNothingIsLost) {
   EXPECT_EQ(client->reserve(0).error().code, Code::kInvalidArgument);
   EXPECT_EQ(client->reserve(kMaxCommitItems + 1).error().code, Code::kInvalidArgument);
   const std::uint32_t held = client->grants_held();
-  Reservation reservation = reserve(*client, 1);
+  OpenReservation reservation = open(*client, 1);
   const auto written = write_all(reservation, 1);
   const std::vector<WrittenBlock> two = {written[0], written[0]};
   Verdict verdicts[2];
-  EXPECT_EQ(client->commit(nullptr, std::move(reservation), two, verdicts).error().code,
+  EXPECT_EQ(client->commit(nullptr, std::move(reservation).end(), two, verdicts).error().code,
             Code::kInvalidArgument);
   EXPECT_GE(client->grants_held(), held);
 }
 
 TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
   const auto client = pool_.attach(0, engine());
-  Reservation reservation = reserve(*client, 2);
-  auto written = write_all(reservation, 1);
+  OpenReservation before = open(*client, 2);
+  auto written = write_all(before, 1);
+  Reservation unwritten = reserve(*client, 1);
   pool_.kill_keeper();
   pool_.start_keeper();
   Verdict verdicts[2];
-  EXPECT_EQ(client->commit(nullptr, std::move(reservation), written, verdicts).error().code,
+  EXPECT_EQ(client->commit(nullptr, std::move(before).end(), written, verdicts).error().code,
             Code::kStale);
   EXPECT_EQ(pool_.read(*client, 1, 2), 0u);
-  reservation = reserve(*client, 2);  // attaches again
-  Reservation old = reservation;
-  --old.incarnation;
-  old.is_open = false;
-  EXPECT_EQ(client->begin_copies(old).error().code, Code::kStale);
-  written = write_all(reservation, 1);
-  ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, verdicts));
+  OpenReservation after = open(*client, 2);  // attaches again
+  EXPECT_EQ(std::move(unwritten).begin().error().code, Code::kStale);
+  EXPECT_EQ(unwritten.uses().size(), 1u) << "it stays as it was";
+  written = write_all(after, 1);
+  ASSERT_TRUE(client->commit(nullptr, std::move(after).end(), written, verdicts));
   EXPECT_EQ(pool_.read(*client, 1, 2), 2u);
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
 }
 
 TEST_F(ReservationTest, NobodyVouchesForCopiesThatAreUnderWay) {
   const auto client = pool_.attach(0, engine());
-  Reservation open = reserve(*client, 1);
+  OpenReservation reservation = open(*client, 1);
   pool_.kill_keeper();
   pool_.start_keeper();
   EXPECT_EQ(client->reattach(0).error().code, Code::kBusy);
-  std::thread copier([&] { client->end_copies(open); });
+  std::thread copier([&] { (void)std::move(reservation).end(); });
   copier.join();
   ASSERT_TRUE(client->reattach(0));
-  client->give_back(std::move(open));
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
 }
 
 TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
   auto client = pool_.attach(0, engine());
-  const Reservation open = reserve(*client, 1);
+  const OpenReservation reservation = open(*client, 1);
   EXPECT_EQ(client->detach().error().code, Code::kBusy);
   EXPECT_FALSE(client->has_left());
   EXPECT_GT(count(KeeperCounter::kGranted), 0u);
@@ -135,27 +140,28 @@ TEST_F(ReservationTest, WhoLeavesWithCopiesUnderWayLeavesItsBlocksHeld) {
 
 TEST_F(ReservationTest, WhoHasLeftStoresIntoItNoMore) {
   const auto client = pool_.attach(0, engine());
-  Reservation reservation = reserve(*client, 1);
-  client->end_copies(reservation);
+  WrittenReservation written = open(*client, 1).end();
+  Reservation unwritten = reserve(*client, 1);
   ASSERT_TRUE(client->detach());
   EXPECT_TRUE(client->has_left());
-  EXPECT_EQ(client->begin_copies(reservation).error().code, Code::kStale);
-  EXPECT_FALSE(reservation.is_open);
+  EXPECT_EQ(std::move(written).begin().error().code, Code::kStale);
+  EXPECT_EQ(std::move(unwritten).begin().error().code, Code::kStale);
+  EXPECT_FALSE(client->may_still_store());
 }
 
 // A device that failed in a copy stores when it likes.
 TEST_F(ReservationTest, WhatIsWithheldIsNotUsedAgainAndNobodyVouchesForIt) {
   auto client = pool_.attach(0, engine());
-  Reservation lost = reserve(*client, 2);
-  const std::vector<BlockUse> uses = lost.uses;
-  client->withhold(std::move(lost));
+  OpenReservation lost = open(*client, 2);
+  const std::vector<BlockUse> uses(lost.uses().begin(), lost.uses().end());
+  std::move(lost).withhold();
   // It goes on while its keeper knows it.
   for (std::uint64_t name = 1; name < 200; ++name) {
-    Reservation reservation = reserve(*client, 1);
-    for (const BlockUse& use : uses) ASSERT_NE(reservation.uses[0].block, use.block);
+    OpenReservation reservation = open(*client, 1);
+    for (const BlockUse& use : uses) ASSERT_NE(reservation.uses()[0].block, use.block);
     const auto written = write_all(reservation, name);
     Verdict verdict;
-    ASSERT_TRUE(client->commit(nullptr, std::move(reservation), written, {&verdict, 1}));
+    ASSERT_TRUE(client->commit(nullptr, std::move(reservation).end(), written, {&verdict, 1}));
   }
   const auto line = [&] { return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)); };
   const std::uint32_t incarnation = line().incarnation;
@@ -170,7 +176,7 @@ TEST_F(ReservationTest, WhatIsWithheldIsNotUsedAgainAndNobodyVouchesForIt) {
 
 TEST_F(ReservationTest, WhoWithholdsBlocksDoesNotAttachAgain) {
   const auto client = pool_.attach(0, engine());
-  client->withhold(reserve(*client, 1));
+  open(*client, 1).withhold();
   const auto incarnation = [&] {
     return pool_.line_at<ClientLine>(pool_.access().layout.client_line(0)).incarnation;
   };
@@ -191,9 +197,133 @@ TEST_F(ReservationTest, WhoNoticesOnlyThenThatTheKeeperIsAnotherAsksThatOne) {
   const auto client = pool_.attach(0, engine());  // holds nothing yet: it has to ask
   pool_.kill_keeper();
   pool_.start_keeper();
-  Reservation reservation = reserve(*client, 2);
-  EXPECT_EQ(reservation.uses.size(), 2u);
-  client->give_back(std::move(reservation));
+  EXPECT_EQ(reserve(*client, 2).uses().size(), 2u);
+}
+
+// --- States
+
+template <class R>
+concept CanBegin = requires(R r) {
+  std::move(r).begin();
+};
+template <class R>
+concept CanEnd = requires(R r) {
+  std::move(r).end();
+};
+template <class R>
+concept CanBeginTwice = requires(R r) {
+  r.begin();
+};
+template <class R>
+concept CanCommit = requires(Client c, R r) {
+  c.commit(nullptr, std::move(r), {}, {});
+};
+static_assert(CanBegin<Reservation> && !CanEnd<Reservation> && !CanCommit<Reservation>);
+static_assert(!CanBegin<OpenReservation> && CanEnd<OpenReservation> && !CanCommit<OpenReservation>);
+static_assert(CanBegin<WrittenReservation> && !CanEnd<WrittenReservation> &&
+              CanCommit<WrittenReservation>);
+static_assert(!CanBeginTwice<Reservation> && !CanBeginTwice<WrittenReservation>);
+static_assert(!std::is_copy_constructible_v<Reservation> &&
+              !std::is_copy_constructible_v<OpenReservation> &&
+              !std::is_copy_constructible_v<WrittenReservation>);
+
+TEST_F(ReservationTest, WhatIsDroppedBeforeOrAfterItsCopiesIsUsedAgain) {
+  const auto client = pool_.attach(0, engine());
+  (void)reserve(*client, 1);
+  const std::uint32_t held = client->grants_held();
+  { const Reservation dropped = reserve(*client, 2); }
+  EXPECT_EQ(client->grants_held(), held);
+  { const WrittenReservation dropped = open(*client, 2).end(); }
+  EXPECT_EQ(client->grants_held(), held);
+  Reservation assigned = reserve(*client, 2);
+  assigned = reserve(*client, 3);  // drops the first
+  EXPECT_EQ(client->grants_held(), held - 3);
+  assigned = Reservation();
+  EXPECT_FALSE(client->may_still_store());
+  EXPECT_TRUE(client->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
+}
+
+TEST_F(ReservationTest, WhatIsDroppedWhileItIsWrittenIsWithheld) {
+  const auto client = pool_.attach(0, engine());
+  (void)reserve(*client, 1);
+  const std::uint32_t held = client->grants_held();
+  { const OpenReservation dropped = open(*client, 2); }
+  EXPECT_EQ(client->grants_held(), held - 2);
+  EXPECT_TRUE(client->may_still_store());
+  EXPECT_EQ(client->detach().error().code, Code::kIo);
+  EXPECT_GE(count(KeeperCounter::kGranted), 2u);
+}
+
+TEST_F(ReservationTest, ABlockMayBeWrittenInPortions) {
+  const auto client = pool_.attach(0, engine());
+  WrittenReservation half = open(*client, 1).end();
+  EXPECT_FALSE(client->may_still_store());
+  Result<OpenReservation> again = std::move(half).begin();
+  ASSERT_TRUE(again);
+  EXPECT_TRUE(client->may_still_store());
+  EXPECT_TRUE(half.uses().empty());  // NOLINT(bugprone-use-after-move): of no blocks any more
+  const auto written = write_all(*again, 1);
+  Verdict verdict;
+  ASSERT_TRUE(client->commit(nullptr, (*std::move(again)).end(), written, {&verdict, 1}));
+  EXPECT_EQ(verdict, Verdict::kCommitted);
+  EXPECT_EQ(pool_.read(*client, 1, 1), 1u);
+}
+
+TEST_F(ReservationTest, AnotherClientsIsNotCommitted) {
+  const auto client = pool_.attach(0, engine()), other = pool_.attach(1, engine());
+  OpenReservation reservation = open(*client, 1);
+  const auto written = write_all(reservation, 1);
+  Verdict verdict;
+  const Status refused =
+      other->commit(nullptr, std::move(reservation).end(), written, {&verdict, 1});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_EQ(pool_.read(*client, 1, 1), 0u);
+  EXPECT_TRUE(client->detach());
+  EXPECT_TRUE(other->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
+}
+
+TEST_F(ReservationTest, OfAKeeperThatIsGoneNothingComesBack) {
+  const auto client = pool_.attach(0, engine());
+  Reservation unwritten = reserve(*client, 1);
+  pool_.kill_keeper();
+  pool_.start_keeper();
+  ASSERT_TRUE(client->reattach(0));
+  unwritten = Reservation();
+  EXPECT_EQ(client->grants_held(), 0u);
+  EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
+}
+
+TEST_F(ReservationTest, OneThatOutlivesItsClientIsOfNoBlocks) {
+  auto client = pool_.attach(0, engine());
+  Reservation unwritten = reserve(*client, 1);
+  WrittenReservation written = open(*client, 1).end();
+  client.reset();
+  EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
+  EXPECT_EQ(std::move(unwritten).begin().error().code, Code::kStale);
+  EXPECT_EQ(std::move(written).begin().error().code, Code::kStale);
+}
+
+TEST_F(ReservationTest, ThreadsDropTheirsWhileTheClientIsUsed) {
+  const auto client = pool_.attach(0, engine());
+  for (int round = 0; round < 50; ++round) {
+    std::vector<Reservation> taken;
+    for (int i = 0; i < 8; ++i) taken.push_back(reserve(*client, 2));
+    std::thread dropper([&] {
+      for (Reservation& reservation : taken) {
+        Result<OpenReservation> opened = std::move(reservation).begin();
+        EXPECT_TRUE(opened);
+        (void)(*std::move(opened)).end();
+      }
+    });
+    pool_.put(*client, 1 + static_cast<std::uint64_t>(round), 1);
+    dropper.join();
+  }
+  EXPECT_TRUE(client->detach());
+  EXPECT_EQ(count(KeeperCounter::kGranted), 0u);
+  EXPECT_TRUE(pool_.keeper().is_valid());
 }
 
 // --- Deadlines
@@ -214,7 +344,7 @@ TEST_F(ReservationTest, ADeadlineBoundsTheWaitForAKeeperThatSleeps) {
   EXPECT_LT(pool_.clock().now_ns(), deadline_ns + 1'000'000);
   pool_.let_keeper_sleep(false);
   client->set_deadline(Client::kNever);
-  client->give_back(reserve(*client, 1));
+  (void)reserve(*client, 1);
 }
 
 TEST_F(ReservationTest, ADeadlineBoundsTheWaitForAKeeperThatIsGone) {
@@ -243,13 +373,13 @@ TEST_F(ReservationTest, AnAttachmentGoesOnWhereTheLastCallLeftIt) {
   }
   pool_.let_keeper_sleep(false);
   client->set_deadline(Client::kNever);
-  client->give_back(reserve(*client, 1));
+  (void)reserve(*client, 1);
   EXPECT_EQ(incarnation(), before + 1);
 }
 
 TEST_F(ReservationTest, WhatIsInDoubtIsAskedOnceHoweverManyCallsItTakes) {
   const auto client = pool_.attach(0, patient());
-  client->give_back(reserve(*client, 8));
+  (void)reserve(*client, 8);
   pool_.let_keeper_sleep(true);
   const auto bytes = payload_of(1, 100);
   for (std::uint64_t name = 1; name <= 5; ++name)
@@ -266,7 +396,6 @@ TEST_F(ReservationTest, WhatIsInDoubtIsAskedOnceHoweverManyCallsItTakes) {
       ASSERT_EQ(reserved.error().code, Code::kTimeout);
       continue;
     }
-    client->give_back(*std::move(reserved));
     break;
   }
   EXPECT_GT(calls, 1);
