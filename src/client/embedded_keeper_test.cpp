@@ -122,7 +122,7 @@ TEST_F(EmbeddedKeeperTest, OfManyThatStartOneMakesThePoolAndTheOthersHearThatItH
   EXPECT_EQ(busy, 5);
 }
 
-// All who may write to a pool are as good as this process.
+// Every process that may write to a pool is as trusted as this one.
 TEST_F(EmbeddedKeeperTest, APoolThatOthersMayWriteToIsServedAndUsedOnlyWhereThatIsAllowed) {
   make_pool(path("kv"));
   fs::permissions(path("kv"), fs::perms{0666});
