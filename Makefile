@@ -5,7 +5,6 @@
 # are evicted all the time, and every byte read from the pool is checked.
 DEMO_FLAGS := --trace tests/assets/traces/conversation_trace.jsonl.gz --engines 4 \
   --block-bytes 65536 --capacity-blocks 20000 --speed max --verify full
-BENCHES := rpc lookup put get copy hash takeover gather scatter sparse layerwise cuda vmm alloc vtensor
 
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
@@ -47,16 +46,17 @@ setup-dev:
 setup-python:
 	@tools/setup --for python
 
-# $(call build,preset): configure and build.
+# $(call build,preset[,targets]): configure and build, everything or these targets only.
 define build
 	CXX="$(CXX)" cmake --preset $(1)
-	cmake --build --preset $(1) --parallel $(JOBS)
+	cmake --build --preset $(1) --parallel $(JOBS) $(if $(2),--target $(2))
 endef
 
-demo: build ## install, build and replay a production trace with four engine processes
+demo: setup-run ## install, build and replay a production trace with four engine processes
+	$(call build,release,cachalot)
 	$(CACHALOT) replay $(DEMO_FLAGS)
 
-build: setup-run ## build the binary (release)
+build: setup-run ## build the programs and libraries (release)
 	$(call build,release)
 
 test: setup-test ## install, build and run all tests; TEST_ARGS goes to ctest
@@ -112,8 +112,9 @@ coverage: setup-dev ## line coverage of src/, tests left out
 	  --txt build/coverage/coverage.txt build/coverage
 	@cat build/coverage/coverage.txt
 
-bench: build ## every benchmark, each beside its baseline
-	@for name in $(BENCHES); do echo "== bench $$name"; $(CACHALOT) bench $$name || exit 1; done
+bench: setup-run ## every benchmark, each beside its limit: five minutes, 8 GiB of memory
+	$(call build,release,cachalot cachalot-bench)
+	$(CACHALOT) bench all
 
 lint: setup-lint ## check the rules of the tree and the format of all sources
 	tools/tidy --selftest

@@ -1,37 +1,9 @@
-// The command line: reads it, and runs the one subcommand that it chose.
-
-#include <fcntl.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <exception>
-#include <new>
-#include <string>
-#include <vector>
-
-#include "command.h"
+// The program `cachalot`: pools, traces and replays. Some commands are programs of their own.
+#include "companions.h"
+#include "program.h"
 
 namespace cachalot::apps {
 namespace {
-
-// Each error is one line; `--help` is where the explanations are.
-int usage_error(const std::string& text, const std::string& command) {
-  return fail(Error::make(Code::kInvalidArgument, "%.170s (see `%s --help`)", text.c_str(),
-                          command.c_str()));
-}
-
-std::vector<CLI::App*> commands_of(CLI::App& app) {
-  return app.get_subcommands([](CLI::App*) { return true; });
-}
-
-std::string names_of(CLI::App& app) {
-  std::string names;
-  for (const CLI::App* command : commands_of(app)) {
-    names += (names.empty() ? "" : ", ") + command->get_name();
-  }
-  return names;
-}
 
 void add_commands(CLI::App& app, Chosen& chosen) {
   add_replay(app, chosen);
@@ -43,151 +15,31 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_lookup(app, chosen);
   add_evict(app, chosen);
   add_hitrate(app, chosen);
-  add_vtensor(app, chosen);
   add_trace(app, chosen);
-  add_alloc_trace(app, chosen);
-  add_alloc_replay(app, chosen);
-  add_bench(app, chosen);
-}
-
-// The command that the words in front of the first flag name: as deep as commands go.
-// @param  words  how many words it took
-// @return false: `unknown` is a word where a command was expected
-bool find_command(CLI::App& app, int argc, char** argv, CLI::App*& command, int& words,
-                  std::string& unknown) {
-  command = &app;
-  for (words = 1; words < argc && argv[words][0] != '-'; ++words) {
-    const std::vector<CLI::App*> known = commands_of(*command);
-    if (known.empty()) return true;
-    const auto next = std::find_if(known.begin(), known.end(), [&](const CLI::App* candidate) {
-      return candidate->get_name() == argv[words];
-    });
-    if (next == known.end()) {
-      unknown = argv[words];
-      return false;
-    }
-    command = *next;
+  // For the help: main() starts these before the command line is read.
+  for (const Companion& companion : companions()) {
+    app.add_subcommand(companion.command, companion.description);
   }
-  return true;
 }
 
-using Arguments = std::vector<std::string>;
-
-std::string empty_value_of(const CLI::Option& option) {
-  return option.get_name() + ": \"\" is empty, expected " + option.get_type_name();
-}
-
-// What is wrong with a flag's name or its "=". A missing argument is often a misspelt flag, so this
-// is looked for before the parser's own complaint.
-std::string wrong_flag(const CLI::App& command, const Arguments& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument == "--") break;
-    if (argument.size() <= 2 || !argument.starts_with("--")) continue;
-    const std::size_t equals = argument.find('=');
-    const std::string flag = argument.substr(0, equals);
-    const CLI::Option* const option = command.get_option_no_throw(flag);
-    if (option == nullptr) return "there is no flag " + flag;
-    if (equals + 1 == argument.size()) return empty_value_of(*option);
-  }
-  return "";
-}
-
-// The parser takes an empty value for a value, and what follows "--flag=" for the flag's.
-std::string empty_value(const CLI::App& command, const Arguments& arguments) {
-  for (const CLI::Option* option : command.get_options()) {
-    const Arguments& values = option->results();
-    const bool is_empty =
-        std::find(values.begin(), values.end(), "") != values.end() ||
-        std::find(arguments.begin(), arguments.end(), option->get_name() + "=") != arguments.end();
-    if (is_empty) return empty_value_of(*option);
-  }
-  return "";
-}
-
-int print_help(const CLI::App& command, const std::string& parent_name) {
-  const std::string text = command.help(parent_name);
-  std::fputs(text.c_str(), stdout);
-  if (!text.ends_with('\n')) std::fputc('\n', stdout);
-  return kExitDone;
-}
-
-std::string full_name(const CLI::App* command) {
-  const CLI::App* const parent = command->get_parent();
-  return parent == nullptr ? "cachalot" : full_name(parent) + " " + command->get_name();
-}
-
-int run(int argc, char** argv) {
-  CLI::App app("A shared pool of KV-cache blocks for LLM inference engines.", "cachalot");
-  app.set_version_flag("--version", "cachalot " CACHALOT_VERSION);
-  app.footer(
-      "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 "
-      "--block-bytes 64KiB --capacity-blocks 20000\n"
-      "Exit code: 0 done; 1 a fault, or nothing found; 2 bad usage or input; 3 the surroundings "
-      "refuse (no keeper, no space, no permission, busy)");
-  Chosen chosen;
-  add_commands(app, chosen);
-
-  CLI::App* command = nullptr;
-  int words = 0;
-  std::string unknown;
-  const bool is_known = find_command(app, argc, argv, command, words, unknown);
-  const std::string name = full_name(command);
-  if (!is_known) {
-    return usage_error(
-        "there is no command \"" + unknown + "\", expected one of: " + names_of(*command), name);
-  }
-  // The parser sees the chosen command alone: among others it would take an argument that is called
-  // like one of them for that command. Behind a flag in a command's place nothing counts.
-  Arguments arguments(argv + words, argv + argc);
-  if (!commands_of(*command).empty() && arguments.size() > 1) arguments.resize(1);
-  const std::string parent_name =
-      command->get_parent() == nullptr ? "" : full_name(command->get_parent());
-  if (arguments.empty() && !commands_of(*command).empty()) {
-    return usage_error("a command is missing, expected one of: " + names_of(*command), name);
-  }
-  try {
-    command->parse(Arguments(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    return print_help(*command, parent_name);
-  } catch (const CLI::CallForVersion& version) {
-    std::printf("%s\n", version.what());
-    return kExitDone;
-  } catch (const CLI::ParseError& error) {
-    const std::string wrong = wrong_flag(*command, arguments);
-    return usage_error(wrong.empty() ? error.what() : wrong, name);
-  }
-  const std::string empty = empty_value(*command, arguments);
-  if (!empty.empty()) return usage_error(empty, name);
-  if (!chosen.run) {
-    return usage_error("a command is missing, expected one of: " + names_of(*command), name);
-  }
-  return chosen.run();
-}
-
-// 0, 1 and 2 are taken from here on, so that no file of a pool gets one of these numbers and is
-// read as stdin or printed into. Where one was closed, its use stays an error.
-Status fill_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    if (open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd) {
-      return Error::from_errno(errno, "/dev/null: opening");
-    }
-  }
-  return {};
-}
+constexpr Program kProgram = {
+    "cachalot", "cachalot " CACHALOT_VERSION,
+    "A shared pool of KV-cache blocks for LLM inference engines.",
+    "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 "
+    "--block-bytes 64KiB --capacity-blocks 20000\n"
+    "Exit code: 0 done; 1 a fault, or nothing found; 2 bad usage or input; 3 the surroundings "
+    "refuse (no keeper, no space, no permission, busy)",
+    add_commands};
 
 }  // namespace
 }  // namespace cachalot::apps
 
 int main(int argc, char** argv) {
   using namespace cachalot;
-  const Status filled = apps::fill_standard_descriptors();
-  if (!filled) return apps::fail(filled.error());
-  try {
-    return apps::finish(apps::run(argc, argv));
-  } catch (const std::bad_alloc&) {
-    return apps::fail(Error::make(Code::kNoSpace, "out of memory"));
-  } catch (const std::exception& error) {
-    return apps::fail(Error::make(Code::kInternal, "unexpected: %.150s", error.what()));
+  const apps::Companion* const companion = argc > 1 ? apps::find_companion(argv[1]) : nullptr;
+  if (companion != nullptr) {
+    return apps::fail(
+        apps::start_companion(*companion, {argv + 1, static_cast<std::size_t>(argc - 1)}));
   }
+  return apps::run_program(apps::kProgram, argc, argv);
 }

@@ -1,0 +1,172 @@
+// The program `cachalot-bench`, which `cachalot bench NAME…` starts: measures parts of the pool, each
+// beside its limit.
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "alloc.h"
+#include "attention.h"
+#include "copy.h"
+#include "gather.h"
+#include "gpu_copies.h"
+#include "hash.h"
+#include "lookup.h"
+#include "measure.h"
+#include "output.h"
+#include "policies.h"
+#include "program.h"
+#include "rpc.h"
+#include "sparse.h"
+#include "takeover.h"
+#include "transfer.h"
+#include "values.h"
+#include "vmm.h"
+#include "vtensor.h"
+
+namespace cachalot::apps {
+namespace {
+
+struct Benchmark {
+  const char* name;
+  const char* what;
+  // An estimate for default flags and two quiet cores. Nothing depends on it.
+  std::uint32_t seconds;
+  Status (*run)(const bench::Settings&, bench::Report&);
+};
+
+constexpr std::array kBenchmarks = {
+    Benchmark{"rpc", "a request to the keeper, beside bare signalling between the same cores", 30,
+              bench::bench_rpc},
+    Benchmark{"lookup", "finding a prefix in the directory, beside reading as many lines", 30,
+              bench::bench_lookup},
+    Benchmark{"put", "storing whole blocks, beside the best plain copy", 20, bench::bench_put},
+    Benchmark{"get", "reading whole blocks, beside the best plain copy", 20, bench::bench_get},
+    Benchmark{"copy", "bulk copies of both memory domains, beside the best plain ones", 10,
+              bench::bench_copy},
+    Benchmark{"hash", "checksums and block hashes", 5, bench::bench_hash_functions},
+    Benchmark{"policies", "lookups and insertions of each eviction policy, without a pool", 10,
+              bench::bench_policies},
+    Benchmark{"alloc", "an allocation of GPU memory, beside a model of PyTorch's allocator", 10,
+              bench::bench_alloc},
+    Benchmark{"takeover", "how long no client can store after a keeper has died; 8 GiB of memory",
+              60, bench::bench_takeover},
+    Benchmark{"gather",
+              "copying an engine's pages into the pool, beside a plain copy of each piece", 20,
+              bench::bench_gather},
+    Benchmark{"scatter", "copying blocks into an engine's pages, beside a plain copy of each piece",
+              20, bench::bench_scatter},
+    Benchmark{"sparse", "reading some tokens of a block", 5, bench::bench_sparse},
+    Benchmark{"layerwise", "reading a block layer by layer, beside the whole block at once", 5,
+              bench::bench_layerwise},
+    Benchmark{"cuda", "copies between a GPU's pages and the pool (needs a GPU)", 60,
+              bench::bench_cuda},
+    Benchmark{"vmm", "making 2 GiB of device memory of small pieces", 30, bench::bench_vmm},
+    Benchmark{"vtensor", "growing, sharing and reading contiguous KV tensors", 30,
+              bench::bench_vtensor},
+    Benchmark{"attention", "attention over contiguous KV, beside paged KV (needs a GPU)", 20,
+              bench::bench_attention},
+};
+
+constexpr const char* kRecovery = "recovery";  // another name of takeover
+
+// A line when a benchmark starts: it may run for a minute without a word.
+void announce(std::FILE* to, const Benchmark& benchmark) {
+  std::fprintf(to, "bench %s: %s; about %u s\n", benchmark.name, benchmark.what, benchmark.seconds);
+  static_cast<void>(flush(to));  // finish() tells
+}
+
+// The benchmarks in the help, one a line.
+std::string list_of_benchmarks() {
+  std::string list =
+      "Benchmarks, and about how long each takes on two quiet cores (longer on busy ones):\n";
+  std::uint32_t seconds = 0;
+  for (const Benchmark& benchmark : kBenchmarks) {
+    std::array<char, 160> line;
+    std::snprintf(line.data(), line.size(), "  %-10s %3u s  %s\n", benchmark.name,
+                  benchmark.seconds, benchmark.what);
+    list += line.data();
+    seconds += benchmark.seconds;
+  }
+  return list + "  all        " + std::to_string(seconds) + " s  every benchmark above\n";
+}
+
+struct Options {
+  std::vector<std::string> names;
+  std::string domain = "both";
+  std::uint32_t repeats = 11;
+  bool quick = false;
+  std::string json;
+};
+
+bench::Settings settings_of(const Options& options) {
+  bench::Settings settings;
+  if (options.domain != "noncoherent") settings.domains.push_back(memory::DomainKind::kCoherent);
+  if (options.domain != "coherent") settings.domains.push_back(memory::DomainKind::kNoncoherent);
+  settings.quick = options.quick;
+  settings.repeats = options.quick ? std::min(options.repeats, 5u) : options.repeats;
+  return settings;
+}
+
+int run(const Options& options) {
+  Result<Output> json = Output::open(options.json);
+  if (!json) return fail(json.error());
+  // The table would be in the way of a script that reads JSON from stdout.
+  std::FILE* const people = human_output(options.json);
+  const bench::Settings settings = settings_of(options);
+  bench::Report report;
+  const auto is_chosen = [&](const std::string& name) {
+    return std::any_of(options.names.begin(), options.names.end(), [&](const std::string& n) {
+      return n == name || n == "all" || (n == kRecovery && name == "takeover");
+    });
+  };
+  for (const Benchmark& benchmark : kBenchmarks) {
+    if (!is_chosen(benchmark.name)) continue;
+    announce(people, benchmark);
+    report.begin(benchmark.name);
+    bench::release_cores();  // which the one before took
+    const Status status = benchmark.run(settings, report);
+    bench::clear_progress();
+    if (!status) return fail(status.error());
+  }
+  report.print(people);
+  const Status written = json->write_json(report.to_json());
+  return written ? kExitDone : fail(written.error());
+}
+
+void add_flags(CLI::App& app, Chosen& chosen) {
+  auto options = std::make_shared<Options>();
+  std::vector<std::string> names = {"all", kRecovery};
+  for (const Benchmark& benchmark : kBenchmarks) names.emplace_back(benchmark.name);
+  app.add_option("name", options->names, "what to measure: names of the list below")
+      ->required()
+      ->expected(1, -1)
+      ->type_name("NAME")
+      ->check(CLI::IsMember(names), "");
+  app.add_option("--domain", options->domain, "coherent, noncoherent or both")
+      ->check(CLI::IsMember({"coherent", "noncoherent", "both"}))
+      ->capture_default_str();
+  app.add_option("--repeats", options->repeats, "repetitions of each measurement")
+      ->transform(number(1, 1000))
+      ->capture_default_str();
+  app.add_flag("--quick", options->quick, "smaller tables, at most 5 repetitions");
+  app.add_option("--json", options->json, "write the rows to FILE, or to stdout for -")
+      ->type_name("FILE");
+  app.footer(list_of_benchmarks() + "Example: cachalot bench rpc lookup --json rows.json");
+  app.callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+}
+
+constexpr Program kProgram = {
+    "cachalot bench", "cachalot-bench " CACHALOT_VERSION,
+    "Measures parts of the pool, each in turns with its limit, and prints "
+    "figure, limit and ratio.",
+    "", add_flags};
+
+}  // namespace
+}  // namespace cachalot::apps
+
+int main(int argc, char** argv) {
+  return cachalot::apps::run_program(cachalot::apps::kProgram, argc, argv);
+}

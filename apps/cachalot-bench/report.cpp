@@ -1,0 +1,132 @@
+#include "report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace cachalot::apps::bench {
+namespace {
+
+std::string number(double value) {
+  char text[40];
+  const char* const format = value >= 1000  ? "%.0f"
+                             : value >= 100 ? "%.1f"
+                             : value >= 10  ? "%.2f"
+                                            : "%.3f";
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+}  // namespace
+
+bool Target::is_met(double value, double ratio) const {
+  switch (kind) {
+    case Kind::kNone:
+      return true;
+    case Kind::kRatioAtMost:
+      return ratio <= limit;
+    case Kind::kRatioAtLeast:
+      return ratio >= limit;
+    case Kind::kValueAtLeast:
+      return value >= limit;
+    case Kind::kValueAtMost:
+      return value <= limit;
+  }
+  return true;
+}
+
+std::string Target::text() const {
+  char out[40] = "";
+  switch (kind) {
+    case Kind::kNone:
+      break;
+    case Kind::kRatioAtMost:
+      std::snprintf(out, sizeof out, "<= %.4gx", limit);
+      break;
+    case Kind::kRatioAtLeast:
+      std::snprintf(out, sizeof out, ">= %.4gx", limit);
+      break;
+    case Kind::kValueAtLeast:
+      std::snprintf(out, sizeof out, ">= %.4g", limit);
+      break;
+    case Kind::kValueAtMost:
+      std::snprintf(out, sizeof out, "<= %.4g", limit);
+      break;
+  }
+  return out;
+}
+
+void Report::add(Row row) {
+  rows_.push_back({benchmark_, std::move(row)});
+}
+
+void Report::note(const std::string& text) {
+  notes_.push_back({benchmark_, text});
+}
+
+bool Report::meets_all_targets() const {
+  return std::all_of(rows_.begin(), rows_.end(), [](const Entry& entry) {
+    return entry.row.target.is_met(entry.row.value, entry.row.ratio());
+  });
+}
+
+void Report::print(std::FILE* out) const {
+  std::size_t width = 20;
+  for (const Entry& entry : rows_) width = std::max(width, entry.row.name.size());
+  std::string title;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const auto& [benchmark, row] = rows_[i];
+    if (benchmark != title) {
+      title = benchmark;
+      std::fprintf(out, "%s%-*s %9s %-4s %9s %7s  %-9s %-3s %s\n", i == 0 ? "" : "\n",
+                   static_cast<int>(width), title.c_str(), "value", "", "limit", "ratio", "target",
+                   "met", "limit is");
+    }
+    const bool has_baseline = row.baseline_value != 0;
+    const bool has_target = row.target.kind != Target::Kind::kNone;
+    std::fprintf(out, "%-*s %9s %-4s %9s %7s  %-9s %-3s %s\n", static_cast<int>(width),
+                 row.name.c_str(), number(row.value).c_str(), row.unit.c_str(),
+                 has_baseline ? number(row.baseline_value).c_str() : "-",
+                 has_baseline ? number(row.ratio()).c_str() : "-", row.target.text().c_str(),
+                 !has_target                                 ? ""
+                 : row.target.is_met(row.value, row.ratio()) ? "yes"
+                                                             : "NO",
+                 row.baseline.c_str());
+    const bool is_last = i + 1 == rows_.size() || rows_[i + 1].benchmark != benchmark;
+    for (const Note& note : notes_) {
+      if (is_last && note.benchmark == benchmark) std::fprintf(out, "  %s\n", note.text.c_str());
+    }
+  }
+  // A benchmark without a row says why.
+  for (const Note& note : notes_) {
+    const bool has_rows = std::any_of(rows_.begin(), rows_.end(), [&](const Entry& entry) {
+      return entry.benchmark == note.benchmark;
+    });
+    if (!has_rows) std::fprintf(out, "%s: %s\n", note.benchmark.c_str(), note.text.c_str());
+  }
+}
+
+nlohmann::json Report::to_json() const {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& [benchmark, row] : rows_) {
+    nlohmann::json out = {{"benchmark", benchmark}, {"name", row.name},
+                          {"value", row.value},     {"unit", row.unit},
+                          {"baseline", nullptr},    {"baseline_value", nullptr},
+                          {"ratio", nullptr}};
+    if (!row.baseline.empty()) out["baseline"] = row.baseline;
+    if (row.baseline_value != 0) {
+      out["baseline_value"] = row.baseline_value;
+      out["ratio"] = row.ratio();
+    }
+    if (row.target.kind != Target::Kind::kNone) {
+      out["target"] = row.target.text();
+      out["target_met"] = row.target.is_met(row.value, row.ratio());
+    }
+    for (const auto& [key, value] : row.extras) out[key] = value;
+    rows.push_back(std::move(out));
+  }
+  nlohmann::json notes = nlohmann::json::array();
+  for (const Note& note : notes_) notes.push_back(note.benchmark + ": " + note.text);
+  return {{"rows", rows}, {"notes", notes}};
+}
+
+}  // namespace cachalot::apps::bench

@@ -1,0 +1,220 @@
+#include "replay_output.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+using replay::ReplayOptions;
+using replay::ReplayReport;
+using replay::VerifyMode;
+
+// 1234567 as "1,234,567".
+std::string count(std::uint64_t n) {
+  std::string text = std::to_string(n);
+  for (std::size_t at = text.size(); at > 3;) {
+    at -= 3;
+    text.insert(at, 1, ',');
+  }
+  return text;
+}
+
+[[gnu::format(printf, 1, 2)]] std::string text(const char* format, ...) {
+  char out[200];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(out, sizeof out, format, arguments);
+  va_end(arguments);
+  return out;
+}
+
+double percent(double part, double whole) {
+  return whole > 0 ? 100 * part / whole : 0;
+}
+
+std::string latency(const replay::Percentiles& p) {
+  return text("p50 %.1f us, p99 %.1f us", p.p50_us, p.p99_us);
+}
+
+std::string verification(const ReplayOptions& options, const ReplayReport& report) {
+  if (options.verify == VerifyMode::kOff) return "off";
+  return text("%s of %s blocks (%s): %s wrong",
+              options.verify == VerifyMode::kFull ? "every byte" : "every 16th line",
+              count(report.verify_checked).c_str(), bytes_text(report.verify_checked_bytes).c_str(),
+              count(report.verify_errors).c_str());
+}
+
+void row(std::FILE* to, const char* name, const std::string& value) {
+  std::fprintf(to, "  %-14s %s\n", name, value.c_str());
+}
+
+void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
+  const double all_s = report.wall_s * options.engines;
+  const replay::TimeSpent& spent = report.spent;
+  const double known_s =
+      spent.lookup_s + spent.read_s + spent.verify_s + spent.compute_s + spent.write_s;
+  row(to, "time",
+      text("of %u engine%s x %.2f s: lookup %.0f %%, read %.0f %%, check bytes %.0f %%, "
+           "make bytes %.0f %%, write %.0f %%, other %.0f %%",
+           options.engines, options.engines == 1 ? "" : "s", report.wall_s,
+           percent(spent.lookup_s, all_s), percent(spent.read_s, all_s),
+           percent(spent.verify_s, all_s), percent(spent.compute_s, all_s),
+           percent(spent.write_s, all_s), percent(std::max(0.0, all_s - known_s), all_s)));
+}
+
+// What the run has shown, for a reader who does not know the table's terms.
+void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
+  std::string bytes = "the bytes of the blocks were not checked (--verify off)";
+  if (!report.is_sound()) {
+    bytes = text("%s blocks had wrong or damaged bytes",
+                 count(report.verify_errors + report.damaged_reads).c_str());
+  } else if (options.verify != VerifyMode::kOff) {
+    bytes = options.verify == VerifyMode::kFull
+                ? "every byte that an engine read from the pool was right"
+                : "every line of the sample that was checked was right";
+  }
+  std::fprintf(to, "Result: %u engine process%s found %.1f %% of the requests' blocks in the pool",
+               options.engines, options.engines == 1 ? "" : "es", 100 * report.block_hit_rate);
+  std::fprintf(to, " instead of computing them again, and %s.\n", bytes.c_str());
+}
+
+nlohmann::json to_json(const replay::Percentiles& p) {
+  return {{"p50", p.p50_us}, {"p99", p.p99_us}};
+}
+
+const char* verify_name(VerifyMode mode) {
+  switch (mode) {
+    case VerifyMode::kFull:
+      return "full";
+    case VerifyMode::kSample:
+      return "sample";
+    case VerifyMode::kOff:
+      break;
+  }
+  return "off";
+}
+
+}  // namespace
+
+void print_progress(const replay::Progress& progress) {
+  std::fprintf(
+      stderr,
+      "\r\033[K%s of %s requests, hit rate %.1f %%, %.1f GB/s, %s evictions, %s errors, %.0f s",
+      count(progress.requests_done).c_str(), count(progress.requests).c_str(),
+      100 * progress.block_hit_rate, progress.gb_s, count(progress.evictions).c_str(),
+      count(progress.errors).c_str(), progress.elapsed_s);
+  std::fflush(stderr);
+}
+
+void clear_progress_line() {
+  std::fprintf(stderr, "\r\033[K");
+  std::fflush(stderr);
+}
+
+void print_report(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
+  std::fprintf(to, "%s requests (%s blocks, %s tokens) by %u engine%s in %.2f s\n",
+               count(report.requests).c_str(), count(report.blocks_total).c_str(),
+               count(report.tokens_in).c_str(), options.engines, options.engines == 1 ? "" : "s",
+               report.wall_s);
+  std::fprintf(to, "pool of %s blocks of %s, %s on %u device%s, %s, %s\n",
+               count(options.capacity_blocks).c_str(), bytes_text(options.block_bytes).c_str(),
+               bytes_text(report.pool_bytes).c_str(), options.devices,
+               options.devices == 1 ? "" : "s", memory::domain_name(options.domain),
+               options.policy.c_str());
+  row(to, "hit rate",
+      text("%.2f %% of blocks, %.2f %% of tokens", 100 * report.block_hit_rate,
+           100 * report.token_hit_rate));
+  row(to, "hits",
+      text("%s blocks, %s (%.1f %%) of them written by another engine",
+           count(report.blocks_hit).c_str(), count(report.blocks_hit_remote).c_str(),
+           percent(static_cast<double>(report.blocks_hit_remote),
+                   static_cast<double>(report.blocks_hit))));
+  row(to, "saved", bytes_text(report.bytes_saved) + " of KV cache not computed again");
+  row(to, "stored",
+      text("%s blocks; skipped: %s duplicates, %s without space or parent",
+           count(report.blocks_written).c_str(), count(report.blocks_duplicate).c_str(),
+           count(report.blocks_unstored).c_str()));
+  row(to, "evictions", count(report.evictions));
+  row(to, "read",
+      text("%s, %.2f GB/s while an engine reads", bytes_text(report.bytes_read).c_str(),
+           report.read_gb_s));
+  row(to, "written",
+      text("%s, %.2f GB/s while an engine writes", bytes_text(report.bytes_written).c_str(),
+           report.write_gb_s));
+  row(to, "both", text("%.2f GB/s over all engines and the whole run", report.total_gb_s));
+  row(to, "lookup", latency(report.lookup));
+  row(to, "request", latency(report.request));
+  print_times(to, options, report);
+  row(to, "discarded",
+      text("%s reads of blocks reused meanwhile, %s of damaged ones",
+           count(report.stale_reads_discarded).c_str(), count(report.damaged_reads).c_str()));
+  row(to, "verified", verification(options, report));
+  if (report.skipped_lines != 0) row(to, "skipped", count(report.skipped_lines) + " broken lines");
+  for (const std::string& fault : report.faults) row(to, "WRONG", fault);
+  print_conclusion(to, options, report);
+}
+
+nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report) {
+  nlohmann::json engines = nlohmann::json::array();
+  for (const ReplayReport::PerEngine& engine : report.engines) {
+    engines.push_back({{"requests", engine.requests},
+                       {"blocks_hit", engine.blocks_hit},
+                       {"blocks_hit_remote", engine.blocks_hit_remote},
+                       {"blocks_written", engine.blocks_written}});
+  }
+  const replay::TimeSpent& spent = report.spent;
+  return {
+      {"requests", report.requests},
+      {"tokens_in", report.tokens_in},
+      {"blocks_total", report.blocks_total},
+      {"blocks_hit", report.blocks_hit},
+      {"blocks_hit_remote", report.blocks_hit_remote},
+      {"blocks_written", report.blocks_written},
+      {"blocks_duplicate", report.blocks_duplicate},
+      {"blocks_unstored", report.blocks_unstored},
+      {"block_hit_rate", report.block_hit_rate},
+      {"token_hit_rate", report.token_hit_rate},
+      {"evictions", report.evictions},
+      {"bytes_saved", report.bytes_saved},
+      {"bytes_read", report.bytes_read},
+      {"bytes_written", report.bytes_written},
+      {"read_gb_s", report.read_gb_s},
+      {"write_gb_s", report.write_gb_s},
+      {"total_gb_s", report.total_gb_s},
+      {"lookup_us", to_json(report.lookup)},
+      {"request_us", to_json(report.request)},
+      {"verify", verify_name(options.verify)},
+      {"verify_checked", report.verify_checked},
+      {"verify_checked_bytes", report.verify_checked_bytes},
+      {"verify_errors", report.verify_errors},
+      {"stale_reads_discarded", report.stale_reads_discarded},
+      {"damaged_reads", report.damaged_reads},
+      {"skipped_lines", report.skipped_lines},
+      {"engines", options.engines},
+      {"per_engine", engines},
+      {"domain", memory::domain_name(options.domain)},
+      {"policy", options.policy},
+      {"capacity_blocks", options.capacity_blocks},
+      {"block_bytes", options.block_bytes},
+      {"block_tokens", options.block_tokens},
+      {"devices", options.devices},
+      {"seed", options.seed},
+      {"pool_bytes", report.pool_bytes},
+      {"engine_s",
+       {{"lookup", spent.lookup_s},
+        {"read", spent.read_s},
+        {"verify", spent.verify_s},
+        {"compute", spent.compute_s},
+        {"write", spent.write_s}}},
+      {"setup_s", report.setup_s},
+      {"wall_s", report.wall_s},
+  };
+}
+
+}  // namespace cachalot::apps

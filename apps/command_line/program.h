@@ -1,0 +1,20 @@
+// main() of every program here: reads the command line and runs the one command that it names.
+#pragma once
+
+#include "command.h"
+
+namespace cachalot::apps {
+
+struct Program {
+  const char* name;  // as help and errors have it: "cachalot", "cachalot bench"
+  const char* version;
+  const char* description;
+  const char* footer;
+  // Adds the program's commands; a program without commands adds its flags instead.
+  void (*add_to)(CLI::App& app, Chosen& chosen);
+};
+
+// @return the exit code
+int run_program(const Program& program, int argc, char** argv);
+
+}  // namespace cachalot::apps
