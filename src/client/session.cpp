@@ -24,13 +24,32 @@ Status Deadline::check(const char* what) const {
   return Error::make(Code::kTimeout, "%s: the time given has passed", what);
 }
 
-Session::Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu)
+Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
+                 Gpus::Open open_gpu)
     : pool_(std::move(pool)),
       client_(std::move(client)),
       gpus_(pool_.access().view, std::move(open_gpu)),
       forks_(fork_generation()),
       writes_checksums_(client_.client().writes_checksums()),
-      verifies_checksums_(client_.client().verifies_checksums()) {}
+      verifies_checksums_(client_.client().verifies_checksums()),
+      counters_(std::move(counters)) {}
+
+namespace {
+
+// A session reads the pool, and copies into it, without the pool's client.
+void add_to(pool::ClientCounters& all, const Statistics& own) {
+  using pool::ClientCounter;
+  all[ClientCounter::kLookups] += own.lookups;
+  all[ClientCounter::kLookedUpBlocks] += own.looked_up_blocks;
+  all[ClientCounter::kHitBlocks] += own.hit_blocks;
+  all[ClientCounter::kReadBlocks] += own.loaded_blocks;
+  all[ClientCounter::kReadBytes] += own.loaded_bytes;
+  all[ClientCounter::kStaleReads] += own.stale_blocks;
+  all[ClientCounter::kDamagedReads] += own.damaged_blocks;
+  all[ClientCounter::kWrittenBytes] += own.stored_bytes;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
                                                const std::string& fingerprint,
@@ -46,13 +65,15 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
   attach.recovery_ns = options.recovery_ns;
   attach.pins = options.pinned_reads;
   attach.verify_checksums = attach.write_checksums = options.checksums;
+  const auto counters = std::make_shared<Counters>();
+  attach.add_counters = [counters](pool::ClientCounters& all) { add_to(all, counters->read()); };
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(attach, options.slot));
   // A forked child releases nothing: thread, mappings and slot belong to the parent.
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
   return std::shared_ptr<Session>(
-      new Session(std::move(pool), std::move(client), std::move(open_gpu)), end);
+      new Session(std::move(pool), std::move(client), counters, std::move(open_gpu)), end);
 }
 
 Session::~Session() {

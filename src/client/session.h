@@ -50,7 +50,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ~Session();
 
   const pool::Access& access() const { return pool_.access(); }
-  Counters& counters() { return counters_; }
+  Counters& counters() { return *counters_; }
   Gpus& gpus() { return gpus_; }
   bool writes_checksums() const { return writes_checksums_; }
   bool verifies_checksums() const { return verifies_checksums_; }
@@ -105,7 +105,8 @@ class Session : public std::enable_shared_from_this<Session> {
     const bool is_held_;
   };
 
-  Session(pool::Pool pool, pool::PoolClient client, Gpus::Open open_gpu);
+  Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
+          Gpus::Open open_gpu);
   pool::Client& client() { return client_.client(); }
   bool lock(const Deadline& deadline);
   bool try_lock();
@@ -119,7 +120,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
-  Counters counters_;
+  std::shared_ptr<Counters> counters_;            // the pool's client publishes them
 
   // The lock of pool::Client: can be waited for until a deadline.
   std::mutex turn_mutex_;

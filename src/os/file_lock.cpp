@@ -51,11 +51,13 @@ Result<struct flock> one_byte(std::uint64_t offset) {
   return range;
 }
 
-Result<FileDescriptor> new_description(int fd) {
+Result<FileDescriptor> new_description(int fd, int access = O_RDWR) {
   char name[48];
   std::snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-  FileDescriptor result(open(name, O_RDWR | O_CLOEXEC | O_NONBLOCK));
-  if (!result) return Error::from_errno(errno, "lock: opening %s again for writing", name);
+  FileDescriptor result(open(name, access | O_CLOEXEC | O_NONBLOCK));
+  if (!result)
+    return Error::from_errno(errno, "lock: opening %s again%s", name,
+                             access == O_RDWR ? " for writing" : "");
   return result;
 }
 
@@ -184,8 +186,9 @@ Result<bool> FileLockSet::is_held_elsewhere(std::uint64_t offset) const {
 
 Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset) {
   CACHALOT_TRY(one_byte(offset));
-  // A description that holds no lock, so that every lock belongs to another description.
-  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd));
+  // A description that holds no lock, so that every lock belongs to another description. Asking takes no right
+  // to write.
+  CACHALOT_TRY_ASSIGN(FileDescriptor own, new_description(fd, O_RDONLY));
   return ask_for_holder(own.get(), offset);
 }
 

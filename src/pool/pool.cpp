@@ -44,8 +44,9 @@ Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, con
   return Error::make(Code::kUnsupported, "%s: is a pool of a simulated coherence domain", name);
 }
 
-os::MapOptions map_options(bool huge_pages, bool populate) {
+os::MapOptions map_options(bool huge_pages, bool populate, bool read_only) {
   os::MapOptions map;
+  map.read_only = read_only;
   map.huge_pages = huge_pages;
   map.populate = populate;
   return map;
@@ -91,15 +92,21 @@ std::vector<std::uint32_t> slots_to_try(const Geometry& g, std::uint32_t host, b
 
 // To touch a hole of a sparse copy, where no space is left, is death by SIGBUS, already when the header
 // is read. Of a file that is no pool nothing is reserved.
-Status fill_holes(const std::string& path, os::Owners owners) {
-  CACHALOT_TRY_ASSIGN(const os::SharedFile file,
-                      os::SharedFile::open(path, os::Access::kReadWrite, owners));
+Status fill_holes(const std::string& path, bool read_only, os::Owners owners) {
+  const os::Access access = read_only ? os::Access::kReadOnly : os::Access::kReadWrite;
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file, os::SharedFile::open(path, access, owners));
   if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
   std::uint64_t magic = 0;
   if (pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic || magic != kMagic) {
     return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
                        path.c_str(), static_cast<unsigned long long>(magic),
                        static_cast<unsigned long long>(kMagic));
+  }
+  if (read_only) {
+    return Error::make(Code::kPermission,
+                       "%s: is a sparse file, whose holes have to be filled before it is read, and "
+                       "this user may not write to it",
+                       path.c_str());
   }
   return os::fill_holes(file.fd(), file.path().c_str());
 }
@@ -214,10 +221,10 @@ Result<Pool> Pool::create(const CreateOptions& options) {
     Result<os::FileLock> lock = lock_as_maker(fd);
     if (lock) maker_lock.emplace(*std::move(lock));
   };
-  CACHALOT_TRY_ASSIGN(
-      memory::DeviceSet devices,
-      memory::DeviceSet::create(paths, geometry.device_bytes,
-                                map_options(options.huge_pages, options.populate), lock_first));
+  CACHALOT_TRY_ASSIGN(memory::DeviceSet devices,
+                      memory::DeviceSet::create(
+                          paths, geometry.device_bytes,
+                          map_options(options.huge_pages, options.populate, false), lock_first));
   Pool pool(std::move(devices), std::move(domain));
   Result<Access> access =
       make_access({uuid.low, uuid.high}, geometry, pool.devices_.view(), *pool.domain_);
@@ -261,10 +268,11 @@ Result<Pool> Pool::open_made(const std::vector<std::string>& paths, const OpenOp
   Header first;
   const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
   const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
-  CACHALOT_TRY(fill_holes(paths[0], owners));
+  CACHALOT_TRY(fill_holes(paths[0], options.read_only, owners));
   {
-    CACHALOT_TRY_ASSIGN(const memory::DeviceSet probe,
-                        memory::DeviceSet::open({paths[0]}, map_options(false, false), owners));
+    CACHALOT_TRY_ASSIGN(
+        const memory::DeviceSet probe,
+        memory::DeviceSet::open({paths[0]}, map_options(false, false, options.read_only), owners));
     CACHALOT_TRY_ASSIGN(first,
                         read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
   }
@@ -277,10 +285,12 @@ Result<Pool> Pool::open_made(const std::vector<std::string>& paths, const OpenOp
                        first.geometry.devices, all.size());
   }
   CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
-  for (std::size_t i = 1; i < all.size(); ++i) CACHALOT_TRY(fill_holes(all[i], owners));
+  for (std::size_t i = 1; i < all.size(); ++i)
+    CACHALOT_TRY(fill_holes(all[i], options.read_only, owners));
   CACHALOT_TRY_ASSIGN(
       memory::DeviceSet devices,
-      memory::DeviceSet::open(all, map_options(options.huge_pages, options.populate), owners));
+      memory::DeviceSet::open(
+          all, map_options(options.huge_pages, options.populate, options.read_only), owners));
   CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
   for (std::uint32_t i = 1; i < devices.count(); ++i) {
     CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i),
@@ -355,6 +365,7 @@ Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
   CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
+  if (options.version.empty()) options.version = CACHALOT_VERSION;
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
   waiting.clock_ = std::make_unique<base::SteadyClock>();
@@ -603,30 +614,6 @@ Result<PoolClient> Pool::attach_at(const ClientOptions& options, std::uint32_t s
 
 bool Pool::is_kept_by_maker() const {
   return !maker_lock_ && has_maker(devices_.file(0).fd());
-}
-
-Result<bool> Pool::find_keeper_lock() const {
-  const KeeperView view = keeper_view();
-  if (view.epoch == 0) return false;
-  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
-                      os::who_holds(devices_.file(0).fd(), kFirstKeeperLock + view.keeper));
-  return holder.has_value();
-}
-
-bool Pool::keeper_is_locked() const {
-  const Result<bool> is_locked = find_keeper_lock();
-  return is_locked && *is_locked;
-}
-
-bool Pool::read_keeper_line(KeeperLine& line) const {
-  const KeeperView view = keeper_view();
-  return view.epoch != 0 && access_->region.read_as(access_->layout.keeper_line(view.keeper), line);
-}
-
-bool Pool::read_keeper_counters(KeeperCounters& counters) const {
-  const KeeperView view = keeper_view();
-  return view.epoch != 0 &&
-         counters.read(access_->region, access_->layout.keeper_counters(view.keeper));
 }
 
 }  // namespace cachalot::pool

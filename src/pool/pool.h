@@ -96,6 +96,8 @@ class Pool {
     bool populate = false;
     // Also a pool of another user than this one and root, or one that every user may write to.
     bool allow_foreign = false;
+    // For programs that only look: attach() and serve() fail, and nothing is written.
+    bool read_only = false;
   };
 
   // Makes the files with all their space, and an empty pool in them. On failure nothing is left.
@@ -149,6 +151,9 @@ class Pool {
   bool keeper_is_locked() const;
   bool read_keeper_line(KeeperLine& line) const;
   bool read_keeper_counters(KeeperCounters& counters) const;
+  bool read_keeper_info(KeeperInfoLine& info) const;  // of the ruling keeper; false: it wrote none
+  // What all clients have counted since the pool was made.
+  ClientCounters read_totals() const;
 
  private:
   Pool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)

@@ -61,7 +61,7 @@ Status create(const Options& options) {
 
 Status info(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
-  CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool(options.paths, true));
+  CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool_to_read(options.paths));
   const nlohmann::json description = describe_pool(pool);
   print_pool(human_output(options.json), description);
   return json.write_json(description);

@@ -186,6 +186,15 @@ Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign) {
                           {.huge_pages = false, .populate = false, .allow_foreign = allow_foreign});
 }
 
+Result<pool::Pool> open_pool_to_read(const Paths& paths) {
+  Result<pool::Pool> writable = open_pool(paths, true);
+  if (writable || writable.error().code != Code::kPermission) return writable;
+  pool::Pool::OpenOptions options;
+  options.huge_pages = false;
+  options.read_only = options.allow_foreign = true;
+  return pool::Pool::open(paths, options);
+}
+
 Error of_pool(const Paths& paths, const Error& error) {
   if (std::strstr(error.message, paths[0].substr(0, 60).c_str()) != nullptr) return error;
   Error named = Error::make(error.code, "%.110s: %s", paths[0].c_str(), error.message);

@@ -51,6 +51,8 @@ void add_foreign_flag(CLI::App& app, bool& allow_foreign);
 
 // Maps a pool without paying for huge pages. @errors as Pool::open
 Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign);
+// The same for a command that only looks, also at a pool of another user: the right to read is enough.
+Result<pool::Pool> open_pool_to_read(const Paths& paths);
 
 // The error with the pool's path in front, unless it has it already.
 Error of_pool(const Paths& paths, const Error& error);

@@ -1,10 +1,15 @@
 #include "pool_report.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <ctime>
 #include <string>
+#include <string_view>
 
+#include "pool/format/evidence.h"
 #include "pool_flags.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -20,6 +25,7 @@ json describe_geometry(const pool::Geometry& geometry) {
           {"block_bytes", geometry.block_bytes},
           {"blocks", geometry.blocks},
           {"capacity_blocks", geometry.capacity_blocks},
+          {"capacity_bytes", geometry.capacity_blocks * geometry.block_bytes},
           {"directory_slots", geometry.directory_slots},
           {"clients", geometry.engine_clients()},
           {"hosts", geometry.hosts}};
@@ -33,11 +39,37 @@ const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
   return says_it_serves && pool.access().geometry.hosts > 1 ? "remote" : "none";
 }
 
+// A time in seconds; a whole number where it is one.
+json seconds(std::uint64_t ns) {
+  constexpr std::uint64_t kNs = 1'000'000'000;
+  if (ns % kNs == 0) return ns / kNs;
+  return static_cast<double>(ns) / kNs;
+}
+
+// How the keeper serves, or the last one served. Keepers of earlier versions did not say it.
+void describe_service(const Pool& pool, json& keeper) {
+  pool::KeeperInfoLine info{};
+  if (!pool.read_keeper_info(info)) return;
+  const auto text = [](const char* from, std::size_t most) {
+    return std::string(from, strnlen(from, most));
+  };
+  keeper["version"] = text(info.version, sizeof info.version);
+  keeper["policy"] = text(info.policy, sizeof info.policy);
+  keeper["ttl_s"] = seconds(info.ttl_ns);
+  keeper["pins"] = info.pins;
+  keeper["priorities"] = info.priorities;
+  keeper["since_unix_s"] = info.since_unix_s;
+  if (keeper["state"] == "none") return;
+  const auto now = static_cast<std::uint64_t>(std::time(nullptr));
+  keeper["uptime_s"] = now - std::min(now, info.since_unix_s);
+}
+
 json describe_keeper(const Pool& pool) {
   const pool::KeeperView view = pool.keeper_view();
   json keeper = {{"state", keeper_state(pool, view)}, {"epoch", view.epoch}};
   pool::KeeperLine line{};
   if (pool.read_keeper_line(line)) keeper["pid"] = line.pid;
+  describe_service(pool, keeper);
   return keeper;
 }
 
@@ -87,16 +119,42 @@ const char* client_state(const pool::ViewLine& view, bool is_served) {
   return nullptr;
 }
 
-json describe_client_counters(const Pool& pool, std::uint32_t slot) {
-  const pool::Access& access = pool.access();
-  pool::ClientCounters counters;
-  if (!counters.read(access.region, access.layout.client_counters(slot))) return {};
+json describe_counters(const pool::ClientCounters& counters) {
   json all = json::object();
   for (std::uint32_t i = 0; i < pool::ClientCounters::kCount; ++i) {
     const auto counter = static_cast<pool::ClientCounter>(i);
     all[pool::counter_name(counter)] = counters[counter];
   }
   return all;
+}
+
+// Of all clients since the pool was made.
+json describe_totals(const pool::ClientCounters& counters) {
+  json all = describe_counters(counters);
+  const std::uint64_t blocks = counters[pool::ClientCounter::kLookedUpBlocks];
+  all["hit_rate"] = nullptr;
+  if (blocks != 0) {
+    all["hit_rate"] = static_cast<double>(counters[pool::ClientCounter::kHitBlocks]) /
+                      static_cast<double>(blocks);
+  }
+  return all;
+}
+
+json describe_client_counters(const Pool& pool, std::uint32_t slot) {
+  const pool::Access& access = pool.access();
+  pool::ClientCounters counters;
+  if (!counters.read(access.region, access.layout.client_counters(slot))) return {};
+  return describe_counters(counters);
+}
+
+// Whether the client that the last keeper served has detached since, when no keeper was there to hear it,
+// as the one that stopped it has. Its line says so: with the same reasons a next keeper will believe it.
+bool has_left(const Pool& pool, const pool::ViewLine& view, std::uint32_t slot) {
+  const pool::Access& access = pool.access();
+  pool::ClientLine line{};
+  return access.region.read_as(access.layout.client_line(slot), line) &&
+         (line.flags & pool::kClientAttached) == 0 && line.drained >= view.incarnation &&
+         pool::identity_of(line) == pool::identity_of(view);
 }
 
 // By what the keeper says: a client that was killed cannot take back what it said of itself.
@@ -108,6 +166,7 @@ json describe_clients(const Pool& pool) {
     const pool::ViewLine view = view_of(pool, keeper, slot);
     const char* const state = client_state(view, is_served);
     if (state == nullptr) continue;
+    if (!is_served && (view.flags & pool::kViewOpen) != 0 && has_left(pool, view, slot)) continue;
     json client = {{"slot", slot},
                    {"host", view.host},
                    {"pid", view.pid},
@@ -126,7 +185,37 @@ std::string uuid_text(const pool::PoolId& id) {
   return text;
 }
 
-std::string value_text(const json& value) {
+// For people: "3 d 4 h", "2 min 5 s".
+std::string duration_text(double s) {
+  struct Unit {
+    const char* name;
+    std::uint64_t s;
+  };
+  constexpr Unit kUnits[] = {{"d", 86'400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+  const auto whole = static_cast<std::uint64_t>(s);
+  for (std::size_t i = 0; i + 1 < std::size(kUnits); ++i) {
+    if (whole < kUnits[i].s) continue;
+    const std::uint64_t rest = whole % kUnits[i].s / kUnits[i + 1].s;
+    return std::to_string(whole / kUnits[i].s) + " " + kUnits[i].name +
+           (rest == 0 ? "" : " " + std::to_string(rest) + " " + kUnits[i + 1].name);
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", s);
+  return text;
+}
+
+// The name's ending says what a number counts.
+std::string value_text(std::string_view name, const json& value) {
+  if (name == "pid") return value.dump();  // a name, not a quantity
+  if (name == "ttl_s" && value == 0) return "none";
+  if (name == "hit_rate") {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f %%", 100 * value.get<double>());
+    return text;
+  }
+  if (name.ends_with("_s") && value.is_number()) return duration_text(value.get<double>());
+  if (name.ends_with("_bytes") && value.is_number_unsigned())
+    return bytes_text(value.get<std::uint64_t>());
   if (value.is_number_unsigned()) return grouped(value.get<std::uint64_t>());
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -134,11 +223,9 @@ std::string value_text(const json& value) {
 void print_section(std::FILE* out, const char* title, const json& values) {
   std::fprintf(out, "%s\n", title);
   for (const auto& [name, value] : values.items()) {
-    if (!value.is_structured()) {
-      // A pid is a name, not a quantity.
-      const std::string text = name == "pid" ? value.dump() : value_text(value);
-      std::fprintf(out, "  %-18s %s\n", name.c_str(), text.c_str());
-    }
+    // A point in time is for programs: the table has how long ago it was.
+    if (value.is_structured() || value.is_null() || name.ends_with("_unix_s")) continue;
+    std::fprintf(out, "  %-18s %s\n", name.c_str(), value_text(name, value).c_str());
   }
 }
 
@@ -151,6 +238,7 @@ json describe_pool(const Pool& pool) {
                       {"created_unix_s", pool.created_unix_s()},
                       {"geometry", describe_geometry(pool.access().geometry)},
                       {"keeper", describe_keeper(pool)},
+                      {"totals", describe_totals(pool.read_totals())},
                       {"attached", describe_clients(pool)}};
   pool::KeeperCounters counters;
   if (pool.read_keeper_counters(counters)) {
@@ -167,6 +255,7 @@ void print_pool(std::FILE* out, const json& description) {
   }
   print_section(out, "geometry", description["geometry"]);
   print_section(out, "keeper", description["keeper"]);
+  print_section(out, "all clients since the pool was made", description["totals"]);
   if (description.contains("accounting")) {
     print_section(out, "blocks", description["accounting"]);
     print_section(out, "counters", description["counters"]);
@@ -175,7 +264,7 @@ void print_pool(std::FILE* out, const json& description) {
     print_section(out, "client", client);
     if (!client.contains("counters")) continue;
     for (const auto& [name, value] : client["counters"].items()) {
-      std::fprintf(out, "  %-18s %s\n", name.c_str(), value_text(value).c_str());
+      std::fprintf(out, "  %-18s %s\n", name.c_str(), value_text(name, value).c_str());
     }
   }
 }

@@ -240,9 +240,26 @@ Status Client::stop_keeper() {
   return status_of_call("stop");
 }
 
+// The slot's lines are this client's from here on. Its own begin with zeros, where those of the last client are.
+void Client::begin_to_count() {
+  totals_ = SlotTotals::read(access_, slot_);
+  totals_before_ = totals_.values();
+  const std::lock_guard lock(renewal_.mutex);
+  published_.emplace();
+  published_->publish(access_.region, access_.layout.client_counters(slot_), ++counters_sequence_);
+}
+
+// Where they have changed.
 void Client::publish_counters() {
-  if (has_left_) return;  // R1: another client may count there
-  counters_.publish(access_.region, access_.layout.client_counters(slot_), ++counters_sequence_);
+  const std::lock_guard lock(renewal_.mutex);
+  if (!published_ || has_left_) return;  // R1: another client may count there
+  ClientCounters now = counters_.read();
+  if (options_.add_counters) options_.add_counters(now);
+  if (published_ == now) return;
+  published_ = now;
+  now.publish(access_.region, access_.layout.client_counters(slot_), ++counters_sequence_);
+  now += totals_before_;
+  totals_.publish(access_, slot_, now);
 }
 
 }  // namespace cachalot::pool

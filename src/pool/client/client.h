@@ -41,6 +41,7 @@
 #include "pool/client/reservation.h"
 #include "pool/format/access.h"
 #include "pool/format/requests.h"
+#include "pool/format/slot_totals.h"
 #include "pool/format/statistics.h"
 #include "pool/reader/directory.h"
 #include "rpc/channel.h"
@@ -76,6 +77,9 @@ struct ClientOptions {
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   bool use_doorbells = true;
+  // Adds what the client's user counts itself, where it reads the pool without this client, to what is
+  // published. Any thread calls it, until the client has detached.
+  std::function<void(ClientCounters&)> add_counters;
   // Whether the process that rules from this keeper area has ended, where somebody can tell (Pool
   // can, on one machine): a keeper that was killed goes on saying that it serves.
   std::function<bool(std::uint32_t area)> keeper_has_ended;
@@ -237,8 +241,7 @@ class Client final : private rpc::AnswerSink {
   std::uint32_t grants_held() const {
     return static_cast<std::uint32_t>(grants_.size() + book_->returned());
   }
-  const ClientCounters& counters() const { return counters_; }
-  void publish_counters();
+  const LiveClientCounters& counters() const { return counters_; }
 
  private:
   // Tags of requests: what on_answer() does with the answer.
@@ -288,6 +291,8 @@ class Client final : private rpc::AnswerSink {
   void look_for_loss();
   void look_for_damage();
   void beat();
+  void begin_to_count();
+  void publish_counters();
   Status enter();
   bool await_dismissal(std::uint64_t deadline_ns) const;
   Status ensure_attached();
@@ -387,8 +392,12 @@ class Client final : private rpc::AnswerSink {
   std::uint16_t call_status_ = 0;
   std::array<unsigned char, rpc::kResponsePayloadBytes> call_payload_{};
 
-  ClientCounters counters_;
+  LiveClientCounters counters_;
+  // What is published of them, under the renewal's lock: this client's own, and the slot's totals.
+  std::optional<ClientCounters> published_;  // none: the slot's lines are not this client's yet
   std::uint32_t counters_sequence_ = 0;
+  SlotTotals totals_;
+  ClientCounters totals_before_;  // of the slot's earlier clients
 };
 
 }  // namespace cachalot::pool

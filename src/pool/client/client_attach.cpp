@@ -78,7 +78,7 @@ Status Client::enter() {
   const std::uint64_t give_up_ns = later(clock_->now_ns(), options_.timeout_ns);
   for (;;) {
     CACHALOT_TRY(greet());
-    publish_counters();  // zeros, where those of the slot's last client stand
+    if (!published_) begin_to_count();
     const Status opened = open_namespace();
     if (opened || !mailbox_is_damaged_ || clock_->now_ns() >= give_up_ns) return opened;
   }
@@ -256,6 +256,7 @@ void Client::withdraw() {
 
 // R1: from here on the slot's lines may have another writer.
 void Client::leave() {
+  publish_counters();
   pins_.clear();  // who leaves reads no more
   if (incarnation_ != 0) withdraw();
   const std::lock_guard lock(renewal_.mutex);
@@ -332,6 +333,7 @@ void Client::renew() {
     look_for_loss();
   }
   beat();
+  publish_counters();
 }
 
 // Whether the keeper still knows this incarnation. Needs the renewal's lock.
@@ -525,7 +527,7 @@ Status Client::detach() {
   }
   if (status) status = flush_reports();
   if (status) {
-    publish_counters();
+    publish_counters();  // before the keeper lets the next client in
     // What is still granted goes back with this: the keeper knows what it is.
     access_.domain().complete();
     // The line below says the same: no reason to wait long for a keeper that does not answer.

@@ -105,6 +105,19 @@ struct CounterLine {
   std::uint32_t crc;
 };
 
+// How a keeper serves, for `cachalot pool info`; written when it begins to.
+struct KeeperInfoLine {
+  std::uint32_t epoch;
+  std::uint32_t pins;        // blocks that stay
+  std::uint32_t priorities;  // namespaces that have one of their own
+  std::uint32_t reserved;
+  std::uint64_t ttl_ns;        // 0: blocks do not expire
+  std::uint64_t since_unix_s;  // when it began to serve
+  char policy[16];             // padded with zeros, as is the next
+  char version[12];            // of the keeper's program
+  std::uint32_t crc;
+};
+
 // Who a client is; written by the client.
 struct ClientLine {
   std::uint32_t incarnation;  // counts the attachments of this slot; 0: never used
@@ -223,6 +236,7 @@ struct Entry {
 
 static_assert(sizeof(HeaderLine) == 64 && sizeof(GeometryLine) == 64 && sizeof(KeeperLine) == 64);
 static_assert(sizeof(CounterLine) == 64 && sizeof(ClientLine) == 64 && sizeof(ViewLine) == 64);
+static_assert(sizeof(KeeperInfoLine) == 64);
 static_assert(sizeof(HeartbeatLine) == 64 && sizeof(PinLine) == 64);
 static_assert(sizeof(NamespaceLine) == 64 && sizeof(LedgerLine) == 64 && sizeof(Entry) == 64);
 
@@ -231,7 +245,7 @@ static_assert(sizeof(NamespaceLine) == 64 && sizeof(LedgerLine) == 64 && sizeof(
 // Offsets on device 0; data_offset also on the others. Lines of different writers are at least a
 // page apart, so that a prefetch that follows one writer never pulls in another's lines.
 struct Layout {
-  // keeper area k: [ page: KeeperLine, 8 its copy, CounterLines from line 16 ][ namespaces ][ views, a page each
+  // keeper area k: [ page: KeeperLine, 8 its copy, CounterLines from line 16, 32 KeeperInfoLine ][ namespaces ][ views, a page each
   // client ][ response rings ][ ledger ]
   std::uint64_t keeper_areas;
   std::uint64_t keeper_area_bytes;
@@ -239,7 +253,8 @@ struct Layout {
   std::uint64_t views_in_area;
   std::uint64_t responses_in_area;
   std::uint64_t ledger_in_area;
-  // client page: line 0 ClientLine, 1 heartbeat, 2 pinned reads, 8 doorbell, CounterLines from line 16
+  // client page: line 0 ClientLine, 1 heartbeat, 2 pinned reads, 8 doorbell, CounterLines from line 16; the
+  // slot's totals from line 32, their second copy from line 40
   std::uint64_t client_pages;
   std::uint64_t doorbell_page;  // the keeper's
   std::uint64_t request_rings;
@@ -257,6 +272,9 @@ struct Layout {
   }
   std::uint64_t keeper_counters(std::uint32_t keeper) const {
     return keeper_line(keeper) + 16 * memory::kLineBytes;
+  }
+  std::uint64_t keeper_info(std::uint32_t keeper) const {
+    return keeper_line(keeper) + 32 * memory::kLineBytes;
   }
   std::uint64_t namespace_line(std::uint32_t keeper, std::uint32_t index) const {
     return keeper_line(keeper) + namespaces_in_area + index * memory::kLineBytes;
@@ -286,6 +304,9 @@ struct Layout {
   }
   std::uint64_t client_counters(std::uint32_t client) const {
     return client_line(client) + 16 * memory::kLineBytes;
+  }
+  std::uint64_t client_totals(std::uint32_t client, std::uint32_t copy) const {
+    return client_line(client) + (32 + 8 * copy) * memory::kLineBytes;
   }
   std::uint64_t request_ring(std::uint32_t client) const {
     return request_rings + std::uint64_t{client} * kRingLines * memory::kLineBytes;

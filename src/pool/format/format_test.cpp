@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "pool/format/statistics.h"
 #include "pool/keeper/ledger.h"
 #include "testing/pool/test_pool.h"
 
@@ -124,6 +125,12 @@ RC_GTEST_PROP(Layout, SectionsFollowEachOtherPageByPageInsideTheDevice, ()) {
     end = l.ledger_line(k, g.blocks - 1) + 64;
   }
   section(l.client_line(0), 64);
+  RC_ASSERT(ClientCounters::kLines <= 8u && KeeperCounters::kLines <= 16u);
+  RC_ASSERT(l.keeper_info(0) == l.keeper_counters(0) + 16 * 64);
+  RC_ASSERT(l.client_totals(0, 0) >= l.client_counters(0) + 8 * 64);
+  RC_ASSERT(l.client_totals(0, 1) == l.client_totals(0, 0) + 8 * 64);
+  RC_ASSERT(l.client_totals(g.clients - 1, 1) + 8 * 64 <=
+            l.client_line(g.clients - 1) + kPageBytes);
   RC_ASSERT(l.client_counters(g.clients - 1) + 8 * 64 <= l.client_line(g.clients - 1) + kPageBytes);
   end = l.client_line(g.clients - 1) + kPageBytes;
   section(l.doorbell_page, kPageBytes);

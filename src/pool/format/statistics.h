@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "memory/sealed_region.h"
@@ -63,6 +64,7 @@ template <class Counter>
 class Counters {
  public:
   static constexpr std::uint32_t kCount = static_cast<std::uint32_t>(Counter::kCount);
+  static constexpr std::uint32_t kLines = (kCount + 6) / 7;
 
   std::uint64_t& operator[](Counter counter) {
     return values_[static_cast<std::uint32_t>(counter)];
@@ -71,23 +73,35 @@ class Counters {
     return values_[static_cast<std::uint32_t>(counter)];
   }
 
+  Counters& operator+=(const Counters& more) {
+    for (std::uint32_t i = 0; i < kCount; ++i) values_[i] += more.values_[i];
+    return *this;
+  }
+  bool operator==(const Counters&) const = default;
+
+  CounterLine line(std::uint32_t line, std::uint32_t sequence) const {
+    CounterLine out{};
+    for (std::uint32_t i = 0; i < 7 && line * 7 + i < kCount; ++i)
+      out.values[i] = values_[line * 7 + i];
+    out.sequence = sequence;
+    return out;
+  }
+  void take_line(std::uint32_t line, const CounterLine& in) {
+    for (std::uint32_t i = 0; i < 7 && line * 7 + i < kCount; ++i)
+      values_[line * 7 + i] = in.values[i];
+  }
+
   void publish(const memory::SealedRegion& region, std::uint64_t offset,
                std::uint32_t sequence) const {
-    for (std::uint32_t line = 0; line * 7 < kCount; ++line) {
-      CounterLine out{};
-      for (std::uint32_t i = 0; i < 7 && line * 7 + i < kCount; ++i)
-        out.values[i] = values_[line * 7 + i];
-      out.sequence = sequence;
-      region.publish(offset + line * memory::kLineBytes, out);
-    }
+    for (std::uint32_t i = 0; i < kLines; ++i)
+      region.publish(offset + i * memory::kLineBytes, line(i, sequence));
   }
   // False if they were never published.
   bool read(const memory::SealedRegion& region, std::uint64_t offset) {
-    for (std::uint32_t line = 0; line * 7 < kCount; ++line) {
+    for (std::uint32_t i = 0; i < kLines; ++i) {
       CounterLine in{};
-      if (!region.read_as(offset + line * memory::kLineBytes, in)) return false;
-      for (std::uint32_t i = 0; i < 7 && line * 7 + i < kCount; ++i)
-        values_[line * 7 + i] = in.values[i];
+      if (!region.read_as(offset + i * memory::kLineBytes, in)) return false;
+      take_line(i, in);
     }
     return true;
   }
@@ -98,5 +112,39 @@ class Counters {
 
 using KeeperCounters = Counters<KeeperCounter>;
 using ClientCounters = Counters<ClientCounter>;
+
+// A client's counters while it counts: one thread counts, any thread reads.
+class LiveClientCounters {
+ public:
+  // Relaxed: a count orders nothing.
+  class Count {
+   public:
+    Count& operator+=(std::uint64_t n) {
+      value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+      return *this;
+    }
+    Count& operator++() { return *this += 1; }
+    operator std::uint64_t() const {  // NOLINT: reads like the number that it is
+      return value_.load(std::memory_order_relaxed);
+    }
+
+   private:
+    std::atomic<std::uint64_t> value_ = 0;
+  };
+
+  Count& operator[](ClientCounter counter) { return values_[static_cast<std::uint32_t>(counter)]; }
+  std::uint64_t operator[](ClientCounter counter) const {
+    return values_[static_cast<std::uint32_t>(counter)];
+  }
+  ClientCounters read() const {
+    ClientCounters now;
+    for (std::uint32_t i = 0; i < ClientCounters::kCount; ++i)
+      now[static_cast<ClientCounter>(i)] = values_[i];
+    return now;
+  }
+
+ private:
+  std::array<Count, ClientCounters::kCount> values_;
+};
 
 }  // namespace cachalot::pool

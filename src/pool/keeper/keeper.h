@@ -76,6 +76,7 @@ struct KeeperOptions {
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
+  std::string version = {};  // of its program
   // Doorbells work between processes of one machine only.
   bool use_doorbells = true;
 
@@ -202,6 +203,7 @@ class Keeper final : private rpc::RequestHandler {
   bool answers_too_early() const;
   void offer_free_blocks();
   void publish_line(std::uint32_t min_epoch, std::uint32_t flags);
+  void publish_info();
   bool begin_anew();
   static void look_for_lost_epoch(const Access& access, Predecessor& predecessor);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -121,6 +122,18 @@ void Keeper::publish_line(std::uint32_t min_epoch, std::uint32_t flags) {
   publish_keeper_line(access_, slot_, line_);
 }
 
+void Keeper::publish_info() {
+  KeeperInfoLine info{};
+  info.epoch = epoch_;
+  info.pins = static_cast<std::uint32_t>(options_.pins.size());
+  info.priorities = static_cast<std::uint32_t>(options_.priorities.size());
+  info.ttl_ns = options_.ttl_ns;
+  info.since_unix_s = static_cast<std::uint64_t>(std::time(nullptr));
+  options_.policy.copy(info.policy, sizeof info.policy - 1);
+  options_.version.copy(info.version, sizeof info.version - 1);
+  access_.region.publish(access_.layout.keeper_info(slot_), info);
+}
+
 bool Keeper::answers_too_early() const {
   return access_.domain().broken(Rule::kAnswerBeforeMinEpoch);
 }
@@ -171,6 +184,7 @@ void Keeper::take_over() {
 void Keeper::begin_to_serve() {
   if (deposed_) return;
   if (has_successor()) return be_deposed();
+  publish_info();
   if (!answers_too_early()) publish_line(epoch_, kKeeperServing);
   serving_ = true;
   base::log(base::LogLevel::kInfo, "keeper",

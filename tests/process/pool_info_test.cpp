@@ -1,0 +1,163 @@
+// What `cachalot pool info` says, of pools and keepers in all their states.
+#include <sched.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "pool/pool.h"
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+class PoolInfo : public ProcessTest {
+ protected:
+  static nlohmann::json info(const std::string& pool) {
+    return run({"pool", "info", pool, "--json", "-"}).json();
+  }
+};
+
+// Puts, gets and lookups are processes: each one's counts stay when it is gone.
+TEST_F(PoolInfo, TotalsStayWhenClientsAndKeepersAreGone) {
+  const std::string pool = create_pool("kv");
+  EXPECT_EQ(info(pool)["totals"]["lookups"], 0);
+  EXPECT_EQ(info(pool)["totals"]["hit_rate"], nullptr);
+  {
+    Serving keeper({"serve", pool});
+    ASSERT_TRUE(keeper.is_ready());
+    expect_done(run({"put", "a", "--pool", pool}, {.in = std::string(1000, 'x')}));
+    expect_done(run({"get", "a", "--pool", pool}));
+    EXPECT_EQ(run({"lookup", "a", "b", "c", "--pool", pool}).exit_code, 0);
+    expect_done(run({"stop", "--pool", pool}));
+    keeper.wait();
+  }
+  const nlohmann::json at_rest = info(pool)["totals"];
+  EXPECT_EQ(at_rest["puts"], 1);
+  EXPECT_EQ(at_rest["committed_blocks"], 1);
+  EXPECT_EQ(at_rest["read_blocks"], 1);
+  EXPECT_EQ(at_rest["read_bytes"], 1000);
+  EXPECT_GE(at_rest["written_bytes"], 1000);
+  const std::uint64_t lookups = at_rest["lookups"], blocks = at_rest["looked_up_blocks"];
+  const std::uint64_t hits = at_rest["hit_blocks"];
+  EXPECT_GE(lookups, 2u);
+  EXPECT_GE(hits, 2u);
+  EXPECT_DOUBLE_EQ(at_rest["hit_rate"], static_cast<double>(hits) / static_cast<double>(blocks));
+  Serving next({"serve", pool});
+  ASSERT_TRUE(next.is_ready());
+  EXPECT_EQ(info(pool)["totals"], at_rest);
+  expect_done(run({"get", "a", "--pool", pool}));
+  EXPECT_EQ(info(pool)["totals"]["hit_blocks"], hits + 1);
+}
+
+// Its last counts were published by its renewing thread.
+TEST_F(PoolInfo, AKilledClientLosesNothingThatItHasPublished) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<os::Child> child = os::Child::start([&] {
+    Result<pool::Pool> own = pool::Pool::open({path});
+    Result<pool::PoolClient> client = own->attach({}, 3);
+    const BlockHash hash{1, 2};
+    pool::Found found;
+    for (int i = 0; i < 5; ++i) (void)(*client)->lookup({&hash, 1}, {&found, 1});
+    pause();
+    return 0;
+  });
+  ASSERT_TRUE(child);
+  while (info(path)["totals"]["lookups"] != 5) sched_yield();
+  child->send(SIGKILL);
+  (void)child->wait();
+  while (!info(path)["attached"].empty()) sched_yield();
+  EXPECT_EQ(info(path)["totals"]["lookups"], 5);
+  // The slot's next client begins with its own counts at zero.
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  Result<pool::PoolClient> next = pool->attach({}, 3);
+  ASSERT_TRUE(next) << next.error().message;
+  EXPECT_EQ(info(path)["attached"][0]["counters"]["lookups"], 0);
+  EXPECT_EQ(info(path)["totals"]["lookups"], 5);
+}
+
+TEST_F(PoolInfo, SaysHowItsKeeperServes) {
+  const std::string pool = create_pool("kv");
+  EXPECT_FALSE(info(pool)["keeper"].contains("policy"));
+  Serving keeper({"serve", pool, "--policy", "fifo", "--ttl", "90", "--pin", "ns:a", "--pin", "b",
+                  "--priority", "ns=7"});
+  ASSERT_TRUE(keeper.is_ready());
+  const nlohmann::json served = info(pool)["keeper"];
+  EXPECT_EQ(served["state"], "serving");
+  EXPECT_EQ(served["policy"], "fifo");
+  EXPECT_EQ(served["ttl_s"], 90);
+  EXPECT_EQ(served["pins"], 2);
+  EXPECT_EQ(served["priorities"], 1);
+  EXPECT_EQ("cachalot " + served["version"].get<std::string>() + "\n", run({"--version"}).out);
+  EXPECT_GE(served["uptime_s"], 0);
+  EXPECT_LT(served["uptime_s"], 24 * 3600);
+  expect_done(run({"stop", "--pool", pool}));
+  keeper.wait();
+  EXPECT_FALSE(info(pool)["keeper"].contains("uptime_s"));
+  EXPECT_EQ(info(pool)["keeper"]["policy"], "fifo");
+}
+
+TEST_F(PoolInfo, TheCommandThatStoppedTheKeeperIsNotAClientThatDied) {
+  const std::string path = create_pool("kv");
+  Serving keeper({"serve", path});
+  ASSERT_TRUE(keeper.is_ready());
+  Result<pool::Pool> pool = pool::Pool::open({path});
+  ASSERT_TRUE(pool);
+  std::optional<pool::PoolClient> stays;
+  {
+    Result<pool::PoolClient> attached = pool->attach({}, 0);
+    ASSERT_TRUE(attached) << attached.error().message;
+    stays.emplace(*std::move(attached));
+  }
+  expect_done(run({"stop", "--pool", path}));
+  keeper.wait();
+  const nlohmann::json rows = info(path)["attached"];
+  ASSERT_EQ(rows.size(), 1u) << rows;
+  EXPECT_EQ(rows[0]["slot"], 0);
+  EXPECT_EQ(rows[0]["state"], "unserved");
+  stays.reset();
+  EXPECT_EQ(info(path)["attached"], nlohmann::json::array());
+}
+
+TEST_F(PoolInfo, TheTableHasUnitsAndTheJsonBytes) {
+  const std::string pool = create_pool("kv", {}, 256);
+  Serving keeper({"serve", pool, "--ttl", "7200"});
+  ASSERT_TRUE(keeper.is_ready());
+  expect_done(run({"put", "a", "--pool", pool}, {.in = std::string(2048, 'x')}));
+  expect_done(run({"get", "a", "--pool", pool}));
+  const nlohmann::json description = info(pool);
+  EXPECT_EQ(description["geometry"]["block_bytes"], 4096);
+  EXPECT_EQ(description["geometry"]["capacity_bytes"], 1 << 20);
+  const std::string table = run({"pool", "info", pool}).out;
+  for (const char* line : {"capacity_bytes     1 MiB\n", "block_bytes        4 KiB\n",
+                           "read_bytes         2 KiB\n", "ttl_s              2 h\n"}) {
+    EXPECT_NE(table.find(line), std::string::npos) << line << table;
+  }
+  EXPECT_NE(table.find(" %\n"), std::string::npos) << table;
+  EXPECT_EQ(table.find("unix"), std::string::npos) << table;
+}
+
+TEST_F(PoolInfo, TheRightToReadIsEnough) {
+  const std::string pool = create_pool("kv", {"--devices", "2"});
+  Serving keeper({"serve", pool});
+  ASSERT_TRUE(keeper.is_ready());
+  for (const std::string& file : {pool, pool + ".1"}) ASSERT_EQ(chmod(file.c_str(), 0444), 0);
+  ASSERT_EQ(chmod(std::filesystem::path(pool).parent_path().c_str(), 0755), 0);
+  const Outcome read = run({"pool", "info", pool, "--json", "-"}, {.without_rights = true});
+  if (read.exit_code == kNotStarted) GTEST_SKIP() << "another user cannot run the binary";
+  expect_done(read);
+  EXPECT_EQ(read.json()["keeper"]["state"], "serving");
+  EXPECT_EQ(read.json()["geometry"], info(pool)["geometry"]);
+  const Outcome written = run({"get", "a", "--pool", pool}, {.without_rights = true});
+  if (geteuid() == 0) {
+    expect_error(written, 3, {pool, "ermission"});
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
