@@ -13,7 +13,8 @@
 #include "device_memory/address_book.h"
 #include "device_memory/memfd/memfd_backend.h"
 #include "device_memory/model/model_backend.h"
-#include "geometry/presets.h"
+#include "geometry/model.h"
+#include "model_flag.h"
 #include "output.h"
 #include "replay/allocation/kv_formula.h"
 #include "replay/allocation/kv_slots.h"
@@ -30,8 +31,6 @@ namespace {
 using replay::KvTrack;
 using vtensor::KvLayout;
 using vtensor::KvShape;
-
-constexpr std::uint64_t kNumberBytes = 2;  // fp16, bf16
 
 struct Options {
   TraceFlags trace;
@@ -63,12 +62,12 @@ struct Plan {
 };
 
 Result<KvShape> shape_of(const std::string& model) {
-  CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* preset, geometry::find_preset(model));
-  const std::uint64_t bytes = preset->kv_elements_per_layer() * kNumberBytes;
-  if (preset->attention == geometry::Attention::kLatent) {
-    return KvShape{.layers = preset->layers, .part_bytes = {bytes}};
+  CACHALOT_TRY_ASSIGN(const geometry::Model parsed, geometry::parse_model(model));
+  const std::uint64_t bytes = parsed.token.layer_token_bytes();
+  if (parsed.token.attention == geometry::Attention::kLatent) {
+    return KvShape{.layers = parsed.token.layers, .part_bytes = {bytes}};
   }
-  return KvShape{.layers = preset->layers, .part_bytes = {bytes / 2, bytes / 2}};
+  return KvShape{.layers = parsed.token.layers, .part_bytes = {bytes / 2, bytes / 2}};
 }
 
 Result<const device_memory::CostTable*> costs_of(const std::string& name) {
@@ -318,8 +317,7 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add_trace_file_flag(*command, options->trace);
-  add("--model", options->model, "NAME", "whose KV it is, 2 bytes a number, on one rank")
-      ->capture_default_str();
+  add_model_flag(*command, options->model, "whose KV it is, on one rank")->capture_default_str();
   add("--layout", options->layouts, "per_layer|folded|folded_parts,…",
       "per_layer (a plane for each layer and part), folded (one plane), folded_parts (keys and "
       "values apart)")

@@ -36,7 +36,7 @@ struct ModelPreset {
 std::span<const ModelPreset> model_presets();
 
 // Upper and lower case are the same.
-// @errors kInvalidArgument: no such model; the message lists those there are
+// @errors kInvalidArgument: no such model; the message has the names that begin most like it
 Result<const ModelPreset*> find_preset(std::string_view name);
 
 }  // namespace cachalot::geometry

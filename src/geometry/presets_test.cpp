@@ -19,6 +19,9 @@ TEST(Presets, TakeThePublishedBytesPerToken) {
   EXPECT_EQ(bytes_per_token("Qwen3-32B"), 256u << 10);
   EXPECT_EQ(bytes_per_token("DeepSeek-V3"), 70272u);
   EXPECT_EQ(bytes_per_token("gpt-oss-120b"), 72u << 10);
+  EXPECT_EQ(bytes_per_token("Llama-3.1-405B"), 504u << 10);
+  EXPECT_EQ(bytes_per_token("Qwen3-235B-A22B"), 188u << 10);
+  EXPECT_EQ(bytes_per_token("Kimi-K2"), bytes_per_token("DeepSeek-V3"));
 }
 
 TEST(Presets, DeepSeekV3TakesSixtySevenMebibytesForAThousandTokens) {
@@ -39,15 +42,20 @@ TEST(Presets, AreFoundInEitherCaseButOnlyByTheWholeName) {
   EXPECT_EQ(bytes_per_token(""), 0u);
 }
 
-TEST(Presets, AnUnknownNameIsAnErrorThatListsTheKnownOnes) {
+TEST(Presets, AnUnknownNameIsAnErrorWithTheNamesThatBeginMostLikeIt) {
   const Result<const ModelPreset*> preset = find_preset("GPT-7");
   ASSERT_FALSE(preset);
   EXPECT_EQ(preset.error().code, Code::kInvalidArgument);
   const std::string message = preset.error().message;
   EXPECT_NE(message.find("GPT-7"), std::string::npos) << message;
-  for (const ModelPreset& known : model_presets()) {
-    EXPECT_NE(message.find(known.name), std::string::npos) << message;
-  }
+  EXPECT_NE(message.find("such as gpt-oss-20b, gpt-oss-120b"), std::string::npos) << message;
+  const std::string long_name(300, 'q');
+  const std::string nearest = find_preset("qwen3-99B").error().message;
+  EXPECT_NE(nearest.find("such as Qwen3-4B, Qwen3-8B, Qwen3-14B, Qwen3-32B, Qwen3-30B-A3B"),
+            std::string::npos)
+      << nearest;
+  EXPECT_TRUE(std::string(find_preset(long_name).error().message).ends_with("Qwen3-4B, Qwen3-8B"))
+      << find_preset(long_name).error().message;
 }
 
 }  // namespace

@@ -4,8 +4,9 @@
 #include <cinttypes>
 #include <cstring>
 
-#include "geometry/presets.h"
+#include "geometry/model.h"
 #include "memory/line.h"
+#include "model_flag.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -13,10 +14,6 @@ namespace {
 
 constexpr std::uint64_t kMostBlocks = 0xfffffffeu;
 // What an engine holds in advance, and what is on its way back (pool::ClientOptions::grant_target).
-
-std::uint64_t round_up_to_line(std::uint64_t bytes) {
-  return (bytes + 63) / 64 * 64;
-}
 
 Result<std::uint64_t> block_bytes_given(const GeometryFlags& flags) {
   if (flags.block_tokens != 0) {
@@ -41,8 +38,15 @@ Result<std::uint64_t> block_bytes_of(const GeometryFlags& flags) {
     return Error::make(Code::kInvalidArgument,
                        "--block-tokens: is needed with --model, at least 1");
   }
-  CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(flags.model));
-  return round_up_to_line(model->kv_bytes_per_token() * flags.block_tokens);
+  CACHALOT_TRY_ASSIGN(const geometry::Model model, geometry::parse_model(flags.model));
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(model.kv_bytes_per_token(), flags.block_tokens, &bytes) ||
+      bytes > (std::uint64_t{1} << 62)) {
+    return Error::make(Code::kInvalidArgument,
+                       "--block-tokens: %u tokens of %.120s exceed 2^62 bytes", flags.block_tokens,
+                       model.name.c_str());
+  }
+  return (bytes + 63) / 64 * 64;
 }
 
 Result<std::uint64_t> capacity_of(const GeometryFlags& flags, std::uint64_t block_bytes) {
@@ -92,7 +96,7 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
     return app.add_option(name, value, text)->type_name(type)->group(kGroup);
   };
   add("--block-bytes", flags.block_bytes, "BYTES", "bytes of a block, a multiple of 64");
-  add("--model", flags.model, "NAME", "or the block of this model, all layers, 2 bytes a number");
+  add_model_flag(app, flags.model, "or the block of this model, all layers")->group(kGroup);
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
       ->transform(number(1, 1u << 20));
   add("--capacity", flags.capacity, "BYTES", "bytes of blocks that can be published at a time");

@@ -13,8 +13,9 @@
 
 #include "command.h"
 #include "eviction/policy_kind.h"
-#include "geometry/presets.h"
+#include "geometry/model.h"
 #include "memory/line.h"
+#include "model_flag.h"
 #include "pool_flags.h"
 #include "replay_output.h"
 #include "trace_flags.h"
@@ -100,14 +101,14 @@ Status set_block_bytes(const Flags& flags, replay::ReplayOptions& options) {
     }
   }
   if (options.model.empty()) return {};
-  CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(options.model));
-  options.model = model->name;
+  CACHALOT_TRY_ASSIGN(const geometry::Model model, geometry::parse_model(options.model));
+  options.model = model.name;
   std::uint64_t bytes = 0;
-  if (__builtin_mul_overflow(model->kv_bytes_per_token(), options.block_tokens, &bytes) ||
+  if (__builtin_mul_overflow(model.kv_bytes_per_token(), options.block_tokens, &bytes) ||
       bytes > (std::uint64_t{1} << 62)) {
     return Error::make(Code::kInvalidArgument,
-                       "--block-tokens: %llu tokens of %s exceed 2^62 bytes",
-                       static_cast<unsigned long long>(options.block_tokens), model->name);
+                       "--block-tokens: %llu tokens of %.120s exceed 2^62 bytes",
+                       static_cast<unsigned long long>(options.block_tokens), model.name.c_str());
   }
   constexpr std::uint64_t kLine = memory::kLineBytes;
   options.block_bytes = (bytes + kLine - 1) / kLine * kLine;
@@ -211,8 +212,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   CLI::Option* bytes =
       command->add_option("--block-bytes", flags->block_bytes,
                           "Bytes of a block, such as 64KiB: a multiple of 64 (default 64KiB)");
-  command
-      ->add_option("--model", options.model, "Bytes of a block from a model's dimensions instead")
+  add_model_flag(*command, options.model, "Bytes of a block from a model's dimensions instead")
       ->excludes(bytes);
   CLI::Option* blocks = command->add_option("--capacity-blocks", flags->capacity_blocks,
                                             "Blocks that may be published at once (default 20000)");

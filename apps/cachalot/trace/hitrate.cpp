@@ -13,8 +13,9 @@
 
 #include "cache_sim/hit_rate.h"
 #include "command.h"
-#include "geometry/presets.h"
+#include "geometry/model.h"
 #include "hitrate_output.h"
+#include "model_flag.h"
 #include "output.h"
 #include "plot_hit_rate.h"
 #include "trace/request/request_trace.h"
@@ -107,8 +108,8 @@ Result<std::uint64_t> bytes_per_token(const Options& options) {
                        "hitrate: --model and --bytes-per-token say the same, expected one of them");
   }
   if (!options.model.empty()) {
-    CACHALOT_TRY_ASSIGN(const geometry::ModelPreset* model, geometry::find_preset(options.model));
-    return model->kv_bytes_per_token();
+    CACHALOT_TRY_ASSIGN(const geometry::Model model, geometry::parse_model(options.model));
+    return model.kv_bytes_per_token();
   }
   if (options.bytes_per_token.empty()) return std::uint64_t{0};
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
@@ -256,10 +257,10 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
       "leaf: as the pool does, a block never outlives its parent; stream: any block may go")
       ->capture_default_str();
   add_block_tokens_flag(*command, options->trace);
-  add("--model", options->model, "NAME",
-      "a model whose bytes a token say what capacities are in bytes");
+  add_model_flag(*command, options->model,
+                 "a model whose bytes a token say what capacities are in bytes");
   add("--bytes-per-token", options->bytes_per_token, "SIZE",
-      "the same, of a model without a name here: KV bytes of a token over all layers and ranks");
+      "the same as a number: KV bytes of a token over all layers and ranks");
   add_trace_reading_flags(*command, options->trace);
   command->add_flag("--no-summary", options->no_summary,
                     "leave out reuse distances and working sets, which take a third of the time");

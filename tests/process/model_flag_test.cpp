@@ -1,0 +1,91 @@
+// --model: every command that takes it takes the same names and the same dimensions.
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr const char* kTrace = CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz";
+constexpr int kUsage = 2;
+
+class ModelFlag : public ProcessTest {
+ protected:
+  // What follows "--model MODEL".
+  static Arguments with_model(Arguments command, const char* model) {
+    command.insert(command.end(), {"--model", model});
+    return command;
+  }
+  std::vector<Arguments> commands() const {
+    return {{"hitrate", "--trace", kTrace},
+            {"vtensor", "--trace", kTrace},
+            {"replay", "--trace", kTrace},
+            {"pool", "create", path("kv"), "--block-tokens", "16", "--capacity-blocks", "4"},
+            {"serve", path("kv"), "--create", "--block-tokens", "16", "--capacity-blocks", "4"}};
+  }
+};
+
+// All sizes from the dimensions of Llama-3-8B, from its name, and of half as many bytes a number.
+TEST_F(ModelFlag, OfPoolCreateTakesDimensions) {
+  const auto block_bytes = [&](const char* name, const char* model) {
+    expect_done(run(with_model(
+        {"pool", "create", path(name), "--block-tokens", "16", "--capacity-blocks", "4"}, model)));
+    return run({"pool", "info", path(name), "--json", "-"}).json()["geometry"]["block_bytes"];
+  };
+  EXPECT_EQ(block_bytes("a", "Llama-3-8B"), 2097152);
+  EXPECT_EQ(block_bytes("b", "layers=32,kv_heads=8,head_dim=128"), 2097152);
+  EXPECT_EQ(block_bytes("c", "layers=32,kv_heads=8,head_dim=128,dtype=f8"), 1048576);
+  EXPECT_EQ(block_bytes("d", "layers=61,kv_lora_rank=512,qk_rope_head_dim=64"), 1124352);
+}
+
+TEST_F(ModelFlag, OfHitrateTakesDimensions) {
+  const auto block_bytes = [&](const char* model) {
+    return run(with_model({"hitrate", "--trace", kTrace, "--no-summary", "--json", "-"}, model))
+        .json()["block_bytes"];
+  };
+  EXPECT_EQ(block_bytes("llama-3.1-8b"), 131072 * 512);
+  EXPECT_EQ(block_bytes("layers=32,kv_heads=8,head_dim=128"), 131072 * 512);
+  EXPECT_EQ(block_bytes("Llama-3-8B,dtype=f8"), 65536 * 512);
+}
+
+TEST_F(ModelFlag, OfVtensorTakesDimensions) {
+  const auto peak_of = [&](const char* model) {
+    const Outcome outcome = run(with_model(
+        {"vtensor", "--trace", kTrace, "--limit", "200", "--layout", "folded", "--json", "-"},
+        model));
+    expect_done(outcome);
+    return outcome.json()["rows"][0]["peak_bytes"];
+  };
+  const nlohmann::json named = peak_of("DeepSeek-V3");
+  EXPECT_EQ(peak_of("layers=61,kv_lora_rank=512,qk_rope_head_dim=64"), named);
+  EXPECT_NE(peak_of("layers=61,kv_lora_rank=512,qk_rope_head_dim=64,dtype=f8"), named);
+}
+
+TEST_F(ModelFlag, OfReplayTakesDimensions) {
+  const Outcome outcome =
+      run(with_model({"replay", "--trace", kTrace, "--limit", "20", "--verify", "off",
+                      "--block-tokens", "512", "--capacity-blocks", "500", "--json", "-"},
+                     "layers=1,kv_heads=1,head_dim=8"));
+  expect_done(outcome);
+  EXPECT_EQ(outcome.json()["block_bytes"], 32 * 512);
+}
+
+TEST_F(ModelFlag, OfEveryCommandNamesWhatItDoesNotTake) {
+  for (const Arguments& command : commands()) {
+    SCOPED_TRACE(command[0]);
+    const auto refused = [&](const char* model, std::vector<std::string> parts) {
+      parts.push_back("--model");
+      expect_error(run(with_model(command, model)), kUsage, parts);
+    };
+    refused("Dromedary-1", {"\"Dromedary-1\" is unknown", "Llama-3-8B", "Kimi-K2",
+                            "layers=32,kv_heads=8,head_dim=128"});
+    refused("layers=32,heads=8,head_dim=128", {"heads=8", "kv_heads"});
+    refused("layers=32,kv_heads=8", {"head_dim is 0, expected at least 1"});
+    refused("layers=32,kv_heads=8,head_dim=1e2", {"head_dim is \"1e2\""});
+    refused("", {"Llama-3-8B"});
+  }
+  EXPECT_EQ(listing(), std::set<std::string>());
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
