@@ -19,6 +19,8 @@
 #include "gpu_patterns.h"
 #include "os/memory.h"
 #include "output.h"
+#include "plot.h"
+#include "plot_allocations.h"
 #include "stitch/stitch_allocator.h"
 #include "values.h"
 
@@ -36,7 +38,7 @@ struct Options {
   std::string verify;
   std::string costs;
   std::string tmpfs;
-  std::string json;
+  std::string plot, json;
 };
 
 // What the words on the command line mean.
@@ -198,7 +200,10 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
   if (options.backend == "cuda" && settings.verify != replay::Verify::kOff) {
     CACHALOT_TRY_ASSIGN(gpu, GpuPatterns::open());
   }
-  replay::AllocReplayOptions how{.verify = settings.verify, .memory = gpu.get(), .progress = {}};
+  replay::AllocReplayOptions how{.verify = settings.verify,
+                                 .memory = gpu.get(),
+                                 .progress = {},
+                                 .timeline_samples = options.plot.empty() ? 0 : kMostPlotSamples};
   if (isatty(STDERR_FILENO) != 0) {
     how.progress = [&](std::uint64_t done) {
       std::fprintf(stderr, "\r\033[K%s: %" PRIu64 " of %zu events", name.c_str(), done,
@@ -250,8 +255,27 @@ Status check_bytes(const std::vector<AllocRow>& rows) {
   return {};
 }
 
+std::string plot_of(const Options& options, const replay::AllocEvents& events,
+                    const std::vector<AllocRow>& rows) {
+  std::vector<AllocLine> lines;
+  for (const AllocRow& row : rows) lines.push_back({row.allocator, row.report.timeline});
+  return plot_allocations(
+      lines, {.title = "Memory of " + name_in_title(options.trace),
+              .subtitle = std::to_string(events.events().size()) + " events; at most " +
+                          bytes_text(events.peak_live_bytes()) + " active at a time; " +
+                          rows.front().memory});
+}
+
 Status alloc_replay(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--json", options.json, {&options.trace, 1}));
+  CACHALOT_TRY(check_is_no_input("--plot", options.plot, {&options.trace, 1}));
+  CACHALOT_TRY(check_plot_file(options.plot));
+  if (options.plot == "-" && options.json == "-") {
+    return Error::make(Code::kInvalidArgument,
+                       "alloc-replay: only one of --plot and --json can go to stdout");
+  }
+  CACHALOT_TRY(check_are_apart({{"--plot", options.plot}, {"--json", options.json}}));
+  CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(const Settings settings, settings_of(options));
   CACHALOT_TRY_ASSIGN(const replay::AllocEvents events,
@@ -262,7 +286,8 @@ Status alloc_replay(const Options& options) {
     CACHALOT_TRY_ASSIGN(AllocRow row, replay_on(name, events, options, settings));
     rows.push_back(std::move(row));
   }
-  print_table(human_output(options.json), rows);
+  print_table(human_output(options.plot == "-" ? options.plot : options.json), rows);
+  CACHALOT_TRY(plot.write(plot_of(options, events, rows)));
   if (rows.size() == 1) {
     CACHALOT_TRY(output.write_json(json_of(rows[0])));
   } else {
@@ -317,6 +342,8 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
           std::string(device_memory::cost_tables().front().name) + ")");
   add("--tmpfs", options->tmpfs, "FOLDER",
       "memfd: a tmpfs mounted with huge pages, if there is one");
+  add("--plot", options->plot, "FILE.svg",
+      "draw reserved and active memory over time, a line an allocator, or to stdout for -");
   add("--json", options->json, "FILE",
       "write the figures to FILE, or to stdout for -; of several allocators as \"rows\"");
   command->footer(

@@ -13,10 +13,15 @@
 namespace cachalot::apps {
 namespace {
 
-// Each error is one line; `--help` is where the explanations are.
+// Each error is one line; `--help` has the explanations. The line may be longer than an Error, because it lists all
+// names that a flag takes.
 int usage_error(const std::string& text, const std::string& command) {
-  return fail(Error::make(Code::kInvalidArgument, "%.170s (see `%s --help`)", text.c_str(),
-                          command.c_str()));
+  constexpr std::size_t kMostShown = 1000;
+  std::string line = text.substr(0, kMostShown);
+  std::replace_if(
+      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  std::fprintf(stderr, "cachalot: %s (see `%s --help`)\n", line.c_str(), command.c_str());
+  return kExitUsage;
 }
 
 std::vector<CLI::App*> commands_of(CLI::App& app) {

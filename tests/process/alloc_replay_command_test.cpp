@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -147,6 +148,32 @@ TEST_F(AllocReplayCommand, RefusesATraceThatTheMachineHasNoMemoryFor) {
   expect_error(outcome, 3, {"at its peak", "--scale", "--limit"});
 }
 
+TEST_F(AllocReplayCommand, DrawsALineForWhatEachAllocatorHolds) {
+  const Outcome outcome = run({"alloc-replay", "--trace", kStitched, "--allocator", "all", "--plot",
+                               path("a.svg"), "--json", path("a.json")});
+  expect_done(outcome);
+  const std::string svg = read(path("a.svg"));
+  EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
+  EXPECT_TRUE(svg.ends_with("</svg>\n")) << svg;
+  EXPECT_NE(svg.find("Memory of real_cs336_medium_128_training.trace.gz"), std::string::npos);
+  for (const char* allocator : {"caching", "expandable", "stitch"})
+    EXPECT_NE(svg.find(std::string(">") + allocator + "</text>"), std::string::npos) << allocator;
+  EXPECT_NE(svg.find("at most 6.75 GiB"), std::string::npos) << svg.substr(svg.size() - 2000);
+  std::set<std::string> colours;
+  for (std::size_t at = svg.find("<path fill='none' stroke='"); at != std::string::npos;
+       at = svg.find("<path fill='none' stroke='", at + 1)) {
+    colours.insert(svg.substr(at + 26, 7));
+  }
+  EXPECT_EQ(colours.size(), 3u);
+}
+
+TEST_F(AllocReplayCommand, TheDrawingMayGoToStdout) {
+  const std::string trace = write("two.trace", "a 1 1048576\nf 1\n");
+  const Outcome outcome = run({"alloc-replay", "--trace", trace, "--plot", "-"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(outcome.out.starts_with("<svg ") && outcome.out.ends_with("</svg>\n")) << outcome.out;
+}
+
 TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
   const auto refused = [&](const Arguments& more, const std::string& words) {
     Arguments arguments = {"alloc-replay", "--trace", kTraining};
@@ -173,6 +200,10 @@ TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
   refused({"--costs", "mine"}, "--costs: \"mine\", expected one of");
   refused({"--frag-limit", "lots"}, "--frag-limit");
   refused({"--json", kTraining}, "--json");
+  refused({"--plot", kTraining}, "--plot");
+  refused({"--plot", path("a.png")}, "does not end with .svg");
+  refused({"--plot", "-", "--json", "-"}, "only one of --plot and --json can go to stdout");
+  refused({"--plot", path("a.svg"), "--json", path("a.svg")}, "a.svg");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // `cachalot hitrate` on a production trace: exact counts in JSON, CSV and on the drawing.
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "program.h"
@@ -12,6 +13,9 @@ constexpr const char* kCapacities = "1000,10000,30000,50000,100000,inf";
 // Two independent programs agreed on these.
 constexpr int kStream[] = {12831, 60921, 93967, 102290, 104924, 105710};
 constexpr int kLeaf[] = {12847, 61046, 93978, 102290, 104924, 105710};
+
+constexpr const char* kOneRequest =
+    "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n";
 
 class HitRateCommand : public ProcessTest {
  protected:
@@ -88,6 +92,59 @@ TEST_F(HitRateCommand, ADrawingOfUnlimitedCapacitiesOnlySaysSoInPlaceOfCapacitie
   expect_done(outcome);
   EXPECT_NE(outcome.out.find("no curve"), std::string::npos) << outcome.out;
   EXPECT_EQ(outcome.out.find("capacity in blocks"), std::string::npos) << outcome.out;
+}
+
+// Whatever else is drawn, and in whatever order.
+TEST_F(HitRateCommand, APolicyHasOneColourInEveryDrawing) {
+  const std::string trace = write("t.jsonl", kOneRequest);
+  const auto colour_of = [&](const std::string& policy, const char* mode, const std::string& all) {
+    const Outcome outcome = run({"hitrate", "--trace", trace, "--mode", mode, "--policy", all,
+                                 "--capacity-blocks", "1,10", "--plot", "-"});
+    expect_done(outcome);
+    const std::size_t name = outcome.out.find(">" + policy + "</text>");
+    EXPECT_NE(name, std::string::npos) << outcome.out;
+    return outcome.out.substr(name - 8, 7);
+  };
+  std::set<std::string> colours;
+  for (const std::string policy : {"lru", "fifo", "lfu", "length_aware", "opt"}) {
+    const std::string colour = colour_of(policy, "leaf", policy);
+    EXPECT_TRUE(colour.starts_with("#")) << colour;
+    EXPECT_EQ(colour_of(policy, "leaf", "all"), colour);
+    EXPECT_EQ(colour_of(policy, "stream", "opt,lfu,length_aware,fifo,lru"), colour);
+    colours.insert(colour);
+  }
+  for (const std::string policy : {"s3fifo", "arc", "wtinylfu"})
+    colours.insert(colour_of(policy, "stream", "all"));
+  colours.insert(colour_of("hit_density", "leaf", "all"));
+  EXPECT_EQ(colours.size(), 9u);
+}
+
+// Of one request all policies hit the same: each line has a dash in turn, and one of the marks.
+TEST_F(HitRateCommand, ALineUnderAnotherOneIsSeen) {
+  const std::string trace = write("t.jsonl", kOneRequest);
+  const Outcome outcome = run({"hitrate", "--trace", trace, "--policy", "lru,fifo,lfu",
+                               "--capacity-blocks", "1,10,100", "--plot", "-"});
+  expect_done(outcome);
+  std::set<std::string> offsets;
+  const std::string key = "stroke-dashoffset='";
+  for (std::size_t at = outcome.out.find(key); at != std::string::npos;
+       at = outcome.out.find(key, at + 1)) {
+    const std::size_t value = at + key.size();
+    offsets.insert(outcome.out.substr(value, outcome.out.find('\'', value) - value));
+  }
+  EXPECT_EQ(offsets.size(), 3u) << outcome.out;
+  const Outcome alone = run({"hitrate", "--trace", trace, "--policy", "lru", "--capacity-blocks",
+                             "1,10,100", "--plot", "-"});
+  EXPECT_EQ(alone.out.find(key), std::string::npos) << alone.out;
+}
+
+// The same policy or capacity twice is drawn once.
+TEST_F(HitRateCommand, WhatIsAskedForTwiceIsDrawn) {
+  const std::string trace = write("t.jsonl", kOneRequest);
+  const Outcome outcome = run({"hitrate", "--trace", trace, "--policy", "lru,lru,fifo",
+                               "--capacity-blocks", "10,1,10", "--plot", "-"});
+  expect_done(outcome);
+  EXPECT_TRUE(outcome.out.ends_with("</svg>\n")) << outcome.out;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "hitrate_output.h"
 #include "model_flag.h"
 #include "output.h"
+#include "plot.h"
 #include "plot_hit_rate.h"
 #include "trace/request/request_trace.h"
 #include "trace_flags.h"
@@ -172,11 +173,7 @@ Result<Outputs> open_outputs(const Options& options) {
     return Error::make(Code::kInvalidArgument,
                        "hitrate: only one of --csv, --plot and --json can go to stdout");
   }
-  if (!options.plot.empty() && options.plot != "-" && !options.plot.ends_with(".svg")) {
-    return Error::make(Code::kInvalidArgument,
-                       "--plot: \"%.120s\" does not end with .svg: drawings are SVG",
-                       options.plot.c_str());
-  }
+  CACHALOT_TRY(check_plot_file(options.plot));
   CACHALOT_TRY(check_are_apart(
       {{"--csv", options.csv}, {"--plot", options.plot}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
@@ -187,14 +184,7 @@ Result<Outputs> open_outputs(const Options& options) {
 }
 
 HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
-  constexpr std::size_t kMostShown = 44;  // bytes: what fits beside the title's other words
-  std::string name = options.trace.file.substr(options.trace.file.rfind('/') + 1);
-  if (name.size() > kMostShown) {
-    std::size_t end = kMostShown;  // not within a character
-    while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;
-    name = name.substr(0, end) + "…";
-  }
-  return {.title = "Hit rate of " + name,
+  return {.title = "Hit rate of " + name_in_title(options.trace.file),
           .subtitle = plot_subtitle(result, options.mode, options.model),
           .block_bytes = result.block_bytes};
 }

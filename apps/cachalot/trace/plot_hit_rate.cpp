@@ -1,12 +1,10 @@
 #include "plot_hit_rate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 #include <vector>
+
+#include "plot.h"
 
 namespace cachalot::apps {
 namespace {
@@ -16,62 +14,7 @@ using cache_sim::HitRateRow;
 constexpr double kWidth = 1120, kHeight = 660;
 constexpr double kLeft = 96, kRight = 880, kTop = 112, kBottom = 560;
 constexpr double kLabelHeight = 23;  // of a policy's name
-constexpr const char* kGrid = "#e2e2e2";
-constexpr const char* kQuiet = "#555";
-
-// Told apart by people who do not see all colours (Okabe and Ito's palette), by those who see none by
-// the mark, and the optimum, which is no cache, by its dashes.
-struct Style {
-  const char* colour;
-  const char* mark;  // an SVG path around the origin
-};
-constexpr Style kOptimum = {"#000000", "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0z"};
-constexpr std::array<Style, 8> kStyles = {{
-    {"#0072b2", "M-5,0a5,5 0 1,0 10,0a5,5 0 1,0 -10,0z"},
-    {"#d55e00", "M-5,-5h10v10h-10z"},
-    {"#009e73", "M0,-6L6,5L-6,5z"},
-    {"#cc79a7", "M0,-6.5L6.5,0L0,6.5L-6.5,0z"},
-    {"#e69f00", "M0,6L6,-5L-6,-5z"},
-    {"#56b4e9", "M-6,-2h4v-4h4v4h4v4h-4v4h-4v-4h-4z"},
-    {"#7a5195", "M-6,-3h12v6h-12z"},
-    {"#8c6d31", "M-3,-6h6v12h-6z"},
-}};
-
-[[gnu::format(printf, 2, 3)]] void add(std::string& svg, const char* format, ...) {
-  char text[512];
-  std::va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  svg += text;
-}
-
-// A file's name may be any bytes; a document with some that are no UTF-8 cannot be opened.
-std::string as_utf8(const std::string& text) {
-  const nlohmann::json json = text;
-  return nlohmann::json::parse(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))
-      .get<std::string>();
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : as_utf8(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      default:
-        out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  }
-  return out;
-}
+constexpr double kNear = 3;          // pixels: lines that are nearer to each other cover each other
 
 bool is_unlimited(const HitRateRow& row) {
   return row.cache.capacity_blocks == cache_sim::kUnlimitedBlocks;
@@ -116,26 +59,6 @@ Axes axes_for(std::span<const HitRateRow> rows) {
   return axes;
 }
 
-// "10k", "2M": powers of a thousand.
-std::string short_number(double value) {
-  constexpr std::array kSuffixes = {"", "k", "M", "G", "T", "P", "E"};
-  std::size_t power = 0;
-  for (; value >= 999.5 && power + 1 < kSuffixes.size(); ++power) value /= 1000;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g%s", value, kSuffixes[power]);
-  return text;
-}
-
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits = {"B",   "KiB", "MiB", "GiB", "TiB",
-                                 "PiB", "EiB", "ZiB", "YiB", "RiB"};
-  std::size_t power = 0;
-  for (; bytes >= 1023.5 && power + 1 < kUnits.size(); ++power) bytes /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g %s", bytes, kUnits[power]);
-  return text;
-}
-
 // Round values between the ends of an axis: 1, 2 and 5 times powers of ten, or powers of two, as many as
 // can be read.
 std::vector<double> ticks(double low, double high, bool is_binary) {
@@ -168,7 +91,7 @@ void draw_rates(std::string& svg, const Axes& axes) {
   for (long i = 0; i <= steps; ++i) {
     const double rate = static_cast<double>(i) * axes.rate_step, y = axes.y(rate);
     add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s'/>\n", kLeft, y, kRight, y,
-        i == 0 ? "#888" : kGrid);
+        i == 0 ? "#888" : kPlotGrid);
     add(svg, "<text x='%.1f' y='%.1f' text-anchor='end'>%.0f %%</text>\n", kLeft - 10, y + 6,
         rate * 100);
   }
@@ -189,42 +112,76 @@ void draw_capacities(std::string& svg, const Axes& axes, std::uint64_t block_byt
        block_bytes != 0 ? ticks(low * bytes, high * bytes, true) : ticks(low, high, false)) {
     const double blocks = block_bytes != 0 ? value / bytes : value;
     add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s'/>\n", axes.x(blocks), kTop,
-        axes.x(blocks), kBottom, kGrid);
-    tick(blocks, kBottom + 26, block_bytes != 0 ? bytes_text(value) : short_number(value));
+        axes.x(blocks), kBottom, kPlotGrid);
+    tick(blocks, kBottom + 26, block_bytes != 0 ? bytes_on_axis(value) : number_on_axis(value));
   }
   add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", (kLeft + kRight) / 2,
       kBottom + 62, block_bytes != 0 ? "capacity of the pool" : "capacity in blocks");
   if (block_bytes == 0) return;
-  add(svg, "<g font-size='15' fill='%s'>\n", kQuiet);
+  add(svg, "<g font-size='15' fill='%s'>\n", kPlotQuiet);
   for (const double blocks : ticks(low, high, false)) {
     add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s'/>\n", axes.x(blocks), kTop,
-        axes.x(blocks), kTop - 6, kQuiet);
-    tick(blocks, kTop - 12, short_number(blocks));
+        axes.x(blocks), kTop - 6, kPlotQuiet);
+    tick(blocks, kTop - 12, number_on_axis(blocks));
   }
   add(svg, "<text x='%.1f' y='%.1f'>blocks</text>\n</g>\n", kRight + 12, kTop - 12);
 }
 
 struct Line {
   eviction::PolicyKind policy;
-  Style style;
+  PlotStyle style;
   std::vector<HitRateRow> rows;  // by capacity, without unlimited ones
   double label_y = 0;
+
+  bool is_optimum() const { return policy == eviction::PolicyKind::kOpt; }
 };
 
-void draw_line(std::string& svg, const Axes& axes, const Line& line) {
-  const bool is_optimum = line.policy == eviction::PolicyKind::kOpt;
-  add(svg, "<polyline fill='none' stroke='%s' stroke-width='%s'%s stroke-linejoin='round' points='",
-      line.style.colour, is_optimum ? "2" : "3", is_optimum ? " stroke-dasharray='9 5'" : "");
+std::vector<PlotPoint> points_of(const Axes& axes, const Line& line) {
+  std::vector<PlotPoint> points;
   for (const HitRateRow& row : line.rows) {
-    add(svg, "%.1f,%.1f ", axes.x(static_cast<double>(row.cache.capacity_blocks)),
-        axes.y(row.hit_rate));
+    points.push_back(
+        {axes.x(static_cast<double>(row.cache.capacity_blocks)), axes.y(row.hit_rate)});
   }
-  svg += "'/>\n";
-  for (const HitRateRow& row : line.rows) {
-    add(svg, "<path transform='translate(%.1f %.1f)' d='%s' fill='%s'/>\n",
-        axes.x(static_cast<double>(row.cache.capacity_blocks)), axes.y(row.hit_rate),
-        line.style.mark, line.style.colour);
+  return points;
+}
+
+// A stretch that the line has to itself in one piece; what it shares, in dashes between those of the others.
+void draw_line(std::string& svg, const Line& line, const std::vector<PlotPoint>& points,
+               const std::vector<Share>& shares) {
+  const char* const width = line.is_optimum() ? "2" : "3";
+  for (std::size_t from = 0, to; from + 1 < points.size(); from = to) {
+    to = from + 1;
+    const bool is_alone = shares[from].of == 1;
+    while (is_alone && to + 1 < points.size() && shares[to].of == 1) ++to;
+    const double length = std::hypot(points[to].x - points[from].x, points[to].y - points[from].y);
+    const std::string dashes =
+        is_alone && line.is_optimum() ? " stroke-dasharray='9 5'" : dashes_of(shares[from], length);
+    add(svg,
+        "<polyline fill='none' stroke='%s' stroke-width='%s'%s stroke-linejoin='round' points='",
+        line.style.colour, width, dashes.c_str());
+    for (std::size_t i = from; i <= to; ++i) add(svg, "%.1f,%.1f ", points[i].x, points[i].y);
+    svg += "'/>\n";
   }
+}
+
+// Of lines that run together one has its mark at a point, each in turn.
+void draw_marks(std::string& svg, const Line& line, const std::vector<PlotPoint>& points,
+                const std::vector<Share>& shares) {
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Share share = shares.empty() ? Share() : shares[std::min(i, shares.size() - 1)];
+    if (i % share.of != share.number) continue;
+    add(svg, "<path transform='translate(%.1f %.1f)' d='%s' fill='%s'/>\n", points[i].x,
+        points[i].y, line.style.mark, line.style.colour);
+  }
+}
+
+// The first that was asked for lies on top.
+void draw_lines(std::string& svg, const Axes& axes, const std::vector<Line>& lines) {
+  std::vector<std::vector<PlotPoint>> points;
+  for (const Line& line : lines) points.push_back(points_of(axes, line));
+  const std::vector<std::vector<Share>> shares = shares_of(points, kNear);
+  for (std::size_t i = lines.size(); i-- > 0;) draw_line(svg, lines[i], points[i], shares[i]);
+  for (std::size_t i = lines.size(); i-- > 0;) draw_marks(svg, lines[i], points[i], shares[i]);
 }
 
 // Names beside the ends of their lines, moved apart where they would overlap.
@@ -262,22 +219,19 @@ void draw_unlimited(std::string& svg, const Axes& axes, std::span<const HitRateR
   const double y = axes.y(row->hit_rate);
   const double label_y = y - 7 > kTop + 16 ? y - 7 : y + 18;  // not across the plot's upper end
   add(svg, "<line x1='%.1f' y1='%.1f' x2='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='2 5'/>\n",
-      kLeft, y, kRight, y, kQuiet);
+      kLeft, y, kRight, y, kPlotQuiet);
   add(svg, "<text x='%.1f' y='%.1f' font-size='15' fill='%s'>unlimited: %.1f %%</text>\n",
-      kLeft + 8, label_y, kQuiet, row->hit_rate * 100);
+      kLeft + 8, label_y, kPlotQuiet, row->hit_rate * 100);
 }
 
 std::vector<Line> lines_of(std::span<const HitRateRow> rows) {
   std::vector<Line> lines;
-  std::size_t styles = 0;
   for (const HitRateRow& row : rows) {
     if (is_unlimited(row)) continue;
     auto line = std::find_if(lines.begin(), lines.end(),
                              [&](const Line& l) { return l.policy == row.cache.policy; });
     if (line == lines.end()) {
-      const bool is_optimum = row.cache.policy == eviction::PolicyKind::kOpt;
-      const Style style = is_optimum ? kOptimum : kStyles[styles++ % kStyles.size()];
-      line = lines.insert(lines.end(), Line{row.cache.policy, style, {}});
+      line = lines.insert(lines.end(), Line{row.cache.policy, style_of(row.cache.policy), {}});
     }
     line->rows.push_back(row);
   }
@@ -285,6 +239,12 @@ std::vector<Line> lines_of(std::span<const HitRateRow> rows) {
     std::sort(line.rows.begin(), line.rows.end(), [](const HitRateRow& a, const HitRateRow& b) {
       return a.cache.capacity_blocks < b.cache.capacity_blocks;
     });
+    // A policy or a capacity may be asked for twice: after this all lines have the same capacities.
+    const auto last = std::unique(line.rows.begin(), line.rows.end(),
+                                  [](const HitRateRow& a, const HitRateRow& b) {
+                                    return a.cache.capacity_blocks == b.cache.capacity_blocks;
+                                  });
+    line.rows.erase(last, line.rows.end());
   }
   return lines;
 }
@@ -294,28 +254,18 @@ std::vector<Line> lines_of(std::span<const HitRateRow> rows) {
 std::string plot_hit_rate(std::span<const HitRateRow> rows, const HitRatePlot& plot) {
   const Axes axes = axes_for(rows);
   const std::vector<Line> lines = lines_of(rows);
-  std::string svg;
-  add(svg,
-      "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %.0f %.0f' width='%.0f' height='%.0f' "
-      "font-family='Helvetica,Arial,sans-serif' font-size='18'>\n"
-      "<rect width='100%%' height='100%%' fill='white'/>\n",
-      kWidth, kHeight, kWidth, kHeight);
-  add(svg, "<text x='%.0f' y='42' font-size='24' font-weight='bold'>", kLeft);
-  svg += escaped(plot.title) + "</text>\n";
-  add(svg, "<text x='%.0f' y='68' font-size='16' fill='%s'>", kLeft, kQuiet);
-  svg += escaped(plot.subtitle) + "</text>\n";
+  std::string svg = begin_plot(kWidth, kHeight, kLeft, plot.title, plot.subtitle);
   draw_rates(svg, axes);
   if (lines.empty()) {  // where the capacities would stand
     add(svg,
         "<text x='%.1f' y='%.1f' text-anchor='middle' fill='%s'>no curve: only unlimited "
         "capacities were asked for</text>\n",
-        (kLeft + kRight) / 2, kBottom + 26, kQuiet);
+        (kLeft + kRight) / 2, kBottom + 26, kPlotQuiet);
   } else {
     draw_capacities(svg, axes, plot.block_bytes);
   }
   draw_unlimited(svg, axes, rows);
-  // The first that was asked for lies on top.
-  for (auto line = lines.rbegin(); line != lines.rend(); ++line) draw_line(svg, axes, *line);
+  draw_lines(svg, axes, lines);
   draw_names(svg, axes, lines);
   return svg + "</svg>\n";
 }

@@ -38,6 +38,7 @@ class Run {
     for (std::size_t i = 0; i < events.size(); ++i) {
       if (i == events.size() / 2) half_ = snapshot("second half");
       CACHALOT_TRY(execute(events[i]));
+      if (options_.timeline_samples != 0) sample(i);
       if (options_.progress && i % kProgressEvery == 0) options_.progress(i);
     }
     report_.wall_s = static_cast<double>(base::SteadyClock::read() - start_ns) * 1e-9;
@@ -105,6 +106,17 @@ class Run {
         memory_.count_wrong(block.address, block.bytes, block.number, options_.verify));
     report_.wrong_blocks += wrong != 0;
     return {};
+  }
+
+  void sample(std::size_t event) {
+    const std::size_t all = events_.events().size();
+    const std::size_t stretch = (all + options_.timeline_samples - 1) / options_.timeline_samples;
+    if (event % stretch == 0) report_.timeline.emplace_back();
+    const device_memory::AllocatorStats stats = allocator_.stats();
+    AllocSample& sample = report_.timeline.back();
+    sample.events = event + 1;
+    sample.reserved_bytes = std::max(sample.reserved_bytes, stats.reserved_bytes);
+    sample.live_bytes = std::max(sample.live_bytes, stats.live_bytes);
   }
 
   AllocPhase snapshot(const std::string& name) const {

@@ -63,6 +63,15 @@ struct AllocPhase {
   }
 };
 
+// The most that was held, and asked for, within a stretch of events of equal length.
+struct AllocSample {
+  std::uint64_t events = 0;  // of the trace, at the end of the stretch
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t live_bytes = 0;
+
+  bool operator==(const AllocSample&) const = default;
+};
+
 struct AllocReport {
   std::uint64_t events = 0;
   device_memory::AllocatorStats stats;
@@ -71,6 +80,7 @@ struct AllocReport {
   base::Histogram free_ns;
   AllocPhase second_half;  // of the events
   std::vector<AllocPhase> iterations;
+  std::vector<AllocSample> timeline;
   std::uint64_t checked_blocks = 0;
   std::uint64_t wrong_blocks = 0;
   double wall_s = 0;
@@ -80,6 +90,7 @@ struct AllocReplayOptions {
   Verify verify = Verify::kOff;
   PatternMemory* memory = nullptr;              // null: the backend's addresses are this process's
   std::function<void(std::uint64_t)> progress;  // events done; called now and then
+  std::size_t timeline_samples = 0;             // at most so many; 0: no timeline
 };
 
 // @errors of the allocator, other than that memory is short

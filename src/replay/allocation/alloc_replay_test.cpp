@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "device_memory/baseline/caching_allocator.h"
@@ -158,6 +159,29 @@ TEST(AllocReplay, AScaleIsChecked) {
     ASSERT_FALSE(events);
     EXPECT_EQ(events.error().code, Code::kInvalidArgument);
   }
+}
+
+TEST(AllocReplay, ItsTimelineHasThePeaks) {
+  const AllocEvents events = read("real_cs336_medium_128_training");
+  for (const std::size_t samples : {1u, 7u, 1500u, 1u << 20}) {
+    const auto backend = *device_memory::ModelBackend::open();
+    AllocReplayOptions options;
+    options.timeline_samples = samples;
+    const AllocReport report = replay_on(Which::kCaching, *backend, events, options).report;
+    ASSERT_FALSE(report.timeline.empty());
+    EXPECT_LE(report.timeline.size(), samples);
+    EXPECT_EQ(report.timeline.back().events, events.events().size());
+    std::uint64_t reserved = 0, live = 0, before = 0;
+    for (const AllocSample& sample : report.timeline) {
+      EXPECT_GT(sample.events, before);
+      before = sample.events;
+      reserved = std::max(reserved, sample.reserved_bytes);
+      live = std::max(live, sample.live_bytes);
+    }
+    EXPECT_EQ(reserved, report.stats.peak_reserved_bytes);
+    EXPECT_EQ(live, report.stats.peak_live_bytes);
+  }
+  EXPECT_TRUE(replay_on_model(Which::kCaching, events).report.timeline.empty());
 }
 
 }  // namespace
