@@ -33,5 +33,12 @@ file(WRITE ${PROJECT_BINARY_DIR}/cachalot-config.cmake
   "include(\"\${CMAKE_CURRENT_LIST_DIR}/cachalot-targets.cmake\")\n")
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cachalot-config-version.cmake
   COMPATIBILITY SameMajorVersion)
+# For build systems without CMake. The prefix is taken from where the file lies, so that an installed
+# tree can be moved.
+set(CACHALOT_PKGCONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+file(RELATIVE_PATH CACHALOT_PKGCONFIG_TO_PREFIX /prefix/${CACHALOT_PKGCONFIG_DIR} /prefix)
+string(REGEX REPLACE "/$" "" CACHALOT_PKGCONFIG_TO_PREFIX "${CACHALOT_PKGCONFIG_TO_PREFIX}")
+configure_file(cmake/cachalot.pc.in cachalot.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/cachalot.pc DESTINATION ${CACHALOT_PKGCONFIG_DIR})
 install(FILES ${PROJECT_BINARY_DIR}/cachalot-config.cmake ${PROJECT_BINARY_DIR}/cachalot-config-version.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cachalot)

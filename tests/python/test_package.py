@@ -49,6 +49,21 @@ def test_help_says_what_a_call_takes_and_gives():
     assert "timeout: float | None = None, stream: cachalot.types.Stream = None) -> int" in text and "longest prefix" in text
 
 
+def test_the_package_brings_the_program():
+    if not (Path(cachalot.__file__).parent / "bin/cachalot").exists():
+        pytest.skip("the package is not installed, but used in place")
+    for start in ([sys.executable, "-m", "cachalot.command"], [Path(sys.executable).parent / "cachalot"]):
+        ran = subprocess.run([*start, "--version"], capture_output=True, text=True, timeout=120, check=False)
+        assert (ran.returncode, ran.stdout) == (0, f"cachalot {cachalot.__version__}\n"), ran.stderr
+
+
+def test_a_package_without_the_program_says_so(tmp_path):
+    copy = tmp_path / "command.py"
+    copy.write_text((ROOT / "python/cachalot/command.py").read_text())
+    ran = subprocess.run([sys.executable, copy, "--version"], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 3 and str(tmp_path / "bin/cachalot") in ran.stderr, ran.stderr
+
+
 def test_the_version_is_the_librarys():
     try:
         installed = version("cachalot-kv")
