@@ -400,18 +400,31 @@ Status Pool::serve(PoolKeeper& standby, Succession succession) {
   }
   maker_lock_.reset();
   standby.keeper_->take_over();
-  {
-    const Result<os::FileLock> finishing = lock_succession(fd);
-    if (!finishing) {
-      return Error::make(Code::kTimeout, "%s: the keeper's takeover cannot be finished: %s",
-                         devices_.file(0).path().c_str(), finishing.error().message);
-    }
-    standby.keeper_->begin_to_serve();
-  }
+  CACHALOT_TRY(finish_takeover(*standby.keeper_));
   standby.keeper_->see_first_clients();
   if (!standby.keeper_->is_deposed()) return {};
   return Error::make(Code::kStale, "%s: another keeper took this pool over meanwhile",
                      devices_.file(0).path().c_str());
+}
+
+// A keeper that another one follows has nothing to finish, and does not wait for the lock.
+Status Pool::finish_takeover(Keeper& keeper) const {
+  constexpr std::uint32_t kMsBetweenLooks = 50;
+  const int fd = devices_.file(0).fd();
+  const std::uint64_t until_ns =
+      CallTime::later(base::SteadyClock::read(), kSuccessionPatienceMs * 1'000'000);
+  for (;;) {
+    const Result<os::FileLock> finishing =
+        os::FileLock::lock_within(fd, kSuccessionLock, kMsBetweenLooks, os::Forks::kLeave);
+    if (finishing || keeper.has_successor()) {
+      keeper.begin_to_serve();
+      return {};
+    }
+    if (finishing.error().code != Code::kBusy || base::SteadyClock::read() >= until_ns) {
+      return Error::make(Code::kTimeout, "%s: the keeper's takeover cannot be finished: %s",
+                         devices_.file(0).path().c_str(), finishing.error().message);
+    }
+  }
 }
 
 // The areas whose keepers' processes still run, a bit each. @errors kBusy: one of them rules
@@ -521,7 +534,11 @@ Result<os::FileLock> Pool::lock_client_slot(std::uint32_t slot) const {
 }
 
 // A slot that is taken, or held for a suspect, is passed over.
-Result<PoolClient> Pool::attach_anywhere(const ClientOptions& options) {
+Result<PoolClient> Pool::attach_anywhere(ClientOptions options) {
+  // All slots that are tried share the time of one.
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  options.attach_by_ns =
+      std::min(options.attach_by_ns, CallTime::later(now_ns, options.timeout_ns));
   const Geometry& g = access_->geometry;
   const char* name = devices_.file(0).path().c_str();
   CACHALOT_TRY(check_host(options.host));

@@ -161,12 +161,13 @@ class Pool {
 
   static Result<Pool> open_made(const std::vector<std::string>& paths, const OpenOptions& options);
   Error areas_in_use() const;
+  Status finish_takeover(Keeper& keeper) const;
   Result<std::uint32_t> find_areas_in_use(Succession succession) const;
   Result<os::FileLock> lock_client_slot(std::uint32_t slot) const;
   Result<bool> find_keeper_lock() const;
   Status check_host(std::uint32_t host) const;
   Status check_slot(const ClientOptions& options, std::uint32_t slot) const;
-  Result<PoolClient> attach_anywhere(const ClientOptions& options);
+  Result<PoolClient> attach_anywhere(ClientOptions options);
   Result<PoolClient> attach_at(const ClientOptions& options, std::uint32_t slot, os::FileLock lock);
 
   memory::DeviceSet devices_;

@@ -93,11 +93,12 @@ class Channel {
   // Takes all answers that have arrived; returns how many requests they answered.
   std::uint32_t poll(AnswerSink& sink);
 
-  // Polls until `done()`; kTimeout after timeout_ns without it and at most a nap more, kNoKeeper once
-  // `gone()` says so. While it spins, gone() and the clock are asked now and then; later every
+  // Polls until `done()`; kTimeout once the clock has passed until_ns and at most a nap more, kNoKeeper
+  // once `gone()` says so. kNever: there is no such time. While it spins, gone() and the clock are asked now and then; later every
   // kLookNs, and once more when the time is up. gone() may poll, too.
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   template <class Done, class Gone>
-  Status wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone);
+  Status wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done, Gone&& gone);
 
   std::uint32_t outstanding() const { return static_cast<std::uint32_t>(posted_ - answered_); }
   std::uint64_t answered() const { return answered_; }  // requests, since the channel was opened
@@ -135,13 +136,18 @@ class Channel {
 };
 
 template <class Done, class Gone>
-Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& done, Gone&& gone) {
+Status Channel::wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done, Gone&& gone) {
   constexpr std::uint32_t kRoundsBetweenChecks = 256;
   std::uint32_t idle = 0, rounds = 0;
-  std::uint64_t waits_since_ns = 0, looked_ns = 0;
+  std::uint64_t looked_ns = 0;
+  const auto out_of_time = [] {
+    return Error::make(Code::kTimeout, "the keeper did not answer in time");
+  };
   while (!done()) {
     if (poll(sink) != 0) {
       idle = 0;
+      // Answers that come one by one do not make the time longer.
+      if (until_ns != kNever && !done() && clock_->now_ns() > until_ns) return out_of_time();
       continue;
     }
     keeper_doorbell_.ring_if_asleep();
@@ -149,18 +155,15 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t timeout_ns, Done&& do
     // Later rounds are naps: looking at the clock costs nothing beside one.
     if (is_time_to_look || idle >= kRoundsBetweenChecks) {
       const std::uint64_t now = clock_->now_ns();
-      if (waits_since_ns == 0) waits_since_ns = looked_ns = now;
+      if (looked_ns == 0) looked_ns = now;
       is_time_to_look = is_time_to_look || now - looked_ns > kLookNs;
-      const bool is_over = now - waits_since_ns > timeout_ns;
+      const bool is_over = now > until_ns;
       if (is_time_to_look || is_over) {
         looked_ns = now;
         if (gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");
         if (done()) return {};
       }
-      if (is_over) {
-        return Error::make(Code::kTimeout, "the keeper did not answer within %llu ms",
-                           static_cast<unsigned long long>(timeout_ns / 1'000'000));
-      }
+      if (is_over) return out_of_time();
     }
     waiter_->wait(idle++);
   }

@@ -126,7 +126,8 @@ Status GrantStream::run(std::uint64_t blocks, std::uint32_t batch, RateMeter& ra
     rate.count(granted_ - before);
   }
   CACHALOT_TRY(channel_.wait_until(
-      *this, kPatienceNs, [&] { return channel_.outstanding() == 0; }, [] { return false; }));
+      *this, now_ns() + kPatienceNs, [&] { return channel_.outstanding() == 0; },
+      [] { return false; }));
   if (was_refused_) return Error::make(Code::kRefused, "bench: the keeper refused a grant");
   return {};
 }

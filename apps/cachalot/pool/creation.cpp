@@ -4,7 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "pool_flags.h"
@@ -67,11 +73,47 @@ class RemoveOnSignal {
   struct sigaction before_[std::size(kSignals)] = {};
 };
 
+// Says on a terminal how much of a pool's space is there, where that takes long. The kernel counts it.
+class Progress {
+ public:
+  explicit Progress(std::vector<std::string> paths) : paths_(std::move(paths)) {
+    if (isatty(STDERR_FILENO) != 0) thread_ = std::jthread([this](std::stop_token s) { run(s); });
+  }
+
+ private:
+  void run(const std::stop_token& stop) {
+    constexpr std::chrono::milliseconds kInterval(1000);
+    std::unique_lock lock(mutex_);
+    bool has_said = false;
+    while (!wake_.wait_for(lock, stop, kInterval, [] { return false; }) && !stop.stop_requested()) {
+      std::fprintf(stderr, "\rmaking the pool: %.1f GiB are there", allocated_gib());
+      has_said = true;
+    }
+    if (has_said) std::fprintf(stderr, "\r\033[K");
+  }
+  double allocated_gib() const {
+    std::uint64_t bytes = 0;
+    for (const std::string& path : paths_) {
+      constexpr std::uint64_t kUnit = 512;  // of st_blocks, on every file system
+      struct stat made {};
+      if (stat(path.c_str(), &made) == 0)
+        bytes += static_cast<std::uint64_t>(made.st_blocks) * kUnit;
+    }
+    return static_cast<double>(bytes) / (1u << 30);
+  }
+
+  const std::vector<std::string> paths_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;  // ends first
+};
+
 }  // namespace
 
 Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options) {
   std::vector<std::string> paths = pool::device_paths(options.paths, options.geometry.devices);
   for (std::string& path : paths) path = file_name_of(path);
+  const Progress progress(paths);
   const RemoveOnSignal guard(std::move(paths));
   return pool::Pool::create(options);
 }

@@ -140,19 +140,17 @@ void Client::on_answer(const rpc::Answer& answer) {
 }
 
 Status Client::wait_for(bool& flag) {
-  return channel_.wait_until(
-      *this, wait_ns(), [&] { return flag; }, [this] { return keeper_is_gone(); });
+  return wait_for_keeper([&] { return flag; });
 }
 
 Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) {
   if (channel_.has_credit(lines, answer_lines)) return {};
   poll();
-  return channel_.wait_until(
-      *this, wait_ns(), [&] { return channel_.has_credit(lines, answer_lines); },
-      [this] { return keeper_is_gone(); });
+  return wait_for_keeper([&] { return channel_.has_credit(lines, answer_lines); });
 }
 
 Status Client::call(Op op, const memory::Line& head, std::uint32_t answer_lines) {
+  const CallTime::Scope scope = call_scope();
   // The two that belong to coming and going are made by who is just not attached.
   if (op != Op::kDetach && op != Op::kNamespace) CACHALOT_TRY(ensure_attached());
   CACHALOT_TRY(wait_for_credit(1, answer_lines));

@@ -37,6 +37,7 @@
 #include "base/clock.h"
 #include "base/fail_point.h"
 #include "block_hash/block_hash.h"
+#include "pool/client/call_time.h"
 #include "pool/client/mailbox_watch.h"
 #include "pool/client/reservation.h"
 #include "pool/format/access.h"
@@ -53,15 +54,18 @@ struct ClientOptions {
   std::uint32_t host = 0;               // this machine's number, below the pool's number of hosts
   // Blocks to hold in advance; fewer where the pool is small (see Client::advance()).
   std::uint32_t grant_target = 64;
-  std::uint64_t timeout_ns = 5'000'000'000;  // of any wait for the keeper
+  // How long one call waits for the keeper, all its waits together.
+  std::uint64_t timeout_ns = 5'000'000'000;
   // Verify what was read against the checksum of who wrote it. Default: in the noncoherent domain.
   std::optional<bool> verify_checksums;
   // Compute one for what is written. Default: as above.
   std::optional<bool> write_checksums;
-  // How long a call may wait for a keeper to be there again, when the one it had is gone. 0: the call
-  // fails, and a later one finds the next keeper. One that is just taking over is waited for anyhow,
-  // up to timeout_ns.
+  // How long a call may wait for a keeper to be there again, when the one it had is gone; the call may
+  // take so much longer then. 0: the call fails, and a later one finds the next keeper. One that is just
+  // taking over is waited for anyhow, up to timeout_ns.
   std::uint64_t recovery_ns = 0;
+  // When an attachment has to be there, by the client's clock, beside timeout_ns.
+  std::uint64_t attach_by_ns = CallTime::kNever;
   bool pins = false;  // pin() will be used
   // Stores nothing: its namespace is not opened where nobody has stored in it, lest a mistyped name
   // use one up for good. All is a miss then, also what others store later.
@@ -155,7 +159,7 @@ class Client final : private rpc::AnswerSink {
 
   // Bounds every wait of the calls from here on, by the client's clock, beside timeout_ns and
   // recovery_ns. An attachment that was begun and not finished in time is gone on with by the next call.
-  static constexpr std::uint64_t kNever = ~std::uint64_t{0};
+  static constexpr std::uint64_t kNever = CallTime::kNever;
   void set_deadline(std::uint64_t at_ns) { deadline_ns_ = at_ns; }
 
   // --- Writing ---------------------------------------------------------------------------------
@@ -267,8 +271,11 @@ class Client final : private rpc::AnswerSink {
          rpc::Waiter& waiter, base::Clock& clock);
 
   // client_attach.cpp
-  std::uint64_t within_deadline(std::uint64_t ns) const;
-  std::uint64_t wait_ns() const { return within_deadline(options_.timeout_ns); }  // for the keeper
+  CallTime::Scope call_scope() { return {call_time_, *clock_, options_.timeout_ns}; }
+  std::uint64_t until_ns() const { return std::min(call_time_.ends_ns(), deadline_ns_); }
+  template <class Done>
+  Status wait_for_keeper(Done&& done);
+  Error no_answer() const;
   Status greet();
   void knock();
   bool is_own_process(const ClientLine& line) const;
@@ -294,6 +301,7 @@ class Client final : private rpc::AnswerSink {
   void begin_to_count();
   void publish_counters();
   Status enter();
+  std::uint64_t farewell_ns() const;
   bool await_dismissal(std::uint64_t deadline_ns) const;
   Status ensure_attached();
   Status resend_commits();
@@ -351,6 +359,7 @@ class Client final : private rpc::AnswerSink {
   bool detached_ = false;  // by detach(): for good
   bool has_left_ = false;  // written under the renewal's lock, which beat() has
   std::uint64_t deadline_ns_ = kNever;
+  CallTime call_time_;
   // An attachment under way, that a call may have left to the next one: what is in the line since when,
   // and whether the keeper has opened the mailbox.
   std::uint64_t knocked_ns_ = 0;  // 0: not knocking
@@ -399,5 +408,13 @@ class Client final : private rpc::AnswerSink {
   SlotTotals totals_;
   ClientCounters totals_before_;  // of the slot's earlier clients
 };
+
+// For as long as the call has time.
+template <class Done>
+Status Client::wait_for_keeper(Done&& done) {
+  Status status = channel_.wait_until(*this, until_ns(), done, [this] { return keeper_is_gone(); });
+  if (!status && status.error().code == Code::kTimeout) return no_answer();
+  return status;
+}
 
 }  // namespace cachalot::pool

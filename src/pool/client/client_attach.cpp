@@ -14,11 +14,7 @@ using memory::Rule;
 
 namespace {
 
-constexpr std::uint64_t kFarewellNs = 500'000'000;
-
-std::uint64_t later(std::uint64_t at_ns, std::uint64_t by_ns) {
-  return by_ns > Client::kNever - at_ns ? Client::kNever : at_ns + by_ns;
-}
+constexpr auto later = CallTime::later;
 
 Error time_is_up() {
   return Error::make(Code::kTimeout,
@@ -75,12 +71,13 @@ Result<std::unique_ptr<Client>> Client::attach(const Access& access, std::uint32
 
 // The first attachment. One whose mailbox is damaged is followed by another.
 Status Client::enter() {
-  const std::uint64_t give_up_ns = later(clock_->now_ns(), options_.timeout_ns);
+  const CallTime::Scope scope = call_scope();
+  call_time_.end_by(std::min(call_time_.ends_ns(), options_.attach_by_ns));
   for (;;) {
     CACHALOT_TRY(greet());
     if (!published_) begin_to_count();
     const Status opened = open_namespace();
-    if (opened || !mailbox_is_damaged_ || clock_->now_ns() >= give_up_ns) return opened;
+    if (opened || !mailbox_is_damaged_ || clock_->now_ns() >= until_ns()) return opened;
   }
 }
 
@@ -91,11 +88,12 @@ bool Client::is_own_process(const ClientLine& line) const {
          line.boot_id_low == options_.boot_id_low && line.boot_id_high == options_.boot_id_high;
 }
 
-// What is left of `ns` until the deadline.
-std::uint64_t Client::within_deadline(std::uint64_t ns) const {
-  if (deadline_ns_ == kNever) return ns;
-  const std::uint64_t now_ns = clock_->now_ns();
-  return std::min(ns, deadline_ns_ - std::min(now_ns, deadline_ns_));
+Error Client::no_answer() const {
+  if (deadline_ns_ < call_time_.ends_ns()) {
+    return Error::make(Code::kTimeout, "the keeper did not answer in the time given");
+  }
+  return Error::make(Code::kTimeout, "the keeper did not answer within %llu ms",
+                     static_cast<unsigned long long>(options_.timeout_ns / 1'000'000));
 }
 
 // Knocks, and waits until the keeper has seen it. Who had no time to wait finds out at the next call.
@@ -110,12 +108,12 @@ Status Client::greet() {
   view_ = now;
   if (!is_known) {
     const std::uint64_t begun_ns = clock_->now_ns();
-    CACHALOT_TRY(wait_for_farewell(std::min(later(begun_ns, options_.timeout_ns), deadline_ns_)));
+    CACHALOT_TRY(wait_for_farewell(until_ns()));
     knock();
     knocked_ns_ = begun_ns;  // one time for both waits
   }
   const std::uint64_t since_ns = knocked_ns_;
-  const std::uint64_t give_up_ns = std::min(later(since_ns, options_.timeout_ns), deadline_ns_);
+  const std::uint64_t give_up_ns = std::min(later(since_ns, options_.timeout_ns), until_ns());
   for (;;) {
     const Status seen_by_keeper = wait_for_view(give_up_ns);
     if (seen_by_keeper) break;
@@ -424,9 +422,10 @@ Status Client::wait_for_copies(std::uint64_t deadline_ns) {
 
 Status Client::reattach(std::uint64_t patience_ns) {
   if (detached_) return has_detached();
+  const CallTime::Scope scope = call_scope();
   if (attached_) is_let_in_ = false;  // that attachment is over
   attached_ = false;
-  CACHALOT_TRY(wait_for_copies(later(clock_->now_ns(), wait_ns())));
+  CACHALOT_TRY(wait_for_copies(until_ns()));
   // Void under the next incarnation, whoever rules; the keeper knows what they were.
   grants_.clear();
   grant_asked_ = false;
@@ -442,7 +441,9 @@ Status Client::reattach(std::uint64_t patience_ns) {
     const std::uint64_t patience_now_ns =
         is_served ? std::max(patience_ns, options_.timeout_ns) : patience_ns;
     if (clock_->now_ns() - since_ns >= patience_now_ns) return status;
+    call_time_.extend(patience_ns);
     if (clock_->now_ns() >= deadline_ns_) return time_is_up();
+    if (clock_->now_ns() >= call_time_.ends_ns()) return status;
     waiter_->wait(round);
   }
   ++counters_[ClientCounter::kReattachments];
@@ -501,8 +502,8 @@ Status Client::detach() {
   if (has_left_) return {};
   detached_ = true;
   deadline_ns_ = kNever;
-  if (const Status copies = wait_for_copies(later(clock_->now_ns(), options_.timeout_ns));
-      !copies) {
+  const CallTime::Scope scope = call_scope();
+  if (const Status copies = wait_for_copies(until_ns()); !copies) {
     // Nobody may vouch for them: the keeper waits until one may, or for the end of this process.
     attached_ = false;
     return copies;
@@ -531,16 +532,20 @@ Status Client::detach() {
     // What is still granted goes back with this: the keeper knows what it is.
     access_.domain().complete();
     // The line below says the same: no reason to wait long for a keeper that does not answer.
-    options_.timeout_ns = std::min(options_.timeout_ns, kFarewellNs);
+    call_time_.end_by(later(clock_->now_ns(), farewell_ns()));
     status = call(Op::kDetach);
     base::reach(FailPoint::kDetachSaid);
   }
   leave();
   // A keeper that did not answer, or whose answer did not arrive, reads it in the line.
   const bool is_known = commits_under_way_ == 0;
-  const std::uint64_t patience_ns = std::min(options_.timeout_ns, kFarewellNs);
-  if (!status && is_known && await_dismissal(later(clock_->now_ns(), patience_ns))) return {};
+  if (!status && is_known && await_dismissal(later(clock_->now_ns(), farewell_ns()))) return {};
   return status;
+}
+
+std::uint64_t Client::farewell_ns() const {
+  constexpr std::uint64_t kMostNs = 500'000'000;
+  return std::min(options_.timeout_ns / 5, kMostNs);
 }
 
 bool Client::await_dismissal(std::uint64_t deadline_ns) const {
@@ -576,6 +581,7 @@ Result<std::uint64_t> Client::pin() {
     return Error::make(Code::kUnsupported,
                        "pin: this client did not say at its attachment that it pins");
   }
+  const CallTime::Scope scope = call_scope();
   CACHALOT_TRY(ensure_attached());
   pins_.push_back(++pins_begun_);
   publish_pins();

@@ -69,10 +69,8 @@ Result<BlockUse> Client::take_grant(std::uint32_t needed) {
   if (grants_.empty()) {
     CACHALOT_TRY(wait_for_credit(1, kMaxCommitItems));
     CACHALOT_TRY(ask_for_grants(needed));
-    CACHALOT_TRY(channel_.wait_until(
-        *this, wait_ns(),
-        [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); },
-        [this] { return keeper_is_gone(); }));
+    CACHALOT_TRY(wait_for_keeper(
+        [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); }));
     // Its own commits under way may give blocks back.
     if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
     if (grants_.empty()) book_->take_returned(grants_);
@@ -132,6 +130,7 @@ Status Client::check_items(std::span<const PutItem> items) const {
 // Writes the payloads of one commit's worth of items and posts it.
 Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> items,
                            Verdict* verdicts, bool goes_on) {
+  if (clock_->now_ns() > until_ns()) return no_answer();  // each of many commits was slow
   CACHALOT_TRY(begin_commit());
   Commit& commit = commits_[next_commit_];
   for (std::uint32_t i = 0; i < items.size(); ++i) {
@@ -151,9 +150,7 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
 // Makes room for one more commit under way. What was read is reported before what is written.
 Status Client::begin_commit() {
   CACHALOT_TRY(flush_reports());
-  return channel_.wait_until(
-      *this, wait_ns(), [this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; },
-      [this] { return keeper_is_gone(); });
+  return wait_for_keeper([this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; });
 }
 
 void Client::add_item(Commit& commit, std::uint32_t at, const BlockUse& use,
@@ -243,7 +240,7 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items,
                    std::span<Verdict> verdicts) {
   CACHALOT_TRY(check_items(items));
   std::fill_n(verdicts.begin(), items.size(), Verdict::kNotHeld);
-  const std::uint64_t since_ns = clock_->now_ns();
+  const CallTime::Scope scope = call_scope();
   for (std::size_t done = 0;;) {
     Status status = ensure_attached();
     if (status) {
@@ -257,9 +254,7 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items,
     // The keeper went away, or gave this client up, in between. What became of the commits under way
     // is known after the next attachment; what is not published then is stored once more.
     if (is_lost() || !attached_) {
-      const std::uint64_t spent_ns = clock_->now_ns() - since_ns;
-      const Status again =
-          reattach(options_.recovery_ns - std::min(spent_ns, options_.recovery_ns));
+      const Status again = reattach(options_.recovery_ns);
       if (!again) {
         forget_verdicts();
         return status ? again : status;
@@ -274,6 +269,7 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items,
     if (done == items.size()) return {};
     std::fill(verdicts.begin() + static_cast<std::ptrdiff_t>(done),
               verdicts.begin() + static_cast<std::ptrdiff_t>(items.size()), Verdict::kNotHeld);
+    if (clock_->now_ns() > until_ns()) return no_answer();
   }
 }
 
@@ -311,6 +307,7 @@ Result<Reservation> Client::reserve(std::uint32_t blocks) {
     return Error::make(Code::kInvalidArgument, "reserve: %u blocks is not within 1 to %u", blocks,
                        kMaxCommitItems);
   }
+  const CallTime::Scope scope = call_scope();
   CACHALOT_TRY(ensure_attached());
   Result<Reservation> reserved = reserve_once(blocks);
   if (reserved || !is_lost()) return reserved;
@@ -347,6 +344,7 @@ Status Client::commit(const BlockHash* parent, WrittenReservation reservation,
   std::fill_n(verdicts.begin(), count, Verdict::kNotHeld);
   if (!attached_ || is_lost() || reservation.held_->incarnation != incarnation_)
     return void_reservation();
+  const CallTime::Scope scope = call_scope();
   CACHALOT_TRY(begin_commit());
   // W1: from here on the blocks are the commit's.
   const std::unique_ptr<HeldBlocks> held(reservation.held_.release());
@@ -374,15 +372,15 @@ Status Client::commit(const BlockHash* parent, WrittenReservation reservation,
 
 Status Client::post_put(const BlockHash* parent, const PutItem& item) {
   CACHALOT_TRY(check_items({&item, 1}));
+  const CallTime::Scope scope = call_scope();
   CACHALOT_TRY(ensure_attached());
   return post_commit(parent, {&item, 1}, nullptr, false);
 }
 
 Status Client::drain() {
   if (has_left_) return has_detached();
-  return channel_.wait_until(
-      *this, wait_ns(), [this] { return commits_under_way_ == 0; },
-      [this] { return keeper_is_gone(); });
+  const CallTime::Scope scope = call_scope();
+  return wait_for_keeper([this] { return commits_under_way_ == 0; });
 }
 
 }  // namespace cachalot::pool

@@ -138,10 +138,10 @@ INSTANTIATE_TEST_SUITE_P(Rings, DamagedMailboxTest,
                          ::testing::Combine(::testing::Values(Ring::kRequests, Ring::kResponses),
                                             ::testing::Values(memory::DomainKind::kCoherent,
                                                               memory::DomainKind::kNoncoherent)),
-                         [](const auto& info) {
+                         [](const auto& instance) {
                            const bool is_coherent =
-                               std::get<1>(info.param) == memory::DomainKind::kCoherent;
-                           return std::string(std::get<0>(info.param) == Ring::kRequests
+                               std::get<1>(instance.param) == memory::DomainKind::kCoherent;
+                           return std::string(std::get<0>(instance.param) == Ring::kRequests
                                                   ? "requests"
                                                   : "responses") +
                                   (is_coherent ? "_coherent" : "_noncoherent");

@@ -141,6 +141,8 @@ class Keeper final : private rpc::RequestHandler {
   bool stop_requested() const { return stop_requested_; }
   // True once another keeper rules: this one came too late, and does nothing any more.
   bool is_deposed() const { return deposed_; }
+  // Whether another one has announced itself, as the pool says now.
+  bool has_successor() const;
   // Says that nobody serves any more. Also done by the destructor.
   void stop();
 
@@ -223,7 +225,6 @@ class Keeper final : private rpc::RequestHandler {
   std::uint32_t release_unknown();
   bool may_anybody_hold_unknown() const;
   void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
-  bool has_successor() const;
   bool notice_successor();
   void be_deposed();
 

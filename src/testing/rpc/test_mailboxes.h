@@ -153,7 +153,9 @@ class TestClient final : private AnswerSink {
  public:
   TestClient(const memory::SealedRegion& region, const TestPlace& place, Waiter& waiter,
              base::Clock& clock, Doorbell keeper_doorbell = {})
-      : place_(place), channel_(region, place.channel(), waiter, clock, keeper_doorbell) {}
+      : place_(place),
+        clock_(&clock),
+        channel_(region, place.channel(), waiter, clock, keeper_doorbell) {}
 
   bool can_send(const Ask& ask) const { return channel_.has_credit(ask.lines, ask.answer_lines); }
 
@@ -179,8 +181,10 @@ class TestClient final : private AnswerSink {
   std::uint32_t poll() { return channel_.poll(*this); }
   // Until at most `outstanding` requests are without answer.
   Status wait(std::uint32_t outstanding, std::uint64_t timeout_ns) {
+    const std::uint64_t until_ns =
+        timeout_ns == Channel::kNever ? timeout_ns : clock_->now_ns() + timeout_ns;
     return channel_.wait_until(
-        *this, timeout_ns, [&] { return channel_.outstanding() <= outstanding; },
+        *this, until_ns, [&] { return channel_.outstanding() <= outstanding; },
         [] { return false; });
   }
 
@@ -218,6 +222,7 @@ class TestClient final : private AnswerSink {
   }
 
   TestPlace place_;
+  base::Clock* clock_;
   Channel channel_;
   std::deque<Ask> expected_;
   std::uint64_t sent_ = 0, answered_ = 0;
