@@ -18,7 +18,7 @@ namespace cachalot::apps::bench {
 struct Settings {
   std::vector<memory::DomainKind> domains;
   std::uint32_t repeats = 11;  // of each measurement
-  bool quick = false;          // fewer rows and repetitions: for whoever tunes
+  bool quick = false;          // fewer rows and repetitions, for tuning
 };
 
 // The middle of some samples, and the quartiles.
@@ -64,7 +64,7 @@ class RateMeter {
 std::uint64_t own_cpu_ns();              // of this process
 std::uint64_t cpu_ns_of(pid_t process);  // 0: it is gone
 
-// Whom the benchmarks run where: the caller and whatever is on the other side.
+// Where the benchmarks run: the caller and the other side.
 struct Cores {
   int own = 0, other = 0;
   bool are_two = false;

@@ -231,7 +231,7 @@ Result<AllocRow> replay_on(const std::string& name, const replay::AllocEvents& e
   return row;
 }
 
-// A replay that ends in the machine's last memory is no use to anybody on it.
+// A replay must not use up the machine's last memory.
 Status check_memory(const Options& options, const Settings& settings,
                     const replay::AllocEvents& events) {
   if (options.backend != "memfd" || settings.limit_bytes != 0) return {};

@@ -20,7 +20,7 @@ class AllocTraceOutput {
   static Result<AllocTraceOutput> open(const char* command, const std::string& out,
                                        const std::string& json);
 
-  // Shows progress to people who wait.
+  // Shows progress on a terminal.
   Status write(const trace::AllocEvent& event);
   // The file appears; one line about it goes where people look.
   Status finish();

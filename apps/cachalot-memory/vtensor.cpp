@@ -77,7 +77,7 @@ Result<const device_memory::CostTable*> costs_of(const std::string& name) {
                      name.c_str(), device_memory::cost_table_names().c_str());
 }
 
-// A flag that has nothing to act on is a mistake of whoever gave it.
+// A flag without effect is a usage error.
 Status check_together(const Options& options) {
   if (options.costs_given && options.backend != "model") {
     return Error::make(Code::kInvalidArgument,
@@ -91,7 +91,7 @@ Status check_together(const Options& options) {
   return {};
 }
 
-// What no request of any trace could be held in, or has addresses for, is a mistake of whoever gave the flag.
+// A size that cannot hold any request of a trace, or exceeds the address space, is a usage error.
 Status check_fits(const Options& options, const Plan& plan, KvLayout layout) {
   const std::uint64_t most_range_bytes =
       device_memory::AddressBook::kMaxRangePlaces * device_memory::ModelOptions{}.granularity_bytes;
@@ -165,7 +165,7 @@ Result<Subject> make_vtensor(const Plan& plan, const Options& options, KvLayout 
                              bool is_static) {
   Subject subject;
   const device_memory::ModelBackend* model = nullptr;
-  // Static reservation is only counted: nobody has so much memory.
+  // Static reservation is only counted: no machine has so much memory.
   if (options.backend == "memfd" && !is_static) {
     CACHALOT_TRY_ASSIGN(subject.backend, device_memory::MemfdBackend::open());
   } else {
@@ -232,7 +232,7 @@ Result<std::vector<Subject>> make_subjects(const Plan& plan, const Options& opti
   return subjects;
 }
 
-// A line that is written over, for people who wait; nothing in a pipe.
+// A progress line on a terminal; nothing in a pipe.
 void show_progress(std::uint64_t requests) {
   if (isatty(STDERR_FILENO) != 0) std::fprintf(stderr, "\r\033[K%" PRIu64 " requests", requests);
 }

@@ -36,8 +36,8 @@ Status reserve(int fd, std::size_t bytes, const std::string& file) {
   return {};
 }
 
-// Who writes the file at this moment writes it to its end first. Not for long: not every file has locks, and
-// whoever holds one for the whole of this program (flock(1) does) waits for us.
+// A process that writes the file now writes it to its end first. Not for long: not every file has locks, and
+// a holder for this program's whole run (flock(1)) waits for us.
 void wait_for_others(int fd) {
   constexpr int kTries = 200;
   for (int i = 0; i < kTries && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++i)

@@ -10,7 +10,7 @@
 
 namespace cachalot::apps {
 
-// Told apart by people who do not see all colours (Okabe and Ito's palette), and by those who see none by the
+// Distinguishable with colour blindness (Okabe and Ito's palette), and without colours by the
 // mark.
 struct PlotStyle {
   const char* colour;

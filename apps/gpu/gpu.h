@@ -47,7 +47,7 @@ class Gpu {
   // @param image  its kernels, as cachalot_kernel_image made them
   // @errors kUnsupported: no GPU, or a binary without kernels; the driver's
   static Result<std::unique_ptr<Gpu>> open(std::span<const unsigned char> image);
-  // Whoever has memory of it has given it back.
+  // All its memory has been released.
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;

@@ -168,7 +168,7 @@ TEST_F(FaultTest, ACommitThatWasDoneAndNeverAnsweredIsCommitted) {  // W2, W5
   const auto bytes = payload_of(50, 256);
   const PutItem item{hash_of(50), bytes};
   ASSERT_TRUE(client->post_put(nullptr, item));
-  pool_.keeper().poll();  // executes it; nobody has taken the answer
+  pool_.keeper().poll();  // executes it; the answer was not read
   const Entry before = pool_.entry_of(hash_of(50));
   pool_.kill_keeper();
   start();
@@ -202,7 +202,7 @@ TEST_F(FaultTest, AFarewellIsHeardByTheNextKeeper) {
   auto client = pool_.attach(0, options);
   pool_.put(*client, 1, 1);
   pool_.kill_keeper();
-  client.reset();  // nobody answers it
+  client.reset();  // it gets no answer
   start();
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
   EXPECT_EQ(held(0), 0u);
@@ -227,7 +227,7 @@ TEST_F(FaultTest, AFarewellIsHeardBeforeTheSlotsNextProcessKnocks) {
   EXPECT_EQ(held(0), 0u);
 }
 
-// A keeper that looks once, half a timeout late, and then sleeps: it reads the farewell and not the knock.
+// A keeper that looks once, half a timeout late, and then sleeps: it reads the detach and not the attach request.
 class OneLateLook final : public rpc::Waiter {
  public:
   OneLateLook(TestPool& pool, std::uint64_t at_ns) : pool_(pool), at_ns_(at_ns) {}

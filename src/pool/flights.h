@@ -1,13 +1,12 @@
-// Who computes which block: so that of several processes that need a new one, one computes it and the
+// Claims on the computation of blocks: so that of several processes that need a new one, one computes it and the
 // others take it from the pool when it comes.
 //
 // A flight is a claim on a block's hash, held by a lock on a byte of device 0's file that no block lies
-// at; it ends with its process, whatever ended that, and leaves nothing in the pool. It is advice: who
-// does not ask, on another machine for example, computes the block too, and the keeper takes one of
-// both. Two hashes may share a byte (2^48 of them): then somebody waits for nothing, for as long as he
-// is willing to wait.
+// at; it ends with its process, whatever ended that, and leaves nothing in the pool. It is advice: a
+// process that does not ask, on another machine for example, computes the block too, and the keeper takes
+// one of both. Two hashes may share a byte (2^48 of them): then a process waits in vain, up to its limit.
 //
-// Nobody can wait in a circle if nobody waits while holding a claim: claim what comes next as far as it
+// There is no deadlock if no process waits while it holds a claim: claim what comes next as far as it
 // is free, compute and release that, and only then look for more.
 //
 // @threads  one at a time
@@ -32,16 +31,16 @@ class Flights {
   // @errors kPermission: the pool's file cannot be opened for writing
   static Result<Flights> open(const Pool& pool);
 
-  // Claims the leading blocks that nobody else has claimed. Of these the first release() is the first.
-  // @return how many, at most kMostClaims are held; 0: somebody else computes the first one. Where the
-  //         file system has no locks nobody can be asked: all of them.
+  // Claims the leading blocks that no other process has claimed. Of these the first release() is the first.
+  // @return how many, at most kMostClaims are held; 0: another process computes the first one. Where the
+  //         file system has no locks: all of them.
   std::size_t claim(std::span<const BlockHash> hashes);
   // Gives up the oldest claims. A block should be published, or never be, by then.
   void release(std::size_t claims = 1);
   void release_all() { release(claims_.size()); }
   std::size_t claims() const { return claims_.size(); }
 
-  // Whether somebody else has claimed it now.
+  // Whether another process has claimed it now.
   bool is_claimed_elsewhere(const BlockHash& hash) const;
 
  private:

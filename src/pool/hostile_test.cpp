@@ -1,4 +1,4 @@
-// Messages that no client of ours would send: they get an error and harm nobody but their sender.
+// Messages that no client of ours would send: they get an error and harm only their sender.
 
 #include <gtest/gtest.h>
 
@@ -186,7 +186,7 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
       head.count = static_cast<std::uint16_t>(lines);
       rpc::store_payload(head.payload, CommitPayload{space_, 0, 0, 0});
     }
-    // Who may evict may evict everything, and stop the keeper: these are no forgeries.
+    // A client that may evict may evict everything, and stop the keeper: these are no forgeries.
     if (op == Op::kEvict)
       rpc::store_payload(head.payload, EvictPayload{space_, 0, rng.next(), rng.next()});
     if (op == Op::kGrant && head.lines == 1 && lines == 0) {
@@ -199,7 +199,7 @@ TEST_F(HostileTest, AHundredThousandMessagesOfNoiseHarmOnlyTheirSender) {
     if (i % 1000 == 0) {
       ASSERT_TRUE(pool_.keeper().is_valid()) << i;
     }
-    // Whoever left, or left a message unfinished, comes back.
+    // A client that detached, or left a message unfinished, attaches again.
     const bool has_left = count(KeeperCounter::kClients) < 2;
     if (i % 100 == 99 || has_left) {
       if (!has_left) say_goodbye();

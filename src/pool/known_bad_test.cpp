@@ -105,7 +105,7 @@ TEST_P(KnownBadTest, PayloadValidatedByGenerationAlone) {
   EXPECT_EQ(read(*reader, found, 1), is_broken() ? Read::kWrong : Read::kDiscarded);
 }
 
-// A tombstone that never reached the device, over a block that somebody was granted since.
+// A tombstone that never reached the device, over a block that was granted since.
 TEST_P(KnownBadTest, GenerationForgottenAtTakeover) {
   make(Rule::kForgetGenerationAtTakeover, 4, 4);
   const auto writer = pool_->attach(0, as_process(1));
@@ -138,7 +138,7 @@ TEST_P(KnownBadTest, CommitReplayedByTheNextKeeperNotIdempotent) {
   const std::uint64_t committed = writer->counters()[ClientCounter::kCommitted];
   ASSERT_TRUE(writer->reattach(0));
   EXPECT_EQ(get(*writer, 2), Read::kRight);
-  // Who is told that its published block is not published stores it again, or worse, over it.
+  // A client that is told that its published block is not published stores it again, or worse, over it.
   EXPECT_EQ(writer->counters()[ClientCounter::kCommitted] - committed, is_broken() ? 0u : 1u);
 }
 
@@ -322,7 +322,7 @@ TEST_P(KnownBadTest, PinnedReadPublishedWithoutCompleting) {
     if (pool_->entry_of(hash_of(name)).block == found.entry.block) break;
   }
   for (std::uint32_t block = 0; block < access.geometry.blocks; ++block) {
-    // Whoever holds a grant may store at any time.
+    // The holder of a grant may store at any time.
     if (Ledger::read(access, 0, block).state == LedgerState::kGranted) store(block, 99);
   }
   std::vector<std::byte> bytes(256);
@@ -337,14 +337,14 @@ TEST_P(KnownBadTest, OldKeepersGrantsHonoured) {
   pool_ = std::make_unique<TestPool>(small_geometry(4, 4));
   if (is_broken()) pool_->domain().break_rule(Rule::kHonourOldGrants);
   KeeperOptions drowsy;
-  drowsy.polls_between_clock_reads = 1u << 30;  // does not look who rules
+  drowsy.polls_between_clock_reads = 1u << 30;  // does not look at the epoch
   pool_->start_keeper(drowsy);
   pool_->keeper().tend();
   ClientOptions options = as_process(1);
   options.timeout_ns = 1'000'000;
   std::unique_ptr<Client> late;
   {
-    // Somebody has to look after the client table for the old keeper, once.
+    // The old keeper's client table must be read once.
     AtPoint said(base::FailPoint::kAttachLineWritten, [&] { pool_->keeper().tend(); });
     late = pool_->attach(0, options);
   }

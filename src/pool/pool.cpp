@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t kKeeperNapNs = 5'000'000;
 constexpr std::uint64_t kSuccessionPatienceMs = 5'000;
 
-// Whoever is forked from a keeper or a client cannot reach the pool (MADV_DONTFORK): it has no part in the lock.
+// A forked child of a keeper or client cannot reach the pool (MADV_DONTFORK): it has no part in the lock.
 Result<os::FileLock> lock_byte(int fd, std::uint64_t offset) {
   return os::FileLock::try_lock(fd, offset, os::Forks::kLeave);
 }
@@ -160,7 +160,7 @@ class Renewer {
 PoolClient::PoolClient(os::FileLock lock) : lock_(std::move(lock)) {}
 PoolClient::PoolClient(PoolClient&&) noexcept = default;
 PoolClient& PoolClient::operator=(PoolClient&& from) noexcept {
-  PoolClient taken(std::move(from));  // who was here leaves at the end of this, as a whole
+  PoolClient taken(std::move(from));  // the previous client is detached at the end of this scope
   std::swap(lock_, taken.lock_);
   std::swap(clock_, taken.clock_);
   std::swap(waiter_, taken.waiter_);
@@ -178,7 +178,7 @@ Status PoolClient::detach() {
   const Status said = client_->detach();
   if (!client_->has_left()) return said;
   // What this client wrote into the slot's lines is complete (R4), and it writes no more of them (R1). The
-  // kernel orders that before whatever the next one does, who has the lock first.
+  // kernel orders that before whatever the next owner of the lock does.
   renewer_.reset();
   lock_.unlock();
   return said;
@@ -312,7 +312,7 @@ Status Pool::destroy(const std::vector<std::string>& paths) {
 }
 
 Status Pool::remove() {
-  // Held until the names are gone, so that nobody begins to serve in between.
+  // Held until the names are gone, so that no keeper begins to serve in between.
   const int fd = devices_.file(0).fd();
   CACHALOT_TRY_ASSIGN(const os::FileLock succession, lock_succession(fd));
   std::vector<os::FileLock> locks;
@@ -346,10 +346,10 @@ Status Pool::check_still_there() const {
   return {};
 }
 
-// Each keeper area has a lock, which dies with the process that has it: who may rule is who holds the
+// Each keeper area has a lock, which dies with the process that has it: the keeper that may rule holds the
 // lock of the ruling area's. The succession lock is held from the look at the areas to the announcement,
-// and again while the takeover is declared finished: so who announces himself knows whether the one
-// before him has finished, that is, whose ledger counts. Not in between: a keeper that stalls in its
+// and again while the takeover is declared finished: so an announcing keeper knows whether the one
+// before it has finished, that is, whose ledger counts. Not in between: a keeper that stalls in its
 // takeover is seen to do so, and can be taken over from.
 Result<PoolKeeper> Pool::serve(KeeperOptions options, Succession succession) {
   CACHALOT_TRY(find_areas_in_use(succession));  // before memory is touched for nothing
@@ -517,7 +517,7 @@ Status PoolKeeper::run(const std::atomic<bool>& stop, const std::function<Status
   return {};
 }
 
-// @errors kBusy: names who has it
+// @errors kBusy: names the holder
 Result<os::FileLock> Pool::lock_client_slot(std::uint32_t slot) const {
   const Geometry& g = access_->geometry;
   const char* name = devices_.file(0).path().c_str();

@@ -68,7 +68,7 @@ class PoolClient {
   Client* operator->() { return client_.get(); }
 
   // As Client::detach(), and the slot is free at once, however long this object lives. Not where copies were
-  // still under way (kBusy), or may be for ever (kIo): then it is this client's until it is asked again or the object goes,
+  // still in flight (kBusy), or may be for ever (kIo): then it is this client's until it is asked again or the object goes,
   // and if they still are by then, until the process ends.
   Status detach();
 
@@ -122,7 +122,7 @@ class Pool {
   // Becomes the pool's keeper. `over` one that stalls, too: its process is not waited for, and does
   // no harm when it wakes up.
   // @errors kBusy: the pool has a keeper; kStale: another one took over before this one had finished;
-  //         kTimeout: somebody else has been at it for seconds
+  //         kTimeout: another process has held it for seconds
   enum class Succession { kOfTheDead, kOverTheLiving };
   Result<PoolKeeper> serve(KeeperOptions options, Succession succession = Succession::kOfTheDead);
 
@@ -132,7 +132,7 @@ class Pool {
   Status serve(PoolKeeper& standby, Succession succession = Succession::kOfTheDead);
 
   // Attaches as a client, in a free slot of the host's or in the one given. Its last slot is for
-  // operators (ClientOptions::is_operator, who try it first), unless it is the only one or asked for
+  // operators (ClientOptions::is_operator, which try it first), unless it is the only one or asked for
   // by number. A thread renews the client every `renew_interval_ns`, so that it is not suspected
   // while its engine computes.
   // @errors kBusy: the slot is taken or held, or all are; kNoKeeper; kTimeout

@@ -153,7 +153,7 @@ class World {
     if (depth == 0) return;
     use(client, name_of(chain, depth - 1));
   }
-  // A hit that is reported, in so full a batch that the report is under way.
+  // A hit that is reported, in so full a batch that the report is in flight.
   void use(Client& client, std::uint64_t name) {
     const BlockHash hash = hash_of(name);
     Found found;

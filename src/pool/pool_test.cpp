@@ -257,7 +257,7 @@ TEST_P(PoolTest, TheLastSlotIsForOperators) {
     PoolClient second = attach(operates);
     EXPECT_EQ(second->fence(7).error().code, Code::kBusy);
   }
-  // By number anybody has it.
+  // By number any client gets it.
   const Result<PoolClient> by_number = pool_->attach({}, 7);
   EXPECT_TRUE(by_number) << by_number.error().message;
 }
@@ -460,7 +460,7 @@ TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
     EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
     Result<PoolKeeper> next = pool->serve({}, Pool::Succession::kOverTheLiving);
     ASSERT_TRUE(next) << next.error().message;
-    // nobody's patience ran out
+    // no call timed out
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
     stalled->send(SIGCONT);
     const Result<os::ChildStatus> ended = stalled->wait();

@@ -127,7 +127,7 @@ class ComputeKernel {
   gpu::Event done_ = nullptr;
 };
 
-// Copies without end: two calls are always under way.
+// Copies without end: two calls are always in flight.
 class CopyLoad {
  public:
   static Result<std::unique_ptr<CopyLoad>> make(kv::CudaDevice& device, Direction direction,

@@ -38,7 +38,7 @@ struct OverlapTimes {
   double copy_gb_s = 0, copy_alone_gb_s = 0;
 };
 // The kernel alone and with copies beside it, in turns: 20 ms each, of 20 KB fragments, two calls
-// always under way on a stream of their own.
+// always in flight on a stream of their own.
 // @errors the driver's; kUnsupported: built without kernels
 Result<OverlapTimes> measure_overlap(const Settings& settings, kv::CudaDevice& device,
                                      kv::Direction direction, Compute compute, kv::Way way);

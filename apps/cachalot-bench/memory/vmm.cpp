@@ -233,7 +233,7 @@ Result<BuildTimes> model_build(const device_memory::CostTable& costs, std::uint6
   return times;
 }
 
-// With one set_access a handle, as everybody measured it.
+// With one set_access a handle, as the published figures.
 Status run_model(Report& report, const device_memory::CostTable& costs, const Size& size) {
   CACHALOT_TRY_ASSIGN(const BuildTimes times, model_build(costs, size.bytes, size.bytes));
   const std::string name = std::string("model/") + costs.name + "/" + size.name;

@@ -78,7 +78,7 @@ class GpuVmmBench {
     return gpu::driver_error(driver_, result, call);
   }
 
-  // What everybody compares with: the same memory by one call.
+  // The common baseline: the same memory by one call.
   Status measure_alloc() {
     const gpu::DeviceScope scope(driver_, context_);
     CACHALOT_TRY(scope.status());

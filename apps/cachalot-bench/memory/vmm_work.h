@@ -30,7 +30,7 @@ class Stitched {
   // All of these: nanoseconds.
   Result<double> reserve();
   Result<double> create();                                   // handles of its own
-  void use(std::span<const device_memory::Handle> handles);  // or somebody else's
+  void use(std::span<const device_memory::Handle> handles);  // or another owner's
   Result<double> map();
   Result<double> set_access(std::uint64_t call_bytes);  // so many bytes a call
   Result<double> unmap(std::uint64_t call_bytes);

@@ -75,7 +75,7 @@ void GrantStream::ask(std::uint32_t batch) {
   ++under_way_;
 }
 
-// Sends the uses back as they came; three batches under way never use up the rings.
+// Sends the uses back as they came; three batches in flight never use up the rings.
 void GrantStream::give_back(const rpc::Answer& answer) {
   const std::uint32_t count = std::min<std::uint32_t>(answer.count, kMostUses);
   BlockUse uses[kMostUses];

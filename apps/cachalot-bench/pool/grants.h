@@ -20,7 +20,7 @@ class GrantStream final : private rpc::AnswerSink {
   // @errors kTimeout: no keeper answers
   static Result<std::unique_ptr<GrantStream>> attach(const pool::Pool& pool);
 
-  // Has `blocks` granted and given back, `batch` a request (at most 64), several under way.
+  // Has `blocks` granted and given back, `batch` a request (at most 64), several in flight.
   Status run(std::uint64_t blocks, std::uint32_t batch, RateMeter& rate);
 
  private:

@@ -70,7 +70,7 @@ class InlinePool {
   };
   InlinePool() = default;
 
-  // The client goes first, and needs all others for its farewell.
+  // The client is destroyed first: its detach needs all others.
   std::unique_ptr<pool::Pool> pool_;
   std::unique_ptr<base::SteadyClock> clock_;
   std::unique_ptr<pool::PoolKeeper> keeper_;

@@ -1,4 +1,4 @@
-// `bench takeover`: how long nobody can store after a keeper has died.
+// `bench takeover`: how long no client can store after a keeper has died.
 #pragma once
 
 #include <cachalot/result.h>

@@ -44,7 +44,7 @@ struct Attached {
 // @errors as Pool::open and Pool::attach, with the pool's path in front
 Result<Attached> attach(const ClientFlags& flags);
 
-// of_pool() of what the keeper was asked: where it does not answer, also who that is.
+// of_pool() of what the keeper was asked: if it does not answer, also its process.
 Error of_keeper(const Attached& attached, const Error& error);
 template <class T>
 Result<T> of_keeper(const Attached& attached, Result<T> result) {

@@ -54,7 +54,7 @@ Status create(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(create_options));
   const Status told = tell_created(options, pool, json);
-  // A command that failed has made nothing. Somebody may serve it already: then it stays.
+  // A command that failed has made nothing. If a keeper serves it already, it stays.
   if (!told) static_cast<void>(pool.remove());
   return told;
 }
@@ -67,7 +67,7 @@ Status info(const Options& options) {
   return json.write_json(description);
 }
 
-// Removing a link would leave the pool, and removing what it points to the link; who made the link
+// Removing a link would leave the pool, and removing its target would leave the link; the owner of the link
 // may want either.
 Status check_no_link(const std::string& path) {
   struct stat named {
@@ -79,7 +79,7 @@ Status check_no_link(const std::string& path) {
                      "%.120s: is a symbolic link, expected the pool's own file", path.c_str());
 }
 
-// What cannot be opened is not removed: it may be somebody's work, or his file. Where it looks like
+// A file that cannot be opened is not removed: it may be another process's work. Where it looks like
 // what is left of a pool, the message says how a person removes it.
 Error with_way_out(const Paths& paths, const Error& error) {
   const pool::Making making = pool::look_for_maker(paths[0]);

@@ -1,4 +1,4 @@
-// `cachalot pool fence`: says of a client that nobody can watch that it stores no more.
+// `cachalot pool fence`: states that a client which cannot be watched stores no more.
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -51,8 +51,7 @@ void add_pool_fence(CLI::App& pool, Chosen& chosen) {
   command->add_option("--client", options->fenced, "the client slot that is held (`pool info`)")
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1));
-  command->add_flag("--unknown", options->unknown,
-                    "instead: the blocks of which nobody knows who holds them");
+  command->add_flag("--unknown", options->unknown, "instead: the blocks whose holder is unknown");
   add_host_flag(*command, options->client);
   add_wait_flag(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")

@@ -32,7 +32,7 @@ json describe_geometry(const pool::Geometry& geometry) {
 }
 
 // serving: holds the lock and says that it answers; locked: holds it and does not say so; remote: says that
-// it answers, from another machine; none: nobody is there. One that hangs has said so: who asks it finds out.
+// it answers, from another machine; none: no keeper. A hung keeper still says "serving"; a request to it times out.
 const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
   const bool says_it_serves = (view.flags & pool::kKeeperServing) != 0;
   if (pool.keeper_is_locked()) return says_it_serves ? "serving" : "locked";
@@ -110,8 +110,8 @@ pool::ViewLine view_of(const Pool& pool, const pool::KeeperView& keeper, std::ui
   return line;
 }
 
-// served; unserved: it was, by a keeper that is gone; suspected: it fell silent, and nobody proved
-// that its process has ended; held: that, and blocks or the slot wait for the proof. Null: nobody.
+// served; unserved: it was, by a keeper that is gone; suspected: it is silent, and there is no proof
+// that its process has ended; held: that, and blocks or the slot wait for the proof. Null: no client.
 const char* client_state(const pool::ViewLine& view, bool is_served) {
   if ((view.flags & pool::kViewHeld) != 0) return "held";
   if ((view.flags & pool::kViewSuspected) != 0) return "suspected";

@@ -66,7 +66,7 @@ void end_on_signals() {
     sigaction(signal, nullptr, &before);
     if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup
   }
-  // Whoever read the ready line may be gone when the next one comes.
+  // The reader of the ready line may have exited before the next line.
   ::signal(SIGPIPE, SIG_IGN);
 }
 

@@ -68,7 +68,7 @@ void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport
            percent(spent.write_s, all_s), percent(std::max(0.0, all_s - known_s), all_s)));
 }
 
-// What the run has shown, for a reader who does not know the table's terms.
+// What the run has shown, in one plain sentence.
 void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   std::string bytes = "the bytes of the blocks were not checked (--verify off)";
   if (!report.is_sound()) {

@@ -136,7 +136,7 @@ std::string temp_dir(const Options& options) {
   return environment != nullptr && *environment != '\0' ? environment : "/tmp";
 }
 
-// Lines that are written over, for people who wait; nothing in a pipe.
+// Progress lines on a terminal; nothing in a pipe.
 void show_progress(std::uint64_t requests) {
   constexpr std::uint64_t kEvery = 4096;
   if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;

@@ -17,7 +17,7 @@ std::string gib_text(std::uint64_t blocks, std::uint64_t block_bytes) {
   return text;
 }
 
-// Exact as long as it fits 64 bits, which JSON's numbers do; beyond that nobody counts single bytes.
+// Exact as long as it fits 64 bits, which JSON's numbers do; beyond that single bytes do not matter.
 nlohmann::json capacity_bytes(std::uint64_t blocks, std::uint64_t block_bytes) {
   if (blocks == cache_sim::kUnlimitedBlocks) return "inf";
   std::uint64_t bytes = 0;

@@ -15,7 +15,7 @@ struct HitRateResult {
   const cache_sim::HitRate* rate = nullptr;
   std::vector<cache_sim::HitRateRow> rows;
   std::uint64_t block_tokens = 0;
-  std::uint64_t block_bytes = 0;  // 0: nobody said
+  std::uint64_t block_bytes = 0;  // 0: not given
   std::uint64_t skipped_lines = 0;
   double wall_s = 0;  // of reading and counting
 };

@@ -92,7 +92,7 @@ Result<trace::GeneratorOptions> load_of(const Options& options, trace::LoadKind 
   return load;
 }
 
-// A line that is written over, for people who wait; nothing in a pipe.
+// A progress line on a terminal; nothing in a pipe.
 void show_progress(std::uint64_t requests) {
   constexpr std::uint64_t kEvery = 1u << 16;
   if (requests % kEvery != 0 || isatty(STDERR_FILENO) == 0) return;

@@ -90,9 +90,11 @@ class CallTimeTest : public ::testing::TestWithParam<Fault> {
     timed("reserve and commit", [&] {
       Result<Reservation> reserved = client.reserve(3);
       if (!reserved) return;
+      Result<OpenReservation> open = (*std::move(reserved)).begin();
+      if (!open) return;
       const WrittenBlock block{hash_of(70), 100, {}};
       Verdict verdict{};
-      (void)client.commit(nullptr, *std::move(reserved), {&block, 1}, {&verdict, 1});
+      (void)client.commit(nullptr, (*std::move(open)).end(), {&block, 1}, {&verdict, 1});
     });
     timed("post_put", [&] { (void)client.post_put(nullptr, {hash_of(99), bytes[0]}); });
     timed("drain", [&] { (void)client.drain(); });

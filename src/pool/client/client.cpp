@@ -151,7 +151,7 @@ Status Client::wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines) 
 
 Status Client::call(Op op, const memory::Line& head, std::uint32_t answer_lines) {
   const CallTime::Scope scope = call_scope();
-  // The two that belong to coming and going are made by who is just not attached.
+  // Attach and detach requests come from a client that is not attached.
   if (op != Op::kDetach && op != Op::kNamespace) CACHALOT_TRY(ensure_attached());
   CACHALOT_TRY(wait_for_credit(1, answer_lines));
   call_done_ = false;

@@ -9,12 +9,12 @@
 //
 // When the keeper changes, has come to suspect this client, or a line of the mailbox was damaged, the next
 // call that needs the keeper, or the one that notices it, attaches again, with a new incarnation, and asks the ruling keeper what became of the commits that
-// nobody answered. Copies are done by the calling thread, or under a reservation that it waits for, so
-// that none is under way then: the client vouches that its old incarnation is drained, and what it held
+// no answer came. Copies are done by the calling thread, or under a reservation that it waits for, so
+// that none is in flight then: the client vouches that its old incarnation is drained, and what it held
 // is free at once.
 //
 // A client that withholds a reservation vouches for nothing any more: it goes on until it would have to
-// attach again, and leaves without a word. What it held is freed on evidence.
+// attach again, and detaches without notifying the keeper. What it held is freed on evidence.
 //
 // @threads  one at a time; renew() and namespace_id() from any
 #pragma once
@@ -56,7 +56,7 @@ struct ClientOptions {
   std::uint32_t grant_target = 64;
   // How long one call waits for the keeper, all its waits together.
   std::uint64_t timeout_ns = 5'000'000'000;
-  // Verify what was read against the checksum of who wrote it. Default: in the noncoherent domain.
+  // Verify reads against the writer's checksum. Default: in the noncoherent domain.
   std::optional<bool> verify_checksums;
   // Compute one for what is written. Default: as above.
   std::optional<bool> write_checksums;
@@ -67,14 +67,14 @@ struct ClientOptions {
   // When an attachment has to be there, by the client's clock, beside timeout_ns.
   std::uint64_t attach_by_ns = CallTime::kNever;
   bool pins = false;  // pin() will be used
-  // Stores nothing: its namespace is not opened where nobody has stored in it, lest a mistyped name
+  // Stores nothing: its namespace is not opened unless it exists, so that a mistyped name
   // use one up for good. All is a miss then, also what others store later.
   bool reads_only = false;
   // Stops, fences, evicts: Pool::attach begins with the slot that engines leave alone. Implies
   // reads_only.
   bool is_operator = false;
   std::uint64_t renew_interval_ns = 200'000'000;  // of PoolClient's thread; 0: it has none
-  // Who the client is, for those who watch it.
+  // The client's name in reports.
   std::uint32_t pid = 0;
   std::uint32_t pid_namespace = 0;
   std::uint32_t time_namespace = 0;
@@ -84,7 +84,7 @@ struct ClientOptions {
   // Adds what the client's user counts itself, where it reads the pool without this client, to what is
   // published. Any thread calls it, until the client has detached.
   std::function<void(ClientCounters&)> add_counters;
-  // Whether the process that rules from this keeper area has ended, where somebody can tell (Pool
+  // Whether the process that rules from this keeper area has ended, where this can be known (Pool
   // can, on one machine): a keeper that was killed goes on saying that it serves.
   std::function<bool(std::uint32_t area)> keeper_has_ended;
 };
@@ -118,8 +118,8 @@ void copy_in_pieces(std::uint64_t bytes, base::FailPoint point, Copy&& copy) {
 
 class Client final : private rpc::AnswerSink {
  public:
-  // Attaches as the given client slot, which nobody else may use at the time (Pool takes a lock).
-  // @errors kNoKeeper: nobody serves the pool; kTimeout; kInvalidArgument
+  // Attaches as the given client slot, which no other client may use meanwhile (Pool takes a lock).
+  // @errors kNoKeeper: no keeper serves the pool; kTimeout; kInvalidArgument
   static Result<std::unique_ptr<Client>> attach(const Access& access, std::uint32_t slot,
                                                 const ClientOptions& options, rpc::Waiter& waiter,
                                                 base::Clock& clock);
@@ -149,7 +149,7 @@ class Client final : private rpc::AnswerSink {
 
   // For consumers that cannot throw away what they have read: what is looked up after pin() is not
   // reused before the unpin() that belongs to it. Pins may overlap; unpin() takes what pin() gave.
-  // Whoever pins needs no validation: read() may be replaced by plain loads of the payload.
+  // A pinned read needs no validation: read() may be replaced by plain loads of the payload.
   // @errors kUnsupported: attached without `pins`; as attach() if this client has to attach again
   // @cost   pin and unpin: a line each, and a fence that waits for it
   Result<std::uint64_t> pin();
@@ -189,7 +189,7 @@ class Client final : private rpc::AnswerSink {
   bool may_still_store() const { return book_->may_still_store(); }
 
   // As put() of one block, but does not wait: the verdict goes into the counters only. Waits if too
-  // many are under way. drain() waits for all.
+  // many are in flight. drain() waits for all.
   Status post_put(const BlockHash* parent, const PutItem& item);
   Status drain();
 
@@ -202,7 +202,7 @@ class Client final : private rpc::AnswerSink {
   // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there, as
   //         in this client's own, which let it in
   Result<std::uint32_t> fence(std::uint32_t client);
-  // The same of blocks of which nobody knows who holds them.
+  // The same for blocks whose holder is unknown.
   Result<std::uint32_t> fence_unknown();
   // Asks the keeper to end.
   Status stop_keeper();
@@ -224,11 +224,11 @@ class Client final : private rpc::AnswerSink {
   // Attaches again now. @errors as attach(); kBusy: the keeper holds this slot
   Status reattach(std::uint64_t patience_ns);
 
-  // Sends what is waiting, gives unused blocks back, says goodbye. Further calls fail.
-  // @errors kBusy: copies are still under way, nothing was said: again, when they have ended; kNoKeeper, kTimeout: nobody answered, the
+  // Sends what is waiting, gives unused blocks back, detaches. Further calls fail.
+  // @errors kBusy: copies are still in flight, nothing was sent: retry after their end; kNoKeeper, kTimeout: no answer, the
   //         client's line says it
   Status detach();
-  // True once it has said goodbye, answered or not: from here on it stores nothing, neither into blocks nor
+  // True once it has detached, answered or not: from here on it stores nothing, neither into blocks nor
   // into the lines of its slot, which another client may have.
   bool has_left() const { return has_left_; }
 
@@ -240,7 +240,7 @@ class Client final : private rpc::AnswerSink {
   std::uint32_t epoch() const { return view_.epoch; }
   const Access& access() const { return access_; }
   // Blocks that this client holds in advance at the most: what was asked for, but all clients together
-  // no more than half of the pool, lest a small pool be full of what nobody stores.
+  // no more than half of the pool, so that unused grants do not fill a small pool.
   std::uint32_t advance() const { return advance_; }
   std::uint32_t grants_held() const {
     return static_cast<std::uint32_t>(grants_.size() + book_->returned());
@@ -253,14 +253,15 @@ class Client final : private rpc::AnswerSink {
     kIgnore = 0,
     kGrants = 2,
     kFirstCommit = 16,
-    kFirstCall = std::uint64_t{1} << 32,  // each call has its own: a late answer is nobody else's
+    kFirstCall =
+        std::uint64_t{1} << 32,  // each call has its own: a late answer reaches no other call
   };
 
-  // A commit under way.
+  // A commit in flight.
   struct Commit {
     std::uint32_t count = 0;
     std::array<BlockUse, kMaxCommitItems> uses;
-    Verdict* verdicts = nullptr;  // where somebody waits for them
+    Verdict* verdicts = nullptr;  // null: no caller waits for them
     // The request, to be sent again to the next keeper if this one never answers (W5).
     CommitPayload chain{};
     std::array<rpc::FollowingLine, kMaxCommitItems> items;
@@ -360,11 +361,11 @@ class Client final : private rpc::AnswerSink {
   bool has_left_ = false;  // written under the renewal's lock, which beat() has
   std::uint64_t deadline_ns_ = kNever;
   CallTime call_time_;
-  // An attachment under way, that a call may have left to the next one: what is in the line since when,
+  // An attachment in progress, which a call may leave to the next one: what is in the line since when,
   // and whether the keeper has opened the mailbox.
   std::uint64_t knocked_ns_ = 0;  // 0: not knocking
   bool is_let_in_ = false;
-  // of those under way, the last ones: not asked of this keeper yet
+  // of those in flight, the last ones: not asked of this keeper yet
   std::uint32_t unsent_commits_ = 0;
   std::atomic<bool> lost_ = false;
 

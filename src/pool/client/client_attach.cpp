@@ -96,7 +96,7 @@ Error Client::no_answer() const {
                      static_cast<unsigned long long>(options_.timeout_ns / 1'000'000));
 }
 
-// Knocks, and waits until the keeper has seen it. Who had no time to wait finds out at the next call.
+// Asks to attach, and waits until the keeper has seen it. If the time is up, the next call finds out.
 Status Client::greet() {
   mailbox_is_damaged_ = false;
   const KeeperView now = directory_.read_keepers();
@@ -175,10 +175,10 @@ bool Client::has_unread_farewell() const {
                            line.drained >= seen.incarnation && line.drained <= line.incarnation;
   const bool is_theirs = line.pid != 0 && identity_of(line) == identity_of(seen);
   return is_held && is_farewell && is_theirs &&
-         !is_own_process(line);  // its own goes on in its knock
+         !is_own_process(line);  // its own continues with its attach request
 }
 
-// Who knocks writes over it. The keeper looks at all lines every few milliseconds.
+// An attach request overwrites it. The keeper reads all lines every few milliseconds.
 Status Client::wait_for_farewell(std::uint64_t deadline_ns) {
   for (std::uint32_t round = 0; has_unread_farewell(); ++round) {
     CACHALOT_TRY(check_keeper_stays(round));
@@ -192,7 +192,7 @@ Status Client::wait_for_farewell(std::uint64_t deadline_ns) {
 
 // Writes the client's line for the keeper to see, with a new incarnation.
 void Client::knock() {
-  // What an old incarnation of this object stored is stored: no copy is under way, and this fence
+  // What an old incarnation of this object stored is stored: no copy is in flight, and this fence
   // sees to the rest.
   std::uint32_t drained = incarnation_;
   if (drained != 0) access_.domain().complete();
@@ -200,7 +200,7 @@ void Client::knock() {
   ClientLine line{};
   if (access_.region.read_as(offset, line)) {
     incarnation_ = std::max(incarnation_, line.incarnation);
-    // A farewell of this process that no keeper has read yet stays said.
+    // A detach of this process that no keeper has read yet stays in the line.
     if (is_own_process(line)) drained = std::max(drained, line.drained);
   }
   // The keeper does not open an incarnation twice; it knows better if our own line was damaged.
@@ -223,7 +223,7 @@ void Client::knock() {
   line.boot_id_low = options_.boot_id_low;
   line.boot_id_high = options_.boot_id_high;
   line.epoch = view_.epoch;
-  publish_pins();  // none yet, of this incarnation, before anybody takes it for one that has
+  publish_pins();  // none yet, of this incarnation, before the keeper takes it for one that has
   access_.region.publish(offset, line);
   access_.domain().complete();
   base::reach(FailPoint::kAttachLineWritten);
@@ -238,9 +238,9 @@ void Client::knock() {
   knocked_ns_ = clock_->now_ns();
 }
 
-// This incarnation ends: the line says so, lest the keeper open a mailbox later for who has gone, and
+// This incarnation ends: the line says so, so that the keeper does not open a mailbox for it later, and
 // that it stores no more, for a keeper that did not hear it otherwise. Not while a pinned read is in flight:
-// it would end with that. Then the next knock says it, or the end.
+// it would end with that. Then the next attach request says it, or the detach.
 void Client::withdraw() {
   ClientLine line{};
   const std::uint64_t offset = access_.layout.client_line(slot_);
@@ -255,7 +255,7 @@ void Client::withdraw() {
 // R1: from here on the slot's lines may have another writer.
 void Client::leave() {
   publish_counters();
-  pins_.clear();  // who leaves reads no more
+  pins_.clear();  // a detached client reads no more
   if (incarnation_ != 0) withdraw();
   const std::lock_guard lock(renewal_.mutex);
   renewal_.is_on = false;
@@ -358,7 +358,7 @@ bool Client::keeper_is_gone() {
       look_for_loss();
     }
     look_for_damage();
-    beat();  // who waits here is alive, whatever else its process does
+    beat();  // a waiting client is alive, whatever else its process does
   }
   return is_lost();
 }
@@ -426,7 +426,7 @@ Status Client::reattach(std::uint64_t patience_ns) {
   if (attached_) is_let_in_ = false;  // that attachment is over
   attached_ = false;
   CACHALOT_TRY(wait_for_copies(until_ns()));
-  // Void under the next incarnation, whoever rules; the keeper knows what they were.
+  // Void under the next incarnation, under any keeper; the keeper knows what they were.
   grants_.clear();
   grant_asked_ = false;
   report_count_ = 0;
@@ -504,7 +504,7 @@ Status Client::detach() {
   deadline_ns_ = kNever;
   const CallTime::Scope scope = call_scope();
   if (const Status copies = wait_for_copies(until_ns()); !copies) {
-    // Nobody may vouch for them: the keeper waits until one may, or for the end of this process.
+    // The process may not vouch for them: the keeper waits until one may, or for the end of this process.
     attached_ = false;
     return copies;
   }

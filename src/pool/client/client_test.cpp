@@ -201,7 +201,7 @@ TEST_F(ClientTest, WithoutItsKeeperAClientReadsOnAndWritesNoMore) {
   pool_->put(*client, 1, 10);
   pool_->stop_keeper();
   std::vector<std::byte> buffer(256);
-  // Many more hits than can be reported to nobody.
+  // Many more hits than can be reported without a keeper.
   for (int i = 0; i < 2000; ++i) ASSERT_TRUE(client->get(hash_of(1 + i % 10), buffer));
   EXPECT_EQ(pool_->read(*client, 1, 10), 10u);
   EXPECT_GT(count(*client, ClientCounter::kLostReports), 1000u);
@@ -217,7 +217,7 @@ TEST_F(ClientTest, WithoutItsKeeperAClientReadsOnAndWritesNoMore) {
 
 TEST_F(ClientTest, AReaderNeverWaitsForAKeeperThatSleeps) {
   ClientOptions options;
-  options.timeout_ns = ~std::uint64_t{0} / 4;  // who waited would wait for ever
+  options.timeout_ns = ~std::uint64_t{0} / 4;  // a wait would last for ever
   const auto client = pool_->attach(0, options);
   pool_->put(*client, 1, 10);
   pool_->let_keeper_sleep(true);
@@ -361,7 +361,7 @@ TEST_F(ClientTest, AKeeperThatIsDeadIsNotWaitedFor) {
   EXPECT_LT(pool_->clock().now_ns() - since_ns, options.timeout_ns);
 }
 
-// It has announced itself, and serves a moment later: nobody who happens to call now need fail.
+// It has announced itself, and serves a moment later: calls in between need not fail.
 TEST_F(ClientTest, AKeeperThatIsTakingOverIsWaitedFor) {
   ClientOptions options;
   options.timeout_ns = 1'000'000;

@@ -18,7 +18,7 @@ constexpr std::uint32_t kMostGrants =
 }  // namespace
 
 // Asks for the blocks that the caller is short of, and so many more that the next puts need not wait;
-// at most one request is under way.
+// at most one request is in flight.
 Status Client::ask_for_grants(std::uint32_t needed) {
   const std::size_t few = std::max(advance_ / 2, needed - 1);
   if (!grant_asked_ && grants_.size() <= few) book_->take_returned(grants_);
@@ -71,7 +71,7 @@ Result<BlockUse> Client::take_grant(std::uint32_t needed) {
     CACHALOT_TRY(ask_for_grants(needed));
     CACHALOT_TRY(wait_for_keeper(
         [this] { return !grants_.empty() || (!grant_asked_ && grant_status_ != 0); }));
-    // Its own commits under way may give blocks back.
+    // Its own commits in flight may give blocks back.
     if (grants_.empty() && commits_under_way_ != 0) CACHALOT_TRY(drain());
     if (grants_.empty()) book_->take_returned(grants_);
     if (grants_.empty()) {
@@ -147,7 +147,7 @@ Status Client::post_commit(const BlockHash* parent, std::span<const PutItem> ite
   return send_commit(commit, static_cast<std::uint32_t>(items.size()), parent, verdicts, goes_on);
 }
 
-// Makes room for one more commit under way. What was read is reported before what is written.
+// Makes room for one more commit in flight. What was read is reported before what is written.
 Status Client::begin_commit() {
   CACHALOT_TRY(flush_reports());
   return wait_for_keeper([this] { return commits_under_way_ < rpc::kMaxOutstanding - 2; });
@@ -251,7 +251,7 @@ Status Client::put(const BlockHash* parent, std::span<const PutItem> items,
       forget_verdicts();  // of commits still in doubt: the caller's array goes away
       return status;
     }
-    // The keeper went away, or gave this client up, in between. What became of the commits under way
+    // The keeper went away, or gave this client up, in between. What became of the commits in flight
     // is known after the next attachment; what is not published then is stored once more.
     if (is_lost() || !attached_) {
       const Status again = reattach(options_.recovery_ns);
@@ -295,7 +295,7 @@ Status Client::put_once(const BlockHash* parent, std::span<const PutItem> items,
   return status.ok() ? drained : status;
 }
 
-// Who waited for these verdicts has gone away; the answers may still come.
+// The caller of these verdicts has returned; the answers may still come.
 void Client::forget_verdicts() {
   for (Commit& commit : commits_) commit.verdicts = nullptr;
 }

@@ -1,4 +1,4 @@
-// Pinned reads: what was looked up under a pin stays until it ends, whoever dies meanwhile.
+// Pinned reads: what was looked up under a pin stays until it ends, whichever process dies meanwhile.
 #include "testing/pool/test_faults.h"
 
 namespace cachalot::pool {
@@ -12,7 +12,7 @@ class PinTest : public FaultTest {
     return pool_.attach(1, options);
   }
   // Stores so much that nothing of before is published any more. All that goes meanwhile rests while
-  // anybody pins, so that there is an end to what can be stored.
+  // a client pins, so that storing has a limit.
   void churn(Client& writer) {
     for (std::uint64_t round = 0; round < 5; ++round) pool_.put(writer, next_ += 100, 16);
   }
@@ -83,7 +83,7 @@ TEST_F(PinTest, APinOutlivesItsKeeper) {
   EXPECT_EQ(count(KeeperCounter::kLimbo), 0u);
 }
 
-// Whoever gives up an attempt to enter says in its line that it stores no more; it may read all the same.
+// A client that gives up an attach states in its line that it stores no more; it may still read.
 TEST_F(PinTest, APinOutlivesAnAttachmentThatNobodyAnswered) {
   const auto writer = pool_.attach(0, as_process(7));
   const auto client = reader();

@@ -1,4 +1,4 @@
-// Blocks that are written in place, by whom and when they like, and published afterwards.
+// Blocks that any thread writes in place, at any time, and publishes afterwards.
 
 #include <gtest/gtest.h>
 

@@ -57,7 +57,7 @@ void write_blank_run(const Access& access, std::uint64_t begin, std::uint64_t en
 void format_pool(const Access& access, std::uint64_t created_unix_s) {
   const Geometry& g = access.geometry;
   // Everything of an earlier pool between header and directory goes: an old line could still check
-  // if somebody made a pool with the same uuid.
+  // if another pool has the same uuid.
   write_blank_run(access, 0, access.layout.directory);
   write_sealed_run(access, access.layout.directory, g.directory_slots, [](std::uint64_t) {
     Entry free{};

@@ -3,7 +3,7 @@
 // Silence is none: a stalled process, a forked child, a copy thread or a kernel on a device may wake
 // up and go on storing. So blocks that a suspect holds stay out of use until one of these is known
 // (design page pool, "Evidence"):
-//   - its process has exited, seen by somebody on its machine;
+//   - its process has exited, seen on its machine;
 //   - its machine has booted since;
 //   - the same process attached again and vouched that its old incarnation is drained;
 //   - an operator fenced it.
@@ -36,7 +36,7 @@ inline ProcessIdentity identity_of(const ViewLine& line) {
           line.start_time, line.boot_id_low, line.boot_id_high};
 }
 
-// Whoever can see processes end. @threads one
+// Sees processes end. @threads one
 class Evidence {
  public:
   virtual ~Evidence() = default;

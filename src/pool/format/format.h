@@ -41,7 +41,7 @@ struct Geometry {
   std::uint32_t clients = 0;          // client slots
   std::uint32_t hosts = 1;            // client slots are divided evenly among host numbers
 
-  // Of each host's slots the last one is the operators', unless it is the only one: who stops a
+  // Of each host's slots the last one is the operators', unless it is the only one: a client that stops a
   // keeper or fences a client gets in where engines have, or hold, all others.
   std::uint32_t clients_per_host() const { return clients / hosts; }
   std::uint32_t operator_clients() const { return clients_per_host() > 1 ? hosts : 0; }
@@ -98,7 +98,7 @@ struct KeeperLine {
 inline constexpr std::uint32_t kKeeperServing = 1;
 inline constexpr std::uint32_t kKeeperSplitLines = 2;  // its line writes may tear (rule R5)
 
-// Eight-byte counters, seven a line, for whoever maps the pool (pool/format/statistics.h).
+// Eight-byte counters, seven a line, for any process that maps the pool (pool/format/statistics.h).
 struct CounterLine {
   std::uint64_t values[7];
   std::uint32_t sequence;
@@ -118,7 +118,7 @@ struct KeeperInfoLine {
   std::uint32_t crc;
 };
 
-// Who a client is; written by the client.
+// The identity of a client; written by the client.
 struct ClientLine {
   std::uint32_t incarnation;  // counts the attachments of this slot; 0: never used
   std::uint32_t flags;        // kClient*
@@ -159,8 +159,8 @@ struct PinLine {
   std::uint32_t crc;
 };
 
-// What the keeper knows of a client slot: who had it last, and whether he still counts. In the
-// keeper's own area, so that a successor knows whom it waits for.
+// What the keeper knows of a client slot: its last client, and whether that still counts. In the
+// keeper's own area, so that a successor knows which clients it waits for.
 struct ViewLine {
   std::uint32_t incarnation;  // the last one that was let in
   std::uint32_t epoch;

@@ -270,7 +270,7 @@ TEST(Geometry, TheLastSlotOfEachHostIsTheOperatorsUnlessItIsTheOnlyOne) {
   Geometry g;
   g.clients = 5;
   EXPECT_EQ(g.engine_clients(), 4u);
-  g.hosts = 2;  // slots 0 and 1, 2 and 3; nobody's: 4
+  g.hosts = 2;  // slots 0 and 1, 2 and 3; unused: 4
   EXPECT_EQ(g.engine_clients(), 3u);
   g.clients = 2;
   EXPECT_EQ(g.engine_clients(), 2u);

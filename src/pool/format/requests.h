@@ -87,7 +87,7 @@ struct CommitAnswer {
 };
 
 struct FencePayload {
-  std::uint32_t client;  // slot; kAllUnknown: blocks of which nobody knows who holds them
+  std::uint32_t client;  // slot; kAllUnknown: blocks whose holder is unknown
 };
 inline constexpr std::uint32_t kAllUnknown = 0xffffffffu;
 struct FenceAnswer {

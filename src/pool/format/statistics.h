@@ -1,4 +1,4 @@
-// Counters that anyone who maps the pool can read: the keeper's in its page, each client's in its own.
+// Counters that any process that maps the pool can read: the keeper's in its page, each client's in its own.
 //
 // They are 64-bit and only informative: published every 10 ms or so, each line consistent in
 // itself, different lines perhaps of different moments.

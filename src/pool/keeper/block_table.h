@@ -65,7 +65,7 @@ class BlockTable {
     uses_[block].namespace_id = static_cast<std::uint16_t>(namespace_id);
   }
 
-  // For a takeover's threads, before anybody else looks: claims a block as live, without counting it.
+  // For a takeover's threads, before any other thread looks: claims a block as live, without counting it.
   // False if another entry has claimed it. recount() follows. @threads any
   bool claim_live(std::uint32_t block) {
     return std::atomic_ref(uses_[block].state)

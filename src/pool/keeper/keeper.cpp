@@ -180,7 +180,7 @@ void Keeper::on_other(std::uint32_t client, const Message& message) {
   refuse(client, Code::kInvalidArgument);
 }
 
-// Touches come in long runs; their cache misses are overlapped: first everybody's own records,
+// Touches come in long runs; their cache misses are overlapped: first each one's own records,
 // then the neighbours in the list of use, then the work.
 std::size_t Keeper::serve_touches(std::uint32_t client, std::span<const Message> messages) {
   std::size_t run = 0;
@@ -392,7 +392,7 @@ void Keeper::evict(std::uint32_t block) {
 }
 
 // A block that readers may have seen: free when no pinned read can be at it any more. That is one
-// that was evicted, and also one that somebody held under the last keeper: his commit may have
+// that was evicted, and also one that a client held under the last keeper: its commit may have
 // reached the directory after the successor's scan, and counted until that one raised min_epoch.
 void Keeper::free_unpinned(std::uint32_t block) {
   if (pinning_clients_ == 0) return free_block(block);

@@ -72,7 +72,7 @@ struct KeeperOptions {
   std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
   // for start(): bit k: keeper area k is in use by another process
   std::uint32_t avoid_slots = 0;
-  // Who the keeper is, for those who watch it.
+  // The keeper's name in reports.
   std::uint32_t pid = 0;
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
@@ -89,7 +89,7 @@ struct TakeoverTimes {
   std::uint64_t ledger_ns = 0;      // reading the predecessor's ledger
   std::uint64_t entries_ns = 0;     // reading and checking the directory
   std::uint64_t tree_ns = 0;        // rebuilding the tree, and the order of use
-  std::uint64_t holders_ns = 0;     // who holds what
+  std::uint64_t holders_ns = 0;     // finding the holders
   std::uint64_t sweep_ns = 0;       // writing every entry again
   std::uint64_t ledger_out_ns = 0;  // queueing what is free, and writing the new ledger
   std::uint64_t total_ns() const {
@@ -101,7 +101,7 @@ class Keeper final : private rpc::RequestHandler {
  public:
   // A keeper that has all its memory and does not rule: what a standby waits with. It reads and
   // writes nothing of the pool.
-  // @param evidence  who sees processes end; may be null: then only fences and drained clients count
+  // @param evidence  sees processes end; may be null: then only fences and drained clients count
   // @errors as KeeperOptions::check()
   // @cost   its memory, about 110 bytes a block (with lru) until it rules, touched: the longest part of a takeover
   //         where the kernel has no clean pages at hand
@@ -109,18 +109,18 @@ class Keeper final : private rpc::RequestHandler {
                                                  base::Clock& clock, Evidence* evidence = nullptr);
   // Says in its area that it rules from now on, with the next epoch; take_over() and begin_to_serve()
   // follow. One keeper at a time, which is the caller's business (Pool takes a lock): from here on
-  // everybody sees the epoch.
+  // every process sees the epoch.
   // @errors kBusy: no area is free; kRefused: the epochs of this pool are used up
   Status announce(std::uint32_t avoid_slots);
   // A pool that had a keeper before is taken over: its entries are checked, kept and written again; blocks
   // that clients held are quarantined.
   void take_over();
   // Says that the takeover is finished, and serves; or, if another one has announced itself since, is
-  // deposed. Nobody may announce himself meanwhile, as with announce().
+  // deposed. No other keeper may announce itself meanwhile, as with announce().
   void begin_to_serve();
   // Looks for clients, and once more for a successor, before anything is answered.
   void see_first_clients();
-  // All of it, for who knows that he is alone.
+  // All of it, for a keeper that is known to be alone.
   static Result<std::unique_ptr<Keeper>> start(const Access& access, const KeeperOptions& options,
                                                base::Clock& clock, Evidence* evidence = nullptr);
   ~Keeper() override;
@@ -143,7 +143,7 @@ class Keeper final : private rpc::RequestHandler {
   bool is_deposed() const { return deposed_; }
   // Whether another one has announced itself, as the pool says now.
   bool has_successor() const;
-  // Says that nobody serves any more. Also done by the destructor.
+  // States that no keeper serves any more. Also done by the destructor.
   void stop();
 
   // 0: it does not rule yet.
@@ -179,7 +179,7 @@ class Keeper final : private rpc::RequestHandler {
     std::uint32_t highest_epoch = 0;  // of any keeper, finished or not
     std::uint32_t latest_slot = 0;    // that one's
     std::uint32_t slot = 0;
-    bool is_lost = false;  // somebody ruled of whom no line is left
+    bool is_lost = false;  // a keeper ruled whose lines are lost
   };
 
   Keeper(const Access& access, const KeeperOptions& options, base::Clock& clock, Evidence* evidence,
@@ -295,7 +295,7 @@ class Keeper final : private rpc::RequestHandler {
   std::uint64_t next_tend_ns_ = 0, next_watch_ns_ = 0, next_expiry_ns_ = 0;
   std::uint32_t scrub_at_ = 0;
   std::uint32_t unknown_blocks_ = 0;  // quarantined, their holder unknown
-  bool is_holder_lost_ = false;       // … and not even who might be is known
+  bool is_holder_lost_ = false;       // … and the possible holders are unknown, too
   TakeoverTimes takeover_times_;
   bool deposed_ = false;
   bool stop_requested_ = false;

@@ -12,7 +12,7 @@ using base::FailPoint;
 using memory::Line;
 using memory::Rule;
 
-// Reads the line of every client slot, overlapped, and lets in who is new.
+// Reads the line of every client slot, overlapped, and admits new clients.
 void Keeper::look_after_clients() {
   constexpr std::uint32_t kBatch = 64;
   Line lines[kBatch];
@@ -38,7 +38,7 @@ void Keeper::look_after_clients() {
   }
 }
 
-// Whoever left without an answer, because nobody served or it was suspected, says so in its line.
+// A client that detached without an answer, because no keeper served or it was suspected, says so in its line.
 void Keeper::notice_farewell(std::uint32_t client, const ClientLine& line) {
   const Session& session = sessions_[client];
   const bool is_known = session.incarnation != 0 || session.is_held || session.is_suspected;
@@ -55,8 +55,8 @@ bool Keeper::vouches(const Session& session, const ClientLine& line) const {
          line.drained >= session.last_incarnation && line.drained <= line.incarnation;
 }
 
-// A new incarnation knocks. Whoever had the slot before comes first: his blocks are free if there is
-// evidence that he stores no more, and otherwise nobody gets the slot. So at most one incarnation's
+// A new incarnation asks to attach. The slot's previous client comes first: its blocks are free if there is
+// evidence that it stores no more, and otherwise no client gets the slot. So at most one incarnation's
 // grants are held per slot, however often its processes crash.
 void Keeper::let_in(std::uint32_t client, const ClientLine& line) {
   Session& session = sessions_[client];
@@ -174,7 +174,7 @@ void Keeper::close_session(std::uint32_t client, bool is_drained, const char* wh
   publish_view(client);
 }
 
-// Looks at processes and heartbeats. Silence makes a suspect; only evidence frees what he holds.
+// Looks at processes and heartbeats. Silence makes a suspect; only evidence frees what it holds.
 void Keeper::watch_clients(std::uint64_t now_ns) {
   if (unknown_blocks_ != 0 && !may_anybody_hold_unknown()) release_unknown();
   access_.domain().order();  // answers before the echoes that say that mailboxes were read
@@ -205,7 +205,7 @@ void Keeper::watch_clients(std::uint64_t now_ns) {
   }
 }
 
-// A suspect that has left, or whose process has: nobody is there to be looked after.
+// A suspect that has left, or whose process has: there is no client to look after.
 void Keeper::forget_suspect(std::uint32_t client) {
   sessions_[client].is_suspected = false;
   publish_view(client);
@@ -218,7 +218,7 @@ bool Keeper::may_anybody_hold_unknown() const {
 
 // A pool of one host has all its processes on the keeper's machine: one of another boot is gone.
 bool Keeper::has_exited(const ProcessIdentity& process) const {
-  if (process.pid == 0) return false;  // nobody knows who that is
+  if (process.pid == 0) return false;  // the process is unknown
   const bool is_other_boot =
       process.boot_id_low != options_.boot_id_low || process.boot_id_high != options_.boot_id_high;
   if (is_other_boot && access_.geometry.hosts == 1 && options_.pid != 0) return true;
@@ -252,7 +252,7 @@ std::uint32_t Keeper::release(std::uint32_t client) {
   return released;
 }
 
-// Blocks whose ledger line could not be read: an operator says that nobody stores into them, or all who
+// Blocks whose ledger line could not be read: an operator says that no client stores into them, or all that
 // might have proved it.
 std::uint32_t Keeper::release_unknown() {
   unknown_blocks_ = 0;
@@ -282,7 +282,7 @@ void Keeper::serve_fence(std::uint32_t client, const rpc::RequestHead& head) {
     return refuse(client, Code::kInvalidArgument);
   }
   const Session& session = sessions_[wanted.client];
-  // Who is served is alive; fencing it would hand its blocks to others while it stores.
+  // A served client is alive; fencing it would hand its blocks to others while it stores.
   if (session.incarnation != 0) return refuse(client, Code::kBusy);
   if (!session.is_held) return refuse(client, Code::kNotFound);
   answer_with(release(wanted.client));
@@ -290,8 +290,8 @@ void Keeper::serve_fence(std::uint32_t client, const rpc::RequestHead& head) {
   limbo_.forget(wanted.client);
 }
 
-// A keeper that slept for long may wake up in somebody else's time. Until it looks, it can write
-// lines that nobody counts (their epoch is void) and that the ruling keeper's scrubbing repairs.
+// A keeper that slept for long may wake up under another keeper. Until it looks, it can write
+// lines that do not count (their epoch is void) and that the ruling keeper's scrubbing repairs.
 bool Keeper::notice_successor() {
   if (!serving_ || !has_successor()) return false;
   be_deposed();

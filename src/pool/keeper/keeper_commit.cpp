@@ -1,4 +1,4 @@
-// Publishing: how a granted block becomes an entry that everybody sees.
+// Publishing: how a granted block becomes an entry that every client sees.
 
 #include <algorithm>
 
@@ -66,7 +66,7 @@ Verdict Keeper::commit(std::uint32_t client, std::uint32_t namespace_id, const C
     return Verdict::kBadItem;
   }
   if (existing != kNoBlock) {
-    // The first one wins. Somebody has just computed it again, so it is wanted.
+    // The first one wins. A client has just computed it again, so it is wanted.
     policy_->touch(existing);
     ++counters_[KeeperCounter::kDuplicates];
     return_to_grant(block);

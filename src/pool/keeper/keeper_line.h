@@ -15,7 +15,7 @@ namespace cachalot::pool {
 // Both complete on return.
 void publish_keeper_line(const Access& access, std::uint32_t keeper, const KeeperLine& line);
 
-// Writes again what somebody overwrote. @return lines that were mended
+// Repairs overwritten lines. @return lines that were mended
 std::uint32_t mend_keeper_line(const Access& access, std::uint32_t keeper, const KeeperLine& line);
 
 // The newer of the two; epoch 0 if neither checks, or the area was never used.

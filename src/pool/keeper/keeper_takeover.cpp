@@ -40,8 +40,8 @@ Keeper::Predecessor Keeper::find_predecessor(const Access& access) {
   return predecessor;
 }
 
-// Somebody may have ruled whose line is gone, both copies of it: then nothing of what is in the pool
-// can be told right from wrong, nor who stores into it.
+// A keeper may have ruled whose line is lost, both copies of it: then nothing of what is in the pool
+// can be trusted, nor are its writers known.
 void Keeper::look_for_lost_epoch(const Access& access, Predecessor& predecessor) {
   std::uint32_t lost = 0;
   for (std::uint32_t slot = 0; slot < kKeeperSlots; ++slot)
@@ -53,7 +53,7 @@ void Keeper::look_for_lost_epoch(const Access& access, Predecessor& predecessor)
   predecessor = {};
   predecessor.is_lost = true;
   predecessor.latest_slot = kKeeperSlots - 1;
-  // Nobody has this epoch, so that nothing counts while it is min_epoch.
+  // No keeper has this epoch, so that nothing counts while it is min_epoch.
   predecessor.highest_epoch = predecessor.min_epoch = lost + 1;
 }
 
@@ -198,7 +198,7 @@ void Keeper::see_first_clients() {
   tend();
 }
 
-// Nothing is kept, and no block is used before an operator says that nobody stores into it.
+// Nothing is kept, and no block is used before an operator says that no client stores into it.
 bool Keeper::begin_anew() {
   base::log(
       base::LogLevel::kError, "keeper",
@@ -249,7 +249,7 @@ void Keeper::offer_free_blocks() {
 }
 
 // Numbers stay what they are, as they stand in entries. The blocks of a namespace whose line is
-// damaged are dropped: nobody could say whose they are.
+// damaged are dropped: their namespace would be unknown.
 void Keeper::adopt_namespaces() {
   for (std::uint32_t id = 1; id <= kMaxNamespaces; ++id) {
     NamespaceLine line{};
@@ -422,7 +422,7 @@ void Keeper::drop_orphans() {
   }
 }
 
-// Blocks that somebody held stay out of use until there is evidence that he stores no more.
+// Blocks that a client held stay out of use until there is evidence that it stores no more.
 void Keeper::adopt_ledger() {
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
     const LedgerRecord& known = inherited_[block];
@@ -443,11 +443,11 @@ void Keeper::adopt_ledger() {
   }
 }
 
-// Who the holders are: the predecessor's view of each slot says it, or, where that line cannot be
+// The holders: the predecessor's view of each slot says it, or, where that line cannot be
 // read, the client's own, if it speaks of the incarnation that holds.
 //
-// Blocks whose ledger line cannot be read are held by somebody who was let in then. When all of those
-// have proved that they store no more, nobody is left who could: the blocks are free, too.
+// Blocks whose ledger line cannot be read are held by a client that was admitted then. When all of those
+// have proved that they store no more, no writer is left: the blocks are free, too.
 void Keeper::adopt_holders() {
   std::vector<std::uint32_t> holding(sessions_.size(), 0);  // the newest incarnation that does
   for (std::uint32_t block = 0; block < blocks_.size(); ++block) {

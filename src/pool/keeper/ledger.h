@@ -1,5 +1,5 @@
-// The ledger: who holds which granted block, with which generation, so that a keeper's successor
-// knows which blocks somebody may still be storing into.
+// The ledger: the holder and generation of each granted block, so that a keeper's successor
+// knows which blocks a client may still be storing into.
 //
 // Written by the ruling keeper into its own area (R1), a line for five neighbouring blocks.
 //
@@ -36,7 +36,7 @@ class Ledger {
   void write(std::uint32_t first, std::uint32_t end);
 
   // What another keeper's area says of a block. A keeper that finished its takeover has written all
-  // lines, so one that does not check was damaged or half written: somebody may hold its blocks, and
+  // lines, so one that does not check was damaged or half written: a client may hold its blocks, and
   // they read as quarantined, held by kUnknownHolder.
   static LedgerRecord read(const Access& access, std::uint32_t keeper, std::uint32_t block);
   // The same of blocks from `first`, which begins a line, on: as many as `records`.

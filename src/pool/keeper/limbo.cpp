@@ -10,7 +10,7 @@ std::vector<Limbo::Pins> Limbo::read_pins(std::span<const Reader> readers) const
   for (std::size_t i = 0; i < readers.size(); ++i) {
     PinLine line{};
     if (!access_->region.read_as(access_->layout.client_pins(readers[i].client), line)) continue;
-    // A line of an earlier incarnation is somebody else's: each writes its line before it is let in.
+    // A line of an earlier incarnation belongs to another client: each writes its line before it is admitted.
     const bool is_own = line.incarnation >= readers[i].incarnation;
     all[i] = {true, is_own ? line.oldest : 0, is_own ? line.newest : 0};
   }

@@ -1,4 +1,4 @@
-// Blocks that were retracted while somebody read without being able to discard (design page pool,
+// Blocks that were retracted during a read that cannot discard (design page pool,
 // "Pinned reads"): they rest until all reads that were in flight then have ended.
 //
 // Why that is enough: a reader publishes its pin, completes it, and looks up only then; the keeper
@@ -30,7 +30,7 @@ class Limbo {
   void add(std::uint32_t block) { arrived_.push_back(block); }
   bool is_empty() const { return arrived_.empty() && groups_.empty(); }
 
-  // Reads the pins of `readers` and gives back the blocks for which nobody is waited any more. All
+  // Reads the pins of `readers` and gives back the blocks that no reader delays any more. All
   // tombstones of blocks that were added must be complete. A pin that cannot be read counts as held.
   // @cost a line per reader, overlapped; nothing if the limbo is empty
   std::vector<std::uint32_t> settle(std::span<const Reader> readers);

@@ -5,7 +5,7 @@
 // follows then has no parent. So its tail counts as used for as long as the chain goes on.
 //
 // It is a preference and no promise: a writer that never goes on must not hold a full pool for ever, so
-// whoever is refused for want of space ends the protection of one chain (give_way).
+// a refusal for lack of space ends the protection of one chain (give_way).
 //
 // @threads one at a time; a handful of chains, so plain lists will do
 #pragma once
@@ -29,7 +29,7 @@ class OpenChains {
   void forget_client(std::uint32_t client);
   void forget_block(std::uint32_t block);
   // This client was refused for want of space: its own chain that was silent for longest has ended, or
-  // else anybody's.
+  // else any client's.
   void give_way(std::uint32_t client);
 
   bool has_tail(std::uint32_t block) const;

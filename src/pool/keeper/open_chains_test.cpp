@@ -111,7 +111,7 @@ TEST_F(ChainsInAFullPool, TwoThatDoNotFitAreToldSoAndOneGoesOn) {
   EXPECT_EQ(commit(1, 11, 4, 0, true), 4u);
   EXPECT_EQ(commit(1, 15, 1, 14, true), 0u);
   EXPECT_EQ(last_, Verdict::kNoRoom);
-  EXPECT_EQ(published(1, 4) + published(11, 4), 8u);  // nobody lost anything by it
+  EXPECT_EQ(published(1, 4) + published(11, 4), 8u);  // without any loss
   EXPECT_EQ(commit(0, 5, 4, 4, false), 4u);           // that one was told that it ends here
   EXPECT_EQ(published(1, 8), 8u);
 }

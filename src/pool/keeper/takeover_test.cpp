@@ -26,7 +26,7 @@ class TakeoverTest : public testing::Test {
   std::uint64_t entry_offset(std::uint64_t name) const {
     return layout().entry(pool_->slot_of(hash_of(name)));
   }
-  // A client that has stored a chain and said goodbye.
+  // A client that has stored a chain and detached.
   void store(std::uint64_t first, std::size_t n, const BlockHash* parent = nullptr) {
     const auto client = pool_->attach(0);
     for (const Verdict v : pool_->put(*client, first, n, parent)) ASSERT_EQ(v, Verdict::kCommitted);
@@ -127,7 +127,7 @@ TEST_F(TakeoverTest, ABlockThatIsGrantedInTheLedgerAndHasAnEntryOfItsGenerationI
   take_over();
   EXPECT_TRUE(pool_->keeper().is_published(hash_of(1), space));
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
-  // W2: who was not answered asks again, and is told.
+  // W2: a client without an answer asks again, and gets it.
   client.attach();
   EXPECT_EQ(client.commit_one(space, nullptr, RawClient::item(1, use)), Verdict::kCommitted);
 }

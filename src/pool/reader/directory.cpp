@@ -98,7 +98,7 @@ class DirectoryReader::Batch {
 
  private:
   // Hashes between one that is hinted at and one that is looked at: about as many misses as a core
-  // has under way. More, and it stands still instead of looking (measured: docs/design/pool.md).
+  // has in flight. More, and it stands still instead of looking (measured: docs/design/pool.md).
   static constexpr std::size_t kAhead = 16;
   static constexpr std::size_t kPiece = 8;
 
@@ -148,7 +148,7 @@ class DirectoryReader::Batch {
       look_at_homes(first, std::min(first + kPiece, last));
   }
 
-  // Lines [first, last), a piece: who is at home? Without branches: that is a coin toss to a branch
+  // Lines [first, last), a piece: which hashes are at home? Without branches: that is a coin toss to a branch
   // predictor, and a wrong guess costs more than all of this.
   void look_at_homes(std::size_t first, std::size_t last) {
     const KeeperView view = view_;
@@ -207,7 +207,7 @@ class DirectoryReader::Batch {
       Line& line = lines_[keepers_ + i];
       const std::uint64_t offset = access_.layout.entry(found_[i].slot);
       if (access_.region.checks(line, offset) || access_.region.read(offset, line)) continue;
-      line = Line{};  // it never checks: nobody's home
+      line = Line{};  // it never checks: no entry
     }
     places_ = 0;
     end_ = hashes_.size();

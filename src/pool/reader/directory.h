@@ -1,4 +1,4 @@
-// The directory as everybody reads it: which block holds the payload of a hash.
+// The directory as clients read it: which block holds the payload of a hash.
 //
 // It is divided into buckets of 64 slots, a line each. A hash has a home slot; if that was taken
 // when it came, its entry stands in any other slot of the bucket, and the home line's `spill` bit
