@@ -28,7 +28,7 @@ enum class Access { kReadWrite, kReadOnly };
 
 // Whose files are opened. kTrusted: those of this process's user and of root that no others may write
 // to (the group may: that is how a pool is shared). Looked at is the file that is open, so it does not
-// matter what a name, or a symbolic link in a folder that everybody writes to, leads to by then.
+// matter what a name, or a symbolic link in a folder that every user may write to, leads to by then.
 enum class Owners { kAny, kTrusted };
 
 struct CreateOptions {
