@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
+#include <ctime>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -366,6 +367,9 @@ Result<PoolKeeper> Pool::stand_by(KeeperOptions options) {
   options.boot_id_low = boot.low;
   options.boot_id_high = boot.high;
   if (options.version.empty()) options.version = CACHALOT_VERSION;
+  if (!options.unix_s) {
+    options.unix_s = [] { return static_cast<std::uint64_t>(std::time(nullptr)); };
+  }
   options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
   PoolKeeper waiting;
   waiting.clock_ = std::make_unique<base::SteadyClock>();

@@ -133,6 +133,7 @@ TEST(KeeperInfo, SaysHowTheKeeperServes) {
   options.ttl_ns = 90'000'000'000;
   options.version = "1.2.3-a-version-that-is-long";
   options.priorities = {{{1, 2}, 3}};
+  options.unix_s = [] { return std::uint64_t{1'700'000'000}; };
   pool.start_keeper(options);
   const auto info =
       pool.line_at<KeeperInfoLine>(pool.access().layout.keeper_info(pool.keeper().epoch() - 1));
@@ -142,7 +143,7 @@ TEST(KeeperInfo, SaysHowTheKeeperServes) {
   EXPECT_EQ(info.ttl_ns, options.ttl_ns);
   EXPECT_EQ(info.pins, 0u);
   EXPECT_EQ(info.priorities, 1u);
-  EXPECT_GT(info.since_unix_s, 1'600'000'000u);
+  EXPECT_EQ(info.since_unix_s, 1'700'000'000u);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -77,6 +78,8 @@ struct KeeperOptions {
   std::uint64_t start_time = 0;
   std::uint64_t boot_id_low = 0, boot_id_high = 0;
   std::string version = {};  // of its program
+  // The wall clock of reports, in Unix seconds. Passed in, so that simulated runs repeat exactly. None: 0.
+  std::function<std::uint64_t()> unix_s = {};
   // Doorbells work between processes of one machine only.
   bool use_doorbells = true;
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <ctime>
 #include <span>
 #include <system_error>
 #include <thread>
@@ -128,7 +127,7 @@ void Keeper::publish_info() {
   info.pins = static_cast<std::uint32_t>(options_.pins.size());
   info.priorities = static_cast<std::uint32_t>(options_.priorities.size());
   info.ttl_ns = options_.ttl_ns;
-  info.since_unix_s = static_cast<std::uint64_t>(std::time(nullptr));
+  info.since_unix_s = options_.unix_s ? options_.unix_s() : 0;
   options_.policy.copy(info.policy, sizeof info.policy - 1);
   options_.version.copy(info.version, sizeof info.version - 1);
   access_.region.publish(access_.layout.keeper_info(slot_), info);
