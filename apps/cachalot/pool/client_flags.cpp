@@ -43,18 +43,18 @@ class Patience {
   bool allows(Code not_opened, std::uint64_t now_ns) {
     constexpr std::uint64_t kForMakerNs = 2 * kNsPerSecond;
     const bool is_no_pool = not_opened == Code::kNotAPool || not_opened == Code::kBadInput;
-    if (!is_no_pool) no_pool_since_ns_.reset();
+    if (!is_no_pool) no_pool_since_ns_ = 0;
     if (not_opened == Code::kBusy) return true;  // it is being made
     if (!waits_for_file_) return false;
     if (not_opened == Code::kNotFound) return true;
     if (!is_no_pool) return false;
-    if (!no_pool_since_ns_) no_pool_since_ns_ = now_ns;
-    return now_ns - *no_pool_since_ns_ < kForMakerNs;
+    if (no_pool_since_ns_ == 0) no_pool_since_ns_ = now_ns;
+    return now_ns - no_pool_since_ns_ < kForMakerNs;
   }
 
  private:
   bool waits_for_file_;
-  std::optional<std::uint64_t> no_pool_since_ns_;
+  std::uint64_t no_pool_since_ns_ = 0;  // 0: it was none of these
 };
 
 }  // namespace

@@ -68,7 +68,9 @@ class EvidenceTest : public testing::Test {
   }
   void TearDown() override {
     keeper_.reset();
-    if (pool_) EXPECT_TRUE(pool_->remove());
+    if (pool_) {
+      EXPECT_TRUE(pool_->remove());
+    }
   }
 
   void serve(std::uint64_t suspect_after_ns) {
@@ -110,7 +112,9 @@ class EvidenceTest : public testing::Test {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (!condition()) {
       ASSERT_LT(std::chrono::steady_clock::now(), give_up);
-      if (!was_killed_) ASSERT_FALSE(client_->wait_for(0)->has_value()) << client_->wait()->text();
+      if (!was_killed_) {
+        ASSERT_FALSE(client_->wait_for(0)->has_value()) << client_->wait()->text();
+      }
       keeper_->poll_or_wait();
     }
   }
