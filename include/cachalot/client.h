@@ -27,15 +27,19 @@
 //   - unregister_cache() and detach() return kIo. Call one of them, after all layer loads and stores have
 //     ended, before you free such memory: a failure can go unreported elsewhere (a layer load that was
 //     dropped, a completion that was never polled, a destructor)
-// The library keeps its own memory (the pool's mapping, its memory on the GPU) by itself. GPU caches have
-// not run on a GPU yet, only on fake drivers.
+// The library owns the pool's mapping and its GPU memory; callers need not keep them. GPU caches have not run
+// on a GPU yet, only on fake drivers.
+//
+// A pool exists and is served before attach(): by `cachalot serve`, or by keeper.h in one process. Engines of
+// different layouts share blocks if their block order is the same. A block is visible to all clients when
+// store() returns. After the death of a keeper a client attaches to the next one by itself.
 //
 // After detach(), calls that need the pool, including those of layer loads and stores, return
 // kInvalidArgument ("detached"). geometry(), block_bytes(), hash_tokens(), statistics() and the completions
 // of asynchronous calls stay available.
 //
 // @threads  any, simultaneously, except detach() and destruction. Calls of one LayerLoad or LayerStore:
-//           one at a time. Reads take no lock that a write holds while it waits. Arguments (hashes, pages,
+//           one at a time. A read never waits for a write that is itself waiting. Arguments (hashes, pages,
 //           tokens) must not change during a call
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
@@ -150,9 +154,9 @@ struct CopyOptions {
 struct LayerOptions {
   // GPU cache: the stream of the copies of all layers. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
-  // Load only: the pool does not reuse the blocks that begin_load() found while the load is open. Results
-  // computed from a layer may then leave the step before load_layer() has counted its blocks; only their
-  // checksum is verified there. Close pinned loads soon: they delay the reuse of all evicted blocks.
+  // Load only: the pool does not reuse the blocks that begin_load() found while the load is open. The
+  // results of a layer may then be used before load_layer() returns; for pinned blocks load_layer() verifies
+  // the checksum only. Close pinned loads soon: they delay the reuse of all evicted blocks.
   bool pinned = false;
 };
 
@@ -185,8 +189,8 @@ class Client {
   // --- Attach -----------------------------------------------------------------------------------
 
   // @errors kInvalidArgument: the geometry, or a block that does not fit the pool's blocks; kNoKeeper;
-  //         kBusy: all slots are in use, or held for clients that stopped answering; those of opening a
-  //         pool
+  //         kBusy: all slots are in use, or held for clients that stopped answering; kNotFound,
+  //         kPermission, kNotAPool, kBadInput: the pool cannot be opened
   static Result<Client> attach(const ClientOptions& options);
   // A moved-from client may only be assigned to or destroyed.
   Client(Client&&) noexcept;
@@ -273,8 +277,8 @@ class Client {
     // GPU cache: launches the copy of a layer on the load's stream and returns. Other caches: does nothing.
     // Later work on that stream may use the layer, but results computed from it must not leave the step
     // before load_layer() has said how many blocks are valid, unless the load is pinned.
-    // After an error no copy was launched: work that is already on the stream has not seen the layer, so
-    // its results are void, even if load_layer() then copies and counts the blocks.
+    // After an error no copy was launched. Results of work that is already on the stream are void, even if
+    // load_layer() copies the layer later.
     // @errors kInvalidArgument: no such layer; the layer was started and not loaded since; all are loaded
     Status start_layer(std::uint32_t layer);
     // Copies the layer, or waits for the copy that start_layer() launched. Then checks the directory
