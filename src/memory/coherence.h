@@ -45,7 +45,7 @@ enum class Rule : std::uint32_t {
   kR5CheckLines,             // a line is believed without its CRC
   kR5ConfirmSplitLines,      // a line that may be torn is acted upon after one read
   kR6ValidateAfterReading,   // a payload is believed without reading its entry again
-  // Ways to get faults wrong (design page pool, "Known-bad variants").
+  // Ways to get faults wrong (specs/README.md, "Broken rules").
   kValidateGenerationOnly,        // R6 compares the generation instead of the whole line
   kGrantBeforeTombstoneComplete,  // W4
   kForgetGenerationAtTakeover,    // W4: the ledger's generations are not read

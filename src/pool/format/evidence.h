@@ -2,7 +2,7 @@
 //
 // Silence is none: a stalled process, a forked child, a copy thread or a kernel on a device may wake
 // up and go on storing. So blocks that a suspect holds stay out of use until one of these is known
-// (design page pool, "Evidence"):
+// (docs/design/recovery.md):
 //   - its process has exited, seen on its machine;
 //   - its machine has booted since;
 //   - the same process attached again and vouched that its old incarnation is drained;
