@@ -21,7 +21,7 @@ set(CACHALOT_MODULES
   "pool/reader: base memory block_hash pool/format"
   "pool/client: base os memory block_hash rpc pool/format pool/reader"
   "pool/keeper: base memory block_hash eviction rpc pool/format pool/reader"
-  "pool: base os memory block_hash rpc pool/format pool/client pool/keeper"
+  "pool: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper"
   "client: base os memory geometry gpu block_hash kv pool"
   "replay/pattern: base"
   "replay/pool: base os memory geometry block_hash eviction trace/request pool replay/pattern"

@@ -44,7 +44,7 @@ struct PromptCacheOptions {
   std::uint32_t block_tokens = 64;
   llama_seq_id scratch_seq = -1;    // for internal use only; default: the last one, n_seq_max - 1
   std::uint32_t host = 0;           // this machine's number in the pool
-  bool allow_foreign_pool = false;  // also a pool of another user, as in pool::Pool::OpenOptions
+  bool allow_foreign_pool = false;  // also a pool of another user, as in pool::OpenOptions
   std::uint64_t keeper_timeout_ns = 1'000'000'000;  // of any wait for the keeper
   std::uint64_t retry_ns =
       2'000'000'000;  // after a failure of the keeper nothing is asked of it for so long

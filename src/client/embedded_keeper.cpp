@@ -88,7 +88,7 @@ struct Opened {
 Result<Opened> make_or_open(const KeeperOptions& options) {
   Result<pool::Pool> found = open_when_made(options);
   if (!found && found.error().code == Code::kNotFound) {
-    pool::Pool::CreateOptions create;
+    pool::CreateOptions create;
     create.paths = {options.pool};
     CACHALOT_TRY_ASSIGN(create.geometry, geometry_of(options));
     Result<pool::Pool> made = pool::Pool::create(create);

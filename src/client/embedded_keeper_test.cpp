@@ -38,7 +38,7 @@ class EmbeddedKeeperTest : public testing::Test {
   }
   // A pool without a keeper.
   void make_pool(const std::string& at, std::uint32_t clients = 8) const {
-    pool::Pool::CreateOptions create;
+    pool::CreateOptions create;
     create.paths = {at};
     create.geometry.block_bytes = 4096;
     create.geometry.capacity_blocks = 8;

@@ -155,7 +155,7 @@ TEST_F(GpuLossTest, ALoadThatItFailedInWithholdsNothing) {
   EXPECT_TRUE(Client::attach(same)) << "its slot is free";
   const pool::Pool pool = *pool::Pool::open({cluster_.path()});
   pool::KeeperCounters now;
-  ASSERT_TRUE(pool.read_keeper_counters(now));
+  ASSERT_TRUE(pool.state().read_keeper_counters(now));
   EXPECT_EQ(now[pool::KeeperCounter::kQuarantined], 0u);
 }
 
@@ -313,7 +313,7 @@ TEST_F(GpuLossTest, WhoCouldNotVouchForCopiesUnderWayDoesOnceTheyHaveEnded) {
   }
   const pool::Pool pool = *pool::Pool::open({cluster_.path()});
   pool::KeeperCounters now;
-  ASSERT_TRUE(pool.read_keeper_counters(now));
+  ASSERT_TRUE(pool.state().read_keeper_counters(now));
   EXPECT_EQ(now[pool::KeeperCounter::kQuarantined], 0u);
 }
 
@@ -349,7 +349,7 @@ TEST(GpuLoss, TheBlocksAreFreeWhenTheProcessHasEnded) {
   const pool::Pool pool = *pool::Pool::open({cluster.path()});
   const auto held = [&] {
     pool::KeeperCounters now;
-    EXPECT_TRUE(pool.read_keeper_counters(now));
+    EXPECT_TRUE(pool.state().read_keeper_counters(now));
     return now[pool::KeeperCounter::kGranted] + now[pool::KeeperCounter::kQuarantined];
   };
   // Another client attaches, so the keeper's answer is newer than the detach request would have been.

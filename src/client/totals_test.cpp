@@ -25,7 +25,7 @@ TEST(Totals, AnEnginesLookupsAndLoadsStayInThePoolWhenItHasDetached) {
     ASSERT_EQ(*engine.client.load(engine.cache, hashes, pages), 4u);
     const Statistics own = engine.client.statistics();
     ASSERT_TRUE(engine.client.detach());
-    const pool::ClientCounters totals = pool->read_totals();
+    const pool::ClientCounters totals = pool->state().read_totals();
     EXPECT_EQ(totals[ClientCounter::kLookups], round * own.lookups);
     EXPECT_EQ(totals[ClientCounter::kLookedUpBlocks], round * own.looked_up_blocks);
     EXPECT_EQ(totals[ClientCounter::kHitBlocks], round * 4);

@@ -14,7 +14,7 @@
 namespace cachalot::pool {
 
 Result<os::FileLock> lock_as_maker(int fd) {
-  return os::FileLock::try_lock(fd, kMakerLock, os::Forks::kLeave);
+  return lock_byte(fd, kMakerLock);
 }
 
 bool has_maker(int fd) {
@@ -37,7 +37,7 @@ Making look_for_maker(const std::string& path) {
   return is_locked ? Making::kUnderWay : Making::kAbandoned;
 }
 
-Result<Pool> open_when_made(const std::vector<std::string>& paths, const Pool::OpenOptions& options,
+Result<Pool> open_when_made(const std::vector<std::string>& paths, const OpenOptions& options,
                             std::uint32_t patience_ms) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(patience_ms);
   for (;;) {

@@ -32,7 +32,7 @@ bool has_maker(int fd);
 
 // Pool::open(), and again for up to `patience_ms` while another process makes the pool.
 // @errors as Pool::open
-Result<Pool> open_when_made(const std::vector<std::string>& paths, const Pool::OpenOptions& options,
+Result<Pool> open_when_made(const std::vector<std::string>& paths, const OpenOptions& options,
                             std::uint32_t patience_ms);
 
 }  // namespace cachalot::pool

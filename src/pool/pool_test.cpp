@@ -39,7 +39,7 @@ struct Setup {
 class PoolTest : public testing::TestWithParam<Setup> {
  protected:
   void make(std::uint32_t capacity, std::uint64_t block_bytes = 4096, std::uint32_t slack = 256) {
-    Pool::CreateOptions options;
+    CreateOptions options;
     options.paths.clear();
     for (std::uint32_t i = 0; i < GetParam().devices; ++i)
       options.paths.push_back("memfd:test" + std::to_string(i));
@@ -234,7 +234,7 @@ TEST_P(PoolTest, ACountOfBlocksIsKeptAndPublished) {
   KeeperCounters counters;
   for (int i = 0; i < 1000 && counters[KeeperCounter::kLive] != 30; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    ASSERT_TRUE(pool_->read_keeper_counters(counters));
+    ASSERT_TRUE(pool_->state().read_keeper_counters(counters));
   }
   EXPECT_EQ(counters[KeeperCounter::kLive], 30u);
   EXPECT_EQ(counters[KeeperCounter::kFree] + counters[KeeperCounter::kGranted] +
@@ -359,7 +359,7 @@ TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {
       keeper->run(stop_, [] { return Status(Error::make(Code::kStale, "enough")); });
   ASSERT_FALSE(ended);
   EXPECT_STREQ(ended.error().message, "enough");
-  EXPECT_EQ(pool_->keeper_view().flags & kKeeperServing, 0u);
+  EXPECT_EQ(pool_->state().read_keepers().flags & kKeeperServing, 0u);
 }
 
 TEST_P(PoolTest, AStandbyRulesOnceTheKeeperIsGone) {
@@ -368,15 +368,15 @@ TEST_P(PoolTest, AStandbyRulesOnceTheKeeperIsGone) {
   ASSERT_TRUE(standby) << standby.error().message;
   EXPECT_EQ(standby->keeper().epoch(), 0u);
   EXPECT_EQ(standby->keeper().poll(), 0u);
-  const std::uint32_t epoch = pool_->keeper_view().epoch;
+  const std::uint32_t epoch = pool_->state().read_keepers().epoch;
   EXPECT_EQ(pool_->serve(*standby).error().code, Code::kBusy);
-  EXPECT_EQ(pool_->keeper_view().epoch, epoch);
+  EXPECT_EQ(pool_->state().read_keepers().epoch, epoch);
   stop_keeper();
   const Status served = pool_->serve(*standby);
   ASSERT_TRUE(served) << served.error().message;
   EXPECT_EQ(standby->keeper().epoch(), epoch + 1);
-  EXPECT_EQ(pool_->keeper_view().epoch, epoch + 1);
-  EXPECT_TRUE(pool_->keeper_is_locked());
+  EXPECT_EQ(pool_->state().read_keepers().epoch, epoch + 1);
+  EXPECT_TRUE(pool_->state().keeper_is_locked());
   EXPECT_TRUE(standby->keeper().is_valid());
   EXPECT_EQ(pool_->serve({}).error().code, Code::kBusy);
 }
@@ -427,7 +427,7 @@ TEST(PoolServe, AKeeperThatWasKilledIsFollowedAlthoughAForkedChildLives) {
   EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
   killed->send(SIGKILL);
   ASSERT_EQ(killed->wait()->signal, SIGKILL);
-  EXPECT_FALSE(pool->keeper_is_locked());
+  EXPECT_FALSE(pool->state().keeper_is_locked());
   {
     const Result<PoolKeeper> next = pool->serve({});
     EXPECT_TRUE(next) << next.error().message;
@@ -458,7 +458,7 @@ TEST(PoolServe, AKeeperThatStallsInItsTakeoverIsTakenOverFromAtOnce) {
   {
     const auto start = std::chrono::steady_clock::now();
     EXPECT_EQ(pool->serve({}).error().code, Code::kBusy);
-    Result<PoolKeeper> next = pool->serve({}, Pool::Succession::kOverTheLiving);
+    Result<PoolKeeper> next = pool->serve({}, Succession::kOverTheLiving);
     ASSERT_TRUE(next) << next.error().message;
     // no call timed out
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
@@ -486,7 +486,7 @@ TEST_P(PoolTest, TheLocksAreOnTheBytesThatTheFormatPageNames) {
     EXPECT_TRUE(holder) << (holder ? "" : holder.error().message);
     return holder && holder->has_value();
   };
-  const std::uint32_t area = pool_->keeper_view().keeper;
+  const std::uint32_t area = pool_->state().read_keepers().keeper;
   for (std::uint32_t k = 0; k < 4; ++k) EXPECT_EQ(is_locked(kKeeperAreas + k), k == area) << k;
   EXPECT_FALSE(is_locked(kKeeperAreas + 4));  // only while a keeper announces itself or begins
   EXPECT_FALSE(is_locked(kClients + 2));
@@ -515,7 +515,7 @@ TEST_P(PoolTest, KeepersThatWereReplacedAndStillRunAreNamed) {
   make(100);
   std::vector<PoolKeeper> replaced;
   for (;;) {
-    Result<PoolKeeper> next = pool_->serve({}, Pool::Succession::kOverTheLiving);
+    Result<PoolKeeper> next = pool_->serve({}, Succession::kOverTheLiving);
     if (!next) {
       EXPECT_EQ(next.error().code, Code::kBusy);
       EXPECT_NE(std::string(next.error().message).find("pid " + std::to_string(getpid())),

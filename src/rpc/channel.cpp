@@ -17,8 +17,7 @@ Channel::Channel(const memory::SealedRegion& region, const ChannelPlace& place, 
       place_(place) {}
 
 bool Channel::has_credit(std::uint32_t lines, std::uint32_t answer_lines) const {
-  return outstanding() < kMaxOutstanding && lines_in_flight_ + lines <= place_.ring_lines &&
-         answer_lines_in_flight_ + answer_lines <= place_.ring_lines;
+  return pending_.has_room(lines, answer_lines, place_.ring_lines);
 }
 
 void Channel::post(const Request& request, const memory::Line& payload,
@@ -30,11 +29,7 @@ void Channel::post(const Request& request, const memory::Line& payload,
   std::uint64_t last = requests_.stage(head);
   for (const FollowingLine& line : following) last = requests_.stage(memory::to_line(line));
 
-  pending_[posted_ % kMaxOutstanding] = {last, request.tag, lines, request.answer_lines,
-                                         request.op};
-  ++posted_;
-  lines_in_flight_ += lines;
-  answer_lines_in_flight_ += request.answer_lines;
+  pending_.push({last, request.tag, lines, request.answer_lines, request.op});
 }
 
 void Channel::flush() {
@@ -82,17 +77,10 @@ std::uint32_t Channel::take(const memory::Line* lines, std::uint32_t count, Answ
   return answered;
 }
 
-// Whether the requests that the answer speaks for are ours, and its last is the one it names.
-bool Channel::fits(const ResponseHead& head) const {
-  if (head.answered == 0 || head.answered > outstanding()) return false;
-  const Pending& last = pending_[(answered_ + head.answered - 1) % kMaxOutstanding];
-  return static_cast<std::uint32_t>(last.last_sequence) == head.request;
-}
-
 std::uint32_t Channel::deliver(const memory::Line* lines, AnswerSink& sink) {
   unsigned char payload[kResponsePayloadBytes + kMaxMessageLines * kFollowingPayloadBytes];
   const auto head = memory::as<ResponseHead>(lines[0]);
-  if (!fits(head)) {
+  if (!pending_.fits(head)) {
     ++malformed_;
     return 0;
   }
@@ -107,20 +95,12 @@ std::uint32_t Channel::deliver(const memory::Line* lines, AnswerSink& sink) {
     }
   }
   for (std::uint32_t i = 0; i < head.answered; ++i) {
-    const Pending request = pop();
+    const PendingRequest request = pending_.pop();
     if (request.tag != 0) {
       sink.on_answer({request.tag, request.op, head.status, head.count, {payload, bytes}});
     }
   }
   return head.answered;
-}
-
-Channel::Pending Channel::pop() {
-  const Pending request = pending_[answered_ % kMaxOutstanding];
-  ++answered_;
-  lines_in_flight_ -= request.lines;
-  answer_lines_in_flight_ -= request.answer_lines;
-  return request;
 }
 
 }  // namespace cachalot::rpc

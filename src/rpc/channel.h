@@ -13,12 +13,12 @@
 
 #include <cachalot/result.h>
 
-#include <array>
 #include <cstdint>
 #include <span>
 
 #include "base/clock.h"
 #include "rpc/message.h"
+#include "rpc/pending_requests.h"
 #include "rpc/ring.h"
 #include "rpc/waiter.h"
 
@@ -100,26 +100,19 @@ class Channel {
   template <class Done, class Gone>
   Status wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done, Gone&& gone);
 
-  std::uint32_t outstanding() const { return static_cast<std::uint32_t>(posted_ - answered_); }
-  std::uint64_t answered() const { return answered_; }  // requests, since the channel was opened
+  std::uint32_t outstanding() const { return pending_.count(); }
+  std::uint64_t answered() const {
+    return pending_.answered();
+  }  // requests, since the channel was opened
   // Answers that did not fit their requests: a keeper that breaks the protocol.
   std::uint64_t malformed() const { return malformed_; }
 
  private:
-  struct Pending {
-    std::uint64_t last_sequence = 0;
-    std::uint64_t tag = 0;
-    std::uint32_t lines = 0;
-    std::uint32_t answer_lines = 0;
-    std::uint8_t op = 0;
-  };
   static constexpr std::uint32_t kPollLines = 64;
   static constexpr std::uint64_t kLookNs = 20'000'000;
 
   std::uint32_t take(const memory::Line* lines, std::uint32_t count, AnswerSink& sink);
   std::uint32_t deliver(const memory::Line* lines, AnswerSink& sink);
-  bool fits(const ResponseHead& head) const;
-  Pending pop();
 
   RingWriter requests_;
   RingReader responses_;
@@ -128,11 +121,9 @@ class Channel {
   base::Clock* clock_ = nullptr;
   Doorbell keeper_doorbell_;
   ChannelPlace place_;
-  std::uint64_t posted_ = 0, answered_ = 0;  // requests
   std::uint64_t malformed_ = 0;
-  std::uint32_t lines_in_flight_ = 0, answer_lines_in_flight_ = 0;
   std::uint32_t window_ = 1;  // response lines to read in the next poll
-  std::array<Pending, kMaxOutstanding> pending_{};
+  PendingRequests pending_;
 };
 
 template <class Done, class Gone>

@@ -237,7 +237,7 @@ int run_keeper(const Setting& setting, Arena& arena, std::uint32_t number) {
   options.suspect_after_ns = setting.suspect_after_ns;
   options.watch_interval_ns = 2'000'000;
   options.tend_interval_ns = 500'000;
-  Result<pool::PoolKeeper> keeper = pool->serve(options, pool::Pool::Succession::kOverTheLiving);
+  Result<pool::PoolKeeper> keeper = pool->serve(options, pool::Succession::kOverTheLiving);
   // its time was over before it had begun
   if (!keeper && keeper.error().code == Code::kStale) return 0;
   if (!keeper) {

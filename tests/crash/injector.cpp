@@ -61,7 +61,7 @@ bool Injector::fault(const char* what) {
 }
 
 bool Injector::begin() {
-  pool::Pool::CreateOptions create;
+  pool::CreateOptions create;
   create.paths = {setting_.path};
   create.geometry.domain = setting_.domain;
   create.geometry.block_bytes = setting_.block_bytes;
@@ -336,7 +336,7 @@ void Injector::note_recovery(std::uint64_t since_ns, std::uint64_t went_on_ns, s
 bool Injector::is_accounted(std::string& why, bool is_quiet) const {
   using Counter = pool::KeeperCounter;
   pool::KeeperCounters counters;
-  if (!pool_->read_keeper_counters(counters)) {
+  if (!pool_->state().read_keeper_counters(counters)) {
     why = "the keeper's counters cannot be read";
     return false;
   }

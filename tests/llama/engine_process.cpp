@@ -271,7 +271,7 @@ TestKeeper::TestKeeper(const PoolSpec& spec) : spec_(spec) {
   static std::atomic<int> count{0};
   path_ =
       "/dev/shm/cachalot_llama_test." + std::to_string(getpid()) + "." + std::to_string(count++);
-  pool::Pool::CreateOptions options;
+  pool::CreateOptions options;
   options.paths = {path_};
   options.huge_pages = options.populate = false;
   options.geometry.domain = std::string(spec.domain) == "coherent"

@@ -25,7 +25,7 @@ class CorruptedPool : public testing::Test {
     Result<Workload> load = Workload::load(options_);
     ASSERT_TRUE(load);
     load_.emplace(*std::move(load));
-    Pool::CreateOptions create;
+    pool::CreateOptions create;
     create.paths = {"memfd:corrupted"};
     create.geometry = *pool_geometry(options_);
     Result<Pool> pool = Pool::create(create);

@@ -57,7 +57,7 @@ class Usurper : public ProgressSink {
     Result<pool::Pool> pool = pool::Pool::open({path_});
     ASSERT_TRUE(pool) << pool.error().message;
     pool_.emplace(*std::move(pool));
-    Result<pool::PoolKeeper> keeper = pool_->serve({}, pool::Pool::Succession::kOverTheLiving);
+    Result<pool::PoolKeeper> keeper = pool_->serve({}, pool::Succession::kOverTheLiving);
     ASSERT_TRUE(keeper) << keeper.error().message;
     keeper_.emplace(*std::move(keeper));
   }

@@ -9,7 +9,7 @@
 namespace cachalot::apps::bench {
 
 Result<pool::Pool> make_pool(const PoolShape& shape) {
-  pool::Pool::CreateOptions options;
+  pool::CreateOptions options;
   options.paths = {"memfd:bench"};
   pool::Geometry& g = options.geometry;
   g.domain = shape.domain;

@@ -93,8 +93,8 @@ Result<os::Child> start_keeper(const pool::Pool& pool, std::uint32_t epoch) {
                         if (!serving) return 1;
                         for (;;) ::pause();
                       }));
-  while (pool.keeper_view().epoch != epoch ||
-         (pool.keeper_view().flags & pool::kKeeperServing) == 0) {
+  while (pool.state().read_keepers().epoch != epoch ||
+         (pool.state().read_keepers().flags & pool::kKeeperServing) == 0) {
     CACHALOT_TRY_ASSIGN(const std::optional<os::ChildStatus> ended, keeper.wait_for(0));
     if (ended) return Error::make(Code::kIo, "bench: the keeper ended: %s", ended->text().c_str());
     std::this_thread::sleep_for(kPause);

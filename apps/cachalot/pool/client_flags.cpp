@@ -29,7 +29,7 @@ Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool) {
   options.reads_only = flags.reads_only;
   options.is_operator = flags.is_operator;
   // The keeper of a pool of several machines may run on another one, where no doorbell rings.
-  options.use_doorbells = pool.access().geometry.hosts == 1 || pool.keeper_is_locked();
+  options.use_doorbells = pool.access().geometry.hosts == 1 || pool.state().keeper_is_locked();
   CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options, flags.slot));
   return Attached{std::move(pool), std::move(client), flags.paths};
 }
@@ -119,7 +119,7 @@ Result<Attached> attach(const ClientFlags& flags) {
 
 Error of_keeper(const Attached& attached, const Error& error) {
   pool::KeeperLine keeper{};
-  if (error.code != Code::kTimeout || !attached.pool.read_keeper_line(keeper)) {
+  if (error.code != Code::kTimeout || !attached.pool.state().read_keeper_line(keeper)) {
     return of_pool(attached.paths, error);
   }
   return of_pool(attached.paths,

@@ -110,7 +110,7 @@ class Progress {
 
 }  // namespace
 
-Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options) {
+Result<pool::Pool> create_pool(const pool::CreateOptions& options) {
   std::vector<std::string> paths = pool::device_paths(options.paths, options.geometry.devices);
   for (std::string& path : paths) path = file_name_of(path);
   const Progress progress(paths);

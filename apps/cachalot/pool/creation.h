@@ -11,6 +11,6 @@ namespace cachalot::apps {
 
 // Pool::create(); a signal that ends the program meanwhile removes the files that it made. At most
 // one at a time. @errors as Pool::create
-Result<pool::Pool> create_pool(const pool::Pool::CreateOptions& options);
+Result<pool::Pool> create_pool(const pool::CreateOptions& options);
 
 }  // namespace cachalot::apps

@@ -48,7 +48,7 @@ Status check_lasts(const Paths& paths) {
 
 Status create(const Options& options) {
   CACHALOT_TRY(check_lasts(options.paths));
-  pool::Pool::CreateOptions create_options;
+  pool::CreateOptions create_options;
   create_options.paths = options.paths;
   CACHALOT_TRY_ASSIGN(create_options.geometry, make_geometry(options.geometry, options.paths));
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));

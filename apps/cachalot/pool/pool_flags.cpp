@@ -193,7 +193,7 @@ Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign) {
 Result<pool::Pool> open_pool_to_read(const Paths& paths) {
   Result<pool::Pool> writable = open_pool(paths, true);
   if (writable || writable.error().code != Code::kPermission) return writable;
-  pool::Pool::OpenOptions options;
+  pool::OpenOptions options;
   options.huge_pages = false;
   options.read_only = options.allow_foreign = true;
   return pool::Pool::open(paths, options);

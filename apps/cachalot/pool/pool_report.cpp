@@ -35,7 +35,7 @@ json describe_geometry(const pool::Geometry& geometry) {
 // it answers, from another machine; none: no keeper. A hung keeper still says "serving"; a request to it times out.
 const char* keeper_state(const Pool& pool, const pool::KeeperView& view) {
   const bool says_it_serves = (view.flags & pool::kKeeperServing) != 0;
-  if (pool.keeper_is_locked()) return says_it_serves ? "serving" : "locked";
+  if (pool.state().keeper_is_locked()) return says_it_serves ? "serving" : "locked";
   return says_it_serves && pool.access().geometry.hosts > 1 ? "remote" : "none";
 }
 
@@ -49,7 +49,7 @@ json seconds(std::uint64_t ns) {
 // How the keeper serves, or the last one served. Keepers of earlier versions did not say it.
 void describe_service(const Pool& pool, json& keeper) {
   pool::KeeperInfoLine info{};
-  if (!pool.read_keeper_info(info)) return;
+  if (!pool.state().read_keeper_info(info)) return;
   const auto text = [](const char* from, std::size_t most) {
     return std::string(from, strnlen(from, most));
   };
@@ -65,10 +65,10 @@ void describe_service(const Pool& pool, json& keeper) {
 }
 
 json describe_keeper(const Pool& pool) {
-  const pool::KeeperView view = pool.keeper_view();
+  const pool::KeeperView view = pool.state().read_keepers();
   json keeper = {{"state", keeper_state(pool, view)}, {"epoch", view.epoch}};
   pool::KeeperLine line{};
-  if (pool.read_keeper_line(line)) keeper["pid"] = line.pid;
+  if (pool.state().read_keeper_line(line)) keeper["pid"] = line.pid;
   describe_service(pool, keeper);
   return keeper;
 }
@@ -159,7 +159,7 @@ bool has_left(const Pool& pool, const pool::ViewLine& view, std::uint32_t slot) 
 
 // By what the keeper says: a client that was killed cannot take back what it said of itself.
 json describe_clients(const Pool& pool) {
-  const pool::KeeperView keeper = pool.keeper_view();
+  const pool::KeeperView keeper = pool.state().read_keepers();
   const bool is_served = std::strcmp(keeper_state(pool, keeper), "none") != 0;
   json clients = json::array();
   for (std::uint32_t slot = 0; slot < pool.access().geometry.clients; ++slot) {
@@ -238,10 +238,10 @@ json describe_pool(const Pool& pool) {
                       {"created_unix_s", pool.created_unix_s()},
                       {"geometry", describe_geometry(pool.access().geometry)},
                       {"keeper", describe_keeper(pool)},
-                      {"totals", describe_totals(pool.read_totals())},
+                      {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
   pool::KeeperCounters counters;
-  if (pool.read_keeper_counters(counters)) {
+  if (pool.state().read_keeper_counters(counters)) {
     description["accounting"] = describe_accounting(counters);
     description["counters"] = describe_counters(counters);
   }

@@ -129,7 +129,7 @@ Result<pool::Pool> create_or_open(const Options& options) {
     return pool::Pool::open(options.paths, {.allow_foreign = options.allow_foreign_pool});
   CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
                       make_geometry(options.geometry, options.paths));
-  pool::Pool::CreateOptions create;
+  pool::CreateOptions create;
   create.paths = options.paths;
   create.geometry = geometry;
   Result<pool::Pool> created = create_pool(create);
@@ -194,7 +194,7 @@ Result<std::optional<pool::PoolKeeper>> stand_by(pool::Pool& pool,
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.stand_by(options));
   while (!stop_requested.load(std::memory_order_relaxed)) {
     CACHALOT_TRY(pool.check_still_there());
-    if (!pool.keeper_is_locked() && !pool.is_kept_by_maker()) {
+    if (!pool.state().keeper_is_locked() && !pool.is_kept_by_maker()) {
       const Status served = pool.serve(keeper);
       if (served) return std::optional(std::move(keeper));
       if (served.error().code != Code::kBusy) return served.error();
@@ -264,8 +264,8 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
   }
   CACHALOT_TRY_ASSIGN(
       pool::PoolKeeper keeper,
-      pool.serve(keeper_options, options.take_over ? pool::Pool::Succession::kOverTheLiving
-                                                   : pool::Pool::Succession::kOfTheDead));
+      pool.serve(keeper_options, options.take_over ? pool::Succession::kOverTheLiving
+                                                   : pool::Succession::kOfTheDead));
   return std::optional(std::move(keeper));
 }
 

@@ -23,8 +23,9 @@ struct Options {
 Status wait_for_end(const pool::Pool& pool, const pool::KeeperLine& keeper, std::uint32_t timeout_s,
                     std::uint64_t deadline_ns) {
   // The lock on this machine; on another one only what the keeper says of itself.
-  while (pool.keeper_is_locked() || (pool.keeper_view().epoch == keeper.epoch &&
-                                     (pool.keeper_view().flags & pool::kKeeperServing) != 0)) {
+  while (pool.state().keeper_is_locked() ||
+         (pool.state().read_keepers().epoch == keeper.epoch &&
+          (pool.state().read_keepers().flags & pool::kKeeperServing) != 0)) {
     if (base::SteadyClock::read() > deadline_ns) {
       return Error::make(Code::kTimeout, "%.120s: the keeper, pid %u, has not ended after %u s",
                          pool.paths()[0].c_str(), keeper.pid, timeout_s);
@@ -41,10 +42,10 @@ Status stop(const Options& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(flags));
   const std::uint64_t deadline_ns = base::SteadyClock::read() + flags.timeout_ns;
   pool::KeeperLine keeper{};
-  (void)attached.pool.read_keeper_line(keeper);
+  (void)attached.pool.state().read_keeper_line(keeper);
   const Status asked = attached.client->stop_keeper();
   // Its end may be seen before its answer.
-  const pool::KeeperView now = attached.pool.keeper_view();
+  const pool::KeeperView now = attached.pool.state().read_keepers();
   const bool is_ending = now.epoch == keeper.epoch && (now.flags & pool::kKeeperServing) == 0;
   if (!asked && !(asked.error().code == Code::kNoKeeper && is_ending))
     return of_keeper(attached, asked);

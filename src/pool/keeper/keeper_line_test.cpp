@@ -106,7 +106,7 @@ TEST(PoolServe, RefusesToRuleBesideALivingKeeperWhoseLineIsDamaged) {
     }
     EXPECT_EQ(other->serve({}).error().code, Code::kBusy);
     keeper->keeper().tend();
-    EXPECT_EQ(pool->keeper_view().epoch, 2u);
+    EXPECT_EQ(pool->state().read_keepers().epoch, 2u);
   }
   ASSERT_TRUE(Pool::destroy({path}));
 }

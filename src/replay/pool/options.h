@@ -35,7 +35,7 @@ struct ReplayOptions {
   bool skip_bad_lines = false;
   trace::TraceFormat trace_format = trace::TraceFormat::kAuto;
   std::optional<trace::SyntheticPrefix> synthetic_prefix = {};  // for a trace without block ids
-  // As pool::Pool::CreateOptions::paths; they must not exist, and do not when the replay is over.
+  // As pool::CreateOptions::paths; they must not exist, and do not when the replay is over.
   // None: memfds.
   std::vector<std::string> pool_paths;
 };

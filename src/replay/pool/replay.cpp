@@ -23,7 +23,7 @@ struct RemoveAtEnd {
 };
 
 Result<pool::Pool> create_pool(const ReplayOptions& options) {
-  pool::Pool::CreateOptions create;
+  pool::CreateOptions create;
   create.paths = options.pool_paths;
   if (create.paths.empty()) create.paths.push_back("memfd:cachalot-replay");
   CACHALOT_TRY_ASSIGN(create.geometry, pool_geometry(options));
@@ -65,7 +65,7 @@ class ProgressMeter {
     progress.gb_s =
         static_cast<double>(bytes - last_bytes_) / static_cast<double>(now_ns - last_ns_);
     pool::KeeperCounters keeper;
-    if (pool_->read_keeper_counters(keeper)) {
+    if (pool_->state().read_keeper_counters(keeper)) {
       progress.evictions = keeper[pool::KeeperCounter::kEvictions];
     }
     progress.errors = sum(ReplayCounter::kVerifyErrors) + sum(ReplayCounter::kDamagedReads);

@@ -41,7 +41,7 @@ inline Geometry small_geometry(std::uint32_t capacity = 64, std::uint32_t slack 
 
 // In a file of its own, for tests of processes and their locks.
 inline Result<Pool> create_small_pool(const std::string& path) {
-  Pool::CreateOptions create;
+  CreateOptions create;
   create.paths = {path};
   create.geometry = small_geometry();
   create.huge_pages = create.populate = false;

@@ -1,0 +1,189 @@
+#include "pool/mapped_pool.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+
+#include "os/process.h"
+#include "os/reserve.h"
+#include "os/shared_file.h"
+
+namespace cachalot::pool {
+namespace {
+
+Result<std::unique_ptr<memory::Domain>> make_domain(memory::DomainKind kind, const char* name) {
+  switch (kind) {
+    case memory::DomainKind::kCoherent:
+      return memory::make_coherent_domain();
+    case memory::DomainKind::kNoncoherent:
+      return memory::make_noncoherent_domain();
+    case memory::DomainKind::kLossy:
+      break;
+  }
+  return Error::make(Code::kUnsupported, "%s: is a pool of a simulated coherence domain", name);
+}
+
+os::MapOptions map_options(bool huge_pages, bool populate, bool read_only) {
+  os::MapOptions map;
+  map.read_only = read_only;
+  map.huge_pages = huge_pages;
+  map.populate = populate;
+  return map;
+}
+
+// To touch a hole of a sparse copy, where no space is left, is death by SIGBUS, already when the header
+// is read. Of a file that is no pool nothing is reserved.
+Status fill_holes(const std::string& path, bool read_only, os::Owners owners) {
+  const os::Access access = read_only ? os::Access::kReadOnly : os::Access::kReadWrite;
+  CACHALOT_TRY_ASSIGN(const os::SharedFile file, os::SharedFile::open(path, access, owners));
+  if (file.bytes() < memory::kStripeBytes || !os::has_holes(file.fd())) return {};
+  std::uint64_t magic = 0;
+  if (pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic || magic != kMagic) {
+    return Error::make(Code::kNotAPool, "%s: is not a pool: its magic is %016llx, not %016llx",
+                       path.c_str(), static_cast<unsigned long long>(magic),
+                       static_cast<unsigned long long>(kMagic));
+  }
+  if (read_only) {
+    return Error::make(Code::kPermission,
+                       "%s: is a sparse file, whose holes have to be filled before it is read, and "
+                       "this user may not write to it",
+                       path.c_str());
+  }
+  return os::fill_holes(file.fd(), file.path().c_str());
+}
+
+// A pool's other devices are found by way of device 0 alone.
+Status check_first(const Header& first, const std::string& path) {
+  if (first.device_index == 0) return {};
+  const std::string suffix = "." + std::to_string(first.device_index);
+  const std::string base =
+      path.ends_with(suffix) ? path.substr(0, path.size() - suffix.size()) : "";
+  return Error::make(Code::kInvalidArgument,
+                     "%s: is device %u of its pool: give its devices in order, device 0%s%s first",
+                     path.c_str(), first.device_index, base.empty() ? "" : ", ",
+                     base.empty() ? "" : (base + ",").c_str());
+}
+
+// Device `index` says that it is one, of the pool that device 0 says it is.
+Status check_device(const Header& first, const Header& other, std::uint32_t index,
+                    const char* name) {
+  if (other.id == first.id && other.device_index == index) return {};
+  if (!(other.id == first.id)) {
+    return Error::make(Code::kInvalidArgument, "%s: is a device of another pool than the first one",
+                       name);
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "%s: is device %u of its pool, not %u: give the devices in order", name,
+                     other.device_index, index);
+}
+
+}  // namespace
+
+std::vector<std::string> device_paths(const std::vector<std::string>& paths,
+                                      std::uint32_t devices) {
+  std::vector<std::string> all = paths;
+  if (paths.size() != 1) return all;
+  for (std::uint32_t i = 1; i < devices; ++i) all.push_back(paths[0] + "." + std::to_string(i));
+  return all;
+}
+
+Result<MappedPool> MappedPool::create(const CreateOptions& options,
+                                      std::function<void(int fd)> first_named) {
+  Geometry geometry = options.geometry;
+  if (options.paths.empty()) {
+    return Error::make(Code::kInvalidArgument, "pool: no path was given");
+  }
+  const std::vector<std::string> paths = device_paths(options.paths, geometry.devices);
+  if (paths.size() != geometry.devices) {
+    return Error::make(Code::kInvalidArgument,
+                       "pool: %zu paths were given for %u devices: give one, or all", paths.size(),
+                       geometry.devices);
+  }
+  if (geometry.device_bytes == 0) {
+    CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
+  }
+  CACHALOT_TRY(lay_out(geometry));
+  CACHALOT_TRY_ASSIGN(auto domain, make_domain(geometry.domain, paths[0].c_str()));
+  CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
+  CACHALOT_TRY_ASSIGN(
+      memory::DeviceSet devices,
+      memory::DeviceSet::create(paths, geometry.device_bytes,
+                                map_options(options.huge_pages, options.populate, false),
+                                std::move(first_named)));
+  MappedPool pool(std::move(devices), std::move(domain));
+  Result<Access> access =
+      make_access({uuid.low, uuid.high}, geometry, pool.devices_.view(), *pool.domain_);
+  if (!access) {
+    (void)pool.devices_.remove();
+    return access.error();
+  }
+  pool.access_ = std::make_unique<Access>(*std::move(access));
+  pool.created_unix_s_ = static_cast<std::uint64_t>(time(nullptr));
+  format_pool(*pool.access_, pool.created_unix_s_);
+  return pool;
+}
+
+Result<MappedPool> MappedPool::open(const std::vector<std::string>& paths,
+                                    const OpenOptions& options) {
+  if (paths.empty()) return Error::make(Code::kInvalidArgument, "pool: no path was given");
+  // The first device says how many there are and which domain they are read by; until then the
+  // rules of the stricter domain hold, which are right in both.
+  Header first;
+  const std::unique_ptr<memory::Domain> strict = memory::make_noncoherent_domain();
+  const os::Owners owners = options.allow_foreign ? os::Owners::kAny : os::Owners::kTrusted;
+  CACHALOT_TRY(fill_holes(paths[0], options.read_only, owners));
+  {
+    CACHALOT_TRY_ASSIGN(
+        const memory::DeviceSet probe,
+        memory::DeviceSet::open({paths[0]}, map_options(false, false, options.read_only), owners));
+    CACHALOT_TRY_ASSIGN(first,
+                        read_header(*strict, probe.base(0), probe.bytes_each(), paths[0].c_str()));
+  }
+  CACHALOT_TRY(check_first(first, paths[0]));
+  CACHALOT_TRY(lay_out(first.geometry));  // before its numbers are used
+  const std::vector<std::string> all = device_paths(paths, first.geometry.devices);
+  if (all.size() != first.geometry.devices) {
+    return Error::make(Code::kInvalidArgument,
+                       "%s: its pool has %u device(s), %zu paths were given", paths[0].c_str(),
+                       first.geometry.devices, all.size());
+  }
+  CACHALOT_TRY_ASSIGN(auto domain, make_domain(first.geometry.domain, paths[0].c_str()));
+  for (std::size_t i = 1; i < all.size(); ++i)
+    CACHALOT_TRY(fill_holes(all[i], options.read_only, owners));
+  CACHALOT_TRY_ASSIGN(
+      memory::DeviceSet devices,
+      memory::DeviceSet::open(
+          all, map_options(options.huge_pages, options.populate, options.read_only), owners));
+  CACHALOT_TRY(devices.require_bytes(first.geometry.device_bytes));
+  for (std::uint32_t i = 1; i < devices.count(); ++i) {
+    CACHALOT_TRY_ASSIGN(const Header other, read_header(*strict, devices.base(i),
+                                                        devices.bytes_each(), all[i].c_str()));
+    CACHALOT_TRY(check_device(first, other, i, all[i].c_str()));
+  }
+  MappedPool pool(std::move(devices), std::move(domain));
+  CACHALOT_TRY_ASSIGN(Access access,
+                      make_access(first.id, first.geometry, pool.devices_.view(), *pool.domain_));
+  pool.access_ = std::make_unique<Access>(std::move(access));
+  pool.created_unix_s_ = first.created_unix_s;
+  return pool;
+}
+
+Status MappedPool::check_still_there() const {
+  for (std::uint32_t device = 0; device < devices_.count(); ++device) {
+    const os::SharedFile& file = devices_.file(device);
+    struct stat named {
+    }, mapped{};
+    if (fstat(file.fd(), &mapped) != 0) continue;
+    const bool is_named = stat(file.path().c_str(), &named) == 0;
+    // Not to be allowed to look, say, is no sign of anything.
+    if (!is_named && errno != ENOENT && errno != ENOTDIR) continue;
+    if (is_named && named.st_dev == mapped.st_dev && named.st_ino == mapped.st_ino) continue;
+    return Error::make(Code::kStale, "%.120s: this file of the pool was removed meanwhile",
+                       file.path().c_str());
+  }
+  return {};
+}
+
+}  // namespace cachalot::pool

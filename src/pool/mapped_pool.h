@@ -1,0 +1,69 @@
+// The devices of one pool, mapped and checked, and the Access that keepers and clients are built on.
+//
+// 1. The devices are all those of one pool, in its order, each with the bytes that its header states.
+// 2. Nothing of a file has to be allocated when it is touched: its holes were filled.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "memory/devices.h"
+#include "pool/format/access.h"
+
+namespace cachalot::pool {
+
+struct CreateOptions {
+  std::vector<std::string> paths;  // one, or one per device
+  Geometry geometry;               // device_bytes 0: as many as needed
+  bool huge_pages = true;          // if they can be had
+  bool populate = true;            // map all pages now, not at first touch
+};
+
+struct OpenOptions {
+  bool huge_pages = true;
+  bool populate = false;
+  // Also a pool of another user than this one and root, or one that every user may write to.
+  bool allow_foreign = false;
+  // For programs that only look: attach() and serve() fail, and nothing is written.
+  bool read_only = false;
+};
+
+class MappedPool {
+ public:
+  // @param  first_named  as memory::DeviceSet::create
+  // @errors as Pool::create
+  static Result<MappedPool> create(const CreateOptions& options,
+                                   std::function<void(int fd)> first_named);
+  // @errors as Pool::open; a pool that is still being made is kNotAPool or kCorrupt
+  static Result<MappedPool> open(const std::vector<std::string>& paths, const OpenOptions& options);
+
+  // The names still belong to the files that are mapped. @errors kStale: they do not
+  Status check_still_there() const;
+  // Removes the files' names. @errors as memory::DeviceSet::remove
+  Status remove() { return devices_.remove(); }
+
+  const Access& access() const { return *access_; }
+  const memory::DeviceSet& devices() const { return devices_; }
+  const os::SharedFile& first_file() const { return devices_.file(0); }
+  std::uint64_t created_unix_s() const { return created_unix_s_; }
+
+ private:
+  MappedPool(memory::DeviceSet devices, std::unique_ptr<memory::Domain> domain)
+      : devices_(std::move(devices)), domain_(std::move(domain)) {}
+
+  memory::DeviceSet devices_;
+  std::unique_ptr<memory::Domain> domain_;
+  std::unique_ptr<Access> access_;  // callers may keep its address when the pool is moved
+  std::uint64_t created_unix_s_ = 0;
+};
+
+// The paths of a pool's devices: `paths` itself, or PATH, PATH.1, … if it names only the first.
+std::vector<std::string> device_paths(const std::vector<std::string>& paths, std::uint32_t devices);
+
+}  // namespace cachalot::pool

@@ -1,0 +1,144 @@
+#include "pool/pool_keeper.h"
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+#include <utility>
+
+#include "os/process.h"
+#include "pool/client/call_time.h"
+
+namespace cachalot::pool {
+namespace {
+
+constexpr std::uint64_t kKeeperNapNs = 5'000'000;
+
+// Sees the processes of this machine end.
+class HostEvidence final : public Evidence {
+ public:
+  HostEvidence(const os::Uuid& boot, const os::Namespaces& namespaces)
+      : boot_(boot), namespaces_(namespaces) {}
+
+  // Of a process of another machine, or of another pid or time namespace, nothing is known: this one
+  // does not read the pid, or the start time, that the other one wrote. One that exited has left its cores,
+  // and no core leaves a process before its write-combining buffers have drained: the way into the
+  // kernel and to the next process takes locked instructions.
+  bool has_exited(const ProcessIdentity& process) override {
+    if (process.boot_id_low != boot_.low || process.boot_id_high != boot_.high ||
+        process.pid_namespace != namespaces_.pid || process.time_namespace != namespaces_.time) {
+      return false;
+    }
+    return !os::process_alive(process.pid, process.start_time);
+  }
+
+ private:
+  os::Uuid boot_;
+  os::Namespaces namespaces_;
+};
+
+}  // namespace
+
+Result<PoolKeeper> PoolKeeper::prepare(const Access& access, KeeperOptions options) {
+  CACHALOT_TRY_ASSIGN(const os::Uuid boot, os::boot_id());
+  CACHALOT_TRY_ASSIGN(const os::Namespaces namespaces, os::namespaces());
+  options.pid = os::own_pid();
+  CACHALOT_TRY_ASSIGN(options.start_time, os::process_start_time(options.pid));
+  options.boot_id_low = boot.low;
+  options.boot_id_high = boot.high;
+  if (options.version.empty()) options.version = CACHALOT_VERSION;
+  if (!options.unix_s) {
+    options.unix_s = [] { return static_cast<std::uint64_t>(std::time(nullptr)); };
+  }
+  options.takeover_threads = std::clamp(std::thread::hardware_concurrency(), 1u, 4u);
+  PoolKeeper waiting;
+  waiting.clock_ = std::make_unique<base::SteadyClock>();
+  waiting.evidence_ = std::make_unique<HostEvidence>(boot, namespaces);
+  CACHALOT_TRY_ASSIGN(waiting.keeper_,
+                      Keeper::prepare(access, options, *waiting.clock_, waiting.evidence_.get()));
+  rpc::HostWaiter::Options naps;
+  naps.nap_ns = kKeeperNapNs;
+  naps.peer_ran_on = [keeper = waiting.keeper_.get()](int core) {
+    return keeper->has_just_answered_on(core);
+  };
+  const rpc::Doorbell own = options.use_doorbells
+                                ? rpc::Doorbell::at(access.region.at(access.layout.doorbell_page))
+                                : rpc::Doorbell();
+  waiting.waiter_ = std::make_unique<rpc::HostWaiter>(own, std::move(naps));
+  return waiting;
+}
+
+Status PoolKeeper::announce(const KeeperAreas& areas, Succession succession) {
+  CACHALOT_TRY_ASSIGN(const os::FileLock announcing, areas.lock_succession());
+  CACHALOT_TRY_ASSIGN(const std::uint32_t in_use, areas.find_in_use(succession));
+  // The area that the keeper will take is locked first.
+  CACHALOT_TRY_ASSIGN(const std::uint32_t area, areas.find_free(in_use));
+  CACHALOT_TRY_ASSIGN(lock_, areas.lock(area));
+  const Status announced = keeper_->announce(in_use);
+  if (!announced) lock_.reset();
+  return announced;
+}
+
+Status PoolKeeper::take_over(const KeeperAreas& areas) {
+  keeper_->take_over();
+  CACHALOT_TRY(finish_takeover(areas));
+  keeper_->see_first_clients();
+  if (!keeper_->is_deposed()) return {};
+  return Error::make(Code::kStale, "%s: another keeper took this pool over meanwhile",
+                     areas.pool_name());
+}
+
+// A keeper that another one follows has nothing to finish, and does not wait for the lock.
+Status PoolKeeper::finish_takeover(const KeeperAreas& areas) {
+  constexpr std::uint32_t kMsBetweenLooks = 50;
+  const std::uint64_t until_ns = CallTime::later(
+      base::SteadyClock::read(), std::uint64_t{KeeperAreas::kPatienceMs} * 1'000'000);
+  for (;;) {
+    const Result<os::FileLock> finishing = areas.lock_succession(kMsBetweenLooks);
+    if (finishing || keeper_->has_successor()) {
+      keeper_->begin_to_serve();
+      return {};
+    }
+    if (finishing.error().code != Code::kBusy || base::SteadyClock::read() >= until_ns) {
+      return Error::make(Code::kTimeout, "%s: the keeper's takeover cannot be finished: %s",
+                         areas.pool_name(), finishing.error().message);
+    }
+  }
+}
+
+void PoolKeeper::poll_or_wait() {
+  if (keeper_->poll() != 0) {
+    idle_ = 0;
+  } else {
+    waiter_->wait(idle_++);
+  }
+}
+
+// The clock is read where nothing is to do, and else now and then.
+Status PoolKeeper::check_now_and_then(const std::function<Status()>& check) {
+  constexpr std::uint32_t kRoundsBetweenLooks = 1024;
+  constexpr std::uint64_t kIntervalNs = 1'000'000'000;
+  if (!check || (idle_ == 0 && ++rounds_ % kRoundsBetweenLooks != 0)) return {};
+  const std::uint64_t now_ns = clock_->now_ns();
+  if (now_ns < next_check_ns_) return {};
+  next_check_ns_ = now_ns + kIntervalNs;
+  return check();
+}
+
+Status PoolKeeper::run(const std::atomic<bool>& stop, const std::function<Status()>& check) {
+  while (!stop.load(std::memory_order_relaxed) && !keeper_->stop_requested()) {
+    if (keeper_->is_deposed()) {
+      return Error::make(Code::kStale,
+                         "keeper: epoch %u is over, another keeper rules this pool since",
+                         keeper_->epoch());
+    }
+    if (const Status checked = check_now_and_then(check); !checked) {
+      keeper_->stop();
+      return checked;
+    }
+    poll_or_wait();
+  }
+  keeper_->stop();
+  return {};
+}
+
+}  // namespace cachalot::pool

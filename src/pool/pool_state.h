@@ -1,0 +1,36 @@
+// What the keeper and the clients of a pool last published about themselves, read now.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include "os/shared_file.h"
+#include "pool/format/access.h"
+#include "pool/format/statistics.h"
+#include "pool/reader/directory.h"
+
+namespace cachalot::pool {
+
+class PoolState {
+ public:
+  PoolState(const Access& access, const os::SharedFile& first_file)
+      : access_(&access), file_(&first_file) {}
+
+  KeeperView read_keepers() const { return DirectoryReader(*access_).read_keepers(); }
+  // Whether a process holds the lock of the ruling keeper's area. @errors as os::who_holds
+  Result<bool> find_keeper_lock() const;
+  // The same; false on an error.
+  bool keeper_is_locked() const;
+
+  // Of the ruling keeper. @return false: there is none, or it wrote none that can be read
+  bool read_keeper_line(KeeperLine& line) const;
+  bool read_keeper_counters(KeeperCounters& counters) const;
+  bool read_keeper_info(KeeperInfoLine& info) const;
+  // What all clients have counted since the pool was made.
+  ClientCounters read_totals() const;
+
+ private:
+  const Access* access_;
+  const os::SharedFile* file_;
+};
+
+}  // namespace cachalot::pool
