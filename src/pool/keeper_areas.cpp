@@ -5,8 +5,8 @@
 #include <string>
 
 #include "os/process.h"
-#include "pool/keeper/keeper.h"
 #include "pool/keeper/keeper_line.h"
+#include "pool/keeper/takeover/predecessor.h"
 #include "pool/lock_bytes.h"
 
 namespace cachalot::pool {
@@ -69,7 +69,7 @@ Result<std::uint32_t> KeeperAreas::find_in_use(Succession succession) const {
 }
 
 Result<std::uint32_t> KeeperAreas::find_free(std::uint32_t in_use) const {
-  Result<std::uint32_t> area = Keeper::next_area(*access_, in_use);
+  Result<std::uint32_t> area = next_keeper_area(*access_, in_use);
   if (!area && area.error().code == Code::kBusy) return all_in_use();
   return area;
 }

@@ -315,7 +315,7 @@ class FaultWorld final : private pool::Evidence {
         options.avoid_slots |= 1u << other->area;
       }
     }
-    const auto area = Keeper::next_area(*access, options.avoid_slots);
+    const auto area = next_keeper_area(*access, options.avoid_slots);
     if (!area) return fault(area.error().message);
     process.area = *area;
     auto keeper = Keeper::start(*access, options, scheduler_, this);

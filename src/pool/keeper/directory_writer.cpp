@@ -69,10 +69,12 @@ Entry DirectoryWriter::entry_of(std::uint32_t slot) const {
   return entry;
 }
 
-std::uint32_t DirectoryWriter::scrub(std::uint32_t first, std::uint32_t count) {
+std::uint32_t DirectoryWriter::scrub(std::uint32_t count) {
   constexpr std::uint32_t kBatch = 64;
   std::uint32_t written = 0;
+  std::uint32_t first = scrub_at_;
   const std::uint32_t end = std::min(slots(), first + count);
+  scrub_at_ = end == slots() ? 0 : end;
   for (; first < end; first += kBatch) {
     const std::uint32_t n = std::min(kBatch, end - first);
     memory::Line lines[kBatch];

@@ -44,9 +44,9 @@ class DirectoryWriter {
   // The block that stands in a slot, or kNoBlock.
   std::uint32_t stands_at(std::uint32_t slot) const { return block_at_[slot]; }
 
-  // Compares up to `count` slots from `first` on with what they should say, and writes those again
+  // Compares the next `count` slots, round and round, with what they should say, and writes those again
   // that differ: a keeper that woke up after its time may have written them. @return lines written
-  std::uint32_t scrub(std::uint32_t first, std::uint32_t count);
+  std::uint32_t scrub(std::uint32_t count);
 
   // The blocks whose entries stand in the bucket of `hash`.
   template <class F>
@@ -73,6 +73,7 @@ class DirectoryWriter {
   const Access* access_;
   const BlockTable* blocks_;
   std::uint32_t epoch_ = 0;
+  std::uint32_t scrub_at_ = 0;
   base::HugeVector<std::uint32_t> block_at_;  // by slot
   base::HugeVector<std::uint64_t> spill_;     // by slot: whose home it is
 };

@@ -5,13 +5,23 @@
 
 namespace cachalot::pool {
 
-std::vector<Limbo::Pins> Limbo::read_pins(std::span<const Reader> readers) const {
-  std::vector<Pins> all(readers.size());
-  for (std::size_t i = 0; i < readers.size(); ++i) {
+void Limbo::add_reader(std::uint32_t client, std::uint32_t incarnation) {
+  const auto next = std::find_if(readers_.begin(), readers_.end(),
+                                 [client](const Reader& reader) { return reader.client > client; });
+  readers_.insert(next, {client, incarnation});
+}
+
+void Limbo::remove_reader(std::uint32_t client) {
+  std::erase_if(readers_, [client](const Reader& reader) { return reader.client == client; });
+}
+
+std::vector<Limbo::Pins> Limbo::read_pins() const {
+  std::vector<Pins> all(readers_.size());
+  for (std::size_t i = 0; i < readers_.size(); ++i) {
     PinLine line{};
-    if (!access_->region.read_as(access_->layout.client_pins(readers[i].client), line)) continue;
+    if (!access_->region.read_as(access_->layout.client_pins(readers_[i].client), line)) continue;
     // A line of an earlier incarnation belongs to another client: each writes its line before it is admitted.
-    const bool is_own = line.incarnation >= readers[i].incarnation;
+    const bool is_own = line.incarnation >= readers_[i].incarnation;
     all[i] = {true, is_own ? line.oldest : 0, is_own ? line.newest : 0};
   }
   return all;
@@ -23,13 +33,13 @@ void Limbo::forget(std::uint32_t client) {
   }
 }
 
-std::vector<std::uint32_t> Limbo::settle(std::span<const Reader> readers) {
+std::vector<std::uint32_t> Limbo::settle() {
   std::vector<std::uint32_t> done;
   if (is_empty()) return done;
-  const std::vector<Pins> pins = read_pins(readers);
+  const std::vector<Pins> pins = read_pins();
   const auto pins_of = [&](std::uint32_t client) -> const Pins* {
-    for (std::size_t i = 0; i < readers.size(); ++i) {
-      if (readers[i].client == client) return &pins[i];
+    for (std::size_t i = 0; i < readers_.size(); ++i) {
+      if (readers_[i].client == client) return &pins[i];
     }
     return nullptr;
   };
@@ -45,11 +55,11 @@ std::vector<std::uint32_t> Limbo::settle(std::span<const Reader> readers) {
 
   if (arrived_.empty()) return done;
   Group group;
-  for (std::size_t i = 0; i < readers.size(); ++i) {
+  for (std::size_t i = 0; i < readers_.size(); ++i) {
     if (pins[i].is_known && pins[i].oldest == 0) continue;
     const std::uint64_t newest =
         pins[i].is_known ? pins[i].newest : std::numeric_limits<std::uint64_t>::max();
-    group.waits.push_back({readers[i].client, newest});
+    group.waits.push_back({readers_[i].client, newest});
   }
   group.blocks.swap(arrived_);
   if (group.waits.empty()) {

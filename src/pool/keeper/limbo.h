@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "pool/format/access.h"
@@ -18,26 +17,29 @@ namespace cachalot::pool {
 
 class Limbo {
  public:
-  // A client slot whose pins count, and the incarnation that has it. Lines of later incarnations
-  // count too: a process that attaches again goes on counting, and its reads go on.
-  struct Reader {
-    std::uint32_t client;
-    std::uint32_t incarnation;
-  };
-
   explicit Limbo(const Access& access) : access_(&access) {}
+
+  // From now on the pins of this client slot, which has no reader yet, count. Lines of later incarnations
+  // count too: a process that attaches again goes on counting, and its reads go on.
+  void add_reader(std::uint32_t client, std::uint32_t incarnation);
+  void remove_reader(std::uint32_t client);
+  bool has_readers() const { return !readers_.empty(); }
 
   void add(std::uint32_t block) { arrived_.push_back(block); }
   bool is_empty() const { return arrived_.empty() && groups_.empty(); }
 
-  // Reads the pins of `readers` and gives back the blocks that no reader delays any more. All
+  // Reads the pins of all readers and gives back the blocks that no reader delays any more. All
   // tombstones of blocks that were added must be complete. A pin that cannot be read counts as held.
   // @cost a line per reader, overlapped; nothing if the limbo is empty
-  std::vector<std::uint32_t> settle(std::span<const Reader> readers);
+  std::vector<std::uint32_t> settle();
   // The process that pinned in this slot has exited, or ended all its reads.
   void forget(std::uint32_t client);
 
  private:
+  struct Reader {
+    std::uint32_t client;
+    std::uint32_t incarnation;
+  };
   struct Wait {
     std::uint32_t client;
     std::uint64_t newest;  // reads up to here may have seen the blocks
@@ -51,9 +53,10 @@ class Limbo {
     std::uint64_t oldest = 0, newest = 0;
   };
 
-  std::vector<Pins> read_pins(std::span<const Reader> readers) const;
+  std::vector<Pins> read_pins() const;
 
   const Access* access_;
+  std::vector<Reader> readers_;  // by client slot
   std::vector<std::uint32_t> arrived_;
   std::vector<Group> groups_;
 };

@@ -138,9 +138,9 @@ TEST_F(FaultTest, AKeeperTakesNoAreaOfAProcessThatStillRuns) {
   KeeperOptions options;
   options.avoid_slots = 0b1110;
   // Area 0 is the predecessor's: its ledger is needed.
-  EXPECT_EQ(Keeper::next_area(pool_.access(), options.avoid_slots).error().code, Code::kBusy);
+  EXPECT_EQ(next_keeper_area(pool_.access(), options.avoid_slots).error().code, Code::kBusy);
   options.avoid_slots = 0b0110;
-  EXPECT_EQ(*Keeper::next_area(pool_.access(), options.avoid_slots), 3u);
+  EXPECT_EQ(*next_keeper_area(pool_.access(), options.avoid_slots), 3u);
 }
 
 TEST_F(FaultTest, AKeeperLineThatTearsInItsLastStoresIsNotForgotten) {

@@ -1,0 +1,177 @@
+#include "pool/keeper/evictor.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/fail_point.h"
+#include "base/rng.h"
+#include "eviction/structure/prioritized_leaves.h"
+
+namespace cachalot::pool {
+namespace {
+
+constexpr std::uint64_t kTickNs = 100'000'000;   // what expiry counts in
+constexpr std::uint32_t kExpiredAtATime = 4096;  // then requests are served again
+
+std::uint32_t tick_at(std::uint64_t now_ns) {
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(now_ns / kTickNs + 1, 0xfffffffeu));
+}
+
+}  // namespace
+
+Evictor::Evictor(const Access& access, const KeeperOptions& options, eviction::PolicyKind policy,
+                 base::Clock& clock, const Namespaces& namespaces, Blocks& blocks,
+                 DirectoryWriter& directory, KeeperCounters& counters)
+    : access_(access),
+      clock_(clock),
+      ttl_ns_(options.ttl_ns),
+      rules_(options, namespaces),
+      blocks_(blocks),
+      table_(blocks.table()),
+      directory_(directory),
+      counters_(counters) {
+  make_policy(policy);
+}
+
+void Evictor::make_policy(eviction::PolicyKind kind) {
+  const std::uint32_t nodes = table_.size();
+  if (rules_.has_priorities()) {
+    policy_ =
+        std::make_unique<eviction::PrioritizedLeaves>(kind, nodes, [this](eviction::NodeId root) {
+          return rules_.priority_of(table_.use(root).namespace_id);
+        });
+  } else {
+    policy_ = eviction::make_leaf_policy(kind, nodes);
+  }
+  if (ttl_ns_ != 0) {
+    auto ages = std::make_unique<eviction::ExpiringLeaves>(std::move(policy_), nodes);
+    ages_ = ages.get();
+    policy_ = std::move(ages);
+  }
+  lru_ = dynamic_cast<eviction::LeafLru*>(policy_.get());
+}
+
+void Evictor::enter(std::uint32_t block, std::uint32_t parent) {
+  // What the policy may know a block by when it comes again: its hash, apart for each namespace.
+  const std::uint64_t name =
+      table_.record(block).hash.low ^ base::mix64(table_.use(block).namespace_id);
+  policy_->insert(block, parent, name);
+  if (is_pinned(block)) policy_->hold(block);
+}
+
+void Evictor::tell_policy_the_time() {
+  if (ages_ != nullptr) ages_->set_now(tick_at(clock_.now_ns()));
+}
+
+void Evictor::expire() {
+  if (ages_ == nullptr) return;
+  const std::uint64_t now_ns = clock_.now_ns();
+  ages_->set_now(tick_at(now_ns));
+  if (now_ns < next_expiry_ns_ || now_ns < ttl_ns_) return;
+  const std::uint32_t limit = tick_at(now_ns - ttl_ns_);
+  for (std::uint32_t expired = 0; expired < kExpiredAtATime; ++expired) {
+    const eviction::NodeId leaf = ages_->unused_since(limit);
+    if (leaf == eviction::kNoNode) {
+      next_expiry_ns_ = now_ns + kTickNs;
+      break;
+    }
+    evict(leaf);
+    ++counters_[KeeperCounter::kExpired];
+  }
+  access_.domain().order();
+}
+
+// The tail of an open chain is in use, whatever the order says: it is held while the next leaf is looked for.
+bool Evictor::evict_one(std::uint32_t protect) {
+  eviction::NodeId block = policy_->victim(protect);
+  if (open_chains_.size() != 0) {
+    std::vector<eviction::NodeId> spared;  // takes memory only if there is one
+    while (block != eviction::kNoNode && open_chains_.has_tail(block)) {
+      policy_->hold(block);
+      spared.push_back(block);
+      block = policy_->victim(protect);
+    }
+    for (const eviction::NodeId tail : spared) policy_->release(tail);
+  }
+  if (block == eviction::kNoNode) return false;
+  evict(block);
+  return true;
+}
+
+bool Evictor::evict_from_bucket(const BlockHash& hash, std::uint32_t namespace_id,
+                                std::uint32_t protect) {
+  std::uint32_t leaf = kNoBlock;
+  directory_.for_each_in_bucket(hash, namespace_id, [&](std::uint32_t block) {
+    const bool is_evictable = block != protect && policy_->residency().is_leaf(block) &&
+                              !open_chains_.has_tail(block) && !is_pinned(block);
+    if (is_evictable) leaf = block;
+  });
+  if (leaf == kNoBlock) return false;
+  ++counters_[KeeperCounter::kBucketEvictions];
+  evict(leaf);
+  return true;
+}
+
+std::uint32_t Evictor::evict_all() {
+  std::uint32_t evicted = 0;
+  for (eviction::NodeId leaf; (leaf = policy_->victim(eviction::kNoNode)) != eviction::kNoNode;
+       ++evicted)
+    evict(leaf);
+  return evicted;
+}
+
+void Evictor::evict(std::uint32_t block) {
+  open_chains_.forget_block(block);
+  policy_->erase(block);
+  directory_.retract(block);
+  ++counters_[KeeperCounter::kEvictions];
+  base::reach(base::FailPoint::kEvictionDone);
+  blocks_.retire(block);
+}
+
+// Rare, so a scan over all blocks will do.
+std::uint32_t Evictor::evict_subtree(std::uint32_t root) {
+  enum : std::uint8_t { kUnknown, kInside, kOutside };
+  std::vector<std::uint8_t> where(table_.size(), kUnknown);
+  std::vector<std::uint32_t> path, inside;
+  where[root] = kInside;
+  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    if (table_.use(block).state != BlockState::kLive) continue;
+    std::uint32_t at = block;
+    path.clear();
+    while (at != kNoBlock && where[at] == kUnknown) {
+      path.push_back(at);
+      at = table_.record(at).parent;
+    }
+    const std::uint8_t answer = at == kNoBlock ? std::uint8_t{kOutside} : where[at];
+    for (const std::uint32_t node : path) where[node] = answer;
+  }
+  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    if (where[block] == kInside) inside.push_back(block);
+  }
+  // Each pass takes the leaves that are left; a chain needs as many passes as it is deep, so start
+  // again from a parent as soon as it has become a leaf.
+  for (std::uint32_t block : inside) {
+    while (block != kNoBlock && where[block] == kInside && policy_->residency().is_leaf(block)) {
+      const std::uint32_t parent = table_.record(block).parent;
+      evict(block);
+      where[block] = kOutside;
+      block = parent;
+    }
+  }
+  return static_cast<std::uint32_t>(inside.size());
+}
+
+bool Evictor::is_valid() const {
+  if (!policy_->is_valid()) return false;
+  const eviction::Residency& tree = policy_->residency();
+  if (tree.size() != table_.count(BlockState::kLive)) return false;
+  for (std::uint32_t block = 0; block < table_.size(); ++block) {
+    const bool is_live = table_.use(block).state == BlockState::kLive;
+    if (tree.contains(block) != is_live) return false;
+    if (is_live && tree.parent(block) != table_.record(block).parent) return false;
+  }
+  return true;
+}
+
+}  // namespace cachalot::pool

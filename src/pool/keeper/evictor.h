@@ -1,0 +1,95 @@
+// Which published blocks stay and which are evicted: the keeper's side of the eviction policy.
+//
+// A block is in the policy's tree from enter() to evict(). Only leaves are evicted. Pinned blocks are
+// held in the tree; tails of open chains are spared while there is any other leaf.
+//
+// Invariants (is_valid)
+//   1. Those of the eviction policy.
+//   2. A block is in the policy's tree if and only if it is live; its parent is live.
+//
+// @threads  one
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "eviction/eviction_policy.h"
+#include "eviction/leaf_lru.h"
+#include "eviction/structure/expiring_leaves.h"
+#include "pool/format/statistics.h"
+#include "pool/keeper/blocks.h"
+#include "pool/keeper/directory_writer.h"
+#include "pool/keeper/open_chains.h"
+#include "pool/keeper/retention_rules.h"
+
+namespace cachalot::pool {
+
+class Evictor {
+ public:
+  // `policy` is that of `options`.
+  Evictor(const Access& access, const KeeperOptions& options, eviction::PolicyKind policy,
+          base::Clock& clock, const Namespaces& namespaces, Blocks& blocks,
+          DirectoryWriter& directory, KeeperCounters& counters);
+  Evictor(const Evictor&) = delete;
+  Evictor& operator=(const Evictor&) = delete;
+
+  OpenChains& open_chains() { return open_chains_; }
+
+  // A block that has become live; its record and its namespace are known.
+  void enter(std::uint32_t block, std::uint32_t parent);
+  // A live block was used.
+  void touch(std::uint32_t block) {
+    if (lru_ != nullptr) {
+      lru_->touch(block);
+    } else {
+      policy_->touch(block);
+    }
+  }
+  // What touch() reads, for any block of the table: prefetch() some while before prefetch_neighbours(), that
+  // before touch(). Where the policy has nothing to prefetch, can_prefetch() is false.
+  bool can_prefetch() const { return lru_ != nullptr; }
+  void prefetch(std::uint32_t block) const { lru_->prefetch(block); }
+  void prefetch_neighbours(std::uint32_t block) const { lru_->prefetch_neighbours(block); }
+
+  // Blocks that enter count as used now.
+  void tell_policy_the_time();
+  // Evicts what was not used for longer than the time to live. After each 4,096 blocks requests are
+  // served; the next call continues soon.
+  void expire();
+
+  // Evicts the least valuable leaf; false if there is none but `protect` (kNoBlock: none), pinned blocks,
+  // and tails of open chains.
+  bool evict_one(std::uint32_t protect);
+  // Evicts a leaf whose entry stands in the bucket of `hash`; false as evict_one().
+  bool evict_from_bucket(const BlockHash& hash, std::uint32_t namespace_id, std::uint32_t protect);
+  // Evicts a live block and all below it, leaves first. @return blocks @cost a look at every block
+  std::uint32_t evict_subtree(std::uint32_t root);
+  // Evicts all but pinned blocks and their prefixes. @return blocks
+  std::uint32_t evict_all();
+
+  bool is_valid() const;
+
+ private:
+  void make_policy(eviction::PolicyKind kind);
+  void evict(std::uint32_t block);
+  bool is_pinned(std::uint32_t block) const {
+    return rules_.is_pinned(table_.use(block).namespace_id, table_.record(block).hash);
+  }
+
+  const Access& access_;
+  base::Clock& clock_;
+  std::uint64_t ttl_ns_;
+  RetentionRules rules_;
+  Blocks& blocks_;
+  const BlockTable& table_;  // of blocks_
+  DirectoryWriter& directory_;
+  KeeperCounters& counters_;
+  std::unique_ptr<eviction::EvictionPolicy> policy_;
+  eviction::LeafLru* lru_ = nullptr;  // policy_, if that is what it is: its touches are inlined
+  eviction::ExpiringLeaves* ages_ = nullptr;  // policy_, where blocks expire
+  OpenChains open_chains_;
+  std::uint64_t next_expiry_ns_ = 0;
+};
+
+}  // namespace cachalot::pool

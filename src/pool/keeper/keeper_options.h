@@ -1,0 +1,61 @@
+// What a keeper is told: limits, intervals, what to evict, and its name in reports.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "block_hash/block_hash.h"
+
+namespace cachalot::pool {
+
+// A block that is never evicted once it is there, and its whole prefix with it.
+struct PinnedBlock {
+  BlockHash namespace_digest;
+  BlockHash hash;
+};
+// Blocks of namespaces of lower priority are evicted first, whatever their order.
+struct NamespacePriority {
+  BlockHash namespace_digest;
+  std::uint32_t priority = 0;
+};
+
+struct KeeperOptions {
+  std::string policy = "lru";
+  // Blocks that were not used for so long are evicted, also where there is room; looked at every 100 ms.
+  // 0: never. What a keeper takes over counts as used then.
+  std::uint64_t ttl_ns = 0;
+  std::vector<PinnedBlock> pins = {};
+  std::vector<NamespacePriority> priorities = {};
+  // of 0 to 7: a namespace that is not in the list
+  static constexpr std::uint32_t kDefaultPriority = 4;
+  std::uint32_t max_grants = 256;              // blocks one client may hold at a time
+  std::uint64_t tend_interval_ns = 2'000'000;  // between two looks at the client table
+  std::uint32_t polls_between_clock_reads = 64;
+  // A client whose heartbeat stands still for so long, by the keeper's clock, is suspected: it is
+  // served no more, and what it holds is quarantined. 0: never.
+  std::uint64_t suspect_after_ns = 10'000'000'000;
+  std::uint64_t watch_interval_ns = 100'000'000;  // between two looks at heartbeats and processes
+  // directory lines compared with memory at each look at the table
+  std::uint32_t scrub_lines = 64;
+  std::uint32_t takeover_threads = 1;  // that read and write the directory when it begins
+  // for start(): bit k: keeper area k is in use by another process
+  std::uint32_t avoid_slots = 0;
+  // The keeper's name in reports.
+  std::uint32_t pid = 0;
+  std::uint64_t start_time = 0;
+  std::uint64_t boot_id_low = 0, boot_id_high = 0;
+  std::string version = {};  // of its program
+  // The wall clock of reports, in Unix seconds. Passed in, so that simulated runs repeat exactly. None: 0.
+  std::function<std::uint64_t()> unix_s = {};
+  // Doorbells work between processes of one machine only.
+  bool use_doorbells = true;
+
+  // @errors kInvalidArgument: no such policy, no grants, a priority out of range
+  Status check() const;
+};
+
+}  // namespace cachalot::pool

@@ -1,0 +1,118 @@
+#include "pool/keeper/requests/dispatcher.h"
+
+#include "base/fail_point.h"
+#include "pool/keeper/requests/message.h"
+
+namespace cachalot::pool {
+
+using rpc::Message;
+using rpc::RequestHead;
+
+Dispatcher::Dispatcher(const Access& access, const KeeperOptions& options, const Reign& reign,
+                       Namespaces& namespaces, Blocks& blocks, DirectoryWriter& directory,
+                       Evictor& evictor, Sessions& sessions, rpc::Server& server,
+                       KeeperCounters& counters)
+    : access_(access),
+      reign_(reign),
+      namespaces_(namespaces),
+      directory_(directory),
+      evictor_(evictor),
+      sessions_(sessions),
+      server_(server),
+      counters_(counters),
+      touches_(reign, blocks.table(), evictor, server, counters),
+      grants_(access, options.max_grants, blocks, evictor, sessions, server, counters),
+      commits_(access, namespaces, blocks, directory, evictor, sessions, server, counters) {}
+
+void Dispatcher::on_requests(std::uint32_t client, std::span<const Message> messages) {
+  counters_[KeeperCounter::kRequests] += messages.size();
+  while (!messages.empty() && server_.is_open(client)) {
+    std::size_t done = 0;
+    if (op_of(messages[0]) == Op::kTouch) {
+      done = touches_.serve(client, messages);
+    } else {
+      serve(client, messages[0]);
+      done = 1;
+    }
+    messages = messages.subspan(done);
+  }
+}
+
+void Dispatcher::serve(std::uint32_t client, const Message& message) {
+  const RequestHead head = message.head();
+  if (head.epoch != reign_.epoch()) return refuse(server_, client, Code::kStale);  // W5
+  switch (static_cast<Op>(head.op)) {
+    case Op::kNamespace:
+      return serve_namespace(client, head);
+    case Op::kGrant:
+      return grants_.serve_grant(client, head);
+    case Op::kGiveBack:
+      return grants_.serve_give_back(client, message);
+    case Op::kCommit:
+      return commits_.serve(client, message);
+    case Op::kEvict:
+      return serve_evict(client, head);
+    case Op::kDetach:
+      return serve_detach(client);
+    case Op::kStop:
+      stop_requested_ = true;
+      return server_.answer(client, 0);
+    case Op::kPing:
+      return server_.answer(client, 0);
+    case Op::kFence:
+      return serve_fence(client, head);
+    case Op::kTouch:
+      break;
+  }
+  refuse(server_, client, Code::kInvalidArgument);
+}
+
+void Dispatcher::serve_namespace(std::uint32_t client, const RequestHead& head) {
+  const auto wanted = rpc::load_payload<NamespacePayload>(head.payload);
+  const BlockHash digest{wanted.digest_low, wanted.digest_high};
+  if (digest == Namespaces::kNoDigest || (wanted.flags & ~kNamespaceIfThere) != 0) {
+    return refuse(server_, client, Code::kInvalidArgument);
+  }
+  std::uint32_t id = namespaces_.find(digest);
+  if (id == 0 && (wanted.flags & kNamespaceIfThere) == 0) {
+    if (namespaces_.count() == kMaxNamespaces) return refuse(server_, client, Code::kNoSpace);
+    id = namespaces_.add(digest);
+  }
+  answer_with(server_, client, NamespaceAnswer{id});
+}
+
+void Dispatcher::serve_evict(std::uint32_t client, const RequestHead& head) {
+  const auto wanted = rpc::load_payload<EvictPayload>(head.payload);
+  EvictAnswer answer{};
+  if (wanted.everything != 0) {
+    answer.evicted = evictor_.evict_all();
+  } else {
+    const std::uint32_t block =
+        directory_.find({wanted.hash_low, wanted.hash_high}, wanted.namespace_id);
+    if (block == kNoBlock) return refuse(server_, client, Code::kNotFound);
+    answer.evicted = evictor_.evict_subtree(block);
+  }
+  access_.domain().order();
+  answer_with(server_, client, answer);
+}
+
+void Dispatcher::serve_detach(std::uint32_t client) {
+  server_.answer(client, 0);
+  sessions_.end(client, "detached");
+  base::reach(base::FailPoint::kDetachFreed);
+}
+
+void Dispatcher::serve_fence(std::uint32_t client, const RequestHead& head) {
+  const std::uint32_t slot = rpc::load_payload<FencePayload>(head.payload).client;
+  if (slot == kAllUnknown) {
+    return answer_with(server_, client, FenceAnswer{sessions_.release_unknown()});
+  }
+  if (slot >= sessions_.slots()) return refuse(server_, client, Code::kInvalidArgument);
+  // A served client is alive; fencing it would hand its blocks to others while it stores.
+  if (sessions_[slot].incarnation != 0) return refuse(server_, client, Code::kBusy);
+  if (!sessions_[slot].is_held) return refuse(server_, client, Code::kNotFound);
+  answer_with(server_, client, FenceAnswer{sessions_.release(slot)});
+  sessions_.end(slot, "was fenced");
+}
+
+}  // namespace cachalot::pool

@@ -1,0 +1,58 @@
+// Takes each request of a client to the part of the keeper that serves it.
+//
+// Requests of another epoch are refused (W5).
+//
+// @threads  one
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "pool/format/statistics.h"
+#include "pool/keeper/blocks.h"
+#include "pool/keeper/directory_writer.h"
+#include "pool/keeper/evictor.h"
+#include "pool/keeper/keeper_options.h"
+#include "pool/keeper/namespaces.h"
+#include "pool/keeper/reign.h"
+#include "pool/keeper/requests/commits.h"
+#include "pool/keeper/requests/grants.h"
+#include "pool/keeper/requests/touches.h"
+#include "pool/keeper/sessions.h"
+#include "rpc/server.h"
+
+namespace cachalot::pool {
+
+class Dispatcher final : public rpc::RequestHandler {
+ public:
+  Dispatcher(const Access& access, const KeeperOptions& options, const Reign& reign,
+             Namespaces& namespaces, Blocks& blocks, DirectoryWriter& directory, Evictor& evictor,
+             Sessions& sessions, rpc::Server& server, KeeperCounters& counters);
+
+  void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;
+
+  // True once a client has asked the keeper to end.
+  bool stop_requested() const { return stop_requested_; }
+
+ private:
+  void serve(std::uint32_t client, const rpc::Message& message);
+  void serve_namespace(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_evict(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_detach(std::uint32_t client);
+  void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
+
+  const Access& access_;
+  const Reign& reign_;
+  Namespaces& namespaces_;
+  const DirectoryWriter& directory_;
+  Evictor& evictor_;
+  Sessions& sessions_;
+  rpc::Server& server_;
+  KeeperCounters& counters_;
+  Touches touches_;
+  Grants grants_;
+  Commits commits_;
+  bool stop_requested_ = false;
+};
+
+}  // namespace cachalot::pool

@@ -1,0 +1,62 @@
+#include "pool/keeper/takeover/predecessor.h"
+
+#include <algorithm>
+
+#include "pool/keeper/keeper_line.h"
+
+namespace cachalot::pool {
+namespace {
+
+// A keeper may have ruled whose line is lost, both copies of it: then nothing of what is in the pool
+// can be trusted, nor are its writers known.
+void look_for_lost_epoch(const Access& access, Predecessor& predecessor) {
+  std::uint32_t lost = 0;
+  for (std::uint32_t area = 0; area < kKeeperSlots; ++area)
+    lost = std::max(lost, newest_epoch_in_area(access, area));
+  if (predecessor.highest_epoch == 0 || lost > predecessor.highest_epoch) {
+    lost = std::max(lost, newest_epoch_in_directory(access));
+  }
+  if (lost <= predecessor.highest_epoch) return;
+  predecessor = {};
+  predecessor.is_lost = true;
+  predecessor.latest_area = kKeeperSlots - 1;
+  // No keeper has this epoch, so that nothing counts while it is min_epoch.
+  predecessor.highest_epoch = predecessor.min_epoch = lost + 1;
+}
+
+}  // namespace
+
+Predecessor find_predecessor(const Access& access) {
+  Predecessor predecessor;
+  predecessor.latest_area = kKeeperSlots - 1;
+  for (std::uint32_t area = 0; area < kKeeperSlots; ++area) {
+    const KeeperLine line = read_keeper_line(access, area);
+    if (line.epoch > predecessor.highest_epoch) {
+      predecessor.highest_epoch = line.epoch;
+      predecessor.latest_area = area;
+    }
+    if (line.min_epoch == line.epoch && line.epoch > predecessor.epoch) {
+      predecessor.epoch = line.epoch;
+      predecessor.min_epoch = line.min_epoch;
+      predecessor.area = area;
+    }
+  }
+  look_for_lost_epoch(access, predecessor);
+  return predecessor;
+}
+
+// Not the area of the last keeper that finished: its ledger is needed until the new one is complete. And
+// none whose process still runs: it would write into it when it wakes up.
+Result<std::uint32_t> next_keeper_area(const Access& access, std::uint32_t avoid_areas) {
+  const Predecessor predecessor = find_predecessor(access);
+  for (std::uint32_t next = 1; next <= kKeeperSlots; ++next) {
+    const std::uint32_t area = (predecessor.latest_area + next) % kKeeperSlots;
+    if (predecessor.epoch != 0 && area == predecessor.area) continue;
+    if ((avoid_areas >> area & 1) == 0) return area;
+  }
+  return Error::make(Code::kBusy,
+                     "pool: all its %u keeper areas are in use by processes that still run",
+                     kKeeperSlots);
+}
+
+}  // namespace cachalot::pool
