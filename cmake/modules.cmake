@@ -24,7 +24,7 @@ set(CACHALOT_MODULES
   "pool: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper"
   "client: base os memory geometry gpu block_hash kv pool"
   "replay/pattern: base"
-  "replay/pool: base os memory geometry block_hash eviction trace/request pool replay/pattern"
+  "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
   "testing: base os memory gpu kv device_memory stitch vtensor rpc pool client trace/file"
 )

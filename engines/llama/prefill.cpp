@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "pool/flights.h"
 #include "prompt_cache_impl.h"
 
 namespace cachalot::llama {
@@ -55,7 +54,7 @@ struct Prefill::Impl {
   void publish();
   void look_at_damage();
   void replace_damaged();
-  void open_flights();
+  void open_claims();
   std::size_t block() const { return at / block_tokens; }
 
   llama_context* context;
@@ -72,14 +71,10 @@ struct Prefill::Impl {
   std::size_t published = 0;  // blocks known to be in the pool
   bool stores = true;         // until something goes wrong: then the rest has no parent
   std::vector<BlockHash> hashes;  // of all whole blocks
-  std::optional<pool::Flights> flights;
+  std::optional<OpaqueClient::Claims> claims;
   // The first block that was computed because its bytes in the pool are not those that were stored, until
   // it is replaced. Its claim and those behind are kept until then.
-  struct Damage {
-    std::size_t block;
-    pool::Entry entry;
-  };
-  std::optional<Damage> damage;
+  std::optional<std::size_t> damaged;
   std::optional<Batch> batch;
   std::uint64_t waiting_since_ns = 0;  // 0: not waiting
 };
@@ -150,8 +145,8 @@ Result<Prefill::State> Prefill::Impl::step() {
 Prefill::State Prefill::Impl::end_of_step() {
   done = at == tokens.size();
   if (!done) return State::kMore;
-  if (damage) replace_damaged();
-  flights.reset();
+  if (damaged) replace_damaged();
+  claims.reset();
   return State::kDone;
 }
 
@@ -159,15 +154,15 @@ Prefill::State Prefill::Impl::end_of_step() {
 // unless some were taken
 Prefill::State Prefill::Impl::take_turn() {
   if (look()) return State::kMore;
-  if (flights && flights->claims() != 0) return State::kMore;
+  if (claims && claims->count() != 0) return State::kMore;
   const std::uint64_t now_ns = base::SteadyClock::read();
   if (waiting_since_ns != 0) {
     report.wait_ns += now_ns - waiting_since_ns;
     waiting_since_ns = 0;
   }
-  open_flights();
-  if (!flights || report.wait_ns >= cache->impl_->options.flight_wait_ns) return State::kMore;
-  if (flights->claim(std::span(hashes).subspan(block())) == 0) {
+  open_claims();
+  if (!claims || report.wait_ns >= cache->impl_->options.flight_wait_ns) return State::kMore;
+  if (claims->claim(std::span(hashes).subspan(block())) == 0) {
     waiting_since_ns = now_ns;
     return State::kWaiting;
   }
@@ -185,7 +180,7 @@ bool Prefill::Impl::look() {
   published = std::max(published, loaded);
   report.loaded_tokens += (loaded - before) * block_tokens;
   // What is held begins with the next block.
-  if (flights && !damage) flights->release(loaded - before);
+  if (claims && !damaged) claims->release(loaded - before);
   if (loaded != before) report.load_ns += base::SteadyClock::read() - began_ns;
   return loaded != before;
 }
@@ -194,30 +189,29 @@ bool Prefill::Impl::look() {
 // does not hold the claim leaves it to the holder. The blocks after it in the pool may be sound, and
 // goes with it, so it is taken from there first.
 void Prefill::Impl::look_at_damage() {
-  const pool::Entry* const here =
-      block() < loadable ? cache->impl_->damage_at(hashes[block()]) : nullptr;
-  if (damage) {
-    if (here == nullptr) replace_damaged();
-  } else if (here != nullptr && (!flights || flights->claims() != 0)) {
-    damage = Damage{block(), *here};
+  const bool is_here = block() < loadable && cache->impl_->client.is_damaged(hashes[block()]);
+  if (damaged) {
+    if (!is_here) replace_damaged();
+  } else if (is_here && (!claims || claims->count() != 0)) {
+    damaged = block();
   }
 }
 
 // Drops what is in the pool from the damaged block on, and stores what the sequence has of it.
 void Prefill::Impl::replace_damaged() {
-  const std::size_t first = damage->block;
-  if (cache->impl_->drop_damaged(damage->entry)) published = std::min(published, first);
-  damage.reset();
-  const std::size_t claimed = flights ? std::min(flights->claims(), block() - first) : 0;
+  const std::size_t first = *damaged;
+  if (cache->impl_->drop_damaged(hashes[first])) published = std::min(published, first);
+  damaged.reset();
+  const std::size_t claimed = claims ? std::min(claims->count(), block() - first) : 0;
   // All claims but the last one, which publish() gives up.
-  if (claimed > 1) flights->release(claimed - 1);
+  if (claimed > 1) claims->release(claimed - 1);
   publish();
 }
 
-void Prefill::Impl::open_flights() {
-  if (flights || cache->impl_->options.flight_wait_ns == 0) return;
-  Result<pool::Flights> opened = pool::Flights::open(cache->impl_->pool);
-  if (opened) return flights.emplace(*std::move(opened)), void();
+void Prefill::Impl::open_claims() {
+  if (claims || cache->impl_->options.flight_wait_ns == 0) return;
+  Result<OpaqueClient::Claims> opened = cache->impl_->client.open_claims();
+  if (opened) return claims.emplace(*std::move(opened)), void();
   cache->impl_->warn(opened.error());
 }
 
@@ -257,12 +251,12 @@ void Prefill::Impl::publish() {
     published = stored;
     stores = stored == whole || cache->impl_->is_resting();
   }
-  if (!flights || damage) return;
+  if (!claims || damaged) return;
   // No engine needs to wait for blocks that will not be stored.
   if (!stores)
-    flights->release_all();
+    claims->release_all();
   else if (at % block_tokens == 0)
-    flights->release();
+    claims->release();
 }
 
 Prefill::Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq,
@@ -281,7 +275,7 @@ void Prefill::only_fill() {
 Result<Prefill::State> Prefill::step() {
   Result<State> state = impl_->step();
   if (!state) {
-    impl_->flights.reset();
+    impl_->claims.reset();
     if (impl_->begun && impl_->wants_logits)
       llama_memory_seq_rm(llama_get_memory(impl_->context), impl_->seq, -1, -1);
   }

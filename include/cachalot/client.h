@@ -173,6 +173,8 @@ struct Statistics {
   std::uint64_t stale_blocks;    // changed during the read, so not counted as loaded
   std::uint64_t damaged_blocks;  // wrong checksum
   std::uint64_t reattachments;
+  std::uint64_t
+      copied_bytes;  // by stores and by loads of whole blocks, also of blocks that did not count
 };
 
 // Identifies an asynchronous call.

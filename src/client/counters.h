@@ -11,7 +11,7 @@ namespace cachalot::client {
 struct Counters {
   using Count = std::atomic<std::uint64_t>;
   Count lookups = 0, looked_up_blocks = 0, hit_blocks = 0;
-  Count loads = 0, loaded_blocks = 0, loaded_bytes = 0;
+  Count loads = 0, loaded_blocks = 0, loaded_bytes = 0, copied_bytes = 0;
   Count stores = 0, stored_blocks = 0, stored_bytes = 0, duplicate_blocks = 0;
   Count stale_blocks = 0, damaged_blocks = 0;
 
@@ -26,6 +26,7 @@ struct Counters {
     s.loads = now(loads);
     s.loaded_blocks = now(loaded_blocks);
     s.loaded_bytes = now(loaded_bytes);
+    s.copied_bytes = now(copied_bytes);
     s.stores = now(stores);
     s.stored_blocks = now(stored_blocks);
     s.stored_bytes = now(stored_bytes);

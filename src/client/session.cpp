@@ -247,6 +247,12 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
   return {};
 }
 
+Result<std::uint32_t> Session::evict(const BlockHash& hash) {
+  const Turn turn(*this, {});
+  CACHALOT_TRY(check_usable());
+  return client().evict(hash);
+}
+
 Status Session::close() {
   is_closed_.store(true, std::memory_order_relaxed);
   const Turn turn(*this, {});

@@ -21,6 +21,7 @@
 
 #include "client/counters.h"
 #include "client/gpus.h"
+#include "pool/flights.h"
 #include "pool/pool.h"
 #include "pool/reader/validated_read.h"
 
@@ -43,6 +44,7 @@ class Deadline {
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // Layer loads and stores share the session with the client.
+  // @param options  model, geometry and layout are not looked at: `fingerprint` is the namespace
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
                                                const std::string& fingerprint, Gpus::Open open_gpu);
 
@@ -82,6 +84,14 @@ class Session : public std::enable_shared_from_this<Session> {
   Status commit(const BlockHash* parent, pool::WrittenReservation reservation,
                 std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
                 const Deadline& deadline = {}, bool goes_on = false);
+
+  // Has the keeper drop a block and all blocks after it. @errors kNotFound; as pool::Client
+  Result<std::uint32_t> evict(const BlockHash& hash);
+  // False: the next call that needs the keeper attaches again first.
+  bool is_attached() const { return !client_.client().is_lost(); }
+  // @errors as pool::Pool::check_still_there
+  Status check_pool() const { return pool_.check_still_there(); }
+  Result<pool::Flights> open_flights() const { return pool::Flights::open(pool_); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
   // Blocks until the lock is free. @errors as pool::PoolClient::detach, Gpu::check_released

@@ -46,14 +46,15 @@ class CorruptedPool : public testing::Test {
 
   // Engine `number` replays all of it; what it counted is in harness_.
   void run_engine(std::uint32_t number, bool with_checksums) {
-    pool::ClientOptions client_options;
+    OpaqueOptions client_options;
+    client_options.pool = pool_->paths();
     client_options.fingerprint = fingerprint(options_);
-    client_options.verify_checksums = with_checksums;
-    client_options.write_checksums = with_checksums;
-    Result<pool::PoolClient> client = pool_->attach(client_options);
+    client_options.block_bytes = options_.block_bytes;
+    client_options.checksums = with_checksums;
+    Result<OpaqueClient> client = OpaqueClient::attach(client_options);
     ASSERT_TRUE(client) << client.error().message;
     harness_->next_request = 0;
-    Result<Engine> engine = Engine::make(options_, *load_, number, *harness_, client->client());
+    Result<Engine> engine = Engine::make(options_, *load_, number, *harness_, *client);
     ASSERT_TRUE(engine);
     ASSERT_TRUE(engine->run());
   }

@@ -15,10 +15,10 @@ enum class ReplayCounter : std::uint32_t {
   kHitBlocks,
   kRemoteHitBlocks,  // of kHitBlocks, those that another engine wrote
   kWrittenBlocks,    // published
-  kDuplicateBlocks,  // written, but another engine's was published before
+  kDuplicateBlocks,  // computed, but another engine's was published before
   kUnstoredBlocks,   // missing, and not stored: no room, or the prefix was evicted meanwhile
   kBytesRead,        // out of the pool, discarded ones included
-  kBytesWritten,     // into the pool, duplicates included
+  kBytesWritten,     // into the pool, duplicates that were copied included
   kCheckedBlocks,
   kCheckedBytes,
   kVerifyErrors,  // blocks with a wrong byte

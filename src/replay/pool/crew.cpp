@@ -48,13 +48,14 @@ Status keep(const ReplayOptions& options, const std::vector<std::string>& paths,
 Status replay_requests(const ReplayOptions& options, const Workload& workload,
                        const std::vector<std::string>& paths, std::uint32_t number,
                        HarnessState& harness) {
-  CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(paths));
-  pool::ClientOptions client_options;
+  OpaqueOptions client_options;
+  client_options.pool = paths;
   client_options.fingerprint = fingerprint(options);
-  client_options.grant_target = grant_target(options.block_bytes);
-  CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(client_options));
-  CACHALOT_TRY_ASSIGN(Engine engine,
-                      Engine::make(options, workload, number, harness, client.client()));
+  client_options.block_bytes = options.block_bytes;
+  client_options.grant_blocks = grant_target(options.block_bytes);
+  client_options.recovery_ns = 0;  // the replay ends with its keeper
+  CACHALOT_TRY_ASSIGN(OpaqueClient client, OpaqueClient::attach(client_options));
+  CACHALOT_TRY_ASSIGN(Engine engine, Engine::make(options, workload, number, harness, client));
   EngineState& state = harness.engines[number];
   state.process.is_ready.store(true, std::memory_order_release);
   while (harness.start_ns.load(std::memory_order_acquire) == 0) {
@@ -62,7 +63,7 @@ Status replay_requests(const ReplayOptions& options, const Workload& workload,
   }
   CACHALOT_TRY(engine.run());
   state.end_ns = SteadyClock::read();
-  return client->detach();
+  return client.detach();
 }
 
 bool is_about_the_keeper(const Error& error) {

@@ -10,8 +10,6 @@ namespace cachalot::replay {
 namespace {
 
 using base::SteadyClock;
-using pool::ClientCounter;
-using pool::Verdict;
 
 constexpr std::uint64_t kCacheBytes = std::uint64_t{64} << 20;      // of one engine
 constexpr std::uint64_t kAllCacheBytes = std::uint64_t{512} << 20;  // of all engines
@@ -39,14 +37,10 @@ std::uint64_t count_time(ReplayCounters& counters, ReplayCounter counter, std::u
   return now_ns;
 }
 
-bool is_stored(Verdict verdict) {
-  return verdict == Verdict::kCommitted || verdict == Verdict::kDuplicate;
-}
-
 }  // namespace
 
 Engine::Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
-               HarnessState& harness, pool::Client& client, PagedCache cache)
+               HarnessState& harness, OpaqueClient& client, PagedCache cache)
     : options_(&options),
       workload_(&workload),
       number_(number),
@@ -56,13 +50,10 @@ Engine::Engine(const ReplayOptions& options, const Workload& workload, std::uint
       cache_(std::move(cache)),
       read_blocks_(std::min(batch_blocks(kReadBytes, options.block_bytes), cache_.slots())),
       store_blocks_(std::min(batch_blocks(kStoreBytes, options.block_bytes), cache_.slots())),
-      found_(workload.longest_request_blocks()),
-      slots_(kMostStoreBlocks),
-      items_(kMostStoreBlocks),
-      verdicts_(kMostStoreBlocks) {}
+      slots_(kMostStoreBlocks) {}
 
 Result<Engine> Engine::make(const ReplayOptions& options, const Workload& workload,
-                            std::uint32_t number, HarnessState& harness, pool::Client& client) {
+                            std::uint32_t number, HarnessState& harness, OpaqueClient& client) {
   CACHALOT_TRY_ASSIGN(PagedCache cache,
                       PagedCache::make(options.block_bytes, cache_slots(options)));
   return Engine(options, workload, number, harness, client, std::move(cache));
@@ -88,55 +79,45 @@ void Engine::wait_for_arrival(std::size_t request) const {
 Status Engine::serve(std::size_t request) {
   const std::span<const BlockHash> hashes = workload_->hashes(request);
   const std::uint64_t start_ns = SteadyClock::read();
-  const std::size_t found = client_->lookup(hashes, found_);
+  CACHALOT_TRY_ASSIGN(const std::size_t found, client_->lookup(hashes));
   const std::uint64_t looked_up_ns =
       count_time(state_->counters, ReplayCounter::kLookupNs, start_ns);
   state_->lookup_ns.record(looked_up_ns - start_ns);
 
-  const std::size_t hits = read_hits(request, std::span(found_).first(found));
-  if (hits != 0) client_->report_hit(found_[hits - 1]);
+  CACHALOT_TRY_ASSIGN(const std::size_t hits, read_hits(request, found));
   CACHALOT_TRY(store_missing(hashes, hits));
   count_request(request, hits);
   state_->request_ns.record(SteadyClock::read() - start_ns);
   return {};
 }
 
-std::size_t Engine::read_hits(std::size_t request, std::span<const pool::Found> found) {
+Result<std::size_t> Engine::read_hits(std::size_t request, std::size_t found) {
   std::size_t hits = 0;
-  while (hits < found.size()) {
-    const std::size_t n = std::min<std::size_t>(found.size() - hits, read_blocks_);
-    const std::size_t valid = read_batch(request, hits, found.subspan(hits, n));
+  while (hits < found) {
+    const std::size_t n = std::min<std::size_t>(found - hits, read_blocks_);
+    CACHALOT_TRY_ASSIGN(const std::size_t valid, read_batch(request, hits, n));
     hits += valid;
     if (valid < n) break;
   }
   return hits;
 }
 
-std::size_t Engine::read_batch(std::size_t request, std::size_t first,
-                               std::span<const pool::Found> batch) {
-  // All payloads of a replay have one length; another one is nothing that a slot has room for.
-  const auto other = std::find_if(batch.begin(), batch.end(), [this](const pool::Found& found) {
-    return found.entry.length != options_->block_bytes;
-  });
-  const auto n = static_cast<std::size_t>(other - batch.begin());
-  for (std::size_t i = 0; i < n; ++i) slots_[i] = cache_.take();
+Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) slots_[i] = cache_.take();
 
   ReplayCounters& counters = state_->counters;
-  const std::uint64_t bytes_before = client_->counters()[ClientCounter::kReadBytes];
-  const std::uint64_t stale_before = client_->counters()[ClientCounter::kStaleReads];
-  const std::uint64_t damaged_before = client_->counters()[ClientCounter::kDamagedReads];
+  const Statistics before = client_->statistics();
   std::uint64_t now_ns = SteadyClock::read();
-  const std::size_t valid = client_->read(batch.first(n), std::span(slots_).first(n));
+  CACHALOT_TRY_ASSIGN(const std::size_t valid,
+                      client_->load(workload_->hashes(request).subspan(first, count),
+                                    std::span(slots_).first(count)));
   now_ns = count_time(counters, ReplayCounter::kReadNs, now_ns);
-  counters.add(ReplayCounter::kBytesRead,
-               client_->counters()[ClientCounter::kReadBytes] - bytes_before);
-  counters.add(ReplayCounter::kStaleReads,
-               client_->counters()[ClientCounter::kStaleReads] - stale_before);
-  counters.add(ReplayCounter::kDamagedReads,
-               client_->counters()[ClientCounter::kDamagedReads] - damaged_before);
+  const Statistics after = client_->statistics();
+  counters.add(ReplayCounter::kBytesRead, after.copied_bytes - before.copied_bytes);
+  counters.add(ReplayCounter::kStaleReads, after.stale_blocks != before.stale_blocks);
+  counters.add(ReplayCounter::kDamagedReads, after.damaged_blocks - before.damaged_blocks);
   for (std::size_t i = 0; i < valid; ++i) check_block(request, first + i, slots_[i]);
   count_time(counters, ReplayCounter::kVerifyNs, now_ns);
-  if (n < batch.size() && valid == n) counters.add(ReplayCounter::kVerifyErrors, 1);
   return valid;
 }
 
@@ -176,21 +157,17 @@ Result<std::size_t> Engine::store_batch(const BlockHash* parent,
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const std::span<std::byte> bytes(cache_.take(), options_->block_bytes);
     fill_payload(hashes[i], {number_, computed_blocks_++}, bytes);
-    items_[i] = {hashes[i], bytes};
+    slots_[i] = bytes.data();
   }
   now_ns = count_time(counters, ReplayCounter::kComputeNs, now_ns);
-  const std::span<Verdict> verdicts = std::span(verdicts_).first(hashes.size());
-  CACHALOT_TRY(client_->put(parent, std::span(items_).first(hashes.size()), verdicts));
+  const std::uint64_t copied_before = client_->statistics().copied_bytes;
+  CACHALOT_TRY_ASSIGN(const Stored stored,
+                      client_->store(parent, hashes, std::span(slots_).first(hashes.size())));
   count_time(counters, ReplayCounter::kWriteNs, now_ns);
-  counters.add(ReplayCounter::kBytesWritten, hashes.size() * options_->block_bytes);
-
-  const auto refused = std::find_if_not(verdicts.begin(), verdicts.end(), is_stored);
-  const auto stored = static_cast<std::size_t>(refused - verdicts.begin());
-  const auto duplicates =
-      static_cast<std::uint64_t>(std::count(verdicts.begin(), refused, Verdict::kDuplicate));
-  counters.add(ReplayCounter::kDuplicateBlocks, duplicates);
-  counters.add(ReplayCounter::kWrittenBlocks, stored - duplicates);
-  return stored;
+  counters.add(ReplayCounter::kBytesWritten, client_->statistics().copied_bytes - copied_before);
+  counters.add(ReplayCounter::kDuplicateBlocks, stored.blocks - stored.written);
+  counters.add(ReplayCounter::kWrittenBlocks, stored.written);
+  return stored.blocks;
 }
 
 void Engine::count_request(std::size_t request, std::size_t hits) {

@@ -9,13 +9,13 @@
 // @threads one; an Engine belongs to one process, its state may be read by others
 #pragma once
 
+#include <cachalot/opaque_client.h>
 #include <cachalot/result.h>
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "pool/client/client.h"
 #include "replay/pool/harness.h"
 #include "replay/pool/paged_cache.h"
 #include "replay/pool/workload.h"
@@ -27,7 +27,7 @@ class Engine {
   // @param number  of this engine, below options.engines
   // @errors kNoSpace: no memory for its cache
   static Result<Engine> make(const ReplayOptions& options, const Workload& workload,
-                             std::uint32_t number, HarnessState& harness, pool::Client& client);
+                             std::uint32_t number, HarnessState& harness, OpaqueClient& client);
 
   // Takes requests from harness.next_request until there are none.
   // @errors of the pool's client: the replay cannot go on
@@ -35,15 +35,14 @@ class Engine {
 
  private:
   Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
-         HarnessState& harness, pool::Client& client, PagedCache cache);
+         HarnessState& harness, OpaqueClient& client, PagedCache cache);
 
   void wait_for_arrival(std::size_t request) const;
   Status serve(std::size_t request);
-  // @return how many of `found` are hits
-  std::size_t read_hits(std::size_t request, std::span<const pool::Found> found);
-  // @return how many of `batch` are hits
-  std::size_t read_batch(std::size_t request, std::size_t first,
-                         std::span<const pool::Found> batch);
+  // Reads the first `found` blocks of a request. @return how many are hits
+  Result<std::size_t> read_hits(std::size_t request, std::size_t found);
+  // Reads blocks [first, first + count). @return how many are hits
+  Result<std::size_t> read_batch(std::size_t request, std::size_t first, std::size_t count);
   void check_block(std::size_t request, std::size_t block, const std::byte* bytes);
   // Stores the blocks of a request from `hits` on.
   Status store_missing(std::span<const BlockHash> hashes, std::size_t hits);
@@ -56,15 +55,12 @@ class Engine {
   std::uint32_t number_;
   HarnessState* harness_;
   EngineState* state_;
-  pool::Client* client_;
+  OpaqueClient* client_;
   PagedCache cache_;
   std::uint32_t read_blocks_, store_blocks_;  // of one batch
   std::uint64_t computed_blocks_ = 0;
-  // Reused from request to request.
-  std::vector<pool::Found> found_;
+  // Of the batch in work, reused from request to request.
   std::vector<std::byte*> slots_;
-  std::vector<pool::PutItem> items_;
-  std::vector<pool::Verdict> verdicts_;
 };
 
 }  // namespace cachalot::replay

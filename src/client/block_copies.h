@@ -1,0 +1,91 @@
+// Whole calls on blocks, wherever the engine keeps their bytes: look up, copy, validate; reserve, copy,
+// commit. What an engine's memory looks like is known to a BlockTarget or BlockSource only.
+#pragma once
+
+#include <cachalot/client.h>
+
+#include <atomic>
+#include <vector>
+
+#include "client/counters.h"
+#include "client/session.h"
+#include "memory/fused_hash.h"
+
+namespace cachalot::client {
+
+// Where a block lies in the pool.
+struct PoolBlock {
+  std::span<const memory::Extent> extents;
+  memory::FusedHash* hash =
+      nullptr;  // takes the checksum of the copied bytes; null: none is wanted
+};
+
+// The engine's memory that a load writes.
+class BlockTarget {
+ public:
+  virtual ~BlockTarget() = default;
+  // Copies blocks [first, first + blocks.size()) of the call out of the pool.
+  virtual Status scatter(std::size_t first, std::span<const PoolBlock> blocks) = 0;
+  // Whether each block is copied whole. A part has no checksum.
+  virtual bool is_whole() const { return true; }
+};
+
+// The engine's memory that a store reads.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  // Copies blocks [first, first + blocks.size()) of the call into the pool. After kIo a copy may still be
+  // in flight, after any other error none is.
+  virtual Status gather(std::size_t first, std::span<const PoolBlock> blocks) = 0;
+};
+
+// What loads and stores have in common. All referenced objects outlive it.
+struct BlockCall {
+  Session& session;
+  Counters& counters;
+  std::span<const BlockHash> hashes;
+  std::uint64_t block_bytes;
+  Deadline deadline;
+  const std::atomic<bool>* cancelled = nullptr;
+
+  // @errors kTimeout, kCancelled
+  Status check_time(const char* what) const;
+};
+
+// The extents of several blocks in one list.
+class Extents {
+ public:
+  void add(const pool::Access& access, std::uint32_t block, std::uint64_t bytes);
+  std::span<const memory::Extent> of(std::size_t i) const {
+    return std::span(extents_).subspan(starts_[i], starts_[i + 1] - starts_[i]);
+  }
+
+ private:
+  std::vector<memory::Extent> extents_;
+  std::vector<std::size_t> starts_ = {0};
+};
+
+// The blocks that a lookup found and the call still counts as valid.
+struct Hit {
+  std::vector<pool::Found> room;
+  pool::ValidatedRead read;
+
+  std::span<const pool::Found> found() const { return read.found(); }
+};
+// Ends the hit at a block of another size.
+// `counters`: null if hits are not counted (stores).
+Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
+            std::uint64_t block_bytes);
+
+// As Client::load and Client::store, without the checks of the engine's side.
+Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target);
+Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, BlockSource& source);
+
+// Maps the keeper's verdict to the result of a store.
+std::optional<Code> reason_of(pool::Verdict verdict);
+
+// Adds the verdicts of consecutive blocks to a result.
+// @return how many leading blocks are in the pool
+std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& stored);
+
+}  // namespace cachalot::client
