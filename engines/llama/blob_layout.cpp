@@ -48,7 +48,7 @@ Result<BlobLayout> BlobLayout::learn(std::span<const std::byte> blob, std::uint3
   std::uint64_t at = head + 8;
   while (at < blob.size()) {
     if (blob.size() - at < kSectionBytes)
-      return unknown("the length behind its last layer", blob.size() - at, 0);
+      return unknown("the length after its last layer", blob.size() - at, 0);
     const Section section{at, load<std::int32_t>(data + at), load<std::uint64_t>(data + at + 4)};
     const std::uint64_t room = blob.size() - at - kSectionBytes;
     if (section.row_bytes == 0 || section.row_bytes > room / block_tokens) {

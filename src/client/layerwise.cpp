@@ -16,7 +16,7 @@ Status check_layer(std::uint32_t layer, const KvGeometry& geometry) {
 
 Error started_already(std::uint32_t layer) {
   return Error::make(Code::kInvalidArgument,
-                     "layer: %u was started already, and nobody has waited for it", layer);
+                     "layer: %u was started already and not loaded or stored since", layer);
 }
 
 // One running checksum per block, over its layers in order; none if a layer is not a run of whole lines.

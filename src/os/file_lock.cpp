@@ -68,7 +68,7 @@ Status lock_byte(int own, std::uint64_t offset) {
   if (fcntl(own, F_OFD_SETLK, &range) == 0) return {};
   const int os_error = errno;
   if (os_error == EAGAIN || os_error == EACCES) {
-    Error error = Error::make(Code::kBusy, "lock: somebody holds byte %" PRIu64, offset);
+    Error error = Error::make(Code::kBusy, "lock: another process holds byte %" PRIu64, offset);
     error.detail = offset;
     return error;
   }

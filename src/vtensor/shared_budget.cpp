@@ -82,7 +82,7 @@ Status SharedBudget::check_guarantee(const SharedBudgetOptions& options) const {
   if (options.guaranteed_chunks <= left) return {};
   return Error::make(Code::kInvalidArgument,
                      "%.120s: a guarantee of %" PRIu64 " chunks, expected at most the %" PRIu64
-                     " that nobody has",
+                     " that no set holds",
                      file_.path().c_str(), options.guaranteed_chunks, left);
 }
 

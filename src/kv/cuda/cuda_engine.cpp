@@ -30,10 +30,9 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
   }
   if (domain.kind() == memory::DomainKind::kNoncoherent &&
       options.host_caches == HostCaches::kIgnored) {
-    return Error::make(
-        Code::kUnsupported,
-        "cuda: a noncoherent pool whose lines nobody keeps out of the host's caches, "
-        "expected them to be flushed or bypassed");
+    return Error::make(Code::kUnsupported,
+                       "cuda: a noncoherent pool whose lines may be in the host's caches, "
+                       "expected them to be flushed or bypassed");
   }
   if (options.way == Way::kBulk && !device.has_bulk_copies()) {
     return Error::make(Code::kUnsupported,
@@ -93,7 +92,7 @@ Result<PendingCopy> CudaEngine::start_scatter(std::span<const BlockCopy> blocks,
                                               LayerRange layers) {
   if (options_.started_reads == ReadCheck::kUnknown) {
     return Error::make(Code::kInvalidArgument,
-                       "cuda: a scatter that nobody waits for, expected the options to say whether "
+                       "cuda: a scatter without a wait, expected the options to say whether "
                        "its bytes are validated afterwards or the read is pinned");
   }
   return start(blocks, stream, layers, Direction::kScatter);

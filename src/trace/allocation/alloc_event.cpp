@@ -74,7 +74,7 @@ Status take_end(std::string_view& line) {
   const std::string_view field = take_field(line);
   if (field.empty()) [[likely]]
     return {};
-  return Error::make(Code::kBadInput, "\"%s\" stands behind the last field, %s",
+  return Error::make(Code::kBadInput, "\"%s\" stands after the last field, %s",
                      shown(field).c_str(), kExpected);
 }
 

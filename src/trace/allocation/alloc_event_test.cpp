@@ -58,9 +58,9 @@ TEST(AllocEvent, SaysWhatIsWrong) {
             R"(ID: "18446744073709551616", expected 0 to 18446744073709551615)");
   EXPECT_EQ(complaint("a 1 5 65536"), R"(STREAM: "65536", expected 0 to 65535)");
   EXPECT_EQ(complaint("a 1 5 0 9"),
-            R"("9" stands behind the last field, expected "a ID BYTES", "f ID" or "m TEXT")");
+            R"("9" stands after the last field, expected "a ID BYTES", "f ID" or "m TEXT")");
   EXPECT_EQ(complaint("f 1 5"),
-            R"("5" stands behind the last field, expected "a ID BYTES", "f ID" or "m TEXT")");
+            R"("5" stands after the last field, expected "a ID BYTES", "f ID" or "m TEXT")");
   EXPECT_EQ(complaint("\x1b[31m"),
             R"("?[31m" is no event, expected "a ID BYTES", "f ID" or "m TEXT")");
   EXPECT_EQ(complaint(std::string(4097, ' ')), "the line has 4097 bytes, expected at most 4096");

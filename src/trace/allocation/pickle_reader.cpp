@@ -27,7 +27,7 @@ class PickleProgram {
     if (bytes_.left() != 0) {
       return placed(
           bytes_.at(),
-          Error::make(Code::kBadInput, "%zu bytes behind the end, expected none", bytes_.left()));
+          Error::make(Code::kBadInput, "%zu bytes after the end, expected none", bytes_.left()));
     }
     return PickleDocument(std::move(file_), stack_.take_containers(), *root);
   }

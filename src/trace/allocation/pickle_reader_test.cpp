@@ -153,7 +153,7 @@ TEST(PickleReader, SaysWhereAFileIsBroken) {
   EXPECT_EQ(complaint("\xff."), "byte 0: 0xff, expected an instruction of a pickle");
   EXPECT_EQ(complaint("."), "byte 0: 0 values and 0 marks at the end, expected one value");
   EXPECT_EQ(complaint("NN."), "byte 2: 2 values and 0 marks at the end, expected one value");
-  EXPECT_EQ(complaint("N.N"), "byte 2: 1 bytes behind the end, expected none");
+  EXPECT_EQ(complaint("N.N"), "byte 2: 1 bytes after the end, expected none");
   EXPECT_EQ(complaint("a."), "byte 0: 0 values on the stack, expected 2");
   EXPECT_EQ(complaint("](K\x01"
                       "a."),

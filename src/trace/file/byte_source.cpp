@@ -107,7 +107,7 @@ class GzipFile final : public ByteSource {
     while (stream_.avail_in > 0) {
       const std::span padding(stream_.next_in, stream_.avail_in);
       if (std::any_of(padding.begin(), padding.end(), [](Bytef byte) { return byte != 0; })) {
-        return damage("zeros behind its data, and other bytes behind these");
+        return damage("zeros after its data, and other bytes after these");
       }
       CACHALOT_TRY(fill());
     }
