@@ -46,6 +46,12 @@ struct OpaqueOptions {
   std::uint64_t recovery_ns = 2'000'000'000;
 };
 
+struct OpaqueLoadOptions {
+  std::uint64_t timeout_ns = kNoTimeout;  // for the whole call
+  // The next call loads more of this prompt. The eviction policy counts all of these calls as one use.
+  bool goes_on = false;
+};
+
 class OpaqueClient {
  public:
   // @errors kInvalidArgument: an empty fingerprint, block_bytes of 0 or over those of the pool's blocks;
@@ -68,7 +74,7 @@ class OpaqueClient {
   // @return  how many leading blocks are loaded; later memory may have been overwritten
   // @errors  as Client::load
   Result<std::size_t> load(std::span<const BlockHash> hashes, std::span<std::byte* const> to,
-                           std::uint64_t timeout_ns = kNoTimeout);
+                           const OpaqueLoadOptions& options = {});
   // Copies a chain of blocks into the pool and publishes them, as Client::store. Block i is at from[i].
   // @shape from: [hashes], each of block_bytes
   Result<Stored> store(const BlockHash* parent, std::span<const BlockHash> hashes,

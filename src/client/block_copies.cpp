@@ -102,7 +102,8 @@ Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target) {
   const auto [valid, stale, is_damaged] = hit.read.validate();
   Counters::add(call.counters.stale_blocks, stale);
   Counters::add(call.counters.damaged_blocks, is_damaged);
-  if (valid != 0) call.session.report_hit(hit.found().back());
+  const bool is_reported_later = call.goes_on && valid == call.hashes.size();
+  if (valid != 0 && !is_reported_later) call.session.report_hit(hit.found().back());
   Counters::add(call.counters.loads, 1);
   Counters::add(call.counters.loaded_blocks, valid);
   Counters::add(call.counters.loaded_bytes, valid * call.block_bytes);
@@ -188,13 +189,14 @@ std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& store
 
 namespace {
 
-// Marks the parent as used, so that the pool does not evict the chain's beginning to make space for its end.
+// Marks the parent as used, so that the pool does not evict the chain's beginning to make space for its end. Not if
+// that was this client's last report anyway: a policy that counts uses would count one twice.
 void touch_beginning(const BlockCall& call, const BlockHash* parent, const Hit& present) {
-  if (!present.found().empty()) return call.session.report_hit(present.found().back());
+  if (!present.found().empty()) return call.session.report_again(present.found().back());
   pool::KeeperView view;
   pool::Found found;
   if (parent == nullptr || call.session.lookup({parent, 1}, view, {&found, 1}) == 0) return;
-  call.session.report_hit(found);
+  call.session.report_again(found);
 }
 
 }  // namespace

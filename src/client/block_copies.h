@@ -47,6 +47,7 @@ struct BlockCall {
   std::uint64_t block_bytes;
   Deadline deadline;
   const std::atomic<bool>* cancelled = nullptr;
+  bool goes_on = false;  // load only: a hit of all blocks is reported by a later call
 
   // @errors kTimeout, kCancelled
   Status check_time(const char* what) const;

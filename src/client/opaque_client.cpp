@@ -292,11 +292,14 @@ Result<std::size_t> OpaqueClient::lookup(std::span<const BlockHash> hashes) cons
 }
 
 Result<std::size_t> OpaqueClient::load(std::span<const BlockHash> hashes,
-                                       std::span<std::byte* const> to, std::uint64_t timeout_ns) {
+                                       std::span<std::byte* const> to,
+                                       const OpaqueLoadOptions& options) {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY(impl_->check_counts(to.size(), hashes.size()));
   LoadedBytes target(impl_->domain(), to, impl_->options.block_bytes);
-  return client::load_blocks(impl_->call(hashes, timeout_ns), target);
+  client::BlockCall call = impl_->call(hashes, options.timeout_ns);
+  call.goes_on = options.goes_on;
+  return client::load_blocks(call, target);
 }
 
 Result<Stored> OpaqueClient::store(const BlockHash* parent, std::span<const BlockHash> hashes,

@@ -174,11 +174,22 @@ void Session::take_late() {
 
 void Session::report_hit(const pool::Found& deepest) {
   if (try_lock()) {
+    last_use_ = {deepest.entry.block, deepest.entry.generation};
     client().report_hit(deepest);
     return unlock();
   }
   const std::lock_guard lock(late_mutex_);
   if (late_hits_.size() < pool::kUsesInHead) late_hits_.push_back(deepest);
+}
+
+void Session::report_again(const pool::Found& deepest) {
+  if (try_lock()) {
+    const pool::BlockUse use{deepest.entry.block, deepest.entry.generation};
+    const bool is_known = use.block == last_use_.block && use.generation == last_use_.generation;
+    unlock();
+    if (is_known) return;
+  }
+  report_hit(deepest);
 }
 
 Result<std::uint64_t> Session::pin() {
@@ -241,9 +252,13 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
                        std::span<pool::Verdict> verdicts, const Deadline& deadline, bool goes_on) {
   const Turn turn(*this, deadline);
   if (!turn) return no_turn();
+  const std::span<const pool::BlockUse> uses = reservation.uses();
+  const bool is_any = !blocks.empty() && blocks.size() <= uses.size();
+  const pool::BlockUse last = is_any ? uses[blocks.size() - 1] : pool::BlockUse{};
   const Status committed =
       client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
   if (!committed) return in_time(committed.error(), deadline);
+  if (is_any && verdicts[blocks.size() - 1] == pool::Verdict::kCommitted) last_use_ = last;
   return {};
 }
 

@@ -71,6 +71,8 @@ class Session : public std::enable_shared_from_this<Session> {
                                  std::span<pool::Found> room) const;
   // Reports the deepest block of a hit. Never blocks: if the lock is held, the next lock holder reports it.
   void report_hit(const pool::Found& deepest);
+  // The same, unless the keeper knows this use of the block as this client's last one: by report_hit() or commit().
+  void report_again(const pool::Found& deepest);
 
   // See ReadPin.
   Result<std::uint64_t> pin();
@@ -136,6 +138,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::mutex turn_mutex_;
   std::condition_variable turn_ended_;
   bool is_taken_ = false;
+
+  pool::BlockUse last_use_{};  // that the keeper was told of, under the lock
 
   // Added while the lock was held, for the next lock holder. Hits: at most as many as fit into one request;
   // older ones are dropped.

@@ -95,14 +95,15 @@ Result<std::size_t> Engine::read_hits(std::size_t request, std::size_t found) {
   std::size_t hits = 0;
   while (hits < found) {
     const std::size_t n = std::min<std::size_t>(found - hits, read_blocks_);
-    CACHALOT_TRY_ASSIGN(const std::size_t valid, read_batch(request, hits, n));
+    CACHALOT_TRY_ASSIGN(const std::size_t valid, read_batch(request, hits, n, hits + n < found));
     hits += valid;
     if (valid < n) break;
   }
   return hits;
 }
 
-Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, std::size_t count) {
+Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, std::size_t count,
+                                       bool goes_on) {
   for (std::size_t i = 0; i < count; ++i) slots_[i] = cache_.take();
 
   ReplayCounters& counters = state_->counters;
@@ -110,7 +111,7 @@ Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, s
   std::uint64_t now_ns = SteadyClock::read();
   CACHALOT_TRY_ASSIGN(const std::size_t valid,
                       client_->load(workload_->hashes(request).subspan(first, count),
-                                    std::span(slots_).first(count)));
+                                    std::span(slots_).first(count), {.goes_on = goes_on}));
   now_ns = count_time(counters, ReplayCounter::kReadNs, now_ns);
   const Statistics after = client_->statistics();
   counters.add(ReplayCounter::kBytesRead, after.copied_bytes - before.copied_bytes);

@@ -41,8 +41,9 @@ class Engine {
   Status serve(std::size_t request);
   // Reads the first `found` blocks of a request. @return how many are hits
   Result<std::size_t> read_hits(std::size_t request, std::size_t found);
-  // Reads blocks [first, first + count). @return how many are hits
-  Result<std::size_t> read_batch(std::size_t request, std::size_t first, std::size_t count);
+  // Reads blocks [first, first + count). @param goes_on  not the request's last ones @return how many are hits
+  Result<std::size_t> read_batch(std::size_t request, std::size_t first, std::size_t count,
+                                 bool goes_on);
   void check_block(std::size_t request, std::size_t block, const std::byte* bytes);
   // Stores the blocks of a request from `hits` on.
   Status store_missing(std::span<const BlockHash> hashes, std::size_t hits);
