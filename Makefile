@@ -119,7 +119,7 @@ bench: setup-run ## every benchmark, each beside its limit: five minutes, 8 GiB 
 lint: setup-lint ## check the rules of the tree and the format of all sources
 	tools/tidy --selftest
 	tools/tidy
-	clang-format --dry-run -Werror $(SOURCES)
+	@clang-format --dry-run -Werror $(SOURCES)
 
 tidy: lint setup-dev ## lint, then what clang-tidy finds
 	CXX="$(CXX)" cmake --preset dev

@@ -3,7 +3,7 @@
 
 #include <cachalot/client.h>
 
-#include "client/gpus.h"
+#include "client/gpu/gpus.h"
 
 namespace cachalot::client {
 

@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "client/fork_guard.h"
-#include "client/gpus.h"
+#include "client/gpu/gpus.h"
 #include "kv/copy_engine.h"
 #include "kv/cuda/cuda_engine.h"
 #include "memory/coherence.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "client/counters.h"
-#include "client/gpus.h"
+#include "client/gpu/gpus.h"
 #include "pool/flights.h"
 #include "pool/pool.h"
 #include "pool/reader/validated_read.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "client/gpus.h"
+#include "client/gpu/gpus.h"
 #include "kv/cuda/pending_copy.h"
 
 namespace cachalot::client {

@@ -1,4 +1,4 @@
-#include "client/gpus.h"
+#include "client/gpu/gpus.h"
 
 #include <cinttypes>
 #include <string>
