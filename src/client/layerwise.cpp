@@ -57,7 +57,7 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
                                       std::move(hit),
                                       std::move(extents),
                                       std::move(hashes),
-                                      std::vector<bool>(geometry.layers)});
+                                      client::LayerSequence(geometry.layers)});
   if (pin) impl->pin.emplace(std::move(*pin));
   return impl;
 }
@@ -76,7 +76,7 @@ std::vector<kv::BlockCopy> Client::LayerLoad::Impl::copies() {
   std::vector<kv::BlockCopy> all;
   for (std::size_t i = 0; i < hit.found().size(); ++i) {
     kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
-    if (in_order && !hashes.empty()) copy.hash = &hashes[i];
+    if (layers.is_in_order() && !hashes.empty()) copy.hash = &hashes[i];
     all.push_back(copy);
   }
   return all;
@@ -96,7 +96,7 @@ Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
   if (!cache.is_open())
     return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
   CACHALOT_TRY((*cache).check_stream(stream));
-  if (loaded[layer]) in_order = false;
+  if (layers.is_done(layer)) layers.break_order();
   CACHALOT_TRY_ASSIGN(kv::PendingCopy copy,
                       (*cache).start_scatter(copies(), {layer, layer + 1}, stream));
   started.add(layer, std::move(copy));
@@ -117,7 +117,7 @@ std::uint64_t Client::LayerLoad::Impl::hash_in_pool(std::size_t block) const {
 }
 
 void Client::LayerLoad::Impl::check_bytes() {
-  const bool runs_along = in_order && !hashes.empty();
+  const bool runs_along = layers.is_in_order() && !hashes.empty();
   for (std::size_t i = 0; i < hit.found().size(); ++i) {
     if (!hit.read.has_checksum(i)) continue;
     hit.read.check_bytes(i, runs_along ? hashes[i].finish() : hash_in_pool(i));
@@ -128,13 +128,11 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   CACHALOT_TRY(session->check_usable());
   const KvGeometry& geometry = cache.cache().geometry();
   CACHALOT_TRY(check_layer(layer, geometry));
-  in_order = in_order && layer == next_layer;
+  layers.begin(layer);
   CACHALOT_TRY(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer));
-  next_layer = layer + 1;
-  const bool was_complete = std::find(loaded.begin(), loaded.end(), false) == loaded.end();
-  loaded[layer] = true;
-  const bool completes =
-      !was_complete && std::find(loaded.begin(), loaded.end(), false) == loaded.end();
+  const bool was_complete = !layers.first_missing();
+  layers.finish(layer);
+  const bool completes = !was_complete && !layers.first_missing();
   if (completes) check_bytes();
   const auto [valid, stale, is_damaged] = hit.read.validate(pin.has_value());
   Counters::add(session->counters().stale_blocks, stale);
@@ -191,7 +189,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   impl->hashes.assign(call.hashes.begin(), call.hashes.end());
   impl->pages.assign(call.pages.begin(), call.pages.end());
   if (parent != nullptr) impl->parent = *parent;
-  impl->stored.assign(geometry.layers, false);
+  impl->layers = client::LayerSequence(geometry.layers);
   impl->present =
       client::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found().size();
   if (impl->present == count) return impl;
@@ -230,7 +228,7 @@ Status Client::LayerStore::Impl::check_not_stored(std::uint32_t layer) const {
   CACHALOT_TRY(session->check_usable());
   CACHALOT_TRY(check_unfinished());
   CACHALOT_TRY(check_layer(layer, cache.cache().geometry()));
-  if (!stored[layer]) return {};
+  if (!layers.is_done(layer)) return {};
   return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
 }
 
@@ -240,7 +238,7 @@ std::vector<kv::BlockCopy> Client::LayerStore::Impl::copies() {
   for (std::size_t i = 0; i < uses().size(); ++i) {
     kv::BlockCopy copy{extents.of(i),
                        std::span(pages).subspan((present + i) * per_block, per_block)};
-    if (in_order && !sums.empty()) copy.hash = &sums[i];
+    if (layers.is_in_order() && !sums.empty()) copy.hash = &sums[i];
     all.push_back(copy);
   }
   return all;
@@ -292,13 +290,12 @@ Status Client::LayerStore::Impl::start_layer(std::uint32_t layer) {
 Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_not_stored(layer));
   if (!started.has(layer)) CACHALOT_TRY((*cache).check_stream(stream));
-  in_order = in_order && layer == next_layer;
+  layers.begin(layer);
   if (!uses().empty()) {
     CACHALOT_TRY(
         end_copies(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer)));
   }
-  stored[layer] = true;
-  next_layer = layer + 1;
+  layers.finish(layer);
   return {};
 }
 
@@ -306,10 +303,8 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   CACHALOT_TRY(session->check_usable());
   CACHALOT_TRY(check_unfinished());
   while (!started.empty()) CACHALOT_TRY(store_layer(started.first()));
-  const auto missing = std::find(stored.begin(), stored.end(), false);
-  if (missing != stored.end()) {
-    return Error::make(Code::kInvalidArgument, "store: layer %td was not stored",
-                       missing - stored.begin());
+  if (const std::optional<std::uint32_t> missing = layers.first_missing()) {
+    return Error::make(Code::kInvalidArgument, "store: layer %u was not stored", *missing);
   }
   is_finished = true;
   cache.close();
@@ -323,7 +318,7 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   for (std::size_t i = 0; i < count; ++i) {
     written[i].hash = hashes[present + i];
     written[i].length = static_cast<std::uint32_t>(geometry.block_bytes());
-    if (in_order && !sums.empty()) written[i].checksum = sums[i].finish();
+    if (layers.is_in_order() && !sums.empty()) written[i].checksum = sums[i].finish();
   }
   const BlockHash* const before = present != 0 ? &hashes[present - 1] : parent ? &*parent : nullptr;
   std::vector<pool::Verdict> verdicts(count, pool::Verdict::kNotHeld);

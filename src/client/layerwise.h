@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/copies.h"
+#include "client/layer_sequence.h"
 #include "client/started_layers.h"
 
 namespace cachalot {
@@ -28,9 +29,7 @@ struct Client::LayerLoad::Impl {
   // Running checksums of the bytes read so far; empty if a layer is not a run of whole lines. A started copy
   // updates them when it is waited for.
   std::vector<memory::FusedHash> hashes;
-  std::vector<bool> loaded;  // layers
-  std::uint32_t next_layer = 0;
-  bool in_order = true;  // of the layers loaded so far; otherwise `hashes` are not used
+  client::LayerSequence layers;  // not in order: `hashes` are not used
   client::StartedLayers started = {};
   std::optional<client::ReadPin> pin = {};  // pinned load: until it is complete
 
@@ -59,9 +58,7 @@ struct Client::LayerStore::Impl {
   std::variant<pool::Reservation, pool::OpenReservation, pool::WrittenReservation> reservation = {};
   client::Extents extents = {};
   std::vector<memory::FusedHash> sums = {};  // as LayerLoad::Impl::hashes
-  std::vector<bool> stored = {};             // layers
-  std::uint32_t next_layer = 0;
-  bool in_order = true;
+  client::LayerSequence layers = client::LayerSequence();
   bool is_finished = false;
   bool is_lost = false;  // a GPU failed in a copy into the blocks
   client::StartedLayers started = {};

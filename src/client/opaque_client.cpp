@@ -13,6 +13,7 @@
 #include "kv/cpu/run_batch.h"
 #include "memory/line.h"
 #include "pool/client/client.h"
+#include "pool/flights.h"
 
 namespace cachalot {
 namespace {
@@ -430,7 +431,7 @@ bool OpaqueClient::is_attached() const {
 
 Status OpaqueClient::check_pool() const {
   CACHALOT_TRY(impl_->session->check_usable());
-  return impl_->session->check_pool();
+  return impl_->session->pool().check_still_there();
 }
 
 struct OpaqueClient::Claims::Impl {
@@ -455,7 +456,7 @@ std::size_t OpaqueClient::Claims::count() const {
 
 Result<OpaqueClient::Claims> OpaqueClient::open_claims() const {
   CACHALOT_TRY(impl_->session->check_usable());
-  CACHALOT_TRY_ASSIGN(pool::Flights flights, impl_->session->open_flights());
+  CACHALOT_TRY_ASSIGN(pool::Flights flights, pool::Flights::open(impl_->session->pool()));
   return Claims(std::make_unique<Claims::Impl>(Claims::Impl{impl_->session, std::move(flights)}));
 }
 

@@ -1,28 +1,11 @@
 #include "client/session.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/clock.h"
 #include "client/fork_guard.h"
 
 namespace cachalot::client {
-
-Deadline Deadline::after(std::uint64_t timeout_ns) {
-  Deadline deadline;
-  const std::uint64_t now_ns = base::SteadyClock::read();
-  deadline.at_ns_ = timeout_ns > kNoTimeout - now_ns ? kNoTimeout : now_ns + timeout_ns;
-  return deadline;
-}
-
-bool Deadline::is_over() const {
-  return at_ns_ != kNoTimeout && base::SteadyClock::read() >= at_ns_;
-}
-
-Status Deadline::check(const char* what) const {
-  if (!is_over()) return {};
-  return Error::make(Code::kTimeout, "%s: the time given has passed", what);
-}
 
 Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
                  Gpus::Open open_gpu)
@@ -30,8 +13,8 @@ Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Count
       client_(std::move(client)),
       gpus_(pool_.access().view, std::move(open_gpu)),
       forks_(fork_generation()),
-      writes_checksums_(client_.client().writes_checksums()),
-      verifies_checksums_(client_.client().verifies_checksums()),
+      writes_checksums_(client_->writes_checksums()),
+      verifies_checksums_(client_->verifies_checksums()),
       counters_(std::move(counters)) {}
 
 namespace {
@@ -120,44 +103,22 @@ pool::ValidatedRead Session::begin_read(std::span<const BlockHash> hashes,
 // --- The lock ------------------------------------------------------------------------------------
 
 bool Session::lock(const Deadline& deadline) {
-  {
-    std::unique_lock lock(turn_mutex_);
-    const auto is_free = [this] { return !is_taken_; };
-    if (deadline.at_ns() == kNoTimeout) {
-      turn_ended_.wait(lock, is_free);
-    } else {
-      const std::uint64_t now_ns = base::SteadyClock::read();
-      const std::uint64_t left_ns = deadline.at_ns() - std::min(now_ns, deadline.at_ns());
-      constexpr std::uint64_t kLongestNs = 365ull * 24 * 3600 * 1'000'000'000;
-      if (!turn_ended_.wait_for(lock, std::chrono::nanoseconds(std::min(left_ns, kLongestNs)),
-                                is_free))
-        return false;
-    }
-    is_taken_ = true;
-  }
+  if (!turn_.lock(deadline)) return false;
   take_late();
-  client().set_deadline(deadline.at_ns());
+  client_->set_deadline(deadline.at_ns());
   return true;
 }
 
 bool Session::try_lock() {
-  {
-    const std::lock_guard lock(turn_mutex_);
-    if (is_taken_) return false;
-    is_taken_ = true;
-  }
+  if (!turn_.try_lock()) return false;
   take_late();
   return true;
 }
 
 void Session::unlock() {
-  const std::uint64_t count = client().counters()[pool::ClientCounter::kReattachments];
+  const std::uint64_t count = client_->counters()[pool::ClientCounter::kReattachments];
   reattachments_.store(count, std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(turn_mutex_);
-    is_taken_ = false;
-  }
-  turn_ended_.notify_one();
+  turn_.unlock();
 }
 
 void Session::take_late() {
@@ -168,14 +129,14 @@ void Session::take_late() {
     hits.swap(late_hits_);
     pins.swap(late_unpins_);
   }
-  for (const std::uint64_t pin : pins) client().unpin(pin);
-  for (const pool::Found& found : hits) client().report_hit(found);
+  for (const std::uint64_t pin : pins) client_->unpin(pin);
+  for (const pool::Found& found : hits) client_->report_hit(found);
 }
 
 void Session::report_hit(const pool::Found& deepest) {
   if (try_lock()) {
     last_use_ = {deepest.entry.block, deepest.entry.generation};
-    client().report_hit(deepest);
+    client_->report_hit(deepest);
     return unlock();
   }
   const std::lock_guard lock(late_mutex_);
@@ -195,13 +156,13 @@ void Session::report_again(const pool::Found& deepest) {
 Result<std::uint64_t> Session::pin() {
   const Turn turn(*this, {});
   CACHALOT_TRY(check_usable());
-  return client().pin();
+  return client_->pin();
 }
 
 // Does nothing after the detach: slot and line may belong to another client.
 void Session::unpin(std::uint64_t pin) {
   if (try_lock()) {
-    if (check_usable()) client().unpin(pin);
+    if (check_usable()) client_->unpin(pin);
     return unlock();
   }
   const std::lock_guard lock(late_mutex_);
@@ -234,7 +195,7 @@ Error no_turn() {
 Result<pool::Reservation> Session::reserve(std::uint32_t blocks, const Deadline& deadline) {
   const Turn turn(*this, deadline);
   if (!turn) return no_turn();
-  Result<pool::Reservation> reserved = client().reserve(blocks);
+  Result<pool::Reservation> reserved = client_->reserve(blocks);
   if (!reserved) return in_time(reserved.error(), deadline);
   return reserved;
 }
@@ -242,7 +203,7 @@ Result<pool::Reservation> Session::reserve(std::uint32_t blocks, const Deadline&
 Result<pool::OpenReservation> Session::begin_write(std::uint32_t blocks, const Deadline& deadline) {
   const Turn turn(*this, deadline);
   if (!turn) return no_turn();
-  Result<pool::Reservation> reserved = client().reserve(blocks);
+  Result<pool::Reservation> reserved = client_->reserve(blocks);
   if (!reserved) return in_time(reserved.error(), deadline);
   return (*std::move(reserved)).begin();
 }
@@ -256,7 +217,7 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
   const bool is_any = !blocks.empty() && blocks.size() <= uses.size();
   const pool::BlockUse last = is_any ? uses[blocks.size() - 1] : pool::BlockUse{};
   const Status committed =
-      client().commit(parent, std::move(reservation), blocks, verdicts, goes_on);
+      client_->commit(parent, std::move(reservation), blocks, verdicts, goes_on);
   if (!committed) return in_time(committed.error(), deadline);
   if (is_any && verdicts[blocks.size() - 1] == pool::Verdict::kCommitted) last_use_ = last;
   return {};
@@ -265,7 +226,7 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
 Result<std::uint32_t> Session::evict(const BlockHash& hash) {
   const Turn turn(*this, {});
   CACHALOT_TRY(check_usable());
-  return client().evict(hash);
+  return client_->evict(hash);
 }
 
 Status Session::close() {

@@ -12,7 +12,6 @@
 #include <cachalot/client.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,25 +20,11 @@
 
 #include "client/counters.h"
 #include "client/gpu/gpus.h"
-#include "pool/flights.h"
+#include "client/turn_lock.h"
 #include "pool/pool.h"
 #include "pool/reader/validated_read.h"
 
 namespace cachalot::client {
-
-// The time at which a call must be finished.
-class Deadline {
- public:
-  static Deadline after(std::uint64_t timeout_ns);
-  bool is_over() const;
-  // @errors kTimeout, if it is over
-  Status check(const char* what) const;
-  // By the clock of pool::PoolClient; kNoTimeout: never.
-  std::uint64_t at_ns() const { return at_ns_; }
-
- private:
-  std::uint64_t at_ns_ = kNoTimeout;
-};
 
 class Session : public std::enable_shared_from_this<Session> {
  public:
@@ -51,6 +36,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // Pool memory that a lost GPU may access stays mapped until the process ends.
   ~Session();
 
+  const pool::Pool& pool() const { return pool_; }
   const pool::Access& access() const { return pool_.access(); }
   Counters& counters() { return *counters_; }
   Gpus& gpus() { return gpus_; }
@@ -91,9 +77,6 @@ class Session : public std::enable_shared_from_this<Session> {
   Result<std::uint32_t> evict(const BlockHash& hash);
   // False: the next call that needs the keeper attaches again first.
   bool is_attached() const { return !client_.client().is_lost(); }
-  // @errors as pool::Pool::check_still_there
-  Status check_pool() const { return pool_.check_still_there(); }
-  Result<pool::Flights> open_flights() const { return pool::Flights::open(pool_); }
 
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
   // Blocks until the lock is free. @errors as pool::PoolClient::detach, Gpu::check_released
@@ -119,7 +102,6 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
           Gpus::Open open_gpu);
-  pool::Client& client() { return client_.client(); }
   bool lock(const Deadline& deadline);
   bool try_lock();
   void unlock();
@@ -134,11 +116,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   std::shared_ptr<Counters> counters_;            // the pool's client publishes them
 
-  // The lock of pool::Client: can be waited for until a deadline.
-  std::mutex turn_mutex_;
-  std::condition_variable turn_ended_;
-  bool is_taken_ = false;
-
+  TurnLock turn_;              // the lock of pool::Client
   pool::BlockUse last_use_{};  // that the keeper was told of, under the lock
 
   // Added while the lock was held, for the next lock holder. Hits: at most as many as fit into one request;
