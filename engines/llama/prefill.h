@@ -13,7 +13,7 @@
 // batch; by this rule every block is computed in one shape, on any engine and whatever was there
 // before, so that all logits are the same to the bit with the pool and without it.
 //
-// Single flight: an engine that computes blocks holds a lock on each that its machine sees (pool/flights.h). An engine that
+// Single flight: an engine that computes blocks holds a lock on each that its machine sees (OpaqueClient::Claims). An engine that
 // needs a block that is being computed elsewhere takes it from the pool when it comes, and waits for it
 // no longer than flight_wait_ns in all. No engine waits while it holds a lock.
 //
