@@ -140,33 +140,43 @@ std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache
 void add_async_call(nb::module_& module) {
   nb::class_<AsyncCall>(
       module, "AsyncCall", nb::type_slots(kTraverse<AsyncCall>),
-      "A load or store that goes on by itself; the pages must not be touched until it is done.")
-      .def("done", &AsyncCall::done)
+      "An asynchronous load or store. Do not touch the pages before it is done. Deleting\n"
+      "this object does not end the call.")
+      .def("done", &AsyncCall::done, "Returns whether the call is done. Does not wait.")
       .def("wait", &AsyncCall::wait, nb::arg("timeout") = nb::none(),
            nb::sig("def wait(self, timeout: float | None = None) -> bool"),
-           "Whether it is done within so many seconds.")
+           "Waits up to `timeout` seconds, without limit if None. Returns whether the call is\n"
+           "done.")
       .def("result", &AsyncCall::result, nb::arg("timeout") = nb::none(),
            nb::sig("def result(self, timeout: float | None = None) -> int"),
-           "Waits; the blocks loaded, or in the pool. Raises what the call would have raised, and "
-           "CancelledError.")
-      .def_prop_ro("reason", &AsyncCall::reason, nb::sig("def reason(self) -> str | None"),
-                   "Of a store that is done, why not all blocks are in the pool: as Stored.reason.")
-      .def("cancel", &AsyncCall::cancel, "Before its next block; it still becomes done.");
+           "Waits, then returns how many leading blocks are loaded (load) or in the pool\n"
+           "(store).\n"
+           "\n"
+           "Raises the call's error; CancelledError: it was cancelled; TimeoutError: the\n"
+           "call's own timeout, or it is not done within `timeout` seconds.")
+      .def_prop_ro(
+          "reason", &AsyncCall::reason, nb::sig("def reason(self) -> str | None"),
+          "Of a store that is done: why not all blocks are in the pool, as Stored.reason.\n"
+          "Otherwise None.")
+      .def("cancel", &AsyncCall::cancel,
+           "Stops the call before its next block. The call still completes, and result() then\n"
+           "raises CancelledError. Does nothing if the call is done.");
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
-      .def(
-          "load_async", &load_async, nb::arg("cache"), nb::arg("hashes").none(),
-          nb::arg("pages").none(), nb::kw_only(), nb::arg("first_layer") = 0,
-          nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
-          nb::arg("stream") = nb::none(),
-          nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                  "cachalot.types.Pages, *, "
-                  "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
-                  "stream: cachalot.types.Stream = None) -> AsyncCall"),
-          "As load(), by another thread. On a GPU it comes behind what the stream has now, and the "
-          "stream must not\n"
-          "touch the pages until it is done.")
+      .def("load_async", &load_async, nb::arg("cache"), nb::arg("hashes").none(),
+           nb::arg("pages").none(), nb::kw_only(), nb::arg("first_layer") = 0,
+           nb::arg("layers") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::arg("stream") = nb::none(),
+           nb::sig("def load_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, *, "
+                   "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
+                   "stream: cachalot.types.Stream = None) -> AsyncCall"),
+           "Starts load() on a worker thread and returns at once. Do not touch the pages\n"
+           "before the call is done.\n"
+           "\n"
+           "On a GPU the copies run after the work that is on the stream at the call. Work\n"
+           "added to any stream later must not touch the pages before the call is done.")
       .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes").none(),
            nb::arg("pages").none(), nb::kw_only(), nb::arg("parent") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
@@ -174,7 +184,8 @@ void add_async_call(nb::module_& module) {
                    "cachalot.types.Pages, *, "
                    "parent: cachalot.types.Parent = None, timeout: float | None = None, "
                    "stream: cachalot.types.Stream = None) -> AsyncCall"),
-           "As store(), by another thread; on a GPU, behind what the stream has now.");
+           "Starts store() on a worker thread and returns at once. Pages and streams: as for\n"
+           "load_async().");
 }
 
 }  // namespace cachalot::python

@@ -157,7 +157,7 @@ std::vector<TokenRange> ranges_of(nb::handle object, std::size_t block) {
     const std::vector<std::uint32_t> ends = Numbers::copy(pair, "tokens");
     if (ends.size() != 2) {
       refuse(
-          "tokens: a range of block %zu has %zu numbers, expected 2: the first, and the one behind "
+          "tokens: a range of block %zu has %zu numbers, expected 2: the first, and the one after "
           "the last",
           block, ends.size());
     }
@@ -226,23 +226,27 @@ constexpr Counter kCounters[] = {
 };
 
 void add_results(nb::module_& module) {
-  nb::class_<Stored>(module, "Stored", "What became of a store.")
+  nb::class_<Stored>(module, "Stored", "The result of a store.")
       .def_ro("blocks", &Stored::blocks, "Leading blocks that are in the pool now.")
-      .def_ro("written", &Stored::written, "Of these, how many this call wrote.")
+      .def_ro("written", &Stored::written, "Of these, blocks that this call wrote.")
       .def_prop_ro(
           "reason",
           [](const Stored& stored) -> std::optional<std::string> {
             if (!stored.reason) return std::nullopt;
             return code_name(*stored.reason);
           },
-          "Why not all: 'no_space', or 'refused': the parent is not in the pool.")
+          "Why not all blocks are in the pool: 'no_space', or 'refused' (the parent is not in\n"
+          "the pool). None: all are.")
       .def("__repr__", [](const Stored& stored) {
         return "Stored(blocks=" + std::to_string(stored.blocks) +
                ", written=" + std::to_string(stored.written) + ", reason=" +
                (stored.reason ? "'" + std::string(code_name(*stored.reason)) + "'" : "None") + ")";
       });
 
-  nb::class_<Statistics> statistics(module, "Statistics", "What a client did since it attached.");
+  nb::class_<Statistics> statistics(
+      module, "Statistics",
+      "Counts since the client attached. stale_blocks: changed during the read, so not\n"
+      "counted as loaded. damaged_blocks: wrong checksum.");
   for (const Counter& counter : kCounters) statistics.def_ro(counter.name, counter.member);
   statistics
       .def(
@@ -263,7 +267,7 @@ void add_results(nb::module_& module) {
       });
 
   nb::class_<CacheObject>(module, "Cache", nb::type_slots(kTraverse<CacheObject>),
-                          "An engine's paged cache, as a client knows it.")
+                          "A registered paged cache, from Client.register_cache().")
       .def_prop_ro("number",
                    [](const CacheObject& cache) { return static_cast<std::uint32_t>(cache.id); })
       .def_prop_ro(
@@ -285,65 +289,85 @@ PyType_Slot kClientSlots[] = {{Py_tp_traverse, reinterpret_cast<void*>(traverse<
 void add_client(nb::module_& module) {
   nb::class_<ClientObject> client(
       module, "Client", nb::type_slots(kClientSlots),
-      "Moves KV blocks between an engine's paged cache and a pool that many engines share.\n\n"
-      "    with Client(pool='/dev/shm/kv', model='Qwen3-32B@9216db57', geometry=geometry) as "
-      "client:\n"
+      "Copies KV blocks between an engine's paged cache and a pool that several engines\n"
+      "share.\n"
+      "\n"
+      "    with Client(pool='/dev/shm/kv', model='Qwen3-32B@9216db57',\n"
+      "                geometry=geometry) as client:\n"
       "        cache = client.register_cache('vllm_kbnhc', tensors, pages=4096)\n"
       "        hashes = client.hash_tokens(prompt)\n"
       "        hit = client.load(cache, hashes, pages)      # pool -> pages\n"
-      "        client.store(cache, hashes, pages)           # pages -> pool\n\n"
-      "All threads may call at once; no call that copies or waits holds the GIL.");
+      "        # compute the blocks from pages[hit] on\n"
+      "        client.store(cache, hashes, pages)           # pages -> pool\n"
+      "\n"
+      "A block is the KV of block_tokens tokens in all layers of this rank. Its name is a\n"
+      "chained hash, so a hit is always a prefix.\n"
+      "\n"
+      "All threads may call simultaneously. Calls that copy or wait do not hold the GIL.\n"
+      "In a forked child, calls raise UnsupportedError. After detach(), calls that need\n"
+      "the pool raise InvalidArgumentError.");
   add_results(module);
   client
-      .def(
-          "__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
-          nb::arg("geometry").none(), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
-          nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
-          nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
-          nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
-          nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
-          nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
-          nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
-          nb::arg("allow_foreign_pool") = false,
-          nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
-                  "KvGeometry, salt: str = '', "
-                  "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
-                  "'', host: int = 0, "
-                  "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
-                  "grant_blocks: int = 64, "
-                  "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-                  "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
-                  "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
-                  "pinned_reads: bool = False, allow_foreign_pool: bool = False) -> None"),
-          "Attaches. Blocks of clients whose model, salt, geometry, block order or hash differ "
-          "are never handed out.\n\n"
-          "pool: its path, or those of all its devices in order. model: the weights and their "
-          "revision.\n"
-          "salt: adapters, quantisation, a tenant's secret. block_order: of a block in the pool. "
-          "hash: 'xxh3',\n"
-          "'sha256_cbor' or 'xxhash_cbor' (vLLM's two, with python_hash_seed). host: this "
-          "machine's number in the\n"
-          "pool. slot: of the client table, None: a free one. copy_threads: that share the copies "
-          "of one call, workers:\n"
-          "for calls that do not wait, grant_blocks: to hold in advance, each 1 to 256. checksums: "
-          "None: in\n"
-          "noncoherent pools. keeper_timeout_s: of any wait for the keeper's answer, recovery_s: "
-          "for a next keeper;\n"
-          "both end with a call's own timeout. record_requests: a file that requests are recorded "
-          "in, hashes only;\n"
-          "each 'lookup', or each 'load', stands for one (recorded_call). pool_bypasses_caches: of "
-          "a "
-          "noncoherent pool\n"
-          "with GPUs: its memory is mapped past the host's caches, and GPUs' writes do not go into "
-          "them. pinned_reads: begin_load(pinned=True) will be used.\n"
-          "allow_foreign_pool: also a pool of another user than this one and root, or one that "
-          "every "
-          "user may write to.")
+      .def("__init__", &attach, nb::kw_only(), nb::arg("pool"), nb::arg("model"),
+           nb::arg("geometry").none(), nb::arg("salt") = "", nb::arg("block_order") = "layer_first",
+           nb::arg("hash") = "xxh3", nb::arg("python_hash_seed") = "", nb::arg("host") = 0,
+           nb::arg("slot") = nb::none(), nb::arg("copy_threads") = 1, nb::arg("workers") = 1,
+           nb::arg("grant_blocks") = 64, nb::arg("checksums") = nb::none(),
+           nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
+           nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
+           nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
+           nb::arg("allow_foreign_pool") = false,
+           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+                   "KvGeometry, salt: str = '', "
+                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+                   "'', host: int = 0, "
+                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+                   "grant_blocks: int = 64, "
+                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+                   "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
+                   "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
+                   "pinned_reads: bool = False, allow_foreign_pool: bool = False) -> None"),
+           "Attaches to a pool that a keeper serves. model, salt, geometry, block_order and\n"
+           "hash form the namespace: the client never receives blocks of another namespace.\n"
+           "\n"
+           "pool: the pool's path, or the paths of all its devices in order\n"
+           "model: the weights and their revision\n"
+           "geometry: of this rank\n"
+           "salt: adapters, quantisation, engine version, a tenant's secret\n"
+           "block_order: order of dimensions of a block in the pool, see docs/extend/layout.md\n"
+           "hash: 'xxh3', or vLLM's 'sha256_cbor' and 'xxhash_cbor' with python_hash_seed\n"
+           "host: this machine's number in the pool\n"
+           "slot: client slot in the pool; None: a free slot of the host\n"
+           "copy_threads: threads that share the copies of one call, 1 to 256\n"
+           "workers: threads that run asynchronous calls, 1 to 256\n"
+           "grant_blocks: free blocks that this client holds in advance, 1 to 256\n"
+           "checksums: of blocks; None: in noncoherent pools only\n"
+           "keeper_timeout_s: seconds that a call waits for an answer of the keeper\n"
+           "recovery_s: seconds that a store waits for the next keeper, after the death of\n"
+           "    one; the timeout of a call limits both waits\n"
+           "record_requests: a file for a trace of the requests: hashes, lengths and times\n"
+           "recorded_call: the call that is recorded as a request, 'lookup' or 'load'\n"
+           "pool_bypasses_caches: for GPU copies of a noncoherent pool. True: the pool's\n"
+           "    memory is mapped uncached, and GPU writes do not enter the host's caches (DDIO\n"
+           "    is off). False: the host flushes its caches around GPU copies\n"
+           "pinned_reads: required for begin_load(pinned=True)\n"
+           "allow_foreign_pool: also attach to a pool whose files belong to neither this user\n"
+           "    nor root, or that every user may write to\n"
+           "\n"
+           "Raises NoKeeperError; BusyError: all slots are in use, or held for clients that\n"
+           "stopped answering; InvalidArgumentError: a value is out of range, or a block does\n"
+           "not fit the pool's blocks; NotFoundError, PermissionError, NotAPoolError,\n"
+           "BadInputError: the pool cannot be opened.")
       .def("detach", &ClientObject::detach,
-           "Waits for the calls under way, every AsyncCall among them unless it is cancelled, "
-           "detaches, and lets\n"
-           "go of all memory and of its slot, however long this object is kept. A second time does "
-           "nothing.")
+           "Ends open layer loads and stores, waits for all calls in flight, including\n"
+           "asynchronous calls, then detaches. Releases the slot and all registered memory.\n"
+           "Cancel asynchronous calls first to avoid the wait. Calling it again does nothing.\n"
+           "\n"
+           "Raises NoKeeperError, TimeoutError: the keeper did not answer; the slot is free\n"
+           "anyway. BusyError: GPU copies of layer stores did not end within keeper_timeout_s;\n"
+           "call detach() again. IoError: a GPU failed in a copy, which may write to the\n"
+           "tensors until the process ends. They are kept alive until then, except those given\n"
+           "as an address: keep them.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> Client"))
@@ -355,14 +379,19 @@ void add_client(nb::module_& module) {
             leave(exception, [&] { self.detach(); });
           },
           nb::sig("def __exit__(self, *exception: object) -> None"))
-      .def_prop_ro("geometry", [](const ClientObject& self) { return self.client().geometry(); })
-      .def_prop_ro("block_bytes",
-                   [](const ClientObject& self) { return self.client().block_bytes(); })
-      .def_prop_ro("statistics",
-                   [](const ClientObject& self) { return self.client().statistics(); })
+      .def_prop_ro(
+          "geometry", [](const ClientObject& self) { return self.client().geometry(); },
+          "Of this rank.")
+      .def_prop_ro(
+          "block_bytes", [](const ClientObject& self) { return self.client().block_bytes(); },
+          "Bytes of one block.")
+      .def_prop_ro(
+          "statistics", [](const ClientObject& self) { return self.client().statistics(); },
+          "Counts since the client attached; also after detach().")
       .def("hash_tokens", &hash_tokens, nb::arg("tokens").none(),
            nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens) -> BlockHashes"),
-           "The hashes of all whole blocks of a prompt, from its first token on.")
+           "Returns the hashes of all whole blocks of a prompt. tokens: starts with the\n"
+           "prompt's first token.")
       .def("register_cache", &register_cache, nb::arg("layout").none(), nb::arg("tensors").none(),
            nb::arg("pages").none(), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
            nb::kw_only(), nb::arg("strides") = nb::none(), nb::arg("device") = nb::none(),
@@ -372,32 +401,43 @@ void add_client(nb::module_& module) {
                    "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0, *, "
                    "strides: tuple[PartStrides, PartStrides] | list[PartStrides] | None = None, "
                    "device: int | None = None, stream: cachalot.types.Stream = None) -> Cache"),
-           "Memory of the engine that pages are in, in a layout of layout_names(): writable, "
-           "C-contiguous,\n"
-           "numbers of the dtype's size. It is kept alive until unregister_cache() or detach().\n\n"
-           "strides: where keys and values lie, or a latent and its rope part, if no layout "
-           "describes it (layout is None).\n"
-           "device: the GPU that the tensors are on, by CUDA's number of it; they are then arrays "
-           "by "
-           "DLPack or\n"
-           "__cuda_array_interface__ (torch, CuPy), or pairs (address, bytes). stream: where its "
-           "copies go, if a\n"
-           "call names no other; None: the legacy default stream.")
+           "Registers the memory that an engine's pages are in: writable and C-contiguous,\n"
+           "with numbers of the dtype's size. It is kept alive until unregister_cache() or\n"
+           "detach().\n"
+           "\n"
+           "layout: one of layout_names(); None with strides\n"
+           "tensors: one array, or several in the layout's order; they must not overlap\n"
+           "pages: number of pages; page ids are 0 to pages - 1\n"
+           "page_tokens: tokens of a page, a divisor of block_tokens; 0: a page is a block\n"
+           "page_stride_bytes: from one page to the next; 0: as dense as the layout allows\n"
+           "strides: where keys and values (or a latent and its rope part) lie, if no layout\n"
+           "    fits\n"
+           "device: CUDA's number of the GPU that has the tensors, which are then arrays by\n"
+           "    DLPack or __cuda_array_interface__ (torch, CuPy), or pairs (address, bytes);\n"
+           "    None: they are in this process's memory\n"
+           "stream: GPU cache: the stream of its copies, unless a call names another; None:\n"
+           "    the legacy default stream\n"
+           "\n"
+           "The first cache on a GPU page-locks the whole pool. Raises InvalidArgumentError:\n"
+           "an unknown layout; a layout that does not fit the geometry or the tensors; strides\n"
+           "that leave a tensor; tensors that overlap or are not on the GPU. On a GPU also\n"
+           "UnsupportedError: no driver, no GPU, or no kernels for it; NoSpaceError,\n"
+           "PermissionError: the pool cannot be page-locked.")
       .def(
           "unregister_cache",
           [](ClientObject& self, const CacheObject& cache) {
             self.unregister_cache(id_of(self, cache));
           },
           nb::arg("cache"),
-          "Waits for the calls that use it. BusyError: a LayerLoad or LayerStore of it is open. "
-          "IoError: its GPU failed\n"
-          "in a copy, which may write to the tensors until the process ends: they are kept until "
-          "then, "
-          "but for those\n"
-          "that were given as an address, which their owner has to keep.")
+          "Waits for the calls that use the cache, then unregisters it.\n"
+          "\n"
+          "Raises BusyError: a LayerLoad or LayerStore of the cache is open. IoError: its GPU\n"
+          "failed in a copy, which may write to the tensors until the process ends. The cache\n"
+          "is unregistered, and the tensors are kept alive until then, except those given as\n"
+          "an address: keep them.")
       .def("lookup", &lookup, nb::arg("hashes").none(),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
-           "How many leading blocks are in the pool.")
+           "Returns how many leading blocks are in the pool.")
       .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
@@ -405,18 +445,24 @@ void add_client(nb::module_& module) {
                    "cachalot.types.Pages, *, "
                    "first_layer: int = 0, layers: int | None = None, timeout: float | None = None, "
                    "stream: cachalot.types.Stream = None) -> int"),
-           "Copies the longest prefix that is in the pool into the engine's pages, block i to "
-           "pages[i].\n"
-           "Returns how many leading blocks are loaded; the pages behind may have been written "
-           "over.\n\n"
-           "pages: all different; where a block is several pages, so many for each block. "
-           "first_layer, layers: only\n"
-           "these. timeout: seconds for the whole call, None: as long as it takes; TimeoutError, "
-           "whose "
-           "`detail` is how\n"
-           "many leading blocks were read and validated in time: they need not be computed. "
-           "stream: of a GPU's\n"
-           "cache, what the copies come behind; None: the cache's.")
+           "Copies the longest prefix that is in the pool into the engine's pages. Returns how\n"
+           "many leading blocks are loaded. Later pages may have been overwritten: compute\n"
+           "their blocks.\n"
+           "\n"
+           "pages: page ids, all different. If a page is a block, block i goes to pages[i]; if\n"
+           "    a block has n pages, to pages[i * n] to pages[i * n + n - 1]\n"
+           "first_layer, layers: load only these layers, counted within this rank; layers\n"
+           "    None: all from first_layer on\n"
+           "timeout: seconds for the whole call; None: no limit\n"
+           "stream: GPU cache: the copies run after all work that is on this stream at the\n"
+           "    call; None: the cache's stream\n"
+           "\n"
+           "Raises TimeoutError: `detail` is how many leading blocks were read and validated\n"
+           "in time; they need not be computed. InvalidArgumentError: a page or layer out of\n"
+           "range, a page twice, sizes that do not match. On a GPU also InvalidArgumentError:\n"
+           "the stream is being captured; NoSpaceError: no memory on the GPU; InternalError:\n"
+           "the driver refused, no copy is in flight; IoError: the GPU failed, a copy may be\n"
+           "in flight until the process ends.")
       .def("load_tokens", &load_tokens, nb::arg("cache"), nb::arg("hashes").none(),
            nb::arg("pages").none(), nb::arg("tokens").none(), nb::kw_only(),
            nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
@@ -427,22 +473,30 @@ void add_client(nb::module_& module) {
                    "int = 0, "
                    "layers: int | None = None, timeout: float | None = None, "
                    "stream: cachalot.types.Stream = None) -> int"),
-           "Only some tokens of each block, for sparse attention. Not covered by a checksum.")
-      .def(
-          "store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-          nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-          nb::arg("stream") = nb::none(),
-          nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
-                  "cachalot.types.Pages, *, "
-                  "parent: cachalot.types.Parent = None, timeout: float | None = None, "
-                  "stream: cachalot.types.Stream = None) -> Stored"),
-          "Copies blocks from the engine's pages into the pool and publishes them: a chain whose "
-          "first block\n"
-          "follows `parent`, or starts a prompt. What is there already is not copied.\n\n"
-          "timeout: seconds for the whole call, whatever it waits for, also a keeper that is gone; "
-          "None: as long as\n"
-          "keeper_timeout_s and recovery_s allow. Returns how many leading blocks are in the pool, "
-          "and why not all.")
+           "As load(), but loads only some tokens of each block, for sparse attention. The\n"
+           "copies are not verified by checksums, which cover whole blocks.\n"
+           "\n"
+           "tokens: of each block, its ranges (first, last) without `last`, ascending and\n"
+           "    disjoint; None: the whole block")
+      .def("store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
+           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::arg("stream") = nb::none(),
+           nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
+                   "cachalot.types.Pages, *, "
+                   "parent: cachalot.types.Parent = None, timeout: float | None = None, "
+                   "stream: cachalot.types.Stream = None) -> Stored"),
+           "Copies a chain of blocks from the engine's pages into the pool and publishes them.\n"
+           "Blocks that are in the pool already are not copied. Returns how many leading\n"
+           "blocks are in the pool, and why not all.\n"
+           "\n"
+           "pages: as for load(), but a page may be given twice, because it is only read\n"
+           "parent: the block before the first one; None: the chain starts a prompt\n"
+           "timeout: seconds for the whole call, including all waits for a keeper; None: only\n"
+           "    keeper_timeout_s and recovery_s limit the waits\n"
+           "stream: as for load()\n"
+           "\n"
+           "Raises as load(); NoKeeperError, TimeoutError: the last blocks may or may not be\n"
+           "in the pool. TimeoutError: `detail` is how many leading blocks are in the pool.")
       .def("__repr__", [](const ClientObject& self) {
         return "Client(" + self.client().geometry().fingerprint() + ")";
       });

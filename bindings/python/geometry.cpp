@@ -82,10 +82,10 @@ std::string repr(const KvGeometry& geometry) {
 }  // namespace
 
 void add_geometry(nb::module_& module) {
-  nb::class_<KvGeometry> geometry(module, "KvGeometry",
-                                  "What one rank of one engine keeps of a block of tokens: the "
-                                  "dimensions from which every size in\n"
-                                  "bytes is computed. Never changes.");
+  nb::class_<KvGeometry> geometry(
+      module, "KvGeometry",
+      "The KV dimensions of one rank of an engine. All sizes in bytes are computed from\n"
+      "them. Immutable.");
   geometry
       .def(
           "__init__",
@@ -96,10 +96,15 @@ void add_geometry(nb::module_& module) {
               "qk_rope_head_dim: int = 0, tp_rank: int = 0, tp_size: int = 1, tp_replicas: int = "
               "1, "
               "pp_rank: int = 0, pp_size: int = 1) -> None"),
-          "Of this rank alone. attention: 'grouped' (MHA, GQA, MQA) with kv_heads and head_dim, or "
-          "'latent'\n"
-          "(MLA) with kv_lora_rank and qk_rope_head_dim; dtype: 'f32', 'f16', 'bf16', 'f8' or "
-          "'i8'.")
+          "All dimensions are those of this rank only.\n"
+          "\n"
+          "attention: 'grouped' (MHA, GQA, MQA) needs kv_heads and head_dim; 'latent' (MLA)\n"
+          "    needs kv_lora_rank, and qk_rope_head_dim if it has a rope part\n"
+          "dtype: 'f32', 'f16', 'bf16', 'f8' or 'i8'\n"
+          "tp_replicas: 'grouped': number of consecutive ranks with the same heads\n"
+          "\n"
+          "Raises InvalidArgumentError: a dimension is missing or belongs to the other\n"
+          "attention; a rank is out of range; a size exceeds 63 bits.")
       .def_static(
           "of_model",
           [](const std::string& name, const std::string& dtype, nb::handle block_tokens,
@@ -113,15 +118,22 @@ void add_geometry(nb::module_& module) {
           nb::sig(
               "def of_model(name: str, dtype: str, block_tokens: int, tp_rank: int = 0, tp_size: "
               "int = 1) -> KvGeometry"),
-          "The rank tp_rank of tp_size of a model of model_names().")
+          "Returns the geometry of rank tp_rank of tp_size for a model of model_names().\n"
+          "Heads are split over the ranks; if there are more ranks than heads, heads are\n"
+          "replicated. A latent is replicated on every rank.\n"
+          "\n"
+          "Raises InvalidArgumentError: unknown model or dtype; heads can neither be split\n"
+          "nor replicated evenly.")
       .def_prop_ro("attention", &attention_name)
       .def_prop_ro("dtype", [](const KvGeometry& g) { return std::string(dtype_name(g.dtype)); })
-      .def_prop_ro("dtype_bytes", [](const KvGeometry& g) { return dtype_bytes(g.dtype); })
-      .def_prop_ro("token_bytes", &KvGeometry::token_bytes)
-      .def_prop_ro("layer_bytes", &KvGeometry::layer_bytes, "Of one block.")
-      .def_prop_ro("block_bytes", &KvGeometry::block_bytes)
+      .def_prop_ro(
+          "dtype_bytes", [](const KvGeometry& g) { return dtype_bytes(g.dtype); }, "Of one number.")
+      .def_prop_ro("token_bytes", &KvGeometry::token_bytes, "Of one token, all layers.")
+      .def_prop_ro("layer_bytes", &KvGeometry::layer_bytes, "Of one layer of one block.")
+      .def_prop_ro("block_bytes", &KvGeometry::block_bytes, "Of one block, all layers.")
       .def("fingerprint", &KvGeometry::fingerprint,
-           "All that the bytes of a block depend on in here, as text.")
+           "Returns a text for the namespace: equal for ranks that hold the same bytes,\n"
+           "different for all others.")
       .def(
           "__eq__",
           [](const KvGeometry& a, nb::handle b) {
@@ -138,8 +150,9 @@ void add_geometry(nb::module_& module) {
     geometry.def_prop_ro(field.name,
                          [member = field.member](const KvGeometry& g) { return g.*member; });
   }
-  module.def("model_names", &model_names, "Models whose dimensions are known.");
-  module.def("layout_names", &layout_names, "The layouts of paged caches that are known.");
+  module.def("model_names", &model_names, "Returns the names that KvGeometry.of_model() accepts.");
+  module.def("layout_names", &layout_names,
+             "Returns the layouts that Client.register_cache() accepts.");
 }
 
 }  // namespace cachalot::python

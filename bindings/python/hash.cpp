@@ -201,12 +201,13 @@ std::optional<BlockHash> parent_of(nb::handle object) {
 }
 
 void add_hash(nb::module_& module) {
-  nb::class_<BlockHash>(module, "BlockHash",
-                        "The name of a block: its tokens, and everything before them.")
+  nb::class_<BlockHash>(
+      module, "BlockHash",
+      "The name of a block: the chained hash of its tokens and all tokens before them.")
       .def(
           "__init__",
           [](BlockHash* self, const std::string& text) { new (self) BlockHash(from_text(text)); },
-          nb::arg("text"), "From 32 hexadecimal digits, as str() writes them.")
+          nb::arg("text"), "Parses 32 hexadecimal digits, as str() writes them.")
       .def_ro("low", &BlockHash::low)
       .def_ro("high", &BlockHash::high)
       .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"))
@@ -219,8 +220,9 @@ void add_hash(nb::module_& module) {
 
   nb::class_<BlockHashes>(
       module, "BlockHashes", nb::type_slots(kBufferSlots),
-      "Hashes of consecutive blocks: a sequence of BlockHash, and a read-only array (n, 2)\n"
-      "of uint64 (low, high) to what knows the buffer protocol; slices share the memory.")
+      "Hashes of consecutive blocks, from Client.hash_tokens(): a sequence of BlockHash.\n"
+      "By the buffer protocol, a read-only array (n, 2) of uint64 (low, high). Slices of\n"
+      "step 1 share the memory.")
       .def(
           "__init__",
           [](BlockHashes* self, nb::object hashes) { new (self) BlockHashes(from_object(hashes)); },
@@ -247,10 +249,9 @@ void add_hash(nb::module_& module) {
            nb::arg("stop") = PY_SSIZE_T_MAX,
            nb::sig(
                "def index(self, value: BlockHash, start: int = 0, stop: int = sys.maxsize) -> int"),
-           "The first block of this hash, within start and stop. InvalidArgumentError, a "
-           "ValueError: "
-           "there is none.")
-      .def("count", &count_of, nb::arg("value"), "How many blocks have this hash.")
+           "Returns the position of the first block with this hash, from start up to stop.\n"
+           "Raises InvalidArgumentError, a ValueError: there is none.")
+      .def("count", &count_of, nb::arg("value"), "Returns how many blocks have this hash.")
       .def("__repr__",
            [](const BlockHashes& hashes) {
              return "BlockHashes(of " + std::to_string(hashes.count) + " blocks)";

@@ -37,7 +37,8 @@ class KeeperObject {
   void stop() {
     if (keeper_ != nullptr && is_forked()) {
       raise(Error::make(Code::kUnsupported,
-                        "%.120s: this process is a fork of the one that keeps it", pool_.c_str()));
+                        "%.120s: this process is a fork of the one that runs the keeper",
+                        pool_.c_str()));
     }
     check(end());
   }
@@ -75,13 +76,27 @@ void end_keepers() {
 void add_keeper(nb::module_& module) {
   nb::class_<KeeperObject>(
       module, "EmbeddedKeeper",
-      "A keeper inside this process, for one engine that wants a pool of its "
-      "own, and for tests. It\n"
-      "makes the pool if it is not there, and then removes it at the end. One that is there\n"
-      "must have the sizes, clients (0: any, 16 of a new one) and domain ('': any, coherent\n"
-      "of a new one) that are given.\n\n"
-      "    with EmbeddedKeeper(pool='/dev/shm/kv', "
-      "block_bytes=geometry.block_bytes, capacity_blocks=4096):")
+      "A keeper inside this process: for tests, and for an engine that needs its own pool\n"
+      "without another process. `cachalot serve` runs the same keeper as a program.\n"
+      "\n"
+      "    with EmbeddedKeeper(pool='/dev/shm/kv', block_bytes=geometry.block_bytes,\n"
+      "                        capacity_blocks=4096):\n"
+      "        ...\n"
+      "\n"
+      "The pool is created if it does not exist, and removed again by stop(). If it\n"
+      "exists, sizes, clients and domain that are given must be those of the pool.\n"
+      "\n"
+      "block_bytes: size of a block, a multiple of 64\n"
+      "capacity_blocks: blocks that may be published at a time\n"
+      "clients: client slots; 0: 16, or those of the existing pool\n"
+      "domain: 'coherent' or 'noncoherent'; '': 'coherent', or that of the existing pool\n"
+      "policy: the eviction policy, as for `cachalot serve --policy`\n"
+      "allow_foreign_pool: as for Client, of a pool that exists\n"
+      "\n"
+      "Raises BusyError: the pool has a keeper, or another process has not finished\n"
+      "creating it within two seconds; NoSpaceError; InvalidArgumentError: a value that\n"
+      "is missing, out of range or not that of the existing pool; errors of opening a\n"
+      "pool.")
       .def(
           "__init__",
           [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
@@ -105,8 +120,13 @@ void add_keeper(nb::module_& module) {
                   "capacity_blocks: int = 0, "
                   "clients: int = 0, domain: str = '', policy: str = 'lru', allow_foreign_pool: "
                   "bool = False) -> None"))
-      .def_prop_ro("pool", &KeeperObject::pool, "Its path.")
-      .def("stop", &KeeperObject::stop, "Ends it. A second time does nothing.")
+      .def_prop_ro("pool", &KeeperObject::pool, "The pool's path.")
+      .def("stop", &KeeperObject::stop,
+           "Stops the keeper. Removes the pool's files if this keeper created them and they\n"
+           "were not replaced. Attached clients can still read. Calling it again does nothing.\n"
+           "\n"
+           "Raises StaleError: another keeper had taken over, or the pool's files were\n"
+           "removed; the keeper has stopped anyway. UnsupportedError: in a forked child.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> EmbeddedKeeper"))

@@ -149,13 +149,13 @@ void add_end(nb::class_<LayerObject<T>>& handle, const char* what, const char* e
 }  // namespace
 
 void add_layerwise(nb::module_& module) {
-  nb::class_<LoadObject> loads(module, "LayerLoad", nb::type_slots(kTraverse<LoadObject>),
-                               "A load that goes on layer by layer. Until every layer is loaded, "
-                               "or it ends (`with`, end()), "
-                               "its cache\n"
-                               "is not unregistered.");
+  nb::class_<LoadObject> loads(
+      module, "LayerLoad", nb::type_slots(kTraverse<LoadObject>),
+      "A load layer by layer, from Client.begin_load(), to overlap copies with\n"
+      "computation. Open until every layer is loaded, no block is valid any more, or it\n"
+      "ends (`with`, end()). While it is open, its cache cannot be unregistered.");
   add_end(loads, "layer load", "def __enter__(self) -> LayerLoad",
-          "Needs the cache no more; a second time does nothing.");
+          "Ends the load. Its cache can then be unregistered. Calling it again does nothing.");
   loads
       .def_prop_ro(
           "blocks",
@@ -163,7 +163,7 @@ void add_layerwise(nb::module_& module) {
             return value_of(self.call(
                 [](Client::LayerLoad& load) -> Result<std::size_t> { return load.blocks(); }));
           },
-          "Leading blocks that are there still.")
+          "Leading blocks that are still valid.")
       .def(
           "start_layer",
           [](LoadObject& self, nb::handle layer) {
@@ -171,11 +171,14 @@ void add_layerwise(nb::module_& module) {
             check(self.call([&](Client::LayerLoad& load) { return load.start_layer(wanted); }));
           },
           nb::arg("layer"), nb::sig("def start_layer(self, layer: int) -> None"),
-          "Of a GPU's cache: launches the copy of a layer on the load's stream and returns. "
-          "load_layer() waits for\n"
-          "it; before it has said how many blocks are right, nothing that was computed from the "
-          "layer may leave the\n"
-          "step. Does nothing for other caches.")
+          "GPU cache: launches the copy of a layer on the load's stream and returns. Other\n"
+          "caches: does nothing. Later work on that stream may use the layer, but results\n"
+          "computed from it must not leave the step before load_layer() has returned how many\n"
+          "blocks are valid, unless the load is pinned.\n"
+          "\n"
+          "Raises InvalidArgumentError: no such layer; the layer was started and not loaded\n"
+          "since; all are loaded. After an error no copy was launched, and results of work\n"
+          "that is already on the stream are void.")
       .def(
           "load_layer",
           [](LoadObject& self, nb::handle layer) {
@@ -184,16 +187,20 @@ void add_layerwise(nb::module_& module) {
                 self.call([&](Client::LayerLoad& load) { return load.load_layer(wanted); }));
           },
           nb::arg("layer"), nb::sig("def load_layer(self, layer: int) -> int"),
-          "Returns how many leading blocks are right in this layer: what was computed from those "
-          "behind is void.");
+          "Copies the layer, or waits for the copy that start_layer() launched. Returns how\n"
+          "many leading blocks are valid; results computed from later blocks are void.\n"
+          "Checksums are verified after the last layer.\n"
+          "\n"
+          "Raises InvalidArgumentError: no such layer.");
   nb::class_<StoreObject> stores(
       module, "LayerStore", nb::type_slots(kTraverse<StoreObject>),
-      "A store that goes on layer by layer; what is not finished is not published. Until it is, or "
-      "it ends\n"
-      "(`with`, end()), its cache is not unregistered.");
-  add_end(
-      stores, "layer store", "def __enter__(self) -> LayerStore",
-      "Gives up what was not finished, and needs the cache no more; a second time does nothing.");
+      "A store layer by layer, from Client.begin_store(), to overlap copies with\n"
+      "computation. Open until finish(), or until it ends (`with`, end()). While it is\n"
+      "open, its cache cannot be unregistered. Blocks of an unfinished store are not\n"
+      "published.");
+  add_end(stores, "layer store", "def __enter__(self) -> LayerStore",
+          "Ends the store. If it is not finished, its blocks are not published. Its cache can\n"
+          "then be unregistered. Calling it again does nothing.");
   stores
       .def(
           "start_layer",
@@ -202,9 +209,12 @@ void add_layerwise(nb::module_& module) {
             check(self.call([&](Client::LayerStore& store) { return store.start_layer(wanted); }));
           },
           nb::arg("layer"), nb::sig("def start_layer(self, layer: int) -> None"),
-          "Of a GPU's cache: launches the copy of a layer on the store's stream, behind what "
-          "computes it, and\n"
-          "returns; store_layer() or finish() waits. Does nothing for other caches.")
+          "GPU cache: launches the copy of a layer on the store's stream, after the work that\n"
+          "computes it, and returns. Other caches: does nothing. Do not write the pages\n"
+          "before store_layer() or finish() returns.\n"
+          "\n"
+          "Raises InvalidArgumentError: no such layer; the layer was started or stored\n"
+          "already.")
       .def(
           "store_layer",
           [](StoreObject& self, nb::handle layer) {
@@ -212,13 +222,21 @@ void add_layerwise(nb::module_& module) {
             check(self.call([&](Client::LayerStore& store) { return store.store_layer(wanted); }));
           },
           nb::arg("layer"), nb::sig("def store_layer(self, layer: int) -> None"),
-          "Copies one layer of all blocks from the engine's pages into the pool.")
+          "Copies the layer of all blocks into the pool, or waits for the copy that\n"
+          "start_layer() launched. Blocks get checksums only if the layers are stored in order\n"
+          "and the block order keeps each layer in one piece.\n"
+          "\n"
+          "Raises InvalidArgumentError: no such layer; the layer was stored already.")
       .def(
           "finish",
           [](StoreObject& self) {
             return value_of(self.call([](Client::LayerStore& store) { return store.finish(); }));
           },
-          "Publishes the blocks.");
+          "Waits for started layers, then publishes the blocks. Call it once. Returns how\n"
+          "many leading blocks are in the pool, and why not all.\n"
+          "\n"
+          "Raises InvalidArgumentError: a layer is missing, or the store was finished before;\n"
+          "StaleError: another keeper has taken over since begin_store(), store again.");
 
   auto client = nb::borrow<nb::class_<ClientObject>>(module.attr("Client"));
   client
@@ -228,11 +246,15 @@ void add_layerwise(nb::module_& module) {
            nb::sig("def begin_load(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, stream: cachalot.types.Stream = None, "
                    "pinned: bool = False) -> LayerLoad"),
-           "As load(), layer by layer: see LayerLoad.load_layer(). pinned: the blocks are kept "
-           "while "
-           "it is open, so\n"
-           "that what is computed from them may leave the step before they are counted; the client "
-           "has pinned_reads.")
+           "As load(), layer by layer: LayerLoad.load_layer().\n"
+           "\n"
+           "stream: GPU cache: the stream of the copies of all layers; None: the cache's stream\n"
+           "pinned: the pool does not reuse the blocks that begin_load() found while the load\n"
+           "    is open, so results of a layer may be used before load_layer() returns. Close\n"
+           "    pinned loads soon: they delay the reuse of all evicted blocks\n"
+           "\n"
+           "Raises as load(). Pinned also UnsupportedError: the client has no pinned_reads;\n"
+           "NoKeeperError, TimeoutError: the client had to attach again and could not.")
       .def("begin_store", &begin_store, nb::arg("cache"), nb::arg("hashes").none(),
            nb::arg("pages").none(), nb::kw_only(), nb::arg("parent") = nb::none(),
            nb::arg("stream") = nb::none(),
@@ -240,8 +262,11 @@ void add_layerwise(nb::module_& module) {
                    "cachalot.types.Pages, *, "
                    "parent: cachalot.types.Parent = None, stream: cachalot.types.Stream = None) -> "
                    "LayerStore"),
-           "As store() of at most 32 blocks, layer by layer: see LayerStore.store_layer() and "
-           "finish().");
+           "As store(), layer by layer and of at most 32 blocks: LayerStore.store_layer(),\n"
+           "then finish(). stream: as for begin_load().\n"
+           "\n"
+           "Raises as store(); UnsupportedError: in this block order, a layer of a block is\n"
+           "not a multiple of 64 bytes.");
 }
 
 }  // namespace cachalot::python

@@ -170,7 +170,7 @@ void Memory::check_sizes(const std::string& name) const {
   }
   const auto first = reinterpret_cast<std::uintptr_t>(data);
   if (!is_empty && first + static_cast<std::uint64_t>(bytes) < first) {
-    refuse("%.40s: %" PRId64 " bytes at 0x%" PRIxPTR " end behind the last address", name.c_str(),
+    refuse("%.40s: %" PRId64 " bytes at 0x%" PRIxPTR " end after the last address", name.c_str(),
            bytes, first);
   }
 }
@@ -213,7 +213,7 @@ void Memory::take_buffer(std::unique_ptr<Py_buffer, ReleaseBuffer> view) {
 void Memory::take_dlpack(nb::handle object, const std::string& name) {
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
-    refuse("%.40s: %.60s does not hand out its memory by DLPack", name.c_str(),
+    refuse("%.40s: %.60s does not export its memory by DLPack", name.c_str(),
            class_name(object).c_str());
   }
   data = const_cast<void*>(static_cast<const void*>(array.data()));
@@ -267,7 +267,7 @@ Memory Memory::of(nb::handle object, const std::string& name) {
     }
     memory.take_dlpack(object, name);
   } else if (why_not) {
-    refuse("%.40s: %.60s does not hand out its memory: %.200s", name.c_str(),
+    refuse("%.40s: %.60s does not export its memory: %.200s", name.c_str(),
            class_name(object).c_str(), why_not->c_str());
   } else {
     refuse_type(object, name + ": ", "memory: the buffer protocol or DLPack");

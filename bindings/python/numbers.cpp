@@ -221,12 +221,12 @@ double seconds(nb::handle object, const char* name) {
   if (value == -1 && PyErr_Occurred() != nullptr) {
     if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
       PyErr_Clear();
-      refuse("%s: %s s, expected a time that a float can be", name, text_of(object).c_str());
+      refuse("%s: %s s, expected a time that fits a float", name, text_of(object).c_str());
     }
     clear_type_error();
     refuse_type(object, std::string(name) + ": ", "a number of seconds");
   }
-  if (!(value >= 0)) refuse("%s: %g s, expected a time from 0 on", name, value);
+  if (!(value >= 0)) refuse("%s: %g s, expected 0 or more", name, value);
   return value;
 }
 

@@ -100,25 +100,38 @@ void add_objects(nb::class_<ClientObject>& client) {
           [](ClientObject& self, nb::handle buffer) { self.register_buffer(buffer_of(buffer)); },
           nb::arg("buffer").none(),
           nb::sig("def register_buffer(self, buffer: cachalot.types.Memory) -> None"),
-          "Memory that parts of objects lie in; kept alive until unregister_buffer() or detach().")
+          "Registers memory that parts of objects lie in. It is kept alive until\n"
+          "unregister_buffer() or detach().\n"
+          "\n"
+          "Raises InvalidArgumentError: no bytes, not contiguous, or overlap with a\n"
+          "registered buffer.")
       .def(
           "unregister_buffer",
           [](ClientObject& self, nb::handle buffer) {
             self.unregister_buffer(buffer_of(buffer).data);
           },
           nb::arg("buffer").none(),
-          nb::sig("def unregister_buffer(self, buffer: cachalot.types.Memory) -> None"))
+          nb::sig("def unregister_buffer(self, buffer: cachalot.types.Memory) -> None"),
+          "Unregisters the memory; its address identifies it.")
       .def("exists", &exists, nb::arg("keys").none(),
-           nb::sig("def exists(self, keys: collections.abc.Sequence[str | bytes]) -> list[bool]"))
+           nb::sig("def exists(self, keys: collections.abc.Sequence[str | bytes]) -> list[bool]"),
+           "Returns for each key whether its object is in the pool.")
       .def("put", &put, nb::arg("key"), nb::arg("parts"),
            nb::sig("def put(self, key: str | bytes, parts: cachalot.types.Memory | "
                    "collections.abc.Iterable[cachalot.types.Memory]) -> int"),
-           "Stores an object, its parts one behind the other. Returns its bytes, 0 if the key was "
-           "there already.")
+           "Stores an object: the concatenation of its parts, which must be in registered\n"
+           "buffers. An object lies in one block. Returns the bytes stored; 0 if the key\n"
+           "exists already.\n"
+           "\n"
+           "Raises NoSpaceError: the pool is full; as store().")
       .def("get", &get, nb::arg("key"), nb::arg("parts"),
            nb::sig("def get(self, key: str | bytes, parts: cachalot.types.Memory | "
                    "collections.abc.Iterable[cachalot.types.Memory]) -> int"),
-           "Reads an object into parts, which are of its size together. Returns its bytes.");
+           "Reads an object into `parts`, which must be in registered buffers and together\n"
+           "have the object's size. Returns the bytes read.\n"
+           "\n"
+           "Raises NotFoundError: no such key; InvalidArgumentError: the parts do not have the\n"
+           "object's size, or overlap.");
 }
 
 }  // namespace cachalot::python

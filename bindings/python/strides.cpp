@@ -81,21 +81,25 @@ std::array<PartStrides, kParts> strides_of(nb::handle object) {
 void add_strides(nb::module_& module) {
   nb::class_<PartStrides> strides(
       module, "PartStrides",
-      "Where one part of a cache lies, in bytes: keys or values, or a latent or its rope part. "
-      "For\n"
-      "register_cache(). What one head keeps of one token in this part begins at\n\n"
-      "    tensors[tensor + l * layer_tensors] + offset + l * layer + p * page + h * head + t * "
-      "token\n\n"
-      "for layer l, page p, head h and token t of its page. Never changes.");
+      "Where one part of a cache lies, for register_cache(): keys or values, or a latent\n"
+      "or its rope part. What one head keeps of one token is contiguous. For layer l,\n"
+      "page p, head h (0 in a latent) and token t of the page it starts at\n"
+      "\n"
+      "    tensors[tensor + l * layer_tensors]\n"
+      "        + offset + l * layer + p * page + h * head + t * token\n"
+      "\n"
+      "offset, layer, page, head and token are bytes. Immutable.");
   strides
       .def(
           "__init__",
           [](PartStrides* self, const nb::kwargs& fields) { new (self) PartStrides(make(fields)); },
           nb::sig("def __init__(self, *, tensor: int = 0, layer_tensors: int = 0, offset: int = 0, "
                   "layer: int = 0, page: int = 0, head: int = 0, token: int = 0) -> None"),
-          "layer: if all layers lie in one tensor; layer_tensors: if each has a tensor, the step "
-          "from\n"
-          "one layer's to the next's.")
+          "tensor: of layer 0\n"
+          "layer_tensors: tensors from one layer to the next; 0: all layers lie in one tensor\n"
+          "offset: of layer 0, page 0, head 0, token 0 in its tensor\n"
+          "layer: bytes from one layer to the next; 0: each layer has its own tensor\n"
+          "page, head, token: bytes from one to the next")
       .def(
           "__eq__",
           [](const PartStrides& a, nb::handle b) {

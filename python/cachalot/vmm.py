@@ -39,7 +39,20 @@ class _Options(ctypes.Structure):
 
 
 class Statistics(NamedTuple):
-    """As cachalot_vmm_statistics: this process's memory on the device, and counts of calls."""
+    """This process's memory on the device, and counts.
+
+    ranges: reserved and not released
+    physical_bytes: physical memory of this process on the device
+    used_bytes: of those: mapped; each chunk counts once
+    idle_bytes: of those: mapped by released ranges only
+    ready_bytes: physical memory that is ready and not mapped
+    stuck_bytes: memory that the device failed to unmap
+    shared_bytes, shared_total_bytes: memory that sharing saves now; summed since the start
+    copied_bytes: bytes of copied tails
+    asked_bytes: bytes that other users of the budget ask for, out of what is above the guarantee
+    prepared, waits, wait_ns: times that the background thread mapped; that a commit waited; total time of those waits
+    creates, maps, accesses, unmaps: driver calls
+    """
 
     ranges: int
     physical_bytes: int
@@ -136,7 +149,7 @@ def _text(name: str, value: Any) -> bytes:
     """Rejects zero bytes: C would ignore the text after them."""
     text = os.fsencode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value).encode()
     if b"\0" in text:
-        raise CLASSES["invalid_argument"](f"{name}: {value!r} has a zero in it")
+        raise CLASSES["invalid_argument"](f"{name}: {value!r} contains a zero byte")
     return text
 
 
@@ -218,7 +231,7 @@ class Range:
         for layer in range(layers):
             for part in range(parts):
                 if vmm.view(layer, part) != (offset + layer * a_layer + part * a_part, stride):
-                    raise CLASSES["unsupported"](f"all_rows: part {part} of layer {layer} lies where no stride leads")
+                    raise CLASSES["unsupported"](f"all_rows: part {part} of layer {layer} is not at a constant stride")
         return self._rows(offset, (layers, parts), (a_layer, a_part), stride, vmm.part_bytes[0], shape, typestr, tokens)
 
     def _rows(self, offset: int, outer: Tuple[int, ...], outer_strides: Tuple[int, ...], stride: int, row_bytes: int,
@@ -280,6 +293,7 @@ class Vmm:
         return Range(self, pointer.value or 0, base.value, most)
 
     def statistics(self) -> Statistics:
+        """This process's memory on the device, and counts of calls."""
         out = _Statistics(struct_size=ctypes.sizeof(_Statistics))
         self._call("get_statistics", self._pointer, ctypes.byref(out))
         return Statistics(*(getattr(out, word) for word in Statistics._fields))
@@ -314,7 +328,7 @@ class Vmm:
 
     def _call(self, name: str, *arguments: Any) -> None:
         if os.getpid() != self._process:
-            raise CLASSES["unsupported"](f"{name}: a child of the process that opened it, expected that process")
+            raise CLASSES["unsupported"](f"{name}: this process is a fork of the one that opened it")
         with self._quiet:
             if self._pointer is None:
                 raise CLASSES["invalid_argument"](f"{name}: it was closed")
@@ -353,9 +367,24 @@ def open(  # as the C function is called, and as files are opened
     idle_bytes: int = 0,
     copy: Optional[Copy] = None,
 ) -> Vmm:
-    """The options of cachalot_vmm_open: `part_bytes` of keys and values, or of a latent only.
+    """Opens the KV memory of a device.
 
-    Raises UnsupportedError: no such device here, no libcachalot.so; InvalidArgumentError: sizes that do not match each other.
+    layers: at most 65,536
+    part_bytes: bytes that a layer keeps of a token: (keys, values), or (latent,)
+    max_tokens: tokens of the longest request; every range has addresses for them
+    device: "memfd": this machine's memory; "cuda:N"; "model": no memory, for counting
+    layout: "folded": all layers of a token side by side; "per_layer"; "folded_parts"
+    chunk_bytes: unit of mapping; 0: 2 MiB
+    limit_bytes: of physical memory; 0: no limit. With a budget: the limit of all its users together
+    budget: a file, or shm:NAME, through which processes share limit_bytes
+    guaranteed_bytes: with a budget: bytes that this process gets back when it asks
+    ready_bytes: physical memory that the background thread keeps ready
+    idle_bytes: bytes that released ranges may keep mapped; 0: no limit; less than a chunk: nothing
+    copy: (to, from, bytes), copies the tail of an alias and returns when the copy has ended; None: memcpy on memfd,
+        other devices share no tail
+
+    Raises UnsupportedError: no such device here, no libcachalot.so; InvalidArgumentError: sizes that do not match each other, or
+    options that differ from the budget file's.
     """
     parts = _counts("part_bytes", part_bytes)
     if len(parts) not in (1, 2):

@@ -140,14 +140,14 @@ def test_what_is_refused_is_named_with_its_value(stored):
             np.zeros(4, np.float32)
         ),
         "tokens: number 1 is -5, expected": lambda: client.hash_tokens([1, -5, 2, 3]),
-        "timeout: 1" + "0" * 49 + " s, expected a time that a float can be": lambda: client.store(
+        "timeout: 1" + "0" * 49 + " s, expected a time that fits a float": lambda: client.store(
             cache, hashes, range(8), timeout=10**400
         ),
-        "timeout: -1 s, expected a time from 0 on": lambda: client.load_async(cache, hashes, range(8)).result(timeout=-1),
+        "timeout: -1 s, expected 0 or more": lambda: client.load_async(cache, hashes, range(8)).result(timeout=-1),
         "timeout: nan s, expected": lambda: client.load_async(cache, hashes, range(8)).wait(float("nan")),
-        "keeper_timeout_s: -1 s, expected a time from 0 on": lambda: attach("/dev/shm/no_pool", keeper_timeout_s=-1),
+        "keeper_timeout_s: -1 s, expected 0 or more": lambda: attach("/dev/shm/no_pool", keeper_timeout_s=-1),
         "recovery_s: a number of thousands of digits s, expected": lambda: attach("/dev/shm/no_pool", recovery_s=10**9999),
-        "buffer: memoryview does not hand out its memory: operation forbidden on released": lambda: client.register_buffer(
+        "buffer: memoryview does not export its memory: operation forbidden on released": lambda: client.register_buffer(
             released()
         ),
         "pages: number 0 and number 7 are both page 3": lambda: client.load(cache, hashes, [3, 4, 5, 6, 7, 8, 9, 3]),

@@ -83,7 +83,7 @@ HUGE = [
     (dict(shape=(16,), strides=(-2,)), "not contiguous"),
     (dict(shape=(16,), strides=(2**63,)), "tensor 0: its strides: 9223372036854775808 is beyond 64 bits"),
     (dict(shape=(16,), strides=(2, 2)), "tensor 0: has 2 strides, expected as many as the 1 dimensions"),
-    (dict(shape=(16,), data=(2**64 - 2, False)), "tensor 0: 32 bytes at 0xfffffffffffffffe end behind"),
+    (dict(shape=(16,), data=(2**64 - 2, False)), "tensor 0: 32 bytes at 0xfffffffffffffffe end after"),
     (dict(data=(2**64, False)), "tensor 0: its address: 18446744073709551616"),
     *((dict(typestr=text), "tensor 0: its numbers are '")
       for text in ("<f0", "<f-2", "<f2x", "<f 2", "<f99999999999999999999", "<f", "")),
@@ -118,7 +118,7 @@ def test_what_is_no_description_of_memory_is_named(client):
     refused(TypeError, "tensor 0: its shape: 1.5", CudaArray(zeros()[0], shape=(1.5,)))
     refused(TypeError, "tensor 0: its strides: 'x'", CudaArray(zeros()[0], strides=("x",) * 5))
     refused(TypeError, "tensor 0: its typestr: 2", CudaArray(zeros()[0], typestr=2))
-    refused(cachalot.InvalidArgumentError, "end behind the last address", (2**64 - 1, 16))
+    refused(cachalot.InvalidArgumentError, "end after the last address", (2**64 - 1, 16))
     array = zeros()[0]
     refused(cachalot.InvalidArgumentError, r"type 1099511627776, number 0\)", Dlpack(array, (2**40, 0)))
     refused(cachalot.InvalidArgumentError, r"its DLPack device: 1180591620717411303424 is", Dlpack(array, (2**70, 0)))

@@ -124,7 +124,7 @@ def test_errors_are_the_packages():
                 call()
     with pytest.raises(cachalot.InvalidArgumentError, match='device "tape"'):
         small(device="tape")
-    with pytest.raises(cachalot.InvalidArgumentError, match="has a zero in it"):
+    with pytest.raises(cachalot.InvalidArgumentError, match="contains a zero byte"):
         small(device="memfd\0")
     with pytest.raises(TypeError, match="part_bytes: 5, expected a sequence of ints"):
         small(part_bytes=5)
