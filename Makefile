@@ -112,7 +112,7 @@ coverage: setup-dev ## line coverage of src/, tests left out
 	  --txt build/coverage/coverage.txt build/coverage
 	@cat build/coverage/coverage.txt
 
-bench: setup-run ## every benchmark, each beside its limit: five minutes, 8 GiB of memory
+bench: setup-run ## every benchmark, each with its limit: five minutes, 8 GiB of memory
 	$(call build,release,cachalot cachalot-bench)
 	$(CACHALOT) bench all
 

@@ -38,35 +38,35 @@ struct Benchmark {
 };
 
 constexpr std::array kBenchmarks = {
-    Benchmark{"rpc", "a request to the keeper, beside bare signalling between the same cores", 30,
+    Benchmark{"rpc", "a request to the keeper; limit: bare signalling between the same cores", 30,
               bench::bench_rpc},
-    Benchmark{"lookup", "finding a prefix in the directory, beside reading as many lines", 30,
+    Benchmark{"lookup", "finding a prefix in the directory; limit: reading as many lines", 30,
               bench::bench_lookup},
-    Benchmark{"put", "storing whole blocks, beside the best plain copy", 20, bench::bench_put},
-    Benchmark{"get", "reading whole blocks, beside the best plain copy", 20, bench::bench_get},
-    Benchmark{"copy", "bulk copies of both memory domains, beside the best plain ones", 10,
+    Benchmark{"put", "storing whole blocks; limit: the best plain copy", 20, bench::bench_put},
+    Benchmark{"get", "reading whole blocks; limit: the best plain copy", 20, bench::bench_get},
+    Benchmark{"copy", "bulk copies of both memory domains; limit: the best plain ones", 10,
               bench::bench_copy},
     Benchmark{"hash", "checksums and block hashes", 5, bench::bench_hash_functions},
     Benchmark{"policies", "lookups and insertions of each eviction policy, without a pool", 10,
               bench::bench_policies},
-    Benchmark{"alloc", "an allocation of GPU memory, beside a model of PyTorch's allocator", 10,
+    Benchmark{"alloc", "an allocation of GPU memory; limit: a model of PyTorch's allocator", 10,
               bench::bench_alloc},
-    Benchmark{"takeover", "how long no client can store after a keeper has died; 8 GiB of memory",
+    Benchmark{"takeover", "time without stores after the death of a keeper; uses 8 GiB of memory",
               60, bench::bench_takeover},
     Benchmark{"gather",
-              "copying an engine's pages into the pool, beside a plain copy of each piece", 20,
+              "copying an engine's pages into the pool; limit: a plain copy of each piece", 20,
               bench::bench_gather},
-    Benchmark{"scatter", "copying blocks into an engine's pages, beside a plain copy of each piece",
+    Benchmark{"scatter", "copying blocks into an engine's pages; limit: a plain copy of each piece",
               20, bench::bench_scatter},
     Benchmark{"sparse", "reading some tokens of a block", 5, bench::bench_sparse},
-    Benchmark{"layerwise", "reading a block layer by layer, beside the whole block at once", 5,
+    Benchmark{"layerwise", "reading a block layer by layer; limit: the whole block in one call", 5,
               bench::bench_layerwise},
     Benchmark{"cuda", "copies between a GPU's pages and the pool (needs a GPU)", 60,
               bench::bench_cuda},
-    Benchmark{"vmm", "making 2 GiB of device memory of small pieces", 30, bench::bench_vmm},
+    Benchmark{"vmm", "building 2 GiB of device memory from small pieces", 30, bench::bench_vmm},
     Benchmark{"vtensor", "growing, sharing and reading contiguous KV tensors", 30,
               bench::bench_vtensor},
-    Benchmark{"attention", "attention over contiguous KV, beside paged KV (needs a GPU)", 20,
+    Benchmark{"attention", "attention over contiguous KV; limit: over paged KV (needs a GPU)", 20,
               bench::bench_attention},
 };
 
@@ -140,7 +140,7 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   std::vector<std::string> names = {"all", kRecovery};
   for (const Benchmark& benchmark : kBenchmarks) names.emplace_back(benchmark.name);
-  app.add_option("name", options->names, "what to measure: names of the list below")
+  app.add_option("name", options->names, "benchmarks of the list below")
       ->required()
       ->expected(1, -1)
       ->type_name("NAME")
@@ -158,11 +158,10 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 
-constexpr Program kProgram = {
-    "cachalot bench", "cachalot-bench " CACHALOT_VERSION,
-    "Measures parts of the pool, each in turns with its limit, and prints "
-    "figure, limit and ratio.",
-    "", add_flags};
+constexpr Program kProgram = {"cachalot bench", "cachalot-bench " CACHALOT_VERSION,
+                              "Measures parts of the pool. Each figure is measured in turns with "
+                              "its limit; prints figure, limit and ratio.",
+                              "", add_flags};
 
 }  // namespace
 }  // namespace cachalot::apps

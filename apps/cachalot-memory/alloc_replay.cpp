@@ -237,12 +237,12 @@ Status check_memory(const Options& options, const Settings& settings,
   if (options.backend != "memfd" || settings.limit_bytes != 0) return {};
   const os::AvailableMemory available = os::available_memory();
   if (events.peak_live_bytes() <= available.bytes / 10 * 9) return {};
-  return Error::make(Code::kNoSpace,
-                     "%.80s: %" PRIu64
-                     " bytes at its peak, expected at most nine tenths of the %" PRIu64
-                     " available (%s): --scale makes it smaller, --limit refuses what is too much",
-                     options.trace.c_str(), events.peak_live_bytes(), available.bytes,
-                     available.limited_by.c_str());
+  return Error::make(
+      Code::kNoSpace,
+      "%.80s: %" PRIu64 " bytes at its peak, expected at most nine tenths of the %" PRIu64
+      " available (%s): --scale reduces the sizes, --limit refuses requests beyond it",
+      options.trace.c_str(), events.peak_live_bytes(), available.bytes,
+      available.limited_by.c_str());
 }
 
 Status check_bytes(const std::vector<AllocRow>& rows) {
@@ -317,33 +317,32 @@ void add_alloc_replay(CLI::App& app, Chosen& chosen) {
       "allocation trace, plain or gzip: a ID BYTES / f ID / m TEXT")
       ->required();
   add("--allocator", options->allocators, "caching|expandable|stitch|all,…",
-      "caching: as PyTorch's; expandable: as PyTorch's expandable segments; stitch; all: all three")
+      "caching: a model of PyTorch's; expandable: of PyTorch's expandable segments; stitch: this "
+      "library's; all")
       ->capture_default_str();
   add("--backend", options->backend, "model|memfd|cuda",
-      "model: no memory, calls are counted; memfd: this machine's memory; cuda: a GPU's")
+      "model: no memory, calls are counted at published costs; memfd: this machine's memory; cuda: "
+      "a GPU's")
       ->capture_default_str();
   add("--frag-limit", options->frag_limit, "SIZE",
-      "stitch: smaller requests are stitched only when memory is out (default 2MiB)");
+      "stitch: smaller requests are stitched only when memory is out (default: 2MiB)");
   add("--stitched-limit", options->stitched_limit, "SIZE",
-      "stitch: addresses of the stitched blocks that are kept (default 8 x what is held, at "
-      "least 256GiB)");
-  add("--limit", options->limit, "SIZE", "the device has no more memory than that");
+      "stitch: addresses of kept stitched blocks (default: 8 x the bytes held, at least 256GiB)");
+  add("--limit", options->limit, "SIZE",
+      "memory of the device; requests beyond it are refused and counted");
   add("--scale", options->scale, "X|SIZE",
-      "multiplies all sizes: a factor, or, with a unit, the size that the live bytes are to have "
-      "at "
-      "their peak")
+      "multiplies all sizes by a factor X, or so that the live bytes peak at SIZE")
       ->capture_default_str();
   add("--verify", options->verify, "full|sample|off",
-      "memfd, cuda: blocks are filled with a pattern and checked when freed: full (default), "
-      "sample "
-      "(a word in each 4 KiB), off");
+      "memfd, cuda: fills each block with a pattern and checks it when freed: full (default), "
+      "sample (a word per 4 KiB), off");
   add("--costs", options->costs, device_memory::cost_table_names("|"),
-      "model: whose published costs of driver calls are charged (default " +
+      "model: published costs of driver calls (default: " +
           std::string(device_memory::cost_tables().front().name) + ")");
-  add("--tmpfs", options->tmpfs, "FOLDER",
-      "memfd: a tmpfs mounted with huge pages, if there is one");
+  add("--tmpfs", options->tmpfs, "FOLDER", "memfd: a tmpfs mounted with huge pages");
   add("--plot", options->plot, "FILE.svg",
-      "draw reserved and active memory over time, a line an allocator, or to stdout for -");
+      "draw reserved and active memory over time, a line per allocator, to FILE.svg, or to stdout "
+      "for -");
   add("--json", options->json, "FILE",
       "write the figures to FILE, or to stdout for -; of several allocators as \"rows\"");
   command->footer(

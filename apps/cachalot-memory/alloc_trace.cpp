@@ -7,7 +7,7 @@ namespace cachalot::apps {
 void add_alloc_trace(CLI::App& app, Chosen& chosen) {
   CLI::App* const command = app.add_subcommand(
       "alloc-trace",
-      "looks at allocation traces, makes them up, makes them of PyTorch's snapshots");
+      "shows and generates allocation traces, and converts PyTorch's snapshots to them");
   add_alloc_trace_info(*command, chosen);
   add_alloc_trace_generate(*command, chosen);
   add_alloc_trace_convert(*command, chosen);

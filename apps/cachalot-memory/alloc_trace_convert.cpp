@@ -80,26 +80,26 @@ int run(const Options& options) {
 void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = alloc_trace.add_subcommand(
-      "convert", "makes an allocation trace of a memory snapshot of PyTorch");
+      "convert", "converts a memory snapshot of PyTorch to an allocation trace");
   command
       ->add_option(
           "--snapshot", options->snapshot,
-          "what torch.cuda.memory._dump_snapshot() wrote, plain or gzip; nothing in it is run")
+          "file of torch.cuda.memory._dump_snapshot(), plain or gzip; no code in it is run")
       ->type_name("FILE")
       ->required();
   command
       ->add_option("--out", options->out,
-                   "where to write, gzip where the name ends in .gz, or - for stdout")
+                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
       ->type_name("FILE")
       ->required();
-  command->add_option("--device", options->device, "whose events")
+  command->add_option("--device", options->device, "device of the events")
       ->type_name("N")
       ->transform(number(0, 1u << 20))
       ->capture_default_str();
   command
       ->add_option("--free", options->free,
-                   "a block is free when its memory may be used again (completed), or when the "
-                   "program gave it back (requested)")
+                   "when a block counts as free: when its memory may be reused (completed), or "
+                   "when the program freed it (requested)")
       ->type_name("NAME")
       ->check(CLI::IsMember({"completed", "requested"}))
       ->capture_default_str();

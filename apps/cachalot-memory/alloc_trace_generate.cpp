@@ -26,14 +26,13 @@ struct Number {
 };
 constexpr Number kNumbers[] = {
     {"--gpus", &trace::FinetuneOptions::gpus, 1, 65536,
-     "GPUs that ZeRO-3 spreads weights, gradients and optimizer over; the trace is of one"},
-    {"--batch", &trace::FinetuneOptions::batch, 1, 1024, "sequences of an iteration"},
-    {"--sequence", &trace::FinetuneOptions::sequence, 2, 65536, "tokens of a sequence"},
+     "GPUs over which ZeRO-3 spreads weights, gradients and optimizer; the trace is of one GPU"},
+    {"--batch", &trace::FinetuneOptions::batch, 1, 1024, "sequences per iteration"},
+    {"--sequence", &trace::FinetuneOptions::sequence, 2, 65536, "tokens per sequence"},
     {"--lora-rank", &trace::FinetuneOptions::lora_rank, 0, 65536,
-     "train matrices of this rank beside the weights; 0: train the weights"},
-    {"--iterations", &trace::FinetuneOptions::iterations, 1, 1'000'000, "how many"},
-    {"--seed", &trace::FinetuneOptions::seed, 0, ~std::uint64_t{0},
-     "other seeds give other paddings"},
+     "train LoRA matrices of this rank; 0: train the weights"},
+    {"--iterations", &trace::FinetuneOptions::iterations, 1, 1'000'000, "number of iterations"},
+    {"--seed", &trace::FinetuneOptions::seed, 0, ~std::uint64_t{0}, "changes the paddings"},
 };
 
 struct Switch {
@@ -43,10 +42,10 @@ struct Switch {
 };
 constexpr Switch kSwitches[] = {
     {"--recompute", &trace::FinetuneOptions::recompute,
-     "compute a layer's activations again instead of keeping them"},
-    {"--offload", &trace::FinetuneOptions::offload, "weights and optimizer lie in host memory"},
+     "recompute a layer's activations instead of keeping them"},
+    {"--offload", &trace::FinetuneOptions::offload, "keep weights and optimizer in host memory"},
     {"--gather-stream", &trace::FinetuneOptions::gather_stream,
-     "gathered weights are of a stream of their own"},
+     "allocate gathered weights on their own stream"},
 };
 
 std::string names_of_models() {
@@ -95,11 +94,12 @@ int run(const Options& options) {
 void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = alloc_trace.add_subcommand(
-      "generate", "makes up what a GPU allocates when a transformer is fine-tuned with ZeRO-3");
+      "generate",
+      "generates the allocations of a GPU while a transformer is fine-tuned with ZeRO-3");
   command->add_option("--model", options->model, names_of_models())->type_name("NAME")->required();
   command
       ->add_option("--out", options->out,
-                   "where to write, gzip where the name ends in .gz, or - for stdout")
+                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
       ->type_name("FILE")
       ->required();
   for (const Number& flag : kNumbers) {
@@ -113,7 +113,7 @@ void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
   }
   command
       ->add_option("--dynamic-padding", options->run.dynamic_padding,
-                   "sequences of an iteration are shorter by at most this share, at random")
+                   "the sequences of an iteration are shorter by a random share, at most this")
       ->type_name("X")
       ->check(decimal(0, 0.999))
       ->capture_default_str();

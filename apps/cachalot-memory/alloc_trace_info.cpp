@@ -113,7 +113,7 @@ int run(const Options& options) {
 void add_alloc_trace_info(CLI::App& alloc_trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command =
-      alloc_trace.add_subcommand("info", "events, what is live, and what sizes are asked for");
+      alloc_trace.add_subcommand("info", "shows events, live memory, and requested sizes");
   command->add_option("trace", options->files, "allocation traces, plain or gzip")
       ->type_name("FILE")
       ->required();

@@ -81,12 +81,12 @@ Result<const device_memory::CostTable*> costs_of(const std::string& name) {
 Status check_together(const Options& options) {
   if (options.costs_given && options.backend != "model") {
     return Error::make(Code::kInvalidArgument,
-                       "--costs: with --backend %s calls take the time they take, expected model",
+                       "--costs: --backend %s measures the time of calls, expected --backend model",
                        options.backend.c_str());
   }
   if (!options.trace.synthetic_prefix.empty() && options.sharing != "on") {
     return Error::make(Code::kInvalidArgument,
-                       "--synthetic-prefix: nothing is shared, expected --sharing on");
+                       "--synthetic-prefix: has no effect without sharing, expected --sharing on");
   }
   return {};
 }
@@ -303,7 +303,7 @@ int run(const Options& options) {
   if (!agrees) return fail(agrees.error());
   if (*agrees) return kExitDone;
   return fail(
-      Error::make(Code::kInternal, "vtensor: what was measured is not what the arithmetic says"));
+      Error::make(Code::kInternal, "vtensor: the measured memory differs from the formula"));
 }
 
 }  // namespace
@@ -311,21 +311,21 @@ int run(const Options& options) {
 void add_vtensor(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = app.add_subcommand(
-      "vtensor", "memory for the KV of a trace's requests: vTensors, static slots, paging");
+      "vtensor", "device memory for the KV of a trace's requests: vTensors, static slots, paging");
   const auto add = [&](const char* name, auto& value, const std::string& type,
                        const std::string& text) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add_trace_file_flag(*command, options->trace);
-  add_model_flag(*command, options->model, "whose KV it is, on one rank")->capture_default_str();
+  add_model_flag(*command, options->model, "model of the KV, one rank")->capture_default_str();
   add("--layout", options->layouts, "per_layer|folded|folded_parts,…",
       "per_layer (a plane for each layer and part), folded (one plane), folded_parts (keys and "
       "values apart)")
       ->capture_default_str();
-  add("--chunk-bytes", options->chunk_bytes, "SIZE", "of physical memory that is mapped at a time")
+  add("--chunk-bytes", options->chunk_bytes, "SIZE", "unit of mapping, a multiple of 2MiB")
       ->capture_default_str();
   add("--max-tokens", options->max_tokens, "N",
-      "of a request; longer ones are left out (default: the longest of the trace)")
+      "skip and count longer requests (default: the longest of the trace)")
       ->transform(number(1, std::uint64_t{1} << 32));
   CLI::Option* const concurrency =
       add("--concurrency", options->concurrency, "N", "decode slots, never idle")
@@ -333,26 +333,26 @@ void add_vtensor(CLI::App& app, Chosen& chosen) {
           ->capture_default_str();
   command
       ->add_flag("--arrivals", options->arrivals,
-                 "instead: requests begin when they arrive, as many at a time as it takes")
+                 "instead: requests start at their arrival times, without a limit of slots")
       ->excludes(concurrency);
-  add("--step-ms", options->step_ms, "MS", "a decode step of all running requests")
+  add("--step-ms", options->step_ms, "MS", "duration of a decode step of all running requests")
       ->check(decimal(0.001, 60000))
       ->capture_default_str();
   add("--sharing", options->sharing, "on|off",
-      "whether requests share the chunks of equal prefixes, by the trace's block ids")
+      "share chunks of equal prefixes, by the trace's block ids")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();
   add("--capacity", options->capacity, "SIZE",
-      "of the device, or inf: when it is short, idle vTensors and old prefixes go")
+      "memory of the device, or inf; if memory is short, idle vTensors and old prefixes are freed")
       ->capture_default_str();
-  add("--idle", options->idle, "SIZE", "that vTensors of ended requests may keep mapped")
+  add("--idle", options->idle, "SIZE", "memory that vTensors of ended requests may keep mapped")
       ->capture_default_str();
   add("--backend", options->backend, "model|memfd",
-      "model: no memory, published costs of a GPU's driver; memfd: this machine's memory")
+      "model: no memory, published costs of GPU drivers; memfd: this machine's memory")
       ->check(CLI::IsMember({"model", "memfd"}))
       ->capture_default_str();
   CLI::Option* const costs = add("--costs", options->costs, device_memory::cost_table_names("|"),
-                                 "of the model: whose figures calls are charged by")
+                                 "model: published costs of driver calls")
                                  ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests (default: all)")
       ->transform(number(1, std::uint64_t{1} << 32));

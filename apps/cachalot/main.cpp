@@ -25,10 +25,9 @@ void add_commands(CLI::App& app, Chosen& chosen) {
 constexpr Program kProgram = {
     "cachalot", "cachalot " CACHALOT_VERSION,
     "A shared pool of KV-cache blocks for LLM inference engines.",
-    "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 "
-    "--block-bytes 64KiB --capacity-blocks 20000\n"
-    "Exit code: 0 done; 1 a fault, or nothing found; 2 bad usage or input; 3 the surroundings "
-    "refuse (no keeper, no space, no permission, busy)",
+    "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 --block-bytes 64KiB "
+    "--capacity-blocks 20000\nExit code: 0 done; 1 a fault, or nothing found; 2 bad usage or "
+    "input; 3 the environment prevents it (no keeper, no space, no permission, busy)",
     add_commands};
 
 }  // namespace

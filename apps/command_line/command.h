@@ -1,7 +1,7 @@
 // What the subcommands share: how they join the command line, and how they end.
 //
 // Exit codes (docs/guide/cli.md): 0 done; 1 the work found a fault or nothing; 2 bad usage,
-// configuration or input file; 3 the surroundings refuse.
+// configuration or input file; 3 the environment prevents it.
 #pragma once
 
 #include <cachalot/result.h>

@@ -14,12 +14,13 @@ namespace {
 constexpr const char* kMemory = "cachalot-memory";
 
 constexpr std::array kCompanions = {
-    Companion{"vtensor", kMemory, "memory of contiguous KV tensors while a trace runs", true},
-    Companion{"alloc-trace", kMemory, "allocation traces: info, generate, convert", true},
-    Companion{"alloc-replay", kMemory, "replays an allocation trace with allocators of GPU memory",
+    Companion{"vtensor", kMemory,
+              "device memory for the KV of a trace's requests: vTensors, static slots, paging",
               true},
-    Companion{"bench", "cachalot-bench", "measures the parts of the pool, each beside its limit",
-              false},
+    Companion{"alloc-trace", kMemory, "allocation traces: info, generate, convert", true},
+    Companion{"alloc-replay", kMemory, "replays an allocation trace on allocators of device memory",
+              true},
+    Companion{"bench", "cachalot-bench", "benchmarks, each with its limit", false},
 };
 
 // @errors the operating system's

@@ -57,8 +57,8 @@ Status check_is_no_input(const char* flag, const std::string& file,
   for (const std::string& input : inputs) {
     std::error_code unknown;  // one that is not there yet is no input
     if (!std::filesystem::equivalent(file, input, unknown) || unknown) continue;
-    return Error::make(Code::kInvalidArgument,
-                       "%s: \"%.120s\" is what is read, expected another file", flag, file.c_str());
+    return Error::make(Code::kInvalidArgument, "%s: \"%.120s\" is an input, expected another file",
+                       flag, file.c_str());
   }
   return {};
 }

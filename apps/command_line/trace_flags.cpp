@@ -13,23 +13,23 @@ void add_trace_file_flag(CLI::App& command, TraceFlags& flags) {
 void add_trace_reading_flags(CLI::App& command, TraceFlags& flags) {
   command
       .add_option("--trace-format", flags.format,
-                  "auto (told by its content), mooncake, weka, azure or dynamo")
+                  "auto (from the content), mooncake, weka, azure or dynamo")
       ->type_name("auto|mooncake|weka|azure|dynamo")
       ->capture_default_str();
   command
       .add_option(
           "--synthetic-prefix", flags.synthetic_prefix,
-          "of a trace without block ids: assume that all requests share so many tokens, and "
-          "that a request continues an earlier one with this probability")
+          "for a trace without block ids: assume that all requests begin with the same `shared` "
+          "tokens, and that a request continues an earlier one with probability `continue`")
       ->type_name("shared=TOKENS,continue=P,seed=N");
   command.add_flag("--skip-bad-lines", flags.skip_bad_lines,
-                   "count broken lines of the trace and go on");
+                   "skip and count broken lines of the trace");
 }
 
 void add_block_tokens_flag(CLI::App& command, TraceFlags& flags) {
   command
       .add_option("--block-tokens", flags.block_tokens,
-                  "tokens of a block of the trace (default: as it states, else 512)")
+                  "tokens of a block of the trace (default: as the trace states, else 512)")
       ->type_name("N")
       ->transform(number(1, 1u << 20));
 }

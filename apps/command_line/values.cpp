@@ -24,7 +24,7 @@ Result<std::uint64_t> parse_count(const std::string& flag, const std::string& te
   // The largest value is how "inf" is written inside.
   if (is_whole(text, blocks) && blocks != ~std::uint64_t{0}) return blocks;
   return Error::make(Code::kInvalidArgument,
-                     "%s: \"%.80s\" is no number of blocks, expected one below 2^64 - 1%s",
+                     "%s: \"%.80s\" is not a number of blocks, expected one below 2^64 - 1%s",
                      flag.c_str(), text.c_str(), also);
 }
 
@@ -91,7 +91,7 @@ Status check_all_is_alone(const char* flag, std::span<const std::string> names) 
   const auto other = std::find_if(names.begin(), names.end(),
                                   [](const std::string& name) { return name != "all"; });
   return Error::make(Code::kInvalidArgument,
-                     "%s: \"%.60s\" beside \"all\", expected all alone, or names without it", flag,
+                     "%s: \"%.60s\" with \"all\", expected all alone, or names without it", flag,
                      other == names.end() ? "all" : other->c_str());
 }
 

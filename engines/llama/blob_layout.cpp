@@ -18,7 +18,7 @@ T load(const std::byte* at) {
 
 Error unknown(const char* what, std::uint64_t value, std::uint64_t expected) {
   return Error::make(Code::kUnsupported,
-                     "the state of a sequence is not of a form that is known: %s is %" PRIu64
+                     "the format of a sequence's state is unknown: %s is %" PRIu64
                      ", expected %" PRIu64,
                      what, value, expected);
 }
@@ -41,7 +41,7 @@ Result<BlobLayout> BlobLayout::learn(std::span<const std::byte> blob, std::uint3
     return unknown("the number of cells", layout.cells_, block_tokens);
   const auto transposed = load<std::uint32_t>(data + head);
   if (transposed == 1) {
-    return Error::make(Code::kUnsupported, "V is transposed: switch flash attention on");
+    return Error::make(Code::kUnsupported, "V is transposed: enable flash attention");
   }
   if (transposed != 0) return unknown("the flag that V is transposed", transposed, 0);
   layout.layers_ = load<std::uint32_t>(data + head + 4);

@@ -164,7 +164,7 @@ std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const Bloc
   if (is_damaged) {
     warn(Error::make(
         Code::kCorrupt,
-        "block %zu of a prompt: its bytes are not those that were stored: computed again",
+        "block %zu of a prompt: its bytes differ from those that were stored; it is computed again",
         first + taken));
   }
   if (revoked != 0) {

@@ -14,12 +14,12 @@ Error refused(const char* why) {
 
 Status check_model(const llama_model* model) {
   if (llama_model_is_recurrent(model))
-    return refused("the model is recurrent: its state is not made of tokens");
+    return refused("the model is recurrent: its state does not consist of tokens");
   if (llama_model_is_hybrid(model))
-    return refused("the model is partly recurrent: its state is not made of tokens");
+    return refused("the model is partly recurrent: its state does not consist of tokens");
   if (llama_model_is_diffusion(model)) return refused("the model is a diffusion model");
   if (llama_model_has_encoder(model) || !llama_model_has_decoder(model))
-    return refused("the model is no decoder");
+    return refused("the model is not a decoder");
   if (llama_model_n_swa(model) > 0)
     return refused("the model has sliding-window attention: old tokens leave its cache");
   switch (llama_model_rope_type(model)) {
@@ -42,12 +42,13 @@ Status check_context(const llama_context* context, const llama_context_params& p
     return refused("its attention is not causal");
   if (params.embeddings) return refused("it computes embeddings");
   if (params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT || params.ctx_other != nullptr) {
-    return refused("it works for another context");
+    return refused("it serves another context");
   }
   if (params.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_DISABLED)
-    return refused("V is transposed: switch flash attention on");
+    return refused("V is transposed: enable flash attention");
   if (scratch < 1 || static_cast<std::uint32_t>(scratch) >= llama_n_seq_max(context)) {
-    return refused("it has no spare sequence: n_seq_max must be one more than are used");
+    return refused(
+        "it has no spare sequence: n_seq_max must be one more than the sequences in use");
   }
   if (block_tokens < 2 || block_tokens > llama_n_ubatch(context) ||
       block_tokens > llama_n_batch(context) || 2 * block_tokens > llama_n_ctx(context)) {
@@ -78,7 +79,7 @@ Status decode_block(llama_context* context, std::uint32_t tokens) {
   const std::int32_t status = llama_decode(context, batch);
   if (status == 0) return {};
   return Error::make(Code::kUnsupported,
-                     "a block of %u tokens cannot be computed: llama_decode gave %d", tokens,
+                     "a block of %u tokens cannot be computed: llama_decode returned %d", tokens,
                      status);
 }
 
@@ -100,12 +101,11 @@ Result<BlobLayout> try_block(llama_context* context, llama_seq_id scratch,
   llama_memory_clear(memory, true);
   const std::size_t taken = llama_state_seq_set_data_ext(
       context, reinterpret_cast<const std::uint8_t*>(first.data()), first.size(), scratch, 0);
-  if (taken != first.size()) return refused("it does not take back a block that it gave out");
+  if (taken != first.size()) return refused("it does not accept a block that it returned");
   llama_memory_seq_cp(memory, scratch, 0, -1, -1);
   llama_memory_seq_rm(memory, scratch, -1, -1);
   llama_memory_seq_cp(memory, 0, scratch, 0, static_cast<llama_pos>(block_tokens));
-  if (state_of(context, scratch) != first)
-    return refused("a block is another one after it was put back");
+  if (state_of(context, scratch) != first) return refused("a block differs after it was restored");
   return layout;
 }
 

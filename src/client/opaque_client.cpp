@@ -262,7 +262,7 @@ Result<OpaqueClient> OpaqueClient::attach(const OpaqueOptions& options) {
   if (options.block_bytes > most) {
     return Error::make(Code::kInvalidArgument,
                        "block_bytes: %" PRIu64 "; the blocks of the pool have %" PRIu64
-                       ": make a pool with --block-bytes %" PRIu64,
+                       ": create a pool with --block-bytes %" PRIu64,
                        options.block_bytes, most, pool::padded_bytes(options.block_bytes));
   }
   return OpaqueClient(std::make_unique<Impl>(options, std::move(session)));

@@ -182,9 +182,9 @@ TEST_F(AllocReplayCommand, RefusesWhatMakesNoSense) {
   };
   refused({"--allocator", "pytorch"}, "--allocator: \"pytorch\", expected caching");
   refused({"--allocator", "all,stitch"},
-          "--allocator: \"stitch\" beside \"all\", expected all alone");
-  refused({"--allocator", "caching,all"}, "--allocator: \"caching\" beside \"all\"");
-  refused({"--allocator", "all,all"}, "--allocator: \"all\" beside \"all\"");
+          "--allocator: \"stitch\" with \"all\", expected all alone");
+  refused({"--allocator", "caching,all"}, "--allocator: \"caching\" with \"all\"");
+  refused({"--allocator", "all,all"}, "--allocator: \"all\" with \"all\"");
   refused({"--backend", "disk"}, "--backend: \"disk\", expected model");
   refused({"--verify", "full"}, "the model has no memory");
   refused({"--scale", "0"}, "--scale: \"0\", expected");

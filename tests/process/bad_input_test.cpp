@@ -365,7 +365,7 @@ TEST_F(BadInput, AKeepersOptionsAreCheckedBeforeThePoolIsMade) {
   expect("--pin", ":key", {"--pin", ":key", "NAMESPACE:KEY"});
   expect("--pin", "space:", {"--pin", "space:"});
   expect("--priority", "space", {"--priority", "space", "NAMESPACE=N"});
-  expect("--priority", "space=8", {"--priority", "space=8", "0 (goes first) to 7"});
+  expect("--priority", "space=8", {"--priority", "space=8", "0 (evicted first) to 7"});
   expect("--priority", "=3", {"--priority", "=3"});
 }
 

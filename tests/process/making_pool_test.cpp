@@ -103,7 +103,7 @@ TEST_F(MakingPool, AStandbyThatWaitsForAPoolEndsOnASignal) {
 TEST_F(MakingPool, OneThatWouldBeGoneAtOnceIsNotMade) {
   expect_error(
       run({"pool", "create", "memfd:kv", "--block-bytes", "4096", "--capacity-blocks", "8"}),
-      kUsage, {"memfd:kv", "gone when the command ends"});
+      kUsage, {"memfd:kv", "ends with this command"});
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ TEST_F(OutputTest, AResultNeverTakesThePlaceOfThePool) {
     for (const std::string& file : {pool, path("./kv"), pool + ".1", link}) {
       Arguments arguments = command;
       arguments.push_back(file);
-      expect_error(run(arguments), kUsage, {command.back(), file, "the pool's"});
+      expect_error(run(arguments), kUsage, {command.back(), file, "a device of the pool"});
     }
   };
   const auto with = [&](Arguments command, const Arguments& more) {
@@ -214,7 +214,7 @@ TEST_F(OutputTest, AResultNeverTakesThePlaceOfThePool) {
   const std::string named = "shm:" + tag() + "_named";
   expect_done(run({"pool", "create", named, "--block-bytes", "4096", "--capacity-blocks", "8"}));
   expect_error(run({"pool", "info", named, "--json", "/dev/shm/" + tag() + "_named"}), kUsage,
-               {"the pool's"});
+               {"a device of the pool"});
   expect_done(run({"pool", "destroy", named}));
   EXPECT_EQ(sizes(), before);
   EXPECT_EQ(run({"get", "key", "--pool", pool}).out, "bytes");

@@ -126,7 +126,7 @@ Result<PrivateMemory> PrivateMemory::make(std::uint64_t bytes) {
   bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kHugePage, bytes));
   if (memory == nullptr) {
-    return Error::make(Code::kNoSpace, "bench: no %llu bytes of memory to be had",
+    return Error::make(Code::kNoSpace, "bench: cannot allocate %llu bytes of memory",
                        static_cast<unsigned long long>(bytes));
   }
   (void)madvise(memory, bytes, MADV_HUGEPAGE);

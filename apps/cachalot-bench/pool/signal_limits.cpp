@@ -146,7 +146,7 @@ Result<Peer::Serve> prepare_peer(const std::vector<std::string>& paths) {
 }
 
 Error silence() {
-  return Error::make(Code::kTimeout, "bench: the second process was not heard of for 20 s");
+  return Error::make(Code::kTimeout, "bench: the second process has not answered for 20 s");
 }
 
 std::uint32_t option_of(DomainKind kind) {

@@ -64,16 +64,17 @@ const char* const kKeyHelp =
 
 void add_client_flags(CLI::App& app, ClientFlags& flags) {
   app.add_option("--pool", flags.paths,
-                 "the pool; repeated for each device in order, unless the others are PATH.1, …")
+                 "the pool's path; for several devices, repeat the flag for each in order, or give "
+                 "only the first if the others are PATH.1, PATH.2, …")
       ->required()
       ->allow_extra_args(false)
       ->type_name("PATH");
   app.add_option("--namespace", flags.fingerprint,
-                 "fingerprint of the namespace: blocks of different ones never meet")
+                 "fingerprint of the namespace; blocks of different namespaces are never mixed")
       ->type_name("NAME")
       ->capture_default_str();
   add_host_flag(app, flags);
-  app.add_option("--client-slot", flags.slot, "the client slot to take (any free one)")
+  app.add_option("--client-slot", flags.slot, "client slot (default: a free one of this machine)")
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1));
   flags.patience_s = kPatienceS;
@@ -81,19 +82,19 @@ void add_client_flags(CLI::App& app, ClientFlags& flags) {
 }
 
 void add_host_flag(CLI::App& app, ClientFlags& flags) {
-  app.add_option("--host", flags.host, "this machine's number, where several share the pool")
+  app.add_option("--host", flags.host,
+                 "this machine's number in the pool, if several machines share it")
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1))
       ->capture_default_str();
 }
 
 void add_wait_flag(CLI::App& app, ClientFlags& flags) {
-  app.add_option(
-         "--wait", flags.wait_s,
-         "how long to wait for the pool and a keeper of it, if there is none; without it, " +
-             (flags.patience_s == 0
-                  ? "not at all"
-                  : std::to_string(flags.patience_s) + " s for the keeper of a pool that is there"))
+  app.add_option("--wait", flags.wait_s,
+                 "how long to wait for the pool and its keeper (default: " +
+                     (flags.patience_s == 0 ? "0)"
+                                            : std::to_string(flags.patience_s) +
+                                                  " s for the keeper of an existing pool)"))
       ->type_name("SECONDS")
       ->transform(number(0, 3600));
   add_foreign_flag(app, flags.allow_foreign_pool);

@@ -86,7 +86,7 @@ class Progress {
     std::unique_lock lock(mutex_);
     bool has_said = false;
     while (!wake_.wait_for(lock, stop, kInterval, [] { return false; }) && !stop.stop_requested()) {
-      std::fprintf(stderr, "\rmaking the pool: %.1f GiB are there", allocated_gib());
+      std::fprintf(stderr, "\rcreating the pool: %.1f GiB allocated", allocated_gib());
       has_said = true;
     }
     if (has_said) std::fprintf(stderr, "\r\033[K");

@@ -46,9 +46,10 @@ void add_evict(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   options->client.is_operator = true;
   CLI::App* const command =
-      app.add_subcommand("evict", "drops a block and all that follow it from a served pool");
+      app.add_subcommand("evict", "evicts a block and all its descendants from a served pool");
   command->add_option("key", options->key, kKeyHelp)->type_name("KEY");
-  command->add_flag("--all", options->all, "drop all blocks, of all namespaces");
+  command->add_flag("--all", options->all,
+                    "evict all blocks of all namespaces, except pinned ones");
   add_client_flags(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");

@@ -31,7 +31,7 @@ Result<std::string> read_block(const Options& options, const BlockHash& hash) {
 Status get(const Options& options) {
   if (options.output == "-" && options.json == "-") {
     return Error::make(Code::kInvalidArgument,
-                       "get: --json - and --output - both want stdout: give one of them a file");
+                       "get: --json and --output are both stdout, expected a file for one of them");
   }
   CACHALOT_TRY(check_are_apart({{"--output", options.output}, {"--json", options.json}}));
   CACHALOT_TRY_ASSIGN(const BlockHash hash, parse_key(options.key, options.client.fingerprint));
@@ -58,11 +58,13 @@ void add_get(CLI::App& app, Chosen& chosen) {
   options->client.reads_only = true;
   CLI::App* const command = app.add_subcommand("get", "reads one block of a served pool");
   command->add_option("key", options->key, kKeyHelp)->required()->type_name("KEY");
-  command->add_option("--output", options->output, "where the bytes go; - for stdout")
+  command
+      ->add_option("--output", options->output,
+                   "write the block's bytes to FILE, or to stdout for -")
       ->type_name("FILE")
       ->capture_default_str();
   add_client_flags(*command, options->client);
-  command->add_option("--json", options->json, "write what was read to FILE, or to stdout for -")
+  command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot get greeting --pool /dev/shm/kv --output block.bin");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });

@@ -72,10 +72,10 @@ void add_lookup(CLI::App& app, Chosen& chosen) {
       "lookup",
       "finds the longest prefix of a chain of blocks in a served pool; exit code 1 if none");
   command
-      ->add_option(
-          "key", options->keys,
-          std::string("the blocks from the root on; behind the first miss all are misses. ") +
-              kKeyHelp)
+      ->add_option("key", options->keys,
+                   std::string("the blocks of a chain, from its root on; all blocks after the "
+                               "first miss are misses. ") +
+                       kKeyHelp)
       ->required()
       ->expected(1, -1)
       ->type_name("KEY");

@@ -39,8 +39,8 @@ Status check_lasts(const Paths& paths) {
   for (const std::string& path : paths) {
     if (!path.starts_with("memfd:")) continue;
     return Error::make(Code::kInvalidArgument,
-                       "%.120s: this pool would be gone when the command ends, expected a path; "
-                       "`cachalot serve --create` makes one that lives as long as its keeper",
+                       "%.120s: a memfd pool ends with this command, expected a path; `cachalot "
+                       "serve --create` creates one that lives as long as its keeper",
                        path.c_str());
   }
   return {};
@@ -95,9 +95,9 @@ Error with_way_out(const Paths& paths, const Error& error) {
     if (os::SharedFile::open(device, os::Access::kReadOnly).ok())
       files += " " + file_name_of(device);
   }
-  Error told = Error::make(error.code,
-                           "%.130s; if it is left from a pool that nobody makes or serves: rm %s",
-                           error.message, files.c_str());
+  Error told =
+      Error::make(error.code, "%.130s; if no process creates or serves this pool, remove it: rm %s",
+                  error.message, files.c_str());
   told.os_error = error.os_error;
   return told;
 }
@@ -136,17 +136,18 @@ CLI::App* add_action(CLI::App& command, Chosen& chosen, const char* name, const 
 }  // namespace
 
 void add_pool(CLI::App& app, Chosen& chosen) {
-  CLI::App* const command = app.add_subcommand("pool", "makes, shows and removes pools");
+  CLI::App* const command = app.add_subcommand("pool", "creates, shows and removes pools");
   const auto options = std::make_shared<Options>();
   CLI::App* const creation = add_action(
-      *command, chosen, "create", "makes a pool, with all its space reserved", create, options);
+      *command, chosen, "create", "creates a pool and reserves all its space", create, options);
   add_geometry_flags(*creation, options->geometry);
   creation->footer(
       "Example: cachalot pool create /dev/shm/kv --model Llama-3-8B --block-tokens 16 --capacity "
       "8GiB");
   add_action(*command, chosen, "info", "shows geometry, keeper, block accounting and counters",
              info, options);
-  add_action(*command, chosen, "destroy", "removes a pool that no keeper serves", destroy, options);
+  add_action(*command, chosen, "destroy", "removes a pool; refuses one that a keeper serves",
+             destroy, options);
   add_pool_fence(*command, chosen);
   command->footer("Example: cachalot pool info /dev/shm/kv --json -");
 }

@@ -46,12 +46,15 @@ void add_pool_fence(CLI::App& pool, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   options->client.is_operator = true;
   CLI::App* const command = pool.add_subcommand(
-      "fence", "says that a suspected client stores no more, and frees the blocks it held");
+      "fence",
+      "states that a suspected client has stopped storing, and frees its quarantined blocks");
   add_pool_flag(*command, options->client.paths);
-  command->add_option("--client", options->fenced, "the client slot that is held (`pool info`)")
+  command
+      ->add_option("--client", options->fenced, "the held client slot, from `cachalot pool info`")
       ->type_name("N")
       ->transform(number(0, pool::kMaxClients - 1));
-  command->add_flag("--unknown", options->unknown, "instead: the blocks whose holder is unknown");
+  command->add_flag("--unknown", options->unknown,
+                    "instead: free the quarantined blocks whose holder is unknown");
   add_host_flag(*command, options->client);
   add_wait_flag(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")

@@ -18,7 +18,7 @@ constexpr std::uint64_t kMostBlocks = 0xfffffffeu;
 Result<std::uint64_t> block_bytes_given(const GeometryFlags& flags) {
   if (flags.block_tokens != 0) {
     return Error::make(Code::kInvalidArgument,
-                       "--block-tokens: %u beside --block-bytes, expected it with --model only",
+                       "--block-tokens: %u with --block-bytes, expected it with --model only",
                        flags.block_tokens);
   }
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--block-bytes", flags.block_bytes));
@@ -36,7 +36,7 @@ Result<std::uint64_t> block_bytes_of(const GeometryFlags& flags) {
   if (!flags.block_bytes.empty()) return block_bytes_given(flags);
   if (flags.block_tokens == 0) {
     return Error::make(Code::kInvalidArgument,
-                       "--block-tokens: is needed with --model, at least 1");
+                       "--block-tokens: is required with --model, at least 1");
   }
   CACHALOT_TRY_ASSIGN(const geometry::Model model, geometry::parse_model(flags.model));
   std::uint64_t bytes = 0;
@@ -96,19 +96,21 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
     return app.add_option(name, value, text)->type_name(type)->group(kGroup);
   };
   add("--block-bytes", flags.block_bytes, "BYTES", "bytes of a block, a multiple of 64");
-  add_model_flag(app, flags.model, "or the block of this model, all layers")->group(kGroup);
+  add_model_flag(app, flags.model, "instead: the block of this model, all layers")->group(kGroup);
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
       ->transform(number(1, 1u << 20));
-  add("--capacity", flags.capacity, "BYTES", "bytes of blocks that can be published at a time");
-  add("--capacity-blocks", flags.capacity_blocks, "N", "or how many blocks");
+  add("--capacity", flags.capacity, "BYTES", "bytes of blocks that may be published at a time");
+  add("--capacity-blocks", flags.capacity_blocks, "N",
+      "instead: blocks that may be published at a time");
   add("--spare-blocks", flags.spare_blocks, "N",
-      "blocks beyond the capacity, for grants (64 a client and 64, at most the capacity)");
+      "blocks beyond the capacity, for grants (default: 64 plus 64 per client, at most the "
+      "capacity)");
   add("--domain", flags.domain, "NAME", "coherent, or noncoherent: memory without cache coherence")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();
-  add("--devices", flags.devices, "D", "devices to interleave over (as many as there are paths)")
+  add("--devices", flags.devices, "D", "devices to interleave (default: the number of paths)")
       ->transform(number(1, pool::kMaxDevices));
-  add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (as much as is needed)");
+  add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (default: as needed)");
   add("--clients", flags.clients, "N",
       "client slots for engines, over all hosts; each host has one more for operators")
       ->transform(number(1, pool::kMaxClients))
@@ -174,15 +176,16 @@ Result<Output> open_output(const char* flag, const std::string& file, const Path
   for (const std::string& path : pool::device_paths(paths, pool::kMaxDevices)) {
     if (!is_one_file(file, file_name_of(path))) continue;
     return Error::make(Code::kInvalidArgument,
-                       "%s: \"%.120s\" is the pool's, expected another file", flag, file.c_str());
+                       "%s: \"%.120s\" is a device of the pool, expected another file", flag,
+                       file.c_str());
   }
   return Output::open(file);
 }
 
 void add_foreign_flag(CLI::App& app, bool& allow_foreign) {
-  app.add_flag(
-      "--allow-foreign-pool", allow_foreign,
-      "also a pool of another user than this one and root, or one that others may write to");
+  app.add_flag("--allow-foreign-pool", allow_foreign,
+               "also use a pool whose files belong to neither this user nor root, or that every "
+               "user may write to");
 }
 
 Result<pool::Pool> open_pool(const Paths& paths, bool allow_foreign) {

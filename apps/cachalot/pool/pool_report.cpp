@@ -255,7 +255,7 @@ void print_pool(std::FILE* out, const json& description) {
   }
   print_section(out, "geometry", description["geometry"]);
   print_section(out, "keeper", description["keeper"]);
-  print_section(out, "all clients since the pool was made", description["totals"]);
+  print_section(out, "all clients since the pool was created", description["totals"]);
   if (description.contains("accounting")) {
     print_section(out, "blocks", description["accounting"]);
     print_section(out, "counters", description["counters"]);

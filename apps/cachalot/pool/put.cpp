@@ -64,20 +64,19 @@ Status check_verdict(pool::Verdict verdict, const Options& options, bool had_par
       return Error::make(Code::kNoSpace, "the pool is full and nothing in it can be evicted");
     case pool::Verdict::kNoParent:
       if (had_parent) {
-        return Error::make(
-            Code::kNoSpace,
-            "the pool is full: the parent %.60s was evicted to make room (spare blocks "
-            "are for that: `pool create --spare-blocks`)",
-            options.parent.c_str());
+        return Error::make(Code::kNoSpace,
+                           "the pool is full: the parent %.60s was evicted to make room (more "
+                           "spare blocks avoid this: `pool create --spare-blocks`)",
+                           options.parent.c_str());
       }
       return Error::make(Code::kRefused, "the parent %.100s is not in the pool",
                          options.parent.c_str());
     case pool::Verdict::kBadItem:
-      return Error::make(Code::kInvalidArgument, "the keeper does not accept such a block");
+      return Error::make(Code::kInvalidArgument, "the keeper rejected the block");
     case pool::Verdict::kNotHeld:
       break;
   }
-  return Error::make(Code::kStale, "the keeper took the block back meanwhile: try again");
+  return Error::make(Code::kStale, "the keeper has taken the block back, try again");
 }
 
 // Of the block that was there already, and may have another size than what was put. Nothing if it was
@@ -140,7 +139,9 @@ void add_put(CLI::App& app, Chosen& chosen) {
   command->add_option("--file", options->file, "the block's bytes; - for stdin")
       ->type_name("FILE")
       ->capture_default_str();
-  command->add_option("--parent", options->parent, "the block that this one follows (none: a root)")
+  command
+      ->add_option("--parent", options->parent,
+                   "the block before this one (default: none, the block is a root)")
       ->type_name("KEY");
   add_client_flags(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")

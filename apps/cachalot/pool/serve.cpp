@@ -225,7 +225,7 @@ Result<pool::NamespacePriority> parse_priority(const std::string& text) {
   if (equals == 0 || number.size() != 1 || number[0] < '0' || number[0] > '7') {
     return Error::make(
         Code::kInvalidArgument,
-        "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (goes first) to 7",
+        "--priority: \"%.120s\", expected NAMESPACE=N with N from 0 (evicted first) to 7",
         text.c_str());
   }
   return pool::NamespacePriority{block_hash::make_namespace(text.substr(0, equals)).digest,
@@ -306,52 +306,58 @@ int run(const Options& options) {
 void add_serve(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = app.add_subcommand(
-      "serve", "the keeper of a pool, in the foreground until SIGINT, SIGTERM or `cachalot stop`");
+      "serve",
+      "runs the keeper of a pool in the foreground, until SIGINT, SIGTERM or `cachalot stop`");
   add_pool_flag(*command, options->paths);
   CLI::Option* const create = command->add_flag(
       "--create", options->create,
-      "make the pool if there is none; one that is there must have this geometry");
+      "create the pool if it does not exist; an existing pool must have this geometry");
   add_foreign_flag(*command, options->allow_foreign_pool);
   command
-      ->add_option("--policy", options->policy,
-                   "which blocks go when the pool is full: " + eviction::pool_policy_names())
+      ->add_option(
+          "--policy", options->policy,
+          "which blocks are evicted when the pool is full: " + eviction::pool_policy_names())
       ->type_name(eviction::pool_policy_names("|"))
       ->capture_default_str();
   command
       ->add_option(
           "--ttl", options->ttl_s,
-          "blocks that were not used for so long go, whether the pool is full or not; 0: never")
+          "evict blocks that were not used for this time, even if the pool is not full; 0: never")
       ->type_name("SECONDS")
       ->transform(number(0, 1'000'000'000))
       ->capture_default_str();
   command
       ->add_option(
           "--pin", options->pins,
-          "a block that stays once it is there, with its prefix; may be repeated. KEY: as for "
-          "`cachalot lookup`, without a colon; alone: of the namespace `default`")
+          "a block that is never evicted once it is stored, nor its prefix; repeatable. KEY: as "
+          "for `cachalot lookup`, without a colon; without NAMESPACE: of `default`")
       ->type_name("NAMESPACE:KEY");
   command
       ->add_option("--priority", options->priorities,
-                   "blocks of namespaces of lower priority go first, 0 to 7; others have " +
-                       std::to_string(pool::KeeperOptions::kDefaultPriority) + "; may be repeated")
+                   "0 to 7: blocks of namespaces of lower priority are evicted first; default of "
+                   "all others: " +
+                       std::to_string(pool::KeeperOptions::kDefaultPriority) + "; repeatable")
       ->type_name("NAMESPACE=N");
-  command->add_option("--max-grants", options->max_grants, "blocks one client may hold in advance")
+  command
+      ->add_option("--max-grants", options->max_grants,
+                   "limit of blocks that one client holds in advance")
       ->type_name("N")
       ->transform(number(1, 1u << 20))
       ->capture_default_str();
   command
       ->add_option("--suspect-after", options->suspect_after_ms,
-                   "a client that shows no life for so long is served no more; 0: never")
+                   "after this time without heartbeats a client is suspected, and its blocks are "
+                   "quarantined; 0: never")
       ->type_name("MS")
       ->transform(number(0, 86'400'000))
       ->capture_default_str();
   CLI::Option* const standby = command->add_flag(
-      "--standby", options->standby, "wait until the pool has no living keeper, then take over");
+      "--standby", options->standby, "wait until the pool has no live keeper, then take over");
   command
       ->add_flag("--take-over", options->take_over,
-                 "take over from a keeper that lives, too: for one that stalls")
+                 "take over even from a live keeper, if it hangs")
       ->excludes(standby);
-  command->add_option("--log-level", options->log_level, "what is said on stderr")
+  command->add_option("--log-level", options->log_level, "log on stderr")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
       ->capture_default_str();

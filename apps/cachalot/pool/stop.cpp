@@ -65,7 +65,7 @@ void add_stop(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   options->client.is_operator = true;
   CLI::App* const command =
-      app.add_subcommand("stop", "asks the keeper of a pool to end, and waits until it has");
+      app.add_subcommand("stop", "stops the keeper of a pool, and waits until it has ended");
   add_pool_flag(*command, options->client.paths);
   command->add_option("--timeout", options->timeout_s, "how long to wait, in seconds")
       ->type_name("SECONDS")
@@ -74,7 +74,8 @@ void add_stop(CLI::App& app, Chosen& chosen) {
   add_host_flag(*command, options->client);
   add_wait_flag(*command, options->client);
   command
-      ->add_option("--json", options->json, "write which keeper it was to FILE, or to stdout for -")
+      ->add_option("--json", options->json,
+                   "write the keeper's pid and epoch to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer("Example: cachalot stop --pool /dev/shm/kv");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });

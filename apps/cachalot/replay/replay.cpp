@@ -202,50 +202,54 @@ int run(const Flags& flags) {
 void add_replay(CLI::App& app, Chosen& chosen) {
   auto flags = std::make_shared<Flags>();
   replay::ReplayOptions& options = flags->options;
-  CLI::App* command = app.add_subcommand(
-      "replay",
-      "Replays a trace through a pool: a keeper and engine processes, real bytes, each checked");
+  CLI::App* command = app.add_subcommand("replay",
+                                         "replays a trace through a new pool, with a keeper and "
+                                         "engine processes; verifies every byte");
   add_trace_flags(*command, flags->trace);
-  command->add_option("--engines", options.engines, "Engine processes")
+  command->add_option("--engines", options.engines, "engine processes")
       ->transform(number(1, replay::kMaxEngines))
       ->capture_default_str();
-  CLI::Option* bytes =
-      command->add_option("--block-bytes", flags->block_bytes,
-                          "Bytes of a block, such as 64KiB: a multiple of 64 (default 64KiB)");
-  add_model_flag(*command, options.model, "Bytes of a block from a model's dimensions instead")
+  CLI::Option* bytes = command->add_option("--block-bytes", flags->block_bytes,
+                                           "bytes of a block, a multiple of 64 (default: 64KiB)");
+  add_model_flag(*command, options.model, "instead: the block of this model, all layers")
       ->excludes(bytes);
-  CLI::Option* blocks = command->add_option("--capacity-blocks", flags->capacity_blocks,
-                                            "Blocks that may be published at once (default 20000)");
-  command->add_option("--capacity", flags->capacity, "The same in bytes, such as 2GiB")
+  CLI::Option* blocks =
+      command->add_option("--capacity-blocks", flags->capacity_blocks,
+                          "blocks that may be published at a time (default: 20000)");
+  command->add_option("--capacity", flags->capacity, "instead: bytes of these blocks, such as 2GiB")
       ->excludes(blocks);
   command
-      ->add_option("--policy", options.policy,
-                   "Which leaf is evicted: " + eviction::pool_policy_names())
+      ->add_option(
+          "--policy", options.policy,
+          "which blocks are evicted when the pool is full: " + eviction::pool_policy_names())
       ->type_name(eviction::pool_policy_names("|"))
       ->capture_default_str();
-  command->add_option("--domain", flags->domain, "How caches behave: coherent or noncoherent")
+  command
+      ->add_option("--domain", flags->domain,
+                   "coherent, or noncoherent: memory without cache coherence")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();
-  command->add_option("--devices", options.devices, "Devices that the pool is spread over")
+  command->add_option("--devices", options.devices, "devices to interleave")
       ->transform(number(1, pool::kMaxDevices))
       ->capture_default_str();
-  command->add_option("--limit", options.limit_requests, "End after so many requests")
+  command->add_option("--limit", options.limit_requests, "stop after N requests")
+      ->type_name("N")
       ->transform(number(1, kAnyNumber));
-  command->add_option("--speed", flags->speed, "Of the trace's own time: a factor, or max")
+  command->add_option("--speed", flags->speed, "factor of the trace's time, or max: without pauses")
       ->capture_default_str();
   command
       ->add_option("--verify", flags->verify,
-                   "What is checked of each block: full, sample (every 16th line), off")
+                   "what is verified of each block: full, sample (every 16th line), off")
       ->check(CLI::IsMember({"full", "sample", "off"}))
       ->capture_default_str();
-  command->add_option("--seed", options.seed, "Other seeds give other hashes and bytes")
+  command->add_option("--seed", options.seed, "changes hashes and bytes")
       ->transform(number(0, kAnyNumber))
       ->capture_default_str();
   command->add_option("--pool", options.pool_paths,
-                      "Where the pool is made, and removed at the end: one path, or one per device "
-                      "(default memfd)");
-  command->add_option("--json", flags->json,
-                      "Write the result as JSON to this file, or - for stdout");
+                      "where to create the pool, which is removed at the end: one path, or one per "
+                      "device (default: memfd)");
+  command->add_option("--json", flags->json, "write the result to FILE, or to stdout for -")
+      ->type_name("FILE");
   command->footer(
       "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 --block-bytes "
       "64KiB "

@@ -238,26 +238,27 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   add_trace_file_flag(*command, options->trace);
   add("--policy", options->policies, policy_choices(),
       "in leaf mode " + eviction::policy_names(eviction::CacheMode::kLeaf) + "; in stream mode " +
-          eviction::policy_names(eviction::CacheMode::kStream) + "; all: each of the mode")
+          eviction::policy_names(eviction::CacheMode::kStream) + "; all: all of the mode")
       ->capture_default_str();
   add("--capacity-blocks", options->capacities, "N,…",
-      "capacities in blocks, inf, or LOW..HIGH: a curve of eight points to a power of ten")
+      "capacities in blocks, inf, or LOW..HIGH: eight points per power of ten")
       ->capture_default_str();
   add("--mode", options->mode, "leaf|stream",
-      "leaf: as the pool does, a block never outlives its parent; stream: any block may go")
+      "leaf: as the pool, only blocks without cached children are evicted; stream: any block may "
+      "be evicted")
       ->capture_default_str();
   add_block_tokens_flag(*command, options->trace);
-  add_model_flag(*command, options->model,
-                 "a model whose bytes a token say what capacities are in bytes");
+  add_model_flag(*command, options->model, "model of the KV: adds capacities in bytes");
   add("--bytes-per-token", options->bytes_per_token, "SIZE",
-      "the same as a number: KV bytes of a token over all layers and ranks");
+      "instead: KV bytes of a token over all layers and ranks");
   add_trace_reading_flags(*command, options->trace);
   command->add_flag("--no-summary", options->no_summary,
-                    "leave out reuse distances and working sets, which take a third of the time");
+                    "no reuse distances and working sets; saves a third of the time");
   add("--temp-dir", options->temp_dir, "FOLDER",
-      "for opt, which looks ahead: 8 bytes a reference (default: $TMPDIR, else /tmp)");
+      "for a file of opt, which looks ahead: 8 bytes per reference (default: $TMPDIR, else /tmp)");
   add("--csv", options->csv, "FILE", "write the rows as CSV to FILE, or to stdout for -");
-  add("--plot", options->plot, "FILE.svg", "draw hit rate over capacity, or to stdout for -");
+  add("--plot", options->plot, "FILE.svg",
+      "draw hit rate over capacity to FILE.svg, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   command->footer(
       "Example: cachalot hitrate --trace conversation_trace.jsonl.gz --policy lru,lfu,opt "

@@ -6,7 +6,7 @@ namespace cachalot::apps {
 
 void add_trace(CLI::App& app, Chosen& chosen) {
   CLI::App* const command =
-      app.add_subcommand("trace", "looks at request traces, converts them, makes them up");
+      app.add_subcommand("trace", "shows, converts and generates request traces");
   add_trace_info(*command, chosen);
   add_trace_convert(*command, chosen);
   add_trace_generate(*command, chosen);

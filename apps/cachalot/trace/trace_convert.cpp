@@ -79,15 +79,15 @@ void add_trace_convert(CLI::App& trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = trace.add_subcommand(
       "convert",
-      "writes request traces as one of Mooncake's: requests by time, ids made one's own");
+      "merges request traces by time into one of Mooncake's format; renumbers local ids");
   command
       ->add_option("--trace", options->files,
-                   "request trace; several, or the flag again, are merged by time")
+                   "request trace; several traces, or a repeated flag, are merged by time")
       ->type_name("FILE")
       ->required();
   command
       ->add_option("--out", options->out,
-                   "where to write, gzip where the name ends in .gz, or - for stdout")
+                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
       ->type_name("FILE")
       ->required();
   command->add_option("--to", options->to, "format to write")
@@ -96,15 +96,16 @@ void add_trace_convert(CLI::App& trace, Chosen& chosen) {
       ->capture_default_str();
   command
       ->add_option("--block-tokens", options->block_tokens,
-                   "tokens of a block of what is written: a multiple of the traces' own")
+                   "tokens of a block of the output: a multiple of the traces' own")
       ->type_name("N")
       ->transform(number(1, 1u << 20));
   command
       ->add_option("--trace-block-tokens", options->trace.block_tokens,
-                   "tokens of a block of the traces (default: as they state, else 512)")
+                   "tokens of a block of the traces (default: as the traces state, else 512)")
       ->type_name("N")
       ->transform(number(1, 1u << 20));
-  command->add_flag("--renumber", options->renumber, "short ids, in the order of their first use");
+  command->add_flag("--renumber", options->renumber,
+                    "renumber all ids, in the order of their first use");
   add_trace_reading_flags(*command, options->trace);
   command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
       ->type_name("FILE");

@@ -40,7 +40,7 @@ constexpr Flag kFlags[] = {
     {"--steps", "X", &trace::GeneratorOptions::steps, "mean requests of an agent for a message",
      true},
     {"--subagents", "P", &trace::GeneratorOptions::subagent_probability,
-     "probability that a step sends one to three sub-agents", true},
+     "probability that a step starts one to three sub-agents", true},
     {"--think-s", "X", &trace::GeneratorOptions::think_s,
      "mean time between an answer and the next message"},
     {"--tool-s", "X", &trace::GeneratorOptions::tool_s, "mean time of a tool's call", true},
@@ -53,13 +53,13 @@ struct Number {
   const char* text;
 };
 constexpr Number kNumbers[] = {
-    {"--seed", &trace::GeneratorOptions::seed, "other seeds give other traces"},
+    {"--seed", &trace::GeneratorOptions::seed, "changes the trace"},
     {"--block-tokens", &trace::GeneratorOptions::block_tokens, "tokens of a block"},
     {"--system-prompts", &trace::GeneratorOptions::system_prompts,
      "system prompts that sessions share"},
-    {"--system-tokens", &trace::GeneratorOptions::system_tokens, "tokens of each"},
+    {"--system-tokens", &trace::GeneratorOptions::system_tokens, "tokens of each system prompt"},
     {"--max-context-tokens", &trace::GeneratorOptions::max_context_tokens,
-     "a session ends when it has more"},
+     "a session ends beyond this number of tokens"},
 };
 
 // `error` is about the member that the flag sets, by the member's name.
@@ -151,7 +151,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
   const auto agentic = GeneratorOptions::of(trace::LoadKind::kAgentic);
   auto options = std::make_shared<Options>();
   CLI::App* const command = trace.add_subcommand(
-      "generate", "makes up a load: sessions that share system prompts, grow, and end");
+      "generate", "generates a load: sessions that share system prompts, grow, and end");
   command->add_option("--kind", options->kind, "agentic or chat")
       ->type_name("agentic|chat")
       ->capture_default_str();
@@ -161,7 +161,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
       ->required();
   command
       ->add_option("--out", options->out,
-                   "where to write, gzip where the name ends in .gz, or - for stdout")
+                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
       ->type_name("FILE")
       ->required();
   for (const Number& flag : kNumbers) {

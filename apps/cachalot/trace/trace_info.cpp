@@ -169,7 +169,7 @@ int run(const Options& options) {
 void add_trace_info(CLI::App& trace, Chosen& chosen) {
   auto options = std::make_shared<Options>();
   CLI::App* const command = trace.add_subcommand(
-      "info", "requests, times, lengths, blocks, and what a cache without limit would hit");
+      "info", "shows requests, times, lengths, blocks, and the hit rate of an unlimited cache");
   command->add_option("trace", options->files, "request traces, plain or gzip")
       ->type_name("FILE")
       ->required();

@@ -33,7 +33,7 @@ Function real(const char* name, Find find) {
   static void* const found =
       find();  // one for each place of use, as each `find` has a type of its own
   if (found == nullptr) {
-    say("%s: no libllama in this program has it", name);
+    say("%s: not found in this program's libllama", name);
     std::abort();
   }
   return reinterpret_cast<Function>(found);
@@ -90,8 +90,8 @@ void check_release() {
   static const bool is_checked = [] {
     const std::string found = REAL(llama_version)();
     if (found.substr(0, found.find('-')) != CACHALOT_LLAMA_VERSION) {
-      say("this library was built for llama.cpp %s, the program has %s: build it with that one, or "
-          "unset LD_PRELOAD",
+      say("this library was built for llama.cpp %s, the program has %s: build the library with "
+          "that release, or unset LD_PRELOAD",
           CACHALOT_LLAMA_VERSION, found.c_str());
       std::exit(2);
     }
@@ -162,11 +162,11 @@ llama_model* remember(llama_model* loaded, std::vector<std::string> files,
 // Why a context is none to share; empty: it may be.
 std::string unsuitable(const llama_context_params& params) {
   if (params.ctx_other != nullptr || params.ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT)
-    return "it works for another context";
+    return "it serves another context";
   if (params.embeddings) return "it computes embeddings";
   if (!params.kv_unified && params.n_seq_max > 1)
     return "its KV cache is not unified: add --kv-unified";
-  if (params.n_samplers != 0) return "it samples inside";
+  if (params.n_samplers != 0) return "it samples on the backend";
   return "";
 }
 

@@ -42,7 +42,7 @@ Result<std::optional<Settings>> read_settings(const std::function<const char*(co
   for (const std::string& path : settings.cache.pool) {
     if (path.empty())
       return Error::make(Code::kInvalidArgument,
-                         "CACHALOT_POOL is \"%.100s\", expected paths with commas between", pool);
+                         "CACHALOT_POOL is \"%.100s\", expected paths separated by commas", pool);
   }
   const auto number = [&](const char* name, std::uint64_t otherwise, std::uint64_t least,
                           std::uint64_t most) {

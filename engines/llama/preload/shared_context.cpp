@@ -281,7 +281,7 @@ void SharedContext::cleared() {
 }
 
 void SharedContext::stop(const char* why) {
-  if (!is_stopped_) say("prompts are shared no more: %s", why);
+  if (!is_stopped_) say("prompts are no longer shared: %s", why);
   is_stopped_ = true;
 }
 

@@ -61,7 +61,7 @@ int run(int argc, char** argv) {
   app.add_option("--size", options.size, "tiny: 3.4 M parameters; 125m: 124.7 M")
       ->type_name("SIZE")
       ->capture_default_str();
-  app.add_option("--type", options.type, "of the weights: f32, f16, bf16, q8_0 or q4_0")
+  app.add_option("--type", options.type, "type of the weights: f32, f16, bf16, q8_0 or q4_0")
       ->type_name("TYPE")
       ->capture_default_str();
   app.add_option("--seed", options.seed, "the same seed gives the same file, on any machine")

@@ -41,7 +41,7 @@ BodyReader::BodyReader(std::string_view body) {
     fail("", "the body is nested more than " + std::to_string(kDeepest) + " deep");
     return;
   } catch (const nlohmann::json::parse_error& error) {
-    fail("", "the body is not JSON: it goes wrong at byte " + std::to_string(error.byte));
+    fail("", "the body is not JSON: error at byte " + std::to_string(error.byte));
     return;
   } catch (const nlohmann::json::exception&) {  // a number that no double holds
     fail("", "the body has a number out of range");

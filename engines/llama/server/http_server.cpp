@@ -129,10 +129,9 @@ Result<std::string> read_body(const httplib::Request& request, const httplib::Co
   const std::uint64_t told = request.get_header_value<std::uint64_t>("Content-Length");
   if (body.size() > most || told > most) {
     return Error::make(Code::kNoSpace,
-                       "the body is longer than %zu bytes, the most that is read for this context",
-                       most);
+                       "the body is longer than %zu bytes, the limit for this context", most);
   }
-  return Error::make(Code::kBadInput, "the body ends after %zu bytes, before it is whole",
+  return Error::make(Code::kBadInput, "the body is incomplete: it ends after %zu bytes",
                      body.size());
 }
 
@@ -326,7 +325,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpOptions& option
                    : server.bind_to_port(options.address, options.port) ? options.port
                                                                         : -1;
   if (port <= 0) {
-    return errno == 0 ? Error::make(Code::kInvalidArgument, "%.80s port %u: cannot listen there",
+    return errno == 0 ? Error::make(Code::kInvalidArgument, "%.80s port %u: cannot listen",
                                     options.address.c_str(), options.port)
                       : Error::from_errno(errno, "%.80s port %u: listening",
                                           options.address.c_str(), options.port);

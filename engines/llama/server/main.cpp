@@ -22,7 +22,7 @@ namespace cachalot::llama {
 namespace {
 
 // Exit codes, as of cachalot: 0 ended by a signal; 1 a fault; 2 bad usage or model; 3 the
-// surroundings refuse.
+// environment prevents it.
 constexpr int kExitFault = 1, kExitUsage = 2, kExitRefused = 3;
 
 struct KvType {
@@ -89,8 +89,8 @@ void warn_of_context(const Options& options, const Model& model) {
   const std::uint32_t trained = model.trained_context_tokens();
   if (options.engine.slot.context_tokens <= trained) return;
   std::fprintf(stderr,
-               "cachalot-llama: --context is %u, and the model was trained with %u tokens: expect "
-               "nonsense behind them\n",
+               "cachalot-llama: --context is %u, but the model was trained with %u tokens: expect "
+               "nonsense after them\n",
                options.engine.slot.context_tokens, trained);
 }
 
@@ -200,22 +200,24 @@ Status serve(Options& options) {
 }
 
 void add_flags(CLI::App& app, Options& options) {
-  app.add_option("--model", options.model, "the model: a GGUF file, or the first of a split one")
+  app.add_option("--model", options.model,
+                 "the model: a GGUF file, or the first file of a split model")
       ->required()
       ->type_name("FILE");
   app.add_option("--name", options.http.model_name,
-                 "what the API calls the model (the file's name)")
+                 "name of the model in the API (default: the file's name)")
       ->type_name("NAME");
-  app.add_option("--address", options.http.address, "where to listen; 0.0.0.0: everywhere")
+  app.add_option("--address", options.http.address, "address to listen on; 0.0.0.0: all")
       ->type_name("IP")
       ->capture_default_str();
-  app.add_option("--port", options.http.port, "0: any that is free; the ready line says which")
+  app.add_option("--port", options.http.port,
+                 "port to listen on; 0: a free one, which the ready line states")
       ->type_name("N")
       ->transform(whole_number(0, 65535))
       ->capture_default_str();
-  app.add_option(
-         "--slots", options.engine.slots,
-         "requests that are worked on at a time; with --pool, each takes one of the pool's clients")
+  app.add_option("--slots", options.engine.slots,
+                 "requests that are served simultaneously; with --pool, each takes a client slot "
+                 "of the pool")
       ->type_name("N")
       ->transform(whole_number(1, 64))
       ->capture_default_str();
@@ -223,53 +225,54 @@ void add_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(0, 1024))
       ->capture_default_str();
-  app.add_option(
-         "--stop-wait", options.stop_wait_s,
-         "how long SIGINT or SIGTERM lets requests go on, before they end with an error; a second "
-         "signal ends them at once")
+  app.add_option("--stop-wait", options.stop_wait_s,
+                 "after SIGINT or SIGTERM, requests in flight may continue for this time, then end "
+                 "with an error; a second signal ends them at once")
       ->type_name("SECONDS")
       ->transform(whole_number(0, 3600))
       ->capture_default_str();
-  app.add_option("--context", options.context_tokens,
-                 "tokens of prompt and answer together, of each slot (the model's, at most 4096)")
+  app.add_option(
+         "--context", options.context_tokens,
+         "tokens of prompt and answer together, per slot (default: the model's, at most 4096)")
       ->type_name("TOKENS")
       ->transform(whole_number(64, 1u << 24));
-  app.add_option("--threads", options.engine.slot.threads, "that compute")
+  app.add_option("--threads", options.engine.slot.threads, "threads that compute")
       ->type_name("N")
       ->transform(whole_number(1, 512))
       ->capture_default_str();
-  app.add_option("--kv-type", options.kv_type, "of keys and values: f16, bf16, f32 or q8_0")
+  app.add_option("--kv-type", options.kv_type, "type of keys and values: f16, bf16, f32 or q8_0")
       ->type_name("TYPE")
       ->capture_default_str();
   app.add_option("--chat-template", options.chat_template,
-                 "one that libllama knows, by name: chatml, llama3, gemma, … (the model's own)")
+                 "name of a template that libllama knows: chatml, llama3, gemma, … (default: the "
+                 "model's own)")
       ->type_name("NAME");
-  app.add_flag("--verbose", options.is_verbose, "print all that libllama says");
+  app.add_flag("--verbose", options.is_verbose, "print all messages of libllama");
 }
 
 void add_pool_flags(CLI::App& app, Options& options) {
   app.add_option("--pool", options.pool,
-                 "the pool to share prompts in, where each of --slots is a client; repeated for "
-                 "each device "
-                 "in order (none)")
+                 "pool to share prompts in; each of --slots is a client of it; repeat the flag for "
+                 "each device in order (default: none)")
       ->allow_extra_args(false)
       ->type_name("PATH");
   app.add_option("--block-tokens", options.engine.slot.block_tokens,
-                 "tokens a block; equal in all processes that share")
+                 "tokens per block; equal in all processes that share")
       ->type_name("N")
       ->transform(whole_number(2, 4096))
       ->capture_default_str();
   app.add_flag("--print-block-bytes", options.prints_block_bytes,
-               "print what a block takes, for `cachalot serve --block-bytes`, and end");
-  app.add_option("--host", options.host, "this machine's number, where several share the pool")
+               "print the bytes of a block, for `cachalot serve --block-bytes`, and exit");
+  app.add_option("--host", options.host,
+                 "this machine's number in the pool, if several machines share it")
       ->type_name("N")
       ->transform(whole_number(0, 1023))
       ->capture_default_str();
-  app.add_flag(
-      "--allow-foreign-pool", options.allow_foreign_pool,
-      "also a pool of another user than this one and root, or one that others may write to");
+  app.add_flag("--allow-foreign-pool", options.allow_foreign_pool,
+               "also use a pool whose files belong to neither this user nor root, or that every "
+               "user may write to");
   app.add_option("--keeper-wait", options.keeper_wait_s,
-                 "how long to wait at the start for the pool and its keeper")
+                 "how long the start waits for the pool and its keeper")
       ->type_name("SECONDS")
       ->transform(whole_number(0, 3600))
       ->capture_default_str();
@@ -279,7 +282,7 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->transform(whole_number(0, 3'600'000))
       ->capture_default_str();
   app.add_option("--salt", options.salt,
-                 "shares blocks with processes of the same salt only, as between tenants")
+                 "share blocks only with processes of the same salt, for example of one tenant")
       ->type_name("TEXT");
 }
 
@@ -297,8 +300,7 @@ std::string file_name(const std::string& path) {
 int run(int argc, char** argv) {
   CLI::App app(
       "An OpenAI-compatible server on llama.cpp. With --pool it shares the KV cache of prompts "
-      "with "
-      "other processes: what one has computed, another only reads.",
+      "with other processes: a prompt that one process has computed is only loaded by the others.",
       "cachalot-llama");
   app.set_version_flag("--version", "cachalot-llama " CACHALOT_VERSION);
   Options options;
@@ -308,12 +310,11 @@ int run(int argc, char** argv) {
     app.get_option(name)->check(not_empty());
   }
   app.footer(
-      "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n"
-      "Its pool: cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes "
-      "$(cachalot-llama "
-      "--model stories260K.gguf --print-block-bytes)\n"
-      "Exit code: 0 ended by SIGINT or SIGTERM; 1 a fault; 2 bad usage, model or pool; 3 the "
-      "surroundings refuse (no keeper, no memory, port taken, a model that cannot share)");
+      "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\nIts pool: "
+      "cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes $(cachalot-llama "
+      "--model stories260K.gguf --print-block-bytes)\nExit code: 0 ended by SIGINT or SIGTERM; 1 a "
+      "fault; 2 bad usage, model or pool; 3 the environment prevents it (no keeper, no memory, "
+      "port taken, a model that cannot share)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

@@ -90,7 +90,7 @@ Result<Model> Model::load(const std::string& path, const std::string& chat_templ
   Model loaded(model, !chat_template.empty() ? chat_template : own == nullptr ? "" : own);
   if (!llama_model_has_decoder(model) || llama_model_has_encoder(model)) {
     return Error::make(Code::kUnsupported,
-                       "%.150s: a model with an encoder; expected one that only decodes",
+                       "%.150s: the model has an encoder, expected a decoder-only model",
                        path.c_str());
   }
   return loaded;
@@ -158,11 +158,10 @@ Result<std::string> Model::text_of(const std::vector<Message>& messages) const {
 
 Result<std::vector<Token>> Model::tokenised(const std::string& text, std::size_t most) const {
   if (text.size() / most_token_bytes_ > most) {
-    return Error::make(
-        Code::kNoSpace,
-        "the prompt has %zu bytes, which are more than %zu tokens: none of this model's "
-        "has more than %zu bytes",
-        text.size(), most, most_token_bytes_);
+    return Error::make(Code::kNoSpace,
+                       "the prompt has %zu bytes, more than %zu tokens: a token of this model has "
+                       "at most %zu bytes",
+                       text.size(), most, most_token_bytes_);
   }
   // A token for each byte, and what a vocabulary adds at both ends.
   std::vector<Token> tokens(text.size() + 8);
@@ -174,7 +173,7 @@ Result<std::vector<Token>> Model::tokenised(const std::string& text, std::size_t
                      tokens.data(), static_cast<std::int32_t>(tokens.size()),
                      /*add_special=*/true, /*parse_special=*/true);
   if (count < 0) {
-    return Error::make(Code::kInternal, "libllama makes %d tokens of %zu bytes", -count,
+    return Error::make(Code::kInternal, "libllama returned %d tokens for %zu bytes", -count,
                        text.size());
   }
   tokens.resize(static_cast<std::size_t>(count));

@@ -27,7 +27,7 @@ void read_sampling(BodyReader& body, Request& request) {
 
 void add_stop(BodyReader& body, const json& stop, Request& request) {
   if (!stop.is_string() || stop.get_ref<const std::string&>().empty()) {
-    return body.fail("stop", "stop has an empty text, or something that is no text");
+    return body.fail("stop", "stop contains an empty text or another type, expected texts");
   }
   request.stops.push_back(stop.get<std::string>());
 }
@@ -112,9 +112,8 @@ void read_prompt(BodyReader& body, Request& request) {
   } else if (auto tokens = prompt->is_array() ? tokens_of(*prompt) : std::nullopt; tokens) {
     request.prompt = *std::move(tokens);
   } else {
-    body.fail(
-        "prompt",
-        "prompt is not one text or an array of tokens; several prompts take several requests");
+    body.fail("prompt",
+              "prompt is not one text or an array of tokens; send one request per prompt");
   }
 }
 

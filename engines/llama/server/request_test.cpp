@@ -91,7 +91,7 @@ TEST(CompletionRequest, TakesTokensForAPrompt) {
 TEST(CompletionRequest, SaysWhereTheBodyIsNoJson) {
   expect_part(wrong("{\"prompt\": \"x\"").message, "not JSON");
   expect_part(wrong("").message, "not JSON");
-  expect_part(wrong("{\"prompt\": \"\xff\"}").message, "not JSON: it goes wrong at byte 13");
+  expect_part(wrong("{\"prompt\": \"\xff\"}").message, "not JSON: error at byte 13");
   expect_part(wrong("[1]").message, "an array of 1, expected an object");
   EXPECT_EQ(wrong("7").status, 400);
   expect_part(wrong(R"({"prompt": "x", "temperature": 1e999})").message, "number out of range");

@@ -60,9 +60,10 @@ constexpr llama_seq_id kSequence = 0, kScratch = 1;
 Result<Context> make_context(const Model& model, const llama_context_params& params) {
   Context context(llama_init_from_model(model.get(), params));
   if (context) return context;
-  return Error::make(Code::kNoSpace,
-                     "libllama makes no context of %u tokens for this model (--verbose shows why)",
-                     params.n_ctx);
+  return Error::make(
+      Code::kNoSpace,
+      "libllama cannot create a context of %u tokens for this model (--verbose shows why)",
+      params.n_ctx);
 }
 
 }  // namespace
