@@ -227,7 +227,7 @@ TEST_P(OpaqueClientTest, BadOptionsAndArgumentsAreNamed) {
   EXPECT_NE(refusal(bad).find("fingerprint: is empty"), std::string::npos);
   bad = options();
   bad.block_bytes = 1025;
-  EXPECT_NE(refusal(bad).find("block_bytes: 1025; the blocks of the pool have 1024: make a pool"),
+  EXPECT_NE(refusal(bad).find("block_bytes: 1025; the blocks of the pool have 1024: create a pool"),
             std::string::npos);
   bad = options();
   bad.grant_blocks = 0;
