@@ -223,6 +223,7 @@ constexpr Counter kCounters[] = {
     {"stale_blocks", &Statistics::stale_blocks},
     {"damaged_blocks", &Statistics::damaged_blocks},
     {"reattachments", &Statistics::reattachments},
+    {"copied_bytes", &Statistics::copied_bytes},
 };
 
 void add_results(nb::module_& module) {

@@ -356,6 +356,8 @@ typedef struct cachalot_statistics {
   uint64_t loads, loaded_blocks, loaded_bytes;
   uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
   uint64_t stale_blocks, damaged_blocks, reattachments;
+  /* by stores and by loads of whole blocks, also of blocks that did not count */
+  uint64_t copied_bytes;
 } cachalot_statistics;
 CACHALOT_API cachalot_code cachalot_get_statistics(const cachalot_client* client,
                                                    cachalot_statistics* statistics);

@@ -63,10 +63,11 @@ struct FieldEnds<cachalot_cache> {
 template <>
 struct FieldEnds<cachalot_statistics> {
   using S = cachalot_statistics;
-  static constexpr auto kAll = ends_of(
-      &S::struct_size, &S::reserved, &S::lookups, &S::looked_up_blocks, &S::hit_blocks, &S::loads,
-      &S::loaded_blocks, &S::loaded_bytes, &S::stores, &S::stored_blocks, &S::stored_bytes,
-      &S::duplicate_blocks, &S::stale_blocks, &S::damaged_blocks, &S::reattachments);
+  static constexpr auto kAll =
+      ends_of(&S::struct_size, &S::reserved, &S::lookups, &S::looked_up_blocks, &S::hit_blocks,
+              &S::loads, &S::loaded_blocks, &S::loaded_bytes, &S::stores, &S::stored_blocks,
+              &S::stored_bytes, &S::duplicate_blocks, &S::stale_blocks, &S::damaged_blocks,
+              &S::reattachments, &S::copied_bytes);
 };
 
 template <>
