@@ -38,7 +38,6 @@ class TrackedAllocator : public Allocator {
     Address address = 0;
     void* owner = nullptr;
     std::uint32_t kind = 0;
-    void* note = nullptr;
   };
 
   // All of these are called with the lock held.

@@ -56,7 +56,7 @@ StitchAllocator::StitchAllocator(device_memory::Backend& backend, gpu::StreamEve
       stitched_(backend, events, memory_),
       small_(options.chunk_bytes),
       drains_(events),
-      brake_(options) {}
+      budget_(options) {}
 
 device_memory::TrackedAllocator::Placed StitchAllocator::placed(device_memory::Block* block,
                                                                 std::uint64_t& state) {
@@ -83,12 +83,11 @@ Result<device_memory::TrackedAllocator::Placed> StitchAllocator::do_allocate(std
   Result<Placed> done = bytes <= options_.small_request_bytes ? allocate_small(bytes, stream)
                                                               : allocate_large(bytes, stream);
   stats_.driver_allocations += used_driver_;
-  if (done) done->note = brake_.served(bytes, stream, stats_.stitches != stitches);
+  if (done) budget_.served(stats_.stitches != stitches);
   return done;
 }
 
 void StitchAllocator::do_free(const Placed& placed) {
-  brake_.freed(static_cast<device_memory::Block*>(placed.note));
   if (placed.kind == kStitched) {
     stitched_.put_back(static_cast<StitchedBlock*>(placed.owner));
   } else if (placed.kind == kPrimitive) {
@@ -215,7 +214,7 @@ Result<std::optional<device_memory::TrackedAllocator::Placed>> StitchAllocator::
   if (const auto window = stitched_.find_window(bytes, stream); window.block != nullptr) {
     return std::optional(use(window, bytes, stream, states_.window));
   }
-  if (may_stitch && missing_bytes(bytes, stream) == 0 && !is_braked(bytes, limits)) {
+  if (may_stitch && missing_bytes(bytes, stream) == 0 && !may_buy(bytes, limits)) {
     CACHALOT_TRY_ASSIGN(const std::optional<Placed> stitched, stitch(bytes, stream));
     if (stitched) return stitched;
   }
@@ -323,11 +322,11 @@ Result<device_memory::TrackedAllocator::Placed> StitchAllocator::create(std::uin
                                                                         gpu::StreamId stream,
                                                                         Limits limits) {
   used_driver_ = true;
-  if (is_braked(bytes, limits)) {
+  if (may_buy(bytes, limits)) {
     Result<Placed> bought = buy(bytes, stream);
     if (bought || bought.error().code != Code::kNoSpace) return bought;
     // What could be stitched is there still.
-    brake_.device_is_full();
+    budget_.device_is_full();
     CACHALOT_TRY_ASSIGN(const std::optional<Placed> found, find(bytes, stream, limits));
     if (found) return *found;
   }
@@ -347,10 +346,10 @@ Result<device_memory::TrackedAllocator::Placed> StitchAllocator::create(std::uin
   return *found;
 }
 
-bool StitchAllocator::is_braked(std::uint64_t bytes, Limits limits) const {
+bool StitchAllocator::may_buy(std::uint64_t bytes, Limits limits) const {
   const std::uint64_t chunk_bytes = options_.chunk_bytes;
   const std::uint64_t new_bytes = (bytes + chunk_bytes - 1) / chunk_bytes * chunk_bytes;
-  return limits == Limits::kObeyed && brake_.may_buy(new_bytes, memory_.reserved_bytes());
+  return limits == Limits::kObeyed && budget_.may_buy(new_bytes, memory_.reserved_bytes());
 }
 
 // At the end of the growing segment, whatever the size: it is not to be stitched.
@@ -358,7 +357,7 @@ Result<device_memory::TrackedAllocator::Placed> StitchAllocator::buy(std::uint64
                                                                      gpu::StreamId stream) {
   const std::uint64_t before = memory_.reserved_bytes();
   CACHALOT_TRY_ASSIGN(device_memory::Block* const block, memory_.end_with(bytes, stream));
-  brake_.bought(memory_.reserved_bytes() - before);
+  budget_.bought(memory_.reserved_bytes() - before);
   return placed(memory_.heap().take(block, bytes, nullptr), states_.created);
 }
 
@@ -454,7 +453,7 @@ Status StitchAllocator::do_release_cached() {
   CACHALOT_TRY(stitched_.unmap_dropped(true));
   const StitchedCache::HeldParts held(stitched_);
   memory_.release_free();
-  brake_.released();
+  budget_.released();
   return {};
 }
 
@@ -468,11 +467,6 @@ std::uint64_t StitchAllocator::stitched_range_bytes() const {
   return stitched_.range_bytes();
 }
 
-std::uint64_t StitchAllocator::twin_bytes() const {
-  const std::scoped_lock lock(mutex_);
-  return brake_.twin_bytes();
-}
-
 std::uint64_t StitchAllocator::do_used_bytes() const {
   return memory_.heap().used_bytes();
 }
@@ -480,7 +474,6 @@ std::uint64_t StitchAllocator::do_used_bytes() const {
 Status StitchAllocator::do_check() const {
   CACHALOT_TRY(memory_.heap().check());
   CACHALOT_TRY(small_.heap().check());
-  CACHALOT_TRY(brake_.check());
   return stitched_.check();
 }
 

@@ -8,7 +8,7 @@
 //       driver call. Not where much lies free in parts of chunks, and a stitch would take fewer chunks
 //   S3  free primitive blocks, from the largest down, are stitched; the last one is split
 //   S4  the memory that is missing is created; then as S2 or S3. Where a program stitches for ever, new
-//       memory instead of S3 (stitch_brake.h)
+//       memory instead of S3 (stitch_budget.h)
 //   S5  out of memory: what other streams freed is waited for, what is cached is given back, and the
 //       request goes through all of it once more, then fails
 //
@@ -32,7 +32,7 @@
 #include "stitch/placement_history.h"
 #include "stitch/primitive_memory.h"
 #include "stitch/small_pool.h"
-#include "stitch/stitch_brake.h"
+#include "stitch/stitch_budget.h"
 #include "stitch/stitch_options.h"
 #include "stitch/stitched_cache.h"
 #include "stitch/stream_drains.h"
@@ -62,7 +62,6 @@ class StitchAllocator final : public device_memory::TrackedAllocator {
   const char* name() const override { return "stitch"; }
   StitchStates states() const;
   std::uint64_t stitched_range_bytes() const;  // addresses of the stitched blocks that are kept
-  std::uint64_t twin_bytes() const;  // what expandable segments would hold for the same requests
 
  private:
   enum Kind : std::uint32_t { kSmall, kPrimitive, kStitched };
@@ -99,7 +98,7 @@ class StitchAllocator final : public device_memory::TrackedAllocator {
   Result<Placed> buy(std::uint64_t bytes, gpu::StreamId stream);
 
   // Whether the request gets new memory, if there is any, and not a stitch.
-  bool is_braked(std::uint64_t bytes, Limits limits) const;
+  bool may_buy(std::uint64_t bytes, Limits limits) const;
   bool is_worth_stitching(std::uint64_t bytes, std::uint64_t missing, gpu::StreamId stream,
                           Limits limits);
   // Whether stitching it takes fewer whole chunks than the beginning of `block` does, and that matters.
@@ -132,7 +131,7 @@ class StitchAllocator final : public device_memory::TrackedAllocator {
   SmallPool small_;
   StreamDrains drains_;
   PlacementHistory history_;
-  StitchBrake brake_;
+  StitchBudget budget_;
   StitchStates states_;
   bool used_driver_ = false;  // during this allocate()
 };

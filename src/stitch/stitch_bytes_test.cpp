@@ -192,8 +192,8 @@ std::unique_ptr<device_memory::MemfdBackend> open_memory() {
   return backend;
 }
 
-// Some brake hard: in heaps as small as these the defaults hardly ever would.
-StitchOptions any_brake() {
+// Some may buy much: in heaps as small as these the defaults hardly ever would.
+StitchOptions any_budget() {
   StitchOptions options;
   if (*rc::gen::arbitrary<bool>()) return options;
   options.free_stitch_requests = *rc::gen::element<std::uint64_t>(3, 200);
@@ -205,7 +205,7 @@ StitchOptions any_brake() {
 RC_GTEST_PROP(StitchAllocator, RandomProgramsKeepTheirBytes, ()) {
   const auto backend = open_memory();
   device_memory::FakeEvents events;
-  StitchOptions options = any_brake();
+  StitchOptions options = any_budget();
   options.stitched_limit_bytes = *rc::gen::inRange<std::uint64_t>(1, 200) * 2 * kMiB;
   options.frag_limit_bytes = *rc::gen::element<std::uint64_t>(0, 2 * kMiB, 16 * kMiB);
   const auto allocator = *StitchAllocator::create(*backend, events, options);
@@ -216,7 +216,7 @@ RC_GTEST_PROP(StitchAllocator, RandomProgramsKeepTheirBytes, ()) {
 RC_GTEST_PROP(StitchAllocator, RepeatedProgramsKeepTheirBytes, ()) {
   const auto backend = open_memory();
   device_memory::FakeEvents events;
-  const auto allocator = *StitchAllocator::create(*backend, events, any_brake());
+  const auto allocator = *StitchAllocator::create(*backend, events, any_budget());
   run_repeated_program(*allocator, events);
   RC_ASSERT(allocator->stats().reserved_bytes == backend->physical_bytes());
 }

@@ -25,14 +25,6 @@ std::uint64_t ExpandableRange::missing_handles(std::uint64_t bytes) const {
   return (missing + handle_bytes() - 1) / handle_bytes();
 }
 
-std::vector<Block*> ExpandableRange::set_aside() {
-  std::vector<Block*> aside;
-  for_each_free_run([&](Block* block, Address address, std::uint64_t bytes) {
-    return aside.emplace_back(heap_.take(block, address, bytes, nullptr));
-  });
-  return aside;
-}
-
 Block* ExpandableRange::take(Block* free_block, std::uint64_t bytes) {
   const bool is_split = leaves_a_block(is_small_, free_block->bytes - bytes);
   return heap_.take(free_block, is_split ? bytes : free_block->bytes, nullptr);

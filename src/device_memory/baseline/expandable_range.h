@@ -41,8 +41,6 @@ class ExpandableRange {
   // Their addresses are not used again.
   template <typename Drop>
   void release_free(Drop drop);
-  // Every whole free handle is out of use, until it is freed. @return the used blocks that they are now
-  std::vector<Block*> set_aside();
 
   const BlockHeap& heap() const { return heap_; }
 
