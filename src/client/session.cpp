@@ -226,7 +226,7 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
 Result<std::uint32_t> Session::evict(const BlockHash& hash) {
   const Turn turn(*this, {});
   CACHALOT_TRY(check_usable());
-  return client_->evict(hash);
+  return client_->requests().evict(hash);
 }
 
 Status Session::close() {

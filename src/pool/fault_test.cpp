@@ -108,15 +108,15 @@ TEST_F(FaultTest, AnOperatorsWordIsEvidenceButNotAgainstTheLiving) {
   const auto operating = pool_.attach(2, as_process(9));
   const auto client = pool_.attach(0, as_process(7));
   pool_.put(*client, 1, 1);
-  EXPECT_EQ(operating->fence(0).error().code, Code::kBusy);
-  EXPECT_EQ(operating->fence(1).error().code, Code::kNotFound);
-  EXPECT_EQ(operating->fence(3).error().code, Code::kInvalidArgument);
+  EXPECT_EQ(operating->requests().fence(0).error().code, Code::kBusy);
+  EXPECT_EQ(operating->requests().fence(1).error().code, Code::kNotFound);
+  EXPECT_EQ(operating->requests().fence(3).error().code, Code::kInvalidArgument);
   for (int i = 0; i < 300; ++i) {
     pool_.keeper().tend();
     operating->renew();
   }
   const std::uint64_t quarantined = count(KeeperCounter::kQuarantined);
-  const auto released = operating->fence(0);
+  const auto released = operating->requests().fence(0);
   ASSERT_TRUE(released);
   EXPECT_EQ(*released, quarantined);
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);

@@ -86,7 +86,7 @@ TEST_F(HostileTest, AMessageOfNoLinesOrTooManyCostsOneLineAndTheNextIsServed) {
 
 TEST_F(HostileTest, AMessageThatNeverEndsDelaysNobodyElse) {
   EXPECT_FALSE(attacker_->ask(RawClient::head_of(Op::kCommit, 60, UsesPayload{}, 61)).came);
-  EXPECT_TRUE(victim_->ping());
+  EXPECT_TRUE(victim_->requests().ping());
   EXPECT_EQ(pool_.read(*victim_, 1, 20), 20u);
 }
 
@@ -110,7 +110,7 @@ TEST_F(HostileTest, BlocksThatTheSenderDoesNotHoldStayAsTheyAre) {
                                    {kNoBlock, 1},
                                    {geometry().blocks, 0}};
   // What the victim holds: all blocks below its highest that are neither published nor the attacker's.
-  for (std::uint32_t block = 20; block < 20 + victim_->grants_held(); ++block)
+  for (std::uint32_t block = 20; block < 20 + victim_->grants().held(); ++block)
     foreign.push_back({block, 1});
   const std::uint64_t granted = count(KeeperCounter::kGranted), live = count(KeeperCounter::kLive);
   for (const BlockUse& use : foreign) {

@@ -80,7 +80,7 @@ TEST_P(KnownBadTest, PayloadNotValidatedAfterReading) {
   const auto writer = pool_->attach(0, as_process(1)), reader = pool_->attach(1, as_process(2));
   put(*writer, 1);
   const Found found = look_up(*reader, 1);
-  ASSERT_TRUE(writer->evict(hash_of(1)));
+  ASSERT_TRUE(writer->requests().evict(hash_of(1)));
   store(found.entry.block, 99);  // its new holder does so, at any time after its grant
   EXPECT_EQ(read(*reader, found, 1), is_broken() ? Read::kWrong : Read::kDiscarded);
 }
@@ -92,7 +92,7 @@ TEST_P(KnownBadTest, PayloadValidatedByGenerationAlone) {
   const auto writer = pool_->attach(0, as_process(1)), reader = pool_->attach(1, as_process(2));
   put(*writer, 1);
   const Found found = look_up(*reader, 1);
-  ASSERT_TRUE(writer->evict(hash_of(1)));
+  ASSERT_TRUE(writer->requests().evict(hash_of(1)));
   // Another hash with the same home, in another block.
   const std::uint32_t slots = pool_->access().geometry.directory_slots;
   const std::uint32_t space = writer->namespace_id();
@@ -112,7 +112,7 @@ TEST_P(KnownBadTest, GenerationForgottenAtTakeover) {
   put(*writer, 1);
   const Found found = look_up(*writer, 1);
   const std::uint64_t line = pool_->access().layout.entry(found.slot);
-  ASSERT_TRUE(writer->evict(hash_of(1)));
+  ASSERT_TRUE(writer->requests().evict(hash_of(1)));
   RawClient other(*pool_, 1);
   bool is_granted = false;
   for (const BlockUse& use : other.grant(16)) is_granted |= use.block == found.entry.block;
@@ -153,7 +153,7 @@ TEST_P(KnownBadTest, ReturnedBlockKeepsItsGeneration) {
   store(use.block, 1);
   ASSERT_EQ(writer.commit_one(space, nullptr, RawClient::item(1, use)), Verdict::kDuplicate);
   store(use.block, 99);  // it is the writer's again
-  ASSERT_TRUE(reader->evict(hash_of(1)));
+  ASSERT_TRUE(reader->requests().evict(hash_of(1)));
   const Verdict again = writer.commit_one(space, nullptr, RawClient::item(1, use));
   EXPECT_EQ(again, is_broken() ? Verdict::kCommitted : Verdict::kNotHeld);
   EXPECT_EQ(get(*reader, 1), is_broken() ? Read::kWrong : Read::kDiscarded);
@@ -165,7 +165,7 @@ TEST_P(KnownBadTest, NewKeeperAnswersBeforeMinEpochIsRaised) {
   auto old_writer = pool_->attach(0, as_process(1));
   put(*old_writer, 1);
   const Found found = look_up(*old_writer, 1);
-  ASSERT_TRUE(old_writer->evict(hash_of(1)));
+  ASSERT_TRUE(old_writer->requests().evict(hash_of(1)));
   old_writer.reset();
   pool_->kill_keeper();
   pool_->start_keeper();

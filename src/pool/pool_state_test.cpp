@@ -159,7 +159,7 @@ class World {
     Found found;
     RC_ASSERT(client.lookup({&hash, 1}, {&found, 1}) == 1u);
     for (std::uint32_t i = 0; i < kUsesInHead; ++i) client.report_hit(found);
-    RC_ASSERT(static_cast<bool>(client.ping()));
+    RC_ASSERT(static_cast<bool>(client.requests().ping()));
     model_.touch(name);
   }
   void put(Client& client, std::uint64_t chain, std::size_t length) {
@@ -180,7 +180,7 @@ class World {
   }
   void evict(Client& client, std::uint64_t chain, std::uint64_t depth) {
     const std::uint64_t name = name_of(chain, depth);
-    const Result<std::uint32_t> evicted = client.evict(hash_of(name));
+    const Result<std::uint32_t> evicted = client.requests().evict(hash_of(name));
     RC_ASSERT(evicted.ok() == model_.has(name));
     if (evicted) RC_ASSERT(*evicted == model_.evict(name));
   }

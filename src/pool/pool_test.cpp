@@ -184,10 +184,10 @@ TEST_P(PoolTest, EvictDropsABlockWithAllBelowIt) {
   put_chain(client.client(), 1, 10);
   const BlockHash fifth = hash_of(5);
   put_chain(client.client(), 50, 3, &fifth);
-  EXPECT_EQ(*client->evict(hash_of(3)), 11u);
+  EXPECT_EQ(*client->requests().evict(hash_of(3)), 11u);
   EXPECT_EQ(read_chain(client.client(), 1, 10), 2u);
-  EXPECT_FALSE(client->evict(hash_of(3)));
-  EXPECT_EQ(*client->evict_everything(), 2u);
+  EXPECT_FALSE(client->requests().evict(hash_of(3)));
+  EXPECT_EQ(*client->requests().evict_everything(), 2u);
 }
 
 TEST_P(PoolTest, ManyClientsReadAndWriteUnderHeavyEviction) {
@@ -251,11 +251,11 @@ TEST_P(PoolTest, TheLastSlotIsForOperators) {
   EXPECT_EQ(pool_->attach({}).error().code, Code::kBusy);
   {
     PoolClient first = attach(operates);
-    EXPECT_EQ(first->fence(7).error().code, Code::kNotFound);  // it has that slot
+    EXPECT_EQ(first->requests().fence(7).error().code, Code::kNotFound);  // it has that slot
     EXPECT_EQ(pool_->attach(operates).error().code, Code::kBusy);
     engines.pop_back();
     PoolClient second = attach(operates);
-    EXPECT_EQ(second->fence(7).error().code, Code::kBusy);
+    EXPECT_EQ(second->requests().fence(7).error().code, Code::kBusy);
   }
   // By number any client gets it.
   const Result<PoolClient> by_number = pool_->attach({}, 7);
@@ -292,11 +292,11 @@ TEST_P(PoolTest, ASlotIsFreeOnceItsClientHasDetachedHoweverLongThatOneLives) {
   EXPECT_EQ((*first)->pin().error().code, Code::kNoKeeper);
   EXPECT_EQ((*first)->reattach(0).error().code, Code::kNoKeeper);
   EXPECT_EQ((*first)->drain().error().code, Code::kNoKeeper);
-  EXPECT_EQ((*first)->poll(), 0u);
+  EXPECT_EQ((*first)->requests().poll(), 0u);
   (*first)->renew();
   first = Error::make(Code::kNotFound, "it goes");
   EXPECT_EQ(lines(), before);
-  EXPECT_TRUE((*second)->ping());
+  EXPECT_TRUE((*second)->requests().ping());
   EXPECT_FALSE((*second)->is_lost());
   EXPECT_EQ(pool_->attach({}, 3).error().code, Code::kBusy) << "the lock is the second one's";
 }
@@ -334,7 +334,7 @@ TEST_P(PoolTest, AClientThatIsAssignedToLeavesInOrderFirst) {
   *first = *std::move(second);
   EXPECT_TRUE(pool_->attach({}, 2)) << "its slot is free";
   EXPECT_EQ(pool_->attach({}, 3).error().code, Code::kBusy);
-  EXPECT_TRUE((*first)->ping());
+  EXPECT_TRUE((*first)->requests().ping());
   // One that may not vouch keeps its slot then, too.
   Result<Reservation> lost = (*first)->reserve(1);
   ASSERT_TRUE(lost) << lost.error().message;
@@ -346,7 +346,7 @@ TEST_P(PoolTest, AClientThatIsAssignedToLeavesInOrderFirst) {
   ASSERT_FALSE(other);
   EXPECT_NE(std::string(other.error().message).find("attached already"), std::string::npos)
       << other.error().message;
-  EXPECT_TRUE((*first)->ping());
+  EXPECT_TRUE((*first)->requests().ping());
 }
 
 TEST_P(PoolTest, AKeeperEndsWhenItsCheckSaysSo) {

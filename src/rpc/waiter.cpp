@@ -37,13 +37,13 @@ bool Doorbell::sleep(std::uint64_t nap_ns) {
   return is_rung;
 }
 
-void Doorbell::ring() {
+void Doorbell::ring() const {
   if (words_ == nullptr) return;
   full_fence();  // partner: announce()
   ring_if_asleep();
 }
 
-void Doorbell::ring_if_asleep() {
+void Doorbell::ring_if_asleep() const {
   if (words_ == nullptr) return;
   std::atomic<std::uint32_t>& state = words_->state;
   if (state.load(std::memory_order_relaxed) != kAsleep) return;

@@ -56,9 +56,9 @@ class Doorbell {
   bool sleep(std::uint64_t nap_ns);
 
   // Wakes the owner if it sleeps: a full fence, and a load of a line that is seldom written.
-  void ring();
+  void ring() const;
   // The same without the fence, for repeated calls: it may miss a sleeper once.
-  void ring_if_asleep();
+  void ring_if_asleep() const;
 
   // The owner runs on this core. Writes the line only where that is new.
   void tell_core(int core);

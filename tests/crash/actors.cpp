@@ -185,7 +185,7 @@ class ClientActor {
   }
 
   void evict(std::uint32_t chain, std::uint32_t depth) {
-    const auto evicted = client().evict(name_of(chain, depth));
+    const auto evicted = client().requests().evict(name_of(chain, depth));
     if (!evicted) check("evict", evicted.error());
   }
 

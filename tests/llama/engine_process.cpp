@@ -325,7 +325,7 @@ void TestKeeper::evict_everything(const std::string& fingerprint) {
     options.fingerprint = fingerprint;
     options.recovery_ns = 5'000'000'000;
     CACHALOT_TRY_ASSIGN(pool::PoolClient client, pool.attach(options));
-    CACHALOT_TRY(client->evict_everything());
+    CACHALOT_TRY(client->requests().evict_everything());
     return client->detach();
   });
 }

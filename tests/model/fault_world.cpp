@@ -416,7 +416,7 @@ class FaultWorld final : private pool::Evidence {
                                  : void(get(process, chain, length, rng));
     if (dice < 94) {
       const auto evicted =
-          client.evict(name_of(chain, static_cast<std::uint32_t>(rng.below(length))));
+          client.requests().evict(name_of(chain, static_cast<std::uint32_t>(rng.below(length))));
       if (!evicted) check("evict", evicted.error());
       return;
     }

@@ -307,7 +307,7 @@ class World {
   }
 
   void evict(Client& client, std::uint32_t chain, std::uint32_t depth) {
-    const auto evicted = client.evict(name_of(chain, depth));
+    const auto evicted = client.requests().evict(name_of(chain, depth));
     if (!evicted && evicted.error().code != Code::kNotFound) {
       fault(std::string("evict: ") + evicted.error().message);
     }

@@ -38,7 +38,7 @@ Result<std::unique_ptr<GrantStream>> GrantStream::attach(const pool::Pool& pool)
   return stream;
 }
 
-// The entry of a client, as in pool/client/client_attach.cpp.
+// The entry of a client, as in pool/client/attach_handshake.cpp.
 Status GrantStream::greet() {
   const pool::KeeperView keeper = pool::DirectoryReader(access_).read_keepers();
   pool::ClientLine line{};

@@ -91,7 +91,7 @@ class RpcBench {
     std::vector<double> samples;
     for (std::uint32_t done = 0; done < trips; done += kMean) {
       const std::uint64_t start = now_ns();
-      for (std::uint32_t i = 0; i < kMean; ++i) CACHALOT_TRY(client().ping());
+      for (std::uint32_t i = 0; i < kMean; ++i) CACHALOT_TRY(client().requests().ping());
       samples.push_back(static_cast<double>(now_ns() - start) / kMean);
     }
     p50s.push_back(median_of(samples));
@@ -102,12 +102,13 @@ class RpcBench {
                     std::vector<double>& p50s) {
     constexpr std::uint32_t kMean = 16;
     std::vector<double> samples;
-    CACHALOT_TRY(client().ping());
+    CACHALOT_TRY(client().requests().ping());
     for (std::uint32_t done = 0; done < trips; done += kMean) {
       const std::uint64_t start = now_ns();
       for (std::uint32_t i = 0; i < kMean; ++i) {
         const pool::Entry& entry = found[(done + i) % found.size()].entry;
-        if (!client().post_touch({entry.block, entry.generation})) CACHALOT_TRY(client().ping());
+        if (!client().requests().post_touch({entry.block, entry.generation}))
+          CACHALOT_TRY(client().requests().ping());
         CACHALOT_TRY(wait_for_all());
       }
       samples.push_back(static_cast<double>(now_ns() - start) / kMean);
@@ -118,8 +119,9 @@ class RpcBench {
 
   // Polls without backing off; a keeper that fell asleep meanwhile is woken.
   Status wait_for_all() {
-    for (std::uint32_t idle = 1; client().outstanding() != 0; ++idle) {
-      if (client().poll() == 0 && idle % kPollsBeforeWaking == 0) CACHALOT_TRY(client().ping());
+    for (std::uint32_t idle = 1; client().requests().outstanding() != 0; ++idle) {
+      if (client().requests().poll() == 0 && idle % kPollsBeforeWaking == 0)
+        CACHALOT_TRY(client().requests().ping());
     }
     return {};
   }
@@ -173,16 +175,16 @@ class RpcBench {
   Status stream_touches(const std::vector<BlockUse>& uses, RateMeter& rate) {
     std::uint32_t idle = 0;
     for (std::uint64_t posted = 0; posted < kRequests;) {
-      while (posted < kRequests && client().post_touch(uses[at_])) {
+      while (posted < kRequests && client().requests().post_touch(uses[at_])) {
         ++posted;
         at_ = at_ + 1 < uses.size() ? at_ + 1 : 0;
       }
-      const std::uint32_t answered = client().poll();
+      const std::uint32_t answered = client().requests().poll();
       rate.count(answered);
       if (answered != 0) {
         idle = 0;
       } else if (++idle % kPollsBeforeWaking == 0) {
-        CACHALOT_TRY(client().ping());
+        CACHALOT_TRY(client().requests().ping());
       }
     }
     return wait_for_all();
@@ -202,8 +204,8 @@ class RpcBench {
     for (std::uint32_t i = 0; i < settings_.repeats; ++i) {
       for (std::size_t at = 0; at + kTurn <= uses.size(); at += kTurn) {
         const std::uint64_t start = now_ns();
-        for (std::size_t n = at; n < at + kTurn; ++n) pool.client().post_touch(uses[n]);
-        pool.client().poll();  // sends them
+        for (std::size_t n = at; n < at + kTurn; ++n) pool.client().requests().post_touch(uses[n]);
+        pool.client().requests().poll();  // sends them
         const std::uint64_t posted = now_ns();
         std::uint32_t served = 0;
         for (std::uint32_t polls = 0; served < kTurn; ++polls) {
@@ -212,7 +214,7 @@ class RpcBench {
             return Error::make(Code::kInternal, "bench: the keeper sees no requests");
         }
         const std::uint64_t answered = now_ns();
-        while (pool.client().outstanding() != 0) pool.client().poll();
+        while (pool.client().requests().outstanding() != 0) pool.client().requests().poll();
         const std::uint64_t done = now_ns();
         keeper_ns.push_back(static_cast<double>(answered - posted) / kTurn);
         client_ns.push_back(static_cast<double>(posted - start + done - answered) / kTurn);
@@ -251,13 +253,13 @@ class RpcBench {
     constexpr std::uint32_t kReports = pool::kUsesInHead;  // that make a request
     std::uint32_t idle = 0;
     for (std::uint64_t n = 0; n < kRequests;) {
-      while (n < kRequests && client().outstanding() < rpc::kMaxOutstanding) {
+      while (n < kRequests && client().requests().outstanding() < rpc::kMaxOutstanding) {
         for (std::uint32_t i = 0; i < kReports; ++i) client().report_hit(found[n++ % found.size()]);
       }
-      const std::uint32_t answered = client().poll();
+      const std::uint32_t answered = client().requests().poll();
       rate.count(answered * kReports);
       idle = answered != 0 ? 0 : idle + 1;
-      if (idle == kPollsBeforeWaking) CACHALOT_TRY(client().ping());
+      if (idle == kPollsBeforeWaking) CACHALOT_TRY(client().requests().ping());
     }
     return wait_for_all();
   }
@@ -307,7 +309,7 @@ class RpcBench {
 
   template <class Stream>
   Status measure(std::uint64_t operations, RateMeter& rate, Cpu& cpu, Stream&& stream) {
-    CACHALOT_TRY(client().ping());  // wakes the keeper
+    CACHALOT_TRY(client().requests().ping());  // wakes the keeper
     const std::uint64_t client_cpu = own_cpu_ns(), keeper_cpu = served_->keeper_cpu_ns();
     rate.start();
     CACHALOT_TRY(stream());

@@ -86,7 +86,7 @@ class Worker {
   }
 
   // Wakes the keeper.
-  Status ping() { return clients_[0].client().ping(); }
+  Status ping() { return clients_[0].client().requests().ping(); }
   std::uint64_t bytes() const { return access_->geometry.block_bytes; }
 
  private:

@@ -26,8 +26,8 @@ Result<std::uint32_t> evict(const Options& options) {
     CACHALOT_TRY_ASSIGN(hash, parse_key(options.key, options.client.fingerprint));
   }
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
-  if (options.all) return of_keeper(attached, attached.client->evict_everything());
-  return of_key(options.key, of_keeper(attached, attached.client->evict(hash)));
+  if (options.all) return of_keeper(attached, attached.client->requests().evict_everything());
+  return of_key(options.key, of_keeper(attached, attached.client->requests().evict(hash)));
 }
 
 int run(const Options& options) {

@@ -27,8 +27,8 @@ Status fence(const Options& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   CACHALOT_TRY_ASSIGN(
       const std::uint32_t released,
-      of_keeper(attached, options.unknown ? attached.client->fence_unknown()
-                                          : attached.client->fence(*options.fenced)));
+      of_keeper(attached, options.unknown ? attached.client->requests().fence_unknown()
+                                          : attached.client->requests().fence(*options.fenced)));
   std::fprintf(human_output(options.json), "released %u blocks\n", released);
   nlohmann::json client;
   if (options.fenced) client = *options.fenced;

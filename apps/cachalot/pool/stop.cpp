@@ -43,7 +43,7 @@ Status stop(const Options& options) {
   const std::uint64_t deadline_ns = base::SteadyClock::read() + flags.timeout_ns;
   pool::KeeperLine keeper{};
   (void)attached.pool.state().read_keeper_line(keeper);
-  const Status asked = attached.client->stop_keeper();
+  const Status asked = attached.client->requests().stop_keeper();
   // Its end may be seen before its answer.
   const pool::KeeperView now = attached.pool.state().read_keepers();
   const bool is_ending = now.epoch == keeper.epoch && (now.flags & pool::kKeeperServing) == 0;

@@ -1,5 +1,8 @@
-// One time for all waits of a call, however many steps it takes.
+// One time for all waits of a call, however many steps it takes: the client's time-out, and the deadline
+// that the caller has set.
 #pragma once
+
+#include <cachalot/result.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -15,15 +18,18 @@ class CallTime {
     return by_ns > kNever - at_ns ? kNever : at_ns + by_ns;
   }
 
+  // @param clock  outlives this
+  CallTime(base::Clock& clock, std::uint64_t timeout_ns)
+      : clock_(&clock), timeout_ns_(timeout_ns) {}
+
   // A call, or a step of one: a call that makes others gives them its own time.
   class Scope {
    public:
-    Scope(CallTime& time, base::Clock& clock, std::uint64_t timeout_ns)
-        : time_(&time), is_outer_(!time.is_running_) {
+    explicit Scope(CallTime& time) : time_(&time), is_outer_(!time.is_running_) {
       if (!is_outer_) return;
       time.is_running_ = true;
       time.is_extended_ = false;
-      time.ends_ns_ = later(clock.now_ns(), timeout_ns);
+      time.ends_ns_ = later(time.clock_->now_ns(), time.timeout_ns_);
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -47,9 +53,34 @@ class CallTime {
   }
   void end_by(std::uint64_t at_ns) { ends_ns_ = at_ns; }
 
+  // The caller's deadline, of all calls from here on.
+  std::uint64_t deadline_ns() const { return deadline_ns_; }
+  void set_deadline(std::uint64_t at_ns) { deadline_ns_ = at_ns; }
+
+  // The end of every wait.
+  std::uint64_t until_ns() const { return std::min(ends_ns_, deadline_ns_); }
+  bool is_over() const { return clock_->now_ns() > until_ns(); }
+
+  // What a call returns whose time is up.
+  Error no_answer() const {
+    if (deadline_ns_ < ends_ns_) {
+      return Error::make(Code::kTimeout, "the keeper did not answer in the time given");
+    }
+    return Error::make(Code::kTimeout, "the keeper did not answer within %llu ms",
+                       static_cast<unsigned long long>(timeout_ns_ / 1'000'000));
+  }
+  // The same of an attachment, if the deadline has passed.
+  static Error deadline_passed() {
+    return Error::make(Code::kTimeout,
+                       "the time given has passed while this client attached to the pool's keeper");
+  }
+
  private:
+  base::Clock* clock_;
+  std::uint64_t timeout_ns_;
   bool is_running_ = false, is_extended_ = false;
   std::uint64_t ends_ns_ = kNever;
+  std::uint64_t deadline_ns_ = kNever;
 };
 
 }  // namespace cachalot::pool

@@ -98,8 +98,8 @@ class CallTimeTest : public ::testing::TestWithParam<Fault> {
     });
     timed("post_put", [&] { (void)client.post_put(nullptr, {hash_of(99), bytes[0]}); });
     timed("drain", [&] { (void)client.drain(); });
-    timed("evict", [&] { (void)client.evict(hash_of(1)); });
-    timed("ping", [&] { (void)client.ping(); });
+    timed("evict", [&] { (void)client.requests().evict(hash_of(1)); });
+    timed("ping", [&] { (void)client.requests().ping(); });
     timed("put again", [&] { (void)client.put(nullptr, items, verdicts); });
   }
 

@@ -127,11 +127,11 @@ TEST_F(ClientTest, DuplicatesGoBackToTheGrant) {
   const auto a = pool_->attach(0), b = pool_->attach(1);
   pool_->put(*a, 1, 10);
   pool_->put(*b, 100, 1);
-  const std::uint32_t held = b->grants_held();
+  const std::uint32_t held = b->grants().held();
   for (int i = 0; i < 20; ++i) {
     for (const Verdict v : pool_->put(*b, 1, 10)) EXPECT_EQ(v, Verdict::kDuplicate);
   }
-  EXPECT_EQ(b->grants_held(), held);
+  EXPECT_EQ(b->grants().held(), held);
   EXPECT_EQ(pool_->put(*b, 200, 5).back(), Verdict::kCommitted);  // and can be used
   EXPECT_EQ(count(*b, ClientCounter::kDuplicates), 200u);
 }
@@ -171,7 +171,7 @@ TEST_F(ClientTest, ABlockThatIsReusedBetweenLookupAndReadIsAMissAndCounted) {
     const BlockHash hashes[] = {hash_of(1), hash_of(2)};
     Found found[2];
     ASSERT_EQ(reader->lookup(hashes, found), 2u);
-    ASSERT_TRUE(writer->evict(hash_of(2)));
+    ASSERT_TRUE(writer->requests().evict(hash_of(2)));
     for (std::uint64_t name = 10; name < 40; ++name) pool_->put(*writer, name, 1);
     std::vector<std::byte> buffer(256);
     std::byte* const to[] = {buffer.data(), buffer.data()};
@@ -211,7 +211,7 @@ TEST_F(ClientTest, WithoutItsKeeperAClientReadsOnAndWritesNoMore) {
   const Status status = client->put(nullptr, {&item, 1}, {&verdict, 1});
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kNoKeeper);
-  EXPECT_EQ(client->evict(hash_of(1)).error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->requests().evict(hash_of(1)).error().code, Code::kNoKeeper);
   EXPECT_TRUE(client->detach());  // its line says so to the next keeper
 }
 
@@ -243,10 +243,10 @@ TEST_F(ClientTest, AnAnswerThatComesAfterItsCallerHasGoneReachesNobody) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, Code::kTimeout);
   }
-  EXPECT_EQ(client->evict(hash_of(1)).error().code, Code::kTimeout);
+  EXPECT_EQ(client->requests().evict(hash_of(1)).error().code, Code::kTimeout);
   pool_->let_keeper_sleep(false);
   // The answer to the first eviction (3 blocks) is not taken for the second one's.
-  const Result<std::uint32_t> evicted = client->evict(hash_of(10));
+  const Result<std::uint32_t> evicted = client->requests().evict(hash_of(10));
   ASSERT_TRUE(evicted) << evicted.error().message;
   EXPECT_EQ(*evicted, 1u);
   EXPECT_EQ(count(*client, ClientCounter::kCommitted), 5u);  // W1: known in the end
@@ -257,9 +257,9 @@ TEST_F(ClientTest, AfterGoodbyeCallsFailAtOnce) {
   pool_->put(*client, 1, 1);
   ASSERT_TRUE(client->detach());
   EXPECT_TRUE(client->detach());
-  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
-  EXPECT_EQ(client->evict(hash_of(1)).error().code, Code::kNoKeeper);
-  EXPECT_FALSE(client->post_ping());
+  EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->requests().evict(hash_of(1)).error().code, Code::kNoKeeper);
+  EXPECT_FALSE(client->requests().post_ping());
   const std::vector<std::byte> bytes(64);
   EXPECT_EQ(client->post_put(nullptr, {hash_of(5), bytes}).error().code, Code::kNoKeeper);
 }
@@ -289,7 +289,7 @@ TEST_F(ClientTest, ManyPutsUnderWayAllArrive) {
     ASSERT_TRUE(client->post_put(nullptr, {hash_of(name), bytes}));
   ASSERT_TRUE(client->drain());
   EXPECT_EQ(count(*client, ClientCounter::kCommitted), 600u);
-  EXPECT_EQ(client->outstanding() == 0 || client->poll() <= 1, true);
+  EXPECT_EQ(client->requests().outstanding() == 0 || client->requests().poll() <= 1, true);
 }
 
 TEST_F(ClientTest, AClientWhoseOwnLineWasDamagedAttachesWithAnIncarnationThatWasNeverServed) {
@@ -326,22 +326,22 @@ TEST_F(ClientTest, WhoOnlyReadsOpensNoNamespace) {
     const auto client = pool_->attach(0, options);
     EXPECT_EQ(client->namespace_id(), 0u);
     EXPECT_EQ(pool_->read(*client, 1, 3), 0u);
-    EXPECT_EQ(client->evict(hash_of(1)).error().code, Code::kNotFound);
-    EXPECT_TRUE(client->ping());
+    EXPECT_EQ(client->requests().evict(hash_of(1)).error().code, Code::kNotFound);
+    EXPECT_TRUE(client->requests().ping());
   }
   EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kNamespaces], 0u);
   pool_->put(*pool_->attach(0, in_namespace("mistyped")), 1, 3);
   const auto client = pool_->attach(1, reads);
   EXPECT_NE(client->namespace_id(), 0u);
   EXPECT_EQ(pool_->read(*client, 1, 3), 3u);
-  EXPECT_EQ(*client->evict(hash_of(1)), 3u);
+  EXPECT_EQ(*client->requests().evict(hash_of(1)), 3u);
 }
 
 TEST_F(ClientTest, WhoseSlotItIsDoesNotFenceItself) {
   const auto client = pool_->attach(0), other = pool_->attach(1);
-  EXPECT_EQ(client->fence(0).error().code, Code::kNotFound);
-  EXPECT_EQ(client->fence(1).error().code, Code::kBusy);
-  EXPECT_EQ(client->fence(2).error().code, Code::kNotFound);
+  EXPECT_EQ(client->requests().fence(0).error().code, Code::kNotFound);
+  EXPECT_EQ(client->requests().fence(1).error().code, Code::kBusy);
+  EXPECT_EQ(client->requests().fence(2).error().code, Code::kNotFound);
 }
 
 // As Pool knows it of a process that was killed: its line goes on saying that it serves.
@@ -352,11 +352,11 @@ TEST_F(ClientTest, AKeeperThatIsDeadIsNotWaitedFor) {
   options.keeper_has_ended = [&](std::uint32_t) { return is_dead; };
   const auto client = pool_->attach(0, options);
   pool_->let_keeper_sleep(true);
-  EXPECT_EQ(client->ping().error().code, Code::kTimeout);
+  EXPECT_EQ(client->requests().ping().error().code, Code::kTimeout);
   is_dead = true;
   const std::uint64_t since_ns = pool_->clock().now_ns();
-  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
-  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);
   EXPECT_EQ(pool_->try_attach(1, options).error().code, Code::kNoKeeper);
   EXPECT_LT(pool_->clock().now_ns() - since_ns, options.timeout_ns);
 }
@@ -372,15 +372,15 @@ TEST_F(ClientTest, AKeeperThatIsTakingOverIsWaitedFor) {
   next.min_epoch = 1;
   const std::uint64_t place = pool_->access().layout.keeper_line(1);
   pool_->put_line(place, next);
-  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);  // it learns of it
+  EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);  // it learns of it
   const std::uint64_t since_ns = pool_->clock().now_ns();
-  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);
   EXPECT_GE(pool_->clock().now_ns() - since_ns, options.timeout_ns);
   // One that has ended in good order is not.
   next.min_epoch = 2;
   pool_->put_line(place, next);
   const std::uint64_t ended_ns = pool_->clock().now_ns();
-  EXPECT_EQ(client->ping().error().code, Code::kNoKeeper);
+  EXPECT_EQ(client->requests().ping().error().code, Code::kNoKeeper);
   EXPECT_LT(pool_->clock().now_ns() - ended_ns, options.timeout_ns);
 }
 

@@ -105,8 +105,8 @@ class DamagedMailboxTest : public ::testing::TestWithParam<std::tuple<Ring, memo
       const Status posted = client->post_put(&last, {hash_of(name), alone});
       EXPECT_TRUE(posted || client->is_lost()) << posted.error().message;
     }
-    (void)client->evict(hash_of(17));
-    (void)client->ping();
+    (void)client->requests().evict(hash_of(17));
+    (void)client->requests().ping();
     calls += put_all(pool, *client, 18, 3, &hashes[11]);
     EXPECT_LE(calls, 5);
     EXPECT_EQ(pool.read(*client, 18, 3), 3u);
@@ -200,9 +200,9 @@ TEST_F(SlowMailboxTest, AKeeperThatAnswersSeldomKeepsItsClients) {
   const auto client = attach();
   for (int i = 0; i < 20; ++i) {
     pool_.let_keeper_sleep(true);
-    EXPECT_EQ(client->ping().error().code, Code::kTimeout);
+    EXPECT_EQ(client->requests().ping().error().code, Code::kTimeout);
     pool_.let_keeper_sleep(false);
-    EXPECT_TRUE(client->ping());
+    EXPECT_TRUE(client->requests().ping());
   }
   EXPECT_EQ(reattachments(*client), 0u);
 }

@@ -100,7 +100,7 @@ TEST_F(PinTest, APinOutlivesAnAttachmentThatNobodyAnswered) {
   pool_.let_keeper_sleep(false);
   pool_.keeper().tend();
   ASSERT_TRUE(writer->reattach(0));
-  ASSERT_TRUE(writer->evict(hash));
+  ASSERT_TRUE(writer->requests().evict(hash));
   const auto filling = payload_of(99, 256);
   Verdict verdict{};
   for (std::uint64_t name = 5000; name < 5300; ++name) {

@@ -99,7 +99,7 @@ class Reservation {
   Result<OpenReservation> begin() &&;
 
  private:
-  friend class Client;
+  friend class BlockWriter;
   explicit Reservation(HeldBlocks::Closed held) : held_(std::move(held)) {}
   HeldBlocks::Closed held_;
 };
@@ -111,7 +111,7 @@ class WrittenReservation {
   Result<OpenReservation> begin() &&;
 
  private:
-  friend class Client;
+  friend class BlockWriter;
   friend class OpenReservation;
   explicit WrittenReservation(HeldBlocks::Closed held) : held_(std::move(held)) {}
   HeldBlocks::Closed held_;

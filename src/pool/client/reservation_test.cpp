@@ -86,14 +86,14 @@ TEST_F(ReservationTest, NumbersOutOfRangeAreRefusedAndNothingIsLost) {
   const auto client = pool_.attach(0, engine());
   EXPECT_EQ(client->reserve(0).error().code, Code::kInvalidArgument);
   EXPECT_EQ(client->reserve(kMaxCommitItems + 1).error().code, Code::kInvalidArgument);
-  const std::uint32_t held = client->grants_held();
+  const std::uint32_t held = client->grants().held();
   OpenReservation reservation = open(*client, 1);
   const auto written = write_all(reservation, 1);
   const std::vector<WrittenBlock> two = {written[0], written[0]};
   Verdict verdicts[2];
   EXPECT_EQ(client->commit(nullptr, std::move(reservation).end(), two, verdicts).error().code,
             Code::kInvalidArgument);
-  EXPECT_GE(client->grants_held(), held);
+  EXPECT_GE(client->grants().held(), held);
 }
 
 TEST_F(ReservationTest, AnotherKeeperMakesItVoid) {
@@ -230,14 +230,14 @@ static_assert(!std::is_copy_constructible_v<Reservation> &&
 TEST_F(ReservationTest, WhatIsDroppedBeforeOrAfterItsCopiesIsUsedAgain) {
   const auto client = pool_.attach(0, engine());
   (void)reserve(*client, 1);
-  const std::uint32_t held = client->grants_held();
+  const std::uint32_t held = client->grants().held();
   { const Reservation dropped = reserve(*client, 2); }
-  EXPECT_EQ(client->grants_held(), held);
+  EXPECT_EQ(client->grants().held(), held);
   { const WrittenReservation dropped = open(*client, 2).end(); }
-  EXPECT_EQ(client->grants_held(), held);
+  EXPECT_EQ(client->grants().held(), held);
   Reservation assigned = reserve(*client, 2);
   assigned = reserve(*client, 3);  // drops the first
-  EXPECT_EQ(client->grants_held(), held - 3);
+  EXPECT_EQ(client->grants().held(), held - 3);
   assigned = Reservation();
   EXPECT_FALSE(client->may_still_store());
   EXPECT_TRUE(client->detach());
@@ -247,9 +247,9 @@ TEST_F(ReservationTest, WhatIsDroppedBeforeOrAfterItsCopiesIsUsedAgain) {
 TEST_F(ReservationTest, WhatIsDroppedWhileItIsWrittenIsWithheld) {
   const auto client = pool_.attach(0, engine());
   (void)reserve(*client, 1);
-  const std::uint32_t held = client->grants_held();
+  const std::uint32_t held = client->grants().held();
   { const OpenReservation dropped = open(*client, 2); }
-  EXPECT_EQ(client->grants_held(), held - 2);
+  EXPECT_EQ(client->grants().held(), held - 2);
   EXPECT_TRUE(client->may_still_store());
   EXPECT_EQ(client->detach().error().code, Code::kIo);
   EXPECT_GE(count(KeeperCounter::kGranted), 2u);
@@ -292,7 +292,7 @@ TEST_F(ReservationTest, OfAKeeperThatIsGoneNothingComesBack) {
   pool_.start_keeper();
   ASSERT_TRUE(client->reattach(0));
   unwritten = Reservation();
-  EXPECT_EQ(client->grants_held(), 0u);
+  EXPECT_EQ(client->grants().held(), 0u);
   EXPECT_EQ(count(KeeperCounter::kQuarantined), 0u);
 }
 

@@ -70,7 +70,7 @@ TEST_F(KeeperLineTest, WhereBothAreLostNothingIsUsedBeforeSomebodyVouches) {
   Verdict verdict{};
   EXPECT_EQ(other->put(nullptr, {{{hash_of(9), bytes}}}, {&verdict, 1}).error().code,
             Code::kNoSpace);
-  EXPECT_EQ(*other->fence_unknown(), blocks);
+  EXPECT_EQ(*other->requests().fence_unknown(), blocks);
   pool_.put(*other, 20, 3);
   EXPECT_EQ(pool_.read(*other, 20, 3), 3u);
   EXPECT_TRUE(pool_.keeper().is_valid());

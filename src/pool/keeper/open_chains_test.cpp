@@ -156,18 +156,18 @@ TEST(Advance, OfAllClientsIsAtMostHalfOfASmallPool) {
       const std::vector<Verdict> verdicts = pool.put(*clients[i], first, 25);
       EXPECT_EQ(std::count(verdicts.begin(), verdicts.end(), Verdict::kCommitted), 25)
           << round << " " << i;
-      EXPECT_LE(clients[i]->grants_held(), 10u);
+      EXPECT_LE(clients[i]->grants().held(), 10u);
       EXPECT_EQ(pool.read(*clients[i], first, 25), 25u);
     }
   }
-  EXPECT_EQ(clients[0]->advance(), 10u);
+  EXPECT_EQ(clients[0]->grants().advance(), 10u);
   EXPECT_TRUE(pool.keeper().is_valid());
 }
 
 TEST(Advance, IsWhatWasAskedForWhereThereIsRoom) {
   TestPool pool(small_geometry(4096, 256));
   pool.start_keeper();
-  EXPECT_EQ(pool.attach(0)->advance(), 64u);
+  EXPECT_EQ(pool.attach(0)->grants().advance(), 64u);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ class ValidatedReadTest : public ::testing::Test {
     EXPECT_EQ(read.found().size(), n);
     return read;
   }
-  void evict(std::uint64_t name) { ASSERT_TRUE(client_->evict(hash_of(name))); }
+  void evict(std::uint64_t name) { ASSERT_TRUE(client_->requests().evict(hash_of(name))); }
   void evict_and_put_again(std::uint64_t name) {
     evict(name);
     pool_->put(*client_, name, 1);

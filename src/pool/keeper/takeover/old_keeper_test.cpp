@@ -110,8 +110,8 @@ TEST_F(FaultTest, AKeeperThatFinishesWhileTheNextOneAnnouncesItselfIsInheritedFr
   ASSERT_TRUE(client);
   EXPECT_GT((*next)->epoch(), pool_.keeper().epoch());
   EXPECT_EQ((*next)->counters()[KeeperCounter::kLive], 2u);
-  EXPECT_EQ((*next)->counters()[KeeperCounter::kQuarantined], client->grants_held());
-  EXPECT_GT(client->grants_held(), 0u);
+  EXPECT_EQ((*next)->counters()[KeeperCounter::kQuarantined], client->grants().held());
+  EXPECT_GT(client->grants().held(), 0u);
   EXPECT_EQ(DirectoryReader(pool_.access()).read_keepers().min_epoch, (*next)->epoch());
   EXPECT_TRUE((*next)->is_valid());
 }

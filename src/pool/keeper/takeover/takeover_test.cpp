@@ -74,7 +74,7 @@ TEST_F(TakeoverTest, TheTreeIsRebuiltSoThatLeavesGoFirst) {
   store(1, 5);
   take_over();
   const auto client = pool_->attach(0);
-  EXPECT_EQ(*client->evict(hash_of(3)), 3u);
+  EXPECT_EQ(*client->requests().evict(hash_of(3)), 3u);
   EXPECT_EQ(pool_->read(*client, 1, 5), 2u);
 }
 

@@ -1,0 +1,50 @@
+// The namespace of a client's blocks, and its number in this pool.
+//
+// @threads  id(): any; open(): the client's
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "block_hash/block_hash.h"
+#include "pool/client/client_options.h"
+#include "pool/client/keeper_calls.h"
+
+namespace cachalot::pool {
+
+class ClientNamespace {
+ public:
+  ClientNamespace(const ClientContext& context, KeeperCalls& calls)
+      : context_(context),
+        calls_(calls),
+        digest_(block_hash::make_namespace(context.options.fingerprint).digest) {}
+
+  // Asks the keeper for the number, which it gives out at the first time.
+  Status open();
+  // 0: the namespace does not exist (reads_only).
+  std::uint32_t id() const { return id_.load(std::memory_order_relaxed); }
+
+ private:
+  const ClientContext& context_;
+  KeeperCalls& calls_;
+  const BlockHash digest_;
+  std::atomic<std::uint32_t> id_ = 0;  // relaxed: readers of a namespace that moves just miss
+};
+
+inline Status ClientNamespace::open() {
+  const ClientOptions& options = context_.options;
+  const bool must_be_there = options.reads_only || options.is_operator;
+  const NamespacePayload wanted{digest_.low, digest_.high, must_be_there ? kNamespaceIfThere : 0};
+  CACHALOT_TRY(calls_.call(Op::kNamespace, rpc::request_payload(wanted)));
+  if (calls_.status() == Code::kNoSpace) {
+    return Error::make(Code::kNoSpace, "namespace '%.80s': this pool has its %u namespaces already",
+                       options.fingerprint.c_str(), kMaxNamespaces);
+  }
+  CACHALOT_TRY(calls_.check_status("open a namespace"));
+  id_.store(calls_.answer<NamespaceAnswer>().namespace_id, std::memory_order_relaxed);
+  return {};
+}
+
+}  // namespace cachalot::pool

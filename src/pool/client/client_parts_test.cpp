@@ -1,0 +1,167 @@
+// The parts of a client that need no keeper, each by itself.
+#include <utility>
+
+#include "testing/pool/test_pool.h"
+
+namespace cachalot::pool {
+namespace {
+
+// --- CallTime ----------------------------------------------------------------------------------
+
+TEST(CallTime, BelongsToTheOutermostCall) {
+  StepClock clock;
+  CallTime time(clock, 1'000'000);
+  EXPECT_EQ(time.until_ns(), CallTime::kNever);
+  {
+    const CallTime::Scope call(time);
+    const std::uint64_t ends_ns = time.ends_ns();
+    clock.pass(500'000);
+    {
+      const CallTime::Scope step(time);
+      EXPECT_EQ(time.ends_ns(), ends_ns);
+    }
+    EXPECT_FALSE(time.is_over());
+    clock.pass(500'000);
+    EXPECT_TRUE(time.is_over());
+  }
+  EXPECT_EQ(time.until_ns(), CallTime::kNever);
+}
+
+TEST(CallTime, IsExtendedOnceACall) {
+  StepClock clock;
+  CallTime time(clock, 1'000'000);
+  const CallTime::Scope call(time);
+  const std::uint64_t ends_ns = time.ends_ns();
+  time.extend(70);
+  time.extend(70);
+  EXPECT_EQ(time.ends_ns(), ends_ns + 70);
+}
+
+TEST(CallTime, TheErrorNamesTheLimitThatComesFirst) {
+  StepClock clock;
+  CallTime time(clock, 3'000'000);
+  const CallTime::Scope call(time);
+  EXPECT_STREQ(time.no_answer().message, "the keeper did not answer within 3 ms");
+  time.set_deadline(time.ends_ns() - 1);
+  EXPECT_EQ(time.until_ns(), time.deadline_ns());
+  EXPECT_STREQ(time.no_answer().message, "the keeper did not answer in the time given");
+}
+
+// --- Parts with lines in the pool --------------------------------------------------------------
+
+class ClientPartsTest : public ::testing::Test, private rpc::Waiter {
+ protected:
+  static constexpr std::uint32_t kSlot = 1;
+
+  ClientContext context() {
+    ClientOptions options;
+    options.pins = true;
+    return {pool_.access(), kSlot, options, *this, pool_.clock(), {}};
+  }
+  PinLine pin_line() const {
+    return pool_.line_at<PinLine>(pool_.access().layout.client_pins(kSlot));
+  }
+  HeartbeatLine heartbeat_line() const {
+    return pool_.line_at<HeartbeatLine>(pool_.access().layout.client_heartbeat(kSlot));
+  }
+  // What the keeper of area 0 says of the slot.
+  void say(std::uint32_t incarnation, std::uint32_t epoch) {
+    ViewLine line{};
+    line.incarnation = incarnation;
+    line.epoch = epoch;
+    line.flags = kViewOpen;
+    pool_.put_line(pool_.access().layout.view_line(0, kSlot), line);
+  }
+
+  TestPool pool_;
+
+ private:
+  void wait(std::uint32_t) override {}
+};
+
+TEST_F(ClientPartsTest, PinsAnnounceTheOldestInFlightAndTheNewest) {
+  const ClientContext context = this->context();
+  Pins pins(context);
+  pins.begin_incarnation(4);
+  EXPECT_EQ(pin_line().oldest, 0u);
+  EXPECT_EQ(pin_line().incarnation, 4u);
+  const std::uint64_t first = pins.begin(), second = pins.begin();
+  EXPECT_EQ(pin_line().oldest, first);
+  EXPECT_EQ(pin_line().newest, second);
+  pins.end(first);
+  pins.publish();
+  EXPECT_EQ(pin_line().oldest, second);
+  pins.end(second);
+  pins.publish();
+  EXPECT_TRUE(pins.none());
+  EXPECT_EQ(pin_line().oldest, 0u);
+  EXPECT_EQ(pin_line().newest, second);
+}
+
+TEST_F(ClientPartsTest, TheHeartbeatIsRenewedBetweenStartAndStop) {
+  const ClientContext context = this->context();
+  Heartbeat heartbeat(context);
+  heartbeat.prepare(4, {});
+  EXPECT_FALSE(heartbeat.renew());
+  heartbeat.start();
+  EXPECT_TRUE(heartbeat.renew());
+  EXPECT_EQ(heartbeat_line().beat, 1u);
+  EXPECT_EQ(heartbeat_line().incarnation, 4u);
+  EXPECT_EQ(heartbeat.next_beat(), 2u);
+  heartbeat.stop();
+  EXPECT_FALSE(heartbeat.renew());
+  heartbeat.beat();  // a client that waits beats in any case
+  EXPECT_EQ(heartbeat_line().beat, 2u);
+  heartbeat.end();
+  heartbeat.beat();
+  EXPECT_EQ(heartbeat_line().beat, 2u);
+}
+
+TEST_F(ClientPartsTest, TheHeartbeatSeesThatTheKeeperServesAnotherIncarnation) {
+  pool_.start_keeper();
+  const ClientContext context = this->context();
+  const KeeperView keeper = DirectoryReader(pool_.access()).read_keepers();
+  Heartbeat heartbeat(context);
+  heartbeat.prepare(4, keeper);
+  say(4, keeper.epoch);
+  heartbeat.look_for_loss();
+  EXPECT_FALSE(heartbeat.is_lost());
+  say(5, keeper.epoch);
+  heartbeat.look_for_loss();
+  EXPECT_TRUE(heartbeat.is_lost());
+}
+
+TEST_F(ClientPartsTest, TheHeartbeatSeesAnotherKeeper) {
+  pool_.start_keeper();
+  const ClientContext context = this->context();
+  KeeperView before = DirectoryReader(pool_.access()).read_keepers();
+  --before.epoch;
+  Heartbeat heartbeat(context);
+  heartbeat.prepare(4, before);
+  say(4, before.epoch);
+  heartbeat.look_for_loss();
+  EXPECT_TRUE(heartbeat.is_lost());
+}
+
+TEST_F(ClientPartsTest, CountersArePublishedFromBeginToEnd) {
+  const ClientContext context = this->context();
+  PublishedCounters counters(context);
+  const auto published = [this] {
+    ClientCounters read;
+    (void)read.read(pool_.access().region, pool_.access().layout.client_counters(kSlot));
+    return read[ClientCounter::kPuts];
+  };
+  counters.live()[ClientCounter::kPuts] += 3;
+  counters.publish();
+  EXPECT_EQ(published(), 0u);
+  counters.begin();
+  counters.publish();
+  EXPECT_EQ(published(), 3u);
+  counters.end();
+  counters.live()[ClientCounter::kPuts] += 1;
+  counters.publish();
+  EXPECT_EQ(published(), 3u);
+}
+
+}  // namespace
+}  // namespace cachalot::pool

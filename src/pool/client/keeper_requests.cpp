@@ -1,0 +1,78 @@
+#include "pool/client/keeper_requests.h"
+
+#include "base/fail_point.h"
+
+namespace cachalot::pool {
+
+using base::FailPoint;
+
+Status KeeperRequests::call(Op op, const memory::Line& head) {
+  const CallTime::Scope scope(time_);
+  CACHALOT_TRY(attachment_.ensure());
+  return calls_.call(op, head);
+}
+
+Status KeeperRequests::ping() {
+  CACHALOT_TRY(call(Op::kPing));
+  return calls_.check_status("answer a ping");
+}
+
+bool KeeperRequests::post_ping() {
+  if (!can_post()) return false;
+  calls_.post({static_cast<std::uint8_t>(Op::kPing), 0, 1, KeeperCalls::kIgnore}, memory::Line{});
+  return true;
+}
+
+bool KeeperRequests::post_touch(const BlockUse& use) {
+  if (!can_post()) return false;
+  memory::Line head{};  // a UsesPayload, by words
+  head.words[rpc::kRequestPayloadWord] = namespace_.id() | std::uint64_t{use.block} << 32;
+  head.words[rpc::kRequestPayloadWord + 1] = use.generation;
+  calls_.post({static_cast<std::uint8_t>(Op::kTouch), 1, 1, KeeperCalls::kIgnore}, head);
+  return true;
+}
+
+Result<std::uint32_t> KeeperRequests::evict(const BlockHash& hash) {
+  const EvictPayload wanted{namespace_.id(), 0, hash.low, hash.high};
+  CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
+  base::reach(FailPoint::kEvictAsked);
+  if (calls_.status() == Code::kNotFound) {
+    return Error::make(Code::kNotFound, "evict: block %s is not in the pool",
+                       block_hash::to_hex(hash).c_str());
+  }
+  CACHALOT_TRY(calls_.check_status("evict a block"));
+  return calls_.answer<EvictAnswer>().evicted;
+}
+
+Result<std::uint32_t> KeeperRequests::evict_everything() {
+  const EvictPayload wanted{namespace_.id(), 1, 0, 0};
+  CACHALOT_TRY(call(Op::kEvict, rpc::request_payload(wanted)));
+  CACHALOT_TRY(calls_.check_status("evict all blocks"));
+  return calls_.answer<EvictAnswer>().evicted;
+}
+
+Result<std::uint32_t> KeeperRequests::fence(std::uint32_t client) {
+  CACHALOT_TRY(call(Op::kFence, rpc::request_payload(FencePayload{client})));
+  // Its own slot is served, but only because nothing is held there.
+  const Code status = client == context_.slot ? Code::kNotFound : calls_.status();
+  if (status == Code::kBusy) {
+    return Error::make(Code::kBusy, "client slot %u: is served, its process lives: stop it first",
+                       client);
+  }
+  if (status == Code::kNotFound) {
+    return Error::make(Code::kNotFound, "client slot %u: nothing is held there", client);
+  }
+  if (status == Code::kInvalidArgument) {
+    return Error::make(Code::kInvalidArgument, "client slot %u: the pool's last one is %u", client,
+                       context_.access.geometry.clients - 1);
+  }
+  CACHALOT_TRY(calls_.check_status("fence a client"));
+  return calls_.answer<FenceAnswer>().released;
+}
+
+Status KeeperRequests::stop_keeper() {
+  CACHALOT_TRY(call(Op::kStop));
+  return calls_.check_status("stop");
+}
+
+}  // namespace cachalot::pool

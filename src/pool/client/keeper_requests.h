@@ -1,0 +1,63 @@
+// What a client may ask of the keeper beside storing: evictions, fences, the keeper's end; and single
+// requests, for measurements. Each attaches again first, if the attachment is lost.
+//
+// @threads one at a time
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+
+#include "pool/client/attachment.h"
+#include "pool/client/call_time.h"
+#include "pool/client/client_namespace.h"
+#include "pool/client/client_options.h"
+#include "pool/client/keeper_calls.h"
+#include "pool/format/requests.h"
+
+namespace cachalot::pool {
+
+class KeeperRequests {
+ public:
+  // All of them outlive this.
+  KeeperRequests(const ClientContext& context, CallTime& time, Attachment& attachment,
+                 KeeperCalls& calls, const ClientNamespace& name_space)
+      : context_(context),
+        time_(time),
+        attachment_(attachment),
+        calls_(calls),
+        namespace_(name_space) {}
+
+  // Drops a block and all below it. @return blocks dropped @errors kNotFound
+  Result<std::uint32_t> evict(const BlockHash& hash);
+  Result<std::uint32_t> evict_everything();
+  // Says that the process that last had this slot, and is suspected, stores no more.
+  // @return blocks released @errors kBusy: the slot is served, kNotFound: nothing is held there, as
+  //         in this client's own, which let it in
+  Result<std::uint32_t> fence(std::uint32_t client);
+  // The same for blocks whose holder is unknown.
+  Result<std::uint32_t> fence_unknown() { return fence(kAllUnknown); }
+  // Asks the keeper to end.
+  Status stop_keeper();
+
+  // One round trip.
+  Status ping();
+  // Posts a touch of this use, or nothing at all, without waiting. False: no credit, poll first.
+  bool post_touch(const BlockUse& use);
+  bool post_ping();
+  // Sends what was posted and takes what has been answered. @return requests answered
+  std::uint32_t poll() { return calls_.poll(); }
+  std::uint32_t outstanding() const { return calls_.outstanding(); }
+
+ private:
+  Status call(Op op, const memory::Line& head = {});
+  bool can_post() const { return attachment_.is_attached() && calls_.has_credit(1, 1); }
+
+  const ClientContext& context_;
+  CallTime& time_;
+  Attachment& attachment_;
+  KeeperCalls& calls_;
+  const ClientNamespace& namespace_;
+};
+
+}  // namespace cachalot::pool
