@@ -93,12 +93,13 @@ class Channel {
   // Takes all answers that have arrived; returns how many requests they answered.
   std::uint32_t poll(AnswerSink& sink);
 
-  // Polls until `done()`; kTimeout once the clock has passed until_ns and at most a nap more, kNoKeeper
-  // once `gone()` says so. kNever: there is no such time. While it spins, gone() and the clock are asked now and then; later every
-  // kLookNs, and once more when the time is up. gone() may poll, too.
+  // Polls until `done()`; kTimeout once the clock has passed until_ns() and at most a nap more, kNoKeeper
+  // once `gone()` says so. kNever: there is no such time. While it spins, gone() and the clock are asked now and
+  // then; later every kLookNs, and once more when the time is up. An answer that comes before the first look costs no
+  // call of until_ns(). gone() may poll, too.
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  template <class Done, class Gone>
-  Status wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done, Gone&& gone);
+  template <class Until, class Done, class Gone>
+  Status wait_until(AnswerSink& sink, Until&& until_ns, Done&& done, Gone&& gone);
 
   std::uint32_t outstanding() const { return pending_.count(); }
   std::uint64_t answered() const {
@@ -126,8 +127,8 @@ class Channel {
   PendingRequests pending_;
 };
 
-template <class Done, class Gone>
-Status Channel::wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done, Gone&& gone) {
+template <class Until, class Done, class Gone>
+Status Channel::wait_until(AnswerSink& sink, Until&& until_ns, Done&& done, Gone&& gone) {
   constexpr std::uint32_t kRoundsBetweenChecks = 256;
   std::uint32_t idle = 0, rounds = 0;
   std::uint64_t looked_ns = 0;
@@ -138,7 +139,7 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done
     if (poll(sink) != 0) {
       idle = 0;
       // Answers that come one by one do not make the time longer.
-      if (until_ns != kNever && !done() && clock_->now_ns() > until_ns) return out_of_time();
+      if (!done() && until_ns() != kNever && clock_->now_ns() > until_ns()) return out_of_time();
       continue;
     }
     keeper_doorbell_.ring_if_asleep();
@@ -148,7 +149,7 @@ Status Channel::wait_until(AnswerSink& sink, std::uint64_t until_ns, Done&& done
       const std::uint64_t now = clock_->now_ns();
       if (looked_ns == 0) looked_ns = now;
       is_time_to_look = is_time_to_look || now - looked_ns > kLookNs;
-      const bool is_over = now > until_ns;
+      const bool is_over = now > until_ns();
       if (is_time_to_look || is_over) {
         looked_ns = now;
         if (gone()) return Error::make(Code::kNoKeeper, "no keeper serves this client any more");

@@ -330,7 +330,7 @@ TEST_P(Mailbox, WaitingEndsWithTheAnswerTheDeadlineOrTheKeeper) {
     void on_answer(const Answer&) override {}
   } sink;
   const Status gone = client.channel().wait_until(
-      sink, ~0ull, [] { return false; }, [] { return true; });
+      sink, [] { return Channel::kNever; }, [] { return false; }, [] { return true; });
   EXPECT_EQ(gone.error().code, Code::kNoKeeper);
 }
 

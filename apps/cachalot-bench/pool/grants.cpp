@@ -125,8 +125,9 @@ Status GrantStream::run(std::uint64_t blocks, std::uint32_t batch, RateMeter& ra
     if (channel_.poll(*this) == 0) doorbell_.ring_if_asleep();
     rate.count(granted_ - before);
   }
+  const std::uint64_t until_ns = now_ns() + kPatienceNs;
   CACHALOT_TRY(channel_.wait_until(
-      *this, now_ns() + kPatienceNs, [&] { return channel_.outstanding() == 0; },
+      *this, [=] { return until_ns; }, [&] { return channel_.outstanding() == 0; },
       [] { return false; }));
   if (was_refused_) return Error::make(Code::kRefused, "bench: the keeper refused a grant");
   return {};

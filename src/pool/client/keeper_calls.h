@@ -114,8 +114,8 @@ class KeeperCalls final : private rpc::AnswerSink {
 
 template <class Done>
 Status KeeperCalls::wait_until(Done&& done) {
-  Status status =
-      channel_.wait_until(*this, time_.until_ns(), done, [this] { return look_for_loss(); });
+  Status status = channel_.wait_until(
+      *this, [this] { return time_.until_ns(); }, done, [this] { return look_for_loss(); });
   if (!status && status.error().code == Code::kTimeout) return time_.no_answer();
   return status;
 }

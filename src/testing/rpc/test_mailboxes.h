@@ -184,7 +184,7 @@ class TestClient final : private AnswerSink {
     const std::uint64_t until_ns =
         timeout_ns == Channel::kNever ? timeout_ns : clock_->now_ns() + timeout_ns;
     return channel_.wait_until(
-        *this, until_ns, [&] { return channel_.outstanding() <= outstanding; },
+        *this, [=] { return until_ns; }, [&] { return channel_.outstanding() <= outstanding; },
         [] { return false; });
   }
 
