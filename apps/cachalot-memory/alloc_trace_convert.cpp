@@ -7,6 +7,7 @@
 #include "alloc_trace_output.h"
 #include "command.h"
 #include "output.h"
+#include "result_flags.h"
 #include "trace/allocation/pickle_reader.h"
 #include "trace/allocation/snapshot_converter.h"
 #include "trace/file/byte_source.h"
@@ -87,11 +88,7 @@ void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen) {
           "file of torch.cuda.memory._dump_snapshot(), plain or gzip; no code in it is run")
       ->type_name("FILE")
       ->required();
-  command
-      ->add_option("--out", options->out,
-                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
-      ->type_name("FILE")
-      ->required();
+  add_out_flag(*command, options->out);
   command->add_option("--device", options->device, "device of the events")
       ->type_name("N")
       ->transform(number(0, 1u << 20))
@@ -103,8 +100,7 @@ void add_alloc_trace_convert(CLI::App& alloc_trace, Chosen& chosen) {
       ->type_name("NAME")
       ->check(CLI::IsMember({"completed", "requested"}))
       ->capture_default_str();
-  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
-      ->type_name("FILE");
+  add_counts_flag(*command, options->json);
   command->footer(
       "Example: cachalot alloc-trace convert --snapshot snapshot.pickle --out training.trace.gz");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });

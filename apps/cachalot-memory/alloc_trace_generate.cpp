@@ -6,6 +6,7 @@
 #include "alloc_trace_output.h"
 #include "command.h"
 #include "output.h"
+#include "result_flags.h"
 #include "trace/allocation/finetune_generator.h"
 #include "values.h"
 
@@ -97,11 +98,7 @@ void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
       "generate",
       "generates the allocations of a GPU while a transformer is fine-tuned with ZeRO-3");
   command->add_option("--model", options->model, names_of_models())->type_name("NAME")->required();
-  command
-      ->add_option("--out", options->out,
-                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
-      ->type_name("FILE")
-      ->required();
+  add_out_flag(*command, options->out);
   for (const Number& flag : kNumbers) {
     command->add_option(flag.name, options->run.*flag.value, flag.text)
         ->type_name("N")
@@ -117,8 +114,7 @@ void add_alloc_trace_generate(CLI::App& alloc_trace, Chosen& chosen) {
       ->type_name("X")
       ->check(decimal(0, 0.999))
       ->capture_default_str();
-  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
-      ->type_name("FILE");
+  add_counts_flag(*command, options->json);
   command->footer(
       "Example: cachalot alloc-trace generate --model GPT-NeoX-20B --batch 24 --lora-rank 128 "
       "--recompute --offload --out finetune.trace.gz");

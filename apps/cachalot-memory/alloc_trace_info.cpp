@@ -7,7 +7,7 @@
 
 #include "alloc_trace_output.h"
 #include "command.h"
-#include "output.h"
+#include "result_flags.h"
 #include "trace/allocation/alloc_trace.h"
 #include "values.h"
 
@@ -21,14 +21,19 @@ struct Options {
   std::string json;
 };
 
-Result<AllocTraceSummary> read(const std::string& file) {
-  CACHALOT_TRY_ASSIGN(trace::AllocTrace reader, trace::AllocTrace::open(file));
+struct Info {
+  std::string file;
   AllocTraceSummary summary;
+};
+
+Result<Info> read(const std::string& file) {
+  CACHALOT_TRY_ASSIGN(trace::AllocTrace reader, trace::AllocTrace::open(file));
+  Info info{.file = file, .summary = {}};
   trace::AllocEvent event;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool more, reader.next(event));
-    if (!more) return summary;
-    const Status added = summary.add(event);
+    if (!more) return info;
+    const Status added = info.summary.add(event);
     if (!added) {
       return Error::make(added.error().code, "%.120s: %s", file.c_str(), added.error().message);
     }
@@ -49,8 +54,9 @@ void print_sizes(std::FILE* out, const AllocTraceSummary& summary) {
   }
 }
 
-void print(std::FILE* out, const std::string& file, const AllocTraceSummary& summary) {
-  std::fprintf(out, "%-16s %s\n", "trace", file.c_str());
+void print(std::FILE* out, const Info& info) {
+  const AllocTraceSummary& summary = info.summary;
+  std::fprintf(out, "%-16s %s\n", "trace", info.file.c_str());
   std::fprintf(out, "%-16s %" PRIu64 ": %" PRIu64 " allocations, %" PRIu64 " frees\n", "events",
                summary.events(), summary.allocations(), summary.frees());
   if (summary.iterations() == 0) {
@@ -70,7 +76,8 @@ void print(std::FILE* out, const std::string& file, const AllocTraceSummary& sum
   print_sizes(out, summary);
 }
 
-nlohmann::json row_of(const std::string& file, const AllocTraceSummary& summary) {
+nlohmann::json row_of(const Info& info) {
+  const AllocTraceSummary& summary = info.summary;
   nlohmann::json sizes = nlohmann::json::array();
   for (std::size_t k = 0; k < summary.size_classes().size(); ++k) {
     const AllocTraceSummary::SizeClass& of_class = summary.size_classes()[k];
@@ -80,7 +87,7 @@ nlohmann::json row_of(const std::string& file, const AllocTraceSummary& summary)
                      {"bytes", of_class.bytes}});
   }
   nlohmann::json row = json_of(summary);
-  row.update({{"trace", file},
+  row.update({{"trace", info.file},
               {"distinct_sizes", summary.distinct_sizes()},
               {"largest_bytes", summary.largest_bytes()},
               {"large_share", summary.large_share()},
@@ -88,23 +95,8 @@ nlohmann::json row_of(const std::string& file, const AllocTraceSummary& summary)
   return row;
 }
 
-Status show(const Options& options) {
-  CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
-  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
-  std::FILE* const people = human_output(options.json);
-  nlohmann::json rows = nlohmann::json::array();
-  for (const std::string& file : options.files) {
-    CACHALOT_TRY_ASSIGN(const AllocTraceSummary summary, read(file));
-    if (!rows.empty()) std::fputc('\n', people);
-    print(people, file, summary);
-    rows.push_back(row_of(file, summary));
-  }
-  if (rows.size() == 1) return output.write_json(rows[0]);
-  return output.write_json({{"rows", rows}});
-}
-
 int run(const Options& options) {
-  const Status status = show(options);
+  const Status status = describe_files(options.files, options.json, read, print, row_of);
   return status ? kExitDone : fail(status.error());
 }
 
@@ -117,10 +109,7 @@ void add_alloc_trace_info(CLI::App& alloc_trace, Chosen& chosen) {
   command->add_option("trace", options->files, "allocation traces, plain or gzip")
       ->type_name("FILE")
       ->required();
-  command
-      ->add_option("--json", options->json,
-                   "write the figures to FILE, or to stdout for -; of several traces as \"rows\"")
-      ->type_name("FILE");
+  add_figures_flag(*command, options->json);
   command->footer("Example: cachalot alloc-trace info finetune.trace.gz --json -");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }

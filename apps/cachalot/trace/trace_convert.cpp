@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "result_flags.h"
 #include "trace/request/trace_merge.h"
 #include "trace/request/trace_writer.h"
 #include "trace_flags.h"
@@ -36,11 +37,7 @@ Result<trace::TraceMerge> open(const Options& options) {
 }
 
 Status convert(const Options& options) {
-  if (options.out == "-" && options.json == "-") {
-    return Error::make(Code::kInvalidArgument,
-                       "trace convert: only one of --out and --json can go to stdout");
-  }
-  CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
+  CACHALOT_TRY(check_out_and_json("trace convert", options.out, options.json));
   CACHALOT_TRY(check_is_no_input("--out", options.out, options.files));
   CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
   CACHALOT_TRY_ASSIGN(trace::TraceMerge merge, open(options));
@@ -85,11 +82,7 @@ void add_trace_convert(CLI::App& trace, Chosen& chosen) {
                    "request trace; several traces, or a repeated flag, are merged by time")
       ->type_name("FILE")
       ->required();
-  command
-      ->add_option("--out", options->out,
-                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
-      ->type_name("FILE")
-      ->required();
+  add_out_flag(*command, options->out);
   command->add_option("--to", options->to, "format to write")
       ->type_name("NAME")
       ->check(CLI::IsMember({"mooncake"}))
@@ -107,8 +100,7 @@ void add_trace_convert(CLI::App& trace, Chosen& chosen) {
   command->add_flag("--renumber", options->renumber,
                     "renumber all ids, in the order of their first use");
   add_trace_reading_flags(*command, options->trace);
-  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
-      ->type_name("FILE");
+  add_counts_flag(*command, options->json);
   command->footer(
       "Example: cachalot trace convert --trace session_1.json.gz --trace session_2.json.gz "
       "--block-tokens 512 --out sessions.jsonl.gz");

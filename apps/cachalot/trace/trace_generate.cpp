@@ -9,6 +9,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "result_flags.h"
 #include "trace/request/trace_generator.h"
 #include "trace/request/trace_writer.h"
 #include "values.h"
@@ -100,11 +101,7 @@ void show_progress(std::uint64_t requests) {
 }
 
 Status generate(const Options& options, const CLI::App& command) {
-  if (options.out == "-" && options.json == "-") {
-    return Error::make(Code::kInvalidArgument,
-                       "trace generate: only one of --out and --json can go to stdout");
-  }
-  CACHALOT_TRY(check_are_apart({{"--out", options.out}, {"--json", options.json}}));
+  CACHALOT_TRY(check_out_and_json("trace generate", options.out, options.json));
   CACHALOT_TRY_ASSIGN(const trace::LoadKind kind, trace::parse_load_kind(options.kind));
   CACHALOT_TRY_ASSIGN(const trace::GeneratorOptions load, load_of(options, kind, command));
   CACHALOT_TRY_ASSIGN(trace::TraceGenerator generator, trace::TraceGenerator::make(load));
@@ -159,11 +156,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
       ->type_name("N")
       ->transform(number(1, ~std::uint64_t{0}))
       ->required();
-  command
-      ->add_option("--out", options->out,
-                   "write the trace to FILE, in gzip if its name ends in .gz, or to stdout for -")
-      ->type_name("FILE")
-      ->required();
+  add_out_flag(*command, options->out);
   for (const Number& flag : kNumbers) {
     command
         ->add_option(flag.name, options->given.*flag.value,
@@ -178,8 +171,7 @@ void add_trace_generate(CLI::App& trace, Chosen& chosen) {
                      flag.text + default_of(chat.*flag.value, agentic.*flag.value))
         ->type_name(flag.type);
   }
-  command->add_option("--json", options->json, "write the counts to FILE, or to stdout for -")
-      ->type_name("FILE");
+  add_counts_flag(*command, options->json);
   command->footer(
       "Example: cachalot trace generate --kind agentic --requests 10000 --seed 7 --out "
       "agents.jsonl.gz");

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
-#include "output.h"
+#include "result_flags.h"
 #include "trace/request/trace_summary.h"
 #include "trace_flags.h"
 
@@ -145,18 +145,9 @@ nlohmann::json json_of(const Info& info) {
 }
 
 Status show(const Options& options) {
-  CACHALOT_TRY(check_is_no_input("--json", options.json, options.files));
-  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.json));
-  std::FILE* const people = human_output(options.json);
-  nlohmann::json rows = nlohmann::json::array();
-  for (const std::string& file : options.files) {
-    CACHALOT_TRY_ASSIGN(const Info info, read(options, file));
-    if (!rows.empty()) std::fputc('\n', people);
-    print(people, info);
-    rows.push_back(json_of(info));
-  }
-  if (rows.size() == 1) return output.write_json(rows[0]);
-  return output.write_json({{"rows", rows}});
+  return describe_files(
+      options.files, options.json, [&](const std::string& file) { return read(options, file); },
+      print, [](const Info& info) { return json_of(info); });
 }
 
 int run(const Options& options) {
@@ -175,10 +166,7 @@ void add_trace_info(CLI::App& trace, Chosen& chosen) {
       ->required();
   add_block_tokens_flag(*command, options->trace);
   add_trace_reading_flags(*command, options->trace);
-  command
-      ->add_option("--json", options->json,
-                   "write the figures to FILE, or to stdout for -; of several traces as \"rows\"")
-      ->type_name("FILE");
+  add_figures_flag(*command, options->json);
   command->footer("Example: cachalot trace info conversation_trace.jsonl.gz --json -");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
