@@ -175,20 +175,6 @@ class ClientSteps : public ClientActor {
       }
     });
   }
-
-  // What was granted is abandoned, what was committed without an answer is in doubt (W1).
-  void stop_storing() const {
-    emit("sees that it must attach again, and stops storing", {}, [&](Client& self, Buffer&) {
-      if (self_.at == ClientAt::kAwaitCommit) {
-        self.doubt_hash = hash();
-        self.doubt_block = self_.block;
-        self.doubt_generation = self_.generation;
-        ++self.put;
-      }
-      self.holds = self.block = self.generation = self.retries = 0;
-      self.at = ClientAt::kLeave;
-    });
-  }
 };
 
 }  // namespace

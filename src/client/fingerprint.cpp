@@ -1,22 +1,12 @@
 #include "client/fingerprint.h"
 
+#include "block_hash/block_hasher.h"
+
 namespace cachalot::client {
 namespace {
 
 // Increase it when the same options start to mean other bytes.
 constexpr const char* kVersion = "cachalot-kv-1";
-
-const char* name_of(HashAlgorithm algorithm) {
-  switch (algorithm) {
-    case HashAlgorithm::kXxh3:
-      return "xxh3_128";
-    case HashAlgorithm::kSha256Cbor:
-      return "sha256_cbor";
-    case HashAlgorithm::kXxhashCbor:
-      return "xxhash_cbor";
-  }
-  return "unknown";
-}
 
 }  // namespace
 
@@ -24,7 +14,8 @@ std::string fingerprint_of(const ClientOptions& options) {
   std::string text;
   for (const std::string& part :
        {std::string(kVersion), options.model, options.salt, options.geometry.fingerprint(),
-        options.block_order, std::string(name_of(options.hash)), options.python_hash_seed}) {
+        options.block_order, std::string(block_hash::hash_algorithm_name(options.hash)),
+        options.python_hash_seed}) {
     text += std::to_string(part.size()) + ':' + part + ';';
   }
   return text;

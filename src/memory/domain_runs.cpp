@@ -1,10 +1,7 @@
 // Many pieces, for domains that have nothing better: line by line, each read with its own
 // invalidation.
-#include <algorithm>
-#include <cstring>
-
-#include "base/check.h"
 #include "memory/coherence.h"
+#include "memory/line_runs.h"
 
 namespace cachalot::memory {
 
@@ -15,23 +12,7 @@ void Domain::write_runs(const CopyRun* runs, std::size_t count, FusedHash* hash)
 void Domain::prepare_read(const Extent*, std::size_t) {}
 
 void Domain::read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) {
-  for (std::size_t i = 0; i < count; ++i) {
-    auto* to = static_cast<std::byte*>(runs[i].to);
-    const auto* from = static_cast<const std::byte*>(runs[i].from);
-    for (std::size_t left = runs[i].bytes; left != 0;) {
-      const std::size_t skipped = reinterpret_cast<std::uintptr_t>(from) % kLineBytes;
-      const std::size_t bytes = std::min(left, kLineBytes - skipped);
-      const Line line = read_line(from - skipped);
-      std::memcpy(to, reinterpret_cast<const std::byte*>(&line) + skipped, bytes);
-      if (hash != nullptr) {
-        CACHALOT_CHECK(bytes == kLineBytes);
-        hash->update(&line, kLineBytes);
-      }
-      to += bytes;
-      from += bytes;
-      left -= bytes;
-    }
-  }
+  read_runs_by_line(runs, count, hash, [this](const std::byte* at) { return read_line(at); });
 }
 
 }  // namespace cachalot::memory

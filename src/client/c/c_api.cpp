@@ -108,6 +108,15 @@ CopyOptions within(uint64_t timeout_ns) {
   return options;
 }
 
+// The argument that a load or store of blocks needs and that is null; null: none.
+const char* missing_of(const cachalot_client* client, const cachalot_block_hash* hashes,
+                       size_t count, const uint32_t* pages, size_t page_count) {
+  if (client == nullptr) return "client";
+  if (hashes == nullptr && count != 0) return "hashes";
+  if (pages == nullptr && page_count != 0) return "pages";
+  return nullptr;
+}
+
 cachalot_code begin_load(cachalot_client* client, uint32_t cache_id,
                          std::span<const BlockHash> hashes, size_t count,
                          std::span<const PageId> pages, const LayerOptions& options,
@@ -123,6 +132,19 @@ cachalot_code begin_load(cachalot_client* client, uint32_t cache_id,
     if (blocks != nullptr) *blocks = begun->blocks();
     *load = new cachalot_layer_load{*std::move(begun)};
     return CACHALOT_OK;
+  });
+}
+
+// Starts an asynchronous copy by begin(hashes, pages), which returns its token.
+template <class Begin>
+cachalot_code start(cachalot_client* client, const cachalot_block_hash* hashes, size_t count,
+                    const uint32_t* pages, size_t page_count, uint64_t* token, Begin&& begin) {
+  return guarded([&] {
+    if (const char* const name = missing_of(client, hashes, count, pages, page_count)) {
+      return missing(name);
+    }
+    if (token == nullptr) return missing("token");
+    return give(begin(hashes_of(hashes, count), pages_of(pages, page_count)), token);
   });
 }
 
@@ -246,9 +268,8 @@ cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
                             const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
                             size_t page_count, uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (pages == nullptr && page_count != 0) return missing("pages");
+    if (const char* const name = missing_of(client, hashes, count, pages, page_count))
+      return missing(name);
     return give_loaded(client->client.load(CacheId{cache_id}, hashes_of(hashes, count),
                                            pages_of(pages, page_count), within(timeout_ns)),
                        blocks);
@@ -261,9 +282,8 @@ cachalot_code cachalot_load_tokens(cachalot_client* client, uint32_t cache_id,
                                    const cachalot_token_ranges* tokens, uint64_t timeout_ns,
                                    size_t* blocks) {
   return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (pages == nullptr && page_count != 0) return missing("pages");
+    if (const char* const name = missing_of(client, hashes, count, pages, page_count))
+      return missing(name);
     if (tokens == nullptr) return missing("tokens");
     std::vector<std::span<const TokenRange>> chosen;
     for (size_t i = 0; i < count; ++i) {
@@ -284,9 +304,8 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
                              uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
     give_nothing(blocks);
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (pages == nullptr && page_count != 0) return missing("pages");
+    if (const char* const name = missing_of(client, hashes, count, pages, page_count))
+      return missing(name);
     return give_blocks(
         client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
                              pages_of(pages, page_count), within(timeout_ns)),
@@ -336,9 +355,8 @@ cachalot_code cachalot_begin_store(cachalot_client* client, uint32_t cache_id,
                                    const uint32_t* pages, size_t page_count,
                                    cachalot_layer_store** store) {
   return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (pages == nullptr && page_count != 0) return missing("pages");
+    if (const char* const name = missing_of(client, hashes, count, pages, page_count))
+      return missing(name);
     if (store == nullptr) return missing("store");
     *store = nullptr;
     Result<Client::LayerStore> begun =
@@ -378,14 +396,8 @@ cachalot_code cachalot_load_async(cachalot_client* client, uint32_t cache_id,
                                   const cachalot_block_hash* hashes, size_t count,
                                   const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
                                   uint64_t* token) {
-  return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (pages == nullptr && page_count != 0) return missing("pages");
-    if (token == nullptr) return missing("token");
-    return give(client->client.load_async(CacheId{cache_id}, hashes_of(hashes, count),
-                                          pages_of(pages, page_count), within(timeout_ns)),
-                token);
+  return start(client, hashes, count, pages, page_count, token, [&](auto blocks, auto to) {
+    return client->client.load_async(CacheId{cache_id}, blocks, to, within(timeout_ns));
   });
 }
 
@@ -394,15 +406,9 @@ cachalot_code cachalot_store_async(cachalot_client* client, uint32_t cache_id,
                                    const cachalot_block_hash* hashes, size_t count,
                                    const uint32_t* pages, size_t page_count, uint64_t timeout_ns,
                                    uint64_t* token) {
-  return guarded([&] {
-    if (client == nullptr) return missing("client");
-    if (hashes == nullptr && count != 0) return missing("hashes");
-    if (pages == nullptr && page_count != 0) return missing("pages");
-    if (token == nullptr) return missing("token");
-    return give(
-        client->client.store_async(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
-                                   pages_of(pages, page_count), within(timeout_ns)),
-        token);
+  return start(client, hashes, count, pages, page_count, token, [&](auto blocks, auto from) {
+    return client->client.store_async(CacheId{cache_id}, parent_of(parent), blocks, from,
+                                      within(timeout_ns));
   });
 }
 

@@ -1,8 +1,7 @@
 // A simulated host's copies in many pieces.
-#include <algorithm>
-#include <cstring>
+#include <cstdint>
 
-#include "base/check.h"
+#include "memory/line_runs.h"
 #include "testing/memory/lossy_host.h"
 #include "testing/memory/lossy_memory.h"
 
@@ -31,27 +30,13 @@ void LossyHost::prepare_read(const Extent* extents, std::size_t count) {
 
 // Loads through the cache: a line that was not invalidated may be of any age.
 void LossyHost::read_prepared(const CopyRun* runs, std::size_t count, FusedHash* hash) {
-  for (std::size_t i = 0; i < count; ++i) {
-    auto* to = static_cast<std::byte*>(runs[i].to);
-    const auto* from = static_cast<const std::byte*>(runs[i].from);
-    for (std::size_t left = runs[i].bytes; left != 0;) {
-      const std::byte* const start = line_of(from);
-      const auto skipped = static_cast<std::size_t>(from - start);
-      const std::size_t bytes = std::min(left, kLineBytes - skipped);
-      const std::uint64_t number = line_number(start, 1);
-      Line line;
-      load(number, line);
-      flush_late(number);
-      std::memcpy(to, reinterpret_cast<const std::byte*>(&line) + skipped, bytes);
-      if (hash != nullptr) {
-        CACHALOT_CHECK(bytes == kLineBytes);
-        hash->update(&line, kLineBytes);
-      }
-      to += bytes;
-      from += bytes;
-      left -= bytes;
-    }
-  }
+  read_runs_by_line(runs, count, hash, [this](const std::byte* at) {
+    const std::uint64_t number = line_number(at, 1);
+    Line line;
+    load(number, line);
+    flush_late(number);
+    return line;
+  });
 }
 
 }  // namespace cachalot::memory

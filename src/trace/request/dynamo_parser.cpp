@@ -24,21 +24,6 @@ namespace dom = simdjson::dom;
 
 constexpr std::string_view kSchema = "dynamo.request.trace.v1";
 
-// The field once, and of the right kind.
-Result<dom::element> field_of(const dom::object& object, const char* within,
-                              std::string_view name) {
-  dom::element found;
-  int times = 0;
-  for (const auto& [key, value] : object) {
-    if (key != name) continue;
-    found = value;
-    ++times;
-  }
-  if (times == 1) return found;
-  return Error::make(Code::kBadInput, "%s%s: %s", within, std::string(name).c_str(),
-                     times == 0 ? "missing" : "stands there twice");
-}
-
 Result<dom::object> object_of(const dom::object& object, const char* within,
                               std::string_view name) {
   CACHALOT_TRY_ASSIGN(const dom::element value, field_of(object, within, name));

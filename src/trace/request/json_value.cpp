@@ -23,6 +23,20 @@ bool is_hex_id(const dom::element& value, std::uint64_t& id) {
 
 }  // namespace
 
+Result<dom::element> field_of(const dom::object& object, const char* within,
+                              std::string_view name) {
+  dom::element found;
+  int times = 0;
+  for (const auto& [key, value] : object) {
+    if (key != name) continue;
+    found = value;
+    ++times;
+  }
+  if (times == 1) return found;
+  return Error::make(Code::kBadInput, "%s%s: %s", within, std::string(name).c_str(),
+                     times == 0 ? "missing" : "stands there twice");
+}
+
 std::string shown_text(std::string_view text) {
   std::string shown = "\"";
   for (const char c : text.substr(0, 40)) {

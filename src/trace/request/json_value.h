@@ -10,7 +10,8 @@
 
 namespace simdjson::dom {
 class element;
-}
+class object;
+}  // namespace simdjson::dom
 
 namespace cachalot::trace {
 
@@ -25,6 +26,11 @@ Result<double> read_number(const simdjson::dom::element& value, const std::strin
 // Unsigned 64-bit integers, or such as 16 hexadecimal digits in a string.
 Status read_ids(const simdjson::dom::element& value, const std::string& where,
                 std::vector<std::uint64_t>& ids);
+
+// The member called `name`, which must be there once. `within` is before its name in messages: "request.".
+// @errors kBadInput
+Result<simdjson::dom::element> field_of(const simdjson::dom::object& object, const char* within,
+                                        std::string_view name);
 
 // There must be an id for each whole or begun block of the input.
 Status check_number_of_ids(const char* ids_name, std::uint64_t ids, const char* input_name,

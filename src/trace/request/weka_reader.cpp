@@ -27,21 +27,8 @@ namespace dom = simdjson::dom;
 
 constexpr double kMsPerSecond = 1000;
 
-Result<dom::element> field_of(const dom::object& object, const char* name) {
-  dom::element found;
-  int times = 0;
-  for (const auto& [key, value] : object) {
-    if (key != name) continue;
-    found = value;
-    ++times;
-  }
-  if (times == 1) return found;
-  return Error::make(Code::kBadInput, "%s: %s", name,
-                     times == 0 ? "missing" : "stands there twice");
-}
-
 Result<dom::array> array_of(const dom::object& object, const char* name) {
-  CACHALOT_TRY_ASSIGN(const dom::element value, field_of(object, name));
+  CACHALOT_TRY_ASSIGN(const dom::element value, field_of(object, "", name));
   dom::array array;
   if (value.get(array) == simdjson::SUCCESS) return array;
   return Error::make(Code::kBadInput, "%s: %s is not an array", name, shown_value(value).c_str());
@@ -57,7 +44,7 @@ class Session {
     if (document.get(object) != simdjson::SUCCESS) {
       return Error::make(Code::kBadInput, "%s is not an object", shown_value(document).c_str());
     }
-    CACHALOT_TRY_ASSIGN(const dom::element block_size, field_of(object, "block_size"));
+    CACHALOT_TRY_ASSIGN(const dom::element block_size, field_of(object, "", "block_size"));
     CACHALOT_TRY_ASSIGN(block_tokens_, read_integer(block_size, "block_size"));
     if (block_tokens_ == 0) {
       return Error::make(Code::kBadInput, "block_size: 0, expected at least 1 token");
@@ -120,14 +107,14 @@ class Session {
   }
 
   Status read_request(const dom::object& object, double start_ms, Request& request) const {
-    CACHALOT_TRY_ASSIGN(const dom::element time, field_of(object, "t"));
+    CACHALOT_TRY_ASSIGN(const dom::element time, field_of(object, "", "t"));
     CACHALOT_TRY_ASSIGN(const double seconds, read_number(time, "t"));
     request.timestamp_ms = start_ms + seconds * kMsPerSecond;
-    CACHALOT_TRY_ASSIGN(const dom::element in, field_of(object, "in"));
+    CACHALOT_TRY_ASSIGN(const dom::element in, field_of(object, "", "in"));
     CACHALOT_TRY_ASSIGN(request.input_tokens, read_integer(in, "in"));
-    CACHALOT_TRY_ASSIGN(const dom::element out, field_of(object, "out"));
+    CACHALOT_TRY_ASSIGN(const dom::element out, field_of(object, "", "out"));
     CACHALOT_TRY_ASSIGN(request.output_tokens, read_integer(out, "out"));
-    CACHALOT_TRY_ASSIGN(const dom::element ids, field_of(object, "hash_ids"));
+    CACHALOT_TRY_ASSIGN(const dom::element ids, field_of(object, "", "hash_ids"));
     CACHALOT_TRY(read_ids(ids, "hash_ids", request.hash_ids));
     return check_number_of_ids("hash_ids", request.hash_ids.size(), "in", request.input_tokens,
                                block_tokens_);
@@ -142,9 +129,9 @@ class Session {
 
   static Result<dom::array> read_subagent(const dom::object& object, double start_ms,
                                           double& began_ms) {
-    CACHALOT_TRY_ASSIGN(const dom::element time, field_of(object, "t"));
+    CACHALOT_TRY_ASSIGN(const dom::element time, field_of(object, "", "t"));
     CACHALOT_TRY_ASSIGN(const double seconds, read_number(time, "t"));
-    CACHALOT_TRY_ASSIGN(const dom::element lasted, field_of(object, "duration_ms"));
+    CACHALOT_TRY_ASSIGN(const dom::element lasted, field_of(object, "", "duration_ms"));
     CACHALOT_TRY_ASSIGN(const double lasted_ms, read_number(lasted, "duration_ms"));
     // Rounding may put it a little before its parent.
     began_ms = std::max(start_ms, start_ms + seconds * kMsPerSecond - lasted_ms);
