@@ -23,6 +23,7 @@ add_library(cachalot::cachalot ALIAS cachalot_shared)
 if(CACHALOT_BUILD_TESTS)
   cachalot_test(c_api_test SOURCES ${PROJECT_SOURCE_DIR}/src/client/c/c_api_test.cpp
     ${PROJECT_SOURCE_DIR}/src/vtensor/c_api_test.cpp LIBRARIES cachalot_shared)
+  target_include_directories(c_api_test PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endif()
 
 install(TARGETS cachalot_shared EXPORT cachalot LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -42,9 +42,22 @@ class DeadlineTest : public ::testing::Test {
     return hashes;
   }
 
+  // Waits for an asynchronous call, which cancel_when_begun() may cancel meanwhile.
+  Result<Completion> wait_for(const Result<Token>& begun) {
+    if (!begun) return begun.error();
+    token_ = static_cast<std::uint64_t>(*begun);
+    return engine_.client.wait(*begun);
+  }
+  // For the thread that copies: it may reach its fail point before the call has returned its token.
+  void cancel_when_begun() {
+    while (token_ == 0) std::this_thread::yield();
+    EXPECT_TRUE(engine_.client.cancel(Token{token_.load()}));
+  }
+
   Cluster cluster_;
   Engine engine_;
   std::vector<BlockHash> hashes_;
+  std::atomic<std::uint64_t> token_ = 0;
 };
 
 TEST_F(DeadlineTest, ATimeThatHasPassedLoadsNothingAndSaysSo) {
@@ -103,16 +116,9 @@ TEST_F(DeadlineTest, ALoadThatTimesOutSaysHowManyBlocksAreRight) {
 }
 
 TEST_F(DeadlineTest, ALoadThatIsCancelledSaysHowManyBlocksAreRight) {
-  std::atomic<std::uint64_t> token = 0;
-  const AfterFirstPortion cancel([&] {
-    while (token == 0) std::this_thread::yield();
-    EXPECT_TRUE(engine_.client.cancel(Token{token.load()}));
-  });
-  const Result<Token> begun =
-      engine_.client.load_async(engine_.cache, hashes_, first_pages(kBlocks));
-  ASSERT_TRUE(begun) << begun.error().message;
-  token = static_cast<std::uint64_t>(*begun);
-  const Result<Completion> done = engine_.client.wait(*begun);
+  const AfterFirstPortion cancel([&] { cancel_when_begun(); });
+  const Result<Completion> done =
+      wait_for(engine_.client.load_async(engine_.cache, hashes_, first_pages(kBlocks)));
   ASSERT_TRUE(done) << done.error().message;
   ASSERT_FALSE(done->status);
   EXPECT_EQ(done->status.error().code, Code::kCancelled);
@@ -124,17 +130,12 @@ TEST_F(DeadlineTest, ALoadThatIsCancelledSaysHowManyBlocksAreRight) {
 
 TEST_F(DeadlineTest, BlocksThatWereEvictedBeforeTheDeadlineAreNotCounted) {
   Engine other(options(), "vllm_bknhc", 64);
-  std::atomic<std::uint64_t> token = 0;
   const AfterFirstPortion evict([&] {
     (void)store(other, 2, 64);  // fills the pool
-    while (token == 0) std::this_thread::yield();
-    EXPECT_TRUE(engine_.client.cancel(Token{token.load()}));
+    cancel_when_begun();
   });
-  const Result<Token> begun =
-      engine_.client.load_async(engine_.cache, hashes_, first_pages(kBlocks));
-  ASSERT_TRUE(begun) << begun.error().message;
-  token = static_cast<std::uint64_t>(*begun);
-  const Result<Completion> done = engine_.client.wait(*begun);
+  const Result<Completion> done =
+      wait_for(engine_.client.load_async(engine_.cache, hashes_, first_pages(kBlocks)));
   ASSERT_TRUE(done) << done.error().message;
   ASSERT_FALSE(done->status);
   EXPECT_EQ(done->status.error().detail, 0u);
@@ -143,18 +144,9 @@ TEST_F(DeadlineTest, BlocksThatWereEvictedBeforeTheDeadlineAreNotCounted) {
 
 TEST_F(DeadlineTest, AStoreThatIsCancelledSaysHowManyBlocksAreInThePool) {
   const std::vector<BlockHash> hashes = engine_.client.hash_tokens(tokens_of(3, kBlocks * 4));
-  std::atomic<std::uint64_t> token = 0;
-  const AfterFirstPortion cancel(
-      [&] {
-        while (token == 0) std::this_thread::yield();
-        EXPECT_TRUE(engine_.client.cancel(Token{token.load()}));
-      },
-      base::FailPoint::kPutAnswered);
-  const Result<Token> begun =
-      engine_.client.store_async(engine_.cache, nullptr, hashes, first_pages(kBlocks));
-  ASSERT_TRUE(begun) << begun.error().message;
-  token = static_cast<std::uint64_t>(*begun);
-  const Result<Completion> done = engine_.client.wait(*begun);
+  const AfterFirstPortion cancel([&] { cancel_when_begun(); }, base::FailPoint::kPutAnswered);
+  const Result<Completion> done =
+      wait_for(engine_.client.store_async(engine_.cache, nullptr, hashes, first_pages(kBlocks)));
   ASSERT_TRUE(done) << done.error().message;
   ASSERT_FALSE(done->status);
   EXPECT_EQ(done->status.error().code, Code::kCancelled);

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
-#include <stdlib.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,28 +10,15 @@
 #include <map>
 #include <utility>
 
+#include "testing/os/shm_folder.h"
+
 namespace cachalot::memory {
 namespace {
 
 namespace fs = std::filesystem;
 constexpr std::uint64_t kMiB = 1u << 20;
 
-class DeviceSetTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    char name[] = "/dev/shm/cachalot_memory_test.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    if (mounted_) umount2(folder_.c_str(), MNT_DETACH);
-    fs::remove_all(folder_);
-  }
-  std::string path(const char* name) const { return folder_ + "/" + name; }
-
-  std::string folder_;
-  bool mounted_ = false;
-};
+class DeviceSetTest : public os::ShmFolder {};
 
 TEST_F(DeviceSetTest, WhatOneProcessCreatesAnotherOpensInTheSameOrder) {
   const std::vector<std::string> paths = {path("b"), path("a"), path("c")};
@@ -58,8 +43,7 @@ TEST_F(DeviceSetTest, WhatOneProcessCreatesAnotherOpensInTheSameOrder) {
 }
 
 TEST_F(DeviceSetTest, AFailureAtTheThirdDeviceRemovesTheFirstTwo) {
-  mounted_ = mount("none", folder_.c_str(), "tmpfs", 0, "size=10m") == 0;
-  if (!mounted_) GTEST_SKIP() << "not allowed to mount";
+  if (!mount_here("tmpfs", "size=10m")) GTEST_SKIP() << "not allowed to mount";
   const auto set = DeviceSet::create({path("a"), path("b"), path("c")}, 4 * kMiB);
   ASSERT_FALSE(set);
   EXPECT_EQ(set.error().code, Code::kNoSpace);

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 
 #include "os/child.h"
 #include "os/reserve.h"
+#include "testing/os/shm_folder.h"
 
 namespace cachalot::os {
 namespace {
@@ -22,26 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::uint64_t kMiB = 1u << 20;
 
-class SharedFileTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    char name[] = "/dev/shm/cachalot_os_test.XXXXXX";
-    ASSERT_NE(mkdtemp(name), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override {
-    if (mounted_) umount2(folder_.c_str(), MNT_DETACH);
-    fs::remove_all(folder_);
-  }
-  std::string path(const char* name) const { return folder_ + "/" + name; }
-  bool mount_here(const char* type, const char* options) {
-    mounted_ = mount("none", folder_.c_str(), type, 0, options) == 0;
-    return mounted_;
-  }
-
-  std::string folder_;
-  bool mounted_ = false;
-};
+class SharedFileTest : public ShmFolder {};
 
 std::string message(const Error& error) {
   return error.message;

@@ -24,13 +24,6 @@ namespace {
 
 using memory::DomainKind;
 
-std::vector<std::byte> payload_of(std::uint64_t seed, std::size_t bytes) {
-  base::Rng rng(seed);
-  std::vector<std::byte> out(bytes);
-  for (std::byte& b : out) b = static_cast<std::byte>(rng.next());
-  return out;
-}
-
 struct Setup {
   DomainKind domain;
   std::uint32_t devices;
@@ -80,39 +73,13 @@ class PoolTest : public testing::TestWithParam<Setup> {
     EXPECT_TRUE(client) << (client ? "" : client.error().message);
     return *std::move(client);
   }
-  // Stores a chain of blocks named first, first + 1, …, with bytes that follow from the names.
+  std::uint64_t block_bytes() const { return pool_->access().geometry.block_bytes; }
   std::vector<Verdict> put_chain(Client& client, std::uint64_t first, std::size_t n,
-                                 const BlockHash* parent = nullptr) {
-    std::vector<std::vector<std::byte>> bytes;
-    std::vector<PutItem> items;
-    for (std::size_t i = 0; i < n; ++i) bytes.push_back(payload_of(first + i, size_of(first + i)));
-    for (std::size_t i = 0; i < n; ++i) items.push_back({hash_of(first + i), bytes[i]});
-    std::vector<Verdict> verdicts(n, Verdict::kBadItem);
-    const Status status = client.put(parent, items, verdicts);
-    EXPECT_TRUE(status) << (status ? "" : status.error().message);
-    return verdicts;
+                                 const BlockHash* parent = nullptr) const {
+    return pool::put_chain(client, block_bytes(), first, n, parent);
   }
-  std::size_t size_of(std::uint64_t name) const {
-    return 1 + name * 977 % pool_->access().geometry.block_bytes;
-  }
-  static BlockHash hash_of(std::uint64_t name) { return {base::mix64(name), base::mix64(~name)}; }
-  // Reads a chain back; returns how many leading blocks were hits with the right bytes.
-  std::size_t read_chain(Client& client, std::uint64_t first, std::size_t n) {
-    std::vector<BlockHash> hashes;
-    for (std::size_t i = 0; i < n; ++i) hashes.push_back(hash_of(first + i));
-    std::vector<Found> found(n);
-    const std::size_t hits = client.lookup(hashes, found);
-    std::vector<std::vector<std::byte>> buffers(hits);
-    std::vector<std::byte*> to;
-    for (std::size_t i = 0; i < hits; ++i) {
-      buffers[i].resize(found[i].entry.length);
-      to.push_back(buffers[i].data());
-    }
-    const std::size_t valid = client.read({found.data(), hits}, to);
-    for (std::size_t i = 0; i < valid; ++i) {
-      EXPECT_EQ(buffers[i], payload_of(first + i, size_of(first + i))) << "block " << first + i;
-    }
-    return valid;
+  std::size_t read_chain(Client& client, std::uint64_t first, std::size_t n) const {
+    return pool::read_chain(client, block_bytes(), first, n);
   }
 
   std::optional<Pool> pool_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fake_libcuda.h"
+#include "testing/client/c_cache.h"
 #include "testing/kv/fake_kernels.h"
 
 namespace gpu = cachalot::gpu;
@@ -27,17 +28,7 @@ class CApiGpuTest : public ::testing::Test {
     serve.block_bytes = 2048;
     serve.capacity_blocks = 16;
     EXPECT_EQ(cachalot_keeper_start(&serve, &keeper_), CACHALOT_OK) << cachalot_last_message();
-    cachalot_client_options options{};
-    options.struct_size = sizeof options;
-    options.pool = path_.c_str();
-    options.model = "m";
-    cachalot_geometry& g = options.geometry;
-    g.struct_size = sizeof g;
-    g.layers = 2;
-    g.kv_heads = 1;
-    g.head_dim = 64;
-    g.dtype = CACHALOT_F16;
-    g.block_tokens = 4;
+    const cachalot_client_options options = cachalot::client::small_c_options(path_.c_str());
     EXPECT_EQ(cachalot_attach(&options, &client_), CACHALOT_OK) << cachalot_last_message();
     gpu::Context context = nullptr;
     driver_.primary_context_retain(&context, 1);
@@ -63,12 +54,7 @@ class CApiGpuTest : public ::testing::Test {
     cachalot_buffer tensors[2] = {};
     for (std::size_t i = 0; i < 2; ++i)
       tensors[i] = {is_there ? at(i) : here_[i].data(), kTensorBytes};
-    cachalot_cache cache{};
-    cache.struct_size = sizeof cache;
-    cache.pages = 4;
-    cache.layout = "vllm_bknhc";
-    cache.tensors = tensors;
-    cache.tensor_count = 2;
+    cachalot_cache cache = cachalot::client::small_c_cache(tensors);
     cache.memory = memory;
     cache.device = is_there ? 1 : 0;
     return cachalot_register_cache(client_, &cache, id);

@@ -40,6 +40,16 @@ std::vector<cache_sim::HitRateRow> rows_of_the_conversation_trace(
   return rate->rows();
 }
 
+// `expected` has a policy and a mode each.
+template <class Expected>
+std::vector<cache_sim::HitRateRow> rows_at_all_capacities(const Expected& expected) {
+  std::vector<cache_sim::CacheSpec> specs;
+  for (const auto& e : expected) {
+    for (const std::uint64_t capacity : kCapacities) specs.push_back({e.policy, e.mode, capacity});
+  }
+  return rows_of_the_conversation_trace(specs);
+}
+
 TEST(ConversationTrace, HasTheExactCountsOfLruAndOfTheOptimum) {
   struct Expected {
     PolicyKind policy;
@@ -52,11 +62,7 @@ TEST(ConversationTrace, HasTheExactCountsOfLruAndOfTheOptimum) {
       {PolicyKind::kOpt, CacheMode::kStream, {55019, 105710, 105710, 105710, 105710, 105710}},
       {PolicyKind::kOpt, CacheMode::kLeaf, {55019, 105710, 105710, 105710, 105710, 105710}},
   };
-  std::vector<cache_sim::CacheSpec> specs;
-  for (const Expected& e : kExpected) {
-    for (const std::uint64_t capacity : kCapacities) specs.push_back({e.policy, e.mode, capacity});
-  }
-  const std::vector<cache_sim::HitRateRow> rows = rows_of_the_conversation_trace(specs);
+  const std::vector<cache_sim::HitRateRow> rows = rows_at_all_capacities(kExpected);
   std::size_t row = 0;
   for (const Expected& e : kExpected) {
     for (const std::uint64_t expected : e.hit_blocks) {
@@ -111,11 +117,7 @@ TEST(ConversationTrace, HasTheRatesOfTheOtherPolicies) {
        CacheMode::kLeaf,
        {same(.0502), same(.1119), same(.2027), same(.2602), same(.3344)}},
   };
-  std::vector<cache_sim::CacheSpec> specs;
-  for (const Expected& e : kExpected) {
-    for (const std::uint64_t capacity : kCapacities) specs.push_back({e.policy, e.mode, capacity});
-  }
-  const std::vector<cache_sim::HitRateRow> rows = rows_of_the_conversation_trace(specs);
+  const std::vector<cache_sim::HitRateRow> rows = rows_at_all_capacities(kExpected);
   std::size_t row = 0;
   for (const Expected& e : kExpected) {
     const std::string which = std::string(eviction::policy_name(e.policy)) + " " +

@@ -113,13 +113,7 @@ TEST_P(KnownBad, IsNoticed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, KnownBad, testing::Values(Rule::kReuseAfterTimeout),
-                         [](const auto& rule) {
-                           std::string name;
-                           for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
-                             if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
-                           }
-                           return name;
-                         });
+                         [](const auto& rule) { return rule_identifier(rule.param); });
 
 }  // namespace
 }  // namespace cachalot::model

@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "pool/client/client.h"
 #include "pool/keeper/keeper.h"
+#include "simulated_pool.h"
 #include "testing/memory/lossy_memory.h"
 #include "testing/memory/scheduler.h"
 
@@ -29,23 +30,6 @@ constexpr std::uint32_t kClients = 2;
 constexpr std::uint32_t kDepth = 3;
 constexpr std::uint32_t kMostBlockBytes = 2048;
 constexpr std::uint64_t kBudget = 40'000'000;
-
-BlockHash name_of(std::uint32_t chain, std::uint32_t depth) {
-  const std::uint64_t id = chain * 1000 + depth;
-  return {base::mix64(id + 1), base::mix64(~id)};
-}
-std::byte byte_of(const BlockHash& hash, std::uint32_t i) {
-  return static_cast<std::byte>(base::mix64(hash.high + i / 8) >> (i % 8 * 8));
-}
-
-class YieldWaiter final : public rpc::Waiter {
- public:
-  explicit YieldWaiter(Scheduler& scheduler) : scheduler_(scheduler) {}
-  void wait(std::uint32_t) override { scheduler_.yield(); }
-
- private:
-  Scheduler& scheduler_;
-};
 
 // A process: what it owns outlives the fiber that is abandoned when it dies.
 struct ClientProcess {
@@ -92,8 +76,9 @@ class FaultWorld final : private pool::Evidence {
       : options_(options),
         rng_(options.seed * 991),
         scheduler_(options.seed, adversary_of(options).pace),
-        memory_(scheduler_,
-                {.devices = 1, .bytes_each = device_bytes(), .adversary = adversary_of(options)}) {
+        memory_(scheduler_, {.devices = 1,
+                             .bytes_each = device_bytes_of(geometry()),
+                             .adversary = adversary_of(options)}) {
     // Two hosts for keepers in turn, one for each client.
     for (std::uint32_t i = 0; i < 2 + kClients; ++i) hosts_.push_back(&memory_.add_host());
   }
@@ -105,7 +90,7 @@ class FaultWorld final : private pool::Evidence {
 
   FaultResult run() {
     pool::Geometry g = geometry();
-    g.device_bytes = device_bytes();
+    g.device_bytes = device_bytes_of(geometry());
     format_pool(*pool::make_access({options_.seed + 1, 77}, g, hosts_[0]->view(), *hosts_[0]), 0);
     for (LossyHost* each : hosts_) each->break_rule(options_.broken);
     scheduler_.add("fate", [this] { be_fate(); });
@@ -118,19 +103,9 @@ class FaultWorld final : private pool::Evidence {
 
  private:
   pool::Geometry geometry() const {
-    pool::Geometry g;
-    g.domain = memory::DomainKind::kLossy;
-    g.block_bytes = options_.block_bytes;
-    g.capacity_blocks = options_.capacity;
-    g.blocks = options_.capacity + options_.slack;
-    g.directory_slots = pool::kBucketSlots;
-    g.clients = kClients;
+    pool::Geometry g = geometry_of(options_, kClients);
     g.hosts = 2;  // no process is on the keeper's machine
     return g;
-  }
-  std::uint64_t device_bytes() const {
-    const auto bytes = pool::device_bytes_needed(geometry());
-    return bytes ? *bytes : 0;
   }
   void fault(const std::string& what) {
     if (result_.fault.empty()) result_.fault = what;

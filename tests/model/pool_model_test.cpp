@@ -96,13 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, BrokenRule,
                                          Rule::kR3FenceAfterFlush, Rule::kR4OrderBeforePublish,
                                          Rule::kR4CompleteBeforeTelling, Rule::kR5CheckLines,
                                          Rule::kR6ValidateAfterReading),
-                         [](const auto& rule) {
-                           std::string name;
-                           for (const char* c = rule_name(rule.param); *c != '\0'; ++c) {
-                             if (std::isalnum(static_cast<unsigned char>(*c)) != 0) name += *c;
-                           }
-                           return name;
-                         });
+                         [](const auto& rule) { return rule_identifier(rule.param); });
 
 }  // namespace
 }  // namespace cachalot::model

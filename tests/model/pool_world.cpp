@@ -1,12 +1,14 @@
 #include "pool_world.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <memory>
 
 #include "base/rng.h"
 #include "pool/client/client.h"
 #include "pool/keeper/keeper.h"
+#include "simulated_pool.h"
 #include "testing/memory/lossy_memory.h"
 #include "testing/memory/scheduler.h"
 
@@ -24,24 +26,6 @@ constexpr std::uint32_t kMostBlockBytes = 4096;
 constexpr std::uint32_t kDepth = 5;
 constexpr std::uint64_t kHangSteps = 1'000'000;  // without one operation done; one takes about 500
 
-class YieldWaiter final : public rpc::Waiter {
- public:
-  explicit YieldWaiter(Scheduler& scheduler) : scheduler_(scheduler) {}
-  void wait(std::uint32_t) override { scheduler_.yield(); }
-
- private:
-  Scheduler& scheduler_;
-};
-
-BlockHash name_of(std::uint32_t chain, std::uint32_t depth) {
-  const std::uint64_t id = chain * 1000 + depth;
-  return {base::mix64(id + 1), base::mix64(~id)};
-}
-
-std::byte byte_of(const BlockHash& hash, std::uint32_t i) {
-  return static_cast<std::byte>(base::mix64(hash.high + i / 8) >> (i % 8 * 8));
-}
-
 memory::Adversary adversary_of(const WorldOptions& options) {
   memory::Adversary adversary = memory::adversary(options.mood);
   if (options.stall_steps != 0) adversary.pace.stall_steps = options.stall_steps;
@@ -56,7 +40,7 @@ class World {
         rng_(options.seed * 77),
         scheduler_(options.seed, adversary_of(options).pace),
         memory_(scheduler_, {.devices = options.devices,
-                             .bytes_each = device_bytes(),
+                             .bytes_each = device_bytes_of(geometry()),
                              .adversary = adversary_of(options)}) {
     for (std::uint32_t i = 0; i < 1 + kClients; ++i) {
       LossyHost& host = memory_.add_host();
@@ -88,19 +72,9 @@ class World {
     return 1 + static_cast<std::uint32_t>(hash.low % options_.block_bytes);
   }
   pool::Geometry geometry() const {
-    pool::Geometry g;
-    g.domain = memory::DomainKind::kLossy;
+    pool::Geometry g = geometry_of(options_, kClients);
     g.devices = options_.devices;
-    g.block_bytes = options_.block_bytes;
-    g.capacity_blocks = options_.capacity;
-    g.blocks = options_.capacity + options_.slack;
-    g.directory_slots = pool::kBucketSlots;
-    g.clients = kClients;
     return g;
-  }
-  std::uint64_t device_bytes() const {
-    const auto bytes = pool::device_bytes_needed(geometry());
-    return bytes ? *bytes : 0;
   }
 
   void fault(const std::string& what) {
@@ -119,7 +93,7 @@ class World {
   void keep() {
     LossyHost& host = *hosts_[0];
     pool::Geometry g = geometry();
-    g.device_bytes = device_bytes();
+    g.device_bytes = device_bytes_of(geometry());
     const pool::PoolId id{options_.seed + 1, 77};
     const auto access = pool::make_access(id, g, host.view(), host);
     pool::format_pool(*access, 0);
@@ -379,6 +353,14 @@ const char* rule_name(Rule rule) {
       return "pinned read published without completing";
   }
   return "?";
+}
+
+std::string rule_identifier(Rule rule) {
+  std::string identifier;
+  for (const char* c = rule_name(rule); *c != '\0'; ++c) {
+    if (std::isalnum(static_cast<unsigned char>(*c)) != 0) identifier += *c;
+  }
+  return identifier;
 }
 
 }  // namespace cachalot::model

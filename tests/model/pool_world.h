@@ -55,5 +55,7 @@ struct WorldResult {
 WorldResult run_world(const WorldOptions& options);
 
 const char* rule_name(memory::Rule rule);
+// Its letters and digits: a part of a test's name.
+std::string rule_identifier(memory::Rule rule);
 
 }  // namespace cachalot::model

@@ -1,8 +1,6 @@
 // Pools that are none, that are full, that another keeper serves, or that no keeper serves.
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -116,23 +114,13 @@ TEST_F(BadPool, AFullFileSystemIsNoticedWhenThePoolIsMade) {
 
 // A small tmpfs in a mount namespace of its own, where this user may have one.
 TEST_F(BadPool, ASecondDeviceThatDoesNotFitTakesTheFirstOneAway) {
-  Result<os::Child> child = os::Child::start([&] {
-    if (unshare(CLONE_NEWNS) != 0) return kNotStarted;
-    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("small", path("").c_str(), "tmpfs", 0, "size=6m") != 0) {
-      return kNotStarted;
-    }
+  const bool has_tmpfs = run_in_small_tmpfs(path(""), "6m", [&] {
     const Outcome outcome = run({"pool", "create", path("kv"), "--block-bytes", "4096",
                                  "--capacity-blocks", "32", "--devices", "2"});
     expect_error(outcome, kRefused, {path("kv.1"), "available"});
     EXPECT_EQ(listing(), std::set<std::string>());
-    return HasFailure() ? 1 : 0;
   });
-  ASSERT_TRUE(child);
-  const auto status = child->wait();
-  ASSERT_TRUE(status);
-  if (status->exit_code == kNotStarted) GTEST_SKIP() << "this user cannot mount a tmpfs";
-  EXPECT_TRUE(status->ok()) << status->text();
+  if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
 }
 
 TEST_F(BadPool, AFileThatExistsIsNotOverwritten) {
@@ -280,12 +268,7 @@ TEST_F(BadPool, WhatCannotBeStoredIsRefused) {
 
 // Small enough to be full, in a mount namespace of its own, where this user may have one.
 TEST_F(BadPool, ASparseCopyOnAFullFileSystemIsRefusedAndNoSignal) {
-  Result<os::Child> child = os::Child::start([&] {
-    if (unshare(CLONE_NEWNS) != 0) return kNotStarted;
-    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("small", path("").c_str(), "tmpfs", 0, "size=12m") != 0) {
-      return kNotStarted;
-    }
+  const bool has_tmpfs = run_in_small_tmpfs(path(""), "12m", [&] {
     const std::string pool = create_pool("kv");
     const std::string content = read(pool);
     EXPECT_EQ(unlink(pool.c_str()), 0);
@@ -308,13 +291,8 @@ TEST_F(BadPool, ASparseCopyOnAFullFileSystemIsRefusedAndNoSignal) {
     EXPECT_EQ(read(pool), content);
     Serving keeper({"serve", pool});
     EXPECT_TRUE(keeper.is_ready());
-    return HasFailure() ? 1 : 0;
   });
-  ASSERT_TRUE(child);
-  const auto status = child->wait();
-  ASSERT_TRUE(status);
-  if (status->exit_code == kNotStarted) GTEST_SKIP() << "this user cannot mount a tmpfs";
-  EXPECT_TRUE(status->ok()) << status->text();
+  if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // What becomes of results that cannot be written, and of standard files that are closed.
 #include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
 
 #include <filesystem>
 #include <string>
@@ -263,12 +261,7 @@ TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDiskNorInTheOldOnesPlace) {
   expect_done(run({"put", "long", "--pool", pool}, {.in = noise(8192, 1)}));
   const std::string small = path("small");
   std::filesystem::create_directory(small);
-  Result<os::Child> child = os::Child::start([&] {
-    if (unshare(CLONE_NEWNS) != 0) return kNotStarted;
-    if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("small", small.c_str(), "tmpfs", 0, "size=4k") != 0) {
-      return kNotStarted;
-    }
+  const bool has_tmpfs = run_in_small_tmpfs(small, "4k", [&] {
     write("small/filler", std::string(4096, 'x'));
     expect_error(run({"get", "key", "--pool", pool, "--output", small + "/copy"}), kRefused,
                  {small + "/copy"});
@@ -277,13 +270,8 @@ TEST_F(OutputTest, HalfABlockIsNotLeftOnAFullDiskNorInTheOldOnesPlace) {
     expect_error(run({"get", "long", "--pool", pool, "--output", small + "/filler"}), kRefused,
                  {small + "/filler"});
     EXPECT_EQ(read(small + "/filler"), "precious");
-    return HasFailure() ? 1 : 0;
   });
-  ASSERT_TRUE(child);
-  const auto status = child->wait();
-  ASSERT_TRUE(status);
-  if (status->exit_code == kNotStarted) GTEST_SKIP() << "this user cannot mount a tmpfs";
-  EXPECT_TRUE(status->ok()) << status->text();
+  if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";
 }
 
 TEST_F(OutputTest, ARowWithoutALimitSaysSo) {

@@ -1,7 +1,9 @@
 #include "program.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -159,6 +161,28 @@ std::string ProcessTest::read(const std::string& file) const {
   std::ostringstream content;
   content << in.rdbuf();
   return content.str();
+}
+
+bool ProcessTest::run_in_small_tmpfs(const std::string& folder, const char* size,
+                                     const std::function<void()>& body) const {
+  Result<os::Child> child = os::Child::start([&] {
+    const std::string options = std::string("size=") + size;
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("small", folder.c_str(), "tmpfs", 0, options.c_str()) != 0) {
+      return kNotStarted;
+    }
+    body();
+    return HasFailure() ? 1 : 0;
+  });
+  if (!child) {
+    ADD_FAILURE() << child.error().message;
+    return true;
+  }
+  const auto status = child->wait();
+  if (status && status->exit_code == kNotStarted) return false;
+  EXPECT_TRUE(status && status->ok()) << (status ? status->text() : status.error().message);
+  return true;
 }
 
 std::string ProcessTest::create_pool(const std::string& name, const Arguments& more_flags,

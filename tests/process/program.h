@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -92,6 +93,12 @@ class ProcessTest : public testing::Test {
   // A small pool of blocks of 4096 bytes, with four client slots.
   std::string create_pool(const std::string& name, const Arguments& more_flags = {},
                           int capacity_blocks = 32) const;
+
+  // Runs `body` in a child process that sees `folder` as a tmpfs of this size ("6m"), where no other process
+  // sees it. Failures in the child fail the test.
+  // @return false: this user cannot mount a tmpfs
+  bool run_in_small_tmpfs(const std::string& folder, const char* size,
+                          const std::function<void()>& body) const;
 
   const std::string& tag() const { return tag_; }
 

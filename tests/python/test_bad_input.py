@@ -263,6 +263,16 @@ def test_another_clients_cache(stored, pool):
         engine.client.load(engine.cache, hashes, range(8))
 
 
+def calls_with_blocks(client, cache, hashes):
+    return [
+        lambda: client.lookup(hashes),
+        lambda: client.load(cache, hashes, range(8)),
+        lambda: client.store(cache, hashes, range(8)),
+        lambda: client.load_async(cache, hashes, range(8)),
+        lambda: client.begin_load(cache, hashes, range(8)),
+    ]
+
+
 def test_use_after_detach(stored):
     engine, hashes = stored
     client = engine.client
@@ -270,11 +280,7 @@ def test_use_after_detach(stored):
     client.detach()
     client.detach()
     calls = [
-        lambda: client.lookup(hashes),
-        lambda: client.load(engine.cache, hashes, range(8)),
-        lambda: client.store(engine.cache, hashes, range(8)),
-        lambda: client.load_async(engine.cache, hashes, range(8)),
-        lambda: client.begin_load(engine.cache, hashes, range(8)),
+        *calls_with_blocks(client, engine.cache, hashes),
         lambda: client.begin_store(engine.cache, hashes, range(8)),
         lambda: client.register_cache("vllm_kbnhc", tensors(), pages=16),
         lambda: client.unregister_cache(engine.cache),
@@ -323,11 +329,7 @@ def test_fork_after_attach(stored, pool):
     def child():
         nonlocal loading, storing, running, keeper, client
         calls = [
-            lambda: client.lookup(hashes),
-            lambda: client.load(engine.cache, hashes, range(8)),
-            lambda: client.store(engine.cache, hashes, range(8)),
-            lambda: client.load_async(engine.cache, hashes, range(8)),
-            lambda: client.begin_load(engine.cache, hashes, range(8)),
+            *calls_with_blocks(client, engine.cache, hashes),
             lambda: loading.load_layer(0),
             lambda: storing.store_layer(0),
             lambda: running.wait(),

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "testing/client/c_cache.h"
+
 namespace {
 
 class CApiTest : public ::testing::Test {
@@ -21,16 +23,7 @@ class CApiTest : public ::testing::Test {
     serve_.block_bytes = 4096;
     serve_.capacity_blocks = 16;
     EXPECT_EQ(cachalot_keeper_start(&serve_, &keeper_), CACHALOT_OK) << cachalot_last_message();
-    options_.struct_size = sizeof options_;
-    options_.pool = path_.c_str();
-    options_.model = "m";
-    cachalot_geometry& g = options_.geometry;
-    g.struct_size = sizeof g;
-    g.layers = 2;
-    g.kv_heads = 1;
-    g.head_dim = 64;
-    g.dtype = CACHALOT_F16;
-    g.block_tokens = 4;
+    options_ = cachalot::client::small_c_options(path_.c_str());
   }
   ~CApiTest() override {
     EXPECT_EQ(cachalot_keeper_stop(keeper_), CACHALOT_OK) << cachalot_last_message();
@@ -118,7 +111,7 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   };
   statistics.struct_size = 3;
   refused(cachalot_get_statistics(client, &statistics),
-          "statistics: struct_size 3, expected 112, ");
+          "statistics: struct_size 3, expected 120, ");
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
   const auto attach_with = [&](std::uint32_t size) {
     options_.struct_size = size;
@@ -190,14 +183,9 @@ TEST_F(CApiTest, ACacheOfACallerThatKnowsNoGpuIsInItsMemory) {
   old.pool_bypasses_caches = 0xffffffff;
   cachalot_client* client = nullptr;
   ASSERT_EQ(cachalot_attach(&old, &client), CACHALOT_OK) << cachalot_last_message();
-  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
-  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
-  cachalot_cache cache{};
+  const cachalot::client::SmallTensors tensors;
+  cachalot_cache cache = tensors.cache();
   cache.struct_size = offsetof(cachalot_cache, memory);
-  cache.pages = 4;
-  cache.layout = "vllm_bknhc";
-  cache.tensors = tensors;
-  cache.tensor_count = 2;
   cache.memory = 77;
   cache.device = 88;
   cache.stream = &cache;
@@ -230,12 +218,7 @@ TEST_F(CApiTest, ACacheOfStridesHoldsWhatANamedLayoutStored) {
       named[layer].push_back(static_cast<unsigned char>(i * 7 + layer));
   }
   const cachalot_buffer layers[2] = {{named[0].data(), 4096}, {named[1].data(), 4096}};
-  cachalot_cache cache{};
-  cache.struct_size = sizeof cache;
-  cache.pages = 4;
-  cache.layout = "vllm_bknhc";
-  cache.tensors = layers;
-  cache.tensor_count = 2;
+  cachalot_cache cache = cachalot::client::small_c_cache(layers);
   uint32_t from = 0, into = 0;
   ASSERT_EQ(cachalot_register_cache(client, &cache, &from), CACHALOT_OK) << cachalot_last_message();
   const cachalot_buffer whole = {strided.data(), strided.size()};
@@ -285,14 +268,8 @@ TEST_F(CApiTest, APinnedLoadIsForClientsThatSaidSo) {
   for (const std::uint32_t pins : {0u, 1u}) {
     options_.pinned_reads = pins;
     cachalot_client* const client = attach();
-    std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
-    const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
-    cachalot_cache cache{};
-    cache.struct_size = sizeof cache;
-    cache.pages = 4;
-    cache.layout = "vllm_bknhc";
-    cache.tensors = tensors;
-    cache.tensor_count = 2;
+    const cachalot::client::SmallTensors tensors;
+    cachalot_cache cache = tensors.cache();
     uint32_t id = 0;
     ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
     const uint32_t tokens[4] = {}, page = 0;
@@ -322,15 +299,10 @@ TEST_F(CApiTest, CountsThatDoNotAgreeAreRefusedByEveryCall) {
   options_.record_requests = file.c_str();
   options_.record_loads = 1;
   cachalot_client* const client = attach();
-  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
-  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
-  cachalot_cache cache{};
-  cache.struct_size = sizeof cache;
+  const cachalot::client::SmallTensors tensors;
+  cachalot_cache cache = tensors.cache();
   cache.pages = 8;
   cache.page_tokens = 2;  // two pages per block
-  cache.layout = "vllm_bknhc";
-  cache.tensors = tensors;
-  cache.tensor_count = 2;
   uint32_t id = 0;
   ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
   const cachalot_block_hash hash{1, 2};
@@ -425,14 +397,8 @@ TEST_F(CApiTest, RecordsTheRequestsThatAreLookedUp) {
 
 TEST_F(CApiTest, AShortStoreHasAReason) {
   cachalot_client* const client = attach();
-  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
-  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
-  cachalot_cache cache{};
-  cache.struct_size = sizeof cache;
-  cache.pages = 4;
-  cache.layout = "vllm_bknhc";
-  cache.tensors = tensors;
-  cache.tensor_count = 2;
+  const cachalot::client::SmallTensors tensors;
+  cachalot_cache cache = tensors.cache();
   uint32_t id = 0;
   ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
   const uint32_t tokens[8] = {}, pages[2] = {0, 1};
@@ -467,14 +433,8 @@ TEST_F(CApiTest, AShortStoreHasAReason) {
 
 TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   cachalot_client* const client = attach();
-  std::vector<std::byte> memory[2] = {std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
-  const cachalot_buffer tensors[] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
-  cachalot_cache cache{};
-  cache.struct_size = sizeof cache;
-  cache.layout = "vllm_bknhc";
-  cache.tensors = tensors;
-  cache.tensor_count = 2;
-  cache.pages = 4;
+  const cachalot::client::SmallTensors tensors;
+  cachalot_cache cache = tensors.cache();
   std::uint32_t id = 0;
   ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
   const std::uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8}, pages[2] = {0, 1}, twice[2] = {1, 1};

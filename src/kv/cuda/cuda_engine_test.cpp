@@ -95,6 +95,12 @@ class CudaEngineOnFakeGpu : public testing::Test {
     }
     return out;
   }
+  Status gather_block_1(CudaEngine& engine) {
+    const std::uint32_t pages[] = {4, 9};
+    const memory::Extent extent{block(1), kBlockBytes};
+    const BlockCopy copy{{&extent, 1}, pages};
+    return engine.gather({&copy, 1});
+  }
   bool holds(std::uint64_t i, const std::vector<std::uint32_t>& pages) {
     return std::memcmp(block(i), expected(pages).data(), kBlockBytes) == 0;
   }
@@ -319,18 +325,15 @@ TEST_F(CudaEngineOnFakeGpu, TablesThatFitGoWithTheLaunchAndOthersByACopy) {
 // Nothing is known of the device then: what it may still read is left alone.
 TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainAfterAFailedWait) {
   const auto engine = this->engine({.inline_table_bytes = 0});
-  const std::uint32_t pages[] = {4, 9};
-  const memory::Extent extent{block(1), kBlockBytes};
-  const BlockCopy copy{{&extent, 1}, pages};
-  ASSERT_TRUE(engine->gather({&copy, 1}));
+  ASSERT_TRUE(gather_block_1(*engine));
   const std::uint64_t before = machine_.allocations();
   machine_.fail_waits(719);  // a launch failed
-  const Status status = engine->gather({&copy, 1});
+  const Status status = gather_block_1(*engine);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kIo);
   EXPECT_EQ(domain_.orders, 1) << "as if it had been copied";
   machine_.failing.clear();
-  ASSERT_TRUE(engine->gather({&copy, 1}));
+  ASSERT_TRUE(gather_block_1(*engine));
   EXPECT_EQ(machine_.allocations(), before + 2);
 }
 
@@ -398,15 +401,12 @@ TEST_F(CudaEngineOnFakeGpu, CopiesWhileAnotherStreamIsCaptured) {
 // The launch failed, and whether the tables before it are still on their way is not known either.
 TEST_F(CudaEngineOnFakeGpu, ASlotIsNotUsedAgainWhereItsStreamCannotBeWaitedFor) {
   const auto engine = this->engine({.inline_table_bytes = 0});
-  const std::uint32_t pages[] = {4, 9};
-  const memory::Extent extent{block(1), kBlockBytes};
-  const BlockCopy copy{{&extent, 1}, pages};
-  ASSERT_TRUE(engine->gather({&copy, 1}));
+  ASSERT_TRUE(gather_block_1(*engine));
   const std::uint64_t before = machine_.allocations();
   machine_.failing["launch"] = machine_.failing["stream_synchronize"] = 719;
-  EXPECT_FALSE(engine->gather({&copy, 1}));
+  EXPECT_FALSE(gather_block_1(*engine));
   machine_.failing.clear();
-  ASSERT_TRUE(engine->gather({&copy, 1}));
+  ASSERT_TRUE(gather_block_1(*engine));
   EXPECT_EQ(machine_.allocations(), before + 2);
 }
 

@@ -13,23 +13,26 @@
 
 namespace cachalot::kv::emulated {
 
-// Memory whose addresses are the host's, on both sides.
-struct PlainMemory {
-  template <class T>
-  static T* place(std::uint64_t at) {
-    CACHALOT_CHECK(at % sizeof(T) == 0);
-    return reinterpret_cast<T*>(at);
-  }
-  // Not through T: on a GPU these are instructions, here the bytes are an object of another type.
+// Memory that a kernel accesses, with the host's copies in place of the GPU's instructions. Pool and engine
+// are one memory. `Place` finds what lies at an address; null: an access that the kernel must not make.
+template <class Place>
+class CopiedMemory {
+ public:
+  explicit CopiedMemory(Place place = {}) : place_(place) {}
+
   template <class T>
   T load_pool(std::uint64_t at) {
-    T value;
-    std::memcpy(&value, place<T>(at), sizeof value);
+    T value{};
+    if (const std::byte* const from = place_(at, sizeof(T), sizeof(T))) {
+      std::memcpy(&value, from, sizeof value);
+    }
     return value;
   }
   template <class T>
   void store_pool(std::uint64_t at, T value) {
-    std::memcpy(place<T>(at), &value, sizeof value);
+    if (std::byte* const to = place_(at, sizeof(T), sizeof(T))) {
+      std::memcpy(to, &value, sizeof value);
+    }
   }
   template <class T>
   T load_engine(std::uint64_t at) {
@@ -41,12 +44,26 @@ struct PlainMemory {
   }
   // A bulk transfer's ends.
   void read(std::byte* to, std::uint64_t from, std::uint32_t bytes) {
-    std::memcpy(to, place<Unit>(from), bytes);
+    if (const std::byte* const found = place_(from, bytes, kUnitBytes)) {
+      std::memcpy(to, found, bytes);
+    }
   }
   void write(std::uint64_t to, const std::byte* from, std::uint32_t bytes) {
-    std::memcpy(place<Unit>(to), from, bytes);
+    if (std::byte* const found = place_(to, bytes, kUnitBytes)) std::memcpy(found, from, bytes);
+  }
+
+ private:
+  Place place_;
+};
+
+// Addresses are the host's.
+struct HostPlace {
+  std::byte* operator()(std::uint64_t at, std::uint64_t, std::uint64_t alignment) const {
+    CACHALOT_CHECK(at % alignment == 0);
+    return reinterpret_cast<std::byte*>(at);
   }
 };
+using PlainMemory = CopiedMemory<HostPlace>;
 
 // Shared memory and the transfers in flight of one worker, whose only thread is the leader.
 template <class Memory>

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "base/rng.h"
 #include "pool/client/client.h"
 #include "pool/keeper/keeper.h"
 #include "pool/pool.h"
+#include "testing/pool/chains.h"
 
 namespace cachalot::pool {
 
@@ -46,17 +46,6 @@ inline Result<Pool> create_small_pool(const std::string& path) {
   create.geometry = small_geometry();
   create.huge_pages = create.populate = false;
   return Pool::create(create);
-}
-
-inline BlockHash hash_of(std::uint64_t name) {
-  return {base::mix64(name + 1), base::mix64(~name)};
-}
-
-inline std::vector<std::byte> payload_of(std::uint64_t name, std::size_t bytes) {
-  base::Rng rng(name);
-  std::vector<std::byte> out(bytes);
-  for (std::byte& b : out) b = static_cast<std::byte>(rng.next());
-  return out;
 }
 
 inline ClientOptions in_namespace(const char* fingerprint) {
@@ -175,39 +164,16 @@ class TestPool final : private rpc::Waiter {
     return slot == DirectoryWriter::kNoSlot ? Entry{} : line_at<Entry>(access_->layout.entry(slot));
   }
 
-  // Stores a chain of blocks called first, first + 1, … whose bytes follow from their names.
+  // Chains as in chains.h.
   std::vector<Verdict> put(Client& client, std::uint64_t first, std::size_t n,
                            const BlockHash* parent = nullptr) {
-    std::vector<std::vector<std::byte>> bytes;
-    std::vector<PutItem> items;
-    for (std::size_t i = 0; i < n; ++i) bytes.push_back(payload_of(first + i, size_of(first + i)));
-    for (std::size_t i = 0; i < n; ++i) items.push_back({hash_of(first + i), bytes[i]});
-    std::vector<Verdict> verdicts(n, Verdict::kBadItem);
-    const Status status = client.put(parent, items, verdicts);
-    EXPECT_TRUE(status) << (status ? "" : status.error().message);
-    return verdicts;
+    return put_chain(client, access_->geometry.block_bytes, first, n, parent);
   }
   std::size_t size_of(std::uint64_t name) const {
-    return 1 + name * 97 % access_->geometry.block_bytes;
+    return length_of(name, access_->geometry.block_bytes);
   }
-
-  // Reads a chain back. @return how many leading blocks were hits; their bytes are checked
   std::size_t read(Client& client, std::uint64_t first, std::size_t n) {
-    std::vector<BlockHash> hashes;
-    for (std::size_t i = 0; i < n; ++i) hashes.push_back(hash_of(first + i));
-    std::vector<Found> found(n);
-    const std::size_t hits = client.lookup(hashes, found);
-    std::vector<std::vector<std::byte>> buffers(hits);
-    std::vector<std::byte*> to;
-    for (std::size_t i = 0; i < hits; ++i) {
-      buffers[i].resize(found[i].entry.length);
-      to.push_back(buffers[i].data());
-    }
-    const std::size_t valid = client.read({found.data(), hits}, to);
-    for (std::size_t i = 0; i < valid; ++i) {
-      EXPECT_EQ(buffers[i], payload_of(first + i, size_of(first + i))) << "block " << first + i;
-    }
-    return valid;
+    return read_chain(client, access_->geometry.block_bytes, first, n);
   }
 
  private:

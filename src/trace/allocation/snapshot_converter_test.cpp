@@ -27,25 +27,15 @@ Result<ConvertedSnapshot> convert(int protocol, const SnapshotOptions& options) 
 }
 
 // As make_snapshots.py makes it: two blocks from before, of which one is freed.
-constexpr const char* kCompleted =
+const std::string kBeforeTheFrees =
     "a 1 300\n"
     "a 2 400\n"
     "a 3 5000000\n"
     "f 2\n"
     "a 4 77\n"
-    "a 5 3145728 1\n"
-    "a 6 6000000\n"
-    "f 3\n";
-constexpr const char* kRequested =
-    "a 1 300\n"
-    "a 2 400\n"
-    "a 3 5000000\n"
-    "f 2\n"
-    "a 4 77\n"
-    "a 5 3145728 1\n"
-    "f 3\n"
-    "a 6 6000000\n"
-    "f 6\n";
+    "a 5 3145728 1\n";
+const std::string kCompleted = kBeforeTheFrees + "a 6 6000000\nf 3\n";
+const std::string kRequested = kBeforeTheFrees + "f 3\na 6 6000000\nf 6\n";
 
 TEST(SnapshotConverter, GivesTheSameTraceOfEveryProtocol) {
   for (int protocol = 0; protocol < 6; ++protocol) {
