@@ -66,7 +66,6 @@ class HitDensity final : public EvictionPolicy {
   // For tests and reports. The current request is not counted yet.
   bool follows_density() const { return guard_.followed() == Shadow::kDensity; }
   std::uint64_t shadow_hits(Shadow s) const { return guard_.hits(s); }
-  std::uint64_t seen_blocks() const { return blocks_.size(); }
 
   // Checks the invariants and those of the parts. O(blocks), allocates.
   bool is_valid() const override;

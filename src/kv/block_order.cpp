@@ -38,9 +38,4 @@ Result<const BlockOrder*> find_block_order(std::string_view name) {
                      shown.c_str(), known.c_str());
 }
 
-std::string block_fingerprint(const geometry::KvGeometry& geometry, const BlockOrder& order) {
-  // The dimensions and not the name: two names for the same bytes are the same.
-  return geometry.fingerprint() + " order=" + order.order(geometry.attention);
-}
-
 }  // namespace cachalot::kv

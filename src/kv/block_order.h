@@ -32,7 +32,4 @@ const BlockOrder& default_block_order();  // layer_first
 // @errors kInvalidArgument: no such order; the message lists those there are
 Result<const BlockOrder*> find_block_order(std::string_view name);
 
-// All that the bytes of a block depend on, as text: the geometry's fingerprint and the order.
-std::string block_fingerprint(const geometry::KvGeometry& geometry, const BlockOrder& order);
-
 }  // namespace cachalot::kv

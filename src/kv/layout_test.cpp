@@ -193,17 +193,5 @@ TEST(BlockOrders, AreFoundByName) {
   EXPECT_NE(std::string(none.error().message).find("layer_first, "), std::string::npos);
 }
 
-TEST(BlockOrders, AreInTheFingerprint) {
-  const CacheShape shape = shape_of(Attention::kGrouped);
-  std::set<std::string> prints;
-  for (const BlockOrder& order : block_orders()) {
-    prints.insert(block_fingerprint(shape.geometry, order));
-  }
-  EXPECT_EQ(prints.size(),
-            block_orders().size() - 1);  // layer_first_split differs for latents only
-  EXPECT_NE(block_fingerprint(shape.geometry, default_block_order()).find("order=LKNHC"),
-            std::string::npos);
-}
-
 }  // namespace
 }  // namespace cachalot::kv

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "testing/memory/isa_name.h"
 
 namespace cachalot::memory {
 namespace {

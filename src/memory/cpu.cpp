@@ -4,20 +4,6 @@
 
 namespace cachalot::memory {
 
-const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::kAuto:
-      return "auto";
-    case Isa::kSse2:
-      return "sse2";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvx512:
-      return "avx512";
-  }
-  return "unknown";
-}
-
 bool isa_available(Isa isa) {
   __builtin_cpu_init();  // looks at XGETBV too: registers the system does not save do not count
   switch (isa) {

@@ -11,8 +11,6 @@ namespace cachalot::memory {
 // The instruction paths of the copy loops; kAuto is the widest this machine has.
 enum class Isa : std::uint32_t { kAuto, kSse2, kAvx2, kAvx512 };
 
-const char* isa_name(Isa isa);
-
 // True if this processor and operating system run `isa`; kAuto and kSse2 always.
 bool isa_available(Isa isa);
 

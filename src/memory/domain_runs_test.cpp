@@ -12,6 +12,7 @@
 #include "memory/coherence.h"
 #include "memory/copy.h"
 #include "memory/forwarding_domain.h"
+#include "testing/memory/isa_name.h"
 #include "testing/memory/lossy_memory.h"
 
 namespace cachalot::memory {

@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "memory/copy.h"
+#include "testing/memory/isa_name.h"
 
 namespace cachalot::memory {
 namespace {

@@ -183,12 +183,6 @@ void FileLockSet::unlock(std::uint64_t offset) {
   unlock_byte(description_.get(), offset);
 }
 
-Result<bool> FileLockSet::is_held_elsewhere(std::uint64_t offset) const {
-  CACHALOT_TRY_ASSIGN(const std::optional<std::int64_t> holder,
-                      ask_for_holder(description_.get(), offset));
-  return holder.has_value();
-}
-
 Result<std::optional<std::int64_t>> who_holds(int fd, std::uint64_t offset) {
   CACHALOT_TRY(one_byte(offset));
   // A description that holds no lock, so that every lock belongs to another description. Asking takes no right

@@ -91,8 +91,6 @@ class FileLockSet {
   Status try_lock(std::uint64_t offset);
   // Nothing, if it is not held.
   void unlock(std::uint64_t offset);
-  // Whether a description outside this set holds it. @errors as try_lock
-  Result<bool> is_held_elsewhere(std::uint64_t offset) const;
 
  private:
   explicit FileLockSet(LockDescription description) : description_(std::move(description)) {}

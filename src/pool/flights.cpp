@@ -40,9 +40,4 @@ void Flights::release(std::size_t claims) {
   }
 }
 
-bool Flights::is_claimed_elsewhere(const BlockHash& hash) const {
-  const Result<bool> held = locks_.is_held_elsewhere(offset_of(hash));
-  return held && *held;
-}
-
 }  // namespace cachalot::pool

@@ -40,9 +40,6 @@ class Flights {
   void release_all() { release(claims_.size()); }
   std::size_t claims() const { return claims_.size(); }
 
-  // Whether another process has claimed it now.
-  bool is_claimed_elsewhere(const BlockHash& hash) const;
-
  private:
   explicit Flights(os::FileLockSet locks) : locks_(std::move(locks)) {}
 

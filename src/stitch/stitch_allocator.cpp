@@ -26,9 +26,6 @@ Status StitchOptions::check(std::uint64_t granularity_bytes) const {
                        "small_request_bytes: %" PRIu64 ", expected at most chunk_bytes, %" PRIu64,
                        small_request_bytes, chunk_bytes);
   }
-  if (waste_divisor == 0) {
-    return Error::make(Code::kInvalidArgument, "waste_divisor: 0, expected at least 1");
-  }
   if (free_stitch_requests == 0) {
     return Error::make(Code::kInvalidArgument, "free_stitch_requests: 0, expected at least 1");
   }
@@ -230,7 +227,7 @@ bool StitchAllocator::saves_chunks(std::uint64_t bytes, const device_memory::Blo
   const device_memory::FreePool& pool = memory_.heap().pool(stream);
   const std::uint64_t in_parts = pool.free_bytes - pool.whole_bytes;
   if (bytes % chunk_bytes == 0 ||
-      in_parts / 3 <= memory_.reserved_bytes() / options_.waste_divisor) {
+      in_parts / 3 <= memory_.reserved_bytes() / StitchOptions::kWasteDivisor) {
     return false;
   }
   const std::uint64_t whole_bytes = memory_.heap().whole_bytes(block);
@@ -314,7 +311,7 @@ bool StitchAllocator::is_worth_stitching(std::uint64_t bytes, std::uint64_t miss
   const std::uint64_t saved = bytes - missing;
   const std::uint64_t wasted = memory_.heap().pool(stream).free_bytes - tail;
   return bytes >= options_.frag_limit_bytes && saved > tail &&
-         wasted > memory_.reserved_bytes() / options_.waste_divisor;
+         wasted > memory_.reserved_bytes() / StitchOptions::kWasteDivisor;
 }
 
 // S4. Only what is missing is created; what is free already is stitched to it.

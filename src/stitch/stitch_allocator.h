@@ -105,7 +105,7 @@ class StitchAllocator final : public device_memory::TrackedAllocator {
   bool saves_chunks(std::uint64_t bytes, const device_memory::Block* block, gpu::StreamId stream);
   // Whether new memory for it goes to the growing segment, where blocks share chunks.
   bool grows(std::uint64_t bytes) const {
-    return bytes < options_.medium_request_bytes || bytes % options_.chunk_bytes != 0;
+    return bytes < StitchOptions::kMediumRequestBytes || bytes % options_.chunk_bytes != 0;
   }
 
   std::uint64_t stitched_limit_bytes() const;

@@ -57,7 +57,6 @@ TEST(StitchAllocator, OptionsThatDivideAreNotZero) {
   const auto backend = *device_memory::ModelBackend::open();
   gpu::ImmediateEvents events;
   const std::pair<const char*, std::uint64_t StitchOptions::*> divisors[] = {
-      {"waste_divisor", &StitchOptions::waste_divisor},
       {"free_stitch_requests", &StitchOptions::free_stitch_requests},
       {"growth_divisor", &StitchOptions::growth_divisor},
       {"growth_piece_divisor", &StitchOptions::growth_piece_divisor}};

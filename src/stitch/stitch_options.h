@@ -23,10 +23,10 @@ struct StitchOptions {
   std::uint64_t small_request_bytes = std::uint64_t{64} << 10;
   // New memory for requests below it, and for those that are no whole chunks, is appended to one
   // range a stream, where they share chunks; others get a primitive block of their own.
-  std::uint64_t medium_request_bytes = std::uint64_t{10} << 20;
+  static constexpr std::uint64_t kMediumRequestBytes = std::uint64_t{10} << 20;
   // A share of all that is held, one over this, may lie free: up to it, new memory
   // is not stitched to free memory, nor a request to save a chunk, which takes three times as much. 0.26 %.
-  std::uint64_t waste_divisor = 384;
+  static constexpr std::uint64_t kWasteDivisor = 384;
   // The budget for new memory (stitch_budget.h): one stitch for each so many requests is forgotten, …
   std::uint64_t free_stitch_requests = 200;
   // … each that is not allows to take one part in so many of all that is held as new memory, instead of stitching, …

@@ -68,10 +68,6 @@ class RangeLayout {
   std::uint64_t chunks(std::uint64_t tokens) const;
   std::uint64_t full_chunks(std::uint64_t tokens) const;
   std::uint64_t kv_bytes(std::uint64_t tokens) const { return tokens * shape_.token_bytes(); }
-  // What the chunks of so many tokens have too much.
-  std::uint64_t waste_bytes(std::uint64_t tokens) const {
-    return chunks(tokens) * chunk_bytes_ - kv_bytes(tokens);
-  }
   // The most tokens up to `tokens` that leave no tail in any plane.
   std::uint64_t without_tail(std::uint64_t tokens) const { return tokens - tokens % even_tokens_; }
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "testing/kv/conformance.h"
+#include "testing/memory/isa_name.h"
 
 namespace cachalot::kv {
 
