@@ -24,9 +24,10 @@
 //   - keep the memory of all caches on this GPU: do not free it, do not use it for anything else
 //   - no other client receives the blocks of the failed store
 //   - calls on this GPU's caches fail
-//   - unregister_cache() and detach() return kIo. Call one of them, after all layer loads and stores have
-//     ended, before you free such memory: a failure can go unreported elsewhere (a layer load that was
-//     dropped, a completion that was never polled, a destructor)
+//   - unregister_cache() and detach() return kIo
+// Before you free the memory of a GPU cache, end all layer loads and stores and call one of these two: only their
+// result says for certain whether a copy failed. A dropped layer load, a completion that was never polled and a
+// destructor report nothing.
 // The library owns the pool's mapping and its GPU memory; callers need not keep them. GPU caches have not run
 // on a GPU yet, only on fake drivers.
 //
@@ -97,7 +98,7 @@ struct ClientOptions {
   // true: also attaches to a pool whose files belong to neither this user nor root, or that every user may
   // write to. Every process that may write to a pool can change what this client loads.
   bool allow_foreign_pool = false;
-  // Limits of single waits. The rest of the call's own timeout limits them, too.
+  // Limits of single waits. A wait also ends when the timeout of its call has passed.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // waiting for an answer of the keeper
   std::uint64_t recovery_ns = 2'000'000'000;        // store: waiting for the next keeper
 
@@ -201,7 +202,7 @@ class Client {
   // calls first to avoid the wait. If layer stores are still in flight on a GPU, waits up to
   // keeper_timeout_ns, then detaches without notifying the keeper: end those first.
   ~Client();
-  // As the destructor, and frees the slot for another client while this object and its layer loads exist.
+  // Detaches as the destructor does. Another client can have the slot then, although this object still exists.
   // @errors kNoKeeper, kTimeout: the keeper did not answer; the slot is free anyway.
   //         kBusy: copies did not end within keeper_timeout_ns. The slot becomes free when they have ended
   //         and detach() is called again, or when this object and its layer stores are destroyed.
@@ -277,8 +278,8 @@ class Client {
     ~LayerLoad();
     std::size_t blocks() const;  // leading blocks that are still valid
     // GPU cache: launches the copy of a layer on the load's stream and returns. Other caches: does nothing.
-    // Later work on that stream may use the layer, but results computed from it must not leave the step
-    // before load_layer() has said how many blocks are valid, unless the load is pinned.
+    // Later work on that stream may use the layer. Do not return or sample tokens computed from it before
+    // load_layer() has said how many blocks are valid, unless the load is pinned.
     // After an error no copy was launched. Results of work that is already on the stream are void, even if
     // load_layer() copies the layer later.
     // @errors kInvalidArgument: no such layer; the layer was started and not loaded since; all are loaded
