@@ -244,7 +244,7 @@ TEST_P(OpaqueClientTest, BadOptionsAndArgumentsAreNamed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Domains, OpaqueClientTest, ::testing::Values("coherent", "noncoherent"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& instance) { return std::string(instance.param); });
 
 }  // namespace
 }  // namespace cachalot::client

@@ -53,7 +53,9 @@ bool is_element(const Plane& plane, const std::uint64_t (&index)[kPlaneDimension
 void expect_witness(const Plane& a, const Plane& b, const Overlap& overlap, bool is_one_plane) {
   ASSERT_TRUE(is_element(a, overlap.first) && is_element(b, overlap.second));
   const Index first = std::to_array(overlap.first), second = std::to_array(overlap.second);
-  if (is_one_plane) EXPECT_NE(first, second);
+  if (is_one_plane) {
+    EXPECT_NE(first, second);
+  }
   const std::uint64_t at = place_of(a, first), other = place_of(b, second);
   EXPECT_TRUE(at < other + b.bytes && other < at + a.bytes) << at << " and " << other;
 }
