@@ -53,7 +53,8 @@ class Install(unittest.TestCase):
 
     def test_examples_compile_and_run_through_pkg_config(self):
         flags = self.pkg_config("--cflags", "--libs")
-        for source, compiler, standard in (("share_prefix.c", CC, "-std=c11"), ("share_prefix.cpp", CXX, "-std=c++20")):
+        for source, compiler, standard in (("share_prefix.c", CC, "-std=c11"), ("share_prefix.cpp", CXX, "-std=c++20"),
+                                           ("opaque_blocks.cpp", CXX, "-std=c++20")):
             program = self.folder / source.replace(".", "_")
             run(compiler, standard, EXAMPLES / source, "-o", program, *flags)
             pool = f"/dev/shm/cachalot_install_{os.getpid()}"
