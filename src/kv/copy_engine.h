@@ -1,7 +1,6 @@
 // Gather and scatter: between an engine's paged cache and blocks of the pool, any number of blocks
-// a call. Implementations: kv/cpu (this processor), kv/cuda (a GPU), kv/emulated (what the GPU's
-// kernels do, in separate CPU memory). They give equal bytes and equal checksums; one test suite runs
-// against all.
+// a call. Implementations: kv/cpu (this processor) and kv/cuda (a GPU). They give equal bytes and equal
+// checksums; one test suite runs against both.
 //
 // 1. A call that is refused has moved no byte.
 // 2. gather() writes whole lines of the pool and nothing else; what is behind a block's last byte

@@ -8,8 +8,7 @@ using memory::DomainKind;
 
 INSTANTIATE_TEST_SUITE_P(
     Real, EveryEngine,
-    testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads,
-                                     EngineKind::kEmulated, EngineKind::kEmulatedBulk),
+    testing::Combine(testing::Values(EngineKind::kCpu, EngineKind::kCpuThreads),
                      testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
                      testing::Values(memory::Isa::kAvx512, memory::Isa::kAvx2, memory::Isa::kSse2)),
     name_of);

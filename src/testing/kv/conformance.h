@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "kv/cpu/cpu_engine.h"
-#include "testing/kv/emulated_device.h"
 #include "testing/kv/reference.h"
 #include "testing/kv/staged_engine.h"
 #include "testing/memory/lossy_memory.h"
@@ -20,8 +19,6 @@ namespace cachalot::kv {
 enum class EngineKind {
   kCpu,
   kCpuThreads,
-  kEmulated,
-  kEmulatedBulk,
   kFakeGpu,  // by threads, in bulk, by the copy engine
   kFakeGpuBulk,
   kFakeGpuCopies,
@@ -102,12 +99,6 @@ inline std::unique_ptr<CopyEngine> make_engine(EngineKind kind, const EngineCach
     const auto number = static_cast<int>(kind) - static_cast<int>(EngineKind::kFakeGpu);
     return std::make_unique<StagedEngine>(!needs_gpu(kind), kTheWays[number % 3], cache, tensors,
                                           order, domain, world.pool());
-  }
-  if (kind == EngineKind::kEmulated || kind == EngineKind::kEmulatedBulk) {
-    const Kernel kernel = kind == EngineKind::kEmulated ? Kernel::kThreads : Kernel::kBulk;
-    Result<EmulatedEngine> engine = EmulatedEngine::make(cache, order, domain, {3, 5}, kernel);
-    EXPECT_TRUE(engine) << engine.error().message;
-    return std::make_unique<EmulatedEngine>(*std::move(engine));
   }
   const std::uint32_t threads = kind == EngineKind::kCpuThreads ? 3 : 1;
   Result<CpuEngine> engine = CpuEngine::make(cache, order, domain, {threads});

@@ -70,8 +70,9 @@ class StagedEngine final : public CopyEngine {
     }
     bytes_ = bytes;
     cache_.emplace(*EngineCache::with_strides(cache.shape(), cache.strides(), there));
-    // A few threads, so that each has several items; the fake runs them one after the other.
-    CudaOptions options{.way = way, .thread_blocks = 2, .threads = 32, .stream = stream_};
+    // A few threads, so that each has several items; the fake runs them one after the other. Three blocks do not
+    // divide the work evenly.
+    CudaOptions options{.way = way, .thread_blocks = 3, .threads = 32, .stream = stream_};
     engine_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
     options.inline_table_bytes = 0;
     with_copied_tables_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
