@@ -70,7 +70,7 @@ class CallTime {
 
   // The end of every wait.
   std::uint64_t until_ns() const { return std::min(ends_ns(), deadline_ns_); }
-  // Of a call that has not waited yet: whether the deadline has passed.
+  // Whether the time is up. Does not begin the time-out: a call that has not waited has the deadline only.
   bool is_over() const {
     const std::uint64_t until_ns =
         std::min(is_running_ && has_end_ ? ends_ns_ : kNever, deadline_ns_);
@@ -95,7 +95,7 @@ class CallTime {
   base::Clock* clock_;
   std::uint64_t timeout_ns_;
   bool is_running_ = false, is_extended_ = false;
-  // Of the call that is running, once it was asked for.
+  // The end of the running call; false until the call has asked for it.
   mutable bool has_end_ = false;
   mutable std::uint64_t ends_ns_ = kNever;
   std::uint64_t deadline_ns_ = kNever;

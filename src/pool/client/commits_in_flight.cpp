@@ -10,18 +10,6 @@ namespace cachalot::pool {
 using base::FailPoint;
 using memory::Rule;
 
-void Commit::set(std::uint32_t at, const BlockUse& use, const WrittenBlock& block) {
-  const CommitItem item{block.hash.low,
-                        block.hash.high,
-                        block.checksum.value_or(0),
-                        use,
-                        block.length,
-                        block.checksum ? kEntryHasChecksum : 0u};
-  uses_[at] = use;
-  items_[at] = {};
-  rpc::store_payload(items_[at].payload, item);
-}
-
 Status CommitsInFlight::wait_for_room() {
   return calls_.wait_until([this] { return in_flight_ < rpc::kMaxOutstanding - 2; });
 }

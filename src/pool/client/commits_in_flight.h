@@ -34,7 +34,13 @@ struct WrittenBlock {
 // One commit: a chain of written blocks.
 class Commit {
  public:
-  void set(std::uint32_t at, const BlockUse& use, const WrittenBlock& block);
+  void set(std::uint32_t at, const BlockUse& use, const WrittenBlock& block) {
+    uses_[at] = use;
+    items_[at] = {};
+    rpc::store_payload(items_[at].payload,
+                       CommitItem{block.hash.low, block.hash.high, block.checksum.value_or(0), use,
+                                  block.length, block.checksum ? kEntryHasChecksum : 0u});
+  }
   std::span<const BlockUse> uses(std::uint32_t count) const { return {uses_.data(), count}; }
 
  private:

@@ -72,7 +72,8 @@ Status GrantedBlocks::ask_and_wait(std::uint32_t needed) {
   return calls_.wait_until([this] { return !held_.empty() || (!is_asked_ && status_ != 0); });
 }
 
-Result<BlockUse> GrantedBlocks::take() {
+// @errors as take()
+Status GrantedBlocks::check_held() {
   if (held_.empty()) reservations_->take_returned(held_);
   if (held_.empty()) {
     return Error::make(Code::kNoSpace, "put: the keeper has no block to give: %s",
@@ -89,9 +90,7 @@ Result<BlockUse> GrantedBlocks::take() {
     is_unchecked_ = false;
     base::reach(FailPoint::kGrantTaken);
   }
-  const BlockUse use = held_.front();
-  held_.pop_front();
-  return use;
+  return {};
 }
 
 void GrantedBlocks::clear() {

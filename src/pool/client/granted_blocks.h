@@ -45,7 +45,12 @@ class GrantedBlocks final : public rpc::AnswerSink {
     return held_.size() > few_for(needed) ? Status() : ask_and_wait(needed);
   }
   // @errors kNoSpace; kNoKeeper: another keeper rules
-  Result<BlockUse> take();
+  Result<BlockUse> take() {
+    if (held_.empty() || is_unchecked_) CACHALOT_TRY(check_held());
+    const BlockUse use = held_.front();
+    held_.pop_front();
+    return use;
+  }
   // Blocks that were taken, unused.
   void put_back(std::span<const BlockUse> uses) {
     held_.insert(held_.end(), uses.begin(), uses.end());
@@ -68,6 +73,7 @@ class GrantedBlocks final : public rpc::AnswerSink {
   void on_answer(const rpc::Answer& answer) override;
   std::size_t few_for(std::uint32_t needed) const { return std::max(advance_ / 2, needed - 1); }
   Status ask_and_wait(std::uint32_t needed);
+  Status check_held();
   void ask(std::uint32_t needed);
 
   const ClientContext& context_;
