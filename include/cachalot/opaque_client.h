@@ -98,10 +98,11 @@ class OpaqueClient {
   // @errors kUnsupported: without pinned_reads; else as Client::begin_load of pinned blocks
   Result<Imported> load_in_place(std::span<const BlockHash> hashes, const Importer& importer);
 
-  // Fills block i. An error ends the store. The bytes are in the pool where the block is one piece of
+  // Fills block i. An error ends the store, and the store returns it: the blocks before its batch of 16 are in
+  // the pool. The bytes are in the pool where the block is one piece of
   // memory there and the pool is coherent, else in a buffer of the client.
   using Exporter = std::function<Status(std::size_t i, std::span<std::byte> room)>;
-  // As store(). @errors those of the exporter, too: the blocks of its batch of 16 are not stored
+  // As store(). @errors those of the exporter, too
   Result<Stored> store_in_place(const BlockHash* parent, std::span<const BlockHash> hashes,
                                 const Exporter& exporter);
 

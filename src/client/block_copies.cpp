@@ -154,8 +154,7 @@ Status store_batch(const BlockCall& call, BlockSource& source, const BlockHash* 
   }
   if (const Status copied = source.gather(first, blocks); !copied) {
     is_copied = false;
-    // A GPU that failed in an unknown way may still store into the blocks; after any other error none does.
-    if (copied.error().code == Code::kIo) {
+    if (source.may_still_copy(copied.error())) {
       std::move(reservation).withhold();
     } else {
       std::move(reservation).end();
@@ -189,14 +188,14 @@ std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& store
 
 namespace {
 
-// Marks the parent as used, so that the pool does not evict the chain's beginning to make space for its end. Not if
-// that was this client's last report anyway: a policy that counts uses would count one twice.
+// Reports the present part of the chain as used, or else the parent. Otherwise the pool might evict the chain's
+// beginning to make space for its end.
 void touch_beginning(const BlockCall& call, const BlockHash* parent, const Hit& present) {
-  if (!present.found().empty()) return call.session.report_again(present.found().back());
+  if (!present.found().empty()) return call.session.report_beginning(present.found().back());
   pool::KeeperView view;
   pool::Found found;
   if (parent == nullptr || call.session.lookup({parent, 1}, view, {&found, 1}) == 0) return;
-  call.session.report_again(found);
+  call.session.report_beginning(found);
 }
 
 }  // namespace
@@ -227,7 +226,8 @@ Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, Bloc
       is_written[first + i] = verdicts[i] == pool::Verdict::kCommitted;
     is_full = !outcome && outcome.error().code == Code::kNoSpace && is_copied;
     if (is_full) stored.reason = Code::kNoSpace;
-    if (!outcome && outcome.error().code == Code::kStale && attempt++ < kAttempts) continue;
+    if (!outcome && outcome.error().code == Code::kStale && is_copied && attempt++ < kAttempts)
+      continue;
     if (outcome && stored.reason == Code::kRefused && stored.blocks != 0) {
       // The chain's beginning was evicted: look up again and continue after the last block in the pool.
       stored.reason = Code::kNoSpace;

@@ -34,9 +34,10 @@ class BlockTarget {
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
-  // Copies blocks [first, first + blocks.size()) of the call into the pool. After kIo a copy may still be
-  // in flight, after any other error none is.
+  // Copies blocks [first, first + blocks.size()) of the call into the pool.
   virtual Status gather(std::size_t first, std::span<const PoolBlock> blocks) = 0;
+  // Whether a copy may still be in flight after this error of gather(): the pool then never reuses the blocks.
+  virtual bool may_still_copy(const Error&) const { return false; }
 };
 
 // What loads and stores have in common. All referenced objects outlive it.

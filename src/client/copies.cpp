@@ -107,6 +107,9 @@ class StoredPages final : public BlockSource {
     return call_.gather(copies);
   }
 
+  // A GPU that failed in an unknown way may still store.
+  bool may_still_copy(const Error& error) const override { return error.code == Code::kIo; }
+
  private:
   const Call& call_;
 };

@@ -261,9 +261,10 @@ Result<OpaqueClient> OpaqueClient::attach(const OpaqueOptions& options) {
       std::min<std::uint64_t>(session->access().geometry.block_bytes, 0xffffffffu);
   if (options.block_bytes > most) {
     return Error::make(Code::kInvalidArgument,
-                       "block_bytes: %" PRIu64 "; the blocks of the pool have %" PRIu64
+                       "block_bytes: %" PRIu64 "; the blocks of the pool %.300s have %" PRIu64
                        ": create a pool with --block-bytes %" PRIu64,
-                       options.block_bytes, most, pool::padded_bytes(options.block_bytes));
+                       options.block_bytes, options.pool[0].c_str(), most,
+                       pool::padded_bytes(options.block_bytes));
   }
   return OpaqueClient(std::make_unique<Impl>(options, std::move(session)));
 }

@@ -155,6 +155,27 @@ TEST_P(OpaqueClientTest, TheCallerMayEndALoadAndAStore) {
   EXPECT_EQ(store(client, hashes)->blocks, 8u);  // its reservation was given back
 }
 
+// The codes that mean something else where the pool or a GPU returns them.
+TEST_P(OpaqueClientTest, TheExportersErrorIsTheCallersWhateverItsCode) {
+  OpaqueClient client = attach();
+  std::uint32_t prompt = 100;
+  for (const Code code : {Code::kStale, Code::kIo, Code::kNoSpace, Code::kTimeout}) {
+    const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(prompt++, 3 * kTokens));
+    std::size_t calls = 0;
+    const Result<Stored> stored =
+        client.store_in_place(nullptr, hashes, [&](std::size_t, std::span<std::byte>) -> Status {
+          ++calls;
+          return Error::make(code, "no such cells");
+        });
+    ASSERT_FALSE(stored);
+    EXPECT_EQ(stored.error().code, code);
+    EXPECT_EQ(calls, 1u) << code_name(code);
+  }
+  // All 64 blocks of the pool are free: none was withheld.
+  const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(prompt, 64 * kTokens));
+  EXPECT_EQ(store(client, hashes)->blocks, 64u);
+}
+
 TEST_P(OpaqueClientTest, ADamagedBlockIsDroppedOnceAndStoredAgain) {
   OpaqueClient client = attach();
   const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(4, 6 * kTokens));
@@ -227,7 +248,8 @@ TEST_P(OpaqueClientTest, BadOptionsAndArgumentsAreNamed) {
   EXPECT_NE(refusal(bad).find("fingerprint: is empty"), std::string::npos);
   bad = options();
   bad.block_bytes = 1025;
-  EXPECT_NE(refusal(bad).find("block_bytes: 1025; the blocks of the pool have 1024: create a pool"),
+  EXPECT_NE(refusal(bad).find("block_bytes: 1025; the blocks of the pool " + cluster_.path() +
+                              " have 1024: create a pool"),
             std::string::npos);
   bad = options();
   bad.grant_blocks = 0;

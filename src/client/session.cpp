@@ -135,7 +135,7 @@ void Session::take_late() {
 
 void Session::report_hit(const pool::Found& deepest) {
   if (try_lock()) {
-    last_use_ = {deepest.entry.block, deepest.entry.generation};
+    last_use_ = {{deepest.entry.block, deepest.entry.generation}, base::SteadyClock::read()};
     client_->report_hit(deepest);
     return unlock();
   }
@@ -143,11 +143,14 @@ void Session::report_hit(const pool::Found& deepest) {
   if (late_hits_.size() < pool::kUsesInHead) late_hits_.push_back(deepest);
 }
 
-void Session::report_again(const pool::Found& deepest) {
+void Session::report_beginning(const pool::Found& deepest) {
+  constexpr std::uint64_t kRecentNs = 10'000'000'000;
   if (try_lock()) {
-    const pool::BlockUse use{deepest.entry.block, deepest.entry.generation};
-    const bool is_known = use.block == last_use_.block && use.generation == last_use_.generation;
+    const auto [use, at_ns] = last_use_;
     unlock();
+    const bool is_known = use.block == deepest.entry.block &&
+                          use.generation == deepest.entry.generation &&
+                          base::SteadyClock::read() - at_ns < kRecentNs;
     if (is_known) return;
   }
   report_hit(deepest);
@@ -219,7 +222,8 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
   const Status committed =
       client_->commit(parent, std::move(reservation), blocks, verdicts, goes_on);
   if (!committed) return in_time(committed.error(), deadline);
-  if (is_any && verdicts[blocks.size() - 1] == pool::Verdict::kCommitted) last_use_ = last;
+  if (is_any && verdicts[blocks.size() - 1] == pool::Verdict::kCommitted)
+    last_use_ = {last, base::SteadyClock::read()};
   return {};
 }
 

@@ -57,8 +57,9 @@ class Session : public std::enable_shared_from_this<Session> {
                                  std::span<pool::Found> room) const;
   // Reports the deepest block of a hit. Never blocks: if the lock is held, the next lock holder reports it.
   void report_hit(const pool::Found& deepest);
-  // The same, unless the keeper knows this use of the block as this client's last one: by report_hit() or commit().
-  void report_again(const pool::Found& deepest);
+  // The same for the beginning of a chain that this client will store. Nothing is reported if the last report or
+  // commit was of this block and is younger than 10 s: a policy that counts uses would count one twice.
+  void report_beginning(const pool::Found& deepest);
 
   // See ReadPin.
   Result<std::uint64_t> pin();
@@ -100,6 +101,12 @@ class Session : public std::enable_shared_from_this<Session> {
     const bool is_held_;
   };
 
+  // The last use of a block that the keeper was told of.
+  struct LastUse {
+    pool::BlockUse use{};
+    std::uint64_t at_ns = 0;
+  };
+
   Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
           Gpus::Open open_gpu);
   bool lock(const Deadline& deadline);
@@ -116,8 +123,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   std::shared_ptr<Counters> counters_;            // the pool's client publishes them
 
-  TurnLock turn_;              // the lock of pool::Client
-  pool::BlockUse last_use_{};  // that the keeper was told of, under the lock
+  TurnLock turn_;     // the lock of pool::Client
+  LastUse last_use_;  // under the lock
 
   // Added while the lock was held, for the next lock holder. Hits: at most as many as fit into one request;
   // older ones are dropped.
