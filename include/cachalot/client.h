@@ -1,7 +1,9 @@
 // The API for inference engines: copies KV blocks between an engine's paged cache and a shared pool.
 //
+//   KvGeometry geometry = *KvGeometry::of_model("Qwen3-32B", DType::kBf16, 16);  // blocks of 16 tokens
 //   ClientOptions options{.pool = {"/dev/shm/kv"}, .model = "Qwen3-32B@9216db57", .geometry = geometry};
 //   Result<Client> client = Client::attach(options);
+//   if (!client) std::puts(client.error().message);                       // as for all results
 //   Result<CacheId> cache = client->register_cache({.layout = "vllm_bknhc", .tensors = tensors, .pages = 4096});
 //   std::vector<BlockHash> hashes = client->hash_tokens(prompt);
 //   Result<std::size_t> hit = client->load(*cache, hashes, pages);        // pool -> pages
@@ -13,9 +15,9 @@
 // a client never receives blocks of another namespace.
 //
 // Invariants
-//   1. A block counts as loaded only if its directory entry was the same before and after its bytes
-//      were read and its checksum matched (where checksums are verified). load() may have overwritten
-//      part of the pages that it did not count: compute those blocks.
+//   1. A block counts as loaded only if its directory entry was the same before and after the read of its
+//      bytes, and if its checksum matched (where checksums are verified). The pages after the counted blocks
+//      may hold garbage: compute those blocks.
 //   2. Copies go directly between pages and pool, without a buffer in between.
 //
 // Caches on a GPU (PagedCache::cuda_device): copies are launched on a stream. A call returns, or its
@@ -25,13 +27,13 @@
 //   - no other client receives the blocks of the failed store
 //   - calls on this GPU's caches fail
 //   - unregister_cache() and detach() return kIo
-// Before you free the memory of a GPU cache, end all layer loads and stores and call one of these two: only their
-// result says for certain whether a copy failed. A dropped layer load, a completion that was never polled and a
-// destructor report nothing.
-// The library owns the pool's mapping and its GPU memory; callers need not keep them. GPU caches have not run
-// on a GPU yet, only on fake drivers.
+// Before you free the memory of a GPU cache, end all layer loads and stores, then call unregister_cache() or
+// detach(): only their result says for certain whether a copy failed. A dropped layer load, a completion that was
+// never polled and a destructor report nothing.
+// The caller keeps only the memory of its caches; the pool's mapping and all other GPU memory belong to the
+// library. GPU caches have not run on a GPU yet, only on fake drivers.
 //
-// A pool exists and is served before attach(): by `cachalot serve`, or by keeper.h in one process. Engines of
+// Before attach(), a keeper must serve the pool: `cachalot serve`, or keeper.h inside a process. Engines of
 // different layouts share blocks if their block order is the same. A block is visible to all clients when
 // store() returns. After the death of a keeper a client attaches to the next one by itself.
 //
@@ -40,8 +42,9 @@
 // of asynchronous calls stay available.
 //
 // @threads  any, simultaneously, except detach() and destruction. Calls of one LayerLoad or LayerStore:
-//           one at a time. A read never waits for a write that is itself waiting. Arguments (hashes, pages,
-//           tokens) must not change during a call
+//           one at a time. A lookup or load never waits for a store that waits for the keeper. Arguments
+//           (hashes, pages, tokens) must not change during a call. A forked child attaches by itself: the
+//           parent's client returns kUnsupported there
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
 
@@ -65,7 +68,7 @@ namespace cachalot {
 inline constexpr std::uint32_t kMostThreads = 256;
 inline constexpr std::uint32_t kMostGrantBlocks = 256;  // limit of one client
 
-// The call that is recorded as one request.
+// For ClientOptions::record_requests: the call that counts as one request.
 enum class RecordedCall { kLookup, kLoad };
 
 struct ClientOptions {
@@ -90,15 +93,16 @@ struct ClientOptions {
   // Free blocks that this client holds in advance: 1 to kMostGrantBlocks. All clients together hold at
   // most half of the pool, so in a small pool each gets fewer.
   std::uint32_t grant_blocks = 64;
-  std::optional<bool> checksums = {};  // default: in noncoherent pools
-  // For GPU copies of a noncoherent pool. true: the pool's memory is mapped uncached, and GPU writes do not
-  // enter the host's caches (DDIO is off). false: the host flushes its caches around GPU copies.
+  // Writes and verifies checksums. Default: true in noncoherent pools, false in coherent ones.
+  std::optional<bool> checksums = {};
+  // For GPU copies of a noncoherent pool. Set it only if the pool's memory is mapped uncached and GPU writes do
+  // not enter the host's caches (DDIO is off). Without it, the host flushes its caches around GPU copies.
   bool pool_bypasses_caches = false;
   bool pinned_reads = false;  // required for LayerOptions::pinned
   // true: also attaches to a pool whose files belong to neither this user nor root, or that every user may
   // write to. Every process that may write to a pool can change what this client loads.
   bool allow_foreign_pool = false;
-  // Limits of single waits. A wait also ends when the timeout of its call has passed.
+  // Upper limits of each wait inside a call. CopyOptions::timeout_ns limits the whole call.
   std::uint64_t keeper_timeout_ns = 5'000'000'000;  // waiting for an answer of the keeper
   std::uint64_t recovery_ns = 2'000'000'000;        // store: waiting for the next keeper
 
@@ -129,11 +133,11 @@ struct PagedCache {
   std::uint32_t page_tokens = 0;     // a divisor of block_tokens; 0: a page is a block
   // from one page to the next; 0: as dense as the layout allows
   std::uint64_t page_stride_bytes = 0;
-  // of keys and of values; or of the latent and of its rope part (ignored if the latent has none)
+  // [0]: of keys, or of the latent. [1]: of values, or of the latent's rope part (ignored if it has none)
   std::optional<std::array<PartStrides, kParts>> strides = {};
   // CUDA's number of the GPU that has the tensors; none: they are in this process's memory
   std::optional<int> cuda_device = {};
-  // GPU cache: the stream of its copies, unless a call names another
+  // GPU cache: the stream on which its copies run, unless a call names another
   CudaStream cuda_stream = nullptr;
 };
 // All known layouts. How to add one: docs/extend/layout.md.
@@ -144,27 +148,29 @@ inline constexpr std::uint32_t kAllLayers = ~std::uint32_t{0};
 
 struct CopyOptions {
   // For the whole call. Limits every wait, also the wait for the next keeper; copies check it after
-  // every 16 blocks. 0: the time is over at the start.
+  // every 16 blocks. 0: the first check returns kTimeout.
   std::uint64_t timeout_ns = kNoTimeout;
   std::uint32_t first_layer = 0;  // load only: counted within this rank
   std::uint32_t layers = kAllLayers;
-  // GPU cache: the stream of the copies, which run after all work that is on it at the call. None: the cache's.
+  // GPU cache: the stream on which the copies run, after the work that was queued on it before the call. None:
+  // the cache's.
   std::optional<CudaStream> cuda_stream = {};
 };
 
 struct LayerOptions {
   // GPU cache: the stream of the copies of all layers. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
-  // Load only: the pool does not reuse the blocks that begin_load() found while the load is open. The
-  // results of a layer may then be used before load_layer() returns; for pinned blocks load_layer() verifies
-  // the checksum only. Close pinned loads soon: they delay the reuse of all evicted blocks.
+  // Load only: while the load is open, the pool does not reuse the blocks that begin_load() found. The
+  // engine may then use a layer before load_layer() returns, which verifies only the checksum. Results from
+  // blocks that it does not count are void. Close pinned loads soon: they delay the reuse of all evicted blocks.
   bool pinned = false;
 };
 
 struct Stored {
-  std::size_t blocks = 0;      // leading blocks that are in the pool now
-  std::size_t written = 0;     // of these, blocks that this call wrote
-  std::optional<Code> reason;  // if not all are: kNoSpace; kRefused: the parent is not in the pool
+  std::size_t blocks = 0;   // leading blocks that are in the pool now
+  std::size_t written = 0;  // of these, blocks that this call wrote
+  // Set if not all blocks are in the pool. kNoSpace: the pool is full; kRefused: the parent is not in the pool.
+  std::optional<Code> reason;
 };
 
 struct Statistics {
@@ -174,8 +180,8 @@ struct Statistics {
   std::uint64_t stale_blocks;    // changed during the read, so not counted as loaded
   std::uint64_t damaged_blocks;  // wrong checksum
   std::uint64_t reattachments;
-  std::uint64_t
-      copied_bytes;  // by stores and by loads of whole blocks, also of blocks that did not count
+  // By stores and by loads of whole blocks, including blocks that did not count in the end.
+  std::uint64_t copied_bytes;
 };
 
 // Identifies an asynchronous call.
@@ -191,7 +197,7 @@ class Client {
  public:
   // --- Attach -----------------------------------------------------------------------------------
 
-  // @errors kInvalidArgument: the geometry, or a block that does not fit the pool's blocks; kNoKeeper;
+  // @errors kInvalidArgument: a wrong geometry, or block_bytes() over those of the pool's blocks; kNoKeeper;
   //         kBusy: all slots are in use, or held for clients that stopped answering; kNotFound,
   //         kPermission, kNotAPool, kBadInput: the pool cannot be opened
   static Result<Client> attach(const ClientOptions& options);
@@ -202,7 +208,7 @@ class Client {
   // calls first to avoid the wait. If layer stores are still in flight on a GPU, waits up to
   // keeper_timeout_ns, then detaches without notifying the keeper: end those first.
   ~Client();
-  // Detaches as the destructor does. Another client can have the slot then, although this object still exists.
+  // Detaches as the destructor does. Another client may then take the slot, even before this object is destroyed.
   // @errors kNoKeeper, kTimeout: the keeper did not answer; the slot is free anyway.
   //         kBusy: copies did not end within keeper_timeout_ns. The slot becomes free when they have ended
   //         and detach() is called again, or when this object and its layer stores are destroyed.
@@ -220,12 +226,12 @@ class Client {
   // Registers the memory that an engine's pages are in. Keep it mapped until unregister_cache() returns; if
   // that returns kIo, until the process ends.
   // @errors kInvalidArgument: an unknown layout; a layout that does not fit the geometry or the tensors;
-  //         both or neither of layout and strides; strides that leave a tensor or map two elements to one
-  //         byte; tensors that overlap or are not on the given GPU. On a GPU also kUnsupported: no driver,
+  //         both or neither of layout and strides; strides that reach outside a tensor or map two elements
+  //         to one byte; tensors that overlap or are not on the given GPU. On a GPU also kUnsupported: no driver,
   //         no GPU, or no kernels for it in this library; kNoSpace, kPermission: the pool cannot be
   //         page-locked
-  // @cost   the first cache on a GPU: loads the kernels and page-locks the whole pool, until the client and
-  //         its layer loads and stores are destroyed
+  // @cost   the first cache on a GPU: loads the kernels and page-locks the whole pool. The pool stays locked
+  //         until the client and its layer loads and stores are destroyed
   Result<CacheId> register_cache(const PagedCache& cache);
   // Waits for the calls that use the cache. Does not wait for open layer loads and stores, because the
   // caller may own them.
@@ -239,8 +245,8 @@ class Client {
   // @cost about 1.3 directory lines per block, overlapped; no RPC
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
 
-  // Copies the longest prefix that is in the pool into the engine's pages. If a page is a block, block i
-  // goes to pages[i]; if a block has n pages, to pages[i * n] to pages[i * n + n - 1].
+  // Copies the longest prefix that is in the pool into the engine's pages. Of n pages per block, block i goes
+  // to pages[i * n] … pages[i * n + n - 1].
   // @shape   pages: [hashes * pages per block], all different
   // @return  how many leading blocks are loaded; later pages may have been overwritten.
   //          After kTimeout, Error::detail is this number: these blocks were read and validated in time
@@ -268,9 +274,9 @@ class Client {
   // --- Layers -----------------------------------------------------------------------------------
 
   // Load or store layer by layer, to overlap copies with computation. Both objects may outlive the client.
-  // An open one keeps its cache registered. A load is open until every layer is loaded, no block is valid
-  // any more, or it is destroyed; a store until finish() or its destruction. A moved-from object may only
-  // be assigned to or destroyed.
+  // An open one keeps its cache registered. A load is open until all layers are loaded, or no block is valid,
+  // or the object is destroyed. A store is open until finish() or until the object is destroyed. A moved-from
+  // object may only be assigned to or destroyed.
   class LayerLoad {
    public:
     LayerLoad(LayerLoad&&) noexcept;
@@ -278,10 +284,10 @@ class Client {
     ~LayerLoad();
     std::size_t blocks() const;  // leading blocks that are still valid
     // GPU cache: launches the copy of a layer on the load's stream and returns. Other caches: does nothing.
-    // Later work on that stream may use the layer. Do not return or sample tokens computed from it before
-    // load_layer() has said how many blocks are valid, unless the load is pinned.
-    // After an error no copy was launched. Results of work that is already on the stream are void, even if
-    // load_layer() copies the layer later.
+    // Later work on that stream may use the layer. Unless the load is pinned: do not sample tokens from its
+    // results before load_layer() has said how many blocks are valid.
+    // If it fails, it has launched no copy. Work that was queued after it has then read old pages: discard its
+    // results, even if load_layer() succeeds later.
     // @errors kInvalidArgument: no such layer; the layer was started and not loaded since; all are loaded
     Status start_layer(std::uint32_t layer);
     // Copies the layer, or waits for the copy that start_layer() launched. Then checks the directory
@@ -324,10 +330,10 @@ class Client {
     std::unique_ptr<Impl> impl_;
   };
   // @errors as load(). Pinned: kUnsupported: ClientOptions::pinned_reads is not set; kNoKeeper, kTimeout:
-  //         the client had to attach again and could not
+  //         the keeper has changed, and the client could not attach to the next one
   Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
                                std::span<const PageId> pages, const LayerOptions& options = {});
-  // Of at most 32 blocks.
+  // Starts a store of at most 32 blocks.
   // @errors as store(); kUnsupported: in this block order, a layer of a block is not a multiple of 64 bytes
   Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
                                  std::span<const BlockHash> hashes, std::span<const PageId> pages,
