@@ -43,8 +43,8 @@
 //
 // @threads  any, simultaneously, except detach() and destruction. Calls of one LayerLoad or LayerStore:
 //           one at a time. A lookup or load never waits for a store that waits for the keeper. Arguments
-//           (hashes, pages, tokens) must not change during a call. A forked child attaches by itself: the
-//           parent's client returns kUnsupported there
+//           (hashes, pages, tokens) must not change during a call. A forked child must call attach():
+//           its parent's client returns kUnsupported there
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
 
@@ -161,8 +161,9 @@ struct LayerOptions {
   // GPU cache: the stream of the copies of all layers. None: the cache's.
   std::optional<CudaStream> cuda_stream = {};
   // Load only: while the load is open, the pool does not reuse the blocks that begin_load() found. The
-  // engine may then use a layer before load_layer() returns, which verifies only the checksum. Results from
-  // blocks that it does not count are void. Close pinned loads soon: they delay the reuse of all evicted blocks.
+  // engine may then use a layer before load_layer() returns: load_layer() verifies only the checksum. Results from
+  // blocks that load_layer() does not count are void. Close pinned loads soon: they delay the reuse of all evicted
+  // blocks.
   bool pinned = false;
 };
 
@@ -197,7 +198,7 @@ class Client {
  public:
   // --- Attach -----------------------------------------------------------------------------------
 
-  // @errors kInvalidArgument: a wrong geometry, or block_bytes() over those of the pool's blocks; kNoKeeper;
+  // @errors kInvalidArgument: a wrong geometry, or block_bytes() is larger than a block of the pool; kNoKeeper;
   //         kBusy: all slots are in use, or held for clients that stopped answering; kNotFound,
   //         kPermission, kNotAPool, kBadInput: the pool cannot be opened
   static Result<Client> attach(const ClientOptions& options);
@@ -286,8 +287,8 @@ class Client {
     // GPU cache: launches the copy of a layer on the load's stream and returns. Other caches: does nothing.
     // Later work on that stream may use the layer. Unless the load is pinned: do not sample tokens from its
     // results before load_layer() has said how many blocks are valid.
-    // If it fails, it has launched no copy. Work that was queued after it has then read old pages: discard its
-    // results, even if load_layer() succeeds later.
+    // If it fails, it has launched no copy. Work that was queued after this call has then read old pages: discard
+    // the results of that work, even if load_layer() succeeds later.
     // @errors kInvalidArgument: no such layer; the layer was started and not loaded since; all are loaded
     Status start_layer(std::uint32_t layer);
     // Copies the layer, or waits for the copy that start_layer() launched. Then checks the directory
