@@ -132,13 +132,14 @@ typedef struct cachalot_keeper_options {
   const char* policy;
   /* not 0: also a pool of another user, or one that every user may write to, as in client.h */
   uint32_t allow_foreign_pool;
-  uint32_t reserved;
+  /* not 0: cachalot_keeper_stop() leaves the pool to the next keeper */
+  uint32_t keep_pool;
 } cachalot_keeper_options;
 
 /* Creates the pool if it does not exist, and serves it on a background thread until cachalot_keeper_stop(). */
 CACHALOT_API cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options,
                                                  cachalot_keeper** keeper);
-/* Stops the keeper. Removes the pool if this keeper created it. Null is allowed. */
+/* Stops the keeper. Removes the pool if this keeper created it, except with keep_pool. Null is allowed. */
 CACHALOT_API cachalot_code cachalot_keeper_stop(cachalot_keeper* keeper);
 
 /* --- A client ---------------------------------------------------------------------------------- */

@@ -24,6 +24,7 @@ struct KeeperOptions {
   std::string domain = {};    // "coherent" (default) or "noncoherent"
   std::string policy = "lru";
   bool allow_foreign_pool = false;  // as in ClientOptions, of a pool that is there
+  bool keep_pool = false;           // stop() leaves the pool to the next keeper
 };
 
 class EmbeddedKeeper {
@@ -35,8 +36,8 @@ class EmbeddedKeeper {
   EmbeddedKeeper& operator=(EmbeddedKeeper&&) noexcept;
   ~EmbeddedKeeper();
 
-  // Stops the keeper. Removes the pool's files if start() created them and they were not replaced. Clients can
-  // read until they unmap.
+  // Stops the keeper. Removes the pool's files if start() created them and they were not replaced, except with
+  // keep_pool. Clients can read until they unmap.
   // @errors kStale: another keeper had taken over, or the pool's files were removed; the keeper has stopped
   //         anyway
   Status stop();

@@ -83,6 +83,7 @@ Result<pool::Pool> open_when_made(const KeeperOptions& options) {
 struct Opened {
   pool::Pool pool;
   bool was_made;
+  bool is_removed = false;  // when the keeper stops
 };
 
 Result<Opened> make_or_open(const KeeperOptions& options) {
@@ -112,7 +113,7 @@ std::string fixed_path(const std::string& path) {
 
 struct EmbeddedKeeper::Impl {
   Impl(Opened opened, pool::PoolKeeper serving)
-      : pool(std::move(opened.pool)), keeper(std::move(serving)), made_it(opened.was_made) {}
+      : pool(std::move(opened.pool)), keeper(std::move(serving)), removes(opened.is_removed) {}
   ~Impl() { (void)end(); }
 
   Status end() {
@@ -120,7 +121,7 @@ struct EmbeddedKeeper::Impl {
     stop.store(true, std::memory_order_relaxed);
     thread.join();
     keeper.reset();  // releases its lock
-    if (made_it) {
+    if (removes) {
       if (const Status removed = pool.remove(); !removed && outcome) return removed;
     }
     return std::move(outcome);
@@ -128,7 +129,7 @@ struct EmbeddedKeeper::Impl {
 
   pool::Pool pool;
   std::optional<pool::PoolKeeper> keeper;
-  bool made_it;
+  const bool removes;
   const std::uint64_t forks = client::fork_generation();
   std::atomic<bool> stop = false;  // relaxed: the join orders everything else
   Status outcome;
@@ -158,6 +159,7 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
     if (opened.was_made) (void)opened.pool.remove();
     return keeper.error();
   }
+  opened.is_removed = opened.was_made && !options.keep_pool;
   auto impl = std::make_unique<Impl>(std::move(opened), *std::move(keeper));
   try {
     impl->thread = std::thread([at = impl.get()] {
@@ -165,7 +167,7 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
     });
   } catch (const std::system_error& error) {
     impl->keeper.reset();
-    if (impl->made_it) (void)impl->pool.remove();
+    if (impl->removes) (void)impl->pool.remove();
     return Error::from_errno(error.code().value(), "%.120s: a thread for its keeper",
                              options.pool.c_str());
   }

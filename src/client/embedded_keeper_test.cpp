@@ -62,6 +62,17 @@ TEST_F(EmbeddedKeeperTest, RemovesThePoolThatItMadeAndNoOther) {
   EXPECT_TRUE(fs::exists(path("other/kv")));
 }
 
+TEST_F(EmbeddedKeeperTest, LeavesThePoolToTheNextKeeperIfAsked) {
+  KeeperOptions options = small(path("kv"));
+  options.keep_pool = true;
+  for (int reign = 0; reign < 2; ++reign) {  // it makes the pool, then finds it
+    Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(options);
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    EXPECT_TRUE(keeper->stop());
+    EXPECT_TRUE(fs::exists(path("kv")));
+  }
+}
+
 TEST_F(EmbeddedKeeperTest, APoolThatTookTheNameStays) {
   Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
   ASSERT_TRUE(keeper);
