@@ -27,7 +27,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build test test-python test-llama test-asan test-tsan soak coverage bench bench-llama \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build test test-python test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama \
   lint tidy format clean
 
 help: ## list the targets
@@ -77,6 +77,12 @@ test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/ll
 	CXX="$(CXX)" cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS) --target $(LLAMA_TESTS)
 	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
+
+# vLLM's CPU build needs 6 GB below build/; tools/setup-vllm finds what is there already.
+test-vllm: setup-python ## get vLLM's CPU build (6 GB) and run the connector in it; PYTEST_ARGS goes to pytest
+	tools/setup-vllm build/vllm
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/vllm/venv/bin/python -m pip install --quiet . pytest
+	CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models build/vllm/venv/bin/python -m pytest tests/vllm $(PYTEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.
 LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model cachalot_llama_preload

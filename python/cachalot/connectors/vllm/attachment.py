@@ -1,0 +1,155 @@
+"""One engine's way to the pool: clients that attach by themselves, as often as needed, and never delay a step."""
+
+import os
+import threading
+import time
+from typing import Any, Callable, List, Optional
+
+from cachalot import Client, Error
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.namespace import Group
+from cachalot.connectors.vllm.options import Options
+from cachalot.errors import (
+    BadInputError,
+    InvalidArgumentError,
+    NoKeeperError,
+    NotAPoolError,
+    NotFoundError,
+    PermissionError,
+    StaleError,
+    TimeoutError,
+    VersionMismatchError,
+)
+
+#: A pool that a user must mend: the engine does not start.
+_FATAL = (BadInputError, InvalidArgumentError, NotAPoolError, PermissionError, VersionMismatchError)
+#: The attachment is over.
+_LOST = (StaleError, NotFoundError, NotAPoolError)
+#: So it is if another pool is at the path now. If not, the client attaches to the next keeper by itself, and can read
+#: meanwhile.
+_PERHAPS_LOST = (NoKeeperError, TimeoutError)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+
+
+class Attachment:
+    """A client of one namespace. get() never waits; a thread attaches while there is none.
+
+    Threads: any.
+    """
+
+    def __init__(self, options: Options, group: Group, log: RateLimitedLog,
+                 on_attach: Optional[Callable[[Client], Any]] = None) -> None:
+        self._options, self.group, self._log, self._on_attach = options, group, log, on_attach
+        self._lock = threading.Lock()
+        self._client: Optional[Client] = None
+        self._made: Any = None
+        self._thread: Optional[threading.Thread] = None
+        self._lost: List[Client] = []  # to be detached by the thread
+        self._files: List[Any] = []
+        self._is_closed = False
+
+    def _attach(self) -> None:
+        options = self._options
+        client = Client(pool=list(options.pool), model=self.group.model, geometry=self.group.geometry,
+                        salt=options.salt, host=options.host, copy_threads=options.copy_threads,
+                        workers=options.workers, checksums=options.checksums,
+                        keeper_timeout_s=options.keeper_timeout, allow_foreign_pool=options.allow_foreign_pool)
+        made = self._on_attach(client) if self._on_attach is not None else None
+        with self._lock:
+            self._client, self._made, self._files = client, made, self._files_now()
+
+    def _files_now(self) -> List[Any]:
+        """What tells the pool at the path from another one that is made there later."""
+        found = []
+        for path in self._options.pool:
+            try:
+                status = os.stat(path)
+                found.append((status.st_dev, status.st_ino))
+            except OSError:
+                found.append(None)
+        return found
+
+    def attach(self, wait_s: float) -> bool:
+        """Attaches now, if the pool can be had within this time; else goes on trying in the background.
+
+        Raises the errors that only a user can mend: no permission, another format, blocks that are too small.
+        """
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                self._attach()
+                return True
+            except _FATAL:
+                raise
+            except Error as error:
+                if time.monotonic() >= until:
+                    self._log.warning("attach", "no pool yet at %s: %s; requests are computed meanwhile",
+                                      ", ".join(self._options.pool), error)
+                    self._start()
+                    return False
+            time.sleep(_FIRST_PAUSE_S)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_closed or self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._run, name="cachalot-attach", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE_S
+        while not self._is_closed:
+            self._detach_lost()
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            try:
+                self._attach()
+            except Exception as error:  # a thread that ends would never attach again
+                self._log.warning("attach", "no pool at %s: %s", ", ".join(self._options.pool), error)
+                continue
+            self._log.info("attached to the pool %s again", ", ".join(self._options.pool))
+            break
+        with self._lock:
+            self._thread = None
+
+    def get(self) -> Optional[Client]:
+        """The client, or None: there is no pool now."""
+        return self._client
+
+    def get_with(self) -> "tuple[Optional[Client], Any]":
+        """The client, and what on_attach() returned for it."""
+        with self._lock:
+            return self._client, self._made
+
+    def failed(self, client: Client, error: BaseException) -> None:
+        """Tells that a call has failed. After the loss of the pool, attaches anew."""
+        if not isinstance(error, _LOST + _PERHAPS_LOST):
+            return
+        now = self._files_now()
+        with self._lock:
+            is_replaced = None not in now and now != self._files
+            if self._client is not client or isinstance(error, _PERHAPS_LOST) and not is_replaced:
+                return
+            self._client = self._made = None
+            self._lost.append(client)
+        self._start()
+
+    def _detach_lost(self) -> None:
+        """May wait for calls in flight."""
+        with self._lock:
+            lost, self._lost = self._lost, []
+        for client in lost:
+            try:
+                client.detach()
+            except Error:
+                pass  # its pool is gone
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            client, self._client, self._made = self._client, None, None
+        if client is not None:
+            try:
+                client.detach()
+            except Error:
+                pass

@@ -1,0 +1,221 @@
+"""CachalotConnector: vLLM's KVConnectorBase_V1 over a pool."""
+
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from vllm.logger import init_logger
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.vllm.keeper import SharedKeeper
+from cachalot.connectors.vllm.layout import describe
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import StepMetadata
+from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
+from cachalot.connectors.vllm.namespace import Group, Identity, UnsupportedCacheError
+from cachalot.connectors.vllm.options import parse
+from cachalot.connectors.vllm.scheduler import SchedulerSide
+from cachalot.connectors.vllm.worker import WorkerSide
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+except ImportError:  # before 0.31
+    KVConnectorTransferResults = None
+
+logger = init_logger("vllm.cachalot")
+
+#: How long an engine waits for its pool when it starts; after that it serves without one and goes on trying.
+_START_WAIT_S = 5.0
+
+
+class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
+    """Shares the engine's KV cache with all engines of the pool that hold the same bytes.
+
+    A failure of the pool never fails a request: its blocks are computed. vLLM makes one object in the scheduler's
+    process and one in each worker.
+
+    Raises InvalidArgumentError and the pool's other errors when the engine starts: an unknown option, a pool
+    without permission or of another format, blocks that are too small.
+    """
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._options = parse(transfer.kv_connector_extra_config or {})
+        # vLLM's default, "fail", turns every failure of the pool into a failed request.
+        transfer.kv_load_failure_policy = "recompute"
+        self._log = RateLimitedLog(logger)
+        self._scheduler: Optional[SchedulerSide] = None
+        self._worker: Optional[WorkerSide] = None
+        self._keeper: Optional[SharedKeeper] = None
+        self._groups: List[Group] = []
+        try:
+            self._identity = Identity(vllm_config, self._options.weights == "all", self._options.salt)
+            if role == KVConnectorRole.SCHEDULER:
+                self._start_scheduler()
+            else:
+                self._groups = self._identity.groups(kv_cache_config, self._tp_rank())
+        except UnsupportedCacheError as error:
+            self._groups = []
+            self._log.info("nothing is shared, all is computed: %s is not supported yet", error)
+
+    @staticmethod
+    def _tp_rank() -> int:
+        from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+
+        return get_tensor_model_parallel_rank()
+
+    def _start_scheduler(self) -> None:
+        parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
+        ranks = [self._identity.groups(self._kv_cache_config, rank) for rank in range(parallel.tensor_parallel_size)]
+        if self._options.create is not None:
+            self._keeper = SharedKeeper(self._options, self._options.create, ranks[0], self._log)
+        attachments: Dict[str, Attachment] = {}
+        places: Dict[Tuple[str, int], Tuple[Attachment, int]] = {}  # ranks with equal bytes have one place
+        for group in (group for groups in ranks for group in groups):
+            name = group.namespace
+            attachment = attachments.setdefault(name, Attachment(self._options, group, self._log))
+            places[name, group.number] = (attachment, group.number)
+        wait_s = _START_WAIT_S
+        for attachment in attachments.values():
+            wait_s = wait_s if attachment.attach(wait_s) else 0.0
+        groups = ranks[0]
+        self._log.info("namespace: %s; %d group(s), blocks of %d tokens and %d bytes", self._identity.text(),
+                       len(groups), groups[0].block_tokens, max(group.geometry.block_bytes for group in groups))
+        self._scheduler = SchedulerSide(
+            self._options, list(places.values()), groups[0].block_tokens, parallel.world_size,
+            may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer,
+            is_async=self._options.load == "async" or len(groups) > 1 or groups[0].window != 0, log=self._log)
+
+    # --- Worker ------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
+        if not self._groups:
+            return
+        described: List[Dict[str, Any]] = [{} for _ in self._groups]
+        is_supported = True
+        try:
+            described = [describe(group, kv_caches) for group in self._groups]
+        except UnsupportedCacheError as error:
+            is_supported = False
+            self._log.info("nothing is shared, all is computed: %s is not supported yet", error)
+        attachments: Dict[str, Attachment] = {}
+        for group in self._groups:
+            caches = {other.number: described[other.number]
+                      for other in self._groups if other.namespace == group.namespace}
+            attachments.setdefault(group.namespace, Attachment(
+                self._options, group, self._log, lambda client, caches=caches:
+                {number: client.register_cache(**arguments) for number, arguments in caches.items()}))
+        if is_supported:
+            for attachment in attachments.values():
+                attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
+        # Ranks that hold the same bytes would store them several times.
+        is_first = not self._groups[0].is_latent or self._tp_rank() == 0
+        self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
+                                  self._log)
+
+    def _step(self) -> StepMetadata:
+        metadata = self._get_connector_metadata()
+        return metadata if isinstance(metadata, StepMetadata) else StepMetadata()
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._worker is not None:
+            self._worker.begin_loads(self._step().loads)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        return
+
+    def wait_for_save(self) -> None:
+        if self._worker is not None:
+            self._worker.begin_stores(self._step().stores)
+
+    def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
+        finished, failed = set(), set()
+        if self._worker is not None:
+            finished, failed = self._worker.take_results()
+            self._worker.forget(finished_req_ids)
+        return KVConnectorTransferResults(finished_recving=finished, failed_recving=failed)
+
+    def get_block_ids_with_load_errors(self) -> Set[int]:
+        return self._worker.take_bad_pages() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> Any:
+        return self._worker.take_answer() if self._worker is not None else None
+
+    # --- Scheduler ---------------------------------------------------------------------------------
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        return False
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.bind_pages(gpu_block_pool)
+
+    def on_new_request(self, request: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.added(request)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
+        if self._scheduler is None:
+            return 0, False
+        return self._scheduler.matched(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        if self._scheduler is not None:
+            self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        return self._scheduler.step(scheduler_output) if self._scheduler is not None else StepMetadata()
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        if self._scheduler is not None:
+            self._scheduler.answered(connector_output.kv_connector_worker_meta, connector_output.finished_recving)
+
+    def request_finished(self, request: Any, block_ids: List[int]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(self, request: Any,
+                                    block_ids: Tuple[List[int], ...]) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        if self._scheduler is not None:
+            self._scheduler.finished(request, block_ids)
+        return False, None
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler is not None and self._scheduler.has_unsent_stores()
+
+    def has_pending_block_frees(self) -> bool:
+        return self._scheduler is not None and self._scheduler.has_held_pages()
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    # --- Metrics -----------------------------------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> Optional[ConnectorStats]:
+        side = self._worker if self._worker is not None else self._scheduler
+        stats = side.take_stats() if side is not None else None
+        return None if stats is None or stats.is_empty() else stats
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: Optional[Dict[str, Any]] = None) -> ConnectorStats:
+        return ConnectorStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, metric_types: Dict[Any, Any], labelnames: List[str],
+                           per_engine_labelvalues: Dict[int, List[object]]) -> PromMetrics:
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.close()
+        if self._scheduler is not None:
+            self._scheduler.close()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None

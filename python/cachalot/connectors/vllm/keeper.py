@@ -1,0 +1,62 @@
+"""The pool's keeper among engines that may all make the pool: one of them has it, another takes over."""
+
+import threading
+from typing import List, Optional
+
+from cachalot import EmbeddedKeeper, Error
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.namespace import Group
+from cachalot.connectors.vllm.options import Create, Options
+from cachalot.errors import BusyError, InvalidArgumentError
+
+_PAUSE_S = 0.5
+
+
+class SharedKeeper:
+    """Keeps the pool of the option `create` while no other process does. The pool stays when the engines end.
+
+    Raises InvalidArgumentError: the size is below one block, or the pool exists with another size.
+    """
+
+    def __init__(self, options: Options, create: Create, groups: List[Group], log: RateLimitedLog) -> None:
+        self._path, self._create, self._log = options.pool[0], create, log
+        self._allow_foreign_pool = options.allow_foreign_pool
+        self._block_bytes = max(group.geometry.block_bytes for group in groups)
+        self._blocks = create.blocks or (create.size or 0) // self._block_bytes
+        if self._blocks == 0:
+            raise InvalidArgumentError(f"kv_connector_extra_config: create: size: {create.size}, expected at least "
+                                       f"one block of this model: {self._block_bytes} bytes")
+        self._keeper: Optional[EmbeddedKeeper] = None
+        self._is_over = threading.Event()
+        if not self._try():
+            log.info("another process keeps the pool %s", self._path)
+        self._thread = threading.Thread(target=self._watch, name="cachalot-keeper", daemon=True)
+        self._thread.start()
+
+    def _try(self) -> bool:
+        try:
+            self._keeper = EmbeddedKeeper(
+                pool=self._path, block_bytes=self._block_bytes, capacity_blocks=self._blocks,
+                clients=self._create.clients, policy=self._create.policy, domain=self._create.domain,
+                allow_foreign_pool=self._allow_foreign_pool, keep_pool=True)
+        except BusyError:
+            return False
+        self._log.info("this engine keeps the pool %s: %d blocks of %d bytes", self._path, self._blocks,
+                       self._block_bytes)
+        return True
+
+    def _watch(self) -> None:
+        while self._keeper is None and not self._is_over.wait(_PAUSE_S):
+            try:
+                self._try()
+            except Error as error:
+                self._log.warning("keeper", "the pool %s has no keeper: %s", self._path, error)
+
+    def close(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+        if self._keeper is not None:
+            try:
+                self._keeper.stop()
+            except Error as error:
+                self._log.warning("keeper", "the end of the keeper: %s", error)

@@ -1,0 +1,96 @@
+"""What the scheduler's side tells the workers in each step, and what they answer."""
+
+import functools
+import hashlib
+from dataclasses import dataclass, field
+from typing import Dict, List, Optional, Set, Tuple
+
+import numpy as np
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+
+#: Bytes of one key: low and high of a cachalot.BlockHash, little-endian.
+KEY_BYTES = 16
+
+
+@functools.lru_cache(maxsize=None)
+def _mark_of(group: int) -> np.ndarray:
+    digest = hashlib.blake2b(b"group %d" % group, digest_size=KEY_BYTES).digest()
+    return np.frombuffer(digest if group else bytes(KEY_BYTES), dtype="<u8")
+
+
+def hashes_of(keys: bytes, group: int) -> np.ndarray:
+    """Keys as Client takes them. Groups of one geometry share a namespace: their keys differ by a constant, and stay
+    as far apart as the hashes they come from. Shape: (blocks, 2)."""
+    return np.frombuffer(keys, dtype="<u8").reshape(-1, 2) ^ _mark_of(group)
+
+
+@dataclass
+class Chain:
+    """Consecutive blocks of a request, and the pages that hold them in each group; page 0: none."""
+
+    keys: bytes
+    pages: Tuple[List[int], ...]  # of each group, as many as keys
+    parent: Optional[bytes] = None  # the key before the first one; None: the chain starts a prompt
+
+    def __len__(self) -> int:
+        return len(self.keys) // KEY_BYTES
+
+    def from_page(self, group: int) -> int:
+        """The first block of which this group has a page. Groups with a window have none at the beginning."""
+        pages = self.pages[group]
+        first = len(pages)
+        while first > 0 and pages[first - 1] != 0:
+            first -= 1
+        return first
+
+    def has_one_full_table(self) -> bool:
+        """Whether page ids can tell vLLM which blocks are wrong. Ids of several groups cannot be told apart, and
+        behind a window's first page there is nothing to compute the rest from."""
+        return len(self.pages) == 1 and 0 not in self.pages[0]
+
+    def parent_of(self, block: int) -> Optional[bytes]:
+        if block == 0:
+            return self.parent
+        return self.keys[(block - 1) * KEY_BYTES : block * KEY_BYTES]
+
+
+@dataclass
+class Load:
+    request: str
+    attempt: int  # of this request; a failed load voids the stores of its attempt
+    chain: Chain
+    is_async: bool
+
+
+@dataclass
+class Store:
+    job: int
+    request: str
+    attempt: int
+    chain: Chain
+
+
+@dataclass
+class StepMetadata(KVConnectorMetadata):
+    loads: List[Load] = field(default_factory=list)
+    stores: List[Store] = field(default_factory=list)
+
+
+@dataclass
+class StepAnswer(KVConnectorWorkerMetadata):
+    """Of one worker, or of several."""
+
+    finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
+    failed_loads: Dict[str, int] = field(default_factory=dict)  # request: attempt
+    incomplete_stores: Set[str] = field(default_factory=set)  # requests of which not all blocks are in the pool
+
+    def aggregate(self, other: "StepAnswer") -> "StepAnswer":
+        for job, workers in other.finished_jobs.items():
+            self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
+        for request, attempt in other.failed_loads.items():
+            self.failed_loads[request] = max(attempt, self.failed_loads.get(request, 0))
+        self.incomplete_stores |= other.incomplete_stores
+        return self
+
+    def is_empty(self) -> bool:
+        return not self.finished_jobs and not self.failed_loads

@@ -1,0 +1,64 @@
+"""The connector's counters in vLLM's log and in its Prometheus endpoint, as vllm:cachalot_*."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+#: All of them count up. Seconds are sums over calls; calls of several threads overlap.
+COUNTERS = {
+    "lookups": "Prompts that were looked up in the pool",
+    "lookup_seconds": "Time of these lookups, in the scheduler",
+    "loads": "Loads from the pool",
+    "loaded_blocks": "Blocks that were loaded, of each group and rank",
+    "loaded_bytes": "Bytes of these blocks",
+    "load_seconds": "Time from the start of a load to its result",
+    "stores": "Stores into the pool",
+    "stored_blocks": "Blocks that were written by this engine, of each group and rank",
+    "stored_bytes": "Bytes of these blocks",
+    "store_seconds": "Time of these stores, in the background",
+    "failed_loads": "Loads of which not all blocks were right; the rest was computed",
+    "failed_stores": "Stores of which not all blocks are in the pool",
+    "skipped_stores": "Stores that were put off because unfinished ones held too many blocks",
+}
+
+
+@dataclass
+class ConnectorStats(KVConnectorStats):
+    """What one step or one interval has added to the counters."""
+
+    def add(self, name: str, value: float) -> None:
+        if value:
+            self.data[name] = self.data.get(name, 0) + value
+
+    def reset(self) -> None:
+        self.data = {}
+
+    def aggregate(self, other: KVConnectorStats) -> "ConnectorStats":
+        for name, value in other.data.items():
+            self.add(name, value)
+        return self
+
+    def reduce(self) -> Dict[str, Any]:
+        return {name: round(value, 3) for name, value in sorted(self.data.items())}
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+
+class PromMetrics(KVConnectorPromMetrics):
+    def __init__(self, vllm_config: Any, metric_types: Dict[Any, Any], labelnames: List[str],
+                 per_engine_labelvalues: Dict[int, List[object]]) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._of_engine: Dict[str, Dict[int, Any]] = {}
+        for name, text in COUNTERS.items():
+            counter = self._counter_cls(name=f"vllm:cachalot_{name}", documentation=text, labelnames=labelnames)
+            self._of_engine[name] = {
+                index: counter.labels(*values)
+                for index, values in per_engine_labelvalues.items()
+            }
+
+    def observe(self, transfer_stats_data: Dict[str, Any], engine_idx: int = 0) -> None:
+        for name, value in transfer_stats_data.items():
+            if name in self._of_engine:
+                self._of_engine[name][engine_idx].inc(value)

@@ -1,0 +1,276 @@
+"""The connector in vLLM's scheduler: which blocks a request takes from the pool, and which ones it shares."""
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from cachalot import Error
+from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of
+from cachalot.connectors.vllm.metrics import ConnectorStats
+from cachalot.connectors.vllm.options import Options
+from cachalot.connectors.vllm.weights import digest_of_folder
+
+#: A waiting request is asked for in every step; its answer is used for so long.
+_LOOKUP_AGE_S = 0.5
+
+
+def _keys_of(hashes: List[bytes]) -> bytes:
+    """The first 16 bytes of vLLM's hashes as cachalot.BlockHash lies in memory: low, high, little-endian."""
+    digests = b"".join([digest[:KEY_BYTES] for digest in hashes])
+    return np.frombuffer(digests, dtype=">u8").reshape(-1, 2)[:, ::-1].astype("<u8").tobytes()
+
+
+@dataclass
+class _Request:
+    request: Any  # vllm.v1.request.Request
+    adapter: bytes  # digest of its LoRA adapter; empty: none
+    keys: bytearray = field(default_factory=bytearray)
+    shared: int = 0  # leading blocks that are in the pool, or on their way
+    attempt: int = 0
+    is_stored_again: bool = False
+    may_load: bool = True
+    is_loading: bool = False
+    found: Tuple[int, int, float] = (-1, 0, 0.0)  # of so many blocks, so many were in the pool, when
+    plan: Optional[Tuple[int, int]] = None  # blocks [first, last) that the last lookup promised
+
+    def update_keys(self) -> int:
+        """Returns how many blocks have a key."""
+        new = self.request.block_hashes[len(self.keys) // KEY_BYTES :]
+        if new and self.adapter:
+            new = [hashlib.blake2b(digest + self.adapter, digest_size=KEY_BYTES).digest() for digest in new]
+        if new:
+            self.keys += _keys_of(new)
+        return len(self.keys) // KEY_BYTES
+
+    def chain(self, first: int, last: int, tables: Tuple[List[int], ...]) -> Chain:
+        parent = None if first == 0 else bytes(self.keys[(first - 1) * KEY_BYTES : first * KEY_BYTES])
+        keys = bytes(self.keys[first * KEY_BYTES : last * KEY_BYTES])
+        return Chain(keys, tuple(list(table[first:last]) for table in tables), parent)
+
+
+class _HeldPages:
+    """Pages that unfinished stores read. vLLM does not reuse them meanwhile."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._pool: Any = None
+        self._jobs: Dict[int, Tuple[int, List[Any]]] = {}  # job: workers to wait for, blocks
+        self._count = 0
+
+    def bind(self, block_pool: Any) -> None:
+        self._pool = block_pool
+
+    def has_room(self, pages: int, share: float) -> bool:
+        return self._pool is not None and self._count + pages <= share * self._pool.num_gpu_blocks
+
+    def hold(self, job: int, chain: Chain) -> None:
+        blocks = [self._pool.blocks[page] for pages in chain.pages for page in pages if page != 0]
+        self._pool.touch(blocks)
+        self._jobs[job] = (self._workers, blocks)
+        self._count += len(blocks)
+
+    def finished(self, job: int, workers: int) -> None:
+        if job not in self._jobs:
+            return
+        left, blocks = self._jobs[job]
+        if left > workers:
+            self._jobs[job] = (left - workers, blocks)
+            return
+        del self._jobs[job]
+        self._count -= len(blocks)
+        self._pool.free_blocks(reversed(blocks))
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+
+class SchedulerSide:
+    """Threads: vLLM's scheduler only."""
+
+    def __init__(self, options: Options, places: List[Tuple[Attachment, int]], block_tokens: int, workers: int,
+                 may_load: bool, may_store: bool, is_async: bool, log: RateLimitedLog) -> None:
+        """places: where a block must be to count as a hit: each namespace of a rank, with the number of a group."""
+        self._options, self._places, self._log = options, places, log
+        self._block_tokens = block_tokens
+        self._may_load, self._may_store, self._is_async = may_load, may_store, is_async
+        self._requests: Dict[str, _Request] = {}
+        self._adapters: Dict[int, bytes] = {}  # lora_int_id: digest
+        self._held = _HeldPages(workers)
+        self._next_job = 0
+        self._loads: List[Load] = []
+        self._last_stores: List[Store] = []  # of requests that have finished
+        self._stats = ConnectorStats()
+
+    def bind_pages(self, block_pool: Any) -> None:
+        self._held.bind(block_pool)
+
+    def _request(self, request: Any) -> _Request:
+        state = self._requests.get(request.request_id)
+        if state is None:
+            state = self._requests[request.request_id] = _Request(request, self._adapter_of(request))
+        return state
+
+    def _adapter_of(self, request: Any) -> bytes:
+        lora = getattr(request, "lora_request", None)
+        if lora is None:
+            return b""
+        digest = self._adapters.get(lora.lora_int_id)
+        if digest is None:
+            try:
+                digest = digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
+            except OSError as error:
+                self._log.warning("adapter", "the adapter %s is shared with no engine: %s", lora.lora_name, error)
+                digest = os.urandom(KEY_BYTES)
+            self._adapters[lora.lora_int_id] = digest
+        return digest
+
+    # --- Loads -------------------------------------------------------------------------------------
+
+    def _found(self, state: _Request, blocks: int) -> int:
+        """How many of a request's leading blocks all ranks and groups have in the pool."""
+        of, found, at = state.found
+        now = time.monotonic()
+        if of == blocks and now - at < _LOOKUP_AGE_S:
+            return found
+        keys = bytes(state.keys[: blocks * KEY_BYTES])
+        found = blocks
+        for attachment, group in self._places:
+            client = attachment.get()
+            try:
+                found = client.lookup(hashes_of(keys, group)[:found]) if client is not None else 0
+            except Error as error:
+                attachment.failed(client, error)
+                self._log.warning("lookup", "a lookup failed: %s", error)
+                found = 0
+            if found == 0:
+                break
+        state.found = (blocks, found, now)
+        self._stats.add("lookups", 1)
+        self._stats.add("lookup_seconds", time.monotonic() - now)
+        return found
+
+    def matched(self, request: Any, computed_tokens: int) -> Tuple[int, bool]:
+        if not self._may_load:
+            return 0, False
+        state = self._request(request)
+        state.plan = None
+        # One token at least is computed: its logits are needed.
+        blocks = min(state.update_keys(), (request.num_tokens - 1) // self._block_tokens)
+        first = computed_tokens // self._block_tokens
+        if not state.may_load or blocks <= first:
+            return 0, False
+        last = self._found(state, blocks)
+        state.shared = max(state.shared, last)
+        if last <= first:
+            return 0, False
+        state.plan = (first, last)
+        return (last - first) * self._block_tokens, self._is_async
+
+    def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
+        state = self._requests.get(request.request_id)
+        if external_tokens == 0 or state is None or state.plan is None:
+            return
+        first, last = state.plan[0], state.plan[0] + external_tokens // self._block_tokens
+        state.plan = None
+        state.is_loading = self._is_async
+        chain = state.chain(first, last, blocks.get_block_ids())
+        self._loads.append(Load(request.request_id, state.attempt, chain, self._is_async))
+
+    # --- Stores ------------------------------------------------------------------------------------
+
+    def _store(self, state: _Request, blocks: int, tables: Tuple[List[int], ...]) -> Optional[Store]:
+        """Of a request whose first `blocks` blocks are computed."""
+        first = state.shared
+        if first >= blocks or any(len(table) < blocks for table in tables):
+            return None
+        chain = state.chain(first, blocks, tables)
+        if not self._held.has_room(len(chain) * len(tables), self._options.store_held):
+            self._stats.add("skipped_stores", 1)
+            self._log.warning("held", "the pool is slower than the engine: blocks are shared later or not at all")
+            return None
+        self._next_job += 1
+        self._held.hold(self._next_job, chain)
+        state.shared = blocks
+        return Store(self._next_job, state.request.request_id, state.attempt, chain)
+
+    def step(self, output: Any) -> StepMetadata:
+        """What the workers do in this step."""
+        metadata = StepMetadata(self._loads, self._last_stores)
+        self._loads, self._last_stores = [], []
+        if not self._may_store:
+            return metadata
+        computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        computed.update(zip(cached.req_ids, cached.num_computed_tokens))
+        for request_id, tokens in computed.items():
+            state = self._requests.get(request_id)
+            if state is None:
+                continue
+            after = tokens + output.num_scheduled_tokens.get(request_id, 0)
+            blocks = min(after // self._block_tokens, state.update_keys())
+            if blocks <= state.shared:
+                continue
+            tables = output.kv_connector_block_state.get_block_ids(request_id)
+            store = self._store(state, blocks, tables) if tables is not None else None
+            if store is not None:
+                metadata.stores.append(store)
+        return metadata
+
+    def answered(self, answer: Optional[StepAnswer], loaded: Any) -> None:
+        for request_id in loaded or ():
+            if request_id in self._requests:
+                self._requests[request_id].is_loading = False
+        if answer is None:
+            return
+        for job, workers in answer.finished_jobs.items():
+            self._held.finished(job, workers)
+        for request_id in answer.incomplete_stores:
+            # The pool may have evicted the chain's beginning: once, all of it is stored again.
+            state = self._requests.get(request_id)
+            if state is not None and not state.is_stored_again:
+                state.shared, state.is_stored_again = 0, True
+        for request_id, attempt in answer.failed_loads.items():
+            state = self._requests.get(request_id)
+            if state is None or attempt != state.attempt:
+                continue
+            # Never again for this request: vLLM would ask for ever.
+            state.may_load = False
+            state.attempt += 1
+            state.shared = 0
+
+    # --- Requests ----------------------------------------------------------------------------------
+
+    def added(self, request: Any) -> None:
+        self._request(request)
+
+    def finished(self, request: Any, tables: Tuple[List[int], ...]) -> None:
+        state = self._requests.pop(request.request_id, None)
+        if state is None or not self._may_store or state.is_loading:
+            return
+        # Of a request that was aborted, not all that is scheduled is computed.
+        if request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
+            return
+        blocks = min(request.num_computed_tokens // self._block_tokens, state.update_keys())
+        store = self._store(state, blocks, tables)
+        if store is not None:
+            self._last_stores.append(store)
+
+    def has_unsent_stores(self) -> bool:
+        return bool(self._last_stores)
+
+    def has_held_pages(self) -> bool:
+        return bool(self._held)
+
+    def take_stats(self) -> ConnectorStats:
+        stats, self._stats = self._stats, ConnectorStats()
+        return stats
+
+    def close(self) -> None:
+        for attachment in {attachment for attachment, _ in self._places}:
+            attachment.close()

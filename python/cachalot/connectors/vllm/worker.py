@@ -1,0 +1,224 @@
+"""The connector in a worker: copies between the engine's pages and the pool."""
+
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from cachalot import Error
+from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
+from cachalot.connectors.vllm.metrics import ConnectorStats
+from cachalot.connectors.vllm.options import Options
+
+
+@dataclass
+class _Pending:
+    """A load that has begun."""
+
+    load: Load
+    calls: List[Tuple[int, int, Attachment, Any, Any]]  # group, first block, attachment, client, AsyncCall
+    began: float
+    is_lost: bool = False
+
+
+class _StoreThread:
+    """Stores one after the other: a block's parent is in the pool before the block."""
+
+    def __init__(self, side: "WorkerSide") -> None:
+        self._side = side
+        self._queue: "queue.SimpleQueue[Optional[Store]]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="cachalot-store", daemon=True)
+        self._thread.start()
+
+    def put(self, store: Store) -> None:
+        self._queue.put(store)
+
+    def _run(self) -> None:
+        while (store := self._queue.get()) is not None:
+            is_complete = False
+            try:
+                is_complete = self._side.copy_into_pool(store)
+            except Exception as error:  # the job must be answered: its pages are held
+                self._side.log.warning("store", "a store failed: %s", error)
+            self._side.store_is_done(store, is_complete)
+
+    def close(self, wait_s: float) -> None:
+        self._queue.put(None)
+        self._thread.join(wait_s)
+
+
+class WorkerSide:
+    """Threads: vLLM's worker, and its own thread for stores."""
+
+    def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog) -> None:
+        """attachments: of each group. What each has made is the cache of each of its groups."""
+        self.options, self.attachments, self.log = options, attachments, log
+        self._stores = stores
+        self._pending: Dict[str, _Pending] = {}
+        self._finished: Set[str] = set()
+        self._failed: Set[str] = set()
+        self._bad_pages: Set[int] = set()
+        self._void: Dict[str, int] = {}  # request: attempt whose load failed
+        self._lock = threading.Lock()
+        self._answer = StepAnswer()
+        self._stats = ConnectorStats()
+        self._thread = _StoreThread(self)
+
+    # --- Loads -------------------------------------------------------------------------------------
+
+    def begin_loads(self, loads: List[Load]) -> None:
+        for load in loads:
+            pending = self._begin(load)
+            if load.is_async:
+                self._pending[load.request] = pending
+            else:
+                self._end(pending)
+
+    def _begin(self, load: Load) -> _Pending:
+        pending = _Pending(load, [], time.monotonic())
+        for group, attachment in enumerate(self.attachments):
+            client, caches = attachment.get_with()
+            first = load.chain.from_page(group)
+            if first == len(load.chain):
+                continue
+            if client is None:
+                pending.is_lost = True
+                break
+            try:
+                call = client.load_async(caches[group], hashes_of(load.chain.keys, group)[first:],
+                                         load.chain.pages[group][first:], timeout=self.options.load_timeout)
+            except Error as error:
+                self._load_failed(attachment, client, error)
+                pending.is_lost = True
+                break
+            pending.calls.append((group, first, attachment, client, call))
+        return pending
+
+    def _load_failed(self, attachment: Attachment, client: Any, error: Error) -> None:
+        attachment.failed(client, error)
+        self.log.warning("load", "a load failed, its blocks are computed: %s", error)
+
+    def _end(self, pending: _Pending) -> None:
+        """Waits for the copies; then says which blocks are right."""
+        load, right = pending.load, 0 if pending.is_lost else len(pending.load.chain)
+        for group, first, attachment, client, call in pending.calls:
+            try:
+                loaded = call.result()
+            except Error as error:
+                self._load_failed(attachment, client, error)
+                loaded = getattr(error, "detail", 0) or 0
+            with self._lock:
+                self._stats.add("loaded_blocks", loaded)
+                self._stats.add("loaded_bytes", loaded * attachment.group.geometry.block_bytes)
+            if first + loaded < len(load.chain):
+                # A window without its beginning is of no use.
+                right = min(right, loaded if first == 0 else 0)
+        with self._lock:
+            self._stats.add("loads", 1)
+            self._stats.add("load_seconds", time.monotonic() - pending.began)
+            self._stats.add("failed_loads", right < len(load.chain))
+        if right == len(load.chain):
+            if load.is_async:
+                self._finished.add(load.request)
+            return
+        with self._lock:
+            self._answer.failed_loads[load.request] = load.attempt
+        self._void[load.request] = load.attempt
+        if load.is_async:
+            self._finished.add(load.request)
+        if load.chain.has_one_full_table():
+            self._bad_pages.update(load.chain.pages[0][right:])
+        else:  # the whole request is computed
+            self._failed.add(load.request)
+
+    def _poll(self) -> None:
+        for request, pending in list(self._pending.items()):
+            if all(call.done() for _, _, _, _, call in pending.calls):
+                del self._pending[request]
+                self._end(pending)
+
+    def take_results(self) -> Tuple[Set[str], Set[str]]:
+        """Requests whose loads have ended, and those of them that failed as a whole."""
+        self._poll()
+        finished, self._finished = self._finished, set()
+        failed, self._failed = self._failed, set()
+        return finished, failed
+
+    def take_bad_pages(self) -> Set[int]:
+        pages, self._bad_pages = self._bad_pages, set()
+        return pages
+
+    # --- Stores ------------------------------------------------------------------------------------
+
+    def begin_stores(self, stores: List[Store]) -> None:
+        """After the forward pass: the pages are complete, and held until the answer."""
+        for store in stores:
+            is_void = self._void.get(store.request, -1) >= store.attempt
+            if is_void or not self._stores:
+                self.store_is_done(store, not is_void)
+            else:
+                self._thread.put(store)
+
+    def copy_into_pool(self, store: Store) -> bool:
+        is_complete, began = True, time.monotonic()
+        for group, attachment in enumerate(self.attachments):
+            is_complete &= self._copy_group(store.chain, group, attachment)
+        with self._lock:
+            self._stats.add("stores", 1)
+            self._stats.add("store_seconds", time.monotonic() - began)
+            self._stats.add("failed_stores", not is_complete)
+        return is_complete
+
+    def _copy_group(self, chain: Chain, group: int, attachment: Attachment) -> bool:
+        client, caches = attachment.get_with()
+        first = chain.from_page(group)
+        if client is None:
+            return False
+        parent = chain.parent_of(first)
+        try:
+            stored = client.store(caches[group], hashes_of(chain.keys, group)[first:], chain.pages[group][first:],
+                                  parent=None if parent is None else hashes_of(parent, group)[0],
+                                  timeout=self.options.store_timeout)
+        except Error as error:
+            attachment.failed(client, error)
+            self.log.warning("store", "a store failed, its blocks are not shared: %s", error)
+            return False
+        with self._lock:
+            self._stats.add("stored_blocks", stored.written)
+            self._stats.add("stored_bytes", stored.written * attachment.group.geometry.block_bytes)
+        if stored.blocks < len(chain) - first:
+            self.log.warning("store", "the pool took %d of %d blocks: %s", stored.blocks, len(chain) - first,
+                             stored.reason)
+            return False
+        return True
+
+    def store_is_done(self, store: Store, is_complete: bool) -> None:
+        with self._lock:
+            self._answer.finished_jobs[store.job] = 1
+            if not is_complete:
+                self._answer.incomplete_stores.add(store.request)
+
+    def take_answer(self) -> Optional[StepAnswer]:
+        with self._lock:
+            if self._answer.is_empty():
+                return None
+            answer, self._answer = self._answer, StepAnswer()
+        return answer
+
+    def take_stats(self) -> ConnectorStats:
+        with self._lock:
+            stats, self._stats = self._stats, ConnectorStats()
+        return stats
+
+    def forget(self, requests: Set[str]) -> None:
+        for request in requests:
+            self._void.pop(request, None)
+
+    def close(self) -> None:
+        until = time.monotonic() + self.options.store_timeout
+        self._thread.close(max(0.0, until - time.monotonic()))
+        for attachment in set(self.attachments):
+            attachment.close()

@@ -1,0 +1,148 @@
+"""vLLM engines as processes, and pools for them."""
+
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tiny_models import make
+
+from cachalot.command import PROGRAM
+
+HERE = Path(__file__).resolve().parent
+DEADLINE_S = 400  # of one answer: a livelock fails
+
+
+class Engine:
+    """A vLLM engine. `answer` sends prompts and returns what engine.py says."""
+
+    def __init__(self, model, connector=None, in_process=True, environment=None, **arguments):
+        given = {"model": str(model), **arguments}
+        if connector is not None:
+            given["kv_transfer_config"] = {"kv_connector": "CachalotConnector", "kv_role": "kv_both",
+                                           "kv_connector_extra_config": connector, **arguments.pop("transfer", {})}
+            given.pop("transfer", None)
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                     "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1", **(environment or {})}
+        self.process = subprocess.Popen([sys.executable, str(HERE / "engine.py"), json.dumps(given)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True, env=variables)
+        self.log = []
+        self._lines = queue.Queue()
+        threading.Thread(target=self._read, args=(self.process.stdout, self._lines.put), daemon=True).start()
+        threading.Thread(target=self._read, args=(self.process.stderr, self.log.append), daemon=True).start()
+        self.ready_s = None
+
+    @staticmethod
+    def _read(pipe, take):
+        for line in pipe:
+            take(line)
+        take(None)
+
+    def _next(self):
+        line = self._lines.get(timeout=DEADLINE_S)
+        if line is None:
+            raise AssertionError("the engine has ended:\n" + self.text()[-6000:])
+        return json.loads(line)
+
+    def wait_ready(self):
+        if self.ready_s is None:
+            self.ready_s = self._next()["ready"]
+        return self
+
+    def send(self, prompts, **options):
+        self.wait_ready()
+        self.process.stdin.write(json.dumps({"prompts": prompts, **options}) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self, prompts, **options):
+        self.send(prompts, **options)
+        return self._next()
+
+    def take(self):
+        return self._next()
+
+    def text(self):
+        return "".join(line for line in self.log if line)
+
+    def close(self):
+        if self.process.poll() is None:
+            try:
+                self.process.stdin.close()
+                self.process.wait(60)
+            except (OSError, subprocess.TimeoutExpired):
+                self.process.kill()
+        self.process.wait()
+
+
+class Pool:
+    """A pool with a keeper in a process of its own."""
+
+    def __init__(self, path, block_bytes, blocks, *flags):
+        self.path, self.flags = path, flags
+        self.create = ["--create", "--block-bytes", str(block_bytes), "--capacity-blocks", str(blocks)]
+        self.serve(*self.create)
+
+    def serve(self, *more):
+        self.keeper = subprocess.Popen([str(PROGRAM), "serve", "--pool", self.path, *more, *self.flags],
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        line = self.keeper.stdout.readline()
+        assert line.startswith("ready"), line + self.keeper.stdout.read()
+
+    def info(self):
+        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json"], capture_output=True, text=True)
+        return json.loads(done.stdout)
+
+    def kill(self):
+        self.keeper.kill()
+        self.keeper.wait()
+
+    def close(self):
+        self.kill()
+        subprocess.run([str(PROGRAM), "pool", "destroy", self.path], capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    folder = Path(os.environ.get("CACHALOT_VLLM_MODELS") or tmp_path_factory.mktemp("models"))
+    return lambda name="llama": make(folder, name)
+
+
+@pytest.fixture
+def engines():
+    made = []
+
+    def start(*positional, **named):
+        made.append(Engine(*positional, **named))
+        return made[-1]
+
+    yield start
+    for engine in made:
+        engine.close()
+
+
+@pytest.fixture
+def pools():
+    made = []
+
+    def start(block_bytes=1 << 20, blocks=256, *flags):
+        made.append(Pool(f"/dev/shm/cachalot_vllm_{os.getpid()}_{len(made)}", block_bytes, blocks, *flags))
+        return made[-1]
+
+    yield start
+    for pool in made:
+        pool.close()
+
+
+@pytest.fixture
+def prompt():
+    def draw(seed, tokens=1500):
+        source = random.Random(seed)
+        return [source.randrange(3, 250) for _ in range(tokens)]
+
+    return draw

@@ -1,0 +1,67 @@
+"""One vLLM engine in a process of its own, driven by lines of JSON.
+
+stdin, one object a line: {"prompts": [[token…]…], "max_tokens": n, …}; an empty line or the end stops it.
+stdout, one line each: {"tokens": [[…]…], "cached": [n…], "metrics": {…}}. The first line says {"ready": seconds}.
+
+usage: engine.py '{"model": FOLDER, "kv_transfer_config": {…}, …}'    arguments of vllm.LLM
+"""
+
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("DO_NOT_TRACK", "1")
+
+
+def metrics_of(llm) -> dict:
+    values = {}
+    for metric in llm.get_metrics():
+        value = getattr(metric, "value", None)
+        if value is not None and ("prefix_cache" in metric.name or "connector" in metric.name or
+                                  "cachalot" in metric.name or "by_source" in metric.name):
+            labels = {k: v for k, v in (metric.labels or {}).items() if k not in ("model_name", "engine")}
+            name = metric.name + ("{" + ",".join(f"{k}={v}" for k, v in sorted(labels.items())) + "}" if labels else "")
+            values[name] = values.get(name, 0) + value
+    return values
+
+
+def main() -> None:
+    # vLLM prints to stdout; what the test reads goes another way.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    began = time.monotonic()
+    from vllm import LLM, SamplingParams
+    from vllm.config import KVTransferConfig
+
+    arguments = json.loads(sys.argv[1])
+    if arguments.get("kv_transfer_config"):
+        arguments["kv_transfer_config"] = KVTransferConfig(**arguments["kv_transfer_config"])
+    arguments = {"enforce_eager": True, "kv_cache_memory_bytes": 64 << 20, "max_model_len": 4096,
+                 "disable_log_stats": False, "seed": 0, **arguments}
+    llm = LLM(**arguments)
+
+    def say(value) -> None:
+        out.write(json.dumps(value) + "\n")
+        out.flush()
+
+    say({"ready": time.monotonic() - began})
+    for line in sys.stdin:
+        if not line.strip():
+            break
+        asked = json.loads(line)
+        sampling = SamplingParams(temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True)
+        began = time.monotonic()
+        done = llm.generate([{"prompt_token_ids": prompt} for prompt in asked["prompts"]], sampling, use_tqdm=False)
+        say({"tokens": [list(one.outputs[0].token_ids) for one in done],
+             "cached": [one.num_cached_tokens for one in done],
+             "reasons": [one.outputs[0].finish_reason for one in done],
+             "seconds": time.monotonic() - began, "metrics": metrics_of(llm)})
+    llm.llm_engine.engine_core.shutdown()
+    os._exit(0)  # vLLM's threads may keep the process
+
+
+if __name__ == "__main__":
+    main()

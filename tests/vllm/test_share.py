@@ -1,0 +1,138 @@
+"""Two engines share a prompt through a pool: the second takes every full block, and says the same."""
+
+import pytest
+
+TOKENS = 1500
+
+
+def external_hits(answer):
+    return answer["metrics"].get("vllm:external_prefix_cache_hits", 0)
+
+
+def full_blocks(block):
+    """Tokens in full blocks; one token at least is computed."""
+    return (TOKENS - 1) // block * block
+
+
+CASES = {
+    "async": ({}, {}),
+    "sync": ({}, {"load": "sync"}),
+    "f32": ({"dtype": "float32"}, {}),
+    "fp8": ({"kv_cache_dtype": "fp8"}, {}),
+    "blocks of 32": ({"block_size": 32}, {}),
+    "blocks of 64": ({"block_size": 64}, {"load": "sync"}),
+    "chunked prefill": ({"max_num_batched_tokens": 512}, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_second_engine_takes_every_full_block(models, engines, pools, prompt, case):
+    arguments, options = CASES[case]
+    pool = pools()
+    one = prompt(1, TOKENS)
+    options = {"pool": pool.path, **options}
+    first = engines(models(), options, **arguments)
+    computed = first.answer([one])
+    assert external_hits(computed) == 0
+    assert len(set(computed["tokens"][0])) > 3  # else wrong KV stays unseen
+    if case == "async":
+        assert engines(models()).answer([one])["tokens"] == computed["tokens"]
+    second = engines(models(), options, **arguments)
+    answer = second.answer([one])
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == full_blocks(arguments.get("block_size", 128)), second.text()[-3000:]
+    assert answer["cached"] == [external_hits(answer)]
+
+
+def test_a_latent_cache(models, engines, pools, prompt):
+    """vLLM has no prefix cache of its own for MLA here: the first engine loads its own blocks, too. The pages are byte for
+    byte what was computed, but attention over a loaded context rounds otherwise, so far tokens may differ from cold ones."""
+    pool = pools(1 << 16, 1024)
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    first = engines(models("deepseek"), options)
+    cold, warm = first.answer([one]), first.answer([one])
+    assert len(set(cold["tokens"][0])) > 3
+    assert external_hits(warm) == full_blocks(16)
+    assert warm["tokens"][0][:8] == cold["tokens"][0][:8]
+    answer = engines(models("deepseek"), options).answer([one])
+    assert external_hits(answer) == full_blocks(16)
+    assert answer["tokens"] == warm["tokens"]
+
+
+@pytest.mark.parametrize("model,block", [("mistral", 128), ("gemma3", 128)])
+def test_models_with_windows(models, engines, pools, prompt, model, block):
+    pool = pools(blocks=1024)
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    reference = engines(models(model)).answer([one])
+    assert len(set(reference["tokens"][0])) > 3
+    assert engines(models(model), options).answer([one])["tokens"] == reference["tokens"]
+    answer = engines(models(model), options).answer([one])
+    assert answer["tokens"] == reference["tokens"]
+    assert external_hits(answer) == full_blocks(block)
+
+
+def test_two_ranks(models, engines, pools, prompt):
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    computed = engines(models(), options, tensor_parallel_size=2).answer([one])
+    answer = engines(models(), options, tensor_parallel_size=2).answer([one])
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == full_blocks(128)
+    # An engine of one rank holds other bytes.
+    assert external_hits(engines(models(), options).answer([one])) == 0
+
+
+def test_three_processes_an_engine(models, engines, pools, prompt):
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    computed = engines(models(), options, in_process=False).answer([one])
+    answer = engines(models(), options, in_process=False).answer([one])
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == full_blocks(128)
+
+
+def test_a_conversation_goes_on_in_another_engine(models, engines, pools, prompt):
+    """The answer's blocks are shared, too."""
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, 700)
+    first, second = engines(models(), options), engines(models(), options)
+    said = first.answer([one], max_tokens=400)["tokens"][0]
+    answer = second.answer([one + said + prompt(2, 50)])
+    assert external_hits(answer) == (700 + 400 - 1) // 128 * 128
+
+
+def test_other_weights_are_another_namespace(models, engines, pools, prompt):
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    engines(models(), options).answer([one])
+    other = engines(models("llama-retrained"), options).answer([one])
+    assert external_hits(other) == 0
+    assert other["tokens"] == engines(models("llama-retrained")).answer([one])["tokens"]
+
+
+@pytest.mark.parametrize("arguments", [{"kv_cache_dtype": "fp8"}, {"dtype": "float32"}, {"block_size": 64}])
+def test_other_bytes_are_another_namespace(models, engines, pools, prompt, arguments):
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    engines(models(), options).answer([one])
+    assert external_hits(engines(models(), options, **arguments).answer([one])) == 0
+
+
+def test_the_first_engine_makes_the_pool(models, engines, prompt, tmp_path):
+    options = {"pool": f"/dev/shm/cachalot_vllm_made_{tmp_path.name}", "create": {"size": "64MiB"}}
+    one = prompt(1, TOKENS)
+    first = engines(models(), options)
+    computed = first.answer([one])
+    second = engines(models(), options)
+    answer = second.answer([one])
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == full_blocks(128)
+    assert "this engine keeps the pool" in first.text()
+    assert "another process keeps the pool" in second.text()

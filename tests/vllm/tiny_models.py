@@ -1,0 +1,101 @@
+"""Tiny random models for the tests: some MiB each, made in seconds, without a download.
+
+usage: tiny_models.py FOLDER [NAME...]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+#: With the usual 0.02 a random model repeats one token, and wrong KV stays unseen.
+_RANGE = 0.25
+
+
+def _tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: i for i, letter in enumerate(letters)}
+    for special in ("<s>", "</s>", "<pad>"):
+        vocabulary[special] = len(vocabulary)
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="<pad>",
+                            chat_template="{% for m in messages %}{{ m.content }}\n{% endfor %}",
+                            ).save_pretrained(folder)
+
+
+def _llama(**changes):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    values = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4,
+                  num_key_value_heads=2, head_dim=64, vocab_size=512, max_position_embeddings=8192,
+                  initializer_range=_RANGE, tie_word_embeddings=False)
+    values.update(changes)
+    return LlamaForCausalLM, LlamaConfig(**values)
+
+
+def _mistral():
+    from transformers import MistralConfig, MistralForCausalLM
+
+    return MistralForCausalLM, MistralConfig(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=64, vocab_size=512, max_position_embeddings=8192, initializer_range=_RANGE, sliding_window=256,
+        tie_word_embeddings=False)
+
+
+def _gemma3():
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    return Gemma3ForCausalLM, Gemma3TextConfig(
+        hidden_size=256, intermediate_size=512, num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=64, vocab_size=512, max_position_embeddings=8192, initializer_range=_RANGE, sliding_window=256,
+        tie_word_embeddings=False, query_pre_attn_scalar=64)
+
+
+def _deepseek():
+    from transformers import DeepseekV2Config, DeepseekV2ForCausalLM
+
+    return DeepseekV2ForCausalLM, DeepseekV2Config(
+        hidden_size=256, intermediate_size=512, moe_intermediate_size=128, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=512, q_lora_rank=None, qk_rope_head_dim=64,
+        qk_nope_head_dim=128, v_head_dim=128, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2,
+        first_k_dense_replace=1, n_group=1, topk_group=1, vocab_size=512, max_position_embeddings=8192, initializer_range=_RANGE,
+        tie_word_embeddings=False)
+
+
+MODELS = {
+    "llama": (_llama, 1),
+    "llama-retrained": (_llama, 2),  # other weights, all else equal
+    "mistral": (_mistral, 1),
+    "gemma3": (_gemma3, 1),
+    "deepseek": (_deepseek, 1),
+}
+
+
+def make(folder: Path, name: str) -> Path:
+    """Makes a model if it is not there. Returns its folder."""
+    import torch
+
+    place = folder / name
+    if (place / "config.json").exists():
+        return place
+    recipe, seed = MODELS[name]
+    torch.manual_seed(seed)
+    kind, config = recipe()
+    model = kind(config).to(torch.bfloat16)
+    model.save_pretrained(place)
+    _tokenizer(place)
+    text = json.loads((place / "config.json").read_text())
+    text["torch_dtype"] = "bfloat16"
+    (place / "config.json").write_text(json.dumps(text, indent=1))
+    return place
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    for wanted in sys.argv[2:] or MODELS:
+        print(make(Path(sys.argv[1]), wanted))
