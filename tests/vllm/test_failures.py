@@ -121,9 +121,9 @@ def test_preemption(models, engines, pools, prompt, reference):
     pool = pools()
     options = {"pool": pool.path}
     prompts = [prompt(seed, 201) for seed in range(6)]
-    small = engines(models(), options, block_size=32, kv_cache_memory_bytes=4 << 20)
+    small = engines(models(), options, block_size=32, kv_cache_memory_bytes=4 << 20, max_model_len=1024)
     answer = small.answer(prompts, max_tokens=300)
-    whole = engines(models(), block_size=32).answer(prompts, max_tokens=300)
+    whole = engines(models(), block_size=32, max_model_len=1024).answer(prompts, max_tokens=300)
     assert answer["tokens"] == whole["tokens"]
 
 
