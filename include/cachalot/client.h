@@ -265,7 +265,8 @@ class Client {
                                   std::span<const std::span<const TokenRange>> tokens,
                                   const CopyOptions& options = {});
   // Copies a chain of blocks from the engine's pages into the pool and publishes them. Blocks that are in
-  // the pool already are not copied. A page may be given twice, because it is only read.
+  // the pool already are not copied, except those that this client's loads found damaged: they are replaced.
+  // A page may be given twice, because it is only read.
   // @param   parent  the block before the first one; null if the chain starts a prompt
   // @errors  as load(); kNoKeeper, kTimeout: the last blocks may or may not be in the pool. After kTimeout,
   //          Error::detail is how many leading blocks are in the pool
@@ -376,6 +377,9 @@ class Client {
   // --- Statistics -------------------------------------------------------------------------------
 
   Statistics statistics() const;
+  // The names of the pool's namespaces, in the order in which they were opened: each one's model and geometry.
+  // For messages to people, for example why a pool has no hits. A name longer than 416 bytes is cut off.
+  std::vector<std::string> namespaces() const;
 
   // Internal: use attach().
   struct Impl;

@@ -41,6 +41,9 @@ class EmbeddedKeeper {
   // @errors kStale: another keeper had taken over, or the pool's files were removed; the keeper has stopped
   //         anyway
   Status stop();
+  // False: another keeper has taken over, or the pool's files were removed. stop() is still needed.
+  // @threads any
+  bool is_serving() const;
 
  private:
   struct Impl;

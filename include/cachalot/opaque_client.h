@@ -108,9 +108,8 @@ class OpaqueClient {
 
   // --- Care -------------------------------------------------------------------------------------
 
-  // Removes a block in which load_in_place() found wrong bytes, and all blocks after it, from the pool; does
-  // nothing if another block has taken its place since. Without this the block stays until it is evicted,
-  // and no client can store a good one.
+  // Removes a block in which this client found wrong bytes, and all blocks after it, from the pool; does
+  // nothing if another block has taken its place since. store() does so by itself for the blocks that it stores.
   // @return whether no block of this name is in the pool now: store it again
   // @errors kNoKeeper, kTimeout, kBusy
   Result<bool> drop_damaged(const BlockHash& hash);

@@ -101,7 +101,7 @@ Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target) {
   }
   const auto [valid, stale, is_damaged] = hit.read.validate();
   Counters::add(call.counters.stale_blocks, stale);
-  Counters::add(call.counters.damaged_blocks, is_damaged);
+  if (is_damaged) call.session.note_damage(hit.room[valid].entry);
   const bool is_reported_later = call.goes_on && valid == call.hashes.size();
   if (valid != 0 && !is_reported_later) call.session.report_hit(hit.found().back());
   Counters::add(call.counters.loads, 1);
@@ -200,6 +200,13 @@ void touch_beginning(const BlockCall& call, const BlockHash* parent, const Hit& 
 
 }  // namespace
 
+void make_way(Session& session, std::span<const BlockHash> hashes) {
+  while (const std::optional<BlockHash> hash = session.damaged().first_of(hashes)) {
+    if (!session.drop_damaged(*hash)) return;  // the store that follows says why
+    session.damaged().forget(*hash);
+  }
+}
+
 Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, BlockSource& source) {
   const std::size_t wanted = call.hashes.size();
   Stored stored;
@@ -209,6 +216,7 @@ Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, Bloc
     stored.blocks = present.found().size();
     if (stored.blocks < wanted) touch_beginning(call, parent, present);
   };
+  make_way(call.session, call.hashes);
   look_again();
   Status outcome;
   bool is_full = false;

@@ -79,6 +79,9 @@ struct Hit {
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
             std::uint64_t block_bytes);
 
+// Before a store: drops what this session found damaged, which a sound block could not replace else.
+void make_way(Session& session, std::span<const BlockHash> hashes);
+
 // As Client::load and Client::store, without the checks of the engine's side.
 Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target);
 Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, BlockSource& source);

@@ -164,7 +164,8 @@ Result<Client> client::attach(const ClientOptions& options, Gpus::Open open_gpu)
     CACHALOT_TRY(block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed));
   }
   CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
-                      client::Session::open(options, fingerprint, std::move(open_gpu)));
+                      client::Session::open(options, fingerprint, client::name_of(options),
+                                            std::move(open_gpu)));
   const std::uint64_t room = session->access().geometry.block_bytes;
   if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
     return Error::make(Code::kInvalidArgument,
@@ -373,6 +374,13 @@ Statistics Client::statistics() const {
   Statistics now = impl_->session->counters().read();
   now.reattachments = impl_->session->reattachments();
   return now;
+}
+
+std::vector<std::string> Client::namespaces() const {
+  std::vector<std::string> names;
+  for (pool::NamespaceName& one : impl_->session->pool().state().read_namespaces())
+    names.push_back(std::move(one.name));
+  return names;
 }
 
 }  // namespace cachalot

@@ -132,6 +132,7 @@ struct EmbeddedKeeper::Impl {
   const bool removes;
   const std::uint64_t forks = client::fork_generation();
   std::atomic<bool> stop = false;  // relaxed: the join orders everything else
+  std::atomic<bool> has_ended = false;  // relaxed: nothing is read after it
   Status outcome;
   std::thread thread;
 };
@@ -164,6 +165,7 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
   try {
     impl->thread = std::thread([at = impl.get()] {
       at->outcome = at->keeper->run(at->stop, [at] { return at->pool.check_still_there(); });
+      at->has_ended.store(true, std::memory_order_relaxed);
     });
   } catch (const std::system_error& error) {
     impl->keeper.reset();
@@ -172,6 +174,10 @@ Result<EmbeddedKeeper> EmbeddedKeeper::start(const KeeperOptions& given) {
                              options.pool.c_str());
   }
   return EmbeddedKeeper(std::move(impl));
+}
+
+bool EmbeddedKeeper::is_serving() const {
+  return impl_ != nullptr && !impl_->has_ended.load(std::memory_order_relaxed);
 }
 
 Status EmbeddedKeeper::stop() {

@@ -21,4 +21,8 @@ std::string fingerprint_of(const ClientOptions& options) {
   return text;
 }
 
+std::string name_of(const ClientOptions& options) {
+  return options.model + " | " + options.geometry.fingerprint();
+}
+
 }  // namespace cachalot::client

@@ -136,7 +136,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   if (completes) check_bytes();
   const auto [valid, stale, is_damaged] = hit.read.validate(pin.has_value());
   Counters::add(session->counters().stale_blocks, stale);
-  Counters::add(session->counters().damaged_blocks, is_damaged);
+  if (is_damaged) session->note_damage(hit.room[valid].entry);
   if (completes) {
     if (valid != 0) session->report_hit(hit.found().back());
     Counters::add(session->counters().loads, 1);
@@ -190,6 +190,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   impl->pages.assign(call.pages.begin(), call.pages.end());
   if (parent != nullptr) impl->parent = *parent;
   impl->layers = client::LayerSequence(geometry.layers);
+  client::make_way(call.session, call.hashes);
   impl->present =
       client::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found().size();
   if (impl->present == count) return impl;

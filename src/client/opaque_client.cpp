@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
-#include <deque>
 #include <mutex>
 
 #include "base/fail_point.h"
@@ -145,40 +144,6 @@ class ExportedBytes final : public client::BlockSource {
   const OpaqueClient::Exporter& exporter_;
 };
 
-// The uses of blocks that were found damaged, the last ones.
-class DamagedBlocks {
- public:
-  // @return false: this use is noted already
-  bool add(const pool::Entry& entry) {
-    const std::lock_guard lock(mutex_);
-    for (const pool::Entry& known : entries_) {
-      if (pool::same_entry(known, entry)) return false;
-    }
-    if (entries_.size() == kMost) entries_.pop_front();
-    entries_.push_back(entry);
-    return true;
-  }
-  std::optional<pool::Entry> find(const BlockHash& hash) const {
-    const std::lock_guard lock(mutex_);
-    const auto at = std::find_if(entries_.rbegin(), entries_.rend(), [&](const pool::Entry& entry) {
-      return entry.hash_low == hash.low && entry.hash_high == hash.high;
-    });
-    if (at == entries_.rend()) return {};
-    return *at;
-  }
-  void forget(const BlockHash& hash) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(entries_, [&](const pool::Entry& entry) {
-      return entry.hash_low == hash.low && entry.hash_high == hash.high;
-    });
-  }
-
- private:
-  static constexpr std::size_t kMost = 64;
-  mutable std::mutex mutex_;
-  std::deque<pool::Entry> entries_;
-};
-
 }  // namespace
 
 struct OpaqueClient::Impl {
@@ -195,14 +160,12 @@ struct OpaqueClient::Impl {
   // @errors kInvalidArgument
   Status check_counts(std::size_t addresses, std::size_t blocks) const;
   const std::byte* fetch(const pool::ValidatedRead& read, std::size_t i, SpareBuffer::Loan& buffer);
-  void note_damage(const pool::Entry& entry);
 
   const OpaqueOptions options;
   const block_hash::NamespaceId space;
   const std::uint64_t forks = client::fork_generation();
   std::shared_ptr<client::Session> session;
   SpareBuffer spare;
-  DamagedBlocks damaged;
 };
 
 Status OpaqueClient::Impl::check_counts(std::size_t addresses, std::size_t blocks) const {
@@ -254,7 +217,7 @@ Result<OpaqueClient> OpaqueClient::attach(const OpaqueOptions& options) {
   attach.keeper_timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = options.recovery_ns;
   CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
-                      client::Session::open(attach, options.fingerprint, [](int ordinal) {
+                      client::Session::open(attach, options.fingerprint, options.fingerprint, [](int ordinal) {
                         return kv::CudaDevice::open(ordinal);
                       }));
   const std::uint64_t most =
@@ -325,7 +288,7 @@ Result<OpaqueClient::Imported> OpaqueClient::load_in_place(std::span<const Block
   std::vector<pool::Found> room(hashes.size());
   if (hashes.empty()) return imported;
   if (session.begin_read(hashes.first(1), room).found().empty()) {
-    impl_->damaged.forget(hashes[0]);
+    session.damaged().forget(hashes[0]);
     return imported;
   }
   CACHALOT_TRY_ASSIGN(const client::ReadPin pin, client::ReadPin::take(session));
@@ -351,9 +314,9 @@ Result<OpaqueClient::Imported> OpaqueClient::load_in_place(std::span<const Block
   const auto [valid, stale, is_damaged] = read.validate();
   imported = {valid, taken - valid, is_damaged};
   if (is_damaged) {
-    impl_->note_damage(room[taken].entry);
+    session.note_damage(room[taken].entry);
   } else if (taken < hashes.size()) {
-    impl_->damaged.forget(hashes[taken]);
+    session.damaged().forget(hashes[taken]);
   }
   if (valid != 0) session.report_hit(room[valid - 1]);
   Counters::add(counters.stale_blocks, stale);
@@ -391,11 +354,6 @@ const std::byte* OpaqueClient::Impl::fetch(const pool::ValidatedRead& read, std:
   return !verifies || hash.finish() == entry.checksum ? bytes : nullptr;
 }
 
-// Counts a use once, however often it is met.
-void OpaqueClient::Impl::note_damage(const pool::Entry& entry) {
-  if (damaged.add(entry)) Counters::add(counters().damaged_blocks, 1);
-}
-
 Result<Stored> OpaqueClient::store_in_place(const BlockHash* parent,
                                             std::span<const BlockHash> hashes,
                                             const Exporter& exporter) {
@@ -408,22 +366,11 @@ Result<Stored> OpaqueClient::store_in_place(const BlockHash* parent,
 
 Result<bool> OpaqueClient::drop_damaged(const BlockHash& hash) {
   CACHALOT_TRY(impl_->session->check_usable());
-  const std::optional<pool::Entry> entry = impl_->damaged.find(hash);
-  pool::KeeperView view;
-  pool::Found found;
-  if (impl_->session->lookup({&hash, 1}, view, {&found, 1}) == 0) {
-    impl_->damaged.forget(hash);
-    return true;
-  }
-  if (!entry || !pool::same_entry(found.entry, *entry)) return false;
-  const Result<std::uint32_t> dropped = impl_->session->evict(hash);
-  if (!dropped && dropped.error().code != Code::kNotFound) return dropped.error();
-  impl_->damaged.forget(hash);
-  return true;
+  return impl_->session->drop_damaged(hash);
 }
 
 bool OpaqueClient::is_damaged(const BlockHash& hash) const {
-  return impl_->damaged.find(hash).has_value();
+  return impl_->session->damaged().find(hash).has_value();
 }
 
 bool OpaqueClient::is_attached() const {

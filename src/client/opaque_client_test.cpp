@@ -208,6 +208,19 @@ TEST_P(OpaqueClientTest, ADamagedBlockIsDroppedOnceAndStoredAgain) {
   EXPECT_EQ(look()->blocks, 6u);
 }
 
+TEST_P(OpaqueClientTest, AStoreReplacesWhatItsClientFoundDamaged) {
+  OpaqueClient writer = attach(), client = attach();
+  const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(7, 6 * kTokens));
+  ASSERT_TRUE(store(writer, hashes));
+  damage(hashes[2]);
+  EXPECT_EQ(store(client, hashes)->written, 0u);  // this client has not seen the damage
+  std::vector<std::vector<std::byte>> blocks(6, std::vector<std::byte>(kBytes));
+  EXPECT_EQ(*client.load(hashes, addresses<std::byte>(blocks)), 2u);
+  EXPECT_EQ(store(client, hashes)->written, 4u);  // the damaged one, and those after it
+  EXPECT_EQ(*writer.load(hashes, addresses<std::byte>(blocks)), 6u);
+  EXPECT_TRUE(blocks == all_bytes(hashes));
+}
+
 TEST_P(OpaqueClientTest, AGoodBlockInTheDamagedOnesPlaceStays) {
   OpaqueClient client = attach(), other = attach();
   const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(5, kTokens));

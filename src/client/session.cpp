@@ -36,12 +36,14 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
 
 Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
                                                const std::string& fingerprint,
+                                               const std::string& name,
                                                Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(
       pool::Pool pool,
       pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
   pool::ClientOptions attach;
   attach.fingerprint = fingerprint;
+  attach.name = name;
   attach.host = options.host;
   attach.grant_target = options.grant_blocks;
   attach.timeout_ns = options.keeper_timeout_ns;
@@ -231,6 +233,25 @@ Result<std::uint32_t> Session::evict(const BlockHash& hash) {
   const Turn turn(*this, {});
   CACHALOT_TRY(check_usable());
   return client_->requests().evict(hash);
+}
+
+void Session::note_damage(const pool::Entry& entry) {
+  if (damaged_.add(entry)) Counters::add(counters_->damaged_blocks, 1);
+}
+
+Result<bool> Session::drop_damaged(const BlockHash& hash) {
+  const std::optional<pool::Entry> entry = damaged_.find(hash);
+  pool::KeeperView view;
+  pool::Found found;
+  if (lookup({&hash, 1}, view, {&found, 1}) == 0) {
+    damaged_.forget(hash);
+    return true;
+  }
+  if (!entry || !pool::same_entry(found.entry, *entry)) return false;
+  const Result<std::uint32_t> dropped = evict(hash);
+  if (!dropped && dropped.error().code != Code::kNotFound) return dropped.error();
+  damaged_.forget(hash);
+  return true;
 }
 
 Status Session::close() {

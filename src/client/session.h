@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "client/counters.h"
+#include "client/damaged_blocks.h"
 #include "client/gpu/gpus.h"
 #include "client/turn_lock.h"
 #include "pool/pool.h"
@@ -30,8 +31,10 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   // Layer loads and stores share the session with the client.
   // @param options  model, geometry and layout are not looked at: `fingerprint` is the namespace
+  // @param name     of the namespace, as Client::namespaces() shows it
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
-                                               const std::string& fingerprint, Gpus::Open open_gpu);
+                                               const std::string& fingerprint, const std::string& name,
+                                               Gpus::Open open_gpu);
 
   // Pool memory that a lost GPU may access stays mapped until the process ends.
   ~Session();
@@ -74,8 +77,11 @@ class Session : public std::enable_shared_from_this<Session> {
                 std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
                 const Deadline& deadline = {}, bool goes_on = false);
 
-  // Has the keeper drop a block and all blocks after it. @errors kNotFound; as pool::Client
-  Result<std::uint32_t> evict(const BlockHash& hash);
+  // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
+  DamagedBlocks& damaged() { return damaged_; }
+  void note_damage(const pool::Entry& entry);
+  // As OpaqueClient::drop_damaged.
+  Result<bool> drop_damaged(const BlockHash& hash);
   // False: the next call that needs the keeper attaches again first.
   bool is_attached() const { return !client_.client().is_lost(); }
 
@@ -84,6 +90,9 @@ class Session : public std::enable_shared_from_this<Session> {
   Status close();
 
  private:
+  // Has the keeper drop a block and all blocks after it. @errors kNotFound; as pool::Client
+  Result<std::uint32_t> evict(const BlockHash& hash);
+
   // Holds the lock. Taking it passes the late hits, reservations and unpins to the client.
   class Turn {
    public:
@@ -122,6 +131,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> is_closed_ = false;
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   std::shared_ptr<Counters> counters_;            // the pool's client publishes them
+
+  DamagedBlocks damaged_;
 
   TurnLock turn_;     // the lock of pool::Client
   LastUse last_use_;  // under the lock

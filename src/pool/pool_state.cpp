@@ -33,6 +33,12 @@ bool PoolState::read_keeper_info(KeeperInfoLine& info) const {
          info.epoch == view.epoch;
 }
 
+std::vector<NamespaceName> PoolState::read_namespaces() const {
+  const KeeperView view = read_keepers();
+  if (view.epoch == 0) return {};
+  return pool::read_namespaces(*access_, view.keeper, view.epoch);
+}
+
 ClientCounters PoolState::read_totals() const {
   ClientCounters all;
   for (std::uint32_t slot = 0; slot < access_->geometry.clients; ++slot)

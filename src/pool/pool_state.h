@@ -3,8 +3,11 @@
 
 #include <cachalot/result.h>
 
+#include <vector>
+
 #include "os/shared_file.h"
 #include "pool/format/access.h"
+#include "pool/format/namespace_names.h"
 #include "pool/format/statistics.h"
 #include "pool/reader/directory.h"
 
@@ -25,6 +28,7 @@ class PoolState {
   bool read_keeper_line(KeeperLine& line) const;
   bool read_keeper_counters(KeeperCounters& counters) const;
   bool read_keeper_info(KeeperInfoLine& info) const;
+  std::vector<NamespaceName> read_namespaces() const;
   // What all clients have counted since the pool was made.
   ClientCounters read_totals() const;
 

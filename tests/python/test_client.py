@@ -497,3 +497,19 @@ def test_a_client_that_is_collected_has_detached(pool):
     for _ in range(40):  # more than there are slots
         attach(pool)
         gc.collect()
+
+
+def test_the_names_of_namespaces_outlive_a_keeper(tmp_path):
+    path = f"/dev/shm/cachalot_names_{os.getpid()}"
+    sizes = {"pool": path, "block_bytes": GEOMETRY.block_bytes, "capacity_blocks": 8, "keep_pool": True}
+    names = []
+    try:
+        for model in ("first", "second " + 500 * "x"):
+            with cachalot.EmbeddedKeeper(**sizes) as keeper:
+                assert keeper.is_serving
+                with cachalot.Client(pool=path, model=model, geometry=GEOMETRY, salt="secret") as client:
+                    names.append(f"{model} | {GEOMETRY.fingerprint()}"[:416])
+                    assert client.namespaces() == names
+            assert not keeper.is_serving
+    finally:
+        os.unlink(path)

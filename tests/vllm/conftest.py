@@ -25,8 +25,7 @@ class Engine:
         given = {"model": str(model), **arguments}
         if connector is not None:
             given["kv_transfer_config"] = {"kv_connector": "CachalotConnector", "kv_role": "kv_both",
-                                           "kv_connector_extra_config": connector, **arguments.pop("transfer", {})}
-            given.pop("transfer", None)
+                                           "kv_connector_extra_config": connector}
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1", **(environment or {})}
         self.process = subprocess.Popen([sys.executable, str(HERE / "engine.py"), json.dumps(given)],
@@ -95,8 +94,27 @@ class Pool:
         assert line.startswith("ready"), line + self.keeper.stdout.read()
 
     def info(self):
-        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json"], capture_output=True, text=True)
+        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json", "-"], capture_output=True, text=True)
         return json.loads(done.stdout)
+
+    def damage(self):
+        """Changes a byte in every page of the data, behind the pool's back."""
+        with open(self.path, "r+b") as file:
+            size = os.path.getsize(self.path)
+            for at in range(self.data_begin(), size, 4096):
+                file.seek(at)
+                byte = file.read(1)
+                file.seek(at)
+                file.write(bytes([byte[0] ^ 0x55]))
+
+    def data_begin(self):
+        geometry = self.info()["geometry"]
+        stripe = 2 << 20
+        data = -(-geometry["blocks"] * geometry["block_bytes"] // stripe) * stripe
+        return os.path.getsize(self.path) - data
+
+    def evict_all(self):
+        subprocess.run([str(PROGRAM), "evict", "--pool", self.path, "--all"], capture_output=True)
 
     def kill(self):
         self.keeper.kill()
@@ -113,8 +131,7 @@ def models(tmp_path_factory):
     return lambda name="llama": make(folder, name)
 
 
-@pytest.fixture
-def engines():
+def start_engines():
     made = []
 
     def start(*positional, **named):
@@ -126,12 +143,17 @@ def engines():
         engine.close()
 
 
+engines = pytest.fixture(start_engines)
+#: For all tests of a module, for example engines without a connector.
+lasting_engines = pytest.fixture(start_engines, scope="module")
+
+
 @pytest.fixture
 def pools():
     made = []
 
-    def start(block_bytes=1 << 20, blocks=256, *flags):
-        made.append(Pool(f"/dev/shm/cachalot_vllm_{os.getpid()}_{len(made)}", block_bytes, blocks, *flags))
+    def start(block_bytes=1 << 20, blocks=256, *flags, path=None):
+        made.append(Pool(path or f"/dev/shm/cachalot_vllm_{os.getpid()}_{len(made)}", block_bytes, blocks, *flags))
         return made[-1]
 
     yield start

@@ -1,7 +1,10 @@
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
-stdin, one object a line: {"prompts": [[token…]…], "max_tokens": n, …}; an empty line or the end stops it.
-stdout, one line each: {"tokens": [[…]…], "cached": [n…], "metrics": {…}}. The first line says {"ready": seconds}.
+stdin, one object a line; an empty line or the end stops it:
+    {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER}    answers {"tokens": [[…]…], "cached": [n…], "metrics": {…}}
+    {"prompts": […], "abort_after": n}    aborts them after n steps of the engine; answers {}
+    {"fork": true}    a child shuts its copy of the engine down and exits; answers {"exit": its code}
+stdout, one line each. The first line says {"ready": seconds}.
 
 usage: engine.py '{"model": FOLDER, "kv_transfer_config": {…}, …}'    arguments of vllm.LLM
 """
@@ -26,6 +29,40 @@ def metrics_of(llm) -> dict:
             name = metric.name + ("{" + ",".join(f"{k}={v}" for k, v in sorted(labels.items())) + "}" if labels else "")
             values[name] = values.get(name, 0) + value
     return values
+
+
+def abort(llm, asked, sampling) -> dict:
+    names = [f"aborted-{i}-{time.monotonic_ns()}" for i in range(len(asked["prompts"]))]
+    engine = llm.llm_engine
+    for name, prompt in zip(names, asked["prompts"]):
+        engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
+    for _ in range(asked["abort_after"]):
+        engine.step()
+    engine.abort_request(names)
+    while engine.has_unfinished_requests():
+        engine.step()
+    return {}
+
+
+def fork(llm) -> dict:
+    child = os.fork()
+    if child == 0:
+        llm.llm_engine.engine_core.shutdown()
+        os._exit(0)
+    return {"exit": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+
+
+def generate(llm, asked, sampling) -> dict:
+    from vllm.lora.request import LoRARequest
+
+    adapter = asked.get("adapter")
+    began = time.monotonic()
+    done = llm.generate([{"prompt_token_ids": prompt} for prompt in asked["prompts"]], sampling, use_tqdm=False,
+                        lora_request=LoRARequest("tuned", 1, adapter) if adapter else None)
+    return {"tokens": [list(one.outputs[0].token_ids) for one in done],
+            "cached": [one.num_cached_tokens for one in done],
+            "reasons": [one.outputs[0].finish_reason for one in done],
+            "seconds": time.monotonic() - began, "metrics": metrics_of(llm)}
 
 
 def main() -> None:
@@ -53,12 +90,12 @@ def main() -> None:
             break
         asked = json.loads(line)
         sampling = SamplingParams(temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True)
-        began = time.monotonic()
-        done = llm.generate([{"prompt_token_ids": prompt} for prompt in asked["prompts"]], sampling, use_tqdm=False)
-        say({"tokens": [list(one.outputs[0].token_ids) for one in done],
-             "cached": [one.num_cached_tokens for one in done],
-             "reasons": [one.outputs[0].finish_reason for one in done],
-             "seconds": time.monotonic() - began, "metrics": metrics_of(llm)})
+        if asked.get("fork"):
+            say(fork(llm))
+        elif "abort_after" in asked:
+            say(abort(llm, asked, sampling))
+        else:
+            say(generate(llm, asked, sampling))
     llm.llm_engine.engine_core.shutdown()
     os._exit(0)  # vLLM's threads may keep the process
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -14,9 +15,9 @@ def external_hits(answer):
     return answer["metrics"].get("vllm:external_prefix_cache_hits", 0)
 
 
-@pytest.fixture
-def reference(models, engines):
-    return engines(models())
+@pytest.fixture(scope="module")
+def reference(models, lasting_engines):
+    return lasting_engines(models())
 
 
 def expect_same(answer, reference, prompts):
@@ -39,22 +40,102 @@ def test_no_pool_at_the_start_and_one_later(models, engines, pools, prompt, refe
     assert external_hits(other.answer([two])) == 1408
 
 
-def test_the_keeper_is_killed(models, engines, pools, prompt, reference):
-    pool = pools()
+#: Each with what its engines need, the hit of 1,500 tokens, and how many tokens must be those of an engine alone: MLA's
+#: attention over a loaded context rounds otherwise (test_share.py).
+KINDS = {
+    "llama": ("llama", {}, 1408, 16),
+    "two ranks": ("llama", {"tensor_parallel_size": 2}, 1408, 16),
+    "window": ("mistral", {}, 1408, 16),
+    "six groups": ("gemma3", {}, 1408, 16),
+    "latent": ("deepseek", {}, 1488, 8),
+}
+
+
+class Kind:
+    """A model, and an engine of it without a connector."""
+
+    def __init__(self, name, models, lasting_engines):
+        self.model, self.arguments, self.hit, self.exact = KINDS[name]
+        self.model = models(self.model)
+        self._alone = lasting_engines(self.model, **self.arguments)
+
+    def close(self):
+        self._alone.close()
+
+    def expect_same(self, answer, prompts):
+        for said, expected in zip(answer["tokens"], self._alone.answer(prompts)["tokens"]):
+            assert len(set(expected)) > 3
+            assert said[: self.exact] == expected[: self.exact]
+        assert set(answer["reasons"]) == {"length"}
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request, models, lasting_engines):
+    made = Kind(request.param, models, lasting_engines)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(kind, engines):
+    return lambda options: engines(kind.model, options, **kind.arguments)
+
+
+def failed_loads(answer):
+    return answer["metrics"].get("vllm:cachalot_failed_loads", 0)
+
+
+def test_the_keeper_is_killed(kind, start, pools, prompt):
+    pool = pools(1 << 18, 512)
     options = {"pool": pool.path, "keeper_timeout": 1.0}
-    first, second = engines(models(), options), engines(models(), options)
-    one, two = prompt(1), prompt(2)
+    first, second = start(options), start(options)
+    one, two, three = prompt(1), prompt(2), prompt(3)
     first.answer([one])
+    second.wait_ready()
+    time.sleep(1)
     pool.kill()
     answer = second.answer([one])  # readers need no keeper
-    expect_same(answer, reference, [one])
-    assert external_hits(answer) == 1408
-    expect_same(second.answer([two]), reference, [two])
+    kind.expect_same(answer, [one])
+    assert external_hits(answer) == kind.hit
+    kind.expect_same(second.answer([two]), [two])
     pool.serve()
-    three = prompt(3)
-    expect_same(second.answer([three]), reference, [three])
+    kind.expect_same(second.answer([three]), [three])
     time.sleep(2)
-    assert external_hits(first.answer([three])) == 1408
+    assert external_hits(first.answer([three])) == kind.hit
+
+
+def test_damaged_blocks_are_computed(kind, start, pools, prompt):
+    pool = pools(1 << 18, 512)
+    options = {"pool": pool.path, "checksums": True}
+    one = prompt(1)
+    start(options).answer([one])
+    pool.damage()
+    engine = start(options)
+    answer = engine.answer([one])
+    kind.expect_same(answer, [one])
+    assert failed_loads(answer) >= 1
+    kind.expect_same(engine.answer([one]), [one])
+
+
+def test_blocks_are_evicted_at_any_moment(kind, start, pools, prompt):
+    pool = pools(1 << 18, 512)
+    options = {"pool": pool.path, "checksums": True}
+    engines = [start(options), start(options)]
+    prompts = [prompt(seed, 700) for seed in range(3)]
+    is_over = threading.Event()
+
+    def evict():
+        while not is_over.is_set():
+            pool.evict_all()
+
+    thread = threading.Thread(target=evict)
+    thread.start()
+    try:
+        for round in range(6):
+            kind.expect_same(engines[round % 2].answer(prompts), prompts)
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_the_keeper_is_stopped(models, engines, pools, prompt, reference):
@@ -99,22 +180,48 @@ def test_a_pool_that_is_removed_and_made_anew(models, engines, pools, prompt, re
     assert external_hits(engines(models(), options).answer([two])) == 1408, engine.text()[-2000:]
 
 
-def test_damaged_blocks_are_computed(models, engines, pools, prompt, reference):
-    """Every byte of the data blocks is changed behind the pool's back."""
-    pool = pools(1 << 20, 64)
+def test_damaged_blocks_are_stored_again(models, engines, pools, prompt, reference):
+    """What a reader has found damaged is dropped, so the next engine finds what was computed instead."""
+    pool = pools()
     options = {"pool": pool.path, "checksums": True}
     one = prompt(1)
     engines(models(), options).answer([one])
-    with open(pool.path, "r+b") as file:
-        size = os.path.getsize(pool.path)
-        for at in range(size // 2, size - 4096, 65536):
-            file.seek(at)
-            byte = file.read(1)
-            file.seek(at)
-            file.write(bytes([byte[0] ^ 0x55]))
+    pool.damage()
+    second = engines(models(), {**options, "load": "sync"}).answer([one])
+    expect_same(second, reference, [one])
+    assert failed_loads(second) == 1
+    time.sleep(1)
+    answer = engines(models(), options).answer([one])
+    expect_same(answer, reference, [one])
+    assert (external_hits(answer), failed_loads(answer)) == (1408, 0)
+
+
+@pytest.mark.parametrize("load", ["async", "sync"])
+def test_requests_are_aborted_while_they_load(models, engines, pools, prompt, reference, load):
+    """Their pages are used again at once: a copy that goes on would change another request's tokens."""
+    pool = pools()
+    options = {"pool": pool.path, "load": load}
+    stored = [prompt(seed) for seed in range(3)]
+    engines(models(), options).answer(stored)
+    small = engines(models(), options, kv_cache_memory_bytes=16 << 20)
+    for steps in (0, 1, 1, 2, 1, 3, 1):
+        assert small.answer(stored, abort_after=steps) == {}
+        others = [prompt(100 + steps), stored[steps % 3]]
+        expect_same(small.answer(others), reference, others)
+
+
+def test_an_engine_is_forked(models, engines, pools, prompt, reference):
+    pool = pools()
+    options = {"pool": pool.path}
     engine = engines(models(), options)
+    one, two = prompt(1), prompt(2)
     expect_same(engine.answer([one]), reference, [one])
-    expect_same(engine.answer([one]), reference, [one])
+    assert engine.answer([], fork=True) == {"exit": 0}
+    expect_same(engine.answer([two]), reference, [two])
+    time.sleep(1)
+    answer = engines(models(), options).answer([one, two])
+    expect_same(answer, reference, [one, two])
+    assert external_hits(answer) == 2 * 1408
 
 
 def test_preemption(models, engines, pools, prompt, reference):
@@ -153,13 +260,48 @@ def test_blocks_that_do_not_fit_end_the_engine(models, engines, pools):
     assert "block" in engine.text() and "4096" in engine.text()
 
 
-def test_no_permission_ends_the_engine(models, engines, pools):
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    pool = pools()
-    os.chmod(pool.path, 0)
+def expect_refusal(engine, *expected):
     with pytest.raises(AssertionError):
-        engines(models(), {"pool": pool.path}).wait_ready()
+        engine.wait_ready()
+    for text in expected:
+        assert text in engine.text(), engine.text()[-3000:]
+
+
+def test_no_permission_ends_the_engine(models, engines, pools, tmp_path):
+    pool = pools(path=str(tmp_path / "pool"))
+    is_root = os.geteuid() == 0
+    subprocess.run(["chattr", "+i", pool.path] if is_root else ["chmod", "0", pool.path], check=True)
+    try:
+        expect_refusal(engines(models(), {"pool": pool.path}), "PermissionError", pool.path)
+    finally:
+        subprocess.run(["chattr", "-i", pool.path] if is_root else ["chmod", "600", pool.path], check=True)
+
+
+def test_another_format_version_ends_the_engine(models, engines, pools):
+    pool = pools()
+    with open(pool.path, "r+b") as file:
+        file.seek(8)
+        file.write((99).to_bytes(4, "little"))
+    expect_refusal(engines(models(), {"pool": pool.path}), "VersionMismatchError", "version 99")
+
+
+def test_two_engines_that_make_the_pool_with_other_sizes(models, engines, prompt, reference, tmp_path):
+    path = f"/dev/shm/cachalot_vllm_two_{os.getpid()}"
+    made = [engines(models(), {"pool": path, "create": {"blocks": blocks}}) for blocks in (128, 256)]
+    serving = []
+    try:
+        for engine in made:
+            try:
+                serving.append(engine.wait_ready())
+            except AssertionError:
+                assert "exists with other capacity in blocks" in engine.text(), engine.text()[-3000:]
+        assert len(serving) == 1
+        one = prompt(1)
+        expect_same(serving[0].answer([one]), reference, [one])
+    finally:
+        for engine in made:
+            engine.close()
+        os.unlink(path)
 
 
 def test_a_file_that_is_no_pool_ends_the_engine(models, engines, tmp_path):

@@ -1,6 +1,7 @@
 """Two engines share a prompt through a pool: the second takes every full block, and says the same."""
 
 import pytest
+from tiny_models import make_adapter
 
 TOKENS = 1500
 
@@ -111,18 +112,51 @@ def test_other_weights_are_another_namespace(models, engines, pools, prompt):
     options = {"pool": pool.path}
     one = prompt(1, TOKENS)
     engines(models(), options).answer([one])
-    other = engines(models("llama-retrained"), options).answer([one])
+    retrained = engines(models("llama-retrained"), options)
+    other = retrained.answer([one])
     assert external_hits(other) == 0
+    assert "no hits for the first prompt: other engines of this pool have other weights" in retrained.text()
     assert other["tokens"] == engines(models("llama-retrained")).answer([one])["tokens"]
 
 
-@pytest.mark.parametrize("arguments", [{"kv_cache_dtype": "fp8"}, {"dtype": "float32"}, {"block_size": 64}])
-def test_other_bytes_are_another_namespace(models, engines, pools, prompt, arguments):
+OTHER_BYTES = {
+    "KV dtype": {"kv_cache_dtype": "fp8"},
+    "dtype": {"dtype": "float32"},
+    "block size": {"block_size": 64},
+}
+
+
+@pytest.mark.parametrize("what", OTHER_BYTES)
+def test_other_bytes_are_another_namespace(models, engines, pools, prompt, what):
     pool = pools()
     options = {"pool": pool.path}
     one = prompt(1, TOKENS)
     engines(models(), options).answer([one])
-    assert external_hits(engines(models(), options, **arguments).answer([one])) == 0
+    other = engines(models(), options, **OTHER_BYTES[what])
+    assert external_hits(other.answer([one])) == 0
+    assert f"other engines of this pool have the same weights with other {what}" in other.text()
+
+
+def test_two_adapters_at_one_path_never_meet(models, engines, pools, prompt, tmp_path):
+    pool = pools()
+    options, lora = {"pool": pool.path}, {"enable_lora": True, "max_lora_rank": 8}
+    one, path = prompt(1, TOKENS), str(tmp_path / "adapter")
+
+    def answer(seed, connector):
+        make_adapter(tmp_path / "adapter", seed)
+        engine = engines(models(), connector, **lora)
+        return engine.answer([one], adapter=path), engine
+
+    first, _ = answer(1, options)
+    other, engine = answer(2, options)
+    assert external_hits(other) == 0
+    assert other["tokens"] == answer(2, None)[0]["tokens"] != first["tokens"]
+    assert "only engines with the same files share its blocks" in engine.text()
+    again, _ = answer(1, options)
+    assert external_hits(again) == full_blocks(128)
+    assert again["tokens"] == first["tokens"]
+    without = engine.answer([one])
+    assert external_hits(without) == 0 and without["tokens"] == engines(models()).answer([one])["tokens"]
 
 
 def test_the_first_engine_makes_the_pool(models, engines, prompt, tmp_path):

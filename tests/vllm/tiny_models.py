@@ -94,6 +94,26 @@ def make(folder: Path, name: str) -> Path:
     return place
 
 
+def make_adapter(folder: Path, seed: int) -> Path:
+    """Writes a LoRA adapter for "llama" into this folder."""
+    import torch
+    from safetensors.torch import save_file
+
+    source = torch.Generator().manual_seed(seed)
+    weights = {}
+    for layer in range(4):
+        for name, size in (("q_proj", 256), ("v_proj", 128)):
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{at}.lora_A.weight"] = 0.2 * torch.randn(8, 256, generator=source)
+            weights[f"{at}.lora_B.weight"] = 0.2 * torch.randn(size, 8, generator=source)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "bias": "none",
+         "target_modules": ["q_proj", "v_proj"], "base_model_name_or_path": "llama"}))
+    return folder
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)

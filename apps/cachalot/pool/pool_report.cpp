@@ -240,6 +240,9 @@ json describe_pool(const Pool& pool) {
                       {"keeper", describe_keeper(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
+  for (const pool::NamespaceName& one : pool.state().read_namespaces()) {
+    description["namespaces"].push_back({{"id", one.id}, {"name", one.name}});
+  }
   pool::KeeperCounters counters;
   if (pool.state().read_keeper_counters(counters)) {
     description["accounting"] = describe_accounting(counters);
@@ -256,6 +259,13 @@ void print_pool(std::FILE* out, const json& description) {
   print_section(out, "geometry", description["geometry"]);
   print_section(out, "keeper", description["keeper"]);
   print_section(out, "all clients since the pool was created", description["totals"]);
+  if (description.contains("namespaces")) {
+    std::fprintf(out, "namespaces\n");
+    for (const json& one : description["namespaces"]) {
+      std::fprintf(out, "  %-18u %s\n", one["id"].get<unsigned>(),
+                   one["name"].get<std::string>().c_str());
+    }
+  }
   if (description.contains("accounting")) {
     print_section(out, "blocks", description["accounting"]);
     print_section(out, "counters", description["counters"]);

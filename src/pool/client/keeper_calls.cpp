@@ -39,10 +39,12 @@ Status KeeperCalls::wait_for_credit(std::uint32_t lines, std::uint32_t answer_li
   return wait_until([&] { return has_credit(lines, answer_lines); });
 }
 
-Status KeeperCalls::call(Op op, const memory::Line& head, std::uint32_t answer_lines) {
-  CACHALOT_TRY(wait_for_credit(1, answer_lines));
+Status KeeperCalls::call(Op op, const memory::Line& head, std::uint32_t answer_lines,
+                         std::span<const rpc::FollowingLine> following) {
+  const auto lines = static_cast<std::uint16_t>(following.size());
+  CACHALOT_TRY(wait_for_credit(1u + lines, answer_lines));
   is_answered_ = false;
-  channel_.post({static_cast<std::uint8_t>(op), 0, answer_lines, ++call_tag_}, head);
+  channel_.post({static_cast<std::uint8_t>(op), lines, answer_lines, ++call_tag_}, head, following);
   return wait_until([this] { return is_answered_; });
 }
 

@@ -68,7 +68,8 @@ class KeeperCalls final : private rpc::AnswerSink {
   Status wait_until(Done&& done);
   Status wait_for_credit(std::uint32_t lines, std::uint32_t answer_lines);
   // One round trip. The keeper's reply, if there is one, is what status() and answer() say.
-  Status call(Op op, const memory::Line& head = {}, std::uint32_t answer_lines = 1);
+  Status call(Op op, const memory::Line& head = {}, std::uint32_t answer_lines = 1,
+              std::span<const rpc::FollowingLine> following = {});
 
   Code status() const { return static_cast<Code>(status_); }
   Status check_status(const char* what) const;

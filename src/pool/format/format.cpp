@@ -69,6 +69,7 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
   Cursor area;
   area.take(1, kPageBytes);
   layout.namespaces_in_area = area.take(kMaxNamespaces, kLineBytes);
+  layout.names_in_area = area.take(kMaxNamespaces, kNameLines * kLineBytes);
   layout.views_in_area = area.take(g.clients, kPageBytes);
   layout.responses_in_area = area.take(g.clients, std::uint64_t{kRingLines} * kLineBytes);
   layout.ledger_in_area = area.take(

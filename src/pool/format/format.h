@@ -16,7 +16,7 @@
 namespace cachalot::pool {
 
 inline constexpr std::uint64_t kMagic = 0x31544f4c41484341u;  // "ACHALOT1"
-inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint32_t kFormatVersion = 2;
 
 inline constexpr std::uint32_t kNoBlock = 0xffffffffu;
 inline constexpr std::uint32_t kLastGeneration = 0xffffffffu;  // a block of it is not used again
@@ -24,6 +24,9 @@ inline constexpr std::uint64_t kPageBytes = 4096;
 inline constexpr std::uint32_t kKeeperSlots = 4;
 inline constexpr std::uint32_t kRingLines = 256;      // lines of one ring, a power of two
 inline constexpr std::uint32_t kMaxNamespaces = 256;  // fingerprints a pool can tell apart
+inline constexpr std::uint32_t kNameLines = 8;        // of a namespace
+inline constexpr std::uint32_t kNameLineBytes = 52;   // as much as a following line of a request carries
+inline constexpr std::uint32_t kMaxNameBytes = kNameLines * kNameLineBytes;
 inline constexpr std::uint32_t kBucketSlots = 64;     // directory slots an entry may stand in
 inline constexpr std::uint32_t kLedgerRecordsPerLine = 5;
 inline constexpr std::uint32_t kMaxClients = 1024;
@@ -190,6 +193,14 @@ struct NamespaceLine {
   std::uint32_t crc;
 };
 
+// A part of a namespace's name: text for operators and logs, padded with zeros.
+struct NameLine {
+  char text[kNameLineBytes];
+  std::uint32_t epoch;
+  std::uint32_t reserved;
+  std::uint32_t crc;
+};
+
 enum class LedgerState : std::uint8_t {
   kFree = 0,
   kGranted = 1,      // a client may store into it
@@ -238,18 +249,20 @@ static_assert(sizeof(HeaderLine) == 64 && sizeof(GeometryLine) == 64 && sizeof(K
 static_assert(sizeof(CounterLine) == 64 && sizeof(ClientLine) == 64 && sizeof(ViewLine) == 64);
 static_assert(sizeof(KeeperInfoLine) == 64);
 static_assert(sizeof(HeartbeatLine) == 64 && sizeof(PinLine) == 64);
-static_assert(sizeof(NamespaceLine) == 64 && sizeof(LedgerLine) == 64 && sizeof(Entry) == 64);
+static_assert(sizeof(NamespaceLine) == 64 && sizeof(NameLine) == 64);
+static_assert(sizeof(LedgerLine) == 64 && sizeof(Entry) == 64);
 
 // --- Places ------------------------------------------------------------------------------------
 
 // Offsets on device 0; data_offset also on the others. Lines of different writers are at least a
 // page apart, so that a prefetch that follows one writer never pulls in another's lines.
 struct Layout {
-  // keeper area k: [ page: KeeperLine, 8 its copy, CounterLines from line 16, 32 KeeperInfoLine ][ namespaces ][ views, a page each
-  // client ][ response rings ][ ledger ]
+  // keeper area k: [ page: KeeperLine, 8 its copy, CounterLines from line 16, 32 KeeperInfoLine ][ namespaces ][ their names ]
+  // [ views, a page each client ][ response rings ][ ledger ]
   std::uint64_t keeper_areas;
   std::uint64_t keeper_area_bytes;
   std::uint64_t namespaces_in_area;
+  std::uint64_t names_in_area;
   std::uint64_t views_in_area;
   std::uint64_t responses_in_area;
   std::uint64_t ledger_in_area;
@@ -278,6 +291,10 @@ struct Layout {
   }
   std::uint64_t namespace_line(std::uint32_t keeper, std::uint32_t index) const {
     return keeper_line(keeper) + namespaces_in_area + index * memory::kLineBytes;
+  }
+  std::uint64_t name_line(std::uint32_t keeper, std::uint32_t index, std::uint32_t part) const {
+    return keeper_line(keeper) + names_in_area +
+           (std::uint64_t{index} * kNameLines + part) * memory::kLineBytes;
   }
   std::uint64_t view_line(std::uint32_t keeper, std::uint32_t client) const {
     return keeper_line(keeper) + views_in_area + client * kPageBytes;

@@ -116,6 +116,7 @@ RC_GTEST_PROP(Layout, SectionsFollowEachOtherPageByPageInsideTheDevice, ()) {
     section(l.keeper_line(k), 64);
     RC_ASSERT(l.keeper_counters(k) + 8 * 64 <= l.namespace_line(k, 0));
     section(l.namespace_line(k, 0), kMaxNamespaces * 64);
+    section(l.name_line(k, 0, 0), kMaxNamespaces * kNameLines * 64);
     section(l.view_line(k, 0), 0);
     end = l.view_line(k, g.clients - 1) + 64;
     section(l.response_ring(k, 0), 0);

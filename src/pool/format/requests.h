@@ -9,7 +9,8 @@
 namespace cachalot::pool {
 
 enum class Op : std::uint8_t {
-  kNamespace = 1,  // digest of a fingerprint -> namespace id, which is given out at the first time
+  kNamespace = 1,  // digest of a fingerprint, and a name in `count` following lines -> namespace id, given out at
+                   // the first time
   kGrant = 2,      // count blocks, please -> block uses
   kGiveBack = 3,   // block uses that are not needed
   kTouch = 4,      // block uses that were hit: the deepest of each prefix

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pool/format/namespace_names.h"
+
 namespace cachalot::pool {
 
 std::uint32_t Namespaces::find(const BlockHash& digest) const {
@@ -9,7 +11,19 @@ std::uint32_t Namespaces::find(const BlockHash& digest) const {
   return at == digests_.end() ? 0 : static_cast<std::uint32_t>(at - digests_.begin()) + 1;
 }
 
-std::uint32_t Namespaces::add(const BlockHash& digest) {
+void Namespaces::write_name(std::uint32_t id, std::string_view name) {
+  for (std::uint32_t part = 0; part < kNameLines; ++part) {
+    NameLine line{};
+    name.copy(line.text, kNameLineBytes);
+    line.epoch = reign_.epoch();
+    access_.region.publish(access_.layout.name_line(reign_.area(), id - 1, part), line);
+    name.remove_prefix(std::min<std::size_t>(name.size(), kNameLineBytes));
+  }
+}
+
+std::uint32_t Namespaces::add(const BlockHash& digest, std::string_view name) {
+  write_name(count() + 1, name);
+  access_.domain().order();  // R4: the name before the line that says it is there
   NamespaceLine line{};
   line.digest_low = digest.low;
   line.digest_high = digest.high;
@@ -31,6 +45,8 @@ void Namespaces::adopt() {
     // A line of another epoch was left by an earlier keeper of the same area.
     if (!access_.region.read_as(offset, line) || line.id != id || line.epoch != predecessor.epoch)
       continue;
+    write_name(id, read_name(access_, predecessor.area, predecessor.epoch, id));
+    access_.domain().order();
     line.epoch = reign_.epoch();
     access_.region.publish(access_.layout.namespace_line(reign_.area(), id - 1), line);
     digests_.resize(id, kNoDigest);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "block_hash/block_hash.h"
@@ -29,13 +30,16 @@ class Namespaces {
   const BlockHash& digest_of(std::uint32_t id) const { return digests_[id - 1]; }
   // The id of a digest; 0: there is none.
   std::uint32_t find(const BlockHash& digest) const;
-  // Gives out the next id and writes its line, ordered. count() must be below kMaxNamespaces.
-  std::uint32_t add(const BlockHash& digest);
+  // Gives out the next id and writes its name and its line, ordered. count() must be below kMaxNamespaces.
+  // @param name  what is longer than kMaxNameBytes is cut off
+  std::uint32_t add(const BlockHash& digest, std::string_view name = {});
 
   // Takes the predecessor's namespaces over into this keeper's area.
   void adopt();
 
  private:
+  void write_name(std::uint32_t id, std::string_view name);
+
   const Access& access_;
   const Reign& reign_;
   std::vector<BlockHash> digests_;  // id - 1

@@ -56,7 +56,10 @@ class Attachment:
                         keeper_timeout_s=options.keeper_timeout, allow_foreign_pool=options.allow_foreign_pool)
         made = self._on_attach(client) if self._on_attach is not None else None
         with self._lock:
-            self._client, self._made, self._files = client, made, self._files_now()
+            if not self._is_closed:
+                self._client, self._made, self._files = client, made, self._files_now()
+                return
+        self._detach(client)
 
     def _files_now(self) -> List[Any]:
         """What tells the pool at the path from another one that is made there later."""
@@ -107,10 +110,13 @@ class Attachment:
             except Exception as error:  # a thread that ends would never attach again
                 self._log.warning("attach", "no pool at %s: %s", ", ".join(self._options.pool), error)
                 continue
-            self._log.info("attached to the pool %s again", ", ".join(self._options.pool))
-            break
-        with self._lock:
-            self._thread = None
+            with self._lock:
+                if self._client is None and not self._is_closed:
+                    continue  # lost again
+                self._thread = None
+            self._log.info("attached to the pool %s", ", ".join(self._options.pool))
+            return
+        self._detach_lost()
 
     def get(self) -> Optional[Client]:
         """The client, or None: there is no pool now."""
@@ -139,17 +145,18 @@ class Attachment:
         with self._lock:
             lost, self._lost = self._lost, []
         for client in lost:
-            try:
-                client.detach()
-            except Error:
-                pass  # its pool is gone
+            self._detach(client)
+
+    @staticmethod
+    def _detach(client: Client) -> None:
+        try:
+            client.detach()
+        except Error:
+            pass  # its pool is gone
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
             client, self._client, self._made = self._client, None, None
         if client is not None:
-            try:
-                client.detach()
-            except Error:
-                pass
+            self._detach(client)

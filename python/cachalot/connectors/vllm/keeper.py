@@ -46,17 +46,25 @@ class SharedKeeper:
         return True
 
     def _watch(self) -> None:
-        while self._keeper is None and not self._is_over.wait(_PAUSE_S):
+        while not self._is_over.wait(_PAUSE_S):
+            if self._keeper is not None and self._keeper.is_serving:
+                continue
             try:
+                self._end_keeper()
                 self._try()
             except Error as error:
                 self._log.warning("keeper", "the pool %s has no keeper: %s", self._path, error)
 
+    def _end_keeper(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is None:
+            return
+        try:
+            keeper.stop()
+        except Error as error:  # as it should be: another one has taken over, or the files are gone
+            self._log.warning("keeper", "this engine keeps the pool %s no more: %s", self._path, error)
+
     def close(self) -> None:
         self._is_over.set()
         self._thread.join()
-        if self._keeper is not None:
-            try:
-                self._keeper.stop()
-            except Error as error:
-                self._log.warning("keeper", "the end of the keeper: %s", error)
+        self._end_keeper()

@@ -93,4 +93,4 @@ class StepAnswer(KVConnectorWorkerMetadata):
         return self
 
     def is_empty(self) -> bool:
-        return not self.finished_jobs and not self.failed_loads
+        return not self.finished_jobs and not self.failed_loads and not self.incomplete_stores

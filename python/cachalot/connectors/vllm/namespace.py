@@ -40,7 +40,9 @@ def _local_folder(model: str, revision: Optional[str]) -> Optional[str]:
         return None
 
 
-def _model_identity(model: str, revision: Optional[str], every_byte: bool) -> str:
+def _model_identity(model: str, revision: Optional[str], every_byte: bool, load_format: str) -> str:
+    if load_format == "dummy":
+        return "dummy"  # the configuration tells all: vLLM draws these weights from a fixed seed
     folder = _local_folder(model, revision)
     if folder is None:
         if not revision:
@@ -48,7 +50,17 @@ def _model_identity(model: str, revision: Optional[str], every_byte: bool) -> st
                 f"model: {model} has no files on this machine and no revision, so its weights have no identity; "
                 "give --revision")
         return f"{model}@{revision}"
-    return "files:" + digest_of_folder(folder, every_byte)[:32]
+    try:
+        return "files:" + digest_of_folder(folder, every_byte)[:32]
+    except OSError as error:
+        raise UnsupportedCacheError(f"model: weights that cannot be identified ({error})") from error
+
+
+def _rope_limit(model_config: Any) -> str:
+    """Long-context variants of RoPE choose their factors by the engine's longest prompt."""
+    text = getattr(model_config.hf_config, "get_text_config", lambda: model_config.hf_config)()
+    scaling = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)
+    return str(model_config.max_model_len) if "longrope" in json.dumps(scaling, default=str) else "any"
 
 
 def _config_text(model_config: Any) -> str:
@@ -71,8 +83,8 @@ class Group:
 
     @property
     def namespace(self) -> str:
-        """Equal for groups and ranks that one client can serve."""
-        return self.model + "|" + self.geometry.fingerprint()
+        """Equal for groups and ranks that one client can serve; as Client.namespaces() names it."""
+        return self.model + " | " + self.geometry.fingerprint()
 
     @property
     def is_latent(self) -> bool:
@@ -114,12 +126,14 @@ class Identity:
         self._config = vllm_config
         speculative = getattr(vllm_config, "speculative_config", None)
         self.parts: List[Tuple[str, str]] = [
-            ("model", _model_identity(model_config.model, model_config.revision, every_byte)),
+            ("model", _model_identity(model_config.model, model_config.revision, every_byte,
+                                      str(vllm_config.load_config.load_format))),
             ("config", _short(_config_text(model_config))),
             ("dtype", str(model_config.dtype).replace("torch.", "")),
             ("kv", str(cache_config.cache_dtype)),
             ("scales", str(bool(getattr(cache_config, "calculate_kv_scales", False)))),
             ("quantization", str(model_config.quantization)),
+            ("rope-limit", _rope_limit(model_config)),
             ("speculative", _short(str(speculative)) if speculative else "none"),
             ("hash", str(cache_config.prefix_caching_hash_algo)),
             ("salt", _short(salt) if salt else "none"),

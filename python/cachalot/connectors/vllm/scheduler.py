@@ -1,6 +1,7 @@
 """The connector in vLLM's scheduler: which blocks a request takes from the pool, and which ones it shares."""
 
 import hashlib
+import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -8,14 +9,16 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from cachalot import Error
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
+from cachalot.connectors.vllm.reasons import why_no_hits
 from cachalot.connectors.vllm.weights import digest_of_folder
 
+#: Until a miss is explained, the pool's namespaces are read at most so often.
+_EXPLAIN_PAUSE_S = 10.0
 #: A waiting request is asked for in every step; its answer is used for so long.
 _LOOKUP_AGE_S = 0.5
 
@@ -105,6 +108,7 @@ class SchedulerSide:
         self._next_job = 0
         self._loads: List[Load] = []
         self._last_stores: List[Store] = []  # of requests that have finished
+        self._next_explanation = 0.0
         self._stats = ConnectorStats()
 
     def bind_pages(self, block_pool: Any) -> None:
@@ -121,13 +125,15 @@ class SchedulerSide:
         if lora is None:
             return b""
         digest = self._adapters.get(lora.lora_int_id)
-        if digest is None:
+        if digest is None or getattr(lora, "load_inplace", False):
             try:
                 digest = digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
             except OSError as error:
                 self._log.warning("adapter", "the adapter %s is shared with no engine: %s", lora.lora_name, error)
                 digest = os.urandom(KEY_BYTES)
             self._adapters[lora.lora_int_id] = digest
+            self._log.info("adapter %s: %s; only engines with the same files share its blocks", lora.lora_name,
+                           hashlib.sha256(digest).hexdigest()[:16])
         return digest
 
     # --- Loads -------------------------------------------------------------------------------------
@@ -144,7 +150,7 @@ class SchedulerSide:
             client = attachment.get()
             try:
                 found = client.lookup(hashes_of(keys, group)[:found]) if client is not None else 0
-            except Error as error:
+            except Exception as error:  # whatever it is, the request is computed
                 attachment.failed(client, error)
                 self._log.warning("lookup", "a lookup failed: %s", error)
                 found = 0
@@ -153,7 +159,23 @@ class SchedulerSide:
         state.found = (blocks, found, now)
         self._stats.add("lookups", 1)
         self._stats.add("lookup_seconds", time.monotonic() - now)
+        if found == 0 and now >= self._next_explanation:
+            self._explain_miss(now)
         return found
+
+    def _explain_miss(self, now: float) -> None:
+        """Once: a pool that others fill and that has nothing for this engine puzzles its user."""
+        self._next_explanation = now + _EXPLAIN_PAUSE_S
+        own = [attachment.group.namespace for attachment, _ in self._places]
+        client = self._places[0][0].get()
+        try:
+            reason = why_no_hits(own, client.namespaces()) if client is not None else None
+        except Exception as error:
+            self._log.warning("names", "the pool's namespaces cannot be read: %s", error)
+            return
+        if reason is not None:
+            self._next_explanation = math.inf
+            self._log.info("no hits for the first prompt: %s", reason)
 
     def matched(self, request: Any, computed_tokens: int) -> Tuple[int, bool]:
         if not self._may_load:

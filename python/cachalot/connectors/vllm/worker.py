@@ -90,14 +90,14 @@ class WorkerSide:
             try:
                 call = client.load_async(caches[group], hashes_of(load.chain.keys, group)[first:],
                                          load.chain.pages[group][first:], timeout=self.options.load_timeout)
-            except Error as error:
+            except Exception as error:  # whatever it is, the request is computed
                 self._load_failed(attachment, client, error)
                 pending.is_lost = True
                 break
             pending.calls.append((group, first, attachment, client, call))
         return pending
 
-    def _load_failed(self, attachment: Attachment, client: Any, error: Error) -> None:
+    def _load_failed(self, attachment: Attachment, client: Any, error: Exception) -> None:
         attachment.failed(client, error)
         self.log.warning("load", "a load failed, its blocks are computed: %s", error)
 
@@ -107,7 +107,7 @@ class WorkerSide:
         for group, first, attachment, client, call in pending.calls:
             try:
                 loaded = call.result()
-            except Error as error:
+            except Exception as error:
                 self._load_failed(attachment, client, error)
                 loaded = getattr(error, "detail", 0) or 0
             with self._lock:
@@ -218,7 +218,6 @@ class WorkerSide:
             self._void.pop(request, None)
 
     def close(self) -> None:
-        until = time.monotonic() + self.options.store_timeout
-        self._thread.close(max(0.0, until - time.monotonic()))
+        self._thread.close(self.options.store_timeout)
         for attachment in set(self.attachments):
             attachment.close()

@@ -43,7 +43,7 @@ void Dispatcher::serve(std::uint32_t client, const Message& message) {
   if (head.epoch != reign_.epoch()) return refuse(server_, client, Code::kStale);  // W5
   switch (static_cast<Op>(head.op)) {
     case Op::kNamespace:
-      return serve_namespace(client, head);
+      return serve_namespace(client, message);
     case Op::kGrant:
       return grants_.serve_grant(client, head);
     case Op::kGiveBack:
@@ -67,16 +67,23 @@ void Dispatcher::serve(std::uint32_t client, const Message& message) {
   refuse(server_, client, Code::kInvalidArgument);
 }
 
-void Dispatcher::serve_namespace(std::uint32_t client, const RequestHead& head) {
-  const auto wanted = rpc::load_payload<NamespacePayload>(head.payload);
+void Dispatcher::serve_namespace(std::uint32_t client, const rpc::Message& message) {
+  const auto wanted = rpc::load_payload<NamespacePayload>(message.head().payload);
+  const std::uint32_t name_lines = rpc::lines_of(message.lines[0]) - 1;
   const BlockHash digest{wanted.digest_low, wanted.digest_high};
-  if (digest == Namespaces::kNoDigest || (wanted.flags & ~kNamespaceIfThere) != 0) {
+  if (digest == Namespaces::kNoDigest || (wanted.flags & ~kNamespaceIfThere) != 0 ||
+      name_lines > kNameLines) {
     return refuse(server_, client, Code::kInvalidArgument);
   }
   std::uint32_t id = namespaces_.find(digest);
   if (id == 0 && (wanted.flags & kNamespaceIfThere) == 0) {
     if (namespaces_.count() == kMaxNamespaces) return refuse(server_, client, Code::kNoSpace);
-    id = namespaces_.add(digest);
+    std::string name;
+    for (std::uint32_t part = 0; part < name_lines; ++part) {
+      const rpc::FollowingLine line = message.following(part);
+      name.append(reinterpret_cast<const char*>(line.payload), kNameLineBytes);
+    }
+    id = namespaces_.add(digest, name);
   }
   answer_with(server_, client, NamespaceAnswer{id});
 }

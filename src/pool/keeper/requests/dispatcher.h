@@ -36,7 +36,7 @@ class Dispatcher final : public rpc::RequestHandler {
 
  private:
   void serve(std::uint32_t client, const rpc::Message& message);
-  void serve_namespace(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_namespace(std::uint32_t client, const rpc::Message& message);
   void serve_evict(std::uint32_t client, const rpc::RequestHead& head);
   void serve_detach(std::uint32_t client);
   void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
