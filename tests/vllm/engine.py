@@ -3,7 +3,8 @@
 stdin, one object a line; an empty line or the end stops it:
     {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER}    answers {"tokens": [[…]…], "cached": [n…], "metrics": {…}}
     {"prompts": […], "abort_after": n}    aborts them after n steps of the engine; answers {}
-    {"fork": true}    a child shuts its copy of the engine down and exits; answers {"exit": its code}
+    {"copy": FILE, "bytes": n}    copies bytes of a file; answers {"seconds": s}
+    {"fork": true}    a child shuts its copies of the connector down and exits; answers {"exit": its code}
 stdout, one line each. The first line says {"ready": seconds}.
 
 usage: engine.py '{"model": FOLDER, "kv_transfer_config": {…}, …}'    arguments of vllm.LLM
@@ -44,10 +45,27 @@ def abort(llm, asked, sampling) -> dict:
     return {}
 
 
+def copy(path: str, size: int) -> float:
+    """Seconds of a plain copy out of a mapped file."""
+    import numpy as np
+
+    mapped = np.memmap(path, np.uint8, "r")
+    source = mapped[len(mapped) // 2 :][:size]
+    target = np.zeros(source.shape, np.uint8)
+    int(source.sum())  # the process's first access of a page costs more
+    target[:] = 1
+    began = time.perf_counter()
+    target[:] = source
+    return time.perf_counter() - began
+
+
 def fork(llm) -> dict:
     child = os.fork()
     if child == 0:
-        llm.llm_engine.engine_core.shutdown()
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+        get_kv_transfer_group().shutdown()
+        llm.llm_engine.engine_core.engine_core.scheduler.connector.shutdown()
         os._exit(0)
     return {"exit": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
 
@@ -90,7 +108,9 @@ def main() -> None:
             break
         asked = json.loads(line)
         sampling = SamplingParams(temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True)
-        if asked.get("fork"):
+        if "copy" in asked:
+            say({"seconds": copy(asked["copy"], asked["bytes"])})
+        elif asked.get("fork"):
             say(fork(llm))
         elif "abort_after" in asked:
             say(abort(llm, asked, sampling))

@@ -1,6 +1,9 @@
 """Two engines share a prompt through a pool: the second takes every full block, and says the same."""
 
+import os
+
 import pytest
+from processes import HERE
 from tiny_models import make_adapter
 
 TOKENS = 1500
@@ -84,6 +87,22 @@ def test_two_ranks(models, engines, pools, prompt):
     assert external_hits(answer) == full_blocks(128)
     # An engine of one rank holds other bytes.
     assert external_hits(engines(models(), options).answer([one])) == 0
+
+
+def test_two_pipeline_stages(models, engines, pools, prompt):
+    pool = pools()
+    options = {"pool": pool.path}
+    one = prompt(1, TOKENS)
+    stages = {"pipeline_parallel_size": 2, "worker_cls": "pipeline_worker.PipelineWorker",
+              "environment": {"PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}}
+    computed = engines(models(), options, **stages).answer([one])
+    assert computed["tokens"] == engines(models()).answer([one])["tokens"]
+    engine = engines(models(), options, **stages)
+    answer = engine.answer([one])
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == full_blocks(128)
+    assert answer["metrics"]["vllm:cachalot_loaded_blocks"] == 2 * 11
+    assert external_hits(engines(models(), options).answer([one])) == 0  # one stage holds other layers
 
 
 def test_three_processes_an_engine(models, engines, pools, prompt):

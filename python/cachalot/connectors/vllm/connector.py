@@ -12,7 +12,7 @@ from cachalot.connectors.vllm.layout import describe
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import StepMetadata
 from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
-from cachalot.connectors.vllm.namespace import Group, Identity, UnsupportedCacheError
+from cachalot.connectors.vllm.namespace import Group, Identity, Rank, UnsupportedCacheError
 from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.scheduler import SchedulerSide
 from cachalot.connectors.vllm.worker import WorkerSide
@@ -56,22 +56,23 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             if role == KVConnectorRole.SCHEDULER:
                 self._start_scheduler()
             else:
-                self._groups = self._identity.groups(kv_cache_config, self._tp_rank())
+                self._groups = self._identity.groups(kv_cache_config, self._rank())
         except UnsupportedCacheError as error:
             self._groups = []
             self._log.info("nothing is shared, all is computed: %s is not supported yet", error)
 
     @staticmethod
-    def _tp_rank() -> int:
-        from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+    def _rank() -> Rank:
+        from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 
-        return get_tensor_model_parallel_rank()
+        return Rank(get_tensor_model_parallel_rank(), get_pp_group().rank_in_group)
 
     def _start_scheduler(self) -> None:
         parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
-        ranks = [self._identity.groups(self._kv_cache_config, rank) for rank in range(parallel.tensor_parallel_size)]
+        ranks = [self._identity.groups_of(self._kv_cache_config, rank) for rank in self._identity.ranks()]
         if self._options.create is not None:
-            self._keeper = SharedKeeper(self._options, self._options.create, ranks[0], self._log)
+            of_all = [group for groups in ranks for group in groups]
+            self._keeper = SharedKeeper(self._options, self._options.create, of_all, self._log)
         attachments: Dict[str, Attachment] = {}
         places: Dict[Tuple[str, int], Tuple[Attachment, int]] = {}  # ranks with equal bytes have one place
         for group in (group for groups in ranks for group in groups):
@@ -112,7 +113,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             for attachment in attachments.values():
                 attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
         # Ranks that hold the same bytes would store them several times.
-        is_first = not self._groups[0].is_latent or self._tp_rank() == 0
+        is_first = not self._groups[0].is_latent or self._rank().tp == 0
         self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
                                   self._log)
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import Any, List, Optional, Tuple
 
@@ -95,7 +96,27 @@ class Group:
         return self.geometry.block_tokens
 
 
-def _geometry(spec: Any, layers: int, tp_rank: int, tp_size: int, model_config: Any) -> KvGeometry:
+@dataclass(frozen=True)
+class Rank:
+    """One worker's place in an engine."""
+
+    tp: int
+    pp: int = 0
+
+
+def _layers_of_stage(first_stage: Tuple[str, ...], stage: int, stages: int, layers: int) -> Tuple[str, ...]:
+    """The names of a pipeline stage's layers: vLLM's scheduler knows those of the first one only."""
+    from vllm.distributed.utils import get_pp_indices
+
+    numbers = [re.findall(r"(?<=\.)\d+(?=\.)", name) for name in first_stage]
+    begin, end = get_pp_indices(layers, 0, stages)
+    if numbers != [[str(number)] for number in range(begin, end)]:
+        raise UnsupportedCacheError(f"pipeline parallelism with layers as {first_stage[0]} to {first_stage[-1]}")
+    begin, end = get_pp_indices(layers, stage, stages)
+    return tuple(re.sub(r"(?<=\.)\d+(?=\.)", str(number), first_stage[0]) for number in range(begin, end))
+
+
+def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: Any) -> KvGeometry:
     name = type(spec).__name__
     if name not in ("FullAttentionSpec", "SlidingWindowSpec", "MLAAttentionSpec"):
         raise UnsupportedCacheError(f"KV cache of {name}")
@@ -104,7 +125,9 @@ def _geometry(spec: Any, layers: int, tp_rank: int, tp_size: int, model_config: 
         raise UnsupportedCacheError(f"KV cache of {spec.dtype}")
     if getattr(spec, "tokens_per_state", 1) != 1:
         raise UnsupportedCacheError(f"{name} with {spec.tokens_per_state} tokens in one state")
-    common = dict(layers=layers, dtype=dtype, block_tokens=spec.block_size, tp_rank=tp_rank, tp_size=tp_size)
+    tp_size = parallel.tensor_parallel_size
+    common = dict(layers=layers, dtype=dtype, block_tokens=spec.block_size, tp_rank=rank.tp, tp_size=tp_size,
+                  pp_rank=rank.pp, pp_size=parallel.pipeline_parallel_size)
     if name == "MLAAttentionSpec":
         rope = getattr(model_config.hf_text_config, "qk_rope_head_dim", 0) or 0
         rank = getattr(model_config.hf_text_config, "kv_lora_rank", 0) or 0
@@ -143,11 +166,29 @@ class Identity:
         """One line for the log."""
         return " ".join(f"{name}={value}" for name, value in self.parts)
 
-    def groups(self, kv_cache_config: Any, tp_rank: int) -> List[Group]:
-        """The groups of a rank. Raises UnsupportedCacheError."""
+    def ranks(self) -> List[Rank]:
         parallel = self._config.parallel_config
-        if parallel.pipeline_parallel_size != 1:
-            raise UnsupportedCacheError(f"pipeline parallelism of {parallel.pipeline_parallel_size}")
+        return [Rank(tp, pp) for pp in range(parallel.pipeline_parallel_size)
+                for tp in range(parallel.tensor_parallel_size)]
+
+    def groups_of(self, kv_cache_config: Any, rank: Rank) -> List[Group]:
+        """The groups of any rank, as the scheduler sees them. Raises UnsupportedCacheError."""
+        stages = self._config.parallel_config.pipeline_parallel_size
+        if stages == 1:
+            return self.groups(kv_cache_config, rank)
+        if len(kv_cache_config.kv_cache_groups) != 1:
+            raise UnsupportedCacheError("pipeline parallelism of a model with several groups of layers")
+        layers = self._config.model_config.hf_text_config.num_hidden_layers
+        first = tuple(kv_cache_config.kv_cache_groups[0].layer_names)
+        return self.groups(kv_cache_config, rank, [_layers_of_stage(first, rank.pp, stages, layers)])
+
+    def groups(self, kv_cache_config: Any, rank: Rank,
+               layer_names: Optional[List[Tuple[str, ...]]] = None) -> List[Group]:
+        """The groups of a rank whose configuration this is, but for names of layers that are given.
+
+        Raises UnsupportedCacheError.
+        """
+        parallel = self._config.parallel_config
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if getattr(parallel, name, 1) != 1:
                 raise UnsupportedCacheError(f"{name} of {getattr(parallel, name)}")
@@ -155,13 +196,13 @@ class Identity:
         hashed = kv_cache_config.hash_block_size or next(iter(sizes))
         if sizes != {hashed}:
             raise UnsupportedCacheError(f"blocks of {sorted(sizes)} tokens with hashes of {hashed}")
+        names = layer_names or [tuple(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         groups = []
-        layers_of_all = _short(";".join(" ".join(group.layer_names) for group in kv_cache_config.kv_cache_groups))
+        layers_of_all = _short(";".join(" ".join(layers) for layers in names))
         model = f"vllm/1 {self.text()} layers={layers_of_all}"
         for number, group in enumerate(kv_cache_config.kv_cache_groups):
-            layers = tuple(group.layer_names)
-            geometry = _geometry(group.kv_cache_spec, len(layers), tp_rank, parallel.tensor_parallel_size,
-                                 self._config.model_config)
+            layers = names[number]
+            geometry = _geometry(group.kv_cache_spec, len(layers), rank, parallel, self._config.model_config)
             # With the hybrid manager switched off, a window is a property of the computation only.
             window = getattr(group.kv_cache_spec, "sliding_window", None) or 0
             groups.append(Group(number, layers, geometry, model, window))
