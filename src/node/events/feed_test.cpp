@@ -47,11 +47,12 @@ class FeedWorld {
     feed_ = std::make_unique<Feed>(pool_.access(), *changes_, std::move(options));
     client_ = pool_.attach(0);
   }
-  // The keeper's process dies, and its publisher with it.
+  // The keeper's process dies, and its publisher with it. The client has left before: nothing stays held.
   void end() {
     if (feed_ == nullptr) return;
-    pool_.kill_keeper();
+    EXPECT_TRUE(client_->detach());
     client_.reset();
+    pool_.kill_keeper();
     feed_.reset();
   }
   void advance(TestSubscriber& subscriber) {

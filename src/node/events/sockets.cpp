@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <initializer_list>
 #include <string_view>
@@ -27,9 +28,19 @@ std::string big_endian(std::uint64_t value) {
   return bytes;
 }
 
+// ZeroMQ takes the low 16 bits of any number.
+bool is_port(std::string_view text) {
+  if (text == "*") return true;
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value <= 0xffff;
+}
+
 Status check_form(const char* name, std::string_view endpoint) {
   constexpr std::string_view kTcp = "tcp://", kIpc = "ipc://";
-  const bool is_tcp = endpoint.starts_with(kTcp) && endpoint.rfind(':') > kTcp.size();
+  const std::size_t colon = endpoint.rfind(':');
+  const bool is_tcp = endpoint.starts_with(kTcp) && colon > kTcp.size() &&
+                      is_port(endpoint.substr(colon + 1));
   const bool is_ipc = endpoint.starts_with(kIpc) && endpoint.size() > kIpc.size();
   if (is_tcp || is_ipc) return {};
   return Error::make(Code::kInvalidArgument,
