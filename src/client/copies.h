@@ -33,8 +33,8 @@ struct Call {
   Status gather(std::span<const kv::BlockCopy> blocks) const;
   Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const;
   BlockCall blocks() const {
-    return {session, counters, hashes, cache.cache().geometry().block_bytes(), deadline, cancelled,
-            tokens};
+    return {session,  counters,  hashes, cache.cache().geometry().block_bytes(),
+            deadline, cancelled, tokens};
   }
   std::span<const PageId> pages_of(std::size_t block) const {
     return pages.subspan(block * cache.pages_per_block(), cache.pages_per_block());

@@ -125,7 +125,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;
-  std::atomic<bool> has_lost_tokens_ = false;       // relaxed: a mark
+  std::atomic<bool> has_lost_tokens_ = false;     // relaxed: a mark
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   std::shared_ptr<Counters> counters_;            // the pool's client publishes them
 

@@ -10,7 +10,7 @@ DEADLINE_S = 60  # of one wait
 
 
 class Subscriber:
-    """`blocks`: hash: (parent or None, tokens). `decode` turns a payload into [time, events, rank]; events have the
+    """`spaces`: topic: hash: (parent or None, tokens). `decode` turns a payload into [time, events, rank]; events have the
     attributes or keys that vLLM's have."""
 
     def __init__(self, live, replay, decode=msgspec.msgpack.decode, topic="kv@"):
@@ -21,7 +21,17 @@ class Subscriber:
         self._live.connect(live)
         self._replay_endpoint, self._replay = replay, None
         self._decode = decode
-        self.blocks, self.topics, self.last, self.replays, self.clears = {}, set(), None, 0, 0
+        self.spaces, self.last, self.replays = {}, None, 0
+
+    @property
+    def blocks(self):
+        """Of the only namespace."""
+        found = [blocks for blocks in self.spaces.values() if blocks]
+        assert len(found) < 2, "several namespaces"
+        return found[0] if found else {}
+
+    def __len__(self):
+        return sum(len(blocks) for blocks in self.spaces.values())
 
     def close(self):
         self._context.destroy(linger=0)
@@ -65,7 +75,7 @@ class Subscriber:
     def wait_for(self, condition):
         until = time.monotonic() + DEADLINE_S
         while not condition(self):
-            assert time.monotonic() < until, f"{len(self.blocks)} blocks, last batch {self.last}"
+            assert time.monotonic() < until, f"{len(self)} blocks, last batch {self.last}"
             self.listen(0.05)
             self.catch_up()
 
@@ -73,28 +83,29 @@ class Subscriber:
 
     def _apply(self, topic, number, payload):
         self.last = number
-        self.topics.add(topic.decode())
+        blocks = self.spaces.setdefault(topic.decode(), {})
         _, events, rank = self._decode(payload)
         assert rank is None and events
         for event in events:
             kind = event["type"]
             if kind == "AllBlocksCleared":
-                self.blocks.clear()
-                self.clears += 1
+                for space in self.spaces.values():
+                    space.clear()
             elif kind == "BlockRemoved":
                 assert (event["medium"], event["locality"]) == ("CPU", "LOCAL")
                 for key in event["block_hashes"]:
-                    del self.blocks[key]
+                    del blocks[key]
             else:
                 assert kind == "BlockStored"
-                self._store(event)
+                self._store(blocks, event)
 
-    def _store(self, event):
+    @staticmethod
+    def _store(blocks, event):
         assert (event["medium"], event["locality"]) == ("CPU", "LOCAL")
         parent, size, tokens = event["parent_block_hash"], event["block_size"], event["token_ids"]
         assert len(tokens) == size * len(event["block_hashes"])
         for i, key in enumerate(event["block_hashes"]):
-            assert len(key) == 16 and key not in self.blocks
-            assert parent is None or parent in self.blocks
-            self.blocks[key] = (parent, tokens[i * size : (i + 1) * size])
+            assert len(key) == 16 and key not in blocks
+            assert parent is None or parent in blocks
+            blocks[key] = (parent, tokens[i * size : (i + 1) * size])
             parent = key

@@ -151,8 +151,8 @@ def test_live_events_follow_a_snapshot(served, subscribers):
     engine.client.store(engine.cache, hashes, range(8), tokens=tokens)
     late.wait_for(lambda s: len(s.blocks) == 8)
     name = served.pool.rsplit("/", 1)[1]
-    assert all(topic.startswith(f"kv@{name}@") for topic in late.topics)
-    assert any(len(topic) == len(f"kv@{name}@") + 32 for topic in late.topics)
+    assert all(topic.startswith(f"kv@{name}@") for topic in late.spaces)
+    assert any(len(topic) == len(f"kv@{name}@") + 32 for topic in late.spaces)
     engine.client.detach()
 
 

@@ -45,16 +45,14 @@ nlohmann::json EventFlags::describe_json() const {
   return {{"live", known().live}, {"replay", known().replay}};
 }
 
-std::unique_ptr<events::Publisher> EventFlags::start(const pool::Pool& pool,
-                                                     pool::Keeper& keeper) {
+std::unique_ptr<events::Publisher> EventFlags::start(const pool::Pool& pool, pool::Keeper& keeper) {
   if (endpoints_.live.empty()) return nullptr;
   events::FeedOptions options;
   options.pool_name = std::filesystem::path(pool.paths()[0]).filename().string();
   options.epoch = keeper.epoch();
   options.unix_s = unix_s;
-  return std::make_unique<events::Publisher>(keeper, pool.access(), endpoints_,
-                                             std::exchange(sockets_, std::nullopt),
-                                             std::move(options));
+  return std::make_unique<events::Publisher>(
+      keeper, pool.access(), endpoints_, std::exchange(sockets_, std::nullopt), std::move(options));
 }
 
 }  // namespace cachalot::apps

@@ -116,7 +116,8 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
       ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
   add("--note-bytes", flags.note_bytes, "BYTES",
-      "room beside each block for its tokens, which events name: 32 and 4 a token, a multiple of 64; "
+      "room beside each block for its tokens, which events name: 32 and 4 a token, a multiple of "
+      "64; "
       "0: none")
       ->transform(number(0, pool::kMaxNoteBytes))
       ->capture_default_str();

@@ -176,11 +176,10 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
-  print_now(human_output(options.json),
-            "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] +
-                " epoch=" + std::to_string(epoch) +
-                " blocks=" + std::to_string(geometry.capacity_blocks) + options.events.describe() +
-                "\n");
+  print_now(human_output(options.json), "ready pid=" + std::to_string(os::own_pid()) + " pool=" +
+                                            pool.paths()[0] + " epoch=" + std::to_string(epoch) +
+                                            " blocks=" + std::to_string(geometry.capacity_blocks) +
+                                            options.events.describe() + "\n");
   return json.write_json({{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},
@@ -280,8 +279,7 @@ Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keep
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
   CACHALOT_TRY(announce(options, pool, *keeper, json));
-  const std::unique_ptr<events::Publisher> publisher =
-      options.events.start(pool, keeper->keeper());
+  const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
   CACHALOT_TRY(of_pool(options.paths,
                        keeper->run(stop_requested, [&pool] { return pool.check_still_there(); })));
   print_now(human_output(options.json),

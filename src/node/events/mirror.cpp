@@ -52,14 +52,14 @@ std::vector<Run> Mirror::runs(std::size_t most) const {
     std::reverse(path.begin(), path.end());
     for (std::size_t done = 0; done < path.size(); done += most) {
       const std::size_t end = std::min(path.size(), done + most);
-      runs.push_back({blocks_[path[done]].namespace_id, blocks_[path[done]].parent,
+      runs.push_back({blocks_[path[done]].namespace_id,
+                      blocks_[path[done]].parent,
                       {path.begin() + static_cast<std::ptrdiff_t>(done),
                        path.begin() + static_cast<std::ptrdiff_t>(end)}});
     }
   }
-  std::stable_sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
-    return a.namespace_id < b.namespace_id;
-  });
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const Run& a, const Run& b) { return a.namespace_id < b.namespace_id; });
   return runs;
 }
 

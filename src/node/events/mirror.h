@@ -30,8 +30,7 @@ class Mirror {
     std::uint32_t namespace_id = 0;  // 0: not published
   };
 
-  explicit Mirror(const pool::Access& access)
-      : access_(access), blocks_(access.geometry.blocks) {}
+  explicit Mirror(const pool::Access& access) : access_(access), blocks_(access.geometry.blocks) {}
 
   // @return false: it was known before
   bool publish(const pool::PublishedBlock& block);

@@ -66,10 +66,9 @@ void Publisher::serve_request() {
     base::log(base::LogLevel::kWarn, "events", "a replay request is not a number of 8 bytes");
     return;
   }
-  const bool is_sent =
-      feed_.replay(request->first,
-                   [&](const Message& message) { return sockets_->answer(*request, message); }) &&
-      sockets_->end_answer(*request);
+  const bool is_sent = feed_.replay(request->first, [&](const Message& message) {
+    return sockets_->answer(*request, message);
+  }) && sockets_->end_answer(*request);
   if (!is_sent) {
     base::log(base::LogLevel::kWarn, "events", "a subscriber did not take its replay to the end");
   }

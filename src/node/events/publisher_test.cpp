@@ -143,8 +143,8 @@ class PublisherTest : public testing::Test {
   void expect_equal(const TestSubscriber& subscriber) {
     EXPECT_EQ(subscriber.blocks().size(), live());
     for (const auto& [hash, block] : subscriber.blocks()) {
-      EXPECT_TRUE(
-          pool_.keeper().is_published(*block_hash::parse_block_hash(hash), client_->namespace_id()));
+      EXPECT_TRUE(pool_.keeper().is_published(*block_hash::parse_block_hash(hash),
+                                              client_->namespace_id()));
     }
   }
   void TearDown() override { publisher_.reset(); }
@@ -199,12 +199,12 @@ TEST_F(PublisherTest, WhatIsNoReplayRequestIsPassedOver) {
 TEST_F(PublisherTest, ItWaitsForAnAddressThatAnotherProcessHas) {
   Result<Sockets> other = Sockets::open({"tcp://127.0.0.1:*", ""});
   ASSERT_TRUE(other);
-  const Endpoints wanted{other->endpoints().live, "ipc:///dev/shm/cachalot_events." +
-                                                      std::to_string(getpid())};
+  const Endpoints wanted{other->endpoints().live,
+                         "ipc:///dev/shm/cachalot_events." + std::to_string(getpid())};
   EXPECT_EQ(Sockets::open(wanted).error().code, Code::kBusy);
   pool_.start_keeper();
-  publisher_ = std::make_unique<Publisher>(pool_.keeper(), pool_.access(), wanted, std::nullopt,
-                                           options());
+  publisher_ =
+      std::make_unique<Publisher>(pool_.keeper(), pool_.access(), wanted, std::nullopt, options());
   client_ = pool_.attach(0);
   pool_.put(*client_, 1, 3);
   other = Error::make(Code::kBusy, "closed");

@@ -39,8 +39,8 @@ bool is_port(std::string_view text) {
 Status check_form(const char* name, std::string_view endpoint) {
   constexpr std::string_view kTcp = "tcp://", kIpc = "ipc://";
   const std::size_t colon = endpoint.rfind(':');
-  const bool is_tcp = endpoint.starts_with(kTcp) && colon > kTcp.size() &&
-                      is_port(endpoint.substr(colon + 1));
+  const bool is_tcp =
+      endpoint.starts_with(kTcp) && colon > kTcp.size() && is_port(endpoint.substr(colon + 1));
   const bool is_ipc = endpoint.starts_with(kIpc) && endpoint.size() > kIpc.size();
   if (is_tcp || is_ipc) return {};
   return Error::make(Code::kInvalidArgument,
@@ -180,8 +180,8 @@ std::optional<Sockets::Request> Sockets::take_request() {
 }
 
 bool Sockets::answer(const Request& to, const Message& message) {
-  return send(zmq_->replay, {to.identity, "", message.topic, big_endian(message.sequence),
-                             message.payload});
+  return send(zmq_->replay,
+              {to.identity, "", message.topic, big_endian(message.sequence), message.payload});
 }
 
 bool Sockets::end_answer(const Request& to) {

@@ -85,7 +85,8 @@ TEST_F(NotesTest, NotesOfNeighboursDoNotOverlap) {
     ASSERT_TRUE(read({block, 1}, hash_of(block))) << block;
     ASSERT_EQ(found_, tokens_from(block * 1000, most));
   }
-  EXPECT_LE(access().layout.notes + blocks * std::uint64_t{kNoteBytes}, access().layout.data_offset);
+  EXPECT_LE(access().layout.notes + blocks * std::uint64_t{kNoteBytes},
+            access().layout.data_offset);
   EXPECT_GE(access().layout.notes, access().layout.entry(access().geometry.directory_slots));
 }
 
@@ -104,8 +105,8 @@ TEST(Notes, AHostWithoutCoherenceReadsTheNewestNote) {
     geometry.domain = memory::DomainKind::kLossy;
     geometry.device_bytes = *device_bytes_needed(geometry);
     memory::Scheduler scheduler(seed, memory::adversary(memory::Mood::kNasty).pace);
-    memory::LossyMemory world(
-        scheduler, {1, geometry.device_bytes, memory::adversary(memory::Mood::kNasty)});
+    memory::LossyMemory world(scheduler,
+                              {1, geometry.device_bytes, memory::adversary(memory::Mood::kNasty)});
     memory::LossyHost& writer = world.add_host();
     memory::LossyHost& reader = world.add_host();
     const Result<Access> theirs = make_access({seed, 2}, geometry, writer.view(), writer);

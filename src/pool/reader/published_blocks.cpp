@@ -25,7 +25,8 @@ void for_each_published(const Access& access, const std::function<void(const Ent
     access.domain().read_lines(access.region.at(access.layout.entry(first)), kBatch, lines);
     for (std::uint32_t i = 0; i < kBatch; ++i) {
       const std::uint64_t offset = access.layout.entry(first + i);
-      if (!access.region.checks(lines[i], offset) && !access.region.read(offset, lines[i])) continue;
+      if (!access.region.checks(lines[i], offset) && !access.region.read(offset, lines[i]))
+        continue;
       const auto entry = memory::as<Entry>(lines[i]);
       if (is_published(access, view, entry)) f(entry);
     }
