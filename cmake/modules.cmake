@@ -22,6 +22,7 @@ set(CACHALOT_MODULES
   "pool/client: base os memory block_hash rpc pool/format pool/reader"
   "pool/keeper: base memory block_hash eviction rpc pool/format pool/reader"
   "pool: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper"
+  "node/events: base memory block_hash pool/format pool/reader pool/keeper pool"
   "client: base os memory geometry gpu block_hash kv pool"
   "replay/pattern: base"
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern"

@@ -24,6 +24,7 @@ void add_serve(CLI::App& app, Chosen& chosen);
 void add_stop(CLI::App& app, Chosen& chosen);
 void add_pool(CLI::App& app, Chosen& chosen);
 void add_pool_fence(CLI::App& pool, Chosen& chosen);  // `pool` is the command above
+void add_pool_blocks(CLI::App& pool, Chosen& chosen);
 void add_put(CLI::App& app, Chosen& chosen);
 void add_get(CLI::App& app, Chosen& chosen);
 void add_lookup(CLI::App& app, Chosen& chosen);

@@ -120,14 +120,16 @@ std::unique_ptr<AsyncCall> load_async(nb::object self, const CacheObject& cache,
 }
 
 std::unique_ptr<AsyncCall> store_async(nb::object self, const CacheObject& cache, nb::handle hashes,
-                                       nb::handle pages, nb::handle parent, nb::handle timeout,
-                                       nb::handle stream) {
+                                       nb::handle pages, nb::handle parent, nb::handle tokens,
+                                       nb::handle timeout, nb::handle stream) {
   ClientObject& client = client_of(self);
   const CacheId id = id_of(client, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(timeout, stream);
+  const std::vector<std::uint32_t> kept = stored_tokens(tokens);
+  CopyOptions options = copy_options(timeout, stream);
+  options.tokens = kept;
   const Token token = value_of(client.call([&](Client& c) {
     return c.store_async(id, before ? &*before : nullptr, names.get(), from, options);
   }));
@@ -179,10 +181,12 @@ void add_async_call(nb::module_& module) {
            "added to any stream later must not touch the pages before the call is done.")
       .def("store_async", &store_async, nb::arg("cache"), nb::arg("hashes").none(),
            nb::arg("pages").none(), nb::kw_only(), nb::arg("parent") = nb::none(),
-           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
+           nb::arg("tokens") = nb::none(), nb::arg("timeout") = nb::none(),
+           nb::arg("stream") = nb::none(),
            nb::sig("def store_async(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None, timeout: float | None = None, "
+                   "parent: cachalot.types.Parent = None, "
+                   "tokens: cachalot.types.Tokens | None = None, timeout: float | None = None, "
                    "stream: cachalot.types.Stream = None) -> AsyncCall"),
            "Starts store() on a worker thread and returns at once. Pages and streams: as for\n"
            "load_async().");

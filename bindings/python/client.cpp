@@ -185,12 +185,14 @@ std::size_t load_tokens(ClientObject& self, const CacheObject& cache, nb::handle
 }
 
 Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
-             nb::handle parent, nb::handle timeout, nb::handle stream) {
+             nb::handle parent, nb::handle tokens, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
   const Hashes names(hashes);
   const std::vector<PageId> from = Numbers::copy(pages, "pages");
   const std::optional<BlockHash> before = parent_of(parent);
-  const CopyOptions options = copy_options(timeout, stream);
+  const std::vector<std::uint32_t> kept = stored_tokens(tokens);
+  CopyOptions options = copy_options(timeout, stream);
+  options.tokens = kept;
   return value_of(self.call([&](Client& client) {
     return client.store(id, before ? &*before : nullptr, names.get(), from, options);
   }));
@@ -485,11 +487,12 @@ void add_client(nb::module_& module) {
            "tokens: of each block, its ranges (first, last) without `last`, ascending and\n"
            "    disjoint; None: the whole block")
       .def("store", &store, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
-           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::arg("stream") = nb::none(),
+           nb::kw_only(), nb::arg("parent") = nb::none(), nb::arg("tokens") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),
            nb::sig("def store(self, cache: Cache, hashes: cachalot.types.Hashes, pages: "
                    "cachalot.types.Pages, *, "
-                   "parent: cachalot.types.Parent = None, timeout: float | None = None, "
+                   "parent: cachalot.types.Parent = None, "
+                   "tokens: cachalot.types.Tokens | None = None, timeout: float | None = None, "
                    "stream: cachalot.types.Stream = None) -> Stored"),
            "Copies a chain of blocks from the engine's pages into the pool and publishes them.\n"
            "Blocks that are in the pool already are not copied. Returns how many leading\n"
@@ -497,6 +500,8 @@ void add_client(nb::module_& module) {
            "\n"
            "pages: as for load(), but a page may be given twice, because it is only read\n"
            "parent: the block before the first one; None: the chain starts a prompt\n"
+           "tokens: of the blocks, block_tokens for each; the pool keeps them for its events, if\n"
+           "    they fit into its notes; None: none are kept\n"
            "timeout: seconds for the whole call, including all waits for a keeper; None: only\n"
            "    keeper_timeout_s and recovery_s limit the waits\n"
            "stream: as for load()\n"

@@ -151,6 +151,10 @@ CopyOptions copy_options(nb::handle timeout, nb::handle stream) {
   return options;
 }
 
+std::vector<std::uint32_t> stored_tokens(nb::handle tokens) {
+  return tokens.is_none() ? std::vector<std::uint32_t>() : Numbers::copy(tokens, "tokens");
+}
+
 CopyOptions copy_options(nb::handle first_layer, nb::handle layers, nb::handle timeout,
                          nb::handle stream) {
   CopyOptions options = copy_options(timeout, stream);

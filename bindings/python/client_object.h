@@ -120,6 +120,8 @@ ClientObject& client_of(nb::handle self);
 
 // Converts seconds or None, a first layer, and a number of layers or None.
 CopyOptions copy_options(nb::handle timeout, nb::handle stream);
+// A copy: other threads may run during the call. None: no tokens.
+std::vector<std::uint32_t> stored_tokens(nb::handle tokens);
 CopyOptions copy_options(nb::handle first_layer, nb::handle layers, nb::handle timeout,
                          nb::handle stream);
 // Accepts a stream's number, an object with one (torch.cuda.Stream), or None. Raises TypeError.

@@ -271,6 +271,12 @@ CACHALOT_API cachalot_code cachalot_store(cachalot_client* client, uint32_t cach
                                           const cachalot_block_hash* hashes, size_t count,
                                           const uint32_t* pages, size_t page_count,
                                           uint64_t timeout_ns, size_t* blocks);
+/* As cachalot_store(), and keeps the token ids of the blocks in the pool, block_tokens for each, for
+ * `cachalot serve --kv-events`, if they fit into the pool's notes. */
+CACHALOT_API cachalot_code cachalot_store_with_tokens(
+    cachalot_client* client, uint32_t cache_id, const cachalot_block_hash* parent,
+    const cachalot_block_hash* hashes, size_t count, const uint32_t* pages, size_t page_count,
+    const uint32_t* tokens, size_t token_count, uint64_t timeout_ns, size_t* blocks);
 /* Returns why this thread's last store left out blocks; for asynchronous stores, the last one that
  * cachalot_poll() or cachalot_wait() reported as done. CACHALOT_NO_SPACE; CACHALOT_REFUSED: the parent is not in
  * the pool; CACHALOT_OK: no block was left out, or the store failed. */

@@ -155,6 +155,10 @@ struct CopyOptions {
   // GPU cache: the stream on which the copies run, after the work that was queued on it before the call. None:
   // the cache's.
   std::optional<CudaStream> cuda_stream = {};
+  // store only: the token ids of the blocks, block_tokens for each; empty: none are kept. The pool keeps them
+  // beside each block that this call writes, for `cachalot serve --kv-events`, if they fit into its notes
+  // (`cachalot pool create --note-bytes`).
+  std::span<const std::uint32_t> tokens = {};
 };
 
 struct LayerOptions {

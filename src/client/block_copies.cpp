@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/fail_point.h"
+#include "base/log.h"
+#include "pool/format/notes.h"
 
 namespace cachalot::client {
 namespace {
@@ -130,6 +132,28 @@ std::optional<Code> reason_of(pool::Verdict verdict) {
 
 namespace {
 
+// Keeps the tokens of blocks [first, first + uses.size()) in the pool, if it has room for them. The commit's
+// order() covers the notes as it does the payload (R4).
+void write_notes(const BlockCall& call, std::size_t first, std::span<const pool::BlockUse> uses) {
+  const pool::Access& access = call.session.access();
+  if (call.tokens.empty() || access.geometry.note_bytes == 0) return;
+  const std::size_t each = call.tokens.size() / call.hashes.size();
+  const std::uint32_t most = pool::most_note_tokens(access.geometry);
+  if (each > most) {
+    if (call.session.is_first_loss_of_tokens()) {
+      base::log(base::LogLevel::kWarn, "client",
+                "the %zu tokens of a block are not kept: a note of the pool has room for %u "
+                "(cachalot pool create --note-bytes)",
+                each, most);
+    }
+    return;
+  }
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    pool::write_note(access, uses[i], call.hashes[first + i],
+                     call.tokens.subspan((first + i) * each, each));
+  }
+}
+
 // Copies and commits blocks [first, first + count), or fewer if the pool grants fewer.
 // @param is_copied  set to false if an error comes from the copy, not from the pool
 Status store_batch(const BlockCall& call, BlockSource& source, const BlockHash* parent,
@@ -161,6 +185,7 @@ Status store_batch(const BlockCall& call, BlockSource& source, const BlockHash* 
     }
     return copied;
   }
+  write_notes(call, first, reservation.uses());
   Counters::add(call.counters.copied_bytes, count * call.block_bytes);
   std::vector<pool::WrittenBlock> written;
   for (std::size_t i = 0; i < count; ++i) {

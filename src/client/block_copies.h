@@ -48,6 +48,8 @@ struct BlockCall {
   std::uint64_t block_bytes;
   Deadline deadline;
   const std::atomic<bool>* cancelled = nullptr;
+  // Store only: of all blocks, as many of each; empty: none are kept.
+  std::span<const std::uint32_t> tokens = {};
   bool goes_on = false;  // load only: a hit of all blocks is reported by a later call
 
   // @errors kTimeout, kCancelled

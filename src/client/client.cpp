@@ -52,7 +52,8 @@ struct Client::Impl {
                             std::span<const PageId> pages, const CopyOptions& copy) {
     const client::Deadline deadline = client::Deadline::after(copy.timeout_ns);
     CACHALOT_TRY_ASSIGN(const CudaStream stream, (*cache).stream_of(copy.cuda_stream));
-    return client::Call{*session, session->counters(), *cache, hashes, pages, deadline, stream};
+    return client::Call{*session, session->counters(), *cache, hashes, pages, deadline, stream,
+                        nullptr,  copy.tokens};
   }
 };
 
@@ -101,6 +102,7 @@ bool layers_are_stretches(const kv::BlockOrder& order, const KvGeometry& geometr
 struct Kept {
   std::vector<BlockHash> hashes;
   std::vector<PageId> pages;
+  std::vector<std::uint32_t> tokens;
   std::optional<BlockHash> parent;
 };
 
@@ -109,9 +111,11 @@ std::shared_ptr<const Kept> keep(const BlockHash* parent, client::Call& call) {
   auto kept = std::make_shared<Kept>();
   kept->hashes.assign(call.hashes.begin(), call.hashes.end());
   kept->pages.assign(call.pages.begin(), call.pages.end());
+  kept->tokens.assign(call.tokens.begin(), call.tokens.end());
   if (parent != nullptr) kept->parent = *parent;
   call.hashes = kept->hashes;
   call.pages = kept->pages;
+  call.tokens = kept->tokens;
   return kept;
 }
 
@@ -328,6 +332,7 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent,
   auto held = std::make_shared<client::CacheUse>(std::move(use));
   CACHALOT_TRY_ASSIGN(client::Call call, impl_->call(*held, hashes, pages, options));
   CACHALOT_TRY(call.check());
+  CACHALOT_TRY(call.check_tokens());
   const std::shared_ptr<const Kept> kept = keep(parent, call);
   CACHALOT_TRY_ASSIGN(const std::shared_ptr<client::StreamBehind> behind, go_behind(call));
   return impl_->calls.submit(

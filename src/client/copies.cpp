@@ -128,8 +128,16 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
   return load_blocks(call.blocks(), pages);
 }
 
+Status Call::check_tokens() const {
+  const std::uint64_t each = cache.cache().geometry().block_tokens;
+  if (tokens.empty() || tokens.size() == hashes.size() * each) return {};
+  return Error::make(Code::kInvalidArgument, "tokens: %zu, expected %llu for each of %zu blocks",
+                     tokens.size(), static_cast<unsigned long long>(each), hashes.size());
+}
+
 Result<Stored> store(const Call& call, const BlockHash* parent) {
   CACHALOT_TRY(call.check());
+  CACHALOT_TRY(call.check_tokens());
   StoredPages pages(call);
   return store_blocks(call.blocks(), parent, pages);
 }

@@ -16,12 +16,15 @@ struct Call {
   Deadline deadline;
   CudaStream stream = nullptr;  // GPU cache only
   const std::atomic<bool>* cancelled = nullptr;
+  std::span<const std::uint32_t> tokens = {};  // store only: of all blocks
   StreamBehind* behind = nullptr;  // asynchronous call on a GPU cache: used instead of `stream`
 
   // Checks the number of pages, before pages or hashes are read. @errors kInvalidArgument
   Status check_counts() const;
   // Checks sizes, page ids and the process. @errors kInvalidArgument, kUnsupported
   Status check() const;
+  // Store only. @errors kInvalidArgument: other than block_tokens for each block
+  Status check_tokens() const;
   // Rejects repeated pages, for calls that write pages.
   // @errors kInvalidArgument
   // @cost   a few ns per page, in any order
@@ -30,7 +33,8 @@ struct Call {
   Status gather(std::span<const kv::BlockCopy> blocks) const;
   Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const;
   BlockCall blocks() const {
-    return {session, counters, hashes, cache.cache().geometry().block_bytes(), deadline, cancelled};
+    return {session,  counters,  hashes, cache.cache().geometry().block_bytes(),
+            deadline, cancelled, tokens};
   }
   std::span<const PageId> pages_of(std::size_t block) const {
     return pages.subspan(block * cache.pages_per_block(), cache.pages_per_block());

@@ -47,6 +47,7 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(
       options.capacity_blocks + pool::rated_spare_blocks(clients, options.capacity_blocks));
+  geometry.note_bytes = pool::kDefaultNoteBytes;
   geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
   return geometry;
 }

@@ -85,6 +85,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // False: the next call that needs the keeper attaches again first.
   bool is_attached() const { return !client_.client().is_lost(); }
 
+  // True once: tokens of a store did not fit into the pool's notes.
+  bool is_first_loss_of_tokens() {
+    return !has_lost_tokens_.exchange(true, std::memory_order_relaxed);
+  }
+
   std::uint64_t reattachments() const { return reattachments_.load(std::memory_order_relaxed); }
   // Blocks until the lock is free. @errors as pool::PoolClient::detach, Gpu::check_released
   Status close();
@@ -129,6 +134,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;
+  std::atomic<bool> has_lost_tokens_ = false;     // relaxed: a mark
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   std::shared_ptr<Counters> counters_;            // the pool's client publishes them
 

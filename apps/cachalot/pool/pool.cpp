@@ -149,6 +149,7 @@ void add_pool(CLI::App& app, Chosen& chosen) {
   add_action(*command, chosen, "destroy", "removes a pool; refuses one that a keeper serves",
              destroy, options);
   add_pool_fence(*command, chosen);
+  add_pool_blocks(*command, chosen);
   command->footer("Example: cachalot pool info /dev/shm/kv --json -");
 }
 

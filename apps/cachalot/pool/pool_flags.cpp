@@ -115,6 +115,12 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
       "client slots for engines, over all hosts; each host has one more for operators")
       ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
+  add("--note-bytes", flags.note_bytes, "BYTES",
+      "room beside each block for its tokens, which events name: 32 and 4 a token, a multiple of "
+      "64; "
+      "0: none")
+      ->transform(number(0, pool::kMaxNoteBytes))
+      ->capture_default_str();
   add("--hosts", flags.hosts, "N", "machines that share the pool")
       ->transform(number(1, pool::kMaxClients))
       ->capture_default_str();
@@ -156,6 +162,7 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
   }
   geometry.capacity_blocks = static_cast<std::uint32_t>(capacity);
   geometry.blocks = static_cast<std::uint32_t>(blocks);
+  geometry.note_bytes = flags.note_bytes;
   geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
   if (flags.device_bytes.empty()) {
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));

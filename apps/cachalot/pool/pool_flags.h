@@ -30,6 +30,7 @@ struct GeometryFlags {
   std::string device_bytes;
   std::uint32_t clients = 16;
   std::uint32_t hosts = 1;
+  std::uint32_t note_bytes = pool::kDefaultNoteBytes;
 };
 void add_geometry_flags(CLI::App& app, GeometryFlags& flags);
 

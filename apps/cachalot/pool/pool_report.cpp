@@ -28,7 +28,8 @@ json describe_geometry(const pool::Geometry& geometry) {
           {"capacity_bytes", geometry.capacity_blocks * geometry.block_bytes},
           {"directory_slots", geometry.directory_slots},
           {"clients", geometry.engine_clients()},
-          {"hosts", geometry.hosts}};
+          {"hosts", geometry.hosts},
+          {"note_bytes", geometry.note_bytes}};
 }
 
 // serving: holds the lock and says that it answers; locked: holds it and does not say so; remote: says that

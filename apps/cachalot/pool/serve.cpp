@@ -20,6 +20,7 @@
 #include "client_flags.h"
 #include "command.h"
 #include "creation.h"
+#include "event_flags.h"
 #include "eviction/policy_kind.h"
 #include "os/process.h"
 #include "output.h"
@@ -40,6 +41,7 @@ struct Options {
   std::vector<std::string> pins, priorities;
   std::uint32_t max_grants = 256;
   std::uint64_t suspect_after_ms = pool::KeeperOptions{}.suspect_after_ns / 1'000'000;
+  EventFlags events;
   bool standby = false;
   bool take_over = false;
   std::string log_level = "warn";
@@ -105,6 +107,7 @@ Status check_same(const pool::Geometry& wanted, const pool::Geometry& found, con
       {"devices", wanted.devices, found.devices},
       {"client slots", wanted.engine_clients(), found.engine_clients()},
       {"hosts", wanted.hosts, found.hosts},
+      {"note bytes", wanted.note_bytes, found.note_bytes},
       {"device bytes", wanted.device_bytes, found.device_bytes},
   };
   for (const Field& field : fields) {
@@ -173,17 +176,18 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
-  print_now(human_output(options.json),
-            "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] +
-                " epoch=" + std::to_string(epoch) +
-                " blocks=" + std::to_string(geometry.capacity_blocks) + "\n");
+  print_now(human_output(options.json), "ready pid=" + std::to_string(os::own_pid()) + " pool=" +
+                                            pool.paths()[0] + " epoch=" + std::to_string(epoch) +
+                                            " blocks=" + std::to_string(geometry.capacity_blocks) +
+                                            options.events.describe() + "\n");
   return json.write_json({{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},
                           {"capacity_blocks", geometry.capacity_blocks},
                           {"block_bytes", geometry.block_bytes},
                           {"policy", options.policy},
-                          {"ttl_s", options.ttl_s}});
+                          {"ttl_s", options.ttl_s},
+                          {"kv_events", options.events.describe_json()}});
 }
 
 // Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
@@ -269,12 +273,13 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
   return std::optional(std::move(keeper));
 }
 
-Status serve(const Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
+Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
              Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
   CACHALOT_TRY(announce(options, pool, *keeper, json));
+  const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
   CACHALOT_TRY(of_pool(options.paths,
                        keeper->run(stop_requested, [&pool] { return pool.check_still_there(); })));
   print_now(human_output(options.json),
@@ -282,10 +287,11 @@ Status serve(const Options& options, pool::Pool& pool, const pool::KeeperOptions
   return {};
 }
 
-Status serve(const Options& options) {
+Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
   base::set_log_level(log_level_of(options.log_level));
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
+  CACHALOT_TRY(options.events.open(options.standby));
   if (options.standby) {
     end_on_signals();
     CACHALOT_TRY_ASSIGN(std::optional<pool::Pool> pool, wait_for_pool(options));
@@ -296,7 +302,7 @@ Status serve(const Options& options) {
   return serve(options, pool, keeper_options, json);
 }
 
-int run(const Options& options) {
+int run(Options& options) {
   const Status status = serve(options);
   return status ? kExitDone : fail(status.error());
 }
@@ -351,6 +357,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       ->type_name("MS")
       ->transform(number(0, 86'400'000))
       ->capture_default_str();
+  options->events.add(*command);
   CLI::Option* const standby = command->add_flag(
       "--standby", options->standby, "wait until the pool has no live keeper, then take over");
   command
@@ -370,7 +377,9 @@ void add_serve(CLI::App& app, Chosen& chosen) {
     if (option->get_group() == "Geometry") option->needs(create);
   }
   command->footer(
-      "Example: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB");
+      "Examples: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB\n"
+      "          cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
+      "tcp://*:5558");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -303,13 +303,26 @@ cachalot_code cachalot_store(cachalot_client* client, uint32_t cache_id,
                              const cachalot_block_hash* parent, const cachalot_block_hash* hashes,
                              size_t count, const uint32_t* pages, size_t page_count,
                              uint64_t timeout_ns, size_t* blocks) {
+  return cachalot_store_with_tokens(client, cache_id, parent, hashes, count, pages, page_count,
+                                    nullptr, 0, timeout_ns, blocks);
+}
+
+cachalot_code cachalot_store_with_tokens(cachalot_client* client, uint32_t cache_id,
+                                         const cachalot_block_hash* parent,
+                                         const cachalot_block_hash* hashes, size_t count,
+                                         const uint32_t* pages, size_t page_count,
+                                         const uint32_t* tokens, size_t token_count,
+                                         uint64_t timeout_ns, size_t* blocks) {
   return guarded([&] {
     give_nothing(blocks);
     if (const char* const name = missing_of(client, hashes, count, pages, page_count))
       return missing(name);
+    if (tokens == nullptr && token_count != 0) return missing("tokens");
+    CopyOptions options = within(timeout_ns);
+    options.tokens = {tokens, token_count};
     return give_blocks(
         client->client.store(CacheId{cache_id}, parent_of(parent), hashes_of(hashes, count),
-                             pages_of(pages, page_count), within(timeout_ns)),
+                             pages_of(pages, page_count), options),
         blocks);
   });
 }

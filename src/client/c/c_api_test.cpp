@@ -431,6 +431,31 @@ TEST_F(CApiTest, AShortStoreHasAReason) {
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 
+TEST_F(CApiTest, TokensOfAStoreAreThoseOfItsBlocks) {
+  cachalot_client* const client = attach();
+  const cachalot::client::SmallTensors tensors;
+  cachalot_cache cache = tensors.cache();
+  uint32_t id = 0;
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &id), CACHALOT_OK) << cachalot_last_message();
+  const uint32_t tokens[8] = {1, 2, 3}, pages[2] = {0, 1};
+  cachalot_block_hash hashes[2];
+  ASSERT_EQ(cachalot_hash_tokens(client, tokens, 8, hashes, 2, nullptr), CACHALOT_OK);
+  size_t blocks = 0;
+  const auto store = [&](const uint32_t* given, size_t count) {
+    return cachalot_store_with_tokens(client, id, nullptr, hashes, 2, pages, 2, given, count,
+                                      CACHALOT_NO_TIMEOUT, &blocks);
+  };
+  EXPECT_EQ(store(tokens, 7), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "tokens: 7, expected 4 for each of 2 blocks"),
+            nullptr)
+      << cachalot_last_message();
+  EXPECT_EQ(store(nullptr, 8), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "tokens"), nullptr);
+  EXPECT_EQ(store(tokens, 8), CACHALOT_OK) << cachalot_last_message();
+  EXPECT_EQ(blocks, 2u);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 TEST_F(CApiTest, WhatWasBegunMayEndAfterItsClient) {
   cachalot_client* const client = attach();
   const cachalot::client::SmallTensors tensors;

@@ -89,6 +89,7 @@ void format_pool(const Access& access, std::uint64_t created_unix_s) {
     geometry.ring_lines = kRingLines;
     geometry.namespaces = kMaxNamespaces;
     geometry.created_unix_s = created_unix_s;
+    geometry.note_bytes = g.note_bytes;
     const memory::SealedRegion target(access.domain(), access.view.bases[device], seal);
     target.publish(kLineBytes, geometry);
     access.domain().order();
@@ -142,7 +143,8 @@ Result<Header> read_header(memory::Domain& domain, const std::byte* base, std::u
                      geometry.capacity_blocks,
                      geometry.directory_slots,
                      geometry.clients,
-                     geometry.hosts};
+                     geometry.hosts,
+                     geometry.note_bytes};
   return result;
 }
 

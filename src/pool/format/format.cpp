@@ -51,6 +51,11 @@ Status check_values(const Geometry& g) {
   }
   CACHALOT_TRY(check_range("client slots", g.clients, 1, kMaxClients));
   CACHALOT_TRY(check_range("hosts", g.hosts, 1, g.clients));
+  CACHALOT_TRY(check_range("note bytes", g.note_bytes, 0, kMaxNoteBytes));
+  if (g.note_bytes % kLineBytes != 0) {
+    return Error::make(Code::kInvalidArgument, "note bytes: %u is not a multiple of 64",
+                       g.note_bytes);
+  }
   if (g.domain != memory::DomainKind::kCoherent && g.domain != memory::DomainKind::kNoncoherent &&
       g.domain != memory::DomainKind::kLossy) {
     return Error::make(Code::kInvalidArgument, "coherence domain: %u is none",
@@ -83,6 +88,7 @@ Result<Layout> place(const Geometry& g, std::uint64_t& needed) {
   layout.doorbell_page = device.take(1, kPageBytes);
   layout.request_rings = device.take(g.clients, std::uint64_t{kRingLines} * kLineBytes);
   layout.directory = device.take(g.directory_slots, kLineBytes);
+  layout.notes = device.take(g.blocks, g.note_bytes);
   layout.metadata_bytes = device.at();
   layout.data_offset = round_up(layout.metadata_bytes, kStripeBytes);
   layout.other_data_offset = kStripeBytes;

@@ -31,6 +31,8 @@ inline constexpr std::uint32_t kBucketSlots = 64;     // directory slots an entr
 inline constexpr std::uint32_t kLedgerRecordsPerLine = 5;
 inline constexpr std::uint32_t kMaxClients = 1024;
 inline constexpr std::uint32_t kMaxDevices = 64;
+inline constexpr std::uint32_t kMaxNoteBytes = 1u << 20;
+inline constexpr std::uint32_t kDefaultNoteBytes = 1088;  // room for 256 tokens
 
 // What a pool is made of; fixed at creation.
 struct Geometry {
@@ -43,6 +45,7 @@ struct Geometry {
   std::uint32_t directory_slots = 0;  // a multiple of kBucketSlots, about 2 a published block
   std::uint32_t clients = 0;          // client slots
   std::uint32_t hosts = 1;            // client slots are divided evenly among host numbers
+  std::uint32_t note_bytes = 0;       // of a block's note (notes.h), a multiple of 64; 0: no notes
 
   // Of each host's slots the last one is the operators', unless it is the only one: a client that stops a
   // keeper or fences a client gets in where engines have, or hold, all others.
@@ -80,7 +83,7 @@ struct GeometryLine {
   std::uint32_t namespaces;
   std::uint64_t created_unix_s;
   std::uint64_t reserved;
-  std::uint32_t reserved2;
+  std::uint32_t note_bytes;
   std::uint32_t crc;
 };
 
@@ -272,6 +275,7 @@ struct Layout {
   std::uint64_t doorbell_page;  // the keeper's
   std::uint64_t request_rings;
   std::uint64_t directory;
+  std::uint64_t notes;  // one a block, back to back
   std::uint64_t metadata_bytes;
   std::uint64_t data_offset;        // 2 MiB aligned; device 0
   std::uint64_t other_data_offset;  // devices 1…: after the header copy

@@ -8,6 +8,7 @@
 
 #include "base/huge_allocator.h"
 #include "pool/format/access.h"
+#include "pool/keeper/block_observer.h"
 #include "pool/keeper/block_table.h"
 #include "pool/reader/directory.h"
 
@@ -16,6 +17,8 @@ namespace cachalot::pool {
 class DirectoryWriter {
  public:
   DirectoryWriter(const Access& access, const BlockTable& blocks);
+  // Tells `observer` of every change from now on; null: of none.
+  void observe(BlockObserver* observer) { observer_ = observer; }
   // Once, before anything is written: the epoch that entries get.
   void rule(std::uint32_t epoch) { epoch_ = epoch; }
 
@@ -66,12 +69,14 @@ class DirectoryWriter {
  private:
   std::uint32_t slots() const { return static_cast<std::uint32_t>(block_at_.size()); }
   Entry entry_of(std::uint32_t slot) const;
+  void tell_published(std::uint32_t block);
   void write_slot(std::uint32_t slot) {
     access_->region.publish(access_->layout.entry(slot), entry_of(slot));
   }
 
   const Access* access_;
   const BlockTable* blocks_;
+  BlockObserver* observer_ = nullptr;
   std::uint32_t epoch_ = 0;
   std::uint32_t scrub_at_ = 0;
   base::HugeVector<std::uint32_t> block_at_;  // by slot

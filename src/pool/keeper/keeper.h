@@ -83,6 +83,10 @@ class Keeper {
   // Looks at the client table and publishes the counters now. poll() does it every few ms.
   void tend();
 
+  // Tells `observer` which blocks it publishes and removes from now on; null: none. The observer outlives the
+  // keeper, or is taken away before. What is published already is in the directory.
+  void observe(BlockObserver* observer) { directory_.observe(observer); }
+
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return dispatcher_.stop_requested(); }
   // True once another keeper rules: this one came too late, and does nothing any more.

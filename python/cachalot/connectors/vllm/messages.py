@@ -68,6 +68,7 @@ class Store:
     request: str
     attempt: int
     chain: Chain
+    tokens: Optional[np.ndarray] = None  # of the chain's blocks; the pool keeps them for its events
 
 
 @dataclass

@@ -219,7 +219,8 @@ class SchedulerSide:
         self._next_job += 1
         self._held.hold(self._next_job, chain)
         state.shared = blocks
-        return Store(self._next_job, state.request.request_id, state.attempt, chain)
+        tokens = state.request.all_token_ids[first * self._block_tokens : blocks * self._block_tokens]
+        return Store(self._next_job, state.request.request_id, state.attempt, chain, np.array(tokens, np.uint32))
 
     def step(self, output: Any) -> StepMetadata:
         """What the workers do in this step."""

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+import numpy as np
+
 from cachalot import Error
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.log import RateLimitedLog
@@ -53,10 +55,12 @@ class _StoreThread:
 class WorkerSide:
     """Threads: vLLM's worker, and its own thread for stores."""
 
-    def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog) -> None:
+    def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog,
+                 is_first_rank: bool = True) -> None:
         """attachments: of each group. What each has made is the cache of each of its groups."""
         self.options, self.attachments, self.log = options, attachments, log
         self._stores = stores
+        self._is_first_rank = is_first_rank
         self._pending: Dict[str, _Pending] = {}
         self._finished: Set[str] = set()
         self._failed: Set[str] = set()
@@ -165,14 +169,15 @@ class WorkerSide:
     def copy_into_pool(self, store: Store) -> bool:
         is_complete, began = True, time.monotonic()
         for group, attachment in enumerate(self.attachments):
-            is_complete &= self._copy_group(store.chain, group, attachment)
+            tokens = store.tokens if group == 0 and self._is_first_rank else None
+            is_complete &= self._copy_group(store.chain, group, attachment, tokens)
         with self._lock:
             self._stats.add("stores", 1)
             self._stats.add("store_seconds", time.monotonic() - began)
             self._stats.add("failed_stores", not is_complete)
         return is_complete
 
-    def _copy_group(self, chain: Chain, group: int, attachment: Attachment) -> bool:
+    def _copy_group(self, chain: Chain, group: int, attachment: Attachment, tokens: Optional[np.ndarray]) -> bool:
         client, caches = attachment.get_with()
         first = chain.from_page(group)
         if client is None:
@@ -181,6 +186,7 @@ class WorkerSide:
         try:
             stored = client.store(caches[group], hashes_of(chain.keys, group)[first:], chain.pages[group][first:],
                                   parent=None if parent is None else hashes_of(parent, group)[0],
+                                  tokens=None if tokens is None else tokens[first * len(tokens) // len(chain) :],
                                   timeout=self.options.store_timeout)
         except Error as error:
             attachment.failed(client, error)

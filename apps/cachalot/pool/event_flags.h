@@ -1,0 +1,35 @@
+// `cachalot serve --kv-events`: the publisher of a keeper's events.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "node/events/publisher.h"
+#include "pool/pool.h"
+
+namespace cachalot::apps {
+
+class EventFlags {
+ public:
+  void add(CLI::App& app);
+
+  // Before the pool is served: opens the endpoints, or, for a standby, whose predecessor may have them, checks
+  // their form. @errors kInvalidArgument, kBusy, kPermission
+  Status open(bool is_standby);
+  // Where the events are, for the ready line; empty: there are none.
+  std::string describe() const;
+  nlohmann::json describe_json() const;
+  // Null: no events were asked for.
+  std::unique_ptr<events::Publisher> start(const pool::Pool& pool, pool::Keeper& keeper);
+
+ private:
+  const events::Endpoints& known() const { return sockets_ ? sockets_->endpoints() : endpoints_; }
+
+  events::Endpoints endpoints_;
+  std::optional<events::Sockets> sockets_;
+};
+
+}  // namespace cachalot::apps

@@ -1,0 +1,75 @@
+// What the keeper has published and removed, on its way to the publisher's thread.
+//
+// One thread adds, one takes; neither waits. When the queue is full, changes are lost and the queue says so:
+// the publisher then reads the directory, which holds them.
+//
+// @threads  the calls of BlockObserver: the keeper's; the others: the publisher's
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "memory/coherence.h"
+#include "pool/keeper/block_observer.h"
+
+namespace cachalot::events {
+
+// A published block, or, without a namespace, a removed one.
+struct Change {
+  pool::PublishedBlock block;
+  bool is_removal() const { return block.namespace_id == 0; }
+};
+
+class ChangeQueue final : public pool::BlockObserver {
+ public:
+  // @param domain  of the pool, as the keeper sees it
+  // @param size    changes that it holds, a power of two
+  ChangeQueue(memory::Domain& domain, std::uint32_t size) : domain_(domain), changes_(size) {}
+
+  void on_published(const pool::PublishedBlock& block) override { add({block}); }
+  void on_removed(std::uint32_t block, const BlockHash& hash) override {
+    add({{hash, {block, 0}, pool::kNoBlock, 0}});
+  }
+  void on_repaired() override { lose(); }
+
+  // Where the queue ended at the last loss since the previous call, if there was one; there was at the start.
+  // The directory, read afterwards, has all changes up to there and those that were lost.
+  std::optional<std::uint64_t> take_loss() {
+    const std::uint64_t loss = loss_.exchange(0, std::memory_order_acquire);
+    if (loss == 0) return {};
+    return loss - 1;
+  }
+  bool has_lost() const { return loss_.load(std::memory_order_acquire) != 0; }
+  // Where the next change will be added.
+  std::uint64_t end() const { return end_.load(std::memory_order_acquire); }
+  // Takes the next change. @return false: there is none before `end`
+  bool take(std::uint64_t end, Change& change) {
+    const std::uint64_t at = begin_.load(std::memory_order_relaxed);
+    if (at >= end) return false;
+    change = changes_[at % changes_.size()];
+    begin_.store(at + 1, std::memory_order_release);  // with add(): the place is free
+    return true;
+  }
+
+ private:
+  void add(const Change& change) {
+    const std::uint64_t at = end_.load(std::memory_order_relaxed);
+    if (at - begin_.load(std::memory_order_acquire) == changes_.size()) return lose();
+    changes_[at % changes_.size()] = change;
+    end_.store(at + 1, std::memory_order_release);  // with end(): the change is there
+  }
+  // The directory lines are ordered before the mark: the publisher, having seen the mark, reads them.
+  void lose() {
+    domain_.order();
+    loss_.store(end_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  memory::Domain& domain_;
+  std::vector<Change> changes_;
+  std::atomic<std::uint64_t> begin_{0}, end_{0};
+  std::atomic<std::uint64_t> loss_{1};  // where the queue ended, plus 1; 0: none
+};
+
+}  // namespace cachalot::events

@@ -1,0 +1,90 @@
+// The stream of event batches of one pool, and what a late subscriber gets instead of its beginning.
+//
+// Every batch has a number. The first one of a keeper is epoch << 32: numbers grow over all keepers of a pool,
+// and one that restarts is seen as a gap. A feed begins with AllBlocksCleared and all blocks; it does so again
+// when changes were lost.
+//
+// A subscriber that asks for a number that is still kept gets the batches from there on. Else it gets a
+// snapshot, whose batches have numbers that end with that of the last live batch: the live stream goes on
+// after it without a gap or a repetition.
+//
+// @threads one
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "node/events/change_queue.h"
+#include "node/events/event_batch.h"
+#include "node/events/mirror.h"
+
+namespace cachalot::events {
+
+struct Message {
+  std::string topic;
+  std::uint64_t sequence = 0;
+  std::string payload;
+};
+
+struct FeedOptions {
+  std::string pool_name;               // in topics
+  std::uint32_t epoch = 1;             // of the keeper
+  std::size_t kept_batches = 10'000;   // for replay
+  std::size_t kept_bytes = 64u << 20;  // of their payloads
+  std::function<double()> unix_s;      // the wall clock
+};
+
+class Feed {
+ public:
+  // @return false: the receiver takes no more
+  using Sink = std::function<bool(const Message&)>;
+
+  // @param changes  what the keeper tells from before the first advance() on
+  Feed(const pool::Access& access, ChangeQueue& changes, FeedOptions options);
+
+  // Sends what has changed; after a loss, everything. @return batches
+  std::size_t advance(const Sink& sink);
+  // Answers a subscriber that wants all batches from number `first` on. The feed must be current.
+  // @return false: the sink took no more
+  bool replay(std::uint64_t first, const Sink& sink);
+
+  // Of the next live batch.
+  std::uint64_t next_sequence() const { return next_; }
+  // False: changes were lost and the directory was not read to the end since; then there is no replay.
+  bool is_current() const { return is_current_; }
+  const Mirror& mirror() const { return mirror_; }
+
+ private:
+  // One batch of a snapshot: all is cleared, or runs of blocks.
+  struct Part {
+    std::uint32_t namespace_id = 0;
+    std::vector<Run> runs = {};
+    std::size_t blocks = 0;
+  };
+  class Pending;  // blocks that will be one event
+
+  bool begin_anew(std::uint64_t loss);
+  std::size_t send_changes(const Sink& sink);
+  void send_batch(std::uint32_t namespace_id, const Sink& sink);
+  void keep(Message message);
+  std::vector<Part> plan_snapshot() const;
+  void fill_batch(const Part& part);
+  Message take_batch(std::uint32_t namespace_id, std::uint64_t sequence);
+  std::string topic_of(std::uint32_t namespace_id);
+
+  const pool::Access& access_;
+  ChangeQueue& changes_;
+  const FeedOptions options_;
+  Mirror mirror_;
+  EventBatch batch_;
+  std::vector<BlockHash> namespaces_;  // digests; id - 1
+  std::uint64_t next_;
+  bool is_current_ = false;
+  std::deque<Message> kept_;
+  std::size_t kept_bytes_ = 0;
+};
+
+}  // namespace cachalot::events

@@ -1,0 +1,297 @@
+// A subscriber that hears a feed holds what the directory publishes, from wherever it begins.
+
+#include "node/events/feed.h"
+
+#include <gtest/gtest.h>
+
+#include "node/events/test_subscriber.h"
+#include "pool/format/notes.h"
+#include "pool/reader/published_blocks.h"
+#include "testing/pool/test_pool.h"
+
+namespace cachalot::events {
+namespace {
+
+using block_hash::to_hex;
+using pool::hash_of;
+
+constexpr std::uint32_t kTokens = 4;
+
+std::vector<std::uint32_t> tokens_of(std::uint64_t name) {
+  const auto first = static_cast<std::uint32_t>(name * 100'000);
+  return {first, first + 1, first + 2, first + 3};
+}
+
+pool::Geometry geometry(std::uint32_t note_bytes) {
+  pool::Geometry g = pool::small_geometry(32);
+  g.note_bytes = note_bytes;
+  return g;
+}
+
+class FeedWorld {
+ public:
+  explicit FeedWorld(std::unique_ptr<memory::Domain> domain = memory::make_coherent_domain(),
+                     std::uint32_t note_bytes = 64)
+      : pool_(geometry(note_bytes), std::move(domain)) {}
+  ~FeedWorld() { end(); }
+
+  // A keeper and its feed.
+  void begin(std::uint32_t queue = 1u << 12, std::size_t kept_batches = 10'000) {
+    changes_ = std::make_unique<ChangeQueue>(pool_.domain(), queue);
+    pool::Keeper& keeper = pool_.start_keeper();
+    keeper.observe(changes_.get());
+    FeedOptions options;
+    options.pool_name = "kv";
+    options.epoch = keeper.epoch();
+    options.kept_batches = kept_batches;
+    feed_ = std::make_unique<Feed>(pool_.access(), *changes_, std::move(options));
+    client_ = pool_.attach(0);
+  }
+  // The keeper's process dies, and its publisher with it. The client has left before: nothing stays held.
+  void end() {
+    if (feed_ == nullptr) return;
+    EXPECT_TRUE(client_->detach());
+    client_.reset();
+    pool_.kill_keeper();
+    feed_.reset();
+  }
+  void advance(TestSubscriber& subscriber) {
+    feed_->advance([&](const Message& message) {
+      subscriber.hear(message);
+      return true;
+    });
+  }
+
+  // Stores a chain with its tokens, as far as the pool takes it.
+  void store(std::uint64_t first, std::uint32_t count, const BlockHash* parent = nullptr) {
+    auto reserved = client_->reserve(count);
+    if (!reserved) return;
+    auto open = std::move(*reserved).begin();
+    ASSERT_TRUE(open);
+    std::vector<pool::WrittenBlock> written;
+    for (std::size_t i = 0; i < open->uses().size(); ++i) {
+      const BlockHash hash = hash_of(first + i);
+      if (pool_.access().geometry.note_bytes != 0)
+        pool::write_note(pool_.access(), open->uses()[i], hash, tokens_of(first + i));
+      written.push_back({hash, 64, std::uint64_t{0}});
+    }
+    std::vector<pool::Verdict> verdicts(written.size());
+    ASSERT_TRUE(client_->commit(parent, std::move(*open).end(), written, verdicts));
+  }
+  void step(base::Rng& rng) {
+    constexpr std::uint64_t kNames = 120;
+    const std::uint64_t first = rng.below(kNames);
+    const BlockHash parent = hash_of(rng.below(kNames));
+    if (rng.below(6) == 0) {
+      static_cast<void>(client_->requests().evict(parent));
+    } else {
+      store(first, 1 + static_cast<std::uint32_t>(rng.below(8)),
+            rng.below(3) == 0 ? &parent : nullptr);
+    }
+  }
+
+  // The subscriber's blocks are the pool's: hashes, parents, tokens.
+  void expect_equal(const TestSubscriber& subscriber, bool has_tokens = true) {
+    std::map<std::string, TestSubscriber::Block> blocks;
+    std::map<std::uint32_t, std::string> hashes;
+    pool::for_each_published(pool_.access(), [&](const pool::Entry& entry) {
+      hashes[entry.block] = to_hex({entry.hash_low, entry.hash_high});
+    });
+    const std::string topic =
+        "kv@kv@" + to_hex(block_hash::make_namespace(pool::ClientOptions{}.fingerprint).digest);
+    pool::for_each_published(pool_.access(), [&](const pool::Entry& entry) {
+      TestSubscriber::Block& block = blocks[hashes[entry.block]];
+      if (entry.parent != pool::kNoBlock) block.parent = hashes[entry.parent];
+      block.topic = topic;
+      for (std::uint64_t name = 0; has_tokens && name < 200; ++name) {
+        if (to_hex(hash_of(name)) == hashes[entry.block]) block.tokens = tokens_of(name);
+      }
+    });
+    EXPECT_EQ(subscriber.blocks(), blocks);
+  }
+
+  pool::TestPool& pool() { return pool_; }
+  Feed& feed() { return *feed_; }
+  pool::Client& client() { return *client_; }
+
+ private:
+  pool::TestPool pool_;
+  std::unique_ptr<ChangeQueue> changes_;
+  std::unique_ptr<Feed> feed_;
+  std::unique_ptr<pool::Client> client_;
+};
+
+void follow_random_operations(FeedWorld& world, std::uint32_t queue, std::uint64_t seed) {
+  world.begin(queue);
+  base::Rng rng(seed);
+  TestSubscriber subscriber;
+  for (int i = 0; i < 1000; ++i) {
+    world.step(rng);
+    if (rng.below(4) == 0) world.advance(subscriber);
+    if (rng.below(100) != 0) continue;
+    world.end();  // the next keeper's feed begins with everything
+    world.begin(queue);
+    TestSubscriber next;
+    world.advance(next);
+    ASSERT_GT(*next.last(), *subscriber.last()) << "numbers grow over all keepers";
+    subscriber = next;
+  }
+  world.advance(subscriber);
+  EXPECT_GT(subscriber.blocks().size(), 10u);
+  world.expect_equal(subscriber);
+}
+
+TEST(Feed, ASubscriberHoldsThePoolsBlocksAfterAThousandRandomOperations) {
+  for (std::uint64_t seed = 1; seed < 6; ++seed) {
+    FeedWorld world;
+    follow_random_operations(world, 1u << 12, seed);
+  }
+}
+
+TEST(Feed, ItDoesSoWithoutCoherence) {
+  FeedWorld world(memory::make_noncoherent_domain());
+  follow_random_operations(world, 1u << 12, 7);
+}
+
+TEST(Feed, WhatAFullQueueLosesIsReadFromTheDirectory) {
+  for (std::uint64_t seed = 1; seed < 6; ++seed) {
+    FeedWorld world;
+    follow_random_operations(world, 4, seed);
+  }
+}
+
+TEST(Feed, AFullQueueIsFollowedByAClear) {
+  FeedWorld world;
+  world.begin(4);
+  TestSubscriber subscriber;
+  world.advance(subscriber);
+  EXPECT_EQ(subscriber.clears(), 1);
+  world.store(1, 3);
+  world.advance(subscriber);
+  EXPECT_EQ(subscriber.clears(), 1);
+  world.store(10, 8);
+  world.advance(subscriber);
+  EXPECT_EQ(subscriber.clears(), 2);
+  world.expect_equal(subscriber);
+}
+
+TEST(Feed, ALateSubscriberGetsASnapshotAndGoesOnWithoutAGap) {
+  FeedWorld world;
+  world.begin(1u << 12, 3);
+  base::Rng rng(11);
+  TestSubscriber first;
+  world.advance(first);
+  const std::uint64_t begin = *first.last();
+  for (int i = 0; i < 300; ++i) {
+    world.step(rng);
+    world.advance(first);
+    TestSubscriber late;
+    std::uint64_t before = 0;
+    // Number 0 is of no batch; `begin` is one that is kept no more; the last one is of a later keeper.
+    const std::uint64_t from[] = {0, begin, world.feed().next_sequence() + 5};
+    ASSERT_TRUE(world.feed().replay(from[i % 3], [&](const Message& message) {
+      EXPECT_GE(message.sequence, before);
+      before = message.sequence;
+      late.apply(message);
+      return true;
+    }));
+    ASSERT_EQ(late.blocks(), first.blocks());
+    ASSERT_EQ(*late.last() + 1, world.feed().next_sequence());
+    world.step(rng);
+    TestSubscriber both = late;
+    world.feed().advance([&](const Message& message) {
+      first.hear(message);
+      both.hear(message);
+      return true;
+    });
+    ASSERT_EQ(both.blocks(), first.blocks());
+  }
+  world.expect_equal(first);
+}
+
+TEST(Feed, WhatASubscriberMissedIsSentAgainWhileItIsKept) {
+  FeedWorld world;
+  world.begin();
+  base::Rng rng(3);
+  TestSubscriber first;
+  for (int i = 0; i < 50; ++i) {
+    world.step(rng);
+    world.advance(first);
+  }
+  TestSubscriber missing = first;
+  for (int i = 0; i < 50; ++i) {
+    world.step(rng);
+    world.advance(first);
+  }
+  ASSERT_GT(*first.last(), *missing.last());
+  world.feed().replay(*missing.last() + 1, [&](const Message& message) {
+    missing.hear(message);
+    return true;
+  });
+  EXPECT_EQ(missing.blocks(), first.blocks());
+  EXPECT_EQ(missing.last(), first.last());
+  int messages = 0;
+  world.feed().replay(world.feed().next_sequence(), [&](const Message&) { return ++messages; });
+  EXPECT_EQ(messages, 0);
+}
+
+TEST(Feed, APoolWithoutNotesPublishesBlocksWithoutTokens) {
+  FeedWorld world(memory::make_coherent_domain(), 0);
+  world.begin();
+  TestSubscriber subscriber;
+  world.store(1, 5);
+  world.advance(subscriber);
+  EXPECT_EQ(subscriber.blocks().size(), 5u);
+  world.expect_equal(subscriber, false);
+}
+
+TEST(Feed, AnEmptyPoolsFeedBeginsWithAClear) {
+  FeedWorld world;
+  world.begin();
+  TestSubscriber subscriber;
+  world.advance(subscriber);
+  EXPECT_EQ(subscriber.clears(), 1);
+  EXPECT_EQ(subscriber.last(), std::uint64_t{world.pool().keeper().epoch()} << 32);
+}
+
+TEST(Feed, MendedLinesLeadToEverythingAnew) {
+  FeedWorld world;
+  world.pool().scrub_lines = 1u << 20;
+  world.begin();
+  TestSubscriber subscriber;
+  world.store(1, 3);
+  world.advance(subscriber);
+  const int before = subscriber.clears();
+  world.pool().damage(world.pool().access().layout.entry(world.pool().slot_of(hash_of(2))));
+  world.pool().keeper().tend();
+  world.advance(subscriber);
+  EXPECT_EQ(subscriber.clears(), before + 1);
+  world.expect_equal(subscriber);
+}
+
+TEST(Feed, StoredChainsAreOneEventAndHashesAreDigestsInOrder) {
+  FeedWorld world;
+  world.begin();
+  std::vector<Message> messages;
+  const auto keep = [&](const Message& message) {
+    messages.push_back(message);
+    return true;
+  };
+  world.feed().advance(keep);
+  messages.clear();
+  world.store(1, 3);
+  world.feed().advance(keep);
+  ASSERT_EQ(messages.size(), 1u);
+  const nlohmann::json batch = nlohmann::json::from_msgpack(messages[0].payload);
+  ASSERT_EQ(batch[1].size(), 1u);
+  const nlohmann::json& event = batch[1][0];
+  EXPECT_EQ(event["block_hashes"].size(), 3u);
+  EXPECT_EQ(event["block_size"], kTokens);
+  const std::vector<std::uint8_t> bytes = event["block_hashes"][0].get_binary();
+  ASSERT_EQ(bytes.size(), 16u);
+  EXPECT_EQ(bytes[0], hash_of(1).high >> 56);
+  EXPECT_EQ(bytes[15], hash_of(1).low & 0xff);
+}
+
+}  // namespace
+}  // namespace cachalot::events

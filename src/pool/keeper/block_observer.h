@@ -1,0 +1,34 @@
+// What a keeper tells of the blocks that clients can find: each that it publishes and each that it removes,
+// whatever the reason (eviction, expiry, an operator, damage).
+//
+// A call follows the write of the directory line. So an observer that begins, or has missed a call, reads the
+// directory: it holds all changes that were told before, and later ones are told.
+//
+// @threads  the keeper's; a call must not wait for anything
+#pragma once
+
+#include <cachalot/hash.h>
+
+#include <cstdint>
+
+#include "pool/format/requests.h"
+
+namespace cachalot::pool {
+
+struct PublishedBlock {
+  BlockHash hash;
+  BlockUse use;
+  std::uint32_t parent;  // block of the parent, kNoBlock at a root
+  std::uint32_t namespace_id;
+};
+
+class BlockObserver {
+ public:
+  virtual ~BlockObserver() = default;
+  virtual void on_published(const PublishedBlock& block) = 0;
+  virtual void on_removed(std::uint32_t block, const BlockHash& hash) = 0;
+  // Lines of the directory had been overwritten, and are right again.
+  virtual void on_repaired() = 0;
+};
+
+}  // namespace cachalot::pool
