@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "block_hash/block_hash.h"
 #include "pool/format/evidence.h"
 #include "pool_flags.h"
 #include "values.h"
@@ -242,7 +243,8 @@ json describe_pool(const Pool& pool) {
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
   for (const pool::NamespaceName& one : pool.state().read_namespaces()) {
-    description["namespaces"].push_back({{"id", one.id}, {"name", one.name}});
+    description["namespaces"].push_back(
+        {{"id", one.id}, {"digest", block_hash::to_hex(one.digest)}, {"name", one.name}});
   }
   pool::KeeperCounters counters;
   if (pool.state().read_keeper_counters(counters)) {

@@ -115,7 +115,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         # Ranks that hold the same bytes would store them several times.
         is_first = not self._groups[0].is_latent or self._rank().tp == 0
         self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
-                                  self._log, is_first_rank=self._tp_rank() == 0)
+                                  self._log, is_first_rank=self._rank() == Rank(0))
 
     def _step(self) -> StepMetadata:
         metadata = self._get_connector_metadata()
