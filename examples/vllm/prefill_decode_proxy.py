@@ -30,7 +30,8 @@ from aiohttp import web
 log = logging.getLogger("proxy")
 
 _BODY_S = 30.0  # to read a request's body
-_CONNECT_S = 3.0
+_CONNECT_S = 10.0
+_PREFILL_CONNECT_S = 3.0
 _HEALTH_S = 3.0
 _LONGEST_REST_S = 60.0
 #: Shorter than vLLM's 5 s, so that no request is sent on a connection that its engine closes.
@@ -217,7 +218,7 @@ class Proxy:
             if engine is None:
                 break
             tried.append(engine)
-            timeout = aiohttp.ClientTimeout(total=left, sock_connect=_CONNECT_S)
+            timeout = aiohttp.ClientTimeout(total=left, sock_connect=_PREFILL_CONNECT_S)
             try:
                 with self._prefills.asking(engine):
                     async with self._session.post(engine.url + path, json=short, headers=headers,
