@@ -342,7 +342,7 @@ def positive(kind: type) -> Any:
 
 def options_of(arguments: List[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prefill", nargs="+", type=url_of, default=[], metavar="URL", help="engines that compute")
+    parser.add_argument("--prefill", nargs="*", type=url_of, default=[], metavar="URL", help="engines that compute")
     parser.add_argument("--decode", nargs="+", type=url_of, required=True, metavar="URL", help="engines that answer")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=positive(int), default=8080)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,10 +11,11 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
+PROXY = Path(__file__).with_name("prefill_decode_proxy.py")
 MODEL = "tiny"  # the name that clients give
-_START_S = 400
+_START_S = 600
 _ANSWER_S = 120
 
 
@@ -55,6 +57,12 @@ class Child:
         self.signal(signal.SIGKILL)
         self.process.wait()
 
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
     def close(self) -> None:
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -73,39 +81,76 @@ class Api:
                                          {"Content-Type": "application/json"})
         return urllib.request.urlopen(request, timeout=timeout)
 
-    def complete(self, prompt: Any, **options: Any) -> Dict[str, Any]:
-        body = {"prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True, **options}
-        with self.send("/v1/completions", body) as answer:
+    def post(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
+        with self.send(path, body) as answer:
             return {**json.load(answer), "timing": answer.headers.get("Server-Timing", "")}
 
-    def stream(self, prompt: Any, **options: Any) -> Dict[str, Any]:
-        """Returns text, usage, the error if there was one, and first_s: seconds to the first event."""
+    def get(self, path: str) -> Dict[str, Any]:
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            return json.load(answer)
+
+    def complete(self, prompt: Any, **options: Any) -> Dict[str, Any]:
+        """Returns the answer, with text, tokens (if return_token_ids was asked for) and timing."""
+        body = {"prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True, **options}
+        answer = self.post("/v1/completions", body)
+        choice = answer["choices"][0]
+        return {**answer, "text": choice["text"], "tokens": choice.get("token_ids")}
+
+    def stream(self, prompt: Any, each: Callable[[], Any] = lambda: None, **options: Any) -> Dict[str, Any]:
+        """Returns text, tokens, usage, the error if there was one, and first_s: seconds to the first event."""
         body = {"prompt": prompt, "max_tokens": 16, "temperature": 0, "ignore_eos": True, "stream": True,
                 "stream_options": {"include_usage": True}, **options}
-        seen: Dict[str, Any] = {"text": "", "first_s": None, "usage": {}, "error": None}
+        seen: Dict[str, Any] = {"text": "", "tokens": [], "usage": {}, "error": None}
         began = time.monotonic()
         with self.send("/v1/completions", body) as answer:
             seen["timing"] = answer.headers.get("Server-Timing", "")
             for line in answer:
-                if seen["first_s"] is None:
-                    seen["first_s"] = time.monotonic() - began
+                seen.setdefault("first_s", time.monotonic() - began)
                 if not line.startswith(b"data: {"):
                     continue
                 event = json.loads(line[len(b"data: "):])
                 seen["error"] = event.get("error") or seen["error"]
-                seen["text"] += "".join(choice["text"] for choice in event.get("choices", ()))
                 seen["usage"] = event.get("usage") or seen["usage"]
+                for choice in event.get("choices", ()):
+                    seen["text"] += choice["text"]
+                    seen["tokens"] += choice.get("token_ids") or []
+                each()
         return seen
 
     def metrics(self) -> Dict[str, float]:
+        """Prometheus counters by name, and by name/source where a counter has sources."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         values: Dict[str, float] = {}
         for line in lines:
             if line and not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                values[name.split("{")[0]] = values.get(name.split("{")[0], 0.0) + float(value)
+                labelled, value = line.rsplit(" ", 1)
+                name, _, labels = labelled.partition("{")
+                source = re.search('source="([^"]*)"', labels)
+                for key in [name] + ([f"{name}/{source[1]}"] if source else []):
+                    values[key] = values.get(key, 0.0) + float(value)
         return values
+
+
+class Keeper:
+    """A new pool and its keeper, until the end of the block."""
+
+    def __init__(self, program: Path, pool: str, block_bytes: int, blocks: int) -> None:
+        self._program, self.pool = program, pool
+        self._process = subprocess.Popen([str(program), "serve", "--pool", pool, "--create", "--block-bytes",
+                                          str(block_bytes), "--capacity-blocks", str(blocks)],
+                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        line = self._process.stdout.readline()
+        if not line.startswith("ready"):
+            raise RuntimeError(f"the keeper does not start: {line}{self._process.stdout.read()}")
+
+    def __enter__(self) -> "Keeper":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._process.kill()
+        self._process.wait()
+        subprocess.run([str(self._program), "pool", "destroy", self.pool], capture_output=True)
 
 
 class Server(Child, Api):
@@ -132,6 +177,9 @@ class Proxy(Child, Api):
 
     def __init__(self, log: Path, prefill: List[str], decode: List[str], *flags: str) -> None:
         port = free_port()
-        program = Path(__file__).with_name("prefill_decode_proxy.py")
-        super().__init__([sys.executable, str(program), "--port", str(port), "--prefill", *prefill,
+        super().__init__([sys.executable, str(PROXY), "--port", str(port), "--prefill", *prefill,
                           "--decode", *decode, *flags], port, log)
+
+    def in_flight(self, url: str) -> int:
+        """Requests of the proxy in an engine."""
+        return next(engine["in_flight"] for engine in self.get("/health")["engines"] if engine["url"] == url)

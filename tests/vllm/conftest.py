@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tiny_models import make
 
 from cachalot.command import PROGRAM
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "examples" / "vllm"))
+from tiny_models import make  # noqa: E402
 DEADLINE_S = 400  # of one answer: a livelock fails
 
 
@@ -95,7 +96,7 @@ class Pool:
         assert line.startswith("ready"), line + self.keeper.stdout.read()
 
     def info(self):
-        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json"], capture_output=True, text=True)
+        done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json", "-"], capture_output=True, text=True)
         return json.loads(done.stdout)
 
     def kill(self):
