@@ -114,7 +114,7 @@ class Demo:
 
 def make_model(folder):
     say("making the model")
-    with contextlib.redirect_stdout(sys.stderr):
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
         from tiny_models import make
 
         return make(folder, MODEL)
@@ -128,7 +128,6 @@ def main():
     flags = parser.parse_args()
     if flags.prompts < 1 or not 2 * BLOCK_TOKENS <= flags.tokens <= 4000:
         parser.error(f"expected at least 1 prompt of {2 * BLOCK_TOKENS} to 4000 tokens")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     pool = f"/dev/shm/cachalot_demo_vllm_{os.getpid()}"
     blocks = 2 * (flags.prompts + 2) * (flags.tokens // BLOCK_TOKENS) + 64
     with tempfile.TemporaryDirectory(prefix="cachalot-demo-") as logs:
