@@ -97,6 +97,10 @@ def cached(answer):
     return details["cached_tokens"] if details else 0
 
 
+def stored_blocks(server):
+    return server.metrics()["vllm:cachalot_stored_blocks_total"]
+
+
 def nothing_is_held(stage):
     """No block belongs to a dead client, and each that is not free can be found."""
     counted = stage.accounting()
@@ -112,8 +116,7 @@ def test_decode_takes_what_prefill_has_stored(stage, prompt):
         assert answer["tokens"] == stage.right(one)
         assert cached(answer) == BLOCKS * BLOCK_TOKENS
         assert "prefill;dur=" in answer["timing"] and "decode;dur=" in answer["timing"]
-    stored = [server.metrics()["vllm:cachalot_stored_blocks_total"] for server in producers]
-    assert stored == [2 * BLOCKS, 2 * BLOCKS]  # in turn
+    assert [stored_blocks(server) for server in producers] == [2 * BLOCKS, 2 * BLOCKS]  # in turn
     assert [server.metrics()["vllm:cachalot_loaded_blocks_total"] for server in consumers] == [2 * BLOCKS, 2 * BLOCKS]
     assert proxy.get("/v1/models")["data"][0]["id"] == "tiny"
     story = {"messages": [{"role": "user", "content": "Once upon a time " * 60}], "max_tokens": 8, "temperature": 0}
@@ -125,9 +128,9 @@ def test_decode_takes_what_prefill_has_stored(stage, prompt):
 def test_prefill_killed_after_its_store(stage, prompt):
     producers, consumers = stage.at_least(1, 1)
     one, victim = prompt(200), producers[0]
-    before = victim.metrics()["vllm:cachalot_stored_blocks_total"]
+    stored = stored_blocks(victim) + BLOCKS
     victim.complete(one, max_tokens=1)
-    wait_until(lambda: victim.metrics()["vllm:cachalot_stored_blocks_total"] == before + BLOCKS, "the store")
+    wait_until(lambda: stored_blocks(victim) == stored, "the store")
     stage.kill(victim)
     proxy = stage.proxy([victim], consumers)
     for ask in (proxy.stream, proxy.complete):
@@ -142,8 +145,10 @@ def test_prefill_killed_after_its_store(stage, prompt):
 def test_prefill_killed_during_its_store(stage, prompt):
     producers, consumers = stage.at_least(1, 1)
     victim, one, two = producers[0], prompt(300), prompt(301)
+    stored = stored_blocks(victim) + BLOCKS
     victim.complete(one, max_tokens=1)  # it is attached, and has blocks
-    wait_until(lambda: stage.accounting()["granted_blocks"] > 0, "blocks for the producer")
+    wait_until(lambda: stored_blocks(victim) == stored, "the store")
+    assert stage.accounting()["granted_blocks"] > 0
     live = stage.accounting()["live_blocks"]
     proxy = stage.proxy(producers, consumers)
     stage.pool.keeper.send_signal(signal.SIGSTOP)
@@ -151,6 +156,7 @@ def test_prefill_killed_during_its_store(stage, prompt):
         # Its blocks are computed and copied; the commit waits for the keeper.
         answer = proxy.stream(two, return_token_ids=True)
         assert answer["tokens"] == stage.right(two) and cached(answer) == 0
+        assert stored_blocks(victim) == stored  # still in flight
         stage.kill(victim)
     finally:
         stage.pool.keeper.send_signal(signal.SIGCONT)
