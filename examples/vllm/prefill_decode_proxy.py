@@ -177,6 +177,12 @@ class Proxy:
     # --- Requests ----------------------------------------------------------------------------------
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._complete(request)
+        except RecursionError:  # before the answer has begun
+            return error_response("the request's body: expected a JSON object, it is nested too deeply", 400)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
         trace = Trace()
         async with self._places:
             trace.end("queue")
@@ -186,7 +192,7 @@ class Proxy:
                 return error_response(f"the request has more than {self._options.max_body_bytes} bytes", 413)
             except asyncio.TimeoutError:
                 return error_response(f"the request's body did not come within {_BODY_S:.0f} s", 408)
-            except (ValueError, RecursionError) as error:
+            except ValueError as error:
                 return error_response(f"the request's body: expected a JSON object: {error}", 400)
             headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
             trace.end("body")

@@ -275,6 +275,18 @@ def test_requests_wait_for_a_place(proxy, fake, places, most):
     assert len(engine.seen) == 4 and engine.most_in_flight == most
 
 
+def test_a_body_nested_as_deeply_as_python_can_ends_nothing(proxy, fake):
+    one = proxy([fake()], [fake()], "--rest", "0.01")
+    for depth in range(900, 1000, 2):
+        request = urllib.request.Request(one.url + "/v1/completions", b'{"a":' * depth + b"1" + b"}" * depth)
+        try:
+            urllib.request.urlopen(request, timeout=30).close()
+        except urllib.error.HTTPError as error:
+            assert "error" in json.load(error) and error.code != 500
+    assert "Traceback" not in one.log.read_text()
+    assert ask(one, False) == "a"
+
+
 def test_models_and_health(proxy, fake):
     one = proxy([Dead], [Dead, fake()])
     assert one.get("/v1/models")["data"][0]["id"] == "tiny"
