@@ -12,7 +12,8 @@ import urllib.request
 import pytest
 from servers import PROXY, Proxy, free_port
 
-aiohttp = pytest.importorskip("aiohttp")
+pytest.importorskip("aiohttp")
+import prefill_decode_proxy  # noqa: E402
 from aiohttp import web  # noqa: E402
 
 EVENT = b'data: {"choices": [{"text": "a"}]}\n\n'
@@ -197,6 +198,30 @@ def test_a_failed_prefill_engine_costs_time_only(proxy, fake, what):
     while len(bad.seen) == 1:
         ask(one, False)
     assert decode.seen[-1]["kv_transfer_params"]  # it was tried again, and works
+
+
+def test_a_client_does_not_say_what_is_stored(proxy, fake):
+    decode = fake()
+    proxy([], [decode]).complete("once", kv_transfer_params={"cachalot_stored_tokens": 1 << 40})
+    assert "kv_transfer_params" not in decode.seen[0]
+
+
+def test_one_request_tries_an_engine_that_failed(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(prefill_decode_proxy.time, "monotonic", lambda: now[0])
+    engine = prefill_decode_proxy.Engine("http://a", 2.0)
+    for rest_s in (2, 4, 8, 16, 32, 60, 60):
+        engine.failed(OSError())
+        now[0] += rest_s - 0.1
+        assert engine.rests()
+        now[0] += 0.2
+        assert not engine.rests()
+    with engine.asked(1):
+        assert engine.rests()  # for the others
+        engine.worked()
+    assert not engine.rests()
+    with engine.asked(2):
+        assert not engine.rests()
 
 
 def test_another_prefill_engine_is_tried(proxy, fake):
