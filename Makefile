@@ -12,6 +12,7 @@ TEST_ARGS ?=
 PYTHON ?= python3
 PYTEST_ARGS ?=
 LLAMA_BENCH_ARGS ?=
+DEMO_VLLM_ARGS ?=
 CACHALOT := build/release/apps/cachalot/cachalot
 
 # g++ if it is version 12 or later, else g++-12 (Ubuntu 22.04). Looked up when a build starts, after
@@ -27,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build test test-python test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama \
   lint tidy format clean
 
 help: ## list the targets
@@ -79,9 +80,11 @@ test-llama: setup-llama ## get and build llama.cpp, then the tests of engines/ll
 	ctest --preset dev -j$(TEST_JOBS) -L llama --no-tests=error $(TEST_ARGS)
 
 # vLLM's CPU build needs 6 GB below build/; tools/setup-vllm finds what is there already.
-test-vllm: setup-python ## get vLLM's CPU build (6 GB) and run the connector in it; PYTEST_ARGS goes to pytest
+build-vllm: setup-python
 	tools/setup-vllm build/vllm
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/vllm/venv/bin/python -m pip install --quiet . pytest
+
+test-vllm: build-vllm ## get vLLM's CPU build (6 GB) and run the connector in it; PYTEST_ARGS goes to pytest
 	CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models build/vllm/venv/bin/python -m pytest tests/vllm $(PYTEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.
@@ -93,6 +96,9 @@ build-llama:
 
 demo-llama: build-llama ## two llama.cpp engines share a prompt: time to first token, and the texts
 	$(PYTHON) engines/llama/demo/demo.py
+
+demo-vllm: build-vllm ## get vLLM's CPU build (6 GB); two of its servers share prompts: time to first token
+	build/vllm/venv/bin/python examples/vllm/demo.py --models build/vllm/models $(DEMO_VLLM_ARGS)
 
 bench-llama: build-llama ## llama.cpp: time to first token, and conversations between engines; LLAMA_BENCH_ARGS goes to it
 	$(PYTHON) engines/llama/demo/bench.py --json build/bench-llama.json --svg build/bench-llama.svg $(LLAMA_BENCH_ARGS)

@@ -11,6 +11,7 @@ from pathlib import Path
 from cachalot.command import PROGRAM
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "examples" / "vllm"))  # tiny_models, servers
 DEADLINE_S = 400  # of one answer: a livelock fails
 
 

@@ -183,9 +183,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished_all_groups(self, request: Any,
                                     block_ids: Tuple[List[int], ...]) -> Tuple[bool, Optional[Dict[str, Any]]]:
-        if self._scheduler is not None:
-            self._scheduler.finished(request, block_ids)
-        return False, None
+        return False, self._scheduler.finished(request, block_ids) if self._scheduler is not None else None
 
     def has_pending_push_work(self) -> bool:
         return self._scheduler is not None and self._scheduler.has_unsent_stores()

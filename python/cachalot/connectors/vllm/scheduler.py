@@ -21,6 +21,10 @@ from cachalot.connectors.vllm.weights import digest_of_folder
 _EXPLAIN_PAUSE_S = 10.0
 #: A waiting request is asked for in every step; its answer is used for so long.
 _LOOKUP_AGE_S = 0.5
+#: Blocks that a prefill engine still stores are waited for while some come within this time.
+_PROMISE_S = 1.0
+#: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
+_STORED_TOKENS = "cachalot_stored_tokens"
 
 
 def _keys_of(hashes: List[bytes]) -> bytes:
@@ -41,6 +45,8 @@ class _Request:
     is_loading: bool = False
     found: Tuple[int, int, float] = (-1, 0, 0.0)  # of so many blocks, so many were in the pool, when
     plan: Optional[Tuple[int, int]] = None  # blocks [first, last) that the last lookup promised
+    promised: int = 0  # blocks that a prefill engine says it stores
+    progress: Tuple[int, float] = (-1, 0.0)  # of the promised blocks, so many were there first when
 
     def update_keys(self) -> int:
         """Returns how many blocks have a key."""
@@ -118,6 +124,8 @@ class SchedulerSide:
         state = self._requests.get(request.request_id)
         if state is None:
             state = self._requests[request.request_id] = _Request(request, self._adapter_of(request))
+            tokens = (getattr(request, "kv_transfer_params", None) or {}).get(_STORED_TOKENS)
+            state.promised = tokens // self._block_tokens if isinstance(tokens, int) else 0
         return state
 
     def _adapter_of(self, request: Any) -> bytes:
@@ -142,7 +150,7 @@ class SchedulerSide:
         """How many of a request's leading blocks all ranks and groups have in the pool."""
         of, found, at = state.found
         now = time.monotonic()
-        if of == blocks and now - at < _LOOKUP_AGE_S:
+        if of == blocks and now - at < _LOOKUP_AGE_S and not state.promised:
             return found
         keys = bytes(state.keys[: blocks * KEY_BYTES])
         found = blocks
@@ -177,7 +185,17 @@ class SchedulerSide:
             self._next_explanation = math.inf
             self._log.info("no hits for the first prompt: %s", reason)
 
-    def matched(self, request: Any, computed_tokens: int) -> Tuple[int, bool]:
+    def _waits(self, state: _Request, blocks: int, found: int) -> bool:
+        """Whether a prefill engine's store of these blocks is still in flight."""
+        now, (most, since) = time.monotonic(), state.progress
+        if found > most:
+            state.progress = most, since = found, now
+        if found >= min(state.promised, blocks) or now - since > _PROMISE_S:
+            state.promised = 0
+        return state.promised > 0
+
+    def matched(self, request: Any, computed_tokens: int) -> Tuple[Optional[int], bool]:
+        """None tokens: vLLM asks again in the next step."""
         if not self._may_load:
             return 0, False
         state = self._request(request)
@@ -188,6 +206,8 @@ class SchedulerSide:
         if not state.may_load or blocks <= first:
             return 0, False
         last = self._found(state, blocks)
+        if state.promised and self._waits(state, blocks, max(first, last)):
+            return None, False
         state.shared = max(state.shared, last)
         if last <= first:
             return 0, False
@@ -272,17 +292,21 @@ class SchedulerSide:
     def added(self, request: Any) -> None:
         self._request(request)
 
-    def finished(self, request: Any, tables: Tuple[List[int], ...]) -> None:
+    def finished(self, request: Any, tables: Tuple[List[int], ...]) -> Optional[Dict[str, Any]]:
+        """Returns what a prefill's answer tells the decode engine."""
         state = self._requests.pop(request.request_id, None)
         if state is None or not self._may_store or state.is_loading:
-            return
+            return None
         # Of a request that was aborted, not all that is scheduled is computed.
         if request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
-            return
+            return None
         blocks = min(request.num_computed_tokens // self._block_tokens, state.update_keys())
         store = self._store(state, blocks, tables)
         if store is not None:
             self._last_stores.append(store)
+        if not (getattr(request, "kv_transfer_params", None) or {}).get("do_remote_decode"):
+            return None
+        return {_STORED_TOKENS: state.shared * self._block_tokens}
 
     def has_unsent_stores(self) -> bool:
         return bool(self._last_stores)

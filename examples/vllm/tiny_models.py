@@ -1,4 +1,4 @@
-"""Tiny random models for the tests: some MiB each, made in seconds, without a download.
+"""Random models for the tests and the demonstration: some MiB each, made in seconds, without a download.
 
 usage: tiny_models.py FOLDER [NAME...]
 """
@@ -69,6 +69,8 @@ def _deepseek():
 MODELS = {
     "llama": (_llama, 1),
     "llama-retrained": (_llama, 2),  # other weights, all else equal
+    "llama-17m": (lambda: _llama(hidden_size=512, intermediate_size=1408, num_hidden_layers=6, num_attention_heads=8,
+                                 num_key_value_heads=4), 1),
     "mistral": (_mistral, 1),
     "gemma3": (_gemma3, 1),
     "deepseek": (_deepseek, 1),

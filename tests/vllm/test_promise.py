@@ -1,0 +1,97 @@
+"""A decode engine waits for blocks that its prefill engine still stores: the scheduler's side, without an engine."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from cachalot.connectors.vllm import scheduler
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.options import parse
+
+BLOCK_TOKENS = 128
+
+
+class FakePool:
+    """found: what the next lookups say, the last one again and again."""
+
+    def __init__(self, *found):
+        self.found, self.lookups = list(found), 0
+
+    def get(self):
+        return self
+
+    def lookup(self, hashes):
+        self.lookups += 1
+        return min(self.found.pop(0) if len(self.found) > 1 else self.found[0], len(hashes))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: made.now)
+    return made
+
+
+def side_of(pool, may_store=False):
+    return scheduler.SchedulerSide(parse({"pool": "/dev/shm/none"}), [(pool, 0)], BLOCK_TOKENS, 1, may_load=True,
+                                   may_store=may_store, is_async=True, log=RateLimitedLog(logging.getLogger()))
+
+
+def request_of(params, blocks=11):
+    return SimpleNamespace(request_id="a", num_tokens=blocks * BLOCK_TOKENS + 5, kv_transfer_params=params,
+                           num_computed_tokens=blocks * BLOCK_TOKENS, status=SimpleNamespace(name="FINISHED_STOPPED"),
+                           block_hashes=[bytes([i]) * 32 for i in range(blocks)])
+
+
+def test_waits_until_all_promised_blocks_are_there(clock):
+    pool = FakePool(0, 0, 4, 9, 11)
+    side, request = side_of(pool), request_of({"cachalot_stored_tokens": 11 * BLOCK_TOKENS})
+    for _ in range(4):
+        assert side.matched(request, 0) == (None, False)
+        clock.now += 0.9
+    assert side.matched(request, 0) == (11 * BLOCK_TOKENS, True)
+
+
+def test_takes_what_is_there_when_no_more_blocks_come(clock):
+    pool = FakePool(4)
+    side, request = side_of(pool), request_of({"cachalot_stored_tokens": 11 * BLOCK_TOKENS})
+    assert side.matched(request, 0) == (None, False)
+    clock.now += 0.9
+    assert side.matched(request, 0) == (None, False)
+    clock.now += 0.2
+    assert side.matched(request, 0) == (4 * BLOCK_TOKENS, True)
+    assert side.matched(request, 0) == (4 * BLOCK_TOKENS, True)  # and does not wait again
+
+
+def test_waits_for_no_more_than_the_prompt_and_the_promise_have(clock):
+    for promised, there in ((5, 5), (5, 7), (1 << 60, 11)):
+        side = side_of(FakePool(there))
+        assert side.matched(request_of({"cachalot_stored_tokens": promised * BLOCK_TOKENS}), 0) == (
+            there * BLOCK_TOKENS, True)
+
+
+@pytest.mark.parametrize("params", [None, {}, {"cachalot_stored_tokens": None}, {"cachalot_stored_tokens": "9"},
+                                    {"cachalot_stored_tokens": -1}, {"cachalot_stored_tokens": 1e9}])
+def test_without_a_promise_it_does_not_wait(clock, params):
+    assert side_of(FakePool(0)).matched(request_of(params), 0) == (0, False)
+
+
+def test_does_not_wait_for_what_the_engine_has(clock):
+    side, request = side_of(FakePool(0)), request_of({"cachalot_stored_tokens": 6 * BLOCK_TOKENS})
+    assert side.matched(request, 6 * BLOCK_TOKENS) == (0, False)
+
+
+@pytest.mark.parametrize("params, told", [({"do_remote_decode": True}, {"cachalot_stored_tokens": 7 * BLOCK_TOKENS}),
+                                          ({}, None), (None, None)])
+def test_a_prefill_says_what_it_stores(clock, params, told):
+    side, request = side_of(FakePool(7), may_store=True), request_of(params)
+    side.matched(request, 0)  # 7 blocks are in the pool, and there are no pages for more
+    assert side.finished(request, ([],)) == told
+
+
+def test_an_aborted_prefill_says_nothing(clock):
+    side, request = side_of(FakePool(7), may_store=True), request_of({"do_remote_decode": True})
+    side.matched(request, 0)
+    request.status.name = "FINISHED_ABORTED"
+    assert side.finished(request, ([],)) is None
