@@ -109,12 +109,12 @@ class CachalotTier(SecondaryTierManager):
 
     def _start(self, offloading_spec: Any) -> None:
         row_bytes = self._rows.shape[1]
-        group = group_of(offloading_spec, row_bytes, self._options)
+        chunks = group_of(offloading_spec, row_bytes, self._options)
         if self._options.create is not None:
-            self._keeper = SharedKeeper(self._options, self._options.create, [group], self._log)
-        self._attachment = Attachment(self._options, group, self._log, self._register)
+            self._keeper = SharedKeeper(self._options, self._options.create, [chunks], self._log)
+        self._attachment = Attachment(self._options, chunks, self._log, self._register)
         self._attachment.attach(_START_WAIT_S)
-        self._log.info("namespace of the tier: %s; chunks of %d bytes", group.model, row_bytes)
+        self._log.info("namespace of the tier: %s; chunks of %d bytes", chunks.model, row_bytes)
 
     def _register(self, client: Client) -> Any:
         chunks, row_bytes = self._rows.shape
@@ -167,8 +167,9 @@ class CachalotTier(SecondaryTierManager):
     def _chains_of(self, job: Job, req_context: ReqContext) -> List[Any]:
         """Sorts the job's chunks into chains, each with the block before it."""
         order = self._orders.setdefault(req_context.req_id, Order())
-        order.update(getattr(req_context, "_offload_key_positions", {}))
-        ends = [req_context.get_offload_key_position(key) for key in job.keys]
+        positions = getattr(req_context, "_offload_key_positions", {})  # since 0.31; of the whole prompt
+        order.update(positions)
+        ends = [positions.get(key) for key in job.keys]
         sorted_by_place = sorted(range(len(ends)), key=lambda i: (job.keys[i][-4:], ends[i] or 0))
         job.keys = [job.keys[i] for i in sorted_by_place]
         job.pages = [job.pages[i] for i in sorted_by_place]
