@@ -36,7 +36,7 @@ OBJECTS = {
         "group": "vllm.v1.kv_cache_interface:KVCacheGroupSpec",
         "spec": "vllm.v1.kv_cache_interface:FullAttentionSpec",
     },
-    "vllm/tier/manager.py": {
+    "vllm/tier/cachalot_tier.py": {
         "job_metadata": "vllm.v1.kv_offload.tiering.base:TransferJob",
         "given": "vllm.v1.kv_offload.tiering.base:TransferJob",
         "req_context": "vllm.v1.kv_offload.base:ReqContext",

@@ -41,12 +41,12 @@ def tiered(engines, models):
 numbers = itertools.count()
 
 
-def store(engine, prompt):
+def store(engine, prompt, chunks=FULL // 128):
     """Computes a prompt; further steps carry its chunks to the pool."""
     answer = engine.answer([prompt])
     until = time.monotonic() + 60
-    while (last := engine.answer([[5, 6, 7]]))["metrics"].get("vllm:cachalot_tier_stored_chunks", 0) < FULL // 128:
-        assert time.monotonic() < until, (last, engine.text()[-3000:])
+    while counted(last := engine.answer([[5, 6, 7]]), "stored_chunks") < chunks:
+        assert time.monotonic() < until, (chunks, last["metrics"], engine.text()[-3000:])
     return answer
 
 
@@ -68,7 +68,8 @@ def test_several_groups_in_chunks_of_two_blocks(models, tiered, pools, prompt):
     pool = pools(4 << 20, 128)
     one = prompt(1, TOKENS)
     arguments = {"model": models("gemma3"), "extra": {"blocks_per_chunk": 2}}
-    computed = store(tiered({"pool": pool.path}, **arguments), one)
+    # Of groups with a window, vLLM offloads the last chunks only.
+    computed = store(tiered({"pool": pool.path}, **arguments), one, TOKENS // 256 + 5)
     assert len(set(computed["tokens"][0])) > 3
     answer = tiered({"pool": pool.path}, **arguments).answer([one])
     assert answer["tokens"] == computed["tokens"]

@@ -4,6 +4,6 @@
         {"type": "CachalotTier", "module_path": "cachalot.connectors.vllm.tier", "pool": "/dev/shm/kv"}]}
 """
 
-from cachalot.connectors.vllm.tier.manager import CachalotTier
+from cachalot.connectors.vllm.tier.cachalot_tier import CachalotTier
 
 __all__ = ["CachalotTier"]
