@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from conftest import DEADLINE_S
 
 TOKENS = 1500
 FULL = TOKENS // 128 * 128
@@ -44,7 +45,7 @@ numbers = itertools.count()
 def store(engine, prompt, chunks=FULL // 128):
     """Computes a prompt; further steps carry its chunks to the pool."""
     answer = engine.answer([prompt])
-    until = time.monotonic() + 60
+    until = time.monotonic() + DEADLINE_S
     while counted(last := engine.answer([[5, 6, 7]]), "stored_chunks") < chunks:
         assert time.monotonic() < until, (chunks, last["metrics"], engine.text()[-3000:])
     return answer
@@ -115,7 +116,7 @@ def test_damaged_chunks_are_computed(tiered, pools, prompt):
     tier = {"pool": pool.path, "checksums": True}
     one = prompt(1, TOKENS)
     computed = store(tiered(tier), one)
-    damage(pool.path)
+    damage(pool.path, 128 << 20)  # a pool has twice the blocks of its capacity
     engine = tiered(tier)
     answer = engine.answer([one])
     assert answer["tokens"] == computed["tokens"]
@@ -128,10 +129,11 @@ def test_damaged_chunks_are_computed(tiered, pools, prompt):
     assert counted(engine.answer([[3, 4]]), "failed_loads") == failed
 
 
-def damage(path):
+def damage(path, blocks_bytes):
+    """The blocks are at the end of a pool's file."""
     with open(path, "r+b") as file:
         size = os.path.getsize(path)
-        for at in range(size // 2, size - 4096, 65536):
+        for at in range(size - blocks_bytes, size, 65536):
             file.seek(at)
             byte = file.read(1)
             file.seek(at)
@@ -162,7 +164,7 @@ def test_the_keeper_is_killed(engines, models, tiered, pools, prompt):
     assert external_hits(answer) == FULL
     reference = engines(models())
     assert engine.answer([two])["tokens"] == reference.answer([two])["tokens"]
-    until = time.monotonic() + 60
+    until = time.monotonic() + DEADLINE_S
     while not counted(engine.answer([[5, 6]]), "failed_stores"):
         assert time.monotonic() < until
     pool.serve()
