@@ -10,6 +10,12 @@ except ImportError as error:
     raise ImportError(
         "cachalot.connectors.vllm needs vLLM with KVConnectorBase_V1 (pip install vllm): " + str(error)) from error
 
-from cachalot.connectors.vllm.connector import CachalotConnector
+import vllm
+
+from cachalot.connectors.vllm import versions
+
+versions.check(vllm.__version__)
+
+from cachalot.connectors.vllm.connector import CachalotConnector  # noqa: E402
 
 __all__ = ["CachalotConnector"]

@@ -2,9 +2,13 @@
 
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
 from vllm.logger import init_logger
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.keeper import SharedKeeper
@@ -18,9 +22,9 @@ from cachalot.connectors.vllm.scheduler import SchedulerSide
 from cachalot.connectors.vllm.worker import WorkerSide
 
 try:
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-except ImportError:  # before 0.31
-    KVConnectorTransferResults = None
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:  # before 0.32
+    CacheHitSource = None
 
 logger = init_logger("vllm.cachalot")
 
@@ -38,7 +42,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
     without permission or of another format, blocks that are too small.
     """
 
-    _cache_hit_source = CacheHitSource.HOST
+    _cache_hit_source = CacheHitSource.HOST if CacheHitSource is not None else None
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)

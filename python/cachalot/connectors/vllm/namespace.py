@@ -193,7 +193,8 @@ class Identity:
             if getattr(parallel, name, 1) != 1:
                 raise UnsupportedCacheError(f"{name} of {getattr(parallel, name)}")
         sizes = {group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups}
-        hashed = kv_cache_config.hash_block_size or next(iter(sizes))
+        hashed = (getattr(kv_cache_config, "hash_block_size", None)  # since 0.32
+                  or getattr(self._config.cache_config, "prefix_match_unit", None) or next(iter(sizes)))
         if sizes != {hashed}:
             raise UnsupportedCacheError(f"blocks of {sorted(sizes)} tokens with hashes of {hashed}")
         names = layer_names or [tuple(group.layer_names) for group in kv_cache_config.kv_cache_groups]
