@@ -33,6 +33,17 @@ bool PoolState::read_keeper_info(KeeperInfoLine& info) const {
          info.epoch == view.epoch;
 }
 
+ViewLine PoolState::read_view(std::uint32_t slot) const {
+  const KeeperView keeper = read_keepers();
+  ViewLine line{};
+  if (keeper.epoch == 0 ||
+      !access_->region.read_as(access_->layout.view_line(keeper.keeper, slot), line) ||
+      line.epoch != keeper.epoch) {
+    return {};
+  }
+  return line;
+}
+
 ClientCounters PoolState::read_totals() const {
   ClientCounters all;
   for (std::uint32_t slot = 0; slot < access_->geometry.clients; ++slot)
