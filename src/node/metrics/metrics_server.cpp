@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::size_t kThreads = 4;
 constexpr std::size_t kMostConnections = 16;
-constexpr std::time_t kPatienceS = 2;  // with a client that neither sends nor takes, also at the end
+constexpr std::time_t kPatienceS =
+    2;  // with a client that neither sends nor takes, also at the end
 constexpr std::size_t kMostBodyBytes = 4096;
 
 // The library's threads, with a limit of open connections: beyond it the kernel's queue fills up, so that no
