@@ -64,7 +64,7 @@ test: setup-test ## install, build and run all tests; TEST_ARGS goes to ctest
 	$(call build,dev)
 	ctest --preset dev -j$(TEST_JOBS) $(TEST_ARGS)
 
-test-python: setup-python ## build the Python package into build/venv and run its tests; PYTEST_ARGS goes to pytest
+test-python: setup-test setup-python ## build the Python package into build/venv and run its tests; PYTEST_ARGS goes to pytest
 	$(PYTHON) -m venv build/venv
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/venv/bin/python -m pip install --quiet '.[test]'
 	build/venv/bin/python -m pytest $(PYTEST_ARGS)

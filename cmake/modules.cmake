@@ -24,6 +24,7 @@ set(CACHALOT_MODULES
   "pool: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper"
   "node/events: base memory block_hash pool/format pool/reader pool/keeper pool"
   "client: base os memory geometry gpu block_hash kv pool"
+  "node/metrics: base os memory rpc pool"
   "replay/pattern: base"
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"

@@ -10,6 +10,7 @@
 
 #include "client_object.h"
 #include "collected.h"
+#include "extra_keys.h"
 #include "gil_release.h"
 #include "hash.h"
 #include "leave.h"
@@ -198,11 +199,13 @@ Stored store(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb
   }));
 }
 
-BlockHashes hash_tokens(ClientObject& self, nb::handle tokens) {
+BlockHashes hash_tokens(ClientObject& self, nb::handle tokens, nb::handle extra_keys) {
   const Numbers numbers(tokens, "tokens");
+  const std::vector<ExtraKeys> keys =
+      extra_keys_of(extra_keys, numbers.get().size() / self.client().geometry().block_tokens);
   const GilRelease release;
-  auto hashes =
-      std::make_shared<const std::vector<BlockHash>>(self.client().hash_tokens(numbers.get()));
+  auto hashes = std::make_shared<const std::vector<BlockHash>>(
+      self.client().hash_tokens(numbers.get(), keys));
   const std::size_t count = hashes->size();
   return {std::move(hashes), 0, count};
 }
@@ -338,7 +341,9 @@ void add_client(nb::module_& module) {
            "geometry: of this rank\n"
            "salt: adapters, quantisation, engine version, a tenant's secret\n"
            "block_order: order of dimensions of a block in the pool, see docs/extend/layout.md\n"
-           "hash: 'xxh3', or vLLM's 'sha256_cbor' and 'xxhash_cbor' with python_hash_seed\n"
+           "hash: 'xxh3', or vLLM's 'sha256_cbor' and 'xxhash_cbor'\n"
+           "python_hash_seed: PYTHONHASHSEED of the vLLM engines; '' if it is not set, which\n"
+           "    xxhash_cbor does not allow\n"
            "host: this machine's number in the pool\n"
            "slot: client slot in the pool; None: a free slot of the host\n"
            "copy_threads: threads that share the copies of one call, 1 to 256\n"
@@ -397,9 +402,11 @@ void add_client(nb::module_& module) {
            "each one's model and geometry. For messages to people. A name longer than 416 bytes\n"
            "is cut off.")
       .def("hash_tokens", &hash_tokens, nb::arg("tokens").none(),
-           nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens) -> BlockHashes"),
+           nb::arg("extra_keys") = nb::none(),
+           nb::sig("def hash_tokens(self, tokens: cachalot.types.Tokens, "
+                   "extra_keys: cachalot.types.ExtraKeys = None) -> BlockHashes"),
            "Returns the hashes of all whole blocks of a prompt. tokens: starts with the\n"
-           "prompt's first token.")
+           "prompt's first token. extra_keys: of the first blocks, as vLLM has them.")
       .def("register_cache", &register_cache, nb::arg("layout").none(), nb::arg("tensors").none(),
            nb::arg("pages").none(), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
            nb::kw_only(), nb::arg("strides") = nb::none(), nb::arg("device") = nb::none(),

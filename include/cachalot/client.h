@@ -48,6 +48,7 @@
 // @source   Beluga (arXiv 2511.20172) §5, §6
 #pragma once
 
+#include <cachalot/extra_key.h>
 #include <cachalot/geometry.h>
 #include <cachalot/hash.h>
 #include <cachalot/result.h>
@@ -82,7 +83,8 @@ struct ClientOptions {
   std::string block_order =
       "layer_first";  // of a block in the pool; all orders: docs/extend/layout.md
   HashAlgorithm hash = HashAlgorithm::kXxh3;
-  std::string python_hash_seed = {};  // for vLLM's algorithms
+  // for vLLM's algorithms: PYTHONHASHSEED of its engines; "" if it is not set (kSha256Cbor only)
+  std::string python_hash_seed = {};
 
   std::uint32_t host = 0;  // this machine's number in the pool
   // client slot in the pool; default: a free slot of the host
@@ -224,7 +226,9 @@ class Client {
   std::uint64_t block_bytes() const;
 
   // Returns the hashes of all whole blocks of a prompt. `tokens` starts with the prompt's first token.
-  std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens) const;
+  // `extra_keys`: of the first blocks; later blocks have none.
+  std::vector<BlockHash> hash_tokens(std::span<const std::uint32_t> tokens,
+                                     std::span<const ExtraKeys> extra_keys = {}) const;
 
   // --- Caches -----------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ Stream = Any
 Paths = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 #: Token ids: an array of integers or a sequence of int. uint32 is not copied.
 Tokens = Union[Memory, Sequence[int]]
+#: For each of the first blocks what distinguishes it besides its tokens: None, or tuples as vLLM's
+#: ("lora", name, path), ("mm", identifier, offset), ("cache_salt", salt), ("prompt_embeds", digest).
+ExtraKeys = Union[Sequence[Union[Sequence[Tuple[Union[str, bytes, int], ...]], None]], None]
 #: Page ids: an array of integers or a sequence of int.
 Pages = Union[Memory, Sequence[int]]
 #: Hashes of blocks: the result of hash_tokens() or a slice of it, an array (n, 2) of uint64, or a sequence.

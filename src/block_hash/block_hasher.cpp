@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "block_hash/cbor_writer.h"
@@ -20,6 +21,9 @@ static_assert(std::endian::native == std::endian::little, "what is hashed is lit
 constexpr HashAlgorithm kAlgorithms[] = {HashAlgorithm::kXxh3, HashAlgorithm::kSha256Cbor,
                                          HashAlgorithm::kXxhashCbor};
 
+// Of an engine without PYTHONHASHSEED.
+constexpr std::string_view kVllmSeed = "vllm-none-hash";
+
 std::uint64_t big_endian(const std::uint8_t* bytes) {
   std::uint64_t value = 0;
   for (int i = 0; i < 8; ++i) value = value << 8 | bytes[i];
@@ -32,16 +36,30 @@ void append_word(std::string& to, std::uint64_t word) {
   to.append(bytes, sizeof bytes);
 }
 
+// Of a text or bytes.
+std::string_view bytes_of(const ExtraKeyPart& part) {
+  if (const auto* const text = std::get_if<std::string>(&part)) return *text;
+  const auto& bytes = std::get<std::vector<std::uint8_t>>(part);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void append_plainly(std::string& to, const ExtraKeyPart& part) {
+  append_word(to, part.index());
+  if (const auto* const number = std::get_if<std::int64_t>(&part))
+    return append_word(to, static_cast<std::uint64_t>(*number));
+  const std::string_view bytes = bytes_of(part);
+  append_word(to, bytes.size());
+  to.append(bytes);
+}
+
 template <class Id>
 void encode_plainly(std::string& to, const Digest& parent, std::span<const Id> ids,
                     std::span<const ExtraKey> extra_keys) {
   to.append(reinterpret_cast<const char*>(parent.bytes.data()), 16);
   to.append(reinterpret_cast<const char*>(ids.data()), ids.size_bytes());
   for (const ExtraKey& key : extra_keys) {
-    append_word(to, key.text.size());
-    to.append(key.text);
-    append_word(to, key.has_offset ? 1 : 0);
-    append_word(to, key.has_offset ? static_cast<std::uint64_t>(key.offset) : 0);
+    append_word(to, key.size());
+    for (const ExtraKeyPart& part : key) append_plainly(to, part);
   }
   append_word(
       to, ids.size() | std::uint64_t{sizeof(Id)} << 32 | std::uint64_t{extra_keys.size()} << 40);
@@ -61,9 +79,16 @@ void encode_as_cbor(std::string& to, const Digest& parent, std::span<const Id> i
   }
   cbor.array(extra_keys.size());
   for (const ExtraKey& key : extra_keys) {
-    if (key.has_offset) cbor.array(2);
-    cbor.text(key.text);
-    if (key.has_offset) cbor.integer(key.offset);
+    cbor.array(key.size());
+    for (const ExtraKeyPart& part : key) {
+      if (const auto* const number = std::get_if<std::int64_t>(&part)) {
+        cbor.integer(*number);
+      } else if (std::holds_alternative<std::string>(part)) {
+        cbor.text(bytes_of(part));
+      } else {
+        cbor.bytes(bytes_of(part).data(), bytes_of(part).size());
+      }
+    }
   }
 }
 
@@ -168,8 +193,13 @@ Result<BlockHasher> BlockHasher::vllm(HashAlgorithm algorithm, std::string_view 
   if (algorithm == HashAlgorithm::kSha256Cbor && (sha256 = Sha256::make()) == nullptr) {
     return Error::make(Code::kUnsupported, "sha256_cbor: libcrypto offers no SHA-256");
   }
+  if (algorithm == HashAlgorithm::kXxhashCbor && python_hash_seed.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "xxhash_cbor: no python_hash_seed, expected the PYTHONHASHSEED of all "
+                       "engines: without one each vLLM engine takes a random seed");
+  }
   BlockHasher hasher(algorithm, 0, std::move(sha256));
-  CborWriter(hasher.buffer_).text(python_hash_seed);
+  CborWriter(hasher.buffer_).text(python_hash_seed.empty() ? kVllmSeed : python_hash_seed);
   hasher.root_ = hasher.digest_of_buffer();
   return hasher;
 }
@@ -203,13 +233,15 @@ Digest BlockHasher::next(const Digest& parent, std::span<const std::uint64_t> id
 }
 
 Digest BlockHasher::hash_blocks(const Digest& parent, std::span<const std::uint32_t> ids,
-                                std::size_t block_ids, std::span<BlockHash> hashes) {
+                                std::size_t block_ids, std::span<BlockHash> hashes,
+                                std::span<const ExtraKeys> extra_keys) {
   CACHALOT_CHECK(block_ids > 0);
   Digest digest = parent;
-  for (BlockHash& hash : hashes) {
-    if (ids.size() < block_ids) break;
-    digest = next(digest, ids.first(block_ids));
-    hash = digest.block_hash();
+  for (std::size_t i = 0; i < hashes.size() && ids.size() >= block_ids; ++i) {
+    std::span<const ExtraKey> keys;
+    if (i < extra_keys.size()) keys = extra_keys[i];
+    digest = next(digest, ids.first(block_ids), keys);
+    hashes[i] = digest.block_hash();
     ids = ids.subspan(block_ids);
   }
   return digest;

@@ -9,15 +9,18 @@
 //
 //   parent        16 bytes, the parent's digest as printed; zero for the first block of a chain
 //   ids           4 bytes each (std::uint32_t) or 8 bytes each (std::uint64_t)
-//   extra keys    each: u64 length, text, u64 has_offset, i64 offset
+//   extra keys    each: u64 number of parts, then each part: u64 kind, and
+//                 0 text, 1 bytes: u64 length, the bytes; 2 integer: i64
 //   trailer       u64: number of ids | bytes per id << 32 | number of extra keys << 40
 //
 // The trailer makes the encoding unambiguous: no two inputs share their bytes.
 // By sha256_cbor and xxhash_cbor: canonical CBOR (RFC 8949 §4.2.1) of
-// [parent digest, [ids], null or [extra keys]], where an extra key is a text or [text, offset], and
-// the digest before the first block is that of the text of PYTHONHASHSEED.
+// [parent digest, [ids], null or [extra keys]], where an extra key is the array of its parts, and
+// the digest before the first block is that of the text of PYTHONHASHSEED, or of "vllm-none-hash".
+// vLLM before 0.32 encoded extra keys in another way; blocks without them have the same hashes.
 #pragma once
 
+#include <cachalot/extra_key.h>
 #include <cachalot/result.h>
 
 #include <array>
@@ -53,21 +56,14 @@ struct Digest {
   friend bool operator==(const Digest&, const Digest&) = default;
 };
 
-// What distinguishes blocks besides their tokens: the name of an adapter, a cache salt, or an image
-// with its offset from the start of the block.
-struct ExtraKey {
-  std::string_view text;  // UTF-8
-  bool has_offset = false;
-  std::int64_t offset = 0;
-};
-
 // @threads one at a time: it reuses a buffer
 class BlockHasher {
  public:
   // xxh3_128 for one namespace.
   static BlockHasher xxh3(const NamespaceId& space);
-  // vLLM's, as an engine with this PYTHONHASHSEED computes it.
-  // @errors kInvalidArgument: `algorithm` is none of vLLM's; kUnsupported: no SHA-256 in libcrypto
+  // vLLM's, as an engine with this PYTHONHASHSEED computes it; "": with none.
+  // @errors kInvalidArgument: `algorithm` is none of vLLM's, or is xxhash_cbor without a seed, where vLLM
+  //         takes a random one; kUnsupported: no SHA-256 in libcrypto
   static Result<BlockHasher> vllm(HashAlgorithm algorithm, std::string_view python_hash_seed);
 
   BlockHasher(BlockHasher&&) noexcept;
@@ -81,7 +77,7 @@ class BlockHasher {
 
   // @shape  ids: those of one block, fewer than 2^32; parent: root() or what next() gave
   // @cost   no allocation once the buffer has grown to the size of a block
-  // @source vLLM (August 2026), kv_cache_utils.hash_block_tokens, for the CBOR algorithms
+  // @source vLLM 0.32, kv_cache_utils.hash_block_tokens, for the CBOR algorithms
   Digest next(const Digest& parent, std::span<const std::uint32_t> ids,
               std::span<const ExtraKey> extra_keys = {});
   Digest next(const Digest& parent, std::span<const std::uint64_t> ids,
@@ -89,8 +85,10 @@ class BlockHasher {
 
   // Hashes whole blocks of `block_ids` ids from `parent` on, as many as there are in `ids` and fit
   // into `hashes`; returns the digest of the last (parent if none). A partial block is left out.
+  // @shape  extra_keys: of the first blocks; later blocks have none
   Digest hash_blocks(const Digest& parent, std::span<const std::uint32_t> ids,
-                     std::size_t block_ids, std::span<BlockHash> hashes);
+                     std::size_t block_ids, std::span<BlockHash> hashes,
+                     std::span<const ExtraKeys> extra_keys = {});
 
  private:
   class Sha256;

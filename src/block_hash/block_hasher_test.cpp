@@ -40,25 +40,61 @@ TEST(Sha256Cbor, MatchesVllmsIntegerFormAndIsStoredAsItsFirstHalf) {
   EXPECT_EQ(to_hex(first.block_hash()), "d830de3d42c00f25a2949b5d12d98642");
 }
 
-TEST(Sha256Cbor, MatchesVllmForASalt) {
-  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
-  const ExtraKey keys[] = {{"tenant-a"}};
-  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
-            "a31aa6d7bd52d1db44c2e2c50ce6687164f2a198c45e6f9c6f5025e7d8dff1f7");
+// Of vLLM 0.32, by its own functions; tests/vllm/test_hashes.py compares with them.
+const ExtraKey kLora = {"lora", "lora-x", "/adapters/x"};
+const ExtraKey kImage = {"mm", "img-1", std::int64_t{-3}};  // begins before the block
+const ExtraKey kSalt = {"cache_salt", "tenant-a"};
+
+ExtraKey embeddings_key() {
+  std::vector<std::uint8_t> digest(32);
+  std::iota(digest.begin(), digest.end(), std::uint8_t{0});
+  return {"prompt_embeds", digest};
 }
 
-TEST(Sha256Cbor, MatchesVllmForAnAdapterAndASalt) {
-  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
-  const ExtraKey keys[] = {{"lora-x"}, {"tenant-a"}};
-  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
-            "6aa1584a6e1ca76b987e0905f8b1cb592524c74565e2928add2c772720a09fbe");
+struct KeysAndHashes {
+  ExtraKeys keys;
+  const char* with_seed_0;
+  const char* without_seed;
+};
+
+TEST(Sha256Cbor, MatchesVllmForExtraKeys) {
+  const KeysAndHashes cases[] = {
+      {{kSalt},
+       "3be36890effbb5e0d90d6506b68f1365539bcf2a82688a430612688636e0959d",
+       "4e31e1ced73eb044a95997f0109d0ddab3d9145878214f1a0ee37c048b397859"},
+      {{kLora, kSalt},
+       "aa147bdc886e296175c7be2720c80290b9a78f2961acd5f4c8dd423ba8b06d7e",
+       "ed51fc37eb52eb3a64a5f5459b53cae9e3e2edd9ff03bfeb8510820b2417560f"},
+      {{kLora, kImage, kSalt},
+       "8bda5427d316716a42e12cb62e472e5457a50bbb275442df5614cb6016f836a8",
+       "d95d37f5d5644e54417d987e6690235c675f57ccaa0aeae396562718769b36ee"},
+      {{embeddings_key()},
+       "b35aab804915f620cee19188eb57a761b2c1119e26993f0fd8c2b60c794f453f",
+       "b64e5a4e4fcbea9eee2a843c15dcb062ada057cc1269eeee248197b4535373f1"}};
+  BlockHasher with = vllm(HashAlgorithm::kSha256Cbor, "0");
+  BlockHasher without = vllm(HashAlgorithm::kSha256Cbor, "");
+  for (const KeysAndHashes& each : cases) {
+    EXPECT_EQ(with.next(with.root(), ids_from(0), each.keys).hex(), each.with_seed_0);
+    EXPECT_EQ(without.next(without.root(), ids_from(0), each.keys).hex(), each.without_seed);
+  }
 }
 
-TEST(Sha256Cbor, MatchesVllmForAnImageThatBeginsBeforeTheBlock) {
-  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor);
-  const ExtraKey keys[] = {{"lora-x"}, {"img-1", true, -3}, {"tenant-a"}};
-  EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
-            "a6e21c8e8e351becd39e1eb859ff0264c6ebfd8b984cdc5aaf5c22658a9dd9ea");
+TEST(Sha256Cbor, MatchesVllmWithoutAPythonHashSeed) {
+  BlockHasher hasher = vllm(HashAlgorithm::kSha256Cbor, "");
+  EXPECT_EQ(hasher.root().hex(),
+            "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0");
+  const Digest first = hasher.next(hasher.root(), ids_from(0));
+  EXPECT_EQ(first.hex(), "dc918a88b139e5afe60b88eda27508d4aee16c10fdc354791efea06206ac0749");
+  EXPECT_EQ(hasher.next(first, ids_from(16)).hex(),
+            "c300ec275d7bf08af8fc63e76cdc0086911bbc7091e03c5cf892553bef84ef0c");
+}
+
+// There vLLM takes a random seed.
+TEST(XxhashCbor, NeedsAPythonHashSeed) {
+  const Result<BlockHasher> hasher = BlockHasher::vllm(HashAlgorithm::kXxhashCbor, "");
+  ASSERT_FALSE(hasher);
+  EXPECT_EQ(hasher.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(hasher.error().message).find("python_hash_seed"), std::string::npos);
 }
 
 TEST(Sha256Cbor, MatchesVllmForIdsOfEveryLength) {
@@ -85,9 +121,9 @@ TEST(XxhashCbor, MatchesVllm) {
   const Digest first = hasher.next(hasher.root(), ids_from(0));
   EXPECT_EQ(first.hex(), "209f5d549fc07c8e39d823615ede61ce");
   EXPECT_EQ(hasher.next(first, ids_from(16)).hex(), "03888914ee75b87e89df867a21beb72b");
-  const ExtraKey keys[] = {{"tenant-a"}};
+  const ExtraKey keys[] = {kSalt};
   EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
-            "bfbfafff3fa6ee68c398534127fa2299");
+            "98274286b84f2817c2be8c2638bd68e1");
 }
 
 TEST(VllmHashes, DependOnThePythonHashSeed) {
@@ -106,9 +142,9 @@ TEST(Xxh3, HashesTheDocumentedBytes) {
   EXPECT_EQ(hasher.next(first, ids_from(16)).hex(), "2748efc79290aee177c657e12e5aa5d5");
   const std::vector<std::uint64_t> wide = {1, ~std::uint64_t{0}};
   EXPECT_EQ(hasher.next(hasher.root(), wide).hex(), "4913269ea70b704e3c5e14e1d279260b");
-  const ExtraKey keys[] = {{"lora-x"}, {"img-1", true, -3}};
+  const ExtraKey keys[] = {kLora, kImage, embeddings_key()};
   EXPECT_EQ(hasher.next(hasher.root(), ids_from(0), keys).hex(),
-            "d8b542321e4d57ba75cb21b27cbe34f7");
+            "9853f01ca0e812f8316297a6f0799794");
 }
 
 TEST(Xxh3, DiffersBetweenNamespaces) {
@@ -124,12 +160,14 @@ TEST(Xxh3, DistinguishesWhatCouldBeTakenForEachOther) {
   const std::vector<std::uint64_t> wide = {1};  // the same bytes
   digests.push_back(hasher.next(hasher.root(), narrow));
   digests.push_back(hasher.next(hasher.root(), wide));
-  const ExtraKey one[] = {{"ab"}};
-  const ExtraKey two[] = {{"a"}, {"b"}};
-  const ExtraKey placed[] = {{"ab", true, 0}};
-  digests.push_back(hasher.next(hasher.root(), narrow, one));
-  digests.push_back(hasher.next(hasher.root(), narrow, two));
-  digests.push_back(hasher.next(hasher.root(), narrow, placed));
+  const ExtraKeys of_keys[] = {{{"ab"}},
+                               {{"a"}, {"b"}},
+                               {{"a", "b"}},
+                               {{std::vector<std::uint8_t>{'a', 'b'}}},
+                               {{"ab", std::int64_t{0}}},
+                               {{"ab", std::int64_t{-1}}},
+                               {{}}};
+  for (const ExtraKeys& keys : of_keys) digests.push_back(hasher.next(hasher.root(), narrow, keys));
   digests.push_back(hasher.next(digests[0], narrow));
   for (std::size_t i = 0; i < digests.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(digests[i] == digests[j]) << i << " " << j;
@@ -151,6 +189,11 @@ TEST(HashBlocks, HashesWholeBlocksInAChainAndLeavesAPartialOneOut) {
     EXPECT_EQ(hashes[2], BlockHash{});
     EXPECT_EQ(last, second);
     EXPECT_EQ(hasher.hash_blocks(first, ids, 16, {}), first);
+    const ExtraKeys of_first[] = {{kSalt}};
+    hasher.hash_blocks(hasher.root(), ids, 16, hashes, of_first);
+    const Digest salted = hasher.next(hasher.root(), ids_from(0), of_first[0]);
+    EXPECT_EQ(hashes[0], salted.block_hash());
+    EXPECT_EQ(hashes[1], hasher.next(salted, ids_from(16)).block_hash());
   }
 }
 

@@ -202,15 +202,16 @@ std::uint64_t Client::block_bytes() const {
   return geometry().block_bytes();
 }
 
-std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens) const {
+std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens,
+                                           std::span<const ExtraKeys> extra_keys) const {
   std::vector<BlockHash> hashes(tokens.size() / geometry().block_tokens);
   const ClientOptions& options = impl_->options;
   if (options.hash == HashAlgorithm::kXxh3) {
     block_hash::BlockHasher hasher = block_hash::BlockHasher::xxh3(impl_->space);
-    hasher.hash_blocks(hasher.root(), tokens, geometry().block_tokens, hashes);
+    hasher.hash_blocks(hasher.root(), tokens, geometry().block_tokens, hashes, extra_keys);
   } else if (Result<block_hash::BlockHasher> hasher =
                  block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed)) {
-    hasher->hash_blocks(hasher->root(), tokens, geometry().block_tokens, hashes);
+    hasher->hash_blocks(hasher->root(), tokens, geometry().block_tokens, hashes, extra_keys);
   }
   return hashes;
 }

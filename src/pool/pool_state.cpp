@@ -39,6 +39,17 @@ std::vector<NamespaceName> PoolState::read_namespaces() const {
   return pool::read_namespaces(*access_, view.keeper, view.epoch);
 }
 
+ViewLine PoolState::read_view(std::uint32_t slot) const {
+  const KeeperView keeper = read_keepers();
+  ViewLine line{};
+  if (keeper.epoch == 0 ||
+      !access_->region.read_as(access_->layout.view_line(keeper.keeper, slot), line) ||
+      line.epoch != keeper.epoch) {
+    return {};
+  }
+  return line;
+}
+
 ClientCounters PoolState::read_totals() const {
   ClientCounters all;
   for (std::uint32_t slot = 0; slot < access_->geometry.clients; ++slot)

@@ -29,6 +29,9 @@ class PoolState {
   bool read_keeper_counters(KeeperCounters& counters) const;
   bool read_keeper_info(KeeperInfoLine& info) const;
   std::vector<NamespaceName> read_namespaces() const;
+  // What the ruling keeper says of a slot: held means that its last client is not served any more, and that
+  // nothing proves that it stores no more. Zeros where it says nothing.
+  ViewLine read_view(std::uint32_t slot) const;
   // What all clients have counted since the pool was made.
   ClientCounters read_totals() const;
 

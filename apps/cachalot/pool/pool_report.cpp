@@ -99,19 +99,6 @@ json describe_counters(const pool::KeeperCounters& counters) {
   return all;
 }
 
-// What the ruling keeper says of a slot: held means that its last client is not served any more,
-// and that nothing proves that it stores no more.
-pool::ViewLine view_of(const Pool& pool, const pool::KeeperView& keeper, std::uint32_t slot) {
-  const pool::Access& access = pool.access();
-  pool::ViewLine line{};
-  if (keeper.epoch == 0 ||
-      !access.region.read_as(access.layout.view_line(keeper.keeper, slot), line) ||
-      line.epoch != keeper.epoch) {
-    return {};
-  }
-  return line;
-}
-
 // served; unserved: it was, by a keeper that is gone; suspected: it is silent, and there is no proof
 // that its process has ended; held: that, and blocks or the slot wait for the proof. Null: no client.
 const char* client_state(const pool::ViewLine& view, bool is_served) {
@@ -165,7 +152,7 @@ json describe_clients(const Pool& pool) {
   const bool is_served = std::strcmp(keeper_state(pool, keeper), "none") != 0;
   json clients = json::array();
   for (std::uint32_t slot = 0; slot < pool.access().geometry.clients; ++slot) {
-    const pool::ViewLine view = view_of(pool, keeper, slot);
+    const pool::ViewLine view = pool.state().read_view(slot);
     const char* const state = client_state(view, is_served);
     if (state == nullptr) continue;
     if (!is_served && (view.flags & pool::kViewOpen) != 0 && has_left(pool, view, slot)) continue;

@@ -26,6 +26,7 @@
 #include "output.h"
 #include "pool/making.h"
 #include "pool_flags.h"
+#include "serve_metrics.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -45,6 +46,7 @@ struct Options {
   bool standby = false;
   bool take_over = false;
   std::string log_level = "warn";
+  std::string metrics;
   std::string json;
 };
 
@@ -165,7 +167,8 @@ Result<std::optional<pool::Pool>> wait_for_pool(const Options& options) {
     was_there = making != pool::Making::kAbsent;
     if (!std::exchange(is_told, true)) {
       print_now(human_output(options.json), "waiting pid=" + std::to_string(os::own_pid()) +
-                                                " pool=" + options.paths[0] + "\n");
+                                                " pool=" + options.paths[0] +
+                                                metrics_field(options.metrics) + "\n");
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -179,15 +182,17 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
   print_now(human_output(options.json), "ready pid=" + std::to_string(os::own_pid()) + " pool=" +
                                             pool.paths()[0] + " epoch=" + std::to_string(epoch) +
                                             " blocks=" + std::to_string(geometry.capacity_blocks) +
-                                            options.events.describe() + "\n");
-  return json.write_json({{"pid", os::own_pid()},
+                                            options.events.describe() + metrics_field(options.metrics) + "\n");
+  nlohmann::json ready = {{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},
                           {"capacity_blocks", geometry.capacity_blocks},
                           {"block_bytes", geometry.block_bytes},
                           {"policy", options.policy},
                           {"ttl_s", options.ttl_s},
-                          {"kv_events", options.events.describe_json()}});
+                          {"kv_events", options.events.describe_json()}};
+  if (!options.metrics.empty()) ready["metrics"] = options.metrics;
+  return json.write_json(ready);
 }
 
 // Waits until the pool has no keeper, and becomes it. Nothing where a signal came first.
@@ -262,8 +267,9 @@ Result<pool::KeeperOptions> keeper_options_of(const Options& options) {
 Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, pool::Pool& pool,
                                                       const pool::KeeperOptions& keeper_options) {
   if (options.standby) {
-    print_now(human_output(options.json),
-              "standby pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + "\n");
+    print_now(human_output(options.json), "standby pid=" + std::to_string(os::own_pid()) +
+                                              " pool=" + pool.paths()[0] +
+                                              metrics_field(options.metrics) + "\n");
     return stand_by(pool, keeper_options);
   }
   CACHALOT_TRY_ASSIGN(
@@ -274,10 +280,11 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
 }
 
 Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
-             Output& json) {
+             node::MetricsServer* metrics, Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
+  const node::MetricsServer::Shown shown(metrics, pool, keeper->keeper().epoch());
   CACHALOT_TRY(announce(options, pool, *keeper, json));
   const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
   CACHALOT_TRY(of_pool(options.paths,
@@ -292,14 +299,15 @@ Status serve(Options& options) {
   base::set_log_level(log_level_of(options.log_level));
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY(options.events.open(options.standby));
+  CACHALOT_TRY_ASSIGN(const Metrics metrics, listen_for_metrics(options.metrics, options.paths));
   if (options.standby) {
     end_on_signals();
     CACHALOT_TRY_ASSIGN(std::optional<pool::Pool> pool, wait_for_pool(options));
-    return pool ? serve(options, *pool, keeper_options, json) : Status();
+    return pool ? serve(options, *pool, keeper_options, metrics.get(), json) : Status();
   }
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
   end_on_signals();
-  return serve(options, pool, keeper_options, json);
+  return serve(options, pool, keeper_options, metrics.get(), json);
 }
 
 int run(Options& options) {
@@ -364,6 +372,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       ->add_flag("--take-over", options->take_over,
                  "take over even from a live keeper, if it hangs")
       ->excludes(standby);
+  add_metrics_flag(*command, options->metrics);
   command->add_option("--log-level", options->log_level, "log on stderr")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
@@ -378,6 +387,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
   }
   command->footer(
       "Examples: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB\n"
+      "          cachalot serve --pool /dev/shm/kv --metrics 127.0.0.1:9464\n"
       "          cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
       "tcp://*:5558");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });

@@ -3,12 +3,32 @@
 namespace cachalot::pool {
 
 const char* counter_name(KeeperCounter counter) {
-  static constexpr const char* kNames[] = {
-      "free_blocks",    "granted_blocks", "live_blocks",      "limbo_blocks", "quarantined_blocks",
-      "bad_blocks",     "clients",        "namespaces",       "requests",     "malformed_requests",
-      "commits",        "duplicates",     "refused",          "evictions",    "touches",
-      "stale_touches",  "grants",         "bucket_evictions", "suspicions",   "released_blocks",
-      "repaired_lines", "expired_blocks"};
+  static constexpr const char* kNames[] = {"free_blocks",
+                                           "granted_blocks",
+                                           "live_blocks",
+                                           "limbo_blocks",
+                                           "quarantined_blocks",
+                                           "bad_blocks",
+                                           "clients",
+                                           "namespaces",
+                                           "requests",
+                                           "malformed_requests",
+                                           "commits",
+                                           "duplicates",
+                                           "refused",
+                                           "evictions",
+                                           "touches",
+                                           "stale_touches",
+                                           "grants",
+                                           "bucket_evictions",
+                                           "suspicions",
+                                           "released_blocks",
+                                           "repaired_lines",
+                                           "expired_blocks",
+                                           "capacity_evictions",
+                                           "requested_evictions",
+                                           "no_space_grants",
+                                           "over_limit_grants"};
   static_assert(std::size(kNames) == KeeperCounters::kCount);
   return kNames[static_cast<std::uint32_t>(counter)];
 }

@@ -37,6 +37,10 @@ enum class KeeperCounter : std::uint32_t {
   kReleasedBlocks,
   kRepairedLines,
   kExpired,
+  kCapacityEvictions,
+  kRequestedEvictions,
+  kNoSpaceGrants,
+  kOverLimitGrants,
   kCount
 };
 enum class ClientCounter : std::uint32_t {

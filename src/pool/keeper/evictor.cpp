@@ -94,6 +94,7 @@ bool Evictor::evict_one(std::uint32_t protect) {
     for (const eviction::NodeId tail : spared) policy_->release(tail);
   }
   if (block == eviction::kNoNode) return false;
+  ++counters_[KeeperCounter::kCapacityEvictions];
   evict(block);
   return true;
 }
@@ -117,6 +118,7 @@ std::uint32_t Evictor::evict_all() {
   for (eviction::NodeId leaf; (leaf = policy_->victim(eviction::kNoNode)) != eviction::kNoNode;
        ++evicted)
     evict(leaf);
+  counters_[KeeperCounter::kRequestedEvictions] += evicted;
   return evicted;
 }
 
@@ -159,6 +161,7 @@ std::uint32_t Evictor::evict_subtree(std::uint32_t root) {
       block = parent;
     }
   }
+  counters_[KeeperCounter::kRequestedEvictions] += inside.size();
   return static_cast<std::uint32_t>(inside.size());
 }
 

@@ -137,7 +137,12 @@ std::uint64_t Keeper::memory_bytes() const {
 }
 
 bool Keeper::is_valid() const {
-  return blocks_.table().is_valid() && directory_.is_valid() && evictor_.is_valid() &&
+  // Each eviction has one reason.
+  const std::uint64_t evictions =
+      counters_[KeeperCounter::kCapacityEvictions] + counters_[KeeperCounter::kBucketEvictions] +
+      counters_[KeeperCounter::kExpired] + counters_[KeeperCounter::kRequestedEvictions];
+  return evictions == counters_[KeeperCounter::kEvictions] && blocks_.table().is_valid() &&
+         directory_.is_valid() && evictor_.is_valid() &&
          blocks_.count(BlockState::kLive) <= access_.geometry.capacity_blocks;
 }
 

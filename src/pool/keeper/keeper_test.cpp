@@ -127,6 +127,7 @@ TEST_F(KeeperTest, OneClientHoldsAtMostSoManyBlocks) {
   EXPECT_EQ(raw_->grant(90).size(), 90u);
   EXPECT_EQ(raw_->grant(90).size(), 10u);
   EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kGrant, 1)).code(), Code::kBusy);
+  EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kOverLimitGrants], 1u);
   RawClient other(*pool_, 1);
   EXPECT_EQ(other.grant(0xffff).size(), 100u);
 }
@@ -135,6 +136,7 @@ TEST_F(KeeperTest, GrantsEndWhereNothingIsFreeAndNothingMayGo) {
   make(4, 4);
   EXPECT_EQ(raw_->grant(100).size(), 8u);
   EXPECT_EQ(raw_->ask(RawClient::head_of(Op::kGrant, 1)).code(), Code::kNoSpace);
+  EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kNoSpaceGrants], 1u);
 }
 
 TEST_F(KeeperTest, EvictionTakesTheLeafThatWasUsedLongestAgo) {

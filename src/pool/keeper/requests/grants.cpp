@@ -44,8 +44,12 @@ void Grants::serve_grant(std::uint32_t client, const rpc::RequestHead& head) {
     if (block == kNoBlock) break;
     uses[count++] = blocks_.grant(block, client, session.incarnation);
   }
-  if (count == 0 && allowed == 0) return refuse(server_, client, Code::kBusy);
+  if (count == 0 && allowed == 0) {
+    ++counters_[KeeperCounter::kOverLimitGrants];
+    return refuse(server_, client, Code::kBusy);
+  }
   if (count == 0) {
+    ++counters_[KeeperCounter::kNoSpaceGrants];
     evictor_.open_chains().give_way(client);
     return refuse(server_, client, Code::kNoSpace);
   }

@@ -1,0 +1,29 @@
+#include "serve_metrics.h"
+
+#include <utility>
+
+namespace cachalot::apps {
+
+void add_metrics_flag(CLI::App& command, std::string& address) {
+  command
+      .add_option("--metrics", address,
+                  "counters of the pool for Prometheus, over HTTP: GET /metrics, GET /health. "
+                  ":PORT: all addresses; port 0: a free one, which the ready line names")
+      ->type_name("HOST:PORT");
+}
+
+Result<Metrics> listen_for_metrics(std::string& address, const Paths& paths) {
+  if (address.empty()) return Metrics();
+  CACHALOT_TRY_ASSIGN(const node::ListenAddress parsed,
+                      node::parse_listen_address("--metrics", address));
+  Result<Metrics> server = node::MetricsServer::listen(parsed, paths[0]);
+  if (!server) return Error::make(server.error().code, "--metrics: %s", server.error().message);
+  address = (*server)->address().text();
+  return server;
+}
+
+std::string metrics_field(const std::string& address) {
+  return address.empty() ? std::string() : " metrics=" + address;
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,56 @@
+// The pool's counters over HTTP, for Prometheus: `cachalot serve --metrics`.
+//
+//   GET /metrics  200: OpenMetrics, or Prometheus text if the request prefers it
+//   GET /health   200: this process's keeper rules; 503: it waits, has ended, or another keeper rules
+//
+// Threads of its own answer, from what keeper and clients publish in the pool: the keeper's thread neither
+// answers nor is asked. A process whose keeper does not rule exports its role only, so that the pool of a
+// keeper and its standby is counted once.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "node/metrics/listen_address.h"
+#include "pool/pool.h"
+
+namespace cachalot::node {
+
+class MetricsServer {
+ public:
+  // Listens, and answers from now on. `pool_name` is the label of all metrics.
+  // @errors kBusy, kPermission, kIo: the address cannot be listened at; kInvalidArgument: there is no such host
+  static Result<std::unique_ptr<MetricsServer>> listen(const ListenAddress& address,
+                                                       std::string pool_name);
+  // Ends answers in flight.
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
+  // Where it listens; the port is the one that was found for port 0.
+  const ListenAddress& address() const;
+
+  // While this exists, the server shows a pool that the keeper of this process rules.
+  // @threads made and destroyed by one thread; its end waits for a scrape in flight
+  class Shown {
+   public:
+    Shown(MetricsServer* server, const pool::Pool& pool, std::uint32_t epoch);
+    ~Shown();
+    Shown(const Shown&) = delete;
+    Shown& operator=(const Shown&) = delete;
+
+   private:
+    MetricsServer* server_;  // null: there is none to tell
+  };
+
+ private:
+  struct Impl;
+  explicit MetricsServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cachalot::node

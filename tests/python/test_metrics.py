@@ -1,0 +1,298 @@
+"""`cachalot serve --metrics`, scraped by a real Prometheus."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from conftest import GEOMETRY, Engine, pool_path, tokens_of
+
+EXAMPLES = Path(__file__).parents[2] / "examples/prometheus"
+DEADLINE_S = 60
+CAPACITY = 32
+
+# The Debian package prometheus, which tools/setup --for test installs.
+needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None or shutil.which("promtool") is None,
+                                      reason="no prometheus: tools/setup --for test")
+
+
+def start_keeper(pool, *flags):
+    """A keeper's process, and what it says of itself."""
+    command = [sys.executable, "-m", "cachalot.command", "serve", "--pool", pool, "--metrics", "127.0.0.1:0", *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return process, read_line(process)
+
+
+def read_line(process):
+    words = process.stdout.readline().split()
+    assert words, "the keeper ended"
+    return {"said": words[0], **dict(word.split("=", 1) for word in words[1:])}
+
+
+def end(process):
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def keeper():
+    """A pool of 32 blocks, and where its keeper's metrics are."""
+    pool = pool_path()
+    process, ready = start_keeper(pool, "--create", "--block-bytes", str(GEOMETRY.block_bytes),
+                                  "--capacity-blocks", str(CAPACITY))
+    assert ready["said"] == "ready"
+    yield pool, ready["metrics"]
+    end(process)
+    os.unlink(pool)
+
+
+def run(*command, text=""):
+    """Exit code and output of a program that ends by itself."""
+    ran = subprocess.run(command, input=text, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def cachalot(*arguments):
+    return run(sys.executable, "-m", "cachalot.command", *arguments)
+
+
+def get(address, path, accept="*/*"):
+    request = urllib.request.Request(f"http://{address}{path}", headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+        return answer.read().decode(), answer.headers["Content-Type"]
+
+
+def status(address, path):
+    try:
+        get(address, path)
+    except urllib.error.HTTPError as error:
+        return error.code
+    return 200
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def wait_until(predicate):
+    until = time.monotonic() + DEADLINE_S
+    while not (result := predicate()):
+        assert time.monotonic() < until, "not within the deadline"
+        time.sleep(0.05)
+    return result
+
+
+class Prometheus:
+    """A server that scrapes `targets` every 200 ms, with the example's configuration otherwise."""
+
+    def __init__(self, folder, targets):
+        config = (EXAMPLES / "prometheus.yml").read_text()
+        config = config.replace("15s", "200ms\n  evaluation_interval: 200ms").replace(
+            '"127.0.0.1:9464", "127.0.0.1:9465"', ", ".join(f'"{t}"' for t in targets))
+        (folder / "prometheus.yml").write_text(config)
+        shutil.copy(EXAMPLES / "alerts.yml", folder)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.log = folder / "log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+                 f"--web.listen-address={self.address}"], stdout=log, stderr=log)
+        wait_until(self.is_ready)
+
+    def is_ready(self):
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return status(self.address, "/-/ready") == 200
+        except OSError:
+            return False
+
+    def query(self, expression):
+        """{labels without instance and job: value}."""
+        text, _ = get(self.address, "/api/v1/query?" + urllib.parse.urlencode({"query": expression}))
+        found = {}
+        for sample in json.loads(text)["data"]["result"]:
+            labels = {k: v for k, v in sample["metric"].items() if k not in ("__name__", "instance", "job")}
+            found[tuple(sorted(labels.items()))] = float(sample["value"][1])
+        return found
+
+    def value(self, expression):
+        return next(iter(self.query(expression).values()), None)
+
+
+    def wait_for(self, expected):
+        """Until each of these metrics has one sample, with this value."""
+        until = time.monotonic() + DEADLINE_S
+        while wrong := {name: found for name, value in expected.items()
+                        if list((found := self.query(name)).values()) != [value]}:
+            assert time.monotonic() < until, f"{wrong}, expected {expected}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def prometheus(tmp_path):
+    started = []
+
+    def start(*targets):
+        started.append(Prometheus(tmp_path, targets))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.process.terminate()
+        server.process.wait(timeout=DEADLINE_S)
+
+
+def store_and_load(pool):
+    """12 prompts of 8 blocks into 32 blocks, and loads; what the caller saw of it."""
+    count = {"written": 0, "looked_up": 0, "hits": 0, "read": 0}
+    writer, reader = Engine(pool), Engine(pool, seed=2)
+    with writer.client, reader.client:
+        for prompt in range(12):
+            hashes = writer.client.hash_tokens(tokens_of(prompt, 32))
+            count["written"] += writer.client.store(writer.cache, hashes, range(8)).written
+            for wanted in (8, 5):
+                loaded = reader.client.load(reader.cache, hashes[:wanted], range(wanted))
+                count["read"] += loaded
+                count["hits"] += loaded
+                count["looked_up"] += wanted
+        for prompt in range(12):
+            hashes = reader.client.hash_tokens(tokens_of(prompt, 32))
+            count["hits"] += reader.client.lookup(hashes)
+            count["looked_up"] += 8
+    return count
+
+
+@needs_prometheus
+def test_prometheus_counts_what_the_engines_did(keeper, prometheus):
+    pool, address = keeper
+    server = prometheus(address)
+    count = store_and_load(pool)
+    assert count["written"] == 96 and count["read"] == 12 * 13 and count["hits"] > count["read"]
+    expected = {
+        "cachalot_client_looked_up_blocks_total": count["looked_up"],
+        "cachalot_client_read_blocks_total": count["read"],
+        "cachalot_client_read_bytes_total": count["read"] * GEOMETRY.block_bytes,
+        "cachalot_client_committed_blocks_total": count["written"],
+        "cachalot_client_written_bytes_total": count["written"] * GEOMETRY.block_bytes,
+        "cachalot_client_damaged_reads_total": 0,
+        "cachalot_keeper_committed_blocks_total": count["written"],
+        "cachalot_pool_block_bytes": GEOMETRY.block_bytes,
+        "cachalot_pool_capacity_blocks": CAPACITY,
+        "cachalot_keeper_epoch": 1,
+        "cachalot_keeper_ruling": 1,
+        'cachalot_pool_clients{state="served"}': 0,
+    }
+    server.wait_for(expected)
+    for name in expected:
+        assert all(dict(labels)["pool"] == pool for labels in server.query(name)), name
+    # What was stored is live or was evicted because the pool was full.
+    live = server.value('cachalot_pool_blocks{state="live"}')
+    by_reason = server.query("cachalot_keeper_evicted_blocks_total")
+    evicted = {dict(labels)["reason"]: value for labels, value in by_reason.items()}
+    assert 0 < live <= CAPACITY
+    assert evicted == {"capacity": count["written"] - live, "bucket": 0, "expired": 0, "requested": 0}
+
+
+@needs_prometheus
+def test_blocks_evicted_on_request_are_counted_as_such(keeper, prometheus):
+    pool, address = keeper
+    server = prometheus(address)
+    engine = Engine(pool)
+    with engine.client as client:
+        client.store(engine.cache, client.hash_tokens(tokens_of(1, 32)), range(8))
+    assert cachalot("evict", "--all", "--pool", pool)[0] == 0
+    wait_until(lambda: server.value('cachalot_keeper_evicted_blocks_total{reason="requested"}') == 8)
+    assert server.value("sum(cachalot_keeper_evicted_blocks_total)") == 8
+
+
+@needs_prometheus
+def test_a_standby_that_takes_over_is_the_one_that_exports_the_pool(keeper, prometheus, request):
+    pool, address = keeper
+    standby, said = start_keeper(pool, "--standby")
+    request.addfinalizer(lambda: end(standby))
+    assert said["said"] == "standby"
+    assert (status(address, "/health"), status(said["metrics"], "/health")) == (200, 503)
+    server = prometheus(address, said["metrics"])
+    wait_until(lambda: server.value("count(cachalot_keeper_ruling)") == 2)
+    assert server.value("sum(cachalot_keeper_ruling)") == 1
+    assert server.value("count(cachalot_keeper_epoch)") == 1
+    assert cachalot("stop", "--pool", pool)[0] == 0
+    assert read_line(standby)["metrics"] == said["metrics"]
+    assert status(said["metrics"], "/health") == 200
+    wait_until(lambda: server.value("cachalot_keeper_epoch") == 2)
+    assert server.value("sum(cachalot_keeper_ruling)") == 1
+
+
+@needs_prometheus
+def test_promtool_finds_nothing_wrong_with_the_metrics(keeper):
+    text, _ = get(keeper[1], "/metrics")
+    assert run("promtool", "check", "metrics", text=text) == (0, "", "")
+
+
+@needs_prometheus
+def test_the_alerts_of_the_example_are_valid_and_fire(keeper):
+    rules = (EXAMPLES / "alerts.yml").read_text()
+    tests = (EXAMPLES / "alerts_test.yml").read_text()
+    for command in (("check", "rules", EXAMPLES / "alerts.yml"), ("test", "rules", EXAMPLES / "alerts_test.yml")):
+        code, out, errors = run("promtool", *command)
+        assert code == 0, out + errors
+    assert set(re.findall(r"alert: (\w+)", rules)) == set(re.findall(r"alertname: (\w+)", tests))
+    used = set(re.findall(r"cachalot_\w+", rules))
+    exported = set(re.findall(r"^(\w+)\{", get(keeper[1], "/metrics")[0], re.MULTILINE))
+    assert used and used <= exported
+
+
+@needs_prometheus
+def test_a_healthy_pool_raises_no_alert(keeper, prometheus):
+    server = prometheus(keeper[1])
+    store_and_load(keeper[0])
+
+    def evaluated():
+        groups = json.loads(get(server.address, "/api/v1/rules")[0])["data"]["groups"]
+        rules = groups[0]["rules"]
+        return rules if all(rule["lastEvaluation"] > "0002" for rule in rules) else None
+
+    wait_until(lambda: server.value("cachalot_keeper_ruling") == 1)
+    rules = wait_until(evaluated)
+    # Absent until the first scrape, so that one may be pending.
+    others = [rule for rule in rules if rule["name"] != "CachalotPoolWithoutKeeper"]
+    assert len(others) == len(rules) - 1
+    assert all((rule["health"], rule["alerts"]) == ("ok", []) for rule in others), others
+
+
+def test_the_guide_lists_all_metrics_and_no_other(keeper):
+    guide = (Path(__file__).parents[2] / "docs/guide/operate.md").read_text()
+    section = guide.split("## Metrics", 1)[1].split("\n## ", 1)[0]
+    exported = set(re.findall(r"^(cachalot_\w+)\{", get(keeper[1], "/metrics")[0], re.MULTILINE))
+    listed = set(re.findall(r"`(cachalot_\w+)", section))
+    assert listed == exported
+
+
+@pytest.mark.parametrize("address, expected", [
+    ("9464", '--metrics: "9464", expected HOST:PORT, [IPv6]:PORT or :PORT'),
+    ("127.0.0.1:99999", '--metrics: "127.0.0.1:99999", expected HOST:PORT'),
+    ("192.0.2.1:9464", "--metrics: 192.0.2.1:9464: listening: "),
+    ("busy", "listening: Address already in use"),
+])
+def test_a_bad_address_is_one_error_and_makes_no_pool(keeper, address, expected):
+    address = keeper[1] if address == "busy" else address
+    pool = pool_path()
+    code, out, errors = cachalot("serve", "--pool", pool, "--create", "--block-bytes", "64KiB",
+                                 "--capacity-blocks", "16", "--metrics", address)
+    assert code in (2, 3) and out == ""
+    assert expected in errors and len(errors.splitlines()) == 1
+    assert not os.path.exists(pool)
