@@ -30,15 +30,19 @@ def test_every_answer_is_that_of_an_engine_alone(models, engines, pools):
         engine.wait_ready()
     keeper_kills = sorted(source.sample(range(CONVERSATIONS), max(1, CONVERSATIONS // 10)))
     engine_kills = sorted(source.sample(range(CONVERSATIONS), max(1, CONVERSATIONS // 40)))
-    hits = 0
+    hits, kills = 0, {"keeper": 0, "engine": 0}
     for number in range(CONVERSATIONS):
         if number in keeper_kills:
+            if pool.keeper.poll() is not None:
+                pool.serve()
             pool.kill()
+            kills["keeper"] += 1
         if number in engine_kills:
             at = source.randrange(ENGINES)
             sharing[at].process.kill()
             sharing[at].process.wait()
             sharing[at] = engines(models(), options)
+            kills["engine"] += 1
         history = []
         for turn, said in enumerate(draw_turns(source, shared)):
             history = history + said
@@ -53,6 +57,6 @@ def test_every_answer_is_that_of_an_engine_alone(models, engines, pools):
                 pool.serve()
         hits += answer["metrics"].get("vllm:external_prefix_cache_hits", 0)
         if number % 10 == 9:
-            print(f"{number + 1} of {CONVERSATIONS} conversations, {len(keeper_kills)} kills of the keeper planned",
-                  time.strftime("%T"), flush=True)
+            print(f"{number + 1} of {CONVERSATIONS} conversations, killed so far: {kills}", time.strftime("%T"), flush=True)
     assert hits > 0
+    assert kills == {"keeper": len(keeper_kills), "engine": len(engine_kills)}
