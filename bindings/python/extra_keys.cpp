@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "error.h"
+#include "numbers.h"
 
 namespace cachalot::python {
 namespace {

@@ -9,6 +9,8 @@
 
 namespace cachalot::python {
 
+namespace nb = nanobind;
+
 // None, or a sequence with None or a sequence of tuples of str, bytes and int for each of the first blocks.
 // Raises InvalidArgumentError: more entries than blocks, a number beyond 64 bits; TypeError.
 std::vector<ExtraKeys> extra_keys_of(nb::handle object, std::size_t blocks);

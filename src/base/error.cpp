@@ -21,6 +21,7 @@ Code code_of_errno(int os_error) {
     case EBUSY:
     case EAGAIN:
     case EEXIST:
+    case EADDRINUSE:
       return Code::kBusy;
     case ENOENT:
     case ENOTDIR:
@@ -28,6 +29,7 @@ Code code_of_errno(int os_error) {
     case EINVAL:
     case EISDIR:
     case ENAMETOOLONG:
+    case EADDRNOTAVAIL:
       return Code::kInvalidArgument;
     case ENOSYS:
     case EOPNOTSUPP:
