@@ -119,6 +119,34 @@ def check_classes(wheel, part):
                     yield f"{file}: vLLM never calls {node.name}.{name}()"
 
 
+def check_arguments(call, wanted, takes_all):
+    """Arguments of a call that a function of these parameters does not take."""
+    surplus = [ast.unparse(one) for one in call.args[len(wanted):] if not isinstance(one, ast.Starred)]
+    return surplus + [one.arg for one in call.keywords if one.arg and one.arg not in wanted and not takes_all]
+
+
+def check_calls(wheel, part):
+    """What we call in vLLM takes what we give: base classes' methods by super(), and classes that we make."""
+    for file, tree in sources(part).items():
+        origin = {name: module for module, name, _ in imports_of(tree)}
+        found = {name: wheel.find_class(module, name) for name, module in origin.items()}
+        for node in statements(tree.body):
+            bases = [found.get(ast.unparse(base)) for base in getattr(node, "bases", [])]
+            for call in ast.walk(node):
+                if not isinstance(call, ast.Call):
+                    continue
+                function = ast.unparse(call.func)
+                if function.startswith("super()."):
+                    named = [base.members[function[8:]] for base in bases if base and function[8:] in base.members]
+                    for wanted, takes_all in [one.parameters() for one in named if one.function is not None][:1]:
+                        for surplus in check_arguments(call, wanted, takes_all):
+                            yield f"{file}: {node.name}: {function}() does not take {surplus}"
+                elif found.get(function) is not None and "__init__" not in found[function].members:
+                    fields = [name for name, one in found[function].members.items() if one.function is None]
+                    for surplus in check_arguments(call, fields, False):
+                        yield f"{file}: {function} has no {surplus}"
+
+
 def are_hooks(name):
     """Whether all public methods of this class are called by vLLM only."""
     return name in ("CachalotConnector", "CachalotTier")
@@ -168,5 +196,6 @@ def check_tier_caller(wheel):
 
 def problems(wheel, part):
     """Everything that a version of vLLM lacks for the connector or for the tier, one line each."""
-    found = [*check_imports(wheel, part), *check_classes(wheel, part), *check_attributes(wheel, part)]
+    checks = (check_imports, check_classes, check_calls, check_attributes)
+    found = [problem for check in checks for problem in check(wheel, part)]
     return found + list(check_runner(wheel) if part == "connector" else check_tier_caller(wheel))

@@ -79,6 +79,9 @@ CHANGES = {
     "a method that we call": ("connector", "def free_blocks", "def release_blocks", "BlockPool has no free_blocks"),
     "a field": ("connector", "kv_connector_block_state:", "block_state:", "SchedulerOutput has no kv_connector_block"),
     "a field of a job": ("tier", "chunk_ids: np.ndarray", "slots: np.ndarray", "TransferJob has no chunk_ids"),
+    "a field that we give": ("tier", "transfer_time: float", "seconds: float", "JobResult has no transfer_time"),
+    "a base's constructor": ("tier", "tier_type: str,\n        backpressure_detector: BackpressureDetector | None = None,",
+                             "", "super().__init__() does not take tier_type"),
     "an abstract method": ("tier", "def drain_jobs", "def wait_for_jobs", "lacks the abstract wait_for_jobs"),
     "the caller's argument": ("tier", "vllm_config: VllmConfig", "engine: VllmConfig", "has no vllm_config"),
 }

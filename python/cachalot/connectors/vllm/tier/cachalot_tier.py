@@ -79,7 +79,8 @@ class CachalotTier(SecondaryTierManager):
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str,
                  backpressure_detector: Any = None, locality: Optional[str] = None, **given: Any) -> None:
-        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        since_0_31 = {} if backpressure_detector is None else {"backpressure_detector": backpressure_detector}
+        super().__init__(offloading_spec, primary_kv_view, tier_type, **since_0_31)
         self.locality = _locality_of(locality)
         self._options = _options_of(given)
         self._log = RateLimitedLog(logger)
@@ -91,6 +92,7 @@ class CachalotTier(SecondaryTierManager):
         self._orders: Dict[str, Order] = {}
         self._held = 0  # chunks that unfinished stores read
         self._rows: Optional[np.ndarray] = np.asarray(primary_kv_view)
+        self._row_bytes = self._rows.shape[1]
         self._chunk_tokens = {
             group.group_id.to_bytes(4, "big"): group.tokens_per_block * offloading_spec.blocks_per_chunk
             for group in offloading_spec.config.groups
@@ -108,20 +110,18 @@ class CachalotTier(SecondaryTierManager):
             raise
 
     def _start(self, offloading_spec: Any) -> None:
-        row_bytes = self._rows.shape[1]
-        chunks = group_of(offloading_spec, row_bytes, self._options)
+        chunks = group_of(offloading_spec, self._row_bytes, self._options)
         if self._options.create is not None:
             self._keeper = SharedKeeper(self._options, self._options.create, [chunks], self._log)
         self._attachment = Attachment(self._options, chunks, self._log, self._register)
         self._attachment.attach(_START_WAIT_S)
-        self._log.info("namespace of the tier: %s; chunks of %d bytes", chunks.model, row_bytes)
+        self._log.info("namespace of the tier: %s; chunks of %d bytes", chunks.model, self._row_bytes)
 
     def _register(self, client: Client) -> Any:
-        chunks, row_bytes = self._rows.shape
-        half = row_bytes // 2
-        parts = [PartStrides(tensor=0, layer_tensors=0, offset=at, page=row_bytes, head=half, token=half)
+        half = self._row_bytes // 2
+        parts = [PartStrides(tensor=0, layer_tensors=0, offset=at, page=2 * half, head=half, token=half)
                  for at in (0, half)]
-        return client.register_cache(layout=None, tensors=[self._rows], pages=chunks, strides=parts)
+        return client.register_cache(layout=None, tensors=[self._rows], pages=self._rows.shape[0], strides=parts)
 
     # --- Scheduler ---------------------------------------------------------------------------------
 
@@ -280,8 +280,8 @@ class CachalotTier(SecondaryTierManager):
 
     def _answer(self, job: Job, success: bool, successful: Any, chunks: int) -> None:
         result = JobResult(job_id=job.number, success=success, successful_keys=successful,
-                           transfer_time=time.monotonic() - job.queued,
-                           transfer_bytes=chunks * self._block_size_bytes)
+                           transfer_time=time.monotonic() - job.queued)
+        result.transfer_bytes = chunks * self._row_bytes  # since 0.31
         with self._lock:
             self._done.append(result)
 
