@@ -89,6 +89,7 @@ class Pool:
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         line = self.keeper.stdout.readline()
         assert line.startswith("ready"), line + self.keeper.stdout.read()
+        self.ready = dict(word.split("=", 1) for word in line.split()[1:])
 
     def info(self):
         done = subprocess.run([str(PROGRAM), "pool", "info", self.path, "--json", "-"], capture_output=True, text=True)
