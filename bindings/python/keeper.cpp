@@ -132,9 +132,10 @@ void add_keeper(nb::module_& module) {
            "\n"
            "Raises StaleError: another keeper had taken over, or the pool's files were\n"
            "removed; the keeper has stopped anyway. UnsupportedError: in a forked child.")
-      .def_prop_ro("is_serving", &KeeperObject::is_serving,
-                   "False after stop(), and once another keeper has taken over or the pool's files\n"
-                   "were removed.")
+      .def_prop_ro(
+          "is_serving", &KeeperObject::is_serving,
+          "False after stop(), and once another keeper has taken over or the pool's files\n"
+          "were removed.")
       .def(
           "__enter__", [](nb::object self) { return self; },
           nb::sig("def __enter__(self) -> EmbeddedKeeper"))

@@ -12,7 +12,7 @@
 #include "client/copies.h"
 #include "client/fingerprint.h"
 #include "client/fork_guard.h"
-#include "client/layerwise.h"
+#include "client/layers/layerwise.h"
 #include "client/objects.h"
 #include "kv/block_order.h"
 #include "kv/layout.h"
@@ -167,9 +167,9 @@ Result<Client> client::attach(const ClientOptions& options, Gpus::Open open_gpu)
     // checks that the algorithm is available
     CACHALOT_TRY(block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed));
   }
-  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
-                      client::Session::open(options, fingerprint, client::name_of(options),
-                                            std::move(open_gpu)));
+  CACHALOT_TRY_ASSIGN(
+      std::shared_ptr<client::Session> session,
+      client::Session::open(options, fingerprint, client::name_of(options), std::move(open_gpu)));
   const std::uint64_t room = session->access().geometry.block_bytes;
   if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
     return Error::make(Code::kInvalidArgument,

@@ -29,9 +29,8 @@ class DamagedBlocks {
   }
   std::optional<pool::Entry> find(const BlockHash& hash) const {
     const std::lock_guard lock(mutex_);
-    const auto at = std::find_if(entries_.rbegin(), entries_.rend(), [&](const pool::Entry& entry) {
-      return hash_of(entry) == hash;
-    });
+    const auto at = std::find_if(entries_.rbegin(), entries_.rend(),
+                                 [&](const pool::Entry& entry) { return hash_of(entry) == hash; });
     if (at == entries_.rend()) return {};
     return *at;
   }

@@ -132,7 +132,7 @@ struct EmbeddedKeeper::Impl {
   std::optional<pool::PoolKeeper> keeper;
   const bool removes;
   const std::uint64_t forks = client::fork_generation();
-  std::atomic<bool> stop = false;  // relaxed: the join orders everything else
+  std::atomic<bool> stop = false;       // relaxed: the join orders everything else
   std::atomic<bool> has_ended = false;  // relaxed: nothing is read after it
   Status outcome;
   std::thread thread;

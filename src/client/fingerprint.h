@@ -11,7 +11,7 @@ namespace cachalot::client {
 // equal. Each part is preceded by its length, so different parts never produce the same text.
 std::string fingerprint_of(const ClientOptions& options);
 
-// The same for people: only the model and the geometry, so no salt is shown to those who may read the pool.
+// The same for people: only the model and the geometry. A salt would be readable by all processes that map the pool.
 std::string name_of(const ClientOptions& options);
 
 }  // namespace cachalot::client

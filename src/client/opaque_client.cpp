@@ -216,10 +216,10 @@ Result<OpaqueClient> OpaqueClient::attach(const OpaqueOptions& options) {
   attach.allow_foreign_pool = options.allow_foreign_pool;
   attach.keeper_timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = options.recovery_ns;
-  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
-                      client::Session::open(attach, options.fingerprint, options.fingerprint, [](int ordinal) {
-                        return kv::CudaDevice::open(ordinal);
-                      }));
+  CACHALOT_TRY_ASSIGN(
+      std::shared_ptr<client::Session> session,
+      client::Session::open(attach, options.fingerprint, options.fingerprint,
+                            [](int ordinal) { return kv::CudaDevice::open(ordinal); }));
   const std::uint64_t most =
       std::min<std::uint64_t>(session->access().geometry.block_bytes, 0xffffffffu);
   if (options.block_bytes > most) {

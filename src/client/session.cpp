@@ -36,8 +36,7 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
 
 Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
                                                const std::string& fingerprint,
-                                               const std::string& name,
-                                               Gpus::Open open_gpu) {
+                                               const std::string& name, Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(
       pool::Pool pool,
       pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));

@@ -33,8 +33,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // @param options  model, geometry and layout are not looked at: `fingerprint` is the namespace
   // @param name     of the namespace, as Client::namespaces() shows it
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
-                                               const std::string& fingerprint, const std::string& name,
-                                               Gpus::Open open_gpu);
+                                               const std::string& fingerprint,
+                                               const std::string& name, Gpus::Open open_gpu);
 
   // Pool memory that a lost GPU may access stays mapped until the process ends.
   ~Session();

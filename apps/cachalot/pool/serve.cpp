@@ -179,10 +179,10 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
                 Output& json) {
   const pool::Geometry& geometry = pool.access().geometry;
   const std::uint32_t epoch = keeper.keeper().epoch();
-  print_now(human_output(options.json), "ready pid=" + std::to_string(os::own_pid()) + " pool=" +
-                                            pool.paths()[0] + " epoch=" + std::to_string(epoch) +
-                                            " blocks=" + std::to_string(geometry.capacity_blocks) +
-                                            options.events.describe() + metrics_field(options.metrics) + "\n");
+  print_now(human_output(options.json),
+            "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + " epoch=" +
+                std::to_string(epoch) + " blocks=" + std::to_string(geometry.capacity_blocks) +
+                options.events.describe() + metrics_field(options.metrics) + "\n");
   nlohmann::json ready = {{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},

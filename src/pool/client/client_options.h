@@ -16,7 +16,7 @@ namespace cachalot::pool {
 
 struct ClientOptions {
   std::string fingerprint = "default";  // of the namespace (see block_hash::make_namespace)
-  std::string name = {};  // of the namespace, for operators and logs; without secrets
+  std::string name = {};                // of the namespace, for operators and logs; without secrets
   std::uint32_t host = 0;               // this machine's number, below the pool's number of hosts
   // Blocks to hold in advance; fewer where the pool is small (see GrantedBlocks::advance()).
   std::uint32_t grant_target = 64;

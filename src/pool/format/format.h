@@ -25,9 +25,10 @@ inline constexpr std::uint32_t kKeeperSlots = 4;
 inline constexpr std::uint32_t kRingLines = 256;      // lines of one ring, a power of two
 inline constexpr std::uint32_t kMaxNamespaces = 256;  // fingerprints a pool can tell apart
 inline constexpr std::uint32_t kNameLines = 8;        // of a namespace
-inline constexpr std::uint32_t kNameLineBytes = 52;   // as much as a following line of a request carries
+inline constexpr std::uint32_t kNameLineBytes =
+    52;  // as much as a following line of a request carries
 inline constexpr std::uint32_t kMaxNameBytes = kNameLines * kNameLineBytes;
-inline constexpr std::uint32_t kBucketSlots = 64;     // directory slots an entry may stand in
+inline constexpr std::uint32_t kBucketSlots = 64;  // directory slots an entry may stand in
 inline constexpr std::uint32_t kLedgerRecordsPerLine = 5;
 inline constexpr std::uint32_t kMaxClients = 1024;
 inline constexpr std::uint32_t kMaxDevices = 64;

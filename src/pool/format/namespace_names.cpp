@@ -15,7 +15,8 @@ std::string read_name(const Access& access, std::uint32_t area, std::uint32_t ep
     name.append(line.text, strnlen(line.text, kNameLineBytes));
     if (line.text[kNameLineBytes - 1] == 0) break;
   }
-  std::replace_if(name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return name;
 }
 
@@ -26,8 +27,7 @@ std::vector<NamespaceName> read_namespaces(const Access& access, std::uint32_t a
     NamespaceLine line{};
     if (!access.region.read_as(access.layout.namespace_line(area, id - 1), line)) continue;
     if (line.id != id || line.epoch != epoch) continue;
-    found.push_back(
-        {id, {line.digest_low, line.digest_high}, read_name(access, area, epoch, id)});
+    found.push_back({id, {line.digest_low, line.digest_high}, read_name(access, area, epoch, id)});
   }
   return found;
 }

@@ -1,11 +1,12 @@
 // The names of a pool's namespaces, as a keeper wrote them: text for operators and logs, never for decisions.
 #pragma once
 
+#include <cachalot/hash.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "block_hash/block_hash.h"
 #include "pool/format/access.h"
 
 namespace cachalot::pool {

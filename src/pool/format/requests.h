@@ -9,17 +9,17 @@
 namespace cachalot::pool {
 
 enum class Op : std::uint8_t {
-  kNamespace = 1,  // digest of a fingerprint, and a name in `count` following lines -> namespace id, given out at
-                   // the first time
-  kGrant = 2,      // count blocks, please -> block uses
-  kGiveBack = 3,   // block uses that are not needed
-  kTouch = 4,      // block uses that were hit: the deepest of each prefix
-  kCommit = 5,     // a chain of written blocks -> one verdict each
-  kEvict = 6,      // drop a hash with its subtree, or everything
-  kDetach = 7,     // the last request of an incarnation
-  kStop = 8,       // ask the keeper to end
-  kPing = 9,       // nothing: measures the way there and back
-  kFence = 10,     // an operator's word that what a held slot's process does is over
+  // digest of a fingerprint, and a name in the following lines -> namespace id, given out at the first time
+  kNamespace = 1,
+  kGrant = 2,     // count blocks, please -> block uses
+  kGiveBack = 3,  // block uses that are not needed
+  kTouch = 4,     // block uses that were hit: the deepest of each prefix
+  kCommit = 5,    // a chain of written blocks -> one verdict each
+  kEvict = 6,     // drop a hash with its subtree, or everything
+  kDetach = 7,    // the last request of an incarnation
+  kStop = 8,      // ask the keeper to end
+  kPing = 9,      // nothing: measures the way there and back
+  kFence = 10,    // an operator's word that what a held slot's process does is over
 };
 
 // One use of a block: with the keeper's epoch, its identity.

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "client/copies.h"
-#include "client/layer_sequence.h"
-#include "client/started_layers.h"
+#include "client/layers/layer_sequence.h"
+#include "client/layers/started_layers.h"
 
 namespace cachalot {
 

@@ -1,4 +1,4 @@
-#include "client/layerwise.h"
+#include "client/layers/layerwise.h"
 
 #include <algorithm>
 
