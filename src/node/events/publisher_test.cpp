@@ -30,7 +30,9 @@ class Wire {
     }
     zmq_setsockopt(live_, ZMQ_SUBSCRIBE, "kv@", 3);
     EXPECT_EQ(zmq_connect(live_, endpoints.live.c_str()), 0);
-    if (!endpoints.replay.empty()) EXPECT_EQ(zmq_connect(replay_, endpoints.replay.c_str()), 0);
+    if (!endpoints.replay.empty()) {
+      EXPECT_EQ(zmq_connect(replay_, endpoints.replay.c_str()), 0);
+    }
   }
   ~Wire() {
     zmq_close(live_);

@@ -25,7 +25,9 @@ class TestSubscriber {
 
   // Of the live stream: numbers have no gaps.
   void hear(const Message& message) {
-    if (last_) EXPECT_EQ(message.sequence, *last_ + 1);
+    if (last_) {
+      EXPECT_EQ(message.sequence, *last_ + 1);
+    }
     apply(message);
   }
   // Of a replay; duplicates of what was heard are not expected.
