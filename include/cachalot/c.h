@@ -160,7 +160,7 @@ typedef struct cachalot_client_options {
   uint32_t hash;
   /* at most 256 each; 0: as in client.h (1, 1, 64) */
   uint32_t copy_threads, workers, grant_blocks;
-  /* null: none, which CACHALOT_HASH_XXHASH_CBOR does not allow */
+  /* null: none, which CACHALOT_XXHASH_CBOR does not allow */
   const char* python_hash_seed;
   /* 0: as in client.h */
   uint64_t keeper_timeout_ns, recovery_ns;

@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <ctime>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -28,13 +30,16 @@ constexpr std::size_t kMostBodyBytes = 4096;
 // client can take all file descriptors of the keeper's process.
 class ConnectionQueue final : public httplib::TaskQueue {
  public:
-  void enqueue(std::function<void()> serve) override {
+  // Nothing, or in later versions of the library bool.
+  using Queued = decltype(std::declval<httplib::ThreadPool&>().enqueue(std::function<void()>()));
+
+  Queued enqueue(std::function<void()> serve) override {
     {
       std::unique_lock lock(mutex_);
       has_ended_.wait(lock, [this] { return connections_ < kMostConnections; });
       ++connections_;
     }
-    threads_.enqueue([this, serve = std::move(serve)] {
+    return threads_.enqueue([this, serve = std::move(serve)] {
       serve();
       const std::scoped_lock lock(mutex_);
       --connections_;
