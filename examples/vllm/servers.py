@@ -60,6 +60,7 @@ class Child:
                 is_member = os.getpgid(int(folder.name)) == self.process.pid
                 if is_member and b"resource_tracker" not in (folder / "cmdline").read_bytes():
                     os.kill(int(folder.name), signal.SIGKILL)
+        self.signal(signal.SIGCONT)  # the trackers, if the group was stopped
         self.process.wait()
 
     def __enter__(self) -> "Child":
