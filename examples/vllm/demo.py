@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -157,6 +158,7 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # stops the servers, and removes the pool
     try:
         sys.exit(main())
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
