@@ -28,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -102,6 +102,9 @@ demo-vllm: build-vllm ## get vLLM's CPU build (6 GB); two of its servers share p
 
 bench-llama: build-llama ## llama.cpp: time to first token, and conversations between engines; LLAMA_BENCH_ARGS goes to it
 	$(PYTHON) engines/llama/demo/bench.py --json build/bench-llama.json --svg build/bench-llama.svg $(LLAMA_BENCH_ARGS)
+
+bench-vllm: build-vllm ## vLLM with the connector beside its own ways: hits, cold requests, loads, lookups; VLLM_BENCH_ARGS goes to it
+	build/vllm/venv/bin/python bench/vllm/connector.py build/vllm/models --json build/bench-vllm.json $(VLLM_BENCH_ARGS)
 
 test-asan: setup-test ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(call build,asan)
