@@ -17,6 +17,7 @@ import random
 import shutil
 import statistics
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "vllm"))
@@ -25,6 +26,8 @@ from tiny_models import make  # noqa: E402
 
 _POOL = "/dev/shm/cachalot_bench_vllm"
 _FILES = "/dev/shm/cachalot_bench_example"
+#: A store goes on after its request has been answered.
+_STORED_S = 0.2
 
 
 def draw(seed, tokens):
@@ -120,6 +123,7 @@ class Bench:
                 self.progress(f"load {load}", number)
                 prompt = draw(200_000 + number, tokens)
                 writer.answer([prompt], max_tokens=1)
+                time.sleep(_STORED_S)
                 now = reader.answer([prompt], max_tokens=1)["metrics"]
                 took, moved = (now[f"vllm:cachalot_{what}"] - before.get(f"vllm:cachalot_{what}", 0)
                                for what in ("load_seconds", "loaded_bytes"))
@@ -136,13 +140,15 @@ class Bench:
         return result
 
     def lookup(self):
-        wide = {"block_size": 32, "max_model_len": 8400, "max_num_batched_tokens": 8400}
+        wide = {"block_size": 32, "max_model_len": 8400, "max_num_batched_tokens": 8400,
+                "hf_overrides": {"max_position_embeddings": 8400}}
         writer, reader = self.sharing(**wide), self.sharing(**wide)
         micros, before = [], {"vllm:cachalot_lookups": 0, "vllm:cachalot_lookup_seconds": 0}
         for number in range(self.rounds + 1):
             self.progress("lookup", number)
             prompt = draw(300_000 + number, 256 * 32 + 1)
             writer.answer([prompt], max_tokens=1)
+            time.sleep(_STORED_S)
             answer = reader.answer([prompt], max_tokens=1)
             now = answer["metrics"]
             times, took = (now[name] - before[name] for name in before)

@@ -386,9 +386,9 @@ void add_serve(CLI::App& app, Chosen& chosen) {
     if (option->get_group() == "Geometry") option->needs(create);
   }
   command->footer(
-      "Examples: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB\n"
-      "          cachalot serve --pool /dev/shm/kv --metrics 127.0.0.1:9464\n"
-      "          cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
+      "Example: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB\n"
+      "         cachalot serve --pool /dev/shm/kv --metrics 127.0.0.1:9464\n"
+      "         cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
       "tcp://*:5558");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }

@@ -201,8 +201,8 @@ TEST_F(PublisherTest, WhatIsNoReplayRequestIsPassedOver) {
 TEST_F(PublisherTest, ItWaitsForAnAddressThatAnotherProcessHas) {
   Result<Sockets> other = Sockets::open({"tcp://127.0.0.1:*", ""});
   ASSERT_TRUE(other);
-  const Endpoints wanted{other->endpoints().live,
-                         "ipc:///dev/shm/cachalot_events." + std::to_string(getpid())};
+  const std::string file = "/dev/shm/cachalot_events." + std::to_string(getpid());
+  const Endpoints wanted{other->endpoints().live, "ipc://" + file};
   EXPECT_EQ(Sockets::open(wanted).error().code, Code::kBusy);
   pool_.start_keeper();
   publisher_ =
@@ -212,6 +212,8 @@ TEST_F(PublisherTest, ItWaitsForAnAddressThatAnotherProcessHas) {
   other = Error::make(Code::kBusy, "closed");
   Follower follower(wanted);
   while (follower.held().blocks().size() != 3) follower.catch_up();
+  publisher_.reset();
+  unlink(file.c_str());
 }
 
 TEST_F(PublisherTest, ASubscriberMayBeTheOneThatIsBound) {

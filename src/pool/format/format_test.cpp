@@ -58,6 +58,8 @@ TEST(Geometry, EachBadValueIsRefusedByName) {
   expect_refused("hosts: 4", [](Geometry& g) { g.hosts = g.clients + 1; });
   expect_refused("coherence domain: 9",
                  [](Geometry& g) { g.domain = static_cast<memory::DomainKind>(9); });
+  expect_refused("note bytes: 100 is not a multiple", [](Geometry& g) { g.note_bytes = 100; });
+  expect_refused("note bytes: 1048640", [](Geometry& g) { g.note_bytes = kMaxNoteBytes + 64; });
   expect_refused("device size: 0", [](Geometry& g) { g.device_bytes = 0; });
   expect_refused("device size", [](Geometry& g) { g.device_bytes -= kStripeBytes; });
   expect_refused("not a multiple of 2 MiB", [](Geometry& g) { g.device_bytes += 4096; });
@@ -88,6 +90,7 @@ RC_GTEST_PROP(Geometry, NoNumberCanMakeLayoutMisbehave, ()) {
   g.directory_slots = *rc::gen::arbitrary<std::uint32_t>();
   g.clients = *rc::gen::arbitrary<std::uint32_t>();
   g.hosts = *rc::gen::arbitrary<std::uint32_t>();
+  g.note_bytes = *rc::gen::arbitrary<std::uint32_t>();
   const Result<Layout> layout = lay_out(g);
   if (layout) RC_ASSERT(layout->data_offset + layout->data_bytes_per_device <= g.device_bytes);
 }
@@ -101,6 +104,7 @@ RC_GTEST_PROP(Layout, SectionsFollowEachOtherPageByPageInsideTheDevice, ()) {
   g.directory_slots = *rc::gen::inRange(1u, 60'000u) * kBucketSlots;
   g.clients = *rc::gen::inRange(1u, kMaxClients + 1);
   g.hosts = *rc::gen::inRange(1u, g.clients + 1);
+  g.note_bytes = *rc::gen::inRange(0u, 40u) * 64;
   g.device_bytes = *device_bytes_needed(g);
   const Result<Layout> made = lay_out(g);
   RC_ASSERT(made);
@@ -139,6 +143,7 @@ RC_GTEST_PROP(Layout, SectionsFollowEachOtherPageByPageInsideTheDevice, ()) {
   end = l.request_ring(g.clients - 1) + kRingLines * 64;
   section(l.entry(0), 0);
   end = l.entry(g.directory_slots - 1) + 64;
+  section(l.notes, std::uint64_t{g.blocks} * g.note_bytes);
   RC_ASSERT(l.metadata_bytes >= end);
   RC_ASSERT(l.data_offset >= l.metadata_bytes);
   RC_ASSERT(l.data_offset % kStripeBytes == 0u);
@@ -186,6 +191,16 @@ TEST_F(HeaderTest, SaysWhatThePoolWasMadeOf) {
               a.capacity_blocks == b.capacity_blocks);
   EXPECT_TRUE(a.directory_slots == b.directory_slots && a.clients == b.clients &&
               a.hosts == b.hosts);
+}
+
+TEST(Header, SaysHowLargeANoteIs) {
+  Geometry geometry = small_geometry();
+  geometry.note_bytes = 192;
+  TestPool pool(geometry);
+  const Result<Header> header =
+      read_header(pool.domain(), pool.access().view.bases[0], pool.access().view.bytes_each, "p");
+  ASSERT_TRUE(header);
+  EXPECT_EQ(header->geometry.note_bytes, 192u);
 }
 
 TEST_F(HeaderTest, AWrongMagicIsNoPool) {

@@ -81,6 +81,7 @@ class Group:
     geometry: KvGeometry
     model: str  # with the geometry: the namespace
     window: int  # tokens; 0: all
+    order: str = "layer_first"  # of a block in the pool
 
     @property
     def namespace(self) -> str:
@@ -114,6 +115,15 @@ def _layers_of_stage(first_stage: Tuple[str, ...], stage: int, stages: int, laye
         raise UnsupportedCacheError(f"pipeline parallelism with layers as {first_stage[0]} to {first_stage[-1]}")
     begin, end = get_pp_indices(layers, stage, stages)
     return tuple(re.sub(r"(?<=\.)\d+(?=\.)", str(number), first_stage[0]) for number in range(begin, end))
+
+
+def _block_order(kv_cache_config: Any) -> str:
+    """The order of a block in the pool in which a page of vLLM is one piece for each layer: a copy is fastest then."""
+    layout = getattr(kv_cache_config, "kv_cache_layout", None)  # since 0.32
+    name = getattr(layout, "name", layout)
+    if name is None:
+        return "layer_first"
+    return "layer_first_packed_hnd" if name.index("H") < name.index("N") else "layer_first_packed"
 
 
 def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: Any) -> KvGeometry:
@@ -200,11 +210,13 @@ class Identity:
         names = layer_names or [tuple(group.layer_names) for group in kv_cache_config.kv_cache_groups]
         groups = []
         layers_of_all = _short(";".join(" ".join(layers) for layers in names))
-        model = f"vllm/1 {self.text()} layers={layers_of_all}"
+        order = _block_order(kv_cache_config)
+        model = f"vllm/1 {self.text()} layers={layers_of_all} order={order}"
         for number, group in enumerate(kv_cache_config.kv_cache_groups):
             layers = names[number]
             geometry = _geometry(group.kv_cache_spec, len(layers), rank, parallel, self._config.model_config)
             # With the hybrid manager switched off, a window is a property of the computation only.
             window = getattr(group.kv_cache_spec, "sliding_window", None) or 0
-            groups.append(Group(number, layers, geometry, model, window))
+            is_latent = geometry.attention == "latent"
+            groups.append(Group(number, layers, geometry, model, window, "layer_first" if is_latent else order))
         return groups

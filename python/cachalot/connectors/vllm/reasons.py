@@ -17,6 +17,7 @@ _WORDS = {
     "geometry block_tokens": "block size",
     "geometry dtype": "stored dtype",
     "layers": "layers",
+    "order": "KV cache layout",
     "rope-limit": "max_model_len, on which this model's RoPE depends",
     "hash": "prefix caching hash",
     "speculative": "speculative decoding",
