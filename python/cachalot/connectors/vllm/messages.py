@@ -12,16 +12,19 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 KEY_BYTES = 16
 
 
+_WORD = np.dtype("<u8")
+
+
 @functools.lru_cache(maxsize=None)
 def _mark_of(group: int) -> np.ndarray:
-    digest = hashlib.blake2b(b"group %d" % group, digest_size=KEY_BYTES).digest()
-    return np.frombuffer(digest if group else bytes(KEY_BYTES), dtype="<u8")
+    return np.frombuffer(hashlib.blake2b(b"group %d" % group, digest_size=KEY_BYTES).digest(), _WORD)
 
 
 def hashes_of(keys: bytes, group: int) -> np.ndarray:
     """Keys as Client takes them. Groups of one geometry share a namespace: their keys differ by a constant, and stay
-    as far apart as the hashes they come from. Shape: (blocks, 2)."""
-    return np.frombuffer(keys, dtype="<u8").reshape(-1, 2) ^ _mark_of(group)
+    as far apart as the hashes they come from. The first group's are as they are. Shape: (blocks, 2)."""
+    words = np.frombuffer(keys, _WORD).reshape(-1, 2)
+    return words ^ _mark_of(group) if group else words
 
 
 @dataclass

@@ -152,7 +152,7 @@ class SchedulerSide:
         now = time.monotonic()
         if of == blocks and now - at < _LOOKUP_AGE_S and not state.promised:
             return found
-        keys = bytes(state.keys[: blocks * KEY_BYTES])
+        keys = bytes(memoryview(state.keys)[: blocks * KEY_BYTES])
         found = blocks
         for attachment, group in self._places:
             client = attachment.get()
