@@ -5,7 +5,7 @@ import os
 import time
 
 import pytest
-from conftest import DEADLINE_S
+from processes import DEADLINE_S
 
 TOKENS = 1500
 FULL = TOKENS // 128 * 128
