@@ -69,7 +69,7 @@ TEST_F(BadPool, APoolOfAnotherVersionSaysWhichIsKnown) {
   const std::uint32_t version = 7;
   std::memcpy(content.data() + 8, &version, sizeof version);
   write("kv", content);
-  expect_all_fail(openers(pool), kUsage, {pool, "version 7", "1"});
+  expect_all_fail(openers(pool), kUsage, {pool, "version 7", "knows 2"});
 }
 
 TEST_F(BadPool, ADamagedHeaderIsAFault) {

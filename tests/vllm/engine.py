@@ -4,6 +4,7 @@ stdin, one object a line; an empty line or the end stops it:
     {"prompts": [[token…]…], "max_tokens": n, "adapter": FOLDER}    answers {"tokens": [[…]…], "cached": [n…], "metrics": {…}}
     {"prompts": […], "abort_after": n}    aborts them after n steps of the engine; answers {}
     {"copy": FILE, "bytes": n}    copies bytes of a file; answers {"seconds": s}
+    {"reset": true}    resets all caches, as after an update of the weights; answers {"reset": whether it did}
     {"fork": true}    a child shuts its copies of the connector down and exits; answers {"exit": its code}
 stdout, one line each. The first line says {"ready": seconds}.
 
@@ -133,6 +134,8 @@ def main() -> None:
         sampling = SamplingParams(temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True)
         if "copy" in asked:
             say({"seconds": copies(asked["copy"]).seconds(asked["bytes"])})
+        elif asked.get("reset"):
+            say({"reset": llm.reset_prefix_cache(reset_connector=True)})
         elif asked.get("fork"):
             say(fork(llm))
         elif "abort_after" in asked:

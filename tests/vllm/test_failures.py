@@ -99,6 +99,7 @@ def test_the_keeper_is_killed(kind, start, pools, prompt):
     assert external_hits(answer) == kind.hit
     kind.expect_same(second.answer([two]), [two])
     pool.serve()
+    time.sleep(2)  # the engine stores nothing for a second after a store that failed
     kind.expect_same(second.answer([three]), [three])
     time.sleep(2)
     assert external_hits(first.answer([three])) == kind.hit
@@ -208,6 +209,23 @@ def test_requests_are_aborted_while_they_load(models, engines, pools, prompt, re
         assert small.answer(stored, abort_after=steps) == {}
         others = [prompt(100 + steps), stored[steps % 3]]
         expect_same(small.answer(others), reference, others)
+
+
+def test_after_a_reset_an_engine_shares_with_no_other(models, engines, pools, prompt, reference):
+    """Its weights may be others now."""
+    pool = pools()
+    options = {"pool": pool.path}
+    engine = engines(models(), options)
+    one = prompt(1)
+    engines(models(), options).answer([one])
+    time.sleep(1)
+    hits = external_hits(engine.answer([one]))
+    assert hits == 1408
+    assert engine.answer([], reset=True) == {"reset": True}
+    answer = engine.answer([one])
+    expect_same(answer, reference, [one])
+    assert external_hits(answer) == hits
+    assert "it shares with no other engine" in engine.text()
 
 
 def test_an_engine_is_forked(models, engines, pools, prompt, reference):

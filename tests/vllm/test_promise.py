@@ -15,11 +15,16 @@ BLOCK_TOKENS = 128
 class FakePool:
     """found: what the next lookups say, the last one again and again."""
 
+    group = SimpleNamespace(namespace="vllm/1 model=a")
+
     def __init__(self, *found):
         self.found, self.lookups = list(found), 0
 
     def get(self):
         return self
+
+    def namespaces(self):
+        return [self.group.namespace]
 
     def lookup(self, hashes):
         self.lookups += 1

@@ -98,14 +98,14 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
         if not self._groups:
+            self._worker = WorkerSide(self._options, [], False, self._log)
             return
-        described: List[Dict[str, Any]] = [{} for _ in self._groups]
-        is_supported = True
         try:
             described = [describe(group, kv_caches) for group in self._groups]
         except UnsupportedCacheError as error:
-            is_supported = False
             self._log.info("nothing is shared, all is computed: %s is not supported yet", error)
+            self._worker = WorkerSide(self._options, [], False, self._log)
+            return
         attachments: Dict[str, Attachment] = {}
         for group in self._groups:
             caches = {other.number: described[other.number]
@@ -113,9 +113,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             attachments.setdefault(group.namespace, Attachment(
                 self._options, group, self._log, lambda client, caches=caches:
                 {number: client.register_cache(**arguments) for number, arguments in caches.items()}))
-        if is_supported:
-            for attachment in attachments.values():
-                attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
+        for attachment in attachments.values():
+            attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
         # Ranks that hold the same bytes would store them several times.
         is_first = not self._groups[0].is_latent or self._rank().tp == 0
         self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
@@ -190,7 +189,13 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return False, self._scheduler.finished(request, block_ids) if self._scheduler is not None else None
 
     def has_pending_push_work(self) -> bool:
-        return self._scheduler is not None and self._scheduler.has_unsent_stores()
+        # A step brings the workers' answers, also to an engine without requests: pages must not stay held.
+        return self._scheduler is not None and (self._scheduler.has_unsent_stores() or self._scheduler.has_held_pages())
+
+    def reset_cache(self) -> bool:
+        if self._scheduler is not None:
+            self._scheduler.reset()
+        return True
 
     def has_pending_block_frees(self) -> bool:
         return self._scheduler is not None and self._scheduler.has_held_pages()

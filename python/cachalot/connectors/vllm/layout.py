@@ -38,6 +38,9 @@ def _latent(group: Group, tensor: Any) -> Tuple[Tuple[int, ...], ...]:
 def describe(group: Group, caches: Dict[str, Any]) -> Dict[str, Any]:
     """Arguments of Client.register_cache(). Raises UnsupportedCacheError."""
     tensors: List[Any] = [caches[name] for name in group.layers]
+    if tensors[0].device.type != "cpu":
+        # A copy must follow vLLM's stream; that has not been written, for want of a GPU to try it on.
+        raise UnsupportedCacheError(f"a KV cache on {tensors[0].device}")
     parts = [(_latent if group.is_latent else _grouped)(group, tensor) for tensor in tensors]
     if any(part != parts[0] for part in parts):
         raise UnsupportedCacheError("tensors of one group with different strides")
@@ -46,10 +49,7 @@ def describe(group: Group, caches: Dict[str, Any]) -> Dict[str, Any]:
         PartStrides(tensor=0, layer_tensors=1 if len(tensors) > 1 else 0, offset=offset * item, page=page * item,
                     head=head * item, token=token * item) for offset, page, head, token in parts[0]
     ]
-    described: Dict[str, Any] = dict(layout=None, tensors=tensors, pages=_pages(tensors[0]), strides=strides)
-    if tensors[0].device.type == "cuda":
-        described["device"] = tensors[0].device.index or 0
-    return described
+    return dict(layout=None, tensors=tensors, pages=_pages(tensors[0]), strides=strides)
 
 
 def _pages(tensor: Any) -> int:

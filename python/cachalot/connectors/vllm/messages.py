@@ -86,6 +86,7 @@ class StepAnswer(KVConnectorWorkerMetadata):
 
     finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
     failed_loads: Dict[str, int] = field(default_factory=dict)  # request: attempt
+    ended_loads: Dict[str, int] = field(default_factory=dict)  # request: by how many workers; synchronous ones only
     incomplete_stores: Set[str] = field(default_factory=set)  # requests of which not all blocks are in the pool
 
     def aggregate(self, other: "StepAnswer") -> "StepAnswer":
@@ -93,8 +94,10 @@ class StepAnswer(KVConnectorWorkerMetadata):
             self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
         for request, attempt in other.failed_loads.items():
             self.failed_loads[request] = max(attempt, self.failed_loads.get(request, 0))
+        for request, workers in other.ended_loads.items():
+            self.ended_loads[request] = self.ended_loads.get(request, 0) + workers
         self.incomplete_stores |= other.incomplete_stores
         return self
 
     def is_empty(self) -> bool:
-        return not self.finished_jobs and not self.failed_loads and not self.incomplete_stores
+        return not (self.finished_jobs or self.failed_loads or self.ended_loads or self.incomplete_stores)

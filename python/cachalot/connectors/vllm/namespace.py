@@ -43,7 +43,7 @@ def _local_folder(model: str, revision: Optional[str]) -> Optional[str]:
 
 def _model_identity(model: str, revision: Optional[str], every_byte: bool, load_format: str) -> str:
     if load_format == "dummy":
-        return "dummy"  # the configuration tells all: vLLM draws these weights from a fixed seed
+        raise UnsupportedCacheError("load_format dummy, whose weights have no identity,")
     folder = _local_folder(model, revision)
     if folder is None:
         if not revision:
@@ -64,12 +64,27 @@ def _rope_limit(model_config: Any) -> str:
     return str(model_config.max_model_len) if "longrope" in json.dumps(scaling, default=str) else "any"
 
 
-def _config_text(model_config: Any) -> str:
-    """The model's configuration with the user's overrides, without names of folders and versions."""
-    values = json.loads(model_config.hf_config.to_json_string(use_diff=False))
-    for name in ("_name_or_path", "transformers_version", "torch_dtype", "dtype"):
-        values.pop(name, None)
-    return json.dumps(values, sort_keys=True, default=str)
+def _overrides(model_config: Any) -> str:
+    """What the user changes of the model's configuration, whose file is part of the model's identity.
+
+    The configuration itself tells less: some models change it while a worker loads them.
+    """
+    overrides = model_config.hf_overrides
+    if callable(overrides):
+        raise UnsupportedCacheError("hf_overrides by a function")
+    return json.dumps(overrides, sort_keys=True, default=str)
+
+
+def _processor_options(model_config: Any) -> Any:
+    """Images become other embeddings under other options, and keep their hash."""
+    return getattr(getattr(model_config, "multimodal_config", None), "mm_processor_kwargs", None)
+
+
+def _float8(cache_dtype: str) -> str:
+    """Platforms have different numbers of 8 bits."""
+    from vllm.platforms import current_platform
+
+    return str(current_platform.fp8_dtype()).replace("torch.", "") if "fp8" in cache_dtype else "none"
 
 
 @dataclass(frozen=True)
@@ -133,6 +148,8 @@ def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: A
     dtype = _DTYPES.get(str(spec.dtype))
     if dtype is None:
         raise UnsupportedCacheError(f"KV cache of {spec.dtype}")
+    if getattr(spec, "non_causal", False):
+        raise UnsupportedCacheError("attention that sees later tokens")
     if getattr(spec, "tokens_per_state", 1) != 1:
         raise UnsupportedCacheError(f"{name} with {spec.tokens_per_state} tokens in one state")
     tp_size = parallel.tensor_parallel_size
@@ -161,9 +178,11 @@ class Identity:
         self.parts: List[Tuple[str, str]] = [
             ("model", _model_identity(model_config.model, model_config.revision, every_byte,
                                       str(vllm_config.load_config.load_format))),
-            ("config", _short(_config_text(model_config))),
+            ("overrides", _short(_overrides(model_config))),
+            ("processor", _short(json.dumps(_processor_options(model_config), sort_keys=True, default=str))),
             ("dtype", str(model_config.dtype).replace("torch.", "")),
             ("kv", str(cache_config.cache_dtype)),
+            ("float8", _float8(str(cache_config.cache_dtype))),
             ("scales", str(bool(getattr(cache_config, "calculate_kv_scales", False)))),
             ("quantization", str(model_config.quantization)),
             ("rope-limit", _rope_limit(model_config)),

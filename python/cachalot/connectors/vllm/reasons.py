@@ -7,9 +7,11 @@ _NAME_BYTES = 416
 #: Parts of a namespace's name in the words of a user, the weightiest first.
 _WORDS = {
     "model": "weights",
-    "config": "model configuration",
+    "overrides": "hf_overrides",
+    "processor": "processor options",
     "dtype": "dtype",
     "kv": "KV dtype",
+    "float8": "8-bit format",
     "quantization": "quantization",
     "salt": "salt",
     "geometry shard": "tensor parallel rank and size",

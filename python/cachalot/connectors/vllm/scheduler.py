@@ -15,7 +15,7 @@ from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.reasons import why_no_hits
-from cachalot.connectors.vllm.weights import digest_of_folder
+from cachalot.connectors.vllm.weights import digest_of_folder, state_of_folder
 
 #: Until a miss is explained, the pool's namespaces are read at most so often.
 _EXPLAIN_PAUSE_S = 10.0
@@ -23,6 +23,7 @@ _EXPLAIN_PAUSE_S = 10.0
 _LOOKUP_AGE_S = 0.5
 #: Blocks that a prefill engine still stores are waited for while some come within this time.
 _PROMISE_S = 1.0
+_PROMISED_AGE_S = 0.02  # a client may promise what it likes: a lookup in each step would slow the others
 #: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
 _STORED_TOKENS = "cachalot_stored_tokens"
 
@@ -36,7 +37,7 @@ def _keys_of(hashes: List[bytes]) -> bytes:
 @dataclass
 class _Request:
     request: Any  # vllm.v1.request.Request
-    adapter: bytes  # digest of its LoRA adapter; empty: none
+    adapter: bytes  # digest of its LoRA adapter, and the engine's era; empty: none
     keys: bytearray = field(default_factory=bytearray)
     shared: int = 0  # leading blocks that are in the pool, or on their way
     attempt: int = 0
@@ -61,6 +62,12 @@ class _Request:
         parent = None if first == 0 else bytes(self.keys[(first - 1) * KEY_BYTES : first * KEY_BYTES])
         keys = bytes(self.keys[first * KEY_BYTES : last * KEY_BYTES])
         return Chain(keys, tuple(list(table[first:last]) for table in tables), parent)
+
+
+@dataclass
+class _Adapter:
+    state: Any  # of its files
+    digest: bytes
 
 
 class _HeldPages:
@@ -109,7 +116,10 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._may_load, self._may_store, self._is_async = may_load, may_store, is_async
         self._requests: Dict[str, _Request] = {}
-        self._adapters: Dict[int, bytes] = {}  # lora_int_id: digest
+        self._adapters: Dict[int, _Adapter] = {}  # lora_int_id: its files
+        self._era = b""  # after reset(): random, so that no block of before is found
+        self._doubtful: Dict[str, int] = {}  # request with a synchronous load: workers that have not answered
+        self._workers = workers
         self._held = _HeldPages(workers)
         self._next_job = 0
         self._loads: List[Load] = []
@@ -123,7 +133,7 @@ class SchedulerSide:
     def _request(self, request: Any) -> _Request:
         state = self._requests.get(request.request_id)
         if state is None:
-            state = self._requests[request.request_id] = _Request(request, self._adapter_of(request))
+            state = self._requests[request.request_id] = _Request(request, self._adapter_of(request) + self._era)
             tokens = (getattr(request, "kv_transfer_params", None) or {}).get(_STORED_TOKENS)
             state.promised = tokens // self._block_tokens if isinstance(tokens, int) else 0
         return state
@@ -132,16 +142,20 @@ class SchedulerSide:
         lora = getattr(request, "lora_request", None)
         if lora is None:
             return b""
-        digest = self._adapters.get(lora.lora_int_id)
-        if digest is None or getattr(lora, "load_inplace", False):
-            try:
-                digest = digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
-            except OSError as error:
-                self._log.warning("adapter", "the adapter %s is shared with no engine: %s", lora.lora_name, error)
-                digest = os.urandom(KEY_BYTES)
-            self._adapters[lora.lora_int_id] = digest
+        known = self._adapters.get(lora.lora_int_id)
+        try:
+            state = state_of_folder(lora.lora_path)
+            if known is not None and known.state == state:
+                return known.digest
+            if known is not None:
+                raise OSError("its files have changed, and which of them a worker has loaded is not known")
+            digest = digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
             self._log.info("adapter %s: %s; only engines with the same files share its blocks", lora.lora_name,
                            hashlib.sha256(digest).hexdigest()[:16])
+        except OSError as error:
+            self._log.warning("adapter", "the adapter %s is shared with no engine: %s", lora.lora_name, error)
+            state, digest = None, os.urandom(KEY_BYTES)
+        self._adapters[lora.lora_int_id] = _Adapter(state, digest)
         return digest
 
     # --- Loads -------------------------------------------------------------------------------------
@@ -150,7 +164,7 @@ class SchedulerSide:
         """How many of a request's leading blocks all ranks and groups have in the pool."""
         of, found, at = state.found
         now = time.monotonic()
-        if of == blocks and now - at < _LOOKUP_AGE_S and not state.promised:
+        if of == blocks and now - at < (_PROMISED_AGE_S if state.promised else _LOOKUP_AGE_S):
             return found
         keys = bytes(memoryview(state.keys)[: blocks * KEY_BYTES])
         found = blocks
@@ -246,7 +260,8 @@ class SchedulerSide:
         """What the workers do in this step."""
         metadata = StepMetadata(self._loads, self._last_stores)
         self._loads, self._last_stores = [], []
-        if not self._may_store:
+        self._doubtful.update((load.request, self._workers) for load in metadata.loads if not load.is_async)
+        if not self._may_store or self._doubtful:
             return metadata
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
@@ -278,6 +293,10 @@ class SchedulerSide:
             state = self._requests.get(request_id)
             if state is not None and not state.is_stored_again:
                 state.shared, state.is_stored_again = 0, True
+        for request_id, workers in answer.ended_loads.items():
+            left = self._doubtful.pop(request_id, 0) - workers
+            if left > 0:
+                self._doubtful[request_id] = left
         for request_id, attempt in answer.failed_loads.items():
             state = self._requests.get(request_id)
             if state is None or attempt != state.attempt:
@@ -292,10 +311,19 @@ class SchedulerSide:
     def added(self, request: Any) -> None:
         self._request(request)
 
+    def reset(self) -> None:
+        """The engine's weights may be others now: it shares nothing with what was stored before, nor with others."""
+        self._era = os.urandom(KEY_BYTES)
+        for request_id, state in self._requests.items():
+            self._requests[request_id] = _Request(state.request, self._adapter_of(state.request) + self._era,
+                                                  attempt=state.attempt + 1, may_load=state.may_load,
+                                                  is_loading=state.is_loading)
+        self._log.info("the engine's caches were reset: until it starts again, it shares with no other engine")
+
     def finished(self, request: Any, tables: Tuple[List[int], ...]) -> Optional[Dict[str, Any]]:
         """Returns what a prefill's answer tells the decode engine."""
         state = self._requests.pop(request.request_id, None)
-        if state is None or not self._may_store or state.is_loading:
+        if state is None or not self._may_store or state.is_loading or self._doubtful:
             return None
         # Of a request that was aborted, not all that is scheduled is computed.
         if request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):

@@ -14,6 +14,10 @@ from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
+from cachalot.errors import NoKeeperError, TimeoutError
+
+#: After a store that the keeper did not answer.
+_STORE_PAUSE_S = 1.0
 
 
 @dataclass
@@ -57,7 +61,8 @@ class WorkerSide:
 
     def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog,
                  is_first_rank: bool = True) -> None:
-        """attachments: of each group. What each has made is the cache of each of its groups."""
+        """attachments: of each group. What each has made is the cache of each of its groups. None: this worker's cache is
+        not supported; it answers that all has failed, because the scheduler may not know."""
         self.options, self.attachments, self.log = options, attachments, log
         self._stores = stores
         self._is_first_rank = is_first_rank
@@ -66,6 +71,8 @@ class WorkerSide:
         self._failed: Set[str] = set()
         self._bad_pages: Set[int] = set()
         self._void: Dict[str, int] = {}  # request: attempt whose load failed
+        self._aborted: Set[str] = set()  # requests that have ended, but not their loads
+        self._no_stores_until = 0.0
         self._lock = threading.Lock()
         self._answer = StepAnswer()
         self._stats = ConnectorStats()
@@ -74,15 +81,15 @@ class WorkerSide:
     # --- Loads -------------------------------------------------------------------------------------
 
     def begin_loads(self, loads: List[Load]) -> None:
-        for load in loads:
-            pending = self._begin(load)
-            if load.is_async:
-                self._pending[load.request] = pending
+        begun = [self._begin(load) for load in loads]
+        for pending in begun:
+            if pending.load.is_async:
+                self._pending[pending.load.request] = pending
             else:
                 self._end(pending)
 
     def _begin(self, load: Load) -> _Pending:
-        pending = _Pending(load, [], time.monotonic())
+        pending = _Pending(load, [], time.monotonic(), is_lost=not self.attachments)
         for group, attachment in enumerate(self.attachments):
             client, caches = attachment.get_with()
             first = load.chain.from_page(group)
@@ -124,13 +131,18 @@ class WorkerSide:
             self._stats.add("loads", 1)
             self._stats.add("load_seconds", time.monotonic() - pending.began)
             self._stats.add("failed_loads", right < len(load.chain))
+            if not load.is_async:
+                self._answer.ended_loads[load.request] = 1
         if right == len(load.chain):
+            self._aborted.discard(load.request)
             if load.is_async:
                 self._finished.add(load.request)
             return
         with self._lock:
             self._answer.failed_loads[load.request] = load.attempt
-        self._void[load.request] = load.attempt
+        if load.request not in self._aborted:
+            self._void[load.request] = load.attempt
+        self._aborted.discard(load.request)
         if load.is_async:
             self._finished.add(load.request)
         if load.chain.has_one_full_table():
@@ -161,13 +173,15 @@ class WorkerSide:
         """After the forward pass: the pages are complete, and held until the answer."""
         for store in stores:
             is_void = self._void.get(store.request, -1) >= store.attempt
-            if is_void or not self._stores:
-                self.store_is_done(store, not is_void)
+            if is_void or not self._stores or not self.attachments:
+                self.store_is_done(store, not is_void and bool(self.attachments))
             else:
                 self._thread.put(store)
 
     def copy_into_pool(self, store: Store) -> bool:
         is_complete, began = True, time.monotonic()
+        if began < self._no_stores_until:
+            return False
         for group, attachment in enumerate(self.attachments):
             tokens = store.tokens if group == 0 and self._is_first_rank else None
             is_complete &= self._copy_group(store.chain, group, attachment, tokens)
@@ -190,6 +204,9 @@ class WorkerSide:
                                   timeout=self.options.store_timeout)
         except Error as error:
             attachment.failed(client, error)
+            if isinstance(error, (NoKeeperError, TimeoutError)):
+                # Each store would wait as long, one after the other, and hold its pages.
+                self._no_stores_until = time.monotonic() + _STORE_PAUSE_S
             self.log.warning("store", "a store failed, its blocks are not shared: %s", error)
             return False
         with self._lock:
@@ -222,6 +239,8 @@ class WorkerSide:
     def forget(self, requests: Set[str]) -> None:
         for request in requests:
             self._void.pop(request, None)
+            if request in self._pending:
+                self._aborted.add(request)
 
     def close(self) -> None:
         self._thread.close(self.options.store_timeout)
