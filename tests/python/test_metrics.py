@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -147,13 +148,14 @@ def test_a_standby_that_takes_over_is_the_one_that_exports_the_pool(keeper, prom
     assert (status(address, "/health"), status(said["metrics"], "/health")) == (200, 503)
     server = prometheus(address, said["metrics"])
     wait_until(lambda: server.value("count(cachalot_keeper_ruling)") == 2)
-    assert server.value("sum(cachalot_keeper_ruling)") == 1
-    assert server.value("count(cachalot_keeper_epoch)") == 1
+    # Prometheus scrapes the two at different moments.
+    wait_until(lambda: server.value("sum(cachalot_keeper_ruling)") == 1)
+    wait_until(lambda: server.value("count(cachalot_keeper_epoch)") == 1)
     assert cachalot("stop", "--pool", pool)[0] == 0
     assert read_line(standby)["metrics"] == said["metrics"]
     assert status(said["metrics"], "/health") == 200
     wait_until(lambda: server.value("cachalot_keeper_epoch") == 2)
-    assert server.value("sum(cachalot_keeper_ruling)") == 1
+    wait_until(lambda: server.value("sum(cachalot_keeper_ruling)") == 1)
 
 
 @needs_prometheus
