@@ -18,11 +18,12 @@ DEADLINE_S = 400  # of one answer: a livelock fails
 class Engine:
     """A vLLM engine. `answer` sends prompts and returns what engine.py says."""
 
-    def __init__(self, model, connector=None, in_process=True, environment=None, **arguments):
+    def __init__(self, model, connector=None, in_process=True, environment=None, transfer=None, **arguments):
+        """connector: options of CachalotConnector, or of the one that `transfer` names; None: there is none."""
         given = {"model": str(model), **arguments}
         if connector is not None:
             given["kv_transfer_config"] = {"kv_connector": "CachalotConnector", "kv_role": "kv_both",
-                                           "kv_connector_extra_config": connector}
+                                           "kv_connector_extra_config": connector, **(transfer or {})}
         variables = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1", **(environment or {})}
         self.process = subprocess.Popen([sys.executable, str(HERE / "engine.py"), json.dumps(given)],
