@@ -189,3 +189,6 @@ def test_the_first_engine_makes_the_pool(models, engines, prompt, tmp_path):
     assert external_hits(answer) == full_blocks(128)
     assert "this engine keeps the pool" in first.text()
     assert "another process keeps the pool" in second.text()
+    first.close()
+    second.close()
+    os.unlink(options["pool"])
