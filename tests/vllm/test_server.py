@@ -42,7 +42,7 @@ def test_two_servers(models, pools, prompt, prometheus, tmp_path, roles):
         assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 1408
         assert servers[1].metrics()["vllm:cachalot_stores_total"] == 0  # it only loads
         metrics = pool.ready["metrics"]
-        prometheus(metrics, *(f"127.0.0.1:{server.port}" for server in servers)).wait_for({
+        prometheus(metrics, *(server.url.removeprefix("http://") for server in servers)).wait_for({
             "sum(vllm:cachalot_stored_blocks_total)": 11,
             "sum(vllm:cachalot_loaded_blocks_total)": 11,
             "sum(vllm:cachalot_loaded_bytes_total)": 11 * 262144,
