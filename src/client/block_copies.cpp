@@ -225,9 +225,9 @@ void touch_beginning(const BlockCall& call, const BlockHash* parent, const Hit& 
 
 }  // namespace
 
-void make_way(Session& session, std::span<const BlockHash> hashes) {
+void make_way(Session& session, std::span<const BlockHash> hashes, const Deadline& deadline) {
   while (const std::optional<BlockHash> hash = session.damaged().first_of(hashes)) {
-    if (!session.drop_damaged(*hash)) return;  // the store that follows says why
+    if (!session.drop_damaged(*hash, deadline)) return;  // the store that follows says why
     session.damaged().forget(*hash);
   }
 }
@@ -241,7 +241,7 @@ Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, Bloc
     stored.blocks = present.found().size();
     if (stored.blocks < wanted) touch_beginning(call, parent, present);
   };
-  make_way(call.session, call.hashes);
+  make_way(call.session, call.hashes, call.deadline);
   look_again();
   Status outcome;
   bool is_full = false;

@@ -81,8 +81,8 @@ struct Hit {
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
             std::uint64_t block_bytes);
 
-// Before a store: drops what this session found damaged, which a sound block could not replace else.
-void make_way(Session& session, std::span<const BlockHash> hashes);
+// Before a store: drops what this session found damaged, which no sound block could replace otherwise.
+void make_way(Session& session, std::span<const BlockHash> hashes, const Deadline& deadline);
 
 // As Client::load and Client::store, without the checks of the engine's side.
 Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target);

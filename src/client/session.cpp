@@ -228,8 +228,9 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
   return {};
 }
 
-Result<std::uint32_t> Session::evict(const BlockHash& hash) {
-  const Turn turn(*this, {});
+Result<std::uint32_t> Session::evict(const BlockHash& hash, const Deadline& deadline) {
+  const Turn turn(*this, deadline);
+  if (!turn) return no_turn();
   CACHALOT_TRY(check_usable());
   return client_->requests().evict(hash);
 }
@@ -238,7 +239,7 @@ void Session::note_damage(const pool::Entry& entry) {
   if (damaged_.add(entry)) Counters::add(counters_->damaged_blocks, 1);
 }
 
-Result<bool> Session::drop_damaged(const BlockHash& hash) {
+Result<bool> Session::drop_damaged(const BlockHash& hash, const Deadline& deadline) {
   const std::optional<pool::Entry> entry = damaged_.find(hash);
   pool::KeeperView view;
   pool::Found found;
@@ -247,7 +248,7 @@ Result<bool> Session::drop_damaged(const BlockHash& hash) {
     return true;
   }
   if (!entry || !pool::same_entry(found.entry, *entry)) return false;
-  const Result<std::uint32_t> dropped = evict(hash);
+  const Result<std::uint32_t> dropped = evict(hash, deadline);
   if (!dropped && dropped.error().code != Code::kNotFound) return dropped.error();
   damaged_.forget(hash);
   return true;

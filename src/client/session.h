@@ -80,8 +80,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
   DamagedBlocks& damaged() { return damaged_; }
   void note_damage(const pool::Entry& entry);
-  // As OpaqueClient::drop_damaged.
-  Result<bool> drop_damaged(const BlockHash& hash);
+  // As OpaqueClient::drop_damaged. @errors also kTimeout: the deadline has passed
+  Result<bool> drop_damaged(const BlockHash& hash, const Deadline& deadline = {});
   // False: the next call that needs the keeper attaches again first.
   bool is_attached() const { return !client_.client().is_lost(); }
 
@@ -96,7 +96,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   // Has the keeper drop a block and all blocks after it. @errors kNotFound; as pool::Client
-  Result<std::uint32_t> evict(const BlockHash& hash);
+  Result<std::uint32_t> evict(const BlockHash& hash, const Deadline& deadline);
 
   // Holds the lock. Taking it passes the late hits, reservations and unpins to the client.
   class Turn {

@@ -143,3 +143,17 @@ def test_without_the_engines_configuration_there_is_no_namespace():
     spec = SimpleNamespace(config=SimpleNamespace(engine_id="e"))
     with pytest.raises(RuntimeError, match="no vllm_config of this engine"):
         names.engine_config(spec)
+
+
+def test_after_a_reset_nothing_of_before_is_found(tiers, pools):
+    """vLLM drains the tiers when it resets its caches, as after an update of the weights, and does not reset them."""
+    pool = pools(ROW, 64)
+    tier, other = tiers(pool), tiers(pool)
+    keys = keys_of(b"a", 4)
+    context = context_of(keys)
+    assert run(tier, tier.submit_store, 1, keys, range(4), context).success
+    assert [each.lookup(keys[0], context) for each in (tier, other)] == [LookupResult.HIT] * 2
+    tier.drain_jobs()
+    assert [each.lookup(keys[0], context) for each in (tier, other)] == [LookupResult.MISS, LookupResult.HIT]
+    assert run(tier, tier.submit_store, 2, keys, range(4), context).success
+    assert tier.lookup(keys[0], context) == LookupResult.HIT

@@ -190,7 +190,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   impl->pages.assign(call.pages.begin(), call.pages.end());
   if (parent != nullptr) impl->parent = *parent;
   impl->layers = client::LayerSequence(geometry.layers);
-  client::make_way(call.session, call.hashes);
+  client::make_way(call.session, call.hashes, client::Deadline{});
   impl->present =
       client::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found().size();
   if (impl->present == count) return impl;

@@ -142,19 +142,20 @@ class SchedulerSide:
         lora = getattr(request, "lora_request", None)
         if lora is None:
             return b""
-        known = self._adapters.get(lora.lora_int_id)
+        known, state = self._adapters.get(lora.lora_int_id), None
         try:
             state = state_of_folder(lora.lora_path)
             if known is not None and known.state == state:
                 return known.digest
             if known is not None:
+                state = None  # for good: its blocks are not even this engine's
                 raise OSError("its files have changed, and which of them a worker has loaded is not known")
             digest = digest_of_folder(lora.lora_path, self._options.weights == "all").encode()
             self._log.info("adapter %s: %s; only engines with the same files share its blocks", lora.lora_name,
                            hashlib.sha256(digest).hexdigest()[:16])
         except OSError as error:
             self._log.warning("adapter", "the adapter %s is shared with no engine: %s", lora.lora_name, error)
-            state, digest = None, os.urandom(KEY_BYTES)
+            digest = os.urandom(KEY_BYTES)
         self._adapters[lora.lora_int_id] = _Adapter(state, digest)
         return digest
 

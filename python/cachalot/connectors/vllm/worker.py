@@ -181,6 +181,8 @@ class WorkerSide:
     def copy_into_pool(self, store: Store) -> bool:
         is_complete, began = True, time.monotonic()
         if began < self._no_stores_until:
+            with self._lock:
+                self._stats.add("failed_stores", 1)
             return False
         for group, attachment in enumerate(self.attachments):
             tokens = store.tokens if group == 0 and self._is_first_rank else None

@@ -1,5 +1,6 @@
 """CachalotTier: vLLM's SecondaryTierManager over a pool."""
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -91,6 +92,7 @@ class CachalotTier(SecondaryTierManager):
         self._failed: "OrderedDict[bytes, bool]" = OrderedDict()
         self._orders: Dict[str, Order] = {}
         self._held = 0  # chunks that unfinished stores read
+        self._era = b""  # after drain_jobs(): random
         self._rows: Optional[np.ndarray] = np.asarray(primary_kv_view)
         self._row_bytes = self._rows.shape[1]
         self._chunk_tokens = {
@@ -136,7 +138,7 @@ class CachalotTier(SecondaryTierManager):
         if client is None or key in self._failed:
             return LookupResult.MISS
         try:
-            return LookupResult.HIT if client.lookup(hashes_of([key])) == 1 else LookupResult.MISS
+            return LookupResult.HIT if client.lookup(hashes_of([key], self._era)) == 1 else LookupResult.MISS
         except Error as error:
             self._lost(client, "lookup", error)
             return LookupResult.MISS
@@ -162,7 +164,7 @@ class CachalotTier(SecondaryTierManager):
 
     def _job_of(self, given: TransferJob) -> Job:
         keys = list(given.keys)
-        return Job(given.job_id, keys, hashes_of(keys), [int(chunk) for chunk in given.chunk_ids])
+        return Job(given.job_id, keys, hashes_of(keys, self._era), [int(chunk) for chunk in given.chunk_ids])
 
     def _chains_of(self, job: Job, req_context: ReqContext) -> List[Any]:
         """Sorts the job's chunks into chains, each with the block before it."""
@@ -181,7 +183,7 @@ class CachalotTier(SecondaryTierManager):
                 first, _, parent = chains[-1]
                 chains[-1] = (first, i + 1, parent)
             else:
-                chains.append((i, i + 1, None if key is None else hashes_of([key])[0]))
+                chains.append((i, i + 1, None if key is None else hashes_of([key], self._era)[0]))
         return chains
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
@@ -306,12 +308,16 @@ class CachalotTier(SecondaryTierManager):
         return None if stats.is_empty() else stats
 
     def drain_jobs(self) -> None:
+        """vLLM resets its caches, perhaps because the engine's weights are others now. It does not say so, and leaves
+        this tier as it is: so the tier finds nothing of before from now on, and shares with no other engine."""
         for job in self._loads.take_queued():
             self._answer(job, False, None, 0)
         for job in self._stores.take_queued():
             self._store_ends(job, 0, len(job.keys))
         self._loads.wait_idle()
         self._stores.wait_idle()
+        self._era = os.urandom(16)
+        self._log.info("the engine's caches were reset: until it starts again, its tier shares with no other engine")
 
     def shutdown(self) -> None:
         """Raises RuntimeError: a copy has not ended; vLLM then keeps the primary tier's memory."""

@@ -61,9 +61,9 @@ def group_of(offloading_spec: Any, row_bytes: int, options: Options) -> Group:
     return Group(0, (), geometry, model, 0)
 
 
-def hashes_of(keys: List[bytes]) -> np.ndarray:
-    """vLLM's keys (digest and group) as Client takes them. Shape: (keys, 2)."""
-    digests = b"".join([hashlib.blake2b(key, digest_size=16).digest() for key in keys])
+def hashes_of(keys: List[bytes], era: bytes = b"") -> np.ndarray:
+    """vLLM's keys (digest and group) as Client takes them; in another era they have other hashes. Shape: (keys, 2)."""
+    digests = b"".join([hashlib.blake2b(key, digest_size=16, key=era).digest() for key in keys])
     return np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
 
 
