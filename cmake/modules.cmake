@@ -12,6 +12,7 @@ set(CACHALOT_MODULES
   "block_hash: base"
   "eviction: base"
   "cache_sim: base eviction"
+  "storage: base os block_hash eviction"
   "kv: base os memory geometry gpu"
   "device_memory: base os gpu"
   "stitch: base os gpu device_memory"
@@ -28,7 +29,7 @@ set(CACHALOT_MODULES
   "replay/pattern: base"
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
-  "testing: base os memory gpu kv device_memory stitch vtensor rpc pool client trace/file"
+  "testing: base os memory gpu kv device_memory stitch vtensor rpc pool client trace/file storage"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 

@@ -1,0 +1,79 @@
+// Where objects are kept: the one interface of all kinds of storage. How to write one: docs/extend/storage.md.
+//
+// A backend moves bytes. It does not verify, encrypt, evict, retry or count: Store does, for all of them.
+//
+// Invariants
+//   1. A put that was reported as done is found by get and list, also after the death of this process, until
+//      remove() or, if the backend has a limit of its own, until the backend drops it.
+//   2. An object is replaced or removed as a whole. A get never returns a head with a part of another body.
+//   3. After a call has returned, the backend accesses none of the caller's memory.
+//   4. A call returns at about its deadline, whatever the backend's other side does. (The operating system
+//      may keep a local disk's call longer: memory that a device writes to cannot be taken back.)
+//
+// @threads any, simultaneously, unless the backend's header says otherwise
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/object.h"
+
+namespace cachalot::storage {
+
+// One object to be written. An object that is there already is replaced, or kept: it is the same KV.
+struct Put {
+  ObjectHead head;              // sealed
+  std::span<const Bytes> body;  // pieces, together head.body_bytes()
+  Status status = {};
+};
+
+// One object to be read.
+struct Get {
+  ObjectKey key;
+  std::span<const Room> room;  // pieces for the payload, together its size
+  // Filled by the call.
+  ObjectHead head = {};
+  std::vector<std::uint32_t> tokens = {};
+  // kNotFound; kInvalidArgument: the payload is not of the room's size; kCorrupt: it is cut off, or no object
+  Status status = {};
+};
+
+struct BackendTraits {
+  std::string name;               // "file": in messages and metrics
+  std::uint32_t align_bytes = 1;  // pieces that are aligned so are not copied
+  bool is_shared = false;         // others may put and remove objects, too
+};
+
+// Deadlines are times of base::SteadyClock, in ns.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const BackendTraits& traits() const = 0;
+
+  // Each call: an error of the whole call (kIo, kTimeout, kNoSpace …) counts for all items that have no status of
+  // their own, which are then in an unknown state.
+  virtual Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                        std::uint64_t deadline_ns) = 0;
+  virtual Status get(std::span<Get> gets, std::uint64_t deadline_ns) = 0;
+  virtual Status put(std::span<Put> puts, std::uint64_t deadline_ns) = 0;
+  // Objects that are not there are no error.
+  virtual Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) = 0;
+
+  // Calls each(head) for all objects that are there during the whole call, in the order of their puts if the
+  // backend knows it. each() returns false to end the call.
+  using Lister = std::function<bool(const ObjectHead& head)>;
+  virtual Status list(const Lister& each, std::uint64_t deadline_ns) = 0;
+};
+
+inline std::uint64_t bytes_of(std::span<const Room> room) {
+  std::uint64_t bytes = 0;
+  for (const Room& piece : room) bytes += piece.size();
+  return bytes;
+}
+
+}  // namespace cachalot::storage

@@ -1,0 +1,123 @@
+#include "storage/catalogue.h"
+
+#include <algorithm>
+
+namespace cachalot::storage {
+
+using eviction::kNoNode;
+using eviction::NodeId;
+
+NodeId Catalogue::find(const ObjectKey& key) const {
+  const auto at = numbers_.find(key);
+  return at == numbers_.end() ? kNoNode : at->second;
+}
+
+std::size_t Catalogue::count_prefix(const BlockHash& space,
+                                    std::span<const BlockHash> blocks) const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  while (count < blocks.size() && numbers_.contains({space, blocks[count]})) ++count;
+  return count;
+}
+
+bool Catalogue::add(const ObjectHead& head) {
+  const std::lock_guard lock(mutex_);
+  if (const NodeId known = find(head.key); known != kNoNode) {
+    order_.touch(known);
+    return true;
+  }
+  const NodeId parent = head.is_root() ? kNoNode : find({head.key.space, head.parent});
+  if (!head.is_root() && parent == kNoNode) return false;
+  NodeId node = kNoNode;
+  if (free_.empty()) {
+    node = static_cast<NodeId>(nodes_.size());
+    nodes_.emplace_back();
+    if (node >= order_.residency().capacity_nodes()) order_.grow(node * 2);
+  } else {
+    node = free_.back();
+    free_.pop_back();
+  }
+  nodes_[node].key = head.key;
+  nodes_[node].bytes = head.body_bytes();
+  if (parent != kNoNode) nodes_[parent].children.push_back(node);
+  // As the pool's policy: a store is a use of the whole prefix.
+  if (parent != kNoNode) order_.touch(parent);
+  order_.insert(node, parent);
+  numbers_.emplace(head.key, node);
+  bytes_ += head.body_bytes();
+  return true;
+}
+
+bool Catalogue::touch(const ObjectKey& key) {
+  const std::lock_guard lock(mutex_);
+  const NodeId node = find(key);
+  if (node != kNoNode) order_.touch(node);
+  return node != kNoNode;
+}
+
+void Catalogue::erase_leaf(NodeId node, std::vector<ObjectKey>& removed) {
+  const NodeId parent = order_.residency().parent(node);
+  if (parent != kNoNode) std::erase(nodes_[parent].children, node);
+  order_.erase(node);
+  numbers_.erase(nodes_[node].key);
+  bytes_ -= nodes_[node].bytes;
+  removed.push_back(nodes_[node].key);
+  free_.push_back(node);
+}
+
+std::vector<ObjectKey> Catalogue::remove(const ObjectKey& key) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObjectKey> removed;
+  const NodeId root = find(key);
+  if (root == kNoNode) return removed;
+  std::vector<NodeId> below{root};
+  for (std::size_t i = 0; i < below.size(); ++i) {
+    const std::vector<NodeId>& children = nodes_[below[i]].children;
+    below.insert(below.end(), children.begin(), children.end());
+  }
+  for (auto at = below.rbegin(); at != below.rend(); ++at) erase_leaf(*at, removed);
+  return removed;
+}
+
+std::vector<ObjectKey> Catalogue::take_victims(std::uint64_t more_bytes, std::uint64_t more_objects,
+                                               const ObjectKey* protect, bool& fits) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObjectKey> removed;
+  const NodeId spared = protect == nullptr ? kNoNode : find(*protect);
+  const auto has_room = [&] {
+    return more_bytes <= limits_.bytes && bytes_ <= limits_.bytes - more_bytes &&
+           more_objects <= limits_.objects && numbers_.size() <= limits_.objects - more_objects;
+  };
+  fits = has_room();
+  while (!fits) {
+    const NodeId victim = order_.victim(spared);
+    if (victim == kNoNode) break;
+    erase_leaf(victim, removed);
+    fits = has_room();
+  }
+  return removed;
+}
+
+std::uint64_t Catalogue::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+std::uint64_t Catalogue::objects() const {
+  const std::lock_guard lock(mutex_);
+  return numbers_.size();
+}
+
+bool Catalogue::is_valid() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [key, node] : numbers_) {
+    if (!(nodes_[node].key == key) || !order_.residency().contains(node)) return false;
+    if (order_.residency().children(node) != nodes_[node].children.size()) return false;
+    bytes += nodes_[node].bytes;
+  }
+  return bytes == bytes_ && numbers_.size() + free_.size() == nodes_.size() &&
+         order_.residency().size() == numbers_.size() && order_.is_valid();
+}
+
+}  // namespace cachalot::storage

@@ -1,0 +1,210 @@
+// What every backend does. A new one is added to kKinds.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "storage/file/file_backend.h"
+#include "testing/storage/chains.h"
+
+namespace cachalot::storage {
+namespace {
+
+struct Kind {
+  const char* name;
+  // Opens the storage at a folder of the test's. Twice: the same storage, as after a restart.
+  std::function<Result<std::unique_ptr<Backend>>(const std::string& folder)> open;
+};
+
+Result<std::unique_ptr<Backend>> open_file(const std::string& folder, IoBatch::Kind io, bool sync) {
+  FileOptions options;
+  options.directory = folder + "/objects";
+  options.segment_bytes = 1u << 20;
+  options.io = io;
+  options.sync = sync;
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<FileBackend> backend, FileBackend::open(options));
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+const Kind kKinds[] = {
+    {"file",
+     [](const std::string& folder) { return open_file(folder, IoBatch::Kind::kUring, false); }},
+    {"file_by_system_calls",
+     [](const std::string& folder) {
+       return open_file(folder, IoBatch::Kind::kSystemCalls, false);
+     }},
+    {"file_sync",
+     [](const std::string& folder) { return open_file(folder, IoBatch::Kind::kUring, true); }},
+};
+
+class BackendConformance : public ::testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    char name[] = "/var/tmp/cachalot_storage.XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    open();
+  }
+  void TearDown() override {
+    backend_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  void open() {
+    backend_.reset();
+    Result<std::unique_ptr<Backend>> opened = GetParam().open(folder_);
+    ASSERT_TRUE(opened) << opened.error().message;
+    backend_ = *std::move(opened);
+  }
+  bool is_there(const ObjectKey& key) {
+    bool there = false;
+    EXPECT_TRUE(backend_->exists({&key, 1}, {&there, 1}, soon()));
+    return there;
+  }
+  std::vector<ObjectKey> listed() {
+    std::vector<ObjectKey> keys;
+    EXPECT_TRUE(backend_->list(
+        [&](const ObjectHead& head) {
+          keys.push_back(head.key);
+          return true;
+        },
+        soon()));
+    return keys;
+  }
+
+  std::string folder_;
+  std::unique_ptr<Backend> backend_;
+};
+
+const std::vector<bool> kAll8(8, true);
+
+TEST_P(BackendConformance, WhatWasPutIsGotByteForByte) {
+  Chain chain(1, 8, 65536);
+  EXPECT_EQ(put_all(*backend_, chain), 8u);
+  EXPECT_EQ(get_all(*backend_, chain), kAll8);
+}
+
+TEST_P(BackendConformance, SizesAndAddressesNeedNoAlignment) {
+  for (const std::uint64_t bytes : {64u, 512u, 4096u, 4160u, 69632u}) {
+    for (const std::size_t shift : {0u, 64u}) {
+      Chain chain(bytes * 2 + shift, 8, bytes, 3, shift);
+      EXPECT_EQ(put_all(*backend_, chain), 8u);
+      EXPECT_EQ(get_all(*backend_, chain), kAll8) << bytes << " bytes, shifted by " << shift;
+    }
+  }
+}
+
+TEST_P(BackendConformance, ObjectsAreThereAfterARestart) {
+  Chain chain(1, 8, 4096, 5);
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  open();
+  EXPECT_EQ(get_all(*backend_, chain), kAll8);
+  EXPECT_EQ(listed().size(), 8u);
+}
+
+TEST_P(BackendConformance, AbsentObjectsAreNotFoundAndHarmNoOthers) {
+  Chain chain(1, 8, 4096), absent(2, 1, 4096);
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  chain.clear(0);
+  std::vector<Room> room = chain.room(0), other = absent.room(0);
+  Get gets[] = {{absent.key(0), other}, {chain.key(0), room}};
+  ASSERT_TRUE(backend_->get(gets, soon()));
+  ASSERT_FALSE(gets[0].status);
+  EXPECT_EQ(gets[0].status.error().code, Code::kNotFound);
+  EXPECT_TRUE(gets[1].status && chain.is_right(0));
+  EXPECT_FALSE(is_there(absent.key(0)));
+  EXPECT_TRUE(is_there(chain.key(0)));
+}
+
+TEST_P(BackendConformance, NamespacesAreApart) {
+  Chain chain(1, 8, 4096);
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  EXPECT_EQ(get_all(*backend_, chain, kOtherSpace), std::vector<bool>(8, false));
+  EXPECT_FALSE(is_there(chain.key(0, kOtherSpace)));
+}
+
+TEST_P(BackendConformance, ARoomOfAnotherSizeIsRefused) {
+  Chain chain(1, 1, 4096), other(1, 1, 8192);
+  ASSERT_EQ(put_all(*backend_, chain), 1u);
+  std::vector<Room> room = other.room(0);
+  Get get{chain.key(0), room};
+  ASSERT_TRUE(backend_->get({&get, 1}, soon()));
+  ASSERT_FALSE(get.status);
+  EXPECT_EQ(get.status.error().code, Code::kInvalidArgument);
+}
+
+TEST_P(BackendConformance, RemovedObjectsAreGone) {
+  Chain chain(1, 4, 4096);
+  ASSERT_EQ(put_all(*backend_, chain), 4u);
+  const ObjectKey keys[] = {chain.key(1), chain.key(3), Chain(9, 1, 64).key(0)};
+  EXPECT_TRUE(backend_->remove(keys, soon()));
+  EXPECT_EQ(get_all(*backend_, chain), (std::vector<bool>{true, false, true, false}));
+  EXPECT_EQ(listed(), (std::vector<ObjectKey>{chain.key(0), chain.key(2)}));
+}
+
+TEST_P(BackendConformance, TheSpaceOfRemovedObjectsIsUsedAgain) {
+  for (std::uint64_t round = 0; round < 50; ++round) {
+    Chain chain(round + 1, 8, 65536);
+    ASSERT_EQ(put_all(*backend_, chain), 8u);
+    ASSERT_EQ(get_all(*backend_, chain), kAll8);
+    std::vector<ObjectKey> keys;
+    for (std::size_t i = 0; i < 8; ++i) keys.push_back(chain.key(i));
+    ASSERT_TRUE(backend_->remove(keys, soon()));
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder_)) {
+    if (file.is_regular_file()) bytes += file.file_size();
+  }
+  EXPECT_LT(bytes, 8u << 20);  // 25 MiB were put
+}
+
+TEST_P(BackendConformance, PuttingAgainChangesNothing) {
+  Chain chain(1, 8, 4096, 2);
+  EXPECT_EQ(put_all(*backend_, chain), 8u);
+  EXPECT_EQ(put_all(*backend_, chain), 8u);
+  EXPECT_EQ(listed().size(), 8u);
+  EXPECT_EQ(get_all(*backend_, chain), kAll8);
+}
+
+TEST_P(BackendConformance, TheListHasHeadsAndCanBeEnded) {
+  Chain chain(1, 8, 4096, 2);
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  std::size_t heads = 0;
+  ASSERT_TRUE(backend_->list(
+      [&](const ObjectHead& head) {
+        bool is_one = false;
+        for (std::size_t i = 0; i < 8; ++i) {
+          const ObjectHead expected = chain.head(i);
+          is_one |= head.key == expected.key && head.parent == expected.parent &&
+                    head.payload_bytes == 4096 && head.tokens == 2;
+        }
+        EXPECT_TRUE(is_one);
+        return ++heads < 3;
+      },
+      soon()));
+  EXPECT_EQ(heads, 3u);
+}
+
+TEST_P(BackendConformance, ThreadsPutGetAndRemoveSimultaneously) {
+  const auto work = [this](std::uint64_t thread) {
+    for (std::uint64_t round = 0; round < 20; ++round) {
+      Chain chain(thread * 100 + round + 1, 8, 12288, 1);
+      EXPECT_EQ(put_all(*backend_, chain), 8u);
+      EXPECT_EQ(get_all(*backend_, chain), kAll8);
+      const ObjectKey key = chain.key(round % 8);
+      EXPECT_TRUE(backend_->remove({&key, 1}, soon()));
+      EXPECT_FALSE(get_all(*backend_, chain)[round % 8]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (std::uint64_t thread = 0; thread < 4; ++thread) threads.emplace_back(work, thread);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(listed().size(), 4u * 20 * 7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, BackendConformance, ::testing::ValuesIn(kKinds),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+}  // namespace
+}  // namespace cachalot::storage

@@ -1,0 +1,46 @@
+// A directory that belongs to one storage: a mark, the segments, and an owner.
+//
+//   cachalot-storage      the mark: text, one line: "cachalot storage 1\n"
+//   segment-00000042      segments, by number
+//
+// Invariants
+//   1. One process owns the directory: a lock on the mark, which ends with the process. A stopped process keeps it.
+//   2. A directory that has other files and no mark is never taken.
+//
+// @threads one at a time
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "os/file_descriptor.h"
+#include "os/file_lock.h"
+
+namespace cachalot::storage {
+
+class Directory {
+ public:
+  // Makes the directory if only its last part is missing.
+  // @errors kBusy: another process owns it; kVersionMismatch; kInvalidArgument: other files are in it;
+  //         kPermission, kNotFound, kIo
+  static Result<Directory> open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  std::string segment_path(std::uint32_t number) const;
+  // The segments that are there, in order. Removes files that were never finished.
+  Result<std::vector<std::uint32_t>> segments() const;
+
+ private:
+  Directory(std::string path, os::FileDescriptor mark, os::FileLock owner)
+      : path_(std::move(path)), mark_(std::move(mark)), owner_(std::move(owner)) {}
+
+  std::string path_;
+  os::FileDescriptor mark_;
+  os::FileLock owner_;
+};
+
+}  // namespace cachalot::storage

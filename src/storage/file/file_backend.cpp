@@ -1,0 +1,438 @@
+#include "storage/file/file_backend.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <set>
+
+#include "base/log.h"
+
+namespace cachalot::storage {
+namespace {
+
+constexpr std::uint32_t kFewestSlots = 16, kMostSlotsOfSegment = 16384;
+// What O_DIRECT asks of addresses and lengths, on every file system that we know.
+constexpr std::uint64_t kAlign = 4096;
+
+bool is_aligned(const void* data, std::uint64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % kAlign == 0 && bytes % kAlign == 0;
+}
+
+// A body as the disk takes it: leading pieces in the caller's memory, the rest in a buffer of whole pages.
+struct BodyPieces {
+  std::vector<iovec> pieces;
+  std::uint64_t direct_bytes = 0;
+  AlignedBytes buffer;
+
+  void add_direct(const void* data, std::uint64_t bytes) {
+    pieces.push_back({const_cast<void*>(data), bytes});
+    direct_bytes += bytes;
+  }
+  void add_buffer(std::uint64_t bytes) {
+    buffer = AlignedBytes(whole_pages(bytes));
+    if (bytes != 0) pieces.push_back({buffer.data(), buffer.size()});
+  }
+};
+
+}  // namespace
+
+// --- Opening ---------------------------------------------------------------------------------------
+
+// An IoBatch of this backend, for one call.
+class FileBackend::Lease {
+ public:
+  explicit Lease(FileBackend& backend) : backend_(backend) {
+    const std::lock_guard lock(backend.mutex_);
+    if (backend.idle_io_.empty()) {
+      io_ = IoBatch::make(backend.options_.depth, backend.options_.io);
+    } else {
+      io_ = std::move(backend.idle_io_.back());
+      backend.idle_io_.pop_back();
+    }
+  }
+  ~Lease() {
+    const std::lock_guard lock(backend_.mutex_);
+    backend_.idle_io_.push_back(std::move(io_));
+  }
+  IoBatch& io() { return *io_; }
+
+ private:
+  FileBackend& backend_;
+  std::unique_ptr<IoBatch> io_;
+};
+
+FileBackend::FileBackend(FileOptions options, Directory directory)
+    : options_(std::move(options)), directory_(std::move(directory)) {
+  traits_ = {.name = "file", .align_bytes = kAlign, .is_shared = false};
+  idle_io_.push_back(IoBatch::make(options_.depth, options_.io));
+}
+
+Result<std::unique_ptr<FileBackend>> FileBackend::open(const FileOptions& options) {
+  CACHALOT_TRY_ASSIGN(Directory directory, Directory::open(options.directory));
+  auto backend = std::unique_ptr<FileBackend>(new FileBackend(options, std::move(directory)));
+  CACHALOT_TRY(backend->scan());
+  return backend;
+}
+
+Status FileBackend::scan() {
+  CACHALOT_TRY_ASSIGN(const std::vector<std::uint32_t> numbers, directory_.segments());
+  for (const std::uint32_t number : numbers) {
+    Result<Segment> segment = Segment::open(directory_.segment_path(number));
+    if (segment) {
+      adopt(number, *std::move(segment));
+      continue;
+    }
+    const Error& error = segment.error();
+    if (error.code != Code::kCorrupt) return error;
+    base::log(base::LogLevel::kWarn, "storage", "%s: its objects are lost", error.message);
+    shelves_.emplace(number, nullptr);  // the number stays in use
+  }
+  return {};
+}
+
+void FileBackend::adopt(std::uint32_t number, Segment segment) {
+  if (segment.damaged_entries() != 0) {
+    base::log(base::LogLevel::kWarn, "storage",
+              "%s: %u entries are damaged: their objects are lost", segment.path().c_str(),
+              segment.damaged_entries());
+  }
+  auto shelf = std::make_unique<Shelf>(std::move(segment));
+  Shelf& here = *shelf;
+  shelves_.emplace(number, std::move(shelf));
+  for (std::uint32_t slot = here.segment.slots(); slot-- != 0;) {
+    const Place place{number, slot};
+    const SegmentEntry& entry = here.segment.entry(slot);
+    ++here.taken;
+    if (entry.is_used == 0) {
+      free_slot(place);
+      continue;
+    }
+    next_sequence_ = std::max(next_sequence_, entry.sequence + 1);
+    const auto [at, is_new] = index_.emplace(entry.head.key, place);
+    if (is_new) continue;
+    const Shelf& other = *shelves_.at(at->second.segment);
+    if (other.segment.entry(at->second.slot).sequence < entry.sequence) {
+      const Place older = std::exchange(at->second, place);
+      condemn(older);
+    } else {
+      condemn(place);
+    }
+  }
+}
+
+// --- Slots -----------------------------------------------------------------------------------------
+
+void FileBackend::free_slot(const Place& place) {
+  Shelf& shelf = *shelves_.at(place.segment);
+  shelf.segment.clear_entry(place.slot);
+  shelf.uses[place.slot] = {};
+  --shelf.taken;
+  free_[shelf.segment.slot_bytes()].push_back(place);
+}
+
+void FileBackend::condemn(const Place& place) {
+  SlotUse& use = shelves_.at(place.segment)->uses[place.slot];
+  use.is_condemned = true;
+  if (use.readers == 0) free_slot(place);
+}
+
+Result<FileBackend::Place> FileBackend::take_slot(std::uint64_t slot_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (free_[slot_bytes].empty()) CACHALOT_TRY(add_segment(slot_bytes));
+  std::vector<Place>& free = free_[slot_bytes];
+  const Place place = free.back();
+  free.pop_back();
+  ++shelves_.at(place.segment)->taken;
+  return place;
+}
+
+// Under mutex_: it is rare, and all that wait for it need what it makes.
+Status FileBackend::add_segment(std::uint64_t slot_bytes) {
+  // Segments of other slots that hold nothing give their space back.
+  for (auto& [number, shelf] : shelves_) {
+    if (shelf == nullptr || shelf->taken != 0 || shelf->segment.slot_bytes() == slot_bytes)
+      continue;
+    std::erase_if(free_[shelf->segment.slot_bytes()],
+                  [&](const Place& place) { return place.segment == number; });
+    (void)::unlink(shelf->segment.path().c_str());
+    shelves_.erase(number);
+    break;
+  }
+  const std::uint64_t fitting = options_.segment_bytes / slot_bytes;
+  const auto slots = static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(fitting, kFewestSlots, kMostSlotsOfSegment));
+  const std::uint32_t number = shelves_.empty() ? 0 : shelves_.rbegin()->first + 1;
+  CACHALOT_TRY_ASSIGN(Segment segment,
+                      Segment::create(directory_.segment_path(number), slot_bytes, slots));
+  adopt(number, std::move(segment));
+  return {};
+}
+
+// --- Put -------------------------------------------------------------------------------------------
+
+struct FileBackend::Write {
+  Put* put;
+  Place place;
+  std::uint64_t sequence = 0;
+  BodyPieces body;
+};
+
+Result<FileBackend::Write> FileBackend::prepare(Put& put) {
+  CACHALOT_TRY_ASSIGN(const Place place, take_slot(whole_pages(put.head.body_bytes())));
+  Write write{&put, place, 0, {}};
+  std::size_t direct = 0;
+  while (direct < put.body.size() && is_aligned(put.body[direct].data(), put.body[direct].size())) {
+    write.body.add_direct(put.body[direct].data(), put.body[direct].size());
+    ++direct;
+  }
+  write.body.add_buffer(put.head.body_bytes() - write.body.direct_bytes);
+  std::byte* to = write.body.buffer.data();
+  for (const Bytes& piece : put.body.subspan(direct)) {
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+  return write;
+}
+
+Status FileBackend::put(std::span<Put> puts, std::uint64_t) {
+  std::vector<Write> writes;
+  writes.reserve(puts.size());
+  for (Put& put : puts) {
+    put.status = {};
+    {
+      const std::lock_guard lock(mutex_);
+      if (index_.contains(put.head.key)) continue;
+    }
+    Result<Write> write = prepare(put);
+    if (write) {
+      writes.push_back(*std::move(write));
+    } else {
+      put.status = write.error();
+    }
+  }
+  Lease lease(*this);
+  std::vector<IoRequest> requests;
+  for (Write& write : writes) {
+    Shelf* shelf = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      shelf = shelves_.at(write.place.segment).get();
+    }
+    requests.push_back({shelf->segment.fd(), true, shelf->segment.slot_offset(write.place.slot),
+                        write.body.pieces});
+  }
+  lease.io().run(requests);
+  for (std::size_t i = 0; i < writes.size(); ++i) {
+    if (requests[i].os_error == 0) continue;
+    writes[i].put->status = Error::from_errno(
+        requests[i].os_error, "storage directory %.120s: write", directory_.path().c_str());
+  }
+  finish(writes, write_tables(writes, lease.io()));
+  return {};
+}
+
+Status FileBackend::write_tables(std::span<Write> writes, IoBatch& io) {
+  std::map<std::uint32_t, std::vector<std::uint32_t>> changed;
+  for (const Write& write : writes) {
+    if (write.put->status) changed[write.place.segment].push_back(write.place.slot);
+  }
+  for (const auto& [number, slots] : changed) {
+    Shelf* shelf = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      shelf = shelves_.at(number).get();
+    }
+    // Bodies first: their entries must not outlive them.
+    if (options_.sync && ::fdatasync(shelf->segment.fd()) != 0) {
+      return Error::from_errno(errno, "storage file %.120s: flush", shelf->segment.path().c_str());
+    }
+    const std::lock_guard in_order(shelf->table_mutex);
+    Segment::Pages pages;
+    {
+      const std::lock_guard lock(mutex_);
+      for (Write& write : writes) {
+        if (write.place.segment != number || !write.put->status) continue;
+        write.sequence = next_sequence_++;
+        shelf->segment.set_entry(write.place.slot, write.put->head, write.sequence);
+      }
+      pages = shelf->segment.copy_pages(slots);
+    }
+    CACHALOT_TRY(shelf->segment.write_pages(pages, io));
+    if (options_.sync && ::fdatasync(shelf->segment.fd()) != 0) {
+      return Error::from_errno(errno, "storage file %.120s: flush", shelf->segment.path().c_str());
+    }
+  }
+  return {};
+}
+
+void FileBackend::finish(std::span<Write> writes, const Status& tables) {
+  const std::lock_guard lock(mutex_);
+  for (Write& write : writes) {
+    if (write.put->status && !tables) write.put->status = tables.error();
+    if (!write.put->status) {
+      free_slot(write.place);
+      continue;
+    }
+    // Another call may have stored the same block meanwhile.
+    const auto [at, is_new] = index_.emplace(write.put->head.key, write.place);
+    if (!is_new) condemn(std::exchange(at->second, write.place));
+  }
+}
+
+// --- Get -------------------------------------------------------------------------------------------
+
+struct FileBackend::Read {
+  Get* get = nullptr;
+  Place place{};
+  int fd = -1;
+  std::uint64_t offset = 0;
+  std::size_t direct_pieces = 0;
+  BodyPieces body = {};
+
+  void lay_out() {
+    for (const Room& room : get->room) {
+      if (!is_aligned(room.data(), room.size())) break;
+      body.add_direct(room.data(), room.size());
+      ++direct_pieces;
+    }
+    body.add_buffer(get->head.body_bytes() - body.direct_bytes);
+  }
+  // Copies what came through the buffer.
+  void finish() {
+    const std::byte* from = body.buffer.data();
+    for (const Room& room : get->room.subspan(direct_pieces)) {
+      std::memcpy(room.data(), from, room.size());
+      from += room.size();
+    }
+    get->tokens.resize(get->head.tokens);
+    if (get->head.tokens != 0) std::memcpy(get->tokens.data(), from, get->head.tokens * 4ul);
+  }
+};
+
+bool FileBackend::begin_read(const Get& get, Read& read) {
+  const std::lock_guard lock(mutex_);
+  const auto at = index_.find(get.key);
+  if (at == index_.end()) return false;
+  read.place = at->second;
+  Shelf& shelf = *shelves_.at(read.place.segment);
+  ++shelf.uses[read.place.slot].readers;
+  read.fd = shelf.segment.fd();
+  read.offset = shelf.segment.slot_offset(read.place.slot);
+  read.get->head = shelf.segment.entry(read.place.slot).head;
+  return true;
+}
+
+void FileBackend::end_read(const Place& place) {
+  const std::lock_guard lock(mutex_);
+  SlotUse& use = shelves_.at(place.segment)->uses[place.slot];
+  if (--use.readers == 0 && use.is_condemned) free_slot(place);
+}
+
+Status FileBackend::get(std::span<Get> gets, std::uint64_t) {
+  std::vector<Read> reads;
+  reads.reserve(gets.size());
+  for (Get& get : gets) {
+    get.status = {};
+    Read read{.get = &get};
+    if (!begin_read(get, read)) {
+      get.status = Error::make(Code::kNotFound, "storage: has no such object");
+      continue;
+    }
+    if (get.head.payload_bytes != bytes_of(get.room)) {
+      get.status = Error::make(Code::kInvalidArgument,
+                               "storage: an object has %" PRIu64 " bytes, expected %" PRIu64,
+                               get.head.payload_bytes, bytes_of(get.room));
+      end_read(read.place);
+      continue;
+    }
+    read.lay_out();
+    reads.push_back(std::move(read));
+  }
+  std::vector<IoRequest> requests;
+  for (Read& read : reads) requests.push_back({read.fd, false, read.offset, read.body.pieces});
+  {
+    Lease lease(*this);
+    lease.io().run(requests);
+  }
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    end_read(reads[i].place);
+    if (requests[i].os_error == 0) {
+      reads[i].finish();
+    } else {
+      reads[i].get->status = Error::from_errno(
+          requests[i].os_error, "storage directory %.120s: read", directory_.path().c_str());
+    }
+  }
+  return {};
+}
+
+// --- The rest --------------------------------------------------------------------------------------
+
+Status FileBackend::exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                           std::uint64_t) {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < keys.size(); ++i) is_there[i] = index_.contains(keys[i]);
+  return {};
+}
+
+Status FileBackend::remove(std::span<const ObjectKey> keys, std::uint64_t) {
+  const std::lock_guard lock(mutex_);
+  for (const ObjectKey& key : keys) {
+    const auto at = index_.find(key);
+    if (at == index_.end()) continue;
+    condemn(at->second);
+    index_.erase(at);
+  }
+  return {};
+}
+
+Status FileBackend::list(const Lister& each, std::uint64_t) {
+  std::vector<std::pair<std::uint64_t, ObjectHead>> found;
+  {
+    const std::lock_guard lock(mutex_);
+    found.reserve(index_.size());
+    for (const auto& [key, place] : index_) {
+      const SegmentEntry& entry = shelves_.at(place.segment)->segment.entry(place.slot);
+      found.emplace_back(entry.sequence, entry.head);
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [sequence, head] : found) {
+    if (!each(head)) break;
+  }
+  return {};
+}
+
+std::string FileBackend::describe_io() const {
+  const std::lock_guard lock(mutex_);
+  bool is_direct = true;
+  for (const auto& [number, shelf] : shelves_) {
+    if (shelf != nullptr) is_direct = is_direct && shelf->segment.is_direct();
+  }
+  const bool is_uring = !idle_io_.empty() && idle_io_.front()->kind() == IoBatch::Kind::kUring;
+  return std::string(is_uring ? "io_uring" : "preadv") +
+         (is_direct ? ", O_DIRECT" : ", page cache");
+}
+
+bool FileBackend::is_valid() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t free = 0, slots = 0, taken = 0;
+  for (const auto& [slot_bytes, places] : free_) free += places.size();
+  for (const auto& [number, shelf] : shelves_) {
+    if (shelf == nullptr) continue;
+    slots += shelf->segment.slots();
+    taken += shelf->taken;
+  }
+  if (free + taken != slots || taken != index_.size()) return false;
+  for (const auto& [key, place] : index_) {
+    const SegmentEntry& entry = shelves_.at(place.segment)->segment.entry(place.slot);
+    if (entry.is_used == 0 || !(entry.head.key == key)) return false;
+  }
+  return true;
+}
+
+}  // namespace cachalot::storage

@@ -1,0 +1,195 @@
+#include "storage/file/file_backend.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "testing/storage/chains.h"
+
+namespace cachalot::storage {
+namespace {
+
+class FileBackendTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/var/tmp/cachalot_file.XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override {
+    backend_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  FileOptions options() const {
+    return {.directory = folder_ + "/objects", .segment_bytes = 1u << 20};
+  }
+  Status open() {
+    backend_.reset();
+    CACHALOT_TRY_ASSIGN(backend_, FileBackend::open(options()));
+    return {};
+  }
+  std::string segment(int number = 0) const {
+    char name[40];
+    std::snprintf(name, sizeof name, "/objects/segment-%08d", number);
+    return folder_ + name;
+  }
+  void overwrite(const std::string& path, std::uint64_t at, const std::string& bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    ASSERT_TRUE(file) << path;
+    file.seekp(static_cast<std::streamoff>(at));
+    file << bytes;
+  }
+
+  std::string folder_;
+  std::unique_ptr<FileBackend> backend_;
+};
+
+TEST_F(FileBackendTest, ItSaysHowItReadsAndWrites) {
+  ASSERT_TRUE(open());
+  EXPECT_EQ(backend_->describe_io().find("io_uring"), 0u) << backend_->describe_io();
+  EXPECT_EQ(IoBatch::make(1, IoBatch::Kind::kSystemCalls)->kind(), IoBatch::Kind::kSystemCalls);
+}
+
+TEST_F(FileBackendTest, ASecondOwnerIsRefused) {
+  ASSERT_TRUE(open());
+  const Result<std::unique_ptr<FileBackend>> second = FileBackend::open(options());
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_NE(std::string(second.error().message).find("another process uses it"), std::string::npos);
+}
+
+TEST_F(FileBackendTest, ADirectoryWithOtherFilesIsLeftAlone) {
+  std::filesystem::create_directory(folder_ + "/objects");
+  std::ofstream(folder_ + "/objects/thesis.tex") << "text";
+  const Status opened = open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(opened.error().message).find("thesis.tex"), std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/objects"), {}), 1);
+}
+
+TEST_F(FileBackendTest, ADirectoryOfAnotherVersionIsRefused) {
+  std::filesystem::create_directory(folder_ + "/objects");
+  std::ofstream(folder_ + "/objects/cachalot-storage") << "cachalot storage 7\n";
+  const Status opened = open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kVersionMismatch);
+  EXPECT_NE(std::string(opened.error().message).find("version 7"), std::string::npos);
+}
+
+TEST_F(FileBackendTest, ADirectoryThatCannotBeMadeIsNamed) {
+  FileOptions options{.directory = folder_ + "/no/such"};
+  const auto opened = FileBackend::open(options);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kNotFound);
+  EXPECT_NE(std::string(opened.error().message).find("/no/such"), std::string::npos);
+}
+
+TEST_F(FileBackendTest, ADamagedEntryIsLostAndTheOthersAreThere) {
+  Chain chain(1, 8, 4096);
+  ASSERT_TRUE(open());
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  backend_.reset();
+  overwrite(segment(), kPageBytes + 2 * sizeof(SegmentEntry) + 9, "X");
+  ASSERT_TRUE(open());
+  const std::vector<bool> got = get_all(*backend_, chain);
+  EXPECT_EQ(std::count(got.begin(), got.end(), true), 7);
+  EXPECT_TRUE(backend_->is_valid());
+}
+
+TEST_F(FileBackendTest, ADamagedHeaderLosesOneSegmentOnly) {
+  Chain first(1, 16, 65536), second(2, 16, 65536);  // a segment has 16 slots
+  ASSERT_TRUE(open());
+  ASSERT_EQ(put_all(*backend_, first), 16u);
+  ASSERT_EQ(put_all(*backend_, second), 16u);
+  backend_.reset();
+  overwrite(segment(0), 3, "X");
+  ASSERT_TRUE(open());
+  EXPECT_EQ(get_all(*backend_, second), std::vector<bool>(16, true));
+  EXPECT_EQ(get_all(*backend_, first), std::vector<bool>(16, false));
+  Chain third(3, 16, 65536);
+  EXPECT_EQ(put_all(*backend_, third), 16u);
+  EXPECT_EQ(get_all(*backend_, third), std::vector<bool>(16, true));
+}
+
+TEST_F(FileBackendTest, ASegmentThatIsCutOffIsLost) {
+  Chain chain(1, 8, 4096);
+  ASSERT_TRUE(open());
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  backend_.reset();
+  std::filesystem::resize_file(segment(), 9000);
+  ASSERT_TRUE(open());
+  EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(8, false));
+  EXPECT_EQ(put_all(*backend_, chain), 8u);
+}
+
+TEST_F(FileBackendTest, SlotsOfOtherSizesGiveTheirSpaceBack) {
+  ASSERT_TRUE(open());
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    Chain chain(round + 1, 4, (round + 1) * 4096);
+    ASSERT_EQ(put_all(*backend_, chain), 4u);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const ObjectKey key = chain.key(i);
+      ASSERT_TRUE(backend_->remove({&key, 1}, soon()));
+    }
+    ASSERT_TRUE(backend_->is_valid());
+  }
+  EXPECT_LE(std::distance(std::filesystem::directory_iterator(folder_ + "/objects"), {}), 4);
+}
+
+// A child puts chains and says after each which one it was; it is killed at a random moment, also while it opens.
+TEST_F(FileBackendTest, WhatWasReportedAsStoredSurvivesKill) {
+  constexpr int kKills = 60;
+  base::Rng random(20261123);
+  std::vector<std::uint64_t> stored;
+  std::uint64_t next = 1;
+  for (int kill = 0; kill < kKills; ++kill) {
+    int said[2];
+    ASSERT_EQ(pipe(said), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+      ::close(said[0]);
+      Result<std::unique_ptr<FileBackend>> backend = FileBackend::open(options());
+      if (!backend) _exit(9);
+      for (std::uint64_t name = next;; ++name) {
+        const Chain chain(name, 8, 20480, 2);
+        if (put_all(**backend, chain) != 8) _exit(8);
+        if (write(said[1], &name, sizeof name) != sizeof name) _exit(7);
+        if (name % 3 == 0) {
+          const ObjectKey key = Chain(name - 1, 8, 64).key(7);
+          (void)(*backend)->remove({&key, 1}, soon());
+        }
+      }
+    }
+    ::close(said[1]);
+    usleep(static_cast<useconds_t>(random.below(40'000)));
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    int how = 0;
+    ASSERT_EQ(waitpid(child, &how, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(how)) << "the child ended by itself: " << WEXITSTATUS(how);
+    std::uint64_t name = 0;
+    while (read(said[0], &name, sizeof name) == sizeof name) {
+      stored.push_back(name);
+      next = name + 2;  // the next one may be half there
+    }
+    ::close(said[0]);
+  }
+  ASSERT_GT(stored.size(), 50u);
+  ASSERT_TRUE(open());
+  EXPECT_TRUE(backend_->is_valid());
+  for (const std::uint64_t name : stored) {
+    Chain chain(name, 8, 20480, 2);
+    std::vector<bool> got = get_all(*backend_, chain);
+    got[7] = true;  // some of these were removed
+    EXPECT_EQ(got, std::vector<bool>(8, true)) << "chain " << name;
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::storage

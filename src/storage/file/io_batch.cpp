@@ -1,0 +1,156 @@
+#include "storage/file/io_batch.h"
+
+#include <liburing.h>
+
+#include <cerrno>
+#include <vector>
+
+namespace cachalot::storage {
+namespace {
+
+// Takes `bytes` that were transferred off the request. @return whether it is finished
+bool advance(IoRequest& request, std::uint64_t bytes) {
+  request.offset += bytes;
+  while (!request.pieces.empty() && bytes >= request.pieces[0].iov_len) {
+    bytes -= request.pieces[0].iov_len;
+    request.pieces = request.pieces.subspan(1);
+  }
+  if (request.pieces.empty()) return true;
+  iovec& piece = request.pieces[0];
+  piece.iov_base = static_cast<char*>(piece.iov_base) + bytes;
+  piece.iov_len -= bytes;
+  return false;
+}
+
+// What one system call, or one completion, says. @return whether the request is finished
+bool take_result(IoRequest& request, std::int64_t result) {
+  if (result == -EINTR || result == -EAGAIN) return false;
+  if (result <= 0) {
+    request.os_error = result == 0 ? (request.is_write ? EIO : ENODATA) : static_cast<int>(-result);
+    return true;
+  }
+  return advance(request, static_cast<std::uint64_t>(result));
+}
+
+class SystemCalls final : public IoBatch {
+ public:
+  void run(std::span<IoRequest> requests) override {
+    for (IoRequest& request : requests) {
+      request.os_error = 0;
+      while (!request.pieces.empty() && !take_result(request, transfer(request))) {
+      }
+    }
+  }
+  Kind kind() const override { return Kind::kSystemCalls; }
+
+ private:
+  static std::int64_t transfer(const IoRequest& request) {
+    const auto count = static_cast<int>(request.pieces.size());
+    const auto offset = static_cast<off_t>(request.offset);
+    const ssize_t done = request.is_write
+                             ? pwritev(request.fd, request.pieces.data(), count, offset)
+                             : preadv(request.fd, request.pieces.data(), count, offset);
+    return done < 0 ? -errno : done;
+  }
+};
+
+class Uring final : public IoBatch {
+ public:
+  static std::unique_ptr<Uring> make(std::uint32_t depth) {
+    auto batch = std::unique_ptr<Uring>(new Uring(depth));
+    if (io_uring_queue_init(depth, &batch->ring_, 0) != 0) return nullptr;
+    batch->is_open_ = true;
+    return batch;
+  }
+  ~Uring() override {
+    if (is_open_) io_uring_queue_exit(&ring_);
+  }
+
+  void run(std::span<IoRequest> requests) override {
+    if (!is_open_) return fallback_.run(requests);
+    ready_.clear();
+    for (IoRequest& request : requests) {
+      request.os_error = 0;
+      if (!request.pieces.empty()) ready_.push_back(&request);
+    }
+    std::size_t in_flight = 0;
+    while (in_flight != 0 || !ready_.empty()) {
+      while (!ready_.empty() && in_flight < depth_) {
+        queue(*ready_.back());
+        ready_.pop_back();
+        ++in_flight;
+      }
+      const int submitted = io_uring_submit_and_wait(&ring_, 1);
+      // The kernel has no memory for it now: what is queued stays queued.
+      if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
+        return give_up(in_flight, requests);
+      }
+      in_flight -= take_completions();
+    }
+  }
+  Kind kind() const override { return Kind::kUring; }
+
+ private:
+  explicit Uring(std::uint32_t depth) : depth_(depth) {}
+
+  void queue(IoRequest& request) {
+    io_uring_sqe* const entry =
+        io_uring_get_sqe(&ring_);  // never null: at most depth_ are in flight
+    const auto count = static_cast<unsigned>(request.pieces.size());
+    if (request.is_write) {
+      io_uring_prep_writev(entry, request.fd, request.pieces.data(), count, request.offset);
+    } else {
+      io_uring_prep_readv(entry, request.fd, request.pieces.data(), count, request.offset);
+    }
+    io_uring_sqe_set_data(entry, &request);
+  }
+
+  std::size_t take_completions() {
+    io_uring_cqe* completion = nullptr;
+    std::size_t taken = 0;
+    while (io_uring_peek_cqe(&ring_, &completion) == 0) {
+      auto& request = *static_cast<IoRequest*>(io_uring_cqe_get_data(completion));
+      if (!take_result(request, completion->res)) ready_.push_back(&request);
+      io_uring_cqe_seen(&ring_, completion);
+      ++taken;
+    }
+    return taken;
+  }
+
+  // The ring itself failed: waits for what the kernel has of it, and does the rest without it.
+  void give_up(std::size_t in_flight, std::span<IoRequest> requests) {
+    std::size_t in_kernel = in_flight - io_uring_sq_ready(&ring_);
+    io_uring_cqe* completion = nullptr;
+    while (in_kernel != 0 && io_uring_wait_cqe(&ring_, &completion) != -EBADF) {
+      in_kernel -= take_completions();
+    }
+    io_uring_queue_exit(&ring_);
+    is_open_ = false;
+    std::vector<IoRequest> rest;
+    std::vector<IoRequest*> of;
+    for (IoRequest& request : requests) {
+      if (request.pieces.empty() || request.os_error != 0) continue;
+      rest.push_back(request);
+      of.push_back(&request);
+    }
+    fallback_.run(rest);
+    for (std::size_t i = 0; i < rest.size(); ++i) *of[i] = rest[i];
+  }
+
+  const std::uint32_t depth_;
+  bool is_open_ = false;
+  io_uring ring_{};
+  std::vector<IoRequest*> ready_;
+  SystemCalls fallback_;
+};
+
+}  // namespace
+
+std::unique_ptr<IoBatch> IoBatch::make(std::uint32_t depth, Kind kind) {
+  if (kind == Kind::kUring) {
+    if (std::unique_ptr<IoBatch> batch = Uring::make(depth)) return batch;
+  }
+  return std::make_unique<SystemCalls>();
+}
+
+}  // namespace cachalot::storage

@@ -1,0 +1,199 @@
+#include "storage/file/segment.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+
+#include "base/crc32c.h"
+
+namespace cachalot::storage {
+namespace {
+
+constexpr char kMagic[8] = {'C', 'c', 'h', 'S', 'e', 'g', 'm', '\0'};
+
+struct SegmentHeader {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t slots;
+  std::uint64_t slot_bytes;
+  std::uint64_t crc;  // CRC-32C of the 24 bytes before
+};
+static_assert(sizeof(SegmentHeader) == 32);
+
+constexpr std::uint32_t kMostSlots = 1u << 20;
+constexpr std::uint64_t kMostSlotBytes = kMaxPayloadBytes + 4 * std::uint64_t{kMaxObjectTokens};
+
+// @param bytes  a multiple of 8, but for 4 bytes more of zeroes
+std::uint32_t crc_of(const void* data, std::size_t bytes) {
+  const auto* at = static_cast<const unsigned char*>(data);
+  std::uint32_t crc = base::kCrc32cInit;
+  for (std::size_t i = 0; i < bytes; i += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, at + i, std::min<std::size_t>(8, bytes - i));
+    crc = base::crc32c_word(crc, word);
+  }
+  return crc;
+}
+
+std::uint32_t crc_of(const SegmentEntry& entry) {
+  return crc_of(&entry, offsetof(SegmentEntry, crc));
+}
+
+// Transfers all of it, or says why not.
+Status transfer(int fd, bool is_write, std::uint64_t offset, void* data, std::uint64_t bytes,
+                const std::string& path) {
+  iovec piece{data, bytes};
+  IoRequest request{fd, is_write, offset, {&piece, 1}};
+  IoBatch::make(1, IoBatch::Kind::kSystemCalls)->run({&request, 1});
+  if (request.os_error == 0) return {};
+  return Error::from_errno(request.os_error,
+                           "storage file %.120s: %s %" PRIu64 " bytes at %" PRIu64, path.c_str(),
+                           is_write ? "write" : "read", bytes, offset);
+}
+
+}  // namespace
+
+void Segment::lay_out(std::uint64_t slot_bytes, std::uint32_t slots) {
+  slot_bytes_ = slot_bytes;
+  slots_ = slots;
+  table_ = AlignedBytes(whole_pages(slots * sizeof(SegmentEntry)));
+  first_slot_ = kPageBytes + table_.size();
+}
+
+Status Segment::open_file(int flags) {
+  int fd = ::open(path_.c_str(), flags | O_DIRECT | O_CLOEXEC, 0600);
+  is_direct_ = fd >= 0;
+  if (fd < 0 && errno == EINVAL) fd = ::open(path_.c_str(), flags | O_CLOEXEC, 0600);
+  if (fd < 0) return Error::from_errno(errno, "storage file %.120s: open", path_.c_str());
+  fd_ = os::FileDescriptor(fd);
+  return {};
+}
+
+Result<Segment> Segment::create(const std::string& path, std::uint64_t slot_bytes,
+                                std::uint32_t slots) {
+  Segment segment;
+  segment.path_ = path + ".new";
+  segment.lay_out(slot_bytes, slots);
+  (void)::unlink(segment.path_.c_str());
+  CACHALOT_TRY(segment.open_file(O_RDWR | O_CREAT | O_EXCL));
+  Status made = segment.write_all();
+  if (made && ::rename(segment.path_.c_str(), path.c_str()) != 0) {
+    made = Error::from_errno(errno, "storage file %.120s: rename", path.c_str());
+  }
+  if (!made) {
+    (void)::unlink(segment.path_.c_str());
+    return made.error();
+  }
+  segment.path_ = path;
+  return segment;
+}
+
+Status Segment::write_all() {
+  const int os_error = posix_fallocate(fd(), 0, static_cast<off_t>(file_bytes()));
+  if (os_error != 0) {
+    return Error::from_errno(os_error, "storage file %.120s: reserve %" PRIu64 " bytes",
+                             path_.c_str(), file_bytes());
+  }
+  AlignedBytes page(kPageBytes);
+  SegmentHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.version = kSegmentVersion;
+  header.slots = slots_;
+  header.slot_bytes = slot_bytes_;
+  header.crc = crc_of(&header, offsetof(SegmentHeader, crc));
+  std::memcpy(page.data(), &header, sizeof header);
+  CACHALOT_TRY(transfer(fd(), true, 0, page.data(), page.size(), path_));
+  return transfer(fd(), true, kPageBytes, table_.data(), table_.size(), path_);
+}
+
+Result<Segment> Segment::open(const std::string& path) {
+  Segment segment;
+  segment.path_ = path;
+  CACHALOT_TRY(segment.open_file(O_RDWR));
+  CACHALOT_TRY(segment.read_all());
+  return segment;
+}
+
+Status Segment::read_all() {
+  AlignedBytes page(kPageBytes);
+  CACHALOT_TRY(transfer(fd(), false, 0, page.data(), page.size(), path_));
+  SegmentHeader header;
+  std::memcpy(&header, page.data(), sizeof header);
+  const bool is_ours = std::memcmp(header.magic, kMagic, sizeof kMagic) == 0;
+  if (is_ours && header.version != kSegmentVersion) {
+    return Error::make(Code::kVersionMismatch, "storage file %.120s: version %u, expected %u",
+                       path_.c_str(), header.version, kSegmentVersion);
+  }
+  if (!is_ours || header.crc != crc_of(&header, offsetof(SegmentHeader, crc)) ||
+      header.slots == 0 || header.slots > kMostSlots || header.slot_bytes == 0 ||
+      header.slot_bytes > whole_pages(kMostSlotBytes) || header.slot_bytes % kPageBytes != 0) {
+    return Error::make(Code::kCorrupt, "storage file %.120s: its header is damaged", path_.c_str());
+  }
+  lay_out(header.slot_bytes, header.slots);
+  struct stat info {};
+  if (fstat(fd(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) < file_bytes()) {
+    return Error::make(Code::kCorrupt,
+                       "storage file %.120s: is cut off, expected %" PRIu64 " bytes", path_.c_str(),
+                       file_bytes());
+  }
+  CACHALOT_TRY(transfer(fd(), false, kPageBytes, table_.data(), table_.size(), path_));
+  for (std::uint32_t slot = 0; slot < slots_; ++slot) {
+    const SegmentEntry& found = entry(slot);
+    if (found.is_used == 0) continue;
+    const bool is_sound = found.crc == crc_of(found) && found.is_used == 1 &&
+                          check_head(found.head, found.head.key) &&
+                          found.head.body_bytes() <= slot_bytes_;
+    if (is_sound) continue;
+    ++damaged_entries_;
+    clear_entry(slot);
+  }
+  return {};
+}
+
+void Segment::set_entry(std::uint32_t slot, const ObjectHead& head, std::uint64_t sequence) {
+  SegmentEntry entry{head, sequence, 1, 0};
+  entry.crc = crc_of(entry);
+  table()[slot] = entry;
+}
+
+void Segment::clear_entry(std::uint32_t slot) {
+  table()[slot] = SegmentEntry{};
+  table()[slot].head.magic = 0;
+}
+
+Segment::Pages Segment::copy_pages(std::span<const std::uint32_t> slots) const {
+  constexpr std::uint32_t kEntriesPerPage = kPageBytes / sizeof(SegmentEntry);
+  Pages pages;
+  for (const std::uint32_t slot : slots) pages.numbers.push_back(slot / kEntriesPerPage);
+  std::sort(pages.numbers.begin(), pages.numbers.end());
+  pages.numbers.erase(std::unique(pages.numbers.begin(), pages.numbers.end()), pages.numbers.end());
+  pages.bytes = AlignedBytes(pages.numbers.size() * kPageBytes);
+  for (std::size_t i = 0; i < pages.numbers.size(); ++i) {
+    std::memcpy(pages.bytes.data() + i * kPageBytes, table_.data() + pages.numbers[i] * kPageBytes,
+                kPageBytes);
+  }
+  return pages;
+}
+
+Status Segment::write_pages(Pages& pages, IoBatch& io) const {
+  std::vector<iovec> pieces(pages.numbers.size());
+  std::vector<IoRequest> requests;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    pieces[i] = {pages.bytes.data() + i * kPageBytes, kPageBytes};
+    requests.push_back({fd(), true, kPageBytes + pages.numbers[i] * kPageBytes, {&pieces[i], 1}});
+  }
+  io.run(requests);
+  for (const IoRequest& request : requests) {
+    if (request.os_error == 0) continue;
+    return Error::from_errno(request.os_error, "storage file %.120s: write its table",
+                             path_.c_str());
+  }
+  return {};
+}
+
+}  // namespace cachalot::storage

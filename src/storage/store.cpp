@@ -1,0 +1,229 @@
+#include "storage/store.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "base/log.h"
+
+namespace cachalot::storage {
+namespace {
+
+using base::LogLevel;
+
+void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
+  counter.fetch_add(n, std::memory_order_relaxed);
+}
+
+// Failures of an object, not of the backend.
+bool is_about_object(const Status& status) {
+  if (status) return true;
+  const Code code = status.error().code;
+  return code == Code::kNotFound || code == Code::kInvalidArgument || code == Code::kCorrupt;
+}
+
+}  // namespace
+
+std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options) {
+  auto store = std::unique_ptr<Store>(new Store(std::move(backend), options));
+  store->fill_catalogue(base::SteadyClock::read() + options.list_timeout_ns);
+  return store;
+}
+
+// Objects may be listed before their parents: an object that was replaced is younger than what is below it.
+void Store::fill_catalogue(std::uint64_t deadline_ns) {
+  std::vector<ObjectHead> waiting;
+  const Status listed = backend_->list(
+      [&](const ObjectHead& head) {
+        if (!catalogue_.add(head)) waiting.push_back(head);
+        return true;
+      },
+      deadline_ns);
+  breaker_.report(listed.ok());
+  if (!listed) {
+    base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known: %s",
+              traits().name.c_str(), listed.error().message);
+  }
+  for (std::size_t before = waiting.size() + 1; waiting.size() < before;) {
+    before = waiting.size();
+    std::erase_if(waiting, [&](const ObjectHead& head) { return catalogue_.add(head); });
+  }
+  std::vector<ObjectKey> orphans;
+  for (const ObjectHead& head : waiting) orphans.push_back(head.key);
+  bool fits = true;
+  const std::vector<ObjectKey> victims = catalogue_.take_victims(0, 0, nullptr, fits);
+  orphans.insert(orphans.end(), victims.begin(), victims.end());
+  if (!orphans.empty() && !traits().is_shared) (void)backend_->remove(orphans, deadline_ns);
+}
+
+// --- Put -------------------------------------------------------------------------------------------
+
+// Leaves as many of `puts` as there is room for. The room is made before anything is written: the body of a
+// victim may lie where a new one goes.
+void Store::make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns) {
+  std::uint64_t bytes = 0;
+  for (const Put& put : puts) bytes += put.head.body_bytes();
+  std::vector<ObjectKey> victims;
+  for (bool fits = false; !puts.empty() && !fits;) {
+    const std::vector<ObjectKey> some = catalogue_.take_victims(bytes, puts.size(), deepest, fits);
+    victims.insert(victims.end(), some.begin(), some.end());
+    if (fits) break;
+    add(counters_.refused_puts, 1);
+    bytes -= puts.back().head.body_bytes();
+    puts.pop_back();
+  }
+  if (victims.empty()) return;
+  add(counters_.evicted_objects, victims.size());
+  breaker_.report(backend_->remove(victims, deadline_ns).ok());
+}
+
+// A chain of blocks that is on its way into storage: those that are not there yet.
+struct Store::Batch {
+  std::vector<Put> puts;
+  std::vector<std::vector<Bytes>> bodies;
+  std::vector<BlockPut*> of;
+  std::optional<ObjectKey> deepest;  // the last block before them
+
+  void protect(const ObjectKey& key) { deepest = key; }
+  void add(const ObjectKey& key, const BlockHash& parent, BlockPut& block) {
+    Put put;
+    put.head.key = key;
+    put.head.parent = parent;
+    for (const Bytes& piece : block.payload) put.head.payload_bytes += piece.size();
+    put.head.tokens = static_cast<std::uint32_t>(block.tokens.size());
+    bodies.emplace_back(block.payload.begin(), block.payload.end());
+    if (!block.tokens.empty()) bodies.back().push_back(std::as_bytes(block.tokens));
+    put.body = bodies.back();
+    put.head.seal = seal_of(put.head, put.body);
+    puts.push_back(put);
+    of.push_back(&block);
+  }
+};
+
+Store::Batch Store::begin_put(const BlockHash& space, const BlockHash* parent,
+                              std::span<BlockPut> blocks) {
+  Batch batch;
+  batch.bodies.reserve(blocks.size());
+  if (parent != nullptr) batch.protect({space, *parent});
+  BlockHash before = parent == nullptr ? BlockHash{} : *parent;
+  for (BlockPut& block : blocks) {
+    const ObjectKey key{space, block.block};
+    block.is_stored = catalogue_.touch(key);
+    if (block.is_stored) {
+      batch.protect(key);
+    } else {
+      batch.add(key, before, block);
+    }
+    before = block.block;
+  }
+  return batch;
+}
+
+std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks,
+                       std::uint64_t deadline_ns, const StillValid& still_valid) {
+  Batch batch = begin_put(space, parent, blocks);
+  std::vector<Put>& puts = batch.puts;
+  // Blocks of the call, of which those that are stored already come first.
+  const std::size_t valid = still_valid ? still_valid() : blocks.size();
+  const auto valid_end =
+      blocks.begin() + static_cast<std::ptrdiff_t>(std::min(valid, blocks.size()));
+  while (!puts.empty() && batch.of[puts.size() - 1] >= std::to_address(valid_end)) puts.pop_back();
+  if (!puts.empty() && !breaker_.admits()) {
+    add(counters_.failed_puts, puts.size());
+    puts.clear();
+  }
+  make_room(puts, batch.deepest ? &*batch.deepest : nullptr, deadline_ns);
+  if (!puts.empty()) finish_put(batch, backend_->put(puts, deadline_ns));
+  const auto absent = std::find_if(blocks.begin(), blocks.end(),
+                                   [](const BlockPut& block) { return !block.is_stored; });
+  return static_cast<std::size_t>(absent - blocks.begin());
+}
+
+void Store::finish_put(Batch& batch, const Status& whole) {
+  bool has_worked = whole.ok();
+  for (std::size_t i = 0; i < batch.puts.size(); ++i) {
+    const Put& put = batch.puts[i];
+    if (!whole || !put.status) {
+      has_worked = false;
+      add(counters_.failed_puts, 1);
+      continue;
+    }
+    add(counters_.put_objects, 1);
+    add(counters_.put_bytes, put.head.body_bytes());
+    batch.of[i]->is_stored = catalogue_.add(put.head);
+    if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
+  }
+  breaker_.report(has_worked);
+}
+
+// --- Get -------------------------------------------------------------------------------------------
+
+void Store::drop(const ObjectKey& key, std::uint64_t deadline_ns) {
+  const std::vector<ObjectKey> removed = catalogue_.remove(key);
+  if (!removed.empty()) (void)backend_->remove(removed, deadline_ns);
+}
+
+// What a backend says it has read: only the seal proves it.
+void Store::take_result(Get& get, std::uint64_t deadline_ns) {
+  if (get.status) get.status = check_head(get.head, get.key);
+  if (get.status) {
+    std::vector<Bytes> body(get.room.begin(), get.room.end());
+    if (!get.tokens.empty()) body.push_back(std::as_bytes(std::span(get.tokens)));
+    const bool has_sizes =
+        get.head.payload_bytes == bytes_of(get.room) && get.head.tokens == get.tokens.size();
+    if (has_sizes && seal_of(get.head, body) == get.head.seal) {
+      add(counters_.got_objects, 1);
+      add(counters_.got_bytes, get.head.body_bytes());
+      (void)catalogue_.add(get.head);
+      return;
+    }
+    get.status = Error::make(Code::kCorrupt, "storage: an object has other bytes than were stored");
+  }
+  const Code code = get.status.error().code;
+  if (code == Code::kNotFound && catalogue_.contains(get.key)) add(counters_.missing_objects, 1);
+  if (code == Code::kCorrupt) add(counters_.damaged_objects, 1);
+  if (code == Code::kNotFound) (void)catalogue_.remove(get.key);
+  if (code == Code::kCorrupt) drop(get.key, deadline_ns);
+  if (!is_about_object(get.status)) add(counters_.failed_gets, 1);
+}
+
+void Store::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+  if (!breaker_.admits()) {
+    for (Get& get : gets) {
+      get.status =
+          Error::make(Code::kBusy, "storage: the %s backend is out of use", traits().name.c_str());
+    }
+    return;
+  }
+  const Status whole = backend_->get(gets, deadline_ns);
+  bool has_worked = whole.ok();
+  for (Get& get : gets) {
+    if (!whole) get.status = whole.error();
+    has_worked = has_worked && is_about_object(get.status);
+    take_result(get, deadline_ns);
+  }
+  breaker_.report(has_worked);
+}
+
+void Store::remove(const ObjectKey& key, std::uint64_t deadline_ns) {
+  if (breaker_.admits()) drop(key, deadline_ns);
+}
+
+StoreCounts Store::counts() const {
+  const auto read = [](const std::atomic<std::uint64_t>& counter) {
+    return counter.load(std::memory_order_relaxed);
+  };
+  return {read(counters_.put_objects),
+          read(counters_.put_bytes),
+          read(counters_.got_objects),
+          read(counters_.got_bytes),
+          read(counters_.evicted_objects),
+          read(counters_.missing_objects),
+          read(counters_.damaged_objects),
+          read(counters_.failed_puts),
+          read(counters_.failed_gets),
+          read(counters_.refused_puts),
+          breaker_.outages()};
+}
+
+}  // namespace cachalot::storage

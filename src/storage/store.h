@@ -1,0 +1,114 @@
+// Storage as the rest of Cachalot uses it: a backend, and what all backends need around it.
+//
+//   Result<std::unique_ptr<Store>> store = Store::open("file:/ssd/kv", {.limits = {.bytes = 1ull << 40}});
+//   (*store)->put(space, chain, deadline_ns);
+//   (*store)->get(gets, deadline_ns);
+//
+// It seals what it puts and verifies what it gets; knows what is there (Catalogue) and evicts where a limit is
+// reached; and takes a backend that fails out of use, until it works again.
+//
+// Invariants
+//   1. Every body that get() reports as read has the seal of its key. Other bytes are counted as damaged, and
+//      their object and all below it are removed.
+//   2. What the catalogue has was stored, or listed. It may be gone all the same: others may have removed it.
+//   3. While the backend is out of use every call returns at once; one call a second tries it (the probe).
+//
+// @threads any
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/backend.h"
+#include "storage/breaker.h"
+#include "storage/catalogue.h"
+
+namespace cachalot::storage {
+
+struct StoreOptions {
+  Limits limits = {};
+  std::uint64_t list_timeout_ns = 60'000'000'000;
+};
+
+// Counters of a Store. Each only grows.
+struct StoreCounts {
+  std::uint64_t put_objects, put_bytes;
+  std::uint64_t got_objects, got_bytes;
+  std::uint64_t evicted_objects;
+  std::uint64_t missing_objects;           // known, but the backend has them no more
+  std::uint64_t damaged_objects;           // with another seal, or no head
+  std::uint64_t failed_puts, failed_gets;  // objects
+  std::uint64_t refused_puts;              // objects: no room, or their prefix is not stored
+  std::uint64_t outages;                   // how often the backend was taken out of use
+};
+
+// A block of a chain to be stored. The parent is the block before, or `ChainPut::parent`.
+struct BlockPut {
+  BlockHash block;
+  std::span<const Bytes> payload;  // pieces
+  std::span<const std::uint32_t> tokens = {};
+  bool is_stored = false;  // filled by the call
+};
+
+class Store {
+ public:
+  // @param backend  whose list() fills the catalogue. If that fails, the store begins empty.
+  // @errors none yet: a backend that is down at the start is out of use until it works
+  static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options);
+
+  const BackendTraits& traits() const { return backend_->traits(); }
+  const Catalogue& catalogue() const { return catalogue_; }
+  // A use, for the order of eviction.
+  bool touch(const ObjectKey& key) { return catalogue_.touch(key); }
+
+  // Says how many leading blocks of the call still have the payload that was given.
+  using StillValid = std::function<std::size_t()>;
+  // Stores blocks of one chain, in order. Blocks that are there are only touched.
+  // @param parent       of the first block; null: it is a root
+  // @param still_valid  asked once, after all payloads were sealed and before any is written: for payloads that
+  //                     may change at any time. One that changes later gets a seal that does not match
+  // @return how many leading blocks are stored now
+  std::size_t put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks,
+                  std::uint64_t deadline_ns, const StillValid& still_valid = {});
+  // Reads objects. The statuses say what was read and verified; the rest of the room may hold garbage.
+  void get(std::span<Get> gets, std::uint64_t deadline_ns);
+  // Removes an object and all below it.
+  void remove(const ObjectKey& key, std::uint64_t deadline_ns);
+
+  // False: the backend is out of use.
+  bool is_up() const { return breaker_.is_closed(); }
+  StoreCounts counts() const;
+  Backend& backend() { return *backend_; }
+
+ private:
+  struct Counters {
+    std::atomic<std::uint64_t> put_objects, put_bytes, got_objects, got_bytes, evicted_objects,
+        missing_objects, damaged_objects, failed_puts, failed_gets, refused_puts;
+  };
+
+  Store(std::unique_ptr<Backend> backend, const StoreOptions& options)
+      : backend_(std::move(backend)), catalogue_(options.limits) {}
+
+  struct Batch;
+
+  void fill_catalogue(std::uint64_t deadline_ns);
+  Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
+  void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);
+  void finish_put(Batch& batch, const Status& whole);
+  void drop(const ObjectKey& key, std::uint64_t deadline_ns);
+  void take_result(Get& get, std::uint64_t deadline_ns);
+
+  const std::unique_ptr<Backend> backend_;
+  Catalogue catalogue_;
+  Breaker breaker_;
+  Counters counters_{};
+};
+
+}  // namespace cachalot::storage

@@ -1,0 +1,189 @@
+#include "storage/store.h"
+
+#include <gtest/gtest.h>
+
+#include "testing/storage/chains.h"
+#include "testing/storage/fake_backend.h"
+
+namespace cachalot::storage {
+namespace {
+
+class StoreTest : public ::testing::Test {
+ protected:
+  void open(const StoreOptions& options = {}) {
+    store_.reset();
+    store_ = Store::make(std::make_unique<FakeBackend>(disk_), options);
+  }
+  // @return leading blocks that are stored
+  std::size_t put(const Chain& chain, std::size_t first = 0, std::size_t last = ~std::size_t{0},
+                  const Store::StillValid& still_valid = {}) {
+    last = std::min(last, chain.size());
+    std::vector<std::vector<Bytes>> payloads;
+    std::vector<BlockPut> blocks;
+    for (std::size_t i = 0; i < chain.size(); ++i) payloads.push_back(chain.payload(i));
+    for (std::size_t i = first; i < last; ++i)
+      blocks.push_back({chain.hashes()[i], payloads[i], chain.tokens(i)});
+    const BlockHash* const parent = first == 0 ? nullptr : &chain.hashes()[first - 1];
+    return store_->put(kSpace, parent, blocks, soon(), still_valid);
+  }
+  std::vector<bool> get(Chain& chain) {
+    std::vector<std::vector<Room>> rooms;
+    std::vector<Get> gets;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      chain.clear(i);
+      rooms.push_back(chain.room(i));
+    }
+    for (std::size_t i = 0; i < chain.size(); ++i) gets.push_back({chain.key(i), rooms[i]});
+    store_->get(gets, soon());
+    std::vector<bool> right;
+    for (std::size_t i = 0; i < chain.size(); ++i) {
+      right.push_back(gets[i].status.ok());
+      if (gets[i].status) {
+        EXPECT_TRUE(chain.is_right(i) && gets[i].tokens == chain.tokens(i)) << i;
+      }
+    }
+    return right;
+  }
+  std::size_t known(const Chain& chain) {
+    return store_->catalogue().count_prefix(kSpace, chain.hashes());
+  }
+
+  FakeBackend::Disk disk_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(StoreTest, AChainComesBackAlsoAfterARestart) {
+  open();
+  Chain chain(1, 6, 4096, 4);
+  EXPECT_EQ(put(chain, 0, 4), 4u);
+  EXPECT_EQ(put(chain, 4), 2u);
+  EXPECT_EQ(get(chain), std::vector<bool>(6, true));
+  open();
+  EXPECT_EQ(known(chain), 6u);
+  EXPECT_EQ(get(chain), std::vector<bool>(6, true));
+}
+
+TEST_F(StoreTest, BlocksWithoutTheirPrefixAreNotStored) {
+  open();
+  Chain chain(1, 6, 4096);
+  EXPECT_EQ(put(chain, 3), 0u);
+  EXPECT_EQ(known(chain), 0u);
+  EXPECT_EQ(store_->counts().refused_puts, 3u);
+}
+
+TEST_F(StoreTest, TheLimitEvictsTheLeastRecentlyUsedLeaves) {
+  open({.limits = {.objects = 6}});
+  Chain first(1, 3, 4096), second(2, 3, 4096), third(3, 2, 4096);
+  put(first), put(second);
+  EXPECT_TRUE(store_->touch(first.key(2)));
+  EXPECT_EQ(put(third), 2u);
+  EXPECT_EQ(known(first), 3u);
+  EXPECT_EQ(known(second), 1u);
+  EXPECT_EQ(store_->counts().evicted_objects, 2u);
+  EXPECT_EQ(disk_.objects.size(), 6u);
+}
+
+TEST_F(StoreTest, AChainLongerThanTheLimitIsCut) {
+  open({.limits = {.bytes = 4 * 4096}});
+  Chain chain(1, 6, 4096);
+  EXPECT_EQ(put(chain), 4u);
+  EXPECT_EQ(get(chain), (std::vector<bool>{true, true, true, true, false, false}));
+}
+
+TEST_F(StoreTest, ALimitThatHasShrunkIsKeptFromTheStartOn) {
+  open();
+  Chain chain(1, 6, 4096);
+  put(chain);
+  open({.limits = {.objects = 2}});
+  EXPECT_EQ(known(chain), 2u);
+  EXPECT_EQ(disk_.objects.size(), 2u);
+}
+
+TEST_F(StoreTest, PayloadsThatChangedWhileTheyWereSealedAreNotStored) {
+  open();
+  Chain chain(1, 4, 4096);
+  EXPECT_EQ(put(chain, 0, 4, [] { return std::size_t{2}; }), 2u);
+  EXPECT_EQ(disk_.objects.size(), 2u);
+}
+
+// Each damage, and what the store says of it.
+TEST_F(StoreTest, NoWrongByteIsEverHandedOut) {
+  const std::pair<const char*, std::function<void(FakeBackend::Object&)>> damages[] = {
+      {"a bit", [](auto& object) { object.body[77] ^= std::byte{1}; }},
+      {"a token", [](auto& object) { object.body.back() ^= std::byte{1}; }},
+      {"cut off", [](auto& object) { object.body.resize(100); }},
+      {"of another key", [](auto& object) { object.head.key.block.low ^= 1; }},
+      {"the body of another object",
+       [this](auto& object) { object.body = disk_.objects.at(Chain(2, 1, 4096, 2).key(0)).body; }},
+      {"another object",
+       [this](auto& object) { object = disk_.objects.at(Chain(2, 1, 4096, 2).key(0)); }},
+      {"another parent", [](auto& object) { object.head.parent.low ^= 1; }},
+      {"no head", [](auto& object) { object.head.magic = 0; }},
+  };
+  for (const auto& [name, damage] : damages) {
+    disk_.on_get = nullptr;
+    disk_.objects.clear();
+    open();
+    Chain chain(1, 3, 4096, 2), other(2, 1, 4096, 2);
+    put(chain), put(other);
+    const ObjectKey hit = chain.key(1);
+    disk_.on_get = [&, damage = damage](FakeBackend::Object& object) {
+      if (object.head.key == hit) damage(object);
+    };
+    EXPECT_EQ(get(chain), (std::vector<bool>{true, false, true})) << name;
+    EXPECT_EQ(store_->counts().damaged_objects, 1u) << name;
+    EXPECT_EQ(known(chain), 1u) << name;  // what was below it went, too
+    EXPECT_TRUE(store_->is_up()) << name;
+    disk_.on_get = nullptr;
+    Chain again(1, 3, 4096, 2);
+    EXPECT_EQ(put(again), 3u) << name;
+    EXPECT_EQ(get(again), std::vector<bool>(3, true)) << name;
+  }
+}
+
+TEST_F(StoreTest, ObjectsThatOthersRemovedAreMissesAndCounted) {
+  open();
+  Chain chain(1, 3, 4096);
+  put(chain);
+  disk_.objects.erase(chain.key(1));
+  EXPECT_EQ(get(chain), (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(store_->counts().missing_objects, 1u);
+  EXPECT_EQ(known(chain), 1u);
+}
+
+TEST_F(StoreTest, ABackendThatFailsIsTakenOutOfUseAndComesBack) {
+  open();
+  Chain chain(1, 3, 4096), other(2, 3, 4096);
+  put(chain);
+  disk_.failure = Error::make(Code::kIo, "the server is down");
+  for (std::uint32_t i = 0; i < Breaker::kFailures; ++i) {
+    EXPECT_EQ(get(chain), std::vector<bool>(3, false));
+  }
+  EXPECT_FALSE(store_->is_up());
+  const std::uint64_t calls = disk_.calls;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(get(chain), std::vector<bool>(3, false));
+    EXPECT_EQ(put(other), 0u);
+  }
+  EXPECT_LE(disk_.calls, calls + 2);  // a probe at most
+  EXPECT_EQ(store_->counts().outages, 1u);
+  disk_.failure.reset();
+  const std::uint64_t until = soon();
+  while (!store_->is_up() && base::SteadyClock::read() < until) (void)get(chain);
+  EXPECT_EQ(get(chain), std::vector<bool>(3, true));
+  EXPECT_EQ(put(other), 3u);
+}
+
+TEST_F(StoreTest, ABackendThatIsDownAtTheStartIsNoError) {
+  open();
+  Chain chain(1, 3, 4096);
+  put(chain);
+  disk_.failure = Error::make(Code::kIo, "the server is down");
+  open();
+  EXPECT_EQ(known(chain), 0u);
+  disk_.failure.reset();
+  EXPECT_EQ(put(chain), 3u);
+}
+
+}  // namespace
+}  // namespace cachalot::storage

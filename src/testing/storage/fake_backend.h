@@ -1,0 +1,104 @@
+// A backend in memory, with faults on request.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "storage/backend.h"
+
+namespace cachalot::storage {
+
+class FakeBackend final : public Backend {
+ public:
+  struct Object {
+    ObjectHead head;
+    std::vector<std::byte> body;
+    std::uint64_t sequence;
+  };
+  // Survives its backends, as a server does.
+  struct Disk {
+    std::mutex mutex;
+    std::unordered_map<ObjectKey, Object> objects;
+    std::uint64_t next = 0;
+    std::optional<Error> failure;                // of every call
+    std::function<void(Object& object)> on_get;  // changes what is read
+    std::uint64_t calls = 0;
+  };
+
+  explicit FakeBackend(Disk& disk) : disk_(disk) {}
+  const BackendTraits& traits() const override { return traits_; }
+
+  Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there, std::uint64_t) override {
+    const std::lock_guard lock(disk_.mutex);
+    CACHALOT_TRY(begin());
+    for (std::size_t i = 0; i < keys.size(); ++i) is_there[i] = disk_.objects.contains(keys[i]);
+    return {};
+  }
+  Status get(std::span<Get> gets, std::uint64_t) override {
+    const std::lock_guard lock(disk_.mutex);
+    CACHALOT_TRY(begin());
+    for (Get& get : gets) get.status = get_one(get);
+    return {};
+  }
+  Status put(std::span<Put> puts, std::uint64_t) override {
+    const std::lock_guard lock(disk_.mutex);
+    CACHALOT_TRY(begin());
+    for (Put& put : puts) {
+      Object object{put.head, {}, disk_.next++};
+      for (const Bytes& piece : put.body)
+        object.body.insert(object.body.end(), piece.begin(), piece.end());
+      disk_.objects.insert_or_assign(put.head.key, std::move(object));
+    }
+    return {};
+  }
+  Status remove(std::span<const ObjectKey> keys, std::uint64_t) override {
+    const std::lock_guard lock(disk_.mutex);
+    CACHALOT_TRY(begin());
+    for (const ObjectKey& key : keys) disk_.objects.erase(key);
+    return {};
+  }
+  Status list(const Lister& each, std::uint64_t) override {
+    const std::lock_guard lock(disk_.mutex);
+    CACHALOT_TRY(begin());
+    std::map<std::uint64_t, const Object*> by_sequence;
+    for (const auto& [key, object] : disk_.objects) by_sequence[object.sequence] = &object;
+    for (const auto& [sequence, object] : by_sequence) {
+      if (!each(object->head)) break;
+    }
+    return {};
+  }
+
+ private:
+  Status begin() {
+    ++disk_.calls;
+    if (disk_.failure) return *disk_.failure;
+    return {};
+  }
+  Status get_one(Get& get) {
+    const auto at = disk_.objects.find(get.key);
+    if (at == disk_.objects.end()) return Error::make(Code::kNotFound, "no such object");
+    Object object = at->second;
+    if (disk_.on_get) disk_.on_get(object);
+    get.head = object.head;
+    if (object.head.payload_bytes != bytes_of(get.room))
+      return Error::make(Code::kInvalidArgument, "another size");
+    if (object.body.size() < object.head.body_bytes())
+      return Error::make(Code::kCorrupt, "cut off");
+    const std::byte* from = object.body.data();
+    for (const Room& room : get.room) {
+      std::memcpy(room.data(), from, room.size());
+      from += room.size();
+    }
+    get.tokens.resize(object.head.tokens);
+    if (!get.tokens.empty()) std::memcpy(get.tokens.data(), from, get.tokens.size() * 4);
+    return {};
+  }
+
+  Disk& disk_;
+  BackendTraits traits_{.name = "fake"};
+};
+
+}  // namespace cachalot::storage
