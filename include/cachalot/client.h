@@ -191,6 +191,12 @@ struct Statistics {
   std::uint64_t copied_bytes;
 };
 
+// What prefetch() has found.
+struct Prefetched {
+  std::size_t in_pool = 0;     // leading blocks that are in the pool now
+  std::size_t in_storage = 0;  // blocks after them that storage has
+};
+
 // Identifies an asynchronous call.
 enum class Token : std::uint64_t {};
 struct Completion {
@@ -253,6 +259,14 @@ class Client {
   // Returns how many leading blocks are in the pool.
   // @cost about 1.3 directory lines per block, overlapped; no RPC
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
+
+  // Brings the blocks of a chain that are not in the pool, but in the storage behind it (`cachalot serve
+  // --storage`), into the pool: for all clients. Without storage it is a lookup.
+  // @param   wait_ns  0: returns at once, and the blocks come later. Else returns when they have come, when no more
+  //                   will come, or after this time
+  // @errors  kNoKeeper, kTimeout: the keeper does not answer
+  // @cost    a request to the keeper for each 96 blocks that are not in the pool
+  Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);
 
   // Copies the longest prefix that is in the pool into the engine's pages. Of n pages per block, block i goes
   // to pages[i * n] … pages[i * n + n - 1].

@@ -68,6 +68,11 @@ class OpaqueClient {
 
   // Returns how many leading blocks are in the pool. @cost as Client::lookup
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
+  // As Client::prefetch.
+  Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);
+  // Blocks of the pool that wait to be written to the storage behind it; 0 without storage.
+  // @errors kNoKeeper, kTimeout
+  Result<std::uint64_t> storage_backlog();
 
   // Copies the longest prefix that is in the pool: block i to to[i].
   // @shape   to: [hashes], each with room for block_bytes; none overlap

@@ -11,6 +11,7 @@
 #include "client/cache_table.h"
 #include "client/copies.h"
 #include "client/fingerprint.h"
+#include "client/prefetch.h"
 #include "client/fork_guard.h"
 #include "client/layers/layerwise.h"
 #include "client/objects.h"
@@ -242,6 +243,10 @@ Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   return client::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes())
       .found()
       .size();
+}
+
+Result<Prefetched> Client::prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns) {
+  return client::prefetch(*impl_->session, hashes, wait_ns);
 }
 
 Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes,

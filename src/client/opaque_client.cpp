@@ -9,6 +9,7 @@
 #include "block_hash/block_hasher.h"
 #include "client/block_copies.h"
 #include "client/fork_guard.h"
+#include "client/prefetch.h"
 #include "kv/cpu/run_batch.h"
 #include "memory/line.h"
 #include "pool/client/client.h"
@@ -254,6 +255,16 @@ Result<std::size_t> OpaqueClient::lookup(std::span<const BlockHash> hashes) cons
   return client::look_up(*impl_->session, &impl_->counters(), hashes, impl_->options.block_bytes)
       .found()
       .size();
+}
+
+Result<Prefetched> OpaqueClient::prefetch(std::span<const BlockHash> hashes,
+                                          std::uint64_t wait_ns) {
+  return client::prefetch(*impl_->session, hashes, wait_ns);
+}
+
+Result<std::uint64_t> OpaqueClient::storage_backlog() {
+  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
+  return answer.queued;
 }
 
 Result<std::size_t> OpaqueClient::load(std::span<const BlockHash> hashes,

@@ -235,6 +235,14 @@ Result<std::uint32_t> Session::evict(const BlockHash& hash, const Deadline& dead
   return client_->requests().evict(hash);
 }
 
+Result<pool::StorageAnswer> Session::ask_storage(std::span<const BlockHash> hashes, bool fetches,
+                                                 const Deadline& deadline) {
+  const Turn turn(*this, deadline);
+  if (!turn) return no_turn();
+  CACHALOT_TRY(check_usable());
+  return client_->requests().ask_storage(hashes, fetches);
+}
+
 void Session::note_damage(const pool::Entry& entry) {
   if (damaged_.add(entry)) Counters::add(counters_->damaged_blocks, 1);
 }

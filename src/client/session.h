@@ -77,6 +77,10 @@ class Session : public std::enable_shared_from_this<Session> {
                 std::span<const pool::WrittenBlock> blocks, std::span<pool::Verdict> verdicts,
                 const Deadline& deadline = {}, bool goes_on = false);
 
+  // See pool::KeeperRequests.
+  Result<pool::StorageAnswer> ask_storage(std::span<const BlockHash> hashes, bool fetches,
+                                          const Deadline& deadline = {});
+
   // Uses in which this session's loads found wrong bytes. note_damage() counts each once.
   DamagedBlocks& damaged() { return damaged_; }
   void note_damage(const pool::Entry& entry);

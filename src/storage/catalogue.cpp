@@ -7,7 +7,7 @@ namespace cachalot::storage {
 using eviction::kNoNode;
 using eviction::NodeId;
 
-NodeId Catalogue::find(const ObjectKey& key) const {
+NodeId Catalogue::number_of(const ObjectKey& key) const {
   const auto at = numbers_.find(key);
   return at == numbers_.end() ? kNoNode : at->second;
 }
@@ -20,13 +20,20 @@ std::size_t Catalogue::count_prefix(const BlockHash& space,
   return count;
 }
 
+std::optional<ObjectHead> Catalogue::find(const ObjectKey& key) const {
+  const std::lock_guard lock(mutex_);
+  const NodeId node = number_of(key);
+  if (node == kNoNode) return {};
+  return nodes_[node].head;
+}
+
 bool Catalogue::add(const ObjectHead& head) {
   const std::lock_guard lock(mutex_);
-  if (const NodeId known = find(head.key); known != kNoNode) {
+  if (const NodeId known = number_of(head.key); known != kNoNode) {
     order_.touch(known);
     return true;
   }
-  const NodeId parent = head.is_root() ? kNoNode : find({head.key.space, head.parent});
+  const NodeId parent = head.is_root() ? kNoNode : number_of({head.key.space, head.parent});
   if (!head.is_root() && parent == kNoNode) return false;
   NodeId node = kNoNode;
   if (free_.empty()) {
@@ -37,8 +44,7 @@ bool Catalogue::add(const ObjectHead& head) {
     node = free_.back();
     free_.pop_back();
   }
-  nodes_[node].key = head.key;
-  nodes_[node].bytes = head.body_bytes();
+  nodes_[node].head = head;
   if (parent != kNoNode) nodes_[parent].children.push_back(node);
   // As the pool's policy: a store is a use of the whole prefix.
   if (parent != kNoNode) order_.touch(parent);
@@ -50,7 +56,7 @@ bool Catalogue::add(const ObjectHead& head) {
 
 bool Catalogue::touch(const ObjectKey& key) {
   const std::lock_guard lock(mutex_);
-  const NodeId node = find(key);
+  const NodeId node = number_of(key);
   if (node != kNoNode) order_.touch(node);
   return node != kNoNode;
 }
@@ -59,16 +65,16 @@ void Catalogue::erase_leaf(NodeId node, std::vector<ObjectKey>& removed) {
   const NodeId parent = order_.residency().parent(node);
   if (parent != kNoNode) std::erase(nodes_[parent].children, node);
   order_.erase(node);
-  numbers_.erase(nodes_[node].key);
-  bytes_ -= nodes_[node].bytes;
-  removed.push_back(nodes_[node].key);
+  numbers_.erase(nodes_[node].head.key);
+  bytes_ -= nodes_[node].head.body_bytes();
+  removed.push_back(nodes_[node].head.key);
   free_.push_back(node);
 }
 
 std::vector<ObjectKey> Catalogue::remove(const ObjectKey& key) {
   const std::lock_guard lock(mutex_);
   std::vector<ObjectKey> removed;
-  const NodeId root = find(key);
+  const NodeId root = number_of(key);
   if (root == kNoNode) return removed;
   std::vector<NodeId> below{root};
   for (std::size_t i = 0; i < below.size(); ++i) {
@@ -83,7 +89,7 @@ std::vector<ObjectKey> Catalogue::take_victims(std::uint64_t more_bytes, std::ui
                                                const ObjectKey* protect, bool& fits) {
   const std::lock_guard lock(mutex_);
   std::vector<ObjectKey> removed;
-  const NodeId spared = protect == nullptr ? kNoNode : find(*protect);
+  const NodeId spared = protect == nullptr ? kNoNode : number_of(*protect);
   const auto has_room = [&] {
     return more_bytes <= limits_.bytes && bytes_ <= limits_.bytes - more_bytes &&
            more_objects <= limits_.objects && numbers_.size() <= limits_.objects - more_objects;
@@ -112,9 +118,9 @@ bool Catalogue::is_valid() const {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = 0;
   for (const auto& [key, node] : numbers_) {
-    if (!(nodes_[node].key == key) || !order_.residency().contains(node)) return false;
+    if (!(nodes_[node].head.key == key) || !order_.residency().contains(node)) return false;
     if (order_.residency().children(node) != nodes_[node].children.size()) return false;
-    bytes += nodes_[node].bytes;
+    bytes += nodes_[node].head.body_bytes();
   }
   return bytes == bytes_ && numbers_.size() + free_.size() == nodes_.size() &&
          order_.residency().size() == numbers_.size() && order_.is_valid();

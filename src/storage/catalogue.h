@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -33,6 +34,9 @@ class Catalogue {
     return count_prefix(key.space, {&key.block, 1}) != 0;
   }
 
+  // @return nothing: it is not known
+  std::optional<ObjectHead> find(const ObjectKey& key) const;
+
   // Adds an object, or marks it as used if it is known. @return false: its parent is not known
   bool add(const ObjectHead& head);
   // A use of this object and of its whole prefix. @return false: it is not known
@@ -51,12 +55,11 @@ class Catalogue {
  private:
   static constexpr std::uint32_t kFirstNodes = 1024;
   struct Node {
-    ObjectKey key;
-    std::uint64_t bytes = 0;
+    ObjectHead head;
     std::vector<eviction::NodeId> children = {};
   };
 
-  eviction::NodeId find(const ObjectKey& key) const;
+  eviction::NodeId number_of(const ObjectKey& key) const;
   void erase_leaf(eviction::NodeId node, std::vector<ObjectKey>& removed);
 
   const Limits limits_;

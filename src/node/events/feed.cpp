@@ -8,6 +8,12 @@
 #include "pool/reader/published_blocks.h"
 
 namespace cachalot::events {
+
+using node::Change;
+using node::ChangeQueue;
+using node::Mirror;
+using node::Run;
+
 namespace {
 
 constexpr std::size_t kMostBlocks = 256;            // of one event
@@ -117,7 +123,7 @@ bool Feed::begin_anew(std::uint64_t loss) {
   mirror_.read_all();
   namespaces_ = pool::read_namespaces(access_);
   for (const std::uint64_t end = changes_.end(); changes_.take(end, change);) {
-    if (change.is_removal()) {
+    if (change.kind == Change::Kind::kRemoved) {
       mirror_.remove(change.block.use.block, change.block.hash);
     } else {
       mirror_.publish(change.block);
@@ -139,7 +145,7 @@ std::size_t Feed::send_changes(const Sink& sink) {
   Change change;
   const std::uint64_t end = changes_.end();
   for (; taken < kMostChanges && changes_.take(end, change); ++taken) {
-    if (change.is_removal()) {
+    if (change.kind == Change::Kind::kRemoved) {
       const std::uint32_t space = mirror_.block(change.block.use.block).namespace_id;
       if (!mirror_.remove(change.block.use.block, change.block.hash)) continue;
       turn_to(space);

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "node/events/change_queue.h"
+#include "node/changes/change_queue.h"
 #include "node/events/event_batch.h"
-#include "node/events/mirror.h"
+#include "node/changes/mirror.h"
 
 namespace cachalot::events {
 
@@ -43,7 +43,7 @@ class Feed {
   using Sink = std::function<bool(const Message&)>;
 
   // @param changes  what the keeper tells from before the first advance() on
-  Feed(const pool::Access& access, ChangeQueue& changes, FeedOptions options);
+  Feed(const pool::Access& access, node::ChangeQueue& changes, FeedOptions options);
 
   // Sends what has changed; after a loss, everything. @return batches
   std::size_t advance(const Sink& sink);
@@ -55,13 +55,13 @@ class Feed {
   std::uint64_t next_sequence() const { return next_; }
   // False: changes were lost and the directory was not read to the end since; then there is no replay.
   bool is_current() const { return is_current_; }
-  const Mirror& mirror() const { return mirror_; }
+  const node::Mirror& mirror() const { return mirror_; }
 
  private:
   // One batch of a snapshot: all is cleared, or runs of blocks.
   struct Part {
     std::uint32_t namespace_id = 0;
-    std::vector<Run> runs = {};
+    std::vector<node::Run> runs = {};
     std::size_t blocks = 0;
   };
   class Pending;  // blocks that will be one event
@@ -76,9 +76,9 @@ class Feed {
   std::string topic_of(std::uint32_t namespace_id);
 
   const pool::Access& access_;
-  ChangeQueue& changes_;
+  node::ChangeQueue& changes_;
   const FeedOptions options_;
-  Mirror mirror_;
+  node::Mirror mirror_;
   EventBatch batch_;
   std::vector<BlockHash> namespaces_;  // digests; id - 1
   std::uint64_t next_;

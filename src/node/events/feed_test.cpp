@@ -37,9 +37,9 @@ class FeedWorld {
 
   // A keeper and its feed.
   void begin(std::uint32_t queue = 1u << 12, std::size_t kept_batches = 10'000) {
-    changes_ = std::make_unique<ChangeQueue>(pool_.domain(), queue);
+    changes_ = std::make_unique<node::ChangeQueue>(pool_.domain(), queue);
     pool::Keeper& keeper = pool_.start_keeper();
-    keeper.observe(changes_.get());
+    keeper.observe(*changes_);
     FeedOptions options;
     options.pool_name = "kv";
     options.epoch = keeper.epoch();
@@ -116,7 +116,7 @@ class FeedWorld {
 
  private:
   pool::TestPool pool_;
-  std::unique_ptr<ChangeQueue> changes_;
+  std::unique_ptr<node::ChangeQueue> changes_;
   std::unique_ptr<Feed> feed_;
   std::unique_ptr<pool::Client> client_;
 };

@@ -21,11 +21,11 @@ Publisher::Publisher(pool::Keeper& keeper, const pool::Access& access, Endpoints
       feed_(access, changes_, std::move(options)),
       sockets_(std::move(sockets)),
       thread_([this] { run(); }) {
-  keeper_.observe(&changes_);
+  keeper_.observe(changes_);
 }
 
 Publisher::~Publisher() {
-  keeper_.observe(nullptr);
+  keeper_.end_observing(changes_);
   stop_.store(true, std::memory_order_relaxed);
   thread_.join();
 }

@@ -13,7 +13,7 @@
 #include <optional>
 #include <thread>
 
-#include "node/events/change_queue.h"
+#include "node/changes/change_queue.h"
 #include "node/events/feed.h"
 #include "node/events/sockets.h"
 #include "pool/keeper/keeper.h"
@@ -40,7 +40,7 @@ class Publisher {
 
   pool::Keeper& keeper_;
   const Endpoints endpoints_;
-  ChangeQueue changes_;
+  node::ChangeQueue changes_;
   Feed feed_;                       // its thread's
   std::optional<Sockets> sockets_;  // its thread's
   std::atomic<bool> stop_{false};   // relaxed: the join orders everything else

@@ -26,6 +26,8 @@ class ClientNamespace {
 
   // Asks the keeper for the number, which it gives out at the first time.
   Status open();
+  // Of a client that chooses_namespaces.
+  void choose(std::uint32_t id) { id_.store(id, std::memory_order_relaxed); }
   // 0: the namespace does not exist (reads_only).
   std::uint32_t id() const { return id_.load(std::memory_order_relaxed); }
 
@@ -50,6 +52,7 @@ inline std::vector<rpc::FollowingLine> ClientNamespace::name_lines() const {
 
 inline Status ClientNamespace::open() {
   const ClientOptions& options = context_.options;
+  if (options.chooses_namespaces) return {};
   const bool must_be_there = options.reads_only || options.is_operator;
   const NamespacePayload wanted{digest_.low, digest_.high, must_be_there ? kNamespaceIfThere : 0};
   CACHALOT_TRY(calls_.call(Op::kNamespace, rpc::request_payload(wanted), 1, name_lines()));

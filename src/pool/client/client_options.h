@@ -36,6 +36,8 @@ struct ClientOptions {
   // Stores nothing. If the namespace does not exist it is not made, so that a mistyped name does not use
   // one up for good. Every lookup is a miss then, also of blocks that other clients store later.
   bool reads_only = false;
+  // Opens no namespace: Client::choose_namespace() names the one of the next calls.
+  bool chooses_namespaces = false;
   // Stops, fences, evicts: Pool::attach begins with the slot that is reserved for operators. Implies
   // reads_only.
   bool is_operator = false;

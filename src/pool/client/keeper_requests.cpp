@@ -1,15 +1,18 @@
 #include "pool/client/keeper_requests.h"
 
+#include <cstring>
+
 #include "base/fail_point.h"
 
 namespace cachalot::pool {
 
 using base::FailPoint;
 
-Status KeeperRequests::call(Op op, const memory::Line& head) {
+Status KeeperRequests::call(Op op, const memory::Line& head,
+                            std::span<const rpc::FollowingLine> following) {
   const CallTime::Scope scope(time_);
   CACHALOT_TRY(attachment_.ensure());
-  return calls_.call(op, head);
+  return calls_.call(op, head, 1, following);
 }
 
 Status KeeperRequests::ping() {
@@ -68,6 +71,22 @@ Result<std::uint32_t> KeeperRequests::fence(std::uint32_t client) {
   }
   CACHALOT_TRY(calls_.check_status("fence a client"));
   return calls_.answer<FenceAnswer>().released;
+}
+
+Result<StorageAnswer> KeeperRequests::ask_storage(std::span<const BlockHash> hashes, bool fetches) {
+  rpc::FollowingLine lines[kMaxStorageHashes / kHashesInFollowing] = {};
+  const std::size_t count = (hashes.size() + kHashesInFollowing - 1) / kHashesInFollowing;
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    const std::uint64_t words[] = {hashes[i].low, hashes[i].high};
+    std::memcpy(lines[i / kHashesInFollowing].payload + i % kHashesInFollowing * sizeof words,
+                words, sizeof words);
+  }
+  const StoragePayload wanted{namespace_.id(), fetches ? kStorageFetch : 0,
+                              static_cast<std::uint32_t>(hashes.size())};
+  CACHALOT_TRY(call(Op::kStorage, rpc::request_payload(wanted), {lines, count}));
+  if (calls_.status() == Code::kUnsupported) return StorageAnswer{};
+  CACHALOT_TRY(calls_.check_status("ask the storage"));
+  return calls_.answer<StorageAnswer>();
 }
 
 Status KeeperRequests::stop_keeper() {

@@ -7,6 +7,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <span>
 
 #include "pool/client/attachment.h"
 #include "pool/client/call_time.h"
@@ -37,6 +38,10 @@ class KeeperRequests {
   Result<std::uint32_t> fence(std::uint32_t client);
   // The same for blocks whose holder is unknown.
   Result<std::uint32_t> fence_unknown() { return fence(kAllUnknown); }
+  // What the storage behind the pool has of a chain. A keeper without storage: nothing, and it is not up.
+  // @param hashes   at most kMaxStorageHashes
+  // @param fetches  bring what is stored, and not in the pool, into the pool
+  Result<StorageAnswer> ask_storage(std::span<const BlockHash> hashes, bool fetches);
   // Asks the keeper to end.
   Status stop_keeper();
 
@@ -50,7 +55,8 @@ class KeeperRequests {
   std::uint32_t outstanding() const { return calls_.outstanding(); }
 
  private:
-  Status call(Op op, const memory::Line& head = {});
+  Status call(Op op, const memory::Line& head = {},
+              std::span<const rpc::FollowingLine> following = {});
   bool can_post() const { return attachment_.is_attached() && calls_.has_credit(1, 1); }
 
   const ClientContext& context_;

@@ -20,6 +20,7 @@ enum class Op : std::uint8_t {
   kStop = 8,      // ask the keeper to end
   kPing = 9,      // nothing: measures the way there and back
   kFence = 10,    // an operator's word that what a held slot's process does is over
+  kStorage = 11,  // what the storage behind the pool has of a chain; fetch it
 };
 
 // One use of a block: with the keeper's epoch, its identity.
@@ -104,6 +105,27 @@ struct EvictAnswer {
   std::uint32_t evicted;
 };
 
+// kStorage: the hashes of a chain follow, three a line.
+struct StoragePayload {
+  std::uint32_t namespace_id;
+  std::uint32_t flags;  // kStorage*
+  std::uint32_t hashes;
+};
+inline constexpr std::uint32_t kStorageFetch = 1;  // bring what is stored into the pool
+inline constexpr std::uint32_t kHashesInFollowing = 3;
+inline constexpr std::uint32_t kMaxStorageHashes = 96;
+struct StorageHashes {
+  std::uint64_t words[2 * kHashesInFollowing];  // low, high
+};
+struct StorageAnswer {
+  std::uint32_t stored = 0;       // leading hashes that storage has
+  std::uint32_t is_fetching = 0;  // 1: blocks of this chain are on their way into the pool
+  std::uint32_t queued = 0;       // blocks of the pool that wait to be stored
+  std::uint32_t is_up = 0;        // 0: the storage is out of use
+};
+
+static_assert(sizeof(StorageHashes) <= rpc::kFollowingPayloadBytes);
+static_assert(sizeof(StorageAnswer) <= rpc::kResponsePayloadBytes);
 static_assert(sizeof(UsesPayload) == 44 && sizeof(UsesFollowing) == 48);
 static_assert(sizeof(CommitItem) <= rpc::kFollowingPayloadBytes);
 static_assert(sizeof(CommitAnswer) <= rpc::kResponsePayloadBytes);

@@ -9,7 +9,9 @@
 
 #include <cachalot/hash.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "pool/format/requests.h"
 
@@ -29,6 +31,24 @@ class BlockObserver {
   virtual void on_removed(std::uint32_t block, const BlockHash& hash) = 0;
   // Lines of the directory had been overwritten, and are right again.
   virtual void on_repaired() = 0;
+  // A client has used this published block and all before it.
+  virtual void on_touched(std::uint32_t block) { static_cast<void>(block); }
+};
+
+// All observers of a keeper. @threads the keeper's
+class BlockObservers {
+ public:
+  void add(BlockObserver& observer) { observers_.push_back(&observer); }
+  void remove(BlockObserver& observer) { std::erase(observers_, &observer); }
+  bool empty() const { return observers_.empty(); }
+
+  template <class Tell>
+  void tell(Tell&& tell) const {
+    for (BlockObserver* const observer : observers_) tell(*observer);
+  }
+
+ private:
+  std::vector<BlockObserver*> observers_;
 };
 
 }  // namespace cachalot::pool

@@ -45,7 +45,7 @@ class Listener final : public BlockObserver {
 class BlockObserverTest : public testing::Test {
  protected:
   void start(KeeperOptions options = {}) {
-    pool_.start_keeper(std::move(options)).observe(&heard_);
+    pool_.start_keeper(std::move(options)).observe(heard_);
     client_ = pool_.attach(0);
   }
   void expect_equal(std::uint64_t names) {
@@ -55,7 +55,7 @@ class BlockObserverTest : public testing::Test {
     }
     EXPECT_EQ(heard_.blocks().size(), pool_.keeper().counters()[KeeperCounter::kLive]);
   }
-  void TearDown() override { pool_.keeper().observe(nullptr); }
+  void TearDown() override { pool_.keeper().end_observing(heard_); }
 
   TestPool pool_{small_geometry(32)};
   Listener heard_;

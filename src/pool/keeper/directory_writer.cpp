@@ -87,7 +87,7 @@ std::uint32_t DirectoryWriter::scrub(std::uint32_t count) {
       ++written;
     }
   }
-  if (written != 0 && observer_ != nullptr) observer_->on_repaired();
+  if (written != 0) observers_.tell([](BlockObserver& observer) { observer.on_repaired(); });
   return written;
 }
 
@@ -95,7 +95,7 @@ void DirectoryWriter::publish(std::uint32_t block) {
   const std::uint32_t slot = blocks_->record(block).slot;
   block_at_[slot] = block;
   write_slot(slot);
-  if (observer_ != nullptr) tell_published(block);
+  if (!observers_.empty()) tell_published(block);
   const std::uint32_t home =
       home_of(blocks_->record(block).hash, blocks_->use(block).namespace_id, slots()).slot;
   if (home == slot) return;
@@ -109,7 +109,9 @@ void DirectoryWriter::publish(std::uint32_t block) {
 void DirectoryWriter::tell_published(std::uint32_t block) {
   const BlockTable::Record& record = blocks_->record(block);
   const BlockTable::Use& use = blocks_->use(block);
-  observer_->on_published({record.hash, {block, use.generation}, record.parent, use.namespace_id});
+  const PublishedBlock published{
+      record.hash, {block, use.generation}, record.parent, use.namespace_id};
+  observers_.tell([&](BlockObserver& observer) { observer.on_published(published); });
 }
 
 void DirectoryWriter::retract(std::uint32_t block) {
@@ -118,7 +120,7 @@ void DirectoryWriter::retract(std::uint32_t block) {
   const std::uint32_t home = home_of(record.hash, blocks_->use(block).namespace_id, slots()).slot;
   block_at_[slot] = kNoBlock;
   write_slot(slot);
-  if (observer_ != nullptr) observer_->on_removed(block, record.hash);
+  observers_.tell([&](BlockObserver& observer) { observer.on_removed(block, record.hash); });
   base::reach(base::FailPoint::kTombstoneWritten);
   if (home == slot) return;
   spill_[home] &= ~bit_of(slot);

@@ -17,8 +17,9 @@ namespace cachalot::pool {
 class DirectoryWriter {
  public:
   DirectoryWriter(const Access& access, const BlockTable& blocks);
-  // Tells `observer` of every change from now on; null: of none.
-  void observe(BlockObserver* observer) { observer_ = observer; }
+  // They hear of every change.
+  BlockObservers& observers() { return observers_; }
+  const BlockObservers& observers() const { return observers_; }
   // Once, before anything is written: the epoch that entries get.
   void rule(std::uint32_t epoch) { epoch_ = epoch; }
 
@@ -76,7 +77,7 @@ class DirectoryWriter {
 
   const Access* access_;
   const BlockTable* blocks_;
-  BlockObserver* observer_ = nullptr;
+  BlockObservers observers_;
   std::uint32_t epoch_ = 0;
   std::uint32_t scrub_at_ = 0;
   base::HugeVector<std::uint32_t> block_at_;  // by slot

@@ -83,9 +83,12 @@ class Keeper {
   // Looks at the client table and publishes the counters now. poll() does it every few ms.
   void tend();
 
-  // Tells `observer` which blocks it publishes and removes from now on; null: none. The observer outlives the
-  // keeper, or is taken away before. What is published already is in the directory.
-  void observe(BlockObserver* observer) { directory_.observe(observer); }
+  // Tells `observer` which blocks it publishes and removes from now on. The observer outlives the keeper, or is
+  // taken away before. What is published already is in the directory.
+  void observe(BlockObserver& observer) { directory_.observers().add(observer); }
+  void end_observing(BlockObserver& observer) { directory_.observers().remove(observer); }
+  // What answers requests about storage from now on; null: nothing does. It outlives the keeper, or is taken away before.
+  void set_storage_desk(StorageDesk* desk) { dispatcher_.set_storage_desk(desk); }
 
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return dispatcher_.stop_requested(); }

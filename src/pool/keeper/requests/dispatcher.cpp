@@ -20,7 +20,7 @@ Dispatcher::Dispatcher(const Access& access, const KeeperOptions& options, const
       sessions_(sessions),
       server_(server),
       counters_(counters),
-      touches_(reign, blocks.table(), evictor, server, counters),
+      touches_(reign, blocks.table(), evictor, directory.observers(), server, counters),
       grants_(access, options.max_grants, blocks, evictor, sessions, server, counters),
       commits_(access, namespaces, blocks, directory, evictor, sessions, server, counters) {}
 
@@ -61,6 +61,8 @@ void Dispatcher::serve(std::uint32_t client, const Message& message) {
       return server_.answer(client, 0);
     case Op::kFence:
       return serve_fence(client, head);
+    case Op::kStorage:
+      return serve_storage(client, message);
     case Op::kTouch:
       break;
   }
@@ -120,6 +122,28 @@ void Dispatcher::serve_fence(std::uint32_t client, const RequestHead& head) {
   if (!sessions_[slot].is_held) return refuse(server_, client, Code::kNotFound);
   answer_with(server_, client, FenceAnswer{sessions_.release(slot)});
   sessions_.end(slot, "was fenced");
+}
+
+void Dispatcher::serve_storage(std::uint32_t client, const rpc::Message& message) {
+  if (storage_desk_ == nullptr) return refuse(server_, client, Code::kUnsupported);
+  const auto wanted = rpc::load_payload<StoragePayload>(message.head().payload);
+  const std::uint32_t lines = rpc::lines_of(message.lines[0]) - 1;
+  if (!namespaces_.is_known(wanted.namespace_id) || (wanted.flags & ~kStorageFetch) != 0 ||
+      wanted.hashes > kMaxStorageHashes || wanted.hashes > lines * kHashesInFollowing) {
+    return refuse(server_, client, Code::kInvalidArgument);
+  }
+  BlockHash hashes[kMaxStorageHashes];
+  for (std::uint32_t i = 0; i < wanted.hashes; ++i) {
+    const auto three =
+        rpc::load_payload<StorageHashes>(message.following(i / kHashesInFollowing).payload);
+    const std::uint32_t at = i % kHashesInFollowing * 2;
+    hashes[i] = {three.words[at], three.words[at + 1]};
+  }
+  answer_with(server_, client,
+              storage_desk_->answer({wanted.namespace_id,
+                                     namespaces_.digest_of(wanted.namespace_id),
+                                     {hashes, wanted.hashes},
+                                     (wanted.flags & kStorageFetch) != 0}));
 }
 
 }  // namespace cachalot::pool

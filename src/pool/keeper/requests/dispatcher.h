@@ -19,6 +19,7 @@
 #include "pool/keeper/requests/grants.h"
 #include "pool/keeper/requests/touches.h"
 #include "pool/keeper/sessions.h"
+#include "pool/keeper/storage_desk.h"
 #include "rpc/server.h"
 
 namespace cachalot::pool {
@@ -31,6 +32,8 @@ class Dispatcher final : public rpc::RequestHandler {
 
   void on_requests(std::uint32_t client, std::span<const rpc::Message> messages) override;
 
+  void set_storage_desk(StorageDesk* desk) { storage_desk_ = desk; }
+
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return stop_requested_; }
 
@@ -40,6 +43,7 @@ class Dispatcher final : public rpc::RequestHandler {
   void serve_evict(std::uint32_t client, const rpc::RequestHead& head);
   void serve_detach(std::uint32_t client);
   void serve_fence(std::uint32_t client, const rpc::RequestHead& head);
+  void serve_storage(std::uint32_t client, const rpc::Message& message);
 
   const Access& access_;
   const Reign& reign_;
@@ -52,6 +56,7 @@ class Dispatcher final : public rpc::RequestHandler {
   Touches touches_;
   Grants grants_;
   Commits commits_;
+  StorageDesk* storage_desk_ = nullptr;
   bool stop_requested_ = false;
 };
 

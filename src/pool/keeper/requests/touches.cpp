@@ -65,6 +65,7 @@ std::uint32_t Touches::apply(std::uint32_t namespace_id, const BlockUse& use) {
     return 1;
   }
   evictor_.touch(use.block);
+  observers_.tell([&](BlockObserver& observer) { observer.on_touched(use.block); });
   return 0;
 }
 

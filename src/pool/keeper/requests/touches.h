@@ -18,9 +18,14 @@ namespace cachalot::pool {
 
 class Touches {
  public:
-  Touches(const Reign& reign, const BlockTable& blocks, Evictor& evictor, rpc::Server& server,
-          KeeperCounters& counters)
-      : reign_(reign), blocks_(blocks), evictor_(evictor), server_(server), counters_(counters) {}
+  Touches(const Reign& reign, const BlockTable& blocks, Evictor& evictor,
+          const BlockObservers& observers, rpc::Server& server, KeeperCounters& counters)
+      : reign_(reign),
+        blocks_(blocks),
+        evictor_(evictor),
+        observers_(observers),
+        server_(server),
+        counters_(counters) {}
 
   // Serves the touches that `messages` begins with. @return how many
   std::size_t serve(std::uint32_t client, std::span<const rpc::Message> messages);
@@ -33,6 +38,7 @@ class Touches {
   const Reign& reign_;
   const BlockTable& blocks_;
   Evictor& evictor_;
+  const BlockObservers& observers_;
   rpc::Server& server_;
   KeeperCounters& counters_;
 };

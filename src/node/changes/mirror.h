@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "node/events/change_queue.h"
+#include "node/changes/change_queue.h"
 #include "pool/format/access.h"
 
-namespace cachalot::events {
+namespace cachalot::node {
 
 // Consecutive blocks of one chain.
 struct Run {
@@ -50,4 +50,4 @@ class Mirror {
   std::uint32_t size_ = 0;
 };
 
-}  // namespace cachalot::events
+}  // namespace cachalot::node

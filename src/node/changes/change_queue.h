@@ -1,9 +1,9 @@
-// What the keeper has published and removed, on its way to the publisher's thread.
+// What the keeper has published, removed and, if wanted, touched, on its way to another thread.
 //
 // One thread adds, one takes; neither waits. When the queue is full, changes are lost and the queue says so:
-// the publisher then reads the directory, which holds them.
+// the taker then reads the directory, which holds them (but no touches).
 //
-// @threads  the calls of BlockObserver: the keeper's; the others: the publisher's
+// @threads  the calls of BlockObserver: the keeper's; the others: the taker's
 #pragma once
 
 #include <atomic>
@@ -14,23 +14,30 @@
 #include "memory/coherence.h"
 #include "pool/keeper/block_observer.h"
 
-namespace cachalot::events {
+namespace cachalot::node {
 
-// A published block, or, without a namespace, a removed one.
 struct Change {
-  pool::PublishedBlock block;
-  bool is_removal() const { return block.namespace_id == 0; }
+  enum class Kind { kPublished, kRemoved, kTouched };
+  pool::PublishedBlock block;  // kTouched: the number only
+  Kind kind = Kind::kPublished;
 };
 
 class ChangeQueue final : public pool::BlockObserver {
  public:
+  enum class Touches { kIgnored, kTold };
   // @param domain  of the pool, as the keeper sees it
   // @param size    changes that it holds, a power of two
-  ChangeQueue(memory::Domain& domain, std::uint32_t size) : domain_(domain), changes_(size) {}
+  ChangeQueue(memory::Domain& domain, std::uint32_t size, Touches touches = Touches::kIgnored)
+      : domain_(domain), touches_(touches), changes_(size) {}
 
   void on_published(const pool::PublishedBlock& block) override { add({block}); }
   void on_removed(std::uint32_t block, const BlockHash& hash) override {
-    add({{hash, {block, 0}, pool::kNoBlock, 0}});
+    add({{hash, {block, 0}, pool::kNoBlock, 0}, Change::Kind::kRemoved});
+  }
+  // A touch that does not fit is dropped: it is worth less than a read of the directory.
+  void on_touched(std::uint32_t block) override {
+    if (touches_ == Touches::kIgnored || is_full()) return;
+    add({{{}, {block, 0}, pool::kNoBlock, 0}, Change::Kind::kTouched});
   }
   void on_repaired() override { lose(); }
 
@@ -42,6 +49,11 @@ class ChangeQueue final : public pool::BlockObserver {
     return loss - 1;
   }
   bool has_lost() const { return loss_.load(std::memory_order_acquire) != 0; }
+  // Changes that were not taken yet. @threads any
+  std::uint64_t waiting() const {
+    const std::uint64_t begin = begin_.load(std::memory_order_acquire);
+    return end_.load(std::memory_order_acquire) - begin;
+  }
   // Where the next change will be added.
   std::uint64_t end() const { return end_.load(std::memory_order_acquire); }
   // Takes the next change. @return false: there is none before `end`
@@ -54,9 +66,13 @@ class ChangeQueue final : public pool::BlockObserver {
   }
 
  private:
+  bool is_full() const {
+    return end_.load(std::memory_order_relaxed) - begin_.load(std::memory_order_acquire) ==
+           changes_.size();
+  }
   void add(const Change& change) {
     const std::uint64_t at = end_.load(std::memory_order_relaxed);
-    if (at - begin_.load(std::memory_order_acquire) == changes_.size()) return lose();
+    if (is_full()) return lose();
     changes_[at % changes_.size()] = change;
     end_.store(at + 1, std::memory_order_release);  // with end(): the change is there
   }
@@ -67,9 +83,10 @@ class ChangeQueue final : public pool::BlockObserver {
   }
 
   memory::Domain& domain_;
+  const Touches touches_;
   std::vector<Change> changes_;
   std::atomic<std::uint64_t> begin_{0}, end_{0};
   std::atomic<std::uint64_t> loss_{1};  // where the queue ended, plus 1; 0: none
 };
 
-}  // namespace cachalot::events
+}  // namespace cachalot::node

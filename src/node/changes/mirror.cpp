@@ -1,10 +1,10 @@
-#include "node/events/mirror.h"
+#include "node/changes/mirror.h"
 
 #include <algorithm>
 
 #include "pool/reader/published_blocks.h"
 
-namespace cachalot::events {
+namespace cachalot::node {
 
 using pool::kNoBlock;
 
@@ -63,4 +63,4 @@ std::vector<Run> Mirror::runs(std::size_t most) const {
   return runs;
 }
 
-}  // namespace cachalot::events
+}  // namespace cachalot::node

@@ -1,0 +1,55 @@
+// The storage behind a pool: what is evicted from the pool is not lost, and comes back when a client asks.
+//
+//   Archive archive(pool, keeper, std::move(store), options);
+//   …the keeper runs…
+//
+// The archive runs in the keeper's process, on two threads of its own. To the pool it is a client like others: it
+// reads blocks by the rules of reading (R6), and brings blocks back by a grant and a commit. So its death, and every
+// stall of the storage, is the death or the stall of a client: the keeper needs no state for it.
+//
+//   Archiver   hears what the keeper publishes, and writes it to the store by the write policy
+//   Fetcher    brings chains back into the pool, in order, each block after its seal has matched
+//
+// Invariants
+//   1. The keeper's thread never waits for storage. Bounded queues lie in between; what does not fit is counted.
+//   2. A block is published again only if its seal, its length, its hash, its namespace and its parent agree.
+//
+// @threads one; answer() is called by the keeper's
+#pragma once
+
+#include <memory>
+
+#include "node/archive/archive_options.h"
+#include "node/archive/archiver.h"
+#include "node/archive/fetcher.h"
+#include "pool/keeper/storage_desk.h"
+#include "pool/pool.h"
+#include "storage/store.h"
+
+namespace cachalot::node {
+
+class Archive final : public pool::StorageDesk {
+ public:
+  // Observes the keeper, which does not run meanwhile, as in the destructor. All outlive it.
+  Archive(pool::Pool& pool, pool::Keeper& keeper, std::unique_ptr<storage::Store> store,
+          const ArchiveOptions& options);
+  // Ends both threads; what is queued is not written. Waits for I/O in flight.
+  ~Archive() override;
+  Archive(const Archive&) = delete;
+  Archive& operator=(const Archive&) = delete;
+
+  pool::StorageAnswer answer(const pool::StorageQuestion& question) override;
+
+  // @threads any
+  ArchiveCounts counts() const;
+  storage::Store& store() { return *store_; }
+
+ private:
+  pool::Keeper& keeper_;
+  const std::unique_ptr<storage::Store> store_;
+  FetchedBlocks fetched_;
+  Archiver archiver_;
+  Fetcher fetcher_;
+};
+
+}  // namespace cachalot::node

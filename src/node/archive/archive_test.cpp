@@ -1,0 +1,339 @@
+// A pool with storage behind it: a real keeper on a thread, clients, and a backend in memory with faults.
+
+#include "node/archive/archive.h"
+
+#include <cachalot/opaque_client.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+#include "base/rng.h"
+#include "testing/storage/fake_backend.h"
+
+namespace cachalot::node {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 4096;
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
+ protected:
+  void SetUp() override {
+    path_ = "/dev/shm/cachalot_archive_test." + std::to_string(getpid());
+    make_pool();
+  }
+  void TearDown() override {
+    stop();
+    std::filesystem::remove(path_);
+  }
+
+  void make_pool(std::uint32_t capacity = 64) {
+    pool::CreateOptions create;
+    create.paths = {path_};
+    create.geometry.domain = GetParam();
+    create.geometry.block_bytes = kBlockBytes;
+    create.geometry.capacity_blocks = capacity;
+    create.geometry.blocks = capacity + 64;
+    create.geometry.directory_slots = pool::rated_directory_slots(capacity);
+    create.geometry.note_bytes = 256;
+    create.geometry.clients = 5;
+    Result<pool::Pool> pool = pool::Pool::create(create);
+    ASSERT_TRUE(pool) << pool.error().message;
+    pool_.emplace(*std::move(pool));
+  }
+  void start(const ArchiveOptions& options = {}, const storage::StoreOptions& limits = {}) {
+    Result<pool::PoolKeeper> keeper = pool_->serve({});
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    keeper_.emplace(*std::move(keeper));
+    archive_.emplace(*pool_, keeper_->keeper(),
+                     storage::Store::make(std::make_unique<storage::FakeBackend>(disk_), limits),
+                     options);
+    ends_ = false;
+    thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_)); });
+    OpaqueOptions attach;
+    attach.pool = {path_};
+    attach.fingerprint = "a model";
+    attach.block_bytes = kBlockBytes;
+    attach.block_tokens = 4;
+    Result<OpaqueClient> client = OpaqueClient::attach(attach);
+    ASSERT_TRUE(client) << client.error().message;
+    client_.emplace(*std::move(client));
+  }
+  void stop() {
+    client_.reset();
+    if (!thread_.joinable()) return;
+    ends_ = true;
+    thread_.join();
+    archive_.reset();
+    keeper_.reset();
+  }
+  // The machine has lost its memory: a new, empty pool.
+  void lose_pool(std::uint32_t capacity = 64) {
+    stop();
+    pool_.reset();
+    std::filesystem::remove(path_);
+    make_pool(capacity);
+  }
+
+  std::vector<BlockHash> chain(std::uint64_t name, std::size_t blocks) const {
+    std::vector<std::uint32_t> tokens(blocks * 4);
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<std::uint32_t>(name * 1000 + i);
+    return client_->hash_tokens(tokens);
+  }
+  static void fill(std::vector<std::byte>& bytes, const BlockHash& hash) {
+    bytes.resize(kBlockBytes);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      bytes[i] = static_cast<std::byte>(base::mix64(hash.low + i));
+  }
+  std::size_t store(std::span<const BlockHash> hashes) {
+    std::vector<std::vector<std::byte>> bytes(hashes.size());
+    std::vector<const std::byte*> from;
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      fill(bytes[i], hashes[i]);
+      from.push_back(bytes[i].data());
+    }
+    const Result<Stored> stored = client_->store(nullptr, hashes, from);
+    EXPECT_TRUE(stored) << stored.error().message;
+    return stored ? stored->blocks : 0;
+  }
+  // Loads what is in the pool, and checks each byte.
+  std::size_t load(std::span<const BlockHash> hashes) {
+    std::vector<std::vector<std::byte>> bytes(hashes.size(), std::vector<std::byte>(kBlockBytes));
+    std::vector<std::byte*> to;
+    for (auto& one : bytes) to.push_back(one.data());
+    const Result<std::size_t> loaded = client_->load(hashes, to);
+    EXPECT_TRUE(loaded) << loaded.error().message;
+    for (std::size_t i = 0; loaded && i < *loaded; ++i) {
+      std::vector<std::byte> right;
+      fill(right, hashes[i]);
+      EXPECT_EQ(bytes[i], right) << "block " << i;
+    }
+    return loaded ? *loaded : 0;
+  }
+  void drain() {
+    const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
+    for (;;) {
+      const Result<std::uint64_t> backlog = client_->storage_backlog();
+      ASSERT_TRUE(backlog) << backlog.error().message;
+      if (*backlog == 0) return;
+      ASSERT_LT(base::SteadyClock::read(), until_ns) << "not drained";
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  Prefetched prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 20 * kSecond) {
+    const Result<Prefetched> result = client_->prefetch(hashes, wait_ns);
+    EXPECT_TRUE(result) << result.error().message;
+    return result ? *result : Prefetched{};
+  }
+
+  std::string path_;
+  storage::FakeBackend::Disk disk_;
+  std::optional<pool::Pool> pool_;
+  std::optional<pool::PoolKeeper> keeper_;
+  std::optional<Archive> archive_;
+  std::optional<OpaqueClient> client_;
+  std::atomic<bool> ends_{false};
+  std::thread thread_;
+};
+
+TEST_P(ArchiveTest, WhatWasEvictedComesBack) {
+  start();
+  const std::vector<BlockHash> first = chain(1, 40), second = chain(2, 60);
+  EXPECT_EQ(store(first), 40u);
+  drain();
+  EXPECT_EQ(store(second), 60u);
+  drain();
+  EXPECT_LT(*client_->lookup(first), 40u);
+  const Prefetched found = prefetch(first);
+  EXPECT_EQ(found.in_pool, 40u);
+  EXPECT_EQ(found.in_storage, 0u);
+  EXPECT_EQ(load(first), 40u);
+}
+
+TEST_P(ArchiveTest, ANewPoolIsWarmFromStorage) {
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 50);
+  store(hashes);
+  drain();
+  lose_pool();
+  start();
+  EXPECT_EQ(*client_->lookup(hashes), 0u);
+  EXPECT_EQ(prefetch(hashes).in_pool, 50u);
+  EXPECT_EQ(load(hashes), 50u);
+}
+
+TEST_P(ArchiveTest, ChainsLongerThanARequestComeBackWhole) {
+  lose_pool(400);
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 300);
+  EXPECT_EQ(store(hashes), 300u);
+  drain();
+  lose_pool(400);
+  start();
+  EXPECT_EQ(prefetch(hashes).in_pool, 300u);
+  EXPECT_EQ(load(hashes), 300u);
+}
+
+TEST_P(ArchiveTest, APrefetchWithoutWaitSaysWhatIsStored) {
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 50);
+  store(std::span(hashes).first(40));
+  drain();
+  lose_pool();
+  start();
+  const Prefetched found = prefetch(hashes, 0);
+  EXPECT_EQ(found.in_pool + found.in_storage, 40u);
+  EXPECT_EQ(prefetch(hashes).in_pool, 40u);
+}
+
+TEST_P(ArchiveTest, WithoutStorageAPrefetchIsALookup) {
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 10);
+  store(hashes);
+  ends_ = true;
+  thread_.join();
+  archive_.reset();
+  ends_ = false;
+  thread_ = std::thread([this] { EXPECT_TRUE(keeper_->run(ends_)); });
+  const std::vector<BlockHash> longer = chain(1, 12);
+  const Prefetched found = prefetch(longer);
+  EXPECT_EQ(found.in_pool, 10u);
+  EXPECT_EQ(found.in_storage, 0u);
+  EXPECT_EQ(*client_->storage_backlog(), 0u);
+}
+
+TEST_P(ArchiveTest, SelectiveStoresWhatWasUsedTwice) {
+  start({.policy = WritePolicy::kSelective, .selective_uses = 2});
+  const std::vector<BlockHash> used = chain(1, 20), unused = chain(2, 20);
+  store(used), store(unused);
+  EXPECT_EQ(load(used), 20u);
+  EXPECT_EQ(load(std::span(used).first(10)), 10u);
+  store(chain(3, 1));  // hits are reported before a commit
+  drain();
+  EXPECT_EQ(disk_.objects.size(), 10u);
+}
+
+TEST_P(ArchiveTest, BackStoresTheColdestBlocksOfANearlyFullPool) {
+  start({.policy = WritePolicy::kBack, .back_reserve_permille = 250});
+  const std::vector<BlockHash> hashes = chain(1, 20);
+  store(hashes);
+  drain();
+  EXPECT_EQ(disk_.objects.size(), 0u);
+  for (std::uint64_t name = 2; name < 12; ++name) {
+    store(chain(name, 8));
+    drain();
+    // Writing in advance needs a moment between stores, which engines give.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    drain();
+  }
+  EXPECT_LT(*client_->lookup(hashes), 20u);
+  EXPECT_EQ(archive_->counts().lost_blocks, 0u);
+  EXPECT_EQ(prefetch(hashes).in_pool, 20u);
+  EXPECT_EQ(load(hashes), 20u);
+}
+
+TEST_P(ArchiveTest, DamagedObjectsAreMisses) {
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 20);
+  store(hashes);
+  drain();
+  lose_pool();
+  for (auto& [key, object] : disk_.objects) {
+    if (key.block == hashes[7]) object.body[100] ^= std::byte{1};
+  }
+  start();
+  EXPECT_EQ(prefetch(hashes).in_pool, 7u);
+  EXPECT_EQ(load(hashes), 7u);
+  EXPECT_EQ(archive_->store().counts().damaged_objects, 1u);
+  store(hashes);
+  drain();
+  lose_pool();
+  start();
+  EXPECT_EQ(prefetch(hashes).in_pool, 20u);
+  EXPECT_EQ(load(hashes), 20u);
+}
+
+TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
+  start();
+  disk_.mutex.lock();
+  disk_.failure = Error::make(Code::kIo, "the server is down");
+  disk_.mutex.unlock();
+  const std::vector<BlockHash> hashes = chain(1, 30);
+  EXPECT_EQ(store(hashes), 30u);
+  EXPECT_EQ(load(hashes), 30u);
+  drain();
+  EXPECT_EQ(disk_.objects.size(), 0u);
+  const std::vector<BlockHash> other = chain(2, 10);
+  EXPECT_EQ(prefetch(other).in_pool, 0u);
+  disk_.mutex.lock();
+  disk_.failure.reset();
+  disk_.mutex.unlock();
+  // A use gives blocks that could not be stored another chance.
+  const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
+  for (std::uint64_t name = 100; base::SteadyClock::read() < until_ns; ++name) {
+    EXPECT_EQ(load(hashes), 30u);
+    store(chain(name, 1));
+    drain();
+    const std::lock_guard lock(disk_.mutex);
+    if (disk_.objects.size() >= 30) break;
+  }
+  lose_pool();
+  start();
+  EXPECT_EQ(prefetch(hashes).in_pool, 30u);
+}
+
+TEST_P(ArchiveTest, FetchedBlocksThatNobodyUsedAreCounted) {
+  start();
+  const std::vector<BlockHash> wanted = chain(1, 10), unwanted = chain(2, 10);
+  store(wanted), store(unwanted);
+  drain();
+  lose_pool();
+  start();
+  prefetch(wanted), prefetch(unwanted);
+  EXPECT_EQ(load(wanted), 10u);
+  for (std::uint64_t name = 3; name < 12; ++name) store(chain(name, 10));
+  drain();
+  const ArchiveCounts counts = archive_->counts();
+  EXPECT_EQ(counts.fetched_blocks, 20u);
+  EXPECT_EQ(counts.fetched_bytes, 20 * kBlockBytes);
+  EXPECT_EQ(counts.unused_blocks, 10u);
+}
+
+TEST_P(ArchiveTest, AFullPoolMakesRoomForAChainButNotInIt) {
+  lose_pool(64);
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 60);
+  store(hashes);
+  drain();
+  for (std::uint64_t name = 2; name < 5; ++name) store(chain(name, 60));
+  drain();
+  EXPECT_EQ(prefetch(hashes).in_pool, 60u);
+  EXPECT_EQ(load(hashes), 60u);
+}
+
+// Several engines store, prefetch and load over a small pool and a small storage: every byte is checked.
+TEST_P(ArchiveTest, EnginesThatShareASmallPoolNeverSeeWrongBytes) {
+  start({}, {.limits = {.objects = 150}});
+  for (std::uint64_t round = 0; round < 120; ++round) {
+    const std::vector<BlockHash> hashes =
+        chain(base::mix64(round) % 12, 1 + base::mix64(~round) % 30);
+    (void)prefetch(hashes, round % 3 == 0 ? 0 : kSecond);
+    const std::size_t hit = load(hashes);
+    if (hit < hashes.size()) store(hashes);
+  }
+  drain();
+  EXPECT_TRUE(archive_->store().catalogue().is_valid());
+  EXPECT_EQ(archive_->store().counts().damaged_objects, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Domains, ArchiveTest,
+                         ::testing::Values(memory::DomainKind::kCoherent,
+                                           memory::DomainKind::kNoncoherent),
+                         [](const auto& kind) { return memory::domain_name(kind.param); });
+
+}  // namespace
+}  // namespace cachalot::node

@@ -1,0 +1,197 @@
+#include "node/archive/fetcher.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+#include "pool/format/notes.h"
+
+namespace cachalot::node {
+namespace {
+
+using pool::kNoBlock;
+using storage::ObjectKey;
+
+constexpr std::size_t kBatchBlocks = pool::kMaxCommitItems;
+constexpr std::uint64_t kAttachPauseNs = 1'000'000'000;
+
+}  // namespace
+
+Fetcher::Fetcher(pool::Pool& pool, storage::Store& store, FetchedBlocks& fetched,
+                 const ArchiveOptions& options)
+    : pool_(pool), store_(store), fetched_(fetched), options_(options), thread_([this] {
+        run();
+      }) {}
+
+Fetcher::~Fetcher() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void Fetcher::ask(std::uint32_t namespace_id, const BlockHash& space,
+                  std::span<const BlockHash> hashes) {
+  const ObjectKey last{space, hashes.back()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (asked_.contains(last)) return;
+    if (queue_.size() >= options_.queued_fetches) {
+      refused_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    ++asked_[last];
+    queue_.push_back({namespace_id, space, {hashes.begin(), hashes.end()}});
+  }
+  wake_.notify_one();
+}
+
+bool Fetcher::is_fetching(const BlockHash& space, const BlockHash& last) const {
+  const std::lock_guard lock(mutex_);
+  return asked_.contains({space, last});
+}
+
+std::uint64_t Fetcher::queued() const {
+  const std::lock_guard lock(mutex_);
+  return asked_.size();
+}
+
+void Fetcher::run() {
+  for (;;) {
+    Request request;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (stop_) break;
+      request = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    fetch(request);
+    const std::lock_guard lock(mutex_);
+    asked_.erase({request.space, request.hashes.back()});
+  }
+  // The keeper does not run any more, or serves nothing: do not wait for it.
+  if (client_) (*client_)->set_deadline(base::SteadyClock::read());
+}
+
+Status Fetcher::attach() {
+  if (client_) return {};
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (now_ns < next_attach_ns_) return Error::make(Code::kBusy, "archive: attaches later");
+  next_attach_ns_ = now_ns + kAttachPauseNs;
+  pool::ClientOptions options;
+  options.chooses_namespaces = true;
+  options.name = "storage";
+  options.timeout_ns = options_.io_timeout_ns;
+  Result<pool::PoolClient> client = pool_.attach(options);
+  if (!client) {
+    base::log(base::LogLevel::kWarn, "archive", "nothing comes back from storage: %s",
+              client.error().message);
+    return client.error();
+  }
+  client_.emplace(*std::move(client));
+  return {};
+}
+
+void Fetcher::fetch(const Request& request) {
+  if (!attach()) return;
+  (*client_)->choose_namespace(request.namespace_id);
+  std::vector<pool::Found> found(request.hashes.size());
+  std::size_t done = (*client_)->lookup(request.hashes, found);
+  // What the chain stands on must not be what is evicted for it.
+  if (done != 0) (*client_)->report_hit(found[done - 1]);
+  while (done < request.hashes.size()) {
+    const std::size_t more = fetch_some(request, done);
+    if (more == 0) return;
+    done += more;
+  }
+}
+
+// Blocks of a chain that are on their way.
+struct Fetcher::Batch {
+  std::size_t first = 0;  // of the request
+  std::span<const BlockHash> hashes = {};
+  std::vector<storage::Get> gets = {};
+  std::optional<pool::OpenReservation> reservation = {};
+};
+
+std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
+  const pool::Access& access = pool_.access();
+  std::vector<PoolPayloads::Target> targets;
+  for (std::size_t i = first; i < request.hashes.size() && targets.size() < kBatchBlocks; ++i) {
+    const std::optional<storage::ObjectHead> known =
+        store_.catalogue().find({request.space, request.hashes[i]});
+    if (!known || known->payload_bytes > access.geometry.block_bytes) break;
+    targets.push_back({kNoBlock, static_cast<std::uint32_t>(known->payload_bytes)});
+  }
+  if (targets.empty()) return 0;
+  Result<pool::Reservation> reserved =
+      (*client_)->reserve(static_cast<std::uint32_t>(targets.size()));
+  if (!reserved) {
+    refused_.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+  }
+  Result<pool::OpenReservation> open = (*std::move(reserved)).begin();
+  if (!open) return 0;
+  targets.resize(std::min(targets.size(), open->uses().size()));
+  Batch batch{first, std::span(request.hashes).subspan(first, targets.size())};
+  batch.reservation.emplace(*std::move(open));
+
+  PoolPayloads payloads(access);
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    targets[i].block = batch.reservation->uses()[i].block;
+  payloads.begin_write(targets);
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    batch.gets.push_back({{request.space, batch.hashes[i]}, payloads.room(i)});
+  store_.get(batch.gets, base::SteadyClock::read() + options_.io_timeout_ns);
+  return commit(request, batch, finish(request, batch, payloads, targets));
+}
+
+// The leading blocks that came whole and belong to this chain.
+std::vector<pool::WrittenBlock> Fetcher::finish(const Request& request, const Batch& batch,
+                                                PoolPayloads& payloads,
+                                                std::span<const PoolPayloads::Target> targets) {
+  const pool::Access& access = pool_.access();
+  std::vector<pool::WrittenBlock> written;
+  for (std::size_t i = 0; i < targets.size() && batch.gets[i].status; ++i) {
+    const storage::Get& get = batch.gets[i];
+    const std::size_t at = batch.first + i;
+    if (at != 0 && !(get.head.parent == request.hashes[at - 1])) break;
+    const std::uint64_t checksum = payloads.finish_write(i);
+    written.push_back({batch.hashes[i], targets[i].length, {}});
+    if ((*client_)->writes_checksums()) written.back().checksum = checksum;
+    if (!get.tokens.empty() && get.tokens.size() <= pool::most_note_tokens(access.geometry))
+      pool::write_note(access, batch.reservation->uses()[i], batch.hashes[i], get.tokens);
+  }
+  return written;
+}
+
+std::size_t Fetcher::commit(const Request& request, Batch& batch,
+                            std::span<const pool::WrittenBlock> written) {
+  pool_.access().domain().order();  // R4: payloads and notes before the commit that names them
+  pool::WrittenReservation ended = std::move(*batch.reservation).end();
+  if (written.empty()) return 0;
+  for (const pool::WrittenBlock& block : written) fetched_.add({request.space, block.hash});
+  const storage::ObjectHead& head = batch.gets[0].head;
+  pool::Verdict verdicts[kBatchBlocks];
+  std::fill_n(verdicts, kBatchBlocks, pool::Verdict::kNotHeld);
+  const bool goes_on = batch.first + written.size() < request.hashes.size();
+  const Status committed =
+      (*client_)->commit(head.is_root() ? nullptr : &head.parent, std::move(ended), written,
+                         std::span(verdicts, written.size()), goes_on);
+  std::size_t published = 0;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const bool is_new = committed && verdicts[i] == pool::Verdict::kCommitted;
+    if (!is_new) (void)fetched_.take({request.space, written[i].hash});
+    if (is_new) {
+      blocks_.fetch_add(1, std::memory_order_relaxed);
+      bytes_.fetch_add(written[i].length, std::memory_order_relaxed);
+    }
+    if (published == i && (is_new || verdicts[i] == pool::Verdict::kDuplicate)) ++published;
+  }
+  return published;
+}
+
+}  // namespace cachalot::node

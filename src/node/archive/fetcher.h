@@ -1,0 +1,83 @@
+// Brings chains of blocks from the store back into the pool, on a thread of its own, as a client of the pool.
+//
+// Invariants
+//   1. A block is committed after its body had its seal and its parent's name, and after its parent.
+//   2. A granted block that was not filled is not committed.
+//
+// @threads ask(), is_fetching(), the counters: any
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "node/archive/archive_options.h"
+#include "node/archive/fetched_blocks.h"
+#include "node/archive/pool_payloads.h"
+#include "pool/pool.h"
+#include "storage/store.h"
+
+namespace cachalot::node {
+
+class Fetcher {
+ public:
+  // All outlive it.
+  Fetcher(pool::Pool& pool, storage::Store& store, FetchedBlocks& fetched,
+          const ArchiveOptions& options);
+  ~Fetcher();
+
+  // Queues the leading blocks of a chain that the store has. Never waits. Nothing happens if the same was asked and
+  // is not done yet.
+  void ask(std::uint32_t namespace_id, const BlockHash& space, std::span<const BlockHash> hashes);
+  // Whether a chain that ends with this block is queued or in work.
+  bool is_fetching(const BlockHash& space, const BlockHash& last) const;
+
+  std::uint64_t queued() const;
+  std::uint64_t fetched_blocks() const { return blocks_.load(std::memory_order_relaxed); }
+  std::uint64_t fetched_bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Request {
+    std::uint32_t namespace_id;
+    BlockHash space;
+    std::vector<BlockHash> hashes;
+  };
+  // Blocks of a chain that are on their way: one batch.
+  struct Batch;
+
+  void run();
+  Status attach();
+  void fetch(const Request& request);
+  // Fetches the next blocks of a chain. @return how many; 0: no more can be had
+  std::size_t fetch_some(const Request& request, std::size_t first);
+  std::vector<pool::WrittenBlock> finish(const Request& request, const Batch& batch,
+                                         PoolPayloads& payloads,
+                                         std::span<const PoolPayloads::Target> targets);
+  std::size_t commit(const Request& request, Batch& batch,
+                     std::span<const pool::WrittenBlock> written);
+
+  pool::Pool& pool_;
+  storage::Store& store_;
+  FetchedBlocks& fetched_;
+  const ArchiveOptions options_;
+  std::optional<pool::PoolClient> client_;  // its thread's
+  std::uint64_t next_attach_ns_ = 0;
+
+  mutable std::mutex mutex_;  // queue_, asked_, stop_
+  std::condition_variable wake_;
+  std::deque<Request> queue_;
+  std::unordered_map<storage::ObjectKey, std::uint32_t>
+      asked_;  // last blocks of queued chains and the one in work
+  bool stop_ = false;
+  std::atomic<std::uint64_t> blocks_{0}, bytes_{0}, refused_{0};
+  std::thread thread_;
+};
+
+}  // namespace cachalot::node

@@ -1,0 +1,28 @@
+// Where a keeper passes on what clients ask of the storage behind the pool.
+#pragma once
+
+#include <cachalot/hash.h>
+
+#include <cstdint>
+#include <span>
+
+#include "pool/format/requests.h"
+
+namespace cachalot::pool {
+
+// A client's question about a chain of blocks of one namespace.
+struct StorageQuestion {
+  std::uint32_t namespace_id = 0;
+  BlockHash space;  // the namespace's digest
+  std::span<const BlockHash> hashes = {};
+  bool fetches = false;  // bring what is stored into the pool
+};
+
+// @threads the keeper's; a call must not wait for I/O
+class StorageDesk {
+ public:
+  virtual ~StorageDesk() = default;
+  virtual StorageAnswer answer(const StorageQuestion& question) = 0;
+};
+
+}  // namespace cachalot::pool
