@@ -29,7 +29,7 @@ set(CACHALOT_MODULES
   "client: base os memory geometry gpu block_hash kv pool"
   "node/metrics: base os memory rpc pool"
   "replay/pattern: base"
-  "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern"
+  "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
   "testing: base os memory gpu kv device_memory stitch vtensor rpc pool client trace/file storage"
 )

@@ -27,6 +27,7 @@
 #include "pool/making.h"
 #include "pool_flags.h"
 #include "serve_metrics.h"
+#include "serve_storage.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -48,6 +49,7 @@ struct Options {
   std::string log_level = "warn";
   std::string metrics;
   std::string json;
+  StorageFlags storage;
 };
 
 constexpr std::array kLogLevels = {"debug", "info", "warn", "error", "off"};
@@ -280,15 +282,21 @@ Result<std::optional<pool::PoolKeeper>> become_keeper(const Options& options, po
 }
 
 Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keeper_options,
-             node::MetricsServer* metrics, Output& json) {
+             node::MetricsServer* metrics, ServedStorage& storage, Output& json) {
   CACHALOT_TRY_ASSIGN(std::optional<pool::PoolKeeper> keeper,
                       of_pool(options.paths, become_keeper(options, pool, keeper_options)));
   if (!keeper) return {};
   const node::MetricsServer::Shown shown(metrics, pool, keeper->keeper().epoch());
   CACHALOT_TRY(announce(options, pool, *keeper, json));
   const std::unique_ptr<events::Publisher> publisher = options.events.start(pool, keeper->keeper());
-  CACHALOT_TRY(of_pool(options.paths,
-                       keeper->run(stop_requested, [&pool] { return pool.check_still_there(); })));
+  storage.start(pool, keeper->keeper());
+  const auto now_and_then = [&] {
+    storage.join_when_ready();
+    return pool.check_still_there();
+  };
+  const Status ended = keeper->run(stop_requested, now_and_then);
+  storage.end();
+  CACHALOT_TRY(of_pool(options.paths, ended));
   print_now(human_output(options.json),
             "ended epoch=" + std::to_string(keeper->keeper().epoch()) + "\n");
   return {};
@@ -300,14 +308,16 @@ Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY(options.events.open(options.standby));
   CACHALOT_TRY_ASSIGN(const Metrics metrics, listen_for_metrics(options.metrics, options.paths));
+  ServedStorage storage(options.storage);
+  CACHALOT_TRY(storage.prepare(options.standby));
   if (options.standby) {
     end_on_signals();
     CACHALOT_TRY_ASSIGN(std::optional<pool::Pool> pool, wait_for_pool(options));
-    return pool ? serve(options, *pool, keeper_options, metrics.get(), json) : Status();
+    return pool ? serve(options, *pool, keeper_options, metrics.get(), storage, json) : Status();
   }
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
   end_on_signals();
-  return serve(options, pool, keeper_options, metrics.get(), json);
+  return serve(options, pool, keeper_options, metrics.get(), storage, json);
 }
 
 int run(Options& options) {
@@ -373,6 +383,7 @@ void add_serve(CLI::App& app, Chosen& chosen) {
                  "take over even from a live keeper, if it hangs")
       ->excludes(standby);
   add_metrics_flag(*command, options->metrics);
+  add_storage_flags(*command, options->storage);
   command->add_option("--log-level", options->log_level, "log on stderr")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())))
@@ -389,7 +400,8 @@ void add_serve(CLI::App& app, Chosen& chosen) {
       "Example: cachalot serve --pool /dev/shm/kv --create --block-bytes 64KiB --capacity 1GiB\n"
       "         cachalot serve --pool /dev/shm/kv --metrics 127.0.0.1:9464\n"
       "         cachalot serve --pool /dev/shm/kv --kv-events tcp://*:5557 --kv-events-replay "
-      "tcp://*:5558");
+      "tcp://*:5558\n"
+      "         cachalot serve --pool /dev/shm/kv --storage file:/ssd/kv --storage-capacity 1TiB");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

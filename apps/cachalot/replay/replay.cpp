@@ -18,6 +18,7 @@
 #include "model_flag.h"
 #include "pool_flags.h"
 #include "replay_output.h"
+#include "storage_flags.h"
 #include "trace_flags.h"
 #include "values.h"
 
@@ -37,6 +38,7 @@ struct Flags {
   std::string speed = "max";
   std::string verify = "full";
   std::string json;
+  StorageFlags storage;
 };
 
 volatile sig_atomic_t told_to_end = 0;
@@ -155,6 +157,10 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
   CACHALOT_TRY_ASSIGN(options.speed, parse_speed(flags.speed));
   options.domain =
       flags.domain == "coherent" ? memory::DomainKind::kCoherent : memory::DomainKind::kNoncoherent;
+  options.storage.uri = flags.storage.uri;
+  options.storage.secrets = flags.storage.secrets();
+  CACHALOT_TRY_ASSIGN(options.storage.limits, flags.storage.limits());
+  CACHALOT_TRY_ASSIGN(options.storage.write_policy, flags.storage.policy());
   options.verify = flags.verify == "full"     ? replay::VerifyMode::kFull
                    : flags.verify == "sample" ? replay::VerifyMode::kSample
                                               : replay::VerifyMode::kOff;
@@ -248,6 +254,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   command->add_option("--pool", options.pool_paths,
                       "where to create the pool, which is removed at the end: one path, or one per "
                       "device (default: memfd)");
+  add_storage_flags(*command, flags->storage);
   command->add_option("--json", flags->json, "write the result to FILE, or to stdout for -")
       ->type_name("FILE");
   command->footer(

@@ -57,8 +57,8 @@ void row(std::FILE* to, const char* name, const std::string& value) {
 void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport& report) {
   const double all_s = report.wall_s * options.engines;
   const replay::TimeSpent& spent = report.spent;
-  const double known_s =
-      spent.lookup_s + spent.read_s + spent.verify_s + spent.compute_s + spent.write_s;
+  const double known_s = spent.lookup_s + spent.read_s + spent.verify_s + spent.compute_s +
+                         spent.write_s + spent.fetch_s + spent.archive_s;
   row(to, "time",
       text("of %u engine%s x %.2f s: lookup %.0f %%, read %.0f %%, check bytes %.0f %%, "
            "make bytes %.0f %%, write %.0f %%, other %.0f %%",
@@ -66,6 +66,25 @@ void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport
            percent(spent.lookup_s, all_s), percent(spent.read_s, all_s),
            percent(spent.verify_s, all_s), percent(spent.compute_s, all_s),
            percent(spent.write_s, all_s), percent(std::max(0.0, all_s - known_s), all_s)));
+}
+
+void print_storage(std::FILE* to, const ReplayReport& report) {
+  const replay::StorageCounters& storage = report.storage;
+  row(to, "hits by tier",
+      text("%s in the pool, %s in storage",
+           count(report.blocks_hit - report.blocks_hit_storage).c_str(),
+           count(report.blocks_hit_storage).c_str()));
+  row(to, "storage",
+      text("%s written, %s read; %s blocks came back, %s of them in vain",
+           bytes_text(storage.written_bytes).c_str(), bytes_text(storage.read_bytes).c_str(),
+           count(storage.fetched_blocks).c_str(), count(storage.unused_blocks).c_str()));
+  row(to, "",
+      text("%s evicted there, %s lost before they were written, %s failed, %s damaged",
+           count(storage.evicted_blocks).c_str(), count(storage.lost_blocks).c_str(),
+           count(storage.failed_blocks).c_str(), count(storage.damaged_blocks).c_str()));
+  row(to, "",
+      text("engines waited %.2f s for blocks from storage, %.2f s for it to keep up",
+           report.spent.fetch_s, report.spent.archive_s));
 }
 
 // What the run has shown, in one plain sentence.
@@ -86,6 +105,23 @@ void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayR
 
 nlohmann::json to_json(const replay::Percentiles& p) {
   return {{"p50", p.p50_us}, {"p99", p.p99_us}};
+}
+
+nlohmann::json storage_json(const ReplayReport& report) {
+  const replay::StorageCounters& storage = report.storage;
+  return {
+      {"hits_by_tier",
+       {{"pool", report.blocks_hit - report.blocks_hit_storage},
+        {"storage", report.blocks_hit_storage}}},
+      {"storage_written_bytes", storage.written_bytes},
+      {"storage_read_bytes", storage.read_bytes},
+      {"prefetched_blocks", storage.fetched_blocks},
+      {"prefetched_unused_blocks", storage.unused_blocks},
+      {"storage_evicted_blocks", storage.evicted_blocks},
+      {"storage_lost_blocks", storage.lost_blocks},
+      {"storage_failed_blocks", storage.failed_blocks},
+      {"storage_damaged_blocks", storage.damaged_blocks},
+      {"storage_wait_s", {{"fetch", report.spent.fetch_s}, {"archive", report.spent.archive_s}}}};
 }
 
 const char* verify_name(VerifyMode mode) {
@@ -141,6 +177,7 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
            count(report.blocks_written).c_str(), count(report.blocks_duplicate).c_str(),
            count(report.blocks_unstored).c_str()));
   row(to, "evictions", count(report.evictions));
+  if (!options.storage.uri.empty()) print_storage(to, report);
   row(to, "read",
       text("%s, %.2f GB/s while an engine reads", bytes_text(report.bytes_read).c_str(),
            report.read_gb_s));
@@ -169,7 +206,7 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
                        {"blocks_written", engine.blocks_written}});
   }
   const replay::TimeSpent& spent = report.spent;
-  return {
+  nlohmann::json all = {
       {"requests", report.requests},
       {"tokens_in", report.tokens_in},
       {"blocks_total", report.blocks_total},
@@ -215,6 +252,8 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
       {"setup_s", report.setup_s},
       {"wall_s", report.wall_s},
   };
+  if (!options.storage.uri.empty()) all.update(storage_json(report));
+  return all;
 }
 
 }  // namespace cachalot::apps

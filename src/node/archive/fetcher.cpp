@@ -1,7 +1,7 @@
 #include "node/archive/fetcher.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 #include "base/log.h"
 #include "pool/format/notes.h"
@@ -87,10 +87,12 @@ Status Fetcher::attach() {
   options.timeout_ns = options_.io_timeout_ns;
   Result<pool::PoolClient> client = pool_.attach(options);
   if (!client) {
+    if (std::exchange(is_told_, true)) return client.error();
     base::log(base::LogLevel::kWarn, "archive", "nothing comes back from storage: %s",
               client.error().message);
     return client.error();
   }
+  is_told_ = false;
   client_.emplace(*std::move(client));
   return {};
 }

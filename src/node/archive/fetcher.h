@@ -69,6 +69,7 @@ class Fetcher {
   const ArchiveOptions options_;
   std::optional<pool::PoolClient> client_;  // its thread's
   std::uint64_t next_attach_ns_ = 0;
+  bool is_told_ = false;  // that it cannot attach
 
   mutable std::mutex mutex_;  // queue_, asked_, stop_
   std::condition_variable wake_;

@@ -13,18 +13,21 @@ enum class ReplayCounter : std::uint32_t {
   kHitTokens,  // min(hit blocks * block_tokens, input tokens) of each request
   kBlocks,
   kHitBlocks,
-  kRemoteHitBlocks,  // of kHitBlocks, those that another engine wrote
-  kWrittenBlocks,    // published
-  kDuplicateBlocks,  // computed, but another engine's was published before
-  kUnstoredBlocks,   // missing, and not stored: no room, or the prefix was evicted meanwhile
-  kBytesRead,        // out of the pool, discarded ones included
-  kBytesWritten,     // into the pool, duplicates that were copied included
+  kRemoteHitBlocks,   // of kHitBlocks, those that another engine wrote
+  kStorageHitBlocks,  // of kHitBlocks, those that came from storage for this request
+  kWrittenBlocks,     // published
+  kDuplicateBlocks,   // computed, but another engine's was published before
+  kUnstoredBlocks,    // missing, and not stored: no room, or the prefix was evicted meanwhile
+  kBytesRead,         // out of the pool, discarded ones included
+  kBytesWritten,      // into the pool, duplicates that were copied included
   kCheckedBlocks,
   kCheckedBytes,
   kVerifyErrors,  // blocks with a wrong byte
   kStaleReads,    // reads that ended at a block which was reused meanwhile
   kDamagedReads,  // reads that ended at a block whose checksum does not match
   kLookupNs,      // where the time went; waiting for a request to arrive is in none of them
+  kFetchNs,       // waiting for blocks from storage
+  kArchiveNs,     // waiting for the storage to keep up
   kReadNs,
   kVerifyNs,
   kComputeNs,

@@ -3,11 +3,15 @@
 #include <signal.h>
 
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
+#include "node/archive/archive.h"
 #include "pool/pool.h"
 #include "replay/pool/engine.h"
+#include "storage/backends.h"
 
 namespace cachalot::replay {
 namespace {
@@ -33,15 +37,44 @@ int report_end(ProcessState& state, const Status& status) {
   return 1;
 }
 
+// Null: none is wanted.
+Result<std::unique_ptr<storage::Store>> open_store(const StorageOptions& options) {
+  if (options.uri.empty()) return std::unique_ptr<storage::Store>();
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Backend> backend,
+                      storage::open_backend(options.uri, options.secrets));
+  return storage::Store::make(std::move(backend), {.limits = options.limits});
+}
+
+StorageCounters count(node::Archive& archive) {
+  const storage::StoreCounts stored = archive.store().counts();
+  const node::ArchiveCounts moved = archive.counts();
+  return {stored.put_bytes,
+          stored.got_bytes,
+          moved.fetched_blocks,
+          moved.unused_blocks,
+          moved.lost_blocks + moved.skipped_blocks,
+          stored.evicted_objects,
+          stored.failed_puts + stored.failed_gets,
+          stored.damaged_objects};
+}
+
 Status keep(const ReplayOptions& options, const std::vector<std::string>& paths,
             HarnessState& harness) {
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(paths));
   pool::KeeperOptions keeper_options;
   keeper_options.policy = options.policy;
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Store> store, open_store(options.storage));
   CACHALOT_TRY_ASSIGN(pool::PoolKeeper keeper, pool.serve(keeper_options));
+  std::optional<node::Archive> archive;
+  if (store != nullptr) {
+    node::ArchiveOptions archiving;
+    archiving.policy = options.storage.write_policy;
+    archive.emplace(pool, keeper.keeper(), std::move(store), archiving);
+  }
   harness.keeper.is_ready.store(true, std::memory_order_release);
   CACHALOT_TRY(keeper.run(harness.keeper_must_end));
   harness.keeper_counters = keeper.keeper().counters();
+  if (archive) harness.storage = count(*archive);
   return {};
 }
 

@@ -15,6 +15,7 @@ constexpr std::uint64_t kCacheBytes = std::uint64_t{64} << 20;      // of one en
 constexpr std::uint64_t kAllCacheBytes = std::uint64_t{512} << 20;  // of all engines
 constexpr std::uint64_t kMostSlots = 4096;
 constexpr std::uint32_t kMostStoreBlocks = 32;
+constexpr std::uint64_t kMostFetchNs = 10'000'000'000;
 // A batch is checked while it is still in the core's own cache.
 constexpr std::uint64_t kReadBytes = std::uint64_t{512} << 10;
 constexpr std::uint64_t kStoreBytes = std::uint64_t{32} << 20;
@@ -84,10 +85,35 @@ Status Engine::serve(std::size_t request) {
       count_time(state_->counters, ReplayCounter::kLookupNs, start_ns);
   state_->lookup_ns.record(looked_up_ns - start_ns);
 
-  CACHALOT_TRY_ASSIGN(const std::size_t hits, read_hits(request, found));
+  CACHALOT_TRY_ASSIGN(const std::size_t fetched, fetch(hashes, found));
+  CACHALOT_TRY_ASSIGN(const std::size_t hits, read_hits(request, fetched));
+  if (hits > found) state_->counters.add(ReplayCounter::kStorageHitBlocks, hits - found);
   CACHALOT_TRY(store_missing(hashes, hits));
+  CACHALOT_TRY(wait_for_storage());
   count_request(request, hits);
   state_->request_ns.record(SteadyClock::read() - start_ns);
+  return {};
+}
+
+Result<std::size_t> Engine::fetch(std::span<const BlockHash> hashes, std::size_t found) {
+  if (options_->storage.uri.empty() || found == hashes.size()) return found;
+  const std::uint64_t start_ns = SteadyClock::read();
+  CACHALOT_TRY_ASSIGN(const Prefetched result, client_->prefetch(hashes, kMostFetchNs));
+  count_time(state_->counters, ReplayCounter::kFetchNs, start_ns);
+  return result.in_pool;
+}
+
+// One engine waits for all of it: then what is stored does not depend on the disk's speed, and the hits repeat.
+Status Engine::wait_for_storage() {
+  if (options_->storage.uri.empty()) return {};
+  const std::uint64_t most = options_->engines == 1 ? 0 : options_->capacity_blocks / 16;
+  const std::uint64_t start_ns = SteadyClock::read();
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t backlog, client_->storage_backlog());
+    if (backlog <= most) break;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  count_time(state_->counters, ReplayCounter::kArchiveNs, start_ns);
   return {};
 }
 

@@ -39,6 +39,10 @@ class Engine {
 
   void wait_for_arrival(std::size_t request) const;
   Status serve(std::size_t request);
+  // Has storage bring what the pool lacks. @return leading blocks in the pool now
+  Result<std::size_t> fetch(std::span<const BlockHash> hashes, std::size_t found);
+  // Engines of a replay compute nothing, so they may be faster than any storage: they wait for it.
+  Status wait_for_storage();
   // Reads the first `found` blocks of a request. @return how many are hits
   Result<std::size_t> read_hits(std::size_t request, std::size_t found);
   // Reads blocks [first, first + count). @param goes_on  not the request's last ones @return how many are hits

@@ -40,6 +40,18 @@ struct alignas(64) EngineState {
   std::uint64_t end_ns = 0;
 };
 
+// What the storage has counted, by the keeper's process at its end.
+struct StorageCounters {
+  std::uint64_t written_bytes = 0;
+  std::uint64_t read_bytes = 0;
+  std::uint64_t fetched_blocks = 0;
+  std::uint64_t unused_blocks = 0;   // fetched, and evicted without a use
+  std::uint64_t lost_blocks = 0;     // evicted from the pool before they were written
+  std::uint64_t evicted_blocks = 0;  // of the storage
+  std::uint64_t failed_blocks = 0;   // reads and writes
+  std::uint64_t damaged_blocks = 0;
+};
+
 struct HarnessState {
   // The next request that no engine has taken.
   alignas(64) std::atomic<std::uint64_t> next_request{0};
@@ -48,6 +60,7 @@ struct HarnessState {
   std::atomic<bool> keeper_must_end{false};
   ProcessState keeper;
   pool::KeeperCounters keeper_counters;  // the last, by the keeper itself
+  StorageCounters storage;
   EngineState engines[kMaxEngines];
 };
 

@@ -40,9 +40,11 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
     return out_of_range("capacity_blocks", options.capacity_blocks, 1, kMostBlocks);
   }
-  // An engine holds at most its target, and as much again in flight to be published.
+  // What brings blocks back from storage is a client, too.
+  const std::uint32_t clients = options.engines + (options.storage.uri.empty() ? 0 : 1);
+  // A client holds at most its target, and as much again in flight to be published.
   const std::uint64_t held =
-      (std::uint64_t{options.engines} * 2 + 1) * grant_target(options.block_bytes);
+      (std::uint64_t{clients} * 2 + 1) * grant_target(options.block_bytes);
   pool::Geometry geometry;
   geometry.domain = options.domain;
   geometry.devices = options.devices;
@@ -50,7 +52,7 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
   geometry.blocks = static_cast<std::uint32_t>(options.capacity_blocks + held);
   geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
-  geometry.clients = options.engines + 1;  // and the operators'
+  geometry.clients = clients + 1;  // and the operators'
   CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));
   return geometry;
 }

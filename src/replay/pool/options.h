@@ -9,14 +9,25 @@
 #include <vector>
 
 #include "memory/coherence.h"
+#include "node/archive/archive_options.h"
 #include "pool/format/format.h"
 #include "replay/pool/payload.h"
+#include "storage/backends.h"
+#include "storage/catalogue.h"
 #include "trace/request/synthetic_prefix.h"
 #include "trace/request/trace_format.h"
 
 namespace cachalot::replay {
 
 inline constexpr std::uint32_t kMaxEngines = 64;
+
+// The storage behind the pool of a replay; none without a URI.
+struct StorageOptions {
+  std::string uri;  // storage/backends.h
+  storage::BackendSecrets secrets = {};
+  storage::Limits limits = {};
+  node::WritePolicy write_policy = node::WritePolicy::kThrough;
+};
 
 struct ReplayOptions {
   std::string trace;  // file of requests (trace/request/request_trace.h)
@@ -38,6 +49,7 @@ struct ReplayOptions {
   // As pool::CreateOptions::paths; they must not exist, and do not when the replay is over.
   // None: memfds.
   std::vector<std::string> pool_paths;
+  StorageOptions storage = {};
 };
 
 // How many blocks a client holds in advance: fewer of large ones.

@@ -48,6 +48,7 @@ void fill_counts(const Totals& totals, ReplayReport& report) {
   report.blocks_total = totals[ReplayCounter::kBlocks];
   report.blocks_hit = totals[ReplayCounter::kHitBlocks];
   report.blocks_hit_remote = totals[ReplayCounter::kRemoteHitBlocks];
+  report.blocks_hit_storage = totals[ReplayCounter::kStorageHitBlocks];
   report.blocks_written = totals[ReplayCounter::kWrittenBlocks];
   report.blocks_duplicate = totals[ReplayCounter::kDuplicateBlocks];
   report.blocks_unstored = totals[ReplayCounter::kUnstoredBlocks];
@@ -58,10 +59,11 @@ void fill_counts(const Totals& totals, ReplayReport& report) {
   report.verify_errors = totals[ReplayCounter::kVerifyErrors];
   report.stale_reads_discarded = totals[ReplayCounter::kStaleReads];
   report.damaged_reads = totals[ReplayCounter::kDamagedReads];
-  report.spent = {totals.seconds(ReplayCounter::kLookupNs), totals.seconds(ReplayCounter::kReadNs),
-                  totals.seconds(ReplayCounter::kVerifyNs),
-                  totals.seconds(ReplayCounter::kComputeNs),
-                  totals.seconds(ReplayCounter::kWriteNs)};
+  report.spent = {
+      totals.seconds(ReplayCounter::kLookupNs), totals.seconds(ReplayCounter::kReadNs),
+      totals.seconds(ReplayCounter::kVerifyNs), totals.seconds(ReplayCounter::kComputeNs),
+      totals.seconds(ReplayCounter::kWriteNs),  totals.seconds(ReplayCounter::kFetchNs),
+      totals.seconds(ReplayCounter::kArchiveNs)};
 }
 
 void fill_rates(const Totals& totals, ReplayReport& report) {
@@ -100,6 +102,7 @@ ReplayReport make_report(const ReplayOptions& options, const Workload& workload,
   report.lookup = percentiles(*lookups);
   report.request = percentiles(*requests);
   report.wall_s = as_double(end_ns - std::min(end_ns, harness.start_ns.load())) / kNsPerSecond;
+  report.storage = harness.storage;
   report.evictions = harness.keeper_counters[pool::KeeperCounter::kEvictions];
   report.bytes_saved = report.blocks_hit * options.block_bytes;
   report.skipped_lines = workload.skipped_lines();

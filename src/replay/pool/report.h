@@ -23,6 +23,8 @@ struct TimeSpent {
   double verify_s = 0;
   double compute_s = 0;
   double write_s = 0;
+  double fetch_s = 0;    // waiting for blocks from storage
+  double archive_s = 0;  // waiting for storage to keep up
 };
 
 struct ReplayReport {
@@ -36,6 +38,8 @@ struct ReplayReport {
   std::uint64_t blocks_unstored = 0;    // missing and not stored
   double block_hit_rate = 0;
   double token_hit_rate = 0;
+  std::uint64_t blocks_hit_storage = 0;  // of blocks_hit, those that came from storage
+  StorageCounters storage;
   std::uint64_t evictions = 0;
   std::uint64_t bytes_saved = 0;  // blocks_hit * block_bytes: what need not be computed
   std::uint64_t bytes_read = 0;

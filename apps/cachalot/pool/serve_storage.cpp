@@ -1,0 +1,68 @@
+#include "serve_storage.h"
+
+#include <chrono>
+
+#include "base/log.h"
+
+namespace cachalot::apps {
+
+ServedStorage::~ServedStorage() {
+  end();
+}
+
+Status ServedStorage::prepare(bool stands_by) {
+  if (flags_.uri.empty()) return {};
+  CACHALOT_TRY_ASSIGN(limits_, flags_.limits());
+  CACHALOT_TRY_ASSIGN(options_.policy, flags_.policy());
+  if (stands_by) return {};
+  CACHALOT_TRY_ASSIGN(backend_, storage::open_backend(flags_.uri, flags_.secrets()));
+  return {};
+}
+
+void ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper) {
+  if (flags_.uri.empty()) return;
+  pool_ = &pool;
+  keeper_ = &keeper;
+  thread_ = std::thread([this] { open(); });
+}
+
+// A predecessor that hangs still owns its directory: try again until its process has ended.
+void ServedStorage::open() {
+  constexpr auto kPause = std::chrono::milliseconds(10);
+  constexpr int kPauses = 100;
+  for (bool is_told = false; backend_ == nullptr && !stop_.load(std::memory_order_relaxed);) {
+    Result<std::unique_ptr<storage::Backend>> opened =
+        storage::open_backend(flags_.uri, flags_.secrets());
+    if (opened) {
+      backend_ = *std::move(opened);
+      break;
+    }
+    if (!std::exchange(is_told, true)) {
+      base::log(base::LogLevel::kWarn, "storage", "not in use yet: %s", opened.error().message);
+    }
+    for (int i = 0; i < kPauses && !stop_.load(std::memory_order_relaxed); ++i)
+      std::this_thread::sleep_for(kPause);
+  }
+  if (backend_ == nullptr) return;
+  std::unique_ptr<storage::Store> store =
+      storage::Store::make(std::move(backend_), {.limits = limits_});
+  const std::lock_guard lock(mutex_);
+  store_ = std::move(store);
+}
+
+void ServedStorage::join_when_ready() {
+  if (archive_ || keeper_ == nullptr) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || store_ == nullptr) return;
+  base::log(base::LogLevel::kInfo, "storage", "in use: it has %llu blocks",
+            static_cast<unsigned long long>(store_->catalogue().objects()));
+  archive_.emplace(*pool_, *keeper_, std::move(store_), options_);
+}
+
+void ServedStorage::end() {
+  stop_.store(true, std::memory_order_relaxed);
+  if (thread_.joinable()) thread_.join();
+  archive_.reset();
+}
+
+}  // namespace cachalot::apps

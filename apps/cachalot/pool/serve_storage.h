@@ -1,0 +1,53 @@
+// The storage behind the pool of `cachalot serve`: opened beside the keeper, which serves meanwhile.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "node/archive/archive.h"
+#include "storage_flags.h"
+
+namespace cachalot::apps {
+
+// @threads the keeper's
+class ServedStorage {
+ public:
+  explicit ServedStorage(const StorageFlags& flags) : flags_(flags) {}
+  ~ServedStorage();
+  ServedStorage(const ServedStorage&) = delete;
+  ServedStorage& operator=(const ServedStorage&) = delete;
+
+  // Checks the flags; opens the backend, unless this process only stands by: then the keeper that still serves has it.
+  // @errors those of the flags and of the backend
+  Status prepare(bool stands_by);
+  // Begins to list what is stored. The keeper serves.
+  void start(pool::Pool& pool, pool::Keeper& keeper);
+  // To be called now and then: joins the storage to the keeper when it is ready.
+  void join_when_ready();
+  // Before the keeper's end.
+  void end();
+
+ private:
+  void open();
+
+  const StorageFlags& flags_;
+  storage::Limits limits_;
+  node::ArchiveOptions options_;
+  std::unique_ptr<storage::Backend> backend_;
+  pool::Pool* pool_ = nullptr;
+  pool::Keeper* keeper_ = nullptr;
+  std::optional<node::Archive> archive_;
+
+  std::thread thread_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;  // store_
+  std::unique_ptr<storage::Store> store_;
+};
+
+}  // namespace cachalot::apps

@@ -1,0 +1,76 @@
+#include "storage_flags.h"
+
+#include <cstdlib>
+
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+std::string environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string all_forms() {
+  std::string text;
+  for (const storage::BackendKind& kind : storage::backend_kinds()) {
+    if (!text.empty()) text += ", ";
+    text += kind.form;
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<storage::Limits> StorageFlags::limits() const {
+  storage::Limits limits;
+  if (!capacity.empty()) {
+    CACHALOT_TRY_ASSIGN(limits.bytes, parse_bytes("--storage-capacity", capacity));
+  }
+  if (!capacity_blocks.empty()) {
+    CACHALOT_TRY_ASSIGN(limits.objects, parse_blocks("--storage-capacity-blocks", capacity_blocks));
+  }
+  if (limits.bytes != 0 && limits.objects != 0) return limits;
+  return Error::make(Code::kInvalidArgument,
+                     "--storage-capacity: a storage of nothing, expected a size above 0");
+}
+
+Result<node::WritePolicy> StorageFlags::policy() const {
+  return node::parse_write_policy(write_policy);
+}
+
+storage::BackendSecrets StorageFlags::secrets() const {
+  return {environment("AWS_ACCESS_KEY_ID"), environment("AWS_SECRET_ACCESS_KEY"),
+          environment("AWS_SESSION_TOKEN"), environment("CACHALOT_REDIS_PASSWORD"), key_file};
+}
+
+void add_storage_flags(CLI::App& command, StorageFlags& flags) {
+  constexpr const char* kGroup = "Storage";
+  CLI::Option* const uri =
+      command
+          .add_option(
+              "--storage", flags.uri,
+              "keep blocks in storage behind the pool, so that eviction does not lose them: " +
+                  all_forms())
+          ->type_name("URI")
+          ->group(kGroup);
+  const auto add = [&](const char* name, std::string& value, const char* help, const char* type) {
+    return command.add_option(name, value, help)->type_name(type)->group(kGroup)->needs(uri);
+  };
+  add("--storage-capacity", flags.capacity, "bytes of blocks in storage (default: no limit)",
+      "SIZE");
+  add("--storage-capacity-blocks", flags.capacity_blocks, "blocks in storage (default: no limit)",
+      "N");
+  add("--write-policy", flags.write_policy,
+      "through: store every block; selective: blocks that were used again; back: the coldest "
+      "blocks "
+      "of a nearly full pool",
+      "through|selective|back")
+      ->check(CLI::IsMember({"through", "selective", "back"}))
+      ->capture_default_str();
+  add("--storage-key-file", flags.key_file,
+      "encrypt with AES-256-GCM; the file has 32 bytes, or 64 hexadecimal digits", "FILE");
+}
+
+}  // namespace cachalot::apps

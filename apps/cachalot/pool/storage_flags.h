@@ -1,0 +1,31 @@
+// The flags that put storage behind a pool: of `cachalot serve` and `cachalot replay`.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "node/archive/archive_options.h"
+#include "storage/backends.h"
+#include "storage/catalogue.h"
+
+namespace cachalot::apps {
+
+struct StorageFlags {
+  std::string uri;  // empty: no storage
+  std::string capacity, capacity_blocks;
+  std::string write_policy = "through";
+  std::string key_file;
+
+  // @errors kInvalidArgument: limits that are no sizes
+  Result<storage::Limits> limits() const;
+  Result<node::WritePolicy> policy() const;
+  // The key file, and what the usual environment variables say.
+  storage::BackendSecrets secrets() const;
+};
+
+void add_storage_flags(CLI::App& command, StorageFlags& flags);
+
+}  // namespace cachalot::apps
