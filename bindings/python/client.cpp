@@ -141,6 +141,15 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
   return value_of(self.call([&](Client& client) { return client.lookup(names.get()); }));
 }
 
+std::pair<std::size_t, std::size_t> prefetch(ClientObject& self, nb::handle hashes,
+                                             nb::handle wait) {
+  const Hashes names(hashes);
+  const std::uint64_t wait_ns = nanoseconds(seconds(wait, "wait"));
+  const Prefetched found = value_of(
+      self.call([&](Client& client) { return client.prefetch(names.get(), wait_ns); }));
+  return {found.in_pool, found.in_storage};
+}
+
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
                  nb::handle first_layer, nb::handle layers, nb::handle timeout, nb::handle stream) {
   const CacheId id = id_of(self, cache);
@@ -454,6 +463,15 @@ void add_client(nb::module_& module) {
       .def("lookup", &lookup, nb::arg("hashes").none(),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
            "Returns how many leading blocks are in the pool.")
+      .def("prefetch", &prefetch, nb::arg("hashes").none(), nb::arg("wait") = 0.0,
+           nb::sig("def prefetch(self, hashes: cachalot.types.Hashes, wait: float = 0.0) -> "
+                   "tuple[int, int]"),
+           "Brings blocks that are not in the pool, but in the storage behind it, into the pool.\n"
+           "Returns how many leading blocks are in the pool now, and how many after them are in\n"
+           "storage. Without storage the second is 0.\n"
+           "\n"
+           "wait: seconds; 0 returns at once, and the blocks come later. Else it returns when they\n"
+           "    have come, when no more will come, or after this time")
       .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),

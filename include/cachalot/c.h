@@ -240,6 +240,12 @@ CACHALOT_API cachalot_code cachalot_unregister_cache(cachalot_client* client, ui
 CACHALOT_API cachalot_code cachalot_lookup(const cachalot_client* client,
                                            const cachalot_block_hash* hashes, size_t count,
                                            size_t* blocks);
+/* Brings blocks that are not in the pool, but in the storage behind it, into the pool. wait_ns 0: returns at once;
+ * else when they have come, when no more will come, or after this time. Writes how many leading blocks are in the pool
+ * now, and how many after them are in storage. */
+CACHALOT_API cachalot_code cachalot_prefetch(cachalot_client* client,
+                                             const cachalot_block_hash* hashes, size_t count,
+                                             uint64_t wait_ns, size_t* in_pool, size_t* in_storage);
 /* Copies the longest prefix that is in the pool into the pages; `blocks`: how many blocks are loaded.
  * pages: [count * pages per block], all different. timeout_ns: for the whole call, including all waits.
  * After CACHALOT_TIMEOUT, `blocks` leading blocks were read and validated in time and need not be computed.

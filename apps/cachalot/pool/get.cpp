@@ -1,11 +1,15 @@
 // `cachalot get KEY`: reads one block.
 
+#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
 
+#include "base/clock.h"
 #include "client_flags.h"
 #include "command.h"
 #include "output.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -13,12 +17,30 @@ namespace {
 struct Options {
   ClientFlags client;
   std::string key;
+  std::uint64_t storage_wait_s = 5;
   std::string output = "-";
   std::string json;
 };
 
+// Has the storage behind the pool bring a block that the pool lacks.
+Status fetch(const Options& options, Attached& attached, const BlockHash& hash) {
+  using namespace std::chrono_literals;
+  pool::Client& client = attached.client.client();
+  pool::Found found;
+  if (client.lookup({&hash, 1}, {&found, 1}) == 1 || client.namespace_id() == 0) return {};
+  const std::uint64_t until_ns = base::SteadyClock::read() + options.storage_wait_s * 1'000'000'000;
+  CACHALOT_TRY_ASSIGN(pool::StorageAnswer answer, client.requests().ask_storage({&hash, 1}, true));
+  while (answer.is_fetching != 0 && base::SteadyClock::read() < until_ns) {
+    std::this_thread::sleep_for(1ms);
+    CACHALOT_TRY_ASSIGN(answer, client.requests().ask_storage({&hash, 1}, false));
+  }
+  return {};
+}
+
 Result<std::string> read_block(const Options& options, const BlockHash& hash) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
+  if (options.storage_wait_s != 0)
+    CACHALOT_TRY(of_keeper(attached, fetch(options, attached, hash)));
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
   CACHALOT_TRY_ASSIGN(
       const std::uint32_t length,
@@ -62,6 +84,12 @@ void add_get(CLI::App& app, Chosen& chosen) {
       ->add_option("--output", options->output,
                    "write the block's bytes to FILE, or to stdout for -")
       ->type_name("FILE")
+      ->capture_default_str();
+  command
+      ->add_option("--storage-wait", options->storage_wait_s,
+                   "how long to wait for a block that only the storage behind the pool has")
+      ->type_name("SECONDS")
+      ->transform(number(0, 86'400))
       ->capture_default_str();
   add_client_flags(*command, options->client);
   command->add_option("--json", options->json, "write the result to FILE, or to stdout for -")

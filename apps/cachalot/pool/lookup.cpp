@@ -19,6 +19,7 @@ struct Options {
 struct Looked {
   std::vector<BlockHash> hashes;
   std::vector<pool::Found> found;  // the prefix that is there
+  std::size_t stored = 0;          // blocks after it that the storage behind the pool has
 };
 
 Result<Looked> look_up(const Options& options) {
@@ -30,6 +31,15 @@ Result<Looked> look_up(const Options& options) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
   looked.found.resize(looked.hashes.size());
   looked.found.resize(attached.client->lookup(looked.hashes, looked.found));
+  const std::span<const BlockHash> rest = std::span(looked.hashes).subspan(looked.found.size());
+  if (attached.client->namespace_id() == 0 || rest.empty()) return looked;
+  CACHALOT_TRY_ASSIGN(
+      const pool::StorageAnswer answer,
+      of_keeper(
+          attached,
+          attached.client->requests().ask_storage(
+              rest.first(std::min<std::size_t>(rest.size(), pool::kMaxStorageHashes)), false)));
+  looked.stored = answer.stored;
   return looked;
 }
 
@@ -45,12 +55,18 @@ nlohmann::json report(const Options& options, const Looked& looked) {
       row["bytes"] = entry.length;
       std::fprintf(out, "hit   %s  %s  %u bytes\n", hex.c_str(), options.keys[i].c_str(),
                    entry.length);
+    } else if (i < looked.found.size() + looked.stored) {
+      row["stored"] = true;
+      std::fprintf(out, "stored %s  %s\n", hex.c_str(), options.keys[i].c_str());
     } else {
       std::fprintf(out, "miss  %s  %s\n", hex.c_str(), options.keys[i].c_str());
     }
     keys.push_back(std::move(row));
   }
-  return {{"looked_up", options.keys.size()}, {"hit_blocks", looked.found.size()}, {"keys", keys}};
+  return {{"looked_up", options.keys.size()},
+          {"hit_blocks", looked.found.size()},
+          {"stored_blocks", looked.stored},
+          {"keys", keys}};
 }
 
 int run(const Options& options) {

@@ -265,6 +265,20 @@ cachalot_code cachalot_lookup(const cachalot_client* client, const cachalot_bloc
   });
 }
 
+cachalot_code cachalot_prefetch(cachalot_client* client, const cachalot_block_hash* hashes,
+                                size_t count, uint64_t wait_ns, size_t* in_pool,
+                                size_t* in_storage) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    if (hashes == nullptr && count != 0) return missing("hashes");
+    const Result<Prefetched> found = client->client.prefetch(hashes_of(hashes, count), wait_ns);
+    if (!found) return code_of(Status(found.error()));
+    if (in_pool != nullptr) *in_pool = found->in_pool;
+    if (in_storage != nullptr) *in_storage = found->in_storage;
+    return CACHALOT_OK;
+  });
+}
+
 cachalot_code cachalot_load(cachalot_client* client, uint32_t cache_id,
                             const cachalot_block_hash* hashes, size_t count, const uint32_t* pages,
                             size_t page_count, uint64_t timeout_ns, size_t* blocks) {
