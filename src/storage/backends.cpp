@@ -1,19 +1,54 @@
 #include "storage/backends.h"
 
-#include "storage/file/file_backend.h"
+#include "storage/encrypted.h"
+#include "storage/open_kinds.h"
 
 namespace cachalot::storage {
 namespace {
 
-Result<std::unique_ptr<Backend>> open_file(const StorageUri& uri, const BackendSecrets&) {
-  FileOptions options;
-  CACHALOT_TRY_ASSIGN(options.directory, uri.path());
-  CACHALOT_TRY_ASSIGN(options.sync, uri.flag("sync", false));
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<FileBackend> backend, FileBackend::open(options));
-  return std::unique_ptr<Backend>(std::move(backend));
+constexpr BackendKind kKinds[] = {
+    {"file", "file:DIR[?sync=1]", "sync", open_file},
+    {"rocksdb", "rocksdb:DIR[?sync=1]", "sync", open_rocksdb},
+    {"redis", "redis://[USER:PASSWORD@]HOST[:PORT][/PREFIX][?cluster=1]", "cluster connections",
+     open_redis},
+    {"redis+unix", "redis+unix:PATH[?prefix=PREFIX]", "prefix connections", open_redis},
+    {"s3", "s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME]", "endpoint region connections",
+     open_s3},
+    {"plugin", "plugin:PATH.so[?NAME=VALUE&…]", "*", open_plugin},
+    {"null", "null:", "", open_null},
+};
+
+// Whether `name` is one of the words in `names`.
+bool has_word(std::string_view names, std::string_view name) {
+  if (names == "*") return true;
+  while (!names.empty()) {
+    const std::string_view word = names.substr(0, names.find(' '));
+    if (word == name) return true;
+    names.remove_prefix(std::min(names.size(), word.size() + 1));
+  }
+  return false;
 }
 
-constexpr BackendKind kKinds[] = {{"file", "file:DIR[?sync=1]", "sync", open_file}};
+Status check_parameters(const StorageUri& uri, const BackendKind& kind) {
+  for (const auto& [name, value] : uri.parameters) {
+    if (has_word(kind.parameters, name)) continue;
+    const bool has_some = kind.parameters[0] != '\0';
+    return Error::make(Code::kInvalidArgument, "storage \"%s\": unknown parameter \"%.40s\"; %s%s",
+                       uri.shown.c_str(), name.c_str(), has_some ? "known: " : "expected none",
+                       kind.parameters);
+  }
+  return {};
+}
+
+Result<const BackendKind*> find_kind(const StorageUri& uri) {
+  std::string known;
+  for (const BackendKind& kind : kKinds) {
+    if (uri.scheme == kind.scheme) return &kind;
+    known += std::string(known.empty() ? "" : ", ") + kind.scheme;
+  }
+  return Error::make(Code::kInvalidArgument, "storage \"%s\": unknown kind \"%.20s\"; known: %s",
+                     uri.shown.c_str(), uri.scheme.c_str(), known.c_str());
+}
 
 }  // namespace
 
@@ -21,13 +56,16 @@ std::span<const BackendKind> backend_kinds() {
   return kKinds;
 }
 
-Result<std::unique_ptr<Backend>> open_backend(std::string_view text, const BackendSecrets& secrets) {
+Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
+                                              const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse(text));
-  for (const BackendKind& kind : kKinds) {
-    if (uri.scheme == kind.scheme) return kind.open(uri, secrets);
-  }
-  return Error::make(Code::kInvalidArgument, "storage: unknown kind in \"%.120s\"",
-                     uri.shown.c_str());
+  CACHALOT_TRY_ASSIGN(const BackendKind* const kind, find_kind(uri));
+  CACHALOT_TRY(check_parameters(uri, *kind));
+  if (secrets.key_file.empty()) return kind->open(uri, secrets);
+  // The key first: a wrong file must not leave an empty storage.
+  CACHALOT_TRY_ASSIGN(const StorageKey key, StorageKey::read(secrets.key_file));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<Backend> backend, kind->open(uri, secrets));
+  return make_encrypted(std::move(backend), key);
 }
 
 }  // namespace cachalot::storage

@@ -14,7 +14,7 @@
 //    108  zero                             4
 //    112
 //
-// The seal is XXH3-64 over the body as it is stored, seeded with the XXH3-64 of bytes 8 to 72. So it also
+// The seal is XXH3-64 over the body, seeded with the XXH3-64 of bytes 8 to 72. So it also
 // detects a body under another key, and a changed size or parent. It detects damage, not attacks.
 //
 // @threads any

@@ -10,10 +10,31 @@
 #include <filesystem>
 #include <fstream>
 
-#include "testing/storage/chains.h"
+#include "storage/encrypted.h"
+#include "testing/storage/conformance.h"
 
 namespace cachalot::storage {
 namespace {
+
+BackendUnderTest conformant(const char* name, IoBatch::Kind io, bool sync, bool is_encrypted) {
+  const auto open = [=](const std::string& folder) -> Result<std::unique_ptr<Backend>> {
+    FileOptions options{.directory = folder + "/objects", .segment_bytes = 1u << 20};
+    options.io = io;
+    options.sync = sync;
+    CACHALOT_TRY_ASSIGN(std::unique_ptr<FileBackend> backend, FileBackend::open(options));
+    if (is_encrypted) return make_encrypted(std::move(backend), StorageKey{{1, 2, 3}});
+    return std::unique_ptr<Backend>(std::move(backend));
+  };
+  return {name, open, true};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    File, BackendConformance,
+    ::testing::Values(conformant("file", IoBatch::Kind::kUring, false, false),
+                      conformant("file_by_system_calls", IoBatch::Kind::kSystemCalls, false, false),
+                      conformant("file_sync", IoBatch::Kind::kUring, true, false),
+                      conformant("file_encrypted", IoBatch::Kind::kUring, false, true)),
+    name_of_backend);
 
 class FileBackendTest : public ::testing::Test {
  protected:

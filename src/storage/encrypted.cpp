@@ -1,0 +1,251 @@
+#include "storage/encrypted.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "block_hash/block_hash.h"
+#include "os/file_descriptor.h"
+#include "storage/file/aligned_bytes.h"
+
+namespace cachalot::storage {
+namespace {
+
+constexpr std::size_t kAuthFirst = offsetof(ObjectHead, key),
+                      kAuthLast = offsetof(ObjectHead, seal);
+constexpr std::uint64_t kMostPerUpdate = 1u << 30;  // OpenSSL counts in int
+
+using CipherContext = std::unique_ptr<EVP_CIPHER_CTX, void (*)(EVP_CIPHER_CTX*)>;
+
+// One object's encryption or decryption: begin(), the pieces, end().
+class ObjectCipher {
+ public:
+  enum class Way : int { kDecrypt = 0, kEncrypt = 1 };
+
+  ObjectCipher(const StorageKey& key, const ObjectHead& head, Way way)
+      : context_(EVP_CIPHER_CTX_new(), EVP_CIPHER_CTX_free), way_(way) {
+    unsigned char object_key[32];
+    unsigned int bytes = 0;
+    works_ = context_ != nullptr &&
+             HMAC(EVP_sha256(), key.bytes.data(), static_cast<int>(key.bytes.size()),
+                  reinterpret_cast<const unsigned char*>(&head.key), sizeof head.key, object_key,
+                  &bytes) != nullptr &&
+             EVP_CipherInit_ex(context_.get(), EVP_aes_256_gcm(), nullptr, object_key, head.nonce,
+                               static_cast<int>(way)) == 1;
+    OPENSSL_cleanse(object_key, sizeof object_key);
+    int done = 0;
+    works_ = works_ && EVP_CipherUpdate(context_.get(), nullptr, &done,
+                                        reinterpret_cast<const unsigned char*>(&head) + kAuthFirst,
+                                        static_cast<int>(kAuthLast - kAuthFirst)) == 1;
+  }
+
+  // `to` may be `from`.
+  void update(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    while (bytes != 0 && works_) {
+      const int some = static_cast<int>(std::min(bytes, kMostPerUpdate));
+      int done = 0;
+      works_ = EVP_CipherUpdate(context_.get(), reinterpret_cast<unsigned char*>(to), &done,
+                                reinterpret_cast<const unsigned char*>(from), some) == 1;
+      to += some;
+      from += some;
+      bytes -= static_cast<std::uint64_t>(some);
+    }
+  }
+
+  // Encrypting: writes the tag. Decrypting: false if the tag is another one.
+  bool end(unsigned char (&tag)[16]) {
+    unsigned char rest[16];
+    int done = 0;
+    if (way_ == Way::kDecrypt) {
+      return works_ &&
+             EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_SET_TAG, sizeof tag, tag) == 1 &&
+             EVP_CipherFinal_ex(context_.get(), rest, &done) == 1;
+    }
+    return works_ && EVP_CipherFinal_ex(context_.get(), rest, &done) == 1 &&
+           EVP_CIPHER_CTX_ctrl(context_.get(), EVP_CTRL_GCM_GET_TAG, sizeof tag, tag) == 1;
+  }
+
+ private:
+  CipherContext context_;
+  const Way way_;
+  bool works_ = false;
+};
+
+// The head as it was before the encryption, but for the seal.
+ObjectHead plain_head(ObjectHead head) {
+  head.flags &= ~kObjectEncrypted;
+  std::memset(head.nonce, 0, sizeof head.nonce);
+  std::memset(head.tag, 0, sizeof head.tag);
+  return head;
+}
+
+class EncryptedBackend final : public Backend {
+ public:
+  EncryptedBackend(std::unique_ptr<Backend> inner, const StorageKey& key)
+      : inner_(std::move(inner)), key_(key) {}
+  ~EncryptedBackend() override { OPENSSL_cleanse(key_.bytes.data(), key_.bytes.size()); }
+
+  const BackendTraits& traits() const override { return inner_->traits(); }
+  Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                std::uint64_t deadline_ns) override {
+    return inner_->exists(keys, is_there, deadline_ns);
+  }
+  Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override {
+    return inner_->remove(keys, deadline_ns);
+  }
+  // Heads without a seal: it is known after a get.
+  Status list(const Lister& each, std::uint64_t deadline_ns) override {
+    return inner_->list([&](const ObjectHead& head) { return each(plain_head(head)); },
+                        deadline_ns);
+  }
+  Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
+  Status get(std::span<Get> gets, std::uint64_t deadline_ns) override;
+
+ private:
+  // A Put whose body is ciphertext.
+  struct Sealed {
+    Put put;
+    AlignedBytes bytes;
+    Bytes pieces[2];  // payload, tokens
+  };
+  Status encrypt(const Put& put, Sealed& sealed) const;
+  Status decrypt(Get& get) const;
+
+  const std::unique_ptr<Backend> inner_;
+  StorageKey key_;
+  std::atomic<bool> has_logged_{false};
+};
+
+Status EncryptedBackend::encrypt(const Put& put, Sealed& sealed) const {
+  sealed.put.head = put.head;
+  ObjectHead& head = sealed.put.head;
+  head.flags |= kObjectEncrypted;
+  head.seal = 0;
+  if (RAND_bytes(head.nonce, sizeof head.nonce) != 1) {
+    return Error::make(Code::kInternal, "storage: no random numbers for a nonce");
+  }
+  const std::uint64_t bytes = head.body_bytes();
+  sealed.bytes = AlignedBytes((bytes + 4095) / 4096 * 4096);
+  ObjectCipher cipher(key_, head, ObjectCipher::Way::kEncrypt);
+  std::byte* to = sealed.bytes.data();
+  for (const Bytes& piece : put.body) {
+    cipher.update(to, piece.data(), piece.size());
+    to += piece.size();
+  }
+  if (!cipher.end(head.tag)) return Error::make(Code::kInternal, "storage: encryption failed");
+  sealed.pieces[0] = {sealed.bytes.data(), head.payload_bytes};
+  sealed.pieces[1] = {sealed.bytes.data() + head.payload_bytes, bytes - head.payload_bytes};
+  sealed.put.body = std::span(sealed.pieces, head.tokens == 0 ? 1 : 2);
+  return {};
+}
+
+Status EncryptedBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
+  std::vector<Sealed> sealed(puts.size());
+  std::vector<Put> inner;
+  std::vector<Put*> of;
+  for (std::size_t i = 0; i < puts.size(); ++i) {
+    puts[i].status = encrypt(puts[i], sealed[i]);
+    if (!puts[i].status) continue;
+    inner.push_back(sealed[i].put);
+    of.push_back(&puts[i]);
+  }
+  const Status whole = inner_->put(inner, deadline_ns);
+  for (std::size_t i = 0; i < inner.size(); ++i) of[i]->status = inner[i].status;
+  return whole;
+}
+
+Status EncryptedBackend::decrypt(Get& get) const {
+  ObjectHead& head = get.head;
+  CACHALOT_TRY(check_head(head, get.key));
+  const std::string name = block_hash::to_hex(head.key.block);
+  if ((head.flags & kObjectEncrypted) == 0) {
+    return Error::make(Code::kCorrupt,
+                       "object %.32s…: is not encrypted, but a storage key is given", name.c_str());
+  }
+  if (head.payload_bytes != bytes_of(get.room) || head.tokens != get.tokens.size()) {
+    return Error::make(Code::kCorrupt, "object %.32s…: has not the size of its head", name.c_str());
+  }
+  ObjectCipher cipher(key_, head, ObjectCipher::Way::kDecrypt);
+  const auto tokens = std::as_writable_bytes(std::span(get.tokens));
+  for (const Room& piece : get.room) cipher.update(piece.data(), piece.data(), piece.size());
+  cipher.update(tokens.data(), tokens.data(), tokens.size());
+  if (!cipher.end(head.tag)) {
+    return Error::make(Code::kCorrupt, "object %.32s…: does not decrypt: damaged, or another key",
+                       name.c_str());
+  }
+  head = plain_head(head);
+  std::vector<Bytes> body(get.room.begin(), get.room.end());
+  if (!tokens.empty()) body.push_back(tokens);
+  head.seal = seal_of(head, body);
+  return {};
+}
+
+Status EncryptedBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+  CACHALOT_TRY(inner_->get(gets, deadline_ns));
+  for (Get& get : gets) {
+    if (!get.status) continue;
+    get.status = decrypt(get);
+    if (get.status || has_logged_.exchange(true)) continue;
+    base::log(base::LogLevel::kError, "storage", "%s: %s (more of these are not logged)",
+              traits().name.c_str(), get.status.error().message);
+  }
+  return {};
+}
+
+int hex_digit(unsigned char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  const int lower = c | 0x20;
+  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
+}  // namespace
+
+Result<StorageKey> StorageKey::read(const std::string& path) {
+  const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!file || ::fstat(file.get(), &info) != 0) {
+    return Error::from_errno(errno, "storage key file %.160s", path.c_str());
+  }
+  if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
+    return Error::make(Code::kPermission,
+                       "storage key file %.120s: has mode %04o, expected one that other users can "
+                       "neither read nor write, such as 0600",
+                       path.c_str(), static_cast<unsigned>(info.st_mode & 07777));
+  }
+  unsigned char text[80];
+  const ssize_t count = ::read(file.get(), text, sizeof text);
+  if (count < 0) return Error::from_errno(errno, "storage key file %.160s: read", path.c_str());
+  StorageKey key;
+  bool is_key = count == 32;
+  if (is_key) std::memcpy(key.bytes.data(), text, 32);
+  if (count == 64 || (count == 65 && text[64] == '\n')) {
+    is_key = std::all_of(text, text + 64, [](unsigned char c) { return hex_digit(c) >= 0; });
+    for (std::size_t i = 0; is_key && i < 32; ++i) {
+      key.bytes[i] =
+          static_cast<unsigned char>(hex_digit(text[2 * i]) * 16 + hex_digit(text[2 * i + 1]));
+    }
+  }
+  OPENSSL_cleanse(text, sizeof text);
+  if (is_key) return key;
+  return Error::make(Code::kInvalidArgument,
+                     "storage key file %.120s: holds %s%zd bytes, expected 32 bytes or 64 "
+                     "hexadecimal digits",
+                     path.c_str(), count == static_cast<ssize_t>(sizeof text) ? "at least " : "",
+                     count);
+}
+
+std::unique_ptr<Backend> make_encrypted(std::unique_ptr<Backend> inner, const StorageKey& key) {
+  return std::make_unique<EncryptedBackend>(std::move(inner), key);
+}
+
+}  // namespace cachalot::storage

@@ -1,0 +1,20 @@
+// The functions of the table in backends.cpp, one for each folder. A kind whose library the build did not find has
+// the same function, which says so (absent.cpp.in).
+#pragma once
+
+#include <memory>
+
+#include "storage/backends.h"
+
+namespace cachalot::storage {
+
+using OpenedBackend = Result<std::unique_ptr<Backend>>;
+
+OpenedBackend open_file(const StorageUri& uri, const BackendSecrets& secrets);
+OpenedBackend open_rocksdb(const StorageUri& uri, const BackendSecrets& secrets);
+OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets);
+OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets);
+OpenedBackend open_plugin(const StorageUri& uri, const BackendSecrets& secrets);
+OpenedBackend open_null(const StorageUri& uri, const BackendSecrets& secrets);
+
+}  // namespace cachalot::storage

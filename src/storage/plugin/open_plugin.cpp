@@ -1,0 +1,6 @@
+#include "storage/open_kinds.h"
+namespace cachalot::storage {
+OpenedBackend open_plugin(const StorageUri&, const BackendSecrets&) {
+  return Error::make(Code::kUnsupported, "later");
+}
+}  // namespace cachalot::storage
