@@ -472,6 +472,12 @@ void add_client(nb::module_& module) {
            "\n"
            "wait: seconds; 0 returns at once, and the blocks come later. Else it returns when they\n"
            "    have come, when no more will come, or after this time")
+      .def("has_storage",
+           [](ClientObject& self) {
+             return value_of(self.call([](Client& client) { return client.has_storage(); }));
+           },
+           nb::sig("def has_storage(self) -> bool"),
+           "Whether storage is behind the pool, and in use now.")
       .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),

@@ -45,6 +45,8 @@ struct Prefill::Impl {
   }
 
   Status begin();
+  void ask_storage();
+  bool waits_for_storage();
   Status check() const;
   Result<State> step();
   State take_turn();
@@ -69,7 +71,10 @@ struct Prefill::Impl {
   std::size_t at = 0;         // tokens that the sequence holds
   std::size_t loadable = 0;   // blocks that may come from the pool: at least one token is computed
   std::size_t published = 0;  // blocks known to be in the pool
-  bool stores = true;         // until something goes wrong: then the rest has no parent
+  // What the storage behind the pool brings: so many leading blocks are there then. 0: it is not waited for.
+  std::size_t expected = 0;
+  std::uint64_t asked_ns = 0, last_progress_ns = 0;
+  bool stores = true;             // until something goes wrong: then the rest has no parent
   std::vector<BlockHash> hashes;  // of all whole blocks
   std::optional<OpaqueClient::Claims> claims;
   // The first block that was computed because its bytes in the pool are not those that were stored, until
@@ -120,7 +125,32 @@ Status Prefill::Impl::begin() {
   if (cache == nullptr) return {};
   hashes = cache->hash_tokens(tokens);
   published = cache->lookup(hashes);
+  ask_storage();
   return {};
+}
+
+void Prefill::Impl::ask_storage() {
+  PromptCache::Impl& pool = *cache->impl_;
+  if (published >= loadable || pool.options.storage_wait_ns == 0 || pool.is_resting()) return;
+  const Result<Prefetched> found = pool.client.prefetch(std::span(hashes).first(loadable));
+  if (!found) return pool.rest(found.error());
+  expected = found->in_pool + found->in_storage;
+  asked_ns = last_progress_ns = base::SteadyClock::read();
+}
+
+// Until all has come, nothing comes any more, or the time is over.
+bool Prefill::Impl::waits_for_storage() {
+  constexpr std::uint64_t kNoProgressNs = 250'000'000;
+  if (expected <= published) return false;
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const std::size_t there = cache->lookup(std::span(hashes).first(expected));
+  if (there > published) last_progress_ns = now_ns;
+  published = std::max(published, there);
+  report.storage_wait_ns = now_ns - asked_ns;
+  const bool goes_on = published < expected && now_ns - last_progress_ns < kNoProgressNs &&
+                       report.storage_wait_ns < cache->impl_->options.storage_wait_ns;
+  if (!goes_on) expected = 0;
+  return goes_on;
 }
 
 Result<Prefill::State> Prefill::Impl::step() {
@@ -131,6 +161,7 @@ Result<Prefill::State> Prefill::Impl::step() {
     if (at == tokens.size()) done = true;
     if (done) return State::kDone;
   }
+  if (cache != nullptr && waits_for_storage()) return State::kWaiting;
   if (cache != nullptr && block() < loadable) {
     const std::size_t before = at;
     if (take_turn() == State::kWaiting) return State::kWaiting;

@@ -42,7 +42,8 @@ class Prefill {
     std::size_t computed_tokens = 0;  // were computed here
     std::size_t stored_blocks = 0;    // of these, published
     std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;
-    std::uint64_t wait_ns = 0;  // for another process's blocks
+    std::uint64_t wait_ns = 0;          // for another process's blocks
+    std::uint64_t storage_wait_ns = 0;  // for blocks from the storage behind the pool
   };
 
   // @param cache        null: without a pool

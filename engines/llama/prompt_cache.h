@@ -50,6 +50,8 @@ struct PromptCacheOptions {
       2'000'000'000;  // after a failure of the keeper nothing is asked of it for so long
   std::uint64_t flight_wait_ns =
       30'000'000'000;  // how long to wait for blocks that others compute; 0: never
+  // how long a prompt waits for blocks that only the storage behind the pool has; 0: it never asks for them
+  std::uint64_t storage_wait_ns = 2'000'000'000;
   std::function<void(const char* message)> on_warning;  // once for each kind of trouble
 };
 

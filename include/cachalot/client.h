@@ -268,6 +268,9 @@ class Client {
   // @cost    a request to the keeper for each 96 blocks that are not in the pool
   Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);
 
+  // Whether storage is behind the pool, and in use now. @errors as prefetch()
+  Result<bool> has_storage();
+
   // Copies the longest prefix that is in the pool into the engine's pages. Of n pages per block, block i goes
   // to pages[i * n] … pages[i * n + n - 1].
   // @shape   pages: [hashes * pages per block], all different

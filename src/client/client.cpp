@@ -249,6 +249,11 @@ Result<Prefetched> Client::prefetch(std::span<const BlockHash> hashes, std::uint
   return client::prefetch(*impl_->session, hashes, wait_ns);
 }
 
+Result<bool> Client::has_storage() {
+  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
+  return answer.is_up != 0;
+}
+
 Result<std::size_t> Client::load(CacheId cache, std::span<const BlockHash> hashes,
                                  std::span<const PageId> pages, const CopyOptions& options) {
   return load_tokens(cache, hashes, pages, {}, options);

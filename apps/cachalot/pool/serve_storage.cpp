@@ -5,6 +5,34 @@
 #include "base/log.h"
 
 namespace cachalot::apps {
+namespace {
+
+node::StorageFigures read_figures(node::Archive& archive) {
+  const storage::StoreCounts stored = archive.store().counts();
+  const node::ArchiveCounts moved = archive.counts();
+  node::StorageFigures figures;
+  figures.is_up = moved.is_up;
+  figures.objects = archive.store().catalogue().objects();
+  figures.bytes = archive.store().catalogue().bytes();
+  figures.queued_blocks = moved.queued_blocks;
+  figures.queued_fetches = moved.queued_fetches;
+  figures.written_blocks = stored.put_objects;
+  figures.written_bytes = stored.put_bytes;
+  figures.fetched_blocks = moved.fetched_blocks;
+  figures.fetched_bytes = moved.fetched_bytes;
+  figures.unused_blocks = moved.unused_blocks;
+  figures.evicted_blocks = stored.evicted_objects;
+  figures.lost_blocks = moved.lost_blocks;
+  figures.skipped_blocks = moved.skipped_blocks;
+  figures.missing_blocks = stored.missing_objects;
+  figures.damaged_blocks = stored.damaged_objects;
+  figures.failed_reads = stored.failed_gets;
+  figures.failed_writes = stored.failed_puts;
+  figures.outages = stored.outages;
+  return figures;
+}
+
+}  // namespace
 
 ServedStorage::~ServedStorage() {
   end();
@@ -19,10 +47,11 @@ Status ServedStorage::prepare(bool stands_by) {
   return {};
 }
 
-void ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper) {
+void ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics) {
   if (flags_.uri.empty()) return;
   pool_ = &pool;
   keeper_ = &keeper;
+  metrics_ = metrics;
   thread_ = std::thread([this] { open(); });
 }
 
@@ -57,11 +86,13 @@ void ServedStorage::join_when_ready() {
   base::log(base::LogLevel::kInfo, "storage", "in use: it has %llu blocks",
             static_cast<unsigned long long>(store_->catalogue().objects()));
   archive_.emplace(*pool_, *keeper_, std::move(store_), options_);
+  if (metrics_ != nullptr) metrics_->show_storage([this] { return read_figures(*archive_); });
 }
 
 void ServedStorage::end() {
   stop_.store(true, std::memory_order_relaxed);
   if (thread_.joinable()) thread_.join();
+  if (metrics_ != nullptr) metrics_->show_storage({});
   archive_.reset();
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "node/archive/archive.h"
+#include "node/metrics/metrics_server.h"
 #include "storage_flags.h"
 
 namespace cachalot::apps {
@@ -27,7 +28,8 @@ class ServedStorage {
   // @errors those of the flags and of the backend
   Status prepare(bool stands_by);
   // Begins to list what is stored. The keeper serves.
-  void start(pool::Pool& pool, pool::Keeper& keeper);
+  // @param metrics  shows the storage once it has joined; null: none
+  void start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics);
   // To be called now and then: joins the storage to the keeper when it is ready.
   void join_when_ready();
   // Before the keeper's end.
@@ -42,6 +44,7 @@ class ServedStorage {
   std::unique_ptr<storage::Backend> backend_;
   pool::Pool* pool_ = nullptr;
   pool::Keeper* keeper_ = nullptr;
+  node::MetricsServer* metrics_ = nullptr;
   std::optional<node::Archive> archive_;
 
   std::thread thread_;

@@ -34,10 +34,15 @@ double ms(std::uint64_t ns) {
 }
 
 json timings_json(const Usage& usage) {
-  return {{"queue_ms", ms(usage.queue_ns)},           {"first_token_ms", ms(usage.first_token_ns)},
-          {"prompt_load_ms", ms(usage.load_ns)},      {"prompt_compute_ms", ms(usage.compute_ns)},
-          {"prompt_store_ms", ms(usage.store_ns)},    {"prompt_wait_ms", ms(usage.wait_ns)},
-          {"prompt_cpu_ms", ms(usage.prompt_cpu_ns)}, {"total_ms", ms(usage.total_ns)}};
+  return {{"queue_ms", ms(usage.queue_ns)},
+          {"first_token_ms", ms(usage.first_token_ns)},
+          {"prompt_load_ms", ms(usage.load_ns)},
+          {"prompt_compute_ms", ms(usage.compute_ns)},
+          {"prompt_store_ms", ms(usage.store_ns)},
+          {"prompt_wait_ms", ms(usage.wait_ns)},
+          {"prompt_storage_wait_ms", ms(usage.storage_wait_ns)},
+          {"prompt_cpu_ms", ms(usage.prompt_cpu_ns)},
+          {"total_ms", ms(usage.total_ns)}};
 }
 
 }  // namespace

@@ -25,9 +25,10 @@ struct Usage {
   std::size_t pool_tokens = 0;  // of the prompt: read from the pool
   std::uint64_t queue_ns = 0;   // until a slot was free
   std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;  // of the prompt
-  std::uint64_t wait_ns = 0;         // for blocks that another process computed
-  std::uint64_t prompt_cpu_ns = 0;   // of the decode thread, for the prompt
-  std::uint64_t first_token_ns = 0;  // from the arrival of the request
+  std::uint64_t wait_ns = 0;          // for blocks that another process computed
+  std::uint64_t storage_wait_ns = 0;  // for blocks from the storage behind the pool
+  std::uint64_t prompt_cpu_ns = 0;    // of the decode thread, for the prompt
+  std::uint64_t first_token_ns = 0;   // from the arrival of the request
   std::uint64_t total_ns = 0;
 };
 

@@ -40,7 +40,7 @@ struct Options {
   std::vector<std::string> pool;
   std::uint32_t host = 0, keeper_wait_s = 10;
   bool allow_foreign_pool = false;
-  std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
+  std::uint32_t flight_wait_ms = 30'000, storage_wait_ms = 2'000, stop_wait_s = 5;
   bool is_verbose = false, prints_block_bytes = false;
 };
 
@@ -100,6 +100,7 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
   pool.host = options.host;
   pool.allow_foreign_pool = options.allow_foreign_pool;
   pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
+  pool.storage_wait_ns = std::uint64_t{options.storage_wait_ms} * 1'000'000;
   pool.origin.model_files = split_model_files(options.model);
   // Once, rather than for each slot.
   CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_files(pool.origin.model_files));
@@ -278,6 +279,12 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--flight-wait", options.flight_wait_ms,
                  "how long a request waits for blocks that another process computes; 0: never")
+      ->type_name("MS")
+      ->transform(whole_number(0, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--storage-wait", options.storage_wait_ms,
+                 "how long a request waits for blocks that only the storage behind the pool has "
+                 "(cachalot serve --storage); 0: it never asks for them")
       ->type_name("MS")
       ->transform(whole_number(0, 3'600'000))
       ->capture_default_str();

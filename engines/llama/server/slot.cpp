@@ -162,6 +162,7 @@ void Slot::end_prompt() {
   usage.compute_ns = report.compute_ns;
   usage.store_ns = report.store_ns;
   usage.wait_ns = report.wait_ns;
+  usage.storage_wait_ns = report.storage_wait_ns;
   keep_prompt();
   prefill_.reset();
   position_ = static_cast<std::int32_t>(job_->tokens.size()) - 1;

@@ -87,10 +87,11 @@ struct MetricsServer::Impl {
 
   std::string pool_name;
   ListenAddress address;
-  std::mutex mutex;                  // of the next three; held during a scrape
+  std::mutex mutex;                  // of the next four; held during a scrape
   const pool::Pool* pool = nullptr;  // null: no keeper of this process rules one
   std::uint32_t epoch = 0;
   bool has_ruled = false;
+  std::function<StorageFigures()> read_storage;
   httplib::Server server;
   std::thread thread;
 };
@@ -101,6 +102,7 @@ std::string MetricsServer::Impl::metrics(ExpositionFormat format) {
   const bool rules = is_ruling();
   write_process_metrics(exposition, rules);
   if (rules) write_pool_metrics(exposition, *pool);
+  if (rules && read_storage) write_storage_metrics(exposition, read_storage());
   return exposition.finish();
 }
 
@@ -179,6 +181,11 @@ MetricsServer::~MetricsServer() {
   while (!impl_->server.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   impl_->server.stop();
   impl_->thread.join();
+}
+
+void MetricsServer::show_storage(std::function<StorageFigures()> read) {
+  const std::scoped_lock lock(impl_->mutex);
+  impl_->read_storage = std::move(read);
 }
 
 const ListenAddress& MetricsServer::address() const {

@@ -11,10 +11,12 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "node/metrics/listen_address.h"
+#include "node/metrics/storage_metrics.h"
 #include "pool/pool.h"
 
 namespace cachalot::node {
@@ -29,6 +31,10 @@ class MetricsServer {
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
+
+  // Also shows the storage behind the pool from now on, while the keeper rules; an empty function: no more.
+  // `read` is called by the server's threads, one at a time. The call waits for a scrape in flight.
+  void show_storage(std::function<StorageFigures()> read);
 
   // Where it listens; the port is the one that was found for port 0.
   const ListenAddress& address() const;

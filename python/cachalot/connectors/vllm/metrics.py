@@ -9,6 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 COUNTERS = {
     "lookups": "Prompts that were looked up in the pool",
     "lookup_seconds": "Time of these lookups, in the scheduler",
+    "storage_waits": "Prompts that waited for blocks from the storage behind the pool",
     "loads": "Loads from the pool",
     "loaded_blocks": "Blocks that were loaded, of each group and rank",
     "loaded_bytes": "Bytes of these blocks",

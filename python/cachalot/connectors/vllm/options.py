@@ -47,6 +47,8 @@ class Options:
     load: str = "async"
     #: seconds that a load may take; then the request computes the rest
     load_timeout: float = 10.0
+    #: seconds that a request may wait for blocks that only the storage behind the pool has; 0: it never asks for them
+    storage_wait: float = 2.0
     #: seconds that a store may take; then its blocks are not shared
     store_timeout: float = 10.0
     #: share of the engine's blocks that unfinished stores may hold
@@ -136,6 +138,8 @@ def parse(given: Mapping[str, Any]) -> Options:
     for name in ("load_timeout", "store_timeout", "keeper_timeout"):
         if not 0 < getattr(options, name) <= 3600:
             _refuse(name, getattr(options, name), "seconds above 0, at most 3600")
+    if not 0 <= options.storage_wait <= 3600:
+        _refuse("storage_wait", options.storage_wait, "seconds from 0 to 3600")
     if not 0 < options.store_held <= 0.9:
         _refuse("store_held", options.store_held, "a share above 0, at most 0.9")
     for name in ("copy_threads", "workers"):

@@ -15,6 +15,7 @@ from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.reasons import why_no_hits
+from cachalot.connectors.vllm.storage import Question, StorageQuestions
 from cachalot.connectors.vllm.weights import digest_of_folder, state_of_folder
 
 #: Until a miss is explained, the pool's namespaces are read at most so often.
@@ -46,7 +47,10 @@ class _Request:
     is_loading: bool = False
     found: Tuple[int, int, float] = (-1, 0, 0.0)  # of so many blocks, so many were in the pool, when
     plan: Optional[Tuple[int, int]] = None  # blocks [first, last) that the last lookup promised
-    promised: int = 0  # blocks that a prefill engine says it stores
+    promised: int = 0  # blocks that a prefill engine says it stores, or that storage brings
+    question: Optional[Question] = None  # to the storage behind the pool
+    has_asked: bool = False
+    waits_until: float = math.inf
     progress: Tuple[int, float] = (-1, 0.0)  # of the promised blocks, so many were there first when
 
     def update_keys(self) -> int:
@@ -126,6 +130,7 @@ class SchedulerSide:
         self._last_stores: List[Store] = []  # of requests that have finished
         self._next_explanation = 0.0
         self._stats = ConnectorStats()
+        self._storage = StorageQuestions(places, options.storage_wait, log)
 
     def bind_pages(self, block_pool: Any) -> None:
         self._held.bind(block_pool)
@@ -201,13 +206,29 @@ class SchedulerSide:
             self._log.info("no hits for the first prompt: %s", reason)
 
     def _waits(self, state: _Request, blocks: int, found: int) -> bool:
-        """Whether a prefill engine's store of these blocks is still in flight."""
+        """Whether a prefill engine's store of these blocks, or the storage's, is still in flight."""
         now, (most, since) = time.monotonic(), state.progress
         if found > most:
             state.progress = most, since = found, now
-        if found >= min(state.promised, blocks) or now - since > _PROMISE_S:
+        if found >= min(state.promised, blocks) or now - since > _PROMISE_S or now > state.waits_until:
             state.promised = 0
         return state.promised > 0
+
+    def _asks_storage(self, state: _Request, blocks: int) -> bool:
+        """Whether an answer of the storage is still awaited."""
+        if not state.has_asked:
+            state.has_asked = True
+            state.question = self._storage.ask(bytes(memoryview(state.keys)[: blocks * KEY_BYTES]))
+        question = state.question
+        if question is None:
+            return False
+        if question.is_open():
+            return True
+        state.question = None
+        if question.blocks is not None and question.blocks > max(state.promised, state.found[1]):
+            state.promised, state.waits_until = question.blocks, time.monotonic() + self._options.storage_wait
+            self._stats.add("storage_waits", 1)
+        return False
 
     def matched(self, request: Any, computed_tokens: int) -> Tuple[Optional[int], bool]:
         """None tokens: vLLM asks again in the next step."""
@@ -221,6 +242,8 @@ class SchedulerSide:
         if not state.may_load or blocks <= first:
             return 0, False
         last = self._found(state, blocks)
+        if last < blocks and self._asks_storage(state, blocks):
+            return None, False
         if state.promised and self._waits(state, blocks, max(first, last)):
             return None, False
         state.shared = max(state.shared, last)
@@ -348,5 +371,6 @@ class SchedulerSide:
         return stats
 
     def close(self) -> None:
+        self._storage.close()
         for attachment in {attachment for attachment, _ in self._places}:
             attachment.close()

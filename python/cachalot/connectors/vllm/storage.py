@@ -1,0 +1,83 @@
+"""Blocks that only the storage behind the pool has: asked for on a thread, because the scheduler must not wait."""
+
+import queue
+import threading
+import time
+from typing import Any, List, Optional, Tuple
+
+from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import hashes_of
+
+#: Whether there is storage is asked so often; until a keeper has answered, more often.
+_LOOK_PAUSE_S, _FIRST_PAUSE_S = 5.0, 0.5
+_CLOSE_S = 1.0
+#: A keeper that does not answer within this time is not waited for.
+_ANSWER_S = 0.2
+
+
+class Question:
+    """What storage has of one request. The thread sets `blocks`."""
+
+    def __init__(self, keys: bytes) -> None:
+        self.keys = keys
+        self.asked = time.monotonic()
+        self.blocks: Optional[int] = None  # leading ones that are in the pool, or on their way
+
+    def is_open(self) -> bool:
+        return self.blocks is None and time.monotonic() - self.asked < _ANSWER_S
+
+
+class StorageQuestions:
+    """Threads: ask() and close(): vLLM's scheduler."""
+
+    def __init__(self, places: List[Tuple[Attachment, int]], wait_s: float, log: RateLimitedLog) -> None:
+        self._places, self._log = places, log
+        self._is_there = False  # the thread's last answer
+        self._is_known = False  # a keeper has answered
+        self._queue: "queue.SimpleQueue[Optional[Question]]" = queue.SimpleQueue()
+        self._thread: Optional[threading.Thread] = None
+        if wait_s > 0:
+            self._thread = threading.Thread(target=self._run, name="cachalot-storage", daemon=True)
+            self._thread.start()
+
+    def ask(self, keys: bytes) -> Optional[Question]:
+        """Returns nothing if there is no storage, as far as is known. Costs some microseconds."""
+        if not self._is_there or self._thread is None:
+            return None
+        question = Question(keys)
+        self._queue.put(question)
+        return question
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(_CLOSE_S)
+            self._thread = None
+
+    def _next(self) -> Any:
+        try:
+            return self._queue.get(timeout=_LOOK_PAUSE_S if self._is_known else _FIRST_PAUSE_S)
+        except queue.Empty:
+            return _NO_QUESTION
+
+    def _run(self) -> None:
+        while (question := self._next()) is not None:
+            try:
+                blocks = self._answer(question.keys)
+            except Exception as error:  # whatever it is, the request takes what is in the pool
+                self._is_there = self._is_known = False
+                blocks = 0
+                self._log.warning("storage", "the storage behind the pool cannot be asked: %s", error)
+            question.blocks = blocks
+
+    def _answer(self, keys: bytes) -> int:
+        clients = [(attachment.get(), group) for attachment, group in self._places]
+        self._is_known = all(client is not None for client, _ in clients)
+        self._is_there = self._is_known and clients[0][0].has_storage()
+        if not self._is_there or not keys:
+            return 0
+        return min(sum(client.prefetch(hashes_of(keys, group))) for client, group in clients)
+
+
+_NO_QUESTION = Question(b"")

@@ -1,0 +1,28 @@
+// What an operator watches of the storage behind a pool. The process that has the storage counts it.
+#pragma once
+
+#include <cstdint>
+
+#include "node/metrics/exposition.h"
+
+namespace cachalot::node {
+
+struct StorageFigures {
+  bool is_up = false;
+  // now
+  std::uint64_t objects = 0, bytes = 0;
+  std::uint64_t queued_blocks = 0, queued_fetches = 0;
+  // since the keeper has it
+  std::uint64_t written_blocks = 0, written_bytes = 0;
+  std::uint64_t fetched_blocks = 0, fetched_bytes = 0;
+  std::uint64_t unused_blocks = 0;
+  std::uint64_t evicted_blocks = 0;
+  std::uint64_t lost_blocks = 0, skipped_blocks = 0;
+  std::uint64_t missing_blocks = 0, damaged_blocks = 0;
+  std::uint64_t failed_reads = 0, failed_writes = 0;
+  std::uint64_t outages = 0;
+};
+
+void write_storage_metrics(Exposition& exposition, const StorageFigures& figures);
+
+}  // namespace cachalot::node
