@@ -145,8 +145,8 @@ std::pair<std::size_t, std::size_t> prefetch(ClientObject& self, nb::handle hash
                                              nb::handle wait) {
   const Hashes names(hashes);
   const std::uint64_t wait_ns = nanoseconds(seconds(wait, "wait"));
-  const Prefetched found = value_of(
-      self.call([&](Client& client) { return client.prefetch(names.get(), wait_ns); }));
+  const Prefetched found =
+      value_of(self.call([&](Client& client) { return client.prefetch(names.get(), wait_ns); }));
   return {found.in_pool, found.in_storage};
 }
 
@@ -463,21 +463,23 @@ void add_client(nb::module_& module) {
       .def("lookup", &lookup, nb::arg("hashes").none(),
            nb::sig("def lookup(self, hashes: cachalot.types.Hashes) -> int"),
            "Returns how many leading blocks are in the pool.")
-      .def("prefetch", &prefetch, nb::arg("hashes").none(), nb::arg("wait") = 0.0,
-           nb::sig("def prefetch(self, hashes: cachalot.types.Hashes, wait: float = 0.0) -> "
-                   "tuple[int, int]"),
-           "Brings blocks that are not in the pool, but in the storage behind it, into the pool.\n"
-           "Returns how many leading blocks are in the pool now, and how many after them are in\n"
-           "storage. Without storage the second is 0.\n"
-           "\n"
-           "wait: seconds; 0 returns at once, and the blocks come later. Else it returns when they\n"
-           "    have come, when no more will come, or after this time")
-      .def("has_storage",
-           [](ClientObject& self) {
-             return value_of(self.call([](Client& client) { return client.has_storage(); }));
-           },
-           nb::sig("def has_storage(self) -> bool"),
-           "Whether storage is behind the pool, and in use now.")
+      .def(
+          "prefetch", &prefetch, nb::arg("hashes").none(), nb::arg("wait") = 0.0,
+          nb::sig("def prefetch(self, hashes: cachalot.types.Hashes, wait: float = 0.0) -> "
+                  "tuple[int, int]"),
+          "Brings blocks that are not in the pool, but in the storage behind it, into the pool.\n"
+          "Returns how many leading blocks are in the pool now, and how many after them are in\n"
+          "storage. Without storage the second is 0.\n"
+          "\n"
+          "wait: seconds; 0 returns at once, and the blocks come later. Else it returns when they\n"
+          "    have come, when no more will come, or after this time")
+      .def(
+          "has_storage",
+          [](ClientObject& self) {
+            return value_of(self.call([](Client& client) { return client.has_storage(); }));
+          },
+          nb::sig("def has_storage(self) -> bool"),
+          "Whether storage is behind the pool, and in use now.")
       .def("load", &load, nb::arg("cache"), nb::arg("hashes").none(), nb::arg("pages").none(),
            nb::kw_only(), nb::arg("first_layer") = 0, nb::arg("layers") = nb::none(),
            nb::arg("timeout") = nb::none(), nb::arg("stream") = nb::none(),

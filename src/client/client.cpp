@@ -11,10 +11,10 @@
 #include "client/cache_table.h"
 #include "client/copies.h"
 #include "client/fingerprint.h"
-#include "client/prefetch.h"
 #include "client/fork_guard.h"
 #include "client/layers/layerwise.h"
 #include "client/objects.h"
+#include "client/prefetch.h"
 #include "kv/block_order.h"
 #include "kv/layout.h"
 

@@ -37,7 +37,7 @@ class Breaker {
   std::uint64_t outages() const { return outages_.load(std::memory_order_relaxed); }
 
  private:
-  // Relaxed: they only steer who tries, and nothing is published through them.
+  // Relaxed: they only steer which call tries, and nothing is published through them.
   std::atomic<std::uint32_t> failures_{0};  // in a row
   std::atomic<std::uint64_t> next_probe_ns_{0};
   std::atomic<std::uint64_t> outages_{0};

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "node/changes/change_queue.h"
-#include "node/events/event_batch.h"
 #include "node/changes/mirror.h"
+#include "node/events/event_batch.h"
 
 namespace cachalot::events {
 

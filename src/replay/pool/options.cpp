@@ -43,8 +43,7 @@ Result<pool::Geometry> pool_geometry(const ReplayOptions& options) {
   // What brings blocks back from storage is a client, too.
   const std::uint32_t clients = options.engines + (options.storage.uri.empty() ? 0 : 1);
   // A client holds at most its target, and as much again in flight to be published.
-  const std::uint64_t held =
-      (std::uint64_t{clients} * 2 + 1) * grant_target(options.block_bytes);
+  const std::uint64_t held = (std::uint64_t{clients} * 2 + 1) * grant_target(options.block_bytes);
   pool::Geometry geometry;
   geometry.domain = options.domain;
   geometry.devices = options.devices;
