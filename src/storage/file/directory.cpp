@@ -17,8 +17,8 @@ namespace cachalot::storage {
 namespace {
 
 constexpr const char* kMarkName = "cachalot-storage";
-constexpr std::string_view kMark = "cachalot storage 1\n";
-constexpr std::string_view kMarkStart = "cachalot storage ";
+constexpr std::string_view kMarkStart = "cachalot ";
+constexpr const char* kVersion = "1\n";
 constexpr std::string_view kSegmentStart = "segment-";
 constexpr std::string_view kUnfinished = ".new";
 constexpr std::uint64_t kOwnerByte = std::uint64_t{1} << 40;
@@ -36,7 +36,7 @@ Result<std::vector<std::string>> names_in(const std::string& path) {
 }
 
 // Makes the mark in an empty directory, or in one where only unfinished files are.
-Status make_mark(const std::string& path, const std::string& mark) {
+Status make_mark(const std::string& path, const std::string& mark, const std::string& text) {
   CACHALOT_TRY_ASSIGN(const std::vector<std::string> names, names_in(path));
   for (const std::string& name : names) {
     if (std::string_view(name).starts_with(kMarkName)) continue;
@@ -49,8 +49,7 @@ Status make_mark(const std::string& path, const std::string& mark) {
   const std::string unfinished = mark + "." + std::to_string(getpid()) + std::string(kUnfinished);
   const os::FileDescriptor file(
       ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file ||
-      ::write(file.get(), kMark.data(), kMark.size()) != static_cast<ssize_t>(kMark.size())) {
+  if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     const int os_error = errno;
     (void)::unlink(unfinished.c_str());
     return Error::from_errno(os_error, "storage directory %.160s: make its mark", path.c_str());
@@ -62,38 +61,45 @@ Status make_mark(const std::string& path, const std::string& mark) {
   return Error::from_errno(os_error, "storage directory %.160s: make its mark", path.c_str());
 }
 
-Status check_mark(const std::string& path, int fd) {
+Status check_mark(const std::string& path, int fd, const std::string& kind) {
   char text[64] = {};
   const ssize_t bytes = ::pread(fd, text, sizeof text - 1, 0);
   if (bytes < 0) return Error::from_errno(errno, "storage directory %.160s: read", path.c_str());
-  const std::string_view found(text, static_cast<std::size_t>(bytes));
-  if (found == kMark) return {};
-  if (found.starts_with(kMarkStart)) {
-    return Error::make(
-        Code::kVersionMismatch, "storage directory %.120s: version %.20s, expected %.*s",
-        path.c_str(), text + kMarkStart.size(),
-        static_cast<int>(kMark.size() - kMarkStart.size() - 1), kMark.data() + kMarkStart.size());
+  std::string_view found(text, static_cast<std::size_t>(bytes));
+  if (!found.starts_with(kMarkStart)) {
+    return Error::make(Code::kCorrupt,
+                       "storage directory %.120s: its file %s does not begin with \"%s\"",
+                       path.c_str(), kMarkName, kMarkStart.data());
   }
-  return Error::make(
-      Code::kCorrupt, "storage directory %.120s: its file %s does not begin with \"%.*s\"",
-      path.c_str(), kMarkName, static_cast<int>(kMarkStart.size()), kMarkStart.data());
+  found.remove_prefix(kMarkStart.size());
+  if (!found.starts_with(kind + " ")) {
+    return Error::make(Code::kInvalidArgument,
+                       "storage directory %.120s: belongs to another kind: \"%.20s\", expected "
+                       "\"%s\"",
+                       path.c_str(), found.data(), kind.c_str());
+  }
+  found.remove_prefix(kind.size() + 1);
+  if (found == kVersion) return {};
+  return Error::make(Code::kVersionMismatch,
+                     "storage directory %.120s: version %.20s, expected %.1s", path.c_str(),
+                     found.data(), kVersion);
 }
 
 }  // namespace
 
-Result<Directory> Directory::open(const std::string& path) {
+Result<Directory> Directory::open(const std::string& path, const std::string& kind) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return Error::from_errno(errno, "storage directory %.160s: make it", path.c_str());
   }
   const std::string name = path + "/" + kMarkName;
   int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) {
-    CACHALOT_TRY(make_mark(path, name));
+    CACHALOT_TRY(make_mark(path, name, std::string(kMarkStart) + kind + " " + kVersion));
     fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
   }
   if (fd < 0) return Error::from_errno(errno, "storage directory %.160s", path.c_str());
   os::FileDescriptor mark(fd);
-  CACHALOT_TRY(check_mark(path, fd));
+  CACHALOT_TRY(check_mark(path, fd, kind));
   Result<os::FileLock> owner = os::FileLock::try_lock(fd, kOwnerByte, os::Forks::kLeave);
   if (!owner && owner.error().code == Code::kBusy) {
     return Error::make(Code::kBusy, "storage directory %.160s: another process uses it",

@@ -1,6 +1,6 @@
 // A directory that belongs to one storage: a mark, the segments, and an owner.
 //
-//   cachalot-storage      the mark: text, one line: "cachalot storage 1\n"
+//   cachalot-storage      the mark: text, one line: "cachalot storage 1\n"; of other kinds "cachalot KIND 1\n"
 //   segment-00000042      segments, by number
 //
 // Invariants
@@ -25,9 +25,10 @@ namespace cachalot::storage {
 class Directory {
  public:
   // Makes the directory if only its last part is missing.
-  // @errors kBusy: another process owns it; kVersionMismatch; kInvalidArgument: other files are in it;
-  //         kPermission, kNotFound, kIo
-  static Result<Directory> open(const std::string& path);
+  // @param  kind  "storage": of segments. A directory is used by one kind only
+  // @errors kBusy: another process owns it; kVersionMismatch; kInvalidArgument: other files are in it, or it is of
+  //         another kind; kPermission, kNotFound, kIo
+  static Result<Directory> open(const std::string& path, const std::string& kind = "storage");
 
   const std::string& path() const { return path_; }
   std::string segment_path(std::uint32_t number) const;

@@ -10,6 +10,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <ostream>
 
 #include "testing/storage/chains.h"
 
@@ -23,6 +24,8 @@ struct BackendUnderTest {
   // What the folder may hold after twice as much was put and removed.
   std::uint64_t most_bytes = 8u << 20;
 };
+
+inline void PrintTo(const BackendUnderTest& backend, std::ostream* to) { *to << backend.name; }
 
 class BackendConformance : public ::testing::TestWithParam<BackendUnderTest> {
  protected:

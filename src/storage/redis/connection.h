@@ -1,0 +1,114 @@
+// One connection to a Redis server, and pipelines of commands over several connections at a time.
+//
+// hiredis connects and parses replies. Commands are written here, so that payloads go from the caller's memory to
+// the socket without a copy, and so that every wait ends at the deadline: connecting is a part of the pipeline.
+//
+// Invariant: a connection over which a pipeline did not complete is never used again.
+//
+// @threads one at a time
+#pragma once
+
+#include <cachalot/result.h>
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/object.h"
+
+struct redisContext;
+struct redisReply;
+
+namespace cachalot::storage {
+
+// A command and what becomes of it.
+struct RedisCommand {
+  // The words but for a last one that lies in pieces.
+  static RedisCommand make(std::initializer_list<std::string_view> words);
+  // A last word: `start`, then the pieces, which stay where they are.
+  void add_value(std::string_view start, std::span<const Bytes> pieces);
+
+  std::string text = {};             // as it is sent
+  std::span<const Bytes> body = {};  // sent after the text, then a line end
+  std::uint64_t reply_bytes = 64;    // about
+  std::uint16_t slot = 0;            // of its key, in a cluster
+  bool is_asking = false;            // preceded by ASKING
+  // Filled by the run: OK if there was a reply; else why there was none.
+  Status status = {};
+  std::function<void(const redisReply& reply)> take = {};
+};
+
+struct RedisLogin {
+  std::string user;
+  std::string password;  // empty: none is sent
+};
+
+class RedisConnection {
+ public:
+  // Begins to connect. @param path  of a socket; empty: by TCP to a numeric address
+  static Result<std::unique_ptr<RedisConnection>> start(const std::string& path,
+                                                        const std::string& address,
+                                                        std::uint16_t port,
+                                                        const RedisLogin& login);
+  ~RedisConnection();
+
+  int fd() const;
+  // Had a complete pipeline before.
+  bool is_reused() const { return is_reused_; }
+
+ private:
+  friend class RedisPipeline;
+  explicit RedisConnection(redisContext* context) : context_(context) {}
+
+  redisContext* const context_;
+  std::string greeting_;  // AUTH, to be sent first
+  bool is_reused_ = false;
+};
+
+// The commands of one connection, on their way.
+class RedisPipeline {
+ public:
+  RedisPipeline(RedisConnection& connection, std::vector<RedisCommand*> commands, std::string node);
+
+  // Runs them until each is complete or has failed. Replies are taken as they come.
+  // @return  at about the deadline
+  static void run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns);
+
+  const Status& status() const { return status_; }
+  const std::vector<RedisCommand*>& commands() const { return commands_; }
+  // Those that have no reply. Their status is the pipeline's.
+  std::span<RedisCommand* const> unanswered() const {
+    return std::span(commands_).subspan(received_);
+  }
+
+ private:
+  bool is_done() const { return !status_ || received_ == commands_.size(); }
+  bool may_send() const;
+  void send();
+  std::size_t gather(std::span<iovec> pieces) const;
+  void advance(std::uint64_t sent_bytes);
+  void receive();
+  void take_replies();
+  void take_reply(const redisReply& reply);
+  void fail(const Status& why);
+
+  RedisConnection& connection_;
+  std::vector<RedisCommand*> commands_;
+  std::string node_;  // for messages
+  Status status_;
+  std::size_t greetings_left_;       // replies to what was sent before the first command
+  std::size_t sending_ = 0;          // the command that is being sent
+  std::uint64_t sent_bytes_ = 0;     // of it
+  std::uint64_t awaited_bytes_ = 0;  // of replies
+  std::size_t received_ = 0;         // commands that have their reply
+  bool skips_asking_ = false;        // the next reply is ASKING's
+};
+
+// What an error reply means to the caller.
+Error error_of_reply(const std::string& node, const redisReply& reply);
+
+}  // namespace cachalot::storage

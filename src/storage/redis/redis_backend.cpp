@@ -1,0 +1,204 @@
+#include "storage/redis/redis_backend.h"
+
+#include <hiredis/hiredis.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "storage/open_kinds.h"
+#include "storage/value.h"
+
+namespace cachalot::storage {
+namespace {
+
+constexpr std::uint64_t kMostValueBytes = 512 << 20;  // Redis' proto-max-bulk-len
+constexpr const char* kDefaultPrefix = "cachalot";
+
+Error refusal_of(const redisReply& reply) {
+  if (reply.type == REDIS_REPLY_ERROR) {
+    const std::string_view text(reply.str, reply.len);
+    if (text.starts_with("MOVED ")) {
+      return Error::make(Code::kUnsupported,
+                         "redis: the server belongs to a cluster, expected ?cluster=1");
+    }
+    return error_of_reply("server", reply);
+  }
+  return Error::make(Code::kIo, "redis: a reply of another type (%d)", reply.type);
+}
+
+Bytes bytes_of_reply(const redisReply& reply) {
+  return std::as_bytes(std::span(reply.str, reply.len));
+}
+
+// A call as a whole fails if none of its commands had a reply; else each item has its own status.
+template <class Item>
+Status finish(std::span<Item> items, std::span<const RedisCommand> commands,
+              std::span<const std::size_t> of, const Status& ran) {
+  if (ran) return {};
+  bool has_worked = false;
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    has_worked = has_worked || commands[i].status.ok();
+    if (!commands[i].status) items[of[i]].status = commands[i].status;
+  }
+  return has_worked ? Status() : ran;
+}
+
+// The text with a backslash before each character that means something in a glob.
+std::string escape_glob(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (std::string_view("*?[]^-\\").find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+}  // namespace
+
+RedisBackend::RedisBackend(const RedisOptions& options, const std::string& prefix)
+    : traits_{.name = "redis", .align_bytes = 1, .is_shared = true},
+      prefix_((prefix.empty() ? kDefaultPrefix : prefix) + ":"),
+      client_(options) {}
+
+RedisCommand RedisBackend::command(std::string_view verb, const ObjectKey& key) const {
+  const std::string name = name_of(key);
+  RedisCommand made = RedisCommand::make({verb, name});
+  made.slot = redis_slot(name);
+  return made;
+}
+
+Status RedisBackend::exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                            std::uint64_t deadline_ns) {
+  std::vector<RedisCommand> commands;
+  Status answer;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    commands.push_back(command("EXISTS", keys[i]));
+    commands.back().take = [&, i](const redisReply& reply) {
+      if (reply.type != REDIS_REPLY_INTEGER) answer = refusal_of(reply);
+      is_there[i] = reply.integer == 1;
+    };
+  }
+  CACHALOT_TRY(client_.run(commands, deadline_ns));
+  return answer;
+}
+
+Status RedisBackend::remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) {
+  std::vector<RedisCommand> commands;
+  Status answer;
+  for (const ObjectKey& key : keys) {
+    commands.push_back(command("UNLINK", key));
+    commands.back().take = [&](const redisReply& reply) {
+      if (reply.type != REDIS_REPLY_INTEGER) answer = refusal_of(reply);
+    };
+  }
+  CACHALOT_TRY(client_.run(commands, deadline_ns));
+  return answer;
+}
+
+Status RedisBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
+  std::vector<RedisCommand> commands;
+  std::vector<std::size_t> of;
+  for (std::size_t i = 0; i < puts.size(); ++i) {
+    Put& put = puts[i];
+    put.status = {};
+    if (value_bytes(put.head) > kMostValueBytes) {
+      put.status = Error::make(Code::kInvalidArgument,
+                               "redis: an object of %llu bytes, expected at most 512 MiB",
+                               static_cast<unsigned long long>(value_bytes(put.head)));
+      continue;
+    }
+    commands.push_back(command("SET", put.head.key));
+    const auto* const head = reinterpret_cast<const char*>(&put.head);
+    commands.back().add_value({head, kHeadBytes}, put.body);
+    commands.back().take = [&put](const redisReply& reply) {
+      if (reply.type != REDIS_REPLY_STATUS) put.status = refusal_of(reply);
+    };
+    of.push_back(i);
+  }
+  return finish(puts, commands, of, client_.run(commands, deadline_ns));
+}
+
+Status RedisBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+  std::vector<RedisCommand> commands;
+  std::vector<std::size_t> of;
+  for (std::size_t i = 0; i < gets.size(); ++i) {
+    Get& get = gets[i];
+    get.status = {};
+    commands.push_back(command("GET", get.key));
+    commands.back().reply_bytes = kHeadBytes + bytes_of(get.room);
+    commands.back().take = [&get](const redisReply& reply) {
+      if (reply.type == REDIS_REPLY_STRING) {
+        take_value(bytes_of_reply(reply), get);
+      } else if (reply.type == REDIS_REPLY_NIL) {
+        get.status = Error::make(Code::kNotFound, "storage: has no such object");
+      } else {
+        get.status = refusal_of(reply);
+      }
+    };
+    of.push_back(i);
+  }
+  return finish(gets, commands, of, client_.run(commands, deadline_ns));
+}
+
+// --- List ------------------------------------------------------------------------------------------
+
+// The first 112 bytes of each. Keys that are gone meanwhile, or are no objects, are left out.
+Result<std::vector<ObjectHead>> RedisBackend::read_heads(std::span<const ObjectKey> keys,
+                                                         std::uint64_t deadline_ns) {
+  std::vector<RedisCommand> commands;
+  std::vector<ObjectHead> heads;
+  static const std::string kLastByte = std::to_string(kHeadBytes - 1);
+  for (const ObjectKey& key : keys) {
+    const std::string name = name_of(key);
+    commands.push_back(RedisCommand::make({"GETRANGE", name, "0", kLastByte}));
+    commands.back().slot = redis_slot(name);
+    commands.back().reply_bytes = kHeadBytes;
+    commands.back().take = [&](const redisReply& reply) {
+      if (reply.type != REDIS_REPLY_STRING) return;
+      const Result<ObjectHead> head = head_of_value(bytes_of_reply(reply));
+      if (head && check_head(*head, key)) heads.push_back(*head);
+    };
+  }
+  CACHALOT_TRY(client_.run(commands, deadline_ns));
+  return heads;
+}
+
+Status RedisBackend::list(const Lister& each, std::uint64_t deadline_ns) {
+  CACHALOT_TRY_ASSIGN(const std::vector<RedisNode*> nodes, client_.masters(deadline_ns));
+  const std::string pattern = escape_glob(prefix_) + "*";
+  std::unordered_set<ObjectKey> seen;  // SCAN may name a key twice
+  for (RedisNode* const node : nodes) {
+    std::string cursor = "0";
+    do {
+      RedisCommand scan = RedisCommand::make({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+      std::vector<ObjectKey> keys;
+      Status answer;
+      scan.take = [&](const redisReply& reply) {
+        if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 2 ||
+            reply.element[0]->type != REDIS_REPLY_STRING ||
+            reply.element[1]->type != REDIS_REPLY_ARRAY) {
+          answer = refusal_of(reply);
+          return;
+        }
+        cursor.assign(reply.element[0]->str, reply.element[0]->len);
+        const redisReply& names = *reply.element[1];
+        for (std::size_t i = 0; i < names.elements; ++i) {
+          const redisReply& name = *names.element[i];
+          if (name.type != REDIS_REPLY_STRING || name.len < prefix_.size()) continue;
+          const Result<ObjectKey> key =
+              parse_object_key(std::string_view(name.str, name.len).substr(prefix_.size()));
+          if (key && seen.insert(*key).second) keys.push_back(*key);
+        }
+      };
+      CACHALOT_TRY(client_.run_on(*node, scan, deadline_ns));
+      CACHALOT_TRY(answer);
+      CACHALOT_TRY_ASSIGN(const std::vector<ObjectHead> heads, read_heads(keys, deadline_ns));
+      for (const ObjectHead& head : heads) {
+        if (!each(head)) return {};
+      }
+    } while (cursor != "0");
+  }
+  return {};
+}
+
+}  // namespace cachalot::storage

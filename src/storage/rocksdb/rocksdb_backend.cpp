@@ -1,0 +1,298 @@
+#include "storage/rocksdb/rocksdb_backend.h"
+
+#include <fcntl.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <rocksdb/utilities/table_properties_collectors.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "os/file_descriptor.h"
+#include "storage/file/directory.h"
+#include "storage/value.h"
+
+namespace cachalot::storage {
+namespace {
+
+namespace rdb = ::rocksdb;
+
+constexpr std::uint64_t kSecondNs = 1'000'000'000;
+constexpr std::uint64_t kMostBatchBytes = 64 << 20;  // of one write
+constexpr std::uint64_t kSmallestBlob = 4096;
+constexpr auto kStallPause = std::chrono::milliseconds(2);
+
+rdb::Slice slice_of(const ObjectKey& key) {
+  return {reinterpret_cast<const char*>(&key), sizeof key};
+}
+rdb::Slice slice_of(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+Code code_of(const rdb::Status& status) {
+  if (status.subcode() == rdb::Status::kNoSpace || status.subcode() == rdb::Status::kSpaceLimit)
+    return Code::kNoSpace;
+  if (status.IsNotFound()) return Code::kNotFound;
+  if (status.IsCorruption()) return Code::kCorrupt;
+  if (status.IsTimedOut() || status.IsIncomplete()) return Code::kTimeout;
+  if (status.ToString().find("Permission denied") != std::string::npos) return Code::kPermission;
+  return Code::kIo;
+}
+Error error_of(const rdb::Status& status, const std::string& directory) {
+  return Error::make(code_of(status), "storage directory %.80s: RocksDB: %.130s", directory.c_str(),
+                     status.ToString().c_str());
+}
+
+// A row of "heads".
+struct HeadRow {
+  std::uint64_t sequence;
+  ObjectHead head;
+};
+static_assert(sizeof(HeadRow) == 8 + kHeadBytes);
+
+class RocksdbBackend final : public Backend {
+ public:
+  RocksdbBackend(const RocksdbOptions& options, Directory directory)
+      : directory_(std::move(directory)), sync_(options.sync) {}
+  ~RocksdbBackend() override {
+    if (!db_) return;
+    for (rdb::ColumnFamilyHandle* const family : families_) db_->DestroyColumnFamilyHandle(family);
+    (void)db_->Close();
+  }
+  Status open(const RocksdbOptions& options);
+
+  const BackendTraits& traits() const override { return traits_; }
+  Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                std::uint64_t deadline_ns) override;
+  Status get(std::span<Get> gets, std::uint64_t deadline_ns) override;
+  Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
+  Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
+  Status list(const Lister& each, std::uint64_t deadline_ns) override;
+
+ private:
+  rdb::ColumnFamilyHandle* heads() const { return families_[1]; }
+  rdb::ColumnFamilyHandle* values() const { return families_[2]; }
+  Status write(rdb::WriteBatch& batch, std::uint64_t deadline_ns);
+  void try_to_resume();
+
+  const BackendTraits traits_{.name = "rocksdb", .align_bytes = 1, .is_shared = false};
+  Directory directory_;  // before the database: it is closed first
+  const bool sync_;
+  std::unique_ptr<rdb::DB> db_;
+  std::vector<rdb::ColumnFamilyHandle*> families_;  // default, heads, values
+  std::atomic<std::uint64_t> next_resume_ns_{0};
+};
+
+// RocksDB counts deadlines in its own clock.
+std::chrono::microseconds time_of(std::uint64_t deadline_ns) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const std::uint64_t left_us = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000 : 0;
+  return std::chrono::microseconds(rdb::Env::Default()->NowMicros() +
+                                   std::max<std::uint64_t>(left_us, 1));
+}
+
+// --- Opening ---------------------------------------------------------------------------------------
+
+bool has_direct_io(const std::string& directory) {
+  const std::string mark = directory + "/cachalot-storage";
+  return static_cast<bool>(
+      os::FileDescriptor(::open(mark.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC)));
+}
+
+rdb::Options database_options(const RocksdbOptions& options, bool is_direct) {
+  rdb::Options made;
+  made.create_if_missing = true;
+  made.create_missing_column_families = true;
+  made.use_direct_reads = is_direct;
+  made.use_direct_io_for_flush_and_compaction = is_direct;
+  // Both families at once, or the few bytes of "heads" would keep the log forever.
+  made.atomic_flush = true;
+  // A damaged file costs its objects, not the whole database.
+  made.paranoid_checks = false;
+  made.compression = rdb::kNoCompression;
+  made.write_buffer_size = options.memtable_bytes;
+  made.keep_log_file_num = 2;
+  made.info_log_level = rdb::WARN_LEVEL;
+  made.stats_dump_period_sec = 0;
+  rdb::BlockBasedTableOptions table;
+  table.filter_policy.reset(rdb::NewBloomFilterPolicy(10));
+  made.table_factory.reset(rdb::NewBlockBasedTableFactory(table));
+  return made;
+}
+
+rdb::ColumnFamilyOptions values_options(const rdb::Options& database) {
+  rdb::ColumnFamilyOptions made(database);
+  made.enable_blob_files = true;
+  made.min_blob_size = kSmallestBlob;
+  made.blob_file_size = database.write_buffer_size;
+  made.enable_blob_garbage_collection = true;
+  made.blob_garbage_collection_age_cutoff = 1.0;
+  made.blob_garbage_collection_force_threshold = 0.5;
+  // Removed objects are compacted soon, because each stands for a large value.
+  made.table_properties_collector_factories.push_back(
+      rdb::NewCompactOnDeletionCollectorFactory(256, 64));
+  return made;
+}
+
+Status RocksdbBackend::open(const RocksdbOptions& options) {
+  const rdb::Options database = database_options(options, has_direct_io(options.directory));
+  const std::vector<rdb::ColumnFamilyDescriptor> families = {
+      {rdb::kDefaultColumnFamilyName, rdb::ColumnFamilyOptions(database)},
+      {"heads", rdb::ColumnFamilyOptions(database)},
+      {"values", values_options(database)}};
+  rdb::DB* opened = nullptr;
+  const rdb::Status status =
+      rdb::DB::Open(database, options.directory + "/db", families, &families_, &opened);
+  if (!status.ok()) return error_of(status, options.directory);
+  db_.reset(opened);
+  return {};
+}
+
+// --- Writing ---------------------------------------------------------------------------------------
+
+// After some failures, such as a full disk, RocksDB refuses all writes until it is told to go on.
+void RocksdbBackend::try_to_resume() {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  std::uint64_t due_ns = next_resume_ns_.load();
+  if (now_ns < due_ns || !next_resume_ns_.compare_exchange_strong(due_ns, now_ns + kSecondNs))
+    return;
+  (void)db_->Resume();
+}
+
+Status RocksdbBackend::write(rdb::WriteBatch& batch, std::uint64_t deadline_ns) {
+  rdb::WriteOptions options;
+  options.sync = sync_;
+  options.no_slowdown = true;  // it would wait for compactions without regard to the deadline
+  bool has_resumed = false;
+  while (true) {
+    const rdb::Status status = db_->Write(options, &batch);
+    if (status.ok()) return {};
+    if (!status.IsIncomplete()) {
+      if (std::exchange(has_resumed, true)) return error_of(status, directory_.path());
+      try_to_resume();
+    } else if (base::SteadyClock::read() >= deadline_ns) {
+      return Error::make(Code::kTimeout, "storage directory %.120s: RocksDB: its compactions lag",
+                         directory_.path().c_str());
+    } else {
+      std::this_thread::sleep_for(kStallPause);
+    }
+  }
+}
+
+Status RocksdbBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
+  std::size_t first = 0;
+  while (first < puts.size()) {
+    rdb::WriteBatch batch;
+    std::size_t last = first;
+    for (; last < puts.size() && batch.GetDataSize() < kMostBatchBytes; ++last) {
+      const Put& put = puts[last];
+      const HeadRow row{db_->GetLatestSequenceNumber() + last, put.head};
+      std::vector<rdb::Slice> value{{reinterpret_cast<const char*>(&put.head), kHeadBytes}};
+      for (const Bytes& piece : put.body) value.push_back(slice_of(piece));
+      const rdb::Slice key = slice_of(put.head.key);
+      rdb::Status added = batch.Put(values(), rdb::SliceParts(&key, 1),
+                                    rdb::SliceParts(value.data(), static_cast<int>(value.size())));
+      if (added.ok())
+        added = batch.Put(heads(), key, {reinterpret_cast<const char*>(&row), sizeof row});
+      if (!added.ok()) return error_of(added, directory_.path());
+    }
+    const Status written = write(batch, deadline_ns);
+    for (Put& put : puts.subspan(first, last - first)) put.status = written;
+    first = last;
+  }
+  return {};
+}
+
+Status RocksdbBackend::remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) {
+  rdb::WriteBatch batch;
+  for (const ObjectKey& key : keys) {
+    (void)batch.Delete(heads(), slice_of(key));
+    (void)batch.Delete(values(), slice_of(key));
+  }
+  return write(batch, deadline_ns);
+}
+
+// --- Reading ---------------------------------------------------------------------------------------
+
+Status RocksdbBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+  rdb::ReadOptions options;
+  options.deadline = time_of(deadline_ns);
+  options.fill_cache = false;
+  std::vector<rdb::Slice> keys;
+  for (const Get& get : gets) keys.push_back(slice_of(get.key));
+  std::vector<rdb::PinnableSlice> values_of(gets.size());
+  std::vector<rdb::Status> statuses(gets.size());
+  db_->MultiGet(options, values(), gets.size(), keys.data(), values_of.data(), statuses.data());
+  for (std::size_t i = 0; i < gets.size(); ++i) {
+    if (statuses[i].ok()) {
+      take_value(std::as_bytes(std::span(values_of[i].data(), values_of[i].size())), gets[i]);
+    } else if (statuses[i].IsNotFound()) {
+      gets[i].status = Error::make(Code::kNotFound, "storage: has no such object");
+    } else {
+      gets[i].status = error_of(statuses[i], directory_.path());
+    }
+    values_of[i].Reset();
+  }
+  return {};
+}
+
+Status RocksdbBackend::exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
+                              std::uint64_t deadline_ns) {
+  rdb::ReadOptions options;
+  options.deadline = time_of(deadline_ns);
+  std::vector<rdb::Slice> names;
+  for (const ObjectKey& key : keys) names.push_back(slice_of(key));
+  std::vector<rdb::PinnableSlice> rows(keys.size());
+  std::vector<rdb::Status> statuses(keys.size());
+  db_->MultiGet(options, heads(), keys.size(), names.data(), rows.data(), statuses.data());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    is_there[i] = statuses[i].ok();
+    if (!statuses[i].ok() && !statuses[i].IsNotFound())
+      return error_of(statuses[i], directory_.path());
+  }
+  return {};
+}
+
+Status RocksdbBackend::list(const Lister& each, std::uint64_t deadline_ns) {
+  rdb::ReadOptions options;
+  options.fill_cache = false;
+  const std::unique_ptr<rdb::Iterator> row(db_->NewIterator(options, heads()));
+  std::vector<HeadRow> found;
+  for (row->SeekToFirst(); row->Valid(); row->Next()) {
+    HeadRow one;
+    if (row->value().size() != sizeof one) continue;
+    std::memcpy(&one, row->value().data(), sizeof one);
+    if (row->key() == slice_of(one.head.key) && check_head(one.head, one.head.key))
+      found.push_back(one);
+    if (found.size() % 4096 == 0 && base::SteadyClock::read() >= deadline_ns)
+      return Error::make(Code::kTimeout, "storage directory %.120s: list: more than %zu objects",
+                         directory_.path().c_str(), found.size());
+  }
+  if (!row->status().ok()) return error_of(row->status(), directory_.path());
+  std::sort(found.begin(), found.end(),
+            [](const HeadRow& a, const HeadRow& b) { return a.sequence < b.sequence; });
+  for (const HeadRow& one : found) {
+    if (!each(one.head)) break;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_rocksdb_backend(const RocksdbOptions& options) {
+  CACHALOT_TRY_ASSIGN(Directory directory, Directory::open(options.directory, "rocksdb"));
+  auto backend = std::make_unique<RocksdbBackend>(options, std::move(directory));
+  CACHALOT_TRY(backend->open(options));
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+}  // namespace cachalot::storage

@@ -1,0 +1,110 @@
+#include "testing/storage/proxy.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace cachalot::storage {
+namespace {
+
+constexpr int kTurnMs = 5;  // how soon another mode is seen
+
+sockaddr_in local(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+}  // namespace
+
+TestProxy::TestProxy(std::uint16_t target)
+    : target_(target), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  sockaddr_in address = local(0);
+  socklen_t bytes = sizeof address;
+  if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), bytes) != 0 ||
+      ::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &bytes) != 0 ||
+      ::listen(listener_.get(), 64) != 0) {
+    std::abort();
+  }
+  port_ = ntohs(address.sin_port);
+  thread_ = std::thread([this] { serve(); });
+}
+
+TestProxy::~TestProxy() {
+  ends_ = true;
+  thread_.join();
+}
+
+// Closes with RST instead of FIN.
+void TestProxy::reset_all(std::vector<Link>& links) {
+  for (Link& link : links) {
+    const linger at_once{1, 0};
+    (void)::setsockopt(link.client.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    (void)::setsockopt(link.server.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    ++resets_;
+  }
+  links.clear();
+}
+
+// @return false: one side has closed
+bool TestProxy::forward(os::FileDescriptor& from, os::FileDescriptor& to,
+                        std::vector<char>& waiting) {
+  char buffer[65536];
+  if (waiting.size() < sizeof buffer) {
+    const ssize_t got = ::recv(from.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+    if (got > 0) {
+      waiting.insert(waiting.end(), buffer, buffer + got);
+      if (reset_after_ > 0) reset_after_ = reset_after_ > got ? reset_after_ - got : 0;
+    }
+  }
+  if (waiting.empty() || reset_after_ == 0) return true;
+  const ssize_t sent =
+      ::send(to.get(), waiting.data(), waiting.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0) return errno == EAGAIN || errno == EINTR;
+  waiting.erase(waiting.begin(), waiting.begin() + sent);
+  return true;
+}
+
+void TestProxy::serve() {
+  std::vector<Link> links;
+  while (!ends_) {
+    const Mode mode = mode_;
+    if (mode == Mode::kReset || reset_after_ == 0) {
+      reset_all(links);
+      reset_after_ = -1;
+    }
+    std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
+    bool has_waiting = false;
+    for (const Link& link : links) {
+      if (mode != Mode::kPass) continue;
+      waits.push_back({link.client.get(), POLLIN, 0});
+      waits.push_back({link.server.get(), POLLIN, 0});
+      has_waiting = has_waiting || !link.to_client.empty() || !link.to_server.empty();
+    }
+    (void)::poll(waits.data(), waits.size(), has_waiting ? 1 : kTurnMs);
+    if ((waits[0].revents & POLLIN) != 0) {
+      Link link{os::FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)),
+                os::FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+                {},
+                {}};
+      const sockaddr_in address = local(target_);
+      if (::connect(link.server.get(), reinterpret_cast<const sockaddr*>(&address),
+                    sizeof address) == 0) {
+        links.push_back(std::move(link));
+      }
+    }
+    if (mode != Mode::kPass) continue;
+    std::erase_if(links, [&](Link& link) {
+      return !forward(link.client, link.server, link.to_server) ||
+             !forward(link.server, link.client, link.to_client);
+    });
+  }
+}
+
+}  // namespace cachalot::storage
