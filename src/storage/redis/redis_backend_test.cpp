@@ -78,8 +78,8 @@ void form_cluster(Servers& servers) {
     const std::string last = std::to_string((i + 1) * kRedisSlots / 3 - 1);
     EXPECT_EQ(ask(servers.at(i), {"CLUSTER", "ADDSLOTSRANGE", first, last}), "OK");
     if (i == 0) continue;
-    EXPECT_EQ(ask(servers.at(0), {"CLUSTER", "MEET", "127.0.0.1",
-                                  std::to_string(servers.at(i).port()), buses[i]}),
+    EXPECT_EQ(ask(servers.at(0),
+                  {"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers.at(i).port()), buses[i]}),
               "OK");
   }
   const auto is_formed = [&](std::size_t i) {
