@@ -51,9 +51,43 @@ class HostileTest : public testing::Test {
 
 TEST_F(HostileTest, UnknownOperationsAreRefused) {
   for (int op = 0; op < 256; ++op) {
-    if (op >= 1 && op <= 10) continue;
+    if (op >= 1 && op <= 11) continue;
     EXPECT_EQ(said(RawClient::head_of(static_cast<Op>(op))), Code::kInvalidArgument) << op;
   }
+}
+
+// Hears what the keeper passes on.
+class Desk final : public StorageDesk {
+ public:
+  StorageAnswer answer(const StorageQuestion& question) override {
+    ++questions;
+    hashes = question.hashes.size();
+    return {};
+  }
+  std::size_t questions = 0, hashes = 0;
+};
+
+TEST_F(HostileTest, QuestionsAboutStorageAreCheckedBeforeTheyArePassedOn) {
+  const auto ask = [&](std::uint32_t space, std::uint32_t flags, std::uint32_t hashes,
+                       std::uint32_t lines) {
+    const std::vector<rpc::FollowingLine> following(lines);
+    return said(RawClient::head_of(Op::kStorage, 0, StoragePayload{space, flags, hashes},
+                                   static_cast<std::uint8_t>(lines + 1)),
+                following);
+  };
+  EXPECT_EQ(ask(space_, 0, 3, 1), Code::kUnsupported);
+  Desk desk;
+  pool_.keeper().set_storage_desk(&desk);
+  EXPECT_EQ(ask(0, 0, 3, 1), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_ + 1, 0, 3, 1), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_, 2, 3, 1), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_, 0, 4, 1), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_, 0, kMaxStorageHashes + 1, 40), Code::kInvalidArgument);
+  EXPECT_EQ(ask(space_, 0, 0xffffffff, 40), Code::kInvalidArgument);
+  EXPECT_EQ(desk.questions, 0u);
+  EXPECT_EQ(ask(space_, kStorageFetch, kMaxStorageHashes, 40), Code{});
+  EXPECT_EQ(desk.hashes, kMaxStorageHashes);
+  pool_.keeper().set_storage_desk(nullptr);
 }
 
 TEST_F(HostileTest, CountsThatTheMessageHasNoRoomForAreRefused) {

@@ -22,31 +22,33 @@ struct Options {
   std::string json;
 };
 
-// Has the storage behind the pool bring a block that the pool lacks.
-Status fetch(const Options& options, Attached& attached, const BlockHash& hash) {
+// Has the storage behind the pool bring a block that the pool lacks. @return whether it has it
+Result<bool> fetch(const Options& options, Attached& attached, const BlockHash& hash) {
   using namespace std::chrono_literals;
   pool::Client& client = attached.client.client();
-  pool::Found found;
-  if (client.lookup({&hash, 1}, {&found, 1}) == 1 || client.namespace_id() == 0) return {};
+  if (client.namespace_id() == 0) return false;
   const std::uint64_t until_ns = base::SteadyClock::read() + options.storage_wait_s * 1'000'000'000;
   CACHALOT_TRY_ASSIGN(pool::StorageAnswer answer, client.requests().ask_storage({&hash, 1}, true));
+  const bool is_stored = answer.stored != 0;
   while (answer.is_fetching != 0 && base::SteadyClock::read() < until_ns) {
     std::this_thread::sleep_for(1ms);
     CACHALOT_TRY_ASSIGN(answer, client.requests().ask_storage({&hash, 1}, false));
   }
-  return {};
+  return is_stored;
 }
 
 Result<std::string> read_block(const Options& options, const BlockHash& hash) {
   CACHALOT_TRY_ASSIGN(Attached attached, attach(options.client));
-  if (options.storage_wait_s != 0)
-    CACHALOT_TRY(of_keeper(attached, fetch(options, attached, hash)));
   std::string bytes(attached.pool.access().geometry.block_bytes, '\0');
-  CACHALOT_TRY_ASSIGN(
-      const std::uint32_t length,
-      of_key(options.key, of_keeper(attached, attached.client->get(hash, std::as_writable_bytes(
-                                                                             std::span(bytes))))));
-  bytes.resize(length);
+  const std::span<std::byte> room = std::as_writable_bytes(std::span(bytes));
+  Result<std::uint32_t> length = attached.client->get(hash, room);
+  if (!length && length.error().code == Code::kNotFound && options.storage_wait_s != 0) {
+    CACHALOT_TRY_ASSIGN(const bool is_stored, of_keeper(attached, fetch(options, attached, hash)));
+    if (is_stored) length = attached.client->get(hash, room);
+  }
+  CACHALOT_TRY_ASSIGN(const std::uint32_t found,
+                      of_key(options.key, of_keeper(attached, std::move(length))));
+  bytes.resize(found);
   return bytes;
 }
 
