@@ -141,13 +141,12 @@ std::size_t lookup(ClientObject& self, nb::handle hashes) {
   return value_of(self.call([&](Client& client) { return client.lookup(names.get()); }));
 }
 
-std::pair<std::size_t, std::size_t> prefetch(ClientObject& self, nb::handle hashes,
-                                             nb::handle wait) {
+nb::tuple prefetch(ClientObject& self, nb::handle hashes, nb::handle wait) {
   const Hashes names(hashes);
   const std::uint64_t wait_ns = nanoseconds(seconds(wait, "wait"));
   const Prefetched found =
       value_of(self.call([&](Client& client) { return client.prefetch(names.get(), wait_ns); }));
-  return {found.in_pool, found.in_storage};
+  return nb::make_tuple(found.in_pool, found.in_storage);
 }
 
 std::size_t load(ClientObject& self, const CacheObject& cache, nb::handle hashes, nb::handle pages,
