@@ -1,6 +1,8 @@
 """The connector's two sides without an engine: what vLLM's scheduler and workers would tell them."""
 
 import logging
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +14,8 @@ from cachalot.connectors.vllm.options import parse
 from cachalot.errors import NoKeeperError
 
 BLOCK = 32
-OPTIONS = parse({"pool": "/dev/shm/none"})
+OPTIONS = parse({"pool": "/dev/shm/none", "storage_wait": 0})
+WITH_STORAGE = parse({"pool": "/dev/shm/none"})
 LOG = RateLimitedLog(logging.getLogger())
 
 
@@ -78,8 +81,36 @@ def step_of(computed):
         kv_connector_block_state=SimpleNamespace(get_block_ids=lambda name: (list(range(1, 9)),)))
 
 
-def side_of(pool, workers=2, is_async=False):
-    made = scheduler.SchedulerSide(OPTIONS, [(pool, 0)], BLOCK, workers, may_load=True, may_store=True,
+class StoredPool(Pool):
+    """A pool with storage behind it: so many blocks come when `arrives` is set."""
+
+    def __init__(self, found, stored, has_storage=True):
+        super().__init__(found)
+        self.stored, self.is_there = stored, has_storage
+        self.answers, self.arrives = threading.Event(), threading.Event()
+        self.answers.set()
+
+    def has_storage(self):
+        return self.is_there
+
+    def prefetch(self, hashes):
+        self.answers.wait(10)
+        return self.found, min(self.stored, len(hashes) - self.found)
+
+    def lookup(self, hashes):
+        return min(self.found + (self.stored if self.arrives.is_set() else 0), len(hashes))
+
+
+def until(ask, wanted, patience_s=10.0):
+    """vLLM asks again in each step."""
+    end = time.monotonic() + patience_s
+    while (answer := ask()) != wanted and time.monotonic() < end:
+        time.sleep(0.005)
+    return answer
+
+
+def side_of(pool, workers=2, is_async=False, options=OPTIONS):
+    made = scheduler.SchedulerSide(options, [(pool, 0)], BLOCK, workers, may_load=True, may_store=True,
                                    is_async=is_async, log=LOG)
     made.bind_pages(Pages())
     return made
@@ -169,4 +200,47 @@ def test_a_request_that_ends_before_its_load_leaves_nothing():
     call.is_over = True
     assert side.take_results()[0] == {"a"}
     assert not side._void and not side._aborted
+    side.close()
+
+
+def test_a_prompt_waits_for_blocks_that_storage_brings():
+    pool = StoredPool(found=1, stored=3)
+    side = side_of(pool, options=WITH_STORAGE)
+    request = request_of("a", 5)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.3:
+        assert side.matched(request, 0) == (None, False)
+    pool.arrives.set()
+    assert until(lambda: side.matched(request, 0), (4 * BLOCK, False)) == (4 * BLOCK, False)
+    assert side.take_stats().data["storage_waits"] == 1
+    side.close()
+
+
+def test_blocks_that_never_come_are_computed():
+    side = side_of(StoredPool(found=1, stored=3), options=parse({"pool": "/dev/shm/none", "storage_wait": 0.2}))
+    request = request_of("a", 5)
+    assert until(lambda: side.matched(request, 0), (BLOCK, False)) == (BLOCK, False)
+    side.close()
+
+
+@pytest.mark.parametrize("has_storage", [True, False])
+def test_a_prompt_is_not_held_up_where_storage_has_nothing(has_storage):
+    side = side_of(StoredPool(found=2, stored=0, has_storage=has_storage), options=WITH_STORAGE)
+    for name in "abc":
+        request = request_of(name, 5)
+        assert until(lambda: side.matched(request, 0), (2 * BLOCK, False), 1.0) == (2 * BLOCK, False)
+    if not has_storage:  # once that is known, no prompt waits for an answer
+        assert side.matched(request_of("d", 5), 0) == (2 * BLOCK, False)
+    side.close()
+
+
+def test_a_keeper_that_hangs_is_not_waited_for():
+    pool = StoredPool(found=2, stored=3)
+    pool.answers.clear()
+    side = side_of(pool, options=WITH_STORAGE)
+    request = request_of("a", 5)
+    began = time.monotonic()
+    assert until(lambda: side.matched(request, 0), (2 * BLOCK, False)) == (2 * BLOCK, False)
+    assert time.monotonic() - began < 5
+    pool.answers.set()
     side.close()

@@ -35,6 +35,7 @@ class StorageQuestions:
         self._places, self._log = places, log
         self._is_there = False  # the thread's last answer
         self._is_known = False  # a keeper has answered
+        self._has_looked = False  # the first prompt of an engine may come before the thread's first look
         self._queue: "queue.SimpleQueue[Optional[Question]]" = queue.SimpleQueue()
         self._thread: Optional[threading.Thread] = None
         if wait_s > 0:
@@ -43,7 +44,7 @@ class StorageQuestions:
 
     def ask(self, keys: bytes) -> Optional[Question]:
         """Returns nothing if there is no storage, as far as is known. Costs some microseconds."""
-        if not self._is_there or self._thread is None:
+        if self._thread is None or self._has_looked and not self._is_there:
             return None
         question = Question(keys)
         self._queue.put(question)
@@ -59,17 +60,21 @@ class StorageQuestions:
         try:
             return self._queue.get(timeout=_LOOK_PAUSE_S if self._is_known else _FIRST_PAUSE_S)
         except queue.Empty:
-            return _NO_QUESTION
+            return Question(b"")
 
     def _run(self) -> None:
-        while (question := self._next()) is not None:
+        question: Optional[Question] = Question(b"")
+        while question is not None:
             try:
                 blocks = self._answer(question.keys)
             except Exception as error:  # whatever it is, the request takes what is in the pool
                 self._is_there = self._is_known = False
+                self._has_looked = True  # a keeper that hangs is not waited for by each prompt
                 blocks = 0
                 self._log.warning("storage", "the storage behind the pool cannot be asked: %s", error)
+            self._has_looked = self._has_looked or self._is_known
             question.blocks = blocks
+            question = self._next()
 
     def _answer(self, keys: bytes) -> int:
         clients = [(attachment.get(), group) for attachment, group in self._places]
@@ -79,5 +84,3 @@ class StorageQuestions:
             return 0
         return min(sum(client.prefetch(hashes_of(keys, group))) for client, group in clients)
 
-
-_NO_QUESTION = Question(b"")
