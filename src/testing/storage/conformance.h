@@ -25,7 +25,9 @@ struct BackendUnderTest {
   std::uint64_t most_bytes = 8u << 20;
 };
 
-inline void PrintTo(const BackendUnderTest& backend, std::ostream* to) { *to << backend.name; }
+inline void PrintTo(const BackendUnderTest& backend, std::ostream* to) {
+  *to << backend.name;
+}
 
 class BackendConformance : public ::testing::TestWithParam<BackendUnderTest> {
  protected:
