@@ -361,6 +361,10 @@ Status FileBackend::get(std::span<Get> gets, std::uint64_t) {
     end_read(reads[i].place);
     if (requests[i].os_error == 0) {
       reads[i].finish();
+    } else if (requests[i].os_error == ENODATA) {
+      reads[i].get->status =
+          Error::make(Code::kCorrupt, "storage directory %.120s: an object is cut off",
+                      directory_.path().c_str());
     } else {
       reads[i].get->status = Error::from_errno(
           requests[i].os_error, "storage directory %.120s: read", directory_.path().c_str());

@@ -12,6 +12,7 @@
 
 #include "storage/encrypted.h"
 #include "testing/storage/conformance.h"
+#include "testing/storage/faults.h"
 
 namespace cachalot::storage {
 namespace {
@@ -35,6 +36,47 @@ INSTANTIATE_TEST_SUITE_P(
                       conformant("file_sync", IoBatch::Kind::kUring, true, false),
                       conformant("file_encrypted", IoBatch::Kind::kUring, false, true)),
     name_of_backend);
+
+class FileRig final : public FaultRig {
+ public:
+  explicit FileRig(std::string folder) : folder_(std::move(folder)) {}
+  static std::unique_ptr<FaultRig> make(const std::string& folder) {
+    return std::make_unique<FileRig>(folder);
+  }
+  static std::unique_ptr<FaultRig> make_small(const std::string& folder) {
+    return mount_memory(folder, 24u << 20) ? make(folder) : nullptr;
+  }
+  Result<std::unique_ptr<Backend>> open() override {
+    CACHALOT_TRY_ASSIGN(
+        std::unique_ptr<FileBackend> backend,
+        FileBackend::open({.directory = folder_ + "/objects", .segment_bytes = 1u << 20}));
+    return std::unique_ptr<Backend>(std::move(backend));
+  }
+  bool shares_files() const override { return true; }
+  void begin(Fault) override { fill_up(folder_ + "/filler"); }
+  void end(Fault) override { std::filesystem::remove(folder_ + "/filler"); }
+  void damage(Fault fault, const Chain& chain, std::size_t i, const Chain& other) override {
+    const Bytes body(chain.data(i), chain.bytes());
+    std::string file;
+    if (fault == Fault::kBitFlipped) file = overwrite_bytes(folder_, body.subspan(8192), {});
+    if (fault == Fault::kTruncated) file = cut_off(folder_, body);
+    if (fault == Fault::kSwapped)
+      file = overwrite_bytes(folder_, body, {other.data(0), other.bytes()});
+    EXPECT_NE(file, "");
+  }
+
+ private:
+  std::string folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(File, StorageFull,
+                         ::testing::Values(RigUnderTest{"file", FileRig::make_small, Fault::kFull}),
+                         name_of_rig);
+INSTANTIATE_TEST_SUITE_P(File, StorageDamage,
+                         ::testing::Values(RigUnderTest{"file", FileRig::make, Fault::kBitFlipped},
+                                           RigUnderTest{"file", FileRig::make, Fault::kTruncated},
+                                           RigUnderTest{"file", FileRig::make, Fault::kSwapped}),
+                         name_of_rig);
 
 class FileBackendTest : public ::testing::Test {
  protected:
@@ -148,6 +190,18 @@ TEST_F(FileBackendTest, ASegmentThatIsCutOffIsLost) {
   ASSERT_TRUE(open());
   EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(8, false));
   EXPECT_EQ(put_all(*backend_, chain), 8u);
+}
+
+TEST_F(FileBackendTest, ASegmentThatIsCutOffWhileItIsOpenHasCorruptObjects) {
+  Chain chain(1, 8, 65536);
+  ASSERT_TRUE(open());
+  ASSERT_EQ(put_all(*backend_, chain), 8u);
+  std::filesystem::resize_file(segment(), 9000);
+  std::vector<Room> room = chain.room(3);
+  Get get{chain.key(3), room};
+  ASSERT_TRUE(backend_->get({&get, 1}, soon()));
+  ASSERT_FALSE(get.status);
+  EXPECT_EQ(get.status.error().code, Code::kCorrupt) << get.status.error().message;
 }
 
 TEST_F(FileBackendTest, SlotsOfOtherSizesGiveTheirSpaceBack) {

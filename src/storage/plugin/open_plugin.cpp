@@ -1,6 +1,14 @@
 #include "storage/open_kinds.h"
+#include "storage/plugin/plugin_backend.h"
+
 namespace cachalot::storage {
-OpenedBackend open_plugin(const StorageUri&, const BackendSecrets&) {
-  return Error::make(Code::kUnsupported, "later");
+
+OpenedBackend open_plugin(const StorageUri& uri, const BackendSecrets&) {
+  CACHALOT_TRY_ASSIGN(const std::string path, uri.path());
+  std::string options;
+  for (const auto& [name, value] : uri.parameters)
+    options += (options.empty() ? "" : "&") + name + "=" + value;
+  return open_plugin_backend(path, options);
 }
+
 }  // namespace cachalot::storage

@@ -7,7 +7,9 @@
 #include <filesystem>
 
 #include "storage/backends.h"
+#include "storage/value.h"
 #include "testing/storage/conformance.h"
+#include "testing/storage/faults.h"
 #include "testing/storage/proxy.h"
 #include "testing/storage/redis_servers.h"
 
@@ -137,6 +139,64 @@ INSTANTIATE_TEST_SUITE_P(
                                    return address(cluster().at(1)) + "/" + folder + "?cluster=1";
                                  })),
     name_of_backend);
+
+// One server behind a proxy.
+class RedisRig final : public FaultRig {
+ public:
+  RedisRig() : server_(servers_.start()), proxy_(server_.port()) {}
+  static std::unique_ptr<FaultRig> make(const std::string&) { return std::make_unique<RedisRig>(); }
+
+  Result<std::unique_ptr<Backend>> open() override {
+    return open_backend("redis://127.0.0.1:" + std::to_string(proxy_.port()) + "/kv", {});
+  }
+  void begin(Fault fault) override {
+    if (fault == Fault::kKilled) server_.kill();
+    if (fault == Fault::kPaused) server_.stop();
+    if (fault == Fault::kReset) proxy_.set(TestProxy::Mode::kReset);
+    if (fault == Fault::kFull) limit("1mb");
+  }
+  void end(Fault fault) override {
+    if (fault == Fault::kKilled) restart();
+    if (fault == Fault::kPaused) server_.resume();
+    if (fault == Fault::kReset) proxy_.set(TestProxy::Mode::kPass);
+    if (fault == Fault::kFull) limit("0");
+  }
+  void damage(Fault fault, const Chain& chain, std::size_t i, const Chain& other) override {
+    std::string value = ask(server_, {"GET", name(chain.key(i))});
+    ASSERT_EQ(value.size(), value_bytes(chain.head(i)));
+    if (fault == Fault::kBitFlipped) value[9000] ^= 1;
+    if (fault == Fault::kTruncated) value.resize(9000);
+    if (fault == Fault::kSwapped) value = ask(server_, {"GET", name(other.key(0))});
+    EXPECT_EQ(ask(server_, {"SET", name(chain.key(i)), value}), "OK");
+  }
+  bool is_durable() const override { return false; }
+
+ private:
+  static std::string name(const ObjectKey& key) { return "kv:" + to_text(key); }
+  void restart() { EXPECT_TRUE(server_.restart()); }
+  void limit(const std::string& bytes) {
+    EXPECT_EQ(ask(server_, {"CONFIG", "SET", "maxmemory", bytes}), "OK");
+  }
+
+  Servers servers_;
+  TestServer& server_;
+  TestProxy proxy_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Redis, StorageOutage,
+                         ::testing::Values(RigUnderTest{"redis", RedisRig::make, Fault::kKilled},
+                                           RigUnderTest{"redis", RedisRig::make, Fault::kPaused},
+                                           RigUnderTest{"redis", RedisRig::make, Fault::kReset}),
+                         name_of_rig);
+INSTANTIATE_TEST_SUITE_P(Redis, StorageFull,
+                         ::testing::Values(RigUnderTest{"redis", RedisRig::make, Fault::kFull}),
+                         name_of_rig);
+INSTANTIATE_TEST_SUITE_P(Redis, StorageDamage,
+                         ::testing::Values(RigUnderTest{"redis", RedisRig::make,
+                                                        Fault::kBitFlipped},
+                                           RigUnderTest{"redis", RedisRig::make, Fault::kTruncated},
+                                           RigUnderTest{"redis", RedisRig::make, Fault::kSwapped}),
+                         name_of_rig);
 
 std::unique_ptr<Backend> opened(const std::string& text, const BackendSecrets& secrets = {}) {
   Result<std::unique_ptr<Backend>> backend = open_backend(text, secrets);

@@ -116,8 +116,6 @@ rdb::Options database_options(const RocksdbOptions& options, bool is_direct) {
   made.use_direct_io_for_flush_and_compaction = is_direct;
   // Both families at once, or the few bytes of "heads" would keep the log forever.
   made.atomic_flush = true;
-  // A damaged file costs its objects, not the whole database.
-  made.paranoid_checks = false;
   made.compression = rdb::kNoCompression;
   made.write_buffer_size = options.memtable_bytes;
   made.keep_log_file_num = 2;

@@ -9,6 +9,9 @@
 //
 // Removed objects leave their space when files are compacted: the directory may have twice the bytes of its objects.
 //
+// After a compaction met a damaged file RocksDB refuses all writes, and the storage is read-only until it is opened
+// without that file. A full disk is no such error: writes work again when there is space.
+//
 // @threads any
 #pragma once
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -10,7 +11,9 @@
 
 #include "os/child.h"
 #include "storage/backends.h"
+#include "storage/value.h"
 #include "testing/storage/conformance.h"
+#include "testing/storage/faults.h"
 
 namespace cachalot::storage {
 namespace {
@@ -29,6 +32,80 @@ INSTANTIATE_TEST_SUITE_P(Rocksdb, BackendConformance,
                                            conformant("rocksdb_small_memtable", 1u << 20,
                                                       12u << 20)),
                          name_of_backend);
+
+class RocksdbRig final : public FaultRig {
+ public:
+  explicit RocksdbRig(std::string folder) : folder_(std::move(folder)) {}
+  static std::unique_ptr<FaultRig> make(const std::string& folder) {
+    return std::make_unique<RocksdbRig>(folder);
+  }
+  static std::unique_ptr<FaultRig> make_small(const std::string& folder) {
+    return mount_memory(folder, 48u << 20) ? make(folder) : nullptr;
+  }
+  // A small memtable: objects are soon in files.
+  Result<std::unique_ptr<Backend>> open() override {
+    return open_rocksdb_backend({folder_ + "/objects", false, 64 << 10});
+  }
+  bool shares_files() const override { return true; }
+  void begin(Fault) override { fill_up(folder_ + "/filler"); }
+  void end(Fault) override { std::filesystem::remove(folder_ + "/filler"); }
+  void damage(Fault fault, const Chain& chain, std::size_t i, const Chain& other) override {
+    flush();
+    const Bytes body(chain.data(i), chain.bytes());
+    std::string file;
+    if (fault == Fault::kBitFlipped) file = overwrite_bytes(folder_, body.subspan(8192), {});
+    if (fault == Fault::kTruncated) file = cut_off(folder_, body);
+    if (fault == Fault::kSwapped) {
+      // With its checksum: only the seal tells.
+      file = "values";
+      change([&](rocksdb::DB& database, rocksdb::ColumnFamilyHandle* values) {
+        ObjectHead head = chain.head(i);
+        std::string value(reinterpret_cast<const char*>(&head), kHeadBytes);
+        for (const Bytes& piece : other.body(0))
+          value.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+        const rocksdb::Slice key(reinterpret_cast<const char*>(&head.key), sizeof head.key);
+        EXPECT_TRUE(database.Put({}, values, key, value).ok());
+      });
+    }
+    EXPECT_EQ(std::filesystem::path(file).extension(), fault == Fault::kSwapped ? "" : ".blob");
+  }
+
+ private:
+  using Change = std::function<void(rocksdb::DB&, rocksdb::ColumnFamilyHandle*)>;
+  // Opens the database as RocksDB has it.
+  void change(const Change& change) {
+    rocksdb::ColumnFamilyOptions blobs;
+    blobs.enable_blob_files = true;
+    std::vector<rocksdb::ColumnFamilyHandle*> families;
+    rocksdb::DB* database = nullptr;
+    const rocksdb::Status opened = rocksdb::DB::Open(
+        {}, folder_ + "/objects/db", {{"default", {}}, {"heads", {}}, {"values", blobs}}, &families,
+        &database);
+    ASSERT_TRUE(opened.ok()) << opened.ToString();
+    change(*database, families[2]);
+    for (rocksdb::ColumnFamilyHandle* const family : families)
+      database->DestroyColumnFamilyHandle(family);
+    delete database;
+  }
+  void flush() {
+    change([](rocksdb::DB& database, rocksdb::ColumnFamilyHandle* values) {
+      EXPECT_TRUE(database.Flush({}, values).ok());
+    });
+  }
+
+  std::string folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Rocksdb, StorageFull,
+                         ::testing::Values(RigUnderTest{"rocksdb", RocksdbRig::make_small,
+                                                        Fault::kFull}),
+                         name_of_rig);
+INSTANTIATE_TEST_SUITE_P(
+    Rocksdb, StorageDamage,
+    ::testing::Values(RigUnderTest{"rocksdb", RocksdbRig::make, Fault::kBitFlipped},
+                      RigUnderTest{"rocksdb", RocksdbRig::make, Fault::kTruncated},
+                      RigUnderTest{"rocksdb", RocksdbRig::make, Fault::kSwapped}),
+    name_of_rig);
 
 class RocksdbTest : public ::testing::Test {
  protected:
@@ -127,7 +204,9 @@ TEST(RocksdbChild, DISABLED_PutsUntilItIsKilled) {
     ASSERT_EQ(put_all(**backend, chain), 8u);
     ASSERT_EQ(write(3, &name, sizeof name), static_cast<ssize_t>(sizeof name));
     const ObjectKey key = chain.key(7);
-    if (name % 3 == 0) EXPECT_TRUE((*backend)->remove({&key, 1}, soon()));
+    if (name % 3 == 0) {
+      EXPECT_TRUE((*backend)->remove({&key, 1}, soon()));
+    }
   }
 }
 
