@@ -12,6 +12,7 @@ set(CACHALOT_MODULES
   "block_hash: base"
   "eviction: base"
   "cache_sim: base eviction"
+  "tier/radix: base block_hash eviction"
   "kv: base os memory geometry gpu"
   "device_memory: base os gpu"
   "stitch: base os gpu device_memory"
