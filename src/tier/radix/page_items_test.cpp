@@ -37,7 +37,7 @@ TEST(PageItems, BothSidesOfACutHaveWhatIsShared) {
   }
 }
 
-TEST(RunDeathTest, ACutBeyondTheEndIsABug) {
+TEST(PageItemsDeathTest, ACutBeyondTheEndIsABug) {
   PageItems<int> run(numbers(0, 3));
   EXPECT_DEATH((void)run.split_front(4), "count <= size_");
   EXPECT_DEATH((void)run.split_front(3, 1), "shared");

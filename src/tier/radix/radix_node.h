@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "eviction/leaf_order.h"
-#include "tier/radix/radix_key.h"
 #include "tier/radix/page_items.h"
+#include "tier/radix/radix_key.h"
 #include "tier/radix/tier.h"
 
 namespace cachalot::tier {

@@ -88,9 +88,9 @@ struct Machine {
   Machine(std::uint32_t page_tokens, HostRule rule, const std::string& order)
       : t(page_tokens, rule, order), model(page_tokens) {}
 
-  Tokens path_of(NodeId node) const {
+  Tokens path_of(NodeId last) const {
     std::vector<NodeId> path;
-    t.tree.forest().append_path(node, path);
+    t.tree.forest().append_path(last, path);
     Tokens tokens;
     for (const NodeId each : path) {
       const auto own = t.tree.node(each).tokens.view();

@@ -34,8 +34,8 @@ namespace cachalot::tier {
 struct RadixOptions {
   std::uint32_t page_tokens = 16;  // > 0
   HostRule host_rule = HostRule::kParentFirst;
-  eviction::LeafOrder device_order;
-  eviction::LeafOrder host_order;
+  eviction::LeafOrder device_order = {};
+  eviction::LeafOrder host_order = {};
 };
 
 // The longest prefix of a key that the tree has.
@@ -61,7 +61,7 @@ struct InsertOptions {
   std::int32_t priority = 0;  // nodes of the path have at least it
   bool counts_use = true;     // false: part of a prompt, whose whole is inserted later
   // Of the key's pages from the first on; empty: not known. Nodes without hashes get them.
-  std::span<const BlockHash> hashes;
+  std::span<const BlockHash> hashes = {};
 };
 
 // Pages from `owned_pages` on, each in one of the four.
