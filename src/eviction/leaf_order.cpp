@@ -31,7 +31,7 @@ bool is_same_name(std::string_view one, std::string_view other) {
 Rank LeafOrder::rank(const LeafHistory& leaf) const {
   switch (kind) {
     case LeafOrderKind::kLru:
-      return {leaf.used_at, 0};
+      return {leaf.used_at, leaf.depth};
     case LeafOrderKind::kLfu:
       return LfuOrder::rank(leaf);
     case LeafOrderKind::kFifo:

@@ -22,7 +22,7 @@ struct LeafHistory : NodeMemory {
 };
 
 enum class LeafOrderKind : std::uint8_t {
-  kLru,          // least recently used
+  kLru,          // least recently used, then first in its request
   kLfu,          // fewest uses, then least recently used
   kFifo,         // stored first
   kLengthAware,  // fewest uses, then latest in its request

@@ -53,7 +53,7 @@ class PrefixForest {
   // @shape tokens: of whole pages
   NodeId add_child(NodeId parent, std::span<const Token> tokens);
   // Puts a new node with the first `pages` pages of `lower` between it and its parent; `lower` keeps the rest.
-  // The new node has the history of `lower`, and the front of all that `lower` has for each page.
+  // The new node has the history of `lower`, and the front of all that `lower` has for each page but components.
   NodeId split(NodeId lower, std::uint32_t pages);
   // `node` has no children. Removes its root if that has no other children.
   void remove(NodeId node);

@@ -77,7 +77,7 @@ TEST(RadixHost, ABackupPlanGoesFromTheTopByWriteThroughAndIsTheLeafByWriteBack) 
     const NodeId mid = t.insert({1, 2}).node;
     const NodeId leaf = t.insert({1, 2, 3}).node;
     std::vector<NodeId> plan;
-    t.tree.append_backup_plan(leaf, 0, plan);
+    t.tree.backups().append_plan(leaf, 0, plan);
     if (rule == HostRule::kAnyNode) {
       EXPECT_EQ(plan, (std::vector<NodeId>{leaf}));
     } else {
@@ -92,7 +92,7 @@ TEST(RadixHost, ByWriteThroughAParentIsBackedBeforeItsChild) {
   const NodeId top = t.insert({1}).node;
   const NodeId leaf = t.insert({1, 2}).node;
   EXPECT_EQ(t.tree.attach(Tier::kHost, leaf, t.host.take(1)).error().code, Code::kRefused);
-  EXPECT_EQ(t.tree.begin_backup(leaf).error().code, Code::kRefused);
+  EXPECT_EQ(t.tree.backups().begin(leaf).error().code, Code::kRefused);
   t.back_up(top);
   t.back_up(leaf);
   FreedSlots freed;
@@ -109,16 +109,16 @@ TEST(RadixHost, ABackupPlanBeginsAtTheLastNodeOfEnoughUsesAndLeavesNoGap) {
   t.insert({1, 2});
   const NodeId deep = t.insert({1, 2, 3}).node;
   std::vector<NodeId> plan;
-  t.tree.append_backup_plan(deep, 4, plan);
+  t.tree.backups().append_plan(deep, 4, plan);
   EXPECT_TRUE(plan.empty());
-  t.tree.append_backup_plan(deep, 3, plan);
+  t.tree.backups().append_plan(deep, 3, plan);
   EXPECT_EQ(plan, (std::vector<NodeId>{shallow}));
   plan.clear();
-  t.tree.append_backup_plan(deep, 2, plan);
+  t.tree.backups().append_plan(deep, 2, plan);
   EXPECT_EQ(plan.size(), 2u);
   t.back_up(shallow);
   plan.clear();
-  t.tree.append_backup_plan(deep, 1, plan);
+  t.tree.backups().append_plan(deep, 1, plan);
   EXPECT_EQ(plan.size(), 2u);  // the rest of the path, and the shallow one is done
 }
 
@@ -188,9 +188,9 @@ TEST(RadixHost, ABackedNodeIsNotBackedAgain) {
   const NodeId node = t.insert({1}).node;
   t.back_up(node);
   std::vector<NodeId> plan;
-  t.tree.append_backup_plan(node, 0, plan);
+  t.tree.backups().append_plan(node, 0, plan);
   EXPECT_TRUE(plan.empty());
-  EXPECT_EQ(t.tree.begin_backup(node).error().code, Code::kRefused);
+  EXPECT_EQ(t.tree.backups().begin(node).error().code, Code::kRefused);
   EXPECT_EQ(t.tree.attach(Tier::kHost, node, t.host.take(1)).error().code, Code::kRefused);
   EXPECT_EQ(t.pages(Tier::kHost), 1u);
 }
@@ -317,17 +317,17 @@ TEST(RadixHost, APinnedHostCopyStays) {
 TEST(RadixBackup, AFinishedBackupIsACopy) {
   TestTree t(1);
   const NodeId node = t.insert({1, 2}).node;
-  const auto ticket = t.tree.begin_backup(node);
+  const auto ticket = t.tree.backups().begin(node);
   ASSERT_TRUE(ticket);
   EXPECT_EQ(t.evict(Tier::kDevice, 1), 0u);  // its source
   const Slots slots = t.host.take(2);
   std::vector<NodeId> nodes;
   Slots surplus;
-  EXPECT_EQ(t.tree.finish_backup(*ticket, Slots{1}, nodes, surplus).error().code,
+  EXPECT_EQ(t.tree.backups().finish(*ticket, Slots{1}, nodes, surplus).error().code,
             Code::kInvalidArgument);
-  ASSERT_TRUE(t.tree.finish_backup(*ticket, slots, nodes, surplus));
+  ASSERT_TRUE(t.tree.backups().finish(*ticket, slots, nodes, surplus));
   EXPECT_EQ(nodes, (std::vector<NodeId>{node}));
-  EXPECT_EQ(t.tree.finish_backup(*ticket, slots, nodes, surplus).error().code, Code::kNotFound);
+  EXPECT_EQ(t.tree.backups().finish(*ticket, slots, nodes, surplus).error().code, Code::kNotFound);
   EXPECT_EQ(t.evict(Tier::kDevice, 1), 2u);
   EXPECT_EQ(t.host_slots({1, 2}), slots);
   EXPECT_TRUE(t.is_valid());
@@ -337,7 +337,7 @@ TEST(RadixBackup, AFinishedBackupIsACopy) {
 TEST(RadixBackup, FragmentsOfASplitArePublishedParentFirst) {
   TestTree t(1);
   const NodeId lower = t.insert({1, 2, 3, 4, 5, 6}).node;
-  const auto ticket = t.tree.begin_backup(lower);
+  const auto ticket = t.tree.backups().begin(lower);
   ASSERT_TRUE(ticket);
   const NodeId upper = t.match({1, 2}).node;
   const NodeId middle = t.match({1, 2, 3, 4}).node;
@@ -346,7 +346,7 @@ TEST(RadixBackup, FragmentsOfASplitArePublishedParentFirst) {
   std::vector<NodeId> nodes;
   Slots surplus;
   const Slots slots = t.host.take(6);
-  ASSERT_TRUE(t.tree.finish_backup(*ticket, slots, nodes, surplus));
+  ASSERT_TRUE(t.tree.backups().finish(*ticket, slots, nodes, surplus));
   EXPECT_EQ(nodes, (std::vector<NodeId>{upper, middle, lower}));
   t.evict(Tier::kDevice, 100);
   EXPECT_EQ(t.host_slots({1, 2, 3, 4, 5, 6}), slots);
@@ -357,33 +357,34 @@ TEST(RadixBackup, AChildMayFollowAParentThatIsOnItsWayButNotArriveBeforeIt) {
   TestTree t(1);
   const NodeId top = t.insert({1}).node;
   const NodeId leaf = t.insert({1, 2}).node;
-  const auto first = t.tree.begin_backup(top), second = t.tree.begin_backup(leaf);
+  const auto first = t.tree.backups().begin(top), second = t.tree.backups().begin(leaf);
   ASSERT_TRUE(first && second);
   std::vector<NodeId> plan;
-  t.tree.append_backup_plan(leaf, 0, plan);
+  t.tree.backups().append_plan(leaf, 0, plan);
   EXPECT_TRUE(plan.empty());
-  ASSERT_TRUE(t.tree.cancel_backup(*first));
+  ASSERT_TRUE(t.tree.backups().cancel(*first));
   std::vector<NodeId> nodes;
   Slots surplus;
-  EXPECT_EQ(t.tree.finish_backup(*second, Slots{1}, nodes, surplus).error().code, Code::kRefused);
+  EXPECT_EQ(t.tree.backups().finish(*second, Slots{1}, nodes, surplus).error().code,
+            Code::kRefused);
   EXPECT_TRUE(nodes.empty());
   EXPECT_EQ(t.tree.held_locks(), 0u);
-  EXPECT_EQ(t.tree.cancel_backup(*second).error().code, Code::kNotFound);
+  EXPECT_EQ(t.tree.backups().cancel(*second).error().code, Code::kNotFound);
   EXPECT_TRUE(t.is_valid());
-  t.tree.append_backup_plan(leaf, 0, plan);
+  t.tree.backups().append_plan(leaf, 0, plan);
   EXPECT_EQ(plan, (std::vector<NodeId>{top, leaf}));
 }
 
 TEST(RadixBackup, PagesThatWereFetchedMeanwhileAreSurplus) {
   TestTree t(1);
   const NodeId node = t.insert({1, 2, 3}).node;
-  const auto ticket = t.tree.begin_backup(node);
+  const auto ticket = t.tree.backups().begin(node);
   ASSERT_TRUE(ticket);
   t.insert({1, 2}, {.tier = Tier::kHost});
   std::vector<NodeId> nodes;
   Slots surplus;
   const Slots slots = t.host.take(3);
-  ASSERT_TRUE(t.tree.finish_backup(*ticket, slots, nodes, surplus));
+  ASSERT_TRUE(t.tree.backups().finish(*ticket, slots, nodes, surplus));
   EXPECT_EQ(surplus, (Slots{slots[0], slots[1]}));
   t.host.give(surplus);
   EXPECT_TRUE(t.is_valid());

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "eviction/leaf_order.h"
 #include "tier/radix/page_items.h"
@@ -15,6 +16,15 @@ namespace cachalot::tier {
 
 // A write-back to host memory in flight; 0: none.
 using BackupTicket = std::uint64_t;
+
+// Slots of a node's components: one a page, or one in all (kLastOnly); empty: a tombstone.
+struct NodeComponents {
+  struct Part {
+    std::array<PageItems<Slot>, kTiers> slots;
+    std::uint32_t locks = 0;
+  };
+  std::array<Part, kMaxComponents> parts;
+};
 
 // 192 bytes: what a walk reads comes first. The root of a namespace has no pages.
 struct alignas(64) RadixNode {
@@ -35,11 +45,14 @@ struct alignas(64) RadixNode {
   std::array<PageItems<Slot>, kTiers> slots;  // one a page; empty: not in the tier
   PageItems<BlockHash> hashes;                // one a page; empty: not known
   BackupTicket backup = 0;
+  std::unique_ptr<NodeComponents> components;  // null: none
 
   bool exists() const { return parent != eviction::kAbsentNode; }
   bool is_root() const { return pages == 0; }
   bool is_in(Tier tier) const { return !slots[index(tier)].empty(); }
   bool is_locked(Tier tier) const { return locks[index(tier)] != 0; }
 };
+
+static_assert(sizeof(RadixNode) == 192);
 
 }  // namespace cachalot::tier

@@ -130,9 +130,9 @@ struct Machine {
   }
   void back_up() {
     std::vector<NodeId> plan;
-    t.tree.append_backup_plan(node, 0, plan);
+    t.tree.backups().append_plan(node, 0, plan);
     for (const NodeId each : plan) {
-      const auto ticket = t.tree.begin_backup(each);
+      const auto ticket = t.tree.backups().begin(each);
       RC_ASSERT(static_cast<bool>(ticket));
       tickets.push_back({*ticket, {path_of(each), t.tree.node(each).pages}});
     }
@@ -142,14 +142,14 @@ struct Machine {
     const auto [ticket, what] = tickets.front();
     tickets.erase(tickets.begin());
     if (!succeeds) {
-      RC_ASSERT(static_cast<bool>(t.tree.cancel_backup(ticket)));
+      RC_ASSERT(static_cast<bool>(t.tree.backups().cancel(ticket)));
       return;
     }
     const auto& [path, pages] = what;
     const Slots slots = t.host.take(pages);
     std::vector<NodeId> nodes;
     Slots surplus;
-    if (!t.tree.finish_backup(ticket, slots, nodes, surplus)) {
+    if (!t.tree.backups().finish(ticket, slots, nodes, surplus)) {
       t.host.give(slots);
       return;
     }

@@ -44,6 +44,7 @@ struct TestTree {
               .host_rule = rule,
               .device_order = *eviction::parse_leaf_order(order),
               .host_order = *eviction::parse_leaf_order(order)}) {}
+  explicit TestTree(const RadixOptions& options) : tree(options) {}
 
   // With fresh slots; gives the surplus back to its pool.
   Inserted insert(const RadixKey& key, InsertOptions options = {}) {
@@ -81,7 +82,7 @@ struct TestTree {
   }
   void back_up_path(NodeId node) {
     std::vector<NodeId> plan;
-    tree.append_backup_plan(node, 0, plan);
+    tree.backups().append_plan(node, 0, plan);
     for (const NodeId each : plan) back_up(each);
   }
   std::uint64_t evict(Tier tier, std::uint64_t pages, const UnbackedHandler& unbacked = {}) {

@@ -8,7 +8,10 @@ namespace cachalot::tier {
 
 RadixTree::RadixTree(const RadixOptions& options)
     : options_(options),
-      nodes_(options.page_tokens, options.host_rule, options.device_order, options.host_order) {
+      nodes_(options.page_tokens, options.host_rule, options.device_order, options.host_order,
+             options.components),
+      backups_(nodes_, options.host_rule),
+      components_(nodes_) {
   CACHALOT_CHECK(options.page_tokens > 0);
 }
 
@@ -38,26 +41,41 @@ RadixTree::Walk RadixTree::walk(const RadixKey& key, Visit&& visit) const {
   return walk;
 }
 
+// Takes the next node of a path into a match, `pages` of it.
+void RadixTree::extend(RadixMatch& match, HitRules& rules, NodeId node, std::uint32_t pages) const {
+  const RadixNode& record = nodes_[node];
+  const bool is_whole = pages == record.pages;
+  rules.add(record, pages);
+  match.full_pages += pages;
+  if (record.is_in(Tier::kDevice) && rules.holds_in_device()) {
+    match.device_pages = match.full_pages;
+    match.host_pages = 0;
+    if (is_whole) match.device_node = match.node = node;
+  } else if (rules.holds()) {
+    match.host_pages = match.full_pages - match.device_pages;
+    if (is_whole) match.node = node;
+  }
+}
+
 RadixMatch RadixTree::match(const RadixKey& key, MatchSlots* slots) {
   path_.clear();
   const Walk end = walk(key, [&](NodeId node, std::uint32_t) { path_.push_back(node); });
   if (end.partial != kNoNode) path_.back() = nodes_.split(end.partial, end.partial_pages);
   ++now_;
   RadixMatch match;
+  HitRules rules(nodes_.components());
   for (const NodeId node : path_) {
     nodes_.touch(node, now_, false);
+    extend(match, rules, node, nodes_[node].pages);
+  }
+  if (slots == nullptr) return match;
+  for (const NodeId node : path_) {
     const RadixNode& record = nodes_[node];
-    const Tier tier = record.is_in(Tier::kDevice) ? Tier::kDevice : Tier::kHost;
-    match.node = node;
-    if (tier == Tier::kDevice) {
-      match.device_pages += record.pages;
-      match.device_node = node;
-    } else {
-      match.host_pages += record.pages;
-    }
-    if (slots == nullptr) continue;
-    std::vector<Slot>& to = tier == Tier::kDevice ? slots->device : slots->host;
-    const std::span<const Slot> own = record.slots[index(tier)].view();
+    if (record.history.depth >= match.pages()) break;
+    const bool is_usable = record.history.depth < match.device_pages;
+    if (!is_usable && record.is_in(Tier::kDevice)) continue;  // only components are missing
+    const std::span<const Slot> own = record.slots[is_usable ? 0 : 1].view();
+    std::vector<Slot>& to = is_usable ? slots->device : slots->host;
     to.insert(to.end(), own.begin(), own.end());
   }
   return match;
@@ -65,17 +83,8 @@ RadixMatch RadixTree::match(const RadixKey& key, MatchSlots* slots) {
 
 RadixMatch RadixTree::peek(const RadixKey& key) const {
   RadixMatch match;
-  walk(key, [&](NodeId node, std::uint32_t pages) {
-    const RadixNode& record = nodes_[node];
-    const bool is_whole = pages == record.pages;
-    if (is_whole) match.node = node;
-    if (record.is_in(Tier::kDevice)) {
-      match.device_pages += pages;
-      if (is_whole) match.device_node = node;
-    } else {
-      match.host_pages += pages;
-    }
-  });
+  HitRules rules(nodes_.components());
+  walk(key, [&](NodeId node, std::uint32_t pages) { extend(match, rules, node, pages); });
   return match;
 }
 
@@ -96,12 +105,15 @@ Status RadixTree::check_insert(const RadixKey& key, std::size_t slots,
                        options.hashes.size(), pages);
   }
   if (options.tier == Tier::kDevice && options.owned_pages > 0) {
-    const RadixMatch owned =
-        peek(key.first(options.owned_pages * std::size_t{options_.page_tokens}));
-    if (owned.device_pages < options.owned_pages) {
+    std::uint32_t owned = 0;
+    walk(key.first(options.owned_pages * std::size_t{options_.page_tokens}),
+         [&](NodeId node, std::uint32_t pages_of_it) {
+           if (nodes_[node].is_in(Tier::kDevice)) owned += pages_of_it;
+         });
+    if (owned < options.owned_pages) {
       return Error::make(Code::kStale,
                          "radix insert: %u of %u owned pages are in device memory; expected all",
-                         owned.device_pages, options.owned_pages);
+                         owned, options.owned_pages);
     }
   }
   return {};

@@ -11,7 +11,7 @@
 //   evict      leaves, by a LeafOrder for each tier
 //
 // 1. What TieredForest and PrefixForest list.
-// 2. A node of a backup in flight is in device memory and locked there; the nodes of one backup are a chain.
+// 2. What Backups lists.
 //
 // A match, an insert or a backup that ends inside a node splits it. The end of the old node keeps the id, so a
 // handle names the same prefix before and after.
@@ -22,9 +22,10 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
+#include "tier/radix/backups.h"
+#include "tier/radix/components.h"
 #include "tier/radix/radix_key.h"
 #include "tier/radix/tier.h"
 #include "tier/radix/tiered_forest.h"
@@ -36,22 +37,25 @@ struct RadixOptions {
   HostRule host_rule = HostRule::kParentFirst;
   eviction::LeafOrder device_order = {};
   eviction::LeafOrder host_order = {};
+  std::vector<Component> components = {};  // at most kMaxComponents
 };
 
-// The longest prefix of a key that the tree has.
+// The longest prefix of a key that can be used: at its end the rule of each component holds. Without components
+// it is the longest that the tree has.
 struct RadixMatch {
-  std::uint32_t device_pages = 0;
-  std::uint32_t host_pages = 0;  // that follow, in host memory alone
-  NodeId device_node = kNoNode;  // the last whole node in device memory; kNoNode: none
-  NodeId node = kNoNode;         // the last whole node; kNoNode: none
+  std::uint32_t device_pages = 0;  // that can be used as they are
+  std::uint32_t host_pages = 0;    // that follow, and can be used when they are loaded back
+  std::uint32_t full_pages = 0;    // that the tree has, with components or without
+  NodeId device_node = kNoNode;    // the last whole node of device_pages; kNoNode: none
+  NodeId node = kNoNode;           // the last whole node of pages(); kNoNode: none
 
   std::uint32_t pages() const { return device_pages + host_pages; }
 };
 
-// Where the KV of a match is, one slot a page; appended.
+// Where the KV of full attention is, one slot a page; appended.
 struct MatchSlots {
-  std::vector<Slot> device;
-  std::vector<Slot> host;
+  std::vector<Slot> device;  // of device_pages
+  std::vector<Slot> host;    // of those host_pages that are in host memory alone
 };
 
 struct InsertOptions {
@@ -87,6 +91,8 @@ using UnbackedHandler = std::function<UnbackedVictim(NodeId)>;
 class RadixTree {
  public:
   explicit RadixTree(const RadixOptions& options);
+  RadixTree(const RadixTree&) = delete;
+  RadixTree& operator=(const RadixTree&) = delete;
 
   const RadixOptions& options() const { return options_; }
   const RadixNode& node(NodeId node) const { return nodes_[node]; }
@@ -125,23 +131,6 @@ class RadixTree {
   //         tier and must not be without its parent
   Status detach(Tier tier, NodeId node, FreedSlots& freed);
 
-  // The nodes to back up so that `node` is in host memory, in this order; empty if it is, or will be. With
-  // kAnyNode only the node itself. `min_uses`: begins with the last node of the path that has so many uses.
-  void append_backup_plan(NodeId node, std::uint32_t min_uses, std::vector<NodeId>& plan) const;
-  // A copy of the node to host memory starts; the node is locked in device memory until the ticket ends.
-  // @errors kRefused: not in device memory, in host memory or on the way there, or its parent is neither
-  Result<BackupTicket> begin_backup(NodeId node);
-  // The copy is there. If the node was split, attaches the slots to all its fragments, parents first, and appends
-  // the fragments to `nodes`. Slots of pages that came to host memory otherwise are surplus.
-  // @shape  slots: one for each page of the node as it was at the start
-  // @errors kNotFound: no such ticket; kInvalidArgument: wrong number of slots; both end nothing.
-  //         kRefused: the parent is not in host memory; the ticket has ended, and all slots are the caller's
-  Status finish_backup(BackupTicket ticket, std::span<const Slot> slots, std::vector<NodeId>& nodes,
-                       std::vector<Slot>& surplus);
-  // The copy failed: the node is as before.
-  // @errors kNotFound: no such ticket
-  Status cancel_backup(BackupTicket ticket);
-
   // Evicts whole leaves until `pages` pages have left the tier or none is left that may; returns how many left.
   // Device memory: a node with a host copy loses its device copy; for others `unbacked` decides, without it they
   // are dropped with all below them, unless something there is locked. Host memory: nodes are removed.
@@ -155,13 +144,20 @@ class RadixTree {
   // @errors kBusy: something is locked
   Status clear(FreedSlots& freed);
 
+  // Copies to host memory, and what is next to be copied.
+  Backups& backups() { return backups_; }
+  const Backups& backups() const { return backups_; }
+
+  Components& components() { return components_; }
+  const Components& components() const { return components_; }
+
   // @shape  one a page of the node
   void set_hashes(NodeId node, std::span<const BlockHash> hashes) {
     nodes_.set_hashes(node, hashes);
   }
 
   // Checks the invariants. O(nodes).
-  bool is_valid() const;
+  bool is_valid() const { return nodes_.is_valid() && backups_.is_valid(); }
 
  private:
   // A walk from the root as far as tokens agree.
@@ -177,21 +173,20 @@ class RadixTree {
     return key.elements() / options_.page_tokens;
   }
 
+  void extend(RadixMatch& match, HitRules& rules, NodeId node, std::uint32_t pages) const;
   Status check_insert(const RadixKey& key, std::size_t slots, const InsertOptions& options) const;
   void insert_node(NodeId node, std::span<const Slot> slots, const InsertOptions& options,
                    Inserted& result, std::vector<Slot>& surplus);
   bool evict_from_device(NodeId node, FreedSlots& freed, const UnbackedHandler& unbacked,
                          UnbackedVictim& done);
   void remove_all(NodeId node, FreedSlots& freed);
-  void end_backup(std::unordered_map<BackupTicket, NodeId>::iterator backup,
-                  std::vector<NodeId>& nodes);
 
   RadixOptions options_;
   TieredForest nodes_;
   std::uint64_t now_ = 0;  // matches and inserts
-  BackupTicket next_ticket_ = 1;
-  std::unordered_map<BackupTicket, NodeId> backups_;  // the last node of each
-  std::vector<NodeId> path_;                          // of the insert in hand
+  Backups backups_;
+  Components components_;
+  std::vector<NodeId> path_;  // of the call in hand
 };
 
 }  // namespace cachalot::tier

@@ -13,10 +13,12 @@ constexpr Tier kAllTiers[] = {Tier::kDevice, Tier::kHost};
 }  // namespace
 
 TieredForest::TieredForest(std::uint32_t page_tokens, HostRule host_rule,
-                           eviction::LeafOrder device_order, eviction::LeafOrder host_order)
+                           eviction::LeafOrder device_order, eviction::LeafOrder host_order,
+                           std::span<const Component> components)
     : forest_(page_tokens),
       host_rule_(host_rule),
       queues_{eviction::LeafQueue(device_order), eviction::LeafQueue(host_order)},
+      components_(components),
       follows_uses_(!device_order.is_raised_by_uses() || !host_order.is_raised_by_uses()) {}
 
 NodeId TieredForest::add_leaf(NodeId parent, std::span<const Token> tokens, Tier tier,
@@ -39,12 +41,13 @@ NodeId TieredForest::split(NodeId lower, std::uint32_t pages) {
   const NodeId upper = forest_.split(lower, pages);
   grow_queues();
   RadixNode& record = forest_[upper];
-  const RadixNode& below = forest_[lower];
+  RadixNode& below = forest_[lower];
   for (const Tier tier : kAllTiers) {
     record.locks[index(tier)] = below.is_locked(tier) ? 1 : 0;
     eviction::LeafQueue& queue = queues_[index(tier)];
     if (queue.contains(lower)) queue.lowered(lower, below.history);  // it is deeper now
   }
+  components_.split(upper, record, lower, below);
   if (listener_ != nullptr) listener_->on_split(upper, lower);
   return upper;
 }
@@ -71,6 +74,7 @@ void TieredForest::put(Tier tier, NodeId node, std::span<const Slot> slots) {
 void TieredForest::release_slots(Tier tier, NodeId node, FreedSlots& freed) {
   RadixNode& record = forest_[node];
   if (listener_ != nullptr) listener_->on_removed(tier, node);
+  components_.drop_all(tier, node, record, freed);
   const std::span<const Slot> slots = record.slots[index(tier)].view();
   freed.of(tier).insert(freed.of(tier).end(), slots.begin(), slots.end());
   record.slots[index(tier)] = PageItems<Slot>();
@@ -96,6 +100,9 @@ void TieredForest::remove(NodeId node, FreedSlots& freed) {
     eviction::LeafQueue& queue = queues_[index(tier)];
     if (queue.contains(node)) queue.erase(node);
     if (record.is_in(tier)) release_slots(tier, node, freed);
+  }
+  for (std::size_t c = 0; c < components_.size(); ++c) {
+    CACHALOT_CHECK(!ComponentStore::is_locked(c, record));
   }
   forest_.remove(node);
   if (forest_[parent].exists()) settle(parent);
@@ -180,7 +187,13 @@ NodeId TieredForest::first_leaf(Tier tier) {
       [&](NodeId node) -> const eviction::LeafHistory& { return forest_[node].history; });
 }
 
+NodeId TieredForest::first_component(std::size_t c, Tier tier) {
+  return components_.first(
+      c, tier, [&](NodeId node) -> const eviction::LeafHistory& { return forest_[node].history; });
+}
+
 void TieredForest::grow_queues() {
+  components_.grow(forest_.capacity_nodes());
   for (eviction::LeafQueue& queue : queues_) queue.grow(forest_.capacity_nodes());
 }
 
@@ -188,6 +201,8 @@ bool TieredForest::is_valid() const {
   if (!forest_.is_valid()) return false;
   std::vector<NodeId> nodes;
   for (const NodeId root : forest_.roots()) forest_.append_subtree(root, nodes);
+  if (!components_.is_valid(nodes, [&](NodeId node) -> const RadixNode& { return forest_[node]; }))
+    return false;
   std::array<TierUse, kTiers> use = {};
   std::array<std::uint32_t, kTiers> leaves = {};
   std::array<std::uint64_t, kTiers> own_locks = {};

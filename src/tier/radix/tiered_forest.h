@@ -8,7 +8,8 @@
 //    node are locked. A node with locks in device memory is in device memory.
 // 6. The device queue holds the nodes in device memory without locks there and without a child there.
 // 7. The host queue holds the nodes in host memory alone without locks there and without a child.
-// 8. use(tier) are the pages of the nodes in the tier, and those of them that are locked there.
+// 8. What ComponentStore lists; a node that has a component in a tier is in the tier.
+// 9. use(tier) are the pages of the nodes in the tier, and those of them that are locked there.
 //
 // By 2 the nodes that are in host memory alone lie below the others. A host copy of a node that is also in
 // device memory is no victim: drop() it where it is a duplicate too many.
@@ -19,6 +20,7 @@
 #include <span>
 
 #include "eviction/structure/leaf_queue.h"
+#include "tier/radix/component_store.h"
 #include "tier/radix/prefix_forest.h"
 #include "tier/radix/tier.h"
 #include "tier/radix/tree_listener.h"
@@ -30,7 +32,7 @@ namespace cachalot::tier {
 class TieredForest {
  public:
   TieredForest(std::uint32_t page_tokens, HostRule host_rule, eviction::LeafOrder device_order,
-               eviction::LeafOrder host_order);
+               eviction::LeafOrder host_order, std::span<const Component> components = {});
 
   const PrefixForest& forest() const { return forest_; }
   const RadixNode& operator[](NodeId node) const { return forest_[node]; }
@@ -74,6 +76,18 @@ class TieredForest {
   // Takes back a lock().
   void unlock(Tier tier, NodeId node);
 
+  // These are ComponentStore's.
+  const ComponentStore& components() const { return components_; }
+  void put_component(std::size_t c, Tier tier, NodeId node, std::span<const Slot> slots) {
+    components_.put(c, tier, node, forest_[node], slots);
+  }
+  void drop_component(std::size_t c, Tier tier, NodeId node, FreedSlots& freed) {
+    components_.drop(c, tier, node, forest_[node], freed);
+  }
+  void lock_component(std::size_t c, NodeId node) { components_.lock(c, node, forest_[node]); }
+  void unlock_component(std::size_t c, NodeId node) { components_.unlock(c, node, forest_[node]); }
+  NodeId first_component(std::size_t c, Tier tier);
+
   // The next victim of a tier, or kNoNode.
   NodeId first_leaf(Tier tier);
   // Takes a leaf out of its queue until settle(): for a victim that cannot be evicted now.
@@ -92,6 +106,7 @@ class TieredForest {
   PrefixForest forest_;
   HostRule host_rule_;
   std::array<eviction::LeafQueue, kTiers> queues_;
+  ComponentStore components_;
   bool follows_uses_;
   std::array<TierUse, kTiers> use_ = {};
   std::array<std::uint64_t, kTiers> held_locks_ = {};

@@ -1,13 +1,12 @@
-// The part of RadixTree that follows copies to host memory, through splits of their nodes.
+#include "tier/radix/backups.h"
+
 #include <algorithm>
 
 #include "base/check.h"
-#include "tier/radix/radix_tree.h"
 
 namespace cachalot::tier {
 
-void RadixTree::append_backup_plan(NodeId node, std::uint32_t min_uses,
-                                   std::vector<NodeId>& plan) const {
+void Backups::append_plan(NodeId node, std::uint32_t min_uses, std::vector<NodeId>& plan) const {
   if (node == kNoNode) return;
   while (!nodes_[node].is_root() && nodes_[node].history.uses < min_uses)
     node = nodes_[node].parent;
@@ -16,12 +15,12 @@ void RadixTree::append_backup_plan(NodeId node, std::uint32_t min_uses,
     const RadixNode& record = nodes_[node];
     if (record.is_in(Tier::kDevice) && !record.is_in(Tier::kHost) && record.backup == 0)
       plan.push_back(node);
-    if (options_.host_rule == HostRule::kAnyNode) break;
+    if (host_rule_ == HostRule::kAnyNode) break;
   }
   std::reverse(plan.begin() + start, plan.end());
 }
 
-Result<BackupTicket> RadixTree::begin_backup(NodeId node) {
+Result<BackupTicket> Backups::begin(NodeId node) {
   const RadixNode& record = nodes_[node];
   if (!record.is_in(Tier::kDevice))
     return Error::make(Code::kRefused, "radix backup: node %u is not in device memory", node);
@@ -34,15 +33,14 @@ Result<BackupTicket> RadixTree::begin_backup(NodeId node) {
         "radix backup: the parent of node %u is not in host memory; back it up first", node);
   }
   const BackupTicket ticket = next_ticket_++;
-  backups_[ticket] = node;
+  tickets_[ticket] = node;
   nodes_.set_backup(node, ticket);
   nodes_.lock(Tier::kDevice, node);
   return ticket;
 }
 
 // Takes the ticket off its nodes, which are appended to `nodes`, parents first.
-void RadixTree::end_backup(std::unordered_map<BackupTicket, NodeId>::iterator backup,
-                           std::vector<NodeId>& nodes) {
+void Backups::end(Tickets::iterator backup, std::vector<NodeId>& nodes) {
   const auto start = static_cast<std::ptrdiff_t>(nodes.size());
   for (NodeId node = backup->second; nodes_[node].backup == backup->first;
        node = nodes_[node].parent) {
@@ -51,13 +49,13 @@ void RadixTree::end_backup(std::unordered_map<BackupTicket, NodeId>::iterator ba
   }
   std::reverse(nodes.begin() + start, nodes.end());
   nodes_.unlock(Tier::kDevice, backup->second);
-  backups_.erase(backup);
+  tickets_.erase(backup);
 }
 
-Status RadixTree::finish_backup(BackupTicket ticket, std::span<const Slot> slots,
-                                std::vector<NodeId>& nodes, std::vector<Slot>& surplus) {
-  const auto backup = backups_.find(ticket);
-  if (backup == backups_.end()) {
+Status Backups::finish(BackupTicket ticket, std::span<const Slot> slots, std::vector<NodeId>& nodes,
+                       std::vector<Slot>& surplus) {
+  const auto backup = tickets_.find(ticket);
+  if (backup == tickets_.end()) {
     return Error::make(Code::kNotFound, "radix backup: no ticket %llu",
                        static_cast<unsigned long long>(ticket));
   }
@@ -70,7 +68,7 @@ Status RadixTree::finish_backup(BackupTicket ticket, std::span<const Slot> slots
                        static_cast<unsigned long long>(ticket), pages);
   }
   const std::size_t start = nodes.size();
-  end_backup(backup, nodes);
+  end(backup, nodes);
   const NodeId first = nodes[start];
   if (!nodes_[first].is_in(Tier::kHost) &&
       !nodes_.may_be_below(nodes_[first].parent, Tier::kHost)) {
@@ -90,21 +88,20 @@ Status RadixTree::finish_backup(BackupTicket ticket, std::span<const Slot> slots
   return {};
 }
 
-Status RadixTree::cancel_backup(BackupTicket ticket) {
-  const auto backup = backups_.find(ticket);
-  if (backup == backups_.end()) {
+Status Backups::cancel(BackupTicket ticket) {
+  const auto backup = tickets_.find(ticket);
+  if (backup == tickets_.end()) {
     return Error::make(Code::kNotFound, "radix backup: no ticket %llu",
                        static_cast<unsigned long long>(ticket));
   }
   std::vector<NodeId> nodes;
-  end_backup(backup, nodes);
+  end(backup, nodes);
   return {};
 }
 
-bool RadixTree::is_valid() const {
-  if (!nodes_.is_valid()) return false;
+bool Backups::is_valid() const {
   std::size_t in_flight = 0, chained = 0;
-  for (const auto& [ticket, last] : backups_) {
+  for (const auto& [ticket, last] : tickets_) {
     if (nodes_[last].backup != ticket) return false;
     for (NodeId node = last; nodes_[node].backup == ticket; node = nodes_[node].parent) {
       ++chained;
@@ -112,9 +109,9 @@ bool RadixTree::is_valid() const {
         return false;
     }
   }
-  for (const NodeId root : forest().roots()) {
+  for (const NodeId root : nodes_.forest().roots()) {
     std::vector<NodeId> all;
-    forest().append_subtree(root, all);
+    nodes_.forest().append_subtree(root, all);
     for (const NodeId node : all) in_flight += nodes_[node].backup != 0 ? 1 : 0;
   }
   return in_flight == chained;
