@@ -29,8 +29,8 @@ class Backups {
   // A copy of the node to host memory starts; the node is locked in device memory until the ticket ends.
   // @errors kRefused: not in device memory, in host memory or on the way there, or its parent is neither
   Result<BackupTicket> begin(NodeId node);
-  // The copy is there. If the node was split, attaches the slots to all its fragments, parents first, and appends
-  // the fragments to `nodes`. Slots of pages that came to host memory otherwise are surplus.
+  // The copy is there. If the node was split, attaches the slots to all its pieces, parents first, and appends
+  // the pieces to `nodes`. Slots of pages that came to host memory otherwise are surplus.
   // @shape  slots: one for each page of the node as it was at the start
   // @errors kNotFound: no such ticket; kInvalidArgument: wrong number of slots; both end nothing.
   //         kRefused: the parent is not in host memory; the ticket has ended, and all slots are the caller's

@@ -74,6 +74,22 @@ void Components::unlock(std::size_t c, NodeId node) {
   }
 }
 
+void Components::keep_last(std::size_t c, NodeId node, std::size_t most, FreedSlots& freed) {
+  if (node == kNoNode) return;
+  std::vector<NodeId> path, owners;
+  nodes_.forest().append_path(node, path);
+  for (const NodeId each : path) {
+    if (ComponentStore::is_in(c, Tier::kDevice, nodes_[each])) owners.push_back(each);
+  }
+  std::size_t count = owners.size();
+  for (std::size_t i = 0; i + 1 < owners.size() && count > most; ++i) {
+    const RadixNode& record = nodes_[owners[i]];
+    if (ComponentStore::is_locked(c, record) || record.children > 1) continue;
+    nodes_.drop_component(c, Tier::kDevice, owners[i], freed);
+    --count;
+  }
+}
+
 std::uint64_t Components::evict(std::size_t c, Tier tier, std::uint64_t slots, FreedSlots& freed) {
   const std::uint64_t before = use(c, tier);
   while (before - use(c, tier) < slots) {

@@ -2,7 +2,7 @@
 //
 // 1. A node that has a component in a tier is in that tier.
 //
-// A node of a path may lack a component (a tombstone): a window that was passed, a state that was not kept. A
+// A node of a path may lack a component (a gap): a window that was passed, a state that was not kept. A
 // match gives the longest prefix at whose end the rule of each component holds (HitRule).
 #pragma once
 
@@ -37,6 +37,10 @@ class Components {
   // begins. The node is locked in device memory before, and longer; the window may be unlocked first.
   void lock(std::size_t c, NodeId node);
   void unlock(std::size_t c, NodeId node);
+
+  // Drops copies in device memory on the path to `node` until `most` are left, nearest to the root first. Spares
+  // the last one, nodes locked for the component, and nodes of several children, where requests part.
+  void keep_last(std::size_t c, NodeId node, std::size_t most, FreedSlots& freed);
 
   // Takes the component from nodes until `slots` slots have left the tier or none is left that may; returns how
   // many left. KV of full attention stays.

@@ -21,16 +21,16 @@ struct HybridTree : TestTree {
       : TestTree({.page_tokens = 1, .components = {component}}) {}
 
   Components& components() { return tree.components(); }
-  void attach(NodeId node, std::size_t slots, Tier tier = Tier::kDevice) {
+  void attach(NodeId node, std::size_t count, Tier tier = Tier::kDevice) {
     surplus.clear();
-    const Slots given = pool.take(slots);
+    const Slots given = pool.take(count);
     const Status done = components().attach(kC, tier, node, given, surplus);
     EXPECT_TRUE(done) << done.error().message;
     pool.give(surplus);
   }
-  std::uint64_t evict_component(std::uint64_t slots, Tier tier = Tier::kDevice) {
+  std::uint64_t evict_component(std::uint64_t count, Tier tier = Tier::kDevice) {
     FreedSlots freed;
-    const std::uint64_t evicted = components().evict(kC, tier, slots, freed);
+    const std::uint64_t evicted = components().evict(kC, tier, count, freed);
     EXPECT_TRUE(freed.device.empty() && freed.host.empty());
     for (const Tier t : {Tier::kDevice, Tier::kHost}) pool.give(freed.of(kC, t));
     return evicted;
@@ -88,7 +88,7 @@ TEST(Components, ASplitLeavesTheStateAtTheEnd) {
 TEST(Components, AWindowIsNeededForTheLastPagesOnly) {
   HybridTree t(kWindow);
   const NodeId node = t.insert(tokens_from(1, 10)).node;
-  t.attach(node, 3);  // a split: the first seven pages are a tombstone
+  t.attach(node, 3);  // a split: the first seven pages have none
   EXPECT_EQ(t.tree.forest().size(), 2u);
   EXPECT_EQ(t.match(tokens_from(1, 10)).device_pages, 10u);
   EXPECT_EQ(t.peek(tokens_from(1, 9)).device_pages, 0u);
@@ -135,7 +135,7 @@ TEST(Components, WhatAHostCopyHasIsFoundBehindWhatTheDeviceHas) {
   EXPECT_TRUE(t.is_valid());
 }
 
-// J: SWA: tombstones on internal nodes, and the window of the path that was used last stays.
+// J: SWA: gaps on internal nodes, and the window of the path that was used last stays.
 TEST(Components, TheWindowPassedFirstIsEvictedFirst) {
   HybridTree t(kWindow);
   const NodeId front = t.insert(tokens_from(1, 4)).node;
@@ -166,6 +166,41 @@ TEST(Components, AWindowIsLockedAndReleasedBeforeItsNode) {
   EXPECT_EQ(t.evict_all(Tier::kDevice), 0u);
   t.tree.unlock(Tier::kDevice, node);
   EXPECT_EQ(t.evict_all(Tier::kDevice), 8u);
+  EXPECT_TRUE(t.is_valid());
+}
+
+// J: Mamba's cap of states a path.
+TEST(Components, OnlyTheLastStatesOfAPathAreKept) {
+  HybridTree t(kState);
+  std::vector<NodeId> nodes;
+  for (std::size_t pages = 1; pages <= 6; ++pages) {
+    nodes.push_back(t.insert(tokens_from(1, pages)).node);
+    t.attach(nodes.back(), 1);
+  }
+  t.insert({1, 2, 99});  // the second node is a fork
+  t.back_up(nodes[0]);
+  t.attach(nodes[0], 1, Tier::kHost);
+  t.tree.lock(Tier::kDevice, nodes[2]);
+  t.components().lock(kC, nodes[2]);
+  FreedSlots freed;
+  t.components().keep_last(kC, nodes[5], 6, freed);
+  EXPECT_TRUE(freed.of(kC, Tier::kDevice).empty());
+  t.components().keep_last(kC, nodes[5], 4, freed);
+  t.pool.give(freed.of(kC, Tier::kDevice));
+  const auto has = [&](std::size_t i) {
+    return !t.components().slots(kC, Tier::kDevice, nodes[i]).empty();
+  };
+  EXPECT_FALSE(has(0));
+  EXPECT_TRUE(has(1) && has(2));
+  EXPECT_FALSE(has(3));
+  EXPECT_TRUE(has(4) && has(5));
+  EXPECT_FALSE(t.components().slots(kC, Tier::kHost, nodes[0]).empty());
+  FreedSlots more;
+  t.components().keep_last(kC, nodes[5], 0, more);
+  t.pool.give(more.of(kC, Tier::kDevice));
+  EXPECT_TRUE(has(1) && has(2) && has(5) && !has(4));
+  t.components().unlock(kC, nodes[2]);
+  t.tree.unlock(Tier::kDevice, nodes[2]);
   EXPECT_TRUE(t.is_valid());
 }
 

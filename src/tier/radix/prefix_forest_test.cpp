@@ -51,7 +51,7 @@ TEST(PrefixForest, ASplitPutsANewNodeAboveAndKeepsTheIdBelow) {
   EXPECT_TRUE(forest.is_valid());
 }
 
-TEST(PrefixForest, FragmentsOfBigramsShareTheirBorderToken) {
+TEST(PrefixForest, PiecesOfBigramsShareTheirBorderToken) {
   PrefixForest forest(2);
   const Tokens tokens = {1, 2, 3, 4, 5};  // four pairs, two pages
   const NodeId root = forest.find_or_add_root({.tokens = tokens, .is_bigram = true});

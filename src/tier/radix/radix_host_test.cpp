@@ -334,7 +334,7 @@ TEST(RadixBackup, AFinishedBackupIsACopy) {
 }
 
 // Cases 25 and 28: a split while the backup is in flight.
-TEST(RadixBackup, FragmentsOfASplitArePublishedParentFirst) {
+TEST(RadixBackup, PiecesOfASplitArePublishedParentFirst) {
   TestTree t(1);
   const NodeId lower = t.insert({1, 2, 3, 4, 5, 6}).node;
   const auto ticket = t.tree.backups().begin(lower);

@@ -17,7 +17,7 @@ namespace cachalot::tier {
 // A write-back to host memory in flight; 0: none.
 using BackupTicket = std::uint64_t;
 
-// Slots of a node's components: one a page, or one in all (kLastOnly); empty: a tombstone.
+// Slots of a node's components: one a page, or one in all (kLastOnly); empty: a gap.
 struct NodeComponents {
   struct Part {
     std::array<PageItems<Slot>, kTiers> slots;

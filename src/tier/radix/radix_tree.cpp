@@ -192,6 +192,7 @@ void RadixTree::insert_node(NodeId node, std::span<const Slot> slots, const Inse
 }
 
 Status RadixTree::attach(Tier tier, NodeId node, std::span<const Slot> slots) {
+  CACHALOT_CHECK(exists(node));
   const RadixNode& record = nodes_[node];
   if (slots.size() != record.pages) {
     return Error::make(Code::kInvalidArgument, "radix attach: %zu slots for node %u; expected %u",
@@ -209,6 +210,7 @@ Status RadixTree::attach(Tier tier, NodeId node, std::span<const Slot> slots) {
 }
 
 Status RadixTree::detach(Tier tier, NodeId node, FreedSlots& freed) {
+  CACHALOT_CHECK(exists(node));
   const RadixNode& record = nodes_[node];
   const Tier other = tier == Tier::kDevice ? Tier::kHost : Tier::kDevice;
   if (!record.is_in(tier))
@@ -283,6 +285,7 @@ void RadixTree::remove_all(NodeId node, FreedSlots& freed) {
 }
 
 Status RadixTree::remove_subtree(NodeId node, FreedSlots& freed) {
+  CACHALOT_CHECK(exists(node));
   if (nodes_[node].is_locked(Tier::kDevice) || nodes_[node].is_locked(Tier::kHost)) {
     return Error::make(Code::kBusy, "radix remove: node %u or a node below it is locked", node);
   }

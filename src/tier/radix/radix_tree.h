@@ -123,7 +123,7 @@ class RadixTree {
   void lock(Tier tier, NodeId node) { nodes_.lock(tier, node); }
   void unlock(Tier tier, NodeId node) { nodes_.unlock(tier, node); }
 
-  // The tier has a copy of the node's pages from now on.
+  // The tier has a copy of the pages of `node`, which is not kNoNode, from now on.
   // @errors kInvalidArgument: not a slot for each page; kRefused: it is in the tier already, or its parent is not
   Status attach(Tier tier, NodeId node, std::span<const Slot> slots);
   // The tier's copy is given up.
@@ -167,6 +167,9 @@ class RadixTree {
     std::uint32_t pages = 0;   // of whole nodes
     std::uint32_t partial_pages = 0;
   };
+  bool exists(NodeId node) const {
+    return node < forest().capacity_nodes() && nodes_[node].exists() && !nodes_[node].is_root();
+  }
   template <class Visit>
   Walk walk(const RadixKey& key, Visit&& visit) const;
   std::size_t whole_pages(const RadixKey& key) const {

@@ -288,6 +288,18 @@ TEST(RadixTree, RemovingASubtreeFreesItsSlotsInAllTiers) {
   EXPECT_TRUE(t.is_valid());
 }
 
+TEST(RadixTreeDeathTest, ANodeThatIsGoneIsABug) {
+  TestTree t(1);
+  const NodeId node = t.insert({1}).node;
+  t.evict(Tier::kDevice, 1);
+  FreedSlots freed;
+  for (const NodeId gone : {node, kNoNode}) {
+    EXPECT_DEATH((void)t.tree.attach(Tier::kHost, gone, Slots{1}), "exists");
+    EXPECT_DEATH((void)t.tree.detach(Tier::kHost, gone, freed), "exists");
+    EXPECT_DEATH((void)t.tree.remove_subtree(gone, freed), "exists");
+  }
+}
+
 TEST(RadixTree, ClearingNeedsAllLocksReleased) {
   TestTree t(1);
   const NodeId node = t.insert({1, 2}).node;
