@@ -168,7 +168,7 @@ void RadixTree::insert_node(NodeId node, std::span<const Slot> slots, const Inse
   const std::uint32_t begin = record.history.depth, end = begin + record.pages;
   result.node = node;
   nodes_.touch(node, now_, options.counts_use);
-  if (options.priority > record.history.priority) nodes_.raise_priority(node, options.priority);
+  nodes_.raise_priority(node, options.priority);
   if (record.hashes.empty() && !options.hashes.empty())
     nodes_.set_hashes(node, options.hashes.subspan(begin, record.pages));
 

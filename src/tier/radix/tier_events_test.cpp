@@ -85,6 +85,19 @@ TEST_F(TierEventsTest, NothingIsMergedAcrossARemovalOrAClear) {
   EXPECT_EQ(take(), (Names{"cleared", "stored device"}));
 }
 
+// Case 27: not merged.
+TEST_F(TierEventsTest, RemovalsInDifferentNamespacesStaySeparate) {
+  insert({1, 2});
+  insert({3, 4});
+  insert({1, 2}, "salt");
+  take();
+  t.evict(Tier::kDevice, 10);
+  EXPECT_EQ(take(), (Names{"removed device", "removed device"}));
+  EXPECT_EQ(events[0].hashes.size(), 2u);
+  EXPECT_EQ(events[0].extra, "");
+  EXPECT_EQ(events[1].extra, "salt");
+}
+
 // Case 27: p = 2, four tokens.
 TEST_F(TierEventsTest, WhatIsRemovedIsWhatWasStored) {
   insert({1, 2, 3, 4});
