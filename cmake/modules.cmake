@@ -13,6 +13,7 @@ set(CACHALOT_MODULES
   "eviction: base"
   "cache_sim: base eviction"
   "storage: base os block_hash eviction"
+  "tier/radix: base block_hash eviction"
   "kv: base os memory geometry gpu"
   "device_memory: base os gpu"
   "stitch: base os gpu device_memory"

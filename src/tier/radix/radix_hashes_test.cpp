@@ -1,0 +1,126 @@
+#include "tier/radix/radix_hashes.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tier/radix/radix_test_tree.h"
+
+namespace cachalot::tier {
+namespace {
+
+using block_hash::BlockHasher;
+using block_hash::Digest;
+
+std::vector<BlockHasher> all_hashers() {
+  std::vector<BlockHasher> hashers;
+  hashers.push_back(BlockHasher::xxh3(block_hash::make_namespace("model")));
+  hashers.push_back(*BlockHasher::vllm(HashAlgorithm::kSha256Cbor, ""));
+  return hashers;
+}
+
+// Of a whole sequence from scratch.
+std::vector<BlockHash> hashes_of(BlockHasher& hasher, const Tokens& tokens,
+                                 std::uint32_t page_tokens) {
+  std::vector<BlockHash> hashes(tokens.size() / page_tokens);
+  hasher.hash_blocks(hasher.root(), tokens, page_tokens, hashes);
+  return hashes;
+}
+
+std::vector<BlockHash> hashes_of_path(const TestTree& t, NodeId node) {
+  std::vector<NodeId> path;
+  t.tree.forest().append_path(node, path);
+  std::vector<BlockHash> hashes;
+  for (const NodeId each : path) {
+    const auto own = t.tree.node(each).hashes.view();
+    hashes.insert(hashes.end(), own.begin(), own.end());
+  }
+  return hashes;
+}
+
+// Cases 23 and 26: chained, so that order and place matter.
+TEST(RadixHashes, AreThoseOfTheSequence) {
+  for (BlockHasher& hasher : all_hashers()) {
+    for (const std::uint32_t page_tokens : {1u, 4u, 8u}) {
+      TestTree t(page_tokens);
+      const Tokens tokens = {1, 2, 3, 4, 1, 2, 3, 4, 4, 3, 2, 1, 1, 2, 3, 4};
+      const NodeId node = t.insert(tokens).node;
+      fill_hashes(t.tree, node, hasher);
+      const std::vector<BlockHash> hashes = hashes_of_path(t, node);
+      EXPECT_EQ(hashes, hashes_of(hasher, tokens, page_tokens));
+      EXPECT_NE(hashes[0], hashes[1]);
+    }
+  }
+}
+
+TEST(RadixHashes, GoOnWhereANodeHasThem) {
+  for (BlockHasher& hasher : all_hashers()) {
+    TestTree t(2);
+    const Tokens front = {1, 2, 3, 4}, tokens = join(front, {5, 6, 7, 8});
+    const std::vector<BlockHash> expected = hashes_of(hasher, tokens, 2);
+    t.insert(front, {.hashes = std::span(expected).first(2)});
+    const NodeId node = t.insert(tokens).node;
+    t.match({1, 2});  // split
+    fill_hashes(t.tree, node, hasher);
+    EXPECT_EQ(hashes_of_path(t, node), expected);
+    EXPECT_TRUE(t.is_valid());
+  }
+}
+
+// Case 44.
+TEST(RadixHashes, OfAWarmTreeAreFilledInOnce) {
+  for (BlockHasher& hasher : all_hashers()) {
+    TestTree t(1);
+    const std::vector<Tokens> keys = {{1, 2, 3, 4}, {1, 2, 5}, {7}, {1, 2, 5, 6}};
+    std::vector<NodeId> nodes;
+    for (const Tokens& key : keys) t.insert(key);
+    for (const Tokens& key : keys) nodes.push_back(t.match(key).node);
+    for (int run = 0; run < 2; ++run) {
+      fill_all_hashes(t.tree, hasher);
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        EXPECT_EQ(hashes_of_path(t, nodes[i]), hashes_of(hasher, keys[i], 1));
+      }
+    }
+  }
+}
+
+// Cases 14, 15 and 27: an extra changes all hashes of its namespace.
+TEST(RadixHashes, DifferInEachNamespace) {
+  BlockHasher hasher = BlockHasher::xxh3(block_hash::make_namespace("model"));
+  TestTree t(1);
+  const Tokens tokens = {1, 2};
+  const std::string salt = frame_extra({"salt"}), other = frame_extra({"other"});
+  std::vector<std::vector<BlockHash>> seen;
+  for (const RadixKey& key : {RadixKey{.tokens = tokens}, RadixKey{.tokens = tokens, .extra = salt},
+                              RadixKey{.tokens = tokens, .extra = other},
+                              RadixKey{.tokens = tokens, .is_bigram = true}}) {
+    const NodeId node = t.insert(key).node;
+    fill_hashes(t.tree, node, hasher);
+    seen.push_back(hashes_of_path(t, node));
+  }
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      EXPECT_NE(seen[i][0], seen[k][0]);
+      EXPECT_NE(seen[i].back(), seen[k].back());
+    }
+  }
+}
+
+// Case 23, bigrams.
+TEST(RadixHashes, OfBigramsCoverBothTokens) {
+  BlockHasher hasher = BlockHasher::xxh3(block_hash::make_namespace("model"));
+  TestTree t(2);
+  const Tokens tokens = {1, 2, 3, 4, 5};
+  const NodeId node = t.insert(RadixKey{.tokens = tokens, .is_bigram = true}).node;
+  t.tree.match(RadixKey{.tokens = tokens, .is_bigram = true}.first(2));
+  fill_hashes(t.tree, node, hasher);
+  const std::uint64_t first[] = {1 | 2ull << 32, 2 | 3ull << 32};
+  const std::uint64_t second[] = {3 | 4ull << 32, 4 | 5ull << 32};
+  const Digest one = hasher.next(hasher.root(), std::span<const std::uint64_t>(first));
+  const Digest two = hasher.next(one, std::span<const std::uint64_t>(second));
+  EXPECT_EQ(hashes_of_path(t, node), (std::vector<BlockHash>{one.block_hash(), two.block_hash()}));
+}
+
+}  // namespace
+}  // namespace cachalot::tier

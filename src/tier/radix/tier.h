@@ -1,0 +1,64 @@
+// The tiers a radix tree keeps book of: device memory (L1) and host memory (L2).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "eviction/node.h"
+
+namespace cachalot::tier {
+
+enum class Tier : std::uint8_t { kDevice, kHost };
+inline constexpr std::size_t kTiers = 2;
+inline constexpr std::size_t index(Tier tier) {
+  return static_cast<std::size_t>(tier);
+}
+
+// A page's place in the pool of its tier: numbered by the pool's owner.
+using Slot = std::uint32_t;
+
+// A node of a tree. Valid until the node is removed; a split leaves it the end of its pages.
+using eviction::kNoNode;  // the root: the empty prefix
+using eviction::NodeId;
+
+// What a model keeps besides the KV of full attention, in pools of its own, and when a prefix can be used with it.
+enum class HitRule : std::uint8_t {
+  kAllPages,       // each page of the prefix has it: an indexer
+  kTrailingPages,  // the last `pages` pages have it: attention over a sliding window
+  kLastOnly,       // one state at the prefix's end: Mamba
+};
+struct Component {
+  HitRule rule = HitRule::kAllPages;
+  std::uint32_t pages = 0;  // kTrailingPages only
+};
+inline constexpr std::size_t kMaxComponents = 3;
+
+// Slots that the tree no longer uses: the caller returns them to their pools.
+struct FreedSlots {
+  std::vector<Slot> device;
+  std::vector<Slot> host;
+  std::array<std::array<std::vector<Slot>, kTiers>, kMaxComponents> components;
+
+  std::vector<Slot>& of(Tier tier) { return tier == Tier::kDevice ? device : host; }
+  std::vector<Slot>& of(std::size_t component, Tier tier) {
+    return components[component][index(tier)];
+  }
+};
+
+// Which nodes may be in host memory.
+enum class HostRule : std::uint8_t {
+  kParentFirst,  // only below a parent that is: every prefix is whole (write-through)
+  kAnyNode,      // any: a node is copied when it is evicted, its parent later (write-back)
+};
+
+// Pages of a tier.
+struct TierUse {
+  std::uint64_t pages = 0;
+  std::uint64_t protected_pages = 0;  // of locked nodes and their ancestors
+
+  std::uint64_t evictable_pages() const { return pages - protected_pages; }
+};
+
+}  // namespace cachalot::tier
