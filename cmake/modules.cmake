@@ -68,9 +68,10 @@ function(cachalot_module name)
   endif()
 endfunction()
 
-# cachalot_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds]): one GoogleTest program, one ctest entry a test case.
+# cachalot_test(NAME SOURCES ... [LIBRARIES ...] [LABELS ...] [TIMEOUT seconds] [ONE_ENTRY]): one GoogleTest program, one
+# ctest entry a test case; ONE_ENTRY: one for all, because they share a server that starts slowly.
 function(cachalot_test name)
-  cmake_parse_arguments(T "" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(T "ONE_ENTRY" "TIMEOUT" "SOURCES;LIBRARIES;LABELS" ${ARGN})
   add_executable(${name} ${T_SOURCES})
   target_link_libraries(${name} PRIVATE ${T_LIBRARIES} cachalot_options
     rapidcheck rapidcheck_gtest GTest::gtest GTest::gtest_main)
@@ -80,6 +81,11 @@ function(cachalot_test name)
   endif()
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 600)
+  endif()
+  if(T_ONE_ENTRY)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")
+    return()
   endif()
   gtest_discover_tests(${name} TEST_PREFIX "${name}:" DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABELS}")

@@ -12,6 +12,8 @@ constexpr BackendKind kKinds[] = {
     {"redis", "redis://[USER:PASSWORD@]HOST[:PORT][/PREFIX][?cluster=1]", "cluster connections",
      open_redis},
     {"redis+unix", "redis+unix:PATH[?prefix=PREFIX]", "prefix connections", open_redis},
+    {"s3", "s3://BUCKET[/PREFIX]?endpoint=URL[&region=NAME]", "endpoint region connections",
+     open_s3},
     {"plugin", "plugin:PATH.so[?NAME=VALUE&…]", "*", open_plugin},
     {"null", "null:", "", open_null},
 };

@@ -13,6 +13,7 @@ using OpenedBackend = Result<std::unique_ptr<Backend>>;
 OpenedBackend open_file(const StorageUri& uri, const BackendSecrets& secrets);
 OpenedBackend open_rocksdb(const StorageUri& uri, const BackendSecrets& secrets);
 OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets);
+OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets);
 OpenedBackend open_plugin(const StorageUri& uri, const BackendSecrets& secrets);
 OpenedBackend open_null(const StorageUri& uri, const BackendSecrets& secrets);
 

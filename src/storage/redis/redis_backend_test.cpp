@@ -115,7 +115,7 @@ BackendUnderTest conformant(const char* name, std::function<std::string(std::str
   const auto open = [text](const std::string& folder) {
     return open_backend(text(std::filesystem::path(folder).filename()), {});
   };
-  return {name, open, false};
+  return {name, open, false, 2u << 20};
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -2,21 +2,27 @@
 
 #include <fcntl.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/table_properties_collectors.h>
 #include <rocksdb/write_batch.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "os/file_descriptor.h"
 #include "storage/file/directory.h"
 #include "storage/value.h"
@@ -26,7 +32,8 @@ namespace {
 
 namespace rdb = ::rocksdb;
 
-constexpr std::uint64_t kSecondNs = 1'000'000'000;
+constexpr std::uint64_t kPauseNs = 1'000'000'000;    // between two repairs
+constexpr std::uint64_t kMemtablesOfSpace = 3;       // that must fit before a repair
 constexpr std::uint64_t kMostBatchBytes = 64 << 20;  // of one write
 constexpr std::uint64_t kSmallestBlob = 4096;
 constexpr auto kStallPause = std::chrono::milliseconds(2);
@@ -61,14 +68,10 @@ static_assert(sizeof(HeadRow) == 8 + kHeadBytes);
 
 class RocksdbBackend final : public Backend {
  public:
-  RocksdbBackend(const RocksdbOptions& options, Directory directory)
-      : directory_(std::move(directory)), sync_(options.sync) {}
-  ~RocksdbBackend() override {
-    if (!db_) return;
-    for (rdb::ColumnFamilyHandle* const family : families_) db_->DestroyColumnFamilyHandle(family);
-    (void)db_->Close();
-  }
-  Status open(const RocksdbOptions& options);
+  RocksdbBackend(RocksdbOptions options, Directory directory)
+      : options_(std::move(options)), directory_(std::move(directory)) {}
+  ~RocksdbBackend() override { close(); }
+  Status open();
 
   const BackendTraits& traits() const override { return traits_; }
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
@@ -79,25 +82,37 @@ class RocksdbBackend final : public Backend {
   Status list(const Lister& each, std::uint64_t deadline_ns) override;
 
  private:
+  using InUse = std::shared_lock<std::shared_timed_mutex>;
+
   rdb::ColumnFamilyHandle* heads() const { return families_[1]; }
   rdb::ColumnFamilyHandle* values() const { return families_[2]; }
+  Error failure(const rdb::Status& status) const { return error_of(status, options_.directory); }
+  Status begin(InUse& in_use, std::uint64_t deadline_ns);
+  void close();
+  bool has_space() const;
+  Status repair(std::uint64_t deadline_ns);
   Status write(rdb::WriteBatch& batch, std::uint64_t deadline_ns);
-  void try_to_resume();
 
   const BackendTraits traits_{.name = "rocksdb", .align_bytes = 1, .is_shared = false};
-  Directory directory_;  // before the database: it is closed first
-  const bool sync_;
-  std::unique_ptr<rdb::DB> db_;
+  const RocksdbOptions options_;
+  Directory directory_;            // before the database: it is closed first
+  std::shared_timed_mutex mutex_;  // shared: by calls; alone: to open the database again
+  std::unique_ptr<rdb::DB> db_;    // null: it did not open again
   std::vector<rdb::ColumnFamilyHandle*> families_;  // default, heads, values
-  std::atomic<std::uint64_t> next_resume_ns_{0};
+  std::atomic<bool> has_failed_write_{false};
+  std::atomic<std::uint64_t> next_repair_ns_{0};
 };
+
+std::chrono::nanoseconds time_left(std::uint64_t deadline_ns) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  return std::chrono::nanoseconds(deadline_ns > now_ns ? deadline_ns - now_ns : 0);
+}
 
 // RocksDB counts deadlines in its own clock.
 std::chrono::microseconds time_of(std::uint64_t deadline_ns) {
-  const std::uint64_t now_ns = base::SteadyClock::read();
-  const std::uint64_t left_us = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000 : 0;
-  return std::chrono::microseconds(rdb::Env::Default()->NowMicros() +
-                                   std::max<std::uint64_t>(left_us, 1));
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(time_left(deadline_ns));
+  return std::chrono::microseconds(rdb::Env::Default()->NowMicros()) +
+         std::max(left, std::chrono::microseconds(1));
 }
 
 // --- Opening ---------------------------------------------------------------------------------------
@@ -107,6 +122,19 @@ bool has_direct_io(const std::string& directory) {
   return static_cast<bool>(
       os::FileDescriptor(::open(mark.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC)));
 }
+
+// What RocksDB reports, instead of its file LOG: writing that file to a full disk ends the process in builds of the
+// library that have assertions, such as Debian's.
+class ErrorLog final : public rdb::Logger {
+ public:
+  ErrorLog() : rdb::Logger(rdb::ERROR_LEVEL) {}
+  using rdb::Logger::Logv;
+  void Logv(const char* format, va_list arguments) override {
+    char text[400];
+    (void)std::vsnprintf(text, sizeof text, format, arguments);
+    base::log(base::LogLevel::kWarn, "storage", "RocksDB: %s", text);
+  }
+};
 
 rdb::Options database_options(const RocksdbOptions& options, bool is_direct) {
   rdb::Options made;
@@ -118,8 +146,7 @@ rdb::Options database_options(const RocksdbOptions& options, bool is_direct) {
   made.atomic_flush = true;
   made.compression = rdb::kNoCompression;
   made.write_buffer_size = options.memtable_bytes;
-  made.keep_log_file_num = 2;
-  made.info_log_level = rdb::WARN_LEVEL;
+  made.info_log = std::make_shared<ErrorLog>();
   made.stats_dump_period_sec = 0;
   rdb::BlockBasedTableOptions table;
   table.filter_policy.reset(rdb::NewBloomFilterPolicy(10));
@@ -141,52 +168,96 @@ rdb::ColumnFamilyOptions values_options(const rdb::Options& database) {
   return made;
 }
 
-Status RocksdbBackend::open(const RocksdbOptions& options) {
-  const rdb::Options database = database_options(options, has_direct_io(options.directory));
+Status RocksdbBackend::open() {
+  const rdb::Options database = database_options(options_, has_direct_io(options_.directory));
   const std::vector<rdb::ColumnFamilyDescriptor> families = {
       {rdb::kDefaultColumnFamilyName, rdb::ColumnFamilyOptions(database)},
       {"heads", rdb::ColumnFamilyOptions(database)},
       {"values", values_options(database)}};
   rdb::DB* opened = nullptr;
   const rdb::Status status =
-      rdb::DB::Open(database, options.directory + "/db", families, &families_, &opened);
-  if (!status.ok()) return error_of(status, options.directory);
+      rdb::DB::Open(database, options_.directory + "/db", families, &families_, &opened);
+  if (!status.ok()) return failure(status);
   db_.reset(opened);
   return {};
 }
 
+void RocksdbBackend::close() {
+  if (!db_) return;
+  for (rdb::ColumnFamilyHandle* const family : families_) db_->DestroyColumnFamilyHandle(family);
+  families_.clear();
+  (void)db_->Close();
+  db_.reset();
+}
+
+Status RocksdbBackend::begin(InUse& in_use, std::uint64_t deadline_ns) {
+  for (int round = 0; round < 2; ++round) {
+    in_use = InUse(mutex_, time_left(deadline_ns));
+    if (!in_use.owns_lock()) {
+      return Error::make(Code::kTimeout, "storage directory %.120s: RocksDB is being opened again",
+                         options_.directory.c_str());
+    }
+    if (db_) return {};
+    in_use.unlock();
+    CACHALOT_TRY(repair(deadline_ns));
+  }
+  return Error::make(Code::kIo, "storage directory %.120s: RocksDB did not open again",
+                     options_.directory.c_str());
+}
+
 // --- Writing ---------------------------------------------------------------------------------------
 
-// After some failures, such as a full disk, RocksDB refuses all writes until it is told to go on.
-void RocksdbBackend::try_to_resume() {
+bool RocksdbBackend::has_space() const {
+  struct statvfs info {};
+  return ::statvfs(options_.directory.c_str(), &info) == 0 &&
+         info.f_bavail * info.f_frsize >= kMemtablesOfSpace * options_.memtable_bytes;
+}
+
+// After a write has failed, as on a full disk, the database is opened again: RocksDB's own recovery may go on with
+// the log file that failed, which it then refuses for good (and ends the process in builds with assertions).
+Status RocksdbBackend::repair(std::uint64_t deadline_ns) {
+  if (!has_failed_write_) return {};
+  const auto wait = [this] {
+    return Error::make(Code::kIo, "storage directory %.120s: a write has failed, waits for space",
+                       options_.directory.c_str());
+  };
   const std::uint64_t now_ns = base::SteadyClock::read();
-  std::uint64_t due_ns = next_resume_ns_.load();
-  if (now_ns < due_ns || !next_resume_ns_.compare_exchange_strong(due_ns, now_ns + kSecondNs))
-    return;
-  (void)db_->Resume();
+  std::uint64_t due_ns = next_repair_ns_.load();
+  if (now_ns < due_ns || !next_repair_ns_.compare_exchange_strong(due_ns, now_ns + kPauseNs) ||
+      !has_space()) {
+    return wait();
+  }
+  const std::unique_lock alone(mutex_, time_left(deadline_ns));
+  if (!alone.owns_lock() || !has_failed_write_) return wait();
+  close();
+  CACHALOT_TRY(open());
+  has_failed_write_ = false;
+  return {};
 }
 
 Status RocksdbBackend::write(rdb::WriteBatch& batch, std::uint64_t deadline_ns) {
   rdb::WriteOptions options;
-  options.sync = sync_;
+  options.sync = options_.sync;
   options.no_slowdown = true;  // it would wait for compactions without regard to the deadline
-  bool has_resumed = false;
   while (true) {
     const rdb::Status status = db_->Write(options, &batch);
     if (status.ok()) return {};
     if (!status.IsIncomplete()) {
-      if (std::exchange(has_resumed, true)) return error_of(status, directory_.path());
-      try_to_resume();
-    } else if (base::SteadyClock::read() >= deadline_ns) {
-      return Error::make(Code::kTimeout, "storage directory %.120s: RocksDB: its compactions lag",
-                         directory_.path().c_str());
-    } else {
-      std::this_thread::sleep_for(kStallPause);
+      has_failed_write_ = true;
+      return failure(status);
     }
+    if (base::SteadyClock::read() >= deadline_ns) {
+      return Error::make(Code::kTimeout, "storage directory %.120s: RocksDB: its compactions lag",
+                         options_.directory.c_str());
+    }
+    std::this_thread::sleep_for(kStallPause);
   }
 }
 
 Status RocksdbBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
+  CACHALOT_TRY(repair(deadline_ns));
+  InUse in_use;
+  CACHALOT_TRY(begin(in_use, deadline_ns));
   std::size_t first = 0;
   while (first < puts.size()) {
     rdb::WriteBatch batch;
@@ -201,7 +272,7 @@ Status RocksdbBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
                                     rdb::SliceParts(value.data(), static_cast<int>(value.size())));
       if (added.ok())
         added = batch.Put(heads(), key, {reinterpret_cast<const char*>(&row), sizeof row});
-      if (!added.ok()) return error_of(added, directory_.path());
+      if (!added.ok()) return failure(added);
     }
     const Status written = write(batch, deadline_ns);
     for (Put& put : puts.subspan(first, last - first)) put.status = written;
@@ -211,6 +282,9 @@ Status RocksdbBackend::put(std::span<Put> puts, std::uint64_t deadline_ns) {
 }
 
 Status RocksdbBackend::remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) {
+  CACHALOT_TRY(repair(deadline_ns));
+  InUse in_use;
+  CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::WriteBatch batch;
   for (const ObjectKey& key : keys) {
     (void)batch.Delete(heads(), slice_of(key));
@@ -222,6 +296,8 @@ Status RocksdbBackend::remove(std::span<const ObjectKey> keys, std::uint64_t dea
 // --- Reading ---------------------------------------------------------------------------------------
 
 Status RocksdbBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+  InUse in_use;
+  CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::ReadOptions options;
   options.deadline = time_of(deadline_ns);
   options.fill_cache = false;
@@ -236,7 +312,7 @@ Status RocksdbBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
     } else if (statuses[i].IsNotFound()) {
       gets[i].status = Error::make(Code::kNotFound, "storage: has no such object");
     } else {
-      gets[i].status = error_of(statuses[i], directory_.path());
+      gets[i].status = failure(statuses[i]);
     }
     values_of[i].Reset();
   }
@@ -245,6 +321,8 @@ Status RocksdbBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
 
 Status RocksdbBackend::exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                               std::uint64_t deadline_ns) {
+  InUse in_use;
+  CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::ReadOptions options;
   options.deadline = time_of(deadline_ns);
   std::vector<rdb::Slice> names;
@@ -254,13 +332,14 @@ Status RocksdbBackend::exists(std::span<const ObjectKey> keys, std::span<bool> i
   db_->MultiGet(options, heads(), keys.size(), names.data(), rows.data(), statuses.data());
   for (std::size_t i = 0; i < keys.size(); ++i) {
     is_there[i] = statuses[i].ok();
-    if (!statuses[i].ok() && !statuses[i].IsNotFound())
-      return error_of(statuses[i], directory_.path());
+    if (!statuses[i].ok() && !statuses[i].IsNotFound()) return failure(statuses[i]);
   }
   return {};
 }
 
 Status RocksdbBackend::list(const Lister& each, std::uint64_t deadline_ns) {
+  InUse in_use;
+  CACHALOT_TRY(begin(in_use, deadline_ns));
   rdb::ReadOptions options;
   options.fill_cache = false;
   const std::unique_ptr<rdb::Iterator> row(db_->NewIterator(options, heads()));
@@ -273,9 +352,9 @@ Status RocksdbBackend::list(const Lister& each, std::uint64_t deadline_ns) {
       found.push_back(one);
     if (found.size() % 4096 == 0 && base::SteadyClock::read() >= deadline_ns)
       return Error::make(Code::kTimeout, "storage directory %.120s: list: more than %zu objects",
-                         directory_.path().c_str(), found.size());
+                         options_.directory.c_str(), found.size());
   }
-  if (!row->status().ok()) return error_of(row->status(), directory_.path());
+  if (!row->status().ok()) return failure(row->status());
   std::sort(found.begin(), found.end(),
             [](const HeadRow& a, const HeadRow& b) { return a.sequence < b.sequence; });
   for (const HeadRow& one : found) {
@@ -289,7 +368,7 @@ Status RocksdbBackend::list(const Lister& each, std::uint64_t deadline_ns) {
 Result<std::unique_ptr<Backend>> open_rocksdb_backend(const RocksdbOptions& options) {
   CACHALOT_TRY_ASSIGN(Directory directory, Directory::open(options.directory, "rocksdb"));
   auto backend = std::make_unique<RocksdbBackend>(options, std::move(directory));
-  CACHALOT_TRY(backend->open(options));
+  CACHALOT_TRY(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));
 }
 

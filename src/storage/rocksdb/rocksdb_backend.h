@@ -10,7 +10,7 @@
 // Removed objects leave their space when files are compacted: the directory may have twice the bytes of its objects.
 //
 // After a compaction met a damaged file RocksDB refuses all writes, and the storage is read-only until it is opened
-// without that file. A full disk is no such error: writes work again when there is space.
+// without that file. After a full disk writes work again when three memtables fit.
 //
 // @threads any
 #pragma once

@@ -44,6 +44,8 @@ class BackendConformance : public ::testing::TestWithParam<BackendUnderTest> {
   void open() {
     backend_.reset();
     Result<std::unique_ptr<Backend>> opened = GetParam().open(folder_);
+    if (!opened && opened.error().code == Code::kUnsupported)
+      GTEST_SKIP() << opened.error().message;  // its server is not installed
     ASSERT_TRUE(opened) << opened.error().message;
     backend_ = *std::move(opened);
   }

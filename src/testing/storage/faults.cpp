@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "os/file_descriptor.h"
@@ -38,7 +38,9 @@ Place find_bytes(const std::string& folder, Bytes found) {
   for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
     if (!file.is_regular_file()) continue;
     std::ifstream stream(file.path(), std::ios::binary);
-    const std::string content{std::istreambuf_iterator<char>(stream), {}};
+    std::ostringstream bytes;
+    bytes << stream.rdbuf();
+    const std::string content = bytes.str();
     const std::size_t at = content.find(text);
     if (at != std::string::npos) return {file.path(), at};
   }
@@ -83,7 +85,8 @@ void StorageFaults::SetUp() {
   ASSERT_NE(mkdtemp(name), nullptr);
   folder_ = name;
   rig_ = GetParam().make(folder_);
-  if (rig_ == nullptr) GTEST_SKIP() << "this process may not mount a file system";
+  if (rig_ == nullptr)
+    GTEST_SKIP() << "it cannot be made here: no server, or no right to mount a file system";
   open();
 }
 
