@@ -6,7 +6,7 @@
 // A bucket's list has names and sizes only. So that list() does not read every object, a put also writes the heads
 // of its batch into one small object; list() reads those, and the heads of objects that are in none of them. When
 // there are many, list() writes them together. They are hints: an object is there if its name is.
-// (docs/decisions/0011)
+// (docs/decisions/0012)
 //
 // @threads any
 // @cost    a request an object and one a put, `connections` in parallel; a put copies once, a get once
