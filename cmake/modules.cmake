@@ -28,6 +28,7 @@ set(CACHALOT_MODULES
   "node/events: base memory block_hash pool/format pool/reader pool/keeper pool node/changes"
   "node/archive: base memory block_hash eviction rpc pool/format pool/reader pool/keeper pool/client pool storage node/changes"
   "client: base os memory geometry gpu block_hash kv pool"
+  "tier/controller: base os memory geometry gpu block_hash eviction kv pool client tier/radix"
   "node/metrics: base os memory rpc pool"
   "replay/pattern: base"
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"

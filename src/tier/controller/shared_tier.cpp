@@ -1,0 +1,63 @@
+#include "tier/controller/shared_tier.h"
+
+#include "client/fingerprint.h"
+
+namespace cachalot::tier {
+
+Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
+  if (options.hash == HashAlgorithm::kXxh3)
+    return block_hash::BlockHasher::xxh3(block_hash::make_namespace(client::fingerprint_of(options)));
+  return block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed);
+}
+
+Result<std::unique_ptr<PoolTier>> PoolTier::attach(const ClientOptions& options,
+                                                   const TierCaches& caches) {
+  CACHALOT_TRY_ASSIGN(Client client, Client::attach(options));
+  std::unique_ptr<PoolTier> tier(new PoolTier(std::move(client)));
+  tier->options_ = options;
+  tier->device_pages_per_block_ = caches.device_pages_per_block;
+  CACHALOT_TRY_ASSIGN(tier->device_, tier->client_.register_cache(caches.device));
+  if (!caches.host.tensors.empty()) {
+    CACHALOT_TRY_ASSIGN(tier->host_, tier->client_.register_cache(caches.host));
+  }
+  return tier;
+}
+
+PoolTier::~PoolTier() {
+  (void)client_.detach();
+}
+
+Result<block_hash::BlockHasher> PoolTier::make_hasher() const {
+  return hasher_of(options_);
+}
+
+std::vector<PageId> PoolTier::pages_of(Tier tier, std::span<const Slot> slots) const {
+  const std::uint32_t pages = tier == Tier::kDevice ? device_pages_per_block_ : 1;
+  std::vector<PageId> all;
+  all.reserve(slots.size() * pages);
+  for (const Slot slot : slots) {
+    for (std::uint32_t i = 0; i < pages; ++i) all.push_back(slot * pages + i);
+  }
+  return all;
+}
+
+Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
+  return client_.prefetch(hashes, 0);
+}
+
+Result<std::size_t> PoolTier::load(std::span<const BlockHash> hashes, Tier tier,
+                                   std::span<const Slot> slots, std::uint64_t timeout_ns) {
+  Result<std::size_t> loaded =
+      client_.load(cache(tier), hashes, pages_of(tier, slots), {.timeout_ns = timeout_ns});
+  if (!loaded && loaded.error().code == Code::kTimeout)
+    return static_cast<std::size_t>(loaded.error().detail);
+  return loaded;
+}
+
+Result<Stored> PoolTier::store(const BlockHash* parent, std::span<const BlockHash> hashes, Tier tier,
+                               std::span<const Slot> slots, std::uint64_t timeout_ns) {
+  return client_.store(cache(tier), parent, hashes, pages_of(tier, slots),
+                       {.timeout_ns = timeout_ns});
+}
+
+}  // namespace cachalot::tier
