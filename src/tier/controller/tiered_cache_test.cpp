@@ -252,6 +252,7 @@ TEST_P(WithPool, FewTokensAreNotFetched) {
   few.prefetch.threshold_tokens = 100;
   TierEngine one(options(), 64), other(few, 64);
   one.serve(prompt_of(1, 24));
+  ASSERT_TRUE(one.cache().flush(kLongNs));
   one.serve(prompt_of(2, 25));
   ASSERT_TRUE(one.cache().flush(kLongNs));
   EXPECT_EQ(other.serve(prompt_of(1, 24)).cached_tokens, 0u);
