@@ -7,6 +7,7 @@ namespace {
 
 void add_commands(CLI::App& app, Chosen& chosen) {
   add_replay(app, chosen);
+  add_tiers(app, chosen);
   add_serve(app, chosen);
   add_stop(app, chosen);
   add_pool(app, chosen);

@@ -20,6 +20,7 @@ struct Chosen {
 
 // Each in its own file.
 void add_replay(CLI::App& app, Chosen& chosen);
+void add_tiers(CLI::App& app, Chosen& chosen);
 void add_serve(CLI::App& app, Chosen& chosen);
 void add_stop(CLI::App& app, Chosen& chosen);
 void add_pool(CLI::App& app, Chosen& chosen);
