@@ -86,7 +86,7 @@ class RankGroup {
 // A group whose ranks are threads of this process: one object for each rank.
 std::vector<std::shared_ptr<RankGroup>> make_ranks(std::uint32_t ranks);
 // A group whose ranks are processes of one machine, which meet in a small file of shared memory. The first rank
-// makes it; the caller removes it.
+// makes it; the caller removes it, also before the ranks start anew.
 // @errors kInvalidArgument: rank not below ranks, or a file of another number of ranks; those of opening a file
 Result<std::shared_ptr<RankGroup>> join_ranks(const std::string& path, std::uint32_t rank,
                                               std::uint32_t ranks);
@@ -125,6 +125,19 @@ struct TieredCacheOptions {
 };
 std::vector<std::string> host_layout_names();
 
+// One option of the tiers, for command lines, files and languages without these structs.
+struct TierOption {
+  const char* name;           // of set_tier_option()
+  const char* sglang;         // the name of SGLang's flag or extra-config key, which is accepted, too; null: none
+  const char* values;         // "through|selective|back", "SIZE", "SECONDS" …
+  const char* default_value;  // as text
+  const char* meaning;
+};
+std::span<const TierOption> tier_options();
+// Sets what a name says, "host_ratio" for example. SGLang's values are accepted, too: write_through is through.
+// @errors kInvalidArgument: no such option, or not one of its values; the message lists them
+Status set_tier_option(TieredCacheOptions& options, std::string_view name, std::string_view value);
+
 enum class RequestId : std::uint64_t {};
 
 struct RequestOptions {
@@ -149,6 +162,7 @@ struct TierFetch {
   std::uint64_t arrived_tokens = 0;
 };
 
+// tier_c.h has the same fields in this order.
 struct TierStatistics {
   std::uint64_t requests, prompt_tokens, device_tokens, host_tokens, shared_tokens;  // found, by start()
   std::uint64_t device_blocks, free_device_blocks, host_blocks, free_host_blocks;
@@ -193,6 +207,8 @@ class TieredCache {
   // Waits until is_ready(), or so long. @return is_ready()
   Result<bool> wait_ready(RequestId request, std::uint64_t timeout_ns = kNoTimeout);
   Result<TierFetch> fetch_of(RequestId request) const;
+  // Of open(), or of the last commit().
+  Result<std::uint64_t> prompt_tokens(RequestId request) const;
   // Ends the fetch, takes pages for the whole prompt, and begins to load what is in L2. With ranks: agrees on
   // cached_tokens. Without L2: loads from the pool.
   // @errors kNoSpace: L1 is full of pages of open requests; close one, and start again; kNotFound; as RankGroup

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cachalot/c.h>
+#include <cachalot/tier_c.h>
 #include <cachalot/torch.h>
 #include <cachalot/vmm.h>
 
@@ -87,6 +88,18 @@ struct FieldEnds<cachalot_vmm_statistics> {
               &S::ready_bytes, &S::stuck_bytes, &S::shared_bytes, &S::shared_total_bytes,
               &S::copied_bytes, &S::asked_bytes, &S::prepared, &S::waits, &S::wait_ns, &S::creates,
               &S::maps, &S::accesses, &S::unmaps);
+};
+
+template <>
+struct FieldEnds<cachalot_tier_statistics> {
+  using S = cachalot_tier_statistics;
+  static constexpr auto kAll = ends_of(
+      &S::struct_size, &S::reserved, &S::requests, &S::prompt_tokens, &S::device_tokens,
+      &S::host_tokens, &S::shared_tokens, &S::device_blocks, &S::free_device_blocks,
+      &S::host_blocks, &S::free_host_blocks, &S::evicted_device_blocks, &S::evicted_host_blocks,
+      &S::demoted_blocks, &S::loaded_bytes, &S::backed_up_bytes, &S::fetched_bytes,
+      &S::unused_fetched_bytes, &S::written_bytes, &S::unwritten_blocks, &S::fetches,
+      &S::skipped_fetches, &S::recomputed_tokens, &S::ready_wait_ns, &S::layer_wait_ns);
 };
 
 template <>

@@ -211,6 +211,12 @@ Result<TierFetch> Controller::fetch_of(RequestId id) const {
   return result;
 }
 
+Result<std::uint64_t> Controller::prompt_tokens(RequestId id) const {
+  const Lock lock(mutex_);
+  CACHALOT_TRY_ASSIGN(const Request* request, find(id));
+  return std::uint64_t{request->tokens.size()};
+}
+
 Status Controller::wait_layer(RequestId id, std::uint32_t layer) {
   std::vector<std::shared_ptr<LoadJob>> loads;
   {

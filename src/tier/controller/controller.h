@@ -50,6 +50,7 @@ class Controller {
   Result<bool> is_ready(RequestId id) const;
   Result<bool> wait_ready(RequestId id, std::uint64_t timeout_ns);
   Result<TierFetch> fetch_of(RequestId id) const;
+  Result<std::uint64_t> prompt_tokens(RequestId id) const;
   Result<TierStart> start(RequestId id);
   Status wait_layer(RequestId id, std::uint32_t layer);
   Result<std::vector<PageId>> grow(RequestId id, std::uint64_t tokens);

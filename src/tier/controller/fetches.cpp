@@ -175,6 +175,7 @@ bool Controller::insert_fetched(Fetch& fetch, std::span<const Slot> slots) {
   tree.unlock(Tier::kHost, fetch.locked);
   fetch.locked = inserted->node;
   fetch.arrived_blocks += static_cast<std::uint32_t>(slots.size());
+  for (std::uint32_t block = first; block < end; ++block) written_.insert(fetch.hashes[block]);
   return true;
 }
 

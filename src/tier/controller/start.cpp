@@ -112,6 +112,7 @@ Status Controller::load_from_pool(Request& request, Plan& plan, Lock& lock) {
   lock.lock();
   end_job(shared);
   plan.pool_blocks = static_cast<std::uint32_t>(loaded);
+  for (const BlockHash& hash : hashes.first(loaded)) written_.insert(hash);
   counts_.fetched_bytes += loaded * copies_->block_bytes();
   return {};
 }

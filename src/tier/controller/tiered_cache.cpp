@@ -137,6 +137,9 @@ Result<bool> TieredCache::wait_ready(RequestId request, std::uint64_t timeout_ns
 Result<TierFetch> TieredCache::fetch_of(RequestId request) const {
   return impl_->controller->fetch_of(request);
 }
+Result<std::uint64_t> TieredCache::prompt_tokens(RequestId request) const {
+  return impl_->controller->prompt_tokens(request);
+}
 Result<TierStart> TieredCache::start(RequestId request) {
   return impl_->controller->start(request);
 }
