@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cachalot/c.h>
+#include <cachalot/layerwise.h>
 #include <cachalot/torch.h>
 #include <cachalot/vmm.h>
 
@@ -87,6 +88,24 @@ struct FieldEnds<cachalot_vmm_statistics> {
               &S::ready_bytes, &S::stuck_bytes, &S::shared_bytes, &S::shared_total_bytes,
               &S::copied_bytes, &S::asked_bytes, &S::prepared, &S::waits, &S::wait_ns, &S::creates,
               &S::maps, &S::accesses, &S::unmaps);
+};
+
+template <>
+struct FieldEnds<cachalot_layerwise_options> {
+  using S = cachalot_layerwise_options;
+  static constexpr auto kAll = ends_of(&S::struct_size, &S::layers, &S::part_bytes, &S::max_tokens,
+                                       &S::resident, &S::device, &S::layout, &S::chunk_bytes,
+                                       &S::limit_bytes, &S::host_bytes, &S::copy, &S::copy_context);
+};
+
+template <>
+struct FieldEnds<cachalot_layerwise_statistics> {
+  using S = cachalot_layerwise_statistics;
+  static constexpr auto kAll =
+      ends_of(&S::struct_size, &S::requests, &S::resident, &S::device_bytes, &S::peak_device_bytes,
+              &S::all_bytes, &S::host_bytes, &S::offloads, &S::offloaded_bytes, &S::offload_ns,
+              &S::loads, &S::loaded_bytes, &S::load_ns, &S::map_ns, &S::waits, &S::wait_ns,
+              &S::step_ns, &S::step_wait_ns);
 };
 
 template <>
