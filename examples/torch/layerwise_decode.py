@@ -52,7 +52,8 @@ class Decoder:
         def weights(out, given):
             return torch.randn(out, given, generator=generator) * given**-0.5
 
-        self.embedding = torch.randn(options.vocabulary, width, generator=generator)
+        self.embedding = torch.randn(options.vocabulary, width, generator=generator) * 0.1
+        self.head = weights(options.vocabulary, width)
         self.layers = [{"q": weights(options.heads * head, width), "k": weights(options.kv_heads * head, width), "v": weights(options.kv_heads * head, width),
                         "o": weights(width, options.heads * head), "gate": weights(inner, width), "up": weights(inner, width), "down": weights(width, inner)}
                        for _ in range(options.layers)]
@@ -88,7 +89,7 @@ class Decoder:
                 normed = rms_norm(x, (o.width,))
                 x = x + (silu(normed @ layer["gate"].T) * (normed @ layer["up"].T)) @ layer["down"].T
         ends = torch.tensor(list(counts.values())).cumsum(0) - 1
-        logits = rms_norm(x[ends], (o.width,)) @ self.embedding.T
+        logits = rms_norm(x[ends], (o.width,)) @ self.head.T
         return dict(zip(tokens, logits))
 
     def attend(self, query, keys, values):
@@ -181,15 +182,16 @@ class Phase:
 
 
 def decode(model, prompts, kv, options):
-    """Greedy: each prompt alone in steps of at most `prefill_tokens`, then all prompts together. Returns tokens and figures."""
+    """Greedy: each prompt alone in steps of at most `prefill_tokens`, then all prompts together. Returns tokens, logits and figures."""
     measure = kv.memory.statistics if isinstance(kv, LayerwiseKv) else lambda: None
-    first, last, out, steps = [], {}, {}, 0
+    first, last, out, steps, seen = [], {}, {}, 0, []
     start = measure()
     for prompt in prompts:
         begin = time.perf_counter()
         request = kv.add()
         for part in prompt.split(options.prefill_tokens or len(prompt)):
-            last[request] = model.step(kv, {request: part})[request].argmax()[None]
+            seen.append(model.step(kv, {request: part})[request])
+            last[request] = seen[-1].argmax()[None]
             steps += 1
         first.append(time.perf_counter() - begin)
         out[request] = [int(last[request])]
@@ -201,6 +203,7 @@ def decode(model, prompts, kv, options):
         last = {request: row.argmax()[None] for request, row in logits.items()}
         for request, token in last.items():
             out[request].append(int(token))
+        seen.extend(logits.values())
         each.append(time.perf_counter() - begin)
     figures = {"first_ms": statistics.mean(first) * 1e3, "token_ms": statistics.median(each) * 1e3}
     if middle is not None:
@@ -211,7 +214,7 @@ def decode(model, prompts, kv, options):
         for name, phase in (("prefill", prefill), ("decode", decoding)):
             figures.update({f"{name}_copy_ms": phase.copy_ms, f"{name}_wait_ms": phase.wait_ms, f"{name}_hidden": phase.hidden,
                             f"{name}_bytes_per_second": phase.bytes_per_second})
-    return list(out.values()), figures
+    return list(out.values()), torch.stack(seen), figures
 
 
 def middle_of(runs):
@@ -249,7 +252,7 @@ def print_table(options, results):
         copies = f"{got['prefill_copy_ms']:.1f} + {got['decode_copy_ms']:.2f}"
         hidden = f"{percent(got['prefill_hidden'])} + {percent(got['decode_hidden'])}" if int(name) < options.layers - 2 else "-"
         print(f"{name:>8} {got['device_bytes'] / 2**20:14.1f} {percent(got['share']):>7} {percent(got['bound']):>6} {got['first_ms']:9.0f} "
-              f"{got['token_ms']:9.2f} {copies:>14} {hidden:>14}  {'equal' if got['equal'] else 'DIFFERENT'}")
+              f"{got['token_ms']:9.2f} {copies:>14} {hidden:>14}  {'equal' if got['equal'] else 'DIFFERENT'}{', logits too' if got['same_bits'] else ''}")
 
 
 def parse():
@@ -284,21 +287,24 @@ def main():
     prompts = [torch.randint(options.vocabulary, (length,), generator=generator) for length in options.lengths]
     print(f"torch {torch.__version__}, one thread; {options.layers} layers, {options.heads} heads, {options.kv_heads} kv heads of {options.head_dim}; "
           f"prompts of {options.prompts} tokens, {options.tokens} new ones; median of {options.runs} runs, load {os.getloadavg()[0]:.1f}")
-    runs, expected, failed = {}, None, False
+    decode(model, [prompts[0][:64]], OrdinaryKv(options), options)  # the first use of each kernel is slow
+    runs, expected, exact, failed = {}, None, None, False
     for _ in range(options.runs):  # in turns, so that a change of the machine's load meets all
         for name in ["ordinary", *map(str, options.xs)]:
             kv = OrdinaryKv(options) if name == "ordinary" else LayerwiseKv(options, int(name))
             try:
-                tokens, figures = decode(model, prompts, kv, options)
+                tokens, logits, figures = decode(model, prompts, kv, options)
             finally:
                 kv.close()
-            expected = expected or tokens
-            figures["equal"] = tokens == expected
+            if expected is None:
+                expected, exact = tokens, logits
+            figures.update(equal=tokens == expected, same_bits=torch.equal(logits, exact))
             runs.setdefault(name, []).append(figures)
     results = {}
     for name, all_runs in runs.items():
         got = results[name] = middle_of(all_runs)
-        got["equal"] = all(run["equal"] for run in all_runs)
+        for word in ("equal", "same_bits"):
+            got[word] = all(run[word] for run in all_runs)
         if name == "ordinary":
             got["kv_bytes"] = len(prompts) * options.layers * 2 * options.max_tokens * options.kv_heads * options.head_dim * 4
         else:
