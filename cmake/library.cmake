@@ -1,4 +1,4 @@
-# What engines link: libcachalot.so, with the C++ API of include/cachalot and the C ABI of c.h and vmm.h.
+# What engines link: libcachalot.so, with the C++ API of include/cachalot and the C ABI of c.h, tier_c.h, vmm.h and layerwise.h.
 #
 #   find_package(cachalot REQUIRED)
 #   target_link_libraries(my_engine PRIVATE cachalot::cachalot)
@@ -6,9 +6,10 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 add_library(cachalot_shared SHARED src/client/c/c_api.cpp src/client/c/c_options.cpp
-  src/tier/controller/c_api.cpp src/vtensor/c_api.cpp)
+  src/tier/controller/c_api.cpp src/tier/layerwise/c_api.cpp src/vtensor/c_api.cpp)
 target_link_libraries(cachalot_shared PRIVATE cachalot_options
-  -Wl,--whole-archive cachalot_tier_controller cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive cachalot_vtensor)
+  -Wl,--whole-archive cachalot_tier_controller cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive
+  cachalot_vtensor cachalot_tier_layerwise)
 target_include_directories(cachalot_shared PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 # Only what the headers declare; the modules inside stay private.
@@ -22,7 +23,8 @@ add_library(cachalot::cachalot ALIAS cachalot_shared)
 
 if(CACHALOT_BUILD_TESTS)
   cachalot_test(c_api_test SOURCES ${PROJECT_SOURCE_DIR}/src/client/c/c_api_test.cpp
-    ${PROJECT_SOURCE_DIR}/src/vtensor/c_api_test.cpp LIBRARIES cachalot_shared)
+    ${PROJECT_SOURCE_DIR}/src/vtensor/c_api_test.cpp
+    ${PROJECT_SOURCE_DIR}/src/tier/layerwise/c_api_test.cpp LIBRARIES cachalot_shared)
   target_include_directories(c_api_test PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endif()
 

@@ -18,6 +18,7 @@ set(CACHALOT_MODULES
   "device_memory: base os gpu"
   "stitch: base os gpu device_memory"
   "vtensor: base os gpu device_memory"
+  "tier/layerwise: base os gpu device_memory vtensor"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"

@@ -153,6 +153,21 @@ def _text(name: str, value: Any) -> bytes:
     return text
 
 
+def _interface(address: int, outer: Tuple[int, ...], outer_strides: Tuple[int, ...], stride: int, row_bytes: int, count: int,
+               shape: Sequence[int], typestr: str) -> dict:
+    """What NumPy needs to know of an array (*outer, count, *shape) whose rows of `row_bytes` are `stride` apart."""
+    if not isinstance(typestr, str) or not typestr[2:].isdecimal():
+        raise CLASSES["invalid_argument"](f'rows: numbers "{typestr}", expected a type as NumPy writes it')
+    sizes = _counts("shape", shape)
+    strides = [int(typestr[2:])]
+    for size in reversed(sizes):
+        strides.insert(0, strides[0] * size)
+    if strides[0] != row_bytes:
+        raise CLASSES["invalid_argument"](f"rows: {sizes} of {typestr} are {strides[0]} bytes, expected {row_bytes}")
+    return {"data": (address, False), "shape": (*outer, count, *sizes), "typestr": typestr,
+            "strides": (*outer_strides, stride, *strides[1:]), "version": 3}
+
+
 class Rows:
     """A layer's keys or values of one range: `__array_interface__` (numpy.asarray()) in this machine's memory,
     `__cuda_array_interface__` (torch.as_tensor(), cupy.asarray()) on a GPU. Only committed memory may be accessed. Arrays
@@ -241,16 +256,7 @@ class Range:
         if self._vmm.device == "model":
             raise CLASSES["unsupported"]("rows: the device is model, which has no memory")
         count = self.max_tokens if tokens is None else _count("tokens", tokens, self.max_tokens)
-        if not isinstance(typestr, str) or not typestr[2:].isdecimal():
-            raise CLASSES["invalid_argument"](f'rows: numbers "{typestr}", expected a type as NumPy writes it')
-        sizes = _counts("shape", shape)
-        strides = [int(typestr[2:])]
-        for size in reversed(sizes):
-            strides.insert(0, strides[0] * size)
-        if strides[0] != row_bytes:
-            raise CLASSES["invalid_argument"](f"rows: {sizes} of {typestr} are {strides[0]} bytes, expected {row_bytes}")
-        interface = {"data": (self.base + offset, False), "shape": (*outer, count, *sizes), "typestr": typestr,
-                     "strides": (*outer_strides, stride, *strides[1:]), "version": 3}
+        interface = _interface(self.base + offset, outer, outer_strides, stride, row_bytes, count, shape, typestr)
         return Rows(self, interface, self._vmm.device.startswith("cuda"))
 
     def _call(self, name: str, *arguments: Any) -> None:

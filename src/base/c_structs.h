@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cachalot/c.h>
+#include <cachalot/layerwise.h>
 #include <cachalot/tier_c.h>
 #include <cachalot/torch.h>
 #include <cachalot/vmm.h>
@@ -100,6 +101,24 @@ struct FieldEnds<cachalot_tier_statistics> {
       &S::demoted_blocks, &S::loaded_bytes, &S::backed_up_bytes, &S::fetched_bytes,
       &S::unused_fetched_bytes, &S::written_bytes, &S::unwritten_blocks, &S::fetches,
       &S::skipped_fetches, &S::recomputed_tokens, &S::ready_wait_ns, &S::layer_wait_ns);
+};
+
+template <>
+struct FieldEnds<cachalot_layerwise_options> {
+  using S = cachalot_layerwise_options;
+  static constexpr auto kAll = ends_of(&S::struct_size, &S::layers, &S::part_bytes, &S::max_tokens,
+                                       &S::resident, &S::device, &S::layout, &S::chunk_bytes,
+                                       &S::limit_bytes, &S::host_bytes, &S::copy, &S::copy_context);
+};
+
+template <>
+struct FieldEnds<cachalot_layerwise_statistics> {
+  using S = cachalot_layerwise_statistics;
+  static constexpr auto kAll =
+      ends_of(&S::struct_size, &S::requests, &S::resident, &S::device_bytes, &S::peak_device_bytes,
+              &S::all_bytes, &S::host_bytes, &S::offloads, &S::offloaded_bytes, &S::offload_ns,
+              &S::loads, &S::loaded_bytes, &S::load_ns, &S::map_ns, &S::waits, &S::wait_ns,
+              &S::step_ns, &S::step_wait_ns);
 };
 
 template <>

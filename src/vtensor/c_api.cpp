@@ -3,7 +3,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cinttypes>
 #include <memory>
 #include <mutex>
@@ -11,10 +10,9 @@
 #include <unordered_set>
 
 #include "base/c_boundary.h"
-#include "device_memory/cuda/cuda_backend.h"
-#include "device_memory/memfd/memfd_backend.h"
-#include "device_memory/model/model_backend.h"
+#include "device_memory/open_backend.h"
 #include "os/file_descriptor.h"
+#include "vtensor/c_copy.h"
 #include "vtensor/shared_budget.h"
 #include "vtensor/vtensor_set.h"
 
@@ -50,30 +48,6 @@ namespace {
 
 constexpr std::uint64_t kDefaultChunkBytes = std::uint64_t{2} << 20;
 
-Result<std::unique_ptr<Backend>> open_device(std::string_view name) {
-  constexpr std::string_view kCuda = "cuda:";
-  if (name == "memfd") {
-    CACHALOT_TRY_ASSIGN(auto memfd, MemfdBackend::open());
-    return std::unique_ptr<Backend>(std::move(memfd));
-  }
-  if (name == "model") {
-    CACHALOT_TRY_ASSIGN(auto model, ModelBackend::open());
-    return std::unique_ptr<Backend>(std::move(model));
-  }
-  CudaOptions options;
-  if (name.starts_with(kCuda)) {
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + kCuda.size(), end, options.device);
-    if (parsed.ec == std::errc() && parsed.ptr == end) {
-      CACHALOT_TRY_ASSIGN(auto cuda, CudaBackend::open(options));
-      return std::unique_ptr<Backend>(std::move(cuda));
-    }
-  }
-  return Error::make(Code::kInvalidArgument,
-                     "vmm options: device \"%.*s\", expected memfd, cuda:N or model",
-                     static_cast<int>(name.substr(0, 60).size()), name.data());
-}
-
 Result<std::unique_ptr<ChunkBudget>> open_budget(const cachalot_vmm_options& options,
                                                  std::uint64_t chunk_bytes) {
   const std::uint64_t chunks = options.limit_bytes / chunk_bytes;
@@ -102,20 +76,6 @@ Result<std::unique_ptr<ChunkBudget>> open_budget(const cachalot_vmm_options& opt
       std::make_unique<LocalBudget>(chunks == 0 ? LocalBudget::kNoLimit : chunks));
 }
 
-CopyBytes copy_of(const cachalot_vmm_options& options, std::string_view device) {
-  if (options.copy != nullptr) {
-    return [copy = options.copy, context = options.copy_context](Address to, Address from,
-                                                                 std::uint64_t bytes) -> Status {
-      const cachalot_code code = copy(context, to, from, bytes);
-      if (code == CACHALOT_OK) return {};
-      return Error::make(static_cast<Code>(code), "copy: the caller's function returned %d", code);
-    };
-  }
-  if (device == "memfd") return copy_by_processor;
-  if (device == "model") return [](Address, Address, std::uint64_t) { return Status(); };
-  return {};
-}
-
 // An eventfd adds up unread values, and only the last ask is true: it is read first.
 void notify(int fd, std::uint64_t bytes) {
   std::uint64_t old = 0;
@@ -132,7 +92,7 @@ Result<std::unique_ptr<cachalot_vmm>> open_vmm(const cachalot_vmm_options* given
   vmm->chunk_bytes = options.chunk_bytes == 0 ? kDefaultChunkBytes : options.chunk_bytes;
   CACHALOT_TRY_ASSIGN(const KvLayout layout,
                       parse_kv_layout(options.layout == nullptr ? "folded" : options.layout));
-  CACHALOT_TRY_ASSIGN(vmm->backend, open_device(device));
+  CACHALOT_TRY_ASSIGN(vmm->backend, open_backend(device));
   std::vector<std::uint64_t> parts = {options.part_bytes[0]};
   if (options.part_bytes[1] != 0) parts.push_back(options.part_bytes[1]);
   const std::uint64_t chunk_bytes = vmm->chunk_bytes;
@@ -141,7 +101,7 @@ Result<std::unique_ptr<cachalot_vmm>> open_vmm(const cachalot_vmm_options* given
       .layout = layout,
       .chunk_bytes = chunk_bytes,
       .max_tokens = options.max_tokens,
-      .copy = copy_of(options, device),
+      .copy = copy_of(options.copy, options.copy_context, device),
       .ready_chunks = options.ready_bytes / chunk_bytes,
       .idle_chunks = options.idle_bytes == 0 ? ~std::uint64_t{0} : options.idle_bytes / chunk_bytes,
       .on_pressure = [fd = vmm->event.get(), chunk_bytes](std::uint64_t chunks) {

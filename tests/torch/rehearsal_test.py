@@ -19,7 +19,7 @@ if not all(importlib.util.find_spec(name) for name in ("torch", "numpy")):
     sys.exit(77)
 
 PRETEND = f"{SOURCE}/tests/torch/pretend_gpu.py"
-ATTENTION, FINE_TUNE = f"{SOURCE}/examples/torch/contiguous_attention.py", f"{SOURCE}/examples/torch/fine_tune.py"
+ATTENTION, FINE_TUNE, LAYERWISE = (f"{SOURCE}/examples/torch/{name}.py" for name in ("contiguous_attention", "fine_tune", "layerwise_decode"))
 GPU_TEST = f"{SOURCE}/tests/gpu/torch_gpu_test.py"
 SMALL = ["--layers", "1", "--kv-heads", "2", "--heads", "4", "--steps", "2", "--requests", "2"]
 TRAINING = ["--device", "cpu", "--layers", "2", "--width", "64", "--heads", "4", "--vocabulary", "200", "--batch", "2", "--tokens", "32", "--steps", "3"]
@@ -27,7 +27,7 @@ folder = tempfile.TemporaryDirectory()
 # The modules that need no compiled part of the package, without it.
 package = Path(folder.name) / "package/cachalot"
 package.mkdir(parents=True)
-for module in ("errors", "torch_allocator", "vmm"):
+for module in ("errors", "layerwise", "torch_allocator", "vmm"):
     shutil.copy(f"{SOURCE}/python/cachalot/{module}.py", package)
 (package / "__init__.py").touch()  # comes before a package that is installed
 
@@ -93,6 +93,40 @@ class Attention(unittest.TestCase):
         self.assertEqual(ran.returncode, 3, ran.stderr)
         self.assertEqual(ran.stderr.count("\n"), 1, ran.stderr)
         self.assertIn("/nowhere/libcachalot.so", ran.stderr)
+
+
+class LayerwiseDecode(unittest.TestCase):
+    # A token's keys of a layer are 4 KiB, so a prompt of 600 tokens takes two chunks.
+    SMALL = ["--layers", "6", "--width", "32", "--heads", "4", "--kv-heads", "2", "--head-dim", "512", "--inner", "64", "--vocabulary", "100",
+             "--prompts", "600,20", "--tokens", "12", "--runs", "1"]
+
+    def decode(self, *arguments, script=LAYERWISE, status=0):
+        out = Path(folder.name) / "layerwise.json"
+        ran = run(str(script), *self.SMALL, *arguments, "--json", str(out))
+        self.assertEqual(ran.returncode, status, ran.stdout + ran.stderr)
+        return json.loads(out.read_text())
+
+    def test_tokens_are_those_of_ordinary_kv_for_every_number_of_layers(self):
+        got = self.decode("--resident", "0,1,2,3,4,6")
+        self.assertEqual([len(tokens) for tokens in got["tokens"]], [12, 12])
+        self.assertGreater(len(set(got["tokens"][0])), 3)  # the model says more than one thing
+        for x in (0, 1, 2, 3, 4, 6):
+            figures = got["results"][str(x)]
+            self.assertTrue(figures["equal"] and figures["same_bits"], x)
+            self.assertLessEqual(figures["device_bytes"] * 6, min(6, x + 2) * figures["all_bytes"], x)
+            self.assertEqual(figures["decode_bytes_per_second"] is None, x >= 4, figures)
+        for phase in ("prefill", "decode"):
+            self.assertIn(got["chosen"][phase], range(7))
+
+    def test_a_prefill_in_parts_reads_the_parts_before_it(self):
+        got = self.decode("--resident", "0,2", "--prefill-tokens", "250")
+        self.assertTrue(all(figures["equal"] for figures in got["results"].values()))
+
+    def test_tokens_that_differ_are_noticed(self):
+        script = Path(folder.name) / "keys_as_values.py"
+        rows = "return self.views[request][layer]"
+        script.write_text(Path(LAYERWISE).read_text().replace(rows, rows + "[:1] * 2"))
+        self.assertFalse(self.decode("--resident", "1", script=script, status=1)["results"]["1"]["equal"])
 
 
 class FineTune(unittest.TestCase):
