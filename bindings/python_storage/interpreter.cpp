@@ -57,6 +57,8 @@ Outcome start_interpreter() {
     const char* const why = started.err_msg == nullptr ? "" : started.err_msg;
     return {CACHALOT_STORAGE_IO, std::string("Python does not start: ") + why};
   }
+  // What a class prints: stdout has lines that other programs read.
+  PySys_SetObject("stdout", PySys_GetObject("stderr"));
   PyEval_SaveThread();
   return {};
 }

@@ -117,6 +117,12 @@ class Wrong(Dict):
         return ["text"] if self.how == "text" else [b"short"]
 
 
+class Printing(Dict):
+    def __init__(self, folder):
+        print("text of a class", flush=True)
+        super().__init__(folder)
+
+
 class NoList:
     exists = get = put = remove = print
 

@@ -174,6 +174,14 @@ TEST(PythonStorage, WhatIsNoBufferIsAnError) {
   says(stored.error().message, "answered True, expected None or an exception");
 }
 
+TEST(PythonStorage, WhatAClassPrintsGoesToStderr) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(opener("Printing")("printing"));
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "text of a class\n");
+}
+
 TEST(PythonStorage, ATooShortHeadIsNotListed) {
   WrongClass wrong("short");
   std::size_t heads = 0;
