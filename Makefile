@@ -28,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-llama test-vllm test-asan test-tsan soak coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -86,6 +86,17 @@ build-vllm: setup-python
 
 test-vllm: build-vllm ## get vLLM's CPU build (6 GB) and run the connector in it; PYTEST_ARGS goes to pytest
 	CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models build/vllm/venv/bin/python -m pytest tests/vllm $(PYTEST_ARGS)
+
+setup-python-storage:
+	@tools/setup --for python-storage
+
+# The virtual environment is of the Python that the plug-in embeds.
+test-python-storage: setup-python-storage ## get Mooncake Store and NIXL (0.5 GB) and keep blocks in both; PYTEST_ARGS goes to pytest
+	CXX="$(CXX)" cmake --preset dev
+	cmake --build --preset dev --parallel $(JOBS) --target cachalot cachalot_python_storage
+	python$$(pkg-config --modversion python3-embed) -m venv build/python-storage
+	build/python-storage/bin/python -m pip install --quiet mooncake-transfer-engine-non-cuda nixl-cu12 pytest
+	build/python-storage/bin/python -m pytest tests/python_storage --programs build/dev $(PYTEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.
 LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model cachalot_llama_preload

@@ -69,6 +69,52 @@ TEST_F(HitRateCommand, WritesTableCsvAndDrawingBesideTheJson) {
 }
 
 // A file's name may be any bytes, and long; a drawing with half a character in it cannot be opened.
+// The same counts as of a trace that was converted to the larger blocks.
+TEST_F(HitRateCommand, SeveralBlockSizesAreCountedInOneCall) {
+  const Outcome outcome = run({"hitrate", "--trace", kTrace, "--policy", "lru,opt",
+                               "--capacity-blocks", "4001,40000,inf", "--page-tokens",
+                               "512,2048,8192", "--csv", path("a.csv"), "--json", "-"});
+  expect_done(outcome);
+  const nlohmann::json sizes = outcome.json();
+  ASSERT_EQ(sizes.size(), 3u);
+  std::string csv_tail;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::string tokens = std::to_string(512 << (2 * i));
+    expect_done(run({"trace", "convert", "--trace", kTrace, "--block-tokens", tokens, "--out",
+                     path(tokens + ".jsonl")}));
+    const auto blocks = [&](int of_trace) { return std::to_string(of_trace >> (2 * i)); };
+    const Outcome alone = run({"hitrate", "--trace", path(tokens + ".jsonl"), "--policy", "lru,opt",
+                               "--block-tokens", tokens, "--capacity-blocks",
+                               blocks(4001) + "," + blocks(40000) + ",inf", "--json", "-"});
+    expect_done(alone);
+    nlohmann::json expected = alone.json(), size = sizes[i];
+    expected.erase("wall_s");
+    size.erase("wall_s");
+    EXPECT_EQ(size, expected);
+    EXPECT_NE(outcome.err.find(" blocks of " + tokens + " tokens"), std::string::npos);
+    csv_tail = "," + tokens + "\n";
+  }
+  const std::string csv = read(path("a.csv"));
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 1 + 3 * 6);
+  EXPECT_NE(csv.find("token_hit_rate,block_tokens\n"), std::string::npos) << csv;
+  EXPECT_EQ(csv.substr(csv.size() - csv_tail.size()), csv_tail);
+}
+
+TEST_F(HitRateCommand, BlockSizesThatTheTraceCannotGiveAreOneError) {
+  const auto refused = [&](Arguments more, const std::string& text) {
+    Arguments words = {"hitrate", "--trace", kTrace};
+    words.insert(words.end(), more.begin(), more.end());
+    expect_error(run(words), 2, {text});
+  };
+  refused({"--page-tokens", "512,16"}, "--page-tokens: 16, expected multiples of 512");
+  refused({"--page-tokens", "0"}, "--page-tokens: 0, expected multiples of 512");
+  refused({"--page-tokens", "1024,x"}, "--page-tokens");
+  refused({"--page-tokens", "1024,"}, "--page-tokens");
+  refused({"--page-tokens", "2048", "--capacity-blocks", "3"},
+          "--capacity-blocks: 3 blocks of the trace, expected at least the 4");
+  refused({"--page-tokens", "1024", "--plot", path("a.svg")}, "expected no --page-tokens");
+}
+
 TEST_F(HitRateCommand, TheDrawingsTitleIsWellFormedWhateverTheTraceIsCalled) {
   const std::string request =
       R"({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]})";

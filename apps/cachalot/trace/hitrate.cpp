@@ -20,6 +20,7 @@
 #include "plot.h"
 #include "plot_hit_rate.h"
 #include "trace/request/request_trace.h"
+#include "trace/request/trace_merge.h"
 #include "trace_flags.h"
 #include "values.h"
 
@@ -30,6 +31,7 @@ struct Options {
   TraceFlags trace;
   std::vector<std::string> policies = {"lru"};
   std::vector<std::string> capacities = {"inf"};
+  std::vector<std::string> page_tokens;  // none: the trace's blocks
   std::string mode = "leaf";
   std::string model;
   std::string bytes_per_token;
@@ -151,15 +153,64 @@ void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
-Status count(trace::RequestTrace& reader, cache_sim::HitRate& rate) {
+// Caches of one block size.
+struct Sized {
+  std::uint64_t block_tokens;
+  std::uint64_t joined;  // so many of the trace's blocks are one
+  cache_sim::HitRate rate;
+};
+
+// One pass for all sizes.
+Status count(trace::RequestTrace& reader, std::vector<Sized>& sizes) {
   trace::Request request;
+  std::vector<std::uint64_t> ids;
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool more, reader.next(request));
     if (!more) break;
-    CACHALOT_TRY(rate.add(request.hash_ids, request.input_tokens, request.timestamp_ms));
-    show_progress(rate.requests());
+    for (Sized& size : sizes) {
+      ids = request.hash_ids;
+      trace::join_blocks(size.joined, ids);
+      CACHALOT_TRY(size.rate.add(ids, request.input_tokens, request.timestamp_ms));
+    }
+    show_progress(sizes.front().rate.requests());
   }
-  return rate.finish(show_row);
+  for (Sized& size : sizes) CACHALOT_TRY(size.rate.finish(show_row));
+  return {};
+}
+
+// The sizes of --page-tokens, else `trace_tokens`.
+Result<std::vector<std::uint64_t>> sizes_of(const Options& options, std::uint64_t trace_tokens) {
+  if (options.page_tokens.empty()) return std::vector<std::uint64_t>{trace_tokens};
+  CACHALOT_TRY_ASSIGN(const auto texts, split_list("--page-tokens", options.page_tokens));
+  std::vector<std::uint64_t> sizes;
+  for (const std::string& text : texts) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t tokens, parse_blocks("--page-tokens", text));
+    if (tokens == 0 || tokens % trace_tokens != 0) {
+      return Error::make(Code::kInvalidArgument,
+                         "--page-tokens: %" PRIu64 ", expected multiples of %" PRIu64
+                         ": the trace has one id for so many tokens",
+                         tokens, trace_tokens);
+    }
+    sizes.push_back(tokens);
+  }
+  return sizes;
+}
+
+// As many tokens in fewer, larger blocks.
+Result<std::vector<cache_sim::CacheSpec>> joined_caches(std::vector<cache_sim::CacheSpec> caches,
+                                                        std::uint64_t joined) {
+  for (cache_sim::CacheSpec& cache : caches) {
+    if (cache.capacity_blocks == cache_sim::kUnlimitedBlocks) continue;
+    if (cache.capacity_blocks < joined) {
+      return Error::make(Code::kInvalidArgument,
+                         "--capacity-blocks: %" PRIu64
+                         " blocks of the trace, expected at least the %" PRIu64
+                         " of the largest block of --page-tokens",
+                         cache.capacity_blocks, joined);
+    }
+    cache.capacity_blocks /= joined;
+  }
+  return caches;
 }
 
 struct Outputs {
@@ -190,6 +241,10 @@ HitRatePlot plot_of(const Options& options, const HitRateResult& result) {
 }
 
 Status hit_rate(const Options& options) {
+  if (!options.page_tokens.empty() && !options.plot.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "hitrate: --plot draws one block size, expected no --page-tokens");
+  }
   CACHALOT_TRY_ASSIGN(const std::vector<cache_sim::CacheSpec> caches, caches_of(options));
   CACHALOT_TRY(bytes_per_token(options));
   const std::string* const input = &options.trace.file;
@@ -198,22 +253,38 @@ Status hit_rate(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
-  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes(options, reader.block_tokens()));
-  const cache_sim::HitRateOptions how{.block_tokens = reader.block_tokens(),
-                                      .with_reuse = !options.no_summary,
-                                      .spill_directory = temp_dir(options)};
-  CACHALOT_TRY_ASSIGN(cache_sim::HitRate rate, cache_sim::HitRate::make(caches, how));
+  CACHALOT_TRY_ASSIGN(const auto tokens, sizes_of(options, reader.block_tokens()));
+  std::vector<Sized> sizes;
+  for (const std::uint64_t block_tokens : tokens) {
+    const std::uint64_t joined = block_tokens / reader.block_tokens();
+    CACHALOT_TRY_ASSIGN(const auto joined_specs, joined_caches(caches, joined));
+    const cache_sim::HitRateOptions how{.block_tokens = block_tokens,
+                                        .with_reuse = !options.no_summary,
+                                        .spill_directory = temp_dir(options)};
+    CACHALOT_TRY_ASSIGN(cache_sim::HitRate rate, cache_sim::HitRate::make(joined_specs, how));
+    sizes.push_back({block_tokens, joined, std::move(rate)});
+  }
   const auto begin = std::chrono::steady_clock::now();
-  const Status counted = count(reader, rate);
+  const Status counted = count(reader, sizes);
   clear_progress();
   CACHALOT_TRY(counted);
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
-  const HitRateResult result{.rate = &rate,
-                             .rows = rate.rows(),
-                             .block_tokens = reader.block_tokens(),
-                             .block_bytes = bytes,
-                             .skipped_lines = reader.skipped_lines(),
-                             .wall_s = wall.count()};
+  std::vector<HitRateResult> results;
+  for (const Sized& size : sizes) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, block_bytes(options, size.block_tokens));
+    results.push_back({.rate = &size.rate,
+                       .rows = size.rate.rows(),
+                       .block_tokens = size.block_tokens,
+                       .block_bytes = bytes,
+                       .skipped_lines = reader.skipped_lines(),
+                       .wall_s = wall.count()});
+  }
+  if (!options.page_tokens.empty()) {
+    print_sizes(outputs.people, results);
+    CACHALOT_TRY(outputs.csv.write(csv_of_sizes(results)));
+    return outputs.json.write_json(json_of_sizes(results));
+  }
+  const HitRateResult& result = results.front();
   print_table(outputs.people, result);
   CACHALOT_TRY(outputs.csv.write(csv_of(result)));
   CACHALOT_TRY(outputs.plot.write(plot_hit_rate(result.rows, plot_of(options, result))));
@@ -248,6 +319,8 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
       "be evicted")
       ->capture_default_str();
   add_block_tokens_flag(*command, options->trace);
+  add("--page-tokens", options->page_tokens, "N,…",
+      "block sizes to simulate, multiples of the trace's; capacities stay as many tokens");
   add_model_flag(*command, options->model, "model of the KV: adds capacities in bytes");
   add("--bytes-per-token", options->bytes_per_token, "SIZE",
       "instead: KV bytes of a token over all layers and ranks");

@@ -69,13 +69,7 @@ nlohmann::json summary_of(const cache_sim::HitRate& rate) {
           {"working_sets", sets}};
 }
 
-}  // namespace
-
-std::string capacity_text(std::uint64_t blocks) {
-  return blocks == cache_sim::kUnlimitedBlocks ? "inf" : std::to_string(blocks);
-}
-
-void print_table(std::FILE* out, const HitRateResult& result) {
+void print_head(std::FILE* out, const HitRateResult& result) {
   const cache_sim::HitRate& rate = *result.rate;
   std::fprintf(
       out, "%" PRIu64 " requests, %" PRIu64 " blocks of %" PRIu64 " tokens, %" PRIu64 " distinct",
@@ -84,48 +78,95 @@ void print_table(std::FILE* out, const HitRateResult& result) {
     std::fprintf(out, " (%s GiB)", gib_text(rate.blocks_unique(), result.block_bytes).c_str());
   }
   std::fprintf(out, "\n");
-  print_summary(out, rate);
-  const bool with_bytes = result.block_bytes != 0;
+}
+
+void print_column_names(std::FILE* out, const HitRateResult& result) {
   std::fprintf(out, "%-13s %-6s %15s %s%12s %12s %8s %8s %8s\n", "policy", "mode",
-               "capacity_blocks", with_bytes ? "     GiB " : "", "hit_blocks", "prefix", "hit",
-               "prefix", "token");
-  for (const HitRateRow& row : result.rows) {
-    std::fprintf(out, "%-13s %-6s %15s ", eviction::policy_name(row.cache.policy),
-                 eviction::cache_mode_name(row.cache.mode),
-                 capacity_text(row.cache.capacity_blocks).c_str());
-    if (with_bytes) {
-      std::fprintf(out, "%8s ", gib_text(row.cache.capacity_blocks, result.block_bytes).c_str());
-    }
-    std::fprintf(out, "%12" PRIu64 " %12" PRIu64 " %7.2f%% %7.2f%% %7.2f%%\n", row.hit_blocks,
-                 row.prefix_blocks, row.hit_rate * 100, row.prefix_hit_rate * 100,
-                 row.token_hit_rate * 100);
+               "capacity_blocks", result.block_bytes != 0 ? "     GiB " : "", "hit_blocks",
+               "prefix", "hit", "prefix", "token");
+}
+
+void print_row(std::FILE* out, const HitRateResult& result, const HitRateRow& row) {
+  std::fprintf(out, "%-13s %-6s %15s ", eviction::policy_name(row.cache.policy),
+               eviction::cache_mode_name(row.cache.mode),
+               capacity_text(row.cache.capacity_blocks).c_str());
+  if (result.block_bytes != 0) {
+    std::fprintf(out, "%8s ", gib_text(row.cache.capacity_blocks, result.block_bytes).c_str());
   }
-  if (result.skipped_lines != 0) {
+  std::fprintf(out, "%12" PRIu64 " %12" PRIu64 " %7.2f%% %7.2f%% %7.2f%%\n", row.hit_blocks,
+               row.prefix_blocks, row.hit_rate * 100, row.prefix_hit_rate * 100,
+               row.token_hit_rate * 100);
+}
+
+void print_bad_lines(std::FILE* out, const HitRateResult& result) {
+  if (result.skipped_lines != 0)
     std::fprintf(out, "%" PRIu64 " bad lines left out\n", result.skipped_lines);
+}
+
+std::string csv_head(const HitRateResult& result) {
+  return std::string(
+             "policy,mode,capacity_blocks,hit_blocks,prefix_blocks,hit_rate,prefix_hit_rate,"
+             "token_hit_rate") +
+         (result.block_bytes != 0 ? ",capacity_bytes" : "");
+}
+
+std::string csv_row(const HitRateResult& result, const HitRateRow& row) {
+  char line[256];
+  std::snprintf(line, sizeof line, "%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f",
+                eviction::policy_name(row.cache.policy), eviction::cache_mode_name(row.cache.mode),
+                capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks, row.prefix_blocks,
+                row.hit_rate, row.prefix_hit_rate, row.token_hit_rate);
+  if (result.block_bytes == 0) return line;
+  const nlohmann::json bytes = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
+  return line + ("," + (bytes.is_string() ? bytes.get<std::string>() : bytes.dump()));
+}
+
+}  // namespace
+
+std::string capacity_text(std::uint64_t blocks) {
+  return blocks == cache_sim::kUnlimitedBlocks ? "inf" : std::to_string(blocks);
+}
+
+void print_table(std::FILE* out, const HitRateResult& result) {
+  print_head(out, result);
+  print_summary(out, *result.rate);
+  print_column_names(out, result);
+  for (const HitRateRow& row : result.rows) print_row(out, result, row);
+  print_bad_lines(out, result);
+}
+
+void print_sizes(std::FILE* out, std::span<const HitRateResult> results) {
+  for (const HitRateResult& result : results) print_head(out, result);
+  std::fprintf(out, "%12s ", "block_tokens");
+  print_column_names(out, results.front());
+  for (const HitRateResult& result : results) {
+    for (const HitRateRow& row : result.rows) {
+      std::fprintf(out, "%12" PRIu64 " ", result.block_tokens);
+      print_row(out, result, row);
+    }
   }
+  print_bad_lines(out, results.front());
 }
 
 std::string csv_of(const HitRateResult& result) {
-  std::string csv =
-      "policy,mode,capacity_blocks,hit_blocks,prefix_blocks,hit_rate,prefix_hit_rate,token_hit_"
-      "rate";
-  if (result.block_bytes != 0) csv += ",capacity_bytes";
-  csv += '\n';
-  for (const HitRateRow& row : result.rows) {
-    char line[256];
-    std::snprintf(line, sizeof line, "%s,%s,%s,%" PRIu64 ",%" PRIu64 ",%.6f,%.6f,%.6f",
-                  eviction::policy_name(row.cache.policy),
-                  eviction::cache_mode_name(row.cache.mode),
-                  capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks,
-                  row.prefix_blocks, row.hit_rate, row.prefix_hit_rate, row.token_hit_rate);
-    csv += line;
-    if (result.block_bytes != 0) {
-      const nlohmann::json bytes = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
-      csv += "," + (bytes.is_string() ? bytes.get<std::string>() : bytes.dump());
-    }
-    csv += '\n';
+  std::string csv = csv_head(result) + "\n";
+  for (const HitRateRow& row : result.rows) csv += csv_row(result, row) + "\n";
+  return csv;
+}
+
+std::string csv_of_sizes(std::span<const HitRateResult> results) {
+  std::string csv = csv_head(results.front()) + ",block_tokens\n";
+  for (const HitRateResult& result : results) {
+    for (const HitRateRow& row : result.rows)
+      csv += csv_row(result, row) + "," + std::to_string(result.block_tokens) + "\n";
   }
   return csv;
+}
+
+nlohmann::json json_of_sizes(std::span<const HitRateResult> results) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const HitRateResult& result : results) all.push_back(json_of(result));
+  return all;
 }
 
 nlohmann::json json_of(const HitRateResult& result) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ std::string capacity_text(std::uint64_t blocks);
 void print_table(std::FILE* out, const HitRateResult& result);
 std::string csv_of(const HitRateResult& result);
 nlohmann::json json_of(const HitRateResult& result);
+// The same of several block sizes: one table, one CSV with a column more, an array of what json_of() gives.
+void print_sizes(std::FILE* out, std::span<const HitRateResult> results);
+std::string csv_of_sizes(std::span<const HitRateResult> results);
+nlohmann::json json_of_sizes(std::span<const HitRateResult> results);
 // What the drawing is of: mode, blocks, the model.
 std::string plot_subtitle(const HitRateResult& result, const std::string& mode,
                           const std::string& model);

@@ -18,6 +18,14 @@ Status check_block_tokens(std::uint64_t from, std::uint64_t to, std::size_t trac
 
 }  // namespace
 
+void join_blocks(std::uint64_t blocks_in_one, std::vector<std::uint64_t>& ids) {
+  if (blocks_in_one <= 1) return;
+  std::size_t larger = 0;
+  for (std::size_t at = 0; at < ids.size(); at += blocks_in_one)
+    ids[larger++] = ids[std::min<std::size_t>(at + blocks_in_one, ids.size()) - 1];
+  ids.resize(larger);
+}
+
 Result<TraceMerge> TraceMerge::make(std::vector<RequestTrace> traces, const MergeOptions& options) {
   TraceMerge merge;
   merge.block_tokens_ = options.block_tokens != 0 ? options.block_tokens : traces[0].block_tokens();
@@ -60,13 +68,7 @@ Result<bool> TraceMerge::next(Request& request) {
 }
 
 void TraceMerge::convert(const Input& input, std::vector<std::uint64_t>& ids) {
-  if (input.blocks_in_one > 1) {
-    std::size_t larger = 0;
-    for (std::size_t at = 0; at < ids.size(); at += input.blocks_in_one) {
-      ids[larger++] = ids[std::min<std::size_t>(at + input.blocks_in_one, ids.size()) - 1];
-    }
-    ids.resize(larger);
-  }
+  join_blocks(input.blocks_in_one, ids);
   if (!renumbers_) return;
   for (std::uint64_t& id : ids) id = numbers_.find_or_add({input.scope, id}).number;
 }

@@ -21,6 +21,9 @@
 
 namespace cachalot::trace {
 
+// Makes larger blocks of a request's: each of `blocks_in_one`, the last one of what is left.
+void join_blocks(std::uint64_t blocks_in_one, std::vector<std::uint64_t>& ids);
+
 struct MergeOptions {
   std::uint64_t block_tokens = 0;  // a multiple of each trace's; 0: theirs, which must be the same
   bool renumber = false;           // also where ids could stay
