@@ -47,6 +47,8 @@ struct BackendTraits {
   std::string name;               // "file": in messages and metrics
   std::uint32_t align_bytes = 1;  // pieces that are aligned so are not copied
   bool is_shared = false;         // others may put and remove objects, too
+  // A put of the size of a removed object finds room at once, also on a full disk.
+  bool reuses_space = false;
 };
 
 // Deadlines are times of base::SteadyClock, in ns.

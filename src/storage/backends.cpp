@@ -7,7 +7,7 @@ namespace cachalot::storage {
 namespace {
 
 constexpr BackendKind kKinds[] = {
-    {"file", "file:DIR[?sync=1]", "sync", open_file},
+    {"file", "file:DIR[?sync=1][&min_free_bytes=N]", "sync min_free_bytes", open_file},
     {"rocksdb", "rocksdb:DIR[?sync=1]", "sync", open_rocksdb},
     {"redis", "redis://[USER:PASSWORD@]HOST[:PORT][/PREFIX][?cluster=1]", "cluster connections",
      open_redis},

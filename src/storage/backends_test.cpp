@@ -67,8 +67,12 @@ TEST_F(BackendsTest, APasswordIsNotInTheMessages) {
 }
 
 TEST_F(BackendsTest, FileAndNullAreOpenedByTheirText) {
-  EXPECT_EQ(refusal("file:" + folder_ + "/a%20b?sync=1"), "");
-  EXPECT_TRUE(std::filesystem::exists(folder_ + "/a b/cachalot-storage"));
+  {
+    const auto file = open_backend("file:" + folder_ + "/a%20b?sync=1&min_free_bytes=0", {});
+    ASSERT_TRUE(file) << file.error().message;
+    EXPECT_TRUE(std::filesystem::exists(folder_ + "/a b/cachalot-storage"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/a b"));  // nothing was put into it
   Result<std::unique_ptr<Backend>> null = open_backend("null:", {});
   ASSERT_TRUE(null);
   Chain chain(1, 2, 4096);
@@ -89,7 +93,7 @@ TEST_F(BackendsTest, AKeyFileThatIsNoneIsNamedAndNothingIsMade) {
     std::ofstream(path, std::ios::binary) << content;
     EXPECT_EQ(chmod(path.c_str(), mode), 0);
     const std::string message = refusal(storage, {.key_file = path});
-    EXPECT_EQ(std::filesystem::exists(folder_ + "/kv"), message.empty());
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/kv"));
     return message;
   };
   EXPECT_TRUE(says(refusal(storage, {.key_file = path}), "No such file")) << "absent";

@@ -29,6 +29,26 @@ std::optional<ObjectHead> Catalogue::find(const ObjectKey& key) const {
 
 bool Catalogue::add(const ObjectHead& head) {
   const std::lock_guard lock(mutex_);
+  return add_locked(head);
+}
+
+bool Catalogue::add_reserved(const ObjectHead& head) {
+  const std::lock_guard lock(mutex_);
+  release_locked(head.body_bytes(), 1);
+  return add_locked(head);
+}
+
+void Catalogue::release(std::uint64_t bytes, std::uint64_t objects) {
+  const std::lock_guard lock(mutex_);
+  release_locked(bytes, objects);
+}
+
+void Catalogue::release_locked(std::uint64_t bytes, std::uint64_t objects) {
+  reserved_bytes_ -= bytes;
+  reserved_objects_ -= objects;
+}
+
+bool Catalogue::add_locked(const ObjectHead& head) {
   if (const NodeId known = number_of(head.key); known != kNoNode) {
     order_.touch(known);
     return true;
@@ -90,16 +110,33 @@ std::vector<ObjectKey> Catalogue::take_victims(std::uint64_t more_bytes, std::ui
   const std::lock_guard lock(mutex_);
   std::vector<ObjectKey> removed;
   const NodeId spared = protect == nullptr ? kNoNode : number_of(*protect);
-  const auto has_room = [&] {
-    return more_bytes <= limits_.bytes && bytes_ <= limits_.bytes - more_bytes &&
-           more_objects <= limits_.objects && numbers_.size() <= limits_.objects - more_objects;
+  // Whether they fit beside so much.
+  const auto has_room = [&](std::uint64_t bytes, std::uint64_t objects) {
+    return more_bytes <= limits_.bytes && bytes <= limits_.bytes - more_bytes &&
+           more_objects <= limits_.objects && objects <= limits_.objects - more_objects;
   };
-  fits = has_room();
-  while (!fits) {
+  fits = has_room(reserved_bytes_, reserved_objects_);
+  if (!fits) return removed;
+  while (!has_room(bytes_ + reserved_bytes_, numbers_.size() + reserved_objects_)) {
+    const NodeId victim = order_.victim(spared);
+    fits = victim != kNoNode;
+    if (!fits) return removed;
+    erase_leaf(victim, removed);
+  }
+  reserved_bytes_ += more_bytes;
+  reserved_objects_ += more_objects;
+  return removed;
+}
+
+std::vector<ObjectKey> Catalogue::take_coldest(std::uint64_t bytes, const ObjectKey* protect) {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObjectKey> removed;
+  const NodeId spared = protect == nullptr ? kNoNode : number_of(*protect);
+  const std::uint64_t end = bytes_ - std::min(bytes_, bytes);
+  while (bytes_ > end) {
     const NodeId victim = order_.victim(spared);
     if (victim == kNoNode) break;
     erase_leaf(victim, removed);
-    fits = has_room();
   }
   return removed;
 }

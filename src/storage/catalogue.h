@@ -2,7 +2,7 @@
 //
 // Invariants (is_valid)
 //   1. The parent of an object is known, or the object is a root: a block without its prefix is of no use.
-//   2. The sum of all sizes is bytes(). After take_victims() it is within the limits.
+//   2. The sum of all sizes is bytes(). With what is reserved it is within the limits after take_victims().
 //
 // @threads any; each call holds a lock for a moment, and never while anything is read or written
 #pragma once
@@ -39,14 +39,23 @@ class Catalogue {
 
   // Adds an object, or marks it as used if it is known. @return false: its parent is not known
   bool add(const ObjectHead& head);
+  // The same for an object that take_victims() reserved room for; the reservation ends.
+  bool add_reserved(const ObjectHead& head);
+  // Ends a reservation of take_victims() whose objects will not be added.
+  void release(std::uint64_t bytes, std::uint64_t objects);
   // A use of this object and of its whole prefix. @return false: it is not known
   bool touch(const ObjectKey& key);
   // Removes an object and all below it. @return their keys
   std::vector<ObjectKey> remove(const ObjectKey& key);
   // Removes the least recently used leaves until `more_bytes` and `more_objects` fit, but never the path of
-  // `protect` (null: none). @return their keys; fits: whether there is room now
+  // `protect` (null: none), and reserves this room. Nothing is removed for what could not fit without others.
+  // @return their keys; fits: whether the room is reserved
   std::vector<ObjectKey> take_victims(std::uint64_t more_bytes, std::uint64_t more_objects,
                                       const ObjectKey* protect, bool& fits);
+
+  // Removes the least recently used leaves, but not the path of `protect`, until `bytes` are gone or none is left.
+  // @return their keys
+  std::vector<ObjectKey> take_coldest(std::uint64_t bytes, const ObjectKey* protect);
 
   std::uint64_t bytes() const;
   std::uint64_t objects() const;
@@ -59,6 +68,8 @@ class Catalogue {
     std::vector<eviction::NodeId> children = {};
   };
 
+  bool add_locked(const ObjectHead& head);
+  void release_locked(std::uint64_t bytes, std::uint64_t objects);
   eviction::NodeId number_of(const ObjectKey& key) const;
   void erase_leaf(eviction::NodeId node, std::vector<ObjectKey>& removed);
 
@@ -69,6 +80,8 @@ class Catalogue {
   std::vector<eviction::NodeId> free_;
   eviction::LeafLru order_;
   std::uint64_t bytes_ = 0;
+  // By puts in flight.
+  std::uint64_t reserved_bytes_ = 0, reserved_objects_ = 0;
 };
 
 }  // namespace cachalot::storage

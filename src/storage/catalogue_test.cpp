@@ -51,6 +51,24 @@ TEST(CatalogueTest, VictimsAreTheLeastRecentlyUsedLeavesOffThePath) {
   EXPECT_FALSE(fits);
 }
 
+TEST(CatalogueTest, WhatCouldNotFitAtAllRemovesNothing) {
+  Catalogue catalogue({.bytes = 300});
+  EXPECT_TRUE(catalogue.add(head_of(1, 0)));
+  bool fits = true;
+  EXPECT_TRUE(catalogue.take_victims(301, 1, nullptr, fits).empty());
+  EXPECT_FALSE(fits);
+  EXPECT_EQ(catalogue.objects(), 1u);
+}
+
+TEST(CatalogueTest, TheColdestGoUntilSoManyBytesAreGone) {
+  Catalogue catalogue(Limits{});
+  for (std::uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(catalogue.add(head_of(i, 0)));
+  const ObjectKey spared = key_of(1);
+  EXPECT_EQ(catalogue.take_coldest(150, &spared), (std::vector<ObjectKey>{key_of(2), key_of(3)}));
+  EXPECT_EQ(catalogue.take_coldest(1000, nullptr).size(), 2u);
+  EXPECT_TRUE(catalogue.is_valid());
+}
+
 TEST(CatalogueTest, ARemovedObjectTakesAllBelowItAlong) {
   Catalogue catalogue(Limits{});
   for (std::uint64_t i = 1; i <= 4; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));
@@ -73,7 +91,12 @@ RC_GTEST_PROP(CatalogueTest, StaysValidUnderAnyCalls, ()) {
         const ObjectKey path = key_of(parent);
         bool fits = false;
         (void)catalogue.take_victims(bytes, 1, parent == 0 ? nullptr : &path, fits);
-        if (fits) (void)catalogue.add(head_of(block, parent, bytes));
+        if (!fits) break;
+        if (*rc::gen::inRange(0, 8) == 0) {
+          catalogue.release(bytes, 1);
+        } else {
+          (void)catalogue.add_reserved(head_of(block, parent, bytes));
+        }
         break;
       }
       case 1:

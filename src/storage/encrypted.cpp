@@ -216,6 +216,10 @@ Result<StorageKey> StorageKey::read(const std::string& path) {
   if (!file || ::fstat(file.get(), &info) != 0) {
     return Error::from_errno(errno, "storage key file %.160s", path.c_str());
   }
+  if (S_ISDIR(info.st_mode)) {
+    return Error::make(Code::kInvalidArgument,
+                       "storage key file %.120s: is a directory, expected a file", path.c_str());
+  }
   if ((info.st_mode & (S_IWGRP | S_IRWXO)) != 0) {
     return Error::make(Code::kPermission,
                        "storage key file %.120s: has mode %04o, expected one that other users can "

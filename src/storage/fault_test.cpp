@@ -1,5 +1,13 @@
 // What no backend and no fault may do. The tests of each backend's folder run it (faults.h).
+//
+//             killed, paused, reset           full                    flipped, truncated, swapped
+//   file      no server (make soak-storage)   replaces the coldest    yes
+//   rocksdb   no server                       yes                     yes
+//   redis     yes                             yes                     yes
+//   s3        yes                             yes                     yes
+//   plug-in   no server: runs in the process  yes                     yes
 #include <filesystem>
+#include <thread>
 
 #include "testing/storage/faults.h"
 
@@ -39,7 +47,27 @@ TEST_P(StorageOutage, AStoreThatIsOpenedMeanwhileComesUpLater) {
   EXPECT_TRUE(comes_back(1000));
 }
 
+TEST_P(StorageOutage, APauseOfTenSecondsIsOneOutage) {
+  if (GetParam().fault != Fault::kPaused) GTEST_SKIP() << "only for paused servers";
+  Chain chain(1, 8, 20480, 3);
+  ASSERT_EQ(put(chain), 8u);
+  rig_->begin(Fault::kPaused);
+  const std::uint64_t until_ns = base::SteadyClock::read() + 10'000'000'000;
+  std::uint64_t calls = 0;
+  for (std::uint64_t name = 100; base::SteadyClock::read() < until_ns; ++name, ++calls) {
+    EXPECT_EQ(put(Chain(name, 2, 20480, 1), kShortNs), 0u);
+    EXPECT_EQ(get(chain, kShortNs), std::vector<bool>(8, false));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(store_->counts().outages, 1u);
+  EXPECT_GT(calls, 20u);  // were each to wait for its deadline, fewer would fit
+  rig_->end(Fault::kPaused);
+  EXPECT_TRUE(comes_back(1000));
+  EXPECT_EQ(get(chain), std::vector<bool>(8, true));
+}
+
 TEST_P(StorageFull, PutsFailGetsDoNotAndItRecoversByItself) {
+  if (rig_->replaces_when_full()) GTEST_SKIP() << "its puts do not fail";
   Chain chain(1, 4, 65536, 2);
   ASSERT_EQ(put(chain), 4u);
   rig_->begin(Fault::kFull);
@@ -56,6 +84,24 @@ TEST_P(StorageFull, PutsFailGetsDoNotAndItRecoversByItself) {
   rig_->end(Fault::kFull);
   EXPECT_TRUE(comes_back(1000));
   EXPECT_EQ(get(chain), std::vector<bool>(4, true));
+}
+
+TEST_P(StorageFull, OrPutsReplaceTheColdestObjects) {
+  if (!rig_->replaces_when_full()) GTEST_SKIP() << "its puts fail";
+  Chain chain(1, 4, 65536, 2);
+  ASSERT_EQ(put(chain), 4u);
+  rig_->begin(Fault::kFull);
+  for (std::uint64_t name = 2; name < 60; ++name) {
+    Chain one(name, 8, 65536, 1);
+    ASSERT_EQ(put(one), 8u) << name;
+    EXPECT_EQ(get(one), std::vector<bool>(8, true));
+  }
+  EXPECT_EQ(get(chain), std::vector<bool>(4, false));
+  EXPECT_GT(store_->counts().evicted_objects, 400u);
+  EXPECT_TRUE(store_->is_up());
+  EXPECT_EQ(store_->counts().outages, 0u);
+  rig_->end(Fault::kFull);
+  EXPECT_TRUE(comes_back(1000));
 }
 
 TEST_P(StorageDamage, TheObjectIsNotHandedOutAndTheOthersAre) {

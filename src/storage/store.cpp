@@ -22,6 +22,10 @@ bool is_about_object(const Status& status) {
   return code == Code::kNotFound || code == Code::kInvalidArgument || code == Code::kCorrupt;
 }
 
+bool is_full(const Status& status) {
+  return !status && status.error().code == Code::kNoSpace;
+}
+
 }  // namespace
 
 std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options) {
@@ -57,6 +61,16 @@ void Store::fill_catalogue(std::uint64_t deadline_ns) {
 }
 
 // --- Put -------------------------------------------------------------------------------------------
+
+// Leaves the first of `puts` that the budget admits: blocks after a refused one would have no parent.
+void Store::keep_budget(std::vector<Put>& puts) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const auto refused = std::find_if(puts.begin(), puts.end(), [&](const Put& put) {
+    return !budget_.admits(put.head.body_bytes(), now_ns);
+  });
+  add(counters_.over_budget_puts, static_cast<std::uint64_t>(puts.end() - refused));
+  puts.erase(refused, puts.end());
+}
 
 // Leaves as many of `puts` as there is room for. The room is made before anything is written: the body of a
 // victim may lie where a new one goes.
@@ -132,25 +146,57 @@ std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::spa
     add(counters_.failed_puts, puts.size());
     puts.clear();
   }
+  keep_budget(puts);
   make_room(puts, batch.deepest ? &*batch.deepest : nullptr, deadline_ns);
-  if (!puts.empty()) finish_put(batch, backend_->put(puts, deadline_ns));
+  if (!puts.empty()) {
+    const Status whole = backend_->put(puts, deadline_ns);
+    if (whole && traits().reuses_space) replace_coldest(batch, deadline_ns);
+    finish_put(batch, whole);
+  }
   const auto absent = std::find_if(blocks.begin(), blocks.end(),
                                    [](const BlockPut& block) { return !block.is_stored; });
   return static_cast<std::size_t>(absent - blocks.begin());
 }
 
+// The disk is full: the coldest objects make room, once. As much as the limit would remove.
+void Store::replace_coldest(Batch& batch, std::uint64_t deadline_ns) {
+  std::vector<Put*> refused;
+  std::uint64_t bytes = 0;
+  for (Put& put : batch.puts) {
+    if (!is_full(put.status)) continue;
+    refused.push_back(&put);
+    bytes += put.head.body_bytes();
+  }
+  if (refused.empty()) return;
+  const std::vector<ObjectKey> victims =
+      catalogue_.take_coldest(bytes, batch.deepest ? &*batch.deepest : nullptr);
+  if (victims.empty()) return;
+  add(counters_.evicted_objects, victims.size());
+  if (!backend_->remove(victims, deadline_ns)) return;
+  std::vector<Put> again;
+  for (const Put* put : refused) again.push_back(*put);
+  const Status whole = backend_->put(again, deadline_ns);
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    if (!whole) again[i].status = whole;
+    refused[i]->status = again[i].status;
+  }
+}
+
 void Store::finish_put(Batch& batch, const Status& whole) {
-  bool has_worked = whole.ok();
+  bool has_worked = true;
   for (std::size_t i = 0; i < batch.puts.size(); ++i) {
     const Put& put = batch.puts[i];
-    if (!whole || !put.status) {
-      has_worked = false;
+    const Status& status = whole ? put.status : whole;
+    if (!status) {
+      // What is full still reads.
+      has_worked = has_worked && is_full(status);
       add(counters_.failed_puts, 1);
+      catalogue_.release(put.head.body_bytes(), 1);
       continue;
     }
     add(counters_.put_objects, 1);
     add(counters_.put_bytes, put.head.body_bytes());
-    batch.of[i]->is_stored = catalogue_.add(put.head);
+    batch.of[i]->is_stored = catalogue_.add_reserved(put.head);
     if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
   }
   breaker_.report(has_worked);
@@ -213,17 +259,12 @@ StoreCounts Store::counts() const {
   const auto read = [](const std::atomic<std::uint64_t>& counter) {
     return counter.load(std::memory_order_relaxed);
   };
-  return {read(counters_.put_objects),
-          read(counters_.put_bytes),
-          read(counters_.got_objects),
-          read(counters_.got_bytes),
-          read(counters_.evicted_objects),
-          read(counters_.missing_objects),
-          read(counters_.damaged_objects),
-          read(counters_.failed_puts),
-          read(counters_.failed_gets),
-          read(counters_.refused_puts),
-          breaker_.outages()};
+  return {read(counters_.put_objects),      read(counters_.put_bytes),
+          read(counters_.got_objects),      read(counters_.got_bytes),
+          read(counters_.evicted_objects),  read(counters_.missing_objects),
+          read(counters_.damaged_objects),  read(counters_.failed_puts),
+          read(counters_.failed_gets),      read(counters_.refused_puts),
+          read(counters_.over_budget_puts), breaker_.outages()};
 }
 
 }  // namespace cachalot::storage

@@ -29,11 +29,13 @@
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
+#include "storage/write_budget.h"
 
 namespace cachalot::storage {
 
 struct StoreOptions {
   Limits limits = {};
+  std::uint64_t write_bytes_per_day = 0;  // 0: no limit (write_budget.h)
   std::uint64_t list_timeout_ns = 60'000'000'000;
 };
 
@@ -45,8 +47,9 @@ struct StoreCounts {
   std::uint64_t missing_objects;           // known, but the backend has them no more
   std::uint64_t damaged_objects;           // with another seal, or no head
   std::uint64_t failed_puts, failed_gets;  // objects
-  std::uint64_t refused_puts;              // objects: no room, or their prefix is not stored
-  std::uint64_t outages;                   // how often the backend was taken out of use
+  std::uint64_t refused_puts;      // objects: the limit has no room, or their prefix is not stored
+  std::uint64_t over_budget_puts;  // objects: the write budget was spent
+  std::uint64_t outages;           // how often the backend was taken out of use
 };
 
 // A block of a chain to be stored. The parent is the block before, or `ChainPut::parent`.
@@ -90,17 +93,21 @@ class Store {
  private:
   struct Counters {
     std::atomic<std::uint64_t> put_objects, put_bytes, got_objects, got_bytes, evicted_objects,
-        missing_objects, damaged_objects, failed_puts, failed_gets, refused_puts;
+        missing_objects, damaged_objects, failed_puts, failed_gets, refused_puts, over_budget_puts;
   };
 
   Store(std::unique_ptr<Backend> backend, const StoreOptions& options)
-      : backend_(std::move(backend)), catalogue_(options.limits) {}
+      : backend_(std::move(backend)),
+        catalogue_(options.limits),
+        budget_(options.write_bytes_per_day) {}
 
   struct Batch;
 
   void fill_catalogue(std::uint64_t deadline_ns);
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
+  void keep_budget(std::vector<Put>& puts);
   void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);
+  void replace_coldest(Batch& batch, std::uint64_t deadline_ns);
   void finish_put(Batch& batch, const Status& whole);
   void drop(const ObjectKey& key, std::uint64_t deadline_ns);
   void take_result(Get& get, std::uint64_t deadline_ns);
@@ -108,6 +115,7 @@ class Store {
   const std::unique_ptr<Backend> backend_;
   Catalogue catalogue_;
   Breaker breaker_;
+  WriteBudget budget_;
   Counters counters_{};
 };
 

@@ -99,6 +99,19 @@ TEST_F(StoreTest, ALimitThatHasShrunkIsKeptFromTheStartOn) {
   EXPECT_EQ(disk_.objects.size(), 2u);
 }
 
+TEST_F(StoreTest, WhatTheBudgetDoesNotAdmitIsNotStoredAndCounted) {
+  open({.write_bytes_per_day = 24 * 7 * 2048});  // three and a half blocks an hour
+  Chain first(1, 3, 4096), second(2, 3, 4096);
+  EXPECT_EQ(put(first), 3u);
+  EXPECT_EQ(put(second), 1u);  // the last leaves a debt
+  EXPECT_EQ(disk_.objects.size(), 4u);
+  EXPECT_EQ(store_->counts().over_budget_puts, 2u);
+  EXPECT_EQ(put(first), 3u);  // is there: nothing is written
+  EXPECT_EQ(get(second), (std::vector<bool>{true, false, false}));
+  EXPECT_EQ(store_->counts().over_budget_puts, 2u);
+  EXPECT_TRUE(store_->is_up());
+}
+
 TEST_F(StoreTest, PayloadsThatChangedWhileTheyWereSealedAreNotStored) {
   open();
   Chain chain(1, 4, 4096);

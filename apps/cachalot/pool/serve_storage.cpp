@@ -24,6 +24,7 @@ node::StorageFigures read_figures(node::Archive& archive) {
   figures.evicted_blocks = stored.evicted_objects;
   figures.lost_blocks = moved.lost_blocks;
   figures.skipped_blocks = moved.skipped_blocks;
+  figures.over_budget_blocks = stored.over_budget_puts;
   figures.missing_blocks = stored.missing_objects;
   figures.damaged_blocks = stored.damaged_objects;
   figures.failed_reads = stored.failed_gets;
@@ -40,7 +41,8 @@ ServedStorage::~ServedStorage() {
 
 Status ServedStorage::prepare(bool stands_by) {
   if (flags_.uri.empty()) return {};
-  CACHALOT_TRY_ASSIGN(limits_, flags_.limits());
+  CACHALOT_TRY_ASSIGN(store_options_.limits, flags_.limits());
+  CACHALOT_TRY_ASSIGN(store_options_.write_bytes_per_day, flags_.write_bytes_per_day());
   CACHALOT_TRY_ASSIGN(options_.policy, flags_.policy());
   if (stands_by) return {};
   CACHALOT_TRY_ASSIGN(backend_, storage::open_backend(flags_.uri, flags_.secrets()));
@@ -73,8 +75,7 @@ void ServedStorage::open() {
       std::this_thread::sleep_for(kPause);
   }
   if (backend_ == nullptr) return;
-  std::unique_ptr<storage::Store> store =
-      storage::Store::make(std::move(backend_), {.limits = limits_});
+  std::unique_ptr<storage::Store> store = storage::Store::make(std::move(backend_), store_options_);
   const std::lock_guard lock(mutex_);
   store_ = std::move(store);
 }

@@ -39,7 +39,7 @@ class ServedStorage {
   void open();
 
   const StorageFlags& flags_;
-  storage::Limits limits_;
+  storage::StoreOptions store_options_;
   node::ArchiveOptions options_;
   std::unique_ptr<storage::Backend> backend_;
   pool::Pool* pool_ = nullptr;

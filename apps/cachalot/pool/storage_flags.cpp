@@ -36,6 +36,15 @@ Result<storage::Limits> StorageFlags::limits() const {
                      "--storage-capacity: a storage of nothing, expected a size above 0");
 }
 
+Result<std::uint64_t> StorageFlags::write_bytes_per_day() const {
+  if (write_budget.empty()) return std::uint64_t{0};
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
+                      parse_bytes("--storage-write-budget", write_budget));
+  if (bytes != 0) return bytes;
+  return Error::make(Code::kInvalidArgument,
+                     "--storage-write-budget: 0, expected the bytes of a day, above 0");
+}
+
 Result<node::WritePolicy> StorageFlags::policy() const {
   return node::parse_write_policy(write_policy);
 }
@@ -62,6 +71,9 @@ void add_storage_flags(CLI::App& command, StorageFlags& flags) {
       "SIZE");
   add("--storage-capacity-blocks", flags.capacity_blocks, "blocks in storage (default: no limit)",
       "N");
+  add("--storage-write-budget", flags.write_budget,
+      "bytes of blocks that are written a day, for a disk that wears out (default: no limit)",
+      "SIZE");
   add("--write-policy", flags.write_policy,
       "through: store every block; selective: blocks that were used again; back: the coldest "
       "blocks "

@@ -18,9 +18,12 @@ struct StorageFlags {
   std::string capacity, capacity_blocks;
   std::string write_policy = "through";
   std::string key_file;
+  std::string write_budget;
 
   // @errors kInvalidArgument: limits that are no sizes
   Result<storage::Limits> limits() const;
+  // 0: no limit. @errors kInvalidArgument
+  Result<std::uint64_t> write_bytes_per_day() const;
   Result<node::WritePolicy> policy() const;
   // The key file, and what the usual environment variables say.
   storage::BackendSecrets secrets() const;

@@ -17,7 +17,7 @@ struct StorageFigures {
   std::uint64_t fetched_blocks = 0, fetched_bytes = 0;
   std::uint64_t unused_blocks = 0;
   std::uint64_t evicted_blocks = 0;
-  std::uint64_t lost_blocks = 0, skipped_blocks = 0;
+  std::uint64_t lost_blocks = 0, skipped_blocks = 0, over_budget_blocks = 0;
   std::uint64_t missing_blocks = 0, damaged_blocks = 0;
   std::uint64_t failed_reads = 0, failed_writes = 0;
   std::uint64_t outages = 0;

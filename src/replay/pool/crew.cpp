@@ -42,7 +42,9 @@ Result<std::unique_ptr<storage::Store>> open_store(const StorageOptions& options
   if (options.uri.empty()) return std::unique_ptr<storage::Store>();
   CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Backend> backend,
                       storage::open_backend(options.uri, options.secrets));
-  return storage::Store::make(std::move(backend), {.limits = options.limits});
+  return storage::Store::make(
+      std::move(backend),
+      {.limits = options.limits, .write_bytes_per_day = options.write_bytes_per_day});
 }
 
 StorageCounters count(node::Archive& archive) {

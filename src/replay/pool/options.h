@@ -26,6 +26,7 @@ struct StorageOptions {
   std::string uri;  // storage/backends.h
   storage::BackendSecrets secrets = {};
   storage::Limits limits = {};
+  std::uint64_t write_bytes_per_day = 0;  // 0: no limit
   node::WritePolicy write_policy = node::WritePolicy::kThrough;
 };
 

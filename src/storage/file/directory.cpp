@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kMarkName = "cachalot-storage";
 constexpr std::string_view kMarkStart = "cachalot ";
-constexpr const char* kVersion = "1\n";
+constexpr const char* kVersion = "1";
 constexpr std::string_view kSegmentStart = "segment-";
 constexpr std::string_view kUnfinished = ".new";
 constexpr std::uint64_t kOwnerByte = std::uint64_t{1} << 40;
@@ -66,35 +66,39 @@ Status check_mark(const std::string& path, int fd, const std::string& kind) {
   const ssize_t bytes = ::pread(fd, text, sizeof text - 1, 0);
   if (bytes < 0) return Error::from_errno(errno, "storage directory %.160s: read", path.c_str());
   std::string_view found(text, static_cast<std::size_t>(bytes));
-  if (!found.starts_with(kMarkStart)) {
+  found = found.substr(0, found.find('\n'));
+  const std::size_t last = found.rfind(' ');
+  if (!found.starts_with(kMarkStart) || last + 1 == kMarkStart.size()) {
     return Error::make(Code::kCorrupt,
-                       "storage directory %.120s: its file %s does not begin with \"%s\"",
+                       "storage directory %.120s: its file %s is not \"%sKIND VERSION\"",
                        path.c_str(), kMarkName, kMarkStart.data());
   }
-  found.remove_prefix(kMarkStart.size());
-  if (!found.starts_with(kind + " ")) {
+  const std::string version(found.substr(last + 1));
+  const std::string found_kind(found.substr(kMarkStart.size(), last - kMarkStart.size()));
+  if (found_kind != kind) {
     return Error::make(Code::kInvalidArgument,
                        "storage directory %.120s: belongs to another kind: \"%.20s\", expected "
                        "\"%s\"",
-                       path.c_str(), found.data(), kind.c_str());
+                       path.c_str(), found_kind.c_str(), kind.c_str());
   }
-  found.remove_prefix(kind.size() + 1);
-  if (found == kVersion) return {};
-  return Error::make(Code::kVersionMismatch,
-                     "storage directory %.120s: version %.20s, expected %.1s", path.c_str(),
-                     found.data(), kVersion);
+  if (version == kVersion) return {};
+  return Error::make(Code::kVersionMismatch, "storage directory %.120s: version %.20s, expected %s",
+                     path.c_str(), version.c_str(), kVersion);
 }
 
 }  // namespace
 
 Result<Directory> Directory::open(const std::string& path, const std::string& kind) {
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
+  Made has_made;
+  has_made.folder = ::mkdir(path.c_str(), 0700) == 0;
+  if (!has_made.folder && errno != EEXIST) {
     return Error::from_errno(errno, "storage directory %.160s: make it", path.c_str());
   }
   const std::string name = path + "/" + kMarkName;
   int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) {
-    CACHALOT_TRY(make_mark(path, name, std::string(kMarkStart) + kind + " " + kVersion));
+    CACHALOT_TRY(make_mark(path, name, std::string(kMarkStart) + kind + " " + kVersion + "\n"));
+    has_made.mark = true;
     fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
   }
   if (fd < 0) return Error::from_errno(errno, "storage directory %.160s", path.c_str());
@@ -106,7 +110,20 @@ Result<Directory> Directory::open(const std::string& path, const std::string& ki
                        path.c_str());
   }
   if (!owner) return owner.error();
-  return Directory(path, std::move(mark), *std::move(owner));
+  struct stat info {};
+  if (::fstat(fd, &info) == 0 && info.st_nlink == 0) {
+    return Error::make(Code::kBusy, "storage directory %.160s: another process just removed it",
+                       path.c_str());
+  }
+  return Directory(path, has_made, std::move(mark), *std::move(owner));
+}
+
+Directory::~Directory() {
+  if (!mark_ || !made_.mark) return;
+  const Result<std::vector<std::string>> names = names_in(path_);
+  if (!names || *names != std::vector<std::string>{kMarkName}) return;
+  (void)::unlink((path_ + "/" + kMarkName).c_str());
+  if (made_.folder) (void)::rmdir(path_.c_str());
 }
 
 std::string Directory::segment_path(std::uint32_t number) const {

@@ -6,6 +6,7 @@
 // Invariants
 //   1. One process owns the directory: a lock on the mark, which ends with the process. A stopped process keeps it.
 //   2. A directory that has other files and no mark is never taken.
+//   3. What open() made is removed at the end if nothing was put into it.
 //
 // @threads one at a time
 #pragma once
@@ -30,16 +31,25 @@ class Directory {
   //         another kind; kPermission, kNotFound, kIo
   static Result<Directory> open(const std::string& path, const std::string& kind = "storage");
 
+  Directory(Directory&&) noexcept = default;
+  Directory& operator=(Directory&&) = delete;
+  ~Directory();
+
   const std::string& path() const { return path_; }
   std::string segment_path(std::uint32_t number) const;
   // The segments that are there, in order. Removes files that were never finished.
   Result<std::vector<std::uint32_t>> segments() const;
 
  private:
-  Directory(std::string path, os::FileDescriptor mark, os::FileLock owner)
-      : path_(std::move(path)), mark_(std::move(mark)), owner_(std::move(owner)) {}
+  // By open().
+  struct Made {
+    bool folder = false, mark = false;
+  };
+  Directory(std::string path, Made made, os::FileDescriptor mark, os::FileLock owner)
+      : path_(std::move(path)), made_(made), mark_(std::move(mark)), owner_(std::move(owner)) {}
 
   std::string path_;
+  Made made_;
   os::FileDescriptor mark_;
   os::FileLock owner_;
 };

@@ -1,6 +1,7 @@
 #include "storage/file/file_backend.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,7 +67,7 @@ class FileBackend::Lease {
 
 FileBackend::FileBackend(FileOptions options, Directory directory)
     : options_(std::move(options)), directory_(std::move(directory)) {
-  traits_ = {.name = "file", .align_bytes = kAlign, .is_shared = false};
+  traits_ = {.name = "file", .align_bytes = kAlign, .is_shared = false, .reuses_space = true};
   idle_io_.push_back(IoBatch::make(options_.depth, options_.io));
 }
 
@@ -164,11 +165,25 @@ Status FileBackend::add_segment(std::uint64_t slot_bytes) {
   const std::uint64_t fitting = options_.segment_bytes / slot_bytes;
   const auto slots = static_cast<std::uint32_t>(
       std::clamp<std::uint64_t>(fitting, kFewestSlots, kMostSlotsOfSegment));
+  CACHALOT_TRY(check_free(slots * slot_bytes));
   const std::uint32_t number = shelves_.empty() ? 0 : shelves_.rbegin()->first + 1;
   CACHALOT_TRY_ASSIGN(Segment segment,
                       Segment::create(directory_.segment_path(number), slot_bytes, slots));
   adopt(number, std::move(segment));
   return {};
+}
+
+Status FileBackend::check_free(std::uint64_t more_bytes) const {
+  if (options_.min_free_bytes == 0) return {};
+  struct statvfs info {};
+  if (::statvfs(directory_.path().c_str(), &info) != 0)
+    return Error::from_errno(errno, "storage directory %.160s", directory_.path().c_str());
+  const std::uint64_t free_bytes = std::uint64_t{info.f_bavail} * info.f_frsize;
+  if (free_bytes >= more_bytes && free_bytes - more_bytes >= options_.min_free_bytes) return {};
+  return Error::make(Code::kNoSpace,
+                     "storage directory %.120s: %" PRIu64 " bytes are free, expected %" PRIu64
+                     " after %" PRIu64 " more",
+                     directory_.path().c_str(), free_bytes, options_.min_free_bytes, more_bytes);
 }
 
 // --- Put -------------------------------------------------------------------------------------------
@@ -236,6 +251,11 @@ Status FileBackend::put(std::span<Put> puts, std::uint64_t) {
 
 Status FileBackend::write_tables(std::span<Write> writes, IoBatch& io) {
   std::map<std::uint32_t, std::vector<std::uint32_t>> changed;
+  {
+    // In the order of the call, in whichever segments they are: list() gives parents before their children.
+    const std::lock_guard lock(mutex_);
+    for (Write& write : writes) write.sequence = next_sequence_++;
+  }
   for (const Write& write : writes) {
     if (write.put->status) changed[write.place.segment].push_back(write.place.slot);
   }
@@ -255,7 +275,6 @@ Status FileBackend::write_tables(std::span<Write> writes, IoBatch& io) {
       const std::lock_guard lock(mutex_);
       for (Write& write : writes) {
         if (write.place.segment != number || !write.put->status) continue;
-        write.sequence = next_sequence_++;
         shelf->segment.set_entry(write.place.slot, write.put->head, write.sequence);
       }
       pages = shelf->segment.copy_pages(slots);

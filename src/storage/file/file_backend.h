@@ -34,6 +34,8 @@ struct FileOptions {
   std::uint64_t segment_bytes = std::uint64_t{256} << 20;
   std::uint32_t depth = 32;  // I/O requests in flight, of one call
   IoBatch::Kind io = IoBatch::Kind::kUring;
+  // A segment is made only if so many bytes of the file system stay free.
+  std::uint64_t min_free_bytes = 0;
   bool sync = false;  // each put also survives the loss of power
 };
 
@@ -83,6 +85,7 @@ class FileBackend final : public Backend {
   void adopt(std::uint32_t number, Segment segment);
   Result<Place> take_slot(std::uint64_t slot_bytes);
   Status add_segment(std::uint64_t slot_bytes);
+  Status check_free(std::uint64_t more_bytes) const;
   void free_slot(const Place& place);  // under mutex_
   void condemn(const Place& place);    // under mutex_
   Result<Write> prepare(Put& put);

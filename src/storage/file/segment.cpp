@@ -1,6 +1,7 @@
 #include "storage/file/segment.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,7 +9,9 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 
 namespace cachalot::storage {
@@ -58,6 +61,25 @@ Status transfer(int fd, bool is_write, std::uint64_t offset, void* data, std::ui
 
 }  // namespace
 
+// The kernel may still execute requests of an owner that was killed (io_uring does so after the process is gone).
+// They hold its open file, and so its lock: without it they could overwrite what the next owner writes.
+Status Segment::lock() {
+  constexpr auto kPause = std::chrono::milliseconds(1);
+  constexpr std::uint64_t kPatienceNs = 30'000'000'000;
+  const std::uint64_t until_ns = base::SteadyClock::read() + kPatienceNs;
+  while (::flock(fd(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOLCK) return {};  // a file system without such locks
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      return Error::from_errno(errno, "storage file %.120s: lock", path_.c_str());
+    if (base::SteadyClock::read() >= until_ns) {
+      return Error::make(Code::kBusy, "storage file %.120s: a process that is gone still writes it",
+                         path_.c_str());
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return {};
+}
+
 void Segment::lay_out(std::uint64_t slot_bytes, std::uint32_t slots) {
   slot_bytes_ = slot_bytes;
   slots_ = slots;
@@ -71,7 +93,7 @@ Status Segment::open_file(int flags) {
   if (fd < 0 && errno == EINVAL) fd = ::open(path_.c_str(), flags | O_CLOEXEC, 0600);
   if (fd < 0) return Error::from_errno(errno, "storage file %.120s: open", path_.c_str());
   fd_ = os::FileDescriptor(fd);
-  return {};
+  return lock();
 }
 
 Result<Segment> Segment::create(const std::string& path, std::uint64_t slot_bytes,

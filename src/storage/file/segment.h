@@ -50,8 +50,8 @@ class Segment {
   // @errors kNoSpace, kPermission, kIo
   static Result<Segment> create(const std::string& path, std::uint64_t slot_bytes,
                                 std::uint32_t slots);
-  // Reads header and table. Entries that do not check are free.
-  // @errors kCorrupt: the header; kVersionMismatch; kIo
+  // Reads header and table. Entries that do not check are free. Waits for I/O of a killed process that is in flight.
+  // @errors kCorrupt: the header; kVersionMismatch; kBusy: it was in flight for half a minute; kIo
   static Result<Segment> open(const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -81,6 +81,7 @@ class Segment {
   Segment() = default;
   void lay_out(std::uint64_t slot_bytes, std::uint32_t slots);
   Status open_file(int flags);
+  Status lock();
   Status write_all();
   Status read_all();
   SegmentEntry* table() { return reinterpret_cast<SegmentEntry*>(table_.data()); }

@@ -100,11 +100,12 @@ class S3Rig final : public FaultRig {
     if (fault == Fault::kKilled) moto_.server().kill();
     if (fault == Fault::kPaused) moto_.server().stop();
     if (fault == Fault::kReset) proxy_.set(TestProxy::Mode::kReset);
+    if (fault == Fault::kFull) proxy_.set(TestProxy::Mode::kFull);
   }
   void end(Fault fault) override {
     if (fault == Fault::kKilled) restart();
     if (fault == Fault::kPaused) moto_.server().resume();
-    if (fault == Fault::kReset) proxy_.set(TestProxy::Mode::kPass);
+    if (fault == Fault::kReset || fault == Fault::kFull) proxy_.set(TestProxy::Mode::kPass);
   }
   void damage(Fault fault, const Chain& chain, std::size_t i, const Chain& other) override {
     std::string value = read(chain.key(i));
@@ -144,6 +145,9 @@ INSTANTIATE_TEST_SUITE_P(S3, StorageOutage,
                          ::testing::Values(RigUnderTest{"s3", S3Rig::make, Fault::kKilled},
                                            RigUnderTest{"s3", S3Rig::make, Fault::kPaused},
                                            RigUnderTest{"s3", S3Rig::make, Fault::kReset}),
+                         name_of_rig);
+INSTANTIATE_TEST_SUITE_P(S3, StorageFull,
+                         ::testing::Values(RigUnderTest{"s3", S3Rig::make, Fault::kFull}),
                          name_of_rig);
 INSTANTIATE_TEST_SUITE_P(S3, StorageDamage,
                          ::testing::Values(RigUnderTest{"s3", S3Rig::make, Fault::kBitFlipped},

@@ -46,6 +46,8 @@ class FaultRig {
   virtual void damage(Fault fault, const Chain& chain, std::size_t i, const Chain& other) = 0;
   // Whether objects outlive a killed server.
   virtual bool is_durable() const { return true; }
+  // Whether a put into a full disk replaces the coldest objects.
+  virtual bool replaces_when_full() const { return false; }
   // Whether one file has many objects.
   virtual bool shares_files() const { return false; }
 };

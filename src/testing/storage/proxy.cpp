@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <string_view>
 
 namespace cachalot::storage {
 namespace {
@@ -71,6 +72,24 @@ bool TestProxy::forward(os::FileDescriptor& from, os::FileDescriptor& to,
   return true;
 }
 
+// Answers a request that begins with PUT, and drops the rest of it. @return false: the client has closed
+bool TestProxy::refuse(Link& link) {
+  constexpr std::string_view kPut = "PUT ";
+  constexpr std::string_view kAnswer =
+      "HTTP/1.1 507 Insufficient Storage\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+  char buffer[65536];
+  if (!link.is_refused) {
+    const ssize_t seen = ::recv(link.client.get(), buffer, kPut.size(), MSG_DONTWAIT | MSG_PEEK);
+    if (!link.to_server.empty() || seen < 0 ||
+        std::string_view(buffer, static_cast<std::size_t>(seen)) != kPut) {
+      return true;
+    }
+    link.is_refused = true;
+    (void)::send(link.client.get(), kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL);
+  }
+  return ::recv(link.client.get(), buffer, sizeof buffer, MSG_DONTWAIT) != 0;
+}
+
 void TestProxy::serve() {
   std::vector<Link> links;
   while (!ends_) {
@@ -81,8 +100,9 @@ void TestProxy::serve() {
     }
     std::vector<pollfd> waits{{listener_.get(), POLLIN, 0}};
     bool has_waiting = false;
+    const bool passes = mode == Mode::kPass || mode == Mode::kFull;
     for (const Link& link : links) {
-      if (mode != Mode::kPass) continue;
+      if (!passes) continue;
       waits.push_back({link.client.get(), POLLIN, 0});
       waits.push_back({link.server.get(), POLLIN, 0});
       has_waiting = has_waiting || !link.to_client.empty() || !link.to_server.empty();
@@ -92,15 +112,20 @@ void TestProxy::serve() {
       Link link{os::FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)),
                 os::FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
                 {},
-                {}};
+                {},
+                false};
       const sockaddr_in address = local(target_);
       if (::connect(link.server.get(), reinterpret_cast<const sockaddr*>(&address),
                     sizeof address) == 0) {
         links.push_back(std::move(link));
       }
     }
-    if (mode != Mode::kPass) continue;
+    if (!passes) continue;
     std::erase_if(links, [&](Link& link) {
+      if (mode == Mode::kFull || link.is_refused) {
+        if (!refuse(link)) return true;
+        if (link.is_refused) return false;
+      }
       return !forward(link.client, link.server, link.to_server) ||
              !forward(link.server, link.client, link.to_client);
     });

@@ -17,6 +17,7 @@ class TestProxy {
     kPass,
     kHold,   // accepts, and forwards nothing
     kReset,  // resets every connection, also new ones
+    kFull,   // answers each HTTP PUT with 507, passes the rest
   };
 
   explicit TestProxy(std::uint16_t target);
@@ -32,8 +33,10 @@ class TestProxy {
   struct Link {
     os::FileDescriptor client, server;
     std::vector<char> to_client, to_server;
+    bool is_refused = false;  // what its client sends is dropped
   };
   void serve();
+  bool refuse(Link& link);
   bool forward(os::FileDescriptor& from, os::FileDescriptor& to, std::vector<char>& waiting);
   void reset_all(std::vector<Link>& links);
 

@@ -1,0 +1,154 @@
+// Wrong flags and files of the storage behind a pool: one clear error each, no pool and no directory.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr int kFault = 1, kUsage = 2, kRefused = 3;
+
+class BadStorage : public ProcessTest {
+ protected:
+  static Arguments serve(const std::string& pool, const Arguments& flags) {
+    Arguments all = {
+        "serve", "--pool", pool, "--create", "--block-bytes", "4096", "--capacity-blocks", "16"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return all;
+  }
+  // `serve --create` with these flags fails like this, and leaves nothing.
+  void expect_refused(const Arguments& flags, int exit_code, const std::vector<std::string>& parts,
+                      const RunOptions& options = {}) const {
+    const auto before = listing();
+    expect_error(run(serve(path("kv"), flags), options), exit_code, parts);
+    EXPECT_EQ(listing(), before);
+  }
+  std::string objects() const { return "file:" + path("objects"); }
+  std::string key_file(const std::string& content) const {
+    const std::string file = write("key", content);
+    EXPECT_EQ(::chmod(file.c_str(), 0600), 0);
+    return file;
+  }
+};
+
+TEST_F(BadStorage, AnUnknownKindListsThoseThereAre) {
+  expect_refused({"--storage", "flie:" + path("objects")}, kUsage,
+                 {"\"flie\"", "file, rocksdb, redis"});
+  expect_refused({"--storage", path("objects")}, kUsage, {path("objects"), "file:/ssd/kv"});
+  expect_refused({"--storage", ""}, kUsage, {"--storage", "empty"});
+}
+
+TEST_F(BadStorage, APlaceOrParameterThatIsMissingOrWrongIsNamed) {
+  expect_refused({"--storage", "file:"}, kUsage, {"file:", "names no path"});
+  expect_refused({"--storage", "plugin:"}, kUsage, {"plugin:"});
+  expect_refused({"--storage", "plugin:" + path("none.so")}, kUsage, {path("none.so")});
+  expect_refused({"--storage", "redis://"}, kUsage, {"redis address", "HOST[:PORT]"});
+  expect_refused({"--storage", "s3://bucket"}, kUsage, {"s3://bucket", "AWS_ACCESS_KEY_ID"});
+  expect_refused({"--storage", "null:?x=1"}, kUsage, {"\"x\"", "expected none"});
+  expect_refused({"--storage", objects() + "?snyc=1"}, kUsage, {"\"snyc\"", "sync"});
+  expect_refused({"--storage", objects() + "?sync=yes"}, kUsage, {"sync is \"yes\"", "0 to 1"});
+  expect_refused({"--storage", objects() + "?sync"}, kUsage, {"\"sync\"", "NAME=VALUE"});
+  expect_refused({"--storage", objects() + "?sync=1&sync=1"}, kUsage, {"sync twice"});
+  expect_refused({"--storage", objects() + "?min_free_bytes=-1"}, kUsage,
+                 {"min_free_bytes is \"-1\""});
+  expect_refused({"--storage", objects() + "?min_free_bytes=18446744073709551616"}, kUsage,
+                 {"min_free_bytes", "18446744073709551616"});
+}
+
+TEST_F(BadStorage, AFlagOfStorageNeedsStorage) {
+  for (const Arguments& flag : std::vector<Arguments>{{"--storage-capacity", "1GiB"},
+                                                      {"--storage-capacity-blocks", "10"},
+                                                      {"--storage-write-budget", "1GiB"},
+                                                      {"--write-policy", "back"},
+                                                      {"--storage-key-file", path("key")}}) {
+    expect_refused(flag, kUsage, {flag[0], "--storage"});
+  }
+}
+
+TEST_F(BadStorage, CapacitiesAreSizesAboveZero) {
+  for (const std::string flag : {"--storage-capacity", "--storage-write-budget"}) {
+    for (const std::string text : {"0", "-1", "lots", "1k", "1.5", "1 GiB", "9223372036854775808",
+                                   "8589934592GiB", "18446744073709551616"}) {
+      expect_refused({"--storage", objects(), flag + "=" + text}, kUsage, {flag, text});
+    }
+    expect_refused({"--storage", objects(), flag + "="}, kUsage, {flag, "empty"});
+  }
+  for (const std::string text : {"0", "-1", "1.5", "many", "18446744073709551616"}) {
+    expect_refused({"--storage", objects(), "--storage-capacity-blocks=" + text}, kUsage,
+                   {"--storage-capacity", text});
+  }
+  expect_refused({"--storage", objects(), "--write-policy", "often"}, kUsage,
+                 {"--write-policy", "often", "through"});
+}
+
+TEST_F(BadStorage, ADirectoryThatCannotBeUsedIsNamed) {
+  expect_refused({"--storage", "file:" + path("no/such")}, kUsage, {path("no/such")});
+  const std::string file = write("file", "text");
+  expect_refused({"--storage", "file:" + file}, kUsage, {file});
+  std::filesystem::create_directory(path("theirs"));
+  write("theirs/thesis.tex", "text");
+  expect_refused({"--storage", "file:" + path("theirs")}, kUsage, {path("theirs"), "thesis.tex"});
+  EXPECT_EQ(read(path("theirs/thesis.tex")), "text");
+}
+
+TEST_F(BadStorage, ADirectoryWithoutPermissionIsNamed) {
+  std::filesystem::create_directory(path("closed"));
+  std::filesystem::permissions(path("closed"), std::filesystem::perms(0500));
+  // The folder itself is the other user's, so that the pool could be made.
+  std::filesystem::permissions(path(""), std::filesystem::perms(0777));
+  expect_refused({"--storage", "file:" + path("closed/objects")}, kRefused,
+                 {path("closed/objects"), "Permission denied"}, {.without_rights = true});
+  expect_refused({"--storage", "file:" + path("closed")}, kRefused,
+                 {path("closed"), "Permission denied"}, {.without_rights = true});
+}
+
+TEST_F(BadStorage, ADirectoryOfAnotherVersionOrKindIsLeftAlone) {
+  struct Mark {
+    const char* text;
+    int exit_code;
+    const char* says;
+  };
+  constexpr Mark kMarks[] = {{"cachalot storage 7\n", kUsage, "version 7, expected 1"},
+                             {"cachalot rocksdb 1\n", kUsage, "another kind: \"rocksdb\""},
+                             {"", kFault, "KIND VERSION"},
+                             {"cachalot storage", kFault, "KIND VERSION"}};
+  std::filesystem::create_directory(path("objects"));
+  for (const Mark& mark : kMarks) {
+    write("objects/cachalot-storage", mark.text);
+    expect_refused({"--storage", objects()}, mark.exit_code, {path("objects"), mark.says});
+    EXPECT_EQ(read(path("objects/cachalot-storage")), mark.text);
+  }
+}
+
+TEST_F(BadStorage, AWrongKeyFileIsNamedBeforeADirectoryIsMade) {
+  const auto expect = [&](const std::string& file, int exit_code,
+                          const std::vector<std::string>& parts) {
+    std::vector<std::string> all = parts;
+    all.push_back(file);
+    expect_refused({"--storage", objects(), "--storage-key-file", file}, exit_code, all);
+  };
+  expect(path("missing"), kUsage, {"No such file"});
+  expect(path(""), kUsage, {"directory"});
+  expect(key_file(std::string(31, 'k')), kUsage, {"31 bytes", "expected 32 bytes or 64"});
+  expect(key_file(std::string(200, 'k')), kUsage, {"expected 32 bytes or 64"});
+  expect(key_file(std::string(64, 'g')), kUsage, {"expected 32 bytes or 64"});
+  expect(key_file(""), kUsage, {"0 bytes"});
+  const std::string open_to_all = key_file(std::string(32, 'k'));
+  ASSERT_EQ(::chmod(open_to_all.c_str(), 0644), 0);
+  expect(open_to_all, kRefused, {"mode 0644", "0600"});
+}
+
+TEST_F(BadStorage, APoolThatCannotBeMadeLeavesNoStorage) {
+  const auto before = listing();
+  expect_error(run(serve(path("no/such/kv"), {"--storage", objects()})), kUsage,
+               {path("no/such/kv")});
+  expect_error(run(serve(path("kv"), {"--storage", objects(), "--policy", "opt"})), kUsage,
+               {"opt"});
+  EXPECT_EQ(listing(), before);
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
