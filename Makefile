@@ -90,12 +90,13 @@ test-vllm: build-vllm ## get vLLM's CPU build (6 GB) and run the connector in it
 setup-python-storage:
 	@tools/setup --for python-storage
 
-# The virtual environment is of the Python that the plug-in embeds.
+# The virtual environment is of the Python that the plug-in embeds. --no-deps: NIXL would bring PyTorch.
 test-python-storage: setup-python-storage ## get Mooncake Store and NIXL (0.5 GB) and keep blocks in both; PYTEST_ARGS goes to pytest
 	CXX="$(CXX)" cmake --preset dev
 	cmake --build --preset dev --parallel $(JOBS) --target cachalot cachalot_python_storage
 	python$$(pkg-config --modversion python3-embed) -m venv build/python-storage
-	build/python-storage/bin/python -m pip install --quiet mooncake-transfer-engine-non-cuda nixl-cu12 pytest
+	build/python-storage/bin/python -m pip install --quiet numpy pytest
+	build/python-storage/bin/python -m pip install --quiet --no-deps mooncake-transfer-engine-non-cuda nixl-cu12
 	build/python-storage/bin/python -m pytest tests/python_storage --programs build/dev $(PYTEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.

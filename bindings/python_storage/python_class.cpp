@@ -45,19 +45,21 @@ class Buffer {
   const bool is_held_;
 };
 
-// Hands an answer of get() to take(): a buffer, or a list or tuple of buffers. @return false: an exception is set
-bool hand_over(Call& call, cachalot_storage_take take, void* to, PyObject* value) {
+// Hands an answer of get() to take(): a buffer, or a list or tuple of buffers. `get` is the caller's.
+// @return false: an exception is set
+bool hand_over(Call& call, cachalot_storage_take take, const cachalot_storage_get& get,
+               PyObject* value) {
   if (PyList_Check(value) != 0 || PyTuple_Check(value) != 0) {
     const Ref pieces(PySequence_Tuple(value));  // of its own: the list may change meanwhile
     for (Py_ssize_t i = 0; pieces && i < PyTuple_GET_SIZE(pieces.get()); ++i) {
-      if (!hand_over(call, take, to, PyTuple_GET_ITEM(pieces.get(), i))) return false;
+      if (!hand_over(call, take, get, PyTuple_GET_ITEM(pieces.get(), i))) return false;
     }
     return pieces != nullptr;
   }
   const Buffer buffer(value);
   if (!buffer) return false;
   const WithoutPython released;
-  call.while_called([&] { take(to, buffer.data(), buffer.bytes()); });
+  call.while_called([&] { take(get.to, buffer.data(), buffer.bytes()); });
   return true;
 }
 
@@ -195,7 +197,7 @@ Outcome PythonClass::get(Call& call, const Keys& keys, std::span<cachalot_storag
           found = last.keep({CACHALOT_STORAGE_NOT_FOUND, "no such value"});
         } else if (is_exception(answer)) {
           found = last.keep(outcome_of(answer, where("get")));
-        } else if (!hand_over(call, take, gets[i].to, answer)) {
+        } else if (!hand_over(call, take, gets[i], answer)) {
           found = last.keep(fail("get"));
         }
         call.while_called([&] { gets[i].result = found; });
