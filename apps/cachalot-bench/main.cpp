@@ -20,6 +20,7 @@
 #include "program.h"
 #include "rpc.h"
 #include "sparse.h"
+#include "storage.h"
 #include "takeover.h"
 #include "transfer.h"
 #include "values.h"
@@ -66,6 +67,8 @@ constexpr std::array kBenchmarks = {
     Benchmark{"vmm", "building 2 GiB of device memory from small pieces", 30, bench::bench_vmm},
     Benchmark{"vtensor", "growing, sharing and reading contiguous KV tensors", 30,
               bench::bench_vtensor},
+    Benchmark{"storage", "reads of the file storage; limit: fio; uses 4 GiB of disk", 180,
+              bench::bench_storage},
     Benchmark{"attention", "attention over contiguous KV; limit: over paged KV (needs a GPU)", 20,
               bench::bench_attention},
 };
@@ -98,6 +101,7 @@ struct Options {
   std::string domain = "both";
   std::uint32_t repeats = 11;
   bool quick = false;
+  std::string directory = bench::Settings().directory;
   std::string json;
 };
 
@@ -106,6 +110,7 @@ bench::Settings settings_of(const Options& options) {
   if (options.domain != "noncoherent") settings.domains.push_back(memory::DomainKind::kCoherent);
   if (options.domain != "coherent") settings.domains.push_back(memory::DomainKind::kNoncoherent);
   settings.quick = options.quick;
+  settings.directory = options.directory;
   settings.repeats = options.quick ? std::min(options.repeats, 5u) : options.repeats;
   return settings;
 }
@@ -152,6 +157,9 @@ void add_flags(CLI::App& app, Chosen& chosen) {
       ->transform(number(1, 1000))
       ->capture_default_str();
   app.add_flag("--quick", options->quick, "smaller tables, at most 5 repetitions");
+  app.add_option("--directory", options->directory, "storage: where it makes its files")
+      ->type_name("DIR")
+      ->capture_default_str();
   app.add_option("--json", options->json, "write the rows to FILE, or to stdout for -")
       ->type_name("FILE");
   app.footer(list_of_benchmarks() + "Example: cachalot bench rpc lookup --json rows.json");

@@ -17,8 +17,9 @@ namespace cachalot::apps::bench {
 
 struct Settings {
   std::vector<memory::DomainKind> domains;
-  std::uint32_t repeats = 11;  // of each measurement
-  bool quick = false;          // fewer rows and repetitions, for tuning
+  std::uint32_t repeats = 11;          // of each measurement
+  bool quick = false;                  // fewer rows and repetitions, for tuning
+  std::string directory = "/var/tmp";  // for files of a benchmark that needs a disk
 };
 
 // The middle of some samples, and the quartiles.

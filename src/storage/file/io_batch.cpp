@@ -3,6 +3,7 @@
 #include <liburing.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <vector>
 
 namespace cachalot::storage {
@@ -58,7 +59,11 @@ class Uring final : public IoBatch {
  public:
   static std::unique_ptr<Uring> make(std::uint32_t depth) {
     auto batch = std::unique_ptr<Uring>(new Uring(depth));
-    if (io_uring_queue_init(depth, &batch->ring_, 0) != 0) return nullptr;
+    // Completions wait for the next call instead of interrupting the thread. Before Linux 5.19: EINVAL.
+    if (io_uring_queue_init(depth, &batch->ring_, IORING_SETUP_COOP_TASKRUN) != 0 &&
+        io_uring_queue_init(depth, &batch->ring_, 0) != 0) {
+      return nullptr;
+    }
     batch->is_open_ = true;
     return batch;
   }
@@ -97,7 +102,15 @@ class Uring final : public IoBatch {
     io_uring_sqe* const entry =
         io_uring_get_sqe(&ring_);  // never null: at most depth_ are in flight
     const auto count = static_cast<unsigned>(request.pieces.size());
-    if (request.is_write) {
+    const iovec& first = request.pieces[0];
+    const bool is_one = count == 1 && first.iov_len <= UINT32_MAX / 2;
+    if (is_one && request.is_write) {
+      io_uring_prep_write(entry, request.fd, first.iov_base, static_cast<unsigned>(first.iov_len),
+                          request.offset);
+    } else if (is_one) {
+      io_uring_prep_read(entry, request.fd, first.iov_base, static_cast<unsigned>(first.iov_len),
+                         request.offset);
+    } else if (request.is_write) {
       io_uring_prep_writev(entry, request.fd, request.pieces.data(), count, request.offset);
     } else {
       io_uring_prep_readv(entry, request.fd, request.pieces.data(), count, request.offset);
