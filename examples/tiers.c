@@ -53,9 +53,8 @@ int main(int argc, char** argv) {
                                  .layout = "vllm_bknhc",
                                  .tensors = tensors,
                                  .tensor_count = LAYERS};
-  const cachalot_tier_option options[] = {{"host_ratio", "4"},
-                                          {"prefetch_threshold", "16"},
-                                          {"prefetch_policy", "wait_complete"}};
+  const cachalot_tier_option options[] = {
+      {"host_ratio", "4"}, {"prefetch_threshold", "16"}, {"prefetch_policy", "wait_complete"}};
   const cachalot_keeper_options keeper_options = {.struct_size = sizeof keeper_options,
                                                   .pool = pool,
                                                   .block_bytes = (uint64_t)LAYERS * LAYER_BYTES,

@@ -57,11 +57,14 @@ struct Engine {
         const std::uint64_t bytes = geometry().layer_bytes();
         unsigned char* const page = memory[layer].data() + start->pages[block] * bytes;
         const auto value = static_cast<unsigned char>(prompt[block * kBlockTokens] * 7 + layer);
-        if (block >= start->cached_tokens / kBlockTokens) std::fill_n(page, bytes, value);  // the forward pass
-        is_right &= std::all_of(page, page + bytes, [&](unsigned char byte) { return byte == value; });
+        if (block >= start->cached_tokens / kBlockTokens)
+          std::fill_n(page, bytes, value);  // the forward pass
+        is_right &=
+            std::all_of(page, page + bytes, [&](unsigned char byte) { return byte == value; });
       }
     }
-    is_right &= cache->commit(*request, prompt).ok() && cache->close(*request).ok() && cache->flush().ok();
+    is_right &=
+        cache->commit(*request, prompt).ok() && cache->close(*request).ok() && cache->flush().ok();
     std::printf("%llu tokens from device, %llu from host memory, of these %llu from the pool\n",
                 static_cast<unsigned long long>(start->device_tokens),
                 static_cast<unsigned long long>(start->host_tokens),

@@ -54,7 +54,7 @@ enum class TierWrites {
 enum class PrefetchStop {
   kBestEffort,    // at once
   kWaitComplete,  // when all has arrived
-  kTimeout,       // when all has arrived, or after timeout_base_ns + timeout_per_ki_token_ns for each 1024 tokens
+  kTimeout,  // when all has arrived, or after timeout_base_ns + timeout_per_ki_token_ns for each 1024 tokens
 };
 
 struct PrefetchOptions {
@@ -97,8 +97,8 @@ struct TieredCacheOptions {
   ClientOptions shared = {};
 
   // L2. At most one of the two; neither: no L2, and blocks go between L1 and the pool.
-  double host_ratio = 0;         // of L1's blocks; over 1, unless `exclusive`
-  std::uint64_t host_bytes = 0;  // of this rank
+  double host_ratio = 0;                   // of L1's blocks; over 1, unless `exclusive`
+  std::uint64_t host_bytes = 0;            // of this rank
   std::string host_layout = "page_first";  // host_layout_names()
   // L2 takes what L1 evicts, and gives up what L1 loads: both together keep most. Else L2 has copies of L1's blocks:
   // L1 evicts without a copy, and a load leaves its copy.
@@ -114,8 +114,8 @@ struct TieredCacheOptions {
   PrefetchOptions prefetch = {};
   // Blocks of L2 and L3 are loaded only if that is faster than computing them. None: always loaded.
   std::optional<PrefillModel> prefill = {};
-  std::uint32_t fetch_threads = 4;                   // prompts that are fetched from L3 at the same time
-  std::uint64_t shared_timeout_ns = 2'000'000'000;   // of one call to L3, of at most 16 blocks
+  std::uint32_t fetch_threads = 4;  // prompts that are fetched from L3 at the same time
+  std::uint64_t shared_timeout_ns = 2'000'000'000;  // of one call to L3, of at most 16 blocks
 
   std::string device_order = "lru";  // of eviction: lru, lfu, fifo, slru, priority …
   std::string host_order = "lru";
@@ -127,8 +127,9 @@ std::vector<std::string> host_layout_names();
 
 // One option of the tiers, for command lines, files and languages without these structs.
 struct TierOption {
-  const char* name;           // of set_tier_option()
-  const char* sglang;         // the name of SGLang's flag or extra-config key, which is accepted, too; null: none
+  const char* name;  // of set_tier_option()
+  const char*
+      sglang;  // the name of SGLang's flag or extra-config key, which is accepted, too; null: none
   const char* values;         // "through|selective|back", "SIZE", "SECONDS" …
   const char* default_value;  // as text
   const char* meaning;
@@ -141,14 +142,16 @@ Status set_tier_option(TieredCacheOptions& options, std::string_view name, std::
 enum class RequestId : std::uint64_t {};
 
 struct RequestOptions {
-  std::string_view extra = {};  // separates equal tokens: an adapter, a salt, an image. Not empty: part of the name
-  std::int32_t priority = 0;    // for eviction order "priority"
+  std::string_view extra =
+      {};  // separates equal tokens: an adapter, a salt, an image. Not empty: part of the name
+  std::int32_t priority = 0;  // for eviction order "priority"
   // The same on all ranks. 0: requests are numbered in the order of open().
   std::uint64_t round = 0;
 };
 
 struct TierStart {
-  std::uint64_t cached_tokens = 0;  // need no computation; whole blocks, and fewer than the prompt's tokens
+  std::uint64_t cached_tokens =
+      0;  // need no computation; whole blocks, and fewer than the prompt's tokens
   std::uint64_t device_tokens = 0;  // of these: were in L1
   std::uint64_t host_tokens = 0;    // were in L2, or came there from L3
   std::uint64_t shared_tokens = 0;  // of these: came from L3 for this request
@@ -164,15 +167,17 @@ struct TierFetch {
 
 // tier_c.h has the same fields in this order.
 struct TierStatistics {
-  std::uint64_t requests, prompt_tokens, device_tokens, host_tokens, shared_tokens;  // found, by start()
+  std::uint64_t requests, prompt_tokens, device_tokens, host_tokens,
+      shared_tokens;  // found, by start()
   std::uint64_t device_blocks, free_device_blocks, host_blocks, free_host_blocks;
   std::uint64_t evicted_device_blocks, evicted_host_blocks, demoted_blocks;  // demoted: to L2
   std::uint64_t loaded_bytes, backed_up_bytes;                               // L2 to L1, L1 to L2
-  std::uint64_t fetched_bytes, unused_fetched_bytes;  // L3 to L2; of these not used by their request
-  std::uint64_t written_bytes;                        // to L3, by this cache
-  std::uint64_t unwritten_blocks;                     // the queue was full, or L3 refused
-  std::uint64_t fetches, skipped_fetches;             // skipped: below the threshold, or L2 is busy
-  std::uint64_t recomputed_tokens;                    // found, and faster to compute
+  std::uint64_t fetched_bytes,
+      unused_fetched_bytes;                // L3 to L2; of these not used by their request
+  std::uint64_t written_bytes;             // to L3, by this cache
+  std::uint64_t unwritten_blocks;          // the queue was full, or L3 refused
+  std::uint64_t fetches, skipped_fetches;  // skipped: below the threshold, or L2 is busy
+  std::uint64_t recomputed_tokens;         // found, and faster to compute
   std::uint64_t ready_wait_ns, layer_wait_ns;
 };
 

@@ -52,12 +52,12 @@ void PageCopy::copy_part(std::uint32_t part, std::uint32_t layer, const PagePair
   if (content == 0) return;  // a latent without a rope part
   const Side from(*from_, part, layer), to(*to_, part, layer);
   const std::uint32_t heads = geometry.heads();
-  const bool merges_heads = heads == 1 || (from.strides.head == content && to.strides.head == content);
+  const bool merges_heads =
+      heads == 1 || (from.strides.head == content && to.strides.head == content);
   const std::uint64_t token_bytes = content * heads;
   const bool merges_tokens =
       merges_heads && from.strides.token == token_bytes && to.strides.token == token_bytes;
-  const std::uint32_t run_tokens =
-      merges_tokens ? std::gcd(from.page_tokens, to.page_tokens) : 1;
+  const std::uint32_t run_tokens = merges_tokens ? std::gcd(from.page_tokens, to.page_tokens) : 1;
   for (std::uint32_t token = 0; token < geometry.block_tokens; token += run_tokens) {
     const std::byte* source = from.at(block.from, token);
     std::byte* target = to.at(block.to, token);

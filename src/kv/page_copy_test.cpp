@@ -42,7 +42,8 @@ struct TestCache {
 // A value for each element, which says where it belongs.
 std::uint8_t value(std::uint32_t part, std::uint32_t layer, std::uint32_t block, std::uint32_t head,
                    std::uint32_t token, std::uint64_t byte) {
-  return static_cast<std::uint8_t>(1 + (part * 3 + layer * 7 + block * 31 + head * 11 + token * 5 + byte) % 251);
+  return static_cast<std::uint8_t>(
+      1 + (part * 3 + layer * 7 + block * 31 + head * 11 + token * 5 + byte) % 251);
 }
 
 template <class F>
@@ -66,24 +67,27 @@ void expect_copied(const TestCache& from, const TestCache& to, std::uint32_t fir
                    std::uint32_t last, std::span<const PagePair> pairs) {
   const KvGeometry& g = from.cache->geometry();
   for (const PagePair& pair : pairs) {
-    for_each_place(g, [&](std::uint32_t part, std::uint32_t layer, std::uint32_t head, std::uint32_t token) {
-      for (std::uint64_t byte = 0; byte < g.content_bytes(part); ++byte) {
-        const auto found = static_cast<std::uint8_t>(to.at(part, layer, pair.to, head, token)[byte]);
-        const bool is_copied = layer >= first && layer < last;
-        ASSERT_EQ(found, is_copied ? value(part, layer, pair.from, head, token, byte) : 0);
-      }
-    });
+    for_each_place(
+        g, [&](std::uint32_t part, std::uint32_t layer, std::uint32_t head, std::uint32_t token) {
+          for (std::uint64_t byte = 0; byte < g.content_bytes(part); ++byte) {
+            const auto found =
+                static_cast<std::uint8_t>(to.at(part, layer, pair.to, head, token)[byte]);
+            const bool is_copied = layer >= first && layer < last;
+            ASSERT_EQ(found, is_copied ? value(part, layer, pair.from, head, token, byte) : 0);
+          }
+        });
   }
 }
 
 void fill(const TestCache& cache, std::uint32_t blocks) {
   const KvGeometry& g = cache.cache->geometry();
   for (std::uint32_t block = 0; block < blocks; ++block) {
-    for_each_place(g, [&](std::uint32_t part, std::uint32_t layer, std::uint32_t head, std::uint32_t token) {
-      for (std::uint64_t byte = 0; byte < g.content_bytes(part); ++byte)
-        cache.at(part, layer, block, head, token)[byte] =
-            static_cast<std::byte>(value(part, layer, block, head, token, byte));
-    });
+    for_each_place(
+        g, [&](std::uint32_t part, std::uint32_t layer, std::uint32_t head, std::uint32_t token) {
+          for (std::uint64_t byte = 0; byte < g.content_bytes(part); ++byte)
+            cache.at(part, layer, block, head, token)[byte] =
+                static_cast<std::byte>(value(part, layer, block, head, token, byte));
+        });
   }
 }
 
@@ -92,7 +96,8 @@ TEST(PageCopy, EveryElementArrivesBetweenAnyTwoLayoutsAndPageSizes) {
     const char* layout;
     std::uint32_t page_tokens;
   };
-  const Kind kinds[] = {{"vllm_bknhc", 12}, {"vllm_bknhc", 4}, {"vllm_kbnhc", 6}, {"vllm_bkhnc", 12}};
+  const Kind kinds[] = {
+      {"vllm_bknhc", 12}, {"vllm_bknhc", 4}, {"vllm_kbnhc", 6}, {"vllm_bkhnc", 12}};
   const std::vector<PagePair> pairs = {{0, 3}, {4, 0}, {2, 2}};
   for (const Kind& one : kinds) {
     for (const Kind& other : kinds) {

@@ -131,9 +131,12 @@ nlohmann::json json_of(const Options& options, const Outcome& result) {
                       {"token_hit_rate", row.token_hit_rate}});
   }
   const replay::TierReplayCounts first = result.rows.front().replay->counts();
-  return {{"requests", first.requests},   {"blocks", first.blocks},
-          {"device_blocks", options.device_blocks}, {"host_blocks", options.host_blocks},
-          {"rows", rows},                 {"one_cache", bounds}};
+  return {{"requests", first.requests},
+          {"blocks", first.blocks},
+          {"device_blocks", options.device_blocks},
+          {"host_blocks", options.host_blocks},
+          {"rows", rows},
+          {"one_cache", bounds}};
 }
 
 Result<bool> replay_tiers(const Options& options) {
@@ -145,9 +148,8 @@ Result<bool> replay_tiers(const Options& options) {
   const cache_sim::CacheSpec bounds[] = {
       {.capacity_blocks = options.device_blocks},
       {.capacity_blocks = std::uint64_t{options.device_blocks} + options.host_blocks}};
-  CACHALOT_TRY_ASSIGN(
-      cache_sim::HitRate rate,
-      cache_sim::HitRate::make(bounds, {.block_tokens = reader.block_tokens()}));
+  CACHALOT_TRY_ASSIGN(cache_sim::HitRate rate,
+                      cache_sim::HitRate::make(bounds, {.block_tokens = reader.block_tokens()}));
   CACHALOT_TRY(replay_all(reader, result, rate));
   print_rows(human_output(options.json), options, result);
   CACHALOT_TRY(json.write_json(json_of(options, result)));

@@ -20,7 +20,7 @@ struct TierReplayOptions {
   std::uint32_t host_blocks = 0;      // L2; 0: none
   bool exclusive = false;
   TierWrites writes = TierWrites::kThrough;
-  std::string order = "lru";  // of eviction, in both tiers
+  std::string order = "lru";         // of eviction, in both tiers
   std::uint64_t block_tokens = 512;  // of the trace, for token_hit_rate
 };
 

@@ -79,7 +79,8 @@ class TierEngine {
     std::uint64_t seed = std::hash<std::string_view>{}(extra) + layer;
     std::size_t token = 0;
     for (std::size_t page = 0; page < end; ++page) {
-      for (std::uint32_t i = 0; i < page_tokens(); ++i) seed = seed * 1099511628211u ^ prompt[token++];
+      for (std::uint32_t i = 0; i < page_tokens(); ++i)
+        seed = seed * 1099511628211u ^ prompt[token++];
       if (page < first) continue;
       base::Rng rng(seed);
       std::byte* at = memory_[layer].data() + pages[page] * bytes;

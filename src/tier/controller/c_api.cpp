@@ -145,10 +145,10 @@ cachalot_code cachalot_tier_open(cachalot_tier* tier, const uint32_t* tokens, si
   if (extra == nullptr && extra_bytes != 0) return missing("extra");
   if (request == nullptr) return missing("request");
   return guarded([&] {
-    const Result<RequestId> opened = tier->cache.open(
-        {tokens, count}, {.extra = {static_cast<const char*>(extra), extra_bytes},
-                          .priority = priority,
-                          .round = round});
+    const Result<RequestId> opened =
+        tier->cache.open({tokens, count}, {.extra = {static_cast<const char*>(extra), extra_bytes},
+                                           .priority = priority,
+                                           .round = round});
     if (!opened) return fail(opened.error());
     *request = static_cast<uint64_t>(*opened);
     return CACHALOT_OK;

@@ -224,9 +224,9 @@ Status Controller::wait_layer(RequestId id, std::uint32_t layer) {
     CACHALOT_TRY_ASSIGN(const Request* request, find(id));
     const std::uint32_t layers = options_.shared.geometry.layers;
     if (!request->is_started || layer >= layers) {
-      return Error::make(Code::kInvalidArgument, "wait_layer %u: %s", layer,
-                         request->is_started ? "there is no such layer"
-                                             : "the request was not started");
+      return Error::make(
+          Code::kInvalidArgument, "wait_layer %u: %s", layer,
+          request->is_started ? "there is no such layer" : "the request was not started");
     }
     loads = request->loads;
   }
@@ -251,7 +251,7 @@ std::vector<PageId> Controller::pages_of(const Request& request) const {
 
 Result<std::vector<PageId>> Controller::grow(RequestId id, std::uint64_t tokens) {
   Lock lock(mutex_);
-  CACHALOT_TRY_ASSIGN(Request* request, find(id));
+  CACHALOT_TRY_ASSIGN(Request * request, find(id));
   if (!request->is_started)
     return Error::make(Code::kInvalidArgument, "grow: the request was not started");
   const std::uint64_t blocks = tokens / block_tokens_ + (tokens % block_tokens_ != 0 ? 1 : 0);
@@ -265,7 +265,7 @@ Result<std::vector<PageId>> Controller::grow(RequestId id, std::uint64_t tokens)
 
 Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
   const Lock lock(mutex_);
-  CACHALOT_TRY_ASSIGN(Request* request, find(id));
+  CACHALOT_TRY_ASSIGN(Request * request, find(id));
   if (!request->is_started)
     return Error::make(Code::kInvalidArgument, "commit: the request was not started");
   if (tokens.size() > request->slots.size() * std::uint64_t{block_tokens_}) {
@@ -279,11 +279,11 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
   const RadixKey key = request->key().first(std::size_t{blocks} * block_tokens_);
   std::vector<Slot> surplus;
   const std::span<const Slot> slots = std::span(request->slots).first(blocks);
-  CACHALOT_TRY_ASSIGN(const Inserted inserted,
-                      book_.tree().insert(key, slots,
-                                          {.priority = request->priority,
-                                           .counts_use = !request->is_committed},
-                                          surplus));
+  CACHALOT_TRY_ASSIGN(
+      const Inserted inserted,
+      book_.tree().insert(key, slots,
+                          {.priority = request->priority, .counts_use = !request->is_committed},
+                          surplus));
   request->is_committed = true;
   // Surplus: the tree has other slots for these blocks. The engine may be using ours: they stay until close().
   std::sort(surplus.begin(), surplus.end());
@@ -296,7 +296,7 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
 
 Status Controller::close(RequestId id) {
   const Lock lock(mutex_);
-  CACHALOT_TRY_ASSIGN(Request* request, find(id));
+  CACHALOT_TRY_ASSIGN(Request * request, find(id));
   release_fetch(*request);
   relock(*request, kNoNode, kNoNode);
   std::vector<Slot> own;

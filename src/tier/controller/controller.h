@@ -88,7 +88,7 @@ class Controller {
   struct Plan {
     RadixMatch match;
     MatchSlots slots;
-    std::uint32_t blocks = 0;  // of the prompt, its last part included
+    std::uint32_t blocks = 0;       // of the prompt, its last part included
     std::uint32_t pool_blocks = 0;  // without L2: loaded from the pool
     std::vector<Slot> own;
   };
@@ -150,7 +150,7 @@ class Controller {
   std::uint64_t fetching_blocks_ = 0;
   std::uint64_t write_queue_bytes_ = 0;
   std::uint64_t writing_device_blocks_ = 0;  // locked in L1
-  std::unordered_set<BlockHash> written_;  // that L3 has or had; a bounded belief
+  std::unordered_set<BlockHash> written_;    // that L3 has or had; a bounded belief
   Bandwidth fetch_bandwidth_;
   TierStatistics counts_ = {};
 

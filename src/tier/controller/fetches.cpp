@@ -34,7 +34,8 @@ void Controller::begin_fetch(Request& request, std::uint32_t first_block) {
   fetch->hashes.resize(blocks);
   std::vector<ExtraKeys> extra;
   if (!fetch->extra.empty()) {
-    extra.push_back({{"extra", std::vector<std::uint8_t>(fetch->extra.begin(), fetch->extra.end())}});
+    extra.push_back(
+        {{"extra", std::vector<std::uint8_t>(fetch->extra.begin(), fetch->extra.end())}});
   }
   hasher_.hash_blocks(hasher_.root(), fetch->tokens, block_tokens_, fetch->hashes, extra);
   request.fetch = fetch;
@@ -131,9 +132,8 @@ void Controller::fetch_blocks(Fetch& fetch, Shared& shared, Lock& lock) {
     }
     if (++naps % kNapsPerQuestion == 0) {
       lock.unlock();
-      const Result<Prefetched> found =
-          shared.tier->find(std::span(fetch.hashes).subspan(first, fetch.wanted_blocks -
-                                                                       fetch.arrived_blocks));
+      const Result<Prefetched> found = shared.tier->find(
+          std::span(fetch.hashes).subspan(first, fetch.wanted_blocks - fetch.arrived_blocks));
       lock.lock();
       if (!found || found->in_pool + found->in_storage == 0) break;
     } else {
@@ -197,7 +197,8 @@ void Controller::release_fetch(Request& request) {
 }
 
 void Controller::count_unused(const Fetch& fetch) {
-  const std::uint32_t unused = fetch.arrived_blocks - std::min(fetch.arrived_blocks, fetch.used_blocks);
+  const std::uint32_t unused =
+      fetch.arrived_blocks - std::min(fetch.arrived_blocks, fetch.used_blocks);
   counts_.unused_fetched_bytes += unused * copies_->block_bytes();
 }
 

@@ -75,7 +75,8 @@ Result<std::uint64_t> BoardRank::minimum(std::uint64_t round, std::uint64_t valu
       decision = decide(entry, round, 0);
     } else {
       // A rank that writes the last value decides; the short limit is for one that dies just before.
-      os::futex_wait(entry.decisions, seen, std::min<std::uint64_t>(timeout_ns - waited, 1'000'000));
+      os::futex_wait(entry.decisions, seen,
+                     std::min<std::uint64_t>(timeout_ns - waited, 1'000'000));
       decision = entry.decision.load();
     }
   }
@@ -103,9 +104,10 @@ Result<std::shared_ptr<RankGroup>> join_ranks(const std::string& path, std::uint
                                               std::uint32_t ranks) {
   using namespace std::chrono_literals;
   if (ranks == 0 || ranks > tier::kMostRanks || rank >= ranks) {
-    return Error::make(Code::kInvalidArgument,
-                       "rank agreement: rank %u of %u; expected at most %u ranks, and a rank below them",
-                       rank, ranks, tier::kMostRanks);
+    return Error::make(
+        Code::kInvalidArgument,
+        "rank agreement: rank %u of %u; expected at most %u ranks, and a rank below them", rank,
+        ranks, tier::kMostRanks);
   }
   Result<os::SharedFile> file =
       os::SharedFile::create(path, sizeof(tier::RankBoard), {.huge_pages = false});

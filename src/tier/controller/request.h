@@ -16,8 +16,8 @@ namespace cachalot::tier {
 struct Fetch {
   std::vector<Token> tokens;  // the whole blocks of the prompt
   std::string extra;
-  std::vector<BlockHash> hashes;   // of these blocks
-  std::uint32_t first_block = 0;   // those before were in L1 or L2
+  std::vector<BlockHash> hashes;  // of these blocks
+  std::uint32_t first_block = 0;  // those before were in L1 or L2
   std::uint64_t opened_ns = 0;
 
   std::uint32_t wanted_blocks = 0;   // found in L3, of those from first_block on

@@ -6,7 +6,8 @@ namespace cachalot::tier {
 
 Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
   if (options.hash == HashAlgorithm::kXxh3)
-    return block_hash::BlockHasher::xxh3(block_hash::make_namespace(client::fingerprint_of(options)));
+    return block_hash::BlockHasher::xxh3(
+        block_hash::make_namespace(client::fingerprint_of(options)));
   return block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed);
 }
 
@@ -54,8 +55,8 @@ Result<std::size_t> PoolTier::load(std::span<const BlockHash> hashes, Tier tier,
   return loaded;
 }
 
-Result<Stored> PoolTier::store(const BlockHash* parent, std::span<const BlockHash> hashes, Tier tier,
-                               std::span<const Slot> slots, std::uint64_t timeout_ns) {
+Result<Stored> PoolTier::store(const BlockHash* parent, std::span<const BlockHash> hashes,
+                               Tier tier, std::span<const Slot> slots, std::uint64_t timeout_ns) {
   return client_.store(cache(tier), parent, hashes, pages_of(tier, slots),
                        {.timeout_ns = timeout_ns});
 }

@@ -25,8 +25,9 @@ class SharedTier {
   virtual Result<std::size_t> load(std::span<const BlockHash> hashes, Tier tier,
                                    std::span<const Slot> slots, std::uint64_t timeout_ns) = 0;
   // @errors as Client::store
-  virtual Result<Stored> store(const BlockHash* parent, std::span<const BlockHash> hashes, Tier tier,
-                               std::span<const Slot> slots, std::uint64_t timeout_ns) = 0;
+  virtual Result<Stored> store(const BlockHash* parent, std::span<const BlockHash> hashes,
+                               Tier tier, std::span<const Slot> slots,
+                               std::uint64_t timeout_ns) = 0;
 };
 
 // The caches of an engine, as Client::register_cache takes them; without L2 `host` has no tensors.
@@ -45,8 +46,8 @@ class PoolTier final : public SharedTier {
 
   Result<block_hash::BlockHasher> make_hasher() const override;
   Result<Prefetched> find(std::span<const BlockHash> hashes) override;
-  Result<std::size_t> load(std::span<const BlockHash> hashes, Tier tier, std::span<const Slot> slots,
-                           std::uint64_t timeout_ns) override;
+  Result<std::size_t> load(std::span<const BlockHash> hashes, Tier tier,
+                           std::span<const Slot> slots, std::uint64_t timeout_ns) override;
   Result<Stored> store(const BlockHash* parent, std::span<const BlockHash> hashes, Tier tier,
                        std::span<const Slot> slots, std::uint64_t timeout_ns) override;
 

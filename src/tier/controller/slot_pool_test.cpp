@@ -36,9 +36,9 @@ TEST(SlotPool, ASlotThatIsNotTakenIsNamedAndNothingIsGivenBack) {
         << status.error().message;
     EXPECT_EQ(pool.free_slots(), 6u);
   };
-  expect_refused({0, 1}, "slot 1");     // given back before
-  expect_refused({0, 0}, "slot 0");     // twice in one call
-  expect_refused({5}, "slot 5");        // never taken
+  expect_refused({0, 1}, "slot 1");  // given back before
+  expect_refused({0, 0}, "slot 0");  // twice in one call
+  expect_refused({5}, "slot 5");     // never taken
   expect_refused({8}, "not exist");
   pool.clear();
   EXPECT_FALSE(pool.give(Slots{0}));  // after clear()

@@ -16,7 +16,7 @@ constexpr std::size_t kPoolBlocks = 16;
 
 Result<TierStart> Controller::start(RequestId id) {
   Lock lock(mutex_);
-  CACHALOT_TRY_ASSIGN(Request* request, find(id));
+  CACHALOT_TRY_ASSIGN(Request * request, find(id));
   if (request->is_started)
     return Error::make(Code::kInvalidArgument, "start: the request was started before");
   release_fetch(*request);
@@ -27,8 +27,7 @@ Result<TierStart> Controller::start(RequestId id) {
   plan.blocks = tokens_to_blocks(prompt);
   plan.match =
       book_.tree().match(request->key().first(std::size_t{usable} * block_tokens_), &plan.slots);
-  relock(*request, plan.match.device_node,
-         plan.match.host_pages == 0 ? kNoNode : plan.match.node);
+  relock(*request, plan.match.device_node, plan.match.host_pages == 0 ? kNoNode : plan.match.node);
   CACHALOT_TRY(take_device("start", plan.blocks - plan.match.device_pages, plan.own, lock));
   if (!has_host_ && plan.match.pages() < usable) {
     const Status loaded = load_from_pool(*request, plan, lock);
@@ -46,10 +45,9 @@ Result<TierStart> Controller::start(RequestId id) {
   const std::uint32_t own_before = plan.match.device_pages;
   // The ranks may have agreed on fewer, and others may have loaded some of these blocks meanwhile.
   plan.slots = {};
-  plan.match = book_.tree().match(request->key().first(std::size_t{*agreed} * block_tokens_),
-                                  &plan.slots);
-  relock(*request, plan.match.device_node,
-         plan.match.host_pages == 0 ? kNoNode : plan.match.node);
+  plan.match =
+      book_.tree().match(request->key().first(std::size_t{*agreed} * block_tokens_), &plan.slots);
+  relock(*request, plan.match.device_node, plan.match.host_pages == 0 ? kNoNode : plan.match.node);
   if (plan.match.device_pages > own_before) {  // leading slots are not needed
     const std::uint32_t fewer = plan.match.device_pages - own_before;
     book_.give(Tier::kDevice, std::span(plan.own).first(fewer));
@@ -90,8 +88,10 @@ Status Controller::take_device(const char* call, std::uint64_t blocks, std::vect
 Status Controller::load_from_pool(Request& request, Plan& plan, Lock& lock) {
   const std::shared_ptr<Shared> shared = shared_;
   const std::uint32_t first = plan.match.pages();
-  if (shared == nullptr || request.fetch == nullptr || request.fetch->arrived_blocks == 0) return {};
-  const std::uint32_t usable = static_cast<std::uint32_t>((request.tokens.size() - 1) / block_tokens_);
+  if (shared == nullptr || request.fetch == nullptr || request.fetch->arrived_blocks == 0)
+    return {};
+  const std::uint32_t usable =
+      static_cast<std::uint32_t>((request.tokens.size() - 1) / block_tokens_);
   const std::span<const BlockHash> hashes =
       std::span(request.fetch->hashes).first(usable).subspan(first);
   ++shared->jobs;
@@ -134,10 +134,11 @@ std::uint32_t Controller::worth_loading(const Plan& plan, std::uint64_t prompt_t
   const double speed = copies_->load_bandwidth().bytes_per_ns();
   if (!options_.prefill || plan.match.host_pages == 0 || speed == 0) return found;
   const std::uint64_t in_device = std::uint64_t{plan.match.device_pages} * block_tokens_;
-  const double saved = options_.prefill->cost_ns(in_device, prompt_tokens) -
-                       options_.prefill->cost_ns(std::uint64_t{found} * block_tokens_, prompt_tokens);
-  const double bytes = static_cast<double>((plan.match.host_pages + loading_blocks_) *
-                                           copies_->block_bytes());
+  const double saved =
+      options_.prefill->cost_ns(in_device, prompt_tokens) -
+      options_.prefill->cost_ns(std::uint64_t{found} * block_tokens_, prompt_tokens);
+  const double bytes =
+      static_cast<double>((plan.match.host_pages + loading_blocks_) * copies_->block_bytes());
   if (bytes / speed <= saved) return found;
   counts_.recomputed_tokens += std::uint64_t{plan.match.host_pages} * block_tokens_;
   return plan.match.device_pages;

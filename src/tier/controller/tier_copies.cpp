@@ -94,8 +94,8 @@ Result<std::unique_ptr<TierCopies>> TierCopies::make(const KvGeometry& geometry,
   if (__builtin_mul_overflow(geometry.block_bytes(), host_blocks, &bytes) ||
       bytes > available.bytes) {
     return Error::make(Code::kNoSpace,
-                       "host memory of %u blocks of %" PRIu64 " bytes; expected at most the %" PRIu64
-                       " bytes that %s has left",
+                       "host memory of %u blocks of %" PRIu64
+                       " bytes; expected at most the %" PRIu64 " bytes that %s has left",
                        host_blocks, geometry.block_bytes(), available.bytes,
                        available.limited_by.c_str());
   }

@@ -97,7 +97,8 @@ constexpr Row kRows[] = {
       "L2 has what L1 has evicted, not copies of L1's blocks"},
      [](O& o, const T& t, const S& v) { return set_flag(o.exclusive, t, v); }},
     {{"write_policy", "hicache-write-policy", "through|selective|back", "through",
-      "when blocks go to the next tier: at commit, at the selective_uses-th use, when L1 evicts them"},
+      "when blocks go to the next tier: at commit, at the selective_uses-th use, when L1 evicts "
+      "them"},
      [](O& o, const T& t, const S& v) -> Status {
        if (v == "through" || v == "write_through") {
          o.writes = TierWrites::kThrough;
@@ -129,7 +130,8 @@ constexpr Row kRows[] = {
     {{"prefetch_threshold", "prefetch_threshold", "tokens", "256",
       "fewer tokens in L3 are not fetched"},
      [](O& o, const T& t, const S& v) { return set_whole(o.prefetch.threshold_tokens, t, v); }},
-    {{"prefetch_timeout_base", "prefetch_timeout_base", "seconds", "1", "of prefetch_policy timeout"},
+    {{"prefetch_timeout_base", "prefetch_timeout_base", "seconds", "1",
+      "of prefetch_policy timeout"},
      [](O& o, const T& t, const S& v) { return set_seconds(o.prefetch.timeout_base_ns, t, v); }},
     {{"prefetch_timeout_per_ki_token", "prefetch_timeout_per_ki_token", "seconds", "0.25",
       "the same, for each 1024 tokens found"},
@@ -138,7 +140,8 @@ constexpr Row kRows[] = {
      }},
     {{"fetch_threads", nullptr, "1 to 256", "4", "prompts fetched from L3 at the same time"},
      [](O& o, const T& t, const S& v) { return set_whole(o.fetch_threads, t, v); }},
-    {{"write_queue", nullptr, "SIZE", "256MiB", "bytes that wait for L3; blocks beyond are not written"},
+    {{"write_queue", nullptr, "SIZE", "256MiB",
+      "bytes that wait for L3; blocks beyond are not written"},
      [](O& o, const T&, const S& v) -> Status {
        CACHALOT_TRY_ASSIGN(o.write_queue_bytes, base::parse_byte_size("write_queue", v));
        return {};
@@ -158,7 +161,8 @@ constexpr Row kRows[] = {
        return {};
      }},
     {{"prefill_a", nullptr, "seconds", "none",
-      "load or recompute: a prefill of n tokens takes a + b n + c n^2. None of the three: blocks are always loaded"},
+      "load or recompute: a prefill of n tokens takes a + b n + c n^2. None of the three: blocks "
+      "are always loaded"},
      [](O& o, const T& t, const S& v) { return set_model(&PrefillModel::a_ns, o, t, v); }},
     {{"prefill_b", nullptr, "seconds a token", "none", "the same"},
      [](O& o, const T& t, const S& v) { return set_model(&PrefillModel::b_ns, o, t, v); }},
@@ -197,17 +201,16 @@ std::span<const TierOption> tier_options() {
   return options;
 }
 
-Status set_tier_option(TieredCacheOptions& options, std::string_view name,
-                       std::string_view value) {
+Status set_tier_option(TieredCacheOptions& options, std::string_view name, std::string_view value) {
   std::string names;
   for (const Row& row : kRows) {
     if (is_name(row.option.name, name) || is_name(row.option.sglang, name))
       return row.set(options, row.option, std::string(value));
     names += (names.empty() ? "" : ", ") + std::string(row.option.name);
   }
-  return Error::make(Code::kInvalidArgument, "there is no option \"%.*s\" of the tiers; expected one of %s",
-                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data(),
-                     names.c_str());
+  return Error::make(
+      Code::kInvalidArgument, "there is no option \"%.*s\" of the tiers; expected one of %s",
+      static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data(), names.c_str());
 }
 
 }  // namespace cachalot

@@ -33,10 +33,9 @@ Result<std::uint32_t> host_blocks_of(const TieredCacheOptions& options,
   }
   const double least = options.exclusive ? 0 : 1;
   if (ratio != 0 && !(std::isfinite(ratio) && ratio > least)) {
-    return Error::make(Code::kInvalidArgument,
-                       "host_ratio is %g; expected more than %g%s", ratio, least,
-                       options.exclusive ? ""
-                                         : ", because L2 has a copy of each block of L1 (or exclusive)");
+    return Error::make(
+        Code::kInvalidArgument, "host_ratio is %g; expected more than %g%s", ratio, least,
+        options.exclusive ? "" : ", because L2 has a copy of each block of L1 (or exclusive)");
   }
   double blocks = ratio * device_blocks;
   if (options.host_bytes != 0) {
@@ -66,8 +65,7 @@ Status check(const TieredCacheOptions& options, std::uint32_t host_blocks) {
                        options.selective_uses);
   }
   if (host_blocks == 0 && (options.exclusive || options.writes == TierWrites::kBack)) {
-    return Error::make(Code::kInvalidArgument,
-                       "%s needs L2: set host_ratio or host_bytes",
+    return Error::make(Code::kInvalidArgument, "%s needs L2: set host_ratio or host_bytes",
                        options.exclusive ? "exclusive" : "writes = back");
   }
   return {};
@@ -77,8 +75,7 @@ Status check(const TieredCacheOptions& options, std::uint32_t host_blocks) {
 
 Result<TieredCache> TieredCache::make(const TieredCacheOptions& options) {
   const KvGeometry& geometry = options.shared.geometry;
-  CACHALOT_TRY_ASSIGN(const std::uint32_t device_blocks,
-                      tier::blocks_of(geometry, options.device));
+  CACHALOT_TRY_ASSIGN(const std::uint32_t device_blocks, tier::blocks_of(geometry, options.device));
   CACHALOT_TRY_ASSIGN(const std::uint32_t host_blocks, host_blocks_of(options, device_blocks));
   CACHALOT_TRY(check(options, host_blocks));
   tier::RadixOptions radix{.page_tokens = geometry.block_tokens,

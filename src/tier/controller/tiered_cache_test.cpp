@@ -46,7 +46,9 @@ TEST(TieredCache, APrefixIsFoundInDeviceMemoryAndTheRestIsComputed) {
   const TierStart again = engine.serve(prompt);
   EXPECT_EQ(again.cached_tokens, 16u);
   EXPECT_EQ(again.device_tokens, 16u);
-  EXPECT_EQ(engine.serve(join(Tokens(prompt.begin(), prompt.begin() + 8), prompt_of(2, 2))).cached_tokens, 8u);
+  EXPECT_EQ(
+      engine.serve(join(Tokens(prompt.begin(), prompt.begin() + 8), prompt_of(2, 2))).cached_tokens,
+      8u);
   // All tokens are cached blocks: the last block is computed again, for its logits.
   EXPECT_EQ(engine.serve(Tokens(prompt.begin(), prompt.begin() + 16)).cached_tokens, 12u);
   EXPECT_TRUE(engine.cache().is_valid());
@@ -157,7 +159,8 @@ TEST(TieredCache, BlocksThatWereComputedTwiceAreKeptOnce) {
   TierEngine engine(local_options(), 16);
   const Tokens prompt = prompt_of(1, 5);
   const Result<RequestId> one = engine.cache().open(prompt), two = engine.cache().open(prompt);
-  const Result<TierStart> start_one = engine.cache().start(*one), start_two = engine.cache().start(*two);
+  const Result<TierStart> start_one = engine.cache().start(*one),
+                          start_two = engine.cache().start(*two);
   ASSERT_TRUE(start_one && start_two);
   EXPECT_EQ(start_two->cached_tokens, 0u);
   engine.finish(*one, prompt, *start_one);

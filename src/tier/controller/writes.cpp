@@ -155,8 +155,7 @@ void Controller::run_write(Write& write) {
     }
   }
   counts_.written_bytes += (result.ok() ? result->written : 0) * copies_->block_bytes();
-  for (const Segment& segment : write.segments)
-    book_.tree().unlock(segment.tier, segment.node);
+  for (const Segment& segment : write.segments) book_.tree().unlock(segment.tier, segment.node);
   writing_device_blocks_ -= device_blocks_of(write);
   write_queue_bytes_ -= write.blocks * copies_->block_bytes();
   --writes_in_flight_;
@@ -175,11 +174,10 @@ Result<Stored> Controller::store(Write& write, std::size_t& stored) {
       }
       const std::size_t count = std::min(kStoreBlocks, segment.hashes.size() - first);
       const std::span<const BlockHash> hashes = std::span(segment.hashes).subspan(first, count);
-      CACHALOT_TRY_ASSIGN(const Stored part,
-                          write.shared->tier->store(parent ? &*parent : nullptr, hashes,
-                                                    segment.tier,
-                                                    std::span(segment.slots).subspan(first, count),
-                                                    options_.shared_timeout_ns));
+      CACHALOT_TRY_ASSIGN(const Stored part, write.shared->tier->store(
+                                                 parent ? &*parent : nullptr, hashes, segment.tier,
+                                                 std::span(segment.slots).subspan(first, count),
+                                                 options_.shared_timeout_ns));
       stored += part.blocks;
       all.blocks += part.blocks;
       all.written += part.written;

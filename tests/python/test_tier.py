@@ -1,0 +1,184 @@
+"""cachalot.tier: an engine's device and host memory, and the pool behind them."""
+
+import json
+import multiprocessing
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import cachalot
+import cachalot.tier
+from conftest import GEOMETRY, pool_path, tokens_of
+
+BLOCK = 4
+
+
+class Engine:
+    """The KV of a token in a layer is its own number and the layer's: bytes can be checked everywhere."""
+
+    def __init__(self, pages=16, page_tokens=BLOCK, geometry=GEOMETRY, **options):
+        self.tensors = [np.zeros((2, pages * BLOCK // page_tokens, page_tokens, 2, 32), np.float16) for _ in range(3)]
+        given = {"model": "test@1", "geometry": geometry, "prefetch_threshold": BLOCK, "prefetch_policy": "wait_complete", **options}
+        self.page_tokens = page_tokens
+        self.tiers = cachalot.tier.open("vllm_kbnhc", self.tensors, pages=pages * BLOCK // page_tokens, page_tokens=page_tokens, **given)
+
+    def serve(self, prompt, **options):
+        with self.tiers.request(prompt, **options) as request:
+            assert request.wait_ready(20)
+            start = request.start()
+            for layer, tensor in enumerate(self.tensors):
+                request.wait_layer(layer)
+                for i in range(len(prompt) // self.page_tokens):
+                    tokens = prompt[i * self.page_tokens: (i + 1) * self.page_tokens]
+                    expected = (tokens % 1024 + layer).astype(np.float16)[None, :, None, None]
+                    if i * self.page_tokens >= start.cached_tokens:
+                        tensor[:, start.pages[i]] = expected
+                    assert (tensor[:, start.pages[i]] == expected).all()
+            request.commit(prompt)
+        self.tiers.flush(20)
+        return start
+
+
+def prompt_of(seed, blocks=5):
+    return tokens_of(seed, blocks * BLOCK + 1)
+
+
+@pytest.mark.parametrize("page_tokens", [1, 2, 4])
+def test_three_tiers(pool, page_tokens):
+    with Engine(8, page_tokens, pool=pool, host_ratio=3).tiers as _:
+        pass
+    engine = Engine(8, page_tokens, pool=pool, host_ratio=3)
+    for seed in (1, 2, 3):
+        assert engine.serve(prompt_of(seed)).cached_tokens == 0
+    again = engine.serve(prompt_of(1))
+    assert (again.cached_tokens, again.host_tokens, again.shared_tokens) == (20, 20, 0)
+    engine.tiers.close()
+    restarted = Engine(8, page_tokens, pool=pool, host_ratio=3)
+    assert restarted.serve(prompt_of(2)).shared_tokens == 20
+    counts = restarted.tiers.statistics()
+    assert counts.fetched_bytes == 5 * GEOMETRY.block_bytes and counts.unused_fetched_bytes == 0
+    restarted.tiers.close()
+
+
+def test_decode_grows_and_is_shared():
+    engine = Engine()
+    prompt, longer = prompt_of(1, 2), prompt_of(1, 6)
+    longer[: len(prompt)] = prompt
+    with engine.tiers.request(list(map(int, prompt))) as request:
+        pages = request.start().pages
+        request.commit(prompt)
+        assert request.grow(len(longer))[: len(pages)] == pages
+        request.commit(longer)
+    with engine.tiers.request(longer, extra=b"adapter") as request:
+        assert request.start().cached_tokens == 0
+    with engine.tiers.request(longer) as request:
+        assert request.is_ready() and request.start().cached_tokens == 24
+
+
+def test_pool_comes_and_goes_while_serving(pool):
+    engine = Engine(32, host_ratio=2)
+    with pytest.raises(cachalot.NotFoundError):
+        engine.tiers.detach_pool()
+    stops = threading.Event()
+
+    def attach_and_detach():
+        while not stops.is_set():
+            engine.tiers.attach_pool(pool)
+            stops.wait(0.02)
+            engine.tiers.detach_pool()
+
+    thread = threading.Thread(target=attach_and_detach)
+    thread.start()
+    try:
+        for i in range(100):
+            engine.serve(prompt_of(i % 9))
+    finally:
+        stops.set()
+        thread.join()
+
+
+def _rank(rank, path, blocks, results):
+    geometry = cachalot.KvGeometry(layers=3, kv_heads=2, head_dim=32, dtype="f16", block_tokens=4, tp_rank=rank, tp_size=2)
+    engine = Engine(geometry=geometry, ranks=path, rank_timeout=20)
+    found = [engine.serve(prompt_of(1, count)).cached_tokens for count in blocks]
+    results.put((rank, found))
+
+
+def test_two_processes_agree_when_one_is_behind():
+    spawn = multiprocessing.get_context("spawn")
+    path, results = pool_path() + ".ranks", spawn.Queue()
+    # Rank 1 has seen only the beginning of the prompt before.
+    ranks = [spawn.Process(target=_rank, args=(rank, path, blocks, results)) for rank, blocks in ((0, [6, 6, 6]), (1, [3, 6, 6]))]
+    try:
+        for process in ranks:
+            process.start()
+        found = dict(results.get(timeout=60) for _ in ranks)
+        for process in ranks:
+            process.join(30)
+    finally:
+        os.unlink(path)
+    assert found == {0: [0, 12, 24], 1: [0, 12, 24]} or found[0] == found[1]
+    assert found[0] == found[1] and found[0][2] == 24 and found[0][1] <= 12
+
+
+def test_options_are_one_table(tmp_path):
+    names = [option.name for option in cachalot.tier.options()]
+    assert len(set(names)) == len(names) and {"host_ratio", "write_policy", "prefetch_policy"} <= set(names)
+    (tmp_path / "t.toml").write_text('[tiers]\nhicache-ratio = 2.0\nwrite_policy = "back"\n')
+    (tmp_path / "t.json").write_text(json.dumps({"hicache-ratio": 3, "hicache-write-policy": "write_back"}))
+    for config, host_blocks in ((f"@{tmp_path}/t.toml", 32), (f"@{tmp_path}/t.json", 48), ('{"host_ratio": 4}', 64)):
+        engine = Engine(config=config)
+        assert engine.tiers.statistics().host_blocks == host_blocks
+        engine.tiers.close()
+    engine = Engine(config='{"host_ratio": 4}', host_ratio=2)  # a keyword wins
+    assert engine.tiers.statistics().host_blocks == 32
+    engine.tiers.set(prefetch_policy="best_effort", write_policy="selective", selective_uses=3)
+    with pytest.raises(cachalot.UnsupportedError, match="host_ratio is set once"):
+        engine.tiers.set(host_ratio=3)
+
+
+def test_guide_has_the_whole_table():
+    guide = open(os.path.join(os.path.dirname(__file__), "../../docs/guide/tiers.md"), encoding="utf-8").read()
+    for option in cachalot.tier.options():
+        assert f"| `{option.name}` |" in guide, f"docs/guide/tiers.md lacks {option.name}"
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"host_ratio": 1}, "host_ratio is 1"),
+    ({"host_ratio": 0.5}, "host_ratio is 0.5"),
+    ({"host_ratio": 2, "host_size": "1MiB"}, "one of the two"),
+    ({"host_layout": "diagonal"}, "layer_first"),
+    ({"writes": "through"}, "no option \"writes\""),
+    ({"write_policy": "sometimes"}, "through|selective|back"),
+    ({"write_policy": "back"}, "needs L2"),
+    ({"exclusive": True}, "needs L2"),
+    ({"pool": "/dev/shm/cachalot_none"}, "cachalot_none"),
+    ({"config": "{"}, "options: the text"),
+    ({"config": "@/nowhere/t.json"}, "/nowhere/t.json"),
+    ({"ranks": "/nowhere/ranks"}, "/nowhere/ranks"),
+    ({"page_tokens": 3}, "page_tokens is 3"),
+])
+def test_bad_options(options, message):
+    with pytest.raises(cachalot.Error) as raised:
+        Engine(**options)
+    assert message in str(raised.value)
+
+
+def test_bad_calls():
+    engine = Engine(4)
+    with pytest.raises(cachalot.InvalidArgumentError):
+        engine.tiers.request([])
+    with pytest.raises(cachalot.NoSpaceError, match="start: 6 blocks of L1"):
+        with engine.tiers.request(prompt_of(1)) as request:
+            request.start()
+    request = engine.tiers.request(prompt_of(1, 2))
+    with pytest.raises(cachalot.InvalidArgumentError, match="not started"):
+        request.commit(prompt_of(1, 2))
+    request.close()
+    with pytest.raises(cachalot.InvalidArgumentError, match="closed"):
+        request.start()
+    engine.tiers.close()
+    with pytest.raises(cachalot.InvalidArgumentError, match="closed"):
+        engine.tiers.statistics()
