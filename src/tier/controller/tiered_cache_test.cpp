@@ -250,6 +250,41 @@ TEST_P(WithPool, AnotherEngineFindsWhatOneHasComputed) {
   EXPECT_TRUE(one.cache().is_valid() && other.cache().is_valid());
 }
 
+// Case 40; without L2 case 45: the pool has exactly the committed blocks, by the names that a Client has for them, and
+// a second hit writes nothing.
+TEST_P(WithPool, ThePoolHasExactlyWhatWasCommittedAndGetsItOnce) {
+  TierEngine one(options(), 64);
+  Engine reader(cluster_.client_options());
+  const Tokens prompt = prompt_of(1, 4), longer = join(prompt, prompt_of(2, 2));
+  one.serve(prompt);
+  ASSERT_TRUE(one.cache().flush(kLongNs));
+  EXPECT_EQ(*reader.client.lookup(reader.client.hash_tokens(longer)), 4u);
+  EXPECT_EQ(one.cache().statistics().written_bytes, 4 * small_geometry().block_bytes());
+  one.serve(prompt);
+  ASSERT_TRUE(one.cache().flush(kLongNs));
+  EXPECT_EQ(one.cache().statistics().written_bytes, 4 * small_geometry().block_bytes());
+  EXPECT_EQ(one.cache().statistics().unwritten_blocks, 0u);
+}
+
+// Case 41: a fresh engine with the same L3 has the producer's bytes, first in L2 alone, then in L1.
+TEST_P(WithPool, FetchedBlocksAreInHostMemoryAloneUntilTheyAreLoaded) {
+  TierEngine one(options(), 64), other(options(), 64);
+  const Tokens prompt = prompt_of(1, 4);
+  one.serve(prompt);
+  ASSERT_TRUE(one.cache().flush(kLongNs));
+  const Result<RequestId> request = other.cache().open(prompt);
+  ASSERT_TRUE(*other.cache().wait_ready(*request, kLongNs));
+  EXPECT_EQ(other.cache().fetch_of(*request)->arrived_tokens, 16u);
+  const TierStatistics fetched = other.cache().statistics();
+  EXPECT_EQ(fetched.free_device_blocks, fetched.device_blocks);
+  EXPECT_EQ(fetched.host_blocks - fetched.free_host_blocks, GetParam() == 0 ? 0u : 4u);
+  const Result<TierStart> start = other.cache().start(*request);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->shared_tokens, 16u);
+  other.finish(*request, prompt, *start);
+  ASSERT_TRUE(other.cache().close(*request));
+}
+
 TEST_P(WithPool, FewTokensAreNotFetched) {
   TieredCacheOptions few = options();
   few.prefetch.threshold_tokens = 100;
