@@ -138,7 +138,11 @@ TEST_F(RocksdbTest, ASecondOwnerIsRefused) {
 
 TEST_F(RocksdbTest, DirectoriesOfOthersAreLeftAlone) {
   const std::string path = folder_ + "/objects";
-  ASSERT_TRUE(open_backend("file:" + path, {}));
+  {
+    const Result<std::unique_ptr<Backend>> files = open_backend("file:" + path, {});
+    ASSERT_TRUE(files);
+    ASSERT_EQ(put_all(**files, Chain(1, 1, 4096)), 1u);
+  }
   const Status of_files = open();
   ASSERT_FALSE(of_files);
   EXPECT_EQ(of_files.error().code, Code::kInvalidArgument);
