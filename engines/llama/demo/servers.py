@@ -9,6 +9,7 @@ import select
 import subprocess
 import tempfile
 import time
+import urllib.request
 
 
 class Process:
@@ -74,6 +75,25 @@ class Keeper(Process):
         self.cachalot, self.pool = cachalot, pool
         super().__init__([cachalot, "serve", "--pool", pool, "--create", "--block-bytes", block_bytes,
                           "--capacity-blocks", capacity_blocks, *flags])
+
+    def storage(self):
+        """Counters of the storage behind the pool, by their names after cachalot_storage_. Needs --metrics."""
+        with urllib.request.urlopen(f"http://{self.ready['metrics']}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        prefix = "cachalot_storage_"
+        return {line.split("{")[0].split()[0][len(prefix):]: float(line.split()[-1])
+                for line in lines if line.startswith(prefix)}
+
+    def wait_for_storage(self, blocks, timeout_s=60):
+        """Until storage is in use, has so many blocks, and none waits to be written."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            seen = self.storage()
+            if seen.get("objects", -1) >= blocks and seen["queued_blocks"] == 0:
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.pool}: after {timeout_s} s not {blocks} blocks in storage: {seen}")
+            time.sleep(0.02)
 
     def stop(self, timeout_s=30):
         code = super().stop(timeout_s)

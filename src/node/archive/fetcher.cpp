@@ -161,9 +161,8 @@ std::vector<pool::WrittenBlock> Fetcher::finish(const Request& request, const Ba
     const storage::Get& get = batch.gets[i];
     const std::size_t at = batch.first + i;
     if (at != 0 && !(get.head.parent == request.hashes[at - 1])) break;
-    const std::uint64_t checksum = payloads.finish_write(i);
-    written.push_back({batch.hashes[i], targets[i].length, {}});
-    if ((*client_)->writes_checksums()) written.back().checksum = checksum;
+    // Always with a checksum: engines that verify take a block without one for damaged.
+    written.push_back({batch.hashes[i], targets[i].length, payloads.finish_write(i)});
     if (!get.tokens.empty() && get.tokens.size() <= pool::most_note_tokens(access.geometry))
       pool::write_note(access, batch.reservation->uses()[i], batch.hashes[i], get.tokens);
   }
