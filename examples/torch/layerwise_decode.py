@@ -17,6 +17,7 @@ columns: device KV   the most that was mapped, and its share of all layers
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import statistics
@@ -133,6 +134,17 @@ class OrdinaryKv:
         self.requests.clear()
 
 
+def slow_copy(gigabytes_per_second):
+    """Copies as over a bus of this bandwidth, if memory is faster."""
+
+    def copy(to, source, count):
+        end = time.perf_counter() + count / gigabytes_per_second / 1e9
+        ctypes.memmove(to, source, count)
+        time.sleep(max(0.0, end - time.perf_counter()))
+
+    return copy
+
+
 class LayerwiseKv:
     """KV of which `resident` layers stay, in the ranges of cachalot.layerwise."""
 
@@ -140,7 +152,7 @@ class LayerwiseKv:
         row = options.kv_heads * options.head_dim * 4
         self.options, self.counts, self.views = options, {}, {}
         self.memory = layerwise.open(layers=options.layers, part_bytes=(row, row), max_tokens=options.max_tokens, resident=resident,
-                                     chunk_bytes=options.chunk_bytes)
+                                     chunk_bytes=options.chunk_bytes, copy=slow_copy(options.bandwidth) if options.bandwidth else None)
         self.layer = self.memory.layer
 
     def add(self):
@@ -263,6 +275,7 @@ def parse():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"{value}")
     parser.add_argument("--prompts", default="2000,1700", help="tokens of each prompt (2000,1700)")
     parser.add_argument("--resident", help="values of x; default: 0 to all")
+    parser.add_argument("--bandwidth", type=float, default=0, metavar="GB/s", help="copies as over a bus of so many 1e9 bytes/s; 0: memory's own")
     parser.add_argument("--json", metavar="FILE", help="figures for programs")
     options = parser.parse_args()
     options.lengths = [int(each) for each in options.prompts.split(",")]
@@ -271,8 +284,8 @@ def parse():
         options.xs = sorted({0, 1, 2, 4, 6, 8, options.layers} & set(range(options.layers + 1)))
     else:
         options.xs = [int(each) for each in options.resident.split(",")]
-    if min(options.layers, options.kv_heads, options.runs, *options.lengths) < 1 or options.tokens < 2 or min(options.xs) < 0:
-        parser.error("counts are at least 1, tokens at least 2, x at least 0")
+    if min(options.layers, options.kv_heads, options.runs, *options.lengths) < 1 or options.tokens < 2 or min(options.xs) < 0 or not options.bandwidth >= 0:
+        parser.error("counts are at least 1, tokens at least 2, x and the bandwidth at least 0")
     if options.heads % options.kv_heads:
         parser.error(f"--heads {options.heads}, expected a multiple of the {options.kv_heads} kv heads")
     return options
