@@ -53,6 +53,7 @@ class TestKv {
 
   std::string compute(const std::vector<LayerwiseKv::Growth>& growths, std::uint64_t layer) {
     if (const Status acquired = kv_->acquire(layer); !acquired) return acquired.error().message;
+    if (layer == 0) sign(growths);
     for (const LayerwiseKv::Growth& growth : growths) {
       const std::uint64_t tokens = growth.request->tokens();
       for (std::uint64_t t = tokens - growth.tokens; t < tokens; ++t)
@@ -85,11 +86,22 @@ class TestKv {
     return reinterpret_cast<std::uint64_t*>(request.base(layer) + view.offset +
                                             token * view.stride + (is_end ? kRowBytes - 8 : 0));
   }
-  static std::uint64_t value(const LayerwiseRequest& request, std::uint64_t layer,
-                             std::uint64_t part, std::uint64_t token, bool is_end) {
-    const auto name = reinterpret_cast<std::uint64_t>(&request);
+  // Rows that are written again after a cancelled step differ from those before.
+  void sign(const std::vector<LayerwiseKv::Growth>& growths) {
+    steps_ += 1;
+    for (const LayerwiseKv::Growth& growth : growths) {
+      const std::uint64_t tokens = growth.request->tokens();
+      std::vector<std::uint64_t>& steps = written_[growth.request];
+      steps.resize(tokens - growth.tokens);
+      steps.resize(tokens, steps_);
+    }
+  }
+  std::uint64_t value(LayerwiseRequest& request, std::uint64_t layer, std::uint64_t part,
+                      std::uint64_t token, bool is_end) const {
+    const std::uint64_t place = (layer * 2 + part) * 2 + (is_end ? 1 : 0);
     return base::mix64(
-        name + base::mix64(((layer * 2 + part) * 2 + (is_end ? 1 : 0)) * kMaxTokens + token));
+        reinterpret_cast<std::uint64_t>(&request) +
+        base::mix64((written_.at(&request)[token] << 32) + place * kMaxTokens + token));
   }
   void mark(LayerwiseRequest& request, std::uint64_t layer, std::uint64_t token) {
     for (const std::uint64_t part : {0, 1}) {
@@ -110,6 +122,8 @@ class TestKv {
   }
 
   const std::uint64_t layers_;
+  std::uint64_t steps_ = 0;
+  std::map<LayerwiseRequest*, std::vector<std::uint64_t>> written_;  // in which step each token was
   std::unique_ptr<device_memory::MemfdBackend> backend_;
   vtensor::LocalBudget budget_;
   std::unique_ptr<LayerwiseKv> kv_;
