@@ -156,6 +156,21 @@ TEST(LayerwiseKv, CancelsAStepForWhichTheDeviceIsTooSmall) {
   EXPECT_EQ(test.step({{request, 12}}), "");
 }
 
+TEST(LayerwiseKv, OffloadsRowsAgainThatFollowACancelledStep) {
+  TestKv test(by_hand(6, 0));
+  LayerwiseRequest* const request = test.add();
+  EXPECT_EQ(test.step({{request, 100}}), "");
+  ASSERT_TRUE(test.kv().begin({{{request, 50}}}));
+  for (std::uint64_t layer = 0; layer < 4; ++layer) {
+    EXPECT_EQ(test.compute({{request, 50}}, layer), "");
+    while (test.kv().work_once()) {
+    }
+  }
+  ASSERT_TRUE(test.kv().cancel());
+  EXPECT_EQ(test.step({{request, 50}}), "");
+  EXPECT_EQ(test.step({{request, 1}}), "");
+}
+
 TEST(LayerwiseKv, SaysThatRowsAreLostIfAnOffloadFails) {
   LayerwiseOptions options = by_hand(6, 0);
   options.copy = [](device_memory::Address, device_memory::Address, std::uint64_t) -> Status {
