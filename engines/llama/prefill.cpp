@@ -45,8 +45,8 @@ struct Prefill::Impl {
   }
 
   Status begin();
-  void ask_storage();
   bool waits_for_storage();
+  std::size_t storage_blocks_within(std::size_t first, std::size_t end) const;
   Status check() const;
   Result<State> step();
   State take_turn();
@@ -71,9 +71,9 @@ struct Prefill::Impl {
   std::size_t at = 0;         // tokens that the sequence holds
   std::size_t loadable = 0;   // blocks that may come from the pool: at least one token is computed
   std::size_t published = 0;  // blocks known to be in the pool
-  // What the storage behind the pool brings: so many leading blocks are there then. 0: it is not waited for.
-  std::size_t expected = 0;
-  std::uint64_t asked_ns = 0, last_progress_ns = 0;
+  std::optional<StoredBlocks> asked;  // what the storage behind the pool brings
+  bool awaits_storage = false;
+  std::uint64_t waits_since_ns = 0, next_question_ns = 0;
   bool stores = true;             // until something goes wrong: then the rest has no parent
   std::vector<BlockHash> hashes;  // of all whole blocks
   std::optional<OpaqueClient::Claims> claims;
@@ -125,32 +125,45 @@ Status Prefill::Impl::begin() {
   if (cache == nullptr) return {};
   hashes = cache->hash_tokens(tokens);
   published = cache->lookup(hashes);
-  ask_storage();
+  PromptCache::Impl& pool = *cache->impl_;
+  if (!asked) {
+    asked.emplace();
+    if (published < loadable && !pool.is_resting())
+      *asked = pool.ask_storage(std::span(hashes).first(loadable));
+  }
+  awaits_storage = asked->in_storage_blocks != 0;
   return {};
 }
 
-void Prefill::Impl::ask_storage() {
+// Until all has come, nothing comes any more, or the policy says stop.
+bool Prefill::Impl::waits_for_storage() {
+  constexpr std::uint64_t kQuestionNs = 20'000'000;  // between two questions to the keeper
+  if (!awaits_storage) return false;
   PromptCache::Impl& pool = *cache->impl_;
-  if (published >= loadable || pool.options.storage_wait_ns == 0 || pool.is_resting()) return;
-  const Result<Prefetched> found = pool.client.prefetch(std::span(hashes).first(loadable));
-  if (!found) return pool.rest(found.error());
-  expected = found->in_pool + found->in_storage;
-  asked_ns = last_progress_ns = base::SteadyClock::read();
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (waits_since_ns == 0) {
+    waits_since_ns = now_ns;
+    next_question_ns = now_ns + kQuestionNs;
+  }
+  const std::size_t expected = std::min(loadable, asked->in_pool_blocks + asked->in_storage_blocks);
+  published = std::max(published, cache->lookup(std::span(hashes).first(expected)));
+  report.storage_wait_ns = now_ns - waits_since_ns;
+  awaits_storage = published < expected && now_ns < pool.storage_deadline_ns(*asked);
+  if (!awaits_storage || now_ns < next_question_ns) return awaits_storage;
+  next_question_ns = now_ns + kQuestionNs;
+  const Result<bool> comes = pool.client.is_fetching(
+      std::span(hashes).subspan(asked->in_pool_blocks, expected - asked->in_pool_blocks));
+  if (!comes) pool.rest(comes.error());
+  awaits_storage = comes && *comes;
+  return awaits_storage;
 }
 
-// Until all has come, nothing comes any more, or the time is over.
-bool Prefill::Impl::waits_for_storage() {
-  constexpr std::uint64_t kNoProgressNs = 250'000'000;
-  if (expected <= published) return false;
-  const std::uint64_t now_ns = base::SteadyClock::read();
-  const std::size_t there = cache->lookup(std::span(hashes).first(expected));
-  if (there > published) last_progress_ns = now_ns;
-  published = std::max(published, there);
-  report.storage_wait_ns = now_ns - asked_ns;
-  const bool goes_on = published < expected && now_ns - last_progress_ns < kNoProgressNs &&
-                       report.storage_wait_ns < cache->impl_->options.storage_wait_ns;
-  if (!goes_on) expected = 0;
-  return goes_on;
+// How many of blocks [first, end) storage was asked for.
+std::size_t Prefill::Impl::storage_blocks_within(std::size_t first, std::size_t end) const {
+  if (!asked) return 0;
+  const std::size_t begin = std::max(first, asked->in_pool_blocks);
+  const std::size_t last = std::min(end, asked->in_pool_blocks + asked->in_storage_blocks);
+  return last > begin ? last - begin : 0;
 }
 
 Result<Prefill::State> Prefill::Impl::step() {
@@ -176,6 +189,8 @@ Result<Prefill::State> Prefill::Impl::step() {
 Prefill::State Prefill::Impl::end_of_step() {
   done = at == tokens.size();
   if (!done) return State::kMore;
+  if (asked)
+    report.unused_storage_tokens = asked->in_storage_blocks * block_tokens - report.storage_tokens;
   if (damaged) replace_damaged();
   claims.reset();
   return State::kDone;
@@ -210,6 +225,7 @@ bool Prefill::Impl::look() {
   at = loaded * block_tokens;
   published = std::max(published, loaded);
   report.loaded_tokens += (loaded - before) * block_tokens;
+  report.storage_tokens += storage_blocks_within(before, loaded) * block_tokens;
   // What is held begins with the next block.
   if (claims && !damaged) claims->release(loaded - before);
   if (loaded != before) report.load_ns += base::SteadyClock::read() - began_ns;
@@ -298,6 +314,10 @@ Prefill::Prefill(llama_context* context, PromptCache* cache, llama_seq_id seq,
 Prefill::~Prefill() = default;
 Prefill::Prefill(Prefill&&) noexcept = default;
 Prefill& Prefill::operator=(Prefill&&) noexcept = default;
+
+void Prefill::expect(const StoredBlocks& stored) {
+  impl_->asked = stored;
+}
 
 void Prefill::only_fill() {
   impl_->wants_logits = false;

@@ -42,8 +42,11 @@ class Prefill {
     std::size_t computed_tokens = 0;  // were computed here
     std::size_t stored_blocks = 0;    // of these, published
     std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;
-    std::uint64_t wait_ns = 0;          // for another process's blocks
-    std::uint64_t storage_wait_ns = 0;  // for blocks from the storage behind the pool
+    std::uint64_t wait_ns = 0;  // for another process's blocks
+    std::uint64_t storage_wait_ns =
+        0;                           // for blocks from the storage behind the pool, in this object
+    std::size_t storage_tokens = 0;  // of those loaded: storage had brought them for this prompt
+    std::size_t unused_storage_tokens = 0;  // asked of storage, and computed before they came
   };
 
   // @param cache        null: without a pool
@@ -56,6 +59,9 @@ class Prefill {
   ~Prefill();
   Prefill(Prefill&&) noexcept;
   Prefill& operator=(Prefill&&) noexcept;
+
+  // What PromptCache::ask_storage() answered when the prompt arrived. Without it, the first step asks.
+  void expect(const StoredBlocks& stored);
 
   // For whole blocks whose last token's logits are not needed: all of them may come from the pool. And
   // after an error the sequence holds what it holds.

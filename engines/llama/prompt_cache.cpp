@@ -96,6 +96,43 @@ std::size_t PromptCache::lookup(std::span<const BlockHash> hashes) const {
   return found ? *found : 0;
 }
 
+// --- Storage behind the pool ---------------------------------------------------------------------
+
+StoredBlocks PromptCache::ask_storage(std::span<const llama_token> tokens) {
+  const std::vector<BlockHash> hashes = hash_tokens(tokens);
+  const std::size_t loadable = tokens.empty() ? 0 : (tokens.size() - 1) / block_tokens();
+  return impl_->ask_storage(std::span(hashes).first(loadable));
+}
+
+StoredBlocks PromptCache::Impl::ask_storage(std::span<const BlockHash> hashes) {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (!options.prefetch || hashes.empty() || now_ns < asks_after_ns) return {};
+  const std::size_t least =
+      (options.prefetch->threshold_tokens + options.block_tokens - 1) / options.block_tokens;
+  const Result<Prefetched> found = client.prefetch(hashes, 0, least);
+  if (found) return {now_ns, found->in_pool, found->in_storage};
+  asks_after_ns = base::SteadyClock::read() + options.retry_ns;
+  warn(found.error());
+  return {};
+}
+
+// Until then a prompt waits for blocks from storage.
+std::uint64_t PromptCache::Impl::storage_deadline_ns(const StoredBlocks& stored) const {
+  switch (options.prefetch->stop) {
+    case PrefetchStop::kBestEffort:
+      return stored.asked_ns;
+    case PrefetchStop::kWaitComplete:
+      return ~std::uint64_t{0};
+    case PrefetchStop::kTimeout:
+      break;
+  }
+  const double ki_tokens =
+      static_cast<double>(stored.in_storage_blocks * options.block_tokens) / 1024;
+  return stored.asked_ns + options.prefetch->timeout_base_ns +
+         static_cast<std::uint64_t>(static_cast<double>(options.prefetch->timeout_per_ki_token_ns) *
+                                    ki_tokens);
+}
+
 // --- Trouble -------------------------------------------------------------------------------------
 
 // Whether the pool is still the one that others find at its path: one that was destroyed, and perhaps made
@@ -130,8 +167,7 @@ void PromptCache::Impl::rest(const Error& error) {
 
 void PromptCache::Impl::warn(const Error& error) {
   const std::uint32_t bit = 1u << static_cast<std::uint32_t>(error.code);
-  if ((warned_of & bit) != 0) return;
-  warned_of |= bit;
+  if ((warned_of.fetch_or(bit) & bit) != 0) return;
   if (options.on_warning) options.on_warning(error.message);
 }
 

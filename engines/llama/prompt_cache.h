@@ -24,6 +24,7 @@
 
 #include <cachalot/hash.h>
 #include <cachalot/result.h>
+#include <cachalot/tier.h>
 #include <llama.h>
 
 #include <cstdint>
@@ -35,6 +36,7 @@
 #include <vector>
 
 #include "identity.h"
+#include "stored_blocks.h"
 
 namespace cachalot::llama {
 
@@ -50,8 +52,8 @@ struct PromptCacheOptions {
       2'000'000'000;  // after a failure of the keeper nothing is asked of it for so long
   std::uint64_t flight_wait_ns =
       30'000'000'000;  // how long to wait for blocks that others compute; 0: never
-  // how long a prompt waits for blocks that only the storage behind the pool has; 0: it never asks for them
-  std::uint64_t storage_wait_ns = 2'000'000'000;
+  // When a prompt goes on with what has arrived from the storage behind the pool. None: it is never asked.
+  std::optional<PrefetchOptions> prefetch = PrefetchOptions();
   std::function<void(const char* message)> on_warning;  // once for each kind of trouble
 };
 
@@ -90,6 +92,12 @@ class PromptCache {
 
   // How many leading blocks are in the pool. @cost about 1.3 lines a block
   std::size_t lookup(std::span<const BlockHash> hashes) const;
+
+  // Asks the storage behind the pool to bring what it has of a prompt's whole blocks into the pool. Call it when the
+  // prompt arrives, so that the blocks come while it waits for its turn; Prefill::expect() takes the answer.
+  // @return nothing asked: no policy, fewer tokens than the threshold, or a keeper that failed recently
+  // @threads any; may wait keeper_timeout_ns
+  StoredBlocks ask_storage(std::span<const llama_token> tokens);
 
   // Imports blocks [first, …) into `seq`, which holds the blocks before, and nothing behind them.
   // @return how many of `hashes` the sequence now holds, at least `first`

@@ -3,6 +3,7 @@
 
 #include <cachalot/opaque_client.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -29,6 +30,9 @@ struct PromptCache::Impl {
   Status export_block(llama_seq_id seq, std::span<std::byte> room, std::size_t block);
   void give_up(const Error& error);
 
+  StoredBlocks ask_storage(std::span<const BlockHash> hashes);
+  std::uint64_t storage_deadline_ns(const StoredBlocks& stored) const;
+
   bool is_there();
   bool is_resting() const;
   void rest(const Error& error);
@@ -48,9 +52,10 @@ struct PromptCache::Impl {
     BlockHash hash;
     std::uint64_t at_ns;
   };
-  std::deque<Dropped> dropped;  // damaged blocks, of the last minute
-  std::uint32_t warned_of = 0;  // a bit for each code
-  bool is_gone = false;         // the pool's files were removed
+  std::deque<Dropped> dropped;                   // damaged blocks, of the last minute
+  std::atomic<std::uint64_t> asks_after_ns = 0;  // storage is left alone until then
+  std::atomic<std::uint32_t> warned_of = 0;      // a bit for each code
+  bool is_gone = false;                          // the pool's files were removed
   std::uint64_t next_look_ns = 0;
 };
 

@@ -3,6 +3,8 @@
  *
  *   cc -shared -fPIC -o libfolder_storage.so folder_storage.c
  *   --storage "plugin:/path/libfolder_storage.so?folder=/ssd/kv"
+ *
+ * With &read_mb_s=50 it reads at most so many MB (10^6 bytes) a second, to try out how a slow storage behaves.
  */
 #define _GNU_SOURCE
 #include <cachalot/storage_plugin.h>
@@ -22,6 +24,8 @@ enum { NAME_BYTES = 2 * CACHALOT_STORAGE_KEY_BYTES + 1, BUFFER_BYTES = 1 << 16 }
 struct storage {
   int folder;
   atomic_ullong unfinished; /* numbers of the files that are being written */
+  uint64_t read_bytes_s;    /* 0: no limit */
+  atomic_ullong busy_until_ns;
 };
 
 static int32_t fail(cachalot_storage_message* why, const char* what) {
@@ -32,10 +36,29 @@ static int32_t fail(cachalot_storage_message* why, const char* what) {
   return CACHALOT_STORAGE_IO;
 }
 
-static int is_late(uint64_t deadline_ns, cachalot_storage_message* why) {
+static uint64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec < deadline_ns) return 0;
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Returns when a device of read_bytes_s that serves one read after the other would have read so many bytes. */
+static void pace(struct storage* storage, uint64_t bytes) {
+  if (storage->read_bytes_s == 0) return;
+  const uint64_t takes_ns = bytes * 1000000000u / storage->read_bytes_s;
+  unsigned long long busy = atomic_load(&storage->busy_until_ns), until;
+  do {
+    const uint64_t begin = now_ns();
+    /* A sleep that ended late is made up for by the next ones. */
+    until = (busy + 5000000u > begin ? busy : begin) + takes_ns;
+  } while (!atomic_compare_exchange_weak(&storage->busy_until_ns, &busy, until));
+  const struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+  }
+}
+
+static int is_late(uint64_t deadline_ns, cachalot_storage_message* why) {
+  if (now_ns() < deadline_ns) return 0;
   snprintf(why->text, sizeof why->text, "not done before the deadline");
   return 1;
 }
@@ -45,15 +68,36 @@ static void name_of(const cachalot_storage_key* key, char name[NAME_BYTES]) {
     snprintf(name + 2 * i, 3, "%02x", key->bytes[i]);
 }
 
+/* "folder=PATH", or "folder=PATH&read_mb_s=N" with N from 1 to 1000000: the number ends the path. */
+static int is_understood(char* options, uint64_t* read_bytes_s) {
+  char* const more = strchr(options, '&');
+  *read_bytes_s = 0;
+  if (more != NULL) {
+    if (strncmp(more, "&read_mb_s=", 11) != 0 || more[11] < '1' || more[11] > '9') return 0;
+    char* end = NULL;
+    const unsigned long mb = strtoul(more + 11, &end, 10);
+    if (*end != '\0' || mb > 1000000) return 0;
+    *read_bytes_s = mb * UINT64_C(1000000);
+    *more = '\0';
+  }
+  return strncmp(options, "folder=", 7) == 0 && options[7] != '\0';
+}
+
 static int32_t folder_open(const char* options, void** storage, cachalot_storage_message* why) {
-  if (strncmp(options, "folder=", 7) != 0 || options[7] == '\0' || strchr(options, '&') != NULL) {
-    snprintf(why->text, sizeof why->text, "options \"%.80s\", expected folder=PATH", options);
+  char text[1024];
+  uint64_t read_bytes_s = 0;
+  const int length = snprintf(text, sizeof text, "%s", options);
+  if (length < 0 || (size_t)length >= sizeof text || !is_understood(text, &read_bytes_s)) {
+    snprintf(why->text, sizeof why->text,
+             "options \"%.80s\", expected folder=PATH, and &read_mb_s=1 to 1000000 for a limit",
+             options);
     return CACHALOT_STORAGE_INVALID_ARGUMENT;
   }
-  const char* const path = options + 7;
+  const char* const path = text + 7;
   if (mkdir(path, 0700) != 0 && errno != EEXIST) return fail(why, path);
   struct storage* const made = calloc(1, sizeof *made);
   if (made == NULL) return fail(why, path);
+  made->read_bytes_s = read_bytes_s;
   made->folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (made->folder < 0) {
     free(made);
@@ -80,15 +124,16 @@ static int32_t folder_exists(void* storage, const cachalot_storage_key* keys, ui
   return CACHALOT_STORAGE_OK;
 }
 
-static int32_t get_one(int folder, cachalot_storage_get* get, cachalot_storage_take take,
-                       cachalot_storage_message* why) {
+static int32_t get_one(struct storage* storage, cachalot_storage_get* get,
+                       cachalot_storage_take take, cachalot_storage_message* why) {
   char name[NAME_BYTES];
   name_of(&get->key, name);
-  const int file = openat(folder, name, O_RDONLY | O_CLOEXEC);
+  const int file = openat(storage->folder, name, O_RDONLY | O_CLOEXEC);
   if (file < 0) return errno == ENOENT ? CACHALOT_STORAGE_NOT_FOUND : fail(why, name);
   char buffer[BUFFER_BYTES];
   ssize_t got;
   while ((got = read(file, buffer, sizeof buffer)) > 0) {
+    pace(storage, (uint64_t)got);
     if (!take(get->to, buffer, (uint64_t)got)) break;
   }
   const int32_t result = got < 0 ? fail(why, name) : CACHALOT_STORAGE_OK;
@@ -102,7 +147,7 @@ static int32_t folder_get(void* storage, cachalot_storage_get* gets, uint64_t co
   for (uint64_t i = 0; i < count; ++i) {
     gets[i].result = is_late(deadline_ns, why)
                          ? CACHALOT_STORAGE_TIMEOUT
-                         : get_one(((struct storage*)storage)->folder, &gets[i], take, why);
+                         : get_one((struct storage*)storage, &gets[i], take, why);
   }
   return CACHALOT_STORAGE_OK;
 }

@@ -68,8 +68,15 @@ class OpaqueClient {
 
   // Returns how many leading blocks are in the pool. @cost as Client::lookup
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
-  // As Client::prefetch.
-  Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);
+  // As Client::prefetch. If storage has fewer than `least_blocks` of them that are not in the pool, does nothing and
+  // finds none in storage.
+  Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0,
+                              std::size_t least_blocks = 0);
+  // Whether blocks that a prefetch() found in storage are still on their way into the pool.
+  // @param stored  all of those blocks
+  // @errors kNoKeeper, kTimeout
+  // @cost   one request to the keeper
+  Result<bool> is_fetching(std::span<const BlockHash> stored);
   // Blocks of the pool that wait to be written to the storage behind it; 0 without storage.
   // @errors kNoKeeper, kTimeout
   Result<std::uint64_t> storage_backlog();

@@ -20,8 +20,8 @@
 //   1. A page that a request was given stays its own, or stays as it is if it was found, until close().
 //   2. start() counts only bytes that are in this process's memory: L3's answer is never trusted before its bytes
 //      have arrived and were verified (client.h).
-//   3. Calls wait for L3 only in wait_ready(), and in start() without L2; for copies between L1 and L2 only in start(),
-//      grow() and wait_layer().
+//   3. Calls wait for L3 only in wait_ready(), and without L2 in start() and grow(); for copies between L1 and L2 only
+//      in start(), grow() and wait_layer().
 //
 // L1 is memory of this process so far; device memory of a GPU is refused.
 //
@@ -78,7 +78,7 @@ class RankGroup {
   virtual ~RankGroup() = default;
   // Every rank calls it with the same `round` and gets the same answer: the minimum of all values, or 0 where a
   // rank did not come before another one's timeout.
-  // @param  round  ascends; below 2^40. value: below 2^24
+  // @param  round  never used before in this group; below 2^40. value: below 2^24
   // @errors kStale: this rank is 64 rounds behind the others
   virtual Result<std::uint64_t> minimum(std::uint64_t round, std::uint64_t value,
                                         std::uint64_t timeout_ns) = 0;
@@ -145,7 +145,8 @@ struct RequestOptions {
   std::string_view extra =
       {};  // separates equal tokens: an adapter, a salt, an image. Not empty: part of the name
   std::int32_t priority = 0;  // for eviction order "priority"
-  // The same on all ranks. 0: requests are numbered in the order of open().
+  // The same on all ranks, and never used before in the group. 0: requests are numbered from 1 in the order of open():
+  // either all of a group's requests are numbered so, or none.
   std::uint64_t round = 0;
 };
 
@@ -200,7 +201,8 @@ class TieredCache {
   bool has_pool() const;
 
   void set_prefetch(const PrefetchOptions& prefetch);
-  void set_writes(TierWrites writes, std::uint32_t selective_uses = 2);
+  // @errors kInvalidArgument: selective_uses below 2, or kBack without L2
+  Status set_writes(TierWrites writes, std::uint32_t selective_uses = 2);
 
   // --- Requests ---------------------------------------------------------------------------------
   // Finds the prompt's longest prefix in L1 and L2, keeps it there, and begins to fetch what L3 has of the rest.
@@ -223,9 +225,10 @@ class TieredCache {
   // Takes pages until they are enough for so many tokens. @return all pages of the request
   // @errors kNoSpace: as start()
   Result<std::vector<PageId>> grow(RequestId request, std::uint64_t tokens);
-  // The KV of `tokens`, which begin with the prompt's cached tokens, is computed and in the request's pages. Whole
-  // blocks are found by others from now on, and written to the next tiers.
-  // @errors kInvalidArgument: not started; more tokens than pages
+  // The KV of `tokens` is computed and in the request's pages. Whole blocks are found by others from now on, and
+  // written to the next tiers. The pages of these blocks must not change until close().
+  // @errors kInvalidArgument: not started; more tokens than pages; the tokens do not begin with the whole blocks that
+  //         were cached or committed before
   Status commit(RequestId request, std::span<const std::uint32_t> tokens);
   // Ends a request, also one that was not started. Its pages may be evicted.
   Status close(RequestId request);

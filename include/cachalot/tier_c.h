@@ -57,7 +57,7 @@ CACHALOT_API cachalot_code cachalot_tier_start(cachalot_tier* tier, uint64_t req
                                                size_t room, size_t* page_count);
 CACHALOT_API cachalot_code cachalot_tier_wait_layer(cachalot_tier* tier, uint64_t request,
                                                     uint32_t layer);
-/* As start: all pages of the request. */
+/* As start: all pages of the request. Where they do not fit, the request may have grown. */
 CACHALOT_API cachalot_code cachalot_tier_grow(cachalot_tier* tier, uint64_t request,
                                               uint64_t tokens, uint32_t* pages, size_t room,
                                               size_t* page_count);

@@ -215,7 +215,7 @@ def _tokens(tokens: Sequence[int]):
     except TypeError:
         raise TypeError(f"tokens: {tokens!r}, expected a sequence of ints") from None
     interface = getattr(tokens, "__array_interface__", None)
-    if interface is not None and interface["typestr"] == "<u4" and not interface.get("strides") and interface["data"][0]:
+    if interface is not None and interface["typestr"] == "<u4" and len(interface["shape"]) == 1 and not interface.get("strides") and interface["data"][0]:
         return ctypes.cast(interface["data"][0], _TOKENS), count
     return (_U32 * count)(*(vmm._count("token", token, 2**32 - 1) for token in tokens)), count
 
@@ -298,8 +298,8 @@ class Request:
 class TieredCache:
     """From open(). Use it from any threads; each request from one at a time."""
 
-    def __init__(self, pointer: _POINTER, tensors: Sequence[Any], block_tokens: int, pages_per_block: int):
-        self._pointer, self._tensors = pointer, tensors  # the tensors' memory stays as long as this object
+    def __init__(self, pointer: _POINTER, memory: Sequence[Any], block_tokens: int, pages_per_block: int):
+        self._pointer, self._memory = pointer, memory  # of the tensors: stays until close()
         self._block_tokens, self._pages_per_block = block_tokens, pages_per_block
 
     def __enter__(self) -> "TieredCache":
@@ -324,6 +324,7 @@ class TieredCache:
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             _load().cachalot_tier_destroy(pointer)
+            self._memory = []
 
     def attach_pool(self, pool: Union[str, os.PathLike]) -> None:
         """L3, while serving."""
@@ -366,19 +367,20 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
 
     layout, tensors, pages, page_tokens: L1, as Client.register_cache() takes them: writable buffers of this process
     model, salt, geometry, pool: as Client; "": no pool is attached yet
-    ranks: a file in which the ranks of one machine agree; the geometry has this rank and their number
+    ranks: a new file in which the ranks of one machine agree, made for these ranks alone; the geometry has this rank and their number
     config: options as JSON text, "@FILE.json" or "@FILE.toml"; keyword options win over it
     """
     merged = dict(read_options(config)) if config is not None else {}
     merged.update(given)
     rows = _table(merged)
-    buffers = (_Buffer * len(tensors))()
+    buffers, memory = (_Buffer * len(tensors))(), []
     for buffer, tensor in zip(buffers, tensors):
         with memoryview(tensor) as view:
             if view.readonly or not view.c_contiguous:
                 raise CLASSES["invalid_argument"]("tensors: one is read-only or has gaps, expected writable, dense memory")
             buffer.bytes = view.nbytes
-            buffer.data = ctypes.addressof(ctypes.c_char.from_buffer(view))
+        memory.append((ctypes.c_char * buffer.bytes).from_buffer(tensor))  # keeps the memory, at its place
+        buffer.data = ctypes.addressof(memory[-1])
     cache = _Cache(struct_size=ctypes.sizeof(_Cache), pages=vmm._count("pages", pages, 2**32 - 1), layout=vmm._text("layout", layout),
                    tensors=buffers, tensor_count=len(buffers), page_tokens=vmm._count("page_tokens", page_tokens, 2**32 - 1))
     shared = _client_options(os.fspath(pool), model, salt, geometry)
@@ -386,4 +388,4 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
     _call("make", ctypes.byref(cache), ctypes.byref(shared), rows, len(rows), None if ranks is None else vmm._text("ranks", ranks),
           ctypes.byref(pointer))
     block = geometry.block_tokens
-    return TieredCache(pointer, tensors, block, block // (page_tokens or block))
+    return TieredCache(pointer, memory, block, block // (page_tokens or block))

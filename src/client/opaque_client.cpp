@@ -257,9 +257,13 @@ Result<std::size_t> OpaqueClient::lookup(std::span<const BlockHash> hashes) cons
       .size();
 }
 
-Result<Prefetched> OpaqueClient::prefetch(std::span<const BlockHash> hashes,
-                                          std::uint64_t wait_ns) {
-  return client::prefetch(*impl_->session, hashes, wait_ns);
+Result<Prefetched> OpaqueClient::prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns,
+                                          std::size_t least_blocks) {
+  return client::prefetch(*impl_->session, hashes, wait_ns, least_blocks);
+}
+
+Result<bool> OpaqueClient::is_fetching(std::span<const BlockHash> stored) {
+  return client::is_fetching(*impl_->session, stored);
 }
 
 Result<std::uint64_t> OpaqueClient::storage_backlog() {

@@ -40,7 +40,7 @@ Result<std::size_t> ask_for_all(Session& session, std::span<const BlockHash> has
 }  // namespace
 
 Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
-                            std::uint64_t wait_ns) {
+                            std::uint64_t wait_ns, std::size_t least_blocks) {
   using namespace std::chrono_literals;
   CACHALOT_TRY(session.check_usable());
   Prefetched result;
@@ -49,8 +49,14 @@ Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
   const Deadline deadline = Deadline::after(wait_ns);
   std::span<const BlockHash> last;
   bool is_fetching = false;
-  CACHALOT_TRY_ASSIGN(result.in_storage, ask_for_all(session, hashes.subspan(result.in_pool), true,
-                                                     last, is_fetching));
+  const std::span<const BlockHash> rest = hashes.subspan(result.in_pool);
+  if (least_blocks != 0) {
+    if (rest.size() < least_blocks) return result;
+    CACHALOT_TRY_ASSIGN(const std::size_t stored,
+                        ask_for_all(session, rest, false, last, is_fetching));
+    if (stored < least_blocks) return result;
+  }
+  CACHALOT_TRY_ASSIGN(result.in_storage, ask_for_all(session, rest, true, last, is_fetching));
   const std::size_t wanted = result.in_pool + result.in_storage;
   if (wait_ns == 0 || result.in_storage == 0) return result;
   // Short naps first: blocks of a fast disk are there after some hundred microseconds.
@@ -66,6 +72,17 @@ Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
   result.in_pool = count_in_pool(session, hashes);
   result.in_storage = wanted > result.in_pool ? wanted - result.in_pool : 0;
   return result;
+}
+
+Result<bool> is_fetching(Session& session, std::span<const BlockHash> stored) {
+  CACHALOT_TRY(session.check_usable());
+  if (stored.empty()) return false;
+  // The portions that prefetch() asked for come one after the other.
+  const std::size_t portions = (stored.size() - 1) / pool::kMaxStorageHashes;
+  CACHALOT_TRY_ASSIGN(
+      const pool::StorageAnswer answer,
+      session.ask_storage(stored.subspan(portions * pool::kMaxStorageHashes), false));
+  return answer.is_up != 0 && answer.is_fetching != 0;
 }
 
 }  // namespace cachalot::client

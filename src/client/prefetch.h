@@ -8,6 +8,9 @@
 namespace cachalot::client {
 
 Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
-                            std::uint64_t wait_ns);
+                            std::uint64_t wait_ns, std::size_t least_blocks = 0);
+
+// @param stored  the blocks that a prefetch() found in storage
+Result<bool> is_fetching(Session& session, std::span<const BlockHash> stored);
 
 }  // namespace cachalot::client

@@ -20,6 +20,7 @@ node::StorageFigures read_figures(node::Archive& archive) {
   figures.written_bytes = stored.put_bytes;
   figures.fetched_blocks = moved.fetched_blocks;
   figures.fetched_bytes = moved.fetched_bytes;
+  figures.read_bytes = stored.got_bytes;
   figures.unused_blocks = moved.unused_blocks;
   figures.evicted_blocks = stored.evicted_objects;
   figures.lost_blocks = moved.lost_blocks;

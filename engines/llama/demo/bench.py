@@ -4,6 +4,7 @@
   ttft           prompts of 512, 1,024 and 2,048 tokens and one more: computed, and read from the pool
   conversations  conversations that hop between two engines, round robin, as behind a balancer that
                  knows nothing of caches: with and without a pool; a table and a picture
+  restart, small storage behind the pool: see bench_storage.py
 
 One request at a time, one thread an engine, random weights of 124.7 million parameters in f16.
 
@@ -16,7 +17,9 @@ import statistics
 import subprocess
 import sys
 
+import bench_storage
 import plot
+from bench_storage import random_prompt
 from programs import BLOCK_TOKENS, Programs, add_flags, pool_path
 from servers import Keeper, Server
 
@@ -27,12 +30,6 @@ SENTENCES = [
     "Tom had a boat that was very fast. ", "The dog wanted to play, but the cat was tired. ",
     "They shared their food and were happy. ", "It was dark, and the little bird could not find its nest. ",
 ]
-
-
-def random_prompt(tokens, seed):
-    """Words of the random model's vocabulary, no control tokens and no bytes."""
-    pick = random.Random(seed)
-    return [1] + [pick.randrange(300, 32000) for _ in range(tokens - 1)]
 
 
 def least(answers, path):
@@ -151,33 +148,56 @@ def parse():
     parser.add_argument("--conversations", type=int, default=5, metavar="N",
                         help="an odd number hops (5)")
     parser.add_argument("--turns", type=int, default=5, metavar="N", help="of each conversation (5)")
+    parser.add_argument("--restarts", type=int, default=9, metavar="N", help="of an engine with an empty pool (9)")
+    parser.add_argument("--only", choices=("all", "storage"), default="all", help="which measurements (all)")
     parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--svg", metavar="FILE", help="draw the conversations' first tokens into FILE")
     options = parser.parse_args()
-    for name, low, high in (("repeats", 1, 20), ("conversations", 1, 50), ("turns", 1, 12)):
+    for name, low, high in (("repeats", 1, 20), ("conversations", 1, 50), ("turns", 1, 12),
+                            ("restarts", 1, 50)):
         if not low <= getattr(options, name) <= high:
             parser.error(f"--{name} is {getattr(options, name)}, expected {low} to {high}")
     return options
+
+
+def measure_pool(programs, model, options, figures):
+    """@return whether all texts were equal"""
+    rows = bench_ttft(programs, model, options.repeats)
+    print_ttft(rows, options.repeats)
+    without, pooled = bench_conversations(programs, model, options.conversations, options.turns)
+    runs = {"without a pool": summary(without), "with a pool": summary(pooled)}
+    print_conversations(runs, options.conversations, options.turns)
+    figures.update(ttft=rows, conversations=runs)
+    if options.svg:
+        with open(options.svg, "w", encoding="utf-8") as file:
+            file.write(plot.first_tokens({"without a pool": without, "with a pool": pooled}))
+    return [r["text"] for r in without] == [r["text"] for r in pooled]
+
+
+def measure_storage(programs, model, options, figures):
+    """@return whether all texts were equal"""
+    restarts = bench_storage.bench_restart(programs, model, options.restarts)
+    bench_storage.print_restart(restarts)
+    small = bench_storage.bench_small_pool(programs, model, prompts=20, rounds=3)
+    bench_storage.print_small_pool(small)
+    figures.update(restart=restarts, small_pool={k: bench_storage.small_pool_summary(v) for k, v in small.items()})
+    texts = [[a["text"] for a in answers] for answers in small.values()]
+    return all(r["is_same"] for r in restarts) and texts[0] == texts[1]
 
 
 def main():
     options = parse()
     programs = Programs(options)
     model = programs.random_model()
-    rows = bench_ttft(programs, model, options.repeats)
-    print_ttft(rows, options.repeats)
-    without, pooled = bench_conversations(programs, model, options.conversations, options.turns)
-    runs = {"without a pool": summary(without), "with a pool": summary(pooled)}
-    print_conversations(runs, options.conversations, options.turns)
-    is_same = [r["text"] for r in without] == [r["text"] for r in pooled]
-    print(f"\nall {len(pooled)} answers are the same with and without the pool" if is_same
-          else "\nSOME ANSWERS DIFFER with and without the pool")
-    if options.svg:
-        with open(options.svg, "w", encoding="utf-8") as file:
-            file.write(plot.first_tokens({"without a pool": without, "with a pool": pooled}))
+    figures = {"block_tokens": BLOCK_TOKENS}
+    is_same = True
+    if options.only == "all":
+        is_same = measure_pool(programs, model, options, figures)
+    is_same = measure_storage(programs, model, options, figures) and is_same
+    print("\nall answers are the same in all runs" if is_same else "\nSOME ANSWERS DIFFER between runs")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"block_tokens": BLOCK_TOKENS, "ttft": rows, "conversations": runs}, file, indent=1)
+            json.dump(figures, file, indent=1)
     return 0 if is_same else 1
 
 

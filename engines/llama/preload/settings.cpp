@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "../prefetch_policy.h"
+
 namespace cachalot::llama {
 namespace {
 
@@ -57,6 +59,14 @@ Result<std::optional<Settings>> read_settings(const std::function<const char*(co
   settings.cache.block_tokens = static_cast<std::uint32_t>(block_tokens);
   settings.cache.host = static_cast<std::uint32_t>(host);
   settings.cache.flight_wait_ns = wait_ms * 1'000'000;
+  if (const char* const policy = get("CACHALOT_PREFETCH_POLICY")) {
+    if (std::strcmp(policy, "off") == 0) {
+      settings.cache.prefetch.reset();
+    } else {
+      CACHALOT_TRY_ASSIGN(settings.cache.prefetch->stop,
+                          parse_prefetch_policy("CACHALOT_PREFETCH_POLICY", policy));
+    }
+  }
   settings.is_verbose = verbose != 0;
   if (const char* const salt = get("CACHALOT_SALT")) settings.cache.origin.salt = salt;
   return std::optional<Settings>(std::move(settings));

@@ -5,6 +5,7 @@
 //   CACHALOT_HOST            this machine's number in the pool, 0
 //   CACHALOT_SALT            part of the namespace: engines with different salts share nothing
 //   CACHALOT_FLIGHT_WAIT_MS  how long to wait for blocks that another process computes, 30000
+//   CACHALOT_PREFETCH_POLICY best_effort, wait_complete, timeout (default) or off: see PrefetchOptions
 //   CACHALOT_VERBOSE         1: a line for each prompt on stderr
 #pragma once
 

@@ -26,7 +26,9 @@ json usage_json(const Usage& usage) {
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details",
            {{"cached_tokens", usage.own_tokens + usage.pool_tokens},
-            {"pool_tokens", usage.pool_tokens}}}};
+            {"pool_tokens", usage.pool_tokens},
+            {"storage_tokens", usage.storage_tokens},
+            {"unused_storage_tokens", usage.unused_storage_tokens}}}};
 }
 
 double ms(std::uint64_t ns) {

@@ -48,14 +48,23 @@ std::optional<Engine::PoolHealth> Engine::count_pool_health() const {
   return health;
 }
 
+Status Engine::check_room() const {
+  if (is_closed_) return closed_error();
+  if (queue_.size() < queue_limit_) return {};
+  return Error::make(Code::kBusy, "%zu requests are waiting already, try again later",
+                     queue_.size());
+}
+
 Status Engine::submit(std::shared_ptr<Job> job) {
   {
     const std::lock_guard lock(mutex_);
-    if (is_closed_) return closed_error();
-    if (queue_.size() >= queue_limit_) {
-      return Error::make(Code::kBusy, "%zu requests are waiting already, try again later",
-                         queue_.size());
-    }
+    CACHALOT_TRY(check_room());
+  }
+  job->stored =
+      slots_.front().ask_storage(job->tokens);  // a request to the keeper: without the lock
+  {
+    const std::lock_guard lock(mutex_);
+    CACHALOT_TRY(check_room());
     queue_.push_back(std::move(job));
   }
   changed_.notify_one();

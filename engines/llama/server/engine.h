@@ -61,6 +61,7 @@ class Engine {
   std::size_t most_requests() const { return slots_.size() + queue_limit_; }
   std::uint32_t context_tokens() const { return slots_.front().context_tokens(); }
 
+  // Also asks storage for the prompt: its blocks come while it waits for a slot.
   // @errors kBusy: the queue is full, or the engine is stopping
   // @threads any
   Status submit(std::shared_ptr<Job> job);
@@ -73,6 +74,7 @@ class Engine {
 
  private:
   Engine(std::vector<Slot> slots, std::size_t queue_limit);
+  Status check_room() const;
   void run();
   void admit();
   static bool step(Slot& slot);
@@ -80,7 +82,7 @@ class Engine {
   std::optional<PoolHealth> count_pool_health() const;
   void cancel_all();
 
-  std::vector<Slot> slots_;  // the decode thread's
+  std::vector<Slot> slots_;  // the decode thread's, but for ask_storage()
   const std::size_t queue_limit_;
   std::uint64_t requests_ = 0;  // the decode thread's
 

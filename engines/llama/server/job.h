@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../stored_blocks.h"
 #include "request.h"
 
 namespace cachalot::llama {
@@ -27,8 +28,10 @@ struct Usage {
   std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;  // of the prompt
   std::uint64_t wait_ns = 0;          // for blocks that another process computed
   std::uint64_t storage_wait_ns = 0;  // for blocks from the storage behind the pool
-  std::uint64_t prompt_cpu_ns = 0;    // of the decode thread, for the prompt
-  std::uint64_t first_token_ns = 0;   // from the arrival of the request
+  std::size_t storage_tokens = 0;     // of pool_tokens: storage had brought them for this request
+  std::size_t unused_storage_tokens = 0;  // asked of storage, and computed before they came
+  std::uint64_t prompt_cpu_ns = 0;        // of the decode thread, for the prompt
+  std::uint64_t first_token_ns = 0;       // from the arrival of the request
   std::uint64_t total_ns = 0;
 };
 
@@ -51,6 +54,7 @@ class Job {
   const Request request;
   const std::uint32_t max_tokens;
   const Clock::time_point arrived = Clock::now();
+  StoredBlocks stored;  // written before the job is queued
   // The decode thread's, until the last event was put; then the other's.
   Usage usage;
 

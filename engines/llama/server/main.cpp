@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "../prefetch_policy.h"
 #include "../whole_number.h"
 #include "engine.h"
 #include "http_server.h"
@@ -24,6 +25,8 @@ namespace {
 // Exit codes, as of cachalot: 0 ended by a signal; 1 a fault; 2 bad usage or model; 3 the
 // environment prevents it.
 constexpr int kExitFault = 1, kExitUsage = 2, kExitRefused = 3;
+
+constexpr std::uint64_t kMillisecond = 1'000'000;
 
 struct KvType {
   const char* name;
@@ -40,7 +43,11 @@ struct Options {
   std::vector<std::string> pool;
   std::uint32_t host = 0, keeper_wait_s = 10;
   bool allow_foreign_pool = false;
-  std::uint32_t flight_wait_ms = 30'000, storage_wait_ms = 2'000, stop_wait_s = 5;
+  std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
+  std::string prefetch_policy = "timeout";
+  std::uint32_t prefetch_threshold = PrefetchOptions().threshold_tokens;
+  std::uint64_t prefetch_base_ms = PrefetchOptions().timeout_base_ns / kMillisecond;
+  std::uint64_t prefetch_per_ki_token_ms = PrefetchOptions().timeout_per_ki_token_ns / kMillisecond;
   bool is_verbose = false, prints_block_bytes = false;
 };
 
@@ -94,13 +101,24 @@ void warn_of_context(const Options& options, const Model& model) {
                options.engine.slot.context_tokens, trained);
 }
 
+Result<std::optional<PrefetchOptions>> prefetch_options(const Options& options) {
+  if (options.prefetch_policy == "off") return std::optional<PrefetchOptions>();
+  PrefetchOptions prefetch;
+  CACHALOT_TRY_ASSIGN(prefetch.stop,
+                      parse_prefetch_policy("--prefetch-policy", options.prefetch_policy));
+  prefetch.threshold_tokens = options.prefetch_threshold;
+  prefetch.timeout_base_ns = options.prefetch_base_ms * kMillisecond;
+  prefetch.timeout_per_ki_token_ns = options.prefetch_per_ki_token_ms * kMillisecond;
+  return std::optional(prefetch);
+}
+
 Result<PromptCacheOptions> pool_options(const Options& options, const llama_model_params& params) {
   PromptCacheOptions pool;
   pool.pool = options.pool;
   pool.host = options.host;
   pool.allow_foreign_pool = options.allow_foreign_pool;
   pool.flight_wait_ns = std::uint64_t{options.flight_wait_ms} * 1'000'000;
-  pool.storage_wait_ns = std::uint64_t{options.storage_wait_ms} * 1'000'000;
+  CACHALOT_TRY_ASSIGN(pool.prefetch, prefetch_options(options));
   pool.origin.model_files = split_model_files(options.model);
   // Once, rather than for each slot.
   CACHALOT_TRY_ASSIGN(pool.origin.model_digest, digest_of_files(pool.origin.model_files));
@@ -172,6 +190,7 @@ Status print_block_bytes(const Model& model, const SlotOptions& options) {
 Status serve(Options& options) {
   const sigset_t ending = block_signals();
   CACHALOT_TRY_ASSIGN(options.engine.slot.kv_type, kv_type_of(options.kv_type));
+  CACHALOT_TRY(prefetch_options(options));
   print_everything = options.is_verbose;
   llama_log_set(on_llama_log, nullptr);
   llama_backend_init();
@@ -282,15 +301,36 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->type_name("MS")
       ->transform(whole_number(0, 3'600'000))
       ->capture_default_str();
-  app.add_option("--storage-wait", options.storage_wait_ms,
-                 "how long a request waits for blocks that only the storage behind the pool has "
-                 "(cachalot serve --storage); 0: it never asks for them")
-      ->type_name("MS")
-      ->transform(whole_number(0, 3'600'000))
-      ->capture_default_str();
   app.add_option("--salt", options.salt,
                  "share blocks only with processes of the same salt, for example of one tenant")
       ->type_name("TEXT");
+}
+
+void add_prefetch_flags(CLI::App& app, Options& options) {
+  app.add_option("--prefetch-policy", options.prefetch_policy,
+                 "when a request goes on with what has come from the storage behind the pool "
+                 "(cachalot serve "
+                 "--storage), which is asked when the request arrives: best_effort: at once when a "
+                 "slot is free; "
+                 "wait_complete: when all has come; timeout: when all has come, or after base + "
+                 "tokens / 1024 x "
+                 "per-ki-token; off: storage is not asked")
+      ->type_name("POLICY")
+      ->capture_default_str();
+  app.add_option("--prefetch-threshold", options.prefetch_threshold,
+                 "fewer tokens in storage are not fetched")
+      ->type_name("TOKENS")
+      ->transform(whole_number(0, 1u << 24))
+      ->capture_default_str();
+  app.add_option("--prefetch-timeout-base", options.prefetch_base_ms, "for policy timeout")
+      ->type_name("MS")
+      ->transform(whole_number(0, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--prefetch-timeout-per-ki-token", options.prefetch_per_ki_token_ms,
+                 "for policy timeout: of each 1024 tokens that storage has")
+      ->type_name("MS")
+      ->transform(whole_number(0, 3'600'000))
+      ->capture_default_str();
 }
 
 // What is given must say something: an empty text is a variable that was not set.
@@ -313,6 +353,7 @@ int run(int argc, char** argv) {
   Options options;
   add_flags(app, options);
   add_pool_flags(app, options);
+  add_prefetch_flags(app, options);
   for (const char* name : {"--name", "--address", "--chat-template"}) {
     app.get_option(name)->check(not_empty());
   }

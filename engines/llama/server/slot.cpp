@@ -119,6 +119,7 @@ void Slot::begin(std::shared_ptr<Job> job, std::uint64_t number) {
   const std::size_t kept = reusable_tokens(cached_, job_->tokens, block_tokens_);
   cached_.clear();
   prefill_.emplace(context_.get(), cache_.get(), kSequence, job_->tokens, kept, block_tokens_);
+  prefill_->expect(job_->stored);
   sampler_.reset(make_sampler(job_->request.sampling));
   text_.emplace(job_->request.stops);
 }
@@ -162,6 +163,8 @@ void Slot::end_prompt() {
   usage.compute_ns = report.compute_ns;
   usage.store_ns = report.store_ns;
   usage.wait_ns = report.wait_ns;
+  usage.storage_tokens = report.storage_tokens;
+  usage.unused_storage_tokens = report.unused_storage_tokens;
   usage.storage_wait_ns = report.storage_wait_ns;
   keep_prompt();
   prefill_.reset();

@@ -52,6 +52,11 @@ class Slot {
   std::uint32_t block_tokens() const { return block_tokens_; }
   std::uint32_t context_tokens() const { return llama_n_ctx(context_.get()); }
 
+  // As PromptCache::ask_storage; nothing without a pool. @threads any
+  StoredBlocks ask_storage(std::span<const Token> tokens) {
+    return cache_ ? cache_->ask_storage(tokens) : StoredBlocks();
+  }
+
   // Null: without a pool.
   const PromptCacheStatistics* pool_statistics() const {
     return cache_ ? &cache_->statistics() : nullptr;

@@ -108,6 +108,8 @@ void Fetcher::fetch(const Request& request) {
     const std::size_t more = fetch_some(request, done);
     if (more == 0) return;
     done += more;
+    // An engine that did not wait may have computed and stored more of them meanwhile.
+    done = std::max(done, (*client_)->lookup(request.hashes, found));
   }
 }
 

@@ -14,7 +14,7 @@ struct StorageFigures {
   std::uint64_t queued_blocks = 0, queued_fetches = 0;
   // since the keeper has it
   std::uint64_t written_blocks = 0, written_bytes = 0;
-  std::uint64_t fetched_blocks = 0, fetched_bytes = 0;
+  std::uint64_t fetched_blocks = 0, fetched_bytes = 0, read_bytes = 0;
   std::uint64_t unused_blocks = 0;
   std::uint64_t evicted_blocks = 0;
   std::uint64_t lost_blocks = 0, skipped_blocks = 0, over_budget_blocks = 0;

@@ -111,6 +111,11 @@ TEST(PluginTest, AWrongTableIsRefused) {
 TEST(PluginTest, WrongOptionsAreThePluginsToRefuse) {
   EXPECT_TRUE(says(refusal("plugin:" CACHALOT_PLUGIN_FOLDER "?fodler=/x", Code::kInvalidArgument),
                    "expected folder=PATH"));
+  for (const char* limit : {"&read_mb_s=", "&read_mb_s=0", "&read_mb_s=5x", "&read_mb=5"}) {
+    EXPECT_TRUE(says(refusal(std::string("plugin:" CACHALOT_PLUGIN_FOLDER "?folder=/x") + limit,
+                             Code::kInvalidArgument),
+                     "read_mb_s=1 to 1000000"));
+  }
   EXPECT_TRUE(says(refusal("plugin:" CACHALOT_PLUGIN_FOLDER "?folder=/no/such/folder", Code::kIo),
                    "No such file or directory"));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <string>
 
 #include "base/c_boundary.h"
@@ -15,6 +16,7 @@ struct cachalot_tier {
   TieredCache cache;
   TieredCacheOptions options;  // as set last
   std::uint32_t pages_per_block = 1;
+  std::mutex mutex = {};  // of options, but for what does not change
 };
 
 namespace {
@@ -116,6 +118,7 @@ cachalot_code cachalot_tier_set(cachalot_tier* tier, const cachalot_tier_option*
   if (tier == nullptr) return missing("tier");
   if (options == nullptr && option_count != 0) return missing("options");
   return guarded([&] {
+    const std::lock_guard lock(tier->mutex);
     TieredCacheOptions changed = tier->options;
     const Status set = set_options(changed, options, option_count);
     if (!set) return fail(set.error());
@@ -128,8 +131,9 @@ cachalot_code cachalot_tier_set(cachalot_tier* tier, const cachalot_tier_option*
                                 name.c_str()));
       }
     }
+    const Status writes = tier->cache.set_writes(changed.writes, changed.selective_uses);
+    if (!writes) return fail(writes.error());
     tier->cache.set_prefetch(changed.prefetch);
-    tier->cache.set_writes(changed.writes, changed.selective_uses);
     tier->options.prefetch = changed.prefetch;
     tier->options.writes = changed.writes;
     tier->options.selective_uses = changed.selective_uses;
@@ -201,6 +205,11 @@ cachalot_code cachalot_tier_grow(cachalot_tier* tier, uint64_t request, uint64_t
     if (!fits) return fail(fits.error());
     const Result<std::vector<PageId>> all = tier->cache.grow(RequestId{request}, tokens);
     if (!all) return fail(all.error());
+    if (all->size() > room) {
+      *page_count = all->size();
+      return fail(Error::make(Code::kInvalidArgument, "pages: room for %zu; expected room for %zu",
+                              room, all->size()));
+    }
     return give_pages(*all, pages, room, page_count);
   });
 }

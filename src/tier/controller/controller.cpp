@@ -16,6 +16,9 @@ bool is_first_of_equals(const KvGeometry& geometry) {
   return geometry.tp_rank % std::max(geometry.tp_replicas, 1u) == 0;
 }
 
+// Of a node of the tree.
+constexpr std::uint32_t kMostNodeBlocks = 256;
+
 std::chrono::steady_clock::time_point time_at(std::uint64_t ns) {
   // SteadyClock and steady_clock are both CLOCK_MONOTONIC.
   return std::chrono::steady_clock::time_point(
@@ -28,6 +31,18 @@ std::uint64_t after(std::uint64_t now, std::uint64_t ns) {
 }
 
 }  // namespace
+
+Status check_writes(TierWrites writes, std::uint32_t selective_uses, bool has_host) {
+  if (writes == TierWrites::kSelective && selective_uses < 2) {
+    return Error::make(Code::kInvalidArgument, "selective_uses is %u; expected at least 2",
+                       selective_uses);
+  }
+  if (writes == TierWrites::kBack && !has_host) {
+    return Error::make(Code::kInvalidArgument,
+                       "writes = back needs L2: set host_ratio or host_bytes");
+  }
+  return {};
+}
 
 Controller::Controller(const TieredCacheOptions& options, const RadixOptions& radix,
                        std::unique_ptr<TierCopies> copies, std::uint32_t host_blocks,
@@ -101,11 +116,13 @@ void Controller::set_prefetch(const PrefetchOptions& prefetch) {
   changed_.notify_all();
 }
 
-void Controller::set_writes(TierWrites writes, std::uint32_t selective_uses) {
+Status Controller::set_writes(TierWrites writes, std::uint32_t selective_uses) {
+  CACHALOT_TRY(check_writes(writes, selective_uses, has_host_));
   const Lock lock(mutex_);
   writes_ = writes;
   selective_uses_ = selective_uses;
   book_.set_demotes(options_.exclusive || writes == TierWrites::kBack);
+  return {};
 }
 
 // --- Requests ---------------------------------------------------------------------------------------
@@ -157,8 +174,9 @@ Result<RequestId> Controller::open(std::span<const std::uint32_t> prompt,
 std::uint64_t Controller::ready_at(const Request& request) const {
   const Fetch& fetch = *request.fetch;
   const std::uint64_t tokens = std::uint64_t{fetch.wanted_blocks} * block_tokens_;
-  const auto for_tokens = static_cast<std::uint64_t>(
-      static_cast<double>(prefetch_.timeout_per_ki_token_ns) * static_cast<double>(tokens) / 1024);
+  const double ns =
+      static_cast<double>(prefetch_.timeout_per_ki_token_ns) * static_cast<double>(tokens) / 1024;
+  const auto for_tokens = ns < 1e18 ? static_cast<std::uint64_t>(ns) : ~std::uint64_t{0};
   return after(after(request.opened_ns, prefetch_.timeout_base_ns), for_tokens);
 }
 
@@ -273,9 +291,19 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
                        "commit: %zu tokens; expected at most those of the request's %zu blocks",
                        tokens.size(), request->slots.size());
   }
-  request->tokens.assign(tokens.begin(), tokens.end());
   const auto blocks = static_cast<std::uint32_t>(tokens.size() / block_tokens_);
+  const std::size_t shared = std::size_t{request->shared_blocks} * block_tokens_;
+  if (tokens.size() < shared ||
+      !std::equal(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(shared),
+                  request->tokens.begin())) {
+    return Error::make(Code::kInvalidArgument,
+                       "commit: %zu tokens; expected that they begin with the %zu that were cached "
+                       "or committed before: their pages are shared",
+                       tokens.size(), shared);
+  }
+  request->tokens.assign(tokens.begin(), tokens.end());
   if (blocks == 0) return {};
+  CACHALOT_TRY(insert_in_pieces(*request, blocks));
   const RadixKey key = request->key().first(std::size_t{blocks} * block_tokens_);
   std::vector<Slot> surplus;
   const std::span<const Slot> slots = std::span(request->slots).first(blocks);
@@ -285,6 +313,7 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
                           {.priority = request->priority, .counts_use = !request->is_committed},
                           surplus));
   request->is_committed = true;
+  request->shared_blocks = blocks;
   // Surplus: the tree has other slots for these blocks. The engine may be using ours: they stay until close().
   std::sort(surplus.begin(), surplus.end());
   for (std::uint32_t i = 0; i < blocks; ++i)
@@ -294,10 +323,28 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
   return {};
 }
 
+// Long prompts become several nodes: a node is evicted, and copied to L2 under the mutex, as a whole.
+Status Controller::insert_in_pieces(const Request& request, std::uint32_t blocks) {
+  const SlotPool& tightest = book_.pool(has_host_ ? Tier::kHost : Tier::kDevice);
+  const std::uint32_t piece = std::clamp(tightest.slots() / 8, 1u, kMostNodeBlocks);
+  for (std::uint32_t end = request.shared_blocks + piece; end < blocks; end += piece) {
+    std::vector<Slot> surplus;  // commit() sees the same ones again
+    const Result<Inserted> inserted = book_.tree().insert(
+        request.key().first(std::size_t{end} * block_tokens_), std::span(request.slots).first(end),
+        {.priority = request.priority, .counts_use = false}, surplus);
+    if (!inserted) return inserted.error();
+  }
+  return {};
+}
+
 Status Controller::close(RequestId id) {
   const Lock lock(mutex_);
   CACHALOT_TRY_ASSIGN(Request * request, find(id));
   release_fetch(*request);
+  if (Fetch* fetch = request->fetch.get(); fetch != nullptr && !fetch->is_released) {
+    fetch->is_released = true;
+    if (fetch->is_done) count_unused(*fetch);
+  }
   relock(*request, kNoNode, kNoNode);
   std::vector<Slot> own;
   for (std::size_t i = 0; i < request->slots.size(); ++i) {

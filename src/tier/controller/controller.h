@@ -30,6 +30,9 @@
 
 namespace cachalot::tier {
 
+// @errors kInvalidArgument: selective_uses below 2, or back without L2
+Status check_writes(TierWrites writes, std::uint32_t selective_uses, bool has_host);
+
 class Controller {
  public:
   // @param options  checked: sizes, layouts and orders are valid
@@ -44,7 +47,7 @@ class Controller {
   bool has_shared() const;
   const TierCaches& caches() const { return copies_->caches(); }
   void set_prefetch(const PrefetchOptions& prefetch);
-  void set_writes(TierWrites writes, std::uint32_t selective_uses);
+  Status set_writes(TierWrites writes, std::uint32_t selective_uses);
 
   Result<RequestId> open(std::span<const std::uint32_t> prompt, const RequestOptions& options);
   Result<bool> is_ready(RequestId id) const;
@@ -109,7 +112,8 @@ class Controller {
   TierStart finish_start(Request& request, const Plan& plan, std::uint32_t cached);
   std::vector<PageId> pages_of(const Request& request) const;
   void release_fetch(Request& request);
-  void count_unused(const Fetch& fetch);
+  Status insert_in_pieces(const Request& request, std::uint32_t blocks);
+  void count_unused(Fetch& fetch);
 
   // Jobs
   void run_load(const std::shared_ptr<LoadJob>& job, NodeId node);

@@ -14,6 +14,8 @@ constexpr std::uint32_t kBatchBlocks = 16;
 // Naps between looks at blocks that are on their way from storage to the pool; and after how many L3 is asked again.
 constexpr auto kNap = 300us;
 constexpr int kNapsPerQuestion = 40;
+// A fetch that gets nothing for so long ends: storage may list blocks that it cannot deliver.
+constexpr std::uint64_t kMostWaitNs = 10'000'000'000;
 
 }  // namespace
 
@@ -62,7 +64,7 @@ void Controller::run_fetch(const std::shared_ptr<Fetch>& fetch,
   if (fetch->stops) {  // the request has not waited for it: the blocks are evictable from now on
     book_.tree().unlock(Tier::kHost, fetch->locked);
     fetch->locked = kNoNode;
-    count_unused(*fetch);
+    if (fetch->is_released) count_unused(*fetch);
   }
   end_job(shared);
 }
@@ -107,7 +109,8 @@ void Controller::fetch_blocks(Fetch& fetch, Shared& shared, Lock& lock) {
   std::vector<Slot> slots;
   int naps = 0;
   std::uint64_t begin = base::SteadyClock::read();
-  while (fetch.arrived_blocks < fetch.wanted_blocks && !fetch.stops && !shared.is_ending) {
+  while (fetch.arrived_blocks < fetch.wanted_blocks && !fetch.stops && !shared.is_ending &&
+         base::SteadyClock::read() - begin < kMostWaitNs) {
     const std::uint32_t first = fetch.first_block + fetch.arrived_blocks;
     const std::uint32_t count = std::min(kBatchBlocks, fetch.wanted_blocks - fetch.arrived_blocks);
     if (slots.size() < count &&
@@ -147,11 +150,14 @@ void Controller::fetch_blocks(Fetch& fetch, Shared& shared, Lock& lock) {
 void Controller::await_pool(Fetch& fetch, Shared& shared, Lock& lock) {
   const std::span<const BlockHash> hashes =
       std::span(fetch.hashes).subspan(fetch.first_block, fetch.wanted_blocks);
-  while (!fetch.stops && !shared.is_ending) {
+  std::uint64_t progress_ns = base::SteadyClock::read();
+  while (!fetch.stops && !shared.is_ending &&
+         base::SteadyClock::read() - progress_ns < kMostWaitNs) {
     lock.unlock();
     const Result<Prefetched> found = shared.tier->find(hashes);
     lock.lock();
     if (!found) break;
+    if (found->in_pool > fetch.arrived_blocks) progress_ns = base::SteadyClock::read();
     fetch.arrived_blocks = static_cast<std::uint32_t>(found->in_pool);
     changed_.notify_all();
     if (found->in_storage == 0) break;
@@ -196,7 +202,9 @@ void Controller::release_fetch(Request& request) {
   }
 }
 
-void Controller::count_unused(const Fetch& fetch) {
+void Controller::count_unused(Fetch& fetch) {
+  if (fetch.is_counted) return;
+  fetch.is_counted = true;
   const std::uint32_t unused =
       fetch.arrived_blocks - std::min(fetch.arrived_blocks, fetch.used_blocks);
   counts_.unused_fetched_bytes += unused * copies_->block_bytes();

@@ -27,6 +27,8 @@ struct Fetch {
   bool is_found = false;             // wanted_blocks is known
   bool stops = false;                // start() or close() was called
   bool is_done = false;
+  bool is_released = false;  // its request has used what it could
+  bool is_counted = false;   // in unused_fetched_bytes
 
   RadixKey key(std::uint32_t blocks, std::uint32_t block_tokens) const {
     return RadixKey{.tokens = tokens, .extra = extra}.first(std::size_t{blocks} * block_tokens);
@@ -45,7 +47,7 @@ struct Request {
 
   bool is_started = false;
   bool is_committed = false;
-  std::uint32_t cached_blocks = 0;
+  std::uint32_t shared_blocks = 0;  // that others may find: cached, or committed
   // Of L1, for the request's blocks in order; and whether the slot is the request's own or the tree's.
   std::vector<Slot> slots;
   std::vector<bool> is_own;

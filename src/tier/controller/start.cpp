@@ -68,13 +68,13 @@ Result<TierStart> Controller::start(RequestId id) {
   return result;
 }
 
-// Waits for copies between L1 and L2, which lock what they copy for a moment; not for L3.
+// Waits for copies between L1 and L2, which lock what they copy for a moment, and for writes from L1 to L3.
 Status Controller::take_device(const char* call, std::uint64_t blocks, std::vector<Slot>& slots,
                                Lock& lock) {
   const SlotPool& device = book_.pool(Tier::kDevice);
   while (blocks <= device.slots()) {
     if (book_.take(Tier::kDevice, static_cast<std::uint32_t>(blocks), slots)) return {};
-    if (backups_ == 0 && loads_ == 0) break;
+    if (backups_ == 0 && loads_ == 0 && writing_device_blocks_ == 0) break;
     changed_.wait(lock);
   }
   return Error::make(Code::kNoSpace,
@@ -125,6 +125,13 @@ Result<std::uint32_t> Controller::agree(Request& request, std::uint32_t blocks, 
       options_.ranks->minimum(round, blocks, options_.rank_timeout_ns);
   lock.lock();
   if (!least) return least.error();
+  // Only another round's decision can be more than this rank has: nothing that it says may be trusted.
+  if (*least > blocks) {
+    return Error::make(Code::kStale,
+                       "rank agreement: round %" PRIu64 " was decided before, at %" PRIu64
+                       " blocks; expected a round that was never used in this group",
+                       round, *least);
+  }
   return static_cast<std::uint32_t>(*least);
 }
 
@@ -203,7 +210,7 @@ void Controller::run_load(const std::shared_ptr<LoadJob>& job, NodeId node) {
 
 TierStart Controller::finish_start(Request& request, const Plan& plan, std::uint32_t cached) {
   request.is_started = true;
-  request.cached_blocks = cached;
+  request.shared_blocks = cached;
   const std::uint32_t in_device = plan.match.device_pages, in_host = plan.match.host_pages;
   request.slots = plan.slots.device;
   request.slots.insert(request.slots.end(), plan.own.begin(), plan.own.end());
@@ -220,6 +227,7 @@ TierStart Controller::finish_start(Request& request, const Plan& plan, std::uint
     const std::uint32_t end = std::min(cached, fetch->first_block + fetch->arrived_blocks);
     from_shared = end > fetch->first_block ? end - fetch->first_block : 0;
     fetch->used_blocks = from_shared;
+    fetch->is_released = true;
     if (fetch->is_done) count_unused(*fetch);
   }
   result.shared_tokens = std::uint64_t{from_shared} * block_tokens_;

@@ -60,15 +60,10 @@ Status check(const TieredCacheOptions& options, std::uint32_t host_blocks) {
     return Error::make(Code::kInvalidArgument, "fetch_threads is %u; expected 1 to %u",
                        options.fetch_threads, kMostThreads);
   }
-  if (options.writes == TierWrites::kSelective && options.selective_uses < 2) {
-    return Error::make(Code::kInvalidArgument, "selective_uses is %u; expected at least 2",
-                       options.selective_uses);
+  if (host_blocks == 0 && options.exclusive) {
+    return Error::make(Code::kInvalidArgument, "exclusive needs L2: set host_ratio or host_bytes");
   }
-  if (host_blocks == 0 && (options.exclusive || options.writes == TierWrites::kBack)) {
-    return Error::make(Code::kInvalidArgument, "%s needs L2: set host_ratio or host_bytes",
-                       options.exclusive ? "exclusive" : "writes = back");
-  }
-  return {};
+  return tier::check_writes(options.writes, options.selective_uses, host_blocks != 0);
 }
 
 }  // namespace
@@ -118,8 +113,8 @@ bool TieredCache::has_pool() const {
 void TieredCache::set_prefetch(const PrefetchOptions& prefetch) {
   impl_->controller->set_prefetch(prefetch);
 }
-void TieredCache::set_writes(TierWrites writes, std::uint32_t selective_uses) {
-  impl_->controller->set_writes(writes, selective_uses);
+Status TieredCache::set_writes(TierWrites writes, std::uint32_t selective_uses) {
+  return impl_->controller->set_writes(writes, selective_uses);
 }
 Result<RequestId> TieredCache::open(std::span<const std::uint32_t> prompt,
                                     const RequestOptions& options) {

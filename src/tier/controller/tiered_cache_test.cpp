@@ -387,6 +387,26 @@ TEST(TieredCache, RanksUseEquallyManyTokens) {
   EXPECT_TRUE(ahead.cache().is_valid() && behind.cache().is_valid());
 }
 
+// A group that was used before: an old decision is no promise of bytes.
+TEST(TieredCache, ADecisionOfAnotherRoundIsRefused) {
+  TieredCacheOptions options = local_options();
+  options.ranks = make_ranks(1)[0];
+  const Tokens prompt = prompt_of(1, 4);
+  {
+    TierEngine first(options, 32);
+    first.serve(prompt);
+    first.serve(prompt);  // round 2: 4 blocks
+  }
+  TierEngine second(options, 32);
+  second.serve(prompt_of(2, 4));
+  const Result<RequestId> request = second.cache().open(prompt_of(3, 4));
+  const Result<TierStart> start = second.cache().start(*request);
+  ASSERT_FALSE(start);
+  EXPECT_EQ(start.error().code, Code::kStale);
+  ASSERT_TRUE(second.cache().close(*request));
+  EXPECT_TRUE(second.cache().is_valid());
+}
+
 // --- Bad input --------------------------------------------------------------------------------------
 
 TEST(TieredCache, BadOptionsAreNamed) {
@@ -436,6 +456,44 @@ TEST(TieredCache, BadOptionsAreNamed) {
   options = local_options();
   options.shared.pool = {"/dev/shm/cachalot_no_such_pool"};
   expect_refused(options, "cachalot_no_such_pool");
+}
+
+// Pages of committed blocks are others', too: a request cannot take them back.
+TEST(TieredCache, ACommitGoesOnFromTheOneBefore) {
+  TierEngine engine(local_options(), 16);
+  const Tokens prompt = prompt_of(1, 5);
+  const Result<RequestId> request = engine.cache().open(prompt);
+  const Result<TierStart> start = engine.cache().start(*request);
+  ASSERT_TRUE(start);
+  engine.finish(*request, prompt, *start);
+  const Tokens other = join(Tokens(prompt.begin(), prompt.begin() + 12), prompt_of(2, 2));
+  for (const Tokens& tokens : {other, prompt_of(3, 5), Tokens(prompt.begin(), prompt.begin() + 12)})
+    EXPECT_EQ(engine.cache().commit(*request, tokens).error().code, Code::kInvalidArgument);
+  ASSERT_TRUE(engine.cache().commit(*request, prompt));
+  ASSERT_TRUE(engine.cache().close(*request));
+  EXPECT_TRUE(engine.cache().is_valid());
+  ASSERT_TRUE(engine.cache().clear());
+}
+
+// A long prompt leaves L1 in parts, as far as L2 has room.
+TEST(TieredCache, APromptLargerThanHostMemoryIsKeptInPart) {
+  TieredCacheOptions options = with_host(local_options(), 0.5);
+  options.exclusive = true;
+  TierEngine engine(options, 8);
+  engine.serve(prompt_of(1, 5));
+  engine.serve(prompt_of(2, 5));
+  ASSERT_TRUE(engine.cache().flush(kLongNs));
+  EXPECT_GT(engine.cache().statistics().demoted_blocks, 0u);
+  EXPECT_GT(engine.serve(prompt_of(1, 5)).cached_tokens, 0u);
+  EXPECT_TRUE(engine.cache().is_valid());
+}
+
+TEST(TieredCache, WritesFromDeviceMemoryDoNotRefuseTheNextRequest) {
+  Cluster cluster(small_geometry().block_bytes(), 256, "noncoherent");
+  TierEngine engine(pool_options(cluster), 64);
+  for (std::uint64_t i = 1; i < 20; ++i) engine.serve(prompt_of(i, 60));
+  ASSERT_TRUE(engine.cache().flush(kLongNs));
+  EXPECT_TRUE(engine.cache().is_valid());
 }
 
 TEST(TieredCache, BadCallsAreNamed) {
