@@ -50,7 +50,10 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   if (answer.stored == 0 || answer.is_up == 0) return answer;
   const std::span<const BlockHash> stored = question.hashes.first(answer.stored);
   if (question.fetches) fetcher_.ask(question.namespace_id, question.space, stored);
-  answer.is_fetching = fetcher_.is_fetching(question.space, stored.back());
+  // A chain in work is known by the last block that was stored when it was asked for. A damaged block, and those after
+  // it, are stored no more before the blocks in front of it have come.
+  answer.is_fetching =
+      fetcher_.is_fetching(question.space, question.hashes.subspan(stored.size() - 1));
   return answer;
 }
 

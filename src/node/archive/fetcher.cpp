@@ -48,9 +48,11 @@ void Fetcher::ask(std::uint32_t namespace_id, const BlockHash& space,
   wake_.notify_one();
 }
 
-bool Fetcher::is_fetching(const BlockHash& space, const BlockHash& last) const {
+bool Fetcher::is_fetching(const BlockHash& space, std::span<const BlockHash> lasts) const {
   const std::lock_guard lock(mutex_);
-  return asked_.contains({space, last});
+  return std::any_of(lasts.begin(), lasts.end(), [&](const BlockHash& last) {
+    return asked_.contains({space, last});
+  });
 }
 
 std::uint64_t Fetcher::queued() const {

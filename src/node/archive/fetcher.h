@@ -35,8 +35,8 @@ class Fetcher {
   // Queues the leading blocks of a chain that the store has. Never waits. Nothing happens if the same was asked and
   // is not done yet.
   void ask(std::uint32_t namespace_id, const BlockHash& space, std::span<const BlockHash> hashes);
-  // Whether a chain that ends with this block is queued or in work.
-  bool is_fetching(const BlockHash& space, const BlockHash& last) const;
+  // Whether a chain that ends with one of these blocks is queued or in work.
+  bool is_fetching(const BlockHash& space, std::span<const BlockHash> lasts) const;
 
   std::uint64_t queued() const;
   std::uint64_t fetched_blocks() const { return blocks_.load(std::memory_order_relaxed); }
