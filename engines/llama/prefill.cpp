@@ -54,6 +54,7 @@ struct Prefill::Impl {
   State end_of_step();
   Status compute_chunk();
   void publish();
+  void keep(std::size_t whole);
   void look_at_damage();
   void replace_damaged();
   void open_claims();
@@ -68,9 +69,11 @@ struct Prefill::Impl {
 
   bool begun = false, done = false;
   bool wants_logits = true;
-  std::size_t at = 0;         // tokens that the sequence holds
-  std::size_t loadable = 0;   // blocks that may come from the pool: at least one token is computed
-  std::size_t published = 0;  // blocks known to be in the pool
+  std::size_t at = 0;        // tokens that the sequence holds
+  std::size_t loadable = 0;  // blocks that may come from the pool: at least one token is computed
+  bool has_pool = false;
+  std::size_t published = 0;          // blocks known to be in the pool
+  std::size_t in_host = 0;            // and in the host cache
   std::optional<StoredBlocks> asked;  // what the storage behind the pool brings
   bool awaits_storage = false;
   std::uint64_t waits_since_ns = 0, next_question_ns = 0;
@@ -121,11 +124,15 @@ Status Prefill::Impl::begin() {
   report.kept_tokens = at;
   llama_memory_seq_rm(memory, seq, static_cast<llama_pos>(at), -1);
   batch.emplace(block_tokens);
-  if (cache != nullptr && !cache->impl_->is_there()) cache = nullptr;
+  if (cache == nullptr) return {};
+  PromptCache::Impl& pool = *cache->impl_;
+  has_pool = pool.client && pool.is_there();
+  if (!has_pool && !pool.options.host_cache) cache = nullptr;
   if (cache == nullptr) return {};
   hashes = cache->hash_tokens(tokens);
+  if (pool.options.host_cache) in_host = pool.options.host_cache->lookup(hashes);
+  if (!has_pool) return {};
   published = cache->lookup(hashes);
-  PromptCache::Impl& pool = *cache->impl_;
   if (!asked) {
     asked.emplace();
     if (published < loadable && !pool.is_resting())
@@ -151,7 +158,7 @@ bool Prefill::Impl::waits_for_storage() {
   awaits_storage = published < expected && now_ns < pool.storage_deadline_ns(*asked);
   if (!awaits_storage || now_ns < next_question_ns) return awaits_storage;
   next_question_ns = now_ns + kQuestionNs;
-  const Result<bool> comes = pool.client.is_fetching(
+  const Result<bool> comes = pool.client->is_fetching(
       std::span(hashes).subspan(asked->in_pool_blocks, expected - asked->in_pool_blocks));
   if (!comes) pool.rest(comes.error());
   awaits_storage = comes && *comes;
@@ -199,7 +206,7 @@ Prefill::State Prefill::Impl::end_of_step() {
 // Takes what is in the pool. @return kWaiting: another engine computes the next block; kMore: compute it,
 // unless some were taken
 Prefill::State Prefill::Impl::take_turn() {
-  if (look()) return State::kMore;
+  if (look() || !has_pool) return State::kMore;
   if (claims && claims->count() != 0) return State::kMore;
   const std::uint64_t now_ns = base::SteadyClock::read();
   if (waiting_since_ns != 0) {
@@ -221,11 +228,15 @@ Prefill::State Prefill::Impl::take_turn() {
 bool Prefill::Impl::look() {
   const std::uint64_t began_ns = base::SteadyClock::read();
   const std::size_t before = block();
+  const std::uint64_t host_before = cache->impl_->statistics.host_blocks;
   const std::size_t loaded = cache->load(seq, std::span(hashes).first(loadable), before);
+  const std::size_t from_pool = before + (cache->impl_->statistics.host_blocks - host_before);
   at = loaded * block_tokens;
-  published = std::max(published, loaded);
-  report.loaded_tokens += (loaded - before) * block_tokens;
-  report.storage_tokens += storage_blocks_within(before, loaded) * block_tokens;
+  if (loaded > from_pool) published = std::max(published, loaded);
+  report.host_tokens += (from_pool - before) * block_tokens;
+  report.loaded_tokens += (loaded - from_pool) * block_tokens;
+  report.storage_tokens += storage_blocks_within(from_pool, loaded) * block_tokens;
+  keep(loaded);
   // What is held begins with the next block.
   if (claims && !damaged) claims->release(loaded - before);
   if (loaded != before) report.load_ns += base::SteadyClock::read() - began_ns;
@@ -236,7 +247,8 @@ bool Prefill::Impl::look() {
 // does not hold the claim leaves it to the holder. The blocks after it in the pool may be sound, and
 // goes with it, so it is taken from there first.
 void Prefill::Impl::look_at_damage() {
-  const bool is_here = block() < loadable && cache->impl_->client.is_damaged(hashes[block()]);
+  if (!has_pool) return;
+  const bool is_here = block() < loadable && cache->impl_->client->is_damaged(hashes[block()]);
   if (damaged) {
     if (!is_here) replace_damaged();
   } else if (is_here && (!claims || claims->count() != 0)) {
@@ -255,9 +267,14 @@ void Prefill::Impl::replace_damaged() {
   publish();
 }
 
+// Puts blocks of the sequence into the host cache, up to `whole`.
+void Prefill::Impl::keep(std::size_t whole) {
+  if (in_host < whole) in_host = cache->keep(seq, std::span(hashes).first(whole), in_host);
+}
+
 void Prefill::Impl::open_claims() {
   if (claims || cache->impl_->options.flight_wait_ns == 0) return;
-  Result<OpaqueClient::Claims> opened = cache->impl_->client.open_claims();
+  Result<OpaqueClient::Claims> opened = cache->impl_->client->open_claims();
   if (opened) return claims.emplace(*std::move(opened)), void();
   cache->impl_->warn(opened.error());
 }
@@ -288,6 +305,8 @@ Status Prefill::Impl::compute_chunk() {
 // Stores whole blocks that are not in the pool yet, and gives up the claim on the one just computed.
 void Prefill::Impl::publish() {
   const std::size_t whole = block();
+  keep(whole);
+  if (!has_pool) return;
   const bool is_last = at == tokens.size();
   // While the keeper is left alone, nothing; when the prompt is done what was not stored is counted.
   if (stores && published < whole && (is_last || !cache->impl_->is_resting())) {

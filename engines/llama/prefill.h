@@ -1,4 +1,4 @@
-// One prompt on its way into a sequence: from the sequence's own beginning, from the pool, by computing.
+// One prompt on its way into a sequence: from the sequence's own beginning, the host cache, the pool, by computing.
 //
 //   Prefill prefill(context, cache, seq, tokens, kept_tokens);
 //   for (;;) {
@@ -38,6 +38,7 @@ class Prefill {
   struct Report {
     std::size_t prompt_tokens = 0;
     std::size_t kept_tokens = 0;      // were in the sequence
+    std::size_t host_tokens = 0;      // came from the host cache
     std::size_t loaded_tokens = 0;    // came from the pool
     std::size_t computed_tokens = 0;  // were computed here
     std::size_t stored_blocks = 0;    // of these, published

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "blob_layout.h"
+#include "block_hash/block_hasher.h"
 #include "prompt_cache_impl.h"
 #include "suitability.h"
 
@@ -41,6 +42,13 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   CACHALOT_TRY_ASSIGN(std::string fingerprint,
                       fingerprint_of(context, options.origin, devices_of(options.origin.model),
                                      layout.describe(), options.block_tokens));
+  if (options.host_cache && options.host_cache->capacity_bytes() < layout.bytes()) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "host cache: %llu bytes, expected at least a block of this model, %llu bytes",
+        static_cast<unsigned long long>(options.host_cache->capacity_bytes()),
+        static_cast<unsigned long long>(layout.bytes()));
+  }
   OpaqueOptions attach;
   attach.pool = options.pool;
   attach.fingerprint = fingerprint;
@@ -53,7 +61,11 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   attach.allow_foreign_pool = options.allow_foreign_pool;
   attach.keeper_timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = 0;  // what cannot be stored now is computed again
-  CACHALOT_TRY_ASSIGN(OpaqueClient client, OpaqueClient::attach(attach));
+  std::optional<OpaqueClient> client;
+  if (!options.pool.empty()) {
+    CACHALOT_TRY_ASSIGN(OpaqueClient attached, OpaqueClient::attach(attach));
+    client.emplace(std::move(attached));
+  }
   return std::unique_ptr<PromptCache>(new PromptCache(std::make_unique<Impl>(
       context, scratch, options, std::move(layout), std::move(fingerprint), std::move(client))));
 }
@@ -70,14 +82,17 @@ std::uint64_t PromptCache::block_bytes() const {
 const std::string& PromptCache::fingerprint() const {
   return impl_->fingerprint;
 }
+bool PromptCache::has_pool() const {
+  return impl_->client.has_value();
+}
 const PromptCacheStatistics& PromptCache::statistics() const {
-  impl_->statistics.damaged_blocks = impl_->client.statistics().damaged_blocks;
+  if (impl_->client) impl_->statistics.damaged_blocks = impl_->client->statistics().damaged_blocks;
   return impl_->statistics;
 }
 
 PromptCache::Impl::Impl(llama_context* of, llama_seq_id scratch_seq,
                         const PromptCacheOptions& given, BlobLayout blob_layout,
-                        std::string namespace_text, OpaqueClient attached)
+                        std::string namespace_text, std::optional<OpaqueClient> attached)
     : context(of),
       memory(llama_get_memory(of)),
       scratch(scratch_seq),
@@ -88,11 +103,17 @@ PromptCache::Impl::Impl(llama_context* of, llama_seq_id scratch_seq,
 
 std::vector<BlockHash> PromptCache::hash_tokens(std::span<const llama_token> tokens) const {
   const std::vector<std::uint32_t> ids(tokens.begin(), tokens.end());
-  return impl_->client.hash_tokens(ids);
+  // The same names with and without a pool.
+  std::vector<BlockHash> hashes(ids.size() / block_tokens());
+  block_hash::BlockHasher hasher =
+      block_hash::BlockHasher::xxh3(block_hash::make_namespace(impl_->fingerprint));
+  hasher.hash_blocks(hasher.root(), ids, block_tokens(), hashes);
+  return hashes;
 }
 
 std::size_t PromptCache::lookup(std::span<const BlockHash> hashes) const {
-  const Result<std::size_t> found = impl_->client.lookup(hashes);
+  if (!impl_->has_pool()) return 0;
+  const Result<std::size_t> found = impl_->client->lookup(hashes);
   return found ? *found : 0;
 }
 
@@ -106,10 +127,12 @@ StoredBlocks PromptCache::ask_storage(std::span<const llama_token> tokens) {
 
 StoredBlocks PromptCache::Impl::ask_storage(std::span<const BlockHash> hashes) {
   const std::uint64_t now_ns = base::SteadyClock::read();
-  if (!options.prefetch || hashes.empty() || now_ns < asks_after_ns) return {};
+  if (!client || !options.prefetch || hashes.empty() || now_ns < asks_after_ns) return {};
+  const std::size_t in_host = options.host_cache ? options.host_cache->lookup(hashes) : 0;
   const std::size_t least =
       (options.prefetch->threshold_tokens + options.block_tokens - 1) / options.block_tokens;
-  const Result<Prefetched> found = client.prefetch(hashes, 0, least);
+  if (hashes.size() - in_host < std::max<std::size_t>(least, 1)) return {};
+  const Result<Prefetched> found = client->prefetch(hashes, 0, least);
   if (found) return {now_ns, found->in_pool, found->in_storage};
   asks_after_ns = base::SteadyClock::read() + options.retry_ns;
   warn(found.error());
@@ -142,7 +165,7 @@ bool PromptCache::Impl::is_there() {
   const std::uint64_t now_ns = base::SteadyClock::read();
   if (is_gone || now_ns < next_look_ns) return !is_gone;
   next_look_ns = now_ns + kLookNs;
-  const Status there = client.check_pool();
+  const Status there = client->check_pool();
   if (there) return true;
   is_gone = true;
   const std::string message =
@@ -176,6 +199,8 @@ void PromptCache::Impl::warn(const Error& error) {
 std::size_t PromptCache::load(llama_seq_id seq, std::span<const BlockHash> hashes,
                               std::size_t first) {
   const Stopwatch watch(impl_->statistics.load_ns);
+  first += impl_->load_from_host(seq, hashes.subspan(first), first);
+  if (!impl_->has_pool()) return first;
   while (first < hashes.size()) {
     const std::size_t count = std::min(kLoadBatch, hashes.size() - first);
     const std::size_t loaded = impl_->load_batch(seq, hashes.subspan(first, count), first);
@@ -185,11 +210,25 @@ std::size_t PromptCache::load(llama_seq_id seq, std::span<const BlockHash> hashe
   return first;
 }
 
+// @return how many blocks `seq` has more now
+std::size_t PromptCache::Impl::load_from_host(llama_seq_id seq, std::span<const BlockHash> hashes,
+                                              std::size_t first) {
+  if (!options.host_cache) return 0;
+  std::size_t taken = 0;
+  for (; taken < hashes.size(); ++taken) {
+    const std::optional<HostCache::Pinned> block = options.host_cache->pin(hashes[taken]);
+    if (!block) break;
+    if (import(seq, block->bytes(), first + taken) != OpaqueClient::Import::kTaken) break;
+  }
+  statistics.host_blocks += taken;
+  return taken;
+}
+
 // Under one pin. @return how many blocks `seq` has more now
 std::size_t PromptCache::Impl::load_batch(llama_seq_id seq, std::span<const BlockHash> hashes,
                                           std::size_t first) {
-  if (is_resting() && !client.is_attached()) return 0;
-  const Result<OpaqueClient::Imported> imported = client.load_in_place(
+  if (is_resting() && !client->is_attached()) return 0;
+  const Result<OpaqueClient::Imported> imported = client->load_in_place(
       hashes,
       [&](std::size_t i, std::span<const std::byte> blob) { return import(seq, blob, first + i); });
   if (!imported) {
@@ -238,7 +277,7 @@ bool PromptCache::Impl::drop_damaged(const BlockHash& hash) {
   const bool is_known = std::any_of(dropped.begin(), dropped.end(),
                                     [&](const Dropped& other) { return other.hash == hash; });
   if (is_known || dropped.size() == kMostDropped) return false;
-  const Result<bool> is_gone_now = client.drop_damaged(hash);
+  const Result<bool> is_gone_now = client->drop_damaged(hash);
   if (!is_gone_now) {
     give_up(is_gone_now.error());
     return false;
@@ -263,11 +302,24 @@ std::size_t PromptCache::store(llama_seq_id seq, std::span<const BlockHash> hash
   return first;
 }
 
+std::size_t PromptCache::keep(llama_seq_id seq, std::span<const BlockHash> hashes,
+                              std::size_t first) {
+  HostCache* const host = impl_->options.host_cache.get();
+  for (; host != nullptr && first < hashes.size(); ++first) {
+    const BlockHash* const parent = first == 0 ? nullptr : &hashes[first - 1];
+    const auto fill = [&](std::span<std::byte> room) {
+      return impl_->export_block(seq, room, first);
+    };
+    if (!host->add(parent, hashes[first], block_bytes(), fill)) break;
+  }
+  return first;
+}
+
 // @return whether the block is in the pool now
 bool PromptCache::Impl::store_block(llama_seq_id seq, std::span<const BlockHash> hashes,
                                     std::size_t block) {
   const BlockHash* const parent = block == 0 ? nullptr : &hashes[block - 1];
-  const Result<Stored> stored = client.store_in_place(
+  const Result<Stored> stored = client->store_in_place(
       parent, hashes.subspan(block, 1),
       [&](std::size_t, std::span<std::byte> room) { return export_block(seq, room, block); });
   if (!stored) {

@@ -1,4 +1,5 @@
-// The prompts of one llama.cpp context, shared through a pool with other processes.
+// The prompts of one llama.cpp context, shared through a pool with other processes, and through this process's memory
+// with its other contexts.
 //
 //   Result<std::unique_ptr<PromptCache>> cache = PromptCache::attach(context, options);
 //   Prefill prefill(context, cache->get(), seq, tokens);   // engines/llama/prefill.h
@@ -35,14 +36,17 @@
 #include <string>
 #include <vector>
 
+#include "host_cache.h"
 #include "identity.h"
 #include "stored_blocks.h"
 
 namespace cachalot::llama {
 
 struct PromptCacheOptions {
-  std::vector<std::string> pool;  // its path, or those of all its devices
-  Origin origin;                  // of the context
+  std::vector<std::string> pool;  // its path, or those of all its devices; empty: none
+  std::shared_ptr<HostCache>
+      host_cache;  // in front of the pool; null: none. Of contexts of one model
+  Origin origin;   // of the context
   std::uint32_t block_tokens = 64;
   llama_seq_id scratch_seq = -1;    // for internal use only; default: the last one, n_seq_max - 1
   std::uint32_t host = 0;           // this machine's number in the pool
@@ -58,7 +62,8 @@ struct PromptCacheOptions {
 };
 
 struct PromptCacheStatistics {
-  std::uint64_t loaded_blocks = 0, loaded_bytes = 0, load_ns = 0;
+  std::uint64_t loaded_blocks = 0, loaded_bytes = 0, load_ns = 0;  // from the pool; load_ns: of all
+  std::uint64_t host_blocks = 0;                                   // from the host cache
   std::uint64_t stored_blocks = 0, stored_bytes = 0, store_ns = 0;
   std::uint64_t duplicate_blocks = 0;  // another process was faster
   std::uint64_t damaged_blocks = 0;    // checksum or header wrong: computed again
@@ -73,8 +78,10 @@ class PromptCache {
  public:
   // Refuses contexts whose state cannot be cut into blocks, with the reason; tries it with one block.
   // The context must be empty and its last sequence free.
+  // With neither pool nor host cache it does nothing but refuse.
   // @errors kUnsupported: non-unified cache, recurrent, hybrid or sliding-window model, no flash
-  //         attention, …; kInvalidArgument: block_tokens, a block that does not fit the pool's;
+  //         attention, …; kInvalidArgument: block_tokens, a block that does not fit the pool's or the
+  //         host cache;
   //         kNoKeeper; as opening a pool
   // @cost   reads the model's files once (for their hash) and computes one block
   static Result<std::unique_ptr<PromptCache>> attach(llama_context* context,
@@ -86,11 +93,12 @@ class PromptCache {
   std::uint32_t block_tokens() const;
   std::uint64_t block_bytes() const;
   const std::string& fingerprint() const;
+  bool has_pool() const;
 
   // The names of all whole blocks of a prompt.
   std::vector<BlockHash> hash_tokens(std::span<const llama_token> tokens) const;
 
-  // How many leading blocks are in the pool. @cost about 1.3 lines a block
+  // How many leading blocks are in the pool; 0 without one. @cost about 1.3 lines a block
   std::size_t lookup(std::span<const BlockHash> hashes) const;
 
   // Asks the storage behind the pool to bring what it has of a prompt's whole blocks into the pool. Call it when the
@@ -99,13 +107,18 @@ class PromptCache {
   // @threads any; may wait keeper_timeout_ns
   StoredBlocks ask_storage(std::span<const llama_token> tokens);
 
-  // Imports blocks [first, …) into `seq`, which holds the blocks before, and nothing behind them.
+  // Imports blocks [first, …) into `seq`, which holds the blocks before, and nothing behind them: from the host cache,
+  // then from the pool.
   // @return how many of `hashes` the sequence now holds, at least `first`
   std::size_t load(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
 
   // Publishes blocks [first, size) of `seq`, which holds them all; those before are published.
   // @return how many of `hashes` are now in the pool, as far as it went
   std::size_t store(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
+
+  // Puts blocks [first, size) of `seq`, which holds them all, into the host cache; those before are there.
+  // @return how many of `hashes` are now in the host cache, as far as it went
+  std::size_t keep(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
 
   const PromptCacheStatistics& statistics() const;
 

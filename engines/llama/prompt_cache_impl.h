@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "blob_layout.h"
@@ -16,12 +17,15 @@ namespace cachalot::llama {
 
 struct PromptCache::Impl {
   Impl(llama_context* of, llama_seq_id scratch_seq, const PromptCacheOptions& given,
-       BlobLayout blob_layout, std::string namespace_text, OpaqueClient attached);
+       BlobLayout blob_layout, std::string namespace_text, std::optional<OpaqueClient> attached);
 
   llama_pos position_of(std::size_t block) const {
     return static_cast<llama_pos>(block * options.block_tokens);
   }
 
+  bool has_pool() const { return client && !is_gone; }
+  std::size_t load_from_host(llama_seq_id seq, std::span<const BlockHash> hashes,
+                             std::size_t first);
   std::size_t load_batch(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
   OpaqueClient::Import import(llama_seq_id seq, std::span<const std::byte> blob, std::size_t block);
   bool drop_damaged(const BlockHash& hash);
@@ -44,7 +48,7 @@ struct PromptCache::Impl {
   PromptCacheOptions options;
   BlobLayout layout;
   std::string fingerprint;
-  OpaqueClient client;
+  std::optional<OpaqueClient> client;  // none: without a pool
   PromptCacheStatistics statistics;
   std::uint64_t rest_ns = 0;  // the last one; 0: the keeper answered since
   std::uint64_t rests_until_ns = 0;

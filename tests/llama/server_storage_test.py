@@ -1,12 +1,14 @@
-"""cachalot-llama as its clients see it: storage behind the pool.
+"""cachalot-llama as its clients see it: storage behind the pool, and memory in front of it.
 
 usage: server_storage_test.py --cachalot FILE --cachalot-llama FILE --trained GGUF --random GGUF
        --recurrent GGUF --windowed GGUF [TEST ...]
 """
+import subprocess
 import tempfile
+import threading
 import unittest
 
-from server_cases import BLOCK_TOKENS, LONG, PROGRAMS, cached, pool_path, reusable, run, text_of
+from server_cases import BLOCK_TOKENS, LONG, PROGRAMS, STORY, cached, pool_path, reusable, run, text_of, wait_until
 from servers import Keeper, Server
 
 
@@ -48,6 +50,118 @@ class Storage(unittest.TestCase):
         self.assertEqual(keeper.storage()["fetched_blocks_total"], tokens // BLOCK_TOKENS)
         alone = self.server(pool=False)
         self.assertEqual(text_of(alone.complete(**body)), text_of(first))
+
+    def test_policies_say_what_came_from_storage_and_what_was_asked_in_vain(self):
+        body = {"max_tokens": 8, "temperature": 0}
+        keeper, writer = self.keeper(), self.server()
+        first = writer.complete(LONG * 2, **body)
+        tokens = reusable(first["usage"]["prompt_tokens"])
+        keeper.wait_for_storage(first["usage"]["prompt_tokens"] // BLOCK_TOKENS)
+        writer.stop()
+        keeper.stop()
+        for flags, expected in ((["--prefetch-policy", "wait_complete"], (tokens, 0)),
+                                (["--prefetch-policy", "off"], (0, 0)),
+                                (["--prefetch-policy", "wait_complete", "--prefetch-threshold", tokens + 1], (0, 0))):
+            with self.subTest(flags=flags):
+                keeper, reader = self.keeper(), self.server(*flags)
+                answer = reader.complete(LONG * 2, **body)
+                details = answer["usage"]["prompt_tokens_details"]
+                self.assertEqual((details["storage_tokens"], details["unused_storage_tokens"]), expected)
+                self.assertEqual(text_of(answer), text_of(first))
+                reader.stop()
+                keeper.stop()
+        # Best effort: what it used and what it did not add up to all that storage was asked for.
+        keeper, reader = self.keeper(), self.server("--prefetch-policy", "best_effort")
+        answer = reader.complete(LONG * 2, **body)
+        details = answer["usage"]["prompt_tokens_details"]
+        self.assertEqual(details["storage_tokens"] + details["unused_storage_tokens"], tokens)
+        self.assertEqual(text_of(answer), text_of(first))
+
+    def test_storage_is_asked_while_a_request_waits_for_a_slot(self):
+        body = {"max_tokens": 4, "temperature": 0}
+        keeper, writer = self.keeper(), self.server()
+        first = writer.complete(LONG * 2, **body)
+        tokens = reusable(first["usage"]["prompt_tokens"])
+        keeper.wait_for_storage(first["usage"]["prompt_tokens"] // BLOCK_TOKENS)
+        writer.stop()
+        keeper.stop()
+        keeper = self.keeper()
+        reader = self.server("--slots", 1, "--prefetch-policy", "best_effort")
+        busy = threading.Thread(target=reader.complete, args=("Another " + STORY,),
+                                kwargs={"max_tokens": 800, "temperature": 0, "ignore_eos": True})
+        busy.start()
+        wait_until(lambda: reader.call("GET", "/health")[2]["busy_slots"] == 1, "the slot is busy")
+        answer = reader.complete(LONG * 2, **body)
+        busy.join()
+        self.assertEqual(answer["usage"]["prompt_tokens_details"]["storage_tokens"], tokens)
+        self.assertEqual(answer["timings"]["prompt_storage_wait_ms"], 0)
+        self.assertEqual(text_of(answer), text_of(first))
+
+
+class Memory(unittest.TestCase):
+    """--host-cache: blocks in the engine's own memory."""
+
+    def server(self, *flags, pool=None):
+        server = Server(PROGRAMS.cachalot_llama, PROGRAMS.random, "--slots", 1, *flags, pool=pool)
+        self.addCleanup(server.stop)
+        return server
+
+    def test_a_prompt_that_left_its_slot_comes_from_the_host_cache(self):
+        server, alone = self.server("--host-cache", "64MiB"), self.server()
+        body = {"max_tokens": 24, "temperature": 0}
+        first = server.complete(LONG, **body)
+        tokens = reusable(first["usage"]["prompt_tokens"])
+        server.complete("Another " + LONG, **body)  # drives the first one out of the slot
+        again, cold = server.complete(LONG, **body), alone.complete(LONG, **body)
+        details = again["usage"]["prompt_tokens_details"]
+        self.assertEqual((details["host_tokens"], details["cached_tokens"], details["pool_tokens"]), (tokens, tokens, 0))
+        self.assertEqual([text_of(again), text_of(cold)], [text_of(first)] * 2)
+        health = server.call("GET", "/health")[2]
+        self.assertEqual(health["host_cache"]["hit_blocks"], tokens // BLOCK_TOKENS)
+        self.assertNotIn("pool", health)
+
+    def test_the_host_cache_keeps_to_its_size(self):
+        block = int(subprocess.run([PROGRAMS.cachalot_llama, "--model", PROGRAMS.random, "--print-block-bytes"],
+                                   check=True, stdout=subprocess.PIPE, text=True).stdout)
+        server, alone = self.server("--host-cache", 6 * block), self.server()
+        body = {"max_tokens": 8, "temperature": 0}
+        prompts = [f"{name} {LONG}" for name in ("One", "Two", "Three")]
+        expected = [text_of(alone.complete(p, **body)) for p in prompts]
+        for _ in range(2):
+            self.assertEqual([text_of(server.complete(p, **body)) for p in prompts], expected)
+        counts = server.call("GET", "/health")[2]["host_cache"]
+        self.assertGreater(counts["evicted_blocks"], 0)
+        self.assertLessEqual(counts["bytes"], 6 * block)
+        self.assertGreater(counts["blocks"], 3)
+
+    def test_before_the_pool_and_with_blocks_that_came_from_it(self):
+        keeper = Keeper(PROGRAMS.cachalot, pool_path("host"), "256KiB", 400)
+        self.addCleanup(keeper.stop)
+        writer, reader = self.server(pool=keeper.pool), self.server("--host-cache", "64MiB", pool=keeper.pool)
+        body = {"max_tokens": 24, "temperature": 0}
+        first = writer.complete(LONG, **body)
+        tokens = reusable(first["usage"]["prompt_tokens"])
+        self.assertEqual(cached(reader.complete(LONG, **body)), (tokens, tokens))
+        reader.complete("Another " + LONG, **body)
+        again = reader.complete(LONG, **body)
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["host_tokens"], tokens)
+        self.assertEqual(cached(again), (tokens, 0))
+        self.assertEqual(text_of(again), text_of(first))
+        # What the reader computed is in the pool, too.
+        self.assertGreater(cached(writer.complete("Another " + LONG, **body))[1], 0)
+
+    def test_wrong_values_get_one_clear_error_each(self):
+        for flags, says in ((["--host-cache", "12 apples"], '"12 apples"'),
+                            (["--host-cache", "1KiB"], "expected at least a block of this model"),
+                            (["--host-cache", "900TiB"], "expected no more"),
+                            (["--prefetch-policy", "never"], "expected best_effort, wait_complete, timeout or off"),
+                            (["--prefetch-threshold", "-1"], "--prefetch-threshold")):
+            with self.subTest(flags=flags):
+                run_it = subprocess.run([PROGRAMS.cachalot_llama, "--model", PROGRAMS.random, "--port", "0", *flags],
+                                        capture_output=True, text=True, timeout=60, check=False)
+                self.assertIn(run_it.returncode, (2, 3), run_it.stderr)
+                self.assertEqual((run_it.stdout, run_it.stderr.count("\n")), ("", 1), run_it.stderr)
+                self.assertIn(says, run_it.stderr)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
   ttft           prompts of 512, 1,024 and 2,048 tokens and one more: computed, and read from the pool
   conversations  conversations that hop between two engines, round robin, as behind a balancer that
                  knows nothing of caches: with and without a pool; a table and a picture
-  restart, small storage behind the pool: see bench_storage.py
+  restart, small, policies: storage behind the pool: see bench_storage.py
 
 One request at a time, one thread an engine, random weights of 124.7 million parameters in f16.
 
@@ -149,12 +149,13 @@ def parse():
                         help="an odd number hops (5)")
     parser.add_argument("--turns", type=int, default=5, metavar="N", help="of each conversation (5)")
     parser.add_argument("--restarts", type=int, default=9, metavar="N", help="of an engine with an empty pool (9)")
-    parser.add_argument("--only", choices=("all", "storage"), default="all", help="which measurements (all)")
+    parser.add_argument("--asked", type=int, default=4, metavar="N", help="prompts of each prefetch policy (4)")
+    parser.add_argument("--only", choices=("all", "pool", "storage", "policies"), default="all", help="which measurements (all)")
     parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--svg", metavar="FILE", help="draw the conversations' first tokens into FILE")
     options = parser.parse_args()
     for name, low, high in (("repeats", 1, 20), ("conversations", 1, 50), ("turns", 1, 12),
-                            ("restarts", 1, 50)):
+                            ("restarts", 1, 50), ("asked", 1, 50)):
         if not low <= getattr(options, name) <= high:
             parser.error(f"--{name} is {getattr(options, name)}, expected {low} to {high}")
     return options
@@ -185,15 +186,23 @@ def measure_storage(programs, model, options, figures):
     return all(r["is_same"] for r in restarts) and texts[0] == texts[1]
 
 
+def measure_policies(programs, model, options, figures):
+    """@return whether all texts were equal"""
+    rows = bench_storage.bench_policies(programs, model, options.asked)
+    bench_storage.print_policies(rows, options.asked)
+    figures.update(policies=rows)
+    return all(r["is_same"] for r in rows)
+
+
 def main():
     options = parse()
     programs = Programs(options)
     model = programs.random_model()
     figures = {"block_tokens": BLOCK_TOKENS}
     is_same = True
-    if options.only == "all":
-        is_same = measure_pool(programs, model, options, figures)
-    is_same = measure_storage(programs, model, options, figures) and is_same
+    for name, measure in (("pool", measure_pool), ("storage", measure_storage), ("policies", measure_policies)):
+        if options.only in ("all", name):
+            is_same = measure(programs, model, options, figures) and is_same
     print("\nall answers are the same in all runs" if is_same else "\nSOME ANSWERS DIFFER between runs")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

@@ -22,6 +22,13 @@ class Programs:
         return int(subprocess.run([self.engine, "--model", model, "--print-block-bytes"], check=True,
                                   stdout=subprocess.PIPE, text=True).stdout)
 
+    def folder_storage(self):
+        """The example of a storage plug-in, compiled: it can read at a limited rate."""
+        path = os.path.join(self.work, "libfolder_storage.so")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2", "-I", os.path.join(CHECKOUT, "include"),
+                        "-o", path, os.path.join(CHECKOUT, "examples/storage_plugin/folder_storage.c")], check=True)
+        return path
+
     def trained_model(self):
         return os.path.join(CHECKOUT, "tests/assets/models/stories260K.gguf")
 

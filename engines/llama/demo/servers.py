@@ -95,6 +95,14 @@ class Keeper(Process):
                 raise RuntimeError(f"{self.pool}: after {timeout_s} s not {blocks} blocks in storage: {seen}")
             time.sleep(0.02)
 
+    def wait_for_fetches(self, timeout_s=60):
+        """Until storage brings nothing more."""
+        deadline = time.monotonic() + timeout_s
+        while self.storage()["queued_fetches"] != 0:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{self.pool}: storage still brings blocks after {timeout_s} s")
+            time.sleep(0.02)
+
     def stop(self, timeout_s=30):
         code = super().stop(timeout_s)
         if os.path.exists(self.pool):

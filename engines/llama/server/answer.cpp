@@ -25,7 +25,8 @@ json usage_json(const Usage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details",
-           {{"cached_tokens", usage.own_tokens + usage.pool_tokens},
+           {{"cached_tokens", usage.own_tokens + usage.host_tokens + usage.pool_tokens},
+            {"host_tokens", usage.host_tokens},
             {"pool_tokens", usage.pool_tokens},
             {"storage_tokens", usage.storage_tokens},
             {"unused_storage_tokens", usage.unused_storage_tokens}}}};

@@ -12,11 +12,14 @@ Result<std::unique_ptr<Engine>> Engine::start(const Model& model, const EngineOp
     CACHALOT_TRY_ASSIGN(Slot slot, Slot::make(model, options.slot));
     slots.push_back(std::move(slot));
   }
-  return std::unique_ptr<Engine>(new Engine(std::move(slots), options.queue_limit));
+  return std::unique_ptr<Engine>(new Engine(std::move(slots), options));
 }
 
-Engine::Engine(std::vector<Slot> slots, std::size_t queue_limit)
-    : slots_(std::move(slots)), queue_limit_(queue_limit), pool_health_(count_pool_health()) {
+Engine::Engine(std::vector<Slot> slots, const EngineOptions& options)
+    : slots_(std::move(slots)),
+      queue_limit_(options.queue_limit),
+      host_cache_(options.slot.cache ? options.slot.cache->host_cache : nullptr),
+      pool_health_(count_pool_health()) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -28,6 +31,11 @@ Engine::~Engine() {
 Engine::Load Engine::load() const {
   const std::lock_guard lock(mutex_);
   return {slots_.size(), busy_slots_, queue_.size()};
+}
+
+std::optional<HostCache::Counts> Engine::host_cache() const {
+  if (!host_cache_) return {};
+  return host_cache_->counts();
 }
 
 std::optional<Engine::PoolHealth> Engine::pool_health() const {

@@ -57,6 +57,8 @@ class Engine {
     std::uint64_t damaged_blocks = 0, replaced_chains = 0, failures = 0;
   };
   std::optional<PoolHealth> pool_health() const;
+  // None: without a host cache. @threads any
+  std::optional<HostCache::Counts> host_cache() const;
   // At work and waiting together.
   std::size_t most_requests() const { return slots_.size() + queue_limit_; }
   std::uint32_t context_tokens() const { return slots_.front().context_tokens(); }
@@ -73,7 +75,7 @@ class Engine {
   void stop();
 
  private:
-  Engine(std::vector<Slot> slots, std::size_t queue_limit);
+  Engine(std::vector<Slot> slots, const EngineOptions& options);
   Status check_room() const;
   void run();
   void admit();
@@ -84,7 +86,8 @@ class Engine {
 
   std::vector<Slot> slots_;  // the decode thread's, but for ask_storage()
   const std::size_t queue_limit_;
-  std::uint64_t requests_ = 0;  // the decode thread's
+  const std::shared_ptr<const HostCache> host_cache_;  // null: none
+  std::uint64_t requests_ = 0;                         // the decode thread's
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

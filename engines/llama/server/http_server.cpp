@@ -274,6 +274,12 @@ void HttpServer::Impl::add_routes() {
                         {"replaced_chains", pool->replaced_chains},
                         {"failures", pool->failures}};
     }
+    if (const auto host = engine.host_cache()) {
+      health["host_cache"] = {{"blocks", host->blocks},
+                              {"bytes", host->bytes},
+                              {"hit_blocks", host->hit_blocks},
+                              {"evicted_blocks", host->evicted_blocks}};
+    }
     send_json(response, 200, health);
   });
   server.set_error_handler([](const httplib::Request& request, httplib::Response& response) {

@@ -23,6 +23,7 @@ struct Usage {
   std::size_t prompt_tokens = 0;
   std::size_t completion_tokens = 0;
   std::size_t own_tokens = 0;   // of the prompt: were in the slot's own cache
+  std::size_t host_tokens = 0;  // of the prompt: from the host cache
   std::size_t pool_tokens = 0;  // of the prompt: read from the pool
   std::uint64_t queue_ns = 0;   // until a slot was free
   std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;  // of the prompt

@@ -13,11 +13,14 @@
 #include <string>
 #include <thread>
 
+#include "../host_cache.h"
 #include "../prefetch_policy.h"
 #include "../whole_number.h"
+#include "base/byte_size.h"
 #include "engine.h"
 #include "http_server.h"
 #include "model.h"
+#include "os/memory.h"
 
 namespace cachalot::llama {
 namespace {
@@ -41,6 +44,7 @@ struct Options {
   EngineOptions engine;
   std::uint32_t context_tokens = 0;  // 0: the model's own, at most 4096
   std::vector<std::string> pool;
+  std::string host_cache;  // a size; empty: none
   std::uint32_t host = 0, keeper_wait_s = 10;
   bool allow_foreign_pool = false;
   std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
@@ -130,6 +134,20 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
   return pool;
 }
 
+// @return null: none is wanted
+// @errors kInvalidArgument; kNoSpace: the machine has less memory
+Result<std::shared_ptr<HostCache>> make_host_cache(const Options& options) {
+  if (options.host_cache.empty()) return std::shared_ptr<HostCache>();
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
+                      base::parse_byte_size("--host-cache", options.host_cache));
+  const os::AvailableMemory memory = os::available_memory();
+  if (bytes <= memory.bytes) return std::make_shared<HostCache>(bytes);
+  return Error::make(Code::kNoSpace,
+                     "--host-cache is %.40s, and %.60s has %llu bytes left: expected no more",
+                     options.host_cache.c_str(), memory.limited_by.c_str(),
+                     static_cast<unsigned long long>(memory.bytes));
+}
+
 // A keeper may be about to start, and make its pool.
 bool may_still_come(Code code) {
   return code == Code::kNoKeeper || code == Code::kNotFound || code == Code::kNotAPool ||
@@ -191,6 +209,7 @@ Status serve(Options& options) {
   const sigset_t ending = block_signals();
   CACHALOT_TRY_ASSIGN(options.engine.slot.kv_type, kv_type_of(options.kv_type));
   CACHALOT_TRY(prefetch_options(options));
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<HostCache> host_cache, make_host_cache(options));
   print_everything = options.is_verbose;
   llama_log_set(on_llama_log, nullptr);
   llama_backend_init();
@@ -202,8 +221,9 @@ Status serve(Options& options) {
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
   CACHALOT_TRY(check_memory(model, options.engine.slot, options.engine.slots));
   warn_of_context(options, model);
-  if (!options.pool.empty()) {
-    CACHALOT_TRY_ASSIGN(options.engine.slot.pool, pool_options(options, params));
+  if (!options.pool.empty() || host_cache) {
+    CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params));
+    options.engine.slot.cache->host_cache = host_cache;
   }
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
   CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
@@ -281,6 +301,11 @@ void add_pool_flags(CLI::App& app, Options& options) {
       ->type_name("N")
       ->transform(whole_number(2, 4096))
       ->capture_default_str();
+  app.add_option("--host-cache", options.host_cache,
+                 "keep blocks in this process's memory, for all slots, in front of the pool or "
+                 "without one: "
+                 "64MiB, 1.5GiB … (default: none)")
+      ->type_name("SIZE");
   app.add_flag("--print-block-bytes", options.prints_block_bytes,
                "print the bytes of a block, for `cachalot serve --block-bytes`, and exit");
   app.add_option("--host", options.host,
@@ -354,11 +379,12 @@ int run(int argc, char** argv) {
   add_flags(app, options);
   add_pool_flags(app, options);
   add_prefetch_flags(app, options);
-  for (const char* name : {"--name", "--address", "--chat-template"}) {
+  for (const char* name : {"--name", "--address", "--chat-template", "--host-cache"}) {
     app.get_option(name)->check(not_empty());
   }
   app.footer(
-      "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\nIts pool: "
+      "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n         "
+      "cachalot-llama --model stories260K.gguf --host-cache 1GiB\nIts pool: "
       "cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes $(cachalot-llama "
       "--model stories260K.gguf --print-block-bytes)\nExit code: 0 ended by SIGINT or SIGTERM; 1 a "
       "fault; 2 bad usage, model or pool; 3 the environment prevents it (no keeper, no memory, "

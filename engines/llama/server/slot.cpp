@@ -102,8 +102,8 @@ Result<Slot> Slot::make(const Model& model, const SlotOptions& options) {
   const llama_context_params params = context_params(options);
   CACHALOT_TRY_ASSIGN(Context context, make_context(model, params));
   Slot slot(model, std::move(context), options.block_tokens);
-  if (!options.pool) return slot;
-  PromptCacheOptions pool = *options.pool;
+  if (!options.cache) return slot;
+  PromptCacheOptions pool = *options.cache;
   pool.origin.context = params;
   pool.block_tokens = options.block_tokens;
   pool.scratch_seq = kScratch;
@@ -158,6 +158,7 @@ void Slot::end_prompt() {
   const Prefill::Report& report = prefill_->report();
   Usage& usage = job_->usage;
   usage.own_tokens = report.kept_tokens;
+  usage.host_tokens = report.host_tokens;
   usage.pool_tokens = report.loaded_tokens;
   usage.load_ns = report.load_ns;
   usage.compute_ns = report.compute_ns;

@@ -25,7 +25,7 @@ struct SlotOptions {
   std::uint32_t block_tokens = 64;
   std::int32_t threads = 1;
   ggml_type kv_type = GGML_TYPE_F16;
-  std::optional<PromptCacheOptions> pool;  // its origin's context is filled in here
+  std::optional<PromptCacheOptions> cache;  // its origin's context is filled in here
 };
 
 struct FreeContext {
@@ -59,7 +59,7 @@ class Slot {
 
   // Null: without a pool.
   const PromptCacheStatistics* pool_statistics() const {
-    return cache_ ? &cache_->statistics() : nullptr;
+    return cache_ && cache_->has_pool() ? &cache_->statistics() : nullptr;
   }
 
   // @param number  counts requests
@@ -87,7 +87,8 @@ class Slot {
 
   const Model* model_;
   Context context_;
-  std::unique_ptr<PromptCache> cache_;  // null: without a pool; goes before the context
+  std::unique_ptr<PromptCache>
+      cache_;  // null: without pool and host cache; goes before the context
   std::uint32_t block_tokens_;
   std::uint64_t last_used_ = 0;
   std::vector<Token> cached_;
