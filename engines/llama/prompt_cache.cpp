@@ -1,6 +1,8 @@
 #include "prompt_cache.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/clock.h"
 #include "blob_layout.h"
@@ -16,6 +18,16 @@ constexpr std::uint32_t kGrantBlocks = 8;  // blocks are large, and stored one a
 
 const std::uint8_t* as_bytes(const std::byte* at) {
   return reinterpret_cast<const std::uint8_t*>(at);
+}
+
+bool poll_until(std::uint64_t timeout_ns, const std::function<bool()>& is_done) {
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  const std::uint64_t begin_ns = base::SteadyClock::read();
+  while (!is_done()) {
+    if (base::SteadyClock::read() - begin_ns >= timeout_ns) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
 }
 
 class Stopwatch {
@@ -123,6 +135,20 @@ StoredBlocks PromptCache::ask_storage(std::span<const llama_token> tokens) {
   const std::vector<BlockHash> hashes = hash_tokens(tokens);
   const std::size_t loadable = tokens.empty() ? 0 : (tokens.size() - 1) / block_tokens();
   return impl_->ask_storage(std::span(hashes).first(loadable));
+}
+
+bool PromptCache::wait_for_storage(std::uint64_t timeout_ns) {
+  return impl_->client && poll_until(timeout_ns, [this] {
+           const Result<bool> is_up = impl_->client->has_storage();
+           return is_up && *is_up;
+         });
+}
+
+bool PromptCache::flush_to_storage(std::uint64_t timeout_ns) {
+  return impl_->client && poll_until(timeout_ns, [this] {
+           const Result<std::uint64_t> backlog = impl_->client->storage_backlog();
+           return backlog && *backlog == 0;
+         });
 }
 
 StoredBlocks PromptCache::Impl::ask_storage(std::span<const BlockHash> hashes) {

@@ -107,6 +107,11 @@ class PromptCache {
   // @threads any; may wait keeper_timeout_ns
   StoredBlocks ask_storage(std::span<const llama_token> tokens);
 
+  // Waits until storage behind the pool is in use, or so long. @return whether it is. @threads any
+  bool wait_for_storage(std::uint64_t timeout_ns);
+  // Waits until what was stored is in storage, or so long. @return whether it is. @threads any
+  bool flush_to_storage(std::uint64_t timeout_ns);
+
   // Imports blocks [first, …) into `seq`, which holds the blocks before, and nothing behind them: from the host cache,
   // then from the pool.
   // @return how many of `hashes` the sequence now holds, at least `first`

@@ -77,6 +77,8 @@ class OpaqueClient {
   // @errors kNoKeeper, kTimeout
   // @cost   one request to the keeper
   Result<bool> is_fetching(std::span<const BlockHash> stored);
+  // As Client::has_storage.
+  Result<bool> has_storage();
   // Blocks of the pool that wait to be written to the storage behind it; 0 without storage.
   // @errors kNoKeeper, kTimeout
   Result<std::uint64_t> storage_backlog();

@@ -266,6 +266,11 @@ Result<bool> OpaqueClient::is_fetching(std::span<const BlockHash> stored) {
   return client::is_fetching(*impl_->session, stored);
 }
 
+Result<bool> OpaqueClient::has_storage() {
+  CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
+  return answer.is_up != 0;
+}
+
 Result<std::uint64_t> OpaqueClient::storage_backlog() {
   CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
   return answer.queued;

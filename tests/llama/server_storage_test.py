@@ -3,6 +3,7 @@
 usage: server_storage_test.py --cachalot FILE --cachalot-llama FILE --trained GGUF --random GGUF
        --recurrent GGUF --windowed GGUF [TEST ...]
 """
+import os
 import subprocess
 import tempfile
 import threading
@@ -10,6 +11,14 @@ import unittest
 
 from server_cases import BLOCK_TOKENS, LONG, PROGRAMS, STORY, cached, pool_path, reusable, run, text_of, wait_until
 from servers import Keeper, Server
+
+
+def has_ended(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 class Storage(unittest.TestCase):
@@ -96,6 +105,79 @@ class Storage(unittest.TestCase):
         self.assertEqual(answer["usage"]["prompt_tokens_details"]["storage_tokens"], tokens)
         self.assertEqual(answer["timings"]["prompt_storage_wait_ms"], 0)
         self.assertEqual(text_of(answer), text_of(first))
+
+
+class OwnStorage(unittest.TestCase):
+    """--storage without --pool: the engine starts a keeper of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="cachalot_llama_storage_")
+        self.addCleanup(folder.cleanup)
+        self.flags = ["--host-cache", "64MiB", "--storage", f"file:{folder.name}/kv"]
+        self.before = set(os.listdir("/dev/shm"))
+
+    def server(self, *flags):
+        server = Server(PROGRAMS.cachalot_llama, PROGRAMS.random, *(flags or self.flags))
+        self.addCleanup(server.stop)
+        return server
+
+    def keeper_of(self, server):
+        """The process id of its keeper."""
+        with open(f"/proc/{server.pid}/task/{server.pid}/children", encoding="ascii") as children:
+            pids = [int(pid) for pid in children.read().split()]
+        self.assertEqual(len(pids), 1)
+        return pids[0]
+
+    def assert_no_leftovers(self):
+        self.assertEqual({n for n in set(os.listdir("/dev/shm")) - self.before if "llama" in n and "test" not in n}, set())
+
+    def test_a_restarted_engine_answers_from_its_storage(self):
+        body = {"prompt": LONG * 2, "max_tokens": 24, "temperature": 0}
+        server = self.server()
+        first = server.complete(**body)
+        tokens = reusable(first["usage"]["prompt_tokens"])
+        keeper = self.keeper_of(server)
+        self.assertEqual(server.stop(), 0)
+        self.assertFalse(os.path.exists(f"/proc/{keeper}"))
+        again = self.server().complete(**body)
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["storage_tokens"], tokens)
+        self.assertEqual(text_of(again), text_of(first))
+        self.assert_no_leftovers()
+
+    def test_an_engine_that_is_killed_leaves_nothing_but_its_storage(self):
+        body = {"prompt": LONG * 2, "max_tokens": 8, "temperature": 0}
+        server = self.server()
+        first = server.complete(**body)
+        keeper = self.keeper_of(server)
+        server.child.kill()
+        server.child.wait()
+        wait_until(lambda: has_ended(keeper), "its keeper ends")
+        self.assert_no_leftovers()
+        # The storage is free, and holds no wrong blocks, whatever was written of it.
+        self.assertEqual(text_of(self.server().complete(**body)), text_of(first))
+
+    def test_a_keeper_that_is_killed_fails_no_request(self):
+        server = self.server()
+        body = {"max_tokens": 8, "temperature": 0}
+        first = server.complete(LONG, **body)
+        os.kill(self.keeper_of(server), 9)
+        for prompt in ("Another " + LONG, LONG):
+            answer = server.complete(prompt, **body)
+        self.assertEqual(text_of(answer), text_of(first))
+
+    def test_what_cannot_be_gets_one_clear_error(self):
+        for flags, says in ((["--storage", "file:/x"], "expected --host-cache SIZE"),
+                            (["--storage", "file:/x", "--pool", "/dev/shm/x"], "expected `cachalot serve --storage"),
+                            (["--storage-capacity", "1GiB"], "--storage-capacity requires --storage"),
+                            (["--storage", "nofs:/x", "--host-cache", "64MiB"], "nofs"),
+                            (["--storage", "file:/proc/x", "--host-cache", "64MiB"], "/proc/x"),
+                            (["--storage", "file:/x", "--host-cache", "1MiB"], "expected at least")):
+            with self.subTest(flags=flags):
+                refused = subprocess.run([PROGRAMS.cachalot_llama, "--model", PROGRAMS.random, "--port", "0", *flags],
+                                         capture_output=True, text=True, timeout=60, check=False)
+                self.assertIn(refused.returncode, (2, 3), refused.stderr)
+                self.assertEqual((refused.stdout, refused.stderr.count("\n")), ("", 1), refused.stderr)
+                self.assertIn(says, refused.stderr)
 
 
 class Memory(unittest.TestCase):

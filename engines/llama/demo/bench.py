@@ -179,7 +179,7 @@ def measure_storage(programs, model, options, figures):
     """@return whether all texts were equal"""
     restarts = bench_storage.bench_restart(programs, model, options.restarts)
     bench_storage.print_restart(restarts)
-    small = bench_storage.bench_small_pool(programs, model, prompts=20, rounds=3)
+    small = bench_storage.bench_small_pool(programs, model, prompts=10, rounds=3)
     bench_storage.print_small_pool(small)
     figures.update(restart=restarts, small_pool={k: bench_storage.small_pool_summary(v) for k, v in small.items()})
     texts = [[a["text"] for a in answers] for answers in small.values()]

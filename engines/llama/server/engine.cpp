@@ -33,6 +33,16 @@ Engine::Load Engine::load() const {
   return {slots_.size(), busy_slots_, queue_.size()};
 }
 
+bool Engine::wait_for_storage(std::uint64_t timeout_ns) {
+  PromptCache* const cache = slots_.front().cache();
+  return cache != nullptr && cache->wait_for_storage(timeout_ns);
+}
+
+bool Engine::flush_to_storage(std::uint64_t timeout_ns) {
+  PromptCache* const cache = slots_.front().cache();
+  return cache != nullptr && cache->flush_to_storage(timeout_ns);
+}
+
 std::optional<HostCache::Counts> Engine::host_cache() const {
   if (!host_cache_) return {};
   return host_cache_->counts();

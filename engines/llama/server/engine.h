@@ -59,6 +59,9 @@ class Engine {
   std::optional<PoolHealth> pool_health() const;
   // None: without a host cache. @threads any
   std::optional<HostCache::Counts> host_cache() const;
+  // As those of PromptCache; false without a pool. @threads any
+  bool wait_for_storage(std::uint64_t timeout_ns);
+  bool flush_to_storage(std::uint64_t timeout_ns);
   // At work and waiting together.
   std::size_t most_requests() const { return slots_.size() + queue_limit_; }
   std::uint32_t context_tokens() const { return slots_.front().context_tokens(); }

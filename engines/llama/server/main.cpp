@@ -21,6 +21,7 @@
 #include "http_server.h"
 #include "model.h"
 #include "os/memory.h"
+#include "own_keeper.h"
 
 namespace cachalot::llama {
 namespace {
@@ -45,6 +46,7 @@ struct Options {
   std::uint32_t context_tokens = 0;  // 0: the model's own, at most 4096
   std::vector<std::string> pool;
   std::string host_cache;  // a size; empty: none
+  std::string storage, storage_capacity;
   std::uint32_t host = 0, keeper_wait_s = 10;
   bool allow_foreign_pool = false;
   std::uint32_t flight_wait_ms = 30'000, stop_wait_s = 5;
@@ -148,6 +150,31 @@ Result<std::shared_ptr<HostCache>> make_host_cache(const Options& options) {
                      static_cast<unsigned long long>(memory.bytes));
 }
 
+Status check_storage_flags(const Options& options) {
+  if (options.storage.empty()) return {};
+  if (!options.pool.empty()) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "--storage with --pool: the storage behind a pool is its keeper's, expected `cachalot "
+        "serve --storage %.80s`",
+        options.storage.c_str());
+  }
+  if (!options.host_cache.empty()) return {};
+  return Error::make(
+      Code::kInvalidArgument,
+      "--storage without --host-cache, expected --host-cache SIZE: the memory in front of it");
+}
+
+// A private pool in place of the host cache, since only pools have storage behind them.
+Result<std::optional<OwnKeeper>> start_own_keeper(const Options& options, const Model& model,
+                                                  const HostCache& memory) {
+  OwnKeeperOptions keeper{options.storage, options.storage_capacity, memory.capacity_bytes(), 0,
+                          options.engine.slots};
+  CACHALOT_TRY_ASSIGN(keeper.block_bytes, block_bytes_of(model, options.engine.slot));
+  CACHALOT_TRY_ASSIGN(OwnKeeper started, OwnKeeper::start(keeper));
+  return std::optional(std::move(started));
+}
+
 // A keeper may be about to start, and make its pool.
 bool may_still_come(Code code) {
   return code == Code::kNoKeeper || code == Code::kNotFound || code == Code::kNotAPool ||
@@ -209,7 +236,8 @@ Status serve(Options& options) {
   const sigset_t ending = block_signals();
   CACHALOT_TRY_ASSIGN(options.engine.slot.kv_type, kv_type_of(options.kv_type));
   CACHALOT_TRY(prefetch_options(options));
-  CACHALOT_TRY_ASSIGN(const std::shared_ptr<HostCache> host_cache, make_host_cache(options));
+  CACHALOT_TRY(check_storage_flags(options));
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<HostCache> host_cache, make_host_cache(options));
   print_everything = options.is_verbose;
   llama_log_set(on_llama_log, nullptr);
   llama_backend_init();
@@ -221,17 +249,27 @@ Status serve(Options& options) {
   if (options.prints_block_bytes) return print_block_bytes(model, options.engine.slot);
   CACHALOT_TRY(check_memory(model, options.engine.slot, options.engine.slots));
   warn_of_context(options, model);
+  std::optional<OwnKeeper> keeper;  // outlives the engine
+  if (!options.storage.empty()) {
+    CACHALOT_TRY_ASSIGN(keeper, start_own_keeper(options, model, *host_cache));
+    options.pool = {keeper->pool()};
+    host_cache.reset();
+  }
   if (!options.pool.empty() || host_cache) {
     CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params));
     options.engine.slot.cache->host_cache = host_cache;
   }
   CACHALOT_TRY_ASSIGN(std::unique_ptr<Engine> engine, start_engine(options, model));
+  constexpr std::uint64_t kStorageStartNs = 10'000'000'000;
+  if (keeper && !engine->wait_for_storage(kStorageStartNs))
+    std::fputs("cachalot-llama: --storage: it is not in use yet, going on without it\n", stderr);
   CACHALOT_TRY_ASSIGN(std::unique_ptr<HttpServer> server,
                       HttpServer::listen(options.http, model, *engine));
   print_ready(options, *server, *engine);
   int signal = 0;
   sigwait(&ending, &signal);
   finish_requests(*engine, ending, std::chrono::seconds(options.stop_wait_s));
+  if (keeper) (void)engine->flush_to_storage(std::uint64_t{options.stop_wait_s} * 1'000'000'000);
   engine->stop();
   // Nothing more is needed: the keeper takes back what an ended process held.
   if (!server->finish()) _exit(0);
@@ -306,6 +344,16 @@ void add_pool_flags(CLI::App& app, Options& options) {
                  "without one: "
                  "64MiB, 1.5GiB … (default: none)")
       ->type_name("SIZE");
+  CLI::Option* const storage =
+      app.add_option("--storage", options.storage,
+                     "without --pool: keep blocks in storage behind the memory of --host-cache: "
+                     "file:DIR and all "
+                     "others that `cachalot serve --storage` knows, which is started for it")
+          ->type_name("URI");
+  app.add_option("--storage-capacity", options.storage_capacity,
+                 "bytes of blocks in storage (default: no limit)")
+      ->type_name("SIZE")
+      ->needs(storage);
   app.add_flag("--print-block-bytes", options.prints_block_bytes,
                "print the bytes of a block, for `cachalot serve --block-bytes`, and exit");
   app.add_option("--host", options.host,
@@ -379,12 +427,13 @@ int run(int argc, char** argv) {
   add_flags(app, options);
   add_pool_flags(app, options);
   add_prefetch_flags(app, options);
-  for (const char* name : {"--name", "--address", "--chat-template", "--host-cache"}) {
+  for (const char* name : {"--name", "--address", "--chat-template", "--host-cache", "--storage",
+                           "--storage-capacity"}) {
     app.get_option(name)->check(not_empty());
   }
   app.footer(
       "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n         "
-      "cachalot-llama --model stories260K.gguf --host-cache 1GiB\nIts pool: "
+      "cachalot-llama --model stories260K.gguf --host-cache 1GiB --storage file:/ssd/kv\nIts pool: "
       "cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes $(cachalot-llama "
       "--model stories260K.gguf --print-block-bytes)\nExit code: 0 ended by SIGINT or SIGTERM; 1 a "
       "fault; 2 bad usage, model or pool; 3 the environment prevents it (no keeper, no memory, "

@@ -57,6 +57,8 @@ class Slot {
     return cache_ ? cache_->ask_storage(tokens) : StoredBlocks();
   }
 
+  // Null: without pool and host cache.
+  PromptCache* cache() { return cache_.get(); }
   // Null: without a pool.
   const PromptCacheStatistics* pool_statistics() const {
     return cache_ && cache_->has_pool() ? &cache_->statistics() : nullptr;
