@@ -19,6 +19,7 @@ set(CACHALOT_MODULES
   "stitch: base os gpu device_memory"
   "vtensor: base os gpu device_memory"
   "tier/layerwise: base os gpu device_memory vtensor"
+  "transfer/strided: base"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"
