@@ -20,6 +20,8 @@ set(CACHALOT_MODULES
   "vtensor: base os gpu device_memory"
   "tier/layerwise: base os gpu device_memory vtensor"
   "transfer/strided: base"
+  "transfer/link: base os transfer/strided"
+  "transfer/engine: base os transfer/strided transfer/link"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"
