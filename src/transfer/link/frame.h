@@ -27,6 +27,7 @@ inline constexpr std::uint64_t kMostPayloadBytes = 64u << 20;  // of one frame
 
 enum class FrameType : std::uint16_t {
   kHello = 1,  // the first frame of both sides
+  kReads,      // the second one: whether this side reads the memory of the other one by itself
   kRefusal,    // why the connection ends
   kMessage,    // bytes for the layer above
   kBegin,      // a push begins: where it goes, how large it is

@@ -34,6 +34,7 @@ struct IncomingPayload {
   std::shared_ptr<PayloadMemory> memory;  // null: they are read and dropped
   std::uint64_t offset = 0;
   bool has_checksum = false;
+  bool is_damaged = false;  // tests: one byte is changed on its way
 };
 
 enum class PayloadEnd {
@@ -48,7 +49,8 @@ class LinkEvents {
 
   virtual void on_frame(Link& link, Frame frame) = 0;
   virtual IncomingPayload on_payload(Link& link, const Frame& frame, std::uint64_t bytes) = 0;
-  virtual void on_payload_end(Link& link, const Frame& frame, PayloadEnd end) = 0;
+  virtual void on_payload_end(Link& link, const Frame& frame, std::uint64_t bytes,
+                              PayloadEnd end) = 0;
   // The link can take a payload now. @return false: there is none; call wants_payload() when there is
   virtual bool next_payload(Link& link, OutgoingPayload& payload) = 0;
   // The memory of the payload is not read any more.
@@ -68,7 +70,9 @@ class Link {
   // The peer's process, if it is on this machine and in this pid namespace; 0 otherwise. The kernel says it, not the
   // peer.
   virtual std::uint32_t peer_process() const = 0;
-  // For messages: "10.0.0.2:7001".
+  // All that came, for seeing that the peer lives.
+  virtual std::uint64_t received_bytes() const = 0;
+  // For messages: "tcp:10.0.0.2:7001".
   virtual const std::string& peer_address() const = 0;
 
   // The engine's: which peer this is.

@@ -23,4 +23,16 @@ std::uint64_t PayloadHash::digest() const {
   return XXH3_64bits_digest(&state_->xxh);
 }
 
+std::uint64_t hash_of(const Strided& stream, std::uint64_t offset, std::uint64_t bytes) {
+  PayloadHash hash;
+  StridedCursor cursor(stream, offset);
+  while (bytes > 0) {
+    const Piece piece = cursor.next(bytes);
+    if (piece.bytes == 0) break;
+    hash.add(reinterpret_cast<const void*>(piece.at), piece.bytes);
+    bytes -= piece.bytes;
+  }
+  return hash.digest();
+}
+
 }  // namespace cachalot::transfer

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "transfer/strided/strided.h"
+
 namespace cachalot::transfer {
 
 class PayloadHash {
@@ -19,5 +21,8 @@ class PayloadHash {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// Of [offset, offset + bytes) of a stream in this process's memory.
+std::uint64_t hash_of(const Strided& stream, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace cachalot::transfer

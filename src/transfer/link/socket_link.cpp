@@ -129,11 +129,14 @@ bool SocketLink::progress() {
 }
 
 void SocketLink::finish_close() {
+  // The last frame says why: as far as the socket takes it now.
+  has_payloads_ = false;
+  if (!control_.empty() && !writing_ && !is_connecting_) write_some();
   is_closed_ = true;
   fd_.close();
   if (writing_) events_.on_payload_sent(*this, writing_->payload);
   writing_.reset();
-  if (reading_) events_.on_payload_end(*this, reading_->frame, PayloadEnd::kVoid);
+  if (reading_) events_.on_payload_end(*this, reading_->frame, reading_->bytes, PayloadEnd::kVoid);
   reading_.reset();
   control_.clear();
   events_.on_closed(*this, *closing_);
@@ -155,6 +158,7 @@ bool SocketLink::read_some() {
     close(Error::make(Code::kIo, "%s: the peer has closed the connection", address_.c_str()));
     return false;
   }
+  received_bytes_ += static_cast<std::uint64_t>(count);
   const std::byte* at = bytes.data();
   std::size_t left = static_cast<std::size_t>(count);
   while (left > 0 && !closing_) {
@@ -253,6 +257,7 @@ bool SocketLink::read_payload() {
     in.to.memory->leave();
   }
   if (count > 0) {
+    received_bytes_ += static_cast<std::uint64_t>(count);
     in.done += static_cast<std::uint64_t>(count);
     return true;
   }
@@ -266,6 +271,16 @@ bool SocketLink::read_payload() {
   return false;
 }
 
+// As if the network had changed a byte.
+void SocketLink::damage(Incoming& in) {
+  if (!in.to.memory->enter()) return;
+  const Piece piece = StridedCursor(in.to.memory->stream(), in.to.offset).next(1);
+  auto* byte = static_cast<unsigned char*>(pointer(piece.at));
+  *byte ^= 1;
+  in.hash.add(byte, 1);
+  in.to.memory->leave();
+}
+
 Status SocketLink::end_payload() {
   FrameTrailer trailer;
   std::memcpy(&trailer, buffer_.data(), sizeof trailer);
@@ -275,10 +290,13 @@ Status SocketLink::end_payload() {
   PayloadEnd end = PayloadEnd::kWritten;
   if (in->is_dropped || trailer.state == static_cast<std::uint32_t>(PayloadState::kVoid)) {
     end = PayloadEnd::kVoid;
-  } else if (in->to.has_checksum && in->hash.digest() != trailer.checksum) {
+  } else if (in->to.is_damaged) {
+    damage(*in);
+  }
+  if (end == PayloadEnd::kWritten && in->to.has_checksum && in->hash.digest() != trailer.checksum) {
     end = PayloadEnd::kCorrupt;
   }
-  events_.on_payload_end(*this, in->frame, end);
+  events_.on_payload_end(*this, in->frame, in->bytes, end);
   return {};
 }
 
