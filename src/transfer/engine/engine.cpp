@@ -320,7 +320,7 @@ Status TransferEngine::send(PeerId to, std::span<const std::byte> message) {
   return {};
 }
 
-Result<WindowKey> TransferEngine::open_window(PeerId from, Strided memory,
+Result<WindowKey> TransferEngine::open_window(PeerId from, ByteStream memory,
                                               std::uint64_t deadline_ns) {
   if (memory.bytes() == 0) return Error::make(Code::kInvalidArgument, "a window of 0 bytes");
   CACHALOT_TRY_ASSIGN(const std::uint64_t number, random_number());
@@ -338,7 +338,7 @@ Result<WindowKey> TransferEngine::open_window(PeerId from, Strided memory,
   return window.key;
 }
 
-Result<PushId> TransferEngine::push(PeerId to, WindowKey window, Strided memory,
+Result<PushId> TransferEngine::push(PeerId to, WindowKey window, ByteStream memory,
                                     std::uint64_t deadline_ns, std::uint64_t ready_bytes) {
   if (memory.bytes() == 0) return Error::make(Code::kInvalidArgument, "a push of 0 bytes");
   const std::lock_guard lock(impl_->mutex);

@@ -34,7 +34,7 @@
 
 #include "transfer/link/link.h"
 #include "transfer/link/peer_memory.h"
-#include "transfer/strided/strided.h"
+#include "transfer/strided/byte_stream.h"
 
 namespace cachalot::transfer {
 
@@ -132,10 +132,10 @@ class TransferEngine {
 
   // Memory that `from` may write once, as a stream.
   // @errors kNotFound; kInvalidArgument: an empty stream
-  Result<WindowKey> open_window(PeerId from, Strided memory, std::uint64_t deadline_ns);
+  Result<WindowKey> open_window(PeerId from, ByteStream memory, std::uint64_t deadline_ns);
   // Sends a stream into a window of the peer.
   // @param  ready_bytes  how much of the stream may be read already; advance() raises it, layer by layer
-  Result<PushId> push(PeerId to, WindowKey window, Strided memory, std::uint64_t deadline_ns,
+  Result<PushId> push(PeerId to, WindowKey window, ByteStream memory, std::uint64_t deadline_ns,
                       std::uint64_t ready_bytes = ~std::uint64_t{0});
   Status advance(PushId push, std::uint64_t ready_bytes);
 

@@ -71,7 +71,7 @@ struct Push {
 // What a push of a peer that does not send its bytes consists of.
 struct Reference {
   std::shared_ptr<PeerMemory> from;
-  Strided memory;
+  ByteStream memory;
   LeaseId lease;
 };
 
@@ -134,7 +134,7 @@ struct TransferEngine::Impl final : LinkEvents {
   Peer* peer_of(Link& link);
 
   // outgoing.cpp
-  Result<PushId> begin_push(PeerId to, WindowKey window, Strided memory, std::uint64_t deadline_ns,
+  Result<PushId> begin_push(PeerId to, WindowKey window, ByteStream memory, std::uint64_t deadline_ns,
                             std::uint64_t ready);
   void offer(Push& push);
   void send_ready(Peer& peer, const Push& push, std::uint64_t offset, std::uint64_t bytes);

@@ -33,8 +33,8 @@ struct Chunk {
 };
 
 // As if a byte had been changed on its way.
-void damage_byte(const Strided& stream, std::uint64_t offset) {
-  *reinterpret_cast<unsigned char*>(StridedCursor(stream, offset).next(1).at) ^= 1;
+void damage_byte(const ByteStream& stream, std::uint64_t offset) {
+  *reinterpret_cast<unsigned char*>(ByteStreamCursor(stream, offset).next(1).at) ^= 1;
 }
 
 Result<Chunk> read_chunk(const Frame& frame) {
@@ -233,7 +233,7 @@ void TransferEngine::Impl::take_begin(Peer& peer, Link& link, const Frame& frame
   LeaseId lease;
   lease.slot = static_cast<std::uint32_t>(body.word());
   lease.term = body.word();
-  Strided stream = body.strided();
+  ByteStream stream = body.stream();
   const auto found = windows.find(key);
   Window* window = found == windows.end() ? nullptr : &found->second;
   Status status = body.end();

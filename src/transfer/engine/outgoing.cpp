@@ -19,7 +19,7 @@ std::uint64_t raw(WindowKey key) {
 
 }  // namespace
 
-Result<PushId> TransferEngine::Impl::begin_push(PeerId to, WindowKey window, Strided memory,
+Result<PushId> TransferEngine::Impl::begin_push(PeerId to, WindowKey window, ByteStream memory,
                                                 std::uint64_t deadline_ns, std::uint64_t ready) {
   if (find(to) == nullptr) return Error::make(Code::kNotFound, "the peer is lost");
   const PushId id{next_number++};
@@ -46,7 +46,7 @@ Result<PushId> TransferEngine::Impl::begin_push(PeerId to, WindowKey window, Str
             .word(begun.bytes)
             .word(lease->slot)
             .word(lease->term);
-        body.strided(begun.memory->stream());
+        body.stream(begun.memory->stream());
         Frame frame{FrameType::kBegin, body.take()};
         begun.lease = *lease;
         if (frame.body.size() <= kMostBodyBytes) {

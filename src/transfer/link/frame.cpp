@@ -110,10 +110,14 @@ BodyWriter& BodyWriter::words(std::span<const std::uint64_t> values) {
   return *this;
 }
 
-BodyWriter& BodyWriter::strided(const Strided& value) {
-  word(value.base()).word(value.run_bytes()).word(value.axes().size());
-  for (const Axis& axis : value.axes())
-    word(axis.count).word(axis.stride).word(axis.per_offset).words(axis.offsets);
+BodyWriter& BodyWriter::stream(const ByteStream& value) {
+  word(value.turns()).word(value.sections().size());
+  for (const Strided& section : value.sections()) {
+    word(section.base()).word(section.run_bytes()).word(section.axes().size());
+    for (const Axis& axis : section.axes()) {
+      word(axis.count).word(axis.stride).word(axis.per_offset).words(axis.offsets);
+    }
+  }
   return *this;
 }
 
@@ -177,6 +181,23 @@ Strided BodyReader::strided() {
   }
   if (!status_.ok()) return {};
   Result<Strided> stream = Strided::make(base, std::move(axes), run_bytes);
+  if (!stream) {
+    status_ = stream.error();
+    return {};
+  }
+  return *std::move(stream);
+}
+
+ByteStream BodyReader::stream() {
+  const std::uint64_t turns = word(), count = word();
+  if (count > kMostSections) {
+    fail("a stream has too many sections");
+    return {};
+  }
+  std::vector<Strided> sections;
+  for (std::uint64_t i = 0; i < count && status_.ok(); ++i) sections.push_back(strided());
+  if (!status_.ok()) return {};
+  Result<ByteStream> stream = ByteStream::make(turns, std::move(sections));
   if (!stream) {
     status_ = stream.error();
     return {};

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transfer/strided/strided.h"
+#include "transfer/strided/byte_stream.h"
 
 namespace cachalot::transfer {
 
@@ -82,7 +82,7 @@ class BodyWriter {
   BodyWriter& text(std::string_view value);
   BodyWriter& bytes(std::span<const std::byte> value);
   BodyWriter& words(std::span<const std::uint64_t> values);
-  BodyWriter& strided(const Strided& value);
+  BodyWriter& stream(const ByteStream& value);
   std::vector<std::byte> take() { return std::move(body_); }
 
  private:
@@ -98,13 +98,14 @@ class BodyReader {
   std::string text(std::uint64_t most_bytes);
   std::vector<std::byte> bytes(std::uint64_t most_bytes);
   std::vector<std::uint64_t> words(std::uint64_t most);
-  Strided strided();
+  ByteStream stream();
   // @errors kBadInput: too short, or a value out of range
   const Status& status() const { return status_; }
   // As status(), and kBadInput if bytes are left.
   Status end();
 
  private:
+  Strided strided();
   void fail(const char* what);
 
   std::span<const std::byte> rest_;

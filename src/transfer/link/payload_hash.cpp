@@ -23,9 +23,9 @@ std::uint64_t PayloadHash::digest() const {
   return XXH3_64bits_digest(&state_->xxh);
 }
 
-std::uint64_t hash_of(const Strided& stream, std::uint64_t offset, std::uint64_t bytes) {
+std::uint64_t hash_of(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes) {
   PayloadHash hash;
-  StridedCursor cursor(stream, offset);
+  ByteStreamCursor cursor(stream, offset);
   while (bytes > 0) {
     const Piece piece = cursor.next(bytes);
     if (piece.bytes == 0) break;

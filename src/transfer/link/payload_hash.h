@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "transfer/strided/strided.h"
+#include "transfer/strided/byte_stream.h"
 
 namespace cachalot::transfer {
 
@@ -23,6 +23,6 @@ class PayloadHash {
 };
 
 // Of [offset, offset + bytes) of a stream in this process's memory.
-std::uint64_t hash_of(const Strided& stream, std::uint64_t offset, std::uint64_t bytes);
+std::uint64_t hash_of(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace cachalot::transfer

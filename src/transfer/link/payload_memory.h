@@ -9,17 +9,17 @@
 #include <mutex>
 #include <utility>
 
-#include "transfer/strided/strided.h"
+#include "transfer/strided/byte_stream.h"
 
 namespace cachalot::transfer {
 
 class PayloadMemory {
  public:
-  explicit PayloadMemory(Strided stream) : stream_(std::move(stream)) {}
+  explicit PayloadMemory(ByteStream stream) : stream_(std::move(stream)) {}
   PayloadMemory(const PayloadMemory&) = delete;
   PayloadMemory& operator=(const PayloadMemory&) = delete;
 
-  const Strided& stream() const { return stream_; }
+  const ByteStream& stream() const { return stream_; }
 
   // @return false: closed, the memory belongs to its owner again
   bool enter() {
@@ -40,7 +40,7 @@ class PayloadMemory {
   }
 
  private:
-  const Strided stream_;
+  const ByteStream stream_;
   std::mutex mutex_;
   std::condition_variable left_;
   std::uint32_t users_ = 0;

@@ -80,13 +80,13 @@ const std::byte* PeerMemory::mapped(const Piece& piece) const {
   return nullptr;
 }
 
-Status PeerMemory::copy(const Strided& from, const Strided& to, std::uint64_t offset,
+Status PeerMemory::copy(const ByteStream& from, const ByteStream& to, std::uint64_t offset,
                         std::uint64_t bytes) const {
   if (is_own_) {
     copy_between(from, to, offset, bytes);
     return {};
   }
-  StridedCursor source(from, offset), target(to, offset);
+  ByteStreamCursor source(from, offset), target(to, offset);
   std::array<iovec, kMostPieces> local, remote;
   while (bytes > 0) {
     std::size_t locals = 0, remotes = 0;

@@ -16,7 +16,7 @@
 
 #include "os/mapping.h"
 #include "transfer/link/leases.h"
-#include "transfer/strided/strided.h"
+#include "transfer/strided/byte_stream.h"
 
 namespace cachalot::transfer {
 
@@ -41,7 +41,7 @@ class PeerMemory {
 
   // Copies [offset, offset + bytes) of a stream of the peer into one of this process.
   // @errors kIo: an address that cannot be read
-  Status copy(const Strided& from, const Strided& to, std::uint64_t offset,
+  Status copy(const ByteStream& from, const ByteStream& to, std::uint64_t offset,
               std::uint64_t bytes) const;
   bool holds(LeaseId lease) const { return leases_.holds(lease); }
 

@@ -32,9 +32,9 @@ void* pointer(std::uint64_t at) {
 }
 
 // The pieces of [offset, offset + bytes) of a stream. @return their bytes, fewer if there are too many pieces
-std::uint64_t add_pieces(const Strided& stream, std::uint64_t offset, std::uint64_t bytes,
+std::uint64_t add_pieces(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes,
                          std::vector<iovec>& parts) {
-  StridedCursor cursor(stream, offset);
+  ByteStreamCursor cursor(stream, offset);
   std::uint64_t added = 0;
   while (added < bytes && parts.size() < kMostParts) {
     const Piece piece = cursor.next(bytes - added);
@@ -216,7 +216,7 @@ Status SocketLink::take(const std::byte* bytes, std::size_t count, std::size_t& 
 void SocketLink::take_payload_bytes(const std::byte* bytes, std::size_t count) {
   Incoming& in = *reading_;
   if (!in.is_dropped && in.to.memory->enter()) {
-    StridedCursor cursor(in.to.memory->stream(), in.to.offset + in.done);
+    ByteStreamCursor cursor(in.to.memory->stream(), in.to.offset + in.done);
     for (std::size_t taken = 0; taken < count;) {
       const Piece piece = cursor.next(count - taken);
       if (piece.bytes == 0) break;
@@ -274,7 +274,7 @@ bool SocketLink::read_payload() {
 // As if the network had changed a byte.
 void SocketLink::damage(Incoming& in) {
   if (!in.to.memory->enter()) return;
-  const Piece piece = StridedCursor(in.to.memory->stream(), in.to.offset).next(1);
+  const Piece piece = ByteStreamCursor(in.to.memory->stream(), in.to.offset).next(1);
   auto* byte = static_cast<unsigned char*>(pointer(piece.at));
   *byte ^= 1;
   in.hash.add(byte, 1);
