@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "kv/cpu/cpu_engine.h"
+#include "kv/paged_cache.h"
 
 namespace cachalot::client {
 namespace {
@@ -17,36 +18,6 @@ Error unknown(CacheId id) {
                      static_cast<std::uint32_t>(id));
 }
 
-Result<kv::EngineCache> engine_cache_of(const PagedCache& description, const KvGeometry& geometry,
-                                        std::span<const kv::Tensor> tensors) {
-  kv::CacheShape shape;
-  shape.geometry = geometry;
-  shape.page_tokens = description.page_tokens;
-  shape.pages = description.pages;
-  shape.page_stride_bytes = description.page_stride_bytes;
-  if (!description.strides) {
-    if (!description.layout.empty())
-      return kv::EngineCache::make(shape, description.layout, tensors);
-    return Error::make(Code::kInvalidArgument,
-                       "cache: neither a layout nor strides are given, expected one of the two");
-  }
-  if (!description.layout.empty()) {
-    return Error::make(Code::kInvalidArgument,
-                       "cache: layout is %.40s and strides are given, expected one of the two",
-                       description.layout.c_str());
-  }
-  if (description.page_stride_bytes != 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "cache: page_stride_bytes is %" PRIu64
-                       " and strides are given, expected one of the two",
-                       description.page_stride_bytes);
-  }
-  kv::EngineStrides strides;
-  for (std::uint32_t k = 0; k < kParts; ++k) strides.part[k] = (*description.strides)[k];
-  strides.tensors = static_cast<std::uint32_t>(tensors.size());
-  return kv::EngineCache::with_strides(shape, strides, tensors);
-}
-
 }  // namespace
 
 Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache& description,
@@ -54,11 +25,8 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
                                                                const kv::BlockOrder& order,
                                                                memory::Domain& domain,
                                                                const CopyMeans& means) {
-  std::vector<kv::Tensor> tensors;
-  for (const Buffer& tensor : description.tensors) {
-    tensors.push_back({static_cast<std::byte*>(tensor.data), tensor.bytes});
-  }
-  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, engine_cache_of(description, geometry, tensors));
+  const std::vector<kv::Tensor> tensors = kv::tensors_of(description);
+  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::engine_cache_of(description, geometry));
   std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
   if (means.gpu == nullptr) {
     CACHALOT_TRY_ASSIGN(kv::CpuEngine engine,

@@ -1,0 +1,169 @@
+// The API for handing the KV cache of a prompt from one engine instance to another, without a shared pool: prefill to
+// decode, also of other tensor parallelism, other pages and another layout.
+//
+//   prefill, each rank   rank.offer({.id = id, .pages = pages, .tokens = n, .deadline_ns = …});
+//                        … computes …, rank.layers_ready(id, l + 1) after each layer
+//   the proxy            carries a KvReference {instance, id, tokens, …} to the decode instance
+//   decode, each rank    AskId ask = rank.ask(reference, {.pages = pages});
+//                        … wait(ask) …, computes from the first token on
+//
+// The decode rank asks, the prefill rank pushes, and only a rank itself writes into its own memory. Which rank asks
+// which, for which heads and layers, follows from both geometries. An *offer* lends its pages until every transfer that
+// the pair of geometries expects has ended, or the deadline, or withdraw(). An *ask* owns its pages until it has ended.
+//
+// Invariants
+//   1. A reference leads to the KV of one request or to nothing: its id is random and used once. After its end (taken,
+//      expired, withdrawn, the instance restarted) it is refused, with the reason.
+//   2. An ask counts bytes only when they are in place. Nothing writes into its pages after it has ended.
+//   3. Everything ends at its deadline at the latest. A peer that died or restarted ends it earlier.
+//   4. Ranks of unlike models (TransferOptions::model, heads, dtype …) never exchange KV.
+//
+// @threads any
+// @source  Mooncake (FAST '25) §3, §4; vLLM's NixlConnector for the roles of the sides
+#pragma once
+
+#include <cachalot/client.h>
+#include <cachalot/geometry.h>
+#include <cachalot/result.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace cachalot {
+
+// Names an offer: 128 random bits.
+struct OfferId {
+  std::uint64_t high = 0, low = 0;
+  bool operator==(const OfferId&) const = default;
+  auto operator<=>(const OfferId&) const = default;
+};
+// @errors kIo: the system gives no random numbers
+Result<OfferId> random_offer_id();
+
+// How an instance divides the model. Rank r of n is stage r / tp_size, tensor-parallel rank r % tp_size.
+struct InstanceShape {
+  std::uint32_t tp_size = 1, pp_size = 1;
+  std::vector<std::uint32_t> stage_layers = {};  // of each stage; none: all stages have the same
+
+  std::uint32_t ranks() const { return tp_size * pp_size; }
+  bool operator==(const InstanceShape&) const = default;
+};
+
+// What a proxy carries from the prefill to the decode instance.
+struct KvReference {
+  std::string instance;
+  OfferId id;
+  std::uint64_t tokens = 0;
+  InstanceShape shape;
+  // Of each rank: where it can be reached. None: the registry says it.
+  std::vector<std::vector<std::string>> addresses = {};
+  bool expects_note = false;  // the ask ends only after finish()
+};
+
+struct TransferOptions {
+  std::string instance;     // unique among live instances
+  std::string model;        // weights and everything else that changes the bytes of the KV
+  KvGeometry geometry;      // of this rank; block_tokens is the page of `cache`
+  InstanceShape shape;      // of this instance
+  PagedCache cache;         // in this process's memory
+  std::vector<std::string> listen = {};  // "tcp:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine
+  std::string registry = {};             // "file:DIR", "etcd://HOST:PORT"; none: references carry addresses
+  bool checksums = false;                // verify every payload of pushes from here
+  std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
+};
+
+struct OfferOptions {
+  OfferId id;
+  std::span<const PageId> pages = {};  // in the order of the tokens
+  std::uint64_t tokens = 0;            // the last page may be partly used
+  std::uint64_t deadline_ns = 0;       // from now
+  std::uint32_t layers_ready = ~0u;    // of this rank; fewer: layers_ready() raises it
+  bool has_note = false;               // finish() will come
+};
+
+struct AskOptions {
+  std::span<const PageId> pages = {};  // for the tokens from first_token on
+  std::uint64_t first_token = 0;       // tokens before it are not transferred; they would be in earlier pages
+  std::uint64_t deadline_ns = 0;       // from now
+  bool waits_for_offer = false;        // the prefill has not been told yet: the ask may come first
+};
+
+enum class AskId : std::uint64_t {};
+enum class HandoverState { kRunning, kDone, kFailed };
+
+struct AskStatus {
+  HandoverState state = HandoverState::kRunning;
+  std::uint32_t layers = 0;  // of this rank, from the first one on, that have arrived
+  std::uint64_t bytes = 0;   // that have arrived, of all transfers
+  Error error = {};          // kFailed
+  std::vector<std::byte> note = {};  // of finish(), when it has come
+};
+
+// How an offer has ended: its pages are the caller's again.
+struct EndedOffer {
+  OfferId id;
+  Status status;  // kTimeout: nothing has asked in time; kCancelled: withdrawn; else what ended the transfer
+};
+
+struct TransferStatistics {
+  std::uint64_t offers, taken_offers, expired_offers, failed_offers;
+  std::uint64_t asks, done_asks, failed_asks, refused_asks;
+  std::uint64_t sent_bytes, received_bytes, copied_bytes, resent_bytes;
+  std::uint64_t corrupt_chunks, dropped_chunks;
+  std::uint64_t open_offers, open_asks;  // now
+};
+
+class TransferRank {
+ public:
+  // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another live instance has the name, or the address;
+  //         kUnsupported: a cache on a GPU; kIo
+  static Result<TransferRank> open(const TransferOptions& options);
+  TransferRank(TransferRank&&) noexcept;
+  TransferRank& operator=(TransferRank&&) noexcept;
+  // Ends all offers and asks. Peers see it at once.
+  ~TransferRank();
+
+  const std::vector<std::string>& addresses() const;  // with the ports that the system chose
+
+  // --- Prefill --------------------------------------------------------------------------------------------
+
+  // @errors kInvalidArgument: pages, tokens; kBusy: the id is in use
+  Status offer(const OfferOptions& options);
+  // Layers [0, layers) of this rank are computed. @errors kNotFound: the offer has ended
+  Status layers_ready(const OfferId& id, std::uint32_t layers);
+  // All layers are computed. The note goes to every rank that asks: a first token, logits, a hidden state.
+  // @errors as layers_ready(); kInvalidArgument: a note of more than 1 MiB
+  Status finish(const OfferId& id, std::span<const std::byte> note);
+  // Takes the pages back: nothing reads them after this call. @errors kNotFound
+  Status withdraw(const OfferId& id);
+  // Offers that have ended since the last call.
+  std::vector<EndedOffer> ended_offers();
+
+  // --- Decode ---------------------------------------------------------------------------------------------
+
+  // Returns at once; the KV arrives layer by layer.
+  // @errors kInvalidArgument: pages; a reference of an unlike instance
+  Result<AskId> ask(const KvReference& reference, const AskOptions& options);
+  // @errors kNotFound: no such ask, or released
+  Result<AskStatus> status(AskId ask) const;
+  // Waits until it has ended, or `layers` layers have arrived; at most timeout_ns.
+  Result<AskStatus> wait(AskId ask, std::uint64_t timeout_ns = kNoTimeout, std::uint32_t layers = kAllLayers) const;
+  // Forgets it. One that has not ended is cancelled, on both sides; nothing writes into its pages after this call.
+  void release(AskId ask);
+
+  TransferStatistics statistics() const;
+
+  struct Impl;
+  explicit TransferRank(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,79 @@
+// What the ranks of two instances say to each other about a hand-over. Every message is checked as it is read: a peer
+// may send anything.
+//
+//   decode rank                                   prefill rank
+//   Ask: offer, own rank, shapes of its memory ──►
+//                                              ◄── Plan: the order of each stream     or  Refusal: why not
+//   Go: a window for each fetch                ──►
+//                                              ◄── pushes into the windows; Note, when the prefill is finished
+//   Cancel                                     ──►    (at any time)
+//   Nothing: this pair needs no byte of yours  ──►
+#pragma once
+
+#include <cachalot/result.h>
+#include <cachalot/transfer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "transfer/pair/stream_order.h"
+
+namespace cachalot::transfer {
+
+struct AskMessage {
+  std::uint64_t ask = 0;  // of the decode rank
+  OfferId offer;
+  InstanceShape shape;    // of the decode instance
+  std::uint32_t rank = 0;
+  std::uint64_t first_token = 0, tokens = 0;
+  bool waits_for_offer = false;
+  std::vector<StreamShape> fetches;  // of the memory of each fetch, in the order of the pair's plan
+};
+
+struct PlanMessage {
+  std::uint64_t ask = 0;
+  std::vector<StreamOrder> orders;  // of each fetch
+};
+
+struct GoMessage {
+  std::uint64_t ask = 0;
+  std::vector<std::uint64_t> windows;  // of each fetch
+};
+
+struct RefusalMessage {
+  std::uint64_t ask = 0;
+  Error error;
+};
+
+struct NoteMessage {
+  std::uint64_t ask = 0;
+  std::vector<std::byte> note;
+};
+
+struct CancelMessage {
+  std::uint64_t ask = 0;
+};
+
+struct NothingMessage {
+  OfferId offer;
+  InstanceShape shape;
+};
+
+using Message = std::variant<AskMessage, PlanMessage, GoMessage, RefusalMessage, NoteMessage, CancelMessage,
+                             NothingMessage>;
+
+inline constexpr std::uint64_t kMostNoteBytes = 1u << 20;
+inline constexpr std::uint32_t kMostRanks = 4096;
+inline constexpr std::uint64_t kMostFetches = 4096;
+
+std::vector<std::byte> encode(const Message& message);
+// @errors kBadInput
+Result<Message> decode(std::span<const std::byte> bytes);
+
+// Whether an instance can have this shape. @errors kInvalidArgument
+Status check(const InstanceShape& shape);
+
+}  // namespace cachalot::transfer
