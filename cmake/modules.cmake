@@ -20,6 +20,7 @@ set(CACHALOT_MODULES
   "vtensor: base os gpu device_memory"
   "tier/layerwise: base os gpu device_memory vtensor"
   "transfer/strided: base"
+  "transfer/pair: base os memory geometry gpu kv transfer/strided"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"
