@@ -210,6 +210,11 @@ TEST(Convert, WhatDoesNotFitIsRefused) {
                            five.buffer.slice()))
                 .find("heads of the source 2"),
             std::string::npos);
+  KvSlice fewer = five.buffer.slice();
+  fewer.layers = {1, 3};
+  EXPECT_NE(message(repack(five.buffer.cache(), fewer, five.buffer.cache(), five.buffer.slice()))
+                .find("5 tokens of 2 layers into 5"),
+            std::string::npos);
   const RequestBuffer* const shares[] = {nullptr};
   EXPECT_NE(message(take_shares(shares, {0, 4}, six.buffer.cache(), six.buffer.slice()))
                 .find("no share of rank 0"),

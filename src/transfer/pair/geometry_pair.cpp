@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 
 namespace cachalot::transfer {
@@ -131,10 +132,14 @@ std::uint64_t token_bytes(const KvGeometry& geometry, Range layers, Range heads)
   return cells(layers, heads) * (geometry.content_bytes(0) + geometry.content_bytes(1));
 }
 
+bool comes_before(const Fetch& a, const Fetch& b) {
+  return std::tuple(a.destination, a.layers.first, a.heads.first) <
+         std::tuple(b.destination, b.layers.first, b.heads.first);
+}
+
 Status add_fetches(Instance& sources, const Instance& destinations, std::uint32_t rank,
                    std::uint64_t turn, std::vector<Fetch>& fetches) {
   const RankBox& box = destinations.boxes[rank];
-  const std::size_t before = fetches.size();
   std::uint64_t found = 0;
   for (Group& group : sources.groups) {
     const Range layers = overlap(box.layers, group.box.layers);
@@ -158,23 +163,18 @@ Status add_fetches(Instance& sources, const Instance& destinations, std::uint32_
                        "expected source ranks that have all of them",
                        rank, box.layers.first, box.layers.last, box.heads.first, box.heads.last);
   }
-  std::sort(fetches.begin() + static_cast<std::ptrdiff_t>(before), fetches.end(),
-            [](const Fetch& a, const Fetch& b) {
-              return std::pair(a.layers.first, a.heads.first) <
-                     std::pair(b.layers.first, b.heads.first);
-            });
   return {};
 }
 
-// The rank of this machine that fetches what `rank` holds, in place of all others.
-std::uint32_t fetcher_of(const Instance& destinations, std::uint32_t rank, std::uint64_t turn) {
+// The ranks of a machine that hold what `rank` holds.
+std::vector<std::uint32_t> equals_here(const Instance& destinations, std::uint32_t rank) {
   std::vector<std::uint32_t> here;
   for (const std::uint32_t other : destinations.groups[destinations.group_of[rank]].ranks) {
     if (destinations.ranks[other].machine == destinations.ranks[rank].machine) {
       here.push_back(other);
     }
   }
-  return here[turn % here.size()];
+  return here;
 }
 
 Fetch whole_copy(const Instance& destinations, std::uint32_t from, std::uint32_t to) {
@@ -267,13 +267,18 @@ Result<PairPlan> plan_pair(std::span<const Rank> sources, std::span<const Rank> 
   CACHALOT_TRY(firsts.equal("the number of layers", from.layers, to.layers));
   PairPlan plan;
   for (std::uint32_t rank = 0; rank < destinations.size(); ++rank) {
-    const std::uint32_t fetcher =
-        options.once_per_machine ? fetcher_of(to, rank, options.turn) : rank;
-    if (fetcher != rank) {
-      plan.copies_.push_back(whole_copy(to, fetcher, rank));
-    } else {
-      CACHALOT_TRY(add_fetches(from, to, rank, options.turn, plan.fetches_));
+    std::vector<std::uint32_t> equals = {rank};
+    if (options.once_per_machine) equals = equals_here(to, rank);
+    if (equals[0] != rank) continue;
+    // Sources are chosen in an order that the fetcher does not change, so that each has its turn.
+    const std::uint32_t fetcher = equals[options.turn % equals.size()];
+    CACHALOT_TRY(add_fetches(from, to, fetcher, options.turn, plan.fetches_));
+    for (const std::uint32_t other : equals) {
+      if (other != fetcher) plan.copies_.push_back(whole_copy(to, fetcher, other));
     }
+  }
+  for (std::vector<Fetch>* const fetches : {&plan.fetches_, &plan.copies_}) {
+    std::sort(fetches->begin(), fetches->end(), comes_before);
   }
   return plan;
 }

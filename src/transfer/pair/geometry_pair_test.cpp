@@ -23,8 +23,12 @@ Case any_case(base::Rng& rng) {
   const std::uint32_t layers = static_cast<std::uint32_t>(2 + rng.below(6));
   const KvGeometry model = any_model(attention, 1u << rng.below(4), layers, rng);
   const auto any_instance = [&] {
-    return any_ranks(model, 1u << rng.below(4), static_cast<std::uint32_t>(1 + rng.below(2)),
-                     static_cast<std::uint32_t>(1 + rng.below(3)), rng);
+    std::vector<Rank> ranks =
+        any_ranks(model, 1u << rng.below(4), static_cast<std::uint32_t>(1 + rng.below(2)),
+                  static_cast<std::uint32_t>(1 + rng.below(3)), rng);
+    // Stages and ranks may come in any order.
+    for (std::size_t i = ranks.size(); i > 1; --i) std::swap(ranks[i - 1], ranks[rng.below(i)]);
+    return ranks;
   };
   return {any_instance(), any_instance(), {rng.chance(0.5), rng.below(20)}};
 }

@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "testing/transfer/test_cache.h"
@@ -77,6 +78,12 @@ RC_GTEST_PROP(StreamOrder, NoOtherOrderHasFewerRunsOnBothSidesTogether, ()) {
   for (std::uint32_t i = 0; i < kLoopOrders; ++i) {
     for (std::uint32_t unit = 0; unit <= 12; ++unit) {
       const StreamOrder other{static_cast<Loops>(i), unit};
+      for (const auto& [side, shape] : {std::pair(&source, *a), std::pair(&destination, *b)}) {
+        if (!is_possible(shape, other)) continue;
+        const std::uint64_t pages = side->pages.size();
+        // Fewer where a loop's last step happens to lie before the next loop's first.
+        RC_ASSERT(side->pieces(24, heads, other) <= runs_of(shape, other) * pages);
+      }
       if (is_possible(*a, other) && is_possible(*b, other)) RC_ASSERT(chosen <= pieces(other));
     }
   }
@@ -132,6 +139,12 @@ TEST(StreamOrder, PagesOfUnlikeSizesMeetInTheirCommonUnit) {
             "KBHN 16: 16 2");
   EXPECT_EQ(chosen(shape_of("vllm_bkhnc", 1, 32, 0, 1), shape_of("vllm_kbhnc", 1, 16, 0, 1)),
             "KNH 0: 2 2");
+}
+
+TEST(StreamOrder, UnitsOfAPageThatLieTogetherAreOneRun) {
+  const StreamShape shape = shape_of("vllm_kbhnc", 4, 16, 2, 3);
+  EXPECT_EQ(runs_of(shape, {Loops::kPartPageHeadToken, 4}), 2u);
+  EXPECT_EQ(runs_of(shape_of("vllm_kbhnc", 4, 16, 2, 4), {Loops::kPartPageHeadToken, 4}), 16u);
 }
 
 TEST(StreamOrder, UnlikeShapesAreRefusedWithBothValues) {
