@@ -193,8 +193,13 @@ Fetch whole_copy(const Instance& destinations, std::uint32_t from, std::uint32_t
 
 std::span<const Fetch> of_destination(const std::vector<Fetch>& fetches,
                                       std::uint32_t destination) {
-  const auto found = std::ranges::equal_range(fetches, destination, {}, &Fetch::destination);
-  return {found.begin(), found.end()};
+  const auto is_before = [](const Fetch& fetch, std::uint32_t rank) {
+    return fetch.destination < rank;
+  };
+  const auto first = std::lower_bound(fetches.begin(), fetches.end(), destination, is_before);
+  const auto last = std::find_if(
+      first, fetches.end(), [&](const Fetch& fetch) { return fetch.destination != destination; });
+  return {first, last};
 }
 
 }  // namespace
