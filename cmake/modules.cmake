@@ -21,6 +21,8 @@ set(CACHALOT_MODULES
   "tier/layerwise: base os gpu device_memory vtensor"
   "transfer/strided: base"
   "transfer/pair: base os memory geometry gpu kv transfer/strided"
+  "transfer/link: base os transfer/strided"
+  "transfer/engine: base os transfer/strided transfer/link"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"

@@ -1,0 +1,182 @@
+// The parts of a transfer engine. One mutex guards the tables; bytes are moved outside of it.
+//
+//   engine.cpp    calls of users, the progress thread, deadlines
+//   peers.cpp     connections: hello, expected identity, loss
+//   outgoing.cpp  pushes: which bytes go next, what is acknowledged
+//   incoming.cpp  windows: who may write, what has arrived; copies out of a peer's memory
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include "os/file_descriptor.h"
+#include "transfer/engine/byte_ranges.h"
+#include "transfer/engine/engine.h"
+
+namespace cachalot::transfer {
+
+struct Peer {
+  PeerId id = {};
+  PeerInfo info;
+  std::vector<Link*> links;
+  std::shared_ptr<PeerMemory> memory;  // this engine reads the peer's memory
+  bool reads_us = false;               // the peer reads this engine's memory
+  std::deque<PushId> sending;          // pushes with bytes to send through links, in turn
+  std::uint64_t heard_ns = 0, heard_bytes = 0, pinged_ns = 0;
+};
+
+// A connection that is made by this engine: several links may be tried for it.
+struct Attempt {
+  PeerAddress wanted;
+  std::uint64_t deadline_ns = kNoDeadline;
+  std::size_t links = 0;           // that have not failed
+  std::vector<std::string> later;  // addresses for when all of these have failed
+  Error last_error = Error::make(Code::kIo, "no address");
+  std::function<void(Result<PeerId>)> done;
+};
+
+struct Connection {
+  Link* link = nullptr;
+  std::uint64_t attempt = 0;  // 0: the peer has connected
+  std::uint64_t deadline_ns = 0;
+  std::optional<PeerInfo> hello;
+  std::shared_ptr<PeerMemory> memory;
+  bool reads_us = false;
+  bool is_through = false;  // belongs to a peer
+  PeerId peer = {};
+};
+
+struct Push {
+  PushId id = {};
+  PeerId peer = {};
+  WindowKey window = {};
+  std::shared_ptr<PayloadMemory> memory;
+  std::uint64_t bytes = 0, ready = 0, next = 0;
+  std::uint64_t deadline_ns = kNoDeadline;
+  bool is_queued = false;                                              // in Peer::sending
+  std::map<std::uint64_t, std::pair<std::uint64_t, Link*>> in_flight;  // offset: bytes, link
+  std::map<std::uint64_t, std::uint64_t> again;  // offset: bytes, to be sent once more
+  std::uint32_t corrupt = 0;
+  ByteRanges taken;
+  std::optional<LeaseId> lease;  // the peer reads the memory itself
+  TransferStatus status;
+};
+
+// What a push of a peer that does not send its bytes consists of.
+struct Reference {
+  std::shared_ptr<PeerMemory> from;
+  ByteStream memory;
+  LeaseId lease;
+};
+
+struct Window {
+  WindowKey key = {};
+  PeerId peer = {};
+  std::shared_ptr<PayloadMemory> memory;
+  std::uint64_t bytes = 0;
+  std::uint64_t deadline_ns = kNoDeadline;
+  std::uint64_t push = 0;  // of the peer, as it numbers them; 0: none yet
+  std::shared_ptr<const Reference> reference;
+  ByteRanges arrived;
+  TransferStatus status;
+};
+
+struct Copy {
+  WindowKey window = {};
+  std::uint64_t offset = 0, end = 0;
+  bool has_checksum = false;
+  std::uint64_t checksum = 0;
+};
+
+struct TransferEngine::Impl final : LinkEvents {
+  Impl(const EngineOptions& given, EngineEvents* receiver) : options(given), events(receiver) {}
+  ~Impl() override;
+  Status start(std::vector<std::unique_ptr<Transport>> extra);
+
+  // LinkEvents: the progress thread, without the lock.
+  void on_frame(Link& link, Frame frame) override;
+  IncomingPayload on_payload(Link& link, const Frame& frame, std::uint64_t bytes) override;
+  void on_payload_end(Link& link, const Frame& frame, std::uint64_t bytes, PayloadEnd end) override;
+  bool next_payload(Link& link, OutgoingPayload& payload) override;
+  void on_payload_sent(Link&, const OutgoingPayload&) override {}
+  void on_closed(Link& link, const Error& error) override;
+
+  // engine.cpp
+  void run();
+  void wake();
+  // For the progress thread. @threads any, with the lock
+  void post(std::function<void()> job);
+  void tell(std::function<void(EngineEvents&)> event);
+  void deliver();
+  std::uint64_t expire(std::uint64_t now_ns);
+
+  // All below: with the lock. "progress": in the progress thread only.
+  // peers.cpp
+  void begin_attempt(PeerAddress wanted, std::uint64_t deadline_ns,
+                     std::function<void(Result<PeerId>)> done);                  // progress
+  void try_addresses(std::uint64_t number, std::vector<std::string> addresses);  // progress
+  void end_attempt(std::uint64_t number, Result<PeerId> result);
+  void greet(Connection& connection);
+  void take_hello(Connection& connection, const Frame& frame);
+  void take_reads(Connection& connection, const Frame& frame);
+  void refuse(Connection& connection, const Error& error);
+  void join(Connection& connection);
+  void lose(PeerId id, const Error& error);
+  void watch_peers(std::uint64_t now_ns);
+  Peer* find(PeerId id);
+  Peer* find(const std::string& name, std::uint64_t incarnation);
+  Peer* peer_of(Link& link);
+
+  // outgoing.cpp
+  Result<PushId> begin_push(PeerId to, WindowKey window, ByteStream memory, std::uint64_t deadline_ns,
+                            std::uint64_t ready);
+  void offer(Push& push);
+  void send_ready(Peer& peer, const Push& push, std::uint64_t offset, std::uint64_t bytes);
+  bool next_chunk(Peer& peer, Link& link, OutgoingPayload& payload);
+  void take_taken(Peer& peer, const Frame& frame);
+  void end_push(Push& push, const Error* error, bool tells_peer);
+  void requeue(Peer& peer, Link& link);
+
+  // incoming.cpp
+  IncomingPayload find_window(Peer& peer, Link& link, const Frame& frame, std::uint64_t bytes);
+  void take_begin(Peer& peer, Link& link, const Frame& frame);
+  void take_ready(Peer& peer, const Frame& frame);
+  void take_end(Peer& peer, const Frame& frame);
+  void arrived(Window& window, std::uint64_t offset, std::uint64_t bytes);
+  void end_window(Window& window, const Error* error, bool tells_peer);
+  // Copies one slice. @return whether there is another one
+  bool copy_slice(std::unique_lock<std::mutex>& lock);
+
+  const EngineOptions options;
+  EngineEvents* const events;
+  std::uint64_t incarnation = 0;
+  std::vector<std::string> addresses;
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::unique_ptr<Leases> leases;
+  std::uint64_t probe = 0;  // peers of this machine read it, to see whether they can
+  os::FileDescriptor wake_fd;
+
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  bool stops = false;
+  std::vector<std::function<void()>> jobs;
+  std::deque<std::function<void(EngineEvents&)>> news;
+
+  std::uint64_t next_number = 1;
+  std::unordered_map<Link*, Connection> connections;
+  std::map<std::uint64_t, Attempt> attempts;
+  std::map<PeerId, Peer> peers;
+  std::map<PushId, Push> pushes;
+  std::unordered_map<std::uint64_t, Window> windows;
+  std::deque<Copy> copies;
+  EngineCounters counters = {};
+  std::thread thread;
+};
+
+}  // namespace cachalot::transfer

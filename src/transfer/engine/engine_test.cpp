@@ -1,0 +1,265 @@
+#include "transfer/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
+#include "base/clock.h"
+#include "base/rng.h"
+
+namespace cachalot::transfer {
+namespace {
+
+std::uint64_t in(std::uint64_t milliseconds) {
+  return base::SteadyClock::read() + milliseconds * 1'000'000;
+}
+
+std::vector<std::uint8_t> random_bytes(std::size_t count, std::uint64_t seed) {
+  base::Rng rng(seed);
+  std::vector<std::uint8_t> bytes(count);
+  for (auto& byte : bytes) byte = static_cast<std::uint8_t>(rng.next());
+  return bytes;
+}
+
+enum class Way { kTcp, kUnix, kSameProcess };
+
+std::string name_of(Way way) {
+  return way == Way::kTcp ? "Tcp" : way == Way::kUnix ? "UnixSocket" : "Memory";
+}
+
+// Two engines of this process.
+struct Pair : EngineEvents {
+  explicit Pair(Way way, bool has_checksums = false) {
+    EngineOptions options;
+    options.reads_peer_memory = way == Way::kSameProcess;
+    options.has_checksums = has_checksums;
+    options.chunk_bytes = 64 << 10;
+    options.name = "sender";
+    sender = *TransferEngine::open(options);
+    options.name = "receiver";
+    static std::atomic<int> number = 0;
+    options.listen = {way == Way::kTcp ? "tcp:127.0.0.1:0"
+                                       : "unix:@cachalot-engine-test-" + std::to_string(getpid()) +
+                                             "-" + std::to_string(++number)};
+    options.damage = [this](WindowKey, std::uint64_t, std::uint64_t) { return damages-- > 0; };
+    receiver = *TransferEngine::open(options, this);
+    to = *sender->connect({"receiver", receiver->incarnation(), receiver->addresses()}, in(5000));
+    std::unique_lock lock(mutex);
+    came.wait(lock, [this] { return from != PeerId{}; });
+  }
+  // The receiver's number of the sender.
+  void on_peer(PeerId peer, const PeerInfo&) override {
+    const std::lock_guard lock(mutex);
+    from = peer;
+    came.notify_all();
+  }
+
+  std::mutex mutex;
+  std::condition_variable came;
+  PeerId to = {}, from = {};
+  std::atomic<int> damages = 0;
+  std::unique_ptr<TransferEngine> sender, receiver;
+};
+
+class EngineWays : public ::testing::TestWithParam<Way> {};
+
+TEST_P(EngineWays, AStreamArrivesInOtherMemoryInTheSameOrder) {
+  Pair pair(GetParam());
+  // 64 pages of 4 KiB in a random order on each side; tokens outside heads here, inside there.
+  const std::uint64_t heads = 8, tokens = 512, content = 64;
+  const auto source = random_bytes(heads * tokens * content, 1);
+  std::vector<std::uint8_t> target(source.size());
+  auto at = [](const std::vector<std::uint8_t>& bytes) {
+    return reinterpret_cast<std::uintptr_t>(bytes.data());
+  };
+  const Strided from =
+      *Strided::make(at(source), {{tokens, heads * content}, {heads, content}}, content);
+  const Strided into =
+      *Strided::make(at(target), {{tokens, content}, {heads, tokens * content}}, content);
+  const WindowKey window = *pair.receiver->open_window(pair.from, into, in(5000));
+  const PushId push = *pair.sender->push(pair.to, window, from, in(5000));
+  EXPECT_EQ(pair.receiver->wait(window, in(5000))->state, TransferState::kDone);
+  EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kDone);
+  for (std::uint64_t t = 0; t < tokens; ++t) {
+    for (std::uint64_t h = 0; h < heads; ++h) {
+      ASSERT_EQ(0, memcmp(&source[(t * heads + h) * content], &target[(h * tokens + t) * content],
+                          content));
+    }
+  }
+  EXPECT_EQ(pair.receiver->counters().copied_bytes > 0, GetParam() == Way::kSameProcess);
+}
+
+TEST_P(EngineWays, ALayerCanBeUsedBeforeTheLastOneIsComputed) {
+  Pair pair(GetParam());
+  const auto source = random_bytes(1 << 20, 2);
+  std::vector<std::uint8_t> target(source.size());
+  const std::uint64_t layer = source.size() / 4;
+  const WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), target.size()), in(5000));
+  const PushId push =
+      *pair.sender->push(pair.to, window, Strided::flat(source.data(), source.size()), in(5000), 0);
+  for (std::uint64_t l = 1; l <= 4; ++l) {
+    ASSERT_TRUE(pair.sender->advance(push, l * layer).ok());
+    const TransferStatus status = *pair.receiver->wait(window, in(5000), l * layer);
+    EXPECT_EQ(status.bytes, l * layer);
+    EXPECT_EQ(0, memcmp(target.data(), source.data(), l * layer));
+  }
+  EXPECT_EQ(pair.receiver->status(window)->state, TransferState::kDone);
+}
+
+TEST_P(EngineWays, ADamagedChunkIsSentAgain) {
+  Pair pair(GetParam(), true);
+  const auto source = random_bytes(1 << 20, 3);
+  std::vector<std::uint8_t> target(source.size());
+  pair.damages = 3;
+  const WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), target.size()), in(5000));
+  const PushId push =
+      *pair.sender->push(pair.to, window, Strided::flat(source.data(), source.size()), in(5000));
+  EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kDone);
+  EXPECT_EQ(pair.receiver->status(window)->state, TransferState::kDone);
+  EXPECT_EQ(target, source);
+  EXPECT_EQ(pair.receiver->counters().corrupt_chunks, 3u);
+}
+
+TEST_P(EngineWays, AClosedWindowIsNotWritten) {
+  Pair pair(GetParam());
+  const auto source = random_bytes(1 << 20, 4);
+  std::vector<std::uint8_t> target(source.size());
+  const WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), target.size()), in(5000));
+  const PushId push = *pair.sender->push(
+      pair.to, window, Strided::flat(source.data(), source.size()), in(5000), 1 << 19);
+  ASSERT_EQ(pair.receiver->wait(window, in(5000), 1 << 19)->bytes, 1u << 19);
+  pair.receiver->release(window);
+  std::fill(target.begin(), target.end(), 0);
+  ASSERT_TRUE(pair.sender->advance(push, 1 << 20).ok());
+  const TransferStatus status = *pair.sender->wait(push, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(target, std::vector<std::uint8_t>(target.size()));
+  EXPECT_FALSE(pair.receiver->status(window).ok());
+}
+
+TEST_P(EngineWays, APushThatIsCancelledEndsTheWindow) {
+  Pair pair(GetParam());
+  const auto source = random_bytes(1 << 20, 5);
+  std::vector<std::uint8_t> target(source.size());
+  const WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), target.size()), in(5000));
+  const PushId push = *pair.sender->push(
+      pair.to, window, Strided::flat(source.data(), source.size()), in(5000), 1 << 19);
+  ASSERT_TRUE(pair.receiver->wait(window, in(5000), 1 << 19).ok());
+  pair.sender->release(push);
+  const TransferStatus status = *pair.receiver->wait(window, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(status.bytes, 1u << 19);
+}
+
+TEST_P(EngineWays, BothSidesEndAtTheirDeadlines) {
+  Pair pair(GetParam());
+  std::vector<std::uint8_t> source(4096), target(4096);
+  const WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), target.size()), in(50));
+  const TransferStatus late = *pair.receiver->wait(window, in(5000));
+  EXPECT_EQ(late.state, TransferState::kFailed);
+  EXPECT_EQ(late.error.code, Code::kTimeout);
+  const PushId push =
+      *pair.sender->push(pair.to, window, Strided::flat(source.data(), source.size()), in(50), 0);
+  const TransferStatus unsent = *pair.sender->wait(push, in(5000));
+  EXPECT_EQ(unsent.state, TransferState::kFailed);
+  EXPECT_EQ(unsent.error.code, Code::kTimeout);
+}
+
+TEST_P(EngineWays, APeerThatEndsFailsItsTransfers) {
+  Pair pair(GetParam());
+  std::vector<std::uint8_t> source(4096), target(4096);
+  const WindowKey window = *pair.receiver->open_window(
+      pair.from, Strided::flat(target.data(), target.size()), in(60'000));
+  const PushId push = *pair.sender->push(
+      pair.to, window, Strided::flat(source.data(), source.size()), in(60'000), 0);
+  pair.sender.reset();
+  const TransferStatus status = *pair.receiver->wait(window, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kIo);
+  static_cast<void>(push);
+}
+
+TEST_P(EngineWays, AWindowTakesOnePushOfOneSize) {
+  Pair pair(GetParam());
+  const auto source = random_bytes(8192, 6);
+  std::vector<std::uint8_t> target(4096);
+  WindowKey window =
+      *pair.receiver->open_window(pair.from, Strided::flat(target.data(), target.size()), in(5000));
+  PushId push =
+      *pair.sender->push(pair.to, window, Strided::flat(source.data(), source.size()), in(5000));
+  TransferStatus status = *pair.sender->wait(push, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_NE(std::string(status.error.message).find("8192 bytes into a window of 4096"),
+            std::string::npos);
+  push = *pair.sender->push(pair.to, window, Strided::flat(source.data(), 4096), in(5000));
+  EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kDone);
+  push = *pair.sender->push(pair.to, window, Strided::flat(source.data() + 4096, 4096), in(5000));
+  EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kFailed);
+  EXPECT_EQ(0, memcmp(target.data(), source.data(), 4096));
+  EXPECT_EQ(
+      pair.sender->push(pair.to, WindowKey{12345}, Strided::flat(source.data(), 4096), in(5000))
+          .ok(),
+      true);
+}
+
+TEST_P(EngineWays, ManyPushesShareAConnection) {
+  Pair pair(GetParam());
+  const auto source = random_bytes(64 << 14, 7);
+  std::vector<std::uint8_t> target(source.size());
+  std::vector<WindowKey> windows;
+  for (std::size_t i = 0; i < 64; ++i) {
+    windows.push_back(
+        *pair.receiver->open_window(pair.from, Strided::flat(&target[i << 14], 1 << 14), in(5000)));
+    ASSERT_TRUE(
+        pair.sender
+            ->push(pair.to, windows.back(), Strided::flat(&source[i << 14], 1 << 14), in(5000))
+            .ok());
+  }
+  for (const WindowKey window : windows)
+    EXPECT_EQ(pair.receiver->wait(window, in(5000))->state, TransferState::kDone);
+  EXPECT_EQ(target, source);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, EngineWays,
+                         ::testing::Values(Way::kTcp, Way::kUnix, Way::kSameProcess),
+                         [](const auto& way) { return name_of(way.param); });
+
+TEST(Engine, AnotherIncarnationIsNotThePeer) {
+  EngineOptions options;
+  options.name = "a";
+  const auto a = *TransferEngine::open(options);
+  options.name = "b";
+  options.listen = {"tcp:127.0.0.1:0"};
+  const auto b = *TransferEngine::open(options);
+  const auto stale = a->connect({"b", b->incarnation() + 1, b->addresses()}, in(5000));
+  ASSERT_FALSE(stale.ok());
+  EXPECT_EQ(stale.error().code, Code::kStale);
+  EXPECT_NE(std::string(stale.error().message).find("restarted"), std::string::npos);
+  const auto other = a->connect({"c", 0, b->addresses()}, in(5000));
+  ASSERT_FALSE(other.ok());
+  EXPECT_EQ(other.error().code, Code::kStale);
+  EXPECT_TRUE(a->connect({"b", 0, b->addresses()}, in(5000)).ok());
+}
+
+TEST(Engine, APeerThatIsNotThereIsAnError) {
+  EngineOptions options;
+  options.name = "a";
+  const auto a = *TransferEngine::open(options);
+  EXPECT_FALSE(a->connect({"b", 0, {"tcp:127.0.0.1:1"}}, in(5000)).ok());
+  EXPECT_FALSE(a->connect({"b", 0, {"unix:@cachalot-nothing"}}, in(5000)).ok());
+  EXPECT_FALSE(a->connect({"b", 0, {}}, in(5000)).ok());
+  EXPECT_FALSE(a->connect({"b", 0, {"http://x"}}, in(5000)).ok());
+}
+
+}  // namespace
+}  // namespace cachalot::transfer

@@ -1,0 +1,367 @@
+// Connections: both sides say hello, each checks that the other one is the peer that it expects.
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "transfer/engine/engine_impl.h"
+
+namespace cachalot::transfer {
+namespace {
+
+constexpr std::uint64_t kMostNameBytes = 256;
+constexpr std::uint64_t kMostFacts = 256;
+constexpr std::uint64_t kMostFactBytes = 64 << 10;
+constexpr std::uint64_t kMostSegments = 1024;
+constexpr std::uint64_t kMostErrorBytes = Error::kMessageBytes;
+
+Frame error_frame(FrameType type, const Error& error) {
+  return {type,
+          BodyWriter().word(static_cast<std::uint64_t>(error.code)).text(error.message).take()};
+}
+
+struct Hello {
+  PeerInfo info;
+  std::string expected_name;
+  std::uint64_t expected_incarnation = 0;
+  PeerMemoryOffer memory;
+};
+
+Result<Hello> read_hello(const Frame& frame) {
+  if (frame.type != FrameType::kHello) {
+    return Error::make(Code::kBadInput, "the first frame of a peer is of type %u; expected a hello",
+                       static_cast<unsigned>(frame.type));
+  }
+  BodyReader body(frame.body);
+  Hello hello;
+  hello.info.name = body.text(kMostNameBytes);
+  hello.info.incarnation = body.word();
+  hello.expected_name = body.text(kMostNameBytes);
+  hello.expected_incarnation = body.word();
+  hello.memory.lease_fd = body.word();
+  hello.memory.probe_at = body.word();
+  hello.memory.probe = body.word();
+  for (std::uint64_t left = std::min(body.word(), kMostSegments); left > 0 && body.status().ok();
+       --left) {
+    SharedSegment segment;
+    segment.at = body.word();
+    segment.bytes = body.word();
+    segment.fd = body.word();
+    segment.file_offset = body.word();
+    hello.memory.segments.push_back(segment);
+  }
+  for (std::uint64_t left = std::min(body.word(), kMostFacts); left > 0 && body.status().ok();
+       --left) {
+    const std::string key = body.text(kMostFactBytes);
+    hello.info.facts[key] = body.text(kMostFactBytes);
+  }
+  CACHALOT_TRY(body.end());
+  if (hello.info.name.empty() || hello.info.incarnation == 0) {
+    return Error::make(Code::kBadInput, "a peer's hello has no name or no incarnation");
+  }
+  return hello;
+}
+
+// Whether a peer is the one that was asked for.
+Status check_identity(const std::string& wanted_name, std::uint64_t wanted, const std::string& name,
+                      std::uint64_t incarnation) {
+  if (!wanted_name.empty() && wanted_name != name) {
+    return Error::make(Code::kStale, "engine %s answers; expected %s", name.c_str(),
+                       wanted_name.c_str());
+  }
+  if (wanted != 0 && wanted != incarnation) {
+    return Error::make(Code::kStale,
+                       "engine %s has restarted: incarnation %llx answers, expected %llx",
+                       name.c_str(), static_cast<unsigned long long>(incarnation),
+                       static_cast<unsigned long long>(wanted));
+  }
+  return {};
+}
+
+}  // namespace
+
+Peer* TransferEngine::Impl::find(PeerId id) {
+  const auto found = peers.find(id);
+  return found == peers.end() ? nullptr : &found->second;
+}
+
+Peer* TransferEngine::Impl::find(const std::string& name, std::uint64_t wanted) {
+  for (auto& [id, peer] : peers) {
+    if (peer.info.name == name && (wanted == 0 || peer.info.incarnation == wanted)) return &peer;
+  }
+  return nullptr;
+}
+
+Peer* TransferEngine::Impl::peer_of(Link& link) {
+  const auto found = connections.find(&link);
+  return found == connections.end() || !found->second.is_through ? nullptr
+                                                                 : find(found->second.peer);
+}
+
+// --- Connecting ---
+
+void TransferEngine::Impl::begin_attempt(PeerAddress wanted, std::uint64_t deadline_ns,
+                                         std::function<void(Result<PeerId>)> done) {
+  const std::uint64_t number = next_number++;
+  Attempt& attempt = attempts[number];
+  attempt.wanted = std::move(wanted);
+  attempt.deadline_ns = deadline_ns;
+  attempt.done = std::move(done);
+  if (!attempt.wanted.name.empty()) {
+    if (const Peer* peer = find(attempt.wanted.name, attempt.wanted.incarnation); peer != nullptr) {
+      end_attempt(number, peer->id);
+      return;
+    }
+  }
+  // This machine's sockets one by one, for each of them is enough; then all others together.
+  std::vector<std::string> local, remote;
+  for (const std::string& address : attempt.wanted.addresses) {
+    (address.starts_with("unix:") ? local : remote).push_back(address);
+  }
+  attempt.later = std::move(remote);
+  try_addresses(number, local.empty() ? std::exchange(attempt.later, {}) : std::move(local));
+}
+
+void TransferEngine::Impl::try_addresses(std::uint64_t number, std::vector<std::string> now) {
+  for (;;) {
+    Attempt& attempt = attempts.at(number);
+    for (const std::string& address : now) {
+      const auto transport = std::find_if(transports.begin(), transports.end(),
+                                          [&](const auto& t) { return t->understands(address); });
+      if (transport == transports.end()) {
+        attempt.last_error =
+            Error::make(Code::kUnsupported, "no transport for address \"%s\"", address.c_str());
+        continue;
+      }
+      Result<Link*> link = (*transport)->connect(address);
+      if (!link) {
+        attempt.last_error = link.error();
+        continue;
+      }
+      Connection& connection = connections[*link];
+      connection.link = *link;
+      connection.attempt = number;
+      connection.deadline_ns = attempt.deadline_ns;
+      ++attempt.links;
+      greet(connection);
+      if (address.starts_with("unix:")) {
+        // The next ones only if this one fails.
+        const auto rest = std::find(now.begin(), now.end(), address);
+        attempt.later.insert(attempt.later.begin(), rest + 1, now.end());
+        return;
+      }
+    }
+    if (attempt.links > 0) return;
+    if (attempt.later.empty()) {
+      end_attempt(number, Error(attempt.last_error));
+      return;
+    }
+    now = std::exchange(attempt.later, {});
+  }
+}
+
+void TransferEngine::Impl::end_attempt(std::uint64_t number, Result<PeerId> result) {
+  const auto found = attempts.find(number);
+  if (found == attempts.end()) return;
+  auto done = std::move(found->second.done);
+  attempts.erase(found);
+  // Links that are still on their way stay only if they lead to the peer.
+  if (!result) {
+    for (auto& [link, connection] : connections) {
+      if (connection.attempt == number && !connection.is_through) link->close(result.error());
+    }
+  }
+  auto shared = std::make_shared<Result<PeerId>>(std::move(result));
+  news.push_back([done = std::move(done), shared](EngineEvents&) { done(std::move(*shared)); });
+}
+
+void TransferEngine::Impl::greet(Connection& connection) {
+  std::string wanted_name;
+  std::uint64_t wanted = 0;
+  if (const auto attempt = attempts.find(connection.attempt); attempt != attempts.end()) {
+    wanted_name = attempt->second.wanted.name;
+    wanted = attempt->second.wanted.incarnation;
+  }
+  BodyWriter body;
+  body.text(options.name).word(incarnation).text(wanted_name).word(wanted);
+  body.word(static_cast<std::uint64_t>(leases->fd()))
+      .word(reinterpret_cast<std::uintptr_t>(&probe))
+      .word(probe);
+  body.word(options.segments.size());
+  for (const SharedSegment& s : options.segments)
+    body.word(s.at).word(s.bytes).word(s.fd).word(s.file_offset);
+  body.word(options.facts.size());
+  for (const auto& [key, value] : options.facts) body.text(key).text(value);
+  connection.link->send({FrameType::kHello, body.take()});
+}
+
+void TransferEngine::Impl::refuse(Connection& connection, const Error& error) {
+  connection.link->send(error_frame(FrameType::kRefusal, error));
+  connection.link->close(error);
+}
+
+void TransferEngine::Impl::take_hello(Connection& connection, const Frame& frame) {
+  if (frame.type == FrameType::kRefusal) {
+    BodyReader body(frame.body);
+    const std::uint64_t code = body.word();
+    const std::string text = body.text(kMostErrorBytes);
+    const bool is_known =
+        body.end().ok() && code >= 1 && code <= static_cast<std::uint64_t>(Code::kCancelled);
+    connection.link->close(Error::make(is_known ? static_cast<Code>(code) : Code::kBadInput,
+                                       "the peer refuses: %s", text.c_str()));
+    return;
+  }
+  Result<Hello> hello = read_hello(frame);
+  if (!hello) {
+    refuse(connection, hello.error());
+    return;
+  }
+  Status identity =
+      check_identity(hello->expected_name, hello->expected_incarnation, options.name, incarnation);
+  if (const auto attempt = attempts.find(connection.attempt);
+      identity.ok() && attempt != attempts.end()) {
+    const PeerAddress& wanted = attempt->second.wanted;
+    identity =
+        check_identity(wanted.name, wanted.incarnation, hello->info.name, hello->info.incarnation);
+  }
+  if (!identity) {
+    refuse(connection, identity.error());
+    return;
+  }
+  connection.hello = std::move(hello->info);
+  if (connection.attempt == 0) greet(connection);
+  // On one machine each side says whether it reads the memory of the other one.
+  std::uint64_t reads = 0;
+  if (const std::uint32_t process = connection.link->peer_process();
+      process != 0 && options.reads_peer_memory) {
+    Result<PeerMemory> memory = PeerMemory::open(process, hello->memory);
+    if (memory) {
+      reads = 1;
+      connection.memory = std::make_shared<PeerMemory>(*std::move(memory));
+    } else {
+      base::log(base::LogLevel::kInfo, "transfer", "peer %s: bytes go through the socket: %s",
+                connection.hello->name.c_str(), memory.error().message);
+    }
+  }
+  connection.link->send({FrameType::kReads, BodyWriter().word(reads).take()});
+}
+
+void TransferEngine::Impl::take_reads(Connection& connection, const Frame& frame) {
+  BodyReader body(frame.body);
+  connection.reads_us = body.word() == 1;
+  if (frame.type != FrameType::kReads || !body.end()) {
+    refuse(connection,
+           Error::make(Code::kBadInput, "the second frame of a peer is of type %u; expected kReads",
+                       static_cast<unsigned>(frame.type)));
+    return;
+  }
+  join(connection);
+}
+
+// The connection leads to a peer now.
+void TransferEngine::Impl::join(Connection& connection) {
+  const PeerInfo& info = *connection.hello;
+  // A restarted peer: the old one does not come back.
+  if (const Peer* old = find(info.name, 0);
+      old != nullptr && old->info.incarnation != info.incarnation) {
+    lose(old->id, Error::make(Code::kStale, "engine %s has restarted", info.name.c_str()));
+  }
+  Peer* peer = find(info.name, info.incarnation);
+  if (peer == nullptr) {
+    const PeerId id{next_number++};
+    peer = &peers[id];
+    peer->id = id;
+    peer->info = info;
+    tell([id, info](EngineEvents& to) { to.on_peer(id, info); });
+  }
+  peer->links.push_back(connection.link);
+  peer->heard_ns = base::SteadyClock::read();
+  if (connection.memory) peer->memory = connection.memory;
+  peer->reads_us = connection.reads_us;
+  connection.is_through = true;
+  connection.peer = peer->id;
+  if (connection.attempt != 0) end_attempt(connection.attempt, peer->id);
+  // Pushes that wait use the new path, too.
+  connection.link->wants_payload();
+}
+
+// --- Losing ---
+
+void TransferEngine::Impl::on_closed(Link& link, const Error& error) {
+  const std::lock_guard lock(mutex);
+  const auto found = connections.find(&link);
+  if (found == connections.end()) return;
+  const Connection connection = std::move(found->second);
+  connections.erase(found);
+  if (const auto attempt = attempts.find(connection.attempt);
+      attempt != attempts.end() && !connection.is_through) {
+    attempt->second.last_error = error;
+    if (--attempt->second.links == 0) {
+      if (attempt->second.later.empty()) {
+        end_attempt(connection.attempt, Error(error));
+      } else {
+        try_addresses(connection.attempt, std::exchange(attempt->second.later, {}));
+      }
+    }
+  }
+  if (!connection.is_through) return;
+  Peer* peer = find(connection.peer);
+  if (peer == nullptr) return;
+  std::erase(peer->links, &link);
+  if (peer->links.empty()) {
+    lose(peer->id, error);
+  } else {
+    base::log(base::LogLevel::kWarn, "transfer", "peer %s: one path of %zu is gone: %s",
+              peer->info.name.c_str(), peer->links.size() + 1, error.message);
+    requeue(*peer, link);
+  }
+}
+
+void TransferEngine::Impl::lose(PeerId id, const Error& error) {
+  const auto found = peers.find(id);
+  if (found == peers.end()) return;
+  for (Link* link : found->second.links) link->close(error);
+  peers.erase(found);
+  for (auto& [number, push] : pushes) {
+    if (push.peer == id) end_push(push, &error, false);
+  }
+  for (auto& [key, window] : windows) {
+    if (window.peer == id) end_window(window, &error, false);
+  }
+  tell([id, error](EngineEvents& to) { to.on_peer_lost(id, error); });
+}
+
+// A peer for which something waits must be heard of.
+void TransferEngine::Impl::watch_peers(std::uint64_t now_ns) {
+  std::set<PeerId> awaited;
+  for (const auto& [id, push] : pushes) {
+    if (push.status.state == TransferState::kRunning && push.next > push.status.bytes)
+      awaited.insert(push.peer);
+  }
+  for (const auto& [key, window] : windows) {
+    if (window.status.state == TransferState::kRunning) awaited.insert(window.peer);
+  }
+  std::vector<PeerId> silent;
+  for (auto& [id, peer] : peers) {
+    std::uint64_t bytes = 0;
+    for (const Link* link : peer.links) bytes += link->received_bytes();
+    if (bytes != peer.heard_bytes || !awaited.contains(id)) {
+      peer.heard_bytes = bytes;
+      peer.heard_ns = now_ns;
+      peer.pinged_ns = awaited.contains(id) ? now_ns : 0;
+      continue;
+    }
+    if (now_ns - peer.heard_ns > options.peer_timeout_ns) {
+      silent.push_back(id);
+    } else if (now_ns - std::max(peer.heard_ns, peer.pinged_ns) > options.peer_timeout_ns / 4) {
+      peer.pinged_ns = now_ns;
+      for (Link* link : peer.links) link->send({FrameType::kPing, {}});
+    }
+  }
+  for (const PeerId id : silent) {
+    lose(id, Error::make(Code::kTimeout, "nothing was heard of the peer for %llu ms",
+                         static_cast<unsigned long long>(options.peer_timeout_ns / 1'000'000)));
+  }
+}
+
+}  // namespace cachalot::transfer

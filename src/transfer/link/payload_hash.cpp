@@ -1,0 +1,38 @@
+#include "transfer/link/payload_hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace cachalot::transfer {
+
+struct PayloadHash::State {
+  XXH3_state_t xxh;
+};
+
+PayloadHash::PayloadHash() : state_(new State) {
+  reset();
+}
+PayloadHash::~PayloadHash() = default;
+void PayloadHash::reset() {
+  XXH3_64bits_reset(&state_->xxh);
+}
+void PayloadHash::add(const void* bytes, std::size_t count) {
+  XXH3_64bits_update(&state_->xxh, bytes, count);
+}
+std::uint64_t PayloadHash::digest() const {
+  return XXH3_64bits_digest(&state_->xxh);
+}
+
+std::uint64_t hash_of(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes) {
+  PayloadHash hash;
+  ByteStreamCursor cursor(stream, offset);
+  while (bytes > 0) {
+    const Piece piece = cursor.next(bytes);
+    if (piece.bytes == 0) break;
+    hash.add(reinterpret_cast<const void*>(piece.at), piece.bytes);
+    bytes -= piece.bytes;
+  }
+  return hash.digest();
+}
+
+}  // namespace cachalot::transfer

@@ -1,0 +1,28 @@
+// XXH3-64 of a payload, in pieces.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "transfer/strided/byte_stream.h"
+
+namespace cachalot::transfer {
+
+class PayloadHash {
+ public:
+  PayloadHash();
+  ~PayloadHash();
+  void reset();
+  void add(const void* bytes, std::size_t count);
+  std::uint64_t digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Of [offset, offset + bytes) of a stream in this process's memory.
+std::uint64_t hash_of(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes);
+
+}  // namespace cachalot::transfer

@@ -1,0 +1,81 @@
+// A link over a stream socket, of TCP or of this machine (unix). The kernel gathers a payload from the sender's pages
+// and scatters it into the receiver's: writev and readv, no buffer between.
+#pragma once
+
+#include <cachalot/result.h>
+#include <sys/uio.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "os/file_descriptor.h"
+#include "transfer/link/link.h"
+
+namespace cachalot::transfer {
+
+class PayloadHash;
+
+class SocketLink final : public Link {
+ public:
+  // @param is_connecting  connect() was begun and has not ended
+  SocketLink(os::FileDescriptor fd, bool is_unix, bool is_connecting, std::string peer_address,
+             LinkEvents& events);
+  ~SocketLink() override;
+
+  void send(const Frame& frame) override;
+  void wants_payload() override { has_payloads_ = true; }
+  void close(const Error& error) override;
+  std::uint32_t peer_process() const override;
+  std::uint64_t received_bytes() const override { return received_bytes_; }
+  const std::string& peer_address() const override { return address_; }
+
+  int fd() const { return fd_.get(); }
+  // What epoll reported since.
+  void ready(bool readable, bool writable);
+  // Reads and writes, a few MiB at most. @return whether there may be more to do now
+  bool progress();
+  bool is_runnable() const;
+  // on_closed() was called.
+  bool is_closed() const { return is_closed_; }
+
+ private:
+  struct Incoming;
+  struct Outgoing;
+
+  // Reading.
+  bool read_some();
+  bool read_payload();
+  Status take(const std::byte* bytes, std::size_t count, std::size_t& used);
+  void take_payload_bytes(const std::byte* bytes, std::size_t count);
+  Status end_payload();
+  void damage(Incoming& in);
+  // Writing.
+  bool write_some();
+  void add_control();
+  void add_payload();
+  void consume(std::size_t sent);
+  void finish_close();
+
+  os::FileDescriptor fd_;
+  const bool is_unix_;
+  bool is_connecting_;
+  const std::string address_;
+  LinkEvents& events_;
+
+  bool readable_ = false, writable_ = false, is_closed_ = false;
+  std::uint64_t received_bytes_ = 0;
+  bool has_payloads_ = true;  // next_payload() may have one
+  std::optional<Error> closing_;
+
+  std::vector<std::byte> buffer_;      // bytes of a header, body or trailer so far
+  std::unique_ptr<Incoming> reading_;  // a payload follows or has begun
+  std::deque<std::vector<std::byte>> control_;
+  std::size_t control_sent_ = 0;  // of the first one
+  std::unique_ptr<Outgoing> writing_;
+  std::vector<iovec> parts_;  // of one system call
+};
+
+}  // namespace cachalot::transfer

@@ -1,0 +1,148 @@
+#include "transfer/link/socket_transport.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+
+namespace cachalot::transfer {
+namespace {
+
+// A process of another user could read what is transferred: this machine's sockets are for one user.
+Status check_user(int fd) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0)
+    return Error::from_errno(errno, "SO_PEERCRED");
+  if (peer.uid == geteuid() || peer.uid == 0) return {};
+  return Error::make(Code::kPermission, "a process of user %u has connected; expected user %u",
+                     peer.uid, geteuid());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SocketTransport>> SocketTransport::open() {
+  os::FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll) return Error::from_errno(errno, "epoll_create1");
+  return std::unique_ptr<SocketTransport>(new SocketTransport(std::move(epoll)));
+}
+
+SocketTransport::~SocketTransport() {
+  for (auto& [key, listener] : listeners_) {
+    const std::string text = listener.address.text();
+    if (text.starts_with("unix:/")) unlink(text.c_str() + 5);
+  }
+}
+
+void SocketTransport::start(LinkEvents& events, std::function<void(Link&)> accepted) {
+  events_ = &events;
+  accepted_ = std::move(accepted);
+}
+
+Status SocketTransport::watch(int fd, std::uint64_t key, std::uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = key;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return Error::from_errno(errno, "epoll_ctl");
+  return {};
+}
+
+Result<std::string> SocketTransport::listen(std::string_view text) {
+  CACHALOT_TRY_ASSIGN(const SocketAddress wanted, SocketAddress::parse(text));
+  CACHALOT_TRY_ASSIGN(os::FileDescriptor fd, listen_at(wanted));
+  CACHALOT_TRY_ASSIGN(const SocketAddress address, local_address(fd.get()));
+  const std::uint64_t key = next_key_++;
+  CACHALOT_TRY(watch(fd.get(), key, EPOLLIN));
+  listeners_[key] = {std::move(fd), address};
+  return address.text();
+}
+
+Result<Link*> SocketTransport::connect(std::string_view text) {
+  const std::size_t from = text.find(" from ");
+  CACHALOT_TRY_ASSIGN(const SocketAddress address, SocketAddress::parse(text.substr(0, from)));
+  SocketAddress local;
+  if (from != std::string_view::npos) {
+    CACHALOT_TRY_ASSIGN(local,
+                        SocketAddress::parse("tcp:" + std::string(text.substr(from + 6)) + ":0"));
+  }
+  CACHALOT_TRY_ASSIGN(os::FileDescriptor fd,
+                      begin_connect(address, local.bytes == 0 ? nullptr : &local));
+  CACHALOT_TRY_ASSIGN(SocketLink * link,
+                      add(std::move(fd), address.is_unix(), true, std::string(text)));
+  return static_cast<Link*>(link);
+}
+
+Result<SocketLink*> SocketTransport::add(os::FileDescriptor fd, bool is_unix, bool is_connecting,
+                                         std::string peer_address) {
+  const std::uint64_t key = next_key_++;
+  CACHALOT_TRY(watch(fd.get(), key, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET));
+  auto link = std::make_unique<SocketLink>(std::move(fd), is_unix, is_connecting,
+                                           std::move(peer_address), *events_);
+  return (links_[key] = std::move(link)).get();
+}
+
+void SocketTransport::accept_all(std::uint64_t key) {
+  Listener& listener = listeners_.at(key);
+  for (;;) {
+    os::FileDescriptor fd(
+        accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd)
+      return;  // none is waiting, or the process has no more descriptors: the next progress() tries again
+    const bool is_unix = listener.address.is_unix();
+    std::string peer = listener.address.text();
+    if (is_unix) {
+      if (const Status status = check_user(fd.get()); !status) {
+        base::log(base::LogLevel::kWarn, "transfer", "%s: refused: %s", peer.c_str(),
+                  status.error().message);
+        continue;
+      }
+    } else {
+      const int on = 1;
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      if (Result<SocketAddress> remote = remote_address(fd.get()); remote) peer = remote->text();
+    }
+    Result<SocketLink*> link = add(std::move(fd), is_unix, false, std::move(peer));
+    if (link) accepted_(**link);
+  }
+}
+
+bool SocketTransport::progress() {
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; ++i) {
+    const std::uint64_t key = events[static_cast<std::size_t>(i)].data.u64;
+    const std::uint32_t what = events[static_cast<std::size_t>(i)].events;
+    if (listeners_.contains(key)) {
+      accept_all(key);
+    } else if (const auto link = links_.find(key); link != links_.end()) {
+      const bool failed = (what & (EPOLLERR | EPOLLHUP)) != 0;
+      link->second->ready(failed || (what & (EPOLLIN | EPOLLRDHUP)) != 0,
+                          failed || (what & EPOLLOUT) != 0);
+    }
+  }
+  bool is_more = false;
+  // A callback may add links; it never removes one.
+  for (auto& [key, link] : links_) {
+    if (link->is_runnable()) is_more |= link->progress();
+  }
+  std::erase_if(links_, [](const auto& entry) { return entry.second->is_closed(); });
+  return is_more;
+}
+
+bool SocketTransport::arm() {
+  for (const auto& [key, link] : links_) {
+    if (link->is_runnable()) return false;
+  }
+  return true;
+}
+
+}  // namespace cachalot::transfer
