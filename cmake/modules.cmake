@@ -20,6 +20,7 @@ set(CACHALOT_MODULES
   "vtensor: base os gpu device_memory"
   "tier/layerwise: base os gpu device_memory vtensor"
   "transfer/strided: base"
+  "transfer/pair: base os memory geometry gpu kv transfer/strided"
   "transfer/link: base os transfer/strided"
   "transfer/engine: base os transfer/strided transfer/link"
   "rpc: base os memory"
@@ -38,7 +39,7 @@ set(CACHALOT_MODULES
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"
   "replay/tiers: base os memory geometry gpu block_hash eviction kv pool client tier/radix tier/controller cache_sim trace/request replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
-  "testing: base os memory gpu kv device_memory stitch vtensor rpc pool client trace/file storage"
+  "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 

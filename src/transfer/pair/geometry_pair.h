@@ -25,8 +25,6 @@
 
 namespace cachalot::transfer {
 
-using geometry::KvGeometry;
-
 // One rank of an instance.
 struct Rank {
   KvGeometry geometry;

@@ -61,13 +61,20 @@ struct StreamShape {
 };
 static_assert(sizeof(StreamShape) == 9 * 8);
 
+// The loops as letters of kv/layout.h, "KBHN"; null if `loops` is not an enumerator.
+const char* loop_letters(Loops loops);
+
 // @errors kInvalidArgument: shapes of streams with different heads or contents (names both values); a shape that no
 //         cache has
 // @threads any
 // @cost    below a microsecond
 Result<StreamOrder> choose_order(const StreamShape& source, const StreamShape& destination);
 
-// Whether a cache of this shape has a stream in this order.
+// Whether a cache of this shape has a stream in this order. Both may come from a peer.
 bool is_possible(const StreamShape& shape, const StreamOrder& order);
+// Whether the two parts of a head and token are one run in this order.
+bool is_packed(const StreamShape& shape, Loops loops);
+// Runs of a layer in `shape.page_tokens` tokens. Precondition: is_possible()
+std::uint64_t runs_of(const StreamShape& shape, const StreamOrder& order);
 
 }  // namespace cachalot::transfer

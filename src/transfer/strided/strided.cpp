@@ -1,7 +1,8 @@
 #include "transfer/strided/strided.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "transfer/strided/copy_pieces.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -186,18 +187,7 @@ Piece StridedCursor::next(std::uint64_t most) {
 
 void copy_between(const Strided& from, const Strided& to, std::uint64_t offset,
                   std::uint64_t bytes) {
-  StridedCursor source(from, offset), target(to, offset);
-  Piece read, write;
-  while (bytes > 0) {
-    if (read.bytes == 0) read = source.next(bytes);
-    if (write.bytes == 0) write = target.next(bytes);
-    const std::uint64_t step = std::min(read.bytes, write.bytes);
-    if (step == 0) return;  // the shorter stream has ended
-    std::memcpy(reinterpret_cast<void*>(write.at), reinterpret_cast<const void*>(read.at), step);
-    read = {read.at + step, read.bytes - step};
-    write = {write.at + step, write.bytes - step};
-    bytes -= step;
-  }
+  copy_pieces(StridedCursor(from, offset), StridedCursor(to, offset), bytes);
 }
 
 }  // namespace cachalot::transfer
