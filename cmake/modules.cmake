@@ -22,6 +22,7 @@ set(CACHALOT_MODULES
   "transfer/strided: base"
   "transfer/pair: base os memory geometry gpu kv transfer/strided"
   "transfer/link: base os transfer/strided"
+  "transfer/ucx: base os transfer/strided transfer/link"
   "transfer/engine: base os transfer/strided transfer/link"
   "rpc: base os memory"
   "pool/format: base os memory rpc"

@@ -99,6 +99,8 @@ class Transport {
   virtual int fd() const = 0;
   // @return false: something has come meanwhile, call progress() instead of waiting
   virtual bool arm() = 0;
+  // Memory in which payloads are packed, of all links.
+  virtual std::uint64_t staging_bytes() const { return 0; }
 };
 
 }  // namespace cachalot::transfer

@@ -1,0 +1,68 @@
+// A link over UCX.
+//
+// 1. Payload memory is touched within progress() and take(), or is pinned: UCX reads or writes it until it has ended
+//    the operation, one slice of at most kSliceBytes. If an owner waits longer than kPinNs for pinned memory, the link
+//    closes: UCX cannot give back a single operation.
+// 2. on_closed() comes after UCX has ended all operations of payloads.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <optional>
+#include <string>
+
+#include "transfer/link/link.h"
+#include "transfer/ucx/pins.h"
+#include "transfer/ucx/ucx_connection.h"
+#include "transfer/ucx/ucx_incoming.h"
+#include "transfer/ucx/ucx_outgoing.h"
+
+namespace cachalot::transfer {
+
+class UcxLink final : public Link {
+ public:
+  // @param to  where connect() leads; nothing: the peer has connected
+  UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<SocketAddress> to,
+          std::string peer_address, LinkEvents& events);
+
+  void send(const Frame& frame) override {
+    if (!closing_) outgoing_.add(frame);
+  }
+  void wants_payload() override { outgoing_.wants_payload(); }
+  void close(const Error& error) override;
+  std::uint32_t peer_process() const override { return 0; }
+  std::uint64_t received_bytes() const override { return received_bytes_; }
+  const std::string& peer_address() const override { return address_; }
+
+  // Called by UCX.
+  void take(const UcxArrival& arrival);
+  void fail(const char* why);
+
+  bool is_runnable() const;
+  // progress() is to be called though nothing may come.
+  bool needs_timer() const { return !pins_.is_empty() || (closing_ && !is_closed_); }
+  // Sends, some MiB at most; or closes. @return whether there may be more to do now
+  bool progress(std::uint64_t now_ns);
+  // on_closed() was called.
+  bool is_closed() const { return is_closed_; }
+
+ private:
+  void watch_pins(std::uint64_t now_ns);
+  void try_close(std::uint64_t now_ns);
+  unsigned in_flight() const { return outgoing_.in_flight() + incoming_.in_flight(); }
+
+  UcxWorker& worker_;
+  UcxConnection& connection_;
+  std::optional<SocketAddress> to_;  // connect() is still to be called
+  const std::string address_;
+  LinkEvents& events_;
+  Pins pins_;
+  UcxOutgoing outgoing_;
+  UcxIncoming incoming_;
+  std::uint64_t received_bytes_ = 0;
+  std::uint64_t owner_waits_ns_ = 0;  // since when; 0: none
+  std::optional<Error> closing_;
+  bool is_closed_ = false;
+};
+
+}  // namespace cachalot::transfer

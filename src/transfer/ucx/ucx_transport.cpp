@@ -1,0 +1,305 @@
+#include "transfer/ucx/ucx_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace cachalot::transfer {
+namespace {
+
+constexpr int kMostProgress = 64;  // calls of ucp_worker_progress() in one progress()
+constexpr std::uint64_t kTickNs = 10'000'000;
+constexpr std::uint64_t kMostEndNs = 1'000'000'000;  // what the destructor waits for
+// Segments and packed slices fit into one message of UCX's TCP transport: each goes out with one system call, and is
+// handed over where it was received.
+constexpr const char* kTcpSendBytes = "72k";
+constexpr const char* kTcpReceiveBytes = "272k";
+
+Result<SocketAddress> parse(std::string_view text) {
+  if (!text.starts_with("ucx:"))
+    return Error::make(Code::kInvalidArgument, "address \"%.*s\": expected ucx:IP:PORT",
+                       static_cast<int>(std::min<std::size_t>(text.size(), 100)), text.data());
+  return SocketAddress::parse("tcp:" + std::string(text.substr(4)));
+}
+
+std::string text_of(const sockaddr_storage& address) {
+  SocketAddress socket;
+  socket.storage = address;
+  return "ucx:" + socket.text().substr(4);
+}
+
+std::span<const std::byte> bytes_at(const void* at, std::size_t count) {
+  return {static_cast<const std::byte*>(at), count};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> open_ucx(const UcxOptions& options) {
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<UcxTransport> transport, UcxTransport::open(options));
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+Result<std::unique_ptr<UcxTransport>> UcxTransport::open(const UcxOptions& options) {
+  CACHALOT_TRY_ASSIGN(const UcxLibrary ucx, UcxLibrary::load(options.library));
+  std::unique_ptr<UcxTransport> transport(new UcxTransport);
+  transport->shared_.ucx = ucx;
+  transport->shared_.direct_bytes = options.direct_bytes;
+  CACHALOT_TRY(transport->init(options));
+  base::log(base::LogLevel::kInfo, "transfer", "UCX %s of %s", ucx.get_version_string(),
+            options.library.c_str());
+  return transport;
+}
+
+Status UcxTransport::init(const UcxOptions& options) {
+  CACHALOT_TRY(init_context(options));
+  CACHALOT_TRY(init_worker());
+  epoll_ = os::FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  timer_ = os::FileDescriptor(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!epoll_ || !timer_) return Error::from_errno(errno, "ucx: epoll_create1, timerfd_create");
+  int events = -1;
+  if (const ucs_status_t status = shared_.ucx.worker_get_efd(shared_.worker, &events);
+      status != UCS_OK)
+    return Error::make(Code::kIo, "ucx: ucp_worker_get_efd: %s", shared_.ucx.text(status));
+  CACHALOT_TRY(watch(events));
+  return watch(timer_.get());
+}
+
+Status UcxTransport::init_context(const UcxOptions& options) {
+  const UcxLibrary& ucx = shared_.ucx;
+  if (!options.log_level.empty() && ucx.set_global_option != nullptr)
+    ucx.set_global_option("LOG_LEVEL", options.log_level.c_str());
+  ucp_config_t* config = nullptr;
+  if (const ucs_status_t status = ucx.config_read(nullptr, nullptr, &config); status != UCS_OK)
+    return Error::make(Code::kIo, "ucx: ucp_config_read: %s", ucx.text(status));
+  const auto set = [&](const char* name, const std::string& value) -> Status {
+    if (value.empty()) return {};
+    const ucs_status_t status = ucx.config_modify(config, name, value.c_str());
+    if (status == UCS_OK) return {};
+    return Error::make(Code::kInvalidArgument, "ucx: %s=%s: %s", name, value.c_str(),
+                       ucx.text(status));
+  };
+  Status status = set("TLS", options.transports);
+  if (status.ok()) status = set("NET_DEVICES", options.devices);
+  // Both ends need the second: the segments of a peer are written into buffers of this size, unchecked.
+  if (status.ok()) status = set("RX_SEG_SIZE", kTcpReceiveBytes);
+  if (status.ok()) status = set("TX_SEG_SIZE", kTcpSendBytes);
+  // An address stands for one path: its adapter.
+  if (status.ok() && options.devices.empty()) status = set("CM_USE_ALL_DEVICES", "n");
+  if (status.ok()) {
+    ucp_params_t params{};
+    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+    params.name = "cachalot";
+    const ucs_status_t made =
+        ucx.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
+    if (made != UCS_OK) {
+      status = Error::make(made == UCS_ERR_UNSUPPORTED ? Code::kVersionMismatch : Code::kIo,
+                           "ucx: ucp_init of UCX %s: %s (transports \"%s\", devices \"%s\")",
+                           ucx.get_version_string(), ucx.text(made), options.transports.c_str(),
+                           options.devices.c_str());
+    }
+  }
+  ucx.config_release(config);
+  return status;
+}
+
+Status UcxTransport::init_worker() {
+  const UcxLibrary& ucx = shared_.ucx;
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // one thread opens it, another one uses it
+  if (const ucs_status_t status = ucx.worker_create(context_, &params, &shared_.worker);
+      status != UCS_OK) {
+    shared_.worker = nullptr;
+    return Error::make(Code::kIo, "ucx: ucp_worker_create: %s", ucx.text(status));
+  }
+  if (const ucs_status_t status = UcxIncoming::create_scattered(ucx, shared_.scattered);
+      status != UCS_OK)
+    return Error::make(Code::kIo, "ucx: ucp_dt_create_generic: %s", ucx.text(status));
+  CACHALOT_TRY(handle<UcxMessage::kSegment>());
+  CACHALOT_TRY(handle<UcxMessage::kSlice>());
+  return handle<UcxMessage::kTrailer>();
+}
+
+template <UcxMessage kMessage>
+Status UcxTransport::handle() {
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                       UCP_AM_HANDLER_PARAM_FIELD_ARG | UCP_AM_HANDLER_PARAM_FIELD_FLAGS;
+  handler.id = static_cast<unsigned>(kMessage);
+  handler.cb = on_message<kMessage>;
+  handler.arg = this;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  const ucs_status_t status = shared_.ucx.worker_set_am_recv_handler(shared_.worker, &handler);
+  if (status == UCS_OK) return {};
+  return Error::make(Code::kIo, "ucx: ucp_worker_set_am_recv_handler: %s",
+                     shared_.ucx.text(status));
+}
+
+Status UcxTransport::watch(int fd) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return Error::from_errno(errno, "ucx: epoll_ctl");
+  return {};
+}
+
+UcxTransport::~UcxTransport() {
+  const UcxLibrary& ucx = shared_.ucx;
+  if (shared_.worker != nullptr) {
+    for (ucp_listener_h listener : listeners_) ucx.listener_destroy(listener);
+    const Error ended = Error::make(Code::kCancelled, "the transport has ended");
+    for (auto& link : links_) link->close(ended);
+    for (auto& connection : connections_) {
+      if (connection->link != nullptr) connection->finish(0);
+    }
+    const std::uint64_t end_ns = base::SteadyClock::read() + kMostEndNs;
+    while (!connections_.empty() && base::SteadyClock::read() < end_ns) {
+      while (ucx.worker_progress(shared_.worker) != 0) {
+      }
+      end_connections(base::SteadyClock::read());
+      if (!connections_.empty()) usleep(100);
+    }
+    if (shared_.scattered != 0) ucx.dt_destroy(shared_.scattered);
+    ucx.worker_destroy(shared_.worker);
+  }
+  if (context_ != nullptr) ucx.cleanup(context_);
+}
+
+void UcxTransport::start(LinkEvents& events, std::function<void(Link&)> accepted) {
+  events_ = &events;
+  accepted_ = std::move(accepted);
+}
+
+Result<std::string> UcxTransport::listen(std::string_view text) {
+  const UcxLibrary& ucx = shared_.ucx;
+  CACHALOT_TRY_ASSIGN(const SocketAddress address, parse(text));
+  ucp_listener_params_t params{};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr = {address.get(), address.bytes};
+  params.conn_handler = {on_request, this};
+  ucp_listener_h listener = nullptr;
+  ucs_status_t status = ucx.listener_create(shared_.worker, &params, &listener);
+  if (status != UCS_OK) {
+    return Error::make(status == UCS_ERR_BUSY ? Code::kBusy : Code::kIo, "%.*s: %s",
+                       static_cast<int>(text.size()), text.data(), ucx.text(status));
+  }
+  listeners_.push_back(listener);
+  ucp_listener_attr_t attributes{};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  status = ucx.listener_query(listener, &attributes);
+  if (status != UCS_OK)
+    return Error::make(Code::kIo, "ucx: ucp_listener_query: %s", ucx.text(status));
+  return text_of(attributes.sockaddr);
+}
+
+Result<Link*> UcxTransport::connect(std::string_view text) {
+  CACHALOT_TRY_ASSIGN(const SocketAddress address, parse(text));
+  return &add(std::make_unique<UcxConnection>(shared_), address, std::string(text));
+}
+
+UcxLink& UcxTransport::add(std::unique_ptr<UcxConnection> connection,
+                           std::optional<SocketAddress> to, std::string peer_address) {
+  auto link =
+      std::make_unique<UcxLink>(shared_, *connection, to, std::move(peer_address), *events_);
+  connections_.push_back(std::move(connection));
+  links_.push_back(std::move(link));
+  return *links_.back();
+}
+
+void UcxTransport::on_request(ucp_conn_request_h request, void* self) {
+  static_cast<UcxTransport*>(self)->requests_.push_back(request);
+}
+
+void UcxTransport::accept_all() {
+  const std::vector<ucp_conn_request_h> requests = std::exchange(requests_, {});
+  for (ucp_conn_request_h request : requests) {
+    ucp_conn_request_attr_t attributes{};
+    attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
+    std::string peer = "ucx";
+    if (shared_.ucx.conn_request_query(request, &attributes) == UCS_OK)
+      peer = text_of(attributes.client_address);
+    auto connection = std::make_unique<UcxConnection>(shared_);
+    if (const Status status = connection->accept(request); !status) {
+      base::log(base::LogLevel::kWarn, "transfer", "%s: %s", peer.c_str(), status.error().message);
+      continue;
+    }
+    accepted_(add(std::move(connection), {}, std::move(peer)));
+  }
+}
+
+template <UcxMessage kMessage>
+ucs_status_t UcxTransport::on_message(void* self, const void* header, std::size_t header_bytes,
+                                      void* data, std::size_t bytes,
+                                      const ucp_am_recv_param_t* param) {
+  const auto& shared = static_cast<UcxTransport*>(self)->shared_;
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
+  const auto found = shared.connections.find(param->reply_ep);
+  if (found == shared.connections.end() || found->second->link == nullptr) return UCS_OK;
+  UcxArrival arrival{kMessage, bytes_at(header, header_bytes), {}, bytes, nullptr};
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+    arrival.offer = data;
+  } else {
+    arrival.data = bytes_at(data, bytes);
+  }
+  found->second->link->take(arrival);
+  return UCS_OK;
+}
+
+bool UcxTransport::progress() {
+  std::uint64_t ticks = 0;
+  if (has_timer_) [[maybe_unused]]
+    const ssize_t bytes = read(timer_.get(), &ticks, sizeof ticks);
+  int turns = 0;
+  while (turns < kMostProgress && shared_.ucx.worker_progress(shared_.worker) != 0) ++turns;
+  accept_all();
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  bool is_more = turns == kMostProgress;
+  // A callback may add links; it never removes one.
+  for (auto& link : links_) {
+    if (link->is_runnable() || link->needs_timer()) is_more |= link->progress(now_ns);
+  }
+  std::erase_if(links_, [](const auto& link) { return link->is_closed(); });
+  end_connections(now_ns);
+  return is_more;
+}
+
+void UcxTransport::end_connections(std::uint64_t now_ns) {
+  std::erase_if(connections_, [&](const auto& connection) {
+    return connection->link == nullptr && connection->has_ended(now_ns);
+  });
+}
+
+// Before waiting: something may have to be done though nothing comes.
+void UcxTransport::set_timer() {
+  const bool needs_timer =
+      std::any_of(links_.begin(), links_.end(),
+                  [](const auto& link) { return link->needs_timer(); }) ||
+      std::any_of(connections_.begin(), connections_.end(),
+                  [](const auto& connection) { return connection->link == nullptr; });
+  if (needs_timer == has_timer_) return;
+  has_timer_ = needs_timer;
+  itimerspec every{};
+  if (needs_timer) every.it_value.tv_nsec = every.it_interval.tv_nsec = kTickNs;
+  timerfd_settime(timer_.get(), 0, &every, nullptr);
+}
+
+bool UcxTransport::arm() {
+  if (!requests_.empty()) return false;
+  for (const auto& link : links_) {
+    if (link->is_runnable()) return false;
+  }
+  if (shared_.ucx.worker_arm(shared_.worker) == UCS_ERR_BUSY) return false;
+  set_timer();
+  return true;
+}
+
+}  // namespace cachalot::transfer

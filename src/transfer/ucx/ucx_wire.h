@@ -1,0 +1,56 @@
+// The active messages of UCX that engines exchange. docs/formats/transfer.md draws the bytes.
+//
+//   kSegment  header | data: the next bytes of the stream of frames and small payloads (FrameReader)
+//   kSlice    header | encoded kChunk frame, only at offset 0 | data: bytes of a large payload
+//   kTrailer  header: a large payload has ended
+//
+// 1. `sequence` counts the messages of one direction, from 0, whatever their kind. A gap ends the link.
+// 2. The first message of both sides is an empty segment. All others wait for the one of the peer.
+// 3. The slices of a payload come in the order of their offsets, and its trailer after all of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transfer/link/frame.h"
+
+namespace cachalot::transfer {
+
+enum class UcxMessage : std::uint16_t { kSegment = 17, kSlice = 18, kTrailer = 19 };
+
+struct SegmentHeader {
+  std::uint32_t magic;
+  std::uint32_t bytes;
+  std::uint64_t sequence;
+};
+static_assert(sizeof(SegmentHeader) == 16);
+
+struct SliceHeader {
+  std::uint32_t magic;
+  std::uint32_t frame_bytes;  // that follow this header
+  std::uint64_t sequence;
+  std::uint64_t payload;  // which one: numbers of the sender, from 1
+  std::uint64_t offset, bytes;
+};
+static_assert(sizeof(SliceHeader) == 40);
+
+struct TrailerHeader {
+  std::uint32_t magic;
+  std::uint32_t reserved;
+  std::uint64_t sequence;
+  std::uint64_t payload;
+  FrameTrailer trailer;
+};
+static_assert(sizeof(TrailerHeader) == 40);
+
+inline constexpr std::uint32_t kUcxMagic = 0x55465243u;  // "CRFU"
+
+inline constexpr std::size_t kSegmentBytes = 64 << 10;  // header and data
+inline constexpr std::size_t kSliceBytes = 1 << 20;     // sent from where it lies
+inline constexpr std::size_t kPackedBytes = 256 << 10;  // of a slice that is packed first
+// Slices that are sent and not taken yet, of one link.
+inline constexpr unsigned kMostSlices = 8;
+// A kChunk frame that is larger goes through the stream, with its payload.
+inline constexpr std::size_t kMostSliceFrameBytes = 1024;
+
+}  // namespace cachalot::transfer
