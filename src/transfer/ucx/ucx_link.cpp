@@ -12,11 +12,11 @@ constexpr unsigned kMostDropCalls = 1000;        // of ucp_worker_progress(), to
 
 }  // namespace
 
-UcxLink::UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<SocketAddress> to,
+UcxLink::UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<UcxDoorCall> call,
                  std::string peer_address, LinkEvents& events)
     : worker_(worker),
       connection_(connection),
-      to_(to),
+      call_(std::move(call)),
       address_(std::move(peer_address)),
       events_(events),
       outgoing_(worker, connection, pins_, *this, events),
@@ -45,19 +45,25 @@ void UcxLink::take(const UcxArrival& arrival) {
 }
 
 bool UcxLink::is_runnable() const {
-  return !is_closed_ && ((closing_ && in_flight() == 0) || to_ || outgoing_.is_runnable());
+  return !is_closed_ && ((closing_ && in_flight() == 0) || outgoing_.is_runnable());
 }
 
 bool UcxLink::progress(std::uint64_t now_ns) {
   if (is_closed_) return false;
-  if (to_ && !closing_) {
-    if (const Status status = connection_.connect(*to_); !status) fail(status.error().message);
-    to_.reset();
-  }
+  if (call_ && !closing_) connect();
   for (unsigned turns = kTurnMessages; turns > 0 && !closing_ && outgoing_.step();) --turns;
   watch_pins(now_ns);
   if (closing_) try_close(now_ns);
   return is_runnable();
+}
+
+void UcxLink::connect() {
+  const std::optional<Result<SocketAddress>> address = call_->progress();
+  if (!address) return;
+  call_.reset();
+  const Status status = address->ok() ? connection_.connect(**address) : Status(address->error());
+  if (!status)
+    close(Error::make(status.error().code, "%s: %s", address_.c_str(), status.error().message));
 }
 
 void UcxLink::watch_pins(std::uint64_t now_ns) {
@@ -79,6 +85,7 @@ void UcxLink::try_close(std::uint64_t now_ns) {
     if (in_flight() > 0) return;  // later
   }
   is_closed_ = true;
+  call_.reset();
   outgoing_.end();
   // The last frame says why: as far as UCX takes it now.
   while (outgoing_.is_runnable() && outgoing_.step()) {

@@ -14,6 +14,7 @@
 #include "transfer/link/link.h"
 #include "transfer/ucx/pins.h"
 #include "transfer/ucx/ucx_connection.h"
+#include "transfer/ucx/ucx_door.h"
 #include "transfer/ucx/ucx_incoming.h"
 #include "transfer/ucx/ucx_outgoing.h"
 
@@ -21,8 +22,8 @@ namespace cachalot::transfer {
 
 class UcxLink final : public Link {
  public:
-  // @param to  where connect() leads; nothing: the peer has connected
-  UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<SocketAddress> to,
+  // @param call  that finds out where to connect; nothing: the peer has connected
+  UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<UcxDoorCall> call,
           std::string peer_address, LinkEvents& events);
 
   void send(const Frame& frame) override {
@@ -39,7 +40,9 @@ class UcxLink final : public Link {
   void fail(const char* why);
 
   bool is_runnable() const;
-  // progress() is to be called though nothing may come.
+  // progress() is to be called whatever has come,
+  bool needs_progress() const { return call_ || needs_timer(); }
+  // and though nothing may come.
   bool needs_timer() const { return !pins_.is_empty() || (closing_ && !is_closed_); }
   // Sends, some MiB at most; or closes. @return whether there may be more to do now
   bool progress(std::uint64_t now_ns);
@@ -47,13 +50,14 @@ class UcxLink final : public Link {
   bool is_closed() const { return is_closed_; }
 
  private:
+  void connect();
   void watch_pins(std::uint64_t now_ns);
   void try_close(std::uint64_t now_ns);
   unsigned in_flight() const { return outgoing_.in_flight() + incoming_.in_flight(); }
 
   UcxWorker& worker_;
   UcxConnection& connection_;
-  std::optional<SocketAddress> to_;  // connect() is still to be called
+  std::optional<UcxDoorCall> call_;
   const std::string address_;
   LinkEvents& events_;
   Pins pins_;

@@ -155,7 +155,7 @@ Status UcxTransport::watch(int fd) {
 UcxTransport::~UcxTransport() {
   const UcxLibrary& ucx = shared_.ucx;
   if (shared_.worker != nullptr) {
-    for (ucp_listener_h listener : listeners_) ucx.listener_destroy(listener);
+    listeners_.clear();
     const Error ended = Error::make(Code::kCancelled, "the transport has ended");
     for (auto& link : links_) link->close(ended);
     for (auto& connection : connections_) {
@@ -180,60 +180,47 @@ void UcxTransport::start(LinkEvents& events, std::function<void(Link&)> accepted
 }
 
 Result<std::string> UcxTransport::listen(std::string_view text) {
-  const UcxLibrary& ucx = shared_.ucx;
   CACHALOT_TRY_ASSIGN(const SocketAddress address, parse(text));
-  ucp_listener_params_t params{};
-  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
-  params.sockaddr = {address.get(), address.bytes};
-  params.conn_handler = {on_request, this};
-  ucp_listener_h listener = nullptr;
-  ucs_status_t status = ucx.listener_create(shared_.worker, &params, &listener);
-  if (status != UCS_OK) {
-    return Error::make(status == UCS_ERR_BUSY ? Code::kBusy : Code::kIo, "%.*s: %s",
-                       static_cast<int>(text.size()), text.data(), ucx.text(status));
-  }
-  listeners_.push_back(listener);
-  ucp_listener_attr_t attributes{};
-  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
-  status = ucx.listener_query(listener, &attributes);
-  if (status != UCS_OK)
-    return Error::make(Code::kIo, "ucx: ucp_listener_query: %s", ucx.text(status));
-  return text_of(attributes.sockaddr);
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<UcxListener> listener,
+                      UcxListener::open(shared_, address, epoll_.get()));
+  listeners_.push_back(std::move(listener));
+  return text_of(listeners_.back()->address().storage);
 }
 
 Result<Link*> UcxTransport::connect(std::string_view text) {
   CACHALOT_TRY_ASSIGN(const SocketAddress address, parse(text));
-  return &add(std::make_unique<UcxConnection>(shared_), address, std::string(text));
+  CACHALOT_TRY_ASSIGN(UcxDoorCall call, UcxDoorCall::begin(address, epoll_.get()));
+  return &add(std::make_unique<UcxConnection>(shared_), std::move(call), std::string(text));
 }
 
 UcxLink& UcxTransport::add(std::unique_ptr<UcxConnection> connection,
-                           std::optional<SocketAddress> to, std::string peer_address) {
-  auto link =
-      std::make_unique<UcxLink>(shared_, *connection, to, std::move(peer_address), *events_);
+                           std::optional<UcxDoorCall> call, std::string peer_address) {
+  auto link = std::make_unique<UcxLink>(shared_, *connection, std::move(call),
+                                        std::move(peer_address), *events_);
   connections_.push_back(std::move(connection));
   links_.push_back(std::move(link));
   return *links_.back();
 }
 
-void UcxTransport::on_request(ucp_conn_request_h request, void* self) {
-  static_cast<UcxTransport*>(self)->requests_.push_back(request);
+void UcxTransport::accept_all(std::uint64_t now_ns) {
+  for (auto& listener : listeners_) {
+    listener->progress(now_ns);
+    for (ucp_conn_request_h request : listener->take_requests()) accept(request);
+  }
 }
 
-void UcxTransport::accept_all() {
-  const std::vector<ucp_conn_request_h> requests = std::exchange(requests_, {});
-  for (ucp_conn_request_h request : requests) {
-    ucp_conn_request_attr_t attributes{};
-    attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
-    std::string peer = "ucx";
-    if (shared_.ucx.conn_request_query(request, &attributes) == UCS_OK)
-      peer = text_of(attributes.client_address);
-    auto connection = std::make_unique<UcxConnection>(shared_);
-    if (const Status status = connection->accept(request); !status) {
-      base::log(base::LogLevel::kWarn, "transfer", "%s: %s", peer.c_str(), status.error().message);
-      continue;
-    }
-    accepted_(add(std::move(connection), {}, std::move(peer)));
+void UcxTransport::accept(ucp_conn_request_h request) {
+  ucp_conn_request_attr_t attributes{};
+  attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
+  std::string peer = "ucx";
+  if (shared_.ucx.conn_request_query(request, &attributes) == UCS_OK)
+    peer = text_of(attributes.client_address);
+  auto connection = std::make_unique<UcxConnection>(shared_);
+  if (const Status status = connection->accept(request); !status) {
+    base::log(base::LogLevel::kWarn, "transfer", "%s: %s", peer.c_str(), status.error().message);
+    return;
   }
+  accepted_(add(std::move(connection), {}, std::move(peer)));
 }
 
 template <UcxMessage kMessage>
@@ -260,12 +247,12 @@ bool UcxTransport::progress() {
     const ssize_t bytes = read(timer_.get(), &ticks, sizeof ticks);
   int turns = 0;
   while (turns < kMostProgress && shared_.ucx.worker_progress(shared_.worker) != 0) ++turns;
-  accept_all();
   const std::uint64_t now_ns = base::SteadyClock::read();
+  accept_all(now_ns);
   bool is_more = turns == kMostProgress;
   // A callback may add links; it never removes one.
   for (auto& link : links_) {
-    if (link->is_runnable() || link->needs_timer()) is_more |= link->progress(now_ns);
+    if (link->is_runnable() || link->needs_progress()) is_more |= link->progress(now_ns);
   }
   std::erase_if(links_, [](const auto& link) { return link->is_closed(); });
   end_connections(now_ns);
@@ -281,6 +268,8 @@ void UcxTransport::end_connections(std::uint64_t now_ns) {
 // Before waiting: something may have to be done though nothing comes.
 void UcxTransport::set_timer() {
   const bool needs_timer =
+      std::any_of(listeners_.begin(), listeners_.end(),
+                  [](const auto& listener) { return listener->needs_timer(); }) ||
       std::any_of(links_.begin(), links_.end(),
                   [](const auto& link) { return link->needs_timer(); }) ||
       std::any_of(connections_.begin(), connections_.end(),
@@ -293,7 +282,6 @@ void UcxTransport::set_timer() {
 }
 
 bool UcxTransport::arm() {
-  if (!requests_.empty()) return false;
   for (const auto& link : links_) {
     if (link->is_runnable()) return false;
   }

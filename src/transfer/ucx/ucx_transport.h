@@ -15,6 +15,7 @@
 #include "transfer/ucx/ucx_connection.h"
 #include "transfer/ucx/ucx_library.h"
 #include "transfer/ucx/ucx_link.h"
+#include "transfer/ucx/ucx_listener.h"
 
 namespace cachalot::transfer {
 
@@ -43,13 +44,13 @@ class UcxTransport final : public Transport {
   Status init_context(const UcxOptions& options);
   Status init_worker();
   Status watch(int fd);
-  UcxLink& add(std::unique_ptr<UcxConnection> connection, std::optional<SocketAddress> to,
+  UcxLink& add(std::unique_ptr<UcxConnection> connection, std::optional<UcxDoorCall> call,
                std::string peer_address);
-  void accept_all();
+  void accept_all(std::uint64_t now_ns);
+  void accept(ucp_conn_request_h request);
   void set_timer();
   // Destroys connections whose links have closed, as soon as UCX has let go of them.
   void end_connections(std::uint64_t now_ns);
-  static void on_request(ucp_conn_request_h request, void* self);
   template <UcxMessage kMessage>
   static ucs_status_t on_message(void* self, const void* header, std::size_t header_bytes,
                                  void* data, std::size_t bytes, const ucp_am_recv_param_t* param);
@@ -61,8 +62,7 @@ class UcxTransport final : public Transport {
   os::FileDescriptor epoll_, timer_;
   LinkEvents* events_ = nullptr;
   std::function<void(Link&)> accepted_;
-  std::vector<ucp_listener_h> listeners_;
-  std::vector<ucp_conn_request_h> requests_;  // of peers that want to connect
+  std::vector<std::unique_ptr<UcxListener>> listeners_;
   std::list<std::unique_ptr<UcxLink>> links_;
   std::list<std::unique_ptr<UcxConnection>> connections_;
   bool has_timer_ = false;  // it runs
