@@ -54,6 +54,7 @@ Result<UcxLibrary> UcxLibrary::load(const std::string& name) {
   if (library == nullptr)
     return Error::make(Code::kNotFound, "ucx: %s cannot be loaded: %s", name.c_str(), dlerror());
   UcxLibrary ucx{};
+  CACHALOT_TRY(find(library, "ucp_get_version", ucx.get_version));
   CACHALOT_TRY(find(library, "ucp_get_version_string", ucx.get_version_string));
   CACHALOT_TRY(find(library, "ucp_config_read", ucx.config_read));
   CACHALOT_TRY(find(library, "ucp_config_modify", ucx.config_modify));

@@ -16,6 +16,7 @@ struct UcxLibrary {
 
   const char* text(ucs_status_t status) const { return status_string(status); }
 
+  decltype(&ucp_get_version) get_version;
   decltype(&ucp_get_version_string) get_version_string;
   decltype(&ucp_config_read) config_read;
   decltype(&ucp_config_modify) config_modify;

@@ -34,8 +34,11 @@ void UcxListener::stop_listening() {
   expected_ = 0;
 }
 
-void UcxListener::progress(std::uint64_t now_ns) {
+void UcxListener::progress(std::uint64_t now_ns,
+                           const std::function<void(ucp_conn_request_h)>& accept) {
   door_.progress(now_ns, [&] { return expect(now_ns); });
+  for (ucp_conn_request_h request : std::exchange(requests_, {})) accept(request);
+  // Only now: a request that was not accepted needs its listener.
   if (ucx_ != nullptr && (expected_ == 0 || now_ns > until_ns_)) stop_listening();
 }
 
@@ -67,10 +70,6 @@ void UcxListener::on_request(ucp_conn_request_h request, void* self) {
   auto& listener = *static_cast<UcxListener*>(self);
   listener.requests_.push_back(request);
   if (listener.expected_ > 0) --listener.expected_;
-}
-
-std::vector<ucp_conn_request_h> UcxListener::take_requests() {
-  return std::exchange(requests_, {});
 }
 
 }  // namespace cachalot::transfer

@@ -4,6 +4,7 @@
 #include <cachalot/result.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,10 +23,9 @@ class UcxListener {
   UcxListener& operator=(const UcxListener&) = delete;
 
   const SocketAddress& address() const { return door_.address(); }
-  void progress(std::uint64_t now_ns);
+  // @param accept  is called for each connection
+  void progress(std::uint64_t now_ns, const std::function<void(ucp_conn_request_h)>& accept);
   bool needs_timer() const { return door_.has_callers() || ucx_ != nullptr; }
-  // Connections that are to be accepted, each once.
-  std::vector<ucp_conn_request_h> take_requests();
 
  private:
   UcxListener(UcxWorker& worker, UcxDoor door) : worker_(worker), door_(std::move(door)) {}

@@ -88,9 +88,12 @@ Status UcxTransport::init_context(const UcxOptions& options) {
   };
   Status status = set("TLS", options.transports);
   if (status.ok()) status = set("NET_DEVICES", options.devices);
-  // Both ends need the second: the segments of a peer are written into buffers of this size, unchecked.
-  if (status.ok()) status = set("RX_SEG_SIZE", kTcpReceiveBytes);
-  if (status.ok()) status = set("TX_SEG_SIZE", kTcpSendBytes);
+  // Both ends need the first: the segments of a peer are written into buffers of this size, unchecked.
+  unsigned major = 0, minor = 0, release = 0;
+  ucx.get_version(&major, &minor, &release);
+  const char* const prefix = major > 1 || minor >= 17 ? "TCP_" : "";
+  if (status.ok()) status = set((std::string(prefix) + "RX_SEG_SIZE").c_str(), kTcpReceiveBytes);
+  if (status.ok()) status = set((std::string(prefix) + "TX_SEG_SIZE").c_str(), kTcpSendBytes);
   // An address stands for one path: its adapter.
   if (status.ok() && options.devices.empty()) status = set("CM_USE_ALL_DEVICES", "n");
   if (status.ok()) {
@@ -204,8 +207,7 @@ UcxLink& UcxTransport::add(std::unique_ptr<UcxConnection> connection,
 
 void UcxTransport::accept_all(std::uint64_t now_ns) {
   for (auto& listener : listeners_) {
-    listener->progress(now_ns);
-    for (ucp_conn_request_h request : listener->take_requests()) accept(request);
+    listener->progress(now_ns, [this](ucp_conn_request_h request) { accept(request); });
   }
 }
 
