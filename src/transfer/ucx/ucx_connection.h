@@ -25,8 +25,10 @@ class UcxLink;
 struct UcxWorker {
   UcxLibrary ucx = {};
   ucp_worker_h worker = nullptr;
-  ucp_datatype_t scattered = 0;    // a SliceReceive: UCX hands it the bytes piece by piece
-  std::uint64_t direct_bytes = 0;  // pieces of so many bytes are sent and received in place
+  ucp_datatype_t scattered = 0;  // a SliceReceive: UCX hands it the bytes piece by piece
+  std::uint64_t direct_bytes =
+      ~std::uint64_t{0};  // pieces of so many bytes: in place, by rendezvous
+  std::uint64_t received_bytes = 0;
   BufferArena segments{kSegmentBytes};
   BufferArena slices{kPackedBytes};
   std::unordered_map<ucp_ep_h, UcxConnection*> connections = {};  // whose endpoints are open

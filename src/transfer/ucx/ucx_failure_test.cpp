@@ -37,9 +37,7 @@ struct EndlessSource {
   std::shared_ptr<PayloadMemory> memory;
 };
 
-constexpr std::uint64_t kLarge = 8 << 20, kSmall = 16 << 10;
-
-class UcxFailures : public ::testing::TestWithParam<std::uint64_t> {};
+class UcxFailures : public ::testing::TestWithParam<Way> {};
 
 // The one that survives says so on its own channel; then `hurt` does something to the other one.
 void expect_survivor(os::Child& survivor) {
@@ -49,16 +47,16 @@ void expect_survivor(os::Child& survivor) {
 TEST_P(UcxFailures, ASenderWhosePeerIsKilledClosesAndEndsAllPayloads) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam());
+        EndlessSource target(GetParam().piece_bytes);
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return !peer.accepted.empty(); }));
         peer.run_until([] { return false; });
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        EndlessSource source(GetParam());
+        UcxPeer peer(GetParam().options());
+        EndlessSource source(GetParam().piece_bytes);
         source.offer(peer);
         Link& link = peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return peer.sent >= 2; }));
@@ -77,9 +75,9 @@ TEST_P(UcxFailures, ASenderWhosePeerIsKilledClosesAndEndsAllPayloads) {
 TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyMore) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam());
+        EndlessSource target(GetParam().piece_bytes);
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 2; }));
         to.to_second.say("running");
@@ -92,8 +90,8 @@ TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyM
         for (const std::byte byte : target.bytes) CACHALOT_MUST(byte == std::byte{0});
       },
       [&](UcxPair&, const std::string& address) {
-        UcxPeer peer;
-        EndlessSource source(GetParam());
+        UcxPeer peer(GetParam().options());
+        EndlessSource source(GetParam().piece_bytes);
         source.offer(peer);
         peer.connect(address);
         peer.run_until([] { return false; });
@@ -106,16 +104,16 @@ TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyM
 TEST_P(UcxFailures, ASenderGetsItsMemoryBackFromAPeerThatIsStopped) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam());
+        EndlessSource target(GetParam().piece_bytes);
         target.receive(peer);
         // Continued, it sees that the link has closed.
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        EndlessSource source(GetParam());
+        UcxPeer peer(GetParam().options());
+        EndlessSource source(GetParam().piece_bytes);
         source.offer(peer);
         Link& link = peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return peer.sent >= 1; }));
@@ -130,7 +128,7 @@ TEST_P(UcxFailures, ASenderGetsItsMemoryBackFromAPeerThatIsStopped) {
         });
         CACHALOT_MUST(peer.run_until([&] { return is_back.load(); }));
         owner.join();
-        // A link with large pieces has closed: UCX cannot give back a single one.
+        // A link whose pieces are direct has closed: UCX cannot give back a single one.
         if (peer.closed.empty()) link.close(Error::make(Code::kCancelled, "done"));
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
         CACHALOT_MUST(peer.sent == peer.begun);
@@ -146,9 +144,9 @@ TEST_P(UcxFailures, ASenderGetsItsMemoryBackFromAPeerThatIsStopped) {
 TEST_P(UcxFailures, AReceiverGetsItsMemoryBackFromAPeerThatIsStopped) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        EndlessSource target(GetParam());
+        EndlessSource target(GetParam().piece_bytes);
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 1; }));
         to.from_first.say("running");
@@ -168,8 +166,8 @@ TEST_P(UcxFailures, AReceiverGetsItsMemoryBackFromAPeerThatIsStopped) {
         for (const std::byte byte : target.bytes) CACHALOT_MUST(byte == std::byte{0});
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        EndlessSource source(GetParam());
+        UcxPeer peer(GetParam().options());
+        EndlessSource source(GetParam().piece_bytes);
         source.offer(peer);
         peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return to.to_second.has_word(); }));
@@ -187,9 +185,9 @@ TEST_P(UcxFailures, AReceiverGetsItsMemoryBackFromAPeerThatIsStopped) {
 TEST_P(UcxFailures, ALinkThatClosesInMidPayloadClosesOnBothSides) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        EndlessSource both(GetParam());
+        EndlessSource both(GetParam().piece_bytes);
         both.receive(peer);
         both.offer(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 1 && peer.sent >= 1; }));
@@ -202,8 +200,8 @@ TEST_P(UcxFailures, ALinkThatClosesInMidPayloadClosesOnBothSides) {
         peer.run_until([] { return false; }, 0.3);
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        EndlessSource both(GetParam());
+        UcxPeer peer(GetParam().options());
+        EndlessSource both(GetParam().piece_bytes);
         both.receive(peer);
         both.offer(peer);
         peer.connect(address);
@@ -216,8 +214,8 @@ TEST_P(UcxFailures, ALinkThatClosesInMidPayloadClosesOnBothSides) {
   pair.expect_both_succeed();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UcxFailures, ::testing::Values(kLarge, kSmall),
-                         [](const auto& one) { return one.param == kLarge ? "Large" : "Small"; });
+INSTANTIATE_TEST_SUITE_P(All, UcxFailures, ::testing::Values(kWholePacked, kWholeDirect, kPieces),
+                         name_of);
 
 TEST(UcxLinks, TheLastFrameBeforeACloseArrives) {
   UcxPair pair(
@@ -373,7 +371,7 @@ TEST(UcxLinks, ATransportCanEndInTheMiddleOfTransfers) {
       [&](UcxPair& to) {
         UcxPeer peer;
         to.from_first.say(peer.listen());
-        EndlessSource target(kLarge);
+        EndlessSource target(kWholePacked.piece_bytes);
         target.receive(peer);
         CACHALOT_MUST(peer.run_until([&] { return peer.ends.size() >= 1; }));
         peer.transport.reset();
@@ -381,7 +379,7 @@ TEST(UcxLinks, ATransportCanEndInTheMiddleOfTransfers) {
       },
       [&](UcxPair&, const std::string& address) {
         UcxPeer peer;
-        EndlessSource source(kLarge);
+        EndlessSource source(kWholePacked.piece_bytes);
         source.offer(peer);
         peer.connect(address);
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));

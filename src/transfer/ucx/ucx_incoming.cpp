@@ -48,8 +48,7 @@ struct UcxIncoming::SliceReceive final : UcxOperation {
     if (!is_done) payload->is_dropped = true;
     --payload->in_flight;
     --incoming.receives_;
-    if (const Status status = incoming.try_end(payload); !status)
-      incoming.link_.close(status.error());
+    incoming.try_end(payload);
   }
   // Bytes [at, at + part.size()) of the slice.
   void take(std::span<const std::byte> part, std::uint64_t at) {
@@ -117,8 +116,8 @@ Status UcxIncoming::take(const UcxArrival& arrival) {
       return take_segment(arrival);
     case UcxMessage::kSlice:
       return take_slice(arrival);
-    case UcxMessage::kTrailer:
-      return take_trailer(arrival);
+    case UcxMessage::kVoid:
+      return take_void(arrival);
   }
   return {};
 }
@@ -173,11 +172,16 @@ Status UcxIncoming::take_slice(const UcxArrival& arrival) {
   if (found == payloads_.end()) return bad("a slice of no payload");
   const std::shared_ptr<Payload> payload = found->second;
   if (header.bytes == 0 || header.bytes != arrival.bytes || header.offset != payload->next ||
-      header.bytes > payload->bytes - payload->next || payload->trailer)
+      header.bytes > payload->bytes - payload->next)
     return bad("the place of a slice");
   payload->next += header.bytes;
+  if (payload->next == payload->bytes) {
+    CACHALOT_TRY(check_trailer(header.trailer));
+    payload->trailer = header.trailer;
+  }
   // on_payload() may have closed the link.
   if (!is_stopped_ && !payload->is_dropped) receive(payload, arrival, header.offset);
+  try_end(payload);
   return {};
 }
 
@@ -192,7 +196,7 @@ void UcxIncoming::receive(const std::shared_ptr<Payload>& payload, const UcxArri
   }
   const Piece piece =
       ByteStreamCursor(memory->stream(), payload->to.offset + offset).next(arrival.bytes);
-  if (piece.bytes == arrival.bytes) {
+  if (piece.bytes == arrival.bytes && piece.bytes >= worker_.direct_bytes) {
     if (!pins_.add(memory)) return receive->on_end(false);
     receive->is_pinned = true;
     connection_.receive(arrival.offer, reinterpret_cast<void*>(piece.at), arrival.bytes, false,
@@ -203,25 +207,22 @@ void UcxIncoming::receive(const std::shared_ptr<Payload>& payload, const UcxArri
   connection_.receive(arrival.offer, context, arrival.bytes, true, std::move(receive));
 }
 
-Status UcxIncoming::take_trailer(const UcxArrival& arrival) {
-  TrailerHeader header{};
+Status UcxIncoming::take_void(const UcxArrival& arrival) {
+  VoidHeader header{};
   if (!read(arrival.header, header)) return bad("a short header");
   CACHALOT_TRY(check_sequence(header.magic, header.sequence));
-  CACHALOT_TRY(check_trailer(header.trailer));
   const auto found = payloads_.find(header.payload);
-  if (found == payloads_.end()) return bad("a trailer of no payload");
-  if (found->second->trailer) return bad("a second trailer");
-  found->second->trailer = header.trailer;
-  return try_end(std::shared_ptr<Payload>(found->second));
+  if (found == payloads_.end() || found->second->trailer) return bad("the end of no payload");
+  found->second->trailer = make_trailer(PayloadState::kVoid, 0);
+  try_end(std::shared_ptr<Payload>(found->second));
+  return {};
 }
 
 // Ends a payload of which all has come.
-Status UcxIncoming::try_end(const std::shared_ptr<Payload>& payload) {
+void UcxIncoming::try_end(const std::shared_ptr<Payload>& payload) {
   Payload& in = *payload;
-  if (!in.trailer || in.in_flight > 0 || is_stopped_) return {};
+  if (!in.trailer || in.in_flight > 0 || is_stopped_ || payloads_.erase(in.number) == 0) return;
   const bool is_void = in.trailer->state == static_cast<std::uint32_t>(PayloadState::kVoid);
-  if (!is_void && in.next != in.bytes) return bad("a payload that is too short");
-  payloads_.erase(in.number);
   PayloadEnd end = PayloadEnd::kWritten;
   if (in.is_dropped || is_void) {
     end = PayloadEnd::kVoid;
@@ -240,7 +241,6 @@ Status UcxIncoming::try_end(const std::shared_ptr<Payload>& payload) {
     }
   }
   events_.on_payload_end(link_, in.frame, in.bytes, end);
-  return {};
 }
 
 }  // namespace cachalot::transfer

@@ -53,12 +53,12 @@ class UcxIncoming {
 
   Status take_segment(const UcxArrival& arrival);
   Status take_slice(const UcxArrival& arrival);
-  Status take_trailer(const UcxArrival& arrival);
+  Status take_void(const UcxArrival& arrival);
   Status check_sequence(std::uint32_t magic, std::uint64_t sequence);
   Status begin_payload(std::uint64_t number, std::span<const std::byte> frame);
   void receive(const std::shared_ptr<Payload>& payload, const UcxArrival& arrival,
                std::uint64_t offset);
-  Status try_end(const std::shared_ptr<Payload>& payload);
+  void try_end(const std::shared_ptr<Payload>& payload);
 
   UcxWorker& worker_;
   UcxConnection& connection_;

@@ -37,6 +37,7 @@ void UcxLink::fail(const char* why) {
 void UcxLink::take(const UcxArrival& arrival) {
   if (closing_) return;
   received_bytes_ += arrival.header.size() + arrival.bytes;
+  worker_.received_bytes += arrival.bytes;
   if (const Status status = incoming_.take(arrival); !status) {
     close(Error::make(status.error().code, "%s: %s", address_.c_str(), status.error().message));
   } else {

@@ -66,11 +66,17 @@ std::uint64_t size_of_payload(std::uint64_t number) {
   }
 }
 
-class UcxTransports : public ::testing::TestWithParam<const char*> {
+// UCX's transports, and from which size on pieces are direct.
+struct Kind {
+  const char* transports;
+  std::uint64_t direct_bytes;
+};
+
+class UcxTransports : public ::testing::TestWithParam<Kind> {
  protected:
   static UcxOptions options() {
-    UcxOptions options = UcxPeer::default_options();
-    options.transports = GetParam();
+    UcxOptions options = UcxPeer::options_with(GetParam().direct_bytes);
+    options.transports = GetParam().transports;
     return options;
   }
 };
@@ -82,31 +88,31 @@ TEST_P(UcxTransports, FramesArriveInOrderWhateverTheirSize) {
     return Frame{FrameType::kMessage,
                  BodyWriter().word(number).words(std::vector<std::uint64_t>(words, number)).take()};
   };
-  const auto exchange = [&](UcxPeer& peer, Link& link, const std::function<bool()>& is_done) {
+  const auto exchange = [&](UcxPeer& peer, Link& link) {
     std::uint64_t next = 0;
     peer.when_frame = [&](Link&, const Frame& got) {
       CACHALOT_MUST(got.body == frame(next).body);
       ++next;
     };
     for (std::uint64_t i = 0; i < kFrames; ++i) link.send(frame(i));
-    CACHALOT_MUST(peer.run_until([&] { return next == kFrames && is_done(); }));
+    CACHALOT_MUST(peer.run_until([&] { return next == kFrames; }));
   };
   UcxPair pair(
       [&](UcxPair& to) {
         UcxPeer peer(options());
         to.from_first.say(peer.listen());
         CACHALOT_MUST(peer.run_until([&] { return !peer.accepted.empty(); }));
-        exchange(peer, *peer.accepted[0], [&] { return !peer.closed.empty(); });
+        exchange(peer, *peer.accepted[0]);
+        to.to_second.say("end");
+        CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
         UcxPeer peer(options());
         Link& link = peer.connect(address);
-        exchange(peer, link, [] { return true; });
-        // Here all has come; what was sent is there when the other end sees the close.
+        exchange(peer, link);
+        CACHALOT_MUST(peer.run_until([&] { return to.to_second.has_word(); }));
         link.close(Error::make(Code::kCancelled, "done"));
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
-        peer.run_until([] { return false; }, 0.5);
-        static_cast<void>(to);
       });
   pair.expect_both_succeed();
 }
@@ -163,8 +169,13 @@ TEST_P(UcxTransports, PayloadsOfAnyMemoryArriveInAnyOtherMemory) {
   pair.expect_both_succeed();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UcxTransports, ::testing::Values("tcp", ""),
-                         [](const auto& one) { return *one.param == '\0' ? "Any" : "Tcp"; });
+INSTANTIATE_TEST_SUITE_P(All, UcxTransports,
+                         ::testing::Values(Kind{"tcp", 0}, Kind{"tcp", 64 << 10}, Kind{"", 0},
+                                           Kind{"", 64 << 10}),
+                         [](const auto& one) {
+                           return std::string(*one.param.transports == 0 ? "Any" : "Tcp") +
+                                  (one.param.direct_bytes == 0 ? "Packed" : "Direct");
+                         });
 
 // One payload of `bytes` bytes in one piece or in many, then another one that must arrive.
 struct TwoPayloads {
@@ -191,14 +202,14 @@ struct TwoPayloads {
   std::uint64_t next = 0;
 };
 
-class UcxPieces : public ::testing::TestWithParam<std::uint64_t> {};
+class UcxPieces : public ::testing::TestWithParam<Way> {};
 
 TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        TwoPayloads target(GetParam());
+        TwoPayloads target(GetParam().piece_bytes);
         peer.when_payload = [&](Link& link, const Frame& frame, std::uint64_t) {
           link.send(word_frame(FrameType::kMessage, 0));
           const bool is_first = BodyReader(frame.body).word() == 0;
@@ -211,8 +222,8 @@ TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        TwoPayloads source(GetParam());
+        UcxPeer peer(GetParam().options());
+        TwoPayloads source(GetParam().piece_bytes);
         peer.when_next = source.source();
         bool is_first = true, has_left = false;
         peer.when_frame = [&](Link&, const Frame&) {
@@ -231,9 +242,9 @@ TEST_P(UcxPieces, APayloadIsVoidIfTheSenderTakesItsMemoryBackInTheMiddle) {
 TEST_P(UcxPieces, NothingIsWrittenAfterTheReceiverHasItsMemoryBack) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        TwoPayloads target(GetParam());
+        TwoPayloads target(GetParam().piece_bytes);
         bool has_left = false;
         peer.when_payload = [&](Link&, const Frame& frame, std::uint64_t) {
           const bool is_first = BodyReader(frame.body).word() == 0;
@@ -254,8 +265,8 @@ TEST_P(UcxPieces, NothingIsWrittenAfterTheReceiverHasItsMemoryBack) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        TwoPayloads source(GetParam());
+        UcxPeer peer(GetParam().options());
+        TwoPayloads source(GetParam().piece_bytes);
         std::fill(source.memory_bytes.begin(), source.memory_bytes.end(), std::byte{7});
         bool has_second = false;
         peer.when_frame = [&](Link& link, const Frame&) {
@@ -278,9 +289,9 @@ TEST_P(UcxPieces, NothingIsWrittenAfterTheReceiverHasItsMemoryBack) {
 TEST_P(UcxPieces, AChangedByteIsSeenByTheChecksum) {
   UcxPair pair(
       [&](UcxPair& to) {
-        UcxPeer peer;
+        UcxPeer peer(GetParam().options());
         to.from_first.say(peer.listen());
-        TwoPayloads target(GetParam(), 4 << 20);
+        TwoPayloads target(GetParam().piece_bytes, 4 << 20);
         peer.when_payload = [&](Link&, const Frame& frame, std::uint64_t) {
           const bool is_first = BodyReader(frame.body).word() == 0;
           return IncomingPayload{is_first ? target.memory : target.other, 0, true, is_first};
@@ -292,8 +303,8 @@ TEST_P(UcxPieces, AChangedByteIsSeenByTheChecksum) {
         CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
       },
       [&](UcxPair& to, const std::string& address) {
-        UcxPeer peer;
-        TwoPayloads source(GetParam(), 4 << 20);
+        UcxPeer peer(GetParam().options());
+        TwoPayloads source(GetParam().piece_bytes, 4 << 20);
         const auto next = source.source();
         peer.when_next = [&](Link& link, OutgoingPayload& payload) {
           const bool has_one = next(link, payload);
@@ -308,8 +319,8 @@ TEST_P(UcxPieces, AChangedByteIsSeenByTheChecksum) {
   pair.expect_both_succeed();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UcxPieces, ::testing::Values(4u << 20, 16u << 10),
-                         [](const auto& one) { return one.param > 1 << 20 ? "Large" : "Small"; });
+INSTANTIATE_TEST_SUITE_P(All, UcxPieces, ::testing::Values(kWholePacked, kWholeDirect, kPieces),
+                         name_of);
 
 }  // namespace
 }  // namespace cachalot::transfer

@@ -73,7 +73,7 @@ struct UcxOutgoing::SliceSend final : UcxOperation {
   std::vector<std::byte> header;
 };
 
-struct UcxOutgoing::TrailerSend final : UcxOperation {
+struct UcxOutgoing::VoidSend final : UcxOperation {
   void on_end(bool) override {}
   std::vector<std::byte> header;
 };
@@ -118,7 +118,7 @@ bool UcxOutgoing::step() {
   while (wants_more()) pull();
   // A slice must not overtake a frame that was added before.
   if (writer_.bytes() > 0) return send_segment();
-  return send_trailer() || send_slice();
+  return end_payload() || send_slice();
 }
 
 void UcxOutgoing::pull() {
@@ -154,39 +154,36 @@ bool UcxOutgoing::send_segment() {
   return true;
 }
 
-bool UcxOutgoing::send_trailer() {
+bool UcxOutgoing::end_payload() {
   const auto found = std::find_if(payloads_.begin(), payloads_.end(), [](const auto& payload) {
     return payload->is_sliced() && payload->in_flight == 0;
   });
   if (found == payloads_.end()) return false;
   const std::shared_ptr<Payload> ended = *found;
   payloads_.erase(found);
-  TrailerHeader header{};
-  header.magic = kUcxMagic;
-  header.sequence = sequence_++;
-  header.payload = ended->number;
-  header.trailer = make_trailer(ended->is_void ? PayloadState::kVoid : PayloadState::kValid,
-                                ended->hash && !ended->is_void ? ended->hash->digest() : 0);
-  auto send = std::make_unique<TrailerSend>();
-  send->header = copy_of(header);
-  const std::span<const std::byte> bytes = send->header;
-  connection_.send(UcxMessage::kTrailer, bytes, {}, UcxWay::kEager, std::move(send));
+  if (ended->next < ended->payload.bytes && ended->next > 0) send_void(*ended);
   events_.on_payload_sent(link_, ended->payload);
   return true;
+}
+
+void UcxOutgoing::send_void(const Payload& payload) {
+  auto send = std::make_unique<VoidSend>();
+  send->header = copy_of(VoidHeader{kUcxMagic, 0, sequence_++, payload.number});
+  const std::span<const std::byte> bytes = send->header;
+  connection_.send(UcxMessage::kVoid, bytes, {}, UcxWay::kEager, std::move(send));
 }
 
 // What the next slice consists of. @return false: the owner has taken its memory back
 bool UcxOutgoing::fill_slice(Payload& payload, SliceSend& send, std::span<const std::byte>& data) {
   const OutgoingPayload& from = payload.payload;
-  std::uint64_t room = std::min<std::uint64_t>(kSliceBytes, from.bytes - payload.next);
-  const std::uint64_t at = from.offset + payload.next;
-  const Piece piece = ByteStreamCursor(from.memory->stream(), at).next(room);
-  if (piece.bytes == room || piece.bytes >= worker_.direct_bytes) {
+  const std::uint64_t rest = from.bytes - payload.next, at = from.offset + payload.next;
+  const Piece piece =
+      ByteStreamCursor(from.memory->stream(), at).next(std::min<std::uint64_t>(kSliceBytes, rest));
+  if (piece.bytes >= worker_.direct_bytes) {
     if (!pins_.add(from.memory)) return false;
     send.is_pinned = true;
     data = bytes_at(piece.at, piece.bytes);
   } else {
-    room = std::min<std::uint64_t>(room, kPackedBytes);
     send.buffer = worker_.slices.take();
     if (send.buffer == nullptr) {
       link_.close(Error::make(Code::kNoSpace, "no memory for a slice"));
@@ -194,9 +191,10 @@ bool UcxOutgoing::fill_slice(Payload& payload, SliceSend& send, std::span<const 
     }
     ++packed_;
     if (!from.memory->enter()) return false;
-    gather(from.memory->stream(), at, {send.buffer, room});
+    const std::uint64_t bytes = std::min<std::uint64_t>(kPackedBytes, rest);
+    gather(from.memory->stream(), at, {send.buffer, bytes});
     from.memory->leave();
-    data = {send.buffer, room};
+    data = {send.buffer, bytes};
   }
   if (payload.hash) payload.hash->add(data.data(), data.size());
   return true;
@@ -210,7 +208,7 @@ bool UcxOutgoing::send_slice() {
   std::span<const std::byte> data;
   if (!fill_slice(payload, *send, data)) {
     send->on_end(false);
-    return true;  // its trailer is next
+    return true;  // its end is next
   }
   const std::vector<std::byte> frame = payload.next == 0
                                            ? encode(payload.payload.frame, payload.payload.bytes)
@@ -222,6 +220,9 @@ bool UcxOutgoing::send_slice() {
   header.payload = payload.number;
   header.offset = payload.next;
   header.bytes = data.size();
+  if (payload.next + data.size() == payload.payload.bytes) {
+    header.trailer = make_trailer(PayloadState::kValid, payload.hash ? payload.hash->digest() : 0);
+  }
   send->header = copy_of(header);
   send->header.insert(send->header.end(), frame.begin(), frame.end());
   payload.next += data.size();

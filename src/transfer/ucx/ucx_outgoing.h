@@ -40,13 +40,14 @@ class UcxOutgoing {
   struct Payload;
   struct SegmentSend;
   struct SliceSend;
-  struct TrailerSend;
+  struct VoidSend;
 
   bool wants_more() const;
   void pull();
   bool send_segment();
-  // Of the first payload that has an end. @return false: of none
-  bool send_trailer();
+  // Lets go of a payload that UCX has taken. @return false: there is none
+  bool end_payload();
+  void send_void(const Payload& payload);
   bool send_slice();
   bool fill_slice(Payload& payload, SliceSend& send, std::span<const std::byte>& data);
 
@@ -56,7 +57,7 @@ class UcxOutgoing {
   Link& link_;
   LinkEvents& events_;
   FrameWriter writer_;
-  std::deque<std::shared_ptr<Payload>> payloads_;  // that have begun, without their trailer
+  std::deque<std::shared_ptr<Payload>> payloads_;  // that have begun
   bool has_payloads_ = true;                       // next_payload() may have one
   bool is_greeted_ = false, is_peer_known_ = false;
   std::uint64_t sequence_ = 0, payload_number_ = 0;

@@ -78,6 +78,12 @@ class UcxPeer : public LinkEvents {
     options.transports = "tcp";
     return options;
   }
+  // @param direct_bytes  0: nothing is direct
+  static UcxOptions options_with(std::uint64_t direct_bytes) {
+    UcxOptions options = default_options();
+    if (direct_bytes != 0) options.direct_bytes = direct_bytes;
+    return options;
+  }
 
   std::string listen() {
     const Result<std::string> address = transport->listen("ucx:127.0.0.1:0");
@@ -137,6 +143,21 @@ class UcxPeer : public LinkEvents {
 
 inline Frame word_frame(FrameType type, std::uint64_t word) {
   return {type, BodyWriter().word(word).take()};
+}
+
+// How the bytes of a test's payloads lie, and what is direct.
+struct Way {
+  std::uint64_t piece_bytes = 0, direct_bytes = 0;
+  UcxOptions options() const { return UcxPeer::options_with(direct_bytes); }
+};
+inline constexpr Way kWholePacked{4 << 20, 0};
+inline constexpr Way kWholeDirect{4 << 20, 256 << 10};
+inline constexpr Way kPieces{16 << 10, 256 << 10};
+
+inline std::string name_of(const ::testing::TestParamInfo<Way>& way) {
+  return way.param.direct_bytes == 0       ? "Packed"
+         : way.param.piece_bytes > 1 << 20 ? "Direct"
+                                           : "Pieces";
 }
 
 // Two processes. @param listener  hears the others; says its address first

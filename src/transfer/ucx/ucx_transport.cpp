@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int kMostProgress = 64;  // calls of ucp_worker_progress() in one progress()
 constexpr std::uint64_t kTickNs = 10'000'000;
+constexpr long kNapNs = 20'000;
 constexpr std::uint64_t kMostEndNs = 1'000'000'000;  // what the destructor waits for
 // Segments and packed slices fit into one message of UCX's TCP transport: each goes out with one system call, and is
 // handed over where it was received.
@@ -129,7 +131,7 @@ Status UcxTransport::init_worker() {
     return Error::make(Code::kIo, "ucx: ucp_dt_create_generic: %s", ucx.text(status));
   CACHALOT_TRY(handle<UcxMessage::kSegment>());
   CACHALOT_TRY(handle<UcxMessage::kSlice>());
-  return handle<UcxMessage::kTrailer>();
+  return handle<UcxMessage::kVoid>();
 }
 
 template <UcxMessage kMessage>
@@ -247,11 +249,20 @@ bool UcxTransport::progress() {
   std::uint64_t ticks = 0;
   if (has_timer_) [[maybe_unused]]
     const ssize_t bytes = read(timer_.get(), &ticks, sizeof ticks);
+  const std::uint64_t before = shared_.received_bytes;
   int turns = 0;
   while (turns < kMostProgress && shared_.ucx.worker_progress(shared_.worker) != 0) ++turns;
+  // While much comes, one wake-up handles what comes within some microseconds. A thread that waits for each part costs
+  // the sender, which wakes it, more than sending the part.
+  const bool is_busy =
+      turns < kMostProgress && shared_.received_bytes - before >= kSegmentBytes / 2;
+  if (is_busy) {
+    const timespec nap{0, kNapNs};
+    nanosleep(&nap, nullptr);
+  }
   const std::uint64_t now_ns = base::SteadyClock::read();
   accept_all(now_ns);
-  bool is_more = turns == kMostProgress;
+  bool is_more = turns == kMostProgress || is_busy;
   // A callback may add links; it never removes one.
   for (auto& link : links_) {
     if (link->is_runnable() || link->needs_progress()) is_more |= link->progress(now_ns);

@@ -2,11 +2,11 @@
 //
 //   kSegment  header | data: the next bytes of the stream of frames and small payloads (FrameReader)
 //   kSlice    header | encoded kChunk frame, only at offset 0 | data: bytes of a large payload
-//   kTrailer  header: a large payload has ended
+//   kVoid     header: a large payload ends before its last slice, because its owner has taken the memory back
 //
 // 1. `sequence` counts the messages of one direction, from 0, whatever their kind. A gap ends the link.
 // 2. The first message of both sides is an empty segment. All others wait for the one of the peer.
-// 3. The slices of a payload come in the order of their offsets, and its trailer after all of them.
+// 3. The slices of a payload come in the order of their offsets. The last one carries the trailer.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace cachalot::transfer {
 
-enum class UcxMessage : std::uint16_t { kSegment = 17, kSlice = 18, kTrailer = 19 };
+enum class UcxMessage : std::uint16_t { kSegment = 17, kSlice = 18, kVoid = 19 };
 
 struct SegmentHeader {
   std::uint32_t magic;
@@ -31,17 +31,17 @@ struct SliceHeader {
   std::uint64_t sequence;
   std::uint64_t payload;  // which one: numbers of the sender, from 1
   std::uint64_t offset, bytes;
+  FrameTrailer trailer;  // of the last slice; zeros before
 };
-static_assert(sizeof(SliceHeader) == 40);
+static_assert(sizeof(SliceHeader) == 56);
 
-struct TrailerHeader {
+struct VoidHeader {
   std::uint32_t magic;
   std::uint32_t reserved;
   std::uint64_t sequence;
   std::uint64_t payload;
-  FrameTrailer trailer;
 };
-static_assert(sizeof(TrailerHeader) == 40);
+static_assert(sizeof(VoidHeader) == 24);
 
 inline constexpr std::uint32_t kUcxMagic = 0x55465243u;  // "CRFU"
 
