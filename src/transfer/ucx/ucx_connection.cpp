@@ -93,7 +93,8 @@ void UcxConnection::end(ucs_status_t status, UcxOperation* operation) {
   UcxConnection& connection = *ended->connection_;
   --connection.in_flight_;
   ended->on_end(status == UCS_OK);
-  if (status != UCS_OK && connection.link != nullptr)
+  // A cancelled one has no reason of its own: on_failure() comes.
+  if (status != UCS_OK && status != UCS_ERR_CANCELED && connection.link != nullptr)
     connection.link->fail(connection.worker_.ucx.text(status));
 }
 

@@ -38,6 +38,8 @@ struct EndlessSource {
 };
 
 class UcxFailures : public ::testing::TestWithParam<Way> {};
+// With direct pieces, too.
+class UcxStoppedReceivers : public ::testing::TestWithParam<Way> {};
 
 // The one that survives says so on its own channel; then `hurt` does something to the other one.
 void expect_survivor(os::Child& survivor) {
@@ -101,7 +103,7 @@ TEST_P(UcxFailures, AReceiverWhosePeerIsKilledClosesAndItsMemoryIsNotTouchedAnyM
   expect_survivor(pair.first);
 }
 
-TEST_P(UcxFailures, ASenderGetsItsMemoryBackFromAPeerThatIsStopped) {
+TEST_P(UcxStoppedReceivers, GiveTheSenderItsMemoryBack) {
   UcxPair pair(
       [&](UcxPair& to) {
         UcxPeer peer(GetParam().options());
@@ -214,8 +216,10 @@ TEST_P(UcxFailures, ALinkThatClosesInMidPayloadClosesOnBothSides) {
   pair.expect_both_succeed();
 }
 
-INSTANTIATE_TEST_SUITE_P(All, UcxFailures, ::testing::Values(kWholePacked, kWholeDirect, kPieces),
-                         name_of);
+// Nothing direct: over TCP UCX can end the process then, see docs/decisions.
+INSTANTIATE_TEST_SUITE_P(All, UcxFailures, ::testing::Values(kWholePacked, kPieces), name_of);
+INSTANTIATE_TEST_SUITE_P(All, UcxStoppedReceivers,
+                         ::testing::Values(kWholePacked, kWholeDirect, kPieces), name_of);
 
 TEST(UcxLinks, TheLastFrameBeforeACloseArrives) {
   UcxPair pair(
