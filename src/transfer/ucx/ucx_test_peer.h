@@ -148,6 +148,7 @@ inline Frame word_frame(FrameType type, std::uint64_t word) {
 // How the bytes of a test's payloads lie, and what is direct.
 struct Way {
   std::uint64_t piece_bytes = 0, direct_bytes = 0;
+  bool is_packed() const { return direct_bytes == 0 || piece_bytes < direct_bytes; }
   UcxOptions options() const { return UcxPeer::options_with(direct_bytes); }
 };
 inline constexpr Way kWholePacked{4 << 20, 0};
