@@ -23,6 +23,7 @@ set(CACHALOT_MODULES
   "transfer/pair: base os memory geometry gpu kv transfer/strided"
   "transfer/link: base os transfer/strided"
   "transfer/engine: base os transfer/strided transfer/link"
+  "transfer/handover: base os memory geometry gpu kv transfer/strided transfer/pair transfer/link transfer/engine"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"

@@ -79,7 +79,7 @@ struct TransferOptions {
 };
 
 struct OfferOptions {
-  OfferId id;
+  OfferId id = {};
   std::span<const PageId> pages = {};  // in the order of the tokens
   std::uint64_t tokens = 0;            // the last page may be partly used
   std::uint64_t deadline_ns = 0;       // from now
