@@ -99,6 +99,8 @@ struct TransferEngine::Impl final : LinkEvents {
   ~Impl() override;
   Status start(std::vector<std::unique_ptr<Transport>> extra);
 
+  void stop();
+
   // LinkEvents: the progress thread, without the lock.
   void on_frame(Link& link, Frame frame) override;
   IncomingPayload on_payload(Link& link, const Frame& frame, std::uint64_t bytes) override;

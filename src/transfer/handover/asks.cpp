@@ -32,14 +32,23 @@ Ask* TransferRank::Impl::find_ask(std::uint64_t number, PeerId peer, Source** so
 }
 
 void TransferRank::Impl::begin(Ask& ask) {
-  std::vector<std::uint32_t> ranks = ask.idle_ranks;
-  for (const Source& source : ask.sources) ranks.push_back(source.rank);
-  for (const std::uint32_t rank : ranks) {
+  const auto address_of = [&](std::uint32_t rank) {
     PeerAddress address;
     address.name = rank_name(ask.reference.instance, rank);
     if (rank < ask.reference.addresses.size()) address.addresses = ask.reference.addresses[rank];
-    engine->connect_async(address, ask.deadline_ns, [this, id = ask.id, rank](Result<PeerId> peer) {
-      on_connected(id, rank, std::move(peer));
+    return address;
+  };
+  for (const Source& source : ask.sources) {
+    engine->connect_async(address_of(source.rank), ask.deadline_ns,
+                          [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
+                            on_connected(id, rank, std::move(peer));
+                          });
+  }
+  // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
+  // frees its pages at its deadline.
+  for (const std::uint32_t rank : ask.idle_ranks) {
+    engine->connect_async(address_of(rank), ask.deadline_ns, [this, offer = ask.reference.id](Result<PeerId> peer) {
+      if (peer) send(*peer, NothingMessage{offer, options.shape});
     });
   }
 }
@@ -49,12 +58,6 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Resul
   const auto found = asks.find(id);
   if (found == asks.end() || found->second.status.state != HandoverState::kRunning) return;
   Ask& ask = found->second;
-  const bool is_idle = std::count(ask.idle_ranks.begin(), ask.idle_ranks.end(), source_rank) > 0;
-  if (is_idle) {
-    // If that rank cannot be reached, its offer ends at its deadline.
-    if (peer) send(*peer, NothingMessage{ask.reference.id, options.shape});
-    return;
-  }
   Status status = peer ? check_peer(*peer) : Status(peer.error());
   Source* source = nullptr;
   for (Source& candidate : ask.sources) {

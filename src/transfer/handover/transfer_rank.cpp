@@ -62,8 +62,8 @@ TransferRank::Impl::~Impl() {
     deadlines_changed.notify_all();
   }
   if (watcher.joinable()) watcher.join();
-  // Its last events come here: everything they use is still there.
-  engine.reset();
+  // Its last events come here, and they use the engine.
+  if (engine) engine->close();
 }
 
 void TransferRank::Impl::watch() {
