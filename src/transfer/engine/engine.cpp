@@ -260,7 +260,9 @@ Result<std::unique_ptr<TransferEngine>> TransferEngine::open(
   return std::unique_ptr<TransferEngine>(new TransferEngine(std::move(impl)));
 }
 
-void TransferEngine::close() { impl_->stop(); }
+void TransferEngine::close() {
+  impl_->stop();
+}
 
 const std::string& TransferEngine::name() const {
   return impl_->options.name;

@@ -8,8 +8,12 @@
 namespace cachalot {
 namespace {
 
-std::uint64_t raw(AskId id) { return static_cast<std::uint64_t>(id); }
-std::uint64_t raw(WindowKey key) { return static_cast<std::uint64_t>(key); }
+std::uint64_t raw(AskId id) {
+  return static_cast<std::uint64_t>(id);
+}
+std::uint64_t raw(WindowKey key) {
+  return static_cast<std::uint64_t>(key);
+}
 
 }  // namespace
 
@@ -47,9 +51,10 @@ void TransferRank::Impl::begin(Ask& ask) {
   // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
   // frees its pages at its deadline.
   for (const std::uint32_t rank : ask.idle_ranks) {
-    engine->connect_async(address_of(rank), ask.deadline_ns, [this, offer = ask.reference.id](Result<PeerId> peer) {
-      if (peer) send(*peer, NothingMessage{offer, options.shape});
-    });
+    engine->connect_async(address_of(rank), ask.deadline_ns,
+                          [this, offer = ask.reference.id](Result<PeerId> peer) {
+                            if (peer) send(*peer, NothingMessage{offer, options.shape});
+                          });
   }
 }
 
@@ -92,7 +97,8 @@ void TransferRank::Impl::take_plan(PeerId peer, const PlanMessage& message) {
   Source* source = nullptr;
   Ask* const ask = find_ask(message.ask, peer, &source);
   if (ask == nullptr) return;
-  if (const Status status = open_windows(*ask, *source, message); !status) end_ask(*ask, &status.error());
+  if (const Status status = open_windows(*ask, *source, message); !status)
+    end_ask(*ask, &status.error());
 }
 
 Status TransferRank::Impl::open_windows(Ask& ask, Source& source, const PlanMessage& message) {
@@ -103,9 +109,11 @@ Status TransferRank::Impl::open_windows(Ask& ask, Source& source, const PlanMess
   GoMessage go{raw(ask.id), {}};
   for (std::size_t i = 0; i < source.windows.size(); ++i) {
     AskWindow& window = source.windows[i];
-    CACHALOT_TRY_ASSIGN(ByteStream stream, kv_stream(cache, slice_of(ask, window.fetch), message.orders[i]));
+    CACHALOT_TRY_ASSIGN(ByteStream stream,
+                        kv_stream(cache, slice_of(ask, window.fetch), message.orders[i]));
     window.bytes = stream.bytes();
-    CACHALOT_TRY_ASSIGN(window.key, engine->open_window(*source.peer, std::move(stream), ask.deadline_ns));
+    CACHALOT_TRY_ASSIGN(window.key,
+                        engine->open_window(*source.peer, std::move(stream), ask.deadline_ns));
     window.is_open = true;
     window_asks[raw(window.key)] = ask.id;
     go.windows.push_back(raw(window.key));
@@ -158,7 +166,8 @@ void TransferRank::Impl::take_note(PeerId peer, NoteMessage message) {
 
 void TransferRank::Impl::take_refusal(PeerId peer, const RefusalMessage& message) {
   Source* source = nullptr;
-  if (Ask* const ask = find_ask(message.ask, peer, &source); ask != nullptr) end_ask(*ask, &message.error);
+  if (Ask* const ask = find_ask(message.ask, peer, &source); ask != nullptr)
+    end_ask(*ask, &message.error);
 }
 
 void TransferRank::Impl::end_if_arrived(Ask& ask) {
@@ -211,7 +220,8 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
                        static_cast<unsigned long long>(reference.tokens));
   }
   if (!reference.addresses.empty() && reference.addresses.size() != reference.shape.ranks()) {
-    return Error::make(Code::kInvalidArgument, "a reference has addresses of %zu ranks; expected %u",
+    return Error::make(Code::kInvalidArgument,
+                       "a reference has addresses of %zu ranks; expected %u",
                        reference.addresses.size(), reference.shape.ranks());
   }
   const std::uint64_t inside = o.first_token % impl.cache.page_tokens();
@@ -223,7 +233,8 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   ask.reference = reference;
   ask.pages.assign(o.pages.begin(), o.pages.end());
   ask.first_token = o.first_token;
-  ask.deadline_ns = base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
+  ask.deadline_ns =
+      base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
   ask.waits_for_offer = o.waits_for_offer;
   for (const Fetch& fetch : plan->fetches_of(impl.own_rank)) {
     auto source = std::find_if(ask.sources.begin(), ask.sources.end(),
@@ -245,15 +256,20 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   return id;
 }
 
-Result<AskStatus> TransferRank::status(AskId id) const { return wait(id, 0); }
+Result<AskStatus> TransferRank::status(AskId id) const {
+  return wait(id, 0);
+}
 
-Result<AskStatus> TransferRank::wait(AskId id, std::uint64_t timeout_ns, std::uint32_t layers) const {
+Result<AskStatus> TransferRank::wait(AskId id, std::uint64_t timeout_ns,
+                                     std::uint32_t layers) const {
   std::unique_lock lock(impl_->mutex);
   const std::uint64_t now_ns = base::SteadyClock::read();
-  const std::uint64_t end_ns = timeout_ns > ~std::uint64_t{0} - now_ns ? ~std::uint64_t{0} : now_ns + timeout_ns;
+  const std::uint64_t end_ns =
+      timeout_ns > ~std::uint64_t{0} - now_ns ? ~std::uint64_t{0} : now_ns + timeout_ns;
   for (;;) {
     const auto found = impl_->asks.find(id);
-    if (found == impl_->asks.end()) return Error::make(Code::kNotFound, "no such ask, or it was released");
+    if (found == impl_->asks.end())
+      return Error::make(Code::kNotFound, "no such ask, or it was released");
     const AskStatus& status = found->second.status;
     const std::uint64_t read_ns = base::SteadyClock::read();
     if (status.state != HandoverState::kRunning || status.layers >= layers || read_ns >= end_ns) {

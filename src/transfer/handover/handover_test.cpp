@@ -19,12 +19,16 @@ constexpr std::uint64_t kLong = 20 * kSecond;
 
 // An instance whose ranks listen.
 struct LiveInstance {
-  LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp, std::uint64_t tokens,
-               base::Rng& rng, const std::string& listen = "auto", std::string weights = "test")
-      : name(std::move(given)), shape{tp, pp, {}}, memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
+  LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
+               std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
+               std::string weights = "test")
+      : name(std::move(given)),
+        shape{tp, pp, {}},
+        memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
     for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers.push_back(0);
     shape.stage_layers.resize(pp);
-    for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers[r / tp] = memory.box(r).layers.count();
+    for (std::size_t r = 0; r < memory.size(); ++r)
+      shape.stage_layers[r / tp] = memory.box(r).layers.count();
     for (std::size_t r = 0; r < memory.size(); ++r) start(r, listen, weights);
   }
   void start(std::size_t r, const std::string& listen, const std::string& weights = "test") {
@@ -37,7 +41,8 @@ struct LiveInstance {
     options.cache.layout = cache.layout().name;
     options.cache.page_tokens = cache.page_tokens();
     options.cache.pages = cache.view().pages();
-    for (auto& tensor : cache.memory()) options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
+    for (auto& tensor : cache.memory())
+      options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
     options.listen = {listen};
     options.peer_timeout_ns = 2 * kSecond;
     Result<TransferRank> opened = TransferRank::open(options);
@@ -76,7 +81,8 @@ std::optional<EndedOffer> ended(TransferRank& rank, std::uint64_t within_ns = kL
   return std::nullopt;
 }
 
-KvGeometry small_model(Attention attention = Attention::kGrouped, std::uint32_t heads = 8, std::uint32_t layers = 4) {
+KvGeometry small_model(Attention attention = Attention::kGrouped, std::uint32_t heads = 8,
+                       std::uint32_t layers = 4) {
   base::Rng rng(3);
   return any_model(attention, heads, layers, rng);
 }
@@ -112,13 +118,14 @@ TEST_P(EveryPair, HandsOverTheBytesOfTheModelAndFreesThePages) {
   prefill.memory.fill(0, tokens);
   const OfferId id = *random_offer_id();
   for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
-    const Status offered =
-        prefill.ranks[r].offer({.id = id, .pages = prefill.pages(r, tokens), .tokens = tokens, .deadline_ns = kLong});
+    const Status offered = prefill.ranks[r].offer(
+        {.id = id, .pages = prefill.pages(r, tokens), .tokens = tokens, .deadline_ns = kLong});
     ASSERT_TRUE(offered.ok()) << offered.error().message;
   }
   std::vector<std::vector<std::vector<std::uint64_t>>> before;
   std::vector<AskId> asks;
-  for (std::size_t r = 0; r < decode.ranks.size(); ++r) before.push_back(decode.memory.cache(r).memory());
+  for (std::size_t r = 0; r < decode.ranks.size(); ++r)
+    before.push_back(decode.memory.cache(r).memory());
   for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
     const Result<AskId> ask = decode.ranks[r].ask(
         prefill.reference(id, tokens),
@@ -131,7 +138,7 @@ TEST_P(EveryPair, HandsOverTheBytesOfTheModelAndFreesThePages) {
     ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << ": " << status.error.message;
   }
   expect_model_bytes(decode, first, tokens, before);
-  // Also the ranks whose bytes nobody needed are free again.
+  // Also the ranks whose bytes were not needed are free again.
   for (TransferRank& rank : prefill.ranks) {
     const auto end = ended(rank);
     ASSERT_TRUE(end.has_value());
@@ -156,12 +163,14 @@ std::vector<HandoverCase> every_pair() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Handover, EveryPair, ::testing::ValuesIn(every_pair()), [](const auto& named) {
-  const HandoverCase& c = named.param;
-  return "P" + std::to_string(c.p_tp) + "x" + std::to_string(c.p_pp) + "D" + std::to_string(c.d_tp) + "x" +
-         std::to_string(c.d_pp) + (c.attention == Attention::kGrouped ? "Gqa" : "Mla") +
-         (std::strcmp(c.listen, "auto") == 0 ? "Memory" : "Tcp");
-});
+INSTANTIATE_TEST_SUITE_P(Handover, EveryPair, ::testing::ValuesIn(every_pair()),
+                         [](const auto& named) {
+                           const HandoverCase& c = named.param;
+                           return "P" + std::to_string(c.p_tp) + "x" + std::to_string(c.p_pp) +
+                                  "D" + std::to_string(c.d_tp) + "x" + std::to_string(c.d_pp) +
+                                  (c.attention == Attention::kGrouped ? "Gqa" : "Mla") +
+                                  (std::strcmp(c.listen, "auto") == 0 ? "Memory" : "Tcp");
+                         });
 
 // One rank on each side.
 struct OneToOne : ::testing::Test {
@@ -207,8 +216,9 @@ TEST_F(OneToOne, AReferenceIsUsedOnce) {
 
 TEST_F(OneToOne, AReferenceWithOtherTokensIsRefused) {
   ASSERT_TRUE(offer().ok());
-  const AskStatus status = *d.wait(*d.ask(prefill.reference(id, tokens - 1),
-                                          {.pages = decode.pages(0, tokens - 1), .deadline_ns = kLong}));
+  const AskStatus status =
+      *d.wait(*d.ask(prefill.reference(id, tokens - 1),
+                     {.pages = decode.pages(0, tokens - 1), .deadline_ns = kLong}));
   EXPECT_EQ(status.state, HandoverState::kFailed);
   EXPECT_EQ(status.error.code, Code::kInvalidArgument);
   EXPECT_EQ(d.wait(*ask())->state, HandoverState::kDone);
@@ -251,7 +261,8 @@ TEST_F(OneToOne, LayersArriveAsTheyAreComputed) {
   ASSERT_TRUE(p.finish(id, std::as_bytes(std::span(note))).ok());
   const AskStatus status = *d.wait(number);
   EXPECT_EQ(status.state, HandoverState::kDone);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(status.note.data()), status.note.size()), note);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(status.note.data()), status.note.size()),
+            note);
   EXPECT_TRUE(ended(p)->status.ok());
 }
 
@@ -320,21 +331,28 @@ TEST_F(OneToOne, UnlikeModelsNeverExchangeKv) {
 }
 
 TEST_F(OneToOne, BadInputIsOneClearError) {
-  const auto message = [](const auto& result) { return std::string(result.ok() ? "" : result.error().message); };
+  const auto message = [](const auto& result) {
+    return std::string(result.ok() ? "" : result.error().message);
+  };
   const std::vector<PageId> few = {0}, wrong(100, 1'000'000);
-  EXPECT_NE(message(p.offer({.id = id, .pages = few, .tokens = 1000, .deadline_ns = 1})).find("1 pages for 1000 tokens"),
+  EXPECT_NE(message(p.offer({.id = id, .pages = few, .tokens = 1000, .deadline_ns = 1}))
+                .find("1 pages for 1000 tokens"),
             std::string::npos);
   const std::uint64_t page_tokens = prefill.memory.cache(0).page_tokens();
-  EXPECT_NE(message(p.offer({.id = id, .pages = wrong, .tokens = 100 * page_tokens, .deadline_ns = 1})).find("page 1000000"),
-            std::string::npos);
+  EXPECT_NE(
+      message(p.offer({.id = id, .pages = wrong, .tokens = 100 * page_tokens, .deadline_ns = 1}))
+          .find("page 1000000"),
+      std::string::npos);
   KvReference reference = prefill.reference(id, tokens);
   reference.shape.tp_size = 3;
   reference.addresses.clear();
-  EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1})).find("3 ranks"),
+  EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1}))
+                .find("3 ranks"),
             std::string::npos);
   reference = prefill.reference(id, tokens);
   reference.addresses.push_back({});
-  EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1})).find("addresses of 2 ranks"),
+  EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1}))
+                .find("addresses of 2 ranks"),
             std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// The prefill side: who may take what, and when the pages are free again.
+// The prefill side: which peer may take what, and when the pages are free again.
 #include <algorithm>
 #include <utility>
 
@@ -41,9 +41,12 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
 
 Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& offer) {
   const TakerKey key{peer, message.ask};
-  if (takers.contains(key)) return Error::make(Code::kBadInput, "ask %llu came twice", static_cast<unsigned long long>(message.ask));
+  if (takers.contains(key))
+    return Error::make(Code::kBadInput, "ask %llu came twice",
+                       static_cast<unsigned long long>(message.ask));
   if (message.tokens != offer.tokens || message.first_token >= message.tokens) {
-    return Error::make(Code::kInvalidArgument, "tokens %llu to %llu were asked for; the offer has %llu tokens",
+    return Error::make(Code::kInvalidArgument,
+                       "tokens %llu to %llu were asked for; the offer has %llu tokens",
                        static_cast<unsigned long long>(message.first_token),
                        static_cast<unsigned long long>(message.tokens),
                        static_cast<unsigned long long>(offer.tokens));
@@ -53,7 +56,8 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   }
   CACHALOT_TRY_ASSIGN(const PairPlan* const plan, plan_to(message.shape, offer.id));
   if (message.rank >= message.shape.ranks()) {
-    return Error::make(Code::kInvalidArgument, "rank %u of an instance of %u", message.rank, message.shape.ranks());
+    return Error::make(Code::kInvalidArgument, "rank %u of an instance of %u", message.rank,
+                       message.shape.ranks());
   }
   Taker taker;
   taker.peer = peer;
@@ -64,20 +68,22 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
     if (fetch.source == own_rank) taker.fetches.push_back(fetch);
   }
   if (taker.fetches.size() != message.fetches.size()) {
-    return Error::make(Code::kInvalidArgument, "%zu transfers were asked for; this pair of instances has %zu",
+    return Error::make(Code::kInvalidArgument,
+                       "%zu transfers were asked for; this pair of instances has %zu",
                        message.fetches.size(), taker.fetches.size());
   }
   // One rank takes each transfer once.
   for (const auto& [other_key, other] : takers) {
     if (other.offer == offer.id && !other.fetches.empty() && !taker.fetches.empty() &&
         other.fetches.front().destination == message.rank) {
-      return Error::make(Code::kRefused, "rank %u of this instance is taking the offer already", message.rank);
+      return Error::make(Code::kRefused, "rank %u of this instance is taking the offer already",
+                         message.rank);
     }
   }
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
-    const KvSlice slice{offer.pages, message.first_token, offer.tokens - message.first_token, fetch.source_layers,
-                        fetch.source_heads};
+    const KvSlice slice{offer.pages, message.first_token, offer.tokens - message.first_token,
+                        fetch.source_layers, fetch.source_heads};
     CACHALOT_TRY_ASSIGN(const StreamShape mine, stream_shape(cache, slice));
     CACHALOT_TRY_ASSIGN(const StreamOrder order, choose_order(mine, message.fetches[i]));
     taker.orders.push_back(order);
@@ -90,7 +96,8 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   return {};
 }
 
-std::uint64_t TransferRank::Impl::ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const {
+std::uint64_t TransferRank::Impl::ready_bytes(const Offer& offer, const Fetch& fetch,
+                                              std::uint64_t turn_bytes) const {
   const std::uint32_t first = fetch.source_layers.first;
   if (offer.layers_ready <= first) return 0;
   return std::min(offer.layers_ready - first, fetch.source_layers.count()) * turn_bytes;
@@ -102,16 +109,20 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
   Taker& taker = found->second;
   const OfferId id = taker.offer;
   const auto offer = offers.find(id);
-  if (offer == offers.end() || !taker.pushes.empty() || message.windows.size() != taker.fetches.size()) return;
+  if (offer == offers.end() || !taker.pushes.empty() ||
+      message.windows.size() != taker.fetches.size())
+    return;
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
-    const KvSlice slice{offer->second.pages, taker.first_token, offer->second.tokens - taker.first_token,
-                        fetch.source_layers, fetch.source_heads};
+    const KvSlice slice{offer->second.pages, taker.first_token,
+                        offer->second.tokens - taker.first_token, fetch.source_layers,
+                        fetch.source_heads};
     Result<ByteStream> stream = kv_stream(cache, slice, taker.orders[i]);
-    Result<PushId> push = stream ? engine->push(peer, WindowKey{message.windows[i]}, *stream,
-                                                offer->second.deadline_ns,
-                                                ready_bytes(offer->second, fetch, stream->turn_bytes()))
-                                 : Result<PushId>(stream.error());
+    Result<PushId> push =
+        stream
+            ? engine->push(peer, WindowKey{message.windows[i]}, *stream, offer->second.deadline_ns,
+                           ready_bytes(offer->second, fetch, stream->turn_bytes()))
+            : Result<PushId>(stream.error());
     if (!push) {
       end_offer(id, push.error(), "a transfer failed");
       return;
@@ -151,7 +162,8 @@ void TransferRank::Impl::end_if_taken(Offer& offer) {
 void TransferRank::Impl::end_offer(const OfferId& id, Status status, const char* reason) {
   const auto found = offers.find(id);
   if (found == offers.end()) return;
-  const Error error = status.ok() ? Error::make(Code::kCancelled, "the offer has ended: %s", reason) : status.error();
+  const Error error = status.ok() ? Error::make(Code::kCancelled, "the offer has ended: %s", reason)
+                                  : status.error();
   for (auto taker = takers.begin(); taker != takers.end();) {
     if (taker->second.offer != id) {
       ++taker;
@@ -163,7 +175,8 @@ void TransferRank::Impl::end_offer(const OfferId& id, Status status, const char*
       engine->release(push, &error);  // after this, nothing reads the pages
     }
     // Without a push the peer would wait for its deadline.
-    if (!status.ok() && !is_pushing) send(taker->second.peer, RefusalMessage{taker->second.ask, error});
+    if (!status.ok() && !is_pushing)
+      send(taker->second.peer, RefusalMessage{taker->second.ask, error});
     taker = takers.erase(taker);
   }
   offers.erase(found);
@@ -189,16 +202,19 @@ void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
   const auto found = takers.find({peer, ask});
   if (found == takers.end()) return;
   const OfferId id = found->second.offer;
-  end_offer(id, Error::make(Code::kCancelled, "the decode instance has cancelled"), "the decode instance cancelled it");
+  end_offer(id, Error::make(Code::kCancelled, "the decode instance has cancelled"),
+            "the decode instance cancelled it");
 }
 
-// A rank whose bytes nobody needs would wait for ever, if it counted ranks.
+// A rank whose bytes are not needed would wait for ever, if it counted ranks.
 void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message) {
   const auto found = offers.find(message.offer);
   if (found == offers.end() || !check_peer(peer).ok()) return;
   Offer& offer = found->second;
   const Result<const PairPlan*> plan = plan_to(message.shape, offer.id);
-  if (!plan || (*plan)->expected_transfers(own_rank) != 0 || (offer.taker && *offer.taker != message.shape)) return;
+  if (!plan || (*plan)->expected_transfers(own_rank) != 0 ||
+      (offer.taker && *offer.taker != message.shape))
+    return;
   offer.taker = message.shape;
   offer.expected = 0;
   end_if_taken(offer);
@@ -226,7 +242,8 @@ Status TransferRank::offer(const OfferOptions& o) {
   offer.id = o.id;
   offer.pages.assign(o.pages.begin(), o.pages.end());
   offer.tokens = o.tokens;
-  offer.deadline_ns = base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
+  offer.deadline_ns =
+      base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
   offer.layers_ready = o.layers_ready;
   offer.has_note = o.has_note;
   ++impl_->counts.offers;
@@ -252,10 +269,13 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
   offer.layers_ready = std::max(offer.layers_ready, layers);
   for (const auto& [key, taker] : impl_->takers) {
     if (taker.offer != id) continue;
-    for (std::size_t i = 0; i < taker.pushes.size() && taker.pushes.size() == taker.fetches.size(); ++i) {
+    for (std::size_t i = 0; i < taker.pushes.size() && taker.pushes.size() == taker.fetches.size();
+         ++i) {
       const Fetch& fetch = taker.fetches[i];
-      const std::uint64_t turn_bytes = fetch.token_bytes * (offer.tokens - taker.first_token) / fetch.layers.count();
-      static_cast<void>(impl_->engine->advance(taker.pushes[i], impl_->ready_bytes(offer, fetch, turn_bytes)));
+      const std::uint64_t turn_bytes =
+          fetch.token_bytes * (offer.tokens - taker.first_token) / fetch.layers.count();
+      static_cast<void>(
+          impl_->engine->advance(taker.pushes[i], impl_->ready_bytes(offer, fetch, turn_bytes)));
     }
   }
   return {};
@@ -263,8 +283,8 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
 
 Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) {
   if (note.size() > kMostNoteBytes) {
-    return Error::make(Code::kInvalidArgument, "a note of %zu bytes; expected at most %llu", note.size(),
-                       static_cast<unsigned long long>(kMostNoteBytes));
+    return Error::make(Code::kInvalidArgument, "a note of %zu bytes; expected at most %llu",
+                       note.size(), static_cast<unsigned long long>(kMostNoteBytes));
   }
   CACHALOT_TRY(layers_ready(id, impl_->cache.geometry().layers));
   const std::lock_guard lock(impl_->mutex);
@@ -281,7 +301,8 @@ Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) 
 Status TransferRank::withdraw(const OfferId& id) {
   const std::lock_guard lock(impl_->mutex);
   if (!impl_->offers.contains(id)) return impl_->refusal_of(id);
-  impl_->end_offer(id, Error::make(Code::kCancelled, "the prefill instance has withdrawn the offer"),
+  impl_->end_offer(id,
+                   Error::make(Code::kCancelled, "the prefill instance has withdrawn the offer"),
                    "the prefill instance withdrew it");
   return {};
 }

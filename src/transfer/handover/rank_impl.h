@@ -83,7 +83,8 @@ struct Ask {
   std::uint64_t first_token = 0, deadline_ns = 0;
   bool waits_for_offer = false;
   std::vector<Source> sources;
-  std::vector<std::uint32_t> idle_ranks;  // that this pair needs nothing of, and that this rank tells so
+  std::vector<std::uint32_t>
+      idle_ranks;  // that this pair needs nothing of, and that this rank tells so
   AskStatus status;
   bool has_note = false;
 };
@@ -105,9 +106,12 @@ struct TransferRank::Impl final : EngineEvents {
   void watch();  // the thread for deadlines
   void expire(std::uint64_t now_ns);
   void send(PeerId to, const Message& message);
-  Result<const PairPlan*> plan_from(const InstanceShape& source, const OfferId& id);  // this rank takes
-  Result<const PairPlan*> plan_to(const InstanceShape& taker, const OfferId& id);     // this rank gives
-  Status check_pages(std::span<const PageId> pages, std::uint64_t first_token, std::uint64_t tokens) const;
+  Result<const PairPlan*> plan_from(const InstanceShape& source,
+                                    const OfferId& id);  // this rank takes
+  Result<const PairPlan*> plan_to(const InstanceShape& taker,
+                                  const OfferId& id);  // this rank gives
+  Status check_pages(std::span<const PageId> pages, std::uint64_t first_token,
+                     std::uint64_t tokens) const;
   Status check_peer(PeerId peer) const;
 
   // offers.cpp

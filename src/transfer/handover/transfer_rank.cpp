@@ -15,7 +15,8 @@ namespace {
 constexpr std::size_t kMostPlans = 64;
 constexpr std::size_t kMostModelBytes = 4096;
 
-bool equals(const TransferRank::Impl::PlanKey& key, bool is_giving, const InstanceShape& shape, std::uint64_t turn) {
+bool equals(const TransferRank::Impl::PlanKey& key, bool is_giving, const InstanceShape& shape,
+            std::uint64_t turn) {
   return key.is_giving == is_giving && key.turn == turn && key.shape == shape;
 }
 
@@ -76,7 +77,8 @@ void TransferRank::Impl::watch() {
     for (const auto& [id, ask] : asks) {
       if (ask.status.state == HandoverState::kRunning) next_ns = std::min(next_ns, ask.deadline_ns);
     }
-    deadlines_changed.wait_for(lock, std::chrono::nanoseconds(next_ns > now_ns ? next_ns - now_ns : 1));
+    deadlines_changed.wait_for(lock,
+                               std::chrono::nanoseconds(next_ns > now_ns ? next_ns - now_ns : 1));
   }
 }
 
@@ -87,13 +89,16 @@ void TransferRank::Impl::expire(std::uint64_t now_ns) {
   }
   for (const OfferId& id : late) {
     const bool was_asked = offers.at(id).taker.has_value();
-    end_offer(id, Error::make(Code::kTimeout, was_asked ? "the offer was not taken in time" : "nothing asked for the offer in time"),
+    end_offer(id,
+              Error::make(Code::kTimeout, was_asked ? "the offer was not taken in time"
+                                                    : "nothing asked for the offer in time"),
               "it has expired");
   }
   for (auto& [id, ask] : asks) {
     if (ask.status.state != HandoverState::kRunning || ask.deadline_ns > now_ns) continue;
-    const Error error = Error::make(Code::kTimeout, "instance %s had sent %" PRIu64 " bytes at the deadline of the ask",
-                                    ask.reference.instance.c_str(), ask.status.bytes);
+    const Error error = Error::make(
+        Code::kTimeout, "instance %s had sent %" PRIu64 " bytes at the deadline of the ask",
+        ask.reference.instance.c_str(), ask.status.bytes);
     end_ask(ask, &error);
   }
 }
@@ -103,13 +108,15 @@ void TransferRank::Impl::send(PeerId to, const Message& message) {
   static_cast<void>(engine->send(to, encode(message)));
 }
 
-Result<const PairPlan*> TransferRank::Impl::plan_from(const InstanceShape& source, const OfferId& id) {
+Result<const PairPlan*> TransferRank::Impl::plan_from(const InstanceShape& source,
+                                                      const OfferId& id) {
   CACHALOT_TRY(check(source));
   const std::uint64_t turn = id.low % source.ranks();
   for (const auto& [key, plan] : plans) {
     if (equals(key, false, source, turn)) return &plan;
   }
-  CACHALOT_TRY_ASSIGN(const std::vector<Rank> sources, ranks_of(options.geometry, options.shape, source));
+  CACHALOT_TRY_ASSIGN(const std::vector<Rank> sources,
+                      ranks_of(options.geometry, options.shape, source));
   CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(sources, own_ranks, {.turn = turn}));
   if (plans.size() == kMostPlans) plans.pop_back();
   plans.emplace_front(PlanKey{false, source, turn}, std::move(plan));
@@ -122,7 +129,8 @@ Result<const PairPlan*> TransferRank::Impl::plan_to(const InstanceShape& taker, 
   for (const auto& [key, plan] : plans) {
     if (equals(key, true, taker, turn)) return &plan;
   }
-  CACHALOT_TRY_ASSIGN(const std::vector<Rank> takers_of, ranks_of(options.geometry, options.shape, taker));
+  CACHALOT_TRY_ASSIGN(const std::vector<Rank> takers_of,
+                      ranks_of(options.geometry, options.shape, taker));
   CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(own_ranks, takers_of, {.turn = turn}));
   if (plans.size() == kMostPlans) plans.pop_back();
   plans.emplace_front(PlanKey{true, taker, turn}, std::move(plan));
@@ -132,15 +140,18 @@ Result<const PairPlan*> TransferRank::Impl::plan_to(const InstanceShape& taker, 
 Status TransferRank::Impl::check_pages(std::span<const PageId> pages, std::uint64_t first_token,
                                        std::uint64_t tokens) const {
   const std::uint64_t page_tokens = cache.page_tokens();
-  const std::uint64_t needed = (first_token + tokens) / page_tokens + ((first_token + tokens) % page_tokens != 0);
+  const std::uint64_t needed =
+      (first_token + tokens) / page_tokens + ((first_token + tokens) % page_tokens != 0);
   if (tokens == 0 || pages.size() != needed) {
-    return Error::make(Code::kInvalidArgument, "%zu pages for %" PRIu64 " tokens from token %" PRIu64
+    return Error::make(Code::kInvalidArgument,
+                       "%zu pages for %" PRIu64 " tokens from token %" PRIu64
                        " of the first page on; expected %" PRIu64 " pages of %" PRIu64 " tokens",
                        pages.size(), tokens, first_token, needed, page_tokens);
   }
   for (const PageId page : pages) {
     if (page >= cache.pages()) {
-      return Error::make(Code::kInvalidArgument, "page %u; the cache has %u pages", page, cache.pages());
+      return Error::make(Code::kInvalidArgument, "page %u; the cache has %u pages", page,
+                         cache.pages());
     }
   }
   return {};
@@ -152,7 +163,8 @@ Status TransferRank::Impl::check_peer(PeerId peer) const {
   const auto differs = [&](const char* key, const std::string& own) -> Status {
     const auto found = info.facts.find(key);
     if (found != info.facts.end() && found->second == own) return {};
-    return Error::make(Code::kRefused, "rank %s has %s \"%.60s\"; this one has \"%.60s\"", info.name.c_str(), key,
+    return Error::make(Code::kRefused, "rank %s has %s \"%.60s\"; this one has \"%.60s\"",
+                       info.name.c_str(), key,
                        found == info.facts.end() ? "" : found->second.c_str(), own.c_str());
   };
   CACHALOT_TRY(differs("model", options.model));
@@ -197,21 +209,25 @@ TransferRank::~TransferRank() = default;
 
 Result<TransferRank> TransferRank::open(const TransferOptions& options) {
   if (options.cache.cuda_device) {
-    return Error::make(Code::kUnsupported, "a cache on GPU %d: transfers are between CPU memory so far",
+    return Error::make(Code::kUnsupported,
+                       "a cache on GPU %d: transfers are between CPU memory so far",
                        *options.cache.cuda_device);
   }
-  if (options.instance.empty() || options.instance.find('/') != std::string::npos || options.instance.size() > 200) {
-    return Error::make(Code::kInvalidArgument, "instance \"%.100s\": expected 1 to 200 characters without /",
+  if (options.instance.empty() || options.instance.find('/') != std::string::npos ||
+      options.instance.size() > 200) {
+    return Error::make(Code::kInvalidArgument,
+                       "instance \"%.100s\": expected 1 to 200 characters without /",
                        options.instance.c_str());
   }
   if (options.model.empty() || options.model.size() > kMostModelBytes) {
-    return Error::make(Code::kInvalidArgument, "model has %zu bytes; expected 1 to %zu", options.model.size(),
-                       kMostModelBytes);
+    return Error::make(Code::kInvalidArgument, "model has %zu bytes; expected 1 to %zu",
+                       options.model.size(), kMostModelBytes);
   }
   CACHALOT_TRY(check(options.shape));
   const KvGeometry& g = options.geometry;
   if (g.tp_size != options.shape.tp_size || g.pp_size != options.shape.pp_size) {
-    return Error::make(Code::kInvalidArgument, "geometry is a rank of TP %u, PP %u; the instance has TP %u, PP %u",
+    return Error::make(Code::kInvalidArgument,
+                       "geometry is a rank of TP %u, PP %u; the instance has TP %u, PP %u",
                        g.tp_size, g.pp_size, options.shape.tp_size, options.shape.pp_size);
   }
   CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::engine_cache_of(options.cache, g));
@@ -221,7 +237,9 @@ Result<TransferRank> TransferRank::open(const TransferOptions& options) {
   return TransferRank(std::move(impl));
 }
 
-const std::vector<std::string>& TransferRank::addresses() const { return impl_->engine->addresses(); }
+const std::vector<std::string>& TransferRank::addresses() const {
+  return impl_->engine->addresses();
+}
 
 TransferStatistics TransferRank::statistics() const {
   const EngineCounters engine = impl_->engine->counters();
@@ -234,7 +252,8 @@ TransferStatistics TransferRank::statistics() const {
   s.corrupt_chunks = engine.corrupt_chunks;
   s.dropped_chunks = engine.dropped_chunks;
   s.open_offers = impl_->offers.size();
-  for (const auto& [id, ask] : impl_->asks) s.open_asks += ask.status.state == HandoverState::kRunning;
+  for (const auto& [id, ask] : impl_->asks)
+    s.open_asks += ask.status.state == HandoverState::kRunning;
   return s;
 }
 
