@@ -82,6 +82,11 @@ struct ClientOptions {
   KvGeometry geometry = {};  // of this rank
   std::string block_order =
       "layer_first";  // of a block in the pool; all orders: docs/extend/layout.md
+  // Not 0: engines of different tensor parallelism share their blocks. The pool then holds each block in
+  // pieces, one for each of `share_tp` equal groups of the model's KV heads (KvGeometry::head_group), and only the
+  // pieces of a rank count for it. More groups: more engines can share, smaller pieces, longer lookups.
+  // 0: only ranks with the same heads share. A latent has one group: its ranks share in any case.
+  std::uint32_t share_tp = 0;
   HashAlgorithm hash = HashAlgorithm::kXxh3;
   // for vLLM's algorithms: PYTHONHASHSEED of its engines; "" if it is not set (kSha256Cbor only)
   std::string python_hash_seed = {};
