@@ -49,7 +49,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
-            bool pinned_reads, bool allow_foreign_pool) {
+            bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -57,6 +57,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   if (!nb::isinstance<KvGeometry>(geometry)) refuse_type(geometry, "geometry: ", "a KvGeometry");
   options.geometry = instance_of<KvGeometry>(geometry, "geometry");
   options.block_order = block_order;
+  options.share_tp = number(share_tp, "share_tp");
   options.hash = parse_hash(hash);
   options.python_hash_seed = python_hash_seed;
   options.host = number(host, "host");
@@ -330,17 +331,19 @@ void add_client(nb::module_& module) {
            nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
            nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
            nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
-           nb::arg("allow_foreign_pool") = false,
-           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
-                   "KvGeometry, salt: str = '', "
-                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
-                   "'', host: int = 0, "
-                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
-                   "grant_blocks: int = 64, "
-                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-                   "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
-                   "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
-                   "pinned_reads: bool = False, allow_foreign_pool: bool = False) -> None"),
+           nb::arg("allow_foreign_pool") = false, nb::arg("share_tp") = 0,
+           nb::sig(
+               "def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+               "KvGeometry, salt: str = '', "
+               "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+               "'', host: int = 0, "
+               "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+               "grant_blocks: int = 64, "
+               "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+               "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
+               "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
+               "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0) "
+               "-> None"),
            "Attaches to a pool that a keeper serves. model, salt, geometry, block_order and\n"
            "hash form the namespace: the client never receives blocks of another namespace.\n"
            "\n"
@@ -369,6 +372,8 @@ void add_client(nb::module_& module) {
            "pinned_reads: required for begin_load(pinned=True)\n"
            "allow_foreign_pool: also attach to a pool whose files belong to neither this user\n"
            "    nor root, or that every user may write to\n"
+           "share_tp: not 0: engines of different tensor parallelism share their blocks, in\n"
+           "    pieces of so many groups of the model's KV heads; see docs/guide/embed.md\n"
            "\n"
            "Raises NoKeeperError; BusyError: all slots are in use, or held for clients that\n"
            "stopped answering; InvalidArgumentError: a value is out of range, or a block does\n"

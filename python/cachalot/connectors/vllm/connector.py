@@ -56,7 +56,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         self._keeper: Optional[SharedKeeper] = None
         self._groups: List[Group] = []
         try:
-            self._identity = Identity(vllm_config, self._options.weights == "all", self._options.salt)
+            self._identity = Identity(vllm_config, self._options.weights == "all", self._options.salt,
+                                      self._options.share_tp)
             if role == KVConnectorRole.SCHEDULER:
                 self._start_scheduler()
             else:
@@ -73,7 +74,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _start_scheduler(self) -> None:
         parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
-        ranks = [self._identity.groups_of(self._kv_cache_config, rank) for rank in self._identity.ranks()]
+        ranks = [[group.of_all_ranks() for group in self._identity.groups_of(self._kv_cache_config, rank)]
+                 for rank in self._identity.ranks()]
         if self._options.create is not None:
             of_all = [group for groups in ranks for group in groups]
             self._keeper = SharedKeeper(self._options, self._options.create, of_all, self._log)
@@ -88,7 +90,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             wait_s = wait_s if attachment.attach(wait_s) else 0.0
         groups = ranks[0]
         self._log.info("namespace: %s; %d group(s), blocks of %d tokens and %d bytes", self._identity.text(),
-                       len(groups), groups[0].block_tokens, max(group.geometry.block_bytes for group in groups))
+                       len(groups), groups[0].block_tokens, max(group.pool_block_bytes for group in groups))
         self._scheduler = SchedulerSide(
             self._options, list(places.values()), groups[0].block_tokens, parallel.world_size,
             may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer,
@@ -116,7 +118,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         for attachment in attachments.values():
             attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
         # Ranks that hold the same bytes would store them several times.
-        is_first = not self._groups[0].is_latent or self._rank().tp == 0
+        is_first = self._groups[0].geometry.is_first_replica
         self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
                                   self._log, is_first_rank=self._rank() == Rank(0))
 

@@ -2,7 +2,7 @@
 
 import difflib
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from cachalot.errors import InvalidArgumentError
 
@@ -63,6 +63,9 @@ class Options:
     checksums: Optional[bool] = None
     #: added to the namespace: engines with another salt share nothing with this one
     salt: str = ""
+    #: engines of other tensor parallel sizes share, in pieces of so many groups of the model's KV heads. "auto": as
+    #: many as it has heads; 0: only ranks with the same heads share
+    share_tp: Union[int, str] = 0
     #: this machine's number in the pool
     host: int = 0
     #: use a pool that another user made
@@ -88,8 +91,8 @@ def _known(name: str, given: Mapping[str, Any], kind: type) -> None:
 def _check_types(name: str, given: Mapping[str, Any], kind: type) -> None:
     for field in fields(kind):
         default = field.default
-        if field.name not in given or default is MISSING or default is None:
-            continue
+        if field.name not in given or default is MISSING or default is None or field.name == "share_tp":
+            continue  # of several types, or none: parse() checks it
         value, wanted = given[field.name], type(default)
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             continue
@@ -145,6 +148,9 @@ def parse(given: Mapping[str, Any]) -> Options:
     for name in ("copy_threads", "workers"):
         if not 1 <= getattr(options, name) <= 256:
             _refuse(name, getattr(options, name), "1 to 256")
+    is_number = isinstance(options.share_tp, int) and not isinstance(options.share_tp, bool)
+    if options.share_tp != "auto" and not (is_number and 0 <= options.share_tp < 2**32):
+        _refuse("share_tp", options.share_tp, 'a number of groups of KV heads, "auto", or 0 (off)')
     if options.checksums is not None and not isinstance(options.checksums, bool):
         _refuse("checksums", options.checksums, "true or false")
     return options
