@@ -16,7 +16,7 @@
 #include "leave.h"
 #include "module.h"
 #include "numbers.h"
-#include "strides.h"
+#include "paged_cache.h"
 
 namespace cachalot::python {
 namespace {
@@ -81,58 +81,14 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   new (self) ClientObject(value_of(std::move(client)));
 }
 
-// Checks that a cache of this geometry can be in the tensor.
-Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry,
-                 std::optional<int> device) {
-  const std::string name = "tensor " + std::to_string(index);
-  Memory memory = device ? Memory::on_gpu(object, name, *device) : Memory::of(object, name);
-  if (memory.is_bare) return memory;
-  if (memory.item_bytes != dtype_bytes(geometry.dtype)) {
-    refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(),
-           memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
-           dtype_name(geometry.dtype));
-  }
-  if (memory.is_record) {
-    refuse("%s: has records of several fields, expected numbers (%s)", name.c_str(),
-           dtype_name(geometry.dtype));
-  }
-  if (memory.is_swapped) {
-    refuse("%s: has numbers of %s, expected them in this machine's byte order", name.c_str(),
-           memory.dtype().c_str());
-  }
-  if (!memory.is_contiguous)
-    refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
-  if (!memory.is_writable)
-    refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
-  return memory;
-}
-
 CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object& tensors,
                            nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes,
                            nb::handle strides, nb::handle device, nb::handle stream) {
   ClientObject& client = client_of(self);
-  PagedCache cache;
-  if (!strides.is_none()) cache.strides = strides_of(strides);
-  if (!cache.strides || !layout.is_none()) cache.layout = text(layout, "layout");
-  cache.pages = number(pages, "pages");
-  cache.page_tokens = number(page_tokens, "page_tokens");
-  cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
-  if (!device.is_none()) {
-    cache.cuda_device = static_cast<int>(whole_number(device, "device", INT32_MAX));
-  }
-  cache.cuda_stream = stream_of(stream).value_or(nullptr);
   std::vector<Memory> held;
-  if (tensors.is_none()) refuse_type(tensors, "tensors: ", "an array, or several");
-  // An array is one tensor, not a sequence of its rows.
-  if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__") ||
-      nb::hasattr(tensors, "__cuda_array_interface__")) {
-    held.push_back(tensor_of(tensors, 0, client.client().geometry(), cache.cuda_device));
-  } else {
-    for (const nb::handle tensor : tensors) {
-      held.push_back(tensor_of(tensor, held.size(), client.client().geometry(), cache.cuda_device));
-    }
-  }
-  for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, tensor.bytes()});
+  const PagedCache cache = paged_cache_of(
+      {layout, tensors, pages, page_tokens, page_stride_bytes, strides, device, stream},
+      client.client().geometry(), held);
   const CacheId id = client.register_cache(cache, std::move(held));
   return {nb::borrow(self), &client, id};
 }
