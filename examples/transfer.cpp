@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -16,11 +18,11 @@ constexpr std::uint64_t kTokens = 40;
 // An engine's paged cache: for each layer a tensor (K and V, page, token, head, number).
 struct Rank {
   std::vector<std::vector<std::uint16_t>> tensors;
-  cachalot::TransferRank transfer;
+  std::optional<cachalot::TransferRank> transfer = {};
 };
 
 cachalot::Result<Rank> open(const char* instance, std::uint32_t rank, std::uint32_t ranks) {
-  Rank made{{}, cachalot::TransferRank(nullptr)};
+  Rank made;
   const std::uint32_t heads = kHeads / ranks;
   made.tensors.assign(kLayers, std::vector<std::uint16_t>(std::size_t{2} * kPages * kPageTokens *
                                                           heads * kHeadDim));
@@ -40,7 +42,8 @@ cachalot::Result<Rank> open(const char* instance, std::uint32_t rank, std::uint3
   for (auto& tensor : made.tensors)
     options.cache.tensors.push_back({tensor.data(), tensor.size() * 2});
   options.listen = {"tcp:127.0.0.1:0"};
-  CACHALOT_TRY_ASSIGN(made.transfer, cachalot::TransferRank::open(options));
+  CACHALOT_TRY_ASSIGN(cachalot::TransferRank opened, cachalot::TransferRank::open(options));
+  made.transfer = std::move(opened);
   return made;
 }
 
@@ -53,36 +56,36 @@ cachalot::Status run() {
   // Prefill: both ranks lend the pages of the prompt, before they have computed it.
   const std::vector<cachalot::PageId> pages = {6, 1, 3};
   for (Rank* rank : {&first, &second}) {
-    CACHALOT_TRY(rank->transfer.offer({.id = id,
-                                       .pages = pages,
-                                       .tokens = kTokens,
-                                       .deadline_ns = 30'000'000'000,
-                                       .layers_ready = 0}));
+    CACHALOT_TRY(rank->transfer->offer({.id = id,
+                                        .pages = pages,
+                                        .tokens = kTokens,
+                                        .deadline_ns = 30'000'000'000,
+                                        .layers_ready = 0}));
   }
 
   // A proxy carries the reference to the decode instance, which asks for the KV, into pages of its own.
   cachalot::KvReference reference{"prefill-0", id, kTokens, {2, 1, {}}, {}, false};
-  reference.addresses = {first.transfer.addresses(), second.transfer.addresses()};
+  reference.addresses = {first.transfer->addresses(), second.transfer->addresses()};
   const std::vector<cachalot::PageId> own_pages = {0, 7, 2};
   CACHALOT_TRY_ASSIGN(
       const cachalot::AskId ask,
-      decode.transfer.ask(reference, {.pages = own_pages, .deadline_ns = 30'000'000'000}));
+      decode.transfer->ask(reference, {.pages = own_pages, .deadline_ns = 30'000'000'000}));
 
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
     for (Rank* rank : {&first, &second}) {
       for (auto& number : rank->tensors[layer])
         number = static_cast<std::uint16_t>(layer + 1);  // computes
-      CACHALOT_TRY(rank->transfer.layers_ready(id, layer + 1));
+      CACHALOT_TRY(rank->transfer->layers_ready(id, layer + 1));
     }
     // The layer is there while the prefill computes the next one.
     CACHALOT_TRY_ASSIGN(const cachalot::AskStatus status,
-                        decode.transfer.wait(ask, 10'000'000'000, layer + 1));
+                        decode.transfer->wait(ask, 10'000'000'000, layer + 1));
     if (status.layers <= layer) {
       return cachalot::Error::make(cachalot::Code::kTimeout, "layer %u: %s", layer,
                                    status.error.message);
     }
   }
-  CACHALOT_TRY_ASSIGN(const cachalot::AskStatus status, decode.transfer.wait(ask, 10'000'000'000));
+  CACHALOT_TRY_ASSIGN(const cachalot::AskStatus status, decode.transfer->wait(ask, 10'000'000'000));
   std::printf("%s: %u layers, %llu bytes\n",
               status.state == cachalot::HandoverState::kDone ? "done" : "failed", status.layers,
               static_cast<unsigned long long>(status.bytes));
