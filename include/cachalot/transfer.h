@@ -61,7 +61,7 @@ struct KvReference {
   OfferId id;
   std::uint64_t tokens = 0;
   InstanceShape shape;
-  // Of each rank: where it can be reached. None: the registry says it.
+  // Of each rank: where it can be reached. As many as the shape has ranks.
   std::vector<std::vector<std::string>> addresses = {};
   bool expects_note = false;  // the ask ends only after finish()
 };
@@ -73,9 +73,8 @@ struct TransferOptions {
   InstanceShape shape;   // of this instance
   PagedCache cache;      // in this process's memory
   std::vector<std::string> listen =
-      {};  // "tcp:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine
-  std::string registry = {};  // "file:DIR", "etcd://HOST:PORT"; none: references carry addresses
-  bool checksums = false;     // verify every payload of pushes from here
+      {};                  // "tcp:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine
+  bool checksums = false;  // verify every payload of pushes from here
   std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
 };
 

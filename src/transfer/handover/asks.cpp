@@ -219,7 +219,7 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
                        static_cast<unsigned long long>(o.first_token),
                        static_cast<unsigned long long>(reference.tokens));
   }
-  if (!reference.addresses.empty() && reference.addresses.size() != reference.shape.ranks()) {
+  if (reference.addresses.size() != reference.shape.ranks()) {
     return Error::make(Code::kInvalidArgument,
                        "a reference has addresses of %zu ranks; expected %u",
                        reference.addresses.size(), reference.shape.ranks());

@@ -345,7 +345,7 @@ TEST_F(OneToOne, BadInputIsOneClearError) {
       std::string::npos);
   KvReference reference = prefill.reference(id, tokens);
   reference.shape.tp_size = 3;
-  reference.addresses.clear();
+  reference.addresses.resize(3);
   EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1}))
                 .find("3 ranks"),
             std::string::npos);
