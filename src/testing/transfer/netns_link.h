@@ -53,8 +53,10 @@ class NetnsLink {
     os::FileDescriptor input(in[1]);
     if (!child) return child.error();
     NetnsLink link(folder, *std::move(child), std::move(input));
-    char first = 0;
-    if (read(ready.get(), &first, 1) == 1) return link;
+    // A line, whole: a write to a pipe without a reader would end the program.
+    for (char c = 0; read(ready.get(), &c, 1) == 1;) {
+      if (c == '\n') return link;
+    }
     CACHALOT_TRY_ASSIGN(const os::ChildStatus ended, link.child_.wait());
     return Error::make(ended.exit_code == 77 ? Code::kUnsupported : Code::kIo,
                        "netns_link: %s; it has said why", ended.text().c_str());
