@@ -70,7 +70,7 @@ TEST_P(RegistryConformance, TheNameOfALivePeerIsRefusedAndItsHolderNamed) {
   first.addresses = {"tcp:10.9.8.7:5"};
   const auto holder = open(), late = open();
   ASSERT_TRUE(holder->publish(first, soon()));
-  const Status refused = late->publish(second, in_s(1));
+  const Status refused = late->publish(second, in_s(4));
   ASSERT_TRUE(failed_with(refused, Code::kBusy)) << text_of(refused);
   const std::string message = refused.error().message;
   EXPECT_NE(message.find("incarnation 0000000000001234 at tcp:10.9.8.7:5"), std::string::npos)
@@ -92,7 +92,7 @@ TEST_P(RegistryConformance, OfManyPeersThatTakeANameTogetherOneGetsIt) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kPeers; ++i) {
     threads.emplace_back([&, i] {
-      const Status status = peers[static_cast<std::size_t>(i)]->publish(record_of("a"), in_s(2));
+      const Status status = peers[static_cast<std::size_t>(i)]->publish(record_of("a"), in_s(5));
       published += status.ok();
       refused += failed_with(status, Code::kBusy);
     });

@@ -52,14 +52,18 @@ Status Registry::publish(const PeerRecord& record, std::uint64_t deadline_ns) {
     record_ = record;
     ends_ = false;
   }
+  Status taken;  // the last error that named a holder
   while (true) {
     const std::uint64_t started_ns = now();
     const Status held = store_->hold(record_, deadline_ns);
     note(held, started_ns);
     if (held) break;
-    if (held.error().code != Code::kBusy || now() + kTakenRetryNs >= deadline_ns) {
+    const Code code = held.error().code;
+    if (code == Code::kBusy) taken = held;
+    if (code != Code::kBusy || now() + kTakenRetryNs >= deadline_ns) {
       (void)store_->release(now() + kUndoNs);
-      return held.error();
+      // The deadline may end a later try before it is answered.
+      return code == Code::kTimeout && !taken ? taken.error() : held.error();
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(kTakenRetryNs));
   }
