@@ -123,7 +123,7 @@ struct TransferStatistics {
 
 class TransferRank {
  public:
-  // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another live instance has the name, or the address;
+  // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another process has the address;
   //         kUnsupported: a cache on a GPU; kIo
   static Result<TransferRank> open(const TransferOptions& options);
   TransferRank(TransferRank&&) noexcept;

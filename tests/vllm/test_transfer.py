@@ -96,7 +96,8 @@ def test_a_reference_of_another_prompt_is_not_used(stage, prompt):
 
 CHANGES = [
     {"id": "0" * 31 + "1"}, {"id": "x"}, {"instance": "elsewhere"}, {"tp_size": 3}, {"tokens": 128}, {"addresses": "here"},
-    {"instance": "elsewhere", "addresses": [["tcp:127.0.0.1:1"]]}, {"tokens": None}, {"last_block": 7}, {"tp_size": -1}]
+    {"instance": "elsewhere", "addresses": [["tcp:127.0.0.1:1"]]}, {"tokens": None}, {"last_block": 7}, {"tp_size": -1},
+    {"expects_note": [1]}, {"stage_layers": 5}]
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)), ids=[str(change) for change in CHANGES])

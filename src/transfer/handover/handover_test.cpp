@@ -214,6 +214,18 @@ TEST_F(OneToOne, AReferenceIsUsedOnce) {
   EXPECT_NE(std::string(again.error.message).find("it was taken"), std::string::npos);
 }
 
+TEST_F(OneToOne, ARankTakesAnOfferOnceAtATime) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId first = *ask();
+  ASSERT_EQ(d.wait(first, kLong, 1)->layers, 1u);
+  const AskStatus second = *d.wait(*ask());
+  EXPECT_EQ(second.state, HandoverState::kFailed);
+  EXPECT_EQ(second.error.code, Code::kRefused);
+  // The first one goes on.
+  ASSERT_TRUE(p.layers_ready(id, model.layers).ok());
+  EXPECT_EQ(d.wait(first)->state, HandoverState::kDone);
+}
+
 TEST_F(OneToOne, AReferenceWithOtherTokensIsRefused) {
   ASSERT_TRUE(offer().ok());
   const AskStatus status =

@@ -184,7 +184,10 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         if self._worker is not None:
-            self._worker.begin_stores(self._step().stores)
+            step = self._step()
+            self._worker.begin_stores(step.stores)
+            if isinstance(self._worker, TransferWorker) and getattr(step, "withdraws", False):
+                self._worker.withdraw_offers()
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
         finished, failed = set(), set()

@@ -39,6 +39,7 @@ class Ask:
 class TransferStep(KVConnectorMetadata):
     loads: List[Ask] = field(default_factory=list)
     stores: List[Offer] = field(default_factory=list)
+    withdraws: bool = False  # all offers that are open
 
 
 @dataclass

@@ -19,6 +19,11 @@ def _is_reference(given: Any) -> bool:
             and isinstance(given.get("block_tokens"), int))
 
 
+def _has_adapter(request: Any) -> bool:
+    """vLLM's hashes have an adapter's path, not its files: two engines may have different ones there."""
+    return getattr(request, "lora_request", None) is not None
+
+
 class TransferScheduler:
     """Threads: vLLM's scheduler only."""
 
@@ -73,7 +78,7 @@ class TransferScheduler:
 
     def matched(self, request: Any, computed_tokens: int) -> Tuple[Optional[int], bool]:
         self._plans.pop(request.request_id, None)
-        if not self._may_load or request.request_id in self._refused:
+        if not self._may_load or request.request_id in self._refused or _has_adapter(request):
             return 0, False
         reference = self._reference_of(request)
         first = computed_tokens // self._block_tokens
@@ -100,9 +105,13 @@ class TransferScheduler:
         self._refused.discard(request.request_id)
         if not self._may_store or request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
             return None
+        if _has_adapter(request):
+            return None
         if not (getattr(request, "kv_transfer_params", None) or {}).get("do_remote_decode"):
             return None
         blocks = self._blocks_of(request)
+        if request.num_computed_tokens < blocks * self._block_tokens:
+            return None
         if blocks == 0 or len(tables[0]) < blocks or len(request.block_hashes) < blocks:
             return None
         if len(self._addresses) < self._tp_size * self._pp_size:
@@ -132,10 +141,16 @@ class TransferScheduler:
             self._held.finished(job, workers)
 
     def reset(self) -> None:
-        return
+        """The engine's weights may be others now, and nothing names them: it takes part in no transfer any more."""
+        self._may_load = self._may_store = False
+        self._plans.clear()
+        # Offers that no worker has yet are sent before their withdrawal, so that their pages are answered for.
+        self._step.loads.clear()
+        self._step.withdraws = True
+        self._log.info("the engine's caches were reset: until it starts again, it hands nothing over and takes nothing")
 
     def has_unsent_stores(self) -> bool:
-        return bool(self._step.stores)
+        return bool(self._step.stores or self._step.withdraws)
 
     def has_held_pages(self) -> bool:
         return bool(self._held)

@@ -39,7 +39,7 @@ class TransferWorker:
                 if self._rank is not None:
                     number = self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
                                             first_token=ask.first_token)
-            except (Error, TypeError) as error:
+            except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
                 self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
             self._pending[ask.request] = _Pending(ask, number, time.monotonic())
 
@@ -53,6 +53,13 @@ class TransferWorker:
             except (Error, ValueError) as error:
                 self._log.warning("offer", "a prompt's KV cannot be offered: %s", error)
                 self._answer.finished_jobs[offer.job] = 1
+
+    def withdraw_offers(self) -> None:
+        for offer_id in self._offers:
+            try:
+                self._rank.withdraw(offer_id)
+            except Error:
+                pass  # it has ended meanwhile; ended_offers() tells it
 
     def _poll(self) -> None:
         for request, pending in list(self._pending.items()):
