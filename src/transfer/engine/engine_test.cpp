@@ -208,10 +208,11 @@ TEST_P(EngineWays, AWindowTakesOnePushOfOneSize) {
   push = *pair.sender->push(pair.to, window, Strided::flat(source.data() + 4096, 4096), in(5000));
   EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kFailed);
   EXPECT_EQ(0, memcmp(target.data(), source.data(), 4096));
-  EXPECT_EQ(
-      pair.sender->push(pair.to, WindowKey{12345}, Strided::flat(source.data(), 4096), in(5000))
-          .ok(),
-      true);
+  push =
+      *pair.sender->push(pair.to, WindowKey{12345}, Strided::flat(source.data(), 4096), in(5000));
+  status = *pair.sender->wait(push, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kStale);
 }
 
 TEST_P(EngineWays, ManyPushesShareAConnection) {

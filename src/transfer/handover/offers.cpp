@@ -159,7 +159,7 @@ void TransferRank::Impl::end_if_taken(Offer& offer) {
   end_offer(offer.id, {}, "it was taken");
 }
 
-void TransferRank::Impl::end_offer(const OfferId& id, Status status, const char* reason) {
+void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason) {
   const auto found = offers.find(id);
   if (found == offers.end()) return;
   const Error error = status.ok() ? Error::make(Code::kCancelled, "the offer has ended: %s", reason)

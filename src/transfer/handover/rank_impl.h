@@ -122,7 +122,8 @@ struct TransferRank::Impl final : EngineEvents {
   void take_nothing(PeerId peer, const NothingMessage& message);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
   void end_if_taken(Offer& offer);
-  void end_offer(const OfferId& id, Status status, const char* reason);
+  // `id` by value: it may be that of the offer that ends.
+  void end_offer(OfferId id, Status status, const char* reason);
   void lose_taker(PeerId peer, const Error& error);
   Error refusal_of(const OfferId& id) const;
 
