@@ -24,6 +24,7 @@ set(CACHALOT_MODULES
   "transfer/link: base os transfer/strided"
   "transfer/ucx: base os transfer/strided transfer/link"
   "transfer/engine: base os transfer/strided transfer/link"
+  "transfer/handover: base os memory geometry gpu kv transfer/strided transfer/pair transfer/link transfer/engine"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"
@@ -35,12 +36,13 @@ set(CACHALOT_MODULES
   "node/archive: base memory block_hash eviction rpc pool/format pool/reader pool/keeper pool/client pool storage node/changes"
   "client: base os memory geometry gpu block_hash kv pool"
   "tier/controller: base os memory geometry gpu block_hash eviction kv pool client tier/radix"
+  "transfer/registry: base os"
   "node/metrics: base os memory rpc pool"
   "replay/pattern: base"
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"
   "replay/tiers: base os memory geometry gpu block_hash eviction kv pool client tier/radix tier/controller cache_sim trace/request replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
-  "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair"
+  "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair transfer/registry"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 

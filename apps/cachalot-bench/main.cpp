@@ -19,6 +19,7 @@
 #include "policies.h"
 #include "program.h"
 #include "rpc.h"
+#include "share_tp.h"
 #include "sparse.h"
 #include "storage.h"
 #include "takeover.h"
@@ -62,6 +63,8 @@ constexpr std::array kBenchmarks = {
     Benchmark{"sparse", "reading some tokens of a block", 5, bench::bench_sparse},
     Benchmark{"layerwise", "reading a block layer by layer; limit: the whole block in one call", 5,
               bench::bench_layerwise},
+    Benchmark{"share-tp", "blocks in groups of heads; limit: whole blocks; uses 1.5 GiB", 20,
+              bench::bench_share_tp},
     Benchmark{"cuda", "copies between a GPU's pages and the pool (needs a GPU)", 60,
               bench::bench_cuda},
     Benchmark{"vmm", "building 2 GiB of device memory from small pieces", 30, bench::bench_vmm},

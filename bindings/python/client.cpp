@@ -16,7 +16,7 @@
 #include "leave.h"
 #include "module.h"
 #include "numbers.h"
-#include "strides.h"
+#include "paged_cache.h"
 
 namespace cachalot::python {
 namespace {
@@ -49,7 +49,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
-            bool pinned_reads, bool allow_foreign_pool) {
+            bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -57,6 +57,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   if (!nb::isinstance<KvGeometry>(geometry)) refuse_type(geometry, "geometry: ", "a KvGeometry");
   options.geometry = instance_of<KvGeometry>(geometry, "geometry");
   options.block_order = block_order;
+  options.share_tp = number(share_tp, "share_tp");
   options.hash = parse_hash(hash);
   options.python_hash_seed = python_hash_seed;
   options.host = number(host, "host");
@@ -80,58 +81,14 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   new (self) ClientObject(value_of(std::move(client)));
 }
 
-// Checks that a cache of this geometry can be in the tensor.
-Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry,
-                 std::optional<int> device) {
-  const std::string name = "tensor " + std::to_string(index);
-  Memory memory = device ? Memory::on_gpu(object, name, *device) : Memory::of(object, name);
-  if (memory.is_bare) return memory;
-  if (memory.item_bytes != dtype_bytes(geometry.dtype)) {
-    refuse("%s: has numbers of %" PRIu64 " bytes (%s), expected %" PRIu64 " (%s)", name.c_str(),
-           memory.item_bytes, memory.dtype().c_str(), dtype_bytes(geometry.dtype),
-           dtype_name(geometry.dtype));
-  }
-  if (memory.is_record) {
-    refuse("%s: has records of several fields, expected numbers (%s)", name.c_str(),
-           dtype_name(geometry.dtype));
-  }
-  if (memory.is_swapped) {
-    refuse("%s: has numbers of %s, expected them in this machine's byte order", name.c_str(),
-           memory.dtype().c_str());
-  }
-  if (!memory.is_contiguous)
-    refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
-  if (!memory.is_writable)
-    refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
-  return memory;
-}
-
 CacheObject register_cache(nb::handle self, nb::handle layout, const nb::object& tensors,
                            nb::handle pages, nb::handle page_tokens, nb::handle page_stride_bytes,
                            nb::handle strides, nb::handle device, nb::handle stream) {
   ClientObject& client = client_of(self);
-  PagedCache cache;
-  if (!strides.is_none()) cache.strides = strides_of(strides);
-  if (!cache.strides || !layout.is_none()) cache.layout = text(layout, "layout");
-  cache.pages = number(pages, "pages");
-  cache.page_tokens = number(page_tokens, "page_tokens");
-  cache.page_stride_bytes = whole_number(page_stride_bytes, "page_stride_bytes", ~std::uint64_t{0});
-  if (!device.is_none()) {
-    cache.cuda_device = static_cast<int>(whole_number(device, "device", INT32_MAX));
-  }
-  cache.cuda_stream = stream_of(stream).value_or(nullptr);
   std::vector<Memory> held;
-  if (tensors.is_none()) refuse_type(tensors, "tensors: ", "an array, or several");
-  // An array is one tensor, not a sequence of its rows.
-  if (PyObject_CheckBuffer(tensors.ptr()) || nb::hasattr(tensors, "__dlpack__") ||
-      nb::hasattr(tensors, "__cuda_array_interface__")) {
-    held.push_back(tensor_of(tensors, 0, client.client().geometry(), cache.cuda_device));
-  } else {
-    for (const nb::handle tensor : tensors) {
-      held.push_back(tensor_of(tensor, held.size(), client.client().geometry(), cache.cuda_device));
-    }
-  }
-  for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, tensor.bytes()});
+  const PagedCache cache = paged_cache_of(
+      {layout, tensors, pages, page_tokens, page_stride_bytes, strides, device, stream},
+      client.client().geometry(), held);
   const CacheId id = client.register_cache(cache, std::move(held));
   return {nb::borrow(self), &client, id};
 }
@@ -330,17 +287,19 @@ void add_client(nb::module_& module) {
            nb::arg("keeper_timeout_s").none() = 5.0, nb::arg("recovery_s").none() = 2.0,
            nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
            nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
-           nb::arg("allow_foreign_pool") = false,
-           nb::sig("def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
-                   "KvGeometry, salt: str = '', "
-                   "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
-                   "'', host: int = 0, "
-                   "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
-                   "grant_blocks: int = 64, "
-                   "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
-                   "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
-                   "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
-                   "pinned_reads: bool = False, allow_foreign_pool: bool = False) -> None"),
+           nb::arg("allow_foreign_pool") = false, nb::arg("share_tp") = 0,
+           nb::sig(
+               "def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
+               "KvGeometry, salt: str = '', "
+               "block_order: str = 'layer_first', hash: str = 'xxh3', python_hash_seed: str = "
+               "'', host: int = 0, "
+               "slot: int | None = None, copy_threads: int = 1, workers: int = 1, "
+               "grant_blocks: int = 64, "
+               "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
+               "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
+               "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
+               "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0) "
+               "-> None"),
            "Attaches to a pool that a keeper serves. model, salt, geometry, block_order and\n"
            "hash form the namespace: the client never receives blocks of another namespace.\n"
            "\n"
@@ -369,6 +328,8 @@ void add_client(nb::module_& module) {
            "pinned_reads: required for begin_load(pinned=True)\n"
            "allow_foreign_pool: also attach to a pool whose files belong to neither this user\n"
            "    nor root, or that every user may write to\n"
+           "share_tp: not 0: engines of different tensor parallelism share their blocks, in\n"
+           "    pieces of so many groups of the model's KV heads; see docs/guide/embed.md\n"
            "\n"
            "Raises NoKeeperError; BusyError: all slots are in use, or held for clients that\n"
            "stopped answering; InvalidArgumentError: a value is out of range, or a block does\n"

@@ -131,9 +131,30 @@ void add_geometry(nb::module_& module) {
       .def_prop_ro("token_bytes", &KvGeometry::token_bytes, "Of one token, all layers.")
       .def_prop_ro("layer_bytes", &KvGeometry::layer_bytes, "Of one layer of one block.")
       .def_prop_ro("block_bytes", &KvGeometry::block_bytes, "Of one block, all layers.")
-      .def("fingerprint", &KvGeometry::fingerprint,
-           "Returns a text for the namespace: equal for ranks that hold the same bytes,\n"
-           "different for all others.")
+      .def(
+          "head_group",
+          [](const KvGeometry& g, nb::handle share_tp) {
+            return value_of(g.head_group(number(share_tp, "share_tp")));
+          },
+          nb::arg("share_tp"), nb::sig("def head_group(self, share_tp: int) -> KvGeometry"),
+          "Returns the geometry of one of share_tp equal groups of the whole model's KV heads:\n"
+          "what a rank of tensor parallelism share_tp keeps. Its tp_rank is the number of this\n"
+          "rank's first group; its block_bytes are those of a block in the pool.\n"
+          "\n"
+          "Raises InvalidArgumentError: share_tp does not divide the model's heads, or a group\n"
+          "would lie on several ranks; a latent has one group.")
+      .def_prop_ro("is_first_replica", &KvGeometry::is_first_replica,
+                   "Whether this is the first of the ranks that hold the same bytes: it is enough\n"
+                   "that this one stores them.")
+      .def(
+          "fingerprint",
+          [](const KvGeometry& g, nb::handle share_tp) {
+            return g.fingerprint(number(share_tp, "share_tp"));
+          },
+          nb::arg("share_tp") = 0, nb::sig("def fingerprint(self, share_tp: int = 0) -> str"),
+          "Returns a text for the namespace: equal for ranks that hold the same bytes,\n"
+          "different for all others. share_tp not 0: of head groups instead, so equal for all\n"
+          "ranks that share them.")
       .def(
           "__eq__",
           [](const KvGeometry& a, nb::handle b) {

@@ -160,19 +160,21 @@ class Keeper:
 
 
 class Server(Child, Api):
-    """An engine on one CPU. pool: None for an engine without the connector."""
+    """An engine on one CPU. pool, connector: a pool, or the connector's options; neither: without the connector."""
 
     def __init__(self, model: Path, log: Path, pool: Optional[str] = None, role: str = "kv_both",
                  cache_bytes: int = 64 << 20, model_tokens: int = 4096, flags: Any = (),
-                 environment: Optional[Dict[str, str]] = None) -> None:
+                 environment: Optional[Dict[str, str]] = None,
+                 connector: Optional[Dict[str, Any]] = None) -> None:
         port = free_port()
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
                    "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
                    "--max-model-len", str(model_tokens), "--kv-cache-memory-bytes", str(cache_bytes),
                    "--max-num-seqs", "4", "--enable-prompt-tokens-details", *flags]
-        if pool is not None:
+        connector = {"pool": pool} if pool is not None else connector
+        if connector is not None:
             command += ["--kv-transfer-config", json.dumps({
-                "kv_connector": "CachalotConnector", "kv_role": role, "kv_connector_extra_config": {"pool": pool}})]
+                "kv_connector": "CachalotConnector", "kv_role": role, "kv_connector_extra_config": connector})]
         super().__init__(command, port, log, {
             "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(environment or {})})

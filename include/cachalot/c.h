@@ -176,6 +176,9 @@ typedef struct cachalot_client_options {
   /* not 0: also a pool of another user, or one that every user may write to, as in client.h */
   uint32_t allow_foreign_pool;
   uint32_t reserved2;
+  /* not 0: groups of the model's KV heads that engines of different tensor parallelism share, see client.h */
+  uint32_t share_tp;
+  uint32_t reserved3;
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options,
@@ -185,6 +188,7 @@ CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* option
  * and outcomes that were not polled are lost. Layer loads and stores must still be ended; their other calls
  * return CACHALOT_INVALID_ARGUMENT. Null is allowed. CACHALOT_IO: see above. */
 CACHALOT_API cachalot_code cachalot_detach(cachalot_client* client);
+/* Of a block in the pool: with share_tp, of one group of heads. */
 CACHALOT_API uint64_t cachalot_block_bytes(const cachalot_client* client);
 
 /* Writes the hashes of a prompt's whole blocks into `hashes`, at most `capacity`, and their number into

@@ -82,6 +82,11 @@ struct ClientOptions {
   KvGeometry geometry = {};  // of this rank
   std::string block_order =
       "layer_first";  // of a block in the pool; all orders: docs/extend/layout.md
+  // Not 0: engines of different tensor parallelism share their blocks. The pool then holds each block in
+  // pieces, one for each of `share_tp` equal groups of the model's KV heads (KvGeometry::head_group), and only the
+  // pieces of a rank count for it. More groups: more engines can share, smaller pieces, longer lookups.
+  // 0: only ranks with the same heads share. A latent has one group: its ranks share in any case.
+  std::uint32_t share_tp = 0;
   HashAlgorithm hash = HashAlgorithm::kXxh3;
   // for vLLM's algorithms: PYTHONHASHSEED of its engines; "" if it is not set (kSha256Cbor only)
   std::string python_hash_seed = {};
@@ -174,12 +179,14 @@ struct LayerOptions {
 };
 
 struct Stored {
-  std::size_t blocks = 0;   // leading blocks that are in the pool now
-  std::size_t written = 0;  // of these, blocks that this call wrote
+  std::size_t blocks = 0;  // leading blocks that are in the pool now
+  std::size_t written =
+      0;  // of these, blocks that this call wrote, or of which it wrote a head group
   // Set if not all blocks are in the pool. kNoSpace: the pool is full; kRefused: the parent is not in the pool.
   std::optional<Code> reason;
 };
 
+// Blocks are those of the pool: with share_tp, one for each head group.
 struct Statistics {
   std::uint64_t lookups, looked_up_blocks, hit_blocks;
   std::uint64_t loads, loaded_blocks, loaded_bytes;
@@ -210,9 +217,9 @@ class Client {
  public:
   // --- Attach -----------------------------------------------------------------------------------
 
-  // @errors kInvalidArgument: a wrong geometry, or block_bytes() is larger than a block of the pool; kNoKeeper;
-  //         kBusy: all slots are in use, or held for clients that stopped answering; kNotFound,
-  //         kPermission, kNotAPool, kBadInput: the pool cannot be opened
+  // @errors kInvalidArgument: a wrong geometry, share_tp does not fit it, or block_bytes() is larger than a block of
+  //         the pool; kNoKeeper; kBusy: all slots are in use, or held for clients that stopped answering;
+  //         kNotFound, kPermission, kNotAPool, kBadInput: the pool cannot be opened
   static Result<Client> attach(const ClientOptions& options);
   // A moved-from client may only be assigned to or destroyed.
   Client(Client&&) noexcept;
@@ -229,7 +236,7 @@ class Client {
   Status detach();
 
   const KvGeometry& geometry() const;
-  std::uint64_t block_bytes() const;
+  std::uint64_t block_bytes() const;  // of a block in the pool: with share_tp, of one head group
 
   // Returns the hashes of all whole blocks of a prompt. `tokens` starts with the prompt's first token.
   // `extra_keys`: of the first blocks; later blocks have none.
@@ -257,7 +264,7 @@ class Client {
   // --- Load and store ---------------------------------------------------------------------------
 
   // Returns how many leading blocks are in the pool.
-  // @cost about 1.3 directory lines per block, overlapped; no RPC
+  // @cost about 1.3 directory lines per block and head group of the rank, overlapped; no RPC
   Result<std::size_t> lookup(std::span<const BlockHash> hashes) const;
 
   // Brings the blocks of a chain that are not in the pool, but in the storage behind it (`cachalot serve
@@ -360,7 +367,7 @@ class Client {
   //         the keeper has changed, and the client could not attach to the next one
   Result<LayerLoad> begin_load(CacheId cache, std::span<const BlockHash> hashes,
                                std::span<const PageId> pages, const LayerOptions& options = {});
-  // Starts a store of at most 32 blocks.
+  // Starts a store of at most 32 blocks, and of at most 128 blocks of the pool (share_tp).
   // @errors as store(); kUnsupported: in this block order, a layer of a block is not a multiple of 64 bytes
   Result<LayerStore> begin_store(CacheId cache, const BlockHash* parent,
                                  std::span<const BlockHash> hashes, std::span<const PageId> pages,
@@ -387,6 +394,7 @@ class Client {
 
   // For connectors that use keys and address lists instead of pages. An object is the concatenation of its
   // parts and lies in one block. All parts must be in registered buffers.
+  // With share_tp above 1 there are none (kUnsupported), because ranks with other heads would have the same keys.
   // @errors kInvalidArgument: null, a size that is not 1 to 2^56 bytes, or overlap with a registered buffer
   Status register_buffer(void* data, std::uint64_t bytes);
   Status unregister_buffer(void* data);

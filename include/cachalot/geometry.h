@@ -85,8 +85,19 @@ struct KvGeometry {
   std::uint64_t layer_bytes() const { return block_tokens * layer_token_bytes(); }  // of one block
   std::uint64_t block_bytes() const { return block_tokens * token_bytes(); }
 
+  // One of `share_tp` equal groups of the whole model's KV heads: what a rank of tensor parallelism `share_tp` keeps.
+  // Its tp_rank is the number of this rank's first group; this rank has heads() / its heads() of them.
+  // @errors kInvalidArgument: share_tp does not divide the model's heads, or a group would lie on several ranks; a
+  //         latent has one group
+  Result<KvGeometry> head_group(std::uint32_t share_tp) const;
+  // Whether this is the first of the ranks that hold the same bytes: it is enough that this one stores them.
+  bool is_first_replica() const {
+    return attention == Attention::kGrouped ? tp_rank % tp_replicas == 0 : tp_rank == 0;
+  }
+
   // Text for the namespace: equal for ranks that hold the same bytes, different for all others.
-  std::string fingerprint() const;
+  // @param share_tp  not 0: of head groups instead, so equal for all ranks that share them
+  std::string fingerprint(std::uint32_t share_tp = 0) const;
 
   bool operator==(const KvGeometry&) const = default;
 };

@@ -61,25 +61,25 @@ struct KvReference {
   OfferId id;
   std::uint64_t tokens = 0;
   InstanceShape shape;
-  // Of each rank: where it can be reached. None: the registry says it.
+  // Of each rank: where it can be reached. As many as the shape has ranks.
   std::vector<std::vector<std::string>> addresses = {};
   bool expects_note = false;  // the ask ends only after finish()
 };
 
 struct TransferOptions {
-  std::string instance;     // unique among live instances
-  std::string model;        // weights and everything else that changes the bytes of the KV
-  KvGeometry geometry;      // of this rank; block_tokens is the page of `cache`
-  InstanceShape shape;      // of this instance
-  PagedCache cache;         // in this process's memory
-  std::vector<std::string> listen = {};  // "tcp:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine
-  std::string registry = {};             // "file:DIR", "etcd://HOST:PORT"; none: references carry addresses
-  bool checksums = false;                // verify every payload of pushes from here
+  std::string instance;  // unique among live instances
+  std::string model;     // weights and everything else that changes the bytes of the KV
+  KvGeometry geometry;   // of this rank; block_tokens is the page of `cache`
+  InstanceShape shape;   // of this instance
+  PagedCache cache;      // in this process's memory
+  std::vector<std::string> listen =
+      {};                  // "tcp:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine
+  bool checksums = false;  // verify every payload of pushes from here
   std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
 };
 
 struct OfferOptions {
-  OfferId id;
+  OfferId id = {};
   std::span<const PageId> pages = {};  // in the order of the tokens
   std::uint64_t tokens = 0;            // the last page may be partly used
   std::uint64_t deadline_ns = 0;       // from now
@@ -89,9 +89,10 @@ struct OfferOptions {
 
 struct AskOptions {
   std::span<const PageId> pages = {};  // for the tokens from first_token on
-  std::uint64_t first_token = 0;       // tokens before it are not transferred; they would be in earlier pages
-  std::uint64_t deadline_ns = 0;       // from now
-  bool waits_for_offer = false;        // the prefill has not been told yet: the ask may come first
+  std::uint64_t first_token =
+      0;  // tokens before it are not transferred; they would be in earlier pages
+  std::uint64_t deadline_ns = 0;  // from now
+  bool waits_for_offer = false;   // the prefill has not been told yet: the ask may come first
 };
 
 enum class AskId : std::uint64_t {};
@@ -99,16 +100,17 @@ enum class HandoverState { kRunning, kDone, kFailed };
 
 struct AskStatus {
   HandoverState state = HandoverState::kRunning;
-  std::uint32_t layers = 0;  // of this rank, from the first one on, that have arrived
-  std::uint64_t bytes = 0;   // that have arrived, of all transfers
-  Error error = {};          // kFailed
+  std::uint32_t layers = 0;          // of this rank, from the first one on, that have arrived
+  std::uint64_t bytes = 0;           // that have arrived, of all transfers
+  Error error = {};                  // kFailed
   std::vector<std::byte> note = {};  // of finish(), when it has come
 };
 
 // How an offer has ended: its pages are the caller's again.
 struct EndedOffer {
   OfferId id;
-  Status status;  // kTimeout: nothing has asked in time; kCancelled: withdrawn; else what ended the transfer
+  Status
+      status;  // kTimeout: nothing has asked in time; kCancelled: withdrawn; else what ended the transfer
 };
 
 struct TransferStatistics {
@@ -121,7 +123,7 @@ struct TransferStatistics {
 
 class TransferRank {
  public:
-  // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another live instance has the name, or the address;
+  // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another process has the address;
   //         kUnsupported: a cache on a GPU; kIo
   static Result<TransferRank> open(const TransferOptions& options);
   TransferRank(TransferRank&&) noexcept;
@@ -153,7 +155,8 @@ class TransferRank {
   // @errors kNotFound: no such ask, or released
   Result<AskStatus> status(AskId ask) const;
   // Waits until it has ended, or `layers` layers have arrived; at most timeout_ns.
-  Result<AskStatus> wait(AskId ask, std::uint64_t timeout_ns = kNoTimeout, std::uint32_t layers = kAllLayers) const;
+  Result<AskStatus> wait(AskId ask, std::uint64_t timeout_ns = kNoTimeout,
+                         std::uint32_t layers = kAllLayers) const;
   // Forgets it. One that has not ended is cancelled, on both sides; nothing writes into its pages after this call.
   void release(AskId ask);
 

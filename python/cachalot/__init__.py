@@ -17,8 +17,10 @@ from cachalot._cachalot import (
     PartStrides,
     Statistics,
     Stored,
+    TransferRank,
     layout_names,
     model_names,
+    random_offer_id,
 )
 from cachalot.errors import (
     BadInputError,
@@ -76,8 +78,10 @@ __all__ = [
     "StaleError",
     "Statistics",
     "Stored",
+    "TransferRank",
     "UnsupportedError",
     "VersionMismatchError",
     "layout_names",
     "model_names",
+    "random_offer_id",
 ]

@@ -49,7 +49,7 @@ class _ClientOptions(ctypes.Structure):
         ("geometry", _Geometry), ("hash", _U32), ("copy_threads", _U32), ("workers", _U32), ("grant_blocks", _U32),
         ("python_hash_seed", _TEXT), ("keeper_timeout_ns", _U64), ("recovery_ns", _U64), ("record_requests", _TEXT),
         ("record_loads", _U32), ("reserved", _U32), ("pool_bypasses_caches", _U32), ("pinned_reads", _U32),
-        ("allow_foreign_pool", _U32), ("reserved2", _U32)]
+        ("allow_foreign_pool", _U32), ("reserved2", _U32), ("share_tp", _U32), ("reserved3", _U32)]
 
 
 class _Buffer(ctypes.Structure):
@@ -228,14 +228,14 @@ def _nanoseconds(timeout: Optional[float]) -> int:
     return min(int(timeout * 1e9), _NO_TIMEOUT)
 
 
-def _client_options(pool: str, model: str, salt: str, geometry: "cachalot.KvGeometry") -> _ClientOptions:
+def _client_options(pool: str, model: str, salt: str, geometry: "cachalot.KvGeometry", share_tp: int) -> _ClientOptions:
     latent = geometry.attention == "latent"
     shape = _Geometry(struct_size=ctypes.sizeof(_Geometry), attention=int(latent), dtype=_DTYPES[geometry.dtype])
     for name in ("layers", "kv_heads", "head_dim", "kv_lora_rank", "qk_rope_head_dim", "block_tokens", "tp_rank", "tp_size",
                  "tp_replicas", "pp_rank", "pp_size"):
         setattr(shape, name, getattr(geometry, name))
     return _ClientOptions(struct_size=ctypes.sizeof(_ClientOptions), pool=vmm._text("pool", pool), model=vmm._text("model", model),
-                          salt=vmm._text("salt", salt), geometry=shape)
+                          salt=vmm._text("salt", salt), geometry=shape, share_tp=vmm._count("share_tp", share_tp, 2**32 - 1))
 
 
 class Request:
@@ -362,11 +362,11 @@ class TieredCache:
 
 def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometry: "cachalot.KvGeometry", page_tokens: int = 0,
          pool: Union[str, os.PathLike] = "", salt: str = "", ranks: Optional[Union[str, os.PathLike]] = None,
-         config: Optional[Union[str, os.PathLike]] = None, **given: Any) -> TieredCache:
+         config: Optional[Union[str, os.PathLike]] = None, share_tp: int = 0, **given: Any) -> TieredCache:
     """Makes the tiers of one engine, or of one rank of it.
 
     layout, tensors, pages, page_tokens: L1, as Client.register_cache() takes them: writable buffers of this process
-    model, salt, geometry, pool: as Client; "": no pool is attached yet
+    model, salt, geometry, share_tp, pool: as Client; "": no pool is attached yet
     ranks: a new file in which the ranks of one machine agree, made for these ranks alone; the geometry has this rank and their number
     config: options as JSON text, "@FILE.json" or "@FILE.toml"; keyword options win over it
     """
@@ -383,7 +383,7 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
         buffer.data = ctypes.addressof(memory[-1])
     cache = _Cache(struct_size=ctypes.sizeof(_Cache), pages=vmm._count("pages", pages, 2**32 - 1), layout=vmm._text("layout", layout),
                    tensors=buffers, tensor_count=len(buffers), page_tokens=vmm._count("page_tokens", page_tokens, 2**32 - 1))
-    shared = _client_options(os.fspath(pool), model, salt, geometry)
+    shared = _client_options(os.fspath(pool), model, salt, geometry, share_tp)
     pointer = _POINTER()
     _call("make", ctypes.byref(cache), ctypes.byref(shared), rows, len(rows), None if ranks is None else vmm._text("ranks", ranks),
           ctypes.byref(pointer))

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/rng.h"
+
 namespace cachalot::block_hash {
 
 using cachalot::BlockHash;
@@ -31,6 +33,12 @@ struct NamespaceId {
 // @threads any
 // @cost    about a microsecond and an allocation: for attaching, not for each block
 NamespaceId make_namespace(std::string_view fingerprint);
+
+// The name of one head group of a block (KvGeometry::head_group): the block's, xor a constant of the group. So names
+// of groups are as far apart as those of blocks. That of group 0 is the block's own.
+constexpr BlockHash hash_head_group(const BlockHash& block, std::uint32_t group) {
+  return {block.low ^ base::mix64(group), block.high ^ base::mix64(std::uint64_t{group} << 32)};
+}
 
 // The name of an object that is not a chain of tokens but has a key of its own: XXH3-128 of the key,
 // from another seed than the namespace's chains.

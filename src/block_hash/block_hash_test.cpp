@@ -40,6 +40,23 @@ RC_GTEST_PROP(BlockHash, SurvivesItsTextForm, (std::uint64_t low, std::uint64_t 
   RC_ASSERT(*again == hash);
 }
 
+// The numbers of docs/design/block_hash.md: what is in storage and in other engines' pools depends on them.
+TEST(BlockHash, OfAHeadGroupIsTheBlocksXorAConstant) {
+  const BlockHash hash{.low = 0xfedcba9876543210u, .high = 0x0123456789abcdefu};
+  EXPECT_EQ(hash_head_group(hash, 0), hash);
+  EXPECT_EQ(to_hex(hash_head_group({}, 1)), "d820b7e910b0f93f5692161d100b05e5");
+  EXPECT_EQ(to_hex(hash_head_group({}, 7)), "df6748ddfbe1b32b12ae30237b17df14");
+  std::unordered_set<BlockHash> all;
+  std::unordered_set<std::uint64_t> homes;  // a pool places a block by low xor high
+  for (std::uint32_t group = 0; group < 4096; ++group) {
+    const BlockHash name = hash_head_group(hash, group);
+    all.insert(name);
+    homes.insert(name.low ^ name.high);
+  }
+  EXPECT_EQ(all.size(), 4096u);
+  EXPECT_EQ(homes.size(), 4096u);
+}
+
 TEST(BlockHash, CanBeAKey) {
   std::unordered_set<BlockHash> set;
   set.insert(BlockHash{.low = 1, .high = 2});

@@ -1,9 +1,10 @@
-// Whole calls on blocks, wherever the engine keeps their bytes: look up, copy, validate; reserve, copy,
-// commit. What an engine's memory looks like is known to a BlockTarget or BlockSource only.
+// Whole calls on blocks, wherever the engine keeps their bytes: look up, copy, validate. What an engine's memory
+// looks like is known to a BlockTarget or BlockSource only. Stores: chain_store.h.
 #pragma once
 
 #include <cachalot/client.h>
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -51,6 +52,8 @@ struct BlockCall {
   // Store only: of all blocks, as many of each; empty: none are kept.
   std::span<const std::uint32_t> tokens = {};
   bool goes_on = false;  // load only: a hit of all blocks is reported by a later call
+  // Load only: so many consecutive `hashes` are one block of the caller. Only whole ones count.
+  std::uint32_t groups = 1;
 
   // @errors kTimeout, kCancelled
   Status check_time(const char* what) const;
@@ -73,26 +76,30 @@ class Extents {
 struct Hit {
   std::vector<pool::Found> room;
   pool::ValidatedRead read;
+  std::uint32_t groups = 1;  // as BlockCall::groups
 
   std::span<const pool::Found> found() const { return read.found(); }
+  std::size_t blocks() const { return found().size() / groups; }
+  // The deepest block of each group: a report of it stands for the group's whole prefix.
+  std::span<const pool::Found> deepest() const {
+    return found().last(std::min<std::size_t>(groups, found().size()));
+  }
+  // Leaves out a block that is not whole.
+  void shorten_to_whole() { read.shorten(blocks() * groups); }
 };
 // Ends the hit at a block of another size.
 // `counters`: null if hits are not counted (stores).
 Hit look_up(Session& session, Counters* counters, std::span<const BlockHash> hashes,
-            std::uint64_t block_bytes);
+            std::uint64_t block_bytes, std::uint32_t groups = 1);
 
 // Before a store: drops what this session found damaged, which no sound block could replace otherwise.
 void make_way(Session& session, std::span<const BlockHash> hashes, const Deadline& deadline);
 
-// As Client::load and Client::store, without the checks of the engine's side.
+// As Client::load, without the checks of the engine's side.
 Result<std::size_t> load_blocks(const BlockCall& call, BlockTarget& target);
-Result<Stored> store_blocks(const BlockCall& call, const BlockHash* parent, BlockSource& source);
 
-// Maps the keeper's verdict to the result of a store.
-std::optional<Code> reason_of(pool::Verdict verdict);
-
-// Adds the verdicts of consecutive blocks to a result.
-// @return how many leading blocks are in the pool
-std::size_t take_verdicts(std::span<const pool::Verdict> verdicts, Stored& stored);
+// The error of a call that timed out or was cancelled; its detail is the number of finished blocks.
+// @param did  "are loaded"
+Error ended_early(const Error& error, std::size_t blocks, std::size_t of, const char* did);
 
 }  // namespace cachalot::client

@@ -20,18 +20,33 @@ Error unknown(CacheId id) {
 
 }  // namespace
 
-Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache& description,
-                                                               const KvGeometry& geometry,
-                                                               const kv::BlockOrder& order,
-                                                               memory::Domain& domain,
-                                                               const CopyMeans& means) {
+Status StartedCopies::wait(kv::WaitBy by) {
+  Status outcome;
+  for (kv::PendingCopy& copy : copies_) {
+    Status one = gpu_->note(copy.wait(by));
+    if (outcome) outcome = std::move(one);
+  }
+  return outcome;
+}
+
+RegisteredCache::RegisteredCache(const kv::EngineCache& rank, const HeadGroups& groups)
+    : groups_(groups) {
+  const std::uint32_t heads = rank.geometry().heads() / groups.count;
+  for (std::uint32_t i = 0; i < groups.count; ++i) caches_.push_back(rank.heads(i * heads, heads));
+}
+
+Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(
+    const PagedCache& description, const KvGeometry& geometry, const HeadGroups& groups,
+    const kv::BlockOrder& order, memory::Domain& domain, const CopyMeans& means) {
   const std::vector<kv::Tensor> tensors = kv::tensors_of(description);
-  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::engine_cache_of(description, geometry));
-  std::shared_ptr<RegisteredCache> made(new RegisteredCache(std::move(cache)));
+  CACHALOT_TRY_ASSIGN(const kv::EngineCache rank, kv::engine_cache_of(description, geometry));
+  std::shared_ptr<RegisteredCache> made(new RegisteredCache(rank, groups));
   if (means.gpu == nullptr) {
-    CACHALOT_TRY_ASSIGN(kv::CpuEngine engine,
-                        kv::CpuEngine::make(made->cache_, order, domain, {means.threads}));
-    made->engine_ = std::make_unique<kv::CpuEngine>(std::move(engine));
+    for (const kv::EngineCache& cache : made->caches_) {
+      CACHALOT_TRY_ASSIGN(kv::CpuEngine engine,
+                          kv::CpuEngine::make(cache, order, domain, {means.threads}));
+      made->engines_.push_back(std::make_unique<kv::CpuEngine>(std::move(engine)));
+    }
     return made;
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -42,8 +57,11 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
   kv::CudaOptions options;
   options.host_caches = means.host_caches;
   options.started_reads = kv::ReadCheck::kValidated;  // LayerLoad validates after its wait
-  CACHALOT_TRY_ASSIGN(made->engine_, kv::CudaEngine::make(means.gpu->device(), made->cache_, order,
-                                                          domain, options));
+  for (const kv::EngineCache& cache : made->caches_) {
+    CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaEngine> engine,
+                        kv::CudaEngine::make(means.gpu->device(), cache, order, domain, options));
+    made->engines_.push_back(std::move(engine));
+  }
   made->gpu_ = means.gpu;
   made->stream_ = description.cuda_stream;
   return made;
@@ -52,9 +70,10 @@ Result<std::shared_ptr<RegisteredCache>> RegisteredCache::make(const PagedCache&
 RegisteredCache::~RegisteredCache() {
   if (gpu_ == nullptr) return;
   if (fork_generation() != forks_) {
-    (void)engine_.release();  // engine and GPU belong to the parent process
+    // engines and GPU belong to the parent process
+    for (std::unique_ptr<kv::CopyEngine>& engine : engines_) (void)engine.release();
   } else if (gpu_->is_lost()) {
-    keep_until_exit(std::move(engine_));
+    for (std::unique_ptr<kv::CopyEngine>& engine : engines_) keep_until_exit(std::move(engine));
   }
 }
 
@@ -70,32 +89,44 @@ Result<CudaStream> RegisteredCache::stream_of(const std::optional<CudaStream>& w
                      *wanted);
 }
 
-Status RegisteredCache::gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
-                               CudaStream stream, kv::WaitBy by) {
-  if (gpu_ == nullptr) return engine_->gather(blocks, layers);
-  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_gather(blocks, layers, stream));
-  return gpu_->note(copy.wait(by));
+Status RegisteredCache::gather(const GroupCopies& copies, kv::LayerRange layers, CudaStream stream,
+                               kv::WaitBy by) {
+  if (gpu_ != nullptr) {
+    CACHALOT_TRY_ASSIGN(StartedCopies started, start_gather(copies, layers, stream));
+    return started.wait(by);
+  }
+  for (std::size_t i = 0; i < engines_.size(); ++i)
+    CACHALOT_TRY(engines_[i]->gather(copies[i], layers));
+  return {};
 }
 
-Status RegisteredCache::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
-                                CudaStream stream, kv::WaitBy by) {
-  if (gpu_ == nullptr) return engine_->scatter(blocks, layers);
-  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, start_scatter(blocks, layers, stream));
-  return gpu_->note(copy.wait(by));
+Status RegisteredCache::scatter(const GroupCopies& copies, kv::LayerRange layers, CudaStream stream,
+                                kv::WaitBy by) {
+  if (gpu_ != nullptr) {
+    CACHALOT_TRY_ASSIGN(StartedCopies started, start_scatter(copies, layers, stream));
+    return started.wait(by);
+  }
+  for (std::size_t i = 0; i < engines_.size(); ++i)
+    CACHALOT_TRY(engines_[i]->scatter(copies[i], layers));
+  return {};
 }
 
-Result<kv::PendingCopy> RegisteredCache::start_gather(std::span<const kv::BlockCopy> blocks,
-                                                      kv::LayerRange layers, CudaStream stream) {
-  Result<kv::PendingCopy> copy = on_gpu().start_gather(blocks, stream, layers);
-  if (!copy) return gpu_->note(copy.error()).error();
-  return copy;
-}
-
-Result<kv::PendingCopy> RegisteredCache::start_scatter(std::span<const kv::BlockCopy> blocks,
-                                                       kv::LayerRange layers, CudaStream stream) {
-  Result<kv::PendingCopy> copy = on_gpu().start_scatter(blocks, stream, layers);
-  if (!copy) return gpu_->note(copy.error()).error();
-  return copy;
+Result<StartedCopies> RegisteredCache::start(const GroupCopies& copies, kv::LayerRange layers,
+                                             CudaStream stream, kv::Direction direction) {
+  StartedCopies started(*gpu_);
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    auto& engine = static_cast<kv::CudaEngine&>(*engines_[i]);
+    Result<kv::PendingCopy> copy = direction == kv::Direction::kGather
+                                       ? engine.start_gather(copies[i], stream, layers)
+                                       : engine.start_scatter(copies[i], stream, layers);
+    if (!copy) {
+      const Status refused = gpu_->note(copy.error());
+      CACHALOT_TRY(started.wait());
+      return refused.error();
+    }
+    started.add(*std::move(copy));
+  }
+  return started;
 }
 
 CacheId CacheTable::add(std::shared_ptr<RegisteredCache> cache) {

@@ -14,9 +14,11 @@
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "client/fork_guard.h"
 #include "client/gpu/gpus.h"
+#include "client/share_tp/head_groups.h"
 #include "kv/copy_engine.h"
 #include "kv/cuda/cuda_engine.h"
 #include "memory/coherence.h"
@@ -36,14 +38,25 @@ struct CopyMeans {
   kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // for caches on a GPU
 };
 
+// Launched copies of one call, one for each head group. @threads one at a time
+class StartedCopies {
+ public:
+  explicit StartedCopies(Gpu& gpu) : gpu_(&gpu) {}
+  void add(kv::PendingCopy copy) { copies_.push_back(std::move(copy)); }
+  // Waits for all, and tells the GPU the outcome. @errors kIo
+  Status wait(kv::WaitBy by = kv::WaitBy::kAsking);
+
+ private:
+  Gpu* gpu_;
+  std::vector<kv::PendingCopy> copies_;
+};
+
 class RegisteredCache {
  public:
   // @errors kInvalidArgument, kUnsupported: as kv::EngineCache::make, kv::CudaEngine::make, Gpu::check_memory
-  static Result<std::shared_ptr<RegisteredCache>> make(const PagedCache& description,
-                                                       const KvGeometry& geometry,
-                                                       const kv::BlockOrder& order,
-                                                       memory::Domain& domain,
-                                                       const CopyMeans& means);
+  static Result<std::shared_ptr<RegisteredCache>> make(
+      const PagedCache& description, const KvGeometry& geometry, const HeadGroups& groups,
+      const kv::BlockOrder& order, memory::Domain& domain, const CopyMeans& means);
 
   Gpu* gpu() const { return gpu_; }  // null: the cache is in this process's memory
   // Returns the wanted stream, or the cache's; null without a GPU.
@@ -54,22 +67,28 @@ class RegisteredCache {
     return gpu_ == nullptr ? Status() : gpu_->check(stream);
   }
 
-  // As kv::CopyEngine. On a GPU: on this stream, waiting as `by` says.
-  Status gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
+  // As kv::CopyEngine, of groups().count lists. On a GPU: on this stream, waiting as `by` says.
+  Status gather(const GroupCopies& copies, kv::LayerRange layers, CudaStream stream,
                 kv::WaitBy by = kv::WaitBy::kAsking);
-  Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers, CudaStream stream,
+  Status scatter(const GroupCopies& copies, kv::LayerRange layers, CudaStream stream,
                  kv::WaitBy by = kv::WaitBy::kAsking);
-  // GPU cache only: launch without waiting. Pass the result of the copy's wait() to gpu()->note().
-  Result<kv::PendingCopy> start_gather(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers,
-                                       CudaStream stream);
-  Result<kv::PendingCopy> start_scatter(std::span<const kv::BlockCopy> blocks,
-                                        kv::LayerRange layers, CudaStream stream);
+  // GPU cache only: launch without waiting. After an error no copy is in flight, except after kIo.
+  Result<StartedCopies> start_gather(const GroupCopies& copies, kv::LayerRange layers,
+                                     CudaStream stream) {
+    return start(copies, layers, stream, kv::Direction::kGather);
+  }
+  Result<StartedCopies> start_scatter(const GroupCopies& copies, kv::LayerRange layers,
+                                      CudaStream stream) {
+    return start(copies, layers, stream, kv::Direction::kScatter);
+  }
 
   // Whether the cache's memory may be freed. @errors as Gpu::check_released
   Status check_released() const { return gpu_ == nullptr ? Status() : gpu_->check_released(); }
 
-  const kv::EngineCache& cache() const { return cache_; }
-  std::uint32_t pages_per_block() const { return cache_.pages_per_block(); }
+  const HeadGroups& groups() const { return groups_; }
+  // Of one head group: its geometry is that of a pool block.
+  const kv::EngineCache& cache() const { return caches_[0]; }
+  std::uint32_t pages_per_block() const { return cache().pages_per_block(); }
 
   // Makes no driver calls for a lost GPU, nor in a forked child.
   ~RegisteredCache();
@@ -79,14 +98,18 @@ class RegisteredCache {
   friend class CacheUse;
   friend class OpenCache;
   static constexpr std::uint32_t kGone = 1u << 31;
-  explicit RegisteredCache(kv::EngineCache cache) : cache_(std::move(cache)) {}
-  kv::CudaEngine& on_gpu() { return static_cast<kv::CudaEngine&>(*engine_); }
+  RegisteredCache(const kv::EngineCache& rank, const HeadGroups& groups);
+  Result<StartedCopies> start(const GroupCopies& copies, kv::LayerRange layers, CudaStream stream,
+                              kv::Direction direction);
 
   bool enter();
   void leave();
 
-  kv::EngineCache cache_;
-  std::unique_ptr<kv::CopyEngine> engine_;  // a kv::CudaEngine if the cache is on a GPU
+  const HeadGroups groups_;
+  // One for each group. Engines refer to caches.
+  std::vector<kv::EngineCache> caches_;
+  std::vector<std::unique_ptr<kv::CopyEngine>>
+      engines_;  // kv::CudaEngines if the cache is on a GPU
   Gpu* gpu_ = nullptr;
   CudaStream stream_ = nullptr;
   const std::uint64_t forks_ = fork_generation();

@@ -21,10 +21,12 @@
 namespace cachalot {
 
 struct Client::Impl {
-  Impl(const ClientOptions& given, const kv::BlockOrder& block_order,
-       std::shared_ptr<client::Session> opened, const block_hash::NamespaceId& name_space,
-       std::optional<TraceRecorder> opened_recorder)
+  Impl(const ClientOptions& given, const KvGeometry& in_pool, const client::HeadGroups& of_rank,
+       const kv::BlockOrder& block_order, std::shared_ptr<client::Session> opened,
+       const block_hash::NamespaceId& name_space, std::optional<TraceRecorder> opened_recorder)
       : options(given),
+        pool_block(in_pool),
+        groups(of_rank),
         order(block_order),
         space(name_space),
         session(std::move(opened)),
@@ -33,6 +35,8 @@ struct Client::Impl {
         calls(given.workers) {}
 
   const ClientOptions options;
+  const KvGeometry pool_block;  // of one block of the pool: all of the rank, or one head group
+  const client::HeadGroups groups;
   const kv::BlockOrder& order;
   const block_hash::NamespaceId space;
   const std::uint64_t forks = client::fork_generation();
@@ -45,6 +49,16 @@ struct Client::Impl {
   void record(RecordedCall made, std::span<const BlockHash> hashes) {
     if (!recorder || made != options.recorded_call) return;
     recorder->record(hashes, hashes.size() * std::uint64_t{options.geometry.block_tokens}, 0);
+  }
+
+  // Ranks of one namespace would take each other's objects for their own.
+  Status check_objects() const {
+    if (options.share_tp <= 1) return {};
+    return Error::make(
+        Code::kUnsupported,
+        "object: share_tp is %u, so ranks with other heads have the same keys; attach "
+        "another client without share_tp",
+        options.share_tp);
   }
 
   // `cache`: a CacheUse or OpenCache that outlives the returned Call.
@@ -65,7 +79,8 @@ Status check_count(const char* option, std::uint32_t value, std::uint32_t most) 
   return Error::make(Code::kInvalidArgument, "%s: %u is not within 1 to %u", option, value, most);
 }
 
-Status check_options(const ClientOptions& options) {
+// The geometry of a block of the pool.
+Result<KvGeometry> check_options(const ClientOptions& options) {
   if (options.model.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "model: is empty; name the weights and their revision, so that no other "
@@ -74,7 +89,9 @@ Status check_options(const ClientOptions& options) {
   CACHALOT_TRY(check_count("copy_threads", options.copy_threads, kMostThreads));
   CACHALOT_TRY(check_count("workers", options.workers, kMostThreads));
   CACHALOT_TRY(check_count("grant_blocks", options.grant_blocks, kMostGrantBlocks));
-  return options.geometry.check();
+  CACHALOT_TRY(options.geometry.check());
+  if (options.share_tp == 0) return options.geometry;
+  return options.geometry.head_group(options.share_tp);
 }
 
 Result<kv::LayerRange> range_of(const CopyOptions& options, const KvGeometry& geometry) {
@@ -161,31 +178,34 @@ Result<Client> Client::attach(const ClientOptions& options) {
 }
 
 Result<Client> client::attach(const ClientOptions& options, Gpus::Open open_gpu) {
-  CACHALOT_TRY(check_options(options));
+  CACHALOT_TRY_ASSIGN(const KvGeometry pool_block, check_options(options));
   CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
+  client::HeadGroups groups;
+  if (options.share_tp != 0)
+    groups = {pool_block.tp_rank, options.geometry.heads() / pool_block.heads()};
   const std::string fingerprint = client::fingerprint_of(options);
   if (options.hash != HashAlgorithm::kXxh3) {
     // checks that the algorithm is available
     CACHALOT_TRY(block_hash::BlockHasher::vllm(options.hash, options.python_hash_seed));
   }
-  CACHALOT_TRY_ASSIGN(
-      std::shared_ptr<client::Session> session,
-      client::Session::open(options, fingerprint, client::name_of(options), std::move(open_gpu)));
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<client::Session> session,
+                      client::Session::open(options, fingerprint, client::name_of(options),
+                                            std::move(open_gpu), groups.count));
   const std::uint64_t room = session->access().geometry.block_bytes;
-  if (options.geometry.block_bytes() > room || options.geometry.block_bytes() > 0xffffffffu) {
+  if (pool_block.block_bytes() > room || pool_block.block_bytes() > 0xffffffffu) {
     return Error::make(Code::kInvalidArgument,
                        "geometry: a block has %" PRIu64
                        " bytes, the pool's blocks have room for %" PRIu64
                        " (`cachalot pool create --block-bytes`)",
-                       options.geometry.block_bytes(), room);
+                       pool_block.block_bytes(), room);
   }
   std::optional<TraceRecorder> recorder;
   if (!options.record_requests.empty()) {
     CACHALOT_TRY_ASSIGN(recorder, TraceRecorder::open(options.record_requests));
   }
-  return Client(std::make_unique<Client::Impl>(options, *order, std::move(session),
-                                               block_hash::make_namespace(fingerprint),
-                                               std::move(recorder)));
+  return Client(
+      std::make_unique<Client::Impl>(options, pool_block, groups, *order, std::move(session),
+                                     block_hash::make_namespace(fingerprint), std::move(recorder)));
 }
 
 Status Client::detach() {
@@ -200,7 +220,7 @@ const KvGeometry& Client::geometry() const {
   return impl_->options.geometry;
 }
 std::uint64_t Client::block_bytes() const {
-  return geometry().block_bytes();
+  return impl_->pool_block.block_bytes();
 }
 
 std::vector<BlockHash> Client::hash_tokens(std::span<const std::uint32_t> tokens,
@@ -227,7 +247,7 @@ Result<CacheId> Client::register_cache(const PagedCache& cache) {
                        "cache: stream %p, and no device that it could be of", cache.cuda_stream);
   }
   CACHALOT_TRY_ASSIGN(std::shared_ptr<client::RegisteredCache> made,
-                      client::RegisteredCache::make(cache, geometry(), impl_->order,
+                      client::RegisteredCache::make(cache, geometry(), impl_->groups, impl_->order,
                                                     impl_->session->access().domain(), means));
   return impl_->caches.add(std::move(made));
 }
@@ -240,13 +260,14 @@ Status Client::unregister_cache(CacheId cache) {
 Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
   impl_->record(RecordedCall::kLookup, hashes);
-  return client::look_up(*impl_->session, &impl_->session->counters(), hashes, block_bytes())
-      .found()
-      .size();
+  const client::PoolNames names(impl_->groups, hashes);
+  return client::look_up(*impl_->session, &impl_->session->counters(), names.get(), block_bytes(),
+                         impl_->groups.count)
+      .blocks();
 }
 
 Result<Prefetched> Client::prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns) {
-  return client::prefetch(*impl_->session, hashes, wait_ns);
+  return client::prefetch_groups(*impl_->session, impl_->groups, hashes, wait_ns);
 }
 
 Result<bool> Client::has_storage() {
@@ -377,12 +398,15 @@ Status Client::unregister_buffer(void* data) {
   return impl_->objects.buffers().remove(data);
 }
 Status Client::exists(std::span<const std::string_view> keys, std::span<bool> present) const {
+  CACHALOT_TRY(impl_->check_objects());
   return impl_->objects.exists(keys, present);
 }
 Result<std::uint64_t> Client::put(std::string_view key, std::span<const Buffer> parts) {
+  CACHALOT_TRY(impl_->check_objects());
   return impl_->objects.put(key, parts);
 }
 Result<std::uint64_t> Client::get(std::string_view key, std::span<const Buffer> parts) {
+  CACHALOT_TRY(impl_->check_objects());
   return impl_->objects.get(key, parts);
 }
 

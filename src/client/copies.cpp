@@ -23,7 +23,7 @@ Status Call::check() const {
     return Error::make(Code::kInvalidArgument, "page: %u is not below the cache's %u", page,
                        cache.cache().pages());
   }
-  return blocks().check_time("the call");
+  return on_pool(hashes).check_time("the call");
 }
 
 // Ascending pages, the common case, need one comparison each; others an entry in a small table.
@@ -48,24 +48,25 @@ Status Call::check_pages_differ() const {
   return {};
 }
 
-Status Call::gather(std::span<const kv::BlockCopy> blocks) const {
-  if (behind == nullptr) return cache.gather(blocks, {}, stream);
+Status Call::gather(const GroupCopies& copies) const {
+  if (behind == nullptr) return cache.gather(copies, {}, stream);
   CACHALOT_TRY_ASSIGN(const CudaStream ours, behind->stream());
-  CACHALOT_TRY(cache.gather(blocks, {}, ours, kv::WaitBy::kSleeping));
+  CACHALOT_TRY(cache.gather(copies, {}, ours, kv::WaitBy::kSleeping));
   behind->note_empty();
   return {};
 }
 
-Status Call::scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const {
-  if (behind == nullptr) return cache.scatter(blocks, layers, stream);
+Status Call::scatter(const GroupCopies& copies, kv::LayerRange layers) const {
+  if (behind == nullptr) return cache.scatter(copies, layers, stream);
   CACHALOT_TRY_ASSIGN(const CudaStream ours, behind->stream());
-  CACHALOT_TRY(cache.scatter(blocks, layers, ours, kv::WaitBy::kSleeping));
+  CACHALOT_TRY(cache.scatter(copies, layers, ours, kv::WaitBy::kSleeping));
   behind->note_empty();
   return {};
 }
 
 namespace {
 
+// Pool blocks of all head groups, block by block.
 class LoadedPages final : public BlockTarget {
  public:
   LoadedPages(const Call& call, kv::LayerRange layers,
@@ -73,12 +74,14 @@ class LoadedPages final : public BlockTarget {
       : call_(call), layers_(layers), tokens_(tokens) {}
 
   Status scatter(std::size_t first, std::span<const PoolBlock> blocks) override {
-    std::vector<kv::BlockCopy> copies;
+    const std::uint32_t groups = call_.cache.groups().count;
+    GroupCopies copies(groups);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      kv::BlockCopy copy{blocks[i].extents, call_.pages_of(first + i)};
-      if (!tokens_.empty()) copy.tokens = tokens_[first + i];
+      const std::size_t block = (first + i) / groups;
+      kv::BlockCopy copy{blocks[i].extents, call_.pages_of(block)};
+      if (!tokens_.empty()) copy.tokens = tokens_[block];
       copy.hash = blocks[i].hash;
-      copies.push_back(copy);
+      copies[(first + i) % groups].push_back(copy);
     }
     return call_.scatter(copies, layers_);
   }
@@ -93,16 +96,17 @@ class LoadedPages final : public BlockTarget {
   const std::span<const std::span<const TokenRange>> tokens_;
 };
 
+// Pool blocks of one head group.
 class StoredPages final : public BlockSource {
  public:
-  explicit StoredPages(const Call& call) : call_(call) {}
+  StoredPages(const Call& call, std::uint32_t group) : call_(call), group_(group) {}
 
   Status gather(std::size_t first, std::span<const PoolBlock> blocks) override {
-    std::vector<kv::BlockCopy> copies;
+    GroupCopies copies(call_.cache.groups().count);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       kv::BlockCopy copy{blocks[i].extents, call_.pages_of(first + i)};
       copy.hash = blocks[i].hash;
-      copies.push_back(copy);
+      copies[group_].push_back(copy);
     }
     return call_.gather(copies);
   }
@@ -112,6 +116,7 @@ class StoredPages final : public BlockSource {
 
  private:
   const Call& call_;
+  const std::uint32_t group_;
 };
 
 }  // namespace
@@ -124,8 +129,12 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
     return Error::make(Code::kInvalidArgument, "tokens: of %zu blocks, for %zu", tokens.size(),
                        call.hashes.size());
   }
+  const HeadGroups& groups = call.cache.groups();
+  const PoolNames names(groups, call.hashes);
+  BlockCall on_pool = call.on_pool(names.get());
+  on_pool.groups = groups.count;
   LoadedPages pages(call, layers, tokens);
-  return load_blocks(call.blocks(), pages);
+  return load_blocks(on_pool, pages);
 }
 
 Status Call::check_tokens() const {
@@ -135,11 +144,42 @@ Status Call::check_tokens() const {
                      tokens.size(), static_cast<unsigned long long>(each), hashes.size());
 }
 
+namespace {
+
+// What a store needs of one head group.
+class GroupStore {
+ public:
+  GroupStore(const Call& call, const BlockHash* parent, std::uint32_t number)
+      : names_(PoolNames::of_group(call.cache.groups(), number, call.hashes)),
+        is_named_like_blocks_(call.cache.groups().first + number == 0),
+        pages_(call, number) {
+    if (parent != nullptr) parent_ = call.cache.groups().name_of(*parent, number);
+  }
+  // One group's pool blocks keep the tokens: those with the names that the engine knows.
+  StoredChain chain(const Call& call) {
+    BlockCall on_pool = call.on_pool(names_.get());
+    if (is_named_like_blocks_) on_pool.tokens = call.tokens;
+    return {on_pool, parent_ ? &*parent_ : nullptr, pages_};
+  }
+
+ private:
+  PoolNames names_;
+  std::optional<BlockHash> parent_;
+  bool is_named_like_blocks_;
+  StoredPages pages_;
+};
+
+}  // namespace
+
 Result<Stored> store(const Call& call, const BlockHash* parent) {
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_tokens());
-  StoredPages pages(call);
-  return store_blocks(call.blocks(), parent, pages);
+  std::vector<GroupStore> groups;
+  for (std::uint32_t i = 0; i < call.cache.groups().count; ++i)
+    groups.emplace_back(call, parent, i);
+  std::vector<StoredChain> chains;
+  for (GroupStore& group : groups) chains.push_back(group.chain(call));
+  return store_chains(chains);
 }
 
 }  // namespace cachalot::client

@@ -1,8 +1,8 @@
 // Whole calls on paged caches.
 #pragma once
 
-#include "client/block_copies.h"
 #include "client/cache_table.h"
+#include "client/chain_store.h"
 
 namespace cachalot::client {
 
@@ -30,11 +30,11 @@ struct Call {
   // @cost   a few ns per page, in any order
   Status check_pages_differ() const;
   // Copy on the call's stream. @errors as RegisteredCache
-  Status gather(std::span<const kv::BlockCopy> blocks) const;
-  Status scatter(std::span<const kv::BlockCopy> blocks, kv::LayerRange layers) const;
-  BlockCall blocks() const {
-    return {session,  counters,  hashes, cache.cache().geometry().block_bytes(),
-            deadline, cancelled, tokens};
+  Status gather(const GroupCopies& copies) const;
+  Status scatter(const GroupCopies& copies, kv::LayerRange layers) const;
+  // The same call on these blocks of the pool.
+  BlockCall on_pool(std::span<const BlockHash> names) const {
+    return {session, counters, names, cache.cache().geometry().block_bytes(), deadline, cancelled};
   }
   std::span<const PageId> pages_of(std::size_t block) const {
     return pages.subspan(block * cache.pages_per_block(), cache.pages_per_block());

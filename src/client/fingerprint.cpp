@@ -13,16 +13,16 @@ constexpr const char* kVersion = "cachalot-kv-1";
 std::string fingerprint_of(const ClientOptions& options) {
   std::string text;
   for (const std::string& part :
-       {std::string(kVersion), options.model, options.salt, options.geometry.fingerprint(),
-        options.block_order, std::string(block_hash::hash_algorithm_name(options.hash)),
-        options.python_hash_seed}) {
+       {std::string(kVersion), options.model, options.salt,
+        options.geometry.fingerprint(options.share_tp), options.block_order,
+        std::string(block_hash::hash_algorithm_name(options.hash)), options.python_hash_seed}) {
     text += std::to_string(part.size()) + ':' + part + ';';
   }
   return text;
 }
 
 std::string name_of(const ClientOptions& options) {
-  return options.model + " | " + options.geometry.fingerprint();
+  return options.model + " | " + options.geometry.fingerprint(options.share_tp);
 }
 
 }  // namespace cachalot::client

@@ -194,7 +194,7 @@ Result<std::uint64_t> Objects::get_once(const BlockHash& name, std::span<const B
     Counters::add(counters_.damaged_blocks, 1);
     return Error::make(Code::kCorrupt, "get: the object's bytes do not match its checksum");
   }
-  session_.report_hit(found);
+  session_.report_hits({&found, 1});
   Counters::add(counters_.loads, 1);
   Counters::add(counters_.loaded_blocks, 1);
   Counters::add(counters_.loaded_bytes, bytes);

@@ -7,7 +7,7 @@
 
 #include "base/fail_point.h"
 #include "block_hash/block_hasher.h"
-#include "client/block_copies.h"
+#include "client/chain_store.h"
 #include "client/fork_guard.h"
 #include "client/prefetch.h"
 #include "kv/cpu/run_batch.h"
@@ -338,7 +338,7 @@ Result<OpaqueClient::Imported> OpaqueClient::load_in_place(std::span<const Block
   } else if (taken < hashes.size()) {
     session.damaged().forget(hashes[taken]);
   }
-  if (valid != 0) session.report_hit(room[valid - 1]);
+  if (valid != 0) session.report_hits({&room[valid - 1], 1});
   Counters::add(counters.stale_blocks, stale);
   Counters::add(counters.loads, 1);
   Counters::add(counters.loaded_blocks, valid);

@@ -37,41 +37,87 @@ Result<std::size_t> ask_for_all(Session& session, std::span<const BlockHash> has
   return stored;
 }
 
+// What a chain's prefetch has begun.
+struct Begun {
+  Prefetched found;
+  std::span<const BlockHash> last = {};
+  bool is_fetching = false;
+};
+
+Result<Begun> begin(Session& session, std::span<const BlockHash> hashes, std::size_t least_blocks) {
+  Begun begun;
+  begun.found.in_pool = count_in_pool(session, hashes);
+  const std::span<const BlockHash> rest = hashes.subspan(begun.found.in_pool);
+  if (rest.empty()) return begun;
+  if (least_blocks != 0) {
+    if (rest.size() < least_blocks) return begun;
+    CACHALOT_TRY_ASSIGN(const std::size_t stored,
+                        ask_for_all(session, rest, false, begun.last, begun.is_fetching));
+    if (stored < least_blocks) return begun;
+  }
+  CACHALOT_TRY_ASSIGN(begun.found.in_storage,
+                      ask_for_all(session, rest, true, begun.last, begun.is_fetching));
+  return begun;
+}
+
+Result<Prefetched> wait_for(Session& session, std::span<const BlockHash> hashes, Begun begun,
+                            const Deadline& deadline) {
+  using namespace std::chrono_literals;
+  Prefetched& found = begun.found;
+  if (found.in_storage == 0) return found;
+  const std::size_t wanted = found.in_pool + found.in_storage;
+  // Short naps first: blocks of a fast disk are there after some hundred microseconds.
+  auto nap = 50us;
+  while (begun.is_fetching && !deadline.is_over()) {
+    std::this_thread::sleep_for(nap);
+    nap = std::min(nap * 2, 1000us);
+    found.in_pool = count_in_pool(session, hashes.first(wanted));
+    if (found.in_pool == wanted) break;
+    CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, session.ask_storage(begun.last, false));
+    begun.is_fetching = answer.is_fetching != 0;
+  }
+  found.in_pool = count_in_pool(session, hashes);
+  found.in_storage = wanted > found.in_pool ? wanted - found.in_pool : 0;
+  return found;
+}
+
+// What is there of all groups.
+Prefetched least_of(const Prefetched& a, const Prefetched& b) {
+  const std::size_t in_pool = std::min(a.in_pool, b.in_pool);
+  const std::size_t in_all = std::min(a.in_pool + a.in_storage, b.in_pool + b.in_storage);
+  return {in_pool, in_all - in_pool};
+}
+
 }  // namespace
 
 Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
                             std::uint64_t wait_ns, std::size_t least_blocks) {
-  using namespace std::chrono_literals;
   CACHALOT_TRY(session.check_usable());
-  Prefetched result;
-  result.in_pool = count_in_pool(session, hashes);
-  if (result.in_pool == hashes.size()) return result;
   const Deadline deadline = Deadline::after(wait_ns);
-  std::span<const BlockHash> last;
-  bool is_fetching = false;
-  const std::span<const BlockHash> rest = hashes.subspan(result.in_pool);
-  if (least_blocks != 0) {
-    if (rest.size() < least_blocks) return result;
-    CACHALOT_TRY_ASSIGN(const std::size_t stored,
-                        ask_for_all(session, rest, false, last, is_fetching));
-    if (stored < least_blocks) return result;
+  CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, hashes, least_blocks));
+  if (wait_ns == 0) return begun.found;
+  return wait_for(session, hashes, begun, deadline);
+}
+
+Result<Prefetched> prefetch_groups(Session& session, const HeadGroups& groups,
+                                   std::span<const BlockHash> hashes, std::uint64_t wait_ns) {
+  CACHALOT_TRY(session.check_usable());
+  const Deadline deadline = Deadline::after(wait_ns);
+  std::vector<PoolNames> names;
+  std::vector<Begun> all;
+  for (std::uint32_t i = 0; i < groups.count; ++i) {
+    names.push_back(PoolNames::of_group(groups, i, hashes));
+    CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, names.back().get(), 0));
+    all.push_back(begun);
   }
-  CACHALOT_TRY_ASSIGN(result.in_storage, ask_for_all(session, rest, true, last, is_fetching));
-  const std::size_t wanted = result.in_pool + result.in_storage;
-  if (wait_ns == 0 || result.in_storage == 0) return result;
-  // Short naps first: blocks of a fast disk are there after some hundred microseconds.
-  auto nap = 50us;
-  while (is_fetching && !deadline.is_over()) {
-    std::this_thread::sleep_for(nap);
-    nap = std::min(nap * 2, 1000us);
-    result.in_pool = count_in_pool(session, hashes.first(wanted));
-    if (result.in_pool == wanted) break;
-    CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, session.ask_storage(last, false));
-    is_fetching = answer.is_fetching != 0;
+  Prefetched least{hashes.size(), 0};
+  for (std::uint32_t i = 0; i < groups.count; ++i) {
+    if (wait_ns != 0) {
+      CACHALOT_TRY_ASSIGN(all[i].found, wait_for(session, names[i].get(), all[i], deadline));
+    }
+    least = least_of(least, all[i].found);
   }
-  result.in_pool = count_in_pool(session, hashes);
-  result.in_storage = wanted > result.in_pool ? wanted - result.in_pool : 0;
-  return result;
+  return least;
 }
 
 Result<bool> is_fetching(Session& session, std::span<const BlockHash> stored) {

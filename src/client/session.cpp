@@ -8,14 +8,15 @@
 namespace cachalot::client {
 
 Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
-                 Gpus::Open open_gpu)
+                 Gpus::Open open_gpu, std::uint32_t chains)
     : pool_(std::move(pool)),
       client_(std::move(client)),
       gpus_(pool_.access().view, std::move(open_gpu)),
       forks_(fork_generation()),
       writes_checksums_(client_->writes_checksums()),
       verifies_checksums_(client_->verifies_checksums()),
-      counters_(std::move(counters)) {}
+      counters_(std::move(counters)),
+      last_uses_(chains) {}
 
 namespace {
 
@@ -36,7 +37,8 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
 
 Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
                                                const std::string& fingerprint,
-                                               const std::string& name, Gpus::Open open_gpu) {
+                                               const std::string& name, Gpus::Open open_gpu,
+                                               std::uint32_t chains) {
   CACHALOT_TRY_ASSIGN(
       pool::Pool pool,
       pool::Pool::open(options.pool, {.allow_foreign = options.allow_foreign_pool}));
@@ -57,7 +59,7 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
     if (fork_generation() == session->forks_) delete session;
   };
   return std::shared_ptr<Session>(
-      new Session(std::move(pool), std::move(client), counters, std::move(open_gpu)), end);
+      new Session(std::move(pool), std::move(client), counters, std::move(open_gpu), chains), end);
 }
 
 Session::~Session() {
@@ -134,27 +136,29 @@ void Session::take_late() {
   for (const pool::Found& found : hits) client_->report_hit(found);
 }
 
-void Session::report_hit(const pool::Found& deepest) {
+void Session::report_hits(std::span<const pool::Found> deepest) {
+  if (deepest.empty()) return;
   if (try_lock()) {
-    last_use_ = {{deepest.entry.block, deepest.entry.generation}, base::SteadyClock::read()};
-    client_->report_hit(deepest);
+    for (const pool::Found& found : deepest) {
+      last_uses_.add({found.entry.block, found.entry.generation}, base::SteadyClock::read());
+      client_->report_hit(found);
+    }
     return unlock();
   }
   const std::lock_guard lock(late_mutex_);
-  if (late_hits_.size() < pool::kUsesInHead) late_hits_.push_back(deepest);
+  const std::size_t room = kMostLateHits - late_hits_.size();
+  const std::span<const pool::Found> kept = deepest.first(std::min(room, deepest.size()));
+  late_hits_.insert(late_hits_.end(), kept.begin(), kept.end());
 }
 
 void Session::report_beginning(const pool::Found& deepest) {
-  constexpr std::uint64_t kRecentNs = 10'000'000'000;
   if (try_lock()) {
-    const auto [use, at_ns] = last_use_;
+    const bool is_known = last_uses_.has_recent({deepest.entry.block, deepest.entry.generation},
+                                                base::SteadyClock::read());
     unlock();
-    const bool is_known = use.block == deepest.entry.block &&
-                          use.generation == deepest.entry.generation &&
-                          base::SteadyClock::read() - at_ns < kRecentNs;
     if (is_known) return;
   }
-  report_hit(deepest);
+  report_hits({&deepest, 1});
 }
 
 Result<std::uint64_t> Session::pin() {
@@ -224,7 +228,7 @@ Status Session::commit(const BlockHash* parent, pool::WrittenReservation reserva
       client_->commit(parent, std::move(reservation), blocks, verdicts, goes_on);
   if (!committed) return in_time(committed.error(), deadline);
   if (is_any && verdicts[blocks.size() - 1] == pool::Verdict::kCommitted)
-    last_use_ = {last, base::SteadyClock::read()};
+    last_uses_.add(last, base::SteadyClock::read());
   return {};
 }
 

@@ -11,6 +11,7 @@
 
 #include <cachalot/client.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -32,9 +33,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // Layer loads and stores share the session with the client.
   // @param options  model, geometry and layout are not looked at: `fingerprint` is the namespace
   // @param name     of the namespace, as Client::namespaces() shows it
+  // @param chains   that one call loads or stores: HeadGroups::count
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
                                                const std::string& fingerprint,
-                                               const std::string& name, Gpus::Open open_gpu);
+                                               const std::string& name, Gpus::Open open_gpu,
+                                               std::uint32_t chains = 1);
 
   // Pool memory that a lost GPU may access stays mapped until the process ends.
   ~Session();
@@ -58,10 +61,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // lookup(), of blocks that will be read. `room` outlives what it returns.
   pool::ValidatedRead begin_read(std::span<const BlockHash> hashes,
                                  std::span<pool::Found> room) const;
-  // Reports the deepest block of a hit. Never blocks: if the lock is held, the next lock holder reports it.
-  void report_hit(const pool::Found& deepest);
-  // The same for the beginning of a chain that this client will store. Nothing is reported if the last report or
-  // commit was of this block and is younger than 10 s: a policy that counts uses would count one twice.
+  // Reports the deepest blocks of a hit, one of each chain. Never blocks: if the lock is held, the next lock holder
+  // reports them.
+  void report_hits(std::span<const pool::Found> deepest);
+  // The same for the beginning of a chain that this client will store. Nothing is reported if the last call's reports
+  // or commits were of this block and are younger than 10 s: a policy that counts uses would count one twice.
   void report_beginning(const pool::Found& deepest);
 
   // See ReadPin.
@@ -119,14 +123,32 @@ class Session : public std::enable_shared_from_this<Session> {
     const bool is_held_;
   };
 
-  // The last use of a block that the keeper was told of.
-  struct LastUse {
-    pool::BlockUse use{};
-    std::uint64_t at_ns = 0;
+  // The last uses of blocks that the keeper was told of, as many as a call has chains.
+  class LastUses {
+   public:
+    explicit LastUses(std::uint32_t chains) : uses_(chains) {}
+    void add(const pool::BlockUse& use, std::uint64_t now_ns) {
+      uses_[next_++ % uses_.size()] = {use, now_ns};
+    }
+    bool has_recent(const pool::BlockUse& use, std::uint64_t now_ns) const {
+      constexpr std::uint64_t kRecentNs = 10'000'000'000;
+      return std::any_of(uses_.begin(), uses_.end(), [&](const Use& known) {
+        return now_ns - known.at_ns < kRecentNs && known.use.block == use.block &&
+               known.use.generation == use.generation;
+      });
+    }
+
+   private:
+    struct Use {
+      pool::BlockUse use{};
+      std::uint64_t at_ns = 0;
+    };
+    std::vector<Use> uses_;
+    std::size_t next_ = 0;
   };
 
   Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
-          Gpus::Open open_gpu);
+          Gpus::Open open_gpu, std::uint32_t chains);
   bool lock(const Deadline& deadline);
   bool try_lock();
   void unlock();
@@ -144,11 +166,11 @@ class Session : public std::enable_shared_from_this<Session> {
 
   DamagedBlocks damaged_;
 
-  TurnLock turn_;     // the lock of pool::Client
-  LastUse last_use_;  // under the lock
+  TurnLock turn_;       // the lock of pool::Client
+  LastUses last_uses_;  // under the lock
 
-  // Added while the lock was held, for the next lock holder. Hits: at most as many as fit into one request;
-  // older ones are dropped.
+  // Added while the lock was held, for the next lock holder. Hits: at most kMostLateHits; later ones are dropped.
+  static constexpr std::size_t kMostLateHits = 16;
   std::mutex late_mutex_;
   std::vector<pool::Found> late_hits_;
   std::vector<std::uint64_t> late_unpins_;

@@ -43,6 +43,14 @@ Status check_ranks(const KvGeometry& g) {
   return {};
 }
 
+// Of the parts into which ranks divide the heads, and this rank's part. A latent is whole on every rank.
+std::uint32_t shards_of(const KvGeometry& g) {
+  return g.attention == Attention::kGrouped ? g.tp_size / g.tp_replicas : 1;
+}
+std::uint32_t shard_of(const KvGeometry& g) {
+  return g.attention == Attention::kGrouped ? g.tp_rank / g.tp_replicas : 0;
+}
+
 // False where the product does not fit 63 bits.
 bool multiply(std::uint64_t& product, std::uint64_t factor) {
   return !__builtin_mul_overflow(product, factor, &product) && product >> 63 == 0;
@@ -93,15 +101,44 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-std::string KvGeometry::fingerprint() const {
+Result<KvGeometry> KvGeometry::head_group(std::uint32_t share_tp) const {
+  CACHALOT_TRY(check());
+  const std::uint32_t shards = shards_of(*this);
+  const std::uint64_t model_heads = std::uint64_t{heads()} * shards;
+  if (share_tp == 0 || model_heads % share_tp != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "share_tp: is %u, expected a divisor of the %" PRIu64
+                       " KV heads that all ranks have together (a latent counts as one)",
+                       share_tp, model_heads);
+  }
+  if (share_tp % shards != 0) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "share_tp: is %u, expected a multiple of %u, because a group of heads lies on "
+        "one rank, and so many ranks have different heads",
+        share_tp, shards);
+  }
+  KvGeometry group = *this;
+  if (attention == Attention::kGrouped)
+    group.kv_heads = static_cast<std::uint32_t>(model_heads / share_tp);
+  group.tp_rank = shard_of(*this) * (share_tp / shards);
+  group.tp_size = share_tp;
+  group.tp_replicas = 1;
+  return group;
+}
+
+std::string KvGeometry::fingerprint(std::uint32_t share_tp) const {
   std::string text = "kv1 layers=" + std::to_string(layers);
-  if (attention == Attention::kGrouped) {
-    text += " heads=" + std::to_string(kv_heads) + " head_dim=" + std::to_string(head_dim) +
-            " shard=" + std::to_string(tp_rank / tp_replicas) + "/" +
-            std::to_string(tp_size / tp_replicas);
-  } else {
+  if (attention == Attention::kLatent) {
     // The same on every rank, so no rank is named.
     text += " latent=" + std::to_string(kv_lora_rank) + " rope=" + std::to_string(qk_rope_head_dim);
+  } else {
+    const std::uint64_t model_heads = std::uint64_t{kv_heads} * shards_of(*this);
+    const std::string rank =
+        std::to_string(shard_of(*this)) + "/" + std::to_string(shards_of(*this));
+    text += " heads=" + std::to_string(share_tp != 0 ? model_heads : kv_heads) +
+            " head_dim=" + std::to_string(head_dim) +
+            " shard=" + (share_tp != 0 ? "any/" + std::to_string(share_tp) : rank);
   }
   return text + " stage=" + std::to_string(pp_rank) + "/" + std::to_string(pp_size) +
          " dtype=" + dtype_name(dtype) + " block_tokens=" + std::to_string(block_tokens);

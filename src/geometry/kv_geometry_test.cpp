@@ -102,6 +102,64 @@ TEST(KvGeometry, FingerprintsAreEqualExactlyWhereTheBytesAre) {
             preset("DeepSeek-V3", 16, 5, 8).fingerprint());
 }
 
+TEST(KvGeometry, AHeadGroupIsWhatARankOfSoManyKeeps) {
+  for (const std::uint32_t tp_size : {1u, 2u, 4u, 8u, 16u}) {
+    for (std::uint32_t rank = 0; rank < tp_size; ++rank) {
+      const KvGeometry g = preset("Qwen3-32B", 16, rank, tp_size);
+      const Result<KvGeometry> group = g.head_group(8);
+      ASSERT_TRUE(group) << group.error().message;
+      EXPECT_EQ(*group, preset("Qwen3-32B", 16, rank * 8 / tp_size, 8));
+      EXPECT_EQ(g.fingerprint(8), preset("Qwen3-32B", 16).fingerprint(8));
+      EXPECT_EQ(g.is_first_replica(), tp_size <= 8 || rank % 2 == 0);
+    }
+  }
+  EXPECT_EQ(preset("Qwen3-32B", 16, 1, 2).head_group(4)->kv_heads, 2u);
+  EXPECT_EQ(preset("Qwen3-32B", 16, 1, 2).head_group(4)->tp_rank, 2u);
+  // Two heads on each rank, each rank twice.
+  KvGeometry g = preset("Qwen3-32B", 16, 0, 4);
+  g.tp_rank = 6;
+  g.tp_size = 8;
+  g.tp_replicas = 2;
+  EXPECT_EQ(g.head_group(8)->tp_rank, 6u);
+  EXPECT_EQ(g.head_group(4)->tp_rank, 3u);
+}
+
+TEST(KvGeometry, ALatentIsOneGroupOnEveryRank) {
+  const KvGeometry g = preset("DeepSeek-V3", 16, 5, 8);
+  EXPECT_EQ(*g.head_group(1), preset("DeepSeek-V3", 16));
+  EXPECT_FALSE(g.head_group(2));
+  EXPECT_EQ(g.fingerprint(1), g.fingerprint());
+  EXPECT_FALSE(g.is_first_replica());
+  EXPECT_TRUE(preset("DeepSeek-V3", 16, 0, 8).is_first_replica());
+}
+
+TEST(KvGeometry, HeadGroupsThatDoNotFitTheHeadsAreRefused) {
+  const auto message_of = [](const KvGeometry& g, std::uint32_t share_tp) -> std::string {
+    const Result<KvGeometry> group = g.head_group(share_tp);
+    EXPECT_FALSE(group);
+    return group ? "" : group.error().message;
+  };
+  const KvGeometry half = preset("Qwen3-32B", 16, 0, 2);
+  for (const std::uint32_t share_tp : {0u, 3u, 16u, 0xffffffffu}) {
+    EXPECT_NE(
+        message_of(half, share_tp)
+            .find("share_tp: is " + std::to_string(share_tp) + ", expected a divisor of the 8"),
+        std::string::npos);
+  }
+  EXPECT_NE(message_of(half, 1).find("share_tp: is 1, expected a multiple of 2"),
+            std::string::npos);
+  KvGeometry bad = half;
+  bad.tp_replicas = 0;
+  EXPECT_NE(message_of(bad, 8).find("tp_replicas"), std::string::npos);
+}
+
+TEST(KvGeometry, FingerprintsOfHeadGroupsNameTheModelAndTheirNumber) {
+  EXPECT_EQ(preset("Qwen3-32B", 16, 1, 2).fingerprint(8),
+            "kv1 layers=64 heads=8 head_dim=128 shard=any/8 stage=0/1 dtype=bf16 block_tokens=16");
+  EXPECT_NE(preset("Qwen3-32B", 16).fingerprint(8), preset("Qwen3-32B", 16).fingerprint(4));
+  EXPECT_NE(preset("Qwen3-32B", 16).fingerprint(1), preset("Qwen3-32B", 16).fingerprint());
+}
+
 TEST(KvGeometry, WrongDimensionsAreNamed) {
   const KvGeometry good = preset("Qwen3-32B", 16);
   KvGeometry g = good;

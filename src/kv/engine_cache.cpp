@@ -3,6 +3,7 @@
 #include <cinttypes>
 #include <string>
 
+#include "base/check.h"
 #include "kv/cache_bounds.h"
 
 namespace cachalot::kv {
@@ -149,6 +150,14 @@ Result<EngineCache> EngineCache::with_strides(const CacheShape& shape, const Eng
   CACHALOT_TRY_ASSIGN(EngineCache cache, checked(shape, strides, tensors));
   CACHALOT_TRY(check_tensors_used(shape, strides));
   return cache;
+}
+
+EngineCache EngineCache::heads(std::uint32_t first, std::uint32_t count) const {
+  CACHALOT_CHECK(count != 0 && std::uint64_t{first} + count <= geometry().heads());
+  EngineCache part = *this;
+  if (geometry().attention == geometry::Attention::kGrouped) part.shape_.geometry.kv_heads = count;
+  for (PartStrides& strides : part.strides_.part) strides.offset += first * strides.head;
+  return part;
 }
 
 Result<EngineCache> EngineCache::checked(const CacheShape& shape, const EngineStrides& strides,

@@ -64,6 +64,10 @@ class EngineCache {
   static Result<EngineCache> with_strides(const CacheShape& shape, const EngineStrides& strides,
                                           std::span<const Tensor> tensors);
 
+  // A part of the same pages: heads [first, first + count) only. A latent has one.
+  // @shape the cache has these heads
+  EngineCache heads(std::uint32_t first, std::uint32_t count) const;
+
   const CacheShape& shape() const { return shape_; }
   const KvGeometry& geometry() const { return shape_.geometry; }
   const EngineStrides& strides() const { return strides_; }

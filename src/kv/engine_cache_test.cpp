@@ -46,6 +46,21 @@ TEST(EngineCache, KnowsItsPagesAndBases) {
   EXPECT_EQ(cache->bases()[1], tensors[1].at);
 }
 
+TEST(EngineCache, APartOfTheHeadsIsACacheOfTheSamePages) {
+  const std::vector<Tensor> tensors = tensors_of(2, kTensorBytes);
+  const Result<EngineCache> cache = EngineCache::make(small_shape(), "vllm_kbnhc", tensors);
+  ASSERT_TRUE(cache) << cache.error().message;
+  const EngineCache second = cache->heads(1, 1);
+  EXPECT_EQ(second.geometry().kv_heads, 1u);
+  EXPECT_EQ(second.geometry().block_bytes(), cache->geometry().block_bytes() / 2);
+  for (std::uint32_t k = 0; k < kParts; ++k) {
+    EXPECT_EQ(second.strides().part[k].offset, cache->strides().part[k].offset + 16);
+    EXPECT_EQ(second.strides().part[k].token, cache->strides().part[k].token);
+  }
+  EXPECT_EQ(second.bases()[1], tensors[1].at);
+  EXPECT_EQ(cache->heads(0, 2).geometry(), cache->geometry());
+}
+
 TEST(EngineCache, APageIsABlockUnlessSaidOtherwise) {
   CacheShape shape = small_shape();
   shape.page_tokens = 0;

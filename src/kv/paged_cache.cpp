@@ -20,8 +20,7 @@ Result<EngineCache> engine_cache_of(const PagedCache& description, const KvGeome
   shape.pages = description.pages;
   shape.page_stride_bytes = description.page_stride_bytes;
   if (!description.strides) {
-    if (!description.layout.empty())
-      return EngineCache::make(shape, description.layout, tensors);
+    if (!description.layout.empty()) return EngineCache::make(shape, description.layout, tensors);
     return Error::make(Code::kInvalidArgument,
                        "cache: neither a layout nor strides are given, expected one of the two");
   }

@@ -64,6 +64,7 @@ class Desk final : public StorageDesk {
     hashes = question.hashes.size();
     return {};
   }
+  bool has_blocks_of(const BlockHash&) override { return false; }
   std::size_t questions = 0, hashes = 0;
 };
 

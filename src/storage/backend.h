@@ -62,6 +62,17 @@ class Backend {
   virtual Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there,
                         std::uint64_t deadline_ns) = 0;
   virtual Status get(std::span<Get> gets, std::uint64_t deadline_ns) = 0;
+  // As get, and calls arrived(get), in the same thread, for each object that was read. A backend that has several
+  // objects in flight calls it while others are, so that the caller's work on one hides behind the reads of the others.
+  // It may change the object's status. It calls nothing of the backend.
+  using Arrived = std::function<void(Get& get)>;
+  virtual Status get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t deadline_ns) {
+    CACHALOT_TRY(get(gets, deadline_ns));
+    for (Get& get : gets) {
+      if (get.status) arrived(get);
+    }
+    return {};
+  }
   virtual Status put(std::span<Put> puts, std::uint64_t deadline_ns) = 0;
   // Objects that are not there are no error.
   virtual Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) = 0;

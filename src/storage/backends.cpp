@@ -18,28 +18,6 @@ constexpr BackendKind kKinds[] = {
     {"null", "null:", "", open_null},
 };
 
-// Whether `name` is one of the words in `names`.
-bool has_word(std::string_view names, std::string_view name) {
-  if (names == "*") return true;
-  while (!names.empty()) {
-    const std::string_view word = names.substr(0, names.find(' '));
-    if (word == name) return true;
-    names.remove_prefix(std::min(names.size(), word.size() + 1));
-  }
-  return false;
-}
-
-Status check_parameters(const StorageUri& uri, const BackendKind& kind) {
-  for (const auto& [name, value] : uri.parameters) {
-    if (has_word(kind.parameters, name)) continue;
-    const bool has_some = kind.parameters[0] != '\0';
-    return Error::make(Code::kInvalidArgument, "storage \"%s\": unknown parameter \"%.40s\"; %s%s",
-                       uri.shown.c_str(), name.c_str(), has_some ? "known: " : "expected none",
-                       kind.parameters);
-  }
-  return {};
-}
-
 Result<const BackendKind*> find_kind(const StorageUri& uri) {
   std::string known;
   for (const BackendKind& kind : kKinds) {
@@ -58,9 +36,9 @@ std::span<const BackendKind> backend_kinds() {
 
 Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
                                               const BackendSecrets& secrets) {
-  CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse(text));
+  CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse("storage", text));
   CACHALOT_TRY_ASSIGN(const BackendKind* const kind, find_kind(uri));
-  CACHALOT_TRY(check_parameters(uri, *kind));
+  CACHALOT_TRY(uri.check_parameters(kind->parameters));
   if (secrets.key_file.empty()) return kind->open(uri, secrets);
   // The key first: a wrong file must not leave an empty storage.
   CACHALOT_TRY_ASSIGN(const StorageKey key, StorageKey::read(secrets.key_file));

@@ -20,6 +20,11 @@ std::size_t Catalogue::count_prefix(const BlockHash& space,
   return count;
 }
 
+bool Catalogue::has_space(const BlockHash& space) const {
+  const std::lock_guard lock(mutex_);
+  return objects_of_.contains(space);
+}
+
 std::optional<ObjectHead> Catalogue::find(const ObjectKey& key) const {
   const std::lock_guard lock(mutex_);
   const NodeId node = number_of(key);
@@ -70,6 +75,7 @@ bool Catalogue::add_locked(const ObjectHead& head) {
   if (parent != kNoNode) order_.touch(parent);
   order_.insert(node, parent);
   numbers_.emplace(head.key, node);
+  ++objects_of_[head.key.space];
   bytes_ += head.body_bytes();
   return true;
 }
@@ -85,9 +91,11 @@ void Catalogue::erase_leaf(NodeId node, std::vector<ObjectKey>& removed) {
   const NodeId parent = order_.residency().parent(node);
   if (parent != kNoNode) std::erase(nodes_[parent].children, node);
   order_.erase(node);
-  numbers_.erase(nodes_[node].head.key);
+  const ObjectKey& key = nodes_[node].head.key;
+  numbers_.erase(key);
+  if (--objects_of_[key.space] == 0) objects_of_.erase(key.space);
   bytes_ -= nodes_[node].head.body_bytes();
-  removed.push_back(nodes_[node].head.key);
+  removed.push_back(key);
   free_.push_back(node);
 }
 
@@ -154,12 +162,15 @@ std::uint64_t Catalogue::objects() const {
 bool Catalogue::is_valid() const {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = 0;
+  std::unordered_map<BlockHash, std::uint64_t> objects_of;
   for (const auto& [key, node] : numbers_) {
+    ++objects_of[key.space];
     if (!(nodes_[node].head.key == key) || !order_.residency().contains(node)) return false;
     if (order_.residency().children(node) != nodes_[node].children.size()) return false;
     bytes += nodes_[node].head.body_bytes();
   }
-  return bytes == bytes_ && numbers_.size() + free_.size() == nodes_.size() &&
+  return bytes == bytes_ && objects_of == objects_of_ &&
+         numbers_.size() + free_.size() == nodes_.size() &&
          order_.residency().size() == numbers_.size() && order_.is_valid();
 }
 

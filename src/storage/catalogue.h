@@ -2,7 +2,8 @@
 //
 // Invariants (is_valid)
 //   1. The parent of an object is known, or the object is a root: a block without its prefix is of no use.
-//   2. The sum of all sizes is bytes(). With what is reserved it is within the limits after take_victims().
+//   2. The objects of all spaces are all objects.
+//   3. The sum of all sizes is bytes(). With what is reserved it is within the limits after take_victims().
 //
 // @threads any; each call holds a lock for a moment, and never while anything is read or written
 #pragma once
@@ -33,6 +34,9 @@ class Catalogue {
   bool contains(const ObjectKey& key) const {
     return count_prefix(key.space, {&key.block, 1}) != 0;
   }
+
+  // Whether an object of this space is known.
+  bool has_space(const BlockHash& space) const;
 
   // @return nothing: it is not known
   std::optional<ObjectHead> find(const ObjectKey& key) const;
@@ -76,6 +80,7 @@ class Catalogue {
   const Limits limits_;
   mutable std::mutex mutex_;  // all below
   std::unordered_map<ObjectKey, eviction::NodeId> numbers_;
+  std::unordered_map<BlockHash, std::uint64_t> objects_of_;  // by space; none of 0
   std::vector<Node> nodes_;
   std::vector<eviction::NodeId> free_;
   eviction::LeafLru order_;

@@ -38,6 +38,19 @@ TEST(CatalogueTest, AChainIsCountedUpToTheFirstAbsentBlock) {
   EXPECT_EQ(catalogue.count_prefix({2, 2}, chain), 0u);
 }
 
+TEST(CatalogueTest, ASpaceIsKnownAsLongAsItHasAnObject) {
+  Catalogue catalogue(Limits{});
+  EXPECT_FALSE(catalogue.has_space(kSpace));
+  EXPECT_TRUE(catalogue.add(head_of(1, 0)));
+  EXPECT_TRUE(catalogue.add(head_of(2, 1)));
+  EXPECT_TRUE(catalogue.add(head_of(2, 1)));  // a use
+  (void)catalogue.remove(key_of(2));
+  EXPECT_TRUE(catalogue.has_space(kSpace));
+  EXPECT_FALSE(catalogue.has_space({2, 2}));
+  (void)catalogue.remove(key_of(1));
+  EXPECT_FALSE(catalogue.has_space(kSpace));
+}
+
 TEST(CatalogueTest, VictimsAreTheLeastRecentlyUsedLeavesOffThePath) {
   Catalogue catalogue({.bytes = ~0ull, .objects = 4});
   for (std::uint64_t i = 1; i <= 3; ++i) EXPECT_TRUE(catalogue.add(head_of(i, i - 1)));

@@ -17,7 +17,7 @@ TEST_P(BackendConformance, WhatWasPutIsGotByteForByte) {
 }
 
 TEST_P(BackendConformance, SizesAndAddressesNeedNoAlignment) {
-  for (const std::uint64_t bytes : {64u, 512u, 4096u, 4160u, 69632u}) {
+  for (const std::uint64_t bytes : {64u, 512u, 4096u, 4160u, 69632u, 69760u}) {
     for (const std::size_t shift : {0u, 64u}) {
       Chain chain(bytes * 2 + shift, 8, bytes, 3, shift);
       EXPECT_EQ(put_all(*backend_, chain), 8u);
@@ -148,6 +148,34 @@ TEST_P(BackendConformance, ALargeBatchIsPutGotAndRemoved) {
   ASSERT_TRUE(backend_->remove(keys, soon()));
   EXPECT_TRUE(listed().empty());
   EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(300, false));
+}
+
+TEST_P(BackendConformance, EachObjectThatIsReadArrivesOnceWithItsBytes) {
+  constexpr std::size_t kObjects = 40, kRefused = 3;
+  Chain chain(1, kObjects, 12352, 5), absent(2, 1, 12352);
+  ASSERT_EQ(put_all(*backend_, chain), kObjects);
+  std::vector<std::vector<Room>> rooms;
+  std::vector<Get> gets;
+  for (std::size_t i = 0; i < kObjects; ++i) {
+    chain.clear(i);
+    rooms.push_back(chain.room(i));
+  }
+  for (std::size_t i = 0; i < kObjects; ++i) gets.push_back({chain.key(i), rooms[i]});
+  std::vector<Room> other = absent.room(0);
+  gets.push_back({absent.key(0), other});
+  std::vector<int> arrivals(gets.size());
+  const auto arrived = [&](Get& get) {
+    const auto i = static_cast<std::size_t>(&get - gets.data());
+    ++arrivals[i];
+    EXPECT_TRUE(i < kObjects && chain.is_right(i) && get.tokens == chain.tokens(i)) << i;
+    if (i == kRefused) get.status = Error::make(Code::kCancelled, "not wanted");
+  };
+  ASSERT_TRUE(backend_->get_each(gets, arrived, soon()));
+  std::vector<int> expected(kObjects, 1);
+  expected.push_back(0);
+  EXPECT_EQ(arrivals, expected);
+  EXPECT_EQ(gets[kRefused].status.error().code, Code::kCancelled);
+  EXPECT_EQ(gets[kObjects].status.error().code, Code::kNotFound);
 }
 
 TEST_P(BackendConformance, EmptyBatchesAreNoErrors) {

@@ -109,7 +109,11 @@ class EncryptedBackend final : public Backend {
                         deadline_ns);
   }
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
-  Status get(std::span<Get> gets, std::uint64_t deadline_ns) override;
+  Status get(std::span<Get> gets, std::uint64_t deadline_ns) override {
+    return get_each(
+        gets, [](Get&) {}, deadline_ns);
+  }
+  Status get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t deadline_ns) override;
 
  private:
   // A Put whose body is ciphertext.
@@ -190,16 +194,16 @@ Status EncryptedBackend::decrypt(Get& get) const {
   return {};
 }
 
-Status EncryptedBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
-  CACHALOT_TRY(inner_->get(gets, deadline_ns));
-  for (Get& get : gets) {
-    if (!get.status) continue;
+Status EncryptedBackend::get_each(std::span<Get> gets, const Arrived& arrived,
+                                  std::uint64_t deadline_ns) {
+  const auto take = [&](Get& get) {
     get.status = decrypt(get);
-    if (get.status || has_logged_.exchange(true)) continue;
+    if (get.status) return arrived(get);
+    if (has_logged_.exchange(true)) return;
     base::log(base::LogLevel::kError, "storage", "%s: %s (more of these are not logged)",
               traits().name.c_str(), get.status.error().message);
-  }
-  return {};
+  };
+  return inner_->get_each(gets, take, deadline_ns);
 }
 
 int hex_digit(unsigned char c) {

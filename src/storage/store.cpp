@@ -26,6 +26,17 @@ bool is_full(const Status& status) {
   return !status && status.error().code == Code::kNoSpace;
 }
 
+// What a backend says it has read: only the seal proves it.
+Status check_seal(const Get& get) {
+  CACHALOT_TRY(check_head(get.head, get.key));
+  std::vector<Bytes> body(get.room.begin(), get.room.end());
+  if (!get.tokens.empty()) body.push_back(std::as_bytes(std::span(get.tokens)));
+  const bool has_sizes =
+      get.head.payload_bytes == bytes_of(get.room) && get.head.tokens == get.tokens.size();
+  if (has_sizes && seal_of(get.head, body) == get.head.seal) return {};
+  return Error::make(Code::kCorrupt, "storage: an object has other bytes than were stored");
+}
+
 }  // namespace
 
 std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options) {
@@ -209,21 +220,12 @@ void Store::drop(const ObjectKey& key, std::uint64_t deadline_ns) {
   if (!removed.empty()) (void)backend_->remove(removed, deadline_ns);
 }
 
-// What a backend says it has read: only the seal proves it.
-void Store::take_result(Get& get, std::uint64_t deadline_ns) {
-  if (get.status) get.status = check_head(get.head, get.key);
+void Store::take_result(const Get& get, std::uint64_t deadline_ns) {
   if (get.status) {
-    std::vector<Bytes> body(get.room.begin(), get.room.end());
-    if (!get.tokens.empty()) body.push_back(std::as_bytes(std::span(get.tokens)));
-    const bool has_sizes =
-        get.head.payload_bytes == bytes_of(get.room) && get.head.tokens == get.tokens.size();
-    if (has_sizes && seal_of(get.head, body) == get.head.seal) {
-      add(counters_.got_objects, 1);
-      add(counters_.got_bytes, get.head.body_bytes());
-      (void)catalogue_.add(get.head);
-      return;
-    }
-    get.status = Error::make(Code::kCorrupt, "storage: an object has other bytes than were stored");
+    add(counters_.got_objects, 1);
+    add(counters_.got_bytes, get.head.body_bytes());
+    (void)catalogue_.add(get.head);
+    return;
   }
   const Code code = get.status.error().code;
   if (code == Code::kNotFound && catalogue_.contains(get.key)) add(counters_.missing_objects, 1);
@@ -233,7 +235,7 @@ void Store::take_result(Get& get, std::uint64_t deadline_ns) {
   if (!is_about_object(get.status)) add(counters_.failed_gets, 1);
 }
 
-void Store::get(std::span<Get> gets, std::uint64_t deadline_ns) {
+void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::Arrived& arrived) {
   if (!breaker_.admits()) {
     for (Get& get : gets) {
       get.status =
@@ -241,7 +243,11 @@ void Store::get(std::span<Get> gets, std::uint64_t deadline_ns) {
     }
     return;
   }
-  const Status whole = backend_->get(gets, deadline_ns);
+  const auto verify = [&](Get& get) {
+    get.status = check_seal(get);
+    if (get.status && arrived) arrived(get);
+  };
+  const Status whole = backend_->get_each(gets, verify, deadline_ns);
   bool has_worked = whole.ok();
   for (Get& get : gets) {
     if (!whole) get.status = whole.error();

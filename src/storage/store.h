@@ -81,7 +81,9 @@ class Store {
   std::size_t put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks,
                   std::uint64_t deadline_ns, const StillValid& still_valid = {});
   // Reads objects. The statuses say what was read and verified; the rest of the room may hold garbage.
-  void get(std::span<Get> gets, std::uint64_t deadline_ns);
+  // @param arrived  called in the same thread with each object that was verified, in any order, while others may be
+  //                 in flight. It calls nothing of the store. If the backend then fails, the status says so
+  void get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::Arrived& arrived = {});
   // Removes an object and all below it.
   void remove(const ObjectKey& key, std::uint64_t deadline_ns);
 
@@ -110,7 +112,7 @@ class Store {
   void replace_coldest(Batch& batch, std::uint64_t deadline_ns);
   void finish_put(Batch& batch, const Status& whole);
   void drop(const ObjectKey& key, std::uint64_t deadline_ns);
-  void take_result(Get& get, std::uint64_t deadline_ns);
+  void take_result(const Get& get, std::uint64_t deadline_ns);
 
   const std::unique_ptr<Backend> backend_;
   Catalogue catalogue_;

@@ -1,44 +1,12 @@
-// Where a storage is, as text: "redis://user:secret@10.0.0.7:6379/kv?cluster=1", "file:/ssd/kv?sync=1".
-//
-//   SCHEME ":" PLACE [ "?" NAME "=" VALUE { "&" NAME "=" VALUE } ]
-//
-// "%xx" stands for a byte, in names, values and the parts of a place. Messages show a text without its password.
-//
-// @threads any
+// Where a storage is, as text (base/uri.h).
 #pragma once
 
-#include <cachalot/result.h>
-
-#include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
+#include "base/uri.h"
 
 namespace cachalot::storage {
 
-// Replaces "%xx". @errors kInvalidArgument: no two hexadecimal digits after a "%", or a zero byte
-Result<std::string> decode_percent(std::string_view text);
-
-struct StorageUri {
-  std::string scheme;
-  std::string place;  // what is between the ":" and the "?", not decoded
-  std::vector<std::pair<std::string, std::string>> parameters;
-  std::string shown;  // the whole text without its password, at most 120 characters: for messages
-
-  // @errors kInvalidArgument: no scheme, a parameter without "=", or one that is given twice
-  static Result<StorageUri> parse(std::string_view text);
-
-  // The value of a parameter, or null.
-  const std::string* find(std::string_view name) const;
-  // A parameter that is 0 or 1. @errors kInvalidArgument: another value
-  Result<bool> flag(std::string_view name, bool otherwise) const;
-  // A whole number. @errors kInvalidArgument: no number, or out of range
-  Result<std::uint64_t> number(std::string_view name, std::uint64_t otherwise, std::uint64_t least,
-                               std::uint64_t most) const;
-  // The place as a path. @errors kInvalidArgument: it is empty
-  Result<std::string> path() const;
-};
+using StorageUri = base::Uri;
+using base::decode_percent;
+using base::encode_percent;
 
 }  // namespace cachalot::storage

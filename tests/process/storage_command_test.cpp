@@ -52,10 +52,6 @@ class StorageCommand : public ProcessTest {
     expect_done(run({"put", "prompt", "--pool", path(pool)}, {.in = content}));
     wait_until([&] { return stored().find("CchObj1") != std::string::npos; });
   }
-  // A new pool knows no namespace before the first put, and readers add none.
-  void name_space(const std::string& pool) const {
-    expect_done(run({"put", "another", "--pool", path(pool)}, {.in = "bytes"}));
-  }
   static bool wait_until(const std::function<bool()>& is_done) {
     for (int i = 0; i < 400; ++i) {
       if (is_done()) return true;
@@ -80,6 +76,25 @@ TEST_F(StorageCommand, WithoutAKeyThePlaintextIsOnTheDisk) {
   EXPECT_EQ(pieces_of(content, stored()), static_cast<int>(kBytes / 16));
 }
 
+TEST_F(StorageCommand, ANewPoolFindsWhatStorageHasBeforeAnyPut) {
+  const std::string content = noise(kBytes, 1);
+  {
+    Serving keeper(serve("kv", ""));
+    ASSERT_TRUE(keeper.is_ready());
+    store("kv", content);
+    keeper.send(SIGKILL);
+    (void)keeper.wait();
+  }
+  Serving keeper(serve("new", ""));
+  ASSERT_TRUE(keeper.is_ready());
+  EXPECT_TRUE(wait_until([&] {
+    return run({"lookup", "prompt", "--pool", path("new")}).out.find("stored") != std::string::npos;
+  }));
+  const Outcome mistyped = run({"lookup", "prompt", "--namespace", "no", "--pool", path("new")});
+  EXPECT_EQ(mistyped.out.find("stored"), std::string::npos);
+  EXPECT_TRUE(run({"get", "prompt", "--pool", path("new")}).out == content);
+}
+
 TEST_F(StorageCommand, WithAKeyNoPlaintextIsOnTheDiskAndANewPoolReadsIt) {
   const std::string content = noise(kBytes, 1), key = key_file("key", 'k');
   {
@@ -95,7 +110,6 @@ TEST_F(StorageCommand, WithAKeyNoPlaintextIsOnTheDiskAndANewPoolReadsIt) {
   EXPECT_EQ(bytes.find(std::string(32, 'k')), std::string::npos);
   Serving keeper(serve("new", key));
   ASSERT_TRUE(keeper.is_ready());
-  name_space("new");
   Outcome got;
   EXPECT_TRUE(wait_until([&] {
     got = run({"get", "prompt", "--pool", path("new")});
@@ -121,7 +135,6 @@ TEST_F(StorageCommand, AnotherKeyIsMissesAndOneErrorAndTakesTheStorageOver) {
   }
   Serving keeper(serve("new", key_file("other", 'o')));
   ASSERT_TRUE(keeper.is_ready());
-  name_space("new");
   // Known to be stored: so the storage has joined.
   ASSERT_TRUE(wait_until([&] {
     return run({"lookup", "prompt", "--pool", path("new")}).out.find("stored") != std::string::npos;

@@ -172,3 +172,25 @@ def test_a_standby_takes_the_storage_over(served):
     finally:
         standby.kill()
         standby.communicate()
+
+
+def test_head_groups_come_back_as_far_as_all_are_stored(served):
+    from test_share_tp import Rank
+
+    first, second = Rank(served.pool, 0, 2), Rank(served.pool, 1, 2)
+    assert first.store().blocks == 6 and second.store(4).blocks == 4
+    until = time.monotonic() + WAIT_S
+    while not any(served.folder.glob("segment-*")) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1.5)
+    served.lose_pool()
+    served.start()
+    whole = Rank(served.pool, seed=2)
+    assert whole.client.lookup(whole.hashes()) == 0
+    found = (0, 0)
+    while found != (4, 0) and time.monotonic() < until + WAIT_S:
+        found = whole.client.prefetch(whole.hashes(), wait=WAIT_S)
+    assert found == (4, 0)
+    assert whole.load() == 4
+    assert np.array_equal(whole.tensors[0][:, 10:14, :, :1], first.tensors[0][:, :4])
+    assert np.array_equal(whole.tensors[2][:, 10:14, :, 1:], second.tensors[2][:, :4])

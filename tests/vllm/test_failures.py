@@ -257,6 +257,8 @@ BAD = {
     "no pool": ({}, "pool: None, expected a path"),
     "create without a size": ({"pool": "/dev/shm/x", "create": {}}, "expected either"),
     "another type": ({"pool": "/dev/shm/x", "workers": "two"}, "workers: 'two', expected a int"),
+    "groups of another type": ({"pool": "/dev/shm/x", "share_tp": "all"}, "share_tp: 'all', expected a number of groups"),
+    "groups that do not fit the heads": ({"pool": "/dev/shm/x", "share_tp": 3}, "share_tp: is 3, expected a divisor of the 2"),
     "out of range": ({"pool": "/dev/shm/x", "load": "maybe"}, "load: 'maybe', expected async or sync"),
 }
 

@@ -89,6 +89,38 @@ def test_two_ranks(models, engines, pools, prompt):
     assert external_hits(engines(models(), options).answer([one])) == 0
 
 
+def test_engines_of_other_tensor_parallel_sizes(models, engines, pools, prompt):
+    """The model has two KV heads: each of four ranks has one that another rank has, too. In float32: engines of other
+    tensor parallel sizes add in another order, which bfloat16 makes visible."""
+    pool = pools(1 << 20, 512)
+    options, exact = {"pool": pool.path, "share_tp": "auto"}, {"dtype": "float32"}
+    one, two, three = prompt(1, TOKENS), prompt(2, TOKENS), prompt(3, TOKENS)
+    single = engines(models(), options, **exact)
+    pair = engines(models(), options, tensor_parallel_size=2, **exact)
+    computed = pair.answer([one])
+    assert external_hits(computed) == 0 and len(set(computed["tokens"][0])) > 3
+    answer = single.answer([one])
+    assert answer["tokens"] == computed["tokens"]
+    assert external_hits(answer) == full_blocks(128), single.text()[-3000:]
+    other = single.answer([two])
+    answer = pair.answer([two])
+    assert answer["tokens"] == other["tokens"]
+    assert external_hits(answer) == full_blocks(128), pair.text()[-3000:]
+    pair.close()
+    four = engines(models(), options, tensor_parallel_size=4, **exact)
+    answer = four.answer([one])
+    assert external_hits(answer) == full_blocks(128), four.text()[-3000:]
+    assert answer["tokens"] == computed["tokens"]
+    last = four.answer([three])
+    answer = single.answer([three])
+    assert answer["tokens"] == last["tokens"]
+    assert external_hits(answer) == 2 * full_blocks(128)  # of all its requests
+    # Each block is in the pool once for each head: no rank has written what another one has.
+    stored = [engine["metrics"]["vllm:cachalot_stored_blocks"] for engine in (computed, other, last)]
+    assert stored == [2 * 11, 11, 2 * 11]
+    assert external_hits(engines(models(), {"pool": pool.path}, **exact).answer([one])) == 0
+
+
 def test_two_pipeline_stages(models, engines, pools, prompt):
     pool = pools()
     options = {"pool": pool.path}

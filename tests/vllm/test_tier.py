@@ -228,6 +228,7 @@ BAD = {
     "unknown option": ({"pool": "/dev/shm/x", "polo": 1}, "CachalotTier: unknown option 'polo'; did you mean pool?"),
     "no pool": ({}, "CachalotTier: pool: None, expected a path"),
     "an option of the connector": ({"pool": "/dev/shm/x", "load": "sync"}, "CachalotTier: unknown option 'load'"),
+    "head groups": ({"pool": "/dev/shm/x", "share_tp": "auto"}, "CachalotTier: unknown option 'share_tp'"),
     "another type": ({"pool": "/dev/shm/x", "workers": "two"}, "CachalotTier: workers: 'two', expected a int"),
     "locality": ({"pool": "/dev/shm/x", "locality": "here"}, "locality: 'here', expected LOCAL or REMOTE"),
     "create without a size": ({"pool": "/dev/shm/x", "create": {}}, "expected either"),

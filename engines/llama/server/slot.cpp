@@ -87,7 +87,8 @@ Status check_memory(const Model& model, const SlotOptions& options, std::size_t 
 }
 
 Result<std::uint64_t> block_bytes_of(const Model& model, const SlotOptions& options) {
-  constexpr std::uint64_t kLineBytes = 64;  // a pool's blocks are whole lines
+  // A pool's blocks are whole lines. Storage reads and writes whole pages without a copy, so larger blocks are pages.
+  constexpr std::uint64_t kLineBytes = 64, kPageBytes = 4096, kLargeBytes = 64 << 10;
   constexpr std::uint32_t kSmallContext = 256;
   llama_context_params params = context_params(options);
   // A block is the same in any context that it fits in.
@@ -95,7 +96,8 @@ Result<std::uint64_t> block_bytes_of(const Model& model, const SlotOptions& opti
   CACHALOT_TRY_ASSIGN(const Context context, make_context(model, params));
   CACHALOT_TRY_ASSIGN(const BlobLayout layout,
                       try_context(context.get(), params, kScratch, options.block_tokens));
-  return (layout.bytes() + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::uint64_t unit = layout.bytes() > kLargeBytes ? kPageBytes : kLineBytes;
+  return (layout.bytes() + unit - 1) / unit * unit;
 }
 
 Result<Slot> Slot::make(const Model& model, const SlotOptions& options) {

@@ -91,6 +91,75 @@ TEST_F(CApiTest, ACallerThatKnowsLessOfAStructIsServedAndOneThatKnowsMoreIsAsked
   EXPECT_EQ(cachalot_keeper_start(&newer.known, &second), CACHALOT_INVALID_ARGUMENT);
 }
 
+TEST_F(CApiTest, RanksOfAnyTensorParallelismShareHeadGroups) {
+  options_.geometry.kv_heads = 2;
+  options_.geometry.head_dim = 32;
+  cachalot_client* const off = attach();
+  EXPECT_EQ(cachalot_block_bytes(off), 2048u);
+  options_.share_tp = 2;
+  cachalot_client* const whole = attach();
+  EXPECT_EQ(cachalot_block_bytes(whole), 1024u);
+  const std::uint32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  cachalot_block_hash hashes[2];
+  size_t count = 0;
+  ASSERT_EQ(cachalot_hash_tokens(whole, tokens, 8, hashes, 2, &count), CACHALOT_OK);
+  ASSERT_EQ(count, 2u);
+  // Both heads of all four pages: as bytes (layer, page, K or V, token, head, 64).
+  std::vector<unsigned char> memory[2] = {std::vector<unsigned char>(4096),
+                                          std::vector<unsigned char>(4096)};
+  for (std::size_t i = 0; i < 4096; ++i)
+    memory[0][i] = memory[1][i] = static_cast<unsigned char>(i * 37 % 251);
+  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  const cachalot_cache cache = cachalot::client::small_c_cache(tensors);
+  uint32_t number = 0;
+  ASSERT_EQ(cachalot_register_cache(whole, &cache, &number), CACHALOT_OK);
+  const uint32_t pages[2] = {3, 1};
+  size_t blocks = 0;
+  ASSERT_EQ(
+      cachalot_store(whole, number, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+      CACHALOT_OK)
+      << cachalot_last_message();
+  EXPECT_EQ(blocks, 2u);
+  EXPECT_EQ(cachalot_lookup(off, hashes, 2, &blocks), CACHALOT_OK);
+  EXPECT_EQ(blocks, 0u);
+
+  options_.geometry.kv_heads = 1;
+  options_.geometry.tp_rank = 1;
+  options_.geometry.tp_size = 2;
+  cachalot_client* const half = attach();
+  std::vector<unsigned char> second[2] = {std::vector<unsigned char>(2048),
+                                          std::vector<unsigned char>(2048)};
+  const cachalot_buffer half_tensors[2] = {{second[0].data(), 2048}, {second[1].data(), 2048}};
+  const cachalot_cache half_cache = cachalot::client::small_c_cache(half_tensors);
+  ASSERT_EQ(cachalot_register_cache(half, &half_cache, &number), CACHALOT_OK)
+      << cachalot_last_message();
+  ASSERT_EQ(cachalot_load(half, number, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_OK);
+  EXPECT_EQ(blocks, 2u);
+  for (const uint32_t page : pages) {
+    for (std::size_t row = 0; row < 8; ++row) {  // K or V, token
+      for (std::size_t layer = 0; layer < 2; ++layer) {
+        EXPECT_EQ(std::memcmp(&second[layer][page * 512 + row * 64],
+                              &memory[layer][page * 1024 + row * 128 + 64], 64),
+                  0);
+      }
+    }
+  }
+  options_.share_tp = 3;
+  cachalot_client* none = nullptr;
+  EXPECT_EQ(cachalot_attach(&options_, &none), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_NE(std::strstr(cachalot_last_message(), "share_tp: is 3, expected a divisor of the 2"),
+            nullptr);
+  // A caller that was compiled before the field was there does not set it.
+  options_.struct_size = offsetof(cachalot_client_options, share_tp);
+  cachalot_client* const before = attach();
+  EXPECT_EQ(cachalot_block_bytes(before), 1024u);
+  EXPECT_EQ(cachalot_lookup(before, hashes, 2, &blocks), CACHALOT_OK);
+  EXPECT_EQ(blocks, 0u);
+  for (cachalot_client* const client : {off, whole, half, before})
+    EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 // A struct_size that ends inside a field is an error.
 TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   cachalot_client* client = attach();
@@ -118,12 +187,12 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
     return cachalot_attach(&options_, &client);
   };
   refused(attach_with(13),
-          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 168");
+          "client options: struct_size 13 ends within the field of bytes 8 to 15, expected 176");
   refused(attach_with(41),
           "client options: struct_size 41 ends within the field of bytes 40 to 95");
   refused(attach_with(159), "ends within the field of bytes 156 to 159");
-  refused(attach_with(170),
-          "client options: struct_size 170, expected 168, or of a later version a multiple of 8 up "
+  refused(attach_with(178),
+          "client options: struct_size 178, expected 176, or of a later version a multiple of 8 up "
           "to 4096");
   refused(attach_with(4104), "client options: struct_size 4104");
   refused(attach_with(UINT32_MAX), "client options: struct_size 4294967295");

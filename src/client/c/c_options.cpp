@@ -90,6 +90,7 @@ Result<ClientOptions> client_options_of(const cachalot_client_options* given) {
   options.salt = text(o.salt);
   options.block_order = text(o.block_order, options.block_order.c_str());
   CACHALOT_TRY_ASSIGN(options.geometry, geometry_of(o.geometry));
+  options.share_tp = o.share_tp;
   options.hash = static_cast<HashAlgorithm>(o.hash);
   options.python_hash_seed = text(o.python_hash_seed);
   options.host = o.host;

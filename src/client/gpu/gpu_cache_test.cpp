@@ -21,6 +21,7 @@ TEST_P(GpuCacheTest, EveryLayoutIsStoredByTheGpuAndLoadedByTheCpuAndBack) {
     SCOPED_TRACE(layout.name);
     ClientOptions with = options();
     with.salt = layout.name;
+    with.share_tp = layouts % 2 == 0 ? 0 : 2;  // every second one in head groups
     Client gpu = machine_.attach(with), cpu = machine_.attach(with);
     const kv::CacheShape shape{with.geometry, 4, kPages, 0};
     kv::reference::Cache wanted(shape, layout.grouped, 5), empty(shape, layout.grouped, 6);
@@ -323,6 +324,36 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
 
 // Validation comes after the event: blocks evicted during the copies do not count, and useless started copies
 // have ended before the cache's memory is used for something else.
+TEST_P(GpuCacheTest, ALayerOfSeveralHeadGroupsIsALaunchForEach) {
+  ClientOptions with = options();
+  with.share_tp = 2;
+  GpuEngine engine(machine_, with);
+  Engine reader(with);
+  const auto hashes = engine.store(1, 2);
+  EXPECT_EQ(*reader.client.load(reader.cache, hashes, pages_from(0, 2)), 2u);
+  EXPECT_TRUE(reader.holds(hashes[1], 1));
+  engine.clear();
+  Result<Client::LayerLoad> load = engine.client.begin_load(engine.cache, hashes, pages_from(5, 2));
+  ASSERT_TRUE(load) << load.error().message;
+  const std::size_t launches = machine_.fake.launches.size();
+  for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(load->start_layer(layer));
+  EXPECT_EQ(machine_.fake.launches.size(), launches + 6);
+  for (std::uint32_t layer = 0; layer < 3; ++layer) {
+    EXPECT_EQ(*load->load_layer(layer), 2u);
+    EXPECT_TRUE(engine.holds(hashes[1], 6, layer));
+  }
+  // And back, under other names.
+  const auto others = engine.client.hash_tokens(tokens_of(2, 2 * 4));
+  Result<Client::LayerStore> store =
+      engine.client.begin_store(engine.cache, nullptr, others, pages_from(5, 2));
+  ASSERT_TRUE(store) << store.error().message;
+  for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(store->start_layer(layer));
+  EXPECT_EQ(store->finish()->written, 2u);
+  EXPECT_EQ(*reader.client.load(reader.cache, others, pages_from(2, 2)), 2u);
+  EXPECT_TRUE(reader.holds(hashes[1], 3));
+  EXPECT_EQ(engine.client.statistics().damaged_blocks, 0u);
+}
+
 TEST_P(GpuCacheTest, BlocksThatGoWhileLayersAreUnderWayDoNotCount) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.store(1, 2);

@@ -36,14 +36,14 @@ std::pair<std::uint64_t, std::uint64_t> flushes_of(DomainKind kind, bool bypasse
   }
   {
     const auto cache =
-        RegisteredCache::make(description, geometry, kv::default_block_order(), domain, means);
+        RegisteredCache::make(description, geometry, {}, kv::default_block_order(), domain, means);
     EXPECT_TRUE(cache) << cache.error().message;
     const std::uint32_t page = 1;
-    const kv::BlockCopy copy{{&extent, 1}, {&page, 1}};
-    EXPECT_TRUE((*cache)->gather({&copy, 1}, {}, nullptr));
+    const GroupCopies copies = {{{{&extent, 1}, {&page, 1}}}};
+    EXPECT_TRUE((*cache)->gather(copies, {}, nullptr));
     const std::uint64_t by_store = flushed_by(domain);
     domain.flushed.clear();
-    EXPECT_TRUE((*cache)->scatter({&copy, 1}, {}, nullptr));
+    EXPECT_TRUE((*cache)->scatter(copies, {}, nullptr));
     for (const Buffer& tensor : description.tensors)
       machine.free(static_cast<std::byte*>(tensor.data));
     return {by_store, flushed_by(domain)};

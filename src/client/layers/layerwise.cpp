@@ -8,6 +8,9 @@ namespace {
 using client::Counters;
 using memory::kLineBytes;
 
+// Of one store: a client may hold twice as many.
+constexpr std::uint32_t kMostPoolBlocks = 128;
+
 Status check_layer(std::uint32_t layer, const KvGeometry& geometry) {
   if (layer < geometry.layers) return {};
   return Error::make(Code::kInvalidArgument, "layer: %u is not below the %u of this rank", layer,
@@ -41,8 +44,10 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
     pin.emplace(std::move(taken));
   }
   const KvGeometry& geometry = cache.cache().geometry();
-  client::Hit hit =
-      client::look_up(call.session, &call.counters, call.hashes, geometry.block_bytes());
+  const client::HeadGroups& groups = call.cache.groups();
+  const client::PoolNames names(groups, call.hashes);
+  client::Hit hit = client::look_up(call.session, &call.counters, names.get(),
+                                    geometry.block_bytes(), groups.count);
   client::Extents extents;
   bool runs_along = layers_are_stretches && call.session.verifies_checksums();
   for (std::size_t i = 0; i < hit.found().size(); ++i) {
@@ -67,17 +72,18 @@ Client::LayerLoad::Impl::~Impl() {
   if (session->is_forked()) {
     started.abandon();
   } else if (!started.empty()) {
-    (void)started.wait_for_all(*(*cache).gpu());
+    (void)started.wait_for_all();
   }
 }
 
-std::vector<kv::BlockCopy> Client::LayerLoad::Impl::copies() {
+client::GroupCopies Client::LayerLoad::Impl::copies() {
   const std::uint32_t per_block = cache.pages_per_block();
-  std::vector<kv::BlockCopy> all;
+  client::GroupCopies all(hit.groups);
   for (std::size_t i = 0; i < hit.found().size(); ++i) {
-    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(i * per_block, per_block)};
+    const std::size_t block = i / hit.groups;
+    kv::BlockCopy copy{extents.of(i), std::span(pages).subspan(block * per_block, per_block)};
     if (layers.is_in_order() && !hashes.empty()) copy.hash = &hashes[i];
-    all.push_back(copy);
+    all[i % hit.groups].push_back(copy);
   }
   return all;
 }
@@ -97,9 +103,9 @@ Status Client::LayerLoad::Impl::start_layer(std::uint32_t layer) {
     return Error::make(Code::kInvalidArgument, "load: every layer is loaded; begin another one");
   CACHALOT_TRY((*cache).check_stream(stream));
   if (layers.is_done(layer)) layers.break_order();
-  CACHALOT_TRY_ASSIGN(kv::PendingCopy copy,
+  CACHALOT_TRY_ASSIGN(client::StartedCopies copies_of_layer,
                       (*cache).start_scatter(copies(), {layer, layer + 1}, stream));
-  started.add(layer, std::move(copy));
+  started.add(layer, std::move(copies_of_layer));
   return {};
 }
 
@@ -129,7 +135,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   const KvGeometry& geometry = cache.cache().geometry();
   CACHALOT_TRY(check_layer(layer, geometry));
   layers.begin(layer);
-  CACHALOT_TRY(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer));
+  CACHALOT_TRY(started.has(layer) ? started.wait(layer) : copy(layer));
   const bool was_complete = !layers.first_missing();
   layers.finish(layer);
   const bool completes = !was_complete && !layers.first_missing();
@@ -137,19 +143,21 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   const auto [valid, stale, is_damaged] = hit.read.validate(pin.has_value());
   Counters::add(session->counters().stale_blocks, stale);
   if (is_damaged) session->note_damage(hit.room[valid].entry);
+  hit.shorten_to_whole();
+  const std::size_t loaded = hit.found().size();
   if (completes) {
-    if (valid != 0) session->report_hit(hit.found().back());
+    session->report_hits(hit.deepest());
     Counters::add(session->counters().loads, 1);
-    Counters::add(session->counters().loaded_blocks, valid);
-    Counters::add(session->counters().loaded_bytes, valid * geometry.block_bytes());
+    Counters::add(session->counters().loaded_blocks, loaded);
+    Counters::add(session->counters().loaded_bytes, loaded * geometry.block_bytes());
   }
-  if (completes || valid == 0) {
+  if (completes || loaded == 0) {
     // Waits for the remaining copies: once closed, the cache may be unregistered.
-    if (!started.empty()) CACHALOT_TRY(started.wait_for_all(*(*cache).gpu()));
+    if (!started.empty()) CACHALOT_TRY(started.wait_for_all());
     cache.close();
     pin.reset();
   }
-  return valid;
+  return hit.blocks();
 }
 
 Client::LayerLoad::LayerLoad(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -157,7 +165,7 @@ Client::LayerLoad::LayerLoad(LayerLoad&&) noexcept = default;
 Client::LayerLoad& Client::LayerLoad::operator=(LayerLoad&&) noexcept = default;
 Client::LayerLoad::~LayerLoad() = default;
 std::size_t Client::LayerLoad::blocks() const {
-  return impl_->hit.found().size();
+  return impl_->hit.blocks();
 }
 Status Client::LayerLoad::start_layer(std::uint32_t layer) {
   return impl_->start_layer(layer);
@@ -178,6 +186,13 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
     return Error::make(Code::kInvalidArgument, "store: %zu blocks layer by layer, expected 1 to %u",
                        count, pool::kMaxCommitItems);
   }
+  const std::uint32_t groups = call.cache.groups().count;
+  if (count * groups > kMostPoolBlocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "store: %zu blocks of %u head groups layer by layer, expected at most %u "
+                       "(share_tp)",
+                       count, groups, kMostPoolBlocks / groups);
+  }
   if (geometry.layer_bytes() % kLineBytes != 0) {
     return Error::make(Code::kUnsupported,
                        "store: a layer of a block has %llu bytes, which do not fill whole lines of "
@@ -186,22 +201,32 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   }
   std::unique_ptr<Impl> impl(
       new Impl{call.session.shared_from_this(), std::move(cache), call.stream});
-  impl->hashes.assign(call.hashes.begin(), call.hashes.end());
   impl->pages.assign(call.pages.begin(), call.pages.end());
-  if (parent != nullptr) impl->parent = *parent;
   impl->layers = client::LayerSequence(geometry.layers);
-  client::make_way(call.session, call.hashes, client::Deadline{});
-  impl->present =
-      client::look_up(call.session, nullptr, call.hashes, geometry.block_bytes()).found().size();
-  if (impl->present == count) return impl;
-  CACHALOT_TRY_ASSIGN(impl->reservation,
-                      call.session.reserve(static_cast<std::uint32_t>(count - impl->present)));
-  for (const pool::BlockUse& use : impl->uses()) {
-    impl->extents.add(call.session.access(), use.block, geometry.block_bytes());
-  }
-  impl->sums = layer_hashes(geometry, impl->uses().size(),
-                            layers_are_stretches && call.session.writes_checksums());
+  const bool has_sums = layers_are_stretches && call.session.writes_checksums();
+  for (std::uint32_t i = 0; i < call.cache.groups().count; ++i)
+    CACHALOT_TRY(impl->add_chain(call, parent, i, has_sums));
   return impl;
+}
+
+// Reserves what is not in the pool of one head group.
+Status Client::LayerStore::Impl::add_chain(const client::Call& call, const BlockHash* parent,
+                                           std::uint32_t group, bool has_sums) {
+  const client::HeadGroups& groups = call.cache.groups();
+  const auto names = client::PoolNames::of_group(groups, group, call.hashes);
+  const KvGeometry& geometry = cache.cache().geometry();
+  Chain& chain = chains.emplace_back();
+  chain.hashes.assign(names.get().begin(), names.get().end());
+  if (parent != nullptr) chain.parent = groups.name_of(*parent, group);
+  client::make_way(*session, chain.hashes, client::Deadline{});
+  chain.present = client::look_up(*session, nullptr, chain.hashes, geometry.block_bytes()).blocks();
+  const std::size_t missing = chain.hashes.size() - chain.present;
+  if (missing == 0) return {};
+  CACHALOT_TRY_ASSIGN(chain.reservation, session->reserve(static_cast<std::uint32_t>(missing)));
+  for (const pool::BlockUse& use : chain.uses())
+    chain.extents.add(session->access(), use.block, geometry.block_bytes());
+  chain.sums = layer_hashes(geometry, chain.uses().size(), has_sums);
+  return {};
 }
 
 // Waits for the copies before the cache is closed and before the blocks are returned.
@@ -209,9 +234,9 @@ Client::LayerStore::Impl::~Impl() {
   if (session->is_forked()) {
     started.abandon();
     // The blocks are the parent's. What they would go back to may be locked by a thread that is not here.
-    static_cast<void>(new auto(std::move(reservation)));
+    static_cast<void>(new auto(std::move(chains)));
   } else if (!started.empty()) {
-    (void)end_copies(started.wait_for_all(*(*cache).gpu()));
+    (void)end_copies(started.wait_for_all());
   }
 }
 
@@ -233,14 +258,22 @@ Status Client::LayerStore::Impl::check_not_stored(std::uint32_t layer) const {
   return Error::make(Code::kInvalidArgument, "layer: %u was stored already", layer);
 }
 
-std::vector<kv::BlockCopy> Client::LayerStore::Impl::copies() {
+bool Client::LayerStore::Impl::is_all_present() const {
+  return std::all_of(chains.begin(), chains.end(),
+                     [](const Chain& chain) { return chain.uses().empty(); });
+}
+
+client::GroupCopies Client::LayerStore::Impl::copies() {
   const std::uint32_t per_block = cache.pages_per_block();
-  std::vector<kv::BlockCopy> all;
-  for (std::size_t i = 0; i < uses().size(); ++i) {
-    kv::BlockCopy copy{extents.of(i),
-                       std::span(pages).subspan((present + i) * per_block, per_block)};
-    if (layers.is_in_order() && !sums.empty()) copy.hash = &sums[i];
-    all.push_back(copy);
+  client::GroupCopies all;
+  for (Chain& chain : chains) {
+    std::vector<kv::BlockCopy>& of_group = all.emplace_back();
+    for (std::size_t i = 0; i < chain.uses().size(); ++i) {
+      kv::BlockCopy copy{chain.extents.of(i),
+                         std::span(pages).subspan((chain.present + i) * per_block, per_block)};
+      if (layers.is_in_order() && !chain.sums.empty()) copy.hash = &chain.sums[i];
+      of_group.push_back(copy);
+    }
   }
   return all;
 }
@@ -251,9 +284,8 @@ Status Client::LayerStore::Impl::copy(std::uint32_t layer) {
   return use->gather(copies(), {layer, layer + 1}, stream);
 }
 
-// The reservation is open while a copy is in flight.
-Status Client::LayerStore::Impl::begin_copies() {
-  if (std::holds_alternative<pool::OpenReservation>(reservation)) return {};
+Status Client::LayerStore::Impl::Chain::begin_copies() {
+  if (is_open() || uses().empty()) return {};
   auto* const written = std::get_if<pool::WrittenReservation>(&reservation);
   CACHALOT_TRY_ASSIGN(pool::OpenReservation open,
                       written != nullptr
@@ -263,28 +295,46 @@ Status Client::LayerStore::Impl::begin_copies() {
   return {};
 }
 
+// The reservations are open while a copy is in flight: all of them, or none.
+Status Client::LayerStore::Impl::begin_copies() {
+  for (Chain& chain : chains) {
+    if (const Status begun = chain.begin_copies(); !begun) {
+      end_reservations();
+      return begun;
+    }
+  }
+  return {};
+}
+
+void Client::LayerStore::Impl::end_reservations() {
+  for (Chain& chain : chains) {
+    if (chain.is_open())
+      chain.reservation = std::get<pool::OpenReservation>(std::move(chain.reservation)).end();
+  }
+}
+
 // After kIo the blocks are withheld.
 Status Client::LayerStore::Impl::end_copies(Status copied) {
   if (!copied && copied.error().code == Code::kIo) {
-    if (!started.empty()) (void)started.wait_for_all(*(*cache).gpu());
+    if (!started.empty()) (void)started.wait_for_all();
     is_lost = true;
-    reservation = pool::Reservation();  // drops the open one
-  } else if (auto* const open = std::get_if<pool::OpenReservation>(&reservation);
-             open != nullptr && started.empty()) {
-    reservation = std::move(*open).end();
+    for (Chain& chain : chains) chain.reservation = pool::Reservation();  // drops the open one
+  } else if (started.empty()) {
+    end_reservations();
   }
   return copied;
 }
 
 Status Client::LayerStore::Impl::start_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_not_stored(layer));
-  if ((*cache).gpu() == nullptr || uses().empty()) return {};
+  if ((*cache).gpu() == nullptr || is_all_present()) return {};
   if (started.has(layer)) return started_already(layer);
   CACHALOT_TRY((*cache).check_stream(stream));
   CACHALOT_TRY(begin_copies());
-  Result<kv::PendingCopy> copy = (*cache).start_gather(copies(), {layer, layer + 1}, stream);
-  if (!copy) return end_copies(copy.error());
-  started.add(layer, *std::move(copy));
+  Result<client::StartedCopies> copies_of_layer =
+      (*cache).start_gather(copies(), {layer, layer + 1}, stream);
+  if (!copies_of_layer) return end_copies(copies_of_layer.error());
+  started.add(layer, *std::move(copies_of_layer));
   return {};
 }
 
@@ -292,10 +342,8 @@ Status Client::LayerStore::Impl::store_layer(std::uint32_t layer) {
   CACHALOT_TRY(check_not_stored(layer));
   if (!started.has(layer)) CACHALOT_TRY((*cache).check_stream(stream));
   layers.begin(layer);
-  if (!uses().empty()) {
-    CACHALOT_TRY(
-        end_copies(started.has(layer) ? started.wait(*(*cache).gpu(), layer) : copy(layer)));
-  }
+  if (!is_all_present())
+    CACHALOT_TRY(end_copies(started.has(layer) ? started.wait(layer) : copy(layer)));
   layers.finish(layer);
   return {};
 }
@@ -309,30 +357,43 @@ Result<Stored> Client::LayerStore::Impl::finish() {
   }
   is_finished = true;
   cache.close();
-  const KvGeometry& geometry = cache.cache().geometry();
-  Stored result;
-  result.blocks = present;
-  const std::size_t count = uses().size();
-  if (count != hashes.size() - present) result.reason = Code::kNoSpace;
-  if (count == 0) return result;
+  std::vector<client::ChainProgress> progress;
+  for (const Chain& chain : chains) progress.emplace_back(chain.hashes.size());
+  Status status;
+  for (std::size_t i = 0; i < chains.size() && status; ++i) status = commit(chains[i], progress[i]);
+  Counters& counters = session->counters();
+  Counters::add(counters.stores, 1);
+  for (const client::ChainProgress& chain : progress) {
+    const std::size_t written = chain.written();
+    Counters::add(counters.stored_blocks, written);
+    Counters::add(counters.stored_bytes, written * cache.cache().geometry().block_bytes());
+    Counters::add(counters.duplicate_blocks, chain.blocks - written);
+  }
+  if (!status) return status.error();
+  return client::stored_of(progress);
+}
+
+Status Client::LayerStore::Impl::commit(Chain& chain, client::ChainProgress& progress) {
+  const std::size_t present = progress.blocks = chain.present;
+  const std::size_t count = chain.uses().size();
   std::vector<pool::WrittenBlock> written(count);
   for (std::size_t i = 0; i < count; ++i) {
-    written[i].hash = hashes[present + i];
-    written[i].length = static_cast<std::uint32_t>(geometry.block_bytes());
-    if (layers.is_in_order() && !sums.empty()) written[i].checksum = sums[i].finish();
+    written[i].hash = chain.hashes[present + i];
+    written[i].length = static_cast<std::uint32_t>(cache.cache().geometry().block_bytes());
+    if (layers.is_in_order() && !chain.sums.empty()) written[i].checksum = chain.sums[i].finish();
   }
-  const BlockHash* const before = present != 0 ? &hashes[present - 1] : parent ? &*parent : nullptr;
+  const BlockHash* const before = present != 0   ? &chain.hashes[present - 1]
+                                  : chain.parent ? &*chain.parent
+                                                 : nullptr;
   std::vector<pool::Verdict> verdicts(count, pool::Verdict::kNotHeld);
-  const Status status =
-      session->commit(before, std::get<pool::WrittenReservation>(std::exchange(reservation, {})),
-                      written, verdicts);
-  const std::size_t duplicates = client::take_verdicts(verdicts, result) - result.written;
-  Counters::add(session->counters().stores, 1);
-  Counters::add(session->counters().stored_blocks, result.written);
-  Counters::add(session->counters().stored_bytes, result.written * geometry.block_bytes());
-  Counters::add(session->counters().duplicate_blocks, present + duplicates);
-  if (!status) return status.error();
-  return result;
+  if (count != 0) {
+    CACHALOT_TRY(session->commit(
+        before, std::get<pool::WrittenReservation>(std::exchange(chain.reservation, {})), written,
+        verdicts));
+  }
+  const bool is_taken = progress.take(verdicts);
+  if (is_taken && progress.blocks != chain.hashes.size()) progress.reason = Code::kNoSpace;
+  return {};
 }
 
 Client::LayerStore::LayerStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

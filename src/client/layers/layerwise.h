@@ -40,7 +40,7 @@ struct Client::LayerLoad::Impl {
   Result<std::size_t> load_layer(std::uint32_t layer);
 
  private:
-  std::vector<kv::BlockCopy> copies();
+  client::GroupCopies copies();
   Status copy(std::uint32_t layer);
   void check_bytes();
   std::uint64_t hash_in_pool(std::size_t block) const;
@@ -48,16 +48,27 @@ struct Client::LayerLoad::Impl {
 
 // @threads one at a time
 struct Client::LayerStore::Impl {
+  // One head group of the blocks: a chain of its own.
+  struct Chain {
+    std::vector<BlockHash> hashes;
+    std::optional<BlockHash> parent;
+    std::size_t present;  // leading blocks that were in the pool at the start
+    std::variant<pool::Reservation, pool::OpenReservation, pool::WrittenReservation> reservation;
+    client::Extents extents;
+    std::vector<memory::FusedHash> sums;  // as LayerLoad::Impl::hashes
+
+    std::span<const pool::BlockUse> uses() const {
+      return std::visit([](const auto& blocks) { return blocks.uses(); }, reservation);
+    }
+    bool is_open() const { return std::holds_alternative<pool::OpenReservation>(reservation); }
+    Status begin_copies();
+  };
+
   std::shared_ptr<client::Session> session;  // shared: may outlive the client
   client::OpenCache cache;
-  CudaStream stream = nullptr;         // GPU cache only
-  std::vector<BlockHash> hashes = {};  // of all blocks
+  CudaStream stream = nullptr;  // GPU cache only
   std::vector<PageId> pages = {};
-  std::optional<BlockHash> parent = {};
-  std::size_t present = 0;  // leading blocks that were in the pool at the start
-  std::variant<pool::Reservation, pool::OpenReservation, pool::WrittenReservation> reservation = {};
-  client::Extents extents = {};
-  std::vector<memory::FusedHash> sums = {};  // as LayerLoad::Impl::hashes
+  std::vector<Chain> chains = {};
   client::LayerSequence layers = client::LayerSequence();
   bool is_finished = false;
   bool is_lost = false;  // a GPU failed in a copy into the blocks
@@ -71,15 +82,17 @@ struct Client::LayerStore::Impl {
   Result<Stored> finish();
 
  private:
+  Status add_chain(const client::Call& call, const BlockHash* parent, std::uint32_t group,
+                   bool has_sums);
   Status check_unfinished() const;
   Status check_not_stored(std::uint32_t layer) const;
-  std::vector<kv::BlockCopy> copies();
-  std::span<const pool::BlockUse> uses() const {
-    return std::visit([](const auto& blocks) { return blocks.uses(); }, reservation);
-  }
+  bool is_all_present() const;
+  client::GroupCopies copies();
   Status begin_copies();
   Status copy(std::uint32_t layer);
   Status end_copies(Status copied);
+  void end_reservations();
+  Status commit(Chain& chain, client::ChainProgress& progress);
 };
 
 }  // namespace cachalot

@@ -7,8 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "client/gpu/gpus.h"
-#include "kv/cuda/pending_copy.h"
+#include "client/cache_table.h"
 
 namespace cachalot::client {
 
@@ -16,21 +15,21 @@ class StartedLayers {
  public:
   bool empty() const { return copies_.empty(); }
   bool has(std::uint32_t layer) const { return copies_.contains(layer); }
-  void add(std::uint32_t layer, kv::PendingCopy copy) { copies_.emplace(layer, std::move(copy)); }
+  void add(std::uint32_t layer, StartedCopies copies) { copies_.emplace(layer, std::move(copies)); }
   std::uint32_t first() const { return copies_.begin()->first; }  // precondition: !empty()
 
   // Waits for the layer's copy and removes it, also after an error. @errors kIo
-  Status wait(Gpu& gpu, std::uint32_t layer) {
+  Status wait(std::uint32_t layer) {
     const auto at = copies_.find(layer);
-    Status outcome = gpu.note(at->second.wait());
+    Status outcome = at->second.wait();
     copies_.erase(at);
     return outcome;
   }
   // Waits for all in order of layers. @errors the first error
-  Status wait_for_all(Gpu& gpu) {
+  Status wait_for_all() {
     Status outcome;
     while (!empty()) {
-      Status one = wait(gpu, first());
+      Status one = wait(first());
       if (outcome) outcome = std::move(one);
     }
     return outcome;
@@ -39,7 +38,7 @@ class StartedLayers {
   void abandon() { static_cast<void>(new auto(std::move(copies_))); }
 
  private:
-  std::map<std::uint32_t, kv::PendingCopy> copies_;
+  std::map<std::uint32_t, StartedCopies> copies_;
 };
 
 }  // namespace cachalot::client

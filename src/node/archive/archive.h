@@ -39,6 +39,9 @@ class Archive final : public pool::StorageDesk {
   Archive& operator=(const Archive&) = delete;
 
   pool::StorageAnswer answer(const pool::StorageQuestion& question) override;
+  bool has_blocks_of(const BlockHash& space) override {
+    return store_->catalogue().has_space(space);
+  }
 
   // @threads any
   ArchiveCounts counts() const;

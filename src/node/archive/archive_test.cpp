@@ -212,7 +212,7 @@ TEST_P(ArchiveTest, SelectiveStoresWhatWasUsedTwice) {
   EXPECT_EQ(load(std::span(used).first(10)), 10u);
   store(chain(3, 1));  // hits are reported before a commit
   drain();
-  EXPECT_EQ(disk_.objects.size(), 10u);
+  EXPECT_EQ(disk_.count(), 10u);
 }
 
 TEST_P(ArchiveTest, BackStoresTheColdestBlocksOfANearlyFullPool) {
@@ -220,7 +220,7 @@ TEST_P(ArchiveTest, BackStoresTheColdestBlocksOfANearlyFullPool) {
   const std::vector<BlockHash> hashes = chain(1, 20);
   store(hashes);
   drain();
-  EXPECT_EQ(disk_.objects.size(), 0u);
+  EXPECT_EQ(disk_.count(), 0u);
   for (std::uint64_t name = 2; name < 12; ++name) {
     store(chain(name, 8));
     drain();
@@ -264,7 +264,7 @@ TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   EXPECT_EQ(store(hashes), 30u);
   EXPECT_EQ(load(hashes), 30u);
   drain();
-  EXPECT_EQ(disk_.objects.size(), 0u);
+  EXPECT_EQ(disk_.count(), 0u);
   const std::vector<BlockHash> other = chain(2, 10);
   EXPECT_EQ(prefetch(other).in_pool, 0u);
   disk_.mutex.lock();

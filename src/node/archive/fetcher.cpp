@@ -151,22 +151,27 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
   payloads.begin_write(targets);
   for (std::size_t i = 0; i < targets.size(); ++i)
     batch.gets.push_back({{request.space, batch.hashes[i]}, payloads.room(i)});
-  store_.get(batch.gets, base::SteadyClock::read() + options_.io_timeout_ns);
-  return commit(request, batch, finish(request, batch, payloads, targets));
+  // Always with a checksum: engines that verify take a block without one for damaged.
+  std::vector<std::uint64_t> checksums(targets.size());
+  store_.get(batch.gets, base::SteadyClock::read() + options_.io_timeout_ns,
+             [&](const storage::Get& get) {
+               const auto i = static_cast<std::size_t>(&get - batch.gets.data());
+               checksums[i] = payloads.finish_write(i);
+             });
+  return commit(request, batch, written_blocks(request, batch, targets, checksums));
 }
 
 // The leading blocks that came whole and belong to this chain.
-std::vector<pool::WrittenBlock> Fetcher::finish(const Request& request, const Batch& batch,
-                                                PoolPayloads& payloads,
-                                                std::span<const PoolPayloads::Target> targets) {
+std::vector<pool::WrittenBlock> Fetcher::written_blocks(
+    const Request& request, const Batch& batch, std::span<const PoolPayloads::Target> targets,
+    std::span<const std::uint64_t> checksums) {
   const pool::Access& access = pool_.access();
   std::vector<pool::WrittenBlock> written;
   for (std::size_t i = 0; i < targets.size() && batch.gets[i].status; ++i) {
     const storage::Get& get = batch.gets[i];
     const std::size_t at = batch.first + i;
     if (at != 0 && !(get.head.parent == request.hashes[at - 1])) break;
-    // Always with a checksum: engines that verify take a block without one for damaged.
-    written.push_back({batch.hashes[i], targets[i].length, payloads.finish_write(i)});
+    written.push_back({batch.hashes[i], targets[i].length, checksums[i]});
     if (!get.tokens.empty() && get.tokens.size() <= pool::most_note_tokens(access.geometry))
       pool::write_note(access, batch.reservation->uses()[i], batch.hashes[i], get.tokens);
   }

@@ -33,8 +33,9 @@ struct ClientOptions {
   // The time, by the client's clock, by which the attachment must be complete, in addition to timeout_ns.
   std::uint64_t attach_by_ns = CallTime::kNever;
   bool pins = false;  // pin() will be used
-  // Stores nothing. If the namespace does not exist it is not made, so that a mistyped name does not use
-  // one up for good. Every lookup is a miss then, also of blocks that other clients store later.
+  // Stores nothing. If the namespace does not exist, neither in the pool nor in the storage behind it, it is not made,
+  // so that a mistyped name does not use one up for good. Every lookup is a miss then, also of blocks that other
+  // clients store later.
   bool reads_only = false;
   // Opens no namespace: Client::choose_namespace() names the one of the next calls.
   bool chooses_namespaces = false;

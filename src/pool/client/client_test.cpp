@@ -337,6 +337,30 @@ TEST_F(ClientTest, WhoOnlyReadsOpensNoNamespace) {
   EXPECT_EQ(*client->requests().evict(hash_of(1)), 3u);
 }
 
+// Storage that has blocks of one namespace.
+class OneNamespace final : public StorageDesk {
+ public:
+  explicit OneNamespace(const std::string& fingerprint)
+      : digest_(block_hash::make_namespace(fingerprint).digest) {}
+  StorageAnswer answer(const StorageQuestion&) override { return {}; }
+  bool has_blocks_of(const BlockHash& space) override { return space == digest_; }
+
+ private:
+  const BlockHash digest_;
+};
+
+TEST_F(ClientTest, AReaderOpensANamespaceThatStorageHasBlocksOf) {
+  OneNamespace desk("stored");
+  pool_->keeper().set_storage_desk(&desk);
+  for (const char* const name : {"stored", "mistyped"}) {
+    ClientOptions options = in_namespace(name);
+    options.reads_only = true;
+    EXPECT_EQ(pool_->attach(0, options)->namespace_id() != 0, options.fingerprint == "stored");
+  }
+  EXPECT_EQ(pool_->keeper().counters()[KeeperCounter::kNamespaces], 1u);
+  pool_->keeper().set_storage_desk(nullptr);
+}
+
 TEST_F(ClientTest, WhoseSlotItIsDoesNotFenceItself) {
   const auto client = pool_->attach(0), other = pool_->attach(1);
   EXPECT_EQ(client->requests().fence(0).error().code, Code::kNotFound);

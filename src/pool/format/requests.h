@@ -45,7 +45,7 @@ struct NamespacePayload {
   std::uint64_t digest_low, digest_high;
   std::uint32_t flags;  // kNamespace*
 };
-// open none: a pool has few, and never takes one back
+// open none, unless storage has blocks of it: a pool has few, and never takes one back
 inline constexpr std::uint32_t kNamespaceIfThere = 1;
 struct NamespaceAnswer {
   std::uint32_t namespace_id;  // 0: there is none

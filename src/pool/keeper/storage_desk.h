@@ -23,6 +23,8 @@ class StorageDesk {
  public:
   virtual ~StorageDesk() = default;
   virtual StorageAnswer answer(const StorageQuestion& question) = 0;
+  // Whether storage has blocks of the namespace with this digest.
+  virtual bool has_blocks_of(const BlockHash& space) = 0;
 };
 
 }  // namespace cachalot::pool

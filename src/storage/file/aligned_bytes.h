@@ -1,4 +1,4 @@
-// Memory that a device may access: aligned to a page, zeroed.
+// Memory that a device may access: aligned to a page.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,22 @@ namespace cachalot::storage {
 class AlignedBytes {
  public:
   AlignedBytes() = default;
-  // @param bytes  a multiple of 4096
-  explicit AlignedBytes(std::uint64_t bytes)
-      : data_(static_cast<std::byte*>(std::aligned_alloc(4096, bytes))), bytes_(bytes) {
-    if (data_ == nullptr && bytes != 0) throw std::bad_alloc();
-    std::memset(data_.get(), 0, bytes);
+  // Zeroed. @param bytes  a multiple of 4096
+  explicit AlignedBytes(std::uint64_t bytes) : AlignedBytes(bytes, Unset{}) {
+    if (bytes != 0) std::memset(data_.get(), 0, bytes);
   }
+  static AlignedBytes unset(std::uint64_t bytes) { return {bytes, Unset{}}; }
   std::byte* data() { return data_.get(); }
   const std::byte* data() const { return data_.get(); }
   std::uint64_t size() const { return bytes_; }
 
  private:
+  struct Unset {};
+  AlignedBytes(std::uint64_t bytes, Unset)
+      : data_(bytes == 0 ? nullptr : static_cast<std::byte*>(std::aligned_alloc(4096, bytes))),
+        bytes_(bytes) {
+    if (data_ == nullptr && bytes != 0) throw std::bad_alloc();
+  }
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };

@@ -7,68 +7,64 @@
 #include <algorithm>
 #include <cerrno>
 #include <cinttypes>
-#include <set>
+#include <cstring>
+#include <optional>
 
 #include "base/log.h"
+#include "storage/file/body_pieces.h"
 
 namespace cachalot::storage {
 namespace {
 
 constexpr std::uint32_t kFewestSlots = 16, kMostSlotsOfSegment = 16384;
-// What O_DIRECT asks of addresses and lengths, on every file system that we know.
-constexpr std::uint64_t kAlign = 4096;
-
-bool is_aligned(const void* data, std::uint64_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(data) % kAlign == 0 && bytes % kAlign == 0;
-}
-
-// A body as the disk takes it: leading pieces in the caller's memory, the rest in a buffer of whole pages.
-struct BodyPieces {
-  std::vector<iovec> pieces;
-  std::uint64_t direct_bytes = 0;
-  AlignedBytes buffer;
-
-  void add_direct(const void* data, std::uint64_t bytes) {
-    pieces.push_back({const_cast<void*>(data), bytes});
-    direct_bytes += bytes;
-  }
-  void add_buffer(std::uint64_t bytes) {
-    buffer = AlignedBytes(whole_pages(bytes));
-    if (bytes != 0) pieces.push_back({buffer.data(), buffer.size()});
-  }
-};
+constexpr std::uint64_t kMostKeptBytes = std::uint64_t{16} << 20;  // of one idle buffer
 
 }  // namespace
 
 // --- Opening ---------------------------------------------------------------------------------------
 
-// An IoBatch of this backend, for one call.
+// The tools of one call.
 class FileBackend::Lease {
  public:
   explicit Lease(FileBackend& backend) : backend_(backend) {
     const std::lock_guard lock(backend.mutex_);
-    if (backend.idle_io_.empty()) {
-      io_ = IoBatch::make(backend.options_.depth, backend.options_.io);
+    if (backend.idle_tools_.empty()) {
+      tools_.io = IoBatch::make(backend.options_.depth, backend.options_.io);
     } else {
-      io_ = std::move(backend.idle_io_.back());
-      backend.idle_io_.pop_back();
+      tools_ = std::move(backend.idle_tools_.back());
+      backend.idle_tools_.pop_back();
     }
   }
   ~Lease() {
+    if (tools_.buffer.size() > kMostKeptBytes) tools_.buffer = {};
     const std::lock_guard lock(backend_.mutex_);
-    backend_.idle_io_.push_back(std::move(io_));
+    backend_.idle_tools_.push_back(std::move(tools_));
   }
-  IoBatch& io() { return *io_; }
+  IoBatch& io() { return *tools_.io; }
+
+  // Gives each of `transfers` its part of the buffer.
+  template <typename Transfer>
+  void lend_buffer(std::span<Transfer> transfers) {
+    std::uint64_t bytes = 0;
+    for (const Transfer& transfer : transfers) bytes += transfer.body.buffer_bytes();
+    if (tools_.buffer.size() < bytes) tools_.buffer = AlignedBytes::unset(bytes);
+    std::byte* at = tools_.buffer.data();
+    for (Transfer& transfer : transfers) {
+      transfer.body.use_buffer(at);
+      at += transfer.body.buffer_bytes();
+    }
+  }
 
  private:
   FileBackend& backend_;
-  std::unique_ptr<IoBatch> io_;
+  Tools tools_;
 };
 
 FileBackend::FileBackend(FileOptions options, Directory directory)
     : options_(std::move(options)), directory_(std::move(directory)) {
-  traits_ = {.name = "file", .align_bytes = kAlign, .is_shared = false, .reuses_space = true};
-  idle_io_.push_back(IoBatch::make(options_.depth, options_.io));
+  traits_ = {
+      .name = "file", .align_bytes = BodyPieces::kAlign, .is_shared = false, .reuses_space = true};
+  idle_tools_.push_back({IoBatch::make(options_.depth, options_.io), {}});
 }
 
 Result<std::unique_ptr<FileBackend>> FileBackend::open(const FileOptions& options) {
@@ -191,26 +187,9 @@ Status FileBackend::check_free(std::uint64_t more_bytes) const {
 struct FileBackend::Write {
   Put* put;
   Place place;
-  std::uint64_t sequence = 0;
   BodyPieces body;
+  std::uint64_t sequence = 0;
 };
-
-Result<FileBackend::Write> FileBackend::prepare(Put& put) {
-  CACHALOT_TRY_ASSIGN(const Place place, take_slot(whole_pages(put.head.body_bytes())));
-  Write write{&put, place, 0, {}};
-  std::size_t direct = 0;
-  while (direct < put.body.size() && is_aligned(put.body[direct].data(), put.body[direct].size())) {
-    write.body.add_direct(put.body[direct].data(), put.body[direct].size());
-    ++direct;
-  }
-  write.body.add_buffer(put.head.body_bytes() - write.body.direct_bytes);
-  std::byte* to = write.body.buffer.data();
-  for (const Bytes& piece : put.body.subspan(direct)) {
-    std::memcpy(to, piece.data(), piece.size());
-    to += piece.size();
-  }
-  return write;
-}
 
 Status FileBackend::put(std::span<Put> puts, std::uint64_t) {
   std::vector<Write> writes;
@@ -221,23 +200,25 @@ Status FileBackend::put(std::span<Put> puts, std::uint64_t) {
       const std::lock_guard lock(mutex_);
       if (index_.contains(put.head.key)) continue;
     }
-    Result<Write> write = prepare(put);
-    if (write) {
-      writes.push_back(*std::move(write));
+    const Result<Place> place = take_slot(whole_pages(put.head.body_bytes()));
+    if (place) {
+      writes.push_back({&put, *place, BodyPieces(put.body, put.head.body_bytes())});
     } else {
-      put.status = write.error();
+      put.status = place.error();
     }
   }
   Lease lease(*this);
+  lease.lend_buffer(std::span(writes));
   std::vector<IoRequest> requests;
   for (Write& write : writes) {
+    write.body.fill_buffer(write.put->body);
     Shelf* shelf = nullptr;
     {
       const std::lock_guard lock(mutex_);
       shelf = shelves_.at(write.place.segment).get();
     }
     requests.push_back({shelf->segment.fd(), true, shelf->segment.slot_offset(write.place.slot),
-                        write.body.pieces});
+                        write.body.pieces()});
   }
   lease.io().run(requests);
   for (std::size_t i = 0; i < writes.size(); ++i) {
@@ -304,44 +285,33 @@ void FileBackend::finish(std::span<Write> writes, const Status& tables) {
 // --- Get -------------------------------------------------------------------------------------------
 
 struct FileBackend::Read {
-  Get* get = nullptr;
-  Place place{};
-  int fd = -1;
-  std::uint64_t offset = 0;
-  std::size_t direct_pieces = 0;
-  BodyPieces body = {};
-
-  void lay_out() {
-    for (const Room& room : get->room) {
-      if (!is_aligned(room.data(), room.size())) break;
-      body.add_direct(room.data(), room.size());
-      ++direct_pieces;
-    }
-    body.add_buffer(get->head.body_bytes() - body.direct_bytes);
-  }
-  // Copies what came through the buffer.
-  void finish() {
-    const std::byte* from = body.buffer.data();
-    for (const Room& room : get->room.subspan(direct_pieces)) {
-      std::memcpy(room.data(), from, room.size());
-      from += room.size();
-    }
-    get->tokens.resize(get->head.tokens);
-    if (get->head.tokens != 0) std::memcpy(get->tokens.data(), from, get->head.tokens * 4ul);
-  }
+  Get* get;
+  Place place;
+  int fd;
+  std::uint64_t offset;
+  BodyPieces body;
 };
 
-bool FileBackend::begin_read(const Get& get, Read& read) {
+// @return nothing: the object's status says why
+std::optional<FileBackend::Read> FileBackend::begin_read(Get& get) {
   const std::lock_guard lock(mutex_);
   const auto at = index_.find(get.key);
-  if (at == index_.end()) return false;
-  read.place = at->second;
-  Shelf& shelf = *shelves_.at(read.place.segment);
-  ++shelf.uses[read.place.slot].readers;
-  read.fd = shelf.segment.fd();
-  read.offset = shelf.segment.slot_offset(read.place.slot);
-  read.get->head = shelf.segment.entry(read.place.slot).head;
-  return true;
+  if (at == index_.end()) {
+    get.status = Error::make(Code::kNotFound, "storage: has no such object");
+    return {};
+  }
+  const Place place = at->second;
+  Shelf& shelf = *shelves_.at(place.segment);
+  get.head = shelf.segment.entry(place.slot).head;
+  if (get.head.payload_bytes != bytes_of(get.room)) {
+    get.status = Error::make(Code::kInvalidArgument,
+                             "storage: an object has %" PRIu64 " bytes, expected %" PRIu64,
+                             get.head.payload_bytes, bytes_of(get.room));
+    return {};
+  }
+  ++shelf.uses[place.slot].readers;
+  return Read{&get, place, shelf.segment.fd(), shelf.segment.slot_offset(place.slot),
+              BodyPieces(get.room, get.head.body_bytes())};
 }
 
 void FileBackend::end_read(const Place& place) {
@@ -350,45 +320,38 @@ void FileBackend::end_read(const Place& place) {
   if (--use.readers == 0 && use.is_condemned) free_slot(place);
 }
 
-Status FileBackend::get(std::span<Get> gets, std::uint64_t) {
+void FileBackend::end_get(const Read& read, int os_error) const {
+  Get& get = *read.get;
+  if (os_error == ENODATA) {
+    get.status = Error::make(Code::kCorrupt, "storage directory %.120s: an object is cut off",
+                             directory_.path().c_str());
+  } else if (os_error != 0) {
+    get.status =
+        Error::from_errno(os_error, "storage directory %.120s: read", directory_.path().c_str());
+  } else {
+    const std::byte* const tokens = read.body.empty_buffer(get.room);
+    get.tokens.resize(get.head.tokens);
+    if (get.head.tokens != 0) std::memcpy(get.tokens.data(), tokens, get.head.tokens * 4ul);
+  }
+}
+
+Status FileBackend::get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t) {
   std::vector<Read> reads;
   reads.reserve(gets.size());
   for (Get& get : gets) {
     get.status = {};
-    Read read{.get = &get};
-    if (!begin_read(get, read)) {
-      get.status = Error::make(Code::kNotFound, "storage: has no such object");
-      continue;
-    }
-    if (get.head.payload_bytes != bytes_of(get.room)) {
-      get.status = Error::make(Code::kInvalidArgument,
-                               "storage: an object has %" PRIu64 " bytes, expected %" PRIu64,
-                               get.head.payload_bytes, bytes_of(get.room));
-      end_read(read.place);
-      continue;
-    }
-    read.lay_out();
-    reads.push_back(std::move(read));
+    if (std::optional<Read> read = begin_read(get)) reads.push_back(*std::move(read));
   }
+  Lease lease(*this);
+  lease.lend_buffer(std::span(reads));
   std::vector<IoRequest> requests;
-  for (Read& read : reads) requests.push_back({read.fd, false, read.offset, read.body.pieces});
-  {
-    Lease lease(*this);
-    lease.io().run(requests);
-  }
-  for (std::size_t i = 0; i < reads.size(); ++i) {
+  requests.reserve(reads.size());
+  for (Read& read : reads) requests.push_back({read.fd, false, read.offset, read.body.pieces()});
+  lease.io().run(requests, [&](std::size_t i) {
     end_read(reads[i].place);
-    if (requests[i].os_error == 0) {
-      reads[i].finish();
-    } else if (requests[i].os_error == ENODATA) {
-      reads[i].get->status =
-          Error::make(Code::kCorrupt, "storage directory %.120s: an object is cut off",
-                      directory_.path().c_str());
-    } else {
-      reads[i].get->status = Error::from_errno(
-          requests[i].os_error, "storage directory %.120s: read", directory_.path().c_str());
-    }
-  }
+    end_get(reads[i], requests[i].os_error);
+    if (reads[i].get->status) arrived(*reads[i].get);
+  });
   return {};
 }
 
@@ -436,7 +399,8 @@ std::string FileBackend::describe_io() const {
   for (const auto& [number, shelf] : shelves_) {
     if (shelf != nullptr) is_direct = is_direct && shelf->segment.is_direct();
   }
-  const bool is_uring = !idle_io_.empty() && idle_io_.front()->kind() == IoBatch::Kind::kUring;
+  const bool is_uring =
+      !idle_tools_.empty() && idle_tools_.front().io->kind() == IoBatch::Kind::kUring;
   return std::string(is_uring ? "io_uring" : "preadv") +
          (is_direct ? ", O_DIRECT" : ", page cache");
 }

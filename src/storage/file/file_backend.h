@@ -4,8 +4,8 @@
 // object that was reported as stored survives the death of the process byte for byte. With `sync` it also survives
 // the loss of power, at the cost of a flush a batch.
 //
-// Bodies go between the caller's memory and the disk directly (O_DIRECT) where their pieces are aligned, else
-// through a buffer.
+// Bodies go between the caller's memory and the disk directly (O_DIRECT), as far as their pieces are aligned; the rest
+// goes through a buffer.
 //
 // Invariants
 //   1. A slot is free, being written, or named by exactly one key of the index.
@@ -17,11 +17,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "storage/backend.h"
+#include "storage/file/aligned_bytes.h"
 #include "storage/file/directory.h"
 #include "storage/file/io_batch.h"
 #include "storage/file/segment.h"
@@ -48,7 +51,11 @@ class FileBackend final : public Backend {
 
   const BackendTraits& traits() const override { return traits_; }
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there, std::uint64_t) override;
-  Status get(std::span<Get> gets, std::uint64_t) override;
+  Status get(std::span<Get> gets, std::uint64_t deadline_ns) override {
+    return get_each(
+        gets, [](Get&) {}, deadline_ns);
+  }
+  Status get_each(std::span<Get> gets, const Arrived& arrived, std::uint64_t) override;
   Status put(std::span<Put> puts, std::uint64_t) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t) override;
   Status list(const Lister& each, std::uint64_t) override;
@@ -75,7 +82,11 @@ class FileBackend final : public Backend {
     std::vector<SlotUse> uses;
     std::uint32_t taken = 0;  // slots that are not free
   };
-  class Lease;  // an IoBatch for one call
+  struct Tools {
+    std::unique_ptr<IoBatch> io;
+    AlignedBytes buffer;
+  };
+  class Lease;
   struct Write;
   struct Read;
 
@@ -88,11 +99,11 @@ class FileBackend final : public Backend {
   Status check_free(std::uint64_t more_bytes) const;
   void free_slot(const Place& place);  // under mutex_
   void condemn(const Place& place);    // under mutex_
-  Result<Write> prepare(Put& put);
   Status write_tables(std::span<Write> writes, IoBatch& io);
   void finish(std::span<Write> writes, const Status& tables);
-  bool begin_read(const Get& get, Read& read);
+  std::optional<Read> begin_read(Get& get);
   void end_read(const Place& place);
+  void end_get(const Read& read, int os_error) const;
 
   const FileOptions options_;
   Directory directory_;
@@ -101,7 +112,7 @@ class FileBackend final : public Backend {
   std::unordered_map<ObjectKey, Place> index_;
   std::map<std::uint32_t, std::unique_ptr<Shelf>> shelves_;  // by number of the segment
   std::map<std::uint64_t, std::vector<Place>> free_;         // by slot_bytes
-  std::vector<std::unique_ptr<IoBatch>> idle_io_;
+  std::vector<Tools> idle_tools_;
   std::uint64_t next_sequence_ = 1;
 };
 

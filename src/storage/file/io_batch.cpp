@@ -3,6 +3,7 @@
 #include <liburing.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -35,11 +36,13 @@ bool take_result(IoRequest& request, std::int64_t result) {
 
 class SystemCalls final : public IoBatch {
  public:
-  void run(std::span<IoRequest> requests) override {
-    for (IoRequest& request : requests) {
+  void run(std::span<IoRequest> requests, const Ended& ended) override {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      IoRequest& request = requests[i];
       request.os_error = 0;
       while (!request.pieces.empty() && !take_result(request, transfer(request))) {
       }
+      ended(i);
     }
   }
   Kind kind() const override { return Kind::kSystemCalls; }
@@ -71,27 +74,38 @@ class Uring final : public IoBatch {
     if (is_open_) io_uring_queue_exit(&ring_);
   }
 
-  void run(std::span<IoRequest> requests) override {
-    if (!is_open_) return fallback_.run(requests);
-    ready_.clear();
+  void run(std::span<IoRequest> requests, const Ended& ended) override {
+    if (!is_open_) return fallback_.run(requests, ended);
+    waiting_.clear();
     for (IoRequest& request : requests) {
       request.os_error = 0;
-      if (!request.pieces.empty()) ready_.push_back(&request);
+      (request.pieces.empty() ? ended_ : waiting_).push_back(&request);
     }
-    std::size_t in_flight = 0;
-    while (in_flight != 0 || !ready_.empty()) {
-      while (!ready_.empty() && in_flight < depth_) {
-        queue(*ready_.back());
-        ready_.pop_back();
-        ++in_flight;
+    const auto tell = [&] {
+      for (const IoRequest* const request : ended_)
+        ended(static_cast<std::size_t>(request - requests.data()));
+      ended_.clear();
+    };
+    // A few at a time, so that the device begins while the kernel prepares the others.
+    constexpr std::size_t kAtATime = 4;
+    std::size_t in_flight = 0, next = 0;
+    while (in_flight != 0 || next != waiting_.size()) {
+      for (; next != waiting_.size() && in_flight < depth_; ++in_flight) {
+        queue(*waiting_[next++]);
+        if (io_uring_sq_ready(&ring_) == kAtATime) (void)io_uring_submit(&ring_);
       }
-      const int submitted = io_uring_submit_and_wait(&ring_, 1);
+      // The caller's work on those that have ended goes on while the next ones are in flight.
+      const int submitted = io_uring_submit_and_wait(&ring_, ended_.empty() ? 1 : 0);
+      tell();
       // The kernel has no memory for it now: what is queued stays queued.
       if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
-        return give_up(in_flight, requests);
+        give_up(in_flight);
+        tell();
+        return run_rest(requests, ended);
       }
       in_flight -= take_completions();
     }
+    tell();
   }
   Kind kind() const override { return Kind::kUring; }
 
@@ -123,15 +137,15 @@ class Uring final : public IoBatch {
     std::size_t taken = 0;
     while (io_uring_peek_cqe(&ring_, &completion) == 0) {
       auto& request = *static_cast<IoRequest*>(io_uring_cqe_get_data(completion));
-      if (!take_result(request, completion->res)) ready_.push_back(&request);
+      (take_result(request, completion->res) ? ended_ : waiting_).push_back(&request);
       io_uring_cqe_seen(&ring_, completion);
       ++taken;
     }
     return taken;
   }
 
-  // The ring itself failed: waits for what the kernel has of it, and does the rest without it.
-  void give_up(std::size_t in_flight, std::span<IoRequest> requests) {
+  // The ring itself failed: waits for what the kernel has of it.
+  void give_up(std::size_t in_flight) {
     std::size_t in_kernel = in_flight - io_uring_sq_ready(&ring_);
     io_uring_cqe* completion = nullptr;
     while (in_kernel != 0 && io_uring_wait_cqe(&ring_, &completion) != -EBADF) {
@@ -139,21 +153,19 @@ class Uring final : public IoBatch {
     }
     io_uring_queue_exit(&ring_);
     is_open_ = false;
-    std::vector<IoRequest> rest;
-    std::vector<IoRequest*> of;
-    for (IoRequest& request : requests) {
-      if (request.pieces.empty() || request.os_error != 0) continue;
-      rest.push_back(request);
-      of.push_back(&request);
+  }
+
+  void run_rest(std::span<IoRequest> requests, const Ended& ended) {
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (requests[i].pieces.empty() || requests[i].os_error != 0) continue;
+      fallback_.run(requests.subspan(i, 1), [&](std::size_t) { ended(i); });
     }
-    fallback_.run(rest);
-    for (std::size_t i = 0; i < rest.size(); ++i) *of[i] = rest[i];
   }
 
   const std::uint32_t depth_;
   bool is_open_ = false;
   io_uring ring_{};
-  std::vector<IoRequest*> ready_;
+  std::vector<IoRequest*> waiting_, ended_;
   SystemCalls fallback_;
 };
 

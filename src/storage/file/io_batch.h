@@ -7,7 +7,9 @@
 #include <cachalot/result.h>
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -31,8 +33,14 @@ class IoBatch {
   static std::unique_ptr<IoBatch> make(std::uint32_t depth, Kind kind = Kind::kUring);
   virtual ~IoBatch() = default;
 
-  // Does all of them, in any order, and returns when none is in flight. Short transfers are continued.
-  virtual void run(std::span<IoRequest> requests) = 0;
+  // Called with the index of a request that has ended, while others are in flight.
+  using Ended = std::function<void(std::size_t)>;
+
+  // Begins them in their order, and returns when none is in flight. Short transfers are continued.
+  virtual void run(std::span<IoRequest> requests, const Ended& ended) = 0;
+  void run(std::span<IoRequest> requests) {
+    run(requests, [](std::size_t) {});
+  }
   virtual Kind kind() const = 0;
 };
 

@@ -33,22 +33,6 @@ std::string error_code_of(const std::string& answer) {
 
 }  // namespace
 
-std::string encode_percent(std::string_view text, bool keeps_slash) {
-  constexpr char kDigits[] = "0123456789ABCDEF";
-  std::string encoded;
-  for (const char c : text) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                          (c >= '0' && c <= '9') || std::strchr("-._~", c) != nullptr;
-    if ((is_plain && c != '\0') || (c == '/' && keeps_slash)) {
-      encoded += c;
-      continue;
-    }
-    const auto byte = static_cast<unsigned char>(c);
-    encoded += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-  }
-  return encoded;
-}
-
 // --- One request -----------------------------------------------------------------------------------
 
 struct S3Client::FreeMulti {

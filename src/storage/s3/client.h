@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "storage/object.h"
+#include "storage/uri.h"
 
 namespace cachalot::storage {
 
@@ -27,9 +28,6 @@ struct S3Options {
   std::uint32_t most_connections = 16;  // of one call
   std::uint32_t names_per_page = 1000;  // of a list
 };
-
-// "%xx" for all but letters, digits, "-", ".", "_", "~", and "/" if it is kept.
-std::string encode_percent(std::string_view text, bool keeps_slash);
 
 struct S3Request {
   enum class Verb { kGet, kHead, kPut, kDelete };

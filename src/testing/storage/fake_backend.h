@@ -26,6 +26,12 @@ class FakeBackend final : public Backend {
     std::optional<Error> failure;                // of every call
     std::function<void(Object& object)> on_get;  // changes what is read
     std::uint64_t calls = 0;
+
+    // For tests whose store has threads of its own.
+    std::size_t count() {
+      const std::lock_guard lock(mutex);
+      return objects.size();
+    }
   };
 
   explicit FakeBackend(Disk& disk) : disk_(disk) {}

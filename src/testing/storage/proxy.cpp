@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
 
@@ -39,6 +40,13 @@ TestProxy::TestProxy(std::uint16_t target)
 TestProxy::~TestProxy() {
   ends_ = true;
   thread_.join();
+}
+
+void TestProxy::set(Mode mode) {
+  mode_ = mode;
+  // The turn that runs now may have read the mode before; the next one resets what is to be reset.
+  const std::uint64_t turn = turns_;
+  while (turns_ < turn + 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // Closes with RST instead of FIN.
@@ -93,6 +101,7 @@ bool TestProxy::refuse(Link& link) {
 void TestProxy::serve() {
   std::vector<Link> links;
   while (!ends_) {
+    ++turns_;
     const Mode mode = mode_;
     if (mode == Mode::kReset || reset_after_ == 0) {
       reset_all(links);

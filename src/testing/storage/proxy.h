@@ -24,7 +24,8 @@ class TestProxy {
   ~TestProxy();
 
   std::uint16_t port() const { return port_; }
-  void set(Mode mode) { mode_ = mode; }
+  // Returns when it is so: nothing is forwarded by the mode before.
+  void set(Mode mode);
   // Resets the connections that are there, after this many more bytes of theirs in sum (both ways).
   void reset_after(std::uint64_t bytes) { reset_after_ = static_cast<std::int64_t>(bytes); }
   std::uint64_t resets() const { return resets_; }
@@ -46,6 +47,7 @@ class TestProxy {
   std::atomic<Mode> mode_{Mode::kPass};
   std::atomic<std::int64_t> reset_after_{-1};
   std::atomic<std::uint64_t> resets_{0};
+  std::atomic<std::uint64_t> turns_{0};  // of serve()
   std::atomic<bool> ends_{false};
   std::thread thread_;
 };

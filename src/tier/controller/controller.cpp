@@ -10,12 +10,6 @@
 namespace cachalot::tier {
 namespace {
 
-// Of ranks that have the same bytes only the first one writes.
-bool is_first_of_equals(const KvGeometry& geometry) {
-  if (geometry.attention == Attention::kLatent) return geometry.tp_rank == 0;
-  return geometry.tp_rank % std::max(geometry.tp_replicas, 1u) == 0;
-}
-
 // Of a node of the tree.
 constexpr std::uint32_t kMostNodeBlocks = 256;
 
@@ -51,7 +45,7 @@ Controller::Controller(const TieredCacheOptions& options, const RadixOptions& ra
       block_tokens_(radix.page_tokens),
       copies_(std::move(copies)),
       has_host_(host_blocks != 0),
-      writes_shared_(options.writes_shared.value_or(is_first_of_equals(options.shared.geometry))),
+      writes_shared_(options.writes_shared.value_or(options.shared.geometry.is_first_replica())),
       prefetch_(options.prefetch),
       writes_(options.writes),
       selective_uses_(options.selective_uses),

@@ -71,6 +71,7 @@ Status check(const TieredCacheOptions& options, std::uint32_t host_blocks) {
 Result<TieredCache> TieredCache::make(const TieredCacheOptions& options) {
   const KvGeometry& geometry = options.shared.geometry;
   CACHALOT_TRY_ASSIGN(const std::uint32_t device_blocks, tier::blocks_of(geometry, options.device));
+  if (options.shared.share_tp != 0) CACHALOT_TRY(geometry.head_group(options.shared.share_tp));
   CACHALOT_TRY_ASSIGN(const std::uint32_t host_blocks, host_blocks_of(options, device_blocks));
   CACHALOT_TRY(check(options, host_blocks));
   tier::RadixOptions radix{.page_tokens = geometry.block_tokens,

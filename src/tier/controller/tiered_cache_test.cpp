@@ -250,6 +250,28 @@ TEST_P(WithPool, AnotherEngineFindsWhatOneHasComputed) {
   EXPECT_TRUE(one.cache().is_valid() && other.cache().is_valid());
 }
 
+TEST_P(WithPool, WithShareTpRanksOfAnotherEngineFindTheirHeads) {
+  TieredCacheOptions with = options();
+  with.shared.share_tp = 2;
+  TierEngine one(with, 64), other(with, 64);
+  const Tokens prompt = prompt_of(1, 8);
+  one.serve(prompt);
+  ASSERT_TRUE(one.cache().flush(kLongNs));
+  EXPECT_EQ(one.cache().statistics().written_bytes, 8 * small_geometry().block_bytes());
+  EXPECT_EQ(other.serve(prompt).shared_tokens, 32u);  // checks the bytes
+  ClientOptions half = with.shared;
+  half.geometry.kv_heads = 1;
+  half.geometry.tp_size = 2;
+  for (const std::uint32_t rank : {0u, 1u}) {
+    half.geometry.tp_rank = rank;
+    Engine reader(half);
+    const auto hashes = reader.client.hash_tokens(prompt);
+    EXPECT_EQ(
+        *reader.client.load(reader.cache, hashes, std::vector<PageId>{0, 1, 2, 3, 4, 5, 6, 7}), 8u);
+  }
+  EXPECT_TRUE(one.cache().is_valid() && other.cache().is_valid());
+}
+
 // Case 40; without L2 case 45: the pool has exactly the committed blocks, by the names that a Client has for them, and
 // a second hit writes nothing.
 TEST_P(WithPool, ThePoolHasExactlyWhatWasCommittedAndGetsItOnce) {
@@ -423,6 +445,9 @@ TEST(TieredCache, BadOptionsAreNamed) {
         << made.error().message;
   };
   TieredCacheOptions options = local_options();
+  options.shared.share_tp = 3;
+  expect_refused(options, "share_tp: is 3, expected a divisor of the 2");
+  options.shared.share_tp = 0;
   for (const double ratio : {1.0, 0.5, -1.0, std::numeric_limits<double>::quiet_NaN(),
                              std::numeric_limits<double>::infinity()}) {
     options.host_ratio = ratio;

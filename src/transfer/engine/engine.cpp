@@ -89,15 +89,18 @@ Status TransferEngine::Impl::start(std::vector<std::unique_ptr<Transport>> extra
   return {};
 }
 
-TransferEngine::Impl::~Impl() {
-  if (thread.joinable()) {
-    {
-      const std::lock_guard lock(mutex);
-      stops = true;
-    }
-    wake();
-    thread.join();
+void TransferEngine::Impl::stop() {
+  if (!thread.joinable()) return;
+  {
+    const std::lock_guard lock(mutex);
+    stops = true;
   }
+  wake();
+  thread.join();
+}
+
+TransferEngine::Impl::~Impl() {
+  stop();
   // Nothing runs any more; the memory of what was left belongs to its owners again.
   for (auto& [id, push] : pushes) {
     push.memory->close();
@@ -255,6 +258,10 @@ Result<std::unique_ptr<TransferEngine>> TransferEngine::open(
   auto impl = std::make_unique<Impl>(options, events);
   CACHALOT_TRY(impl->start(std::move(transports)));
   return std::unique_ptr<TransferEngine>(new TransferEngine(std::move(impl)));
+}
+
+void TransferEngine::close() {
+  impl_->stop();
 }
 
 const std::string& TransferEngine::name() const {

@@ -111,8 +111,11 @@ class TransferEngine {
   static Result<std::unique_ptr<TransferEngine>> open(
       const EngineOptions& options, EngineEvents* events = nullptr,
       std::vector<std::unique_ptr<Transport>> transports = {});
-  // Fails all pushes and windows; peers see the connections end.
+  // As close().
   ~TransferEngine();
+  // Ends the connections, which fails all pushes and windows, and the progress thread: no event comes after it returns.
+  // @threads one; not in an event
+  void close();
 
   const std::string& name() const;
   std::uint64_t incarnation() const;

@@ -3,7 +3,7 @@
 //   engine.cpp    calls of users, the progress thread, deadlines
 //   peers.cpp     connections: hello, expected identity, loss
 //   outgoing.cpp  pushes: which bytes go next, what is acknowledged
-//   incoming.cpp  windows: who may write, what has arrived; copies out of a peer's memory
+//   incoming.cpp  windows: which peer may write, what has arrived; copies out of a peer's memory
 #pragma once
 
 #include <condition_variable>
@@ -99,6 +99,8 @@ struct TransferEngine::Impl final : LinkEvents {
   ~Impl() override;
   Status start(std::vector<std::unique_ptr<Transport>> extra);
 
+  void stop();
+
   // LinkEvents: the progress thread, without the lock.
   void on_frame(Link& link, Frame frame) override;
   IncomingPayload on_payload(Link& link, const Frame& frame, std::uint64_t bytes) override;
@@ -134,8 +136,8 @@ struct TransferEngine::Impl final : LinkEvents {
   Peer* peer_of(Link& link);
 
   // outgoing.cpp
-  Result<PushId> begin_push(PeerId to, WindowKey window, ByteStream memory, std::uint64_t deadline_ns,
-                            std::uint64_t ready);
+  Result<PushId> begin_push(PeerId to, WindowKey window, ByteStream memory,
+                            std::uint64_t deadline_ns, std::uint64_t ready);
   void offer(Push& push);
   void send_ready(Peer& peer, const Push& push, std::uint64_t offset, std::uint64_t bytes);
   bool next_chunk(Peer& peer, Link& link, OutgoingPayload& payload);

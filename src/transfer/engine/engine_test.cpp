@@ -8,9 +8,11 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "testing/storage/proxy.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -55,7 +57,7 @@ struct Pair : EngineEvents {
   // The receiver's number of the sender.
   void on_peer(PeerId peer, const PeerInfo&) override {
     const std::lock_guard lock(mutex);
-    from = peer;
+    if (from == PeerId{}) from = peer;
     came.notify_all();
   }
 
@@ -206,10 +208,11 @@ TEST_P(EngineWays, AWindowTakesOnePushOfOneSize) {
   push = *pair.sender->push(pair.to, window, Strided::flat(source.data() + 4096, 4096), in(5000));
   EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kFailed);
   EXPECT_EQ(0, memcmp(target.data(), source.data(), 4096));
-  EXPECT_EQ(
-      pair.sender->push(pair.to, WindowKey{12345}, Strided::flat(source.data(), 4096), in(5000))
-          .ok(),
-      true);
+  push =
+      *pair.sender->push(pair.to, WindowKey{12345}, Strided::flat(source.data(), 4096), in(5000));
+  status = *pair.sender->wait(push, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kStale);
 }
 
 TEST_P(EngineWays, ManyPushesShareAConnection) {
@@ -233,6 +236,62 @@ TEST_P(EngineWays, ManyPushesShareAConnection) {
 INSTANTIATE_TEST_SUITE_P(Ways, EngineWays,
                          ::testing::Values(Way::kTcp, Way::kUnix, Way::kSameProcess),
                          [](const auto& way) { return name_of(way.param); });
+
+// The receiver listens at two addresses; one of them is reached through a proxy that resets its connection after some
+// MiB.
+TEST(Engine, WhatAPathThatIsCutHadNotDeliveredGoesByTheOtherOne) {
+  struct Events : EngineEvents {
+    void on_peer(PeerId peer, const PeerInfo&) override { from = static_cast<std::uint64_t>(peer); }
+    std::atomic<std::uint64_t> from = 0;
+  } events;
+  EngineOptions options;
+  options.name = "receiver";
+  options.listen = {"tcp:127.0.0.1:0", "tcp:127.0.0.1:0"};
+  const auto receiver = *TransferEngine::open(options, &events);
+  const std::string second = receiver->addresses()[1];
+  storage::TestProxy proxy(
+      static_cast<std::uint16_t>(std::stoi(second.substr(second.rfind(':') + 1))));
+  options.name = "sender";
+  options.listen.clear();
+  const auto sender = *TransferEngine::open(options);
+  const PeerId to = *sender->connect(
+      {"receiver", 0, {receiver->addresses()[0], "tcp:127.0.0.1:" + std::to_string(proxy.port())}},
+      in(5000));
+  while (events.from == 0) std::this_thread::yield();
+  const auto source = random_bytes(64 << 20, 8);
+  std::vector<std::uint8_t> target(source.size());
+  proxy.reset_after(3 << 20);
+  const WindowKey window = *receiver->open_window(
+      PeerId{events.from.load()}, Strided::flat(target.data(), target.size()), in(60'000));
+  const PushId push =
+      *sender->push(to, window, Strided::flat(source.data(), source.size()), in(60'000));
+  const TransferStatus status = *sender->wait(push, in(60'000));
+  EXPECT_EQ(status.state, TransferState::kDone) << status.error.message;
+  EXPECT_EQ(receiver->wait(window, in(60'000))->state, TransferState::kDone);
+  EXPECT_TRUE(target == source);
+  EXPECT_GE(proxy.resets(), 1u);
+  EXPECT_GT(sender->counters().resent_bytes, 0u);
+}
+
+TEST(Engine, OnlyThePeerThatAWindowIsOpenForWritesIt) {
+  Pair pair(Way::kTcp);
+  EngineOptions options;
+  options.name = "stranger";
+  const auto stranger = *TransferEngine::open(options);
+  const PeerId to = *stranger->connect({"receiver", 0, pair.receiver->addresses()}, in(5000));
+  const PeerId sender = pair.from;
+  const auto source = random_bytes(4096, 9);
+  std::vector<std::uint8_t> target(4096);
+  const WindowKey window =
+      *pair.receiver->open_window(sender, Strided::flat(target.data(), target.size()), in(5000));
+  const PushId push =
+      *stranger->push(to, window, Strided::flat(source.data(), source.size()), in(5000));
+  const TransferStatus status = *stranger->wait(push, in(5000));
+  EXPECT_EQ(status.state, TransferState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kPermission);
+  EXPECT_EQ(target, std::vector<std::uint8_t>(4096));
+  EXPECT_EQ(pair.receiver->status(window)->state, TransferState::kRunning);
+}
 
 TEST(Engine, AnotherIncarnationIsNotThePeer) {
   EngineOptions options;

@@ -154,7 +154,13 @@ void TransferEngine::Impl::on_payload_end(Link& link, const Frame& frame, std::u
   if (found == windows.end() || found->second.peer != peer->id || found->second.push != chunk->push)
     return;
   Window& window = found->second;
-  if (end == PayloadEnd::kCorrupt) {
+  if (end == PayloadEnd::kCorrupt && window.arrived.contains(chunk->offset, bytes)) {
+    // It came by two paths, and this one has overwritten bytes that count already.
+    ++counters.corrupt_chunks;
+    const Error error =
+        Error::make(Code::kCorrupt, "bytes that had arrived were damaged by a second path");
+    end_window(window, &error, true);
+  } else if (end == PayloadEnd::kCorrupt) {
     ++counters.corrupt_chunks;
     link.send(taken_frame(chunk->push, chunk->offset, bytes, true));
   } else if (end == PayloadEnd::kWritten && window.status.state == TransferState::kRunning) {

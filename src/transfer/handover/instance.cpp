@@ -16,33 +16,39 @@ Result<std::uint32_t> model_layers(const KvGeometry& own, const InstanceShape& s
   std::uint64_t sum = 0;
   for (const std::uint32_t layers : shape.stage_layers) sum += layers;
   if (sum == 0 || sum > 100'000) {
-    return Error::make(Code::kInvalidArgument, "an instance of %llu layers", static_cast<unsigned long long>(sum));
+    return Error::make(Code::kInvalidArgument, "an instance of %llu layers",
+                       static_cast<unsigned long long>(sum));
   }
   return static_cast<std::uint32_t>(sum);
 }
 
 }  // namespace
 
-Result<std::vector<Rank>> ranks_of(const KvGeometry& own, const InstanceShape& own_shape, const InstanceShape& shape) {
+Result<std::vector<Rank>> ranks_of(const KvGeometry& own, const InstanceShape& own_shape,
+                                   const InstanceShape& shape) {
   CACHALOT_TRY(own.check());
   CACHALOT_TRY(check(own_shape));
   CACHALOT_TRY(check(shape));
   CACHALOT_TRY_ASSIGN(const std::uint32_t layers, model_layers(own, own_shape));
-  CACHALOT_TRY_ASSIGN(const std::uint32_t given, shape.stage_layers.empty() ? Result<std::uint32_t>(layers)
-                                                                            : model_layers(own, shape));
+  CACHALOT_TRY_ASSIGN(const std::uint32_t given, shape.stage_layers.empty()
+                                                     ? Result<std::uint32_t>(layers)
+                                                     : model_layers(own, shape));
   if (given != layers || (shape.stage_layers.empty() && layers % shape.pp_size != 0)) {
-    return Error::make(Code::kInvalidArgument, "%u pipeline stages of %u layers in all; expected the model's %u layers",
+    return Error::make(Code::kInvalidArgument,
+                       "%u pipeline stages of %u layers in all; expected the model's %u layers",
                        shape.pp_size, given, layers);
   }
   const std::uint32_t heads = model_heads(own), tp = shape.tp_size;
   const bool is_grouped = own.attention == Attention::kGrouped;
   if (is_grouped && heads % tp != 0 && tp % heads != 0) {
-    return Error::make(Code::kInvalidArgument, "%u KV heads on %u ranks: neither divides the other", heads, tp);
+    return Error::make(Code::kInvalidArgument, "%u KV heads on %u ranks: neither divides the other",
+                       heads, tp);
   }
   std::vector<Rank> ranks;
   std::uint32_t first = 0;
   for (std::uint32_t stage = 0; stage < shape.pp_size; ++stage) {
-    const std::uint32_t count = shape.stage_layers.empty() ? layers / shape.pp_size : shape.stage_layers[stage];
+    const std::uint32_t count =
+        shape.stage_layers.empty() ? layers / shape.pp_size : shape.stage_layers[stage];
     for (std::uint32_t r = 0; r < tp; ++r) {
       Rank rank;
       rank.geometry = own;
@@ -67,9 +73,11 @@ Result<std::string> model_text(const KvGeometry& own, const InstanceShape& own_s
   CACHALOT_TRY_ASSIGN(const std::uint32_t layers, model_layers(own, own_shape));
   std::string text = "layers=" + std::to_string(layers) + " dtype=" + dtype_name(own.dtype);
   if (own.attention == Attention::kGrouped) {
-    return text + " heads=" + std::to_string(model_heads(own)) + " head_dim=" + std::to_string(own.head_dim);
+    return text + " heads=" + std::to_string(model_heads(own)) +
+           " head_dim=" + std::to_string(own.head_dim);
   }
-  return text + " latent=" + std::to_string(own.kv_lora_rank) + " rope=" + std::to_string(own.qk_rope_head_dim);
+  return text + " latent=" + std::to_string(own.kv_lora_rank) +
+         " rope=" + std::to_string(own.qk_rope_head_dim);
 }
 
 std::string rank_name(const std::string& instance, std::uint32_t rank) {

@@ -15,7 +15,8 @@ namespace cachalot::transfer {
 
 // All ranks of an instance of the model that `own` is a rank of (as a rank of `own_shape`).
 // @errors kInvalidArgument: heads or layers that the shape does not divide
-Result<std::vector<Rank>> ranks_of(const KvGeometry& own, const InstanceShape& own_shape, const InstanceShape& shape);
+Result<std::vector<Rank>> ranks_of(const KvGeometry& own, const InstanceShape& own_shape,
+                                   const InstanceShape& shape);
 
 // The sizes of the model, for both sides to compare: "heads=8 head_dim=128 layers=64 dtype=bf16".
 Result<std::string> model_text(const KvGeometry& own, const InstanceShape& own_shape);

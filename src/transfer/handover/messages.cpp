@@ -29,7 +29,8 @@ InstanceShape take_shape(BodyReader& body) {
   InstanceShape shape;
   shape.tp_size = small(body);
   shape.pp_size = small(body);
-  for (std::uint64_t left = body.word(); left > 0 && left <= kMostRanks && body.status().ok(); --left) {
+  for (std::uint64_t left = body.word(); left > 0 && left <= kMostRanks && body.status().ok();
+       --left) {
     shape.stage_layers.push_back(small(body));
   }
   return shape;
@@ -41,7 +42,11 @@ struct Encoder {
   void operator()(const AskMessage& m) {
     body.word(kAsk).word(m.ask).word(m.offer.high).word(m.offer.low);
     put(body, m.shape);
-    body.word(m.rank).word(m.first_token).word(m.tokens).word(m.waits_for_offer ? 1 : 0).word(m.fetches.size());
+    body.word(m.rank)
+        .word(m.first_token)
+        .word(m.tokens)
+        .word(m.waits_for_offer ? 1 : 0)
+        .word(m.fetches.size());
     for (const StreamShape& fetch : m.fetches) {
       std::uint64_t words[kShapeWords];
       std::memcpy(words, &fetch, sizeof words);
@@ -50,11 +55,15 @@ struct Encoder {
   }
   void operator()(const PlanMessage& m) {
     body.word(kPlan).word(m.ask).word(m.orders.size());
-    for (const StreamOrder& order : m.orders) body.word(static_cast<std::uint64_t>(order.loops)).word(order.page_tokens);
+    for (const StreamOrder& order : m.orders)
+      body.word(static_cast<std::uint64_t>(order.loops)).word(order.page_tokens);
   }
   void operator()(const GoMessage& m) { body.word(kGo).word(m.ask).words(m.windows); }
   void operator()(const RefusalMessage& m) {
-    body.word(kRefusal).word(m.ask).word(static_cast<std::uint64_t>(m.error.code)).text(m.error.message);
+    body.word(kRefusal)
+        .word(m.ask)
+        .word(static_cast<std::uint64_t>(m.error.code))
+        .text(m.error.message);
   }
   void operator()(const NoteMessage& m) { body.word(kNote).word(m.ask).bytes(m.note); }
   void operator()(const CancelMessage& m) { body.word(kCancel).word(m.ask); }
@@ -74,7 +83,8 @@ AskMessage take_ask(BodyReader& body) {
   m.first_token = body.word();
   m.tokens = body.word();
   m.waits_for_offer = body.word() != 0;
-  for (std::uint64_t left = body.word(); left > 0 && left <= kMostFetches && body.status().ok(); --left) {
+  for (std::uint64_t left = body.word(); left > 0 && left <= kMostFetches && body.status().ok();
+       --left) {
     std::uint64_t words[kShapeWords];
     for (std::uint64_t& word : words) word = body.word();
     std::memcpy(&m.fetches.emplace_back(), words, sizeof words);
@@ -85,7 +95,8 @@ AskMessage take_ask(BodyReader& body) {
 PlanMessage take_plan(BodyReader& body) {
   PlanMessage m;
   m.ask = body.word();
-  for (std::uint64_t left = body.word(); left > 0 && left <= kMostFetches && body.status().ok(); --left) {
+  for (std::uint64_t left = body.word(); left > 0 && left <= kMostFetches && body.status().ok();
+       --left) {
     StreamOrder& order = m.orders.emplace_back();
     order.loops = static_cast<Loops>(small(body));
     order.page_tokens = small(body);
@@ -163,19 +174,21 @@ Result<Message> decode(std::span<const std::byte> bytes) {
                          static_cast<unsigned long long>(ask->tokens));
     }
   }
-  if (const auto* nothing = std::get_if<NothingMessage>(&message)) CACHALOT_TRY(check(nothing->shape));
+  if (const auto* nothing = std::get_if<NothingMessage>(&message))
+    CACHALOT_TRY(check(nothing->shape));
   return message;
 }
 
 Status check(const InstanceShape& shape) {
-  if (shape.tp_size == 0 || shape.pp_size == 0 || shape.tp_size > kMostRanks || shape.pp_size > kMostRanks ||
-      shape.ranks() > kMostRanks) {
-    return Error::make(Code::kInvalidArgument, "an instance of TP %u and PP %u; expected 1 to %u ranks", shape.tp_size,
+  if (shape.tp_size == 0 || shape.pp_size == 0 || shape.tp_size > kMostRanks ||
+      shape.pp_size > kMostRanks || shape.ranks() > kMostRanks) {
+    return Error::make(Code::kInvalidArgument,
+                       "an instance of TP %u and PP %u; expected 1 to %u ranks", shape.tp_size,
                        shape.pp_size, kMostRanks);
   }
   if (!shape.stage_layers.empty() && shape.stage_layers.size() != shape.pp_size) {
-    return Error::make(Code::kInvalidArgument, "layers of %zu stages are given; expected %u", shape.stage_layers.size(),
-                       shape.pp_size);
+    return Error::make(Code::kInvalidArgument, "layers of %zu stages are given; expected %u",
+                       shape.stage_layers.size(), shape.pp_size);
   }
   return {};
 }

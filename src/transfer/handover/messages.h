@@ -26,7 +26,7 @@ namespace cachalot::transfer {
 struct AskMessage {
   std::uint64_t ask = 0;  // of the decode rank
   OfferId offer;
-  InstanceShape shape;    // of the decode instance
+  InstanceShape shape;  // of the decode instance
   std::uint32_t rank = 0;
   std::uint64_t first_token = 0, tokens = 0;
   bool waits_for_offer = false;
@@ -62,8 +62,8 @@ struct NothingMessage {
   InstanceShape shape;
 };
 
-using Message = std::variant<AskMessage, PlanMessage, GoMessage, RefusalMessage, NoteMessage, CancelMessage,
-                             NothingMessage>;
+using Message = std::variant<AskMessage, PlanMessage, GoMessage, RefusalMessage, NoteMessage,
+                             CancelMessage, NothingMessage>;
 
 inline constexpr std::uint64_t kMostNoteBytes = 1u << 20;
 inline constexpr std::uint32_t kMostRanks = 4096;

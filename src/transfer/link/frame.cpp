@@ -161,7 +161,7 @@ std::vector<std::uint64_t> BodyReader::words(std::uint64_t most) {
     return {};
   }
   std::vector<std::uint64_t> values(count);
-  std::memcpy(values.data(), rest_.data(), count * kWordBytes);
+  if (count > 0) std::memcpy(values.data(), rest_.data(), count * kWordBytes);
   rest_ = rest_.subspan(count * kWordBytes);
   return values;
 }

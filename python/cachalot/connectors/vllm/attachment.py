@@ -51,9 +51,10 @@ class Attachment:
     def _attach(self) -> None:
         options = self._options
         client = Client(pool=list(options.pool), model=self.group.model, geometry=self.group.geometry,
-                        block_order=self.group.order, salt=options.salt, host=options.host,
-                        copy_threads=options.copy_threads, workers=options.workers, checksums=options.checksums,
-                        keeper_timeout_s=options.keeper_timeout, allow_foreign_pool=options.allow_foreign_pool)
+                        block_order=self.group.order, share_tp=self.group.share_tp, salt=options.salt,
+                        host=options.host, copy_threads=options.copy_threads, workers=options.workers,
+                        checksums=options.checksums, keeper_timeout_s=options.keeper_timeout,
+                        allow_foreign_pool=options.allow_foreign_pool)
         made = self._on_attach(client) if self._on_attach is not None else None
         with self._lock:
             if not self._is_closed:

@@ -1,6 +1,6 @@
 """CachalotConnector: vLLM's KVConnectorBase_V1 over a pool."""
 
-from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -10,6 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+from cachalot import TransferRank
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.keeper import SharedKeeper
 from cachalot.connectors.vllm.layout import describe
@@ -19,6 +20,9 @@ from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
 from cachalot.connectors.vllm.namespace import Group, Identity, Rank, UnsupportedCacheError
 from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.scheduler import SchedulerSide
+from cachalot.connectors.vllm.transfer.messages import TransferStep, WorkerAddress
+from cachalot.connectors.vllm.transfer.scheduler import TransferScheduler
+from cachalot.connectors.vllm.transfer.worker import TransferWorker
 from cachalot.connectors.vllm.worker import WorkerSide
 
 try:
@@ -51,13 +55,16 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         # vLLM's default, "fail", turns every failure of the pool into a failed request.
         transfer.kv_load_failure_policy = "recompute"
         self._log = RateLimitedLog(logger)
-        self._scheduler: Optional[SchedulerSide] = None
-        self._worker: Optional[WorkerSide] = None
+        self._scheduler: Union[SchedulerSide, TransferScheduler, None] = None
+        self._worker: Union[WorkerSide, TransferWorker, None] = None
         self._keeper: Optional[SharedKeeper] = None
         self._groups: List[Group] = []
         try:
-            self._identity = Identity(vllm_config, self._options.weights == "all", self._options.salt)
-            if role == KVConnectorRole.SCHEDULER:
+            self._identity = Identity(vllm_config, self._options.weights == "all", self._options.salt,
+                                      self._options.share_tp)
+            if role == KVConnectorRole.SCHEDULER and self._options.transfer is not None:
+                self._start_transfer()
+            elif role == KVConnectorRole.SCHEDULER:
                 self._start_scheduler()
             else:
                 self._groups = self._identity.groups(kv_cache_config, self._rank())
@@ -73,7 +80,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _start_scheduler(self) -> None:
         parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
-        ranks = [self._identity.groups_of(self._kv_cache_config, rank) for rank in self._identity.ranks()]
+        ranks = [[group.of_all_ranks() for group in self._identity.groups_of(self._kv_cache_config, rank)]
+                 for rank in self._identity.ranks()]
         if self._options.create is not None:
             of_all = [group for groups in ranks for group in groups]
             self._keeper = SharedKeeper(self._options, self._options.create, of_all, self._log)
@@ -88,15 +96,55 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             wait_s = wait_s if attachment.attach(wait_s) else 0.0
         groups = ranks[0]
         self._log.info("namespace: %s; %d group(s), blocks of %d tokens and %d bytes", self._identity.text(),
-                       len(groups), groups[0].block_tokens, max(group.geometry.block_bytes for group in groups))
+                       len(groups), groups[0].block_tokens, max(group.pool_block_bytes for group in groups))
         self._scheduler = SchedulerSide(
             self._options, list(places.values()), groups[0].block_tokens, parallel.world_size,
             may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer,
             is_async=self._options.load == "async" or len(groups) > 1 or groups[0].window != 0, log=self._log)
 
+    # --- Transfer ----------------------------------------------------------------------------------
+
+    def _check_for_transfer(self, groups: List[Group]) -> None:
+        if len(groups) != 1 or groups[0].window != 0:
+            raise UnsupportedCacheError("a transfer of windows, or of several groups of layers,")
+
+    def _start_transfer(self) -> None:
+        parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
+        groups = self._identity.groups_of(self._kv_cache_config, Rank(0))
+        self._check_for_transfer(groups)
+        self._log.info("transfer without a pool: %s; blocks of %d tokens", self._identity.text(), groups[0].block_tokens)
+        self._scheduler = TransferScheduler(
+            transfer.engine_id, groups[0].block_tokens, parallel.tensor_parallel_size, parallel.pipeline_parallel_size,
+            may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer, log=self._log)
+
+    def _start_transfer_worker(self, kv_caches: Dict[str, Any]) -> None:
+        options, made = self._options.transfer, None
+        try:
+            if not self._groups:
+                raise UnsupportedCacheError("this cache")
+            self._check_for_transfer(self._groups)
+            group = self._groups[0]
+            made = TransferRank(
+                instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=group.geometry,
+                listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
+                **describe(group, kv_caches))
+        except UnsupportedCacheError as error:
+            self._log.info("nothing is handed over, all is computed: %s is not supported yet", error)
+        self._worker = TransferWorker(made, options.deadline, self._log)
+
+    def get_handshake_metadata(self) -> Any:
+        return WorkerAddress(self._worker.addresses) if isinstance(self._worker, TransferWorker) else None
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Tuple[int, int], Any]) -> None:
+        if isinstance(self._scheduler, TransferScheduler):
+            self._scheduler.set_addresses({rank: one.addresses for rank, one in metadata.items()})
+
     # --- Worker ------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
+        if self._options.transfer is not None:
+            self._start_transfer_worker(kv_caches)
+            return
         if not self._groups:
             self._worker = WorkerSide(self._options, [], False, self._log)
             return
@@ -116,13 +164,13 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         for attachment in attachments.values():
             attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
         # Ranks that hold the same bytes would store them several times.
-        is_first = not self._groups[0].is_latent or self._rank().tp == 0
+        is_first = self._groups[0].geometry.is_first_replica
         self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
                                   self._log, is_first_rank=self._rank() == Rank(0))
 
     def _step(self) -> StepMetadata:
         metadata = self._get_connector_metadata()
-        return metadata if isinstance(metadata, StepMetadata) else StepMetadata()
+        return metadata if isinstance(metadata, (StepMetadata, TransferStep)) else StepMetadata()
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._worker is not None:
@@ -136,7 +184,10 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         if self._worker is not None:
-            self._worker.begin_stores(self._step().stores)
+            step = self._step()
+            self._worker.begin_stores(step.stores)
+            if isinstance(self._worker, TransferWorker) and getattr(step, "withdraws", False):
+                self._worker.withdraw_offers()
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
         finished, failed = set(), set()

@@ -21,7 +21,7 @@ class SharedKeeper:
     def __init__(self, options: Options, create: Create, groups: List[Group], log: RateLimitedLog) -> None:
         self._path, self._create, self._log = options.pool[0], create, log
         self._allow_foreign_pool = options.allow_foreign_pool
-        self._block_bytes = max(group.geometry.block_bytes for group in groups)
+        self._block_bytes = max(group.pool_block_bytes for group in groups)
         self._blocks = create.blocks or (create.size or 0) // self._block_bytes
         if self._blocks == 0:
             raise InvalidArgumentError(f"kv_connector_extra_config: create: size: {create.size}, expected at least "

@@ -4,8 +4,8 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
-from typing import Any, List, Optional, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, List, Optional, Tuple, Union
 
 from cachalot import KvGeometry
 from cachalot.connectors.vllm.weights import digest_of_folder
@@ -87,6 +87,11 @@ def _float8(cache_dtype: str) -> str:
     return str(current_platform.fp8_dtype()).replace("torch.", "") if "fp8" in cache_dtype else "none"
 
 
+def _model_heads(geometry: KvGeometry) -> int:
+    """KV heads of all ranks together; a latent counts as one."""
+    return 1 if geometry.attention == "latent" else geometry.kv_heads * geometry.tp_size // geometry.tp_replicas
+
+
 @dataclass(frozen=True)
 class Group:
     """One group of layers that share a block table, as vLLM's KVCacheGroupSpec, on one rank."""
@@ -97,11 +102,25 @@ class Group:
     model: str  # with the geometry: the namespace
     window: int  # tokens; 0: all
     order: str = "layer_first"  # of a block in the pool
+    share_tp: int = 0  # as Client takes it
 
     @property
     def namespace(self) -> str:
-        """Equal for groups and ranks that one client can serve; as Client.namespaces() names it."""
-        return self.model + " | " + self.geometry.fingerprint()
+        """Equal for groups and ranks whose blocks are the same; as Client.namespaces() names it. With share_tp those of
+        all ranks."""
+        return self.model + " | " + self.geometry.fingerprint(self.share_tp)
+
+    @property
+    def pool_block_bytes(self) -> int:
+        return (self.geometry.head_group(self.share_tp) if self.share_tp else self.geometry).block_bytes
+
+    def of_all_ranks(self) -> "Group":
+        """What a lookup for all ranks of a namespace asks for: with share_tp the heads of all."""
+        if not self.share_tp or self.is_latent:
+            return self
+        fields = {**self.geometry.__getstate__(), "kv_heads": _model_heads(self.geometry), "tp_rank": 0, "tp_size": 1,
+                  "tp_replicas": 1}
+        return replace(self, geometry=KvGeometry(**fields))
 
     @property
     def is_latent(self) -> bool:
@@ -171,9 +190,9 @@ def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: A
 class Identity:
     """What all groups and ranks of one engine have in common."""
 
-    def __init__(self, vllm_config: Any, every_byte: bool, salt: str) -> None:
+    def __init__(self, vllm_config: Any, every_byte: bool, salt: str, share_tp: Union[int, str] = 0) -> None:
         model_config, cache_config = vllm_config.model_config, vllm_config.cache_config
-        self._config = vllm_config
+        self._config, self._share_tp = vllm_config, share_tp
         speculative = getattr(vllm_config, "speculative_config", None)
         self.parts: List[Tuple[str, str]] = [
             ("model", _model_identity(model_config.model, model_config.revision, every_byte,
@@ -201,7 +220,7 @@ class Identity:
                 for tp in range(parallel.tensor_parallel_size)]
 
     def groups_of(self, kv_cache_config: Any, rank: Rank) -> List[Group]:
-        """The groups of any rank, as the scheduler sees them. Raises UnsupportedCacheError."""
+        """The groups of any rank, as the scheduler sees them. Raises as groups()."""
         stages = self._config.parallel_config.pipeline_parallel_size
         if stages == 1:
             return self.groups(kv_cache_config, rank)
@@ -215,7 +234,7 @@ class Identity:
                layer_names: Optional[List[Tuple[str, ...]]] = None) -> List[Group]:
         """The groups of a rank whose configuration this is, but for names of layers that are given.
 
-        Raises UnsupportedCacheError.
+        Raises UnsupportedCacheError; InvalidArgumentError: share_tp does not fit the heads.
         """
         parallel = self._config.parallel_config
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
@@ -236,6 +255,9 @@ class Identity:
             geometry = _geometry(group.kv_cache_spec, len(layers), rank, parallel, self._config.model_config)
             # With the hybrid manager switched off, a window is a property of the computation only.
             window = getattr(group.kv_cache_spec, "sliding_window", None) or 0
-            is_latent = geometry.attention == "latent"
-            groups.append(Group(number, layers, geometry, model, window, "layer_first" if is_latent else order))
+            block_order = "layer_first" if geometry.attention == "latent" else order
+            share_tp = _model_heads(geometry) if self._share_tp == "auto" else int(self._share_tp)
+            if share_tp:
+                geometry.head_group(share_tp)  # refuses what does not fit
+            groups.append(Group(number, layers, geometry, model, window, block_order, share_tp))
         return groups

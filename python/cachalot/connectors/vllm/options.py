@@ -2,7 +2,7 @@
 
 import difflib
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from cachalot.errors import InvalidArgumentError
 
@@ -36,11 +36,27 @@ class Create:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """KV goes from the prefill to the decode engine, without a pool."""
+
+    #: where this engine's workers can be reached: "tcp:IP:PORT" (port 0: any), or "auto": a socket of this machine
+    listen: Tuple[str, ...] = ("auto",)
+    #: seconds that a prompt is offered, and that a transfer may take; then it is computed
+    deadline: float = 30.0
+    #: verify every payload
+    checksums: bool = False
+    #: seconds of silence of a peer, while something waits for it
+    peer_timeout: float = 5.0
+
+
+@dataclass(frozen=True)
 class Options:
     """Names and defaults of all options. The guide's table lists the same."""
 
-    #: the pool's path, or the paths of all its devices
-    pool: Tuple[str, ...]
+    #: the pool's path, or the paths of all its devices; empty with `transfer`
+    pool: Tuple[str, ...] = ()
+    #: prefill and decode without a pool: an object, as {"listen": ["tcp:10.0.0.1:0"]}
+    transfer: Optional[Transfer] = None
     #: make the pool if it does not exist
     create: Optional[Create] = None
     #: "async": a request waits for its blocks while others are computed. "sync": the step waits for them
@@ -63,6 +79,9 @@ class Options:
     checksums: Optional[bool] = None
     #: added to the namespace: engines with another salt share nothing with this one
     salt: str = ""
+    #: engines of other tensor parallel sizes share, in pieces of so many groups of the model's KV heads. "auto": as
+    #: many as it has heads; 0: only ranks with the same heads share
+    share_tp: Union[int, str] = 0
     #: this machine's number in the pool
     host: int = 0
     #: use a pool that another user made
@@ -88,8 +107,8 @@ def _known(name: str, given: Mapping[str, Any], kind: type) -> None:
 def _check_types(name: str, given: Mapping[str, Any], kind: type) -> None:
     for field in fields(kind):
         default = field.default
-        if field.name not in given or default is MISSING or default is None:
-            continue
+        if field.name not in given or default is MISSING or default is None or field.name in ("share_tp", "pool"):
+            continue  # of several types, or none: parse() checks it
         value, wanted = given[field.name], type(default)
         if wanted is float and isinstance(value, int) and not isinstance(value, bool):
             continue
@@ -113,6 +132,24 @@ def _create_of(given: Any) -> Create:
     return Create(**values)
 
 
+def _transfer_of(given: Any) -> Transfer:
+    name = "kv_connector_extra_config: transfer"
+    if not isinstance(given, Mapping):
+        _refuse("transfer", given, 'an object, as {"listen": ["tcp:10.0.0.1:0"]}')
+    _known(name, given, Transfer)
+    values: Dict[str, Any] = dict(given)
+    listen = values.pop("listen", ("auto",))
+    listen = [listen] if isinstance(listen, str) else listen
+    if not isinstance(listen, (list, tuple)) or not listen or not all(isinstance(one, str) for one in listen):
+        raise InvalidArgumentError(f'{name}: listen: {listen!r}, expected addresses, as ["tcp:10.0.0.1:0"]')
+    _check_types(name, values, Transfer)
+    transfer = Transfer(listen=tuple(listen), **values)
+    for field in ("deadline", "peer_timeout"):
+        if not 0 < getattr(transfer, field) <= 3600:
+            raise InvalidArgumentError(f"{name}: {field}: {getattr(transfer, field)!r}, expected seconds above 0, at most 3600")
+    return transfer
+
+
 def parse(given: Mapping[str, Any]) -> Options:
     """Checks the options before the engine serves.
 
@@ -122,6 +159,11 @@ def parse(given: Mapping[str, Any]) -> Options:
     _check_types("kv_connector_extra_config", given, Options)
     values: Dict[str, Any] = dict(given)
     pool = values.get("pool")
+    if values.get("transfer") is not None:
+        values["transfer"] = _transfer_of(values["transfer"])
+        if pool is not None:
+            raise InvalidArgumentError("kv_connector_extra_config: pool and transfer: expected one of the two")
+        return Options(**values)
     paths = [pool] if isinstance(pool, str) else pool
     if not isinstance(paths, (list, tuple)) or not paths or not all(isinstance(p, str) and p for p in paths):
         _refuse("pool", pool, 'a path, as "/dev/shm/kv", or the paths of all devices')
@@ -145,6 +187,9 @@ def parse(given: Mapping[str, Any]) -> Options:
     for name in ("copy_threads", "workers"):
         if not 1 <= getattr(options, name) <= 256:
             _refuse(name, getattr(options, name), "1 to 256")
+    is_number = isinstance(options.share_tp, int) and not isinstance(options.share_tp, bool)
+    if options.share_tp != "auto" and not (is_number and 0 <= options.share_tp < 2**32):
+        _refuse("share_tp", options.share_tp, 'a number of groups of KV heads, "auto", or 0 (off)')
     if options.checksums is not None and not isinstance(options.checksums, bool):
         _refuse("checksums", options.checksums, "true or false")
     return options

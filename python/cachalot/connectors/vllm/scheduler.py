@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.vllm.held_pages import HeldPages
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
@@ -74,42 +75,6 @@ class _Adapter:
     digest: bytes
 
 
-class _HeldPages:
-    """Pages that unfinished stores read. vLLM does not reuse them meanwhile."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._pool: Any = None
-        self._jobs: Dict[int, Tuple[int, List[Any]]] = {}  # job: workers to wait for, blocks
-        self._count = 0
-
-    def bind(self, block_pool: Any) -> None:
-        self._pool = block_pool
-
-    def has_room(self, pages: int, share: float) -> bool:
-        return self._pool is not None and self._count + pages <= share * self._pool.num_gpu_blocks
-
-    def hold(self, job: int, chain: Chain) -> None:
-        blocks = [self._pool.blocks[page] for pages in chain.pages for page in pages if page != 0]
-        self._pool.touch(blocks)
-        self._jobs[job] = (self._workers, blocks)
-        self._count += len(blocks)
-
-    def finished(self, job: int, workers: int) -> None:
-        if job not in self._jobs:
-            return
-        left, blocks = self._jobs[job]
-        if left > workers:
-            self._jobs[job] = (left - workers, blocks)
-            return
-        del self._jobs[job]
-        self._count -= len(blocks)
-        self._pool.free_blocks(reversed(blocks))
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
-
-
 class SchedulerSide:
     """Threads: vLLM's scheduler only."""
 
@@ -124,7 +89,7 @@ class SchedulerSide:
         self._era = b""  # after reset(): random, so that no block of before is found
         self._doubtful: Dict[str, int] = {}  # request with a synchronous load: workers that have not answered
         self._workers = workers
-        self._held = _HeldPages(workers)
+        self._held = HeldPages(workers)
         self._next_job = 0
         self._loads: List[Load] = []
         self._last_stores: List[Store] = []  # of requests that have finished
@@ -275,7 +240,7 @@ class SchedulerSide:
             self._log.warning("held", "the pool is slower than the engine: blocks are shared later or not at all")
             return None
         self._next_job += 1
-        self._held.hold(self._next_job, chain)
+        self._held.hold_pages(self._next_job, [page for pages in chain.pages for page in pages])
         state.shared = blocks
         tokens = state.request.all_token_ids[first * self._block_tokens : blocks * self._block_tokens]
         return Store(self._next_job, state.request.request_id, state.attempt, chain, np.array(tokens, np.uint32))

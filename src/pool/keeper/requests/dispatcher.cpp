@@ -78,7 +78,11 @@ void Dispatcher::serve_namespace(std::uint32_t client, const rpc::Message& messa
     return refuse(server_, client, Code::kInvalidArgument);
   }
   std::uint32_t id = namespaces_.find(digest);
-  if (id == 0 && (wanted.flags & kNamespaceIfThere) == 0) {
+  // A new pool does not know the namespaces of its storage yet.
+  const auto is_stored = [&] {
+    return storage_desk_ != nullptr && storage_desk_->has_blocks_of(digest);
+  };
+  if (id == 0 && ((wanted.flags & kNamespaceIfThere) == 0 || is_stored())) {
     if (namespaces_.count() == kMaxNamespaces) return refuse(server_, client, Code::kNoSpace);
     std::string name;
     for (std::uint32_t part = 0; part < name_lines; ++part) {

@@ -53,6 +53,8 @@ def _options_of(given: Dict[str, Any]) -> Options:
     name = "secondary_tiers: CachalotTier"
     if "load" in given:
         raise InvalidArgumentError(f"{name}: unknown option 'load': this tier's loads are always asynchronous")
+    if "share_tp" in given:
+        raise InvalidArgumentError(f"{name}: unknown option 'share_tp': a chunk has the heads of all ranks")
     try:
         return parse(given)
     except InvalidArgumentError as error:

@@ -1,10 +1,11 @@
-#include "storage/uri.h"
+#include "base/uri.h"
 
 #include <algorithm>
 #include <charconv>
 #include <cinttypes>
+#include <cstring>
 
-namespace cachalot::storage {
+namespace cachalot::base {
 namespace {
 
 constexpr std::size_t kMostShown = 120;
@@ -30,6 +31,17 @@ std::string without_password(std::string_view text) {
   return shown;
 }
 
+// Whether `name` is one of the words in `names`.
+bool has_word(std::string_view names, std::string_view name) {
+  if (names == "*") return true;
+  while (!names.empty()) {
+    const std::string_view word = names.substr(0, names.find(' '));
+    if (word == name) return true;
+    names.remove_prefix(std::min(names.size(), word.size() + 1));
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::string> decode_percent(std::string_view text) {
@@ -52,14 +64,31 @@ Result<std::string> decode_percent(std::string_view text) {
   return decoded;
 }
 
-Result<StorageUri> StorageUri::parse(std::string_view text) {
-  StorageUri uri;
+std::string encode_percent(std::string_view text, bool keeps_slash) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  std::string encoded;
+  for (const char c : text) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || std::strchr("-._~", c) != nullptr;
+    if ((is_plain && c != '\0') || (c == '/' && keeps_slash)) {
+      encoded += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    encoded += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return encoded;
+}
+
+Result<Uri> Uri::parse(std::string_view subject, std::string_view text) {
+  Uri uri;
+  uri.subject = subject;
   uri.shown = without_password(text);
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos || colon == 0) {
     return Error::make(Code::kInvalidArgument,
-                       "storage \"%s\": has no kind, expected KIND:PLACE such as file:/ssd/kv",
-                       uri.shown.c_str());
+                       "%s \"%s\": has no kind, expected KIND:PLACE such as file:/ssd/kv",
+                       uri.subject.c_str(), uri.shown.c_str());
   }
   uri.scheme = text.substr(0, colon);
   const std::size_t question = text.find('?', colon);
@@ -73,49 +102,61 @@ Result<StorageUri> StorageUri::parse(std::string_view text) {
     const std::size_t equals = one.find('=');
     if (equals == std::string_view::npos || equals == 0) {
       return Error::make(Code::kInvalidArgument,
-                         "storage \"%s\": its parameter \"%.40s\" is not NAME=VALUE",
-                         uri.shown.c_str(), std::string(one).c_str());
+                         "%s \"%s\": its parameter \"%.40s\" is not NAME=VALUE",
+                         uri.subject.c_str(), uri.shown.c_str(), std::string(one).c_str());
     }
     CACHALOT_TRY_ASSIGN(std::string name, decode_percent(one.substr(0, equals)));
     CACHALOT_TRY_ASSIGN(std::string value, decode_percent(one.substr(equals + 1)));
     if (uri.find(name) != nullptr) {
-      return Error::make(Code::kInvalidArgument, "storage \"%s\": has the parameter %.40s twice",
-                         uri.shown.c_str(), name.c_str());
+      return Error::make(Code::kInvalidArgument, "%s \"%s\": has the parameter %.40s twice",
+                         uri.subject.c_str(), uri.shown.c_str(), name.c_str());
     }
     uri.parameters.emplace_back(std::move(name), std::move(value));
   }
   return uri;
 }
 
-const std::string* StorageUri::find(std::string_view name) const {
+const std::string* Uri::find(std::string_view name) const {
   const auto at = std::find_if(parameters.begin(), parameters.end(),
                                [&](const auto& parameter) { return parameter.first == name; });
   return at == parameters.end() ? nullptr : &at->second;
 }
 
-Result<bool> StorageUri::flag(std::string_view name, bool otherwise) const {
+Status Uri::check_parameters(std::string_view known) const {
+  for (const auto& [name, value] : parameters) {
+    if (has_word(known, name)) continue;
+    return Error::make(Code::kInvalidArgument, "%s \"%s\": unknown parameter \"%.40s\"; %s%.*s",
+                       subject.c_str(), shown.c_str(), name.c_str(),
+                       known.empty() ? "expected none" : "known: ", static_cast<int>(known.size()),
+                       known.data());
+  }
+  return {};
+}
+
+Result<bool> Uri::flag(std::string_view name, bool otherwise) const {
   CACHALOT_TRY_ASSIGN(const std::uint64_t value, number(name, otherwise ? 1 : 0, 0, 1));
   return value == 1;
 }
 
-Result<std::uint64_t> StorageUri::number(std::string_view name, std::uint64_t otherwise,
-                                         std::uint64_t least, std::uint64_t most) const {
+Result<std::uint64_t> Uri::number(std::string_view name, std::uint64_t otherwise,
+                                  std::uint64_t least, std::uint64_t most) const {
   const std::string* const text = find(name);
   if (text == nullptr) return otherwise;
   std::uint64_t value = 0;
   const char* const end = text->data() + text->size();
   const auto [stop, failed] = std::from_chars(text->data(), end, value);
   if (failed == std::errc() && stop == end && value >= least && value <= most) return value;
-  return Error::make(
-      Code::kInvalidArgument,
-      "storage \"%s\": %.*s is \"%.40s\", expected a number from %" PRIu64 " to %" PRIu64,
-      shown.c_str(), static_cast<int>(name.size()), name.data(), text->c_str(), least, most);
+  return Error::make(Code::kInvalidArgument,
+                     "%s \"%s\": %.*s is \"%.40s\", expected a number from %" PRIu64 " to %" PRIu64,
+                     subject.c_str(), shown.c_str(), static_cast<int>(name.size()), name.data(),
+                     text->c_str(), least, most);
 }
 
-Result<std::string> StorageUri::path() const {
+Result<std::string> Uri::path() const {
   CACHALOT_TRY_ASSIGN(std::string decoded, decode_percent(place));
   if (!decoded.empty()) return decoded;
-  return Error::make(Code::kInvalidArgument, "storage \"%s\": names no path", shown.c_str());
+  return Error::make(Code::kInvalidArgument, "%s \"%s\": names no path", subject.c_str(),
+                     shown.c_str());
 }
 
-}  // namespace cachalot::storage
+}  // namespace cachalot::base

@@ -1,0 +1,40 @@
+"""Pages of the engine that must keep their bytes for a while after their request."""
+
+from typing import Any, Dict, List, Tuple
+
+
+class HeldPages:
+    """Pages that unfinished stores or transfers read. vLLM does not reuse them meanwhile."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._pool: Any = None
+        self._jobs: Dict[int, Tuple[int, List[Any]]] = {}  # job: workers to wait for, blocks
+        self._count = 0
+
+    def bind(self, block_pool: Any) -> None:
+        self._pool = block_pool
+
+    def has_room(self, pages: int, share: float) -> bool:
+        return self._pool is not None and self._count + pages <= share * self._pool.num_gpu_blocks
+
+    def hold_pages(self, job: int, pages: List[int]) -> None:
+        """Until every worker has finished the job. Page 0 is none."""
+        blocks = [self._pool.blocks[page] for page in pages if page != 0]
+        self._pool.touch(blocks)
+        self._jobs[job] = (self._workers, blocks)
+        self._count += len(blocks)
+
+    def finished(self, job: int, workers: int) -> None:
+        if job not in self._jobs:
+            return
+        left, blocks = self._jobs[job]
+        if left > workers:
+            self._jobs[job] = (left - workers, blocks)
+            return
+        del self._jobs[job]
+        self._count -= len(blocks)
+        self._pool.free_blocks(reversed(blocks))
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)

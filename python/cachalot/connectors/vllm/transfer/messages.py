@@ -1,0 +1,59 @@
+"""What the scheduler's side of a transfer tells the workers in each step, and what they answer."""
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+
+@dataclass
+class WorkerAddress(KVConnectorHandshakeMetadata):
+    """Where a worker can be reached. The scheduler has those of all workers before the first request."""
+
+    addresses: List[str]
+
+
+@dataclass
+class Offer:
+    """Pages that the decode engine may take. The scheduler holds them until every worker has answered."""
+
+    job: int
+    id: str
+    pages: List[int]
+    tokens: int
+
+
+@dataclass
+class Ask:
+    request: str
+    reference: Dict[str, Any]
+    pages: List[int]  # from the page of first_token on
+    first_token: int
+
+
+@dataclass
+class TransferStep(KVConnectorMetadata):
+    loads: List[Ask] = field(default_factory=list)
+    stores: List[Offer] = field(default_factory=list)
+    withdraws: bool = False  # all offers that are open
+
+
+@dataclass
+class TransferAnswer(KVConnectorWorkerMetadata):
+    """Of one worker, or of several."""
+
+    finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
+    failed_requests: List[str] = field(default_factory=list)
+
+    def aggregate(self, other: "TransferAnswer") -> "TransferAnswer":
+        for job, workers in other.finished_jobs.items():
+            self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
+        self.failed_requests += other.failed_requests
+        return self
+
+    def is_empty(self) -> bool:
+        return not (self.finished_jobs or self.failed_requests)

@@ -1,0 +1,125 @@
+"""A transfer in a worker: its pages are offered to the ranks of a decode engine, or filled by those of a prefill
+engine."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from cachalot import Error, TransferRank
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.metrics import ConnectorStats
+from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
+
+
+@dataclass
+class _Pending:
+    ask: Ask
+    number: Optional[int]  # None: the rank refused it
+    began: float
+
+
+class TransferWorker:
+    """Threads: vLLM's worker only."""
+
+    def __init__(self, rank: Optional[TransferRank], deadline_s: float, log: RateLimitedLog) -> None:
+        """rank: None if this worker's cache is not supported; then everything fails, and is computed."""
+        self._rank, self._deadline_s, self._log = rank, deadline_s, log
+        self._pending: Dict[str, _Pending] = {}
+        self._offers: Dict[str, int] = {}  # id: job
+        self._finished: Set[str] = set()
+        self._bad_pages: Set[int] = set()
+        self._answer = TransferAnswer()
+        self.addresses: List[str] = list(rank.addresses) if rank is not None else []
+        self._stats = ConnectorStats()
+
+    def begin_loads(self, asks: List[Ask]) -> None:
+        for ask in asks:
+            number = None
+            try:
+                if self._rank is not None:
+                    number = self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
+                                            first_token=ask.first_token)
+            except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
+                self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
+            self._pending[ask.request] = _Pending(ask, number, time.monotonic())
+
+    def begin_stores(self, offers: List[Offer]) -> None:
+        for offer in offers:
+            try:
+                if self._rank is None:
+                    raise ValueError("this worker's KV cache is not supported")
+                self._rank.offer(offer.id, offer.pages, offer.tokens, deadline_s=self._deadline_s)
+                self._offers[offer.id] = offer.job
+            except (Error, ValueError) as error:
+                self._log.warning("offer", "a prompt's KV cannot be offered: %s", error)
+                self._answer.finished_jobs[offer.job] = 1
+
+    def withdraw_offers(self) -> None:
+        for offer_id in self._offers:
+            try:
+                self._rank.withdraw(offer_id)
+            except Error:
+                pass  # it has ended meanwhile; ended_offers() tells it
+
+    def _poll(self) -> None:
+        for request, pending in list(self._pending.items()):
+            status = {"state": "failed", "error": "it was refused", "bytes": 0}
+            if pending.number is not None:
+                status = self._rank.wait(pending.number, timeout_s=0)
+            if status["state"] == "running":
+                continue
+            self._end(request, pending, status)
+        for offer_id, error in self._rank.ended_offers() if self._rank is not None else ():
+            job = self._offers.pop(offer_id, None)
+            if job is not None:
+                self._answer.finished_jobs[job] = 1
+            if error is not None:
+                self._log.warning("offer", "an offered prompt was not taken over: %s", error)
+
+    def _end(self, request: str, pending: _Pending, status: Dict[str, Any]) -> None:
+        del self._pending[request]
+        if pending.number is not None:
+            self._rank.release(pending.number)
+        is_done = status["state"] == "done"
+        self._stats.add("loads", 1)
+        self._stats.add("failed_loads", not is_done)
+        self._stats.add("load_seconds", time.monotonic() - pending.began)
+        self._finished.add(request)
+        if is_done:
+            self._stats.add("loaded_blocks", len(pending.ask.pages))
+            self._stats.add("loaded_bytes", status["bytes"])
+            return
+        self._log.warning("load", "a transfer failed, its blocks are computed: %s", status["error"])
+        self._answer.failed_requests.append(request)
+        self._bad_pages.update(pending.ask.pages)
+
+    def take_results(self) -> Tuple[Set[str], Set[str]]:
+        self._poll()
+        finished, self._finished = self._finished, set()
+        return finished, set()
+
+    def take_bad_pages(self) -> Set[int]:
+        pages, self._bad_pages = self._bad_pages, set()
+        return pages
+
+    def take_answer(self) -> Optional[TransferAnswer]:
+        if self._answer.is_empty():
+            return None
+        answer, self._answer = self._answer, TransferAnswer()
+        return answer
+
+    def take_stats(self) -> ConnectorStats:
+        stats, self._stats = self._stats, ConnectorStats()
+        return stats
+
+    def forget(self, requests: Set[str]) -> None:
+        """Of requests that were aborted: vLLM keeps their pages until the load is reported as ended."""
+        for request in requests & self._pending.keys():
+            pending = self._pending.pop(request)
+            if pending.number is not None:
+                self._rank.release(pending.number)  # nothing writes into the pages after this
+            self._finished.add(request)
+
+    def close(self) -> None:
+        if self._rank is not None:
+            self._rank.close()

@@ -1,0 +1,297 @@
+// The decode side: connect to the ranks that have the KV, agree on the orders, open windows, count what arrives.
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "transfer/handover/rank_impl.h"
+
+namespace cachalot {
+namespace {
+
+std::uint64_t raw(AskId id) {
+  return static_cast<std::uint64_t>(id);
+}
+std::uint64_t raw(WindowKey key) {
+  return static_cast<std::uint64_t>(key);
+}
+
+}  // namespace
+
+KvSlice TransferRank::Impl::slice_of(const Ask& ask, const Fetch& fetch) const {
+  // The pages begin with the page of the first token.
+  const std::uint64_t inside = ask.first_token % cache.page_tokens();
+  return {ask.pages, inside, ask.reference.tokens - ask.first_token, fetch.destination_layers,
+          fetch.destination_heads};
+}
+
+Ask* TransferRank::Impl::find_ask(std::uint64_t number, PeerId peer, Source** source) {
+  const auto found = asks.find(AskId{number});
+  if (found == asks.end() || found->second.status.state != HandoverState::kRunning) return nullptr;
+  for (Source& candidate : found->second.sources) {
+    if (candidate.peer != peer) continue;
+    *source = &candidate;
+    return &found->second;
+  }
+  return nullptr;
+}
+
+void TransferRank::Impl::begin(Ask& ask) {
+  const auto address_of = [&](std::uint32_t rank) {
+    PeerAddress address;
+    address.name = rank_name(ask.reference.instance, rank);
+    if (rank < ask.reference.addresses.size()) address.addresses = ask.reference.addresses[rank];
+    return address;
+  };
+  for (const Source& source : ask.sources) {
+    engine->connect_async(address_of(source.rank), ask.deadline_ns,
+                          [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
+                            on_connected(id, rank, std::move(peer));
+                          });
+  }
+  // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
+  // frees its pages at its deadline.
+  for (const std::uint32_t rank : ask.idle_ranks) {
+    engine->connect_async(address_of(rank), ask.deadline_ns,
+                          [this, offer = ask.reference.id](Result<PeerId> peer) {
+                            if (peer) send(*peer, NothingMessage{offer, options.shape});
+                          });
+  }
+}
+
+void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer) {
+  const std::lock_guard lock(mutex);
+  const auto found = asks.find(id);
+  if (found == asks.end() || found->second.status.state != HandoverState::kRunning) return;
+  Ask& ask = found->second;
+  Status status = peer ? check_peer(*peer) : Status(peer.error());
+  Source* source = nullptr;
+  for (Source& candidate : ask.sources) {
+    if (candidate.rank == source_rank) source = &candidate;
+  }
+  AskMessage message;
+  message.ask = raw(ask.id);
+  message.offer = ask.reference.id;
+  message.shape = options.shape;
+  message.rank = own_rank;
+  message.first_token = ask.first_token;
+  message.tokens = ask.reference.tokens;
+  message.waits_for_offer = ask.waits_for_offer;
+  for (const AskWindow& window : source->windows) {
+    if (!status.ok()) break;
+    Result<StreamShape> shape = stream_shape(cache, slice_of(ask, window.fetch));
+    if (shape) {
+      message.fetches.push_back(*shape);
+    } else {
+      status = shape.error();
+    }
+  }
+  if (!status) {
+    end_ask(ask, &status.error());
+    return;
+  }
+  source->peer = *peer;
+  send(*peer, message);
+}
+
+void TransferRank::Impl::take_plan(PeerId peer, const PlanMessage& message) {
+  Source* source = nullptr;
+  Ask* const ask = find_ask(message.ask, peer, &source);
+  if (ask == nullptr) return;
+  if (const Status status = open_windows(*ask, *source, message); !status)
+    end_ask(*ask, &status.error());
+}
+
+Status TransferRank::Impl::open_windows(Ask& ask, Source& source, const PlanMessage& message) {
+  if (message.orders.size() != source.windows.size() || source.windows.front().is_open) {
+    return Error::make(Code::kBadInput, "the prefill rank plans %zu transfers; expected %zu, once",
+                       message.orders.size(), source.windows.size());
+  }
+  GoMessage go{raw(ask.id), {}};
+  for (std::size_t i = 0; i < source.windows.size(); ++i) {
+    AskWindow& window = source.windows[i];
+    CACHALOT_TRY_ASSIGN(ByteStream stream,
+                        kv_stream(cache, slice_of(ask, window.fetch), message.orders[i]));
+    window.bytes = stream.bytes();
+    CACHALOT_TRY_ASSIGN(window.key,
+                        engine->open_window(*source.peer, std::move(stream), ask.deadline_ns));
+    window.is_open = true;
+    window_asks[raw(window.key)] = ask.id;
+    go.windows.push_back(raw(window.key));
+  }
+  send(*source.peer, go);
+  return {};
+}
+
+void TransferRank::Impl::on_window(WindowKey key, const TransferStatus& status) {
+  const std::lock_guard lock(mutex);
+  const auto found = window_asks.find(raw(key));
+  if (found == window_asks.end()) return;
+  const auto entry = asks.find(found->second);
+  if (entry == asks.end() || entry->second.status.state != HandoverState::kRunning) return;
+  Ask& ask = entry->second;
+  if (status.state == TransferState::kFailed) {
+    end_ask(ask, &status.error);
+    return;
+  }
+  // Layers [0, layers) are there if no window that has one of them lacks it.
+  std::uint32_t layers = cache.geometry().layers;
+  ask.status.bytes = 0;
+  for (Source& source : ask.sources) {
+    for (AskWindow& window : source.windows) {
+      if (window.is_open && window.key == key) {
+        window.arrived = status.bytes;
+        window.is_done = status.state == TransferState::kDone;
+      }
+      ask.status.bytes += window.arrived;
+      if (window.is_done) continue;
+      const std::uint64_t turn_bytes =
+          window.bytes == 0 ? 1 : window.bytes / window.fetch.destination_layers.count();
+      layers = std::min(layers, window.fetch.destination_layers.first +
+                                    static_cast<std::uint32_t>(window.arrived / turn_bytes));
+    }
+  }
+  ask.status.layers = layers;
+  end_if_arrived(ask);
+  changed.notify_all();
+}
+
+void TransferRank::Impl::take_note(PeerId peer, NoteMessage message) {
+  Source* source = nullptr;
+  Ask* const ask = find_ask(message.ask, peer, &source);
+  if (ask == nullptr) return;
+  ask->status.note = std::move(message.note);
+  ask->has_note = true;
+  end_if_arrived(*ask);
+}
+
+void TransferRank::Impl::take_refusal(PeerId peer, const RefusalMessage& message) {
+  Source* source = nullptr;
+  if (Ask* const ask = find_ask(message.ask, peer, &source); ask != nullptr)
+    end_ask(*ask, &message.error);
+}
+
+void TransferRank::Impl::end_if_arrived(Ask& ask) {
+  for (const Source& source : ask.sources) {
+    for (const AskWindow& window : source.windows) {
+      if (!window.is_done) return;
+    }
+  }
+  if (ask.reference.expects_note && !ask.has_note) return;
+  end_ask(ask, nullptr);
+}
+
+void TransferRank::Impl::close_windows(Ask& ask, const Error* reason) {
+  for (Source& source : ask.sources) {
+    for (AskWindow& window : source.windows) {
+      if (!window.is_open) continue;
+      window_asks.erase(raw(window.key));
+      engine->release(window.key, reason);  // after this, nothing writes into the pages
+      window.is_open = false;
+    }
+  }
+}
+
+// @param error  null: done
+void TransferRank::Impl::end_ask(Ask& ask, const Error* error) {
+  close_windows(ask, error);
+  if (error == nullptr) {
+    ask.status.state = HandoverState::kDone;
+    ask.status.layers = cache.geometry().layers;
+    ++counts.done_asks;
+  } else {
+    ask.status.state = HandoverState::kFailed;
+    ask.status.error = *error;
+    ++counts.failed_asks;
+    for (const Source& source : ask.sources) {
+      if (source.peer) send(*source.peer, CancelMessage{raw(ask.id)});
+    }
+  }
+  changed.notify_all();
+}
+
+// --- Public ---
+
+Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& o) {
+  const std::lock_guard lock(impl_->mutex);
+  Impl& impl = *impl_;
+  if (o.first_token >= reference.tokens) {
+    return Error::make(Code::kInvalidArgument, "tokens from %llu on of a reference to %llu tokens",
+                       static_cast<unsigned long long>(o.first_token),
+                       static_cast<unsigned long long>(reference.tokens));
+  }
+  if (reference.addresses.size() != reference.shape.ranks()) {
+    return Error::make(Code::kInvalidArgument,
+                       "a reference has addresses of %zu ranks; expected %u",
+                       reference.addresses.size(), reference.shape.ranks());
+  }
+  const std::uint64_t inside = o.first_token % impl.cache.page_tokens();
+  CACHALOT_TRY(impl.check_pages(o.pages, inside, reference.tokens - o.first_token));
+  CACHALOT_TRY_ASSIGN(const PairPlan* const plan, impl.plan_from(reference.shape, reference.id));
+  const AskId id{impl.next_ask++};
+  Ask& ask = impl.asks[id];
+  ask.id = id;
+  ask.reference = reference;
+  ask.pages.assign(o.pages.begin(), o.pages.end());
+  ask.first_token = o.first_token;
+  ask.deadline_ns =
+      base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
+  ask.waits_for_offer = o.waits_for_offer;
+  for (const Fetch& fetch : plan->fetches_of(impl.own_rank)) {
+    auto source = std::find_if(ask.sources.begin(), ask.sources.end(),
+                               [&](const Source& s) { return s.rank == fetch.source; });
+    if (source == ask.sources.end()) {
+      ask.sources.emplace_back().rank = fetch.source;
+      source = std::prev(ask.sources.end());
+    }
+    source->windows.emplace_back().fetch = fetch;
+  }
+  if (impl.own_rank == 0) {
+    for (std::uint32_t rank = 0; rank < reference.shape.ranks(); ++rank) {
+      if (plan->expected_transfers(rank) == 0) ask.idle_ranks.push_back(rank);
+    }
+  }
+  ++impl.counts.asks;
+  impl.begin(ask);
+  impl.deadlines_changed.notify_all();
+  return id;
+}
+
+Result<AskStatus> TransferRank::status(AskId id) const {
+  return wait(id, 0);
+}
+
+Result<AskStatus> TransferRank::wait(AskId id, std::uint64_t timeout_ns,
+                                     std::uint32_t layers) const {
+  std::unique_lock lock(impl_->mutex);
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const std::uint64_t end_ns =
+      timeout_ns > ~std::uint64_t{0} - now_ns ? ~std::uint64_t{0} : now_ns + timeout_ns;
+  for (;;) {
+    const auto found = impl_->asks.find(id);
+    if (found == impl_->asks.end())
+      return Error::make(Code::kNotFound, "no such ask, or it was released");
+    const AskStatus& status = found->second.status;
+    const std::uint64_t read_ns = base::SteadyClock::read();
+    if (status.state != HandoverState::kRunning || status.layers >= layers || read_ns >= end_ns) {
+      return AskStatus(status);
+    }
+    if (end_ns == ~std::uint64_t{0}) {
+      impl_->changed.wait(lock);
+    } else {
+      impl_->changed.wait_for(lock, std::chrono::nanoseconds(end_ns - read_ns));
+    }
+  }
+}
+
+void TransferRank::release(AskId id) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->asks.find(id);
+  if (found == impl_->asks.end()) return;
+  if (found->second.status.state == HandoverState::kRunning) {
+    const Error error = Error::make(Code::kCancelled, "the decode instance has cancelled");
+    impl_->end_ask(found->second, &error);
+  }
+  impl_->asks.erase(found);
+}
+
+}  // namespace cachalot

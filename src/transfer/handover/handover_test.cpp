@@ -1,0 +1,372 @@
+#include <cachalot/transfer.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "testing/transfer/test_instance.h"
+#include "transfer/handover/instance.h"
+
+namespace cachalot {
+namespace {
+
+using namespace transfer;  // NOLINT
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+constexpr std::uint64_t kLong = 20 * kSecond;
+
+// An instance whose ranks listen.
+struct LiveInstance {
+  LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
+               std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
+               std::string weights = "test")
+      : name(std::move(given)),
+        shape{tp, pp, {}},
+        memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
+    for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers.push_back(0);
+    shape.stage_layers.resize(pp);
+    for (std::size_t r = 0; r < memory.size(); ++r)
+      shape.stage_layers[r / tp] = memory.box(r).layers.count();
+    for (std::size_t r = 0; r < memory.size(); ++r) start(r, listen, weights);
+  }
+  void start(std::size_t r, const std::string& listen, const std::string& weights = "test") {
+    TestCache& cache = memory.cache(r);
+    TransferOptions options;
+    options.instance = name;
+    options.model = weights;
+    options.geometry = cache.view().geometry();
+    options.shape = shape;
+    options.cache.layout = cache.layout().name;
+    options.cache.page_tokens = cache.page_tokens();
+    options.cache.pages = cache.view().pages();
+    for (auto& tensor : cache.memory())
+      options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
+    options.listen = {listen};
+    options.peer_timeout_ns = 2 * kSecond;
+    Result<TransferRank> opened = TransferRank::open(options);
+    if (!opened) ADD_FAILURE() << opened.error().message;
+    if (r < ranks.size()) {
+      ranks[r] = *std::move(opened);
+    } else {
+      ranks.push_back(*std::move(opened));
+    }
+  }
+  KvReference reference(OfferId id, std::uint64_t tokens) const {
+    KvReference reference{name, id, tokens, shape, {}, false};
+    for (const TransferRank& rank : ranks) reference.addresses.push_back(rank.addresses());
+    return reference;
+  }
+  std::span<const PageId> pages(std::size_t r, std::uint64_t tokens, std::uint64_t first = 0) {
+    const std::uint64_t page_tokens = memory.cache(r).page_tokens();
+    const auto all = memory.cache(r).pages().subspan(0, (tokens - 1) / page_tokens + 1);
+    return all.subspan(first / page_tokens);
+  }
+
+  std::string name;
+  InstanceShape shape;
+  TestInstance memory;
+  std::vector<TransferRank> ranks;
+};
+
+// Ends of an offer on one rank. @return none within the time
+std::optional<EndedOffer> ended(TransferRank& rank, std::uint64_t within_ns = kLong) {
+  const std::uint64_t end_ns = base::SteadyClock::read() + within_ns;
+  do {
+    std::vector<EndedOffer> all = rank.ended_offers();
+    if (!all.empty()) return std::move(all.front());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } while (base::SteadyClock::read() < end_ns);
+  return std::nullopt;
+}
+
+KvGeometry small_model(Attention attention = Attention::kGrouped, std::uint32_t heads = 8,
+                       std::uint32_t layers = 4) {
+  base::Rng rng(3);
+  return any_model(attention, heads, layers, rng);
+}
+
+// What the decode instance must have; everything else of its memory must be as before.
+void expect_model_bytes(LiveInstance& decode, std::uint64_t first, std::uint64_t tokens,
+                        const std::vector<std::vector<std::vector<std::uint64_t>>>& before) {
+  for (std::size_t r = 0; r < decode.memory.size(); ++r) {
+    const auto after = decode.memory.cache(r).memory();
+    decode.memory.cache(r).memory() = before[r];
+    decode.memory.fill(r, first, tokens - first);
+    EXPECT_EQ(after, decode.memory.cache(r).memory()) << "rank " << r;
+    decode.memory.cache(r).memory() = after;
+  }
+}
+
+struct HandoverCase {
+  std::uint32_t p_tp, d_tp, p_pp, d_pp;
+  Attention attention;
+  const char* listen;
+};
+
+class EveryPair : public ::testing::TestWithParam<HandoverCase> {};
+
+TEST_P(EveryPair, HandsOverTheBytesOfTheModelAndFreesThePages) {
+  const HandoverCase c = GetParam();
+  base::Rng rng(c.p_tp * 1000 + c.d_tp * 100 + c.p_pp * 10 + c.d_pp);
+  const std::uint64_t tokens = 30 + rng.below(40);
+  const std::uint64_t first = rng.chance(0.5) ? 0 : rng.below(tokens);
+  const KvGeometry model = small_model(c.attention);
+  LiveInstance prefill("p", model, c.p_tp, c.p_pp, tokens, rng, c.listen);
+  LiveInstance decode("d", model, c.d_tp, c.d_pp, tokens, rng, c.listen);
+  prefill.memory.fill(0, tokens);
+  const OfferId id = *random_offer_id();
+  for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
+    const Status offered = prefill.ranks[r].offer(
+        {.id = id, .pages = prefill.pages(r, tokens), .tokens = tokens, .deadline_ns = kLong});
+    ASSERT_TRUE(offered.ok()) << offered.error().message;
+  }
+  std::vector<std::vector<std::vector<std::uint64_t>>> before;
+  std::vector<AskId> asks;
+  for (std::size_t r = 0; r < decode.ranks.size(); ++r)
+    before.push_back(decode.memory.cache(r).memory());
+  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
+    const Result<AskId> ask = decode.ranks[r].ask(
+        prefill.reference(id, tokens),
+        {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
+    ASSERT_TRUE(ask.ok()) << ask.error().message;
+    asks.push_back(*ask);
+  }
+  for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
+    const AskStatus status = *decode.ranks[r].wait(asks[r]);
+    ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << ": " << status.error.message;
+  }
+  expect_model_bytes(decode, first, tokens, before);
+  // Also the ranks whose bytes were not needed are free again.
+  for (TransferRank& rank : prefill.ranks) {
+    const auto end = ended(rank);
+    ASSERT_TRUE(end.has_value());
+    EXPECT_TRUE(end->status.ok()) << end->status.error().message;
+    EXPECT_EQ(rank.statistics().open_offers, 0u);
+  }
+}
+
+std::vector<HandoverCase> every_pair() {
+  std::vector<HandoverCase> cases;
+  for (const std::uint32_t p : {1, 2, 4, 8}) {
+    for (const std::uint32_t d : {1, 2, 4, 8}) {
+      for (const Attention attention : {Attention::kGrouped, Attention::kLatent}) {
+        cases.push_back({p, d, 1, 1, attention, "auto"});
+        cases.push_back({p, d, 1, 1, attention, "tcp:127.0.0.1:0"});
+        if (p <= 4 && d <= 4) cases.push_back({p, d, 2, 1, attention, "auto"});
+        if (p <= 4 && d <= 4) cases.push_back({p, d, 1, 2, attention, "auto"});
+        if (p <= 2 && d <= 2) cases.push_back({p, d, 2, 2, attention, "tcp:127.0.0.1:0"});
+      }
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Handover, EveryPair, ::testing::ValuesIn(every_pair()),
+                         [](const auto& named) {
+                           const HandoverCase& c = named.param;
+                           return "P" + std::to_string(c.p_tp) + "x" + std::to_string(c.p_pp) +
+                                  "D" + std::to_string(c.d_tp) + "x" + std::to_string(c.d_pp) +
+                                  (c.attention == Attention::kGrouped ? "Gqa" : "Mla") +
+                                  (std::strcmp(c.listen, "auto") == 0 ? "Memory" : "Tcp");
+                         });
+
+// One rank on each side.
+struct OneToOne : ::testing::Test {
+  base::Rng rng{7};
+  const std::uint64_t tokens = 50;
+  KvGeometry model = small_model();
+  LiveInstance prefill{"p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0"};
+  LiveInstance decode{"d", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0"};
+  TransferRank& p = prefill.ranks[0];
+  TransferRank& d = decode.ranks[0];
+  OfferId id = *random_offer_id();
+
+  OneToOne() { prefill.memory.fill(0, tokens); }
+  Status offer(OfferOptions options = {}) {
+    options.id = id;
+    options.pages = prefill.pages(0, tokens);
+    options.tokens = tokens;
+    if (options.deadline_ns == 0) options.deadline_ns = kLong;
+    return p.offer(options);
+  }
+  Result<AskId> ask(AskOptions options = {}) {
+    options.pages = decode.pages(0, tokens);
+    if (options.deadline_ns == 0) options.deadline_ns = kLong;
+    return d.ask(prefill.reference(id, tokens), options);
+  }
+};
+
+TEST_F(OneToOne, AReferenceOfAnUnknownRequestIsRefused) {
+  const AskStatus status = *d.wait(*ask());
+  EXPECT_EQ(status.state, HandoverState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kNotFound);
+}
+
+TEST_F(OneToOne, AReferenceIsUsedOnce) {
+  ASSERT_TRUE(offer().ok());
+  EXPECT_EQ(d.wait(*ask())->state, HandoverState::kDone);
+  ASSERT_TRUE(ended(p).has_value());
+  const AskStatus again = *d.wait(*ask());
+  EXPECT_EQ(again.state, HandoverState::kFailed);
+  EXPECT_EQ(again.error.code, Code::kStale);
+  EXPECT_NE(std::string(again.error.message).find("it was taken"), std::string::npos);
+}
+
+TEST_F(OneToOne, ARankTakesAnOfferOnceAtATime) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId first = *ask();
+  ASSERT_EQ(d.wait(first, kLong, 1)->layers, 1u);
+  const AskStatus second = *d.wait(*ask());
+  EXPECT_EQ(second.state, HandoverState::kFailed);
+  EXPECT_EQ(second.error.code, Code::kRefused);
+  // The first one goes on.
+  ASSERT_TRUE(p.layers_ready(id, model.layers).ok());
+  EXPECT_EQ(d.wait(first)->state, HandoverState::kDone);
+}
+
+TEST_F(OneToOne, AReferenceWithOtherTokensIsRefused) {
+  ASSERT_TRUE(offer().ok());
+  const AskStatus status =
+      *d.wait(*d.ask(prefill.reference(id, tokens - 1),
+                     {.pages = decode.pages(0, tokens - 1), .deadline_ns = kLong}));
+  EXPECT_EQ(status.state, HandoverState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kInvalidArgument);
+  EXPECT_EQ(d.wait(*ask())->state, HandoverState::kDone);
+}
+
+TEST_F(OneToOne, AnOfferThatNothingAsksForExpires) {
+  ASSERT_TRUE(offer({.deadline_ns = kSecond / 20}).ok());
+  const auto end = ended(p);
+  ASSERT_TRUE(end.has_value());
+  ASSERT_FALSE(end->status.ok());
+  EXPECT_EQ(end->status.error().code, Code::kTimeout);
+  const AskStatus late = *d.wait(*ask());
+  EXPECT_EQ(late.error.code, Code::kStale);
+  EXPECT_NE(std::string(late.error.message).find("expired"), std::string::npos);
+}
+
+TEST_F(OneToOne, AnAskWhosePrefillNeverEndsFailsAtItsDeadline) {
+  ASSERT_TRUE(offer({.layers_ready = 2}).ok());
+  const AskId number = *ask({.deadline_ns = kSecond / 5});
+  const AskStatus status = *d.wait(number);
+  EXPECT_EQ(status.state, HandoverState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kTimeout);
+  // The prefill side hears of it: its pages are free before its own deadline.
+  const auto end = ended(p);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_FALSE(end->status.ok());
+}
+
+TEST_F(OneToOne, LayersArriveAsTheyAreComputed) {
+  ASSERT_TRUE(offer({.layers_ready = 0, .has_note = true}).ok());
+  KvReference reference = prefill.reference(id, tokens);
+  reference.expects_note = true;
+  const AskId number = *d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = kLong});
+  for (std::uint32_t layer = 1; layer <= model.layers; ++layer) {
+    ASSERT_TRUE(p.layers_ready(id, layer).ok());
+    EXPECT_EQ(d.wait(number, kLong, layer)->layers, layer);
+  }
+  EXPECT_EQ(d.status(number)->state, HandoverState::kRunning);
+  const std::string note = "token 17";
+  ASSERT_TRUE(p.finish(id, std::as_bytes(std::span(note))).ok());
+  const AskStatus status = *d.wait(number);
+  EXPECT_EQ(status.state, HandoverState::kDone);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(status.note.data()), status.note.size()),
+            note);
+  EXPECT_TRUE(ended(p)->status.ok());
+}
+
+TEST_F(OneToOne, AnAskMayComeBeforeItsOffer) {
+  const AskId number = *ask({.waits_for_offer = true});
+  EXPECT_EQ(d.wait(number, kSecond / 20)->state, HandoverState::kRunning);
+  ASSERT_TRUE(offer().ok());
+  EXPECT_EQ(d.wait(number)->state, HandoverState::kDone);
+}
+
+TEST_F(OneToOne, WithdrawnPagesAreNotRead) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId number = *ask();
+  ASSERT_EQ(d.wait(number, kLong, 1)->layers, 1u);
+  ASSERT_TRUE(p.withdraw(id).ok());
+  const AskStatus status = *d.wait(number);
+  EXPECT_EQ(status.state, HandoverState::kFailed);
+  EXPECT_EQ(p.layers_ready(id, 2).error().code, Code::kStale);
+  EXPECT_EQ(p.statistics().open_offers, 0u);
+}
+
+TEST_F(OneToOne, ACancelledAskFreesTheOffer) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId number = *ask();
+  ASSERT_EQ(d.wait(number, kLong, 1)->layers, 1u);
+  d.release(number);
+  const auto end = ended(p);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_FALSE(end->status.ok());
+  EXPECT_FALSE(d.status(number).ok());
+}
+
+TEST_F(OneToOne, ADecodeRankThatEndsFreesTheOffer) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  ASSERT_EQ(d.wait(*ask(), kLong, 1)->layers, 1u);
+  { const TransferRank gone = std::move(d); }
+  const auto end = ended(p);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_FALSE(end->status.ok());
+  // For the destructor of the fixture.
+  decode.start(0, "tcp:127.0.0.1:0");
+}
+
+TEST_F(OneToOne, APrefillRankThatRestartsIsAnotherOne) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId number = *ask();
+  ASSERT_EQ(d.wait(number, kLong, 1)->layers, 1u);
+  const std::string address = p.addresses().front();
+  { const TransferRank gone = std::move(p); }
+  prefill.start(0, address);
+  EXPECT_EQ(d.wait(number)->state, HandoverState::kFailed);
+  // The same reference, at the same address.
+  const AskStatus again = *d.wait(*ask());
+  EXPECT_EQ(again.state, HandoverState::kFailed);
+  EXPECT_EQ(again.error.code, Code::kNotFound);
+}
+
+TEST_F(OneToOne, UnlikeModelsNeverExchangeKv) {
+  ASSERT_TRUE(offer().ok());
+  LiveInstance other("other", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "other weights");
+  const AskStatus status = *other.ranks[0].wait(*other.ranks[0].ask(
+      prefill.reference(id, tokens), {.pages = other.pages(0, tokens), .deadline_ns = kLong}));
+  EXPECT_EQ(status.state, HandoverState::kFailed);
+  EXPECT_EQ(status.error.code, Code::kRefused);
+  EXPECT_NE(std::string(status.error.message).find("other weights"), std::string::npos);
+}
+
+TEST_F(OneToOne, BadInputIsOneClearError) {
+  const auto message = [](const auto& result) {
+    return std::string(result.ok() ? "" : result.error().message);
+  };
+  const std::vector<PageId> few = {0}, wrong(100, 1'000'000);
+  EXPECT_NE(message(p.offer({.id = id, .pages = few, .tokens = 1000, .deadline_ns = 1}))
+                .find("1 pages for 1000 tokens"),
+            std::string::npos);
+  const std::uint64_t page_tokens = prefill.memory.cache(0).page_tokens();
+  EXPECT_NE(
+      message(p.offer({.id = id, .pages = wrong, .tokens = 100 * page_tokens, .deadline_ns = 1}))
+          .find("page 1000000"),
+      std::string::npos);
+  KvReference reference = prefill.reference(id, tokens);
+  reference.shape.tp_size = 3;
+  reference.addresses.resize(3);
+  EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1}))
+                .find("3 ranks"),
+            std::string::npos);
+  reference = prefill.reference(id, tokens);
+  reference.addresses.push_back({});
+  EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1}))
+                .find("addresses of 2 ranks"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,315 @@
+// The prefill side: which peer may take what, and when the pages are free again.
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "transfer/handover/rank_impl.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kMostEarlyAsks = 1024;
+constexpr std::size_t kRememberedOffers = 4096;
+
+}  // namespace
+
+// Why an id leads to nothing.
+Error TransferRank::Impl::refusal_of(const OfferId& id) const {
+  if (const auto found = ended_reasons.find(id); found != ended_reasons.end()) {
+    return Error::make(Code::kStale, "the offer has ended: %s", found->second);
+  }
+  return Error::make(Code::kNotFound, "instance %s has no such offer, or has restarted since",
+                     options.instance.c_str());
+}
+
+void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
+  Status status = check_peer(peer);
+  const auto found = offers.find(message.offer);
+  if (status.ok() && found == offers.end()) {
+    const bool may_come = message.waits_for_offer && !ended_reasons.contains(message.offer);
+    if (may_come && early.size() < kMostEarlyAsks) {
+      early.push_back({peer, std::move(message)});
+      return;
+    }
+    status = refusal_of(message.offer);
+  }
+  if (status.ok()) status = serve(peer, message, found->second);
+  if (status.ok()) return;
+  ++counts.refused_asks;
+  send(peer, RefusalMessage{message.ask, status.error()});
+}
+
+Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& offer) {
+  const TakerKey key{peer, message.ask};
+  if (takers.contains(key))
+    return Error::make(Code::kBadInput, "ask %llu came twice",
+                       static_cast<unsigned long long>(message.ask));
+  if (message.tokens != offer.tokens || message.first_token >= message.tokens) {
+    return Error::make(Code::kInvalidArgument,
+                       "tokens %llu to %llu were asked for; the offer has %llu tokens",
+                       static_cast<unsigned long long>(message.first_token),
+                       static_cast<unsigned long long>(message.tokens),
+                       static_cast<unsigned long long>(offer.tokens));
+  }
+  if (offer.taker && *offer.taker != message.shape) {
+    return Error::make(Code::kRefused, "an instance of another shape is taking this offer");
+  }
+  CACHALOT_TRY_ASSIGN(const PairPlan* const plan, plan_to(message.shape, offer.id));
+  if (message.rank >= message.shape.ranks()) {
+    return Error::make(Code::kInvalidArgument, "rank %u of an instance of %u", message.rank,
+                       message.shape.ranks());
+  }
+  Taker taker;
+  taker.peer = peer;
+  taker.ask = message.ask;
+  taker.offer = offer.id;
+  taker.first_token = message.first_token;
+  for (const Fetch& fetch : plan->fetches_of(message.rank)) {
+    if (fetch.source == own_rank) taker.fetches.push_back(fetch);
+  }
+  if (taker.fetches.size() != message.fetches.size()) {
+    return Error::make(Code::kInvalidArgument,
+                       "%zu transfers were asked for; this pair of instances has %zu",
+                       message.fetches.size(), taker.fetches.size());
+  }
+  // One rank takes each transfer once.
+  for (const auto& [other_key, other] : takers) {
+    if (other.offer == offer.id && !other.fetches.empty() && !taker.fetches.empty() &&
+        other.fetches.front().destination == message.rank) {
+      return Error::make(Code::kRefused, "rank %u of this instance is taking the offer already",
+                         message.rank);
+    }
+  }
+  for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
+    const Fetch& fetch = taker.fetches[i];
+    const KvSlice slice{offer.pages, message.first_token, offer.tokens - message.first_token,
+                        fetch.source_layers, fetch.source_heads};
+    CACHALOT_TRY_ASSIGN(const StreamShape mine, stream_shape(cache, slice));
+    CACHALOT_TRY_ASSIGN(const StreamOrder order, choose_order(mine, message.fetches[i]));
+    taker.orders.push_back(order);
+  }
+  offer.taker = message.shape;
+  offer.expected = plan->expected_transfers(own_rank);
+  send(peer, PlanMessage{message.ask, taker.orders});
+  if (offer.note) send(peer, NoteMessage{message.ask, *offer.note});
+  takers.emplace(key, std::move(taker));
+  return {};
+}
+
+std::uint64_t TransferRank::Impl::ready_bytes(const Offer& offer, const Fetch& fetch,
+                                              std::uint64_t turn_bytes) const {
+  const std::uint32_t first = fetch.source_layers.first;
+  if (offer.layers_ready <= first) return 0;
+  return std::min(offer.layers_ready - first, fetch.source_layers.count()) * turn_bytes;
+}
+
+void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
+  const auto found = takers.find({peer, message.ask});
+  if (found == takers.end()) return;  // cancelled meanwhile
+  Taker& taker = found->second;
+  const OfferId id = taker.offer;
+  const auto offer = offers.find(id);
+  if (offer == offers.end() || !taker.pushes.empty() ||
+      message.windows.size() != taker.fetches.size())
+    return;
+  for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
+    const Fetch& fetch = taker.fetches[i];
+    const KvSlice slice{offer->second.pages, taker.first_token,
+                        offer->second.tokens - taker.first_token, fetch.source_layers,
+                        fetch.source_heads};
+    Result<ByteStream> stream = kv_stream(cache, slice, taker.orders[i]);
+    Result<PushId> push =
+        stream
+            ? engine->push(peer, WindowKey{message.windows[i]}, *stream, offer->second.deadline_ns,
+                           ready_bytes(offer->second, fetch, stream->turn_bytes()))
+            : Result<PushId>(stream.error());
+    if (!push) {
+      end_offer(id, push.error(), "a transfer failed");
+      return;
+    }
+    taker.pushes.push_back(*push);
+    push_takers[*push] = found->first;
+  }
+}
+
+void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
+  if (status.state == TransferState::kRunning) return;
+  const std::lock_guard lock(mutex);
+  const auto found = push_takers.find(id);
+  if (found == push_takers.end()) return;
+  const auto taker = takers.find(found->second);
+  push_takers.erase(found);
+  if (taker == takers.end()) return;
+  const OfferId offer_id = taker->second.offer;
+  const auto offer = offers.find(offer_id);
+  engine->release(id);
+  std::erase(taker->second.pushes, id);
+  if (offer == offers.end()) return;
+  if (status.state == TransferState::kFailed) {
+    const bool is_late = status.error.code == Code::kTimeout;
+    end_offer(offer_id, status.error, is_late ? "it has expired" : "a transfer failed");
+    return;
+  }
+  ++offer->second.done;
+  end_if_taken(offer->second);
+}
+
+void TransferRank::Impl::end_if_taken(Offer& offer) {
+  if (!offer.taker || offer.done < offer.expected || (offer.has_note && !offer.note)) return;
+  end_offer(offer.id, {}, "it was taken");
+}
+
+void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason) {
+  const auto found = offers.find(id);
+  if (found == offers.end()) return;
+  const Error error = status.ok() ? Error::make(Code::kCancelled, "the offer has ended: %s", reason)
+                                  : status.error();
+  for (auto taker = takers.begin(); taker != takers.end();) {
+    if (taker->second.offer != id) {
+      ++taker;
+      continue;
+    }
+    const bool is_pushing = !taker->second.pushes.empty();
+    for (const PushId push : taker->second.pushes) {
+      push_takers.erase(push);
+      engine->release(push, &error);  // after this, nothing reads the pages
+    }
+    // Without a push the peer would wait for its deadline.
+    if (!status.ok() && !is_pushing)
+      send(taker->second.peer, RefusalMessage{taker->second.ask, error});
+    taker = takers.erase(taker);
+  }
+  offers.erase(found);
+  if (status.ok()) {
+    ++counts.taken_offers;
+  } else if (status.error().code == Code::kTimeout) {
+    ++counts.expired_offers;
+  } else {
+    ++counts.failed_offers;
+  }
+  ended.push_back({id, std::move(status)});
+  ended_reasons[id] = reason;
+  ended_order.push_back(id);
+  if (ended_order.size() > kRememberedOffers) {
+    ended_reasons.erase(ended_order.front());
+    ended_order.pop_front();
+  }
+  changed.notify_all();
+}
+
+void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
+  std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
+  const auto found = takers.find({peer, ask});
+  if (found == takers.end()) return;
+  const OfferId id = found->second.offer;
+  end_offer(id, Error::make(Code::kCancelled, "the decode instance has cancelled"),
+            "the decode instance cancelled it");
+}
+
+// A rank whose bytes are not needed would wait for ever, if it counted ranks.
+void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message) {
+  const auto found = offers.find(message.offer);
+  if (found == offers.end() || !check_peer(peer).ok()) return;
+  Offer& offer = found->second;
+  const Result<const PairPlan*> plan = plan_to(message.shape, offer.id);
+  if (!plan || (*plan)->expected_transfers(own_rank) != 0 ||
+      (offer.taker && *offer.taker != message.shape))
+    return;
+  offer.taker = message.shape;
+  offer.expected = 0;
+  end_if_taken(offer);
+}
+
+void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
+  std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer; });
+  std::set<OfferId> lost;
+  for (const auto& [key, taker] : takers) {
+    if (key.first == peer) lost.insert(taker.offer);
+  }
+  for (const OfferId& id : lost) end_offer(id, error, "the decode instance was lost");
+}
+
+// --- Public ---
+
+Status TransferRank::offer(const OfferOptions& o) {
+  const std::lock_guard lock(impl_->mutex);
+  if (o.id == OfferId{}) return Error::make(Code::kInvalidArgument, "an offer without an id");
+  if (impl_->offers.contains(o.id) || impl_->ended_reasons.contains(o.id)) {
+    return Error::make(Code::kBusy, "an offer of this id exists, or has ended");
+  }
+  CACHALOT_TRY(impl_->check_pages(o.pages, 0, o.tokens));
+  Offer& offer = impl_->offers[o.id];
+  offer.id = o.id;
+  offer.pages.assign(o.pages.begin(), o.pages.end());
+  offer.tokens = o.tokens;
+  offer.deadline_ns =
+      base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
+  offer.layers_ready = o.layers_ready;
+  offer.has_note = o.has_note;
+  ++impl_->counts.offers;
+  impl_->deadlines_changed.notify_all();
+  // Those that have asked before.
+  for (std::size_t i = 0; i < impl_->early.size();) {
+    if (impl_->early[i].message.offer != o.id) {
+      ++i;
+      continue;
+    }
+    EarlyAsk early = std::move(impl_->early[i]);
+    impl_->early.erase(impl_->early.begin() + static_cast<std::ptrdiff_t>(i));
+    impl_->take_ask(early.peer, std::move(early.message));
+  }
+  return {};
+}
+
+Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->offers.find(id);
+  if (found == impl_->offers.end()) return impl_->refusal_of(id);
+  Offer& offer = found->second;
+  offer.layers_ready = std::max(offer.layers_ready, layers);
+  for (const auto& [key, taker] : impl_->takers) {
+    if (taker.offer != id) continue;
+    for (std::size_t i = 0; i < taker.pushes.size() && taker.pushes.size() == taker.fetches.size();
+         ++i) {
+      const Fetch& fetch = taker.fetches[i];
+      const std::uint64_t turn_bytes =
+          fetch.token_bytes * (offer.tokens - taker.first_token) / fetch.layers.count();
+      static_cast<void>(
+          impl_->engine->advance(taker.pushes[i], impl_->ready_bytes(offer, fetch, turn_bytes)));
+    }
+  }
+  return {};
+}
+
+Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) {
+  if (note.size() > kMostNoteBytes) {
+    return Error::make(Code::kInvalidArgument, "a note of %zu bytes; expected at most %llu",
+                       note.size(), static_cast<unsigned long long>(kMostNoteBytes));
+  }
+  CACHALOT_TRY(layers_ready(id, impl_->cache.geometry().layers));
+  const std::lock_guard lock(impl_->mutex);
+  const auto found = impl_->offers.find(id);
+  if (found == impl_->offers.end()) return impl_->refusal_of(id);
+  found->second.note.emplace(note.begin(), note.end());
+  for (const auto& [key, taker] : impl_->takers) {
+    if (taker.offer == id) impl_->send(taker.peer, NoteMessage{taker.ask, *found->second.note});
+  }
+  impl_->end_if_taken(found->second);
+  return {};
+}
+
+Status TransferRank::withdraw(const OfferId& id) {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->offers.contains(id)) return impl_->refusal_of(id);
+  impl_->end_offer(id,
+                   Error::make(Code::kCancelled, "the prefill instance has withdrawn the offer"),
+                   "the prefill instance withdrew it");
+  return {};
+}
+
+std::vector<EndedOffer> TransferRank::ended_offers() {
+  const std::lock_guard lock(impl_->mutex);
+  return std::exchange(impl_->ended, {});
+}
+
+}  // namespace cachalot

@@ -1,0 +1,178 @@
+// One rank's hand-overs. The offers (prefill side) and the asks (decode side) are apart: they share the engine, the
+// cache and the plans.
+//
+//   transfer_rank.cpp   the public class, deadlines, events of the engine
+//   offers.cpp          offers, and the peers that are served from them
+//   asks.cpp            asks: connect, plan, windows, arrival
+//
+// One mutex guards all of it. The engine calls back without its own lock, and is called with this one held.
+#pragma once
+
+#include <cachalot/transfer.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "kv/engine_cache.h"
+#include "transfer/engine/engine.h"
+#include "transfer/handover/instance.h"
+#include "transfer/handover/messages.h"
+#include "transfer/pair/geometry_pair.h"
+#include "transfer/pair/kv_stream.h"
+
+namespace cachalot {
+
+using namespace transfer;  // NOLINT: the implementation of the public class is this module
+
+// KV that peers may take.
+struct Offer {
+  OfferId id;
+  std::vector<PageId> pages;
+  std::uint64_t tokens = 0, deadline_ns = 0;
+  std::uint32_t layers_ready = 0;
+  bool has_note = false;
+  std::optional<std::vector<std::byte>> note;
+  // Of the instance that has asked first.
+  std::optional<InstanceShape> taker;
+  std::uint32_t expected = 0, done = 0;  // transfers
+};
+
+// One rank of a peer that has asked for an offer.
+struct Taker {
+  PeerId peer = {};
+  std::uint64_t ask = 0;  // as the peer numbers it
+  OfferId offer;
+  std::uint64_t first_token = 0;
+  std::vector<Fetch> fetches;
+  std::vector<StreamOrder> orders;
+  std::vector<PushId> pushes;  // none before its Go
+};
+using TakerKey = std::pair<PeerId, std::uint64_t>;
+
+// An ask that came before its offer.
+struct EarlyAsk {
+  PeerId peer = {};
+  AskMessage message;
+};
+
+struct AskWindow {
+  Fetch fetch;
+  WindowKey key = {};
+  std::uint64_t bytes = 0, arrived = 0;
+  bool is_open = false, is_done = false;
+};
+
+// One rank of the prefill instance that this ask needs.
+struct Source {
+  std::uint32_t rank = 0;
+  std::optional<PeerId> peer;
+  std::vector<AskWindow> windows;
+};
+
+struct Ask {
+  AskId id = {};
+  KvReference reference;
+  std::vector<PageId> pages;
+  std::uint64_t first_token = 0, deadline_ns = 0;
+  bool waits_for_offer = false;
+  std::vector<Source> sources;
+  std::vector<std::uint32_t>
+      idle_ranks;  // that this pair needs nothing of, and that this rank tells so
+  AskStatus status;
+  bool has_note = false;
+};
+
+struct TransferRank::Impl final : EngineEvents {
+  explicit Impl(const TransferOptions& given, kv::EngineCache made, std::uint32_t rank)
+      : options(given), cache(std::move(made)), own_rank(rank) {}
+  ~Impl() override;
+  Status start();
+
+  // EngineEvents
+  void on_message(PeerId peer, std::span<const std::byte> bytes) override;
+  void on_peer_lost(PeerId peer, const Error& error) override;
+  void on_window(WindowKey key, const TransferStatus& status) override;
+  void on_push(PushId id, const TransferStatus& status) override;
+
+  // All below: with the lock.
+  // transfer_rank.cpp
+  void watch();  // the thread for deadlines
+  void expire(std::uint64_t now_ns);
+  void send(PeerId to, const Message& message);
+  Result<const PairPlan*> plan_from(const InstanceShape& source,
+                                    const OfferId& id);  // this rank takes
+  Result<const PairPlan*> plan_to(const InstanceShape& taker,
+                                  const OfferId& id);  // this rank gives
+  Status check_pages(std::span<const PageId> pages, std::uint64_t first_token,
+                     std::uint64_t tokens) const;
+  Status check_peer(PeerId peer) const;
+
+  // offers.cpp
+  void take_ask(PeerId peer, AskMessage message);
+  Status serve(PeerId peer, const AskMessage& message, Offer& offer);
+  void take_go(PeerId peer, const GoMessage& message);
+  void take_cancel(PeerId peer, std::uint64_t ask);
+  void take_nothing(PeerId peer, const NothingMessage& message);
+  std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
+  void end_if_taken(Offer& offer);
+  // `id` by value: it may be that of the offer that ends.
+  void end_offer(OfferId id, Status status, const char* reason);
+  void lose_taker(PeerId peer, const Error& error);
+  Error refusal_of(const OfferId& id) const;
+
+  // asks.cpp
+  void begin(Ask& ask);
+  void on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer);
+  void take_plan(PeerId peer, const PlanMessage& message);
+  Status open_windows(Ask& ask, Source& source, const PlanMessage& message);
+  void take_note(PeerId peer, NoteMessage message);
+  void take_refusal(PeerId peer, const RefusalMessage& message);
+  void end_ask(Ask& ask, const Error* error);
+  void end_if_arrived(Ask& ask);
+  void close_windows(Ask& ask, const Error* reason);
+  KvSlice slice_of(const Ask& ask, const Fetch& fetch) const;
+  Ask* find_ask(std::uint64_t number, PeerId peer, Source** source);
+
+  const TransferOptions options;
+  const kv::EngineCache cache;
+  const std::uint32_t own_rank;
+  std::vector<Rank> own_ranks;
+  std::string model_sizes;
+  std::unique_ptr<TransferEngine> engine;
+
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  std::condition_variable deadlines_changed;
+  bool stops = false;
+  std::thread watcher;
+
+  std::map<OfferId, Offer> offers;
+  std::map<TakerKey, Taker> takers;
+  std::map<PushId, TakerKey> push_takers;
+  std::deque<EarlyAsk> early;
+  std::vector<EndedOffer> ended;
+  std::map<OfferId, const char*> ended_reasons;  // of the last ones
+  std::deque<OfferId> ended_order;
+
+  std::map<AskId, Ask> asks;
+  std::unordered_map<std::uint64_t, AskId> window_asks;
+  std::uint64_t next_ask = 1;
+
+  // By shape and turn: (is_giving, shape, turn).
+  struct PlanKey {
+    bool is_giving;
+    InstanceShape shape;
+    std::uint64_t turn;
+  };
+  std::deque<std::pair<PlanKey, PairPlan>> plans;
+  TransferStatistics counts = {};
+};
+
+}  // namespace cachalot

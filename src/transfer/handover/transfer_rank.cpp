@@ -1,0 +1,260 @@
+#include <cachalot/transfer.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <utility>
+
+#include "base/clock.h"
+#include "kv/paged_cache.h"
+#include "os/process.h"
+#include "transfer/handover/rank_impl.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::size_t kMostPlans = 64;
+constexpr std::size_t kMostModelBytes = 4096;
+
+bool equals(const TransferRank::Impl::PlanKey& key, bool is_giving, const InstanceShape& shape,
+            std::uint64_t turn) {
+  return key.is_giving == is_giving && key.turn == turn && key.shape == shape;
+}
+
+Result<std::string> own_socket(const std::string& name) {
+  CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
+  char hex[17];
+  std::snprintf(hex, sizeof hex, "%016" PRIx64, uuid.low);
+  // A socket's name has 107 bytes at most.
+  return "unix:@cachalot-" + name.substr(0, 60) + "-" + hex;
+}
+
+}  // namespace
+
+Result<OfferId> random_offer_id() {
+  CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
+  return OfferId{uuid.high, uuid.low};
+}
+
+Status TransferRank::Impl::start() {
+  CACHALOT_TRY_ASSIGN(model_sizes, model_text(options.geometry, options.shape));
+  CACHALOT_TRY_ASSIGN(own_ranks, ranks_of(options.geometry, options.shape, options.shape));
+  EngineOptions engine_options;
+  engine_options.name = rank_name(options.instance, own_rank);
+  engine_options.facts = {{"model", options.model}, {"kv", model_sizes}};
+  engine_options.has_checksums = options.checksums;
+  engine_options.peer_timeout_ns = options.peer_timeout_ns;
+  for (const std::string& address : options.listen) {
+    if (address != "auto") {
+      engine_options.listen.push_back(address);
+      continue;
+    }
+    CACHALOT_TRY_ASSIGN(std::string socket, own_socket(engine_options.name));
+    engine_options.listen.push_back(std::move(socket));
+  }
+  CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this));
+  watcher = std::thread([this] { watch(); });
+  return {};
+}
+
+TransferRank::Impl::~Impl() {
+  {
+    const std::lock_guard lock(mutex);
+    stops = true;
+    deadlines_changed.notify_all();
+  }
+  if (watcher.joinable()) watcher.join();
+  // Its last events come here, and they use the engine.
+  if (engine) engine->close();
+}
+
+void TransferRank::Impl::watch() {
+  std::unique_lock lock(mutex);
+  while (!stops) {
+    const std::uint64_t now_ns = base::SteadyClock::read();
+    expire(now_ns);
+    std::uint64_t next_ns = now_ns + 1'000'000'000;
+    for (const auto& [id, offer] : offers) next_ns = std::min(next_ns, offer.deadline_ns);
+    for (const auto& [id, ask] : asks) {
+      if (ask.status.state == HandoverState::kRunning) next_ns = std::min(next_ns, ask.deadline_ns);
+    }
+    deadlines_changed.wait_for(lock,
+                               std::chrono::nanoseconds(next_ns > now_ns ? next_ns - now_ns : 1));
+  }
+}
+
+void TransferRank::Impl::expire(std::uint64_t now_ns) {
+  std::vector<OfferId> late;
+  for (const auto& [id, offer] : offers) {
+    if (offer.deadline_ns <= now_ns) late.push_back(id);
+  }
+  for (const OfferId& id : late) {
+    const bool was_asked = offers.at(id).taker.has_value();
+    end_offer(id,
+              Error::make(Code::kTimeout, was_asked ? "the offer was not taken in time"
+                                                    : "nothing asked for the offer in time"),
+              "it has expired");
+  }
+  for (auto& [id, ask] : asks) {
+    if (ask.status.state != HandoverState::kRunning || ask.deadline_ns > now_ns) continue;
+    const Error error = Error::make(
+        Code::kTimeout, "instance %s had sent %" PRIu64 " bytes at the deadline of the ask",
+        ask.reference.instance.c_str(), ask.status.bytes);
+    end_ask(ask, &error);
+  }
+}
+
+void TransferRank::Impl::send(PeerId to, const Message& message) {
+  // A peer that is lost meanwhile: on_peer_lost() comes.
+  static_cast<void>(engine->send(to, encode(message)));
+}
+
+Result<const PairPlan*> TransferRank::Impl::plan_from(const InstanceShape& source,
+                                                      const OfferId& id) {
+  CACHALOT_TRY(check(source));
+  const std::uint64_t turn = id.low % source.ranks();
+  for (const auto& [key, plan] : plans) {
+    if (equals(key, false, source, turn)) return &plan;
+  }
+  CACHALOT_TRY_ASSIGN(const std::vector<Rank> sources,
+                      ranks_of(options.geometry, options.shape, source));
+  CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(sources, own_ranks, {.turn = turn}));
+  if (plans.size() == kMostPlans) plans.pop_back();
+  plans.emplace_front(PlanKey{false, source, turn}, std::move(plan));
+  return &plans.front().second;
+}
+
+Result<const PairPlan*> TransferRank::Impl::plan_to(const InstanceShape& taker, const OfferId& id) {
+  CACHALOT_TRY(check(taker));
+  const std::uint64_t turn = id.low % options.shape.ranks();
+  for (const auto& [key, plan] : plans) {
+    if (equals(key, true, taker, turn)) return &plan;
+  }
+  CACHALOT_TRY_ASSIGN(const std::vector<Rank> takers_of,
+                      ranks_of(options.geometry, options.shape, taker));
+  CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(own_ranks, takers_of, {.turn = turn}));
+  if (plans.size() == kMostPlans) plans.pop_back();
+  plans.emplace_front(PlanKey{true, taker, turn}, std::move(plan));
+  return &plans.front().second;
+}
+
+Status TransferRank::Impl::check_pages(std::span<const PageId> pages, std::uint64_t first_token,
+                                       std::uint64_t tokens) const {
+  const std::uint64_t page_tokens = cache.page_tokens();
+  const std::uint64_t needed =
+      (first_token + tokens) / page_tokens + ((first_token + tokens) % page_tokens != 0);
+  if (tokens == 0 || pages.size() != needed) {
+    return Error::make(Code::kInvalidArgument,
+                       "%zu pages for %" PRIu64 " tokens from token %" PRIu64
+                       " of the first page on; expected %" PRIu64 " pages of %" PRIu64 " tokens",
+                       pages.size(), tokens, first_token, needed, page_tokens);
+  }
+  for (const PageId page : pages) {
+    if (page >= cache.pages()) {
+      return Error::make(Code::kInvalidArgument, "page %u; the cache has %u pages", page,
+                         cache.pages());
+    }
+  }
+  return {};
+}
+
+// Whether a peer is a rank of the same model.
+Status TransferRank::Impl::check_peer(PeerId peer) const {
+  CACHALOT_TRY_ASSIGN(const PeerInfo info, engine->info(peer));
+  const auto differs = [&](const char* key, const std::string& own) -> Status {
+    const auto found = info.facts.find(key);
+    if (found != info.facts.end() && found->second == own) return {};
+    return Error::make(Code::kRefused, "rank %s has %s \"%.60s\"; this one has \"%.60s\"",
+                       info.name.c_str(), key,
+                       found == info.facts.end() ? "" : found->second.c_str(), own.c_str());
+  };
+  CACHALOT_TRY(differs("model", options.model));
+  return differs("kv", model_sizes);
+}
+
+void TransferRank::Impl::on_message(PeerId peer, std::span<const std::byte> bytes) {
+  Result<Message> message = decode(bytes);
+  if (!message) {
+    engine->disconnect(peer);
+    return;
+  }
+  const std::lock_guard lock(mutex);
+  if (auto* ask = std::get_if<AskMessage>(&*message)) take_ask(peer, std::move(*ask));
+  if (auto* plan = std::get_if<PlanMessage>(&*message)) take_plan(peer, *plan);
+  if (auto* go = std::get_if<GoMessage>(&*message)) take_go(peer, *go);
+  if (auto* refusal = std::get_if<RefusalMessage>(&*message)) take_refusal(peer, *refusal);
+  if (auto* note = std::get_if<NoteMessage>(&*message)) take_note(peer, std::move(*note));
+  if (auto* cancel = std::get_if<CancelMessage>(&*message)) take_cancel(peer, cancel->ask);
+  if (auto* nothing = std::get_if<NothingMessage>(&*message)) take_nothing(peer, *nothing);
+}
+
+void TransferRank::Impl::on_peer_lost(PeerId peer, const Error& error) {
+  const std::lock_guard lock(mutex);
+  for (auto& [id, ask] : asks) {
+    if (ask.status.state != HandoverState::kRunning) continue;
+    for (const Source& source : ask.sources) {
+      if (source.peer != peer) continue;
+      end_ask(ask, &error);
+      break;
+    }
+  }
+  lose_taker(peer, error);
+}
+
+// --- Public ---
+
+TransferRank::TransferRank(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TransferRank::TransferRank(TransferRank&&) noexcept = default;
+TransferRank& TransferRank::operator=(TransferRank&&) noexcept = default;
+TransferRank::~TransferRank() = default;
+
+Result<TransferRank> TransferRank::open(const TransferOptions& options) {
+  if (options.cache.cuda_device) {
+    return Error::make(Code::kUnsupported,
+                       "a cache on GPU %d: transfers are between CPU memory so far",
+                       *options.cache.cuda_device);
+  }
+  if (options.instance.empty() || options.instance.find('/') != std::string::npos ||
+      options.instance.size() > 200) {
+    return Error::make(Code::kInvalidArgument,
+                       "instance \"%.100s\": expected 1 to 200 characters without /",
+                       options.instance.c_str());
+  }
+  if (options.model.empty() || options.model.size() > kMostModelBytes) {
+    return Error::make(Code::kInvalidArgument, "model has %zu bytes; expected 1 to %zu",
+                       options.model.size(), kMostModelBytes);
+  }
+  CACHALOT_TRY(check(options.shape));
+  const KvGeometry& g = options.geometry;
+  if (g.tp_size != options.shape.tp_size || g.pp_size != options.shape.pp_size) {
+    return Error::make(Code::kInvalidArgument,
+                       "geometry is a rank of TP %u, PP %u; the instance has TP %u, PP %u",
+                       g.tp_size, g.pp_size, options.shape.tp_size, options.shape.pp_size);
+  }
+  CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::engine_cache_of(options.cache, g));
+  const std::uint32_t rank = g.pp_rank * g.tp_size + g.tp_rank;
+  auto impl = std::make_unique<Impl>(options, std::move(cache), rank);
+  CACHALOT_TRY(impl->start());
+  return TransferRank(std::move(impl));
+}
+
+const std::vector<std::string>& TransferRank::addresses() const {
+  return impl_->engine->addresses();
+}
+
+TransferStatistics TransferRank::statistics() const {
+  const EngineCounters engine = impl_->engine->counters();
+  const std::lock_guard lock(impl_->mutex);
+  TransferStatistics s = impl_->counts;
+  s.sent_bytes = engine.pushed_bytes;
+  s.received_bytes = engine.received_bytes;
+  s.copied_bytes = engine.copied_bytes;
+  s.resent_bytes = engine.resent_bytes;
+  s.corrupt_chunks = engine.corrupt_chunks;
+  s.dropped_chunks = engine.dropped_chunks;
+  s.open_offers = impl_->offers.size();
+  for (const auto& [id, ask] : impl_->asks)
+    s.open_asks += ask.status.state == HandoverState::kRunning;
+  return s;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,156 @@
+"""KV handed from one rank to another, without a pool."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import GEOMETRY
+
+import cachalot
+
+
+class Rank:
+    def __init__(self, name, seed, listen="auto", geometry=GEOMETRY, model="test@1", **options):
+        random = np.random.default_rng(seed)
+        heads = geometry.kv_heads
+        self.tensors = [random.random((2, 16, 4, heads, 32)).astype(np.float16) for _ in range(3)]
+        self.rank = cachalot.TransferRank(instance=name, model=model, geometry=geometry, layout="vllm_kbnhc",
+                                          tensors=self.tensors, pages=16, listen=[listen], **options)
+
+    def pages(self, pages):
+        return np.stack([tensor[:, pages] for tensor in self.tensors])
+
+    def reference(self, name, tokens, **more):
+        return {"instance": "p", "id": name, "tokens": tokens, "tp_size": 1, "pp_size": 1,
+                "addresses": [self.rank.addresses], **more}
+
+
+@pytest.fixture(params=["auto", "tcp:127.0.0.1:0"])
+def ranks(request):
+    prefill, decode = Rank("p", 1, request.param), Rank("d", 2, request.param)
+    yield prefill, decode
+    prefill.rank.close()
+    decode.rank.close()
+
+
+def test_pages_are_handed_over_and_free_again(ranks):
+    prefill, decode = ranks
+    name, before = cachalot.random_offer_id(), decode.pages(list(range(16)))
+    prefill.rank.offer(name, [3, 5, 7], 12, deadline_s=20)
+    ask = decode.rank.ask(prefill.reference(name, 12), [1, 2, 9], deadline_s=20)
+    status = decode.rank.wait(ask)
+    assert (status["state"], status["layers"], status["error"]) == ("done", 3, None)
+    assert (decode.pages([1, 2, 9]) == prefill.pages([3, 5, 7])).all()
+    others = [page for page in range(16) if page not in (1, 2, 9)]
+    assert (decode.pages(others) == before[:, :, others]).all()
+    until = time.monotonic() + 20
+    while not (ended := prefill.rank.ended_offers()):
+        assert time.monotonic() < until
+    assert ended == [(name, None)]
+    decode.rank.release(ask)
+    with pytest.raises(cachalot.NotFoundError):
+        decode.rank.wait(ask)
+
+
+def test_layers_and_a_note(ranks):
+    prefill, decode = ranks
+    name = cachalot.random_offer_id()
+    prefill.rank.offer(name, [0, 1], 8, deadline_s=20, layers_ready=0, has_note=True)
+    ask = decode.rank.ask(prefill.reference(name, 8, expects_note=True), [4, 6], deadline_s=20)
+    for layer in range(3):
+        prefill.rank.layers_ready(name, layer + 1)
+        assert decode.rank.wait(ask, layers=layer + 1)["layers"] == layer + 1
+        assert (decode.tensors[layer][:, [4, 6]] == prefill.tensors[layer][:, [0, 1]]).all()
+    assert decode.rank.wait(ask, timeout_s=0.05)["state"] == "running"
+    prefill.rank.finish(name, b"token 5")
+    assert decode.rank.wait(ask)["note"] == b"token 5"
+
+
+def test_a_reference_is_used_once(ranks):
+    prefill, decode = ranks
+    name = cachalot.random_offer_id()
+    prefill.rank.offer(name, [0], 4, deadline_s=20)
+    states = []
+    for _ in range(2):
+        states.append(decode.rank.wait(decode.rank.ask(prefill.reference(name, 4), [1], deadline_s=20)))
+    assert [status["state"] for status in states] == ["done", "failed"]
+    assert states[1]["code"] == "stale" and "it was taken" in states[1]["error"]
+
+
+def test_two_ranks_become_one():
+    geometry = {**GEOMETRY.__getstate__(), "kv_heads": 1, "tp_size": 2}
+    halves = [Rank("p", 10 + r, geometry=cachalot.KvGeometry(**{**geometry, "tp_rank": r})) for r in range(2)]
+    whole, name = Rank("d", 12), cachalot.random_offer_id()
+    for half in halves:
+        half.rank.offer(name, [2, 0], 8, deadline_s=20)
+    reference = {"instance": "p", "id": name, "tokens": 8, "tp_size": 2, "pp_size": 1,
+                 "addresses": [half.rank.addresses for half in halves]}
+    assert whole.rank.wait(whole.rank.ask(reference, [5, 1], deadline_s=20))["state"] == "done"
+    for head, half in enumerate(halves):
+        assert (whole.pages([5, 1])[..., head, :] == half.pages([2, 0])[..., 0, :]).all()
+
+
+CHILD = """
+import sys, numpy as np, cachalot
+geometry = cachalot.KvGeometry(layers=3, kv_heads=2, head_dim=32, dtype="f16", block_tokens=4)
+tensors = [np.full((2, 16, 4, 2, 32), layer, np.float16) for layer in range(3)]
+rank = cachalot.TransferRank(instance="p", model="test@1", geometry=geometry, layout="vllm_kbnhc", tensors=tensors,
+                             pages=16, listen=[sys.argv[1]])
+name = cachalot.random_offer_id()
+rank.offer(name, [0, 1], 8, deadline_s=60, layers_ready=1)
+print(name, rank.addresses[0], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("listen", ["auto", "tcp:127.0.0.1:0"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_prefill_process_that_dies_or_stalls_fails_the_ask(listen, number):
+    child = subprocess.Popen([sys.executable, "-c", CHILD, listen], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        name, address = child.stdout.readline().split()
+        decode = Rank("d", 2, listen, peer_timeout_s=0.5)
+        reference = {"instance": "p", "id": name, "tokens": 8, "tp_size": 1, "pp_size": 1, "addresses": [[address]]}
+        ask = decode.rank.ask(reference, [1, 2], deadline_s=30)
+        assert decode.rank.wait(ask, timeout_s=20, layers=1)["layers"] == 1
+        child.send_signal(number)
+        status = decode.rank.wait(ask, timeout_s=20)
+        assert status["state"] == "failed" and status["layers"] == 1
+        assert (decode.tensors[0][:, [1, 2]] == 0).all()
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"id": "x"}, "32 hexadecimal digits"), ({"tokens": "many"}, "tokens"), ({"tp_size": 3}, "expected 3"),
+    ({"addresses": [[], []]}, "addresses of 2 ranks"), ({"addresses": [[7]]}, "address")])
+def test_a_wrong_reference_is_one_clear_error(change, message):
+    decode = Rank("d", 2)
+    reference = {**decode.reference(cachalot.random_offer_id(), 8), **change}
+    with pytest.raises((cachalot.InvalidArgumentError, TypeError), match=message):
+        decode.rank.ask(reference, [1, 2], deadline_s=1)
+
+
+def test_a_forked_child_does_nothing():
+    rank = Rank("p", 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            rank.rank.close()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert rank.rank.statistics()["open_offers"] == 0
+
+
+def test_other_weights_are_refused():
+    prefill, decode, name = Rank("p", 1), Rank("d", 2, model="test@2"), cachalot.random_offer_id()
+    prefill.rank.offer(name, [0], 4, deadline_s=20)
+    status = decode.rank.wait(decode.rank.ask(prefill.reference(name, 4), [1], deadline_s=20))
+    assert status["code"] == "refused" and "test@1" in status["error"]

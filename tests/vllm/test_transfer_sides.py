@@ -1,0 +1,106 @@
+"""The sides of a transfer without an engine: what is never handed over."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.transfer.messages import Ask, Offer
+from cachalot.connectors.vllm.transfer.scheduler import REFERENCE, TransferScheduler
+from cachalot.connectors.vllm.transfer.worker import TransferWorker
+
+BLOCK_TOKENS, BLOCKS = 16, 3
+
+
+class Log:
+    def __init__(self):
+        self.lines = []
+
+    def info(self, text, *values):
+        self.lines.append(text % values)
+
+    warning = info
+
+
+def a_request(params, **more):
+    return SimpleNamespace(**{
+        "request_id": "r", "num_prompt_tokens": BLOCKS * BLOCK_TOKENS + 5, "kv_transfer_params": params,
+        "num_computed_tokens": BLOCKS * BLOCK_TOKENS + 5, "block_hashes": [bytes([i]) * 32 for i in range(BLOCKS)],
+        "status": SimpleNamespace(name="FINISHED_LENGTH_CAPPED"), "lora_request": None, **more})
+
+
+class Pages:
+    """vLLM's block pool, as far as pages are held."""
+
+    def __init__(self):
+        self.blocks, self.num_gpu_blocks, self.held = list(range(100)), 100, []
+
+    def touch(self, blocks):
+        self.held += blocks
+
+    def free_blocks(self, blocks):
+        for block in blocks:
+            self.held.remove(block)
+
+
+@pytest.fixture
+def side():
+    made = TransferScheduler("p", BLOCK_TOKENS, 1, 1, may_load=True, may_store=True, log=RateLimitedLog(Log()))
+    made.pages = Pages()
+    made.bind_pages(made.pages)
+    made.set_addresses({(0, 0): ["tcp:127.0.0.1:1"]})
+    return made
+
+
+def offered(side, **more):
+    return side.finished(a_request({"do_remote_decode": True}, **more), (list(range(10, 14)),))
+
+
+def test_a_prompt_is_offered_and_its_pages_are_held(side):
+    reference = offered(side)[REFERENCE]
+    assert reference["tokens"] == BLOCKS * BLOCK_TOKENS and side.pages.held == [10, 11, 12]
+    assert side.matched(a_request({REFERENCE: reference}), 0) == (BLOCKS * BLOCK_TOKENS, True)
+
+
+def test_after_a_reset_nothing_is_handed_over(side):
+    reference = offered(side)[REFERENCE]
+    side.reset()
+    assert offered(side) is None
+    assert side.matched(a_request({REFERENCE: reference}), 0) == (0, False)
+    step = side.step(None)
+    assert step.withdraws and len(step.stores) == 1
+
+
+def test_prompts_of_adapters_are_computed(side):
+    reference = offered(side)[REFERENCE]
+    assert offered(side, lora_request=object()) is None
+    assert side.matched(a_request({REFERENCE: reference}, lora_request=object()), 0) == (0, False)
+
+
+def test_a_prompt_that_is_not_computed_is_not_offered(side):
+    assert offered(side, num_computed_tokens=BLOCKS * BLOCK_TOKENS - 1) is None
+    assert side.pages.held == []
+
+
+class BrokenRank:
+    addresses = ["tcp:127.0.0.1:1"]
+
+    def ask(self, *_, **__):
+        raise RuntimeError("std::bad_cast")
+
+    def ended_offers(self):
+        return []
+
+
+def test_whatever_a_reference_does_to_a_worker_the_prompt_is_computed():
+    worker = TransferWorker(BrokenRank(), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {"expects_note": "yes"}, [4, 5], 0)])
+    assert worker.take_results() == ({"r"}, set())
+    assert worker.take_bad_pages() == {4, 5}
+    assert worker.take_answer().failed_requests == ["r"]
+
+
+def test_a_worker_without_a_cache_answers_for_each_offer():
+    worker = TransferWorker(None, 1.0, RateLimitedLog(Log()))
+    worker.begin_stores([Offer(7, "0" * 32, [1], 16)])
+    assert worker.take_answer().finished_jobs == {7: 1}
