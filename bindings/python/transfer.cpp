@@ -246,15 +246,15 @@ void add_transfer(nb::module_& module) {
       "A reference is a dict, for JSON: instance, id, tokens, tp_size, pp_size, addresses (of "
       "each\n"
       "rank), and if wanted stage_layers, expects_note.")
-      .def(
-          "__init__", &open_rank, nb::kw_only(), nb::arg("instance"), nb::arg("model"),
-          nb::arg("geometry"), nb::arg("layout") = nb::none(), nb::arg("tensors"), nb::arg("pages"),
-          nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
-          nb::arg("strides") = nb::none(), nb::arg("stage_layers") = nb::none(),
-          nb::arg("listen") = std::vector<std::string>{"auto"}, nb::arg("checksums") = false,
-          nb::arg("peer_timeout_s") = 5.0,
-          "listen: 'tcp:IP:PORT' (port 0: any), 'unix:@NAME', or 'auto': a socket of this machine\n"
-          "peer_timeout_s: of silence, while something waits for a peer")
+      .def("__init__", &open_rank, nb::kw_only(), nb::arg("instance"), nb::arg("model"),
+           nb::arg("geometry"), nb::arg("layout") = nb::none(), nb::arg("tensors"),
+           nb::arg("pages"), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
+           nb::arg("strides") = nb::none(), nb::arg("stage_layers") = nb::none(),
+           nb::arg("listen") = std::vector<std::string>{"auto"}, nb::arg("checksums") = false,
+           nb::arg("peer_timeout_s") = 5.0,
+           "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
+           "of this machine\n"
+           "peer_timeout_s: of silence, while something waits for a peer")
       .def_prop_ro(
           "addresses",
           [](RankObject& self) {

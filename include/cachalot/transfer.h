@@ -72,9 +72,10 @@ struct TransferOptions {
   KvGeometry geometry;   // of this rank; block_tokens is the page of `cache`
   InstanceShape shape;   // of this instance
   PagedCache cache;      // in this process's memory
-  std::vector<std::string> listen =
-      {};                  // "tcp:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine
-  bool checksums = false;  // verify every payload of pushes from here
+  // "tcp:10.0.0.1:0", "ucx:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine. A rank reaches "ucx:"
+  // addresses of others only if it has one of its own.
+  std::vector<std::string> listen = {};
+  bool checksums = false;                         // verify every payload of pushes from here
   std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
 };
 
@@ -124,7 +125,7 @@ struct TransferStatistics {
 class TransferRank {
  public:
   // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another process has the address;
-  //         kUnsupported: a cache on a GPU; kIo
+  //         kUnsupported: a cache on a GPU, "ucx:" in a build without UCX; kNotFound: libucp.so.0; kIo
   static Result<TransferRank> open(const TransferOptions& options);
   TransferRank(TransferRank&&) noexcept;
   TransferRank& operator=(TransferRank&&) noexcept;

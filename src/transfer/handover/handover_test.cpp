@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "base/clock.h"
@@ -157,10 +156,16 @@ std::vector<HandoverCase> every_pair() {
         if (p <= 4 && d <= 4) cases.push_back({p, d, 2, 1, attention, "auto"});
         if (p <= 4 && d <= 4) cases.push_back({p, d, 1, 2, attention, "auto"});
         if (p <= 2 && d <= 2) cases.push_back({p, d, 2, 2, attention, "tcp:127.0.0.1:0"});
+        if (p <= 2 && d <= 2) cases.push_back({p, d, 1, 1, attention, "ucx:127.0.0.1:0"});
       }
     }
   }
   return cases;
+}
+
+std::string way_of(const std::string& listen) {
+  if (listen == "auto") return "Memory";
+  return listen.starts_with("ucx:") ? "Ucx" : "Tcp";
 }
 
 INSTANTIATE_TEST_SUITE_P(Handover, EveryPair, ::testing::ValuesIn(every_pair()),
@@ -169,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Handover, EveryPair, ::testing::ValuesIn(every_pair()),
                            return "P" + std::to_string(c.p_tp) + "x" + std::to_string(c.p_pp) +
                                   "D" + std::to_string(c.d_tp) + "x" + std::to_string(c.d_pp) +
                                   (c.attention == Attention::kGrouped ? "Gqa" : "Mla") +
-                                  (std::strcmp(c.listen, "auto") == 0 ? "Memory" : "Tcp");
+                                  way_of(c.listen);
                          });
 
 // One rank on each side.

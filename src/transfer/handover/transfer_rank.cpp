@@ -8,6 +8,7 @@
 #include "kv/paged_cache.h"
 #include "os/process.h"
 #include "transfer/handover/rank_impl.h"
+#include "transfer/ucx/open_ucx.h"
 
 namespace cachalot {
 namespace {
@@ -43,7 +44,12 @@ Status TransferRank::Impl::start() {
   engine_options.facts = {{"model", options.model}, {"kv", model_sizes}};
   engine_options.has_checksums = options.checksums;
   engine_options.peer_timeout_ns = options.peer_timeout_ns;
+  std::vector<std::unique_ptr<Transport>> transports;
   for (const std::string& address : options.listen) {
+    if (address.starts_with("ucx:") && transports.empty()) {
+      CACHALOT_TRY_ASSIGN(std::unique_ptr<Transport> ucx, open_ucx({}));
+      transports.push_back(std::move(ucx));
+    }
     if (address != "auto") {
       engine_options.listen.push_back(address);
       continue;
@@ -51,7 +57,7 @@ Status TransferRank::Impl::start() {
     CACHALOT_TRY_ASSIGN(std::string socket, own_socket(engine_options.name));
     engine_options.listen.push_back(std::move(socket));
   }
-  CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this));
+  CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this, std::move(transports)));
   watcher = std::thread([this] { watch(); });
   return {};
 }

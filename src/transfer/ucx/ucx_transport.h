@@ -1,4 +1,4 @@
-// Makes links over UCX. See docs/decisions/0013 for what was measured, and why it is made like this.
+// Makes links over UCX. docs/decisions/0013 says why it is made like this.
 #pragma once
 
 #include <cachalot/result.h>
