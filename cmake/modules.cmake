@@ -24,7 +24,7 @@ set(CACHALOT_MODULES
   "transfer/link: base os transfer/strided"
   "transfer/ucx: base os transfer/strided transfer/link"
   "transfer/engine: base os transfer/strided transfer/link"
-  "transfer/handover: base os memory geometry gpu kv transfer/strided transfer/pair transfer/link transfer/ucx transfer/engine"
+  "transfer/handover: base os memory geometry gpu kv transfer/strided transfer/pair transfer/link transfer/ucx transfer/engine transfer/registry"
   "rpc: base os memory"
   "pool/format: base os memory rpc"
   "pool/reader: base memory block_hash pool/format"

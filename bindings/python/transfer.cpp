@@ -127,8 +127,8 @@ class RankObject {
 void open_rank(RankObject* self, const std::string& instance, const std::string& model,
                nb::handle geometry, nb::handle layout, const nb::object& tensors, nb::handle pages,
                nb::handle page_tokens, nb::handle page_stride_bytes, nb::handle strides,
-               nb::handle stage_layers, const std::vector<std::string>& listen, bool checksums,
-               nb::handle peer_timeout_s) {
+               nb::handle stage_layers, const std::vector<std::string>& listen,
+               const std::string& registry, bool checksums, nb::handle peer_timeout_s) {
   TransferOptions options;
   options.instance = instance;
   options.model = model;
@@ -142,6 +142,7 @@ void open_rank(RankObject* self, const std::string& instance, const std::string&
       {layout, tensors, pages, page_tokens, page_stride_bytes, strides, nb::none(), nb::none()},
       options.geometry, held);
   options.listen = listen;
+  options.registry = registry;
   options.checksums = checksums;
   options.peer_timeout_ns = nanoseconds(seconds(peer_timeout_s, "peer_timeout_s"));
   new (self) RankObject(options, std::move(held));
@@ -250,10 +251,12 @@ void add_transfer(nb::module_& module) {
            nb::arg("geometry"), nb::arg("layout") = nb::none(), nb::arg("tensors"),
            nb::arg("pages"), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
            nb::arg("strides") = nb::none(), nb::arg("stage_layers") = nb::none(),
-           nb::arg("listen") = std::vector<std::string>{"auto"}, nb::arg("checksums") = false,
-           nb::arg("peer_timeout_s") = 5.0,
+           nb::arg("listen") = std::vector<std::string>{"auto"}, nb::arg("registry") = "",
+           nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
            "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
            "of this machine\n"
+           "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where ranks are found by the name "
+           "of their instance, for references without addresses\n"
            "peer_timeout_s: of silence, while something waits for a peer")
       .def_prop_ro(
           "addresses",

@@ -61,7 +61,7 @@ struct KvReference {
   OfferId id;
   std::uint64_t tokens = 0;
   InstanceShape shape;
-  // Of each rank: where it can be reached. As many as the shape has ranks.
+  // Of each rank: where it can be reached. As many as the shape has ranks; none: the registry says it.
   std::vector<std::vector<std::string>> addresses = {};
   bool expects_note = false;  // the ask ends only after finish()
 };
@@ -75,6 +75,9 @@ struct TransferOptions {
   // "tcp:10.0.0.1:0", "ucx:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine. A rank reaches "ucx:"
   // addresses of others only if it has one of its own.
   std::vector<std::string> listen = {};
+  // Where ranks find each other by instance name, for references without addresses: "file:DIR",
+  // "etcd://HOST:PORT[,HOST:PORT][/PREFIX]". While the registry is down, known peers and running transfers go on.
+  std::string registry = {};
   bool checksums = false;                         // verify every payload of pushes from here
   std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
 };
@@ -125,7 +128,8 @@ struct TransferStatistics {
 class TransferRank {
  public:
   // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another process has the address;
-  //         kUnsupported: a cache on a GPU, "ucx:" in a build without UCX; kNotFound: libucp.so.0; kIo
+  //         kUnsupported: a cache on a GPU, "ucx:" in a build without UCX; kNotFound: libucp.so.0; kIo, kTimeout:
+  //         also the registry; kBusy: also the instance's name in it
   static Result<TransferRank> open(const TransferOptions& options);
   TransferRank(TransferRank&&) noexcept;
   TransferRank& operator=(TransferRank&&) noexcept;

@@ -35,26 +35,43 @@ Ask* TransferRank::Impl::find_ask(std::uint64_t number, PeerId peer, Source** so
   return nullptr;
 }
 
+void TransferRank::Impl::connect(const KvReference& reference, std::uint32_t rank,
+                                 std::uint64_t deadline_ns,
+                                 std::function<void(Result<PeerId>)> done) {
+  PeerAddress address;
+  address.name = rank_name(reference.instance, rank);
+  if (rank < reference.addresses.size()) address.addresses = reference.addresses[rank];
+  if (!address.addresses.empty() || !book) {
+    engine->connect_async(address, deadline_ns, std::move(done));
+    return;
+  }
+  // A connected peer needs no address, so the registry is asked once a peer, and may be down afterwards.
+  engine->connect_async(
+      address, deadline_ns,
+      [this, address, deadline_ns, done = std::move(done)](Result<PeerId> peer) {
+        if (peer) return done(std::move(peer));
+        book->find(address.name, deadline_ns, [this, deadline_ns, done](Result<PeerRecord> found) {
+          if (!found) return done(found.error());
+          engine->connect_async({found->name, found->incarnation, found->addresses}, deadline_ns,
+                                done);
+        });
+      });
+}
+
 void TransferRank::Impl::begin(Ask& ask) {
-  const auto address_of = [&](std::uint32_t rank) {
-    PeerAddress address;
-    address.name = rank_name(ask.reference.instance, rank);
-    if (rank < ask.reference.addresses.size()) address.addresses = ask.reference.addresses[rank];
-    return address;
-  };
   for (const Source& source : ask.sources) {
-    engine->connect_async(address_of(source.rank), ask.deadline_ns,
-                          [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
-                            on_connected(id, rank, std::move(peer));
-                          });
+    connect(ask.reference, source.rank, ask.deadline_ns,
+            [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
+              on_connected(id, rank, std::move(peer));
+            });
   }
   // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
   // frees its pages at its deadline.
   for (const std::uint32_t rank : ask.idle_ranks) {
-    engine->connect_async(address_of(rank), ask.deadline_ns,
-                          [this, offer = ask.reference.id](Result<PeerId> peer) {
-                            if (peer) send(*peer, NothingMessage{offer, options.shape});
-                          });
+    connect(ask.reference, rank, ask.deadline_ns,
+            [this, offer = ask.reference.id](Result<PeerId> peer) {
+              if (peer) send(*peer, NothingMessage{offer, options.shape});
+            });
   }
 }
 
@@ -219,10 +236,11 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
                        static_cast<unsigned long long>(o.first_token),
                        static_cast<unsigned long long>(reference.tokens));
   }
-  if (reference.addresses.size() != reference.shape.ranks()) {
-    return Error::make(Code::kInvalidArgument,
-                       "a reference has addresses of %zu ranks; expected %u",
-                       reference.addresses.size(), reference.shape.ranks());
+  if (reference.addresses.size() != reference.shape.ranks() &&
+      !(reference.addresses.empty() && impl.book)) {
+    return Error::make(
+        Code::kInvalidArgument, "a reference has addresses of %zu ranks; expected %u%s",
+        reference.addresses.size(), reference.shape.ranks(), impl.book ? " or none" : "");
   }
   const std::uint64_t inside = o.first_token % impl.cache.page_tokens();
   CACHALOT_TRY(impl.check_pages(o.pages, inside, reference.tokens - o.first_token));

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <thread>
 
 #include "base/clock.h"
+#include "testing/transfer/etcd_server.h"
 #include "testing/transfer/test_instance.h"
 #include "transfer/handover/instance.h"
 
@@ -20,8 +23,9 @@ constexpr std::uint64_t kLong = 20 * kSecond;
 struct LiveInstance {
   LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
                std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
-               std::string weights = "test")
+               std::string weights = "test", std::string registered_in = "")
       : name(std::move(given)),
+        registry(std::move(registered_in)),
         shape{tp, pp, {}},
         memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
     for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers.push_back(0);
@@ -43,6 +47,7 @@ struct LiveInstance {
     for (auto& tensor : cache.memory())
       options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
     options.listen = {listen};
+    options.registry = registry;
     options.peer_timeout_ns = 2 * kSecond;
     Result<TransferRank> opened = TransferRank::open(options);
     if (!opened) ADD_FAILURE() << opened.error().message;
@@ -63,7 +68,7 @@ struct LiveInstance {
     return all.subspan(first / page_tokens);
   }
 
-  std::string name;
+  std::string name, registry;
   InstanceShape shape;
   TestInstance memory;
   std::vector<TransferRank> ranks;
@@ -371,6 +376,86 @@ TEST_F(OneToOne, BadInputIsOneClearError) {
   EXPECT_NE(message(d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = 1}))
                 .find("addresses of 2 ranks"),
             std::string::npos);
+}
+
+// --- Registries ---
+
+struct InRegistry : ::testing::Test {
+  base::Rng rng{11};
+  const std::uint64_t tokens = 50;
+  KvGeometry model = small_model();
+
+  // Ranks that find each other by name: a hand-over with a reference that has no addresses.
+  static KvReference nameless(const LiveInstance& prefill, OfferId id, std::uint64_t tokens) {
+    KvReference reference = prefill.reference(id, tokens);
+    reference.addresses.clear();
+    return reference;
+  }
+  AskId ask_all(LiveInstance& prefill, LiveInstance& decode, OfferId id,
+                std::uint32_t ready = ~0u) {
+    for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
+      prefill.memory.fill(r, 0, tokens);
+      EXPECT_TRUE(prefill.ranks[r]
+                      .offer({.id = id,
+                              .pages = prefill.pages(r, tokens),
+                              .tokens = tokens,
+                              .deadline_ns = kLong,
+                              .layers_ready = ready})
+                      .ok());
+    }
+    return *decode.ranks[0].ask(nameless(prefill, id, tokens),
+                                {.pages = decode.pages(0, tokens), .deadline_ns = kLong});
+  }
+};
+
+TEST_F(InRegistry, RanksOfADirectoryFindEachOtherByName) {
+  char folder[] = "/tmp/cachalot_registry.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string registry = "file:" + std::string(folder);
+  {
+    LiveInstance prefill("p", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+    LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
+    const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
+        decode.memory.cache(0).memory()};
+    const AskStatus status = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+    expect_model_bytes(decode, 0, tokens, before);
+
+    KvReference unknown = nameless(prefill, *random_offer_id(), tokens);
+    unknown.instance = "nobody";
+    const AskStatus none = *decode.ranks[0].wait(
+        *decode.ranks[0].ask(unknown, {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
+    EXPECT_EQ(none.error.code, Code::kNotFound);
+    EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
+        << none.error.message;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(InRegistry, HandOversGoOnWhileEtcdIsDownAndNewPeersAreFoundAfterwards) {
+  ASSERT_TRUE(EtcdServer::is_installed());
+  const auto etcd = *EtcdServer::start();
+  const std::string registry = "etcd://" + etcd->endpoint() + "/cachalot?ttl_s=3";
+  LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  LiveInstance decode("d", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  const std::vector<std::vector<std::vector<std::uint64_t>>> before = {
+      decode.memory.cache(0).memory()};
+
+  const OfferId first = *random_offer_id(), second = *random_offer_id();
+  const AskId running = ask_all(prefill, decode, first, 1);
+  ASSERT_EQ(decode.ranks[0].wait(running, kLong, 1)->layers, 1u);
+  etcd->kill();
+  ASSERT_TRUE(prefill.ranks[0].layers_ready(first, model.layers).ok());
+  EXPECT_EQ(decode.ranks[0].wait(running)->state, HandoverState::kDone);
+  expect_model_bytes(decode, 0, tokens, before);
+  // A known peer needs no registry.
+  const AskStatus known = *decode.ranks[0].wait(ask_all(prefill, decode, second));
+  EXPECT_EQ(known.state, HandoverState::kDone) << known.error.message;
+
+  ASSERT_TRUE(etcd->restart().ok());
+  LiveInstance other("p2", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+  const AskStatus found = *decode.ranks[0].wait(ask_all(other, decode, *random_offer_id()));
+  EXPECT_EQ(found.state, HandoverState::kDone) << found.error.message;
 }
 
 }  // namespace

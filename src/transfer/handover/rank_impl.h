@@ -12,6 +12,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +23,7 @@
 
 #include "kv/engine_cache.h"
 #include "transfer/engine/engine.h"
+#include "transfer/handover/address_book.h"
 #include "transfer/handover/instance.h"
 #include "transfer/handover/messages.h"
 #include "transfer/pair/geometry_pair.h"
@@ -129,6 +131,8 @@ struct TransferRank::Impl final : EngineEvents {
 
   // asks.cpp
   void begin(Ask& ask);
+  void connect(const KvReference& reference, std::uint32_t rank, std::uint64_t deadline_ns,
+               std::function<void(Result<PeerId>)> done);
   void on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer);
   void take_plan(PeerId peer, const PlanMessage& message);
   Status open_windows(Ask& ask, Source& source, const PlanMessage& message);
@@ -146,6 +150,7 @@ struct TransferRank::Impl final : EngineEvents {
   std::vector<Rank> own_ranks;
   std::string model_sizes;
   std::unique_ptr<TransferEngine> engine;
+  std::unique_ptr<AddressBook> book;  // null: no registry
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;

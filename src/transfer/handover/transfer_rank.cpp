@@ -58,6 +58,11 @@ Status TransferRank::Impl::start() {
     engine_options.listen.push_back(std::move(socket));
   }
   CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this, std::move(transports)));
+  if (!options.registry.empty()) {
+    CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
+    own.incarnation = engine->incarnation();
+    CACHALOT_TRY_ASSIGN(book, AddressBook::open(options.registry, own));
+  }
   watcher = std::thread([this] { watch(); });
   return {};
 }
@@ -69,8 +74,9 @@ TransferRank::Impl::~Impl() {
     deadlines_changed.notify_all();
   }
   if (watcher.joinable()) watcher.join();
-  // Its last events come here, and they use the engine.
+  // Its last events come here, and they use the engine and the book.
   if (engine) engine->close();
+  book.reset();
 }
 
 void TransferRank::Impl::watch() {
