@@ -1,0 +1,25 @@
+// `bench transfer`: the transfer engine between two processes of this machine, beside what limits it.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+#include <string>
+
+#include "measure.h"
+
+namespace cachalot::apps::bench {
+
+// Transfers of 4 KiB to 64 MiB, beside ucx_perftest.
+Status bench_transfer_sizes(const Settings& settings, Report& report);
+// Scattered pieces of 1 to 144 KiB, beside one piece.
+Status bench_transfer_fragments(const Settings& settings, Report& report);
+// Out of the memory of a process of this machine, beside one plain copy of the same bytes.
+Status bench_transfer_memory(const Settings& settings, Report& report);
+// A push for each layer while the next one is computed, beside one push after the last one.
+Status bench_transfer_layers(const Settings& settings, Report& report);
+
+// "20Ki", "1Mi"
+std::string size_name(std::uint64_t bytes);
+
+}  // namespace cachalot::apps::bench
