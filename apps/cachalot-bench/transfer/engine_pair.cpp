@@ -34,6 +34,7 @@ struct PushRequest {
   std::uint64_t key = 0, at = 0, bytes = 0, piece_bytes = 0;
   std::uint64_t layers = 0, compute_ns = 0;  // 0 layers: all can be read now
   std::uint64_t is_whole = 0;
+  std::uint64_t prepared = 0;  // its number, from 1 on; 0: the bytes at `at`
 };
 
 Result<ByteStream> stream_of(std::uint64_t at, std::uint64_t bytes, std::uint64_t piece_bytes) {
@@ -67,6 +68,8 @@ std::byte* allocate(std::uint64_t bytes) {
 // The child.
 class Sender : public EngineEvents {
  public:
+  explicit Sender(const std::vector<PreparedPush>& prepared) : prepared_(prepared) {}
+
   int run(Route route, const PairMemory& memory, int address_fd) {
     std::array<char, 256> address{};
     if (read(address_fd, address.data(), address.size()) != static_cast<ssize_t>(address.size()))
@@ -102,7 +105,7 @@ class Sender : public EngineEvents {
     for (std::size_t i = 0; i + sizeof(PushRequest) <= message.size(); i += sizeof(PushRequest)) {
       PushRequest request;
       std::memcpy(&request, message.data() + i, sizeof request);
-      if (request.layers > 0) {
+      if (request.layers > 0 || request.prepared > 0) {
         const std::lock_guard lock(mutex_);
         computations_.emplace_back(peer, request);
         changed_.notify_all();
@@ -122,13 +125,22 @@ class Sender : public EngineEvents {
 
  private:
   Result<PushId> begin(PeerId peer, const PushRequest& request, std::uint64_t ready_bytes) {
-    CACHALOT_TRY_ASSIGN(ByteStream stream,
-                        stream_of(request.at, request.bytes, request.piece_bytes));
+    ByteStream stream;
+    if (request.prepared > 0) {
+      stream = prepared_[request.prepared - 1].stream;
+    } else {
+      CACHALOT_TRY_ASSIGN(stream, stream_of(request.at, request.bytes, request.piece_bytes));
+    }
     return engine_->push(peer, WindowKey{request.key}, std::move(stream), now_ns() + kRunNs,
                          ready_bytes);
   }
 
   void compute(PeerId peer, const PushRequest& request) {
+    if (request.prepared > 0) {
+      if (const auto& before = prepared_[request.prepared - 1].before) before();
+      (void)begin(peer, request, request.bytes);
+      return;
+    }
     if (request.is_whole != 0) {
       spin(request.layers * request.compute_ns);
       (void)begin(peer, request, request.bytes);
@@ -142,6 +154,7 @@ class Sender : public EngineEvents {
     }
   }
 
+  const std::vector<PreparedPush>& prepared_;
   TransferEngine* engine_ = nullptr;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -174,11 +187,18 @@ Result<PairMemory> PairMemory::make(std::uint64_t bytes) {
 
 // The parent.
 struct EnginePair::Impl : EngineEvents {
-  Impl(Route given, const PairMemory& buffers) : route(given), memory(buffers) {}
+  Impl(Route given, const PairMemory& buffers, std::vector<PreparedPush> pushes)
+      : route(given), memory(buffers), prepared(std::move(pushes)) {}
 
   std::uint64_t source_at() const {
     return reinterpret_cast<std::uint64_t>(route == Route::kShared ? memory.shared_source()
                                                                    : memory.private_source());
+  }
+
+  Result<ByteStream> target_at(std::uint64_t at) const {
+    if (prepared_target) return ByteStream(*prepared_target);
+    return stream_of(reinterpret_cast<std::uint64_t>(memory.target()) + at, load.bytes,
+                     load.piece_bytes);
   }
 
   // With the lock. Opens a window, and asks for its bytes.
@@ -241,6 +261,7 @@ struct EnginePair::Impl : EngineEvents {
 
   const Route route;
   const PairMemory& memory;
+  const std::vector<PreparedPush> prepared;
   std::optional<os::Child> child;
   std::unique_ptr<TransferEngine> engine;
 
@@ -250,6 +271,7 @@ struct EnginePair::Impl : EngineEvents {
   std::optional<Error> error;
   PushLoad load;
   PushRequest request;
+  std::optional<ByteStream> prepared_target;
   std::uint64_t asked = 0, arrived = 0, start_ns = 0, end_ns = 0;
 };
 
@@ -260,14 +282,15 @@ EnginePair::~EnginePair() {
   if (impl_->child) (void)impl_->child->wait_for(1000);
 }
 
-Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemory& memory) {
+Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemory& memory,
+                                                     std::vector<PreparedPush> prepared) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return Error::from_errno(errno, "pipe");
   os::FileDescriptor from(ends[0]), to(ends[1]);
-  auto impl = std::make_unique<Impl>(route, memory);
+  auto impl = std::make_unique<Impl>(route, memory, std::move(prepared));
   CACHALOT_TRY_ASSIGN(os::Child child, os::Child::start([&] {
                         to.close();
-                        Sender sender;
+                        Sender sender(impl->prepared);
                         return sender.run(route, memory, from.get());
                       }));
   impl->child.emplace(std::move(child));
@@ -315,6 +338,16 @@ Result<double> EnginePair::push_layers(const LayerLoad& load) {
   impl_->request.compute_ns = load.compute_ns;
   impl_->request.is_whole = load.is_whole ? 1 : 0;
   return impl_->run();
+}
+
+Result<double> EnginePair::push_prepared(std::size_t index, const ByteStream& target) {
+  impl_->load = {.bytes = target.bytes(), .transfers = 1};
+  impl_->request = {};
+  impl_->request.prepared = index + 1;
+  impl_->prepared_target = target;
+  Result<double> seconds = impl_->run();
+  impl_->prepared_target.reset();
+  return seconds;
 }
 
 }  // namespace cachalot::apps::bench

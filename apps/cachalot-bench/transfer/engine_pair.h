@@ -12,10 +12,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "os/mapping.h"
 #include "os/shared_file.h"
+#include "transfer/strided/byte_stream.h"
 
 namespace cachalot::apps::bench {
 
@@ -68,11 +71,19 @@ struct LayerLoad {
   bool is_whole = false;         // nothing is pushed before the last layer is computed
 };
 
+// A stream that the child can push, and what the child does before.
+struct PreparedPush {
+  transfer::ByteStream stream;
+  std::function<void()> before;
+};
+
 class EnginePair {
  public:
-  // @param memory  outlives the pair
+  // @param memory    outlives the pair
+  // @param prepared  for push_prepared()
   // @errors kTimeout: the child does not connect; those of TransferEngine
-  static Result<std::unique_ptr<EnginePair>> open(Route route, const PairMemory& memory);
+  static Result<std::unique_ptr<EnginePair>> open(Route route, const PairMemory& memory,
+                                                  std::vector<PreparedPush> prepared = {});
   ~EnginePair();
 
   // @return seconds from the first request (after the warm-up) to the arrival of the last byte
@@ -82,6 +93,8 @@ class EnginePair {
   Result<double> rate(const PushLoad& load);
   // @return seconds from the request to the arrival of the last byte
   Result<double> push_layers(const LayerLoad& load);
+  // @return as push_layers()
+  Result<double> push_prepared(std::size_t index, const transfer::ByteStream& target);
 
  private:
   struct Impl;
