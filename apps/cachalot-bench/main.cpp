@@ -13,6 +13,7 @@
 #include "gather.h"
 #include "gpu_copies.h"
 #include "hash.h"
+#include "kv_transfer.h"
 #include "lookup.h"
 #include "measure.h"
 #include "output.h"
@@ -72,11 +73,24 @@ constexpr std::array kBenchmarks = {
               bench::bench_vtensor},
     Benchmark{"storage", "reads of the file storage; limit: fio; uses 4 GiB of disk", 180,
               bench::bench_storage},
+    Benchmark{"transfer-sizes", "pushes to another process; limit: ucx_perftest (ucx-utils)", 120,
+              bench::bench_transfer_sizes},
+    Benchmark{"transfer-fragments", "pushes of scattered pieces; limit: of one piece", 120,
+              bench::bench_transfer_fragments},
+    Benchmark{"transfer-memory", "pushes on one machine; limit: one plain copy; uses 1.5 GiB", 30,
+              bench::bench_transfer_memory},
+    Benchmark{"transfer-layers", "a push for each layer; limit: one push of all layers", 60,
+              bench::bench_transfer_layers},
+    Benchmark{"transfer-convert", "heads split before or after a push; limit: while it copies", 20,
+              bench::bench_transfer_convert},
+    Benchmark{"transfer-formula", "pushes of real models' KV; limit: bytes / (0.9 x link)", 20,
+              bench::bench_transfer_formula},
     Benchmark{"attention", "attention over contiguous KV; limit: over paged KV (needs a GPU)", 20,
               bench::bench_attention},
 };
 
 constexpr const char* kRecovery = "recovery";  // another name of takeover
+constexpr const char* kTransfer = "transfer";  // all whose names begin with it
 
 // A line when a benchmark starts: it may run for a minute without a word.
 void announce(std::FILE* to, const Benchmark& benchmark) {
@@ -91,12 +105,13 @@ std::string list_of_benchmarks() {
   std::uint32_t seconds = 0;
   for (const Benchmark& benchmark : kBenchmarks) {
     std::array<char, 160> line;
-    std::snprintf(line.data(), line.size(), "  %-10s %3u s  %s\n", benchmark.name,
+    std::snprintf(line.data(), line.size(), "  %-18s %3u s  %s\n", benchmark.name,
                   benchmark.seconds, benchmark.what);
     list += line.data();
     seconds += benchmark.seconds;
   }
-  return list + "  all        " + std::to_string(seconds) + " s  every benchmark above\n";
+  return list + "  transfer           the four benchmarks of that name\n  all                " +
+         std::to_string(seconds) + " s  every benchmark above\n";
 }
 
 struct Options {
@@ -127,7 +142,8 @@ int run(const Options& options) {
   bench::Report report;
   const auto is_chosen = [&](const std::string& name) {
     return std::any_of(options.names.begin(), options.names.end(), [&](const std::string& n) {
-      return n == name || n == "all" || (n == kRecovery && name == "takeover");
+      return n == name || n == "all" || (n == kRecovery && name == "takeover") ||
+             (n == kTransfer && name.starts_with("transfer-"));
     });
   };
   for (const Benchmark& benchmark : kBenchmarks) {
@@ -146,7 +162,7 @@ int run(const Options& options) {
 
 void add_flags(CLI::App& app, Chosen& chosen) {
   auto options = std::make_shared<Options>();
-  std::vector<std::string> names = {"all", kRecovery};
+  std::vector<std::string> names = {"all", kRecovery, kTransfer};
   for (const Benchmark& benchmark : kBenchmarks) names.emplace_back(benchmark.name);
   app.add_option("name", options->names, "benchmarks of the list below")
       ->required()
@@ -165,7 +181,9 @@ void add_flags(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   app.add_option("--json", options->json, "write the rows to FILE, or to stdout for -")
       ->type_name("FILE");
-  app.footer(list_of_benchmarks() + "Example: cachalot bench rpc lookup --json rows.json");
+  app.footer(list_of_benchmarks() +
+             "Examples: cachalot bench rpc lookup --json rows.json\n"
+             "          cachalot bench transfer --repeats 9\n");
   app.callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -1,0 +1,148 @@
+// bench transfer-sizes and transfer-fragments: over TCP, beside ucx_perftest and beside large pieces.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "engine_pair.h"
+#include "kv_transfer.h"
+#include "ucx_peer.h"
+
+namespace cachalot::apps::bench {
+namespace {
+
+constexpr std::uint64_t kLargeBytes = 1u << 20;  // from here on the bar holds
+
+// Transfers of this size in one sample: many bytes, but not too many small transfers.
+std::uint64_t transfers_of(const Settings& settings, std::uint64_t bytes) {
+  const std::uint64_t sample_bytes = settings.quick ? 64u << 20 : 512u << 20;
+  return std::clamp<std::uint64_t>(sample_bytes / bytes, 4, settings.quick ? 1000 : 8000);
+}
+
+struct Pairs {
+  std::vector<double> own, limit, ratios;
+
+  void add(double own_gb_s, double limit_gb_s) {
+    own.push_back(own_gb_s);
+    if (limit_gb_s == 0) return;
+    limit.push_back(limit_gb_s);
+    ratios.push_back(own_gb_s / limit_gb_s);
+  }
+};
+
+Row row_of(std::string name, const Pairs& pairs, const char* limit, Target target) {
+  const Spread own = spread_of(pairs.own);
+  Row row{std::move(name), own.median, "GB/s", "", 0};
+  add_spread(row, own);
+  if (pairs.limit.empty()) return row;
+  row.baseline = limit;
+  row.baseline_value = median_of(pairs.limit);
+  row.target = target;
+  const Spread ratio = spread_of(pairs.ratios);
+  row.extras.insert(row.extras.end(), {{"pair_ratio", ratio.median},
+                                       {"pair_ratio_low", ratio.low},
+                                       {"pair_ratio_high", ratio.high}});
+  return row;
+}
+
+// Of ucx_perftest, in GB/s; 0 if it is not installed.
+Result<double> ucx_rate(std::uint64_t bytes, std::uint64_t transfers) {
+  const Result<double> rate = run_ucx_perftest(bytes, transfers);
+  if (rate) return *rate / 1e9;
+  if (rate.error().code == Code::kUnsupported) return 0.0;
+  return rate.error();
+}
+
+Status measure_sizes(const Settings& settings, Report& report, Route route,
+                     const PairMemory& memory) {
+  const bool is_tcp = route == Route::kTcp;
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair, EnginePair::open(route, memory));
+  std::map<std::uint64_t, Pairs> sizes;
+  bool has_ucx = is_tcp;
+  for (std::uint64_t bytes = 4096; bytes <= (64u << 20); bytes *= 4) {
+    const std::uint64_t transfers = transfers_of(settings, bytes);
+    for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
+      show_progress(std::string("transfer ") + (is_tcp ? "tcp " : "shm ") + size_name(bytes));
+      double ucx = 0;
+      if (has_ucx) {
+        CACHALOT_TRY_ASSIGN(ucx, ucx_rate(bytes, transfers));
+        has_ucx = ucx != 0;
+      }
+      CACHALOT_TRY_ASSIGN(const double rate,
+                          pair->rate({.bytes = bytes,
+                                      .transfers = transfers,
+                                      .warm_up = std::min<std::uint64_t>(transfers, 20)}));
+      sizes[bytes].add(rate / 1e9, ucx);
+    }
+    const Target bar = bytes >= kLargeBytes ? ratio_at_least(0.95) : Target{};
+    report.add(
+        row_of((is_tcp ? "tcp/" : "shm/") + size_name(bytes), sizes[bytes], "ucx_perftest", bar));
+  }
+  if (is_tcp && !has_ucx)
+    report.note("without a limit: the program ucx_perftest (package ucx-utils) is not installed");
+  return {};
+}
+
+}  // namespace
+
+std::string size_name(std::uint64_t bytes) {
+  if (bytes >= 1u << 20 && bytes % (1u << 20) == 0) return std::to_string(bytes >> 20) + "Mi";
+  return std::to_string(bytes >> 10) + "Ki";
+}
+
+Status bench_transfer_sizes(const Settings& settings, Report& report) {
+  CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(64u << 20));
+  CACHALOT_TRY(measure_sizes(settings, report, Route::kTcp, memory));
+  CACHALOT_TRY(measure_sizes(settings, report, Route::kShared, memory));
+  report.note("Two processes, 32 transfers outstanding, all of the same bytes as in ucx_perftest.");
+  report.note("tcp: 127.0.0.1, beside ucx_perftest -t tag_bw -E sleep; shm: out of a shared file.");
+  return {};
+}
+
+Status bench_transfer_fragments(const Settings& settings, Report& report) {
+  constexpr std::uint64_t kBytes = 16u << 20;
+  constexpr std::array<std::uint64_t, 8> kPieces = {1 << 10,  2 << 10,  4 << 10,  8 << 10,
+                                                    16 << 10, 20 << 10, 64 << 10, 144 << 10};
+  CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(kBytes * 2));
+  for (const Route route : {Route::kTcp, Route::kShared}) {
+    const std::string prefix = route == Route::kTcp ? "tcp/" : "shm/";
+    CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair, EnginePair::open(route, memory));
+    for (const std::uint64_t piece : kPieces) {
+      if (settings.quick && piece != 20 << 10) continue;
+      // Beside it, one transfer for each fragment.
+      Pairs together, one, many;
+      for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
+        show_progress("transfer fragments " + prefix + size_name(piece));
+        PushLoad load{.bytes = kBytes / piece * piece,
+                      .transfers = transfers_of(settings, kBytes),
+                      .warm_up = 4};
+        load.outstanding = 4;
+        CACHALOT_TRY_ASSIGN(const double large, pair->rate(load));
+        load.piece_bytes = piece;
+        CACHALOT_TRY_ASSIGN(const double small, pair->rate(load));
+        together.add(small / 1e9, large / 1e9);
+        load = {.bytes = piece,
+                .transfers = settings.quick ? 200u : 2000u,
+                .warm_up = 100,
+                .walks = true};
+        load.outstanding = 64;
+        CACHALOT_TRY_ASSIGN(const double rate_many, pair->rate(load));
+        many.add(rate_many / 1e9, large / 1e9);
+        load.outstanding = 1;
+        CACHALOT_TRY_ASSIGN(const double rate_one, pair->rate(load));
+        one.add(rate_one / 1e9, large / 1e9);
+      }
+      const std::string name = prefix + size_name(piece);
+      report.add(row_of(name + "/together", together, "in one piece",
+                        piece == 20 << 10 ? ratio_at_least(0.8) : Target{}));
+      report.add(row_of(name + "/each_64", many, "in one piece", {}));
+      report.add(row_of(name + "/each_1", one, "in one piece", {}));
+    }
+  }
+  report.note("together: transfers of 16 MiB, whose pieces lie twice as far apart on both sides.");
+  report.note("each_64, each_1: one transfer for each piece, 64 or 1 outstanding.");
+  return {};
+}
+
+}  // namespace cachalot::apps::bench

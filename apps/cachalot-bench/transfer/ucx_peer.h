@@ -1,0 +1,15 @@
+// ucx_perftest (of Debian's package ucx-utils) over TCP on this machine: what UCX itself reaches.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <cstdint>
+
+namespace cachalot::apps::bench {
+
+// A stream of messages of one size, by rendezvous between two processes that sleep when nothing comes:
+// ucx_perftest -t tag_bw -E sleep.
+// @return bytes per second. @errors kUnsupported: the program is not installed; kIo: it failed
+Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messages);
+
+}  // namespace cachalot::apps::bench
