@@ -12,6 +12,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -173,6 +174,8 @@ struct TransferRank::Impl final : EngineEvents {
   };
   std::deque<std::pair<PlanKey, PairPlan>> plans;
   TransferStatistics counts = {};
+  // Tests only: changes the engine's options before start().
+  std::function<void(EngineOptions&)> tune = {};
 };
 
 }  // namespace cachalot

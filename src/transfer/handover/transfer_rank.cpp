@@ -51,6 +51,7 @@ Status TransferRank::Impl::start() {
     CACHALOT_TRY_ASSIGN(std::string socket, own_socket(engine_options.name));
     engine_options.listen.push_back(std::move(socket));
   }
+  if (tune) tune(engine_options);
   CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this));
   watcher = std::thread([this] { watch(); });
   return {};
