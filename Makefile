@@ -28,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-llama test-vllm test-asan test-tsan soak soak-storage coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -133,6 +133,10 @@ soak: setup-test ## kill and stop the processes of a pool 10,000 times; SOAK_ARG
 soak-storage: setup-test ## kill the process of a storage directory 1,000 times; SOAK_ARGS goes to it
 	$(call build,dev)
 	build/dev/tests/crash/cachalot_storage_soak --kills 1000 $(SOAK_ARGS)
+
+soak-transfer: setup-test ## 2,000 faults of processes and links in transfers, needs root; SOAK_ARGS goes to it
+	$(call build,dev)
+	build/dev/tests/transfer/cachalot_transfer_soak --injections 2000 $(SOAK_ARGS)
 
 coverage: setup-dev ## line coverage of src/, tests left out
 	$(call build,coverage)

@@ -178,6 +178,8 @@ struct TransferRank::Impl final : EngineEvents {
   };
   std::deque<std::pair<PlanKey, PairPlan>> plans;
   TransferStatistics counts = {};
+  // Tests only: changes the engine's options before start().
+  std::function<void(EngineOptions&)> tune = {};
 };
 
 }  // namespace cachalot

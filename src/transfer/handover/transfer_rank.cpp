@@ -57,6 +57,7 @@ Status TransferRank::Impl::start() {
     CACHALOT_TRY_ASSIGN(std::string socket, own_socket(engine_options.name));
     engine_options.listen.push_back(std::move(socket));
   }
+  if (tune) tune(engine_options);
   CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this, std::move(transports)));
   if (!options.registry.empty()) {
     CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
