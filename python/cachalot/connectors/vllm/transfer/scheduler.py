@@ -107,9 +107,15 @@ class TransferScheduler:
             return None
         if _has_adapter(request):
             return None
-        if not (getattr(request, "kv_transfer_params", None) or {}).get("do_remote_decode"):
+        params = getattr(request, "kv_transfer_params", None) or {}
+        if not params.get("do_remote_decode"):
             return None
         blocks = self._blocks_of(request)
+        if params.get("first_token") == "prefill":
+            # The decode engine goes on from the prompt and this engine's token, so it can use all of the prompt.
+            blocks = request.num_prompt_tokens // self._block_tokens
+            if request.status.name == "FINISHED_STOPPED":
+                return None  # that token was the answer's end
         if request.num_computed_tokens < blocks * self._block_tokens:
             return None
         if blocks == 0 or len(tables[0]) < blocks or len(request.block_hashes) < blocks:
