@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import urllib.request
 
 import pytest
 from test_proxy import Dead, Fake, fake, loop, proxy, refused  # noqa: F401
@@ -233,8 +232,7 @@ def test_the_table_has_each_request_and_the_sum(proxy, counting, where, is_strea
         assert ms["total"] >= ms["wait"] + ms["prefill"]
     assert said["sum"]["requests"] == 6
     assert said["sum"]["ms"]["kv"] == 4 * QUEUE_MS and said["sum"]["counted"]["kv"] == 4
-    with urllib.request.urlopen(one.url + "/steps.txt", timeout=30) as text:
-        lines = text.read().decode().splitlines()
+    lines = one.steps().splitlines()
     assert len(lines) == 9 and lines[0].split()[-3:] == ["TTFT", "TPOT", "total"] and lines[-2].split()[0] == "sum"
 
 

@@ -91,6 +91,10 @@ def test_with_the_first_token_from_prefill_the_whole_prompt_is_offered(side):
     # Decode's prompt has one token more.
     asked = a_request({REFERENCE: reference}, num_prompt_tokens=BLOCKS * BLOCK_TOKENS + 1)
     assert side.matched(asked, 0) == (BLOCKS * BLOCK_TOKENS, True)
+    # Or the same prompt, if it must compute the first token itself.
+    for tokens, blocks in ((BLOCKS * BLOCK_TOKENS, BLOCKS), (BLOCKS * BLOCK_TOKENS - 1, 0)):
+        asked = a_request({REFERENCE: reference}, num_prompt_tokens=tokens)
+        assert side.matched(asked, 0) == (blocks * BLOCK_TOKENS, blocks > 0)
 
 
 def test_a_first_token_that_ends_the_answer_leaves_no_offer(side):
