@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Prefill and decode apart: an OpenAI-compatible proxy before vLLM engines that share a pool.
+"""Prefill and decode apart: an OpenAI-compatible proxy before vLLM engines that share a pool, or hand KV over.
 
-One engine computes the prompt and stores its blocks; another one takes them from the pool and writes the answer. The
-engines do not know each other. There is no transfer between them, so a dead engine leaves nothing to clean up:
-a prompt that is not in the pool is computed by the decode engine.
+One engine computes the prompt and stores or offers its blocks; another one takes them and writes the answer. The engines
+do not know each other. A prompt whose blocks cannot be taken is computed by the decode engine.
 
     engine A  --kv-transfer-config '{"kv_connector": "CachalotConnector", "kv_role": "kv_producer", ...}'
     engine B  --kv-transfer-config '{"kv_connector": "CachalotConnector", "kv_role": "kv_consumer", ...}'
     prefill_decode_proxy.py --prefill http://a:8000 --decode http://b:8000 --port 8080
 
-POST /v1/completions, POST /v1/chat/completions, GET /v1/models, GET /health. Needs aiohttp, which vLLM has.
-Of each request, the log and the header Server-Timing say how long it waited here, was prefilled, and waited for its
-first byte from the decode engine.
+POST /v1/completions, POST /v1/chat/completions, GET /v1/models, GET /health, GET /steps (JSON), GET /steps.txt.
+Needs aiohttp, which vLLM has. Of each request, the log and the header Server-Timing say how long it waited here, was
+prefilled, and waited for its first byte from the decode engine; /steps says which steps its TTFT and TPOT are made of
+(request_steps.py).
 """
 
 import argparse
@@ -21,11 +21,13 @@ import json
 import logging
 import sys
 import time
-from typing import Any, AsyncIterator, Dict, Iterator, List, Optional
+from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Tuple
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
+from first_token import FirstToken, can_go_on
+from request_steps import RequestSteps, StepTable
 
 log = logging.getLogger("proxy")
 
@@ -144,6 +146,11 @@ async def read_events(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise EngineError("its answer ended within an event")
 
 
+def _asks_for_usage(body: Dict[str, Any]) -> bool:
+    options = body.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
 class Answer:
     """Of a decode engine that has begun to answer."""
 
@@ -152,9 +159,51 @@ class Answer:
         self.engine, self.upstream, self.first, self.events = engine, upstream, first, events
 
 
+class Events:
+    """The events of a decode engine on their way to the client. Reads what they say of usage and times."""
+
+    def __init__(self, steps: RequestSteps, hides_usage: bool, first: Optional[FirstToken]) -> None:
+        """hides_usage: the proxy has asked for the event of usage, the client has not."""
+        self._steps, self._hides_usage, self._first = steps, hides_usage, first
+
+    def passed(self, events: bytes) -> bytes:
+        """events: whole ones."""
+        if self._first is None and b'"usage"' not in events:
+            return events
+        return b"".join(self._one(event + b"\n\n") for event in events.split(b"\n\n") if event)
+
+    def _one(self, event: bytes) -> bytes:
+        if not event.startswith(b"data: {") or self._first is None and b'"usage"' not in event:
+            return event
+        try:
+            said = json.loads(event[len(b"data: "):])
+            if self._first is not None and "choices" in said:  # not an error
+                said = self._first.later(said)
+                event = f"data: {json.dumps(said)}\n\n".encode()
+            self._steps.said(said)
+            return b"" if self._hides_usage and said.get("usage") and not said.get("choices") else event
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return event
+
+    def whole(self, answer: bytes) -> bytes:
+        """The same for an answer that is not streamed."""
+        try:
+            said = json.loads(answer)
+            if self._first is not None:
+                said = self._first.whole(said)
+                answer = json.dumps(said).encode()
+            self._steps.said(said)
+            return answer
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            if self._first is not None:
+                raise EngineError("an answer of another form") from None
+            return answer
+
+
 class Proxy:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self.table = StepTable()
         self._prefills = Fleet(options.prefill, options.rest)
         self._decodes = Fleet(options.decode, options.rest)
         self._places = asyncio.Semaphore(options.max_requests)
@@ -166,6 +215,8 @@ class Proxy:
         application.router.add_post("/v1/chat/completions", self.complete)
         application.router.add_get("/v1/models", self.models)
         application.router.add_get("/health", self.health)
+        application.router.add_get("/steps", self.steps)
+        application.router.add_get("/steps.txt", self.steps)
         application.cleanup_ctx.append(self._connected)
         return application
 
@@ -183,7 +234,7 @@ class Proxy:
             return error_response("the request's body: expected a JSON object, it is nested too deeply", 400)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        trace = Trace()
+        trace, steps = Trace(), RequestSteps(request.path)
         async with self._places:
             trace.end("queue")
             try:
@@ -196,11 +247,18 @@ class Proxy:
                 return error_response(f"the request's body: expected a JSON object: {error}", 400)
             headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
             trace.end("body")
+            steps.waited()
             body.pop("kv_transfer_params", None)  # the engines' own words
-            params = await self._prefill(request.path, body, headers, trace)
+            wants_first = self._options.first_token == "prefill" and can_go_on(request.path, body)
+            params, first = await self._prefill(request.path, body, headers, trace, steps, wants_first)
+            if first is not None:
+                steps.record["first_token"] = "prefill"
+                body = first.rest_of()
             if params:
                 body["kv_transfer_params"] = params
-            response = await self._decode(request, body, headers, trace)
+            response = await self._decode(request, body, headers, trace, steps, first)
+        if response.status == 200:
+            self.table.add(steps.end())
         log.info("%s %s %d: %s", request.method, request.path, response.status, trace)
         return response
 
@@ -210,13 +268,18 @@ class Proxy:
             raise ValueError(f"it is a {type(body).__name__}")
         return body
 
-    async def _prefill(self, path: str, body: Dict[str, Any], headers: Dict[str, str],
-                       trace: Trace) -> Optional[Dict[str, Any]]:
-        """Returns what the decode engine is told of the stored blocks. A failure costs time only."""
+    async def _prefill(self, path: str, body: Dict[str, Any], headers: Dict[str, str], trace: Trace,
+                       steps: RequestSteps,
+                       wants_first: bool) -> Tuple[Optional[Dict[str, Any]], Optional[FirstToken]]:
+        """Returns what the decode engine is told of the blocks, and the first token if it is wanted and there. A
+        failure costs time only."""
         short = {name: value for name, value in body.items() if name not in _NOT_FOR_PREFILL}
         short.update(max_tokens=1, n=1, stream=False, kv_transfer_params={"do_remote_decode": True})
         if "max_completion_tokens" in body:
             short["max_completion_tokens"] = 1
+        if wants_first:
+            short.update(return_token_ids=True)
+            short["kv_transfer_params"]["first_token"] = "prefill"
         until = time.monotonic() + self._options.prefill_timeout
         tried: List[Engine] = []
         while (left := until - time.monotonic()) > 0:
@@ -232,25 +295,59 @@ class Proxy:
                         text = await answer.read()
                 if answer.status >= 500:
                     raise EngineError(f"HTTP {answer.status}")
-                params = json.loads(text).get("kv_transfer_params") if answer.status == 200 else None
+                said = json.loads(text) if answer.status == 200 else {}
+                params = said.get("kv_transfer_params")
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError, EngineError, ValueError,
                     AttributeError) as error:
                 engine.failed(error)
                 continue
             engine.worked()
             trace.end("prefill", engine.url)
-            return params if isinstance(params, dict) else None
+            steps.prefilled(engine.url)
+            return params if isinstance(params, dict) else None, FirstToken.of(said, body) if wants_first else None
         trace.end("prefill", "none")
-        return None
+        steps.prefilled(None)
+        return None, None
 
-    async def _decode(self, request: web.Request, body: Dict[str, Any], headers: Dict[str, str],
-                      trace: Trace) -> web.StreamResponse:
+    async def _decode(self, request: web.Request, body: Dict[str, Any], headers: Dict[str, str], trace: Trace,
+                      steps: RequestSteps, first: Optional[FirstToken]) -> web.StreamResponse:
+        is_streamed, hides_usage = bool(body.get("stream")), False
+        if is_streamed and not _asks_for_usage(body):
+            options = body.get("stream_options")
+            if options is None or isinstance(options, dict):  # else the engine refuses it
+                body["stream_options"], hides_usage = {**(options or {}), "include_usage": True}, True
+        response: Optional[web.StreamResponse] = None
+        if first is not None and (first.is_all or is_streamed):
+            response = await self._send_first(request, first, is_streamed, trace)
+            if first.is_all:
+                return response
         async with contextlib.AsyncExitStack() as stack:
             answer = await self._first_answer(stack, "POST", request.path, headers, body)
-            if answer is None:
+            if answer is None and response is None:
                 return error_response("no decode engine answers", 502, trace)
+            if answer is None:
+                return await self._end_with_error(response, "no decode engine answers")
             trace.end("decode", answer.engine.url)
-            return await self._pass_on(request, answer, trace)
+            steps.first_byte(answer.engine.url, answer.events is not None)
+            return await self._pass_on(request, answer, trace, Events(steps, hides_usage, first), response)
+
+    async def _send_first(self, request: web.Request, first: FirstToken, is_streamed: bool,
+                          trace: Trace) -> web.StreamResponse:
+        """The first token, before any decode engine is asked."""
+        if not is_streamed:
+            return web.json_response(first.only(), headers={"Server-Timing": str(trace)})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8",
+                                               "Server-Timing": str(trace)})
+        await response.prepare(request)
+        await response.write(first.event() + (first.end_events() if first.is_all else b""))
+        if first.is_all:
+            await response.write_eof()
+        return response
+
+    async def _end_with_error(self, response: web.StreamResponse, message: str) -> web.StreamResponse:
+        await response.write(f"data: {json.dumps(error_body(message, 502))}\n\ndata: [DONE]\n\n".encode())
+        await response.write_eof()
+        return response
 
     async def _first_answer(self, stack: contextlib.AsyncExitStack, method: str, path: str, headers: Dict[str, str],
                             body: Optional[Dict[str, Any]] = None) -> Optional[Answer]:
@@ -277,21 +374,32 @@ class Proxy:
             return Answer(engine, upstream, first, events)
         return None
 
-    async def _pass_on(self, request: web.Request, answer: Answer, trace: Trace) -> web.StreamResponse:
+    async def _pass_on(self, request: web.Request, answer: Answer, trace: Trace, events: Events,
+                       response: Optional[web.StreamResponse] = None) -> web.StreamResponse:
+        """response: it has begun, with the first token."""
         headers = {"Content-Type": answer.upstream.headers.get("Content-Type", "application/json"),
                    "Server-Timing": str(trace)}
         if answer.events is None:
-            return web.Response(status=answer.upstream.status, headers=headers, body=answer.first)
-        response = web.StreamResponse(status=answer.upstream.status, headers=headers)
-        await response.prepare(request)
-        await response.write(answer.first)
+            try:
+                body = events.whole(answer.first) if answer.upstream.status == 200 else answer.first
+            except EngineError as error:
+                answer.engine.failed(error)
+                return error_response("the decode engine failed within its answer", 502, trace)
+            if response is None:
+                return web.Response(status=answer.upstream.status, headers=headers, body=body)
+            # The client has the first token, so a refusal is an event.
+            return await self._end_with_error(response, "the decode engine refused the request: "
+                                              + answer.first.decode(errors="replace"))
+        if response is None:
+            response = web.StreamResponse(status=answer.upstream.status, headers=headers)
+            await response.prepare(request)
         try:
-            async for events in answer.events:
-                await response.write(events)
+            await response.write(events.passed(answer.first))
+            async for more in answer.events:
+                await response.write(events.passed(more))
         except EngineError as error:
             answer.engine.failed(error)
-            text = json.dumps(error_body("the decode engine failed within its answer", 502))
-            await response.write(f"data: {text}\n\ndata: [DONE]\n\n".encode())
+            return await self._end_with_error(response, "the decode engine failed within its answer")
         await response.write_eof()
         trace.end("rest")
         return response
@@ -302,7 +410,12 @@ class Proxy:
             answer = await self._first_answer(stack, "GET", request.path, headers)
             if answer is None:
                 return error_response("no decode engine answers", 502)
-            return await self._pass_on(request, answer, Trace())
+            return await self._pass_on(request, answer, Trace(), Events(RequestSteps(request.path), False, None))
+
+    async def steps(self, request: web.Request) -> web.Response:
+        if request.path.endswith(".txt"):
+            return web.Response(text=self.table.text())
+        return web.json_response(self.table.json())
 
     async def health(self, _: web.Request) -> web.Response:
         """200 while a decode engine is healthy: prefill engines only save time."""
@@ -352,6 +465,8 @@ def options_of(arguments: List[str]) -> argparse.Namespace:
     parser.add_argument("--decode", nargs="+", type=url_of, required=True, metavar="URL", help="engines that answer")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=positive(int), default=8080)
+    parser.add_argument("--first-token", choices=("prefill", "decode"), default="decode",
+                        help="which engine's first token the client gets; see first_token.py (default: decode)")
     parser.add_argument("--prefill-timeout", type=positive(float), default=30.0, metavar="S",
                         help="of all tries of one request; then the decode engine computes (default: 30)")
     parser.add_argument("--decode-timeout", type=positive(float), default=300.0, metavar="S",
@@ -369,12 +484,15 @@ def main() -> None:
     options = options_of(sys.argv[1:])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
+    proxy = Proxy(options)
+
     async def start() -> web.Application:
-        return Proxy(options).application()
+        return proxy.application()
 
     # Without the cancellation, a client that disconnects would leave its request in the engine.
     web.run_app(start(), host=options.host, port=options.port, handler_cancellation=True, access_log=None,
                 print=lambda *_: log.info("ready at http://%s:%d", options.host, options.port))
+    log.info("steps, in ms (request_steps.py):\n%s", proxy.table.text())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
@@ -25,14 +26,31 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-class Child:
-    """A server process with children of its own; its output is in a file."""
+class Place:
+    """Where servers run: here."""
 
-    def __init__(self, command: List[str], port: int, log: Path, environment: Optional[Dict[str, str]] = None) -> None:
-        self.url, self.log = f"http://127.0.0.1:{port}", Path(log)
+    host = "127.0.0.1"
+
+    def command(self, command: List[str]) -> List[str]:
+        return command
+
+    def url(self, port: int) -> str:
+        """Of a server there, as this process reaches it."""
+        return f"http://{self.host}:{port}"
+
+
+HERE = Place()
+
+
+class Child:
+    """A server process with children of its own; its output is in a file. inner_url: as its neighbours reach it."""
+
+    def __init__(self, command: List[str], port: int, log: Path, environment: Optional[Dict[str, str]] = None,
+                 place: Place = HERE) -> None:
+        self.url, self.inner_url, self.log = place.url(port), f"http://{place.host}:{port}", Path(log)
         with self.log.open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-                                            env={**os.environ, **(environment or {})})
+            self.process = subprocess.Popen(place.command(command), stdout=out, stderr=subprocess.STDOUT,
+                                            start_new_session=True, env={**os.environ, **(environment or {})})
 
     def is_ready(self) -> bool:
         if self.process.poll() is not None:
@@ -165,29 +183,41 @@ class Server(Child, Api):
     def __init__(self, model: Path, log: Path, pool: Optional[str] = None, role: str = "kv_both",
                  cache_bytes: int = 64 << 20, model_tokens: int = 4096, flags: Any = (),
                  environment: Optional[Dict[str, str]] = None,
-                 connector: Optional[Dict[str, Any]] = None) -> None:
+                 connector: Optional[Dict[str, Any]] = None, place: Place = HERE,
+                 transfer: Optional[Dict[str, Any]] = None) -> None:
+        """transfer: more of vLLM's kv_transfer_config."""
         port = free_port()
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
-                   "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port), "--enforce-eager",
+                   "--served-model-name", MODEL, "--host", place.host, "--port", str(port), "--enforce-eager",
                    "--max-model-len", str(model_tokens), "--kv-cache-memory-bytes", str(cache_bytes),
                    "--max-num-seqs", "4", "--enable-prompt-tokens-details", *flags]
         connector = {"pool": pool} if pool is not None else connector
         if connector is not None:
             command += ["--kv-transfer-config", json.dumps({
-                "kv_connector": "CachalotConnector", "kv_role": role, "kv_connector_extra_config": connector})]
+                "kv_connector": "CachalotConnector", "kv_role": role, "kv_connector_extra_config": connector,
+                **(transfer or {})})]
         super().__init__(command, port, log, {
             "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(environment or {})})
+            "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **(environment or {})}, place)
 
 
 class Proxy(Child, Api):
     """prefill_decode_proxy.py before engines."""
 
-    def __init__(self, log: Path, prefill: List[str], decode: List[str], *flags: str) -> None:
+    def __init__(self, log: Path, prefill: List[str], decode: List[str], *flags: str, place: Place = HERE) -> None:
         port = free_port()
-        super().__init__([sys.executable, str(PROXY), "--port", str(port), "--prefill", *prefill,
-                          "--decode", *decode, *flags], port, log)
+        super().__init__([sys.executable, str(PROXY), "--host", place.host, "--port", str(port), "--prefill", *prefill,
+                          "--decode", *decode, *flags], port, log, place=place)
+
+    def steps(self) -> str:
+        """The table of its requests."""
+        with urllib.request.urlopen(self.url + "/steps.txt", timeout=30) as answer:
+            return answer.read().decode()
 
     def in_flight(self, url: str) -> int:
-        """Requests of the proxy in an engine."""
-        return next(engine["in_flight"] for engine in self.get("/health")["engines"] if engine["url"] == url)
+        """Requests of the proxy in an engine, also in one that does not answer."""
+        try:
+            health = self.get("/health")
+        except urllib.error.HTTPError as error:
+            health = json.load(error)
+        return next(engine["in_flight"] for engine in health["engines"] if engine["url"] == url)

@@ -47,7 +47,7 @@ KINDS = {
     "two ranks": ("llama", {"tensor_parallel_size": 2}, 1408, 16),
     "window": ("mistral", {}, 1408, 16),
     "six groups": ("gemma3", {}, 1408, 16),
-    "latent": ("deepseek", {}, 1488, 8),
+    "latent": ("deepseek", {"attention_backend": "CPU_MLA"}, 1488, 8),  # AMX_MLA, where there is AMX, has other blocks
 }
 
 

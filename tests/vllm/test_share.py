@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 from processes import HERE
 from tiny_models import make_adapter
 
@@ -48,19 +49,24 @@ def test_the_second_engine_takes_every_full_block(models, engines, pools, prompt
     assert answer["cached"] == [external_hits(answer)]
 
 
-def test_a_latent_cache(models, engines, pools, prompt):
-    """vLLM has no prefix cache of its own for MLA here: the first engine loads its own blocks, too. The pages are byte for
-    byte what was computed, but attention over a loaded context rounds otherwise, so far tokens may differ from cold ones."""
-    pool = pools(1 << 16, 1024)
-    options = {"pool": pool.path}
+@pytest.mark.parametrize("backend", ["CPU_MLA", None])
+def test_a_latent_cache(models, engines, pools, prompt, backend):
+    """With CPU_MLA vLLM has no prefix cache of its own: the first engine loads its own blocks, too. The pages are byte for
+    byte what was computed, but attention over a loaded context rounds otherwise, so far tokens may differ from cold ones.
+    Without a choice vLLM takes AMX_MLA where the processor has AMX tiles: larger blocks, and a prefix cache."""
+    has_own_cache = backend is None and torch.cpu._is_amx_tile_supported()
+    block = 128 if has_own_cache else 16
+    pool = pools(1 << 19, 256)
+    options, arguments = {"pool": pool.path}, {"attention_backend": backend} if backend else {}
     one = prompt(1, TOKENS)
-    first = engines(models("deepseek"), options)
+    first = engines(models("deepseek"), options, **arguments)
     cold, warm = first.answer([one]), first.answer([one])
     assert len(set(cold["tokens"][0])) > 3
-    assert external_hits(warm) == full_blocks(16)
+    assert warm["cached"] == [full_blocks(block)]
+    assert external_hits(warm) == (0 if has_own_cache else full_blocks(block))
     assert warm["tokens"][0][:8] == cold["tokens"][0][:8]
-    answer = engines(models("deepseek"), options).answer([one])
-    assert external_hits(answer) == full_blocks(16)
+    answer = engines(models("deepseek"), options, **arguments).answer([one])
+    assert external_hits(answer) == full_blocks(block)
     assert answer["tokens"] == warm["tokens"]
 
 

@@ -82,6 +82,27 @@ def test_a_prompt_that_is_not_computed_is_not_offered(side):
     assert side.pages.held == []
 
 
+def test_with_the_first_token_from_prefill_the_whole_prompt_is_offered(side):
+    full = {"num_prompt_tokens": BLOCKS * BLOCK_TOKENS, "num_computed_tokens": BLOCKS * BLOCK_TOKENS}
+    assert offered(side, **full)[REFERENCE]["tokens"] == (BLOCKS - 1) * BLOCK_TOKENS
+    params = {"do_remote_decode": True, "first_token": "prefill"}
+    reference = side.finished(a_request(params, **full), (list(range(10, 14)),))[REFERENCE]
+    assert reference["tokens"] == BLOCKS * BLOCK_TOKENS
+    # Decode's prompt has one token more.
+    asked = a_request({REFERENCE: reference}, num_prompt_tokens=BLOCKS * BLOCK_TOKENS + 1)
+    assert side.matched(asked, 0) == (BLOCKS * BLOCK_TOKENS, True)
+    # Or the same prompt, if it must compute the first token itself.
+    for tokens, blocks in ((BLOCKS * BLOCK_TOKENS, BLOCKS), (BLOCKS * BLOCK_TOKENS - 1, 0)):
+        asked = a_request({REFERENCE: reference}, num_prompt_tokens=tokens)
+        assert side.matched(asked, 0) == (blocks * BLOCK_TOKENS, blocks > 0)
+
+
+def test_a_first_token_that_ends_the_answer_leaves_no_offer(side):
+    request = a_request({"do_remote_decode": True, "first_token": "prefill"},
+                        status=SimpleNamespace(name="FINISHED_STOPPED"))
+    assert side.finished(request, (list(range(10, 14)),)) is None and side.pages.held == []
+
+
 class BrokenRank:
     addresses = ["tcp:127.0.0.1:1"]
 

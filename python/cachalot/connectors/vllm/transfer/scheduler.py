@@ -60,15 +60,18 @@ class TransferScheduler:
         given = (getattr(request, "kv_transfer_params", None) or {}).get(REFERENCE)
         if given is None:
             return None
-        blocks = self._blocks_of(request)
-        reason = None
+        # A prefill engine that keeps the first token offers a last block that this engine may need to its end: then vLLM
+        # computes the last token again, after the load.
+        counts = {blocks * self._block_tokens: blocks
+                  for blocks in (request.num_prompt_tokens // self._block_tokens, self._blocks_of(request))}
+        reason, blocks = None, 0
         if not _is_reference(given):
             reason = "it has another form"
         elif given["block_tokens"] != self._block_tokens:
             reason = f"its blocks have {given['block_tokens']} tokens, this engine's {self._block_tokens}"
-        elif given["tokens"] != blocks * self._block_tokens:
-            reason = f"it has {given['tokens']} tokens, the prompt {blocks * self._block_tokens} in whole blocks"
-        elif blocks == 0 or len(request.block_hashes) < blocks or \
+        elif given["tokens"] not in counts:
+            reason = f"it has {given['tokens']} tokens, the prompt {self._blocks_of(request) * self._block_tokens} in whole blocks"
+        elif (blocks := counts[given["tokens"]]) == 0 or len(request.block_hashes) < blocks or \
                 request.block_hashes[blocks - 1].hex() != given["last_block"]:
             reason = "it is of another prompt"
         if reason is None:
@@ -107,9 +110,15 @@ class TransferScheduler:
             return None
         if _has_adapter(request):
             return None
-        if not (getattr(request, "kv_transfer_params", None) or {}).get("do_remote_decode"):
+        params = getattr(request, "kv_transfer_params", None) or {}
+        if not params.get("do_remote_decode"):
             return None
         blocks = self._blocks_of(request)
+        if params.get("first_token") == "prefill":
+            # The decode engine goes on from the prompt and this engine's token, so it can use all of the prompt.
+            blocks = request.num_prompt_tokens // self._block_tokens
+            if request.status.name == "FINISHED_STOPPED":
+                return None  # that token was the answer's end
         if request.num_computed_tokens < blocks * self._block_tokens:
             return None
         if blocks == 0 or len(tables[0]) < blocks or len(request.block_hashes) < blocks:
