@@ -10,7 +10,8 @@ import subprocess
 import threading
 import unittest
 
-from server_cases import BLOCK_TOKENS, LONG, PROGRAMS, STORY, cached, pool_path, reusable, run, text_of, wait_until
+from server_cases import (BLOCK_TOKENS, LONG, PROGRAMS, STORY, cached, pool_path, reusable, run, text_of,
+                          wait_until)
 from servers import Keeper, Server
 
 BODY = {"max_tokens": 32, "temperature": 0}
@@ -253,7 +254,7 @@ class Failures(Case):
         expected = self.expected()
         for kills in (False, True):
             with self.subTest(kills=kills):
-                prefill, decode = self.server(), self.server("--transfer-peer-timeout", 30 if kills else 1)
+                prefill, decode = self.server(), self.server("--transfer-deadline", 60 if kills else 1)
                 params = self.prefill(prefill, LONG)
                 prefill.child.send_signal(signal.SIGSTOP)
                 answers = []
@@ -270,7 +271,7 @@ class Failures(Case):
                 self.check_nothing_is_held(decode)
 
     def test_a_client_that_leaves_while_its_kv_comes_leaves_nothing_held(self):
-        prefill, decode = self.server(), self.server("--slots", 1)
+        prefill, decode = self.server("--transfer-deadline", 3), self.server("--slots", 1)
         params = self.prefill(prefill, LONG)
         prefill.child.send_signal(signal.SIGSTOP)
         connection = decode.connect()
