@@ -46,6 +46,24 @@ Status add_file(EVP_MD_CTX* digest, const std::string& path) {
   return {};
 }
 
+Result<DigestContext> begin_digest() {
+  DigestContext digest(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+  if (digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1) return digest;
+  return Error::make(Code::kUnsupported, "libcrypto has no SHA-256");
+}
+
+std::string hex_of(EVP_MD_CTX* digest) {
+  unsigned char bytes[32];
+  EVP_DigestFinal_ex(digest, bytes, nullptr);
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
 // One "name=value" a line; a value may be anything, so its length stands before it.
 class Text {
  public:
@@ -212,20 +230,15 @@ std::vector<std::string> split_model_files(const std::string& path) {
 }
 
 Result<std::string> digest_of_files(std::span<const std::string> files) {
-  const DigestContext digest(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  if (!digest || EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) != 1) {
-    return Error::make(Code::kUnsupported, "libcrypto has no SHA-256");
-  }
+  CACHALOT_TRY_ASSIGN(const DigestContext digest, begin_digest());
   for (const std::string& path : files) CACHALOT_TRY(add_file(digest.get(), path));
-  unsigned char bytes[32];
-  EVP_DigestFinal_ex(digest.get(), bytes, nullptr);
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    text += digits;
-  }
-  return text;
+  return hex_of(digest.get());
+}
+
+Result<std::string> digest_of_text(std::string_view text) {
+  CACHALOT_TRY_ASSIGN(const DigestContext digest, begin_digest());
+  EVP_DigestUpdate(digest.get(), text.data(), text.size());
+  return hex_of(digest.get());
 }
 
 std::vector<std::string> devices_of(const llama_model_params& model) {

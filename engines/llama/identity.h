@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace cachalot::llama {
@@ -50,6 +51,9 @@ std::vector<std::string> split_model_files(const std::string& path);
 // @errors kNotFound, kPermission, kIo
 // @cost   reads every byte: about 0.6 s a GiB that is in the page cache, once for each process
 Result<std::string> digest_of_files(std::span<const std::string> files);
+
+// SHA-256 of a text, in hexadecimal. @errors kUnsupported
+Result<std::string> digest_of_text(std::string_view text);
 
 // What computes beside this machine's cores, of the devices that a model was loaded for: name and kind.
 std::vector<std::string> devices_of(const llama_model_params& model);

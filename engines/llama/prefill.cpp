@@ -51,6 +51,9 @@ struct Prefill::Impl {
   Result<State> step();
   State take_turn();
   bool look();
+  void ask_other_process();
+  bool waits_for_transfer();
+  bool import_arrival();
   State end_of_step();
   Status compute_chunk();
   void publish();
@@ -77,6 +80,9 @@ struct Prefill::Impl {
   std::optional<StoredBlocks> asked;  // what the storage behind the pool brings
   bool awaits_storage = false;
   std::uint64_t waits_since_ns = 0, next_question_ns = 0;
+  std::optional<PromptReference> reference;  // of another process's blocks
+  std::optional<Handover::Arrival> arrival;  // those that the other sources did not have
+  std::uint64_t arrival_since_ns = 0;        // asked; 0: it has arrived
   bool stores = true;             // until something goes wrong: then the rest has no parent
   std::vector<BlockHash> hashes;  // of all whole blocks
   std::optional<OpaqueClient::Claims> claims;
@@ -127,12 +133,14 @@ Status Prefill::Impl::begin() {
   if (cache == nullptr) return {};
   PromptCache::Impl& pool = *cache->impl_;
   has_pool = pool.client && pool.is_there();
-  if (!has_pool && !pool.options.host_cache) cache = nullptr;
+  const bool takes_over = reference && pool.handover;
+  if (!has_pool && !pool.options.host_cache && !takes_over) cache = nullptr;
   if (cache == nullptr) return {};
   hashes = cache->hash_tokens(tokens);
   if (pool.options.host_cache) in_host = pool.options.host_cache->lookup(hashes);
+  if (has_pool) published = cache->lookup(hashes);
+  if (takes_over) ask_other_process();
   if (!has_pool) return {};
-  published = cache->lookup(hashes);
   if (!asked) {
     asked.emplace();
     if (published < loadable && !pool.is_resting())
@@ -182,6 +190,8 @@ Result<Prefill::State> Prefill::Impl::step() {
     if (done) return State::kDone;
   }
   if (cache != nullptr && waits_for_storage()) return State::kWaiting;
+  if (waits_for_transfer()) return State::kWaiting;
+  if (import_arrival()) return end_of_step();
   if (cache != nullptr && block() < loadable) {
     const std::size_t before = at;
     if (take_turn() == State::kWaiting) return State::kWaiting;
@@ -241,6 +251,56 @@ bool Prefill::Impl::look() {
   if (claims && !damaged) claims->release(loaded - before);
   if (loaded != before) report.load_ns += base::SteadyClock::read() - began_ns;
   return loaded != before;
+}
+
+void Prefill::Impl::ask_other_process() {
+  PromptCache::Impl& pool = *cache->impl_;
+  const std::size_t first = std::max({block(), in_host, published});
+  std::optional<Handover::Arrival> asked_for =
+      pool.handover->ask(*reference, std::span(hashes).first(loadable), first);
+  if (asked_for) arrival.emplace(*std::move(asked_for));
+  arrival_since_ns = base::SteadyClock::read();
+}
+
+bool Prefill::Impl::waits_for_transfer() {
+  if (!arrival) return false;
+  const Handover::Arrival::State state = arrival->state();
+  if (arrival_since_ns != 0) report.transfer_wait_ns = base::SteadyClock::read() - arrival_since_ns;
+  if (state == Handover::Arrival::kComing) return true;
+  arrival_since_ns = 0;
+  if (state == Handover::Arrival::kFailed) arrival.reset();
+  return false;
+}
+
+// When the blocks before those that have arrived are there. @return whether blocks were taken
+bool Prefill::Impl::import_arrival() {
+  if (!arrival || block() < arrival->first()) return false;
+  PromptCache::Impl& pool = *cache->impl_;
+  const std::uint64_t began_ns = base::SteadyClock::read();
+  const std::size_t before = block();
+  while (block() < arrival->end()) {
+    const OpaqueClient::Import taken = pool.import(seq, arrival->block(block()), block());
+    if (taken == OpaqueClient::Import::kDamaged) {
+      pool.handover->log("blocks of a transfer are computed",
+                         Error::make(Code::kCorrupt,
+                                     "block %zu is no block of this model at its "
+                                     "position",
+                                     block()));
+    }
+    if (taken != OpaqueClient::Import::kTaken) break;
+    at += block_tokens;
+  }
+  arrival.reset();
+  const std::size_t blocks = block() - before;
+  pool.statistics.transferred_blocks += blocks;
+  report.transferred_tokens += blocks * block_tokens;
+  report.load_ns += base::SteadyClock::read() - began_ns;
+  if (blocks == 0) return false;
+  // All claims but the last one, which publish() gives up.
+  const std::size_t claimed = claims && !damaged ? std::min(claims->count(), blocks) : 0;
+  if (claimed > 1) claims->release(claimed - 1);
+  publish();
+  return true;
 }
 
 // Before a chunk is computed. A damaged block is replaced once, by the engine that has claimed it: an engine that
@@ -336,6 +396,10 @@ Prefill& Prefill::operator=(Prefill&&) noexcept = default;
 
 void Prefill::expect(const StoredBlocks& stored) {
   impl_->asked = stored;
+}
+
+void Prefill::take_over(const PromptReference& reference) {
+  impl_->reference = reference;
 }
 
 void Prefill::only_fill() {

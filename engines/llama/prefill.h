@@ -1,4 +1,5 @@
-// One prompt on its way into a sequence: from the sequence's own beginning, the host cache, the pool, by computing.
+// One prompt on its way into a sequence: from the sequence's own beginning, the host cache, the pool, another process, by
+// computing.
 //
 //   Prefill prefill(context, cache, seq, tokens, kept_tokens);
 //   for (;;) {
@@ -37,13 +38,15 @@ class Prefill {
 
   struct Report {
     std::size_t prompt_tokens = 0;
-    std::size_t kept_tokens = 0;      // were in the sequence
-    std::size_t host_tokens = 0;      // came from the host cache
-    std::size_t loaded_tokens = 0;    // came from the pool
-    std::size_t computed_tokens = 0;  // were computed here
-    std::size_t stored_blocks = 0;    // of these, published
+    std::size_t kept_tokens = 0;         // were in the sequence
+    std::size_t host_tokens = 0;         // came from the host cache
+    std::size_t loaded_tokens = 0;       // came from the pool
+    std::size_t transferred_tokens = 0;  // came from the process of take_over()
+    std::size_t computed_tokens = 0;     // were computed here
+    std::size_t stored_blocks = 0;       // of these, published
     std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;
-    std::uint64_t wait_ns = 0;  // for another process's blocks
+    std::uint64_t wait_ns = 0;           // for another process's blocks
+    std::uint64_t transfer_wait_ns = 0;  // for those of take_over()
     std::uint64_t storage_wait_ns =
         0;                           // for blocks from the storage behind the pool, in this object
     std::size_t storage_tokens = 0;  // of those loaded: storage had brought them for this prompt
@@ -63,6 +66,10 @@ class Prefill {
 
   // What PromptCache::ask_storage() answered when the prompt arrived. Without it, the first step asks.
   void expect(const StoredBlocks& stored);
+
+  // Takes what the sequence, the host cache and the pool do not have from another process. The first step asks it.
+  // Nothing without a handover of the cache.
+  void take_over(const PromptReference& reference);
 
   // For whole blocks whose last token's logits are not needed: all of them may come from the pool. And
   // after an error the sequence holds what it holds.

@@ -129,6 +129,35 @@ std::size_t PromptCache::lookup(std::span<const BlockHash> hashes) const {
   return found ? *found : 0;
 }
 
+// --- Processes without a common pool -------------------------------------------------------------
+
+Result<std::shared_ptr<Handover>> PromptCache::open_handover(const HandoverOptions& options) const {
+  const Origin& origin = impl_->options.origin;
+  BlockIdentity identity;
+  identity.model = origin.model_digest;
+  if (identity.model.empty()) {
+    CACHALOT_TRY_ASSIGN(identity.model, digest_of_files(origin.model_files));
+  }
+  identity.kv_types = std::string(ggml_type_name(origin.context.type_k)) + "/" +
+                      ggml_type_name(origin.context.type_v);
+  identity.block_tokens = block_tokens();
+  CACHALOT_TRY_ASSIGN(identity.fingerprint, digest_of_text(impl_->fingerprint));
+  return Handover::open(options, identity, block_bytes());
+}
+
+void PromptCache::set_handover(std::shared_ptr<Handover> handover) {
+  impl_->handover = std::move(handover);
+}
+
+std::optional<PromptReference> PromptCache::offer(llama_seq_id seq,
+                                                  std::span<const llama_token> tokens) {
+  if (!impl_->handover || tokens.empty()) return {};
+  const std::vector<BlockHash> hashes = hash_tokens(tokens.first(tokens.size() - 1));
+  return impl_->handover->offer(hashes, [&](std::size_t block, std::span<std::byte> room) {
+    return impl_->export_block(seq, room, block);
+  });
+}
+
 // --- Storage behind the pool ---------------------------------------------------------------------
 
 StoredBlocks PromptCache::ask_storage(std::span<const llama_token> tokens) {

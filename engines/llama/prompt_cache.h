@@ -36,6 +36,7 @@
 #include <string>
 #include <vector>
 
+#include "handover.h"
 #include "host_cache.h"
 #include "identity.h"
 #include "stored_blocks.h"
@@ -64,6 +65,7 @@ struct PromptCacheOptions {
 struct PromptCacheStatistics {
   std::uint64_t loaded_blocks = 0, loaded_bytes = 0, load_ns = 0;  // from the pool; load_ns: of all
   std::uint64_t host_blocks = 0;                                   // from the host cache
+  std::uint64_t transferred_blocks = 0;                            // from another process
   std::uint64_t stored_blocks = 0, stored_bytes = 0, store_ns = 0;
   std::uint64_t duplicate_blocks = 0;  // another process was faster
   std::uint64_t damaged_blocks = 0;    // checksum or header wrong: computed again
@@ -124,6 +126,15 @@ class PromptCache {
   // Puts blocks [first, size) of `seq`, which holds them all, into the host cache; those before are there.
   // @return how many of `hashes` are now in the host cache, as far as it went
   std::size_t keep(llama_seq_id seq, std::span<const BlockHash> hashes, std::size_t first);
+
+  // From here on blocks also come from processes that share no pool with this one, and go to them.
+  // @errors as Handover::open
+  Result<std::shared_ptr<Handover>> open_handover(const HandoverOptions& options) const;
+  // @param handover  of a context of the same model and options
+  void set_handover(std::shared_ptr<Handover> handover);
+  // Offers the prompt that `seq` holds, all whole blocks before its last token.
+  // @return nothing: no handover, or as Handover::offer
+  std::optional<PromptReference> offer(llama_seq_id seq, std::span<const llama_token> tokens);
 
   const PromptCacheStatistics& statistics() const;
 

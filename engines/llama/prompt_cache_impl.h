@@ -49,6 +49,7 @@ struct PromptCache::Impl {
   BlobLayout layout;
   std::string fingerprint;
   std::optional<OpaqueClient> client;  // none: without a pool
+  std::shared_ptr<Handover> handover;  // null: none
   PromptCacheStatistics statistics;
   std::uint64_t rest_ns = 0;  // the last one; 0: the keeper answered since
   std::uint64_t rests_until_ns = 0;

@@ -4,6 +4,8 @@
 #include <random>
 #include <utility>
 
+#include "reference_json.h"
+
 namespace cachalot::llama {
 namespace {
 
@@ -25,9 +27,11 @@ json usage_json(const Usage& usage) {
           {"completion_tokens", usage.completion_tokens},
           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
           {"prompt_tokens_details",
-           {{"cached_tokens", usage.own_tokens + usage.host_tokens + usage.pool_tokens},
+           {{"cached_tokens",
+             usage.own_tokens + usage.host_tokens + usage.pool_tokens + usage.transfer_tokens},
             {"host_tokens", usage.host_tokens},
             {"pool_tokens", usage.pool_tokens},
+            {"transfer_tokens", usage.transfer_tokens},
             {"storage_tokens", usage.storage_tokens},
             {"unused_storage_tokens", usage.unused_storage_tokens}}}};
 }
@@ -43,6 +47,7 @@ json timings_json(const Usage& usage) {
           {"prompt_compute_ms", ms(usage.compute_ns)},
           {"prompt_store_ms", ms(usage.store_ns)},
           {"prompt_wait_ms", ms(usage.wait_ns)},
+          {"prompt_transfer_wait_ms", ms(usage.transfer_wait_ns)},
           {"prompt_storage_wait_ms", ms(usage.storage_wait_ns)},
           {"prompt_cpu_ms", ms(usage.prompt_cpu_ns)},
           {"total_ms", ms(usage.total_ns)}};
@@ -61,7 +66,8 @@ json Answer::head(const char* object) const {
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
-json Answer::whole(std::string_view text, Finish finish, const Usage& usage) const {
+json Answer::whole(std::string_view text, Finish finish, const Usage& usage,
+                   const std::optional<PromptReference>& reference) const {
   json answer = head(is_chat_ ? "chat.completion" : "text_completion");
   json choice = {{"index", 0}, {"logprobs", nullptr}, {"finish_reason", finish_name(finish)}};
   if (is_chat_) {
@@ -72,6 +78,7 @@ json Answer::whole(std::string_view text, Finish finish, const Usage& usage) con
   answer["choices"] = json::array({std::move(choice)});
   answer["usage"] = usage_json(usage);
   answer["timings"] = timings_json(usage);
+  if (reference) answer["kv_transfer_params"] = {{kReferenceName, reference_json(*reference)}};
   return answer;
 }
 

@@ -1,11 +1,13 @@
 // Answers in the form of OpenAI's API: whole, in pieces of a stream, and errors.
 //
 // What it adds: usage.prompt_tokens_details.cached_tokens as vLLM and SGLang report it, of which
-// pool_tokens were read from the pool and the rest was the slot's own; and timings in milliseconds.
+// pool_tokens were read from the pool, transfer_tokens came from another process, and the rest was the slot's own;
+// kv_transfer_params as vLLM has it; and timings in milliseconds.
 #pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,7 +22,8 @@ class Answer {
   // A new id. @param model  the name that is served
   Answer(std::string model, bool is_chat, bool include_usage);
 
-  nlohmann::ordered_json whole(std::string_view text, Finish finish, const Usage& usage) const;
+  nlohmann::ordered_json whole(std::string_view text, Finish finish, const Usage& usage,
+                               const std::optional<PromptReference>& reference = {}) const;
 
   // Of a stream, in this order: begin, deltas, end, usage where it was asked for.
   nlohmann::ordered_json begin() const;  // chat only: the role

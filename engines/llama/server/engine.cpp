@@ -6,17 +6,42 @@
 
 namespace cachalot::llama {
 
+namespace {
+
+// One for all slots.
+Result<std::shared_ptr<Handover>> open_handover(std::vector<Slot>& slots,
+                                                const EngineOptions& options) {
+  HandoverOptions transfer = *options.transfer;
+  const PromptCache& cache = *slots.front().cache();
+  if (transfer.staging_bytes == 0) {
+    const std::uint64_t blocks =
+        options.slots * (slots.front().context_tokens() / cache.block_tokens() + 1);
+    transfer.staging_bytes = blocks * (cache.block_bytes() + cache.block_tokens());
+  }
+  CACHALOT_TRY_ASSIGN(std::shared_ptr<Handover> handover, cache.open_handover(transfer));
+  for (Slot& slot : slots) slot.cache()->set_handover(handover);
+  return handover;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> Engine::start(const Model& model, const EngineOptions& options) {
   std::vector<Slot> slots;
   for (std::size_t i = 0; i < options.slots; ++i) {
     CACHALOT_TRY_ASSIGN(Slot slot, Slot::make(model, options.slot));
     slots.push_back(std::move(slot));
   }
-  return std::unique_ptr<Engine>(new Engine(std::move(slots), options));
+  std::shared_ptr<Handover> handover;
+  if (options.transfer) {
+    CACHALOT_TRY_ASSIGN(handover, open_handover(slots, options));
+  }
+  return std::unique_ptr<Engine>(new Engine(std::move(slots), std::move(handover), options));
 }
 
-Engine::Engine(std::vector<Slot> slots, const EngineOptions& options)
-    : slots_(std::move(slots)),
+Engine::Engine(std::vector<Slot> slots, std::shared_ptr<Handover> handover,
+               const EngineOptions& options)
+    : handover_(std::move(handover)),
+      slots_(std::move(slots)),
       queue_limit_(options.queue_limit),
       host_cache_(options.slot.cache ? options.slot.cache->host_cache : nullptr),
       pool_health_(count_pool_health()) {
@@ -48,6 +73,15 @@ std::optional<HostCache::Counts> Engine::host_cache() const {
   return host_cache_->counts();
 }
 
+std::optional<Handover::Counts> Engine::transfer() const {
+  if (!handover_) return {};
+  return handover_->counts();
+}
+
+std::vector<std::string> Engine::transfer_addresses() const {
+  return handover_ ? handover_->addresses() : std::vector<std::string>();
+}
+
 std::optional<Engine::PoolHealth> Engine::pool_health() const {
   const std::lock_guard lock(mutex_);
   return pool_health_;
@@ -74,6 +108,10 @@ Status Engine::check_room() const {
 }
 
 Status Engine::submit(std::shared_ptr<Job> job) {
+  if (handover_ && job->request.kv_transfer.has_unknown_reference) {
+    handover_->log("a reference is not used, the prompt is computed",
+                   Error::make(Code::kBadInput, "it has another form"));
+  }
   {
     const std::lock_guard lock(mutex_);
     CACHALOT_TRY(check_room());

@@ -37,11 +37,13 @@ struct EngineOptions {
   SlotOptions slot;
   std::size_t slots = 2;
   std::size_t queue_limit = 64;
+  std::optional<HandoverOptions>
+      transfer;  // needs slot.cache; staging_bytes 0: for the contexts of all slots
 };
 
 class Engine {
  public:
-  // @errors as Slot::make
+  // @errors as Slot::make, Handover::open
   static Result<std::unique_ptr<Engine>> start(const Model& model, const EngineOptions& options);
   // Ends requests that are not finished with kCancelled.
   ~Engine();
@@ -59,6 +61,9 @@ class Engine {
   std::optional<PoolHealth> pool_health() const;
   // None: without a host cache. @threads any
   std::optional<HostCache::Counts> host_cache() const;
+  // None: it takes part in no transfer. @threads any
+  std::optional<Handover::Counts> transfer() const;
+  std::vector<std::string> transfer_addresses() const;
   // As those of PromptCache; false without a pool. @threads any
   bool wait_for_storage(std::uint64_t timeout_ns);
   bool flush_to_storage(std::uint64_t timeout_ns);
@@ -78,7 +83,7 @@ class Engine {
   void stop();
 
  private:
-  Engine(std::vector<Slot> slots, const EngineOptions& options);
+  Engine(std::vector<Slot> slots, std::shared_ptr<Handover> handover, const EngineOptions& options);
   Status check_room() const;
   void run();
   void admit();
@@ -87,7 +92,8 @@ class Engine {
   std::optional<PoolHealth> count_pool_health() const;
   void cancel_all();
 
-  std::vector<Slot> slots_;  // the decode thread's, but for ask_storage()
+  const std::shared_ptr<Handover> handover_;  // null: none. Outlives the slots
+  std::vector<Slot> slots_;                   // the decode thread's, but for ask_storage()
   const std::size_t queue_limit_;
   const std::shared_ptr<const HostCache> host_cache_;  // null: none
   std::uint64_t requests_ = 0;                         // the decode thread's

@@ -100,7 +100,8 @@ bool send_whole(Exchange& exchange, httplib::DataSink& sink) {
   }
   exchange.text += event->text;
   if (!event->finish) return sink.is_writable();
-  const json answer = exchange.answer.whole(exchange.text, *event->finish, exchange.job->usage);
+  const json answer = exchange.answer.whole(exchange.text, *event->finish, exchange.job->usage,
+                                            exchange.job->reference);
   if (!send(sink, to_text(answer) + "\n")) return false;
   sink.done();
   return true;
@@ -279,6 +280,20 @@ void HttpServer::Impl::add_routes() {
                               {"bytes", host->bytes},
                               {"hit_blocks", host->hit_blocks},
                               {"evicted_blocks", host->evicted_blocks}};
+    }
+    if (const auto transfer = engine.transfer()) {
+      const TransferStatistics& counts = transfer->of_rank;
+      health["transfer"] = {{"pages", transfer->pages},
+                            {"free_pages", transfer->free_pages},
+                            {"open_offers", counts.open_offers},
+                            {"open_asks", counts.open_asks},
+                            {"taken_offers", counts.taken_offers},
+                            {"expired_offers", counts.expired_offers},
+                            {"done_asks", counts.done_asks},
+                            {"failed_asks", counts.failed_asks},
+                            {"sent_bytes", counts.sent_bytes},
+                            {"received_bytes", counts.received_bytes},
+                            {"copied_bytes", counts.copied_bytes}};
     }
     send_json(response, 200, health);
   });

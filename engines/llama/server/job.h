@@ -22,14 +22,16 @@ namespace cachalot::llama {
 struct Usage {
   std::size_t prompt_tokens = 0;
   std::size_t completion_tokens = 0;
-  std::size_t own_tokens = 0;   // of the prompt: were in the slot's own cache
-  std::size_t host_tokens = 0;  // of the prompt: from the host cache
-  std::size_t pool_tokens = 0;  // of the prompt: read from the pool
-  std::uint64_t queue_ns = 0;   // until a slot was free
+  std::size_t own_tokens = 0;       // of the prompt: were in the slot's own cache
+  std::size_t host_tokens = 0;      // of the prompt: from the host cache
+  std::size_t pool_tokens = 0;      // of the prompt: read from the pool
+  std::size_t transfer_tokens = 0;  // of the prompt: taken over from another process
+  std::uint64_t queue_ns = 0;       // until a slot was free
   std::uint64_t load_ns = 0, compute_ns = 0, store_ns = 0;  // of the prompt
-  std::uint64_t wait_ns = 0;          // for blocks that another process computed
-  std::uint64_t storage_wait_ns = 0;  // for blocks from the storage behind the pool
-  std::size_t storage_tokens = 0;     // of pool_tokens: storage had brought them for this request
+  std::uint64_t wait_ns = 0;           // for blocks that another process computed
+  std::uint64_t transfer_wait_ns = 0;  // for blocks of another process without a common pool
+  std::uint64_t storage_wait_ns = 0;   // for blocks from the storage behind the pool
+  std::size_t storage_tokens = 0;      // of pool_tokens: storage had brought them for this request
   std::size_t unused_storage_tokens = 0;  // asked of storage, and computed before they came
   std::uint64_t prompt_cpu_ns = 0;        // of the decode thread, for the prompt
   std::uint64_t first_token_ns = 0;       // from the arrival of the request
@@ -58,6 +60,7 @@ class Job {
   StoredBlocks stored;  // written before the job is queued
   // The decode thread's, until the last event was put; then the other's.
   Usage usage;
+  std::optional<PromptReference> reference;  // of the prompt's KV, if it was asked for
 
   void put(Event event);
   // All text that came meanwhile as one event, or nothing after the timeout.

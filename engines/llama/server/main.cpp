@@ -54,6 +54,10 @@ struct Options {
   std::uint32_t prefetch_threshold = PrefetchOptions().threshold_tokens;
   std::uint64_t prefetch_base_ms = PrefetchOptions().timeout_base_ns / kMillisecond;
   std::uint64_t prefetch_per_ki_token_ms = PrefetchOptions().timeout_per_ki_token_ns / kMillisecond;
+  std::vector<std::string> transfer_listen;  // empty: no transfers
+  std::string transfer_memory;               // a size; empty: for the contexts of all slots
+  std::uint32_t transfer_deadline_s = 30, transfer_peer_timeout_s = 5;
+  bool transfer_checksums = false;
   bool is_verbose = false, prints_block_bytes = false;
 };
 
@@ -63,11 +67,15 @@ void on_llama_log(ggml_log_level level, const char* text, void*) {
   if (print_everything || level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
 }
 
-int fail(const Error& error) {
-  std::string line = error.message;
+void print_line(const char* of, const char* message) {
+  std::string line = message;
   std::replace_if(
       line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
-  std::fprintf(stderr, "cachalot-llama: %s\n", line.c_str());
+  std::fprintf(stderr, "cachalot-llama: %s%s\n", of, line.c_str());
+}
+
+int fail(const Error& error) {
+  print_line("", error.message);
   switch (error.code) {
     case Code::kInvalidArgument:
     case Code::kBadInput:
@@ -136,18 +144,39 @@ Result<PromptCacheOptions> pool_options(const Options& options, const llama_mode
   return pool;
 }
 
+// @errors kInvalidArgument; kNoSpace: the machine has less memory
+Result<std::uint64_t> memory_size(const char* flag, const std::string& text) {
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, base::parse_byte_size(flag, text));
+  const os::AvailableMemory memory = os::available_memory();
+  if (bytes <= memory.bytes) return bytes;
+  return Error::make(Code::kNoSpace, "%s is %.40s, and %.60s has %llu bytes left: expected no more",
+                     flag, text.c_str(), memory.limited_by.c_str(),
+                     static_cast<unsigned long long>(memory.bytes));
+}
+
 // @return null: none is wanted
 // @errors kInvalidArgument; kNoSpace: the machine has less memory
 Result<std::shared_ptr<HostCache>> make_host_cache(const Options& options) {
   if (options.host_cache.empty()) return std::shared_ptr<HostCache>();
-  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
-                      base::parse_byte_size("--host-cache", options.host_cache));
-  const os::AvailableMemory memory = os::available_memory();
-  if (bytes <= memory.bytes) return std::make_shared<HostCache>(bytes);
-  return Error::make(Code::kNoSpace,
-                     "--host-cache is %.40s, and %.60s has %llu bytes left: expected no more",
-                     options.host_cache.c_str(), memory.limited_by.c_str(),
-                     static_cast<unsigned long long>(memory.bytes));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, memory_size("--host-cache", options.host_cache));
+  return std::make_shared<HostCache>(bytes);
+}
+
+// @return none: no transfers
+// @errors kInvalidArgument; kNoSpace: the machine has less memory
+Result<std::optional<HandoverOptions>> transfer_options(const Options& options) {
+  if (options.transfer_listen.empty()) return std::optional<HandoverOptions>();
+  constexpr std::uint64_t kSecond = 1'000'000'000;
+  HandoverOptions transfer;
+  transfer.listen = options.transfer_listen;
+  transfer.deadline_ns = options.transfer_deadline_s * kSecond;
+  transfer.peer_timeout_ns = options.transfer_peer_timeout_s * kSecond;
+  transfer.checksums = options.transfer_checksums;
+  transfer.on_warning = [](const char* message) { print_line("transfer: ", message); };
+  if (options.transfer_memory.empty()) return std::optional(transfer);
+  CACHALOT_TRY_ASSIGN(transfer.staging_bytes,
+                      memory_size("--transfer-memory", options.transfer_memory));
+  return std::optional(transfer);
 }
 
 Status check_storage_flags(const Options& options) {
@@ -207,10 +236,13 @@ sigset_t block_signals() {
 void print_ready(const Options& options, const HttpServer& server, const Engine& engine) {
   const std::string& address = options.http.address;
   const std::string host = address.find(':') == std::string::npos ? address : "[" + address + "]";
-  std::printf("ready pid=%d url=http://%s:%u model=%s slots=%zu context=%u pool=%s\n", getpid(),
+  std::printf("ready pid=%d url=http://%s:%u model=%s slots=%zu context=%u pool=%s", getpid(),
               host.c_str(), server.port(), options.http.model_name.c_str(), options.engine.slots,
               engine.context_tokens(),
               options.pool.empty() ? "none" : options.pool.front().c_str());
+  for (const std::string& own : engine.transfer_addresses())
+    std::printf(" transfer=%s", own.c_str());
+  std::puts("");
   std::fflush(stdout);
 }
 
@@ -238,6 +270,7 @@ Status serve(Options& options) {
   CACHALOT_TRY(prefetch_options(options));
   CACHALOT_TRY(check_storage_flags(options));
   CACHALOT_TRY_ASSIGN(std::shared_ptr<HostCache> host_cache, make_host_cache(options));
+  CACHALOT_TRY_ASSIGN(options.engine.transfer, transfer_options(options));
   print_everything = options.is_verbose;
   llama_log_set(on_llama_log, nullptr);
   llama_backend_init();
@@ -255,7 +288,7 @@ Status serve(Options& options) {
     options.pool = {keeper->pool()};
     host_cache.reset();
   }
-  if (!options.pool.empty() || host_cache) {
+  if (!options.pool.empty() || host_cache || options.engine.transfer) {
     CACHALOT_TRY_ASSIGN(options.engine.slot.cache, pool_options(options, params));
     options.engine.slot.cache->host_cache = host_cache;
   }
@@ -406,6 +439,38 @@ void add_prefetch_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+void add_transfer_flags(CLI::App& app, Options& options) {
+  CLI::Option* const listen = app.add_option("--transfer-listen", options.transfer_listen,
+                                             "hand the KV of prompts to processes that share no "
+                                             "pool with this one, and take it from them: "
+                                             "tcp:IP:PORT (port 0: any), unix:@NAME, or auto: a "
+                                             "socket of this machine; repeat the flag for "
+                                             "several addresses (default: none)")
+                                  ->allow_extra_args(false)
+                                  ->type_name("ADDRESS");
+  app.add_option("--transfer-deadline", options.transfer_deadline_s,
+                 "how long a prompt is offered, and a transfer may take; then it is computed")
+      ->type_name("SECONDS")
+      ->transform(whole_number(1, 3600))
+      ->needs(listen)
+      ->capture_default_str();
+  app.add_option("--transfer-peer-timeout", options.transfer_peer_timeout_s,
+                 "after so long a silence a process counts as dead, while a transfer waits for it")
+      ->type_name("SECONDS")
+      ->transform(whole_number(1, 3600))
+      ->needs(listen)
+      ->capture_default_str();
+  app.add_flag("--transfer-checksums", options.transfer_checksums,
+               "verify every payload that this process sends")
+      ->needs(listen);
+  app.add_option("--transfer-memory", options.transfer_memory,
+                 "memory for blocks on their way, taken as it is needed: 64MiB, 1.5GiB … (default: "
+                 "as the contexts of "
+                 "all slots)")
+      ->type_name("SIZE")
+      ->needs(listen);
+}
+
 // What is given must say something: an empty text is a variable that was not set.
 CLI::Validator not_empty() {
   return CLI::Validator(
@@ -427,8 +492,9 @@ int run(int argc, char** argv) {
   add_flags(app, options);
   add_pool_flags(app, options);
   add_prefetch_flags(app, options);
+  add_transfer_flags(app, options);
   for (const char* name : {"--name", "--address", "--chat-template", "--host-cache", "--storage",
-                           "--storage-capacity"}) {
+                           "--storage-capacity", "--transfer-listen", "--transfer-memory"}) {
     app.get_option(name)->check(not_empty());
   }
   app.footer(

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "body_reader.h"
+#include "reference_json.h"
 
 namespace cachalot::llama {
 namespace {
@@ -60,6 +61,29 @@ void read_stream(BodyReader& body, Request& request) {
   }
 }
 
+void read_kv_transfer(BodyReader& body, Request& request) {
+  const json* const given = body.find("kv_transfer_params");
+  if (given == nullptr) return;
+  if (!given->is_object()) {
+    return body.fail("kv_transfer_params", "kv_transfer_params is not an object");
+  }
+  const json remote = given->value("do_remote_decode", json());
+  if (!remote.is_null() && !remote.is_boolean()) {
+    return body.fail("kv_transfer_params",
+                     "kv_transfer_params.do_remote_decode is not true or false");
+  }
+  request.kv_transfer.do_remote_decode = remote == true;
+  if (request.kv_transfer.do_remote_decode && request.stream) {
+    return body.fail("kv_transfer_params",
+                     "kv_transfer_params.do_remote_decode is given with stream: true");
+  }
+  // Of all else, as other engines have it, nothing is known here.
+  const json reference = given->value(kReferenceName, json());
+  if (reference.is_null()) return;
+  request.kv_transfer.reference = reference_of(reference);
+  request.kv_transfer.has_unknown_reference = !request.kv_transfer.reference;
+}
+
 void read_model(BodyReader& body, std::string_view model) {
   const auto name = body.text("model");
   if (!name || *name == model) return;
@@ -76,6 +100,7 @@ void read_shared(BodyReader& body, std::string_view model, Request& request) {
   read_sampling(body, request);
   read_stops(body, request);
   read_stream(body, request);
+  read_kv_transfer(body, request);
   request.ignore_eos = body.boolean("ignore_eos", false);
   body.only("n", 1);
   body.only("presence_penalty", 0);

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "../prompt_reference.h"
 #include "slot_choice.h"
 
 namespace cachalot::llama {
@@ -35,6 +36,14 @@ struct Sampling {
   std::optional<std::uint32_t> seed;
 };
 
+// kv_transfer_params: between processes without a common pool. It changes where the KV of the prompt comes from, and
+// never the answer.
+struct KvTransfer {
+  bool do_remote_decode = false;  // another process will go on: the answer carries a reference
+  std::optional<PromptReference> reference;
+  bool has_unknown_reference = false;  // of another form
+};
+
 struct Request {
   using Prompt = std::variant<std::string, std::vector<Token>, std::vector<Message>>;
 
@@ -45,6 +54,7 @@ struct Request {
   std::vector<std::string> stops;
   bool ignore_eos = false;  // go on to max_tokens, for measurements
   bool stream = false, include_usage = false;
+  KvTransfer kv_transfer;
 
   bool is_chat() const { return std::holds_alternative<std::vector<Message>>(prompt); }
 };

@@ -122,6 +122,8 @@ void Slot::begin(std::shared_ptr<Job> job, std::uint64_t number) {
   cached_.clear();
   prefill_.emplace(context_.get(), cache_.get(), kSequence, job_->tokens, kept, block_tokens_);
   prefill_->expect(job_->stored);
+  if (job_->request.kv_transfer.reference)
+    prefill_->take_over(*job_->request.kv_transfer.reference);
   sampler_.reset(make_sampler(job_->request.sampling));
   text_.emplace(job_->request.stops);
 }
@@ -162,17 +164,28 @@ void Slot::end_prompt() {
   usage.own_tokens = report.kept_tokens;
   usage.host_tokens = report.host_tokens;
   usage.pool_tokens = report.loaded_tokens;
+  usage.transfer_tokens = report.transferred_tokens;
   usage.load_ns = report.load_ns;
   usage.compute_ns = report.compute_ns;
   usage.store_ns = report.store_ns;
   usage.wait_ns = report.wait_ns;
+  usage.transfer_wait_ns = report.transfer_wait_ns;
   usage.storage_tokens = report.storage_tokens;
   usage.unused_storage_tokens = report.unused_storage_tokens;
   usage.storage_wait_ns = report.storage_wait_ns;
   keep_prompt();
   prefill_.reset();
+  offer_prompt();
   position_ = static_cast<std::int32_t>(job_->tokens.size()) - 1;
   sample();
+}
+
+// To the process that goes on with this prompt.
+void Slot::offer_prompt() {
+  if (!cache_ || !job_->request.kv_transfer.do_remote_decode) return;
+  const Job::Clock::time_point began = Job::Clock::now();
+  job_->reference = cache_->offer(kSequence, job_->tokens);
+  job_->usage.store_ns += since(began);
 }
 
 void Slot::decode_last() {

@@ -81,6 +81,7 @@ class Slot {
 
   bool step_prompt();
   void keep_prompt();
+  void offer_prompt();
   void end_prompt();
   void decode_last();
   void sample();
