@@ -109,9 +109,9 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
   Taker& taker = found->second;
   const OfferId id = taker.offer;
   const auto offer = offers.find(id);
-  if (offer == offers.end() || !taker.pushes.empty() ||
-      message.windows.size() != taker.fetches.size())
+  if (offer == offers.end() || taker.has_gone || message.windows.size() != taker.fetches.size())
     return;
+  taker.has_gone = true;
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
     const KvSlice slice{offer->second.pages, taker.first_token,
@@ -143,7 +143,7 @@ void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
   const OfferId offer_id = taker->second.offer;
   const auto offer = offers.find(offer_id);
   engine->release(id);
-  std::erase(taker->second.pushes, id);
+  std::ranges::replace(taker->second.pushes, id, PushId{});
   if (offer == offers.end()) return;
   if (status.state == TransferState::kFailed) {
     const bool is_late = status.error.code == Code::kTimeout;
@@ -169,8 +169,10 @@ void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason
       ++taker;
       continue;
     }
-    const bool is_pushing = !taker->second.pushes.empty();
+    bool is_pushing = false;
     for (const PushId push : taker->second.pushes) {
+      if (push == PushId{}) continue;
+      is_pushing = true;
       push_takers.erase(push);
       engine->release(push, &error);  // after this, nothing reads the pages
     }
@@ -269,8 +271,8 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
   offer.layers_ready = std::max(offer.layers_ready, layers);
   for (const auto& [key, taker] : impl_->takers) {
     if (taker.offer != id) continue;
-    for (std::size_t i = 0; i < taker.pushes.size() && taker.pushes.size() == taker.fetches.size();
-         ++i) {
+    for (std::size_t i = 0; i < taker.pushes.size(); ++i) {
+      if (taker.pushes[i] == PushId{}) continue;
       const Fetch& fetch = taker.fetches[i];
       const std::uint64_t turn_bytes =
           fetch.token_bytes * (offer.tokens - taker.first_token) / fetch.layers.count();

@@ -54,7 +54,8 @@ struct Taker {
   std::uint64_t first_token = 0;
   std::vector<Fetch> fetches;
   std::vector<StreamOrder> orders;
-  std::vector<PushId> pushes;  // none before its Go
+  bool has_gone = false;       // its Go came
+  std::vector<PushId> pushes;  // of each fetch; 0: has ended
 };
 using TakerKey = std::pair<PeerId, std::uint64_t>;
 

@@ -17,6 +17,8 @@ constexpr std::uint64_t kTurnBytes = 4u << 20;  // of one progress(), each way
 constexpr std::uint64_t kCallBytes =
     1u << 20;  // of one system call: a closed memory waits for no more than this
 constexpr std::size_t kMostParts = 256;
+// Of frames that wait to be sent. A peer that asks and does not read its answers would fill the memory.
+constexpr std::uint64_t kMostControlBytes = 32u << 20;
 constexpr std::size_t kControlRead =
     4096;  // what is read beyond a frame is copied once more: so not much
 
@@ -88,7 +90,14 @@ std::uint32_t SocketLink::peer_process() const {
 }
 
 void SocketLink::send(const Frame& frame) {
-  if (!closing_) control_.push_back(encode(frame, 0));
+  if (closing_) return;
+  if (control_bytes_ > kMostControlBytes) {
+    close(Error::make(Code::kBadInput, "%s: the peer does not read: %llu bytes wait for it",
+                      address_.c_str(), static_cast<unsigned long long>(control_bytes_)));
+    return;
+  }
+  control_.push_back(encode(frame, 0));
+  control_bytes_ += control_.back().size();
 }
 
 void SocketLink::close(const Error& error) {
@@ -398,6 +407,7 @@ void SocketLink::consume(std::size_t sent) {
     sent -= step;
     control_sent_ += step;
     if (control_sent_ == control_.front().size()) {
+      control_bytes_ -= control_sent_;
       control_.pop_front();
       control_sent_ = 0;
     }

@@ -74,6 +74,7 @@ class SocketLink final : public Link {
   std::unique_ptr<Incoming> reading_;  // a payload follows or has begun
   std::deque<std::vector<std::byte>> control_;
   std::size_t control_sent_ = 0;  // of the first one
+  std::uint64_t control_bytes_ = 0;
   std::unique_ptr<Outgoing> writing_;
   std::vector<iovec> parts_;  // of one system call
 };
