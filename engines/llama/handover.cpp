@@ -169,7 +169,10 @@ Result<PromptReference> Handover::lend(std::span<const BlockHash> hashes,
     CACHALOT_TRY(fill(block, page(pages[block])));
   CACHALOT_TRY_ASSIGN(const OfferId id, random_offer_id());
   PromptReference reference;
-  reference.kv = {instance_, id, pages.size() * identity_.block_tokens, {}, {addresses()}};
+  reference.kv.instance = instance_;
+  reference.kv.id = id;
+  reference.kv.tokens = pages.size() * identity_.block_tokens;
+  reference.kv.addresses = {addresses()};
   reference.identity = identity_;
   reference.last_block = hashes.back();
   const std::lock_guard lock(mutex_);
@@ -215,7 +218,8 @@ std::optional<Handover::Arrival> Handover::ask(const PromptReference& reference,
   if (!checked)
     return log("a reference is not used, the prompt is computed", checked.error()), std::nullopt;
   const std::size_t end = reference.kv.tokens / identity_.block_tokens;
-  if (first >= end) return {};
+  // With all of it here the offer would stay until its deadline: one block ends it.
+  first = std::min(first, end - 1);
   constexpr const char* kRefused = "a prompt's KV cannot be taken over, it is computed";
   Result<std::vector<PageId>> pages = take_pages(end - first);
   if (!pages) return log(kRefused, pages.error()), std::nullopt;

@@ -91,9 +91,9 @@ class Handover {
     std::vector<PageId> pages_;
     State state_ = kComing;
   };
-  // Asks for the blocks of a reference, from block `first` on.
+  // Asks for the blocks of a reference, from block `first` on; for one at least, so that the offer ends.
   // @param hashes  of all blocks of the prompt that may come from elsewhere
-  // @return nothing: the reference is of something else, or has no more blocks; no memory
+  // @return nothing: the reference is of something else; no memory
   std::optional<Arrival> ask(const PromptReference& reference, std::span<const BlockHash> hashes,
                              std::size_t first);
 

@@ -262,8 +262,9 @@ void Prefill::Impl::ask_other_process() {
   arrival_since_ns = base::SteadyClock::read();
 }
 
+// Blocks before those of the transfer come from elsewhere meanwhile.
 bool Prefill::Impl::waits_for_transfer() {
-  if (!arrival) return false;
+  if (!arrival || block() < arrival->first() || block() >= arrival->end()) return false;
   const Handover::Arrival::State state = arrival->state();
   if (arrival_since_ns != 0) report.transfer_wait_ns = base::SteadyClock::read() - arrival_since_ns;
   if (state == Handover::Arrival::kComing) return true;
@@ -272,9 +273,9 @@ bool Prefill::Impl::waits_for_transfer() {
   return false;
 }
 
-// When the blocks before those that have arrived are there. @return whether blocks were taken
+// After waits_for_transfer(). @return whether blocks were taken
 bool Prefill::Impl::import_arrival() {
-  if (!arrival || block() < arrival->first()) return false;
+  if (!arrival || block() < arrival->first() || block() >= arrival->end()) return false;
   PromptCache::Impl& pool = *cache->impl_;
   const std::uint64_t began_ns = base::SteadyClock::read();
   const std::size_t before = block();

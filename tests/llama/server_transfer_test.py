@@ -107,6 +107,15 @@ class Transfer(Case):
         self.assertEqual(details(answer)["transfer_tokens"], params[REFERENCE]["tokens"])
         self.assertEqual(answer["text"], text_of(self.expected(longer)))
 
+    def test_an_offer_ends_although_the_decode_server_has_the_whole_prompt(self):
+        prefill, decode = self.server(), self.server()
+        for transferred in (True, False):
+            answer = decode.complete(LONG, kv_transfer_params=self.prefill(prefill, LONG), **BODY)
+            self.assertEqual(details(answer)["transfer_tokens"] > 0, transferred)
+            wait_until(lambda: transfer(prefill)["open_offers"] == 0, "the offer ends", timeout_s=20)
+        self.check_nothing_is_held(prefill)
+        self.check_nothing_is_held(decode)
+
     def test_many_prompts_at_once_keep_their_own_text(self):
         prefill, decode = self.server("--slots", 4), self.server("--slots", 4)
         prompts = [f"{i} times. " + LONG for i in range(8)]

@@ -4,6 +4,7 @@
   ttft           prompts of 512, 1,024 and 2,048 tokens and one more: computed, and read from the pool
   conversations  conversations that hop between two engines, round robin, as behind a balancer that
                  knows nothing of caches: with and without a pool; a table and a picture
+  transfer       between two engines without a common pool: see bench_transfer.py
   restart, small, policies: storage behind the pool: see bench_storage.py
 
 One request at a time, one thread an engine, random weights of 124.7 million parameters in f16.
@@ -18,6 +19,7 @@ import subprocess
 import sys
 
 import bench_storage
+import bench_transfer
 import plot
 from bench_storage import random_prompt
 from programs import BLOCK_TOKENS, Programs, add_flags, pool_path
@@ -150,7 +152,8 @@ def parse():
     parser.add_argument("--turns", type=int, default=5, metavar="N", help="of each conversation (5)")
     parser.add_argument("--restarts", type=int, default=9, metavar="N", help="of an engine with an empty pool (9)")
     parser.add_argument("--asked", type=int, default=4, metavar="N", help="prompts of each prefetch policy (4)")
-    parser.add_argument("--only", choices=("all", "pool", "storage", "policies"), default="all", help="which measurements (all)")
+    parser.add_argument("--only", choices=("all", "pool", "transfer", "storage", "policies"), default="all",
+                        help="which measurements (all)")
     parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--svg", metavar="FILE", help="draw the conversations' first tokens into FILE")
     options = parser.parse_args()
@@ -173,6 +176,14 @@ def measure_pool(programs, model, options, figures):
         with open(options.svg, "w", encoding="utf-8") as file:
             file.write(plot.first_tokens({"without a pool": without, "with a pool": pooled}))
     return [r["text"] for r in without] == [r["text"] for r in pooled]
+
+
+def measure_transfer(programs, model, options, figures):
+    """@return whether all texts were equal"""
+    measured = bench_transfer.bench_transfer(programs, model, options.repeats)
+    bench_transfer.print_transfer(measured, options.repeats)
+    figures.update(transfer=measured)
+    return measured["is_same"]
 
 
 def measure_storage(programs, model, options, figures):
@@ -200,7 +211,8 @@ def main():
     model = programs.random_model()
     figures = {"block_tokens": BLOCK_TOKENS}
     is_same = True
-    for name, measure in (("pool", measure_pool), ("storage", measure_storage), ("policies", measure_policies)):
+    for name, measure in (("pool", measure_pool), ("transfer", measure_transfer), ("storage", measure_storage),
+                          ("policies", measure_policies)):
         if options.only in ("all", name):
             is_same = measure(programs, model, options, figures) and is_same
     print("\nall answers are the same in all runs" if is_same else "\nSOME ANSWERS DIFFER between runs")

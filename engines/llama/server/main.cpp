@@ -485,7 +485,8 @@ std::string file_name(const std::string& path) {
 int run(int argc, char** argv) {
   CLI::App app(
       "An OpenAI-compatible server on llama.cpp. With --pool it shares the KV cache of prompts "
-      "with other processes: a prompt that one process has computed is only loaded by the others.",
+      "with other processes: a prompt that one process has computed is only loaded by the others. "
+      "With --transfer-listen a process hands a prompt's KV to another one that shares no pool.",
       "cachalot-llama");
   app.set_version_flag("--version", "cachalot-llama " CACHALOT_VERSION);
   Options options;
@@ -499,7 +500,8 @@ int run(int argc, char** argv) {
   }
   app.footer(
       "Example: cachalot-llama --model stories260K.gguf --port 8081 --pool /dev/shm/kv\n         "
-      "cachalot-llama --model stories260K.gguf --host-cache 1GiB --storage file:/ssd/kv\nIts pool: "
+      "cachalot-llama --model stories260K.gguf --host-cache 1GiB --storage file:/ssd/kv\n         "
+      "cachalot-llama --model stories260K.gguf --transfer-listen tcp:10.0.0.1:0\nIts pool: "
       "cachalot serve --pool /dev/shm/kv --create --capacity 1GiB --block-bytes $(cachalot-llama "
       "--model stories260K.gguf --print-block-bytes)\nExit code: 0 ended by SIGINT or SIGTERM; 1 a "
       "fault; 2 bad usage, model or pool; 3 the environment prevents it (no keeper, no memory, "
