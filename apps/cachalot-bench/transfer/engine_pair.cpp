@@ -81,12 +81,9 @@ class Sender : public EngineEvents {
                                   memory.bytes(), static_cast<std::uint64_t>(memory.shared_fd()),
                                   0});
     }
-    // The engine's thread shares the receiver's core, so that nothing disturbs the one that computes.
-    const Cores cores = take_cores();
     auto engine = TransferEngine::open(options, this);
     if (!engine) return 1;
     engine_ = engine->get();
-    (void)os::pin_to_core(cores.other);
     PeerAddress receiver;
     receiver.addresses = {address.data()};
     if (!engine_->connect(receiver, now_ns() + kConnectNs)) return 1;
@@ -141,6 +138,7 @@ class Sender : public EngineEvents {
       (void)begin(peer, request, request.bytes);
       return;
     }
+    (void)os::pin_to_core(take_cores().other);
     if (request.is_whole != 0) {
       spin(request.layers * request.compute_ns);
       (void)begin(peer, request, request.bytes);
@@ -180,7 +178,11 @@ Result<PairMemory> PairMemory::make(std::uint64_t bytes) {
   CACHALOT_TRY_ASSIGN(os::Mapping mapping, file.map({.dont_fork = false, .populate = true}));
   std::memset(mapping.data(), 1, bytes);
   PairMemory memory(std::move(file), std::move(mapping), bytes);
-  if (memory.source_ && memory.target_) return memory;
+  if (memory.source_ && memory.target_) {
+    // The child needs its address only. After a fork the first write to a page would copy it, and split a huge page.
+    madvise(memory.target(), bytes, MADV_DONTFORK);
+    return memory;
+  }
   return Error::make(Code::kNoSpace, "no memory for two buffers of %llu bytes",
                      static_cast<unsigned long long>(bytes));
 }

@@ -61,6 +61,8 @@ Status measure(const Settings& settings, Report& report, Route route, const Pair
 }  // namespace
 
 Status bench_transfer_layers(const Settings& settings, Report& report) {
+  // Of both engines' threads; the sender computes on the other core.
+  (void)take_cores();
   LayerLoad load;
   if (settings.quick) load.layer_bytes = 1u << 20;
   CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(load.layers * load.layer_bytes));

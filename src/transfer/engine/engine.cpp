@@ -156,7 +156,7 @@ void TransferEngine::Impl::run() {
     std::uint64_t next_ns = 0;
     {
       std::unique_lock lock(mutex);
-      is_more |= copy_slice(lock);
+      is_more |= copy_some(lock);
       next_ns = expire(base::SteadyClock::read());
       is_more |= !jobs.empty();
     }

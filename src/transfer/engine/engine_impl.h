@@ -152,6 +152,8 @@ struct TransferEngine::Impl final : LinkEvents {
   void take_end(Peer& peer, const Frame& frame);
   void arrived(Window& window, std::uint64_t offset, std::uint64_t bytes);
   void end_window(Window& window, const Error* error, bool tells_peer);
+  // Copies for a while, or until this thread is needed elsewhere. @return whether there is more to copy
+  bool copy_some(std::unique_lock<std::mutex>& lock);
   // Copies one slice. @return whether there is another one
   bool copy_slice(std::unique_lock<std::mutex>& lock);
 

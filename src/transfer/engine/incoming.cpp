@@ -28,6 +28,9 @@ Frame taken_frame(std::uint64_t push, std::uint64_t offset, std::uint64_t bytes,
           BodyWriter().word(push).word(offset).word(bytes).word(is_corrupt ? 1 : 0).take()};
 }
 
+// Answers to the peer and events wait for so long: each round of them costs as much as copying 150 KiB.
+constexpr std::uint64_t kCopyTurnNs = 1'000'000;
+
 struct Chunk {
   std::uint64_t push = 0, window = 0, total = 0, offset = 0, flags = 0;
 };
@@ -284,6 +287,15 @@ void TransferEngine::Impl::take_ready(Peer& peer, const Frame& frame) {
   }
   copy.end = copy.offset + bytes;
   copies.push_back(copy);
+}
+
+bool TransferEngine::Impl::copy_some(std::unique_lock<std::mutex>& lock) {
+  if (copies.empty()) return false;
+  const std::uint64_t end_ns = base::SteadyClock::read() + kCopyTurnNs;
+  while (copy_slice(lock)) {
+    if (stops || !jobs.empty() || base::SteadyClock::read() >= end_ns) return true;
+  }
+  return false;
 }
 
 bool TransferEngine::Impl::copy_slice(std::unique_lock<std::mutex>& lock) {
