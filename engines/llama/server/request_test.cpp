@@ -186,6 +186,21 @@ TEST(CompletionRequest, RefusesStreamOptionsWithoutAStream) {
   EXPECT_EQ(wrong_value(R"("stream": true, "stream_options": 3)").param, "stream_options");
 }
 
+TEST(CompletionRequest, ReadsTransferParametersAndIgnoresThoseOfOtherEngines) {
+  const std::string prompt = R"({"prompt": "x", "kv_transfer_params": )";
+  EXPECT_TRUE(completion(prompt + R"({"do_remote_decode": true, "remote_port": 1}})")
+                  .kv_transfer.do_remote_decode);
+  EXPECT_FALSE(completion(prompt + R"({"do_remote_decode": null}})").kv_transfer.do_remote_decode);
+  const KvTransfer strange =
+      completion(prompt + R"({"cachalot_reference": {"id": 1}}})").kv_transfer;
+  EXPECT_FALSE(strange.reference);
+  EXPECT_TRUE(strange.has_unknown_reference);
+  EXPECT_EQ(wrong(prompt + "[]}").message, "kv_transfer_params is not an object");
+  EXPECT_EQ(wrong(prompt + R"({"do_remote_decode": 1}})").param, "kv_transfer_params");
+  EXPECT_EQ(wrong(prompt + R"({"do_remote_decode": true}, "stream": true})").message,
+            "kv_transfer_params.do_remote_decode is given with stream: true");
+}
+
 TEST(ChatRequest, ReadsTurns) {
   const Request request = chat(
       R"({"messages": [{"role": "developer", "content": "be brief"},
