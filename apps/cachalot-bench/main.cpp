@@ -182,8 +182,8 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.add_option("--json", options->json, "write the rows to FILE, or to stdout for -")
       ->type_name("FILE");
   app.footer(list_of_benchmarks() +
-             "Examples: cachalot bench rpc lookup --json rows.json\n"
-             "          cachalot bench transfer --repeats 9\n");
+             "Example: cachalot bench rpc lookup --json rows.json\n"
+             "Example: cachalot bench transfer --repeats 9\n");
   app.callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -209,9 +209,7 @@ struct EnginePair::Impl : EngineEvents {
     const std::uint64_t places = memory.bytes() / room;
     const std::uint64_t at = load.walks ? asked % places * room : 0;
     ++asked;
-    CACHALOT_TRY_ASSIGN(ByteStream target,
-                        stream_of(reinterpret_cast<std::uint64_t>(memory.target()) + at, load.bytes,
-                                  load.piece_bytes));
+    CACHALOT_TRY_ASSIGN(ByteStream target, target_at(at));
     CACHALOT_TRY_ASSIGN(const WindowKey key,
                         engine->open_window(*peer, std::move(target), now_ns() + kRunNs));
     request.key = static_cast<std::uint64_t>(key);
