@@ -242,7 +242,7 @@ std::uint64_t TransferEngine::Impl::expire(std::uint64_t now_ns) {
   }
   watch_peers(now_ns);
   for (const auto& [id, peer] : peers) {
-    if (peer.pinged_ns != 0) next_ns = std::min(next_ns, now_ns + kTickNs);
+    if (peer.is_awaited) next_ns = std::min(next_ns, now_ns + kTickNs);
   }
   return next_ns;
 }

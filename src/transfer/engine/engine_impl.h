@@ -28,7 +28,7 @@ struct Peer {
   std::shared_ptr<PeerMemory> memory;  // this engine reads the peer's memory
   bool reads_us = false;               // the peer reads this engine's memory
   std::deque<PushId> sending;          // pushes with bytes to send through links, in turn
-  std::uint64_t heard_ns = 0, heard_bytes = 0, pinged_ns = 0;
+  bool is_awaited = false;             // a push or a window waits for it
 };
 
 // A connection that is made by this engine: several links may be tried for it.
@@ -50,6 +50,7 @@ struct Connection {
   bool reads_us = false;
   bool is_through = false;  // belongs to a peer
   PeerId peer = {};
+  std::uint64_t heard_ns = 0, heard_bytes = 0, pinged_ns = 0;
 };
 
 struct Push {

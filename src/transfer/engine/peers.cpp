@@ -20,6 +20,11 @@ Frame error_frame(FrameType type, const Error& error) {
           BodyWriter().word(static_cast<std::uint64_t>(error.code)).text(error.message).take()};
 }
 
+Error silence(std::uint64_t timeout_ns) {
+  return Error::make(Code::kTimeout, "nothing was heard of the peer for %llu ms",
+                     static_cast<unsigned long long>(timeout_ns / 1'000'000));
+}
+
 struct Hello {
   PeerInfo info;
   std::string expected_name;
@@ -275,7 +280,7 @@ void TransferEngine::Impl::join(Connection& connection) {
     tell([id, info](EngineEvents& to) { to.on_peer(id, info); });
   }
   peer->links.push_back(connection.link);
-  peer->heard_ns = base::SteadyClock::read();
+  connection.heard_ns = base::SteadyClock::read();
   if (connection.memory) peer->memory = connection.memory;
   peer->reads_us = connection.reads_us;
   connection.is_through = true;
@@ -331,7 +336,7 @@ void TransferEngine::Impl::lose(PeerId id, const Error& error) {
   tell([id, error](EngineEvents& to) { to.on_peer_lost(id, error); });
 }
 
-// A peer for which something waits must be heard of.
+// A peer for which something waits must be heard of, on each path.
 void TransferEngine::Impl::watch_peers(std::uint64_t now_ns) {
   std::set<PeerId> awaited;
   for (const auto& [id, push] : pushes) {
@@ -343,25 +348,31 @@ void TransferEngine::Impl::watch_peers(std::uint64_t now_ns) {
   }
   std::vector<PeerId> silent;
   for (auto& [id, peer] : peers) {
-    std::uint64_t bytes = 0;
-    for (const Link* link : peer.links) bytes += link->received_bytes();
-    if (bytes != peer.heard_bytes || !awaited.contains(id)) {
-      peer.heard_bytes = bytes;
-      peer.heard_ns = now_ns;
-      peer.pinged_ns = awaited.contains(id) ? now_ns : 0;
+    const bool was_awaited = std::exchange(peer.is_awaited, awaited.contains(id));
+    std::vector<Link*> silent_links;
+    for (Link* link : peer.links) {
+      Connection& connection = connections.at(link);
+      const std::uint64_t bytes = link->received_bytes();
+      if (bytes != connection.heard_bytes || !was_awaited || !peer.is_awaited) {
+        connection.heard_bytes = bytes;
+        connection.heard_ns = connection.pinged_ns = now_ns;
+      } else if (now_ns - connection.heard_ns > options.peer_timeout_ns) {
+        silent_links.push_back(link);
+      } else if (now_ns - std::max(connection.heard_ns, connection.pinged_ns) >
+                 options.peer_timeout_ns / 4) {
+        connection.pinged_ns = now_ns;
+        link->send({FrameType::kPing, {}});
+      }
+    }
+    if (silent_links.empty()) continue;
+    if (silent_links.size() == peer.links.size()) {
+      silent.push_back(id);
       continue;
     }
-    if (now_ns - peer.heard_ns > options.peer_timeout_ns) {
-      silent.push_back(id);
-    } else if (now_ns - std::max(peer.heard_ns, peer.pinged_ns) > options.peer_timeout_ns / 4) {
-      peer.pinged_ns = now_ns;
-      for (Link* link : peer.links) link->send({FrameType::kPing, {}});
-    }
+    // One of several paths: the bytes go by the others.
+    for (Link* link : silent_links) link->close(silence(options.peer_timeout_ns));
   }
-  for (const PeerId id : silent) {
-    lose(id, Error::make(Code::kTimeout, "nothing was heard of the peer for %llu ms",
-                         static_cast<unsigned long long>(options.peer_timeout_ns / 1'000'000)));
-  }
+  for (const PeerId id : silent) lose(id, silence(options.peer_timeout_ns));
 }
 
 }  // namespace cachalot::transfer
