@@ -112,6 +112,8 @@ TEST_P(EngineWays, ALayerCanBeUsedBeforeTheLastOneIsComputed) {
     EXPECT_EQ(0, memcmp(target.data(), source.data(), l * layer));
   }
   EXPECT_EQ(pair.receiver->status(window)->state, TransferState::kDone);
+  // The source is the push's until that has ended, too.
+  EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kDone);
 }
 
 TEST_P(EngineWays, ADamagedChunkIsSentAgain) {
