@@ -112,6 +112,8 @@ TEST_P(EngineWays, ALayerCanBeUsedBeforeTheLastOneIsComputed) {
     EXPECT_EQ(0, memcmp(target.data(), source.data(), l * layer));
   }
   EXPECT_EQ(pair.receiver->status(window)->state, TransferState::kDone);
+  // The source is the push's until that has ended, too.
+  EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kDone);
 }
 
 TEST_P(EngineWays, ADamagedChunkIsSentAgain) {
@@ -220,16 +222,17 @@ TEST_P(EngineWays, ManyPushesShareAConnection) {
   const auto source = random_bytes(64 << 14, 7);
   std::vector<std::uint8_t> target(source.size());
   std::vector<WindowKey> windows;
+  std::vector<PushId> pushes;
   for (std::size_t i = 0; i < 64; ++i) {
     windows.push_back(
         *pair.receiver->open_window(pair.from, Strided::flat(&target[i << 14], 1 << 14), in(5000)));
-    ASSERT_TRUE(
-        pair.sender
-            ->push(pair.to, windows.back(), Strided::flat(&source[i << 14], 1 << 14), in(5000))
-            .ok());
+    pushes.push_back(*pair.sender->push(pair.to, windows.back(),
+                                        Strided::flat(&source[i << 14], 1 << 14), in(5000)));
   }
   for (const WindowKey window : windows)
     EXPECT_EQ(pair.receiver->wait(window, in(5000))->state, TransferState::kDone);
+  for (const PushId push : pushes)
+    EXPECT_EQ(pair.sender->wait(push, in(5000))->state, TransferState::kDone);
   EXPECT_EQ(target, source);
 }
 
