@@ -81,8 +81,6 @@ constexpr std::array kBenchmarks = {
               bench::bench_transfer_memory},
     Benchmark{"transfer-layers", "a push for each layer; limit: one push of all layers", 60,
               bench::bench_transfer_layers},
-    Benchmark{"transfer-convert", "heads split before or after a push; limit: while it copies", 20,
-              bench::bench_transfer_convert},
     Benchmark{"transfer-formula", "pushes of real models' KV; limit: bytes / (0.9 x link)", 20,
               bench::bench_transfer_formula},
     Benchmark{"attention", "attention over contiguous KV; limit: over paged KV (needs a GPU)", 20,

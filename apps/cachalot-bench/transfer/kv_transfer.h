@@ -18,8 +18,6 @@ Status bench_transfer_fragments(const Settings& settings, Report& report);
 Status bench_transfer_memory(const Settings& settings, Report& report);
 // A push for each layer while the next one is computed, beside one push after the last one.
 Status bench_transfer_layers(const Settings& settings, Report& report);
-// KV of one prefill rank for one of two decode ranks with another layout: converted before, while or after it is copied.
-Status bench_transfer_convert(const Settings& settings, Report& report);
 // KV of real models, beside the formula bytes / (link * coefficient).
 Status bench_transfer_formula(const Settings& settings, Report& report);
 
