@@ -19,6 +19,7 @@ options do (options() lists them). The tensors are memory of this process so far
 import ctypes
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -31,6 +32,7 @@ __all__ = ["Option", "Request", "Start", "Statistics", "TieredCache", "open", "o
 _U32, _U64, _SIZE, _POINTER, _TEXT = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 _NO_TIMEOUT = 2**64 - 1
 _DTYPES = {"f32": 0, "f16": 1, "bf16": 2, "f8": 3, "i8": 4}
+_ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f8": 1, "i8": 1}
 
 
 class _Option(ctypes.Structure):
@@ -230,6 +232,12 @@ def _nanoseconds(timeout: Optional[float]) -> int:
 
 def _client_options(pool: str, model: str, salt: str, geometry: "cachalot.KvGeometry", share_tp: int) -> _ClientOptions:
     latent = geometry.attention == "latent"
+    if not isinstance(model, str):
+        raise TypeError(f"model: {model!r}, expected a str")
+    if not model:
+        raise CLASSES["invalid_argument"]("model: is empty; name the weights and their revision, so that no other model's KV is found")
+    if not isinstance(salt, str):
+        raise TypeError(f"salt: {salt!r}, expected a str")
     shape = _Geometry(struct_size=ctypes.sizeof(_Geometry), attention=int(latent), dtype=_DTYPES[geometry.dtype])
     for name in ("layers", "kv_heads", "head_dim", "kv_lora_rank", "qk_rope_head_dim", "block_tokens", "tp_rank", "tp_size",
                  "tp_replicas", "pp_rank", "pp_size"):
@@ -360,6 +368,24 @@ class TieredCache:
         return Statistics(*(getattr(found, word) for word in Statistics._fields))
 
 
+def _check_tensor(index: int, view: memoryview, geometry: "cachalot.KvGeometry") -> None:
+    """What Client.register_cache() checks of a tensor in this process's memory."""
+    def refuse(why: str) -> None:
+        raise CLASSES["invalid_argument"](f"tensor {index}: {why}")
+
+    expected = _ITEM_BYTES[geometry.dtype]
+    if view.itemsize != expected:
+        refuse(f"has numbers of {view.itemsize} bytes ({view.format}), expected {expected} ({geometry.dtype})")
+    if "{" in view.format:
+        refuse(f"has records of several fields, expected numbers ({geometry.dtype})")
+    if expected > 1 and view.format[0] in (">!" if sys.byteorder == "little" else "<"):
+        refuse(f"has numbers of the other byte order ({view.format}), expected them in this machine's")
+    if not view.c_contiguous:
+        refuse("is not contiguous, expected C order without gaps")
+    if view.readonly:
+        refuse("is read-only, expected memory that blocks can be loaded into")
+
+
 def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometry: "cachalot.KvGeometry", page_tokens: int = 0,
          pool: Union[str, os.PathLike] = "", salt: str = "", ranks: Optional[Union[str, os.PathLike]] = None,
          config: Optional[Union[str, os.PathLike]] = None, share_tp: int = 0, **given: Any) -> TieredCache:
@@ -376,8 +402,7 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
     buffers, memory = (_Buffer * len(tensors))(), []
     for buffer, tensor in zip(buffers, tensors):
         with memoryview(tensor) as view:
-            if view.readonly or not view.c_contiguous:
-                raise CLASSES["invalid_argument"]("tensors: one is read-only or has gaps, expected writable, dense memory")
+            _check_tensor(len(memory), view, geometry)
             buffer.bytes = view.nbytes
         memory.append((ctypes.c_char * buffer.bytes).from_buffer(tensor))  # keeps the memory, at its place
         buffer.data = ctypes.addressof(memory[-1])

@@ -1,5 +1,4 @@
-// Whether a backend is in use. After some failures in a row it is not, so that no call waits for it; then one
-// call a second may try it.
+// Whether a backend is in use. After some failures in a row it is not, so that no call waits for it.
 //
 // @threads any
 #pragma once
@@ -7,39 +6,39 @@
 #include <atomic>
 #include <cstdint>
 
-#include "base/clock.h"
-
 namespace cachalot::storage {
+
+// What a report changed.
+enum class OutageChange { kNone, kBegan, kEnded };
 
 class Breaker {
  public:
   static constexpr std::uint32_t kFailures = 3;
-  static constexpr std::uint64_t kPauseNs = 1'000'000'000;
 
-  // Whether a call may use the backend now. The caller reports its outcome.
-  bool admits() {
-    if (is_closed()) return true;
-    std::uint64_t due_ns = next_probe_ns_.load(std::memory_order_relaxed);
-    const std::uint64_t now_ns = base::SteadyClock::read();
-    return now_ns >= due_ns && next_probe_ns_.compare_exchange_strong(due_ns, now_ns + kPauseNs);
-  }
-  void report(bool has_worked) {
+  // The outcome of a call.
+  OutageChange report(bool has_worked) {
     if (has_worked) {
       failures_.store(0, std::memory_order_relaxed);
-      return;
+      return is_outage_.exchange(false, std::memory_order_relaxed) ? OutageChange::kEnded
+                                                                   : OutageChange::kNone;
     }
-    if (failures_.fetch_add(1, std::memory_order_relaxed) + 1 != kFailures) return;
-    next_probe_ns_.store(base::SteadyClock::read() + kPauseNs, std::memory_order_relaxed);
+    if (failures_.fetch_add(1, std::memory_order_relaxed) + 1 != kFailures)
+      return OutageChange::kNone;
+    if (is_outage_.exchange(true, std::memory_order_relaxed)) return OutageChange::kNone;
     outages_.fetch_add(1, std::memory_order_relaxed);
+    return OutageChange::kBegan;
   }
+  // Lets calls try the backend. The outage ends with the first that works, and goes on with the first that fails.
+  void admit_trial() { failures_.store(kFailures - 1, std::memory_order_relaxed); }
 
+  // Whether calls may use the backend. Each reports its outcome.
   bool is_closed() const { return failures_.load(std::memory_order_relaxed) < kFailures; }
   std::uint64_t outages() const { return outages_.load(std::memory_order_relaxed); }
 
  private:
   // Relaxed: they only steer which call tries, and nothing is published through them.
   std::atomic<std::uint32_t> failures_{0};  // in a row
-  std::atomic<std::uint64_t> next_probe_ns_{0};
+  std::atomic<bool> is_outage_{false};
   std::atomic<std::uint64_t> outages_{0};
 };
 

@@ -1,15 +1,20 @@
 #include "storage/store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace cachalot::storage {
 namespace {
 
 using base::LogLevel;
+
+constexpr std::uint64_t kTryPauseNs = 1'000'000'000;
+constexpr std::uint64_t kFullPauseNs = 60'000'000'000;
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
   counter.fetch_add(n, std::memory_order_relaxed);
@@ -41,34 +46,118 @@ Status check_seal(const Get& get) {
 
 std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options) {
   auto store = std::unique_ptr<Store>(new Store(std::move(backend), options));
-  store->fill_catalogue(base::SteadyClock::read() + options.list_timeout_ns);
+  const Status listed = store->fill_catalogue(true);
+  if (!listed) {
+    base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known yet: %s",
+              store->traits().name.c_str(), listed.error().message);
+  }
+  store->report(listed);
+  store->thread_ = std::thread([&it = *store] { it.run(); });
   return store;
 }
 
+Store::~Store() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
 // Objects may be listed before their parents: an object that was replaced is younger than what is below it.
-void Store::fill_catalogue(std::uint64_t deadline_ns) {
+Status Store::fill_catalogue(bool is_first) {
+  const std::uint64_t deadline_ns = base::SteadyClock::read() + list_timeout_ns_;
   std::vector<ObjectHead> waiting;
   const Status listed = backend_->list(
       [&](const ObjectHead& head) {
         if (!catalogue_.add(head)) waiting.push_back(head);
-        return true;
+        return !ends_;
       },
       deadline_ns);
-  breaker_.report(listed.ok());
-  if (!listed) {
-    base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known: %s",
-              traits().name.c_str(), listed.error().message);
-  }
   for (std::size_t before = waiting.size() + 1; waiting.size() < before;) {
     before = waiting.size();
     std::erase_if(waiting, [&](const ObjectHead& head) { return catalogue_.add(head); });
   }
-  std::vector<ObjectKey> orphans;
-  for (const ObjectHead& head : waiting) orphans.push_back(head.key);
+  CACHALOT_TRY(listed);
+  is_listed_ = true;
+  std::vector<ObjectKey> gone;
+  for (const ObjectHead& head : waiting) {
+    if (is_first) gone.push_back(head.key);  // later, the parent may be a put in flight
+  }
   bool fits = true;
   const std::vector<ObjectKey> victims = catalogue_.take_victims(0, 0, nullptr, fits);
-  orphans.insert(orphans.end(), victims.begin(), victims.end());
-  if (!orphans.empty() && !traits().is_shared) (void)backend_->remove(orphans, deadline_ns);
+  gone.insert(gone.end(), victims.begin(), victims.end());
+  if (!gone.empty() && !traits().is_shared) (void)backend_->remove(gone, deadline_ns);
+  return {};
+}
+
+// --- Outages ---------------------------------------------------------------------------------------
+
+void Store::report(const Status& outcome) {
+  switch (breaker_.report(outcome.ok())) {
+    case OutageChange::kNone:
+      break;
+    case OutageChange::kBegan:
+      base::log(LogLevel::kWarn, "storage",
+                "%s: is out of use after %u failed calls, and tried once a second: %s",
+                traits().name.c_str(), Breaker::kFailures, outcome.error().message);
+      break;
+    case OutageChange::kEnded:
+      base::log(LogLevel::kWarn, "storage", "%s: is back in use", traits().name.c_str());
+      break;
+  }
+  if (is_up()) return;
+  { const std::lock_guard lock(mutex_); }
+  wake_.notify_one();
+}
+
+// A full disk may stay full for ever: a line a minute.
+void Store::tell_full(const Status& status) {
+  std::uint64_t told_ns = full_told_ns_.load(std::memory_order_relaxed);
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (told_ns != 0 && now_ns - told_ns < kFullPauseNs) return;
+  if (!full_told_ns_.compare_exchange_strong(told_ns, now_ns)) return;
+  base::log(
+      LogLevel::kWarn, "storage", "%s: is full, %s: %s", traits().name.c_str(),
+      traits().reuses_space ? "so the coldest objects make room" : "so nothing new is stored there",
+      status.error().message);
+}
+
+void Store::run() {
+  std::uint64_t pause_ns = kTryPauseNs;
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wake_.wait(lock, [&] { return ends_ || !is_listed_ || !is_up(); });
+    wake_.wait_for(lock, std::chrono::nanoseconds(pause_ns), [&] { return ends_.load(); });
+    if (ends_) return;
+    lock.unlock();
+    const std::uint64_t begin_ns = base::SteadyClock::read();
+    try_backend();
+    // A listing that fails after a long time does not keep the backend busy.
+    pause_ns = std::max(kTryPauseNs, base::SteadyClock::read() - begin_ns);
+    lock.lock();
+  }
+}
+
+void Store::try_backend() {
+  const ObjectKey none{};
+  bool is_there = false;
+  const Status answered =
+      backend_->exists({&none, 1}, {&is_there, 1}, base::SteadyClock::read() + kTryPauseNs);
+  if (!answered) {
+    report(answered);
+    return;
+  }
+  // Only the other side of a shared backend has certainly been asked.
+  if (traits().is_shared) {
+    report({});
+  } else if (!is_up()) {
+    breaker_.admit_trial();
+  }
+  if (is_listed_ || !fill_catalogue(false)) return;
+  base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %llu objects",
+            traits().name.c_str(), static_cast<unsigned long long>(catalogue_.objects()));
 }
 
 // --- Put -------------------------------------------------------------------------------------------
@@ -99,7 +188,7 @@ void Store::make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uin
   }
   if (victims.empty()) return;
   add(counters_.evicted_objects, victims.size());
-  breaker_.report(backend_->remove(victims, deadline_ns).ok());
+  report(backend_->remove(victims, deadline_ns));
 }
 
 // A chain of blocks that is on its way into storage: those that are not there yet.
@@ -153,7 +242,7 @@ std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::spa
   const auto valid_end =
       blocks.begin() + static_cast<std::ptrdiff_t>(std::min(valid, blocks.size()));
   while (!puts.empty() && batch.of[puts.size() - 1] >= std::to_address(valid_end)) puts.pop_back();
-  if (!puts.empty() && !breaker_.admits()) {
+  if (!puts.empty() && !is_up()) {
     add(counters_.failed_puts, puts.size());
     puts.clear();
   }
@@ -179,6 +268,7 @@ void Store::replace_coldest(Batch& batch, std::uint64_t deadline_ns) {
     bytes += put.head.body_bytes();
   }
   if (refused.empty()) return;
+  tell_full(refused.front()->status);
   const std::vector<ObjectKey> victims =
       catalogue_.take_coldest(bytes, batch.deepest ? &*batch.deepest : nullptr);
   if (victims.empty()) return;
@@ -194,13 +284,17 @@ void Store::replace_coldest(Batch& batch, std::uint64_t deadline_ns) {
 }
 
 void Store::finish_put(Batch& batch, const Status& whole) {
-  bool has_worked = true;
+  Status outcome;
   for (std::size_t i = 0; i < batch.puts.size(); ++i) {
     const Put& put = batch.puts[i];
     const Status& status = whole ? put.status : whole;
     if (!status) {
       // What is full still reads.
-      has_worked = has_worked && is_full(status);
+      if (is_full(status)) {
+        tell_full(status);
+      } else if (outcome) {
+        outcome = status;
+      }
       add(counters_.failed_puts, 1);
       catalogue_.release(put.head.body_bytes(), 1);
       continue;
@@ -210,7 +304,7 @@ void Store::finish_put(Batch& batch, const Status& whole) {
     batch.of[i]->is_stored = catalogue_.add_reserved(put.head);
     if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
   }
-  breaker_.report(has_worked);
+  report(outcome);
 }
 
 // --- Get -------------------------------------------------------------------------------------------
@@ -236,7 +330,7 @@ void Store::take_result(const Get& get, std::uint64_t deadline_ns) {
 }
 
 void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::Arrived& arrived) {
-  if (!breaker_.admits()) {
+  if (!is_up()) {
     for (Get& get : gets) {
       get.status =
           Error::make(Code::kBusy, "storage: the %s backend is out of use", traits().name.c_str());
@@ -248,17 +342,17 @@ void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::A
     if (get.status && arrived) arrived(get);
   };
   const Status whole = backend_->get_each(gets, verify, deadline_ns);
-  bool has_worked = whole.ok();
+  Status outcome = whole;
   for (Get& get : gets) {
     if (!whole) get.status = whole.error();
-    has_worked = has_worked && is_about_object(get.status);
+    if (outcome && !is_about_object(get.status)) outcome = get.status;
     take_result(get, deadline_ns);
   }
-  breaker_.report(has_worked);
+  report(outcome);
 }
 
 void Store::remove(const ObjectKey& key, std::uint64_t deadline_ns) {
-  if (breaker_.admits()) drop(key, deadline_ns);
+  if (is_up()) drop(key, deadline_ns);
 }
 
 StoreCounts Store::counts() const {

@@ -11,7 +11,8 @@
 //   1. Every body that get() reports as read has the seal of its key. Other bytes are counted as damaged, and
 //      their object and all below it are removed.
 //   2. What the catalogue has was stored, or listed. It may be gone all the same: others may have removed it.
-//   3. While the backend is out of use every call returns at once; one call a second tries it (the probe).
+//   3. While the backend is out of use every call returns at once. The store's own thread tries it once a second,
+//      and reads what is there as soon as it can if that is not known yet.
 //
 // @threads any
 #pragma once
@@ -19,11 +20,13 @@
 #include <cachalot/result.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "storage/backend.h"
@@ -62,9 +65,12 @@ struct BlockPut {
 
 class Store {
  public:
-  // @param backend  whose list() fills the catalogue. If that fails, the store begins empty.
+  // @param backend  whose list() fills the catalogue. If that fails, the store begins empty, and tries again.
   // @errors none yet: a backend that is down at the start is out of use until it works
   static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options);
+
+  // Waits for a try in work, at most until its deadline.
+  ~Store();
 
   const BackendTraits& traits() const { return backend_->traits(); }
   const Catalogue& catalogue() const { return catalogue_; }
@@ -100,12 +106,17 @@ class Store {
 
   Store(std::unique_ptr<Backend> backend, const StoreOptions& options)
       : backend_(std::move(backend)),
+        list_timeout_ns_(options.list_timeout_ns),
         catalogue_(options.limits),
         budget_(options.write_bytes_per_day) {}
 
   struct Batch;
 
-  void fill_catalogue(std::uint64_t deadline_ns);
+  Status fill_catalogue(bool is_first);
+  void report(const Status& outcome);
+  void tell_full(const Status& status);
+  void run();
+  void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
   void keep_budget(std::vector<Put>& puts);
   void make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uint64_t deadline_ns);
@@ -115,10 +126,17 @@ class Store {
   void take_result(const Get& get, std::uint64_t deadline_ns);
 
   const std::unique_ptr<Backend> backend_;
+  const std::uint64_t list_timeout_ns_;
   Catalogue catalogue_;
   Breaker breaker_;
   WriteBudget budget_;
   Counters counters_{};
+  std::atomic<std::uint64_t> full_told_ns_{0};
+  // Of the thread that tries.
+  std::atomic<bool> is_listed_{false}, ends_{false};
+  std::mutex mutex_;  // what wake_ waits for does not change between its check and its wait
+  std::condition_variable wake_;
+  std::thread thread_;
 };
 
 }  // namespace cachalot::storage

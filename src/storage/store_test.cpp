@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <functional>
+#include <thread>
+
 #include "testing/storage/chains.h"
 #include "testing/storage/fake_backend.h"
 
@@ -46,6 +50,13 @@ class StoreTest : public ::testing::Test {
   }
   std::size_t known(const Chain& chain) {
     return store_->catalogue().count_prefix(kSpace, chain.hashes());
+  }
+
+  static bool comes_true(const std::function<bool()>& condition) {
+    const std::uint64_t until_ns = soon();
+    while (!condition() && base::SteadyClock::read() < until_ns)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return condition();
   }
 
   FakeBackend::Disk disk_;
@@ -168,19 +179,19 @@ TEST_F(StoreTest, ABackendThatFailsIsTakenOutOfUseAndComesBack) {
   open();
   Chain chain(1, 3, 4096), other(2, 3, 4096);
   put(chain);
-  disk_.failure = Error::make(Code::kIo, "the server is down");
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
   for (std::uint32_t i = 0; i < Breaker::kFailures; ++i) {
     EXPECT_EQ(get(chain), std::vector<bool>(3, false));
   }
   EXPECT_FALSE(store_->is_up());
-  const std::uint64_t calls = disk_.calls;
+  const std::uint64_t calls = disk_.count_calls();
   for (int i = 0; i < 100; ++i) {
     EXPECT_EQ(get(chain), std::vector<bool>(3, false));
     EXPECT_EQ(put(other), 0u);
   }
-  EXPECT_LE(disk_.calls, calls + 2);  // a probe at most
+  EXPECT_LE(disk_.count_calls(), calls + 2);  // the store's own tries
   EXPECT_EQ(store_->counts().outages, 1u);
-  disk_.failure.reset();
+  disk_.fail({});
   const std::uint64_t until = soon();
   while (!store_->is_up() && base::SteadyClock::read() < until) (void)get(chain);
   EXPECT_EQ(get(chain), std::vector<bool>(3, true));
@@ -191,11 +202,57 @@ TEST_F(StoreTest, ABackendThatIsDownAtTheStartIsNoError) {
   open();
   Chain chain(1, 3, 4096);
   put(chain);
-  disk_.failure = Error::make(Code::kIo, "the server is down");
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
   open();
   EXPECT_EQ(known(chain), 0u);
-  disk_.failure.reset();
+  disk_.fail({});
   EXPECT_EQ(put(chain), 3u);
+}
+
+TEST_F(StoreTest, AfterAnOutageItComesBackWithoutAnyCall) {
+  for (const bool is_shared : {false, true}) {
+    disk_.is_shared = is_shared;
+    open();
+    Chain chain(is_shared ? 1 : 2, 3, 4096);
+    ASSERT_EQ(put(chain), 3u);
+    disk_.fail(Error::make(Code::kIo, "the server is down"));
+    for (std::uint32_t i = 0; i < Breaker::kFailures; ++i) (void)get(chain);
+    EXPECT_FALSE(store_->is_up());
+    disk_.fail({});
+    EXPECT_TRUE(comes_true([&] { return store_->is_up(); }));
+    EXPECT_EQ(get(chain), std::vector<bool>(3, true));
+    EXPECT_EQ(store_->counts().outages, 1u);
+  }
+}
+
+// A try that works says nothing of a local disk's bodies: one failed call is enough then, and the outage is the same.
+TEST_F(StoreTest, WhatFailsAgainAtTheFirstCallIsTheSameOutage) {
+  open();
+  Chain chain(1, 3, 4096);
+  put(chain);
+  disk_.fail(Error::make(Code::kIo, "the disk is broken"));
+  for (std::uint32_t i = 0; i < Breaker::kFailures; ++i) (void)get(chain);
+  disk_.fail({});
+  ASSERT_TRUE(comes_true([&] { return store_->is_up(); }));
+  disk_.fail(Error::make(Code::kIo, "the disk is broken"));
+  (void)get(chain);
+  EXPECT_FALSE(store_->is_up());
+  EXPECT_EQ(store_->counts().outages, 1u);
+}
+
+TEST_F(StoreTest, WhatABackendHasThatWasDownAtTheStartIsKnownOnceItIsThere) {
+  open();
+  Chain chain(1, 3, 4096), other(2, 2, 4096);
+  put(chain);
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
+  open();
+  EXPECT_TRUE(comes_true([&] { return !store_->is_up(); }));
+  EXPECT_EQ(known(chain), 0u);
+  disk_.fail({});
+  EXPECT_TRUE(comes_true([&] { return known(chain) == 3; }));
+  EXPECT_TRUE(store_->is_up());
+  EXPECT_EQ(get(chain), std::vector<bool>(3, true));
+  EXPECT_EQ(put(other), 2u);
 }
 
 }  // namespace

@@ -182,3 +182,35 @@ def test_bad_calls():
     engine.tiers.close()
     with pytest.raises(cachalot.InvalidArgumentError, match="closed"):
         engine.tiers.statistics()
+
+
+@pytest.mark.parametrize("dtype, says", [
+    (np.dtype(np.float16).newbyteorder(), "tensor 0: has numbers of the other byte order"),
+    (np.float64, "tensor 0: has numbers of 8 bytes"),
+    (np.uint8, "tensor 0: has numbers of 1 bytes"),
+])
+def test_tensors_that_a_client_refuses(dtype, says):
+    items = 2 * 16 * BLOCK * 2 * 32 * 2 // np.dtype(dtype).itemsize
+    tensors = [np.zeros(items, dtype) for _ in range(3)]
+    with pytest.raises(cachalot.InvalidArgumentError, match=says):
+        cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY)
+
+
+def test_read_only_tensors_and_gaps_are_refused():
+    tensors = [np.zeros((2, 16, BLOCK, 2, 32), np.float16) for _ in range(3)]
+    tensors[1].flags.writeable = False
+    with pytest.raises(cachalot.InvalidArgumentError, match="tensor 1: is read-only"):
+        cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY)
+    tensors[1] = np.zeros((2, 32, BLOCK, 2, 32), np.float16)[:, ::2]
+    with pytest.raises(cachalot.InvalidArgumentError, match="tensor 1: is not contiguous"):
+        cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY)
+
+
+@pytest.mark.parametrize("names, error, says", [
+    ({"model": None}, TypeError, "model: None"),
+    ({"model": ""}, cachalot.InvalidArgumentError, "model: is empty"),
+    ({"salt": None}, TypeError, "salt: None"),
+])
+def test_names_that_a_client_refuses(names, error, says):
+    with pytest.raises(error, match=says):
+        Engine(**names)

@@ -257,9 +257,7 @@ TEST_P(ArchiveTest, DamagedObjectsAreMisses) {
 
 TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   start();
-  disk_.mutex.lock();
-  disk_.failure = Error::make(Code::kIo, "the server is down");
-  disk_.mutex.unlock();
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
   const std::vector<BlockHash> hashes = chain(1, 30);
   EXPECT_EQ(store(hashes), 30u);
   EXPECT_EQ(load(hashes), 30u);
@@ -267,9 +265,7 @@ TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   EXPECT_EQ(disk_.count(), 0u);
   const std::vector<BlockHash> other = chain(2, 10);
   EXPECT_EQ(prefetch(other).in_pool, 0u);
-  disk_.mutex.lock();
-  disk_.failure.reset();
-  disk_.mutex.unlock();
+  disk_.fail({});
   // A use gives blocks that could not be stored another chance.
   const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
   for (std::uint64_t name = 100; base::SteadyClock::read() < until_ns; ++name) {

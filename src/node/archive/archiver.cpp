@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "node/archive/pool_payloads.h"
 #include "pool/format/notes.h"
 #include "pool/reader/published_blocks.h"

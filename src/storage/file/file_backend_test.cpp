@@ -188,9 +188,13 @@ TEST_F(FileBackendTest, ASegmentThatIsCutOffIsLost) {
   ASSERT_TRUE(open());
   ASSERT_EQ(put_all(*backend_, chain), 8u);
   backend_.reset();
-  std::filesystem::resize_file(segment(), 9000);
+  for (const std::uintmax_t bytes : {9000, 4096, 4095, 1, 0}) {
+    std::filesystem::resize_file(segment(), bytes);
+    ASSERT_TRUE(open()) << bytes;
+    EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(8, false)) << bytes;
+    backend_.reset();
+  }
   ASSERT_TRUE(open());
-  EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(8, false));
   EXPECT_EQ(put_all(*backend_, chain), 8u);
 }
 

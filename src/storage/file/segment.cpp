@@ -142,6 +142,14 @@ Result<Segment> Segment::open(const std::string& path) {
 }
 
 Status Segment::read_all() {
+  struct stat info {};
+  if (fstat(fd(), &info) != 0)
+    return Error::from_errno(errno, "storage file %.120s: its size", path_.c_str());
+  if (static_cast<std::uint64_t>(info.st_size) < kPageBytes) {
+    return Error::make(Code::kCorrupt, "storage file %.120s: %lld bytes, expected a header of %llu",
+                       path_.c_str(), static_cast<long long>(info.st_size),
+                       static_cast<unsigned long long>(kPageBytes));
+  }
   AlignedBytes page(kPageBytes);
   CACHALOT_TRY(transfer(fd(), false, 0, page.data(), page.size(), path_));
   SegmentHeader header;
@@ -157,8 +165,7 @@ Status Segment::read_all() {
     return Error::make(Code::kCorrupt, "storage file %.120s: its header is damaged", path_.c_str());
   }
   lay_out(header.slot_bytes, header.slots);
-  struct stat info {};
-  if (fstat(fd(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) < file_bytes()) {
+  if (static_cast<std::uint64_t>(info.st_size) < file_bytes()) {
     return Error::make(Code::kCorrupt,
                        "storage file %.120s: is cut off, expected %" PRIu64 " bytes", path_.c_str(),
                        file_bytes());

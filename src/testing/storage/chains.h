@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "storage/backend.h"
 #include "storage/store.h"

@@ -26,15 +26,24 @@ class FakeBackend final : public Backend {
     std::optional<Error> failure;                // of every call
     std::function<void(Object& object)> on_get;  // changes what is read
     std::uint64_t calls = 0;
+    bool is_shared = false;  // of the backends that are made afterwards
 
-    // For tests whose store has threads of its own.
+    // From here on every call fails, or (nothing) none. The store's own thread calls meanwhile.
+    void fail(const std::optional<Error>& error) {
+      const std::lock_guard lock(mutex);
+      failure = error;
+    }
+    std::uint64_t count_calls() {
+      const std::lock_guard lock(mutex);
+      return calls;
+    }
     std::size_t count() {
       const std::lock_guard lock(mutex);
       return objects.size();
     }
   };
 
-  explicit FakeBackend(Disk& disk) : disk_(disk) {}
+  explicit FakeBackend(Disk& disk) : disk_(disk) { traits_.is_shared = disk.is_shared; }
   const BackendTraits& traits() const override { return traits_; }
 
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there, std::uint64_t) override {
