@@ -95,6 +95,8 @@ class Conversion {
   KvSlice slice() const { return {pages_, 0, tokens_, {0, kLayers}, {0, kHeads}}; }
   std::uint64_t bytes() const { return tokens_ * target_.geometry().token_bytes(); }
 
+  Status copy_directly() const { return repack(source_, slice(), target_, slice()); }
+
   // What the child pushes for each way. The object outlives them.
   Result<std::vector<PreparedPush>> pushes() const {
     std::vector<PreparedPush> all(3);
@@ -155,7 +157,9 @@ Status bench_transfer_convert(const Settings& settings, Report& report) {
   CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(Conversion::memory_bytes(pages)));
   CACHALOT_TRY_ASSIGN(const Conversion conversion, Conversion::make(memory, pages));
   fill(memory.shared_source(), memory.bytes());
-  std::vector<std::byte> expected;  // in the decode rank's pages
+  // In the decode rank's pages, without a transfer.
+  CACHALOT_TRY(conversion.copy_directly());
+  const std::vector<std::byte> expected(memory.target(), memory.target() + conversion.bytes());
   for (const Route route : {Route::kShared, Route::kTcp}) {
     CACHALOT_TRY_ASSIGN(std::vector<PreparedPush> pushes, conversion.pushes());
     show_progress("transfer convert");
@@ -171,7 +175,6 @@ Status bench_transfer_convert(const Settings& settings, Report& report) {
           continue;
         }
         const std::span<const std::byte> written(memory.target(), conversion.bytes());
-        if (expected.empty()) expected.assign(written.begin(), written.end());
         if (!std::equal(written.begin(), written.end(), expected.begin()))
           return Error::make(Code::kInternal, "bench transfer-convert: \"%s\" gave other bytes",
                              ways[i].name);
