@@ -448,6 +448,7 @@ TEST_F(InRegistry, HandOversGoOnWhileEtcdIsDownAndNewPeersAreFoundAfterwards) {
   ASSERT_TRUE(prefill.ranks[0].layers_ready(first, model.layers).ok());
   EXPECT_EQ(decode.ranks[0].wait(running)->state, HandoverState::kDone);
   expect_model_bytes(decode, 0, tokens, before);
+  ASSERT_TRUE(ended(prefill.ranks[0]).has_value());  // its pages are free again
   // A known peer needs no registry.
   const AskStatus known = *decode.ranks[0].wait(ask_all(prefill, decode, second));
   EXPECT_EQ(known.state, HandoverState::kDone) << known.error.message;

@@ -37,6 +37,14 @@ struct IncomingPayload {
   bool is_damaged = false;  // tests: one byte is changed on its way
 };
 
+// Of frames that wait to be sent on a link. A peer that asks and does not read its answers would fill the memory: the
+// link closes.
+inline constexpr std::uint64_t kMostWaitingBytes = 32u << 20;
+inline Error unread(const std::string& peer_address, std::uint64_t bytes) {
+  return Error::make(Code::kBadInput, "%s: the peer does not read: %llu bytes wait for it",
+                     peer_address.c_str(), static_cast<unsigned long long>(bytes));
+}
+
 enum class PayloadEnd {
   kWritten,  // all bytes are in the memory, and the checksum matches
   kVoid,     // the sender withdrew it, or the receiver closed the memory: the bytes mean nothing

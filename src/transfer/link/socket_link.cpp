@@ -17,8 +17,6 @@ constexpr std::uint64_t kTurnBytes = 4u << 20;  // of one progress(), each way
 constexpr std::uint64_t kCallBytes =
     1u << 20;  // of one system call: a closed memory waits for no more than this
 constexpr std::size_t kMostParts = 256;
-// Of frames that wait to be sent. A peer that asks and does not read its answers would fill the memory.
-constexpr std::uint64_t kMostControlBytes = 32u << 20;
 constexpr std::size_t kControlRead =
     4096;  // what is read beyond a frame is copied once more: so not much
 
@@ -91,11 +89,7 @@ std::uint32_t SocketLink::peer_process() const {
 
 void SocketLink::send(const Frame& frame) {
   if (closing_) return;
-  if (control_bytes_ > kMostControlBytes) {
-    close(Error::make(Code::kBadInput, "%s: the peer does not read: %llu bytes wait for it",
-                      address_.c_str(), static_cast<unsigned long long>(control_bytes_)));
-    return;
-  }
+  if (control_bytes_ > kMostWaitingBytes) return close(unread(address_, control_bytes_));
   control_.push_back(encode(frame, 0));
   control_bytes_ += control_.back().size();
 }

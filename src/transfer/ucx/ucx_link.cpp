@@ -24,6 +24,13 @@ UcxLink::UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<Ucx
   connection.link = this;
 }
 
+void UcxLink::send(const Frame& frame) {
+  if (closing_) return;
+  const std::uint64_t waiting = outgoing_.waiting_bytes();
+  if (waiting > kMostWaitingBytes) return close(unread(address_, waiting));
+  outgoing_.add(frame);
+}
+
 void UcxLink::close(const Error& error) {
   if (closing_) return;
   closing_ = error;

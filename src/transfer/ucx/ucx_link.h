@@ -26,9 +26,7 @@ class UcxLink final : public Link {
   UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<UcxDoorCall> call,
           std::string peer_address, LinkEvents& events);
 
-  void send(const Frame& frame) override {
-    if (!closing_) outgoing_.add(frame);
-  }
+  void send(const Frame& frame) override;
   void wants_payload() override { outgoing_.wants_payload(); }
   void close(const Error& error) override;
   std::uint32_t peer_process() const override { return 0; }

@@ -117,6 +117,32 @@ TEST_P(UcxTransports, FramesArriveInOrderWhateverTheirSize) {
   pair.expect_both_succeed();
 }
 
+TEST_P(UcxTransports, ALinkEndsBeforeFramesThatNothingReadsFillTheMemory) {
+  UcxPair pair(
+      [&](UcxPair& to) {
+        UcxPeer peer(options());
+        to.from_first.say(peer.listen());
+        CACHALOT_MUST(peer.run_until([&] { return !peer.accepted.empty(); }));
+        peer.accepted[0]->send(word_frame(FrameType::kMessage, 1));
+        CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
+      },
+      [&](UcxPair&, const std::string& address) {
+        UcxPeer peer(options());
+        bool is_connected = false;
+        peer.when_frame = [&](Link&, const Frame&) { is_connected = true; };
+        Link& link = peer.connect(address);
+        CACHALOT_MUST(peer.run_until([&] { return is_connected; }));
+        const Frame large{FrameType::kMessage,
+                          BodyWriter().words(std::vector<std::uint64_t>(1 << 17, 1)).take()};
+        // Without progress nothing leaves. The 34th one finds 33 MiB.
+        for (int i = 0; i < 34; ++i) link.send(large);
+        CACHALOT_MUST(peer.run_until([&] { return !peer.closed.empty(); }));
+        CACHALOT_MUST(std::string(peer.closed.front().second.message).find("does not read") !=
+                      std::string::npos);
+      });
+  pair.expect_both_succeed();
+}
+
 TEST_P(UcxTransports, PayloadsOfAnyMemoryArriveInAnyOtherMemory) {
   constexpr std::uint64_t kPayloads = 80;
   UcxPair pair(

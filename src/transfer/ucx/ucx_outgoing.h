@@ -21,6 +21,7 @@ class UcxOutgoing {
   ~UcxOutgoing();
 
   void add(const Frame& frame) { writer_.add(frame); }
+  std::uint64_t waiting_bytes() const { return writer_.bytes(); }
   void wants_payload() { has_payloads_ = true; }
   // The peer is an engine: its first message has come. Before, only an empty segment is sent, because UCX would write
   // more than fits into the buffers of another UCX program.
