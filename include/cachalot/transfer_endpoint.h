@@ -12,8 +12,9 @@
 // Invariants
 //   1. A process writes into its own memory only. A peer names places inside a segment, never an address; the owner
 //      checks each against the size and the access of the segment.
-//   2. A batch is done when all its bytes are in place. One that has failed may have changed a part of its bytes.
-//   3. Nothing touches the caller's memory after a batch has ended, nor the owner's after unregister_memory().
+//   2. A batch is done when all its bytes are in place. After a batch has failed, the bytes where it writes are anything.
+//   3. Nothing writes into the caller's memory after a batch has ended, nor into the owner's after unregister_memory().
+//      Nothing sends from them either; on one machine a peer may copy a slice more, which counts for nothing.
 //   4. A batch ends at its deadline at the latest. A peer that died or restarted ends it earlier.
 //
 // Each process that reaches an address of the endpoint and knows the name of a segment can open it. Bytes are not
