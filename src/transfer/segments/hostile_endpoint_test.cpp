@@ -244,22 +244,22 @@ TEST_F(LyingCaller, MutatedFramesDoNoHarm) {
     if (opened) {
       const ByteStream places = *Strided::make(64, {{4, 512}}, 256);
       send(2, encode(message(WriteMessage{2, opened->segment, kSecond, places}), 0));
-      if (const auto window = receive<WindowMessage>(*peer, which == 2 ? 10 : 5000)) {
+      if (const auto window = receive<WindowMessage>(*peer, which <= 2 ? 10 : 5000)) {
         send(3,
              ChunkFrame{
                  .window = window->window, .total = 1024, .payload = Bytes(1024, std::byte{0x11})}
                  .encoded());
-        written += peer->receive(FrameType::kTaken, which == 3 ? 10 : 5000).has_value();
+        written += peer->receive(FrameType::kTaken, which <= 3 ? 10 : 5000).has_value();
       }
       send(4, encode(message(ReadMessage{3, opened->segment, kSecond, 77, places}), 0));
-      (void)peer->receive(which >= 2 ? 10 : 5000);
+      (void)peer->receive(10);
     }
     peer.reset();
     ASSERT_TRUE(memory.is_rest_untouched());
     ASSERT_TRUE(secret.is_untouched());
   }
   expect_empty();
-  EXPECT_GT(written, kMutations / 4);
+  EXPECT_GT(written, kMutations / 10);
   greet();
   EXPECT_NE(open("both"), 0u);
 }
