@@ -90,7 +90,7 @@ def test_bad_input_is_one_clear_error(listen):
         owner.unregister("kv")
         refused(cachalot.NotFoundError, "kv", lambda: owner.unregister("kv"))
         batch = other.read(segment, array, [((0, 1), (0, 1))], deadline_s=20)
-        assert other.wait(batch)["code"] == "kStale"
+        assert other.wait(batch)["code"] == "stale"
     refused(cachalot.InvalidArgumentError, "closed", lambda: other.open([], "kv"))
 
 
