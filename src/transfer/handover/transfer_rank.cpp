@@ -39,7 +39,8 @@ Status TransferRank::Impl::start() {
   CACHALOT_TRY_ASSIGN(Listening listening, make_listening(engine_options.name, options.listen));
   engine_options.listen = std::move(listening.addresses);
   if (tune) tune(engine_options);
-  CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this, std::move(listening.transports)));
+  CACHALOT_TRY_ASSIGN(engine,
+                      TransferEngine::open(engine_options, this, std::move(listening.transports)));
   if (!options.registry.empty()) {
     CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
     own.incarnation = engine->incarnation();
