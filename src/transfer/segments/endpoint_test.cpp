@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <chrono>
@@ -401,6 +402,13 @@ class TwoProcesses : public ::testing::TestWithParam<const char*> {
     munmap(memory.data(), memory.size());
   }
 
+  // Returns when all threads of the owner have stopped.
+  void stop() {
+    child->send(SIGSTOP);
+    siginfo_t what;
+    EXPECT_EQ(0, waitid(P_PID, static_cast<id_t>(child->pid()), &what, WSTOPPED | WNOWAIT));
+  }
+
   base::Rng rng{9};
   std::span<std::byte> memory;
   os::FileDescriptor here;
@@ -430,7 +438,7 @@ TEST_P(TwoProcesses, ReadWhatTheOtherOneHasWritten) {
 
 TEST_P(TwoProcesses, ABatchOfAnOwnerThatHangsEndsAtItsDeadline) {
   std::vector<std::byte> local(2 << 20, std::byte{5});
-  child->send(SIGSTOP);
+  stop();
   const BatchId write =
       *other->write(segment.id, local, kEverySecondPage, {.deadline_ns = kSecond / 5});
   const BatchId read =
@@ -452,7 +460,7 @@ TEST_P(TwoProcesses, ABatchOfAnOwnerThatHangsEndsAtItsDeadline) {
 
 TEST_P(TwoProcesses, ABatchOfAnOwnerThatDiesFails) {
   std::vector<std::byte> local(2 << 20);
-  child->send(SIGSTOP);
+  stop();
   const BatchId write = *other->write(segment.id, local, kEverySecondPage);
   const BatchId read = *other->read(segment.id, local, kEverySecondPage);
   child->send(SIGKILL);
