@@ -128,9 +128,6 @@ void Store::report(const Status& outcome) {
       base::log(LogLevel::kWarn, "storage", "%s: is back in use", traits().name.c_str());
       break;
   }
-  if (is_up()) return;
-  { const std::lock_guard lock(mutex_); }
-  wake_.notify_one();
 }
 
 // A full disk may stay full for ever: a line a minute.
@@ -149,16 +146,25 @@ void Store::run() {
   std::uint64_t pause_ns = kTryPauseNs;
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return ends_ || !is_listed_ || !is_up(); });
     wake_.wait_for(lock, std::chrono::nanoseconds(pause_ns), [&] { return ends_.load(); });
     if (ends_) return;
     lock.unlock();
     const std::uint64_t begin_ns = base::SteadyClock::read();
-    try_backend();
+    check_place();
+    if (!is_gone_ && (!is_listed_ || !is_up())) try_backend();
     // A listing that fails after a long time does not keep the backend busy.
     pause_ns = std::max(kTryPauseNs, base::SteadyClock::read() - begin_ns);
     lock.lock();
   }
+}
+
+// Files that were removed are written and read as before: only a look says that they are gone.
+void Store::check_place() {
+  const Status checked = backend_->check();
+  if (is_gone_.exchange(!checked) == !checked) return;
+  if (!checked) add(disappearances_, 1);
+  base::log(LogLevel::kWarn, "storage", "%s: is %s%s", traits().name.c_str(),
+            checked ? "back in use" : "out of use: ", checked ? "" : checked.error().message);
 }
 
 void Store::try_backend() {
@@ -387,7 +393,7 @@ StoreCounts Store::counts() const {
           read(counters_.evicted_objects),  read(counters_.missing_objects),
           read(counters_.damaged_objects),  read(counters_.failed_puts),
           read(counters_.failed_gets),      read(counters_.refused_puts),
-          read(counters_.over_budget_puts), breaker_.outages()};
+          read(counters_.over_budget_puts), breaker_.outages() + read(disappearances_)};
 }
 
 }  // namespace cachalot::storage

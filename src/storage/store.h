@@ -96,7 +96,7 @@ class Store {
   void remove(const ObjectKey& key, std::uint64_t deadline_ns);
 
   // False: the backend is out of use.
-  bool is_up() const { return breaker_.is_closed(); }
+  bool is_up() const { return breaker_.is_closed() && !is_gone_; }
   StoreCounts counts() const;
   // Grows whenever the backend may lack objects that it was given: puts have failed, or it has lost some.
   std::uint64_t gaps() const { return gaps_.load(std::memory_order_acquire); }
@@ -121,6 +121,7 @@ class Store {
   void report(const Status& outcome);
   void tell_full(const Status& status);
   void run();
+  void check_place();
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
   void keep_budget(std::vector<Put>& puts);
@@ -137,6 +138,8 @@ class Store {
   WriteBudget budget_;
   Counters counters_{};
   std::atomic<std::uint64_t> gaps_{0};
+  std::atomic<bool> is_gone_{false};  // by its check()
+  std::atomic<std::uint64_t> disappearances_{0};
   std::atomic<std::uint64_t> full_told_ns_{0};
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
