@@ -371,6 +371,22 @@ TEST_P(ArchiveTest, AFullPoolMakesRoomForAChainButNotInIt) {
   EXPECT_EQ(load(hashes), 60u);
 }
 
+TEST_P(ArchiveTest, OfAChainLongerThanThePoolEachBlockIsReadAtMostOnceAPrefetch) {
+  lose_pool(1000);
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 900);
+  EXPECT_EQ(store(hashes), 900u);
+  drain();
+  EXPECT_EQ(disk_.count(), 900u);
+  lose_pool(64);
+  start();
+  const Prefetched found = prefetch(hashes);
+  EXPECT_GT(found.in_pool, 0u);
+  EXPECT_LE(found.in_pool, 64u);
+  EXPECT_EQ(load(hashes), found.in_pool);
+  EXPECT_LE(archive_->store().counts().got_objects, 128u);
+}
+
 // Several engines store, prefetch and load over a small pool and a small storage: every byte is checked.
 TEST_P(ArchiveTest, EnginesThatShareASmallPoolNeverSeeWrongBytes) {
   start({}, {.limits = {.objects = 150}});
