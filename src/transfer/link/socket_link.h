@@ -69,7 +69,7 @@ class SocketLink final : public Link {
   bool readable_ = false, writable_ = false, is_closed_ = false;
   std::uint64_t received_bytes_ = 0;  // of these that were read
   std::uint64_t wake_bytes_ = 1;      // so many waiting bytes make the socket readable
-  bool has_payloads_ = true;  // next_payload() may have one
+  bool has_payloads_ = true;          // next_payload() may have one
   std::optional<Error> closing_;
 
   std::vector<std::byte> buffer_;      // bytes of a header, body or trailer so far

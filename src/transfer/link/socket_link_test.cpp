@@ -139,7 +139,9 @@ TEST_F(SocketLinkTest, BbrIsNotUsedWithinAMachineAndOtherAlgorithmsStay) {
   const int fd = peer_.get();
   for (const std::string name : {"reno", "cubic", "bbr"}) {
     // Not each system has each.
-    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), name.size()) != 0) continue;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                   static_cast<socklen_t>(name.size())) != 0)
+      continue;
     stop_pacing_within_machine(fd);
     EXPECT_EQ(congestion_control(fd), name == "bbr" ? "reno" : name);
   }
