@@ -80,6 +80,10 @@ class StepMetadata(KVConnectorMetadata):
     stores: List[Store] = field(default_factory=list)
 
 
+class NoStep(KVConnectorMetadata):
+    """Of a scheduler whose cache is not supported."""
+
+
 @dataclass
 class StepAnswer(KVConnectorWorkerMetadata):
     """Of one worker, or of several."""

@@ -195,8 +195,8 @@ class SchedulerSide:
             self._stats.add("storage_waits", 1)
         return False
 
-    def matched(self, request: Any, computed_tokens: int) -> Tuple[Optional[int], bool]:
-        """None tokens: vLLM asks again in the next step."""
+    def matched(self, request: Any, computed_tokens: int, may_wait: bool = True) -> Tuple[Optional[int], bool]:
+        """None tokens: vLLM asks again in the next step. may_wait: for blocks that are on their way into the pool."""
         if not self._may_load:
             return 0, False
         state = self._request(request)
@@ -207,9 +207,9 @@ class SchedulerSide:
         if not state.may_load or blocks <= first:
             return 0, False
         last = self._found(state, blocks)
-        if last < blocks and self._asks_storage(state, blocks):
+        if may_wait and last < blocks and self._asks_storage(state, blocks):
             return None, False
-        if state.promised and self._waits(state, blocks, max(first, last)):
+        if may_wait and state.promised and self._waits(state, blocks, max(first, last)):
             return None, False
         state.shared = max(state.shared, last)
         if last <= first:

@@ -47,13 +47,11 @@ class TransferAnswer(KVConnectorWorkerMetadata):
     """Of one worker, or of several."""
 
     finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
-    failed_requests: List[str] = field(default_factory=list)
 
     def aggregate(self, other: "TransferAnswer") -> "TransferAnswer":
         for job, workers in other.finished_jobs.items():
             self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
-        self.failed_requests += other.failed_requests
         return self
 
     def is_empty(self) -> bool:
-        return not (self.finished_jobs or self.failed_requests)
+        return not self.finished_jobs

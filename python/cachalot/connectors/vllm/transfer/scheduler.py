@@ -37,7 +37,7 @@ class TransferScheduler:
         self._next_job = 0
         self._step = TransferStep()
         self._plans: Dict[str, Tuple[Dict[str, Any], int, int]] = {}  # request: reference, blocks [first, last)
-        self._refused: set = set()  # requests whose load has failed: vLLM would ask for ever
+        self._spent: set = set()  # requests that have asked: a reference is used once, and vLLM would ask for ever
         self._stats = ConnectorStats()
 
     def bind_pages(self, block_pool: Any) -> None:
@@ -81,7 +81,7 @@ class TransferScheduler:
 
     def matched(self, request: Any, computed_tokens: int) -> Tuple[Optional[int], bool]:
         self._plans.pop(request.request_id, None)
-        if not self._may_load or request.request_id in self._refused or _has_adapter(request):
+        if not self._may_load or request.request_id in self._spent or _has_adapter(request):
             return 0, False
         reference = self._reference_of(request)
         first = computed_tokens // self._block_tokens
@@ -96,7 +96,7 @@ class TransferScheduler:
         if external_tokens == 0 or plan is None:
             return
         reference, first, last = plan
-        # vLLM may ask again for a request that was preempted: a reference is used once, the next time it is refused.
+        self._spent.add(request.request_id)
         table = blocks.get_block_ids()[0]
         self._step.loads.append(Ask(request.request_id, reference, list(table[first:last]), first * self._block_tokens))
 
@@ -105,7 +105,7 @@ class TransferScheduler:
     def finished(self, request: Any, tables: Tuple[List[int], ...]) -> Optional[Dict[str, Any]]:
         """Returns what a prefill's answer tells the decode engine."""
         self._plans.pop(request.request_id, None)
-        self._refused.discard(request.request_id)
+        self._spent.discard(request.request_id)
         if not self._may_store or request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
             return None
         if _has_adapter(request):
@@ -145,7 +145,6 @@ class TransferScheduler:
     def answered(self, answer: Optional[TransferAnswer], loaded: Any) -> None:
         if answer is None:
             return
-        self._refused.update(answer.failed_requests)
         for job, workers in answer.finished_jobs.items():
             self._held.finished(job, workers)
 

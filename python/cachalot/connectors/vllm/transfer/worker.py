@@ -81,16 +81,15 @@ class TransferWorker:
         if pending.number is not None:
             self._rank.release(pending.number)
         is_done = status["state"] == "done"
-        self._stats.add("loads", 1)
-        self._stats.add("failed_loads", not is_done)
-        self._stats.add("load_seconds", time.monotonic() - pending.began)
+        self._stats.add("transfers", 1)
+        self._stats.add("failed_transfers", not is_done)
+        self._stats.add("transfer_seconds", time.monotonic() - pending.began)
         self._finished.add(request)
         if is_done:
-            self._stats.add("loaded_blocks", len(pending.ask.pages))
-            self._stats.add("loaded_bytes", status["bytes"])
+            self._stats.add("transferred_blocks", len(pending.ask.pages))
+            self._stats.add("transferred_bytes", status["bytes"])
             return
         self._log.warning("load", "a transfer failed, its blocks are computed: %s", status["error"])
-        self._answer.failed_requests.append(request)
         self._bad_pages.update(pending.ask.pages)
 
     def take_results(self) -> Tuple[Set[str], Set[str]]:
