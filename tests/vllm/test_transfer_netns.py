@@ -72,12 +72,10 @@ def transfer(models, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def both(models, tmp_path_factory):
-    """A hand-over, and a pool that only the prefill engines' machine has."""
-    pool = Pool(f"/dev/shm/cachalot_vllm_netns_a_{os.getpid()}", 1 << 20, 512)
+    """A hand-over, and a pool in the memory of machine a, which the first prefill engine makes."""
+    pool = {"pool": "/dev/shm/cachalot_vllm", "create": {"blocks": 512}}
     yield from stages(tmp_path_factory, models, lambda place: {
-        "transfer": {"listen": [f"tcp:{place.host}:0"], "deadline": 20},
-        **({"pool": pool.path} if place.side == "a" else {})})
-    pool.close()
+        "transfer": {"listen": [f"tcp:{place.host}:0"], "deadline": 20}, **(pool if place.side == "a" else {})})
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The sides of a transfer without an engine: what is never handed over."""
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -68,7 +69,7 @@ def test_after_a_reset_nothing_is_handed_over(side):
     assert offered(side) is None
     assert side.matched(a_request({REFERENCE: reference}), 0) == (0, False)
     step = side.step(None)
-    assert step.withdraws and len(step.stores) == 1
+    assert step.withdraws and len(step.offers) == 1
 
 
 def test_prompts_of_adapters_are_computed(side):
@@ -123,5 +124,45 @@ def test_whatever_a_reference_does_to_a_worker_the_prompt_is_computed():
 
 def test_a_worker_without_a_cache_answers_for_each_offer():
     worker = TransferWorker(None, 1.0, RateLimitedLog(Log()))
-    worker.begin_stores([Offer(7, "0" * 32, [1], 16)])
+    worker.begin_offers([Offer(7, "0" * 32, [1], 16)])
     assert worker.take_answer().finished_jobs == {7: 1}
+
+
+class LateRank(BrokenRank):
+    """Knows the offer when it is asked for the third time."""
+
+    def __init__(self, knows_at=3):
+        self.asks, self.knows_at, self.released = 0, knows_at, []
+
+    def ask(self, *_, **__):
+        self.asks += 1
+        return self.asks
+
+    def wait(self, number, timeout_s):
+        if number < self.knows_at:
+            return {"state": "failed", "error": "no such offer", "code": "not_found", "bytes": 0}
+        return {"state": "done", "error": None, "code": None, "bytes": 64}
+
+    def release(self, number):
+        self.released.append(number)
+
+
+def loaded(worker):
+    until = time.monotonic() + 30
+    while not (finished := worker.take_results()[0]):
+        assert time.monotonic() < until, "the load does not end"
+        time.sleep(0.005)
+    return finished
+
+
+def test_an_answer_that_is_faster_than_its_offer_is_asked_for_again():
+    worker = TransferWorker(LateRank(), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0)])
+    assert loaded(worker) == {"r"} and worker.take_bad_pages() == set()
+    assert worker._rank.released == [1, 2, 3]
+
+
+def test_an_offer_that_never_comes_is_computed():
+    worker = TransferWorker(LateRank(10**9), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0)])
+    assert loaded(worker) == {"r"} and worker.take_bad_pages() == {4, 5}

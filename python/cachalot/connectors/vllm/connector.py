@@ -183,6 +183,12 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         metadata = self._get_connector_metadata()
         return metadata if isinstance(metadata, (StepMetadata, TransferStep, PooledStep)) else None
 
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        offers = getattr(connector_metadata, "offers", None)
+        if self._worker is not None and offers:
+            self._worker.begin_offers(offers)
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         step = self._step()
         if self._worker is not None and step is not None:
@@ -198,7 +204,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         step = self._step()
         if self._worker is None or step is None:
             return
-        self._worker.begin_stores(step.stores)
+        if stores := getattr(step, "stores", None):
+            self._worker.begin_stores(stores)
         if getattr(step, "withdraws", False):
             self._worker.withdraw_offers()
 

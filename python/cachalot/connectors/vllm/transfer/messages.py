@@ -38,7 +38,7 @@ class Ask:
 @dataclass
 class TransferStep(KVConnectorMetadata):
     loads: List[Ask] = field(default_factory=list)
-    stores: List[Offer] = field(default_factory=list)
+    offers: List[Offer] = field(default_factory=list)
     withdraws: bool = False  # all offers that are open
 
 

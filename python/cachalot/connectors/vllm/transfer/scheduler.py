@@ -130,7 +130,7 @@ class TransferScheduler:
         self._next_job += 1
         self._held.hold_pages(self._next_job, pages)
         offer = Offer(self._next_job, random_offer_id(), pages, blocks * self._block_tokens)
-        self._step.stores.append(offer)
+        self._step.offers.append(offer)
         return {REFERENCE: {
             "instance": self._instance, "id": offer.id, "tokens": offer.tokens, "tp_size": self._tp_size,
             "pp_size": self._pp_size, "addresses": [self._addresses[rank] for rank in sorted(self._addresses)],
@@ -158,7 +158,7 @@ class TransferScheduler:
         self._log.info("the engine's caches were reset: until it starts again, it hands nothing over and takes nothing")
 
     def has_unsent_stores(self) -> bool:
-        return bool(self._step.stores or self._step.withdraws)
+        return bool(self._step.offers or self._step.withdraws)
 
     def has_held_pages(self) -> bool:
         return bool(self._held)

@@ -29,8 +29,12 @@ class PooledStep(KVConnectorMetadata):
         return self.pool.loads, self.transfer.loads
 
     @property
-    def stores(self) -> Tuple[List[Store], List[Offer]]:
-        return self.pool.stores, self.transfer.stores
+    def stores(self) -> List[Store]:
+        return self.pool.stores
+
+    @property
+    def offers(self) -> List[Offer]:
+        return self.transfer.offers
 
     @property
     def withdraws(self) -> bool:
@@ -131,9 +135,11 @@ class PooledTransferWorker:
         for side, of_side in zip(self._sides, loads):
             side.begin_loads(of_side)
 
-    def begin_stores(self, stores: Tuple[List[Store], List[Offer]]) -> None:
-        for side, of_side in zip(self._sides, stores):
-            side.begin_stores(of_side)
+    def begin_stores(self, stores: List[Store]) -> None:
+        self._pool.begin_stores(stores)
+
+    def begin_offers(self, offers: List[Offer]) -> None:
+        self._transfer.begin_offers(offers)
 
     def withdraw_offers(self) -> None:
         self._transfer.withdraw_offers()

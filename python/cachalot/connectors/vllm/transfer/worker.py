@@ -11,11 +11,17 @@ from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
 
 
+#: A prefill's answer may be here before its workers have the offer: an unknown one is asked for again for so long.
+_UNKNOWN_S = 1.0
+_AGAIN_S = 0.01
+
+
 @dataclass
 class _Pending:
     ask: Ask
-    number: Optional[int]  # None: the rank refused it
+    number: Optional[int]  # None: the rank refused it, or it is asked again
     began: float
+    again: Optional[float] = None  # when
 
 
 class TransferWorker:
@@ -34,16 +40,19 @@ class TransferWorker:
 
     def begin_loads(self, asks: List[Ask]) -> None:
         for ask in asks:
-            number = None
-            try:
-                if self._rank is not None:
-                    number = self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
-                                            first_token=ask.first_token)
-            except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
-                self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
-            self._pending[ask.request] = _Pending(ask, number, time.monotonic())
+            self._pending[ask.request] = _Pending(ask, self._ask(ask), time.monotonic())
 
-    def begin_stores(self, offers: List[Offer]) -> None:
+    def _ask(self, ask: Ask) -> Optional[int]:
+        try:
+            if self._rank is not None:
+                return self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s, first_token=ask.first_token)
+        except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
+            self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
+        return None
+
+    def begin_offers(self, offers: List[Offer]) -> None:
+        """Before the step's forward pass, which may be long: a decode engine may ask already. The pages are those of
+        requests that have ended."""
         for offer in offers:
             try:
                 if self._rank is None:
@@ -61,14 +70,26 @@ class TransferWorker:
             except Error:
                 pass  # it has ended meanwhile; ended_offers() tells it
 
+    def _status_of(self, pending: _Pending) -> Dict[str, Any]:
+        now, running = time.monotonic(), {"state": "running"}
+        if pending.again is not None:
+            if now < pending.again:
+                return running
+            pending.number, pending.again = self._ask(pending.ask), None
+        if pending.number is None:
+            return {"state": "failed", "error": "it was refused", "bytes": 0}
+        status = self._rank.wait(pending.number, timeout_s=0)
+        if status["state"] == "failed" and status["code"] == "not_found" and now < pending.began + _UNKNOWN_S:
+            self._rank.release(pending.number)
+            pending.number, pending.again = None, now + _AGAIN_S
+            return running
+        return status
+
     def _poll(self) -> None:
         for request, pending in list(self._pending.items()):
-            status = {"state": "failed", "error": "it was refused", "bytes": 0}
-            if pending.number is not None:
-                status = self._rank.wait(pending.number, timeout_s=0)
-            if status["state"] == "running":
-                continue
-            self._end(request, pending, status)
+            status = self._status_of(pending)
+            if status["state"] != "running":
+                self._end(request, pending, status)
         for offer_id, error in self._rank.ended_offers() if self._rank is not None else ():
             job = self._offers.pop(offer_id, None)
             if job is not None:
