@@ -25,6 +25,8 @@ OBJECTS = {
     "vllm/transfer/scheduler.py": {
         "request": "vllm.v1.request:Request",
         "blocks": "vllm.v1.core.kv_cache_manager:KVCacheBlocks",
+        "output": "vllm.v1.core.sched.output:SchedulerOutput",
+        "new": "vllm.v1.core.sched.output:NewRequestData",
     },
     "vllm/connector.py": {
         "connector_output": "vllm.v1.outputs:KVConnectorOutput",

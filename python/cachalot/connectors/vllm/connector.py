@@ -124,8 +124,9 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         can = self._can_transfer(groups)
         self._log.info("transfer: %s; blocks of %d tokens", self._identity.text(), groups[0].block_tokens)
         return TransferScheduler(
-            transfer.engine_id, groups[0].block_tokens, parallel.tensor_parallel_size, parallel.pipeline_parallel_size,
-            may_load=can and transfer.is_kv_consumer, may_store=can and transfer.is_kv_producer, log=self._log)
+            self._options.transfer, transfer.engine_id, groups[0].block_tokens, parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size, may_load=can and transfer.is_kv_consumer,
+            may_store=can and transfer.is_kv_producer, log=self._log)
 
     def _transfer_worker(self, described: Optional[List[Dict[str, Any]]]) -> TransferWorker:
         """described: the cache of each group; None: it is not supported."""
@@ -206,6 +207,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             return
         if stores := getattr(step, "stores", None):
             self._worker.begin_stores(stores)
+        if declines := getattr(step, "declines", None):
+            self._worker.decline(declines)
         if getattr(step, "withdraws", False):
             self._worker.withdraw_offers()
 

@@ -47,6 +47,10 @@ class Transfer:
     checksums: bool = False
     #: seconds of silence of a peer, while something waits for it
     peer_timeout: float = 5.0
+    #: most seconds that an ended request's KV stands on offer, if the request asks for it; 0: none does
+    standing: float = 60.0
+    #: share of the engine's blocks that may stand on offer
+    standing_held: float = 0.25
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,10 @@ def _transfer_of(given: Any) -> Transfer:
     for field in ("deadline", "peer_timeout"):
         if not 0 < getattr(transfer, field) <= 3600:
             raise InvalidArgumentError(f"{name}: {field}: {getattr(transfer, field)!r}, expected seconds above 0, at most 3600")
+    if not 0 <= transfer.standing <= 3600:
+        raise InvalidArgumentError(f"{name}: standing: {transfer.standing!r}, expected seconds from 0 to 3600")
+    if not 0 < transfer.standing_held <= 0.9:
+        raise InvalidArgumentError(f"{name}: standing_held: {transfer.standing_held!r}, expected a share above 0, at most 0.9")
     return transfer
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.held_pages import HeldPages
 from cachalot.connectors.vllm.log import RateLimitedLog
-from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of
+from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of, keys_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.reasons import why_no_hits
@@ -28,12 +28,6 @@ _PROMISE_S = 1.0
 _PROMISED_AGE_S = 0.02  # a client may promise what it likes: a lookup in each step would slow the others
 #: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
 _STORED_TOKENS = "cachalot_stored_tokens"
-
-
-def _keys_of(hashes: List[bytes]) -> bytes:
-    """The first 16 bytes of vLLM's hashes as cachalot.BlockHash lies in memory: low, high, little-endian."""
-    digests = b"".join([digest[:KEY_BYTES] for digest in hashes])
-    return np.frombuffer(digests, dtype=">u8").reshape(-1, 2)[:, ::-1].astype("<u8").tobytes()
 
 
 @dataclass
@@ -60,7 +54,7 @@ class _Request:
         if new and self.adapter:
             new = [hashlib.blake2b(digest + self.adapter, digest_size=KEY_BYTES).digest() for digest in new]
         if new:
-            self.keys += _keys_of(new)
+            self.keys += keys_of(new)
         return len(self.keys) // KEY_BYTES
 
     def chain(self, first: int, last: int, tables: Tuple[List[int], ...]) -> Chain:

@@ -37,6 +37,10 @@ class PooledStep(KVConnectorMetadata):
         return self.transfer.offers
 
     @property
+    def declines(self) -> List[Dict[str, Any]]:
+        return self.transfer.declines
+
+    @property
     def withdraws(self) -> bool:
         return self.transfer.withdraws
 
@@ -140,6 +144,9 @@ class PooledTransferWorker:
 
     def begin_offers(self, offers: List[Offer]) -> None:
         self._transfer.begin_offers(offers)
+
+    def decline(self, references: List[Dict[str, Any]]) -> None:
+        self._transfer.decline(references)
 
     def withdraw_offers(self) -> None:
         self._transfer.withdraw_offers()

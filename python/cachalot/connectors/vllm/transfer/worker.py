@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from cachalot import Error, TransferRank
 from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
 
@@ -45,7 +46,8 @@ class TransferWorker:
     def _ask(self, ask: Ask) -> Optional[int]:
         try:
             if self._rank is not None:
-                return self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s, first_token=ask.first_token)
+                return self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
+                                      first_token=ask.first_token, tokens=ask.tokens, hash=hashes_of(ask.key, 0)[0])
         except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
             self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
         return None
@@ -57,11 +59,20 @@ class TransferWorker:
             try:
                 if self._rank is None:
                     raise ValueError("this worker's KV cache is not supported")
-                self._rank.offer(offer.id, offer.pages, offer.tokens, deadline_s=self._deadline_s)
+                self._rank.offer(offer.id, offer.pages, offer.tokens, deadline_s=offer.standing_s or self._deadline_s,
+                                 hashes=hashes_of(offer.keys, 0), standing=offer.standing_s > 0)
                 self._offers[offer.id] = offer.job
             except (Error, ValueError) as error:
                 self._log.warning("offer", "a prompt's KV cannot be offered: %s", error)
                 self._answer.finished_jobs[offer.job] = 1
+
+    def decline(self, references: List[Dict[str, Any]]) -> None:
+        for reference in references:
+            try:
+                if self._rank is not None:
+                    self._rank.decline(reference, deadline_s=self._deadline_s)
+            except Exception as error:  # it comes from outside; its pages are free at their deadline
+                self._log.warning("decline", "an offer cannot be declined: %s", error)
 
     def withdraw_offers(self) -> None:
         for offer_id in self._offers:
