@@ -44,8 +44,9 @@ set(CACHALOT_MODULES
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
   "sched/timing: base geometry"
   "sched/calibration: base os geometry trace/file sched/timing"
-  "trace/run: base os trace/file"
-  "sim/engine: base sched/timing"
+  "trace/run: base os trace/file trace/request"
+  "sim/engine: base geometry sched/timing"
+  "sim/run: base os geometry trace/file trace/request trace/run sched/timing sim/engine"
   "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair transfer/link transfer/engine transfer/handover transfer/registry"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
