@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sched/timing/quantiles.h"
+
 namespace cachalot::sim {
 namespace {
+
+using sched::mean_of;
+using sched::quantile_of;
 
 class Recorder final : public EngineListener {
  public:
@@ -17,21 +22,6 @@ class Recorder final : public EngineListener {
  private:
   SimulatedRun& run_;
 };
-
-double mean_of(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
-  return values.empty() ? 0 : sum / static_cast<double>(values.size());
-}
-
-// Between the two neighbours; `values` is sorted.
-double quantile_of(const std::vector<double>& values, double share) {
-  if (values.empty()) return 0;
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<std::size_t>(place);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (place - static_cast<double>(low)) * (values[high] - values[low]);
-}
 
 // `times(i)` has queued_s, scheduled_s, first_token_s and last_token_s of request i.
 template <class Times>
@@ -50,8 +40,6 @@ RunFigures figures(std::span<const trace::RecordedRequest> recorded, const Times
     first = std::min(first, t.queued_s);
     last = std::max(last, t.last_token_s);
   }
-  for (auto* values : {&ttft, &service, &tpot, &end_to_end})
-    std::sort(values->begin(), values->end());
   return {.ttft_mean = mean_of(ttft),
           .ttft_p50 = quantile_of(ttft, 0.5),
           .ttft_p90 = quantile_of(ttft, 0.9),
