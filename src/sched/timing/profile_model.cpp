@@ -198,7 +198,7 @@ double ProfileModel::model_flops_utilization(std::span<const PrefillPart> prefil
   if (seconds <= 0) return 0;
   const auto sequences = static_cast<double>(decode.sequences);
   double flops = sequences * model_.flops_per_token() +
-                 model_.attention_flops(1, static_cast<double>(decode.context_tokens));
+                 model_.attention_flops(static_cast<double>(decode.context_tokens));
   double outputs = sequences;
   for (const PrefillPart& part : prefill) {
     flops += static_cast<double>(part.new_tokens) * model_.flops_per_token() +

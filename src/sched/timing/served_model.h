@@ -33,9 +33,11 @@ struct ServedModel {
 
   // Floating-point operations: a token through all layers, without attention to its context.
   double flops_per_token() const { return 2 * layer_weights(); }
-  // Attention of `new_tokens` in a row, the first of which has `context_tokens` before it.
+  // Attention between a token and so many tokens, itself among them.
+  double attention_flops(double tokens) const { return 4 * layers * heads * head_dim * tokens; }
+  // Of `new_tokens` in a row, the first of which has `context_tokens` before it.
   double attention_flops(double new_tokens, double context_tokens) const {
-    return 4 * layers * heads * head_dim * new_tokens * (context_tokens + new_tokens / 2);
+    return attention_flops(new_tokens * (context_tokens + new_tokens / 2));
   }
 };
 
