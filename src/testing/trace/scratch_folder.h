@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-namespace cachalot::sched {
+namespace cachalot::testing {
 
 class ScratchFolder {
  public:
@@ -37,4 +37,4 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace cachalot::sched
+}  // namespace cachalot::testing
