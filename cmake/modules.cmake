@@ -42,6 +42,7 @@ set(CACHALOT_MODULES
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"
   "replay/tiers: base os memory geometry gpu block_hash eviction kv pool client tier/radix tier/controller cache_sim trace/request replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
+  "sched/timing: base geometry"
   "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair transfer/link transfer/engine transfer/handover transfer/registry"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
