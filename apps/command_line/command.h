@@ -31,6 +31,7 @@ void add_get(CLI::App& app, Chosen& chosen);
 void add_lookup(CLI::App& app, Chosen& chosen);
 void add_evict(CLI::App& app, Chosen& chosen);
 void add_hitrate(CLI::App& app, Chosen& chosen);
+void add_simulate(CLI::App& app, Chosen& chosen);
 void add_vtensor(CLI::App& app, Chosen& chosen);
 void add_alloc_replay(CLI::App& app, Chosen& chosen);
 void add_trace(CLI::App& app, Chosen& chosen);
