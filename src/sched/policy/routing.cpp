@@ -126,9 +126,9 @@ std::size_t longest_prefix(const ClusterView& cluster) {
   std::size_t best = kNoInstance;
   for (std::size_t i = 0; i < cluster.prefill.size(); ++i) {
     const PrefillView& view = cluster.prefill[i];
-    if (view.hit_tokens == 0) continue;
-    if (best == kNoInstance || view.hit_tokens > cluster.prefill[best].hit_tokens ||
-        (view.hit_tokens == cluster.prefill[best].hit_tokens &&
+    if (view.held_tokens == 0) continue;
+    if (best == kNoInstance || view.held_tokens > cluster.prefill[best].held_tokens ||
+        (view.held_tokens == cluster.prefill[best].held_tokens &&
          view.sending < cluster.prefill[best].sending)) {
       best = i;
     }
@@ -145,7 +145,7 @@ Route fastest(const RoutingOptions& options, const RequestView& request,
     const PrefillView& view = cluster.prefill[i];
     if (!view.accepts) continue;
     KvPlan plan = plan_with_pool(request, cluster, i);
-    if (peer != kNoInstance && is_much_longer(cluster.prefill[peer].hit_tokens, view.hit_tokens,
+    if (peer != kNoInstance && is_much_longer(cluster.prefill[peer].held_tokens, view.hit_tokens,
                                               options.balancing_threshold)) {
       const KvPlan with_peer = plan_from_peer(request, cluster, i, peer);
       if (with_peer.cost_s() < plan.cost_s()) plan = with_peer;

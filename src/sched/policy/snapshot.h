@@ -3,7 +3,7 @@
 // 1. A decision is a function of a snapshot: no clock, no random numbers of its own, no I/O, no state that a
 //    call changes. A router and a simulator that fill in equal snapshots get equal decisions.
 // 2. Times are seconds. "now" is 0: what is in the past is negative.
-// 3. hit_tokens never exceed the request's input_tokens.
+// 3. held_tokens <= hit_tokens <= the request's input_tokens.
 #pragma once
 
 #include <cstddef>
@@ -32,13 +32,16 @@ struct RequestView {
 };
 
 struct PrefillView {
-  bool accepts = true;           // false: it leaves, or is gone
-  double queue_s = 0;            // until it could begin with this request, as predicted
-  std::uint64_t requests = 0;    // queued and running
-  std::uint64_t hit_tokens = 0;  // leading tokens of the request in its own cache
-  std::uint64_t sending = 0;     // transfers in flight from it
-  std::uint64_t receiving = 0;   // and to it
-  std::uint64_t pool_reads = 0;  // of it, from the shared pool
+  bool accepts = true;         // false: it leaves, or is gone
+  double queue_s = 0;          // until it could begin with this request, as predicted
+  std::uint64_t requests = 0;  // queued and running
+  // Leading tokens of the request that its own cache will have when the turn comes: those it has, and those that
+  // requests before it in the queue compute.
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t held_tokens = 0;  // those that it has now, and can send
+  std::uint64_t sending = 0;      // transfers in flight from it
+  std::uint64_t receiving = 0;    // and to it
+  std::uint64_t pool_reads = 0;   // of it, from the shared pool
 };
 
 struct ClusterView {

@@ -42,11 +42,11 @@ KvPlan plan_from_peer(const RequestView& request, const ClusterView& cluster, st
                       std::size_t peer) {
   KvPlan plan = plan_own(request, cluster, instance);
   const PrefillView& source = cluster.prefill[peer];
-  if (peer == instance || source.hit_tokens <= plan.hit_tokens) return plan;
+  if (peer == instance || source.held_tokens <= plan.hit_tokens) return plan;
   plan.source = KvSource::kPeer;
   plan.peer = peer;
-  plan.transfer_tokens = source.hit_tokens - plan.hit_tokens;
-  plan.hit_tokens = source.hit_tokens;
+  plan.transfer_tokens = source.held_tokens - plan.hit_tokens;
+  plan.hit_tokens = source.held_tokens;
   plan.transfer_s = transfer_seconds(
       cluster.link, static_cast<double>(plan.transfer_tokens) * cluster.kv_bytes_per_token,
       std::max(source.sending, cluster.prefill[instance].receiving));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <optional>
+#include <unordered_map>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -41,6 +42,8 @@ struct PrefillNode {
   bool accepts = true;
   bool is_leaving = false;
   std::deque<JobId> queue;
+  std::unordered_map<std::uint32_t, std::uint32_t>
+      coming;           // blocks of `queue` and `running`, how often
   double queued_s = 0;  // predicted prefill of the queue
   JobId running = kNoJob;
   double begin_s = 0, end_s = kNever;
@@ -119,6 +122,9 @@ class Cluster {
   Ports make_ports();
   void step(std::size_t slot);
 
+  std::size_t expected_blocks(const PrefillNode& node, JobId id) const;
+  void expect(PrefillNode& node, JobId id);
+  void expect_no_more(PrefillNode& node, JobId id);
   sched::Route route(JobId id);
   sched::Verdict verdict(JobId id, double ttft_s);
   void arrive(JobId id);
@@ -235,6 +241,25 @@ void Cluster::step(std::size_t slot) {
   }
 }
 
+// Held, or computed by then.
+std::size_t Cluster::expected_blocks(const PrefillNode& node, JobId id) const {
+  const std::span<const std::uint32_t> blocks = path(id);
+  std::size_t expected = node.cache.match(blocks);
+  while (expected < blocks.size() && node.coming.contains(blocks[expected])) ++expected;
+  return expected;
+}
+
+// The blocks of a request that is queued or runs, and of one that does no more.
+void Cluster::expect(PrefillNode& node, JobId id) {
+  for (const std::uint32_t block : path(id)) ++node.coming[block];
+}
+void Cluster::expect_no_more(PrefillNode& node, JobId id) {
+  for (const std::uint32_t block : path(id)) {
+    const auto found = node.coming.find(block);
+    if (--found->second == 0) node.coming.erase(found);
+  }
+}
+
 sched::Route Cluster::route(JobId id) {
   views_.resize(prefill_.size());
   for (std::size_t i = 0; i < prefill_.size(); ++i) {
@@ -243,7 +268,8 @@ sched::Route Cluster::route(JobId id) {
     views_[i] = {.accepts = node.accepts,
                  .queue_s = running_s + node.queued_s,
                  .requests = node.requests(),
-                 .hit_tokens = workload_.tokens_of(job(id), node.cache.match(path(id))),
+                 .hit_tokens = workload_.tokens_of(job(id), expected_blocks(node, id)),
+                 .held_tokens = workload_.tokens_of(job(id), node.cache.match(path(id))),
                  .sending = network_.in_flight(node.ports.out),
                  .receiving = network_.in_flight(node.ports.in),
                  .pool_reads = has_pool() ? network_.in_flight(node.ports.pool_in) : 0};
@@ -321,6 +347,7 @@ void Cluster::dispatch(JobId id, const sched::Route& chosen) {
   jobs_[id].expected_prefill_s = chosen.kv.prefill_s;
   node.queued_s += chosen.kv.prefill_s;
   node.queue.push_back(id);
+  expect(node, id);
   begin_transfer(id, at, chosen.kv);
   try_start(at);
 }
@@ -373,12 +400,14 @@ bool Cluster::read_more_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_
   const std::uint64_t pool_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
   if (pool_tokens <= hit_tokens) return false;
   const sched::PrefillView view{.hit_tokens = hit_tokens,
+                                .held_tokens = hit_tokens,
                                 .pool_reads = network_.in_flight(prefill_[at].ports.pool_in)};
   const sched::KvPlan plan =
       sched::plan_with_pool({.input_tokens = job(id).input_tokens, .pool_hit_tokens = pool_tokens},
                             {.prefill = {&view, 1},
                              .timing = timing_.prefill,
                              .kv_bytes_per_token = options_.kv_bytes_per_token,
+                             .link = options_.link,
                              .pool = options_.pool_link},
                             0);
   return begin_transfer(id, at, plan);
@@ -414,6 +443,7 @@ void Cluster::end_prefill(std::uint32_t at) {
   count_queue(node);
   node.cache.release(path(id).first(node.held_blocks));
   node.cache.store(path(id));
+  expect_no_more(node, id);
   node.report.most_cached_blocks = std::max(node.report.most_cached_blocks, node.cache.size());
   node.busy.add(node.begin_s, now_s_, 1);
   node.report.busy_s += state.prefill_s;
@@ -618,6 +648,7 @@ void Cluster::fail(std::uint32_t at) {
     report_.wasted_prefill_s += done_s;
   }
   node.queue.clear();
+  node.coming.clear();
   node.queued_s = 0;
   node.running = kNoJob;
   node.end_s = kNever;
