@@ -8,12 +8,13 @@
 
 #include "command.h"
 #include "output.h"
+#include "recorded_run.h"
 #include "sched/calibration/profile_folder.h"
 #include "sched/timing/kv_capacity.h"
 #include "sched/timing/profile_model.h"
 #include "sim/run/run_comparison.h"
-#include "simulate.h"
 #include "trace/run/recorded_run.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
@@ -32,7 +33,8 @@ struct Outcome {
   double wall_s;
 };
 
-Status check_flags(const SimulateOptions& options) {
+Status check_flags(const RecordedRunFlags& options, const RecordedRunFiles& files,
+                   std::uint64_t colocated) {
   if (options.profile.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "--profile: missing, expected the folder of the engine's profile");
@@ -41,18 +43,18 @@ Status check_flags(const SimulateOptions& options) {
     return Error::make(Code::kInvalidArgument,
                        "--meta: missing, expected the JSON file of the recorded engine's options");
   }
-  if (!options.colocated.empty() && options.colocated != "1") {
+  if (colocated > 1) {
     return Error::make(Code::kInvalidArgument,
-                       "--colocated: %s, expected 1: a recorded run is of one engine",
-                       options.colocated.c_str());
+                       "--colocated: %" PRIu64 ", expected 1: a recorded run is of one engine",
+                       colocated);
   }
-  const std::string inputs[] = {options.trace, options.meta};
-  CACHALOT_TRY(check_is_no_input("--csv", options.csv, inputs));
-  CACHALOT_TRY(check_is_no_input("--json", options.json, inputs));
-  return check_are_apart({{"--csv", options.csv}, {"--json", options.json}});
+  const std::string inputs[] = {files.trace, options.meta};
+  CACHALOT_TRY(check_is_no_input("--csv", files.csv, inputs));
+  CACHALOT_TRY(check_is_no_input("--json", files.json, inputs));
+  return check_are_apart({{"--csv", files.csv}, {"--json", files.json}});
 }
 
-Result<sched::ProfileModel> timing_of(const SimulateOptions& options,
+Result<sched::ProfileModel> timing_of(const RecordedRunFlags& options,
                                       const trace::RunOptions& recorded) {
   CACHALOT_TRY_ASSIGN(const sched::ProfileTables tables,
                       sched::read_profile_folder(options.profile));
@@ -101,13 +103,13 @@ Result<sim::EngineOptions> engine_of(const trace::RunOptions& recorded,
 }
 
 // Beside FILE.requests.jsonl.gz: FILE.timeseries.csv.gz, if it is there.
-std::string seconds_file(const SimulateOptions& options) {
+std::string seconds_file(const RecordedRunFlags& options, const RecordedRunFiles& files) {
   if (!options.seconds.empty()) return options.seconds;
   constexpr std::string_view kMark = ".requests.jsonl";
-  const std::size_t mark = options.trace.rfind(kMark);
+  const std::size_t mark = files.trace.rfind(kMark);
   if (mark == std::string::npos) return "";
   for (const char* ending : {".timeseries.csv.gz", ".timeseries.csv"}) {
-    const std::string file = options.trace.substr(0, mark) + ending;
+    const std::string file = files.trace.substr(0, mark) + ending;
     std::error_code ignored;
     if (std::filesystem::exists(file, ignored)) return file;
   }
@@ -155,7 +157,7 @@ void print_comparison(std::FILE* out, const sim::RunFigures& simulated,
   }
 }
 
-void print(std::FILE* out, const SimulateOptions& options, const Outcome& outcome) {
+void print(std::FILE* out, const RecordedRunFlags& options, const Outcome& outcome) {
   const sim::RunFigures simulated = sim::figures_of(outcome.recorded, outcome.run);
   std::fprintf(out, "%zu requests, %s on %s, tensor parallelism %" PRIu64 "\n",
                outcome.recorded.size(), outcome.timing.model().name, outcome.timing.gpu().name,
@@ -199,7 +201,7 @@ nlohmann::json figures_json(const sim::RunFigures& f) {
           {"makespan_s", f.makespan}};
 }
 
-nlohmann::json json_of(const SimulateOptions& options, const Outcome& outcome) {
+nlohmann::json json_of(const RecordedRunFlags& options, const Outcome& outcome) {
   const sim::RunFigures simulated = sim::figures_of(outcome.recorded, outcome.run);
   nlohmann::json json = figures_json(simulated);
   json["requests"] = outcome.recorded.size();
@@ -247,18 +249,43 @@ std::string csv_of(const Outcome& outcome) {
 
 }  // namespace
 
-Status simulate_recorded_run(const SimulateOptions& options) {
-  CACHALOT_TRY(check_flags(options));
-  CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
-  CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated) {
+  if (command.get_option_no_throw("--colocated") == nullptr) {
+    command.add_option("--colocated", colocated, "engines that prefill and decode")
+        ->type_name("N")
+        ->transform(number(1, 4096));
+  }
+  const auto add = [&](const char* name, std::string& value, const std::string& type,
+                       const std::string& text) {
+    return command.add_option(name, value, text)->type_name(type);
+  };
+  add("--profile", flags.profile, "FOLDER",
+      "of a recorded run: measured operator times of its GPU and model");
+  add("--meta", flags.meta, "FILE", "of a recorded run: the engine's options, as JSON");
+  add("--seconds", flags.seconds, "FILE",
+      "of a recorded run: its CSV of one row a second (default: beside --trace)");
+  add("--tp-link-gb-s", flags.link_gb_s, "X",
+      "of a recorded run: all-reduce bandwidth among the GPUs of the engine, instead of the GPU's")
+      ->transform(decimal(0.001, 1e6));
+  add("--tp-link-us", flags.link_us, "X", "of a recorded run: what a small all-reduce takes")
+      ->transform(decimal(0, 1e6));
+  command.add_flag("--compare", flags.compare,
+                   "of a recorded run: simulated and recorded figures side by side");
+}
+
+Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunFiles& files,
+                             std::uint64_t colocated) {
+  CACHALOT_TRY(check_flags(options, files, colocated));
+  CACHALOT_TRY_ASSIGN(Output csv, Output::open(files.csv));
+  CACHALOT_TRY_ASSIGN(Output json, Output::open(files.json));
   const auto begin = std::chrono::steady_clock::now();
-  CACHALOT_TRY_ASSIGN(const auto recorded, trace::read_recorded_run(options.trace));
+  CACHALOT_TRY_ASSIGN(const auto recorded, trace::read_recorded_run(files.trace));
   CACHALOT_TRY_ASSIGN(const trace::RunOptions run_options, trace::read_run_options(options.meta));
   CACHALOT_TRY_ASSIGN(const sched::ProfileModel timing, timing_of(options, run_options));
   CACHALOT_TRY_ASSIGN(const sim::EngineOptions engine, engine_of(run_options, timing));
   CACHALOT_TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate_run(recorded, engine, timing));
   std::optional<sim::CurveErrors> curves;
-  if (const std::string file = seconds_file(options); options.compare && !file.empty()) {
+  if (const std::string file = seconds_file(options, files); options.compare && !file.empty()) {
     CACHALOT_TRY_ASSIGN(const auto seconds, trace::read_run_seconds(file));
     curves = sim::curve_errors(seconds, run, engine.blocks);
   }
@@ -272,7 +299,7 @@ Status simulate_recorded_run(const SimulateOptions& options) {
       .curves = curves,
       .flops_share = flops_share(recorded, run, timing),
       .wall_s = wall.count()};
-  print(options.csv == "-" ? stderr : human_output(options.json), options, outcome);
+  print(files.csv == "-" ? stderr : human_output(files.json), options, outcome);
   CACHALOT_TRY(csv.write(csv_of(outcome)));
   return json.write_json(json_of(options, outcome));
 }
