@@ -1,4 +1,5 @@
 // `cachalot simulate --trace-format vllm-run`: one engine's recorded run, again on fake time.
+#include <algorithm>
 #include <chrono>
 #include <cinttypes>
 #include <cstdlib>
@@ -29,7 +30,8 @@ struct Outcome {
   BlocksFrom blocks_from;
   const sched::ProfileModel& timing;
   std::optional<sim::CurveErrors> curves;
-  double flops_share;  // mean MFU of the run
+  std::size_t within_goals;  // requests
+  double flops_share;        // mean MFU of the run
   double wall_s;
 };
 
@@ -130,6 +132,23 @@ double flops_share(std::span<const trace::RecordedRequest> requests, const sim::
   return flops / (busy_s * timing.gpu().bf16_flops * static_cast<double>(timing.tensor_parallel()));
 }
 
+std::size_t within_goals(std::span<const trace::RecordedRequest> requests,
+                         const sim::SimulatedRun& run, const LatencyGoals& goals) {
+  std::size_t within = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const sim::RequestTimes& t = run.requests[i];
+    const auto gaps =
+        static_cast<double>(std::max<std::uint64_t>(requests[i].output_tokens, 2) - 1);
+    const double ttft_ms = (t.first_token_s - t.queued_s) * 1e3;
+    const double tbt_ms = (t.last_token_s - t.first_token_s) / gaps * 1e3;
+    within += (goals.ttft_ms == 0 || ttft_ms <= goals.ttft_ms) &&
+                      (goals.tbt_ms == 0 || tbt_ms <= goals.tbt_ms)
+                  ? 1
+                  : 0;
+  }
+  return within;
+}
+
 void print_row(std::FILE* out, const char* name, double simulated, double recorded) {
   std::fprintf(out, "%-28s %12.4f %12.4f %+9.2f %%\n", name, simulated, recorded,
                100 * sim::relative_error(simulated, recorded));
@@ -207,6 +226,18 @@ nlohmann::json json_of(const RecordedRunFlags& options, const Outcome& outcome) 
   json["requests"] = outcome.recorded.size();
   json["completed"] = outcome.recorded.size();
   json["rejected"] = 0;
+  json["goodput_rps"] = static_cast<double>(outcome.within_goals) / simulated.makespan;
+  json["slo_attainment"] =
+      static_cast<double>(outcome.within_goals) / static_cast<double>(outcome.recorded.size());
+  std::uint64_t hit_tokens = 0, tokens = 0;
+  double busy_s = 0;
+  for (const sim::RequestTimes& times : outcome.run.requests) hit_tokens += times.hit_tokens;
+  for (const trace::RecordedRequest& request : outcome.recorded) tokens += request.input_tokens;
+  for (const sim::StepRecord& step : outcome.run.steps) busy_s += step.end_s - step.start_s;
+  json["token_hit_rate"] = static_cast<double>(hit_tokens) / static_cast<double>(tokens);
+  json["bytes_transferred"] = 0;
+  json["wasted_prefill_s"] = 0;
+  json["per_instance"] = {{{"requests", outcome.recorded.size()}, {"busy_s", busy_s}}};
   json["steps"] = outcome.run.steps.size();
   json["preemptions"] = outcome.run.preemptions;
   json["mfu"] = outcome.flops_share;
@@ -274,7 +305,7 @@ void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uin
 }
 
 Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunFiles& files,
-                             std::uint64_t colocated) {
+                             const LatencyGoals& goals, std::uint64_t colocated) {
   CACHALOT_TRY(check_flags(options, files, colocated));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(files.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(files.json));
@@ -297,6 +328,7 @@ Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunF
       .blocks_from = run_options.blocks ? BlocksFrom::kRecorded : BlocksFrom::kEstimated,
       .timing = timing,
       .curves = curves,
+      .within_goals = within_goals(recorded, run, goals),
       .flops_share = flops_share(recorded, run, timing),
       .wall_s = wall.count()};
   print(files.csv == "-" ? stderr : human_output(files.json), options, outcome);

@@ -24,10 +24,15 @@ struct RecordedRunFiles {
   std::string trace, csv, json;
 };
 
+// Milliseconds; 0: none.
+struct LatencyGoals {
+  double ttft_ms = 0, tbt_ms = 0;
+};
+
 // @param colocated  engines as the command line has them; 0: not given
 // @errors kInvalidArgument: a flag, or what was recorded is of another model or tensor parallelism than the profile;
 //         kBadInput: a file; as Output
 Status simulate_recorded_run(const RecordedRunFlags& flags, const RecordedRunFiles& files,
-                             std::uint64_t colocated);
+                             const LatencyGoals& goals, std::uint64_t colocated);
 
 }  // namespace cachalot::apps

@@ -89,6 +89,7 @@ void clear_progress() {
 Status simulate(const Options& options) {
   if (options.trace.format == kRecordedRunFormat) {
     return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
+                                 {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms},
                                  options.cluster.colocated);
   }
   CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));

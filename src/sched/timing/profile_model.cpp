@@ -34,11 +34,6 @@ Result<ProfileModel> ProfileModel::make(const ProfileTables& tables, const Serve
   if (options.chunk_tokens == 0) {
     return Error::make(Code::kInvalidArgument, "chunk_tokens is 0, expected at least 1");
   }
-  if (!(options.prompt_step_overhead_s >= 0)) {
-    return Error::make(Code::kInvalidArgument,
-                       "prompt_step_overhead_s is %g, expected a number not below 0",
-                       options.prompt_step_overhead_s);
-  }
   for (const char* name : kEachLayerOnce) CACHALOT_TRY(check_has(tables.dense, "dense", name));
   CACHALOT_TRY(check_has(tables.dense, "dense", kEachLayerTwice));
   for (const char* name : kOnce) CACHALOT_TRY(check_has(tables.dense, "dense", name));
@@ -178,7 +173,7 @@ double ProfileModel::step_seconds(std::span<const PrefillPart> prefill,
       decode_only ? padded(decode.sequences) : prompt_tokens + decode.sequences;
   const double us = tokens_us(tokens) + sequences_us(prompts + decode.sequences) +
                     model_.layers * attention_us(prefill, decode);
-  return us * 1e-6 + (decode_only ? 0 : options_.prompt_step_overhead_s);
+  return us * 1e-6 + (decode_only ? 0 : gpu_.prompt_step_overhead_s);
 }
 
 double ProfileModel::prefill_seconds(std::uint64_t input_tokens, std::uint64_t hit_tokens) const {

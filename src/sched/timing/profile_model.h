@@ -6,8 +6,8 @@
 // What recorded runs of vLLM 0.19 say about the composition (docs/design/sched.md has the figures):
 // - Steps that only decode run as one recorded graph: their kernels' times add up, within 1 to 4 %. Tokens are padded
 //   to the next size that was recorded.
-// - Steps with prompt tokens take about 5 ms more than their kernels, whatever their size, on both GPUs: the host
-//   launches these operators one by one.
+// - Steps with prompt tokens take a constant more than their kernels, whatever their size (gpu_spec.h): no recorded
+//   graph covers them, and the host prepares more.
 // - Uneven contexts make decode slower, by the table of skew, where the profile has one.
 // - The host's own work (scheduling, detokenizing) hides behind the GPU's: nothing is added for it.
 #pragma once
@@ -30,7 +30,6 @@ namespace cachalot::sched {
 struct ProfileOptions {
   // vLLM records graphs for 1, 2, 4, multiples of 8 to 256, then of 16, up to so many tokens.
   std::uint64_t largest_graph_tokens = 512;
-  double prompt_step_overhead_s = 0.005;
   // Chunk of prefill_seconds(): the engine's tokens per step.
   std::uint64_t chunk_tokens = 2048;
 };

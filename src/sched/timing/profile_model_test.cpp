@@ -10,9 +10,8 @@ namespace cachalot::sched {
 namespace {
 
 Result<ProfileModel> make(const ProfileTables& tables) {
-  return ProfileModel::make(
-      tables, small_model(), small_gpu(),
-      {.largest_graph_tokens = 64, .prompt_step_overhead_s = 0.001, .chunk_tokens = 100});
+  return ProfileModel::make(tables, small_model(), small_gpu(),
+                            {.largest_graph_tokens = 64, .chunk_tokens = 100});
 }
 
 TEST(ProfileModel, ADecodeStepAddsUpItsOperators) {

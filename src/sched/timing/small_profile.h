@@ -31,6 +31,7 @@ inline GpuSpec small_gpu() {
           .link_bytes_per_second = 1e10,
           .link_latency_s = 1e-6,
           .host_bytes_per_second = 1e10,
+          .prompt_step_overhead_s = 0.001,
           .link_is_estimate = true};
 }
 
