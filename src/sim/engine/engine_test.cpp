@@ -161,6 +161,16 @@ TEST(Engine, TheRequestAdmittedLastIsPreemptedAndComputesItsLostBlocksAgain) {
   EXPECT_DOUBLE_EQ(got.notes.times.at(1).first_token_s, 1.038);
 }
 
+TEST(Engine, APreemptedRequestGoesBeforeThoseThatWait) {
+  // As above; request 2 would fit into the block that is left, but the preempted request is before it and does not.
+  EngineOptions options = synchronous(4);
+  options.max_sequences = 2;
+  const Outcome got =
+      run(options, {request(0, 0, 19, 10), request(1, 0, 19, 10), request(2, 1.5, 5, 1)});
+  EXPECT_EQ(got.preemptions, 1u);
+  EXPECT_DOUBLE_EQ(got.notes.times.at(2).scheduled_s, got.notes.times.at(0).last_token_s);
+}
+
 TEST(Engine, PromptsWithTheSameKeysShareTheirBlocks) {
   const std::uint64_t keys[] = {1, 2, 3};
   EngineRequest first = request(0, 0, 35, 2), second = request(1, 10, 35, 1);
