@@ -141,7 +141,7 @@ TEST_F(StorageOutage, ADirectoryThatIsRemovedIsMissesAndOneErrorAndOneThatIsMove
   EXPECT_EQ(run({"get", "never-put", "--pool", path("kv")}).exit_code, 1);
   EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 2);
   EXPECT_GE(metric(port, "cachalot_storage_failed_writes_total"), 2);  // a use tries again
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // it is not told again
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));        // it is not told again
   expect_done(run({"stop", path("kv")}));
   const std::string log = keeper.wait().err;
   const std::string gone = "start this process again";
