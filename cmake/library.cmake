@@ -8,7 +8,7 @@ include(CMakePackageConfigHelpers)
 add_library(cachalot_shared SHARED src/client/c/c_api.cpp src/client/c/c_options.cpp
   src/tier/controller/c_api.cpp src/tier/layerwise/c_api.cpp src/vtensor/c_api.cpp)
 target_link_libraries(cachalot_shared PRIVATE cachalot_options
-  -Wl,--whole-archive cachalot_tier_controller cachalot_transfer_handover cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive
+  -Wl,--whole-archive cachalot_tier_controller cachalot_transfer_handover cachalot_transfer_segments cachalot_client cachalot_geometry cachalot_base -Wl,--no-whole-archive
   cachalot_vtensor cachalot_tier_layerwise)
 target_include_directories(cachalot_shared PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)

@@ -18,6 +18,7 @@ NB_MODULE(_cachalot, module) {
   python::add_layerwise(module);
   python::add_async_call(module);
   python::add_transfer(module);
+  python::add_transfer_endpoint(module);
   // Not by Python's atexit: its functions may need clients and keepers (multiprocessing's waits for children that
   // use the pool). Py_AtExit() fails if 32 functions are registered already.
   (void)Py_AtExit([] {

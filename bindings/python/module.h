@@ -14,5 +14,6 @@ void add_client(nanobind::module_& module);
 void add_layerwise(nanobind::module_& module);
 void add_async_call(nanobind::module_& module);
 void add_transfer(nanobind::module_& module);
+void add_transfer_endpoint(nanobind::module_& module);
 
 }  // namespace cachalot::python

@@ -116,6 +116,9 @@ class PeerProcess {
     reply.damaged = damaged_;
     reply.offers = s.open_offers;
     reply.asks = s.open_asks;
+    const EngineCounters engine = impl_->engine->counters();
+    reply.engine_pushes = engine.open_pushes;
+    reply.engine_windows = engine.open_windows;
     const std::lock_guard lock(impl_->mutex);
     reply.takers = impl_->takers.size();
     reply.pushes = impl_->push_takers.size();

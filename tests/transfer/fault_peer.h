@@ -57,9 +57,13 @@ struct Reply {
   std::array<Ended, 16> ended = {};
   // Everything that a request could leave behind.
   std::uint64_t offers = 0, asks = 0, takers = 0, pushes = 0, early = 0, windows = 0;
+  std::uint64_t engine_pushes = 0,
+                engine_windows = 0;  // the engine's: memory that a peer may read or write
   std::uint64_t damaged = 0, corrupt = 0, received = 0;  // since the start of the process
 
-  std::uint64_t held() const { return offers + asks + takers + pushes + early + windows; }
+  std::uint64_t held() const {
+    return offers + asks + takers + pushes + early + windows + engine_pushes + engine_windows;
+  }
 };
 
 struct PeerOptions {

@@ -490,10 +490,10 @@ Status FaultRig::wait_for_empty() {
     if (now() > end_ns) {
       const auto n = [](std::uint64_t v) { return static_cast<unsigned long long>(v); };
       return Error::make(Code::kInternal,
-                         "left: prefill %llu offers, %llu takers, %llu pushes, %llu early asks; "
-                         "decode %llu requests, %llu windows",
-                         n(p.offers), n(p.takers), n(p.pushes), n(p.early), n(d.asks),
-                         n(d.windows));
+                         "left: prefill %llu offers, %llu takers, %llu pushes (engine: %llu), %llu "
+                         "early asks; decode %llu requests, %llu windows (engine: %llu)",
+                         n(p.offers), n(p.takers), n(p.pushes), n(p.engine_pushes), n(p.early),
+                         n(d.asks), n(d.windows), n(d.engine_windows));
     }
     sleep_ns(kMs);
   }

@@ -107,15 +107,21 @@ class RawPeer {
       if (!frame || frame->type == type) return frame;
     }
   }
-  // @return whether the other side ends the connection
-  bool is_closed(int timeout_ms = 5000) {
-    while (receive(timeout_ms)) {
+  // The beginning of the next chunk: its payload and trailer are left to read(). None: as receive().
+  struct PayloadHead {
+    Bytes body;
+    std::uint64_t payload_bytes = 0;
+  };
+  std::optional<PayloadHead> begin_payload(int timeout_ms = 5000) {
+    for (;;) {
+      FrameHeader header{};
+      if (!read(&header, sizeof header, timeout_ms)) return std::nullopt;
+      PayloadHead head{Bytes(header.body_bytes), header.payload_bytes};
+      if (!read(head.body.data(), head.body.size(), timeout_ms)) return std::nullopt;
+      if (static_cast<FrameType>(header.type) == FrameType::kChunk) return head;
     }
-    return has_ended_;
   }
-
- private:
-  bool read(void* to, std::size_t bytes, int timeout_ms) {
+  bool read(void* to, std::size_t bytes, int timeout_ms = 5000) {
     for (std::size_t done = 0; done < bytes;) {
       pollfd ready{fd_.get(), POLLIN, 0};
       if (poll(&ready, 1, timeout_ms) != 1) return false;
@@ -128,7 +134,14 @@ class RawPeer {
     }
     return true;
   }
+  // @return whether the other side ends the connection
+  bool is_closed(int timeout_ms = 5000) {
+    while (receive(timeout_ms)) {
+    }
+    return has_ended_;
+  }
 
+ private:
   os::FileDescriptor fd_;
   bool has_ended_ = false;
 };

@@ -436,7 +436,10 @@ void TransferEngine::release(PushId id, const Error* reason) {
 
 EngineCounters TransferEngine::counters() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->counters;
+  EngineCounters counters = impl_->counters;
+  counters.open_pushes = impl_->pushes.size();
+  counters.open_windows = impl_->windows.size();
+  return counters;
 }
 
 }  // namespace cachalot::transfer

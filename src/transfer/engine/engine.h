@@ -103,6 +103,7 @@ struct EngineCounters {
   std::uint64_t copied_bytes;  // received_bytes of these, read out of a peer's memory
   std::uint64_t resent_bytes, corrupt_chunks, dropped_chunks;
   std::uint64_t pushes, windows, failed_pushes, failed_windows;
+  std::uint64_t open_pushes, open_windows;  // now: that were not released
 };
 
 class TransferEngine {

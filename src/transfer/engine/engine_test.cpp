@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +14,8 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "testing/storage/proxy.h"
+#include "testing/transfer/raw_peer.h"
+#include "transfer/link/leases.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -36,8 +39,10 @@ std::string name_of(Way way) {
 
 // Two engines of this process.
 struct Pair : EngineEvents {
-  explicit Pair(Way way, bool has_checksums = false) {
+  explicit Pair(Way way, bool has_checksums = false,
+                std::uint64_t peer_timeout_ns = 5'000'000'000) {
     EngineOptions options;
+    options.peer_timeout_ns = peer_timeout_ns;
     options.reads_peer_memory = way == Way::kSameProcess;
     options.has_checksums = has_checksums;
     options.chunk_bytes = 64 << 10;
@@ -236,6 +241,23 @@ TEST_P(EngineWays, ManyPushesShareAConnection) {
   EXPECT_EQ(target, source);
 }
 
+// Silence counts from when something waits for the peer, not from the last frame before.
+TEST_P(EngineWays, APeerThatWasIdleForLongerThanItsTimeoutTakesAPush) {
+  Pair pair(GetParam(), false, 1'000'000'000);
+  const auto source = random_bytes(1 << 20, 10);
+  std::vector<std::uint8_t> target(source.size());
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const WindowKey window = *pair.receiver->open_window(
+      pair.from, Strided::flat(target.data(), target.size()), in(20'000));
+  const PushId push =
+      *pair.sender->push(pair.to, window, Strided::flat(source.data(), source.size()), in(20'000));
+  TransferStatus status = *pair.sender->wait(push, in(20'000));
+  EXPECT_EQ(status.state, TransferState::kDone) << status.error.message;
+  status = *pair.receiver->wait(window, in(20'000));
+  EXPECT_EQ(status.state, TransferState::kDone) << status.error.message;
+  EXPECT_EQ(target, source);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, EngineWays,
                          ::testing::Values(Way::kTcp, Way::kUnix, Way::kSameProcess),
                          [](const auto& way) { return name_of(way.param); });
@@ -311,6 +333,95 @@ TEST(Engine, AnotherIncarnationIsNotThePeer) {
   ASSERT_FALSE(other.ok());
   EXPECT_EQ(other.error().code, Code::kStale);
   EXPECT_TRUE(a->connect({"b", 0, b->addresses()}, in(5000)).ok());
+}
+
+// An engine that sends to a peer whose frames a test reads itself.
+struct ToRawPeer : EngineEvents {
+  explicit ToRawPeer(const std::string& listen) {
+    EngineOptions options;
+    options.name = "sender";
+    options.listen = {listen};
+    options.chunk_bytes = 32 << 20;  // more than a connection keeps
+    engine = *TransferEngine::open(options, this);
+  }
+  ~ToRawPeer() override { engine->close(); }
+  void on_peer(PeerId peer, const PeerInfo&) override { to = static_cast<std::uint64_t>(peer); }
+  // @return the engine's hello
+  std::optional<Frame> greet(RawPeer& peer, bool reads) {
+    peer.send(hello_of("raw", 1, {}));
+    std::optional<Frame> hello = peer.receive(FrameType::kHello);
+    peer.send(reads_of(reads ? 1 : 0));
+    while (to == 0) std::this_thread::yield();
+    return hello;
+  }
+
+  std::atomic<std::uint64_t> to = 0;
+  std::unique_ptr<TransferEngine> engine;
+};
+
+// The peer has read a part of a chunk when the push ends; what it reads after that is not of the memory.
+TEST(Engine, NothingSendsFromTheMemoryOfAPushThatHasEnded) {
+  ToRawPeer sender("tcp:127.0.0.1:0");
+  RawPeer peer = RawPeer::connect(sender.engine->addresses().front());
+  sender.greet(peer, false);
+  std::vector<std::uint8_t> source(64 << 20, 0x11);
+  const PushId push = *sender.engine->push(PeerId{sender.to.load()}, WindowKey{7},
+                                           Strided::flat(source.data(), source.size()), in(60'000));
+  const std::optional<RawPeer::PayloadHead> head = peer.begin_payload();
+  ASSERT_TRUE(head);
+  ASSERT_EQ(head->payload_bytes, 32u << 20);
+  Bytes begun(4096);
+  ASSERT_TRUE(peer.read(begun.data(), begun.size()));
+  EXPECT_EQ(begun, Bytes(4096, std::byte{0x11}));
+  sender.engine->release(push);
+  std::fill(source.begin(), source.end(), 0xee);
+  Bytes rest(head->payload_bytes - begun.size());
+  ASSERT_TRUE(peer.read(rest.data(), rest.size()));
+  EXPECT_EQ(std::count(rest.begin(), rest.end(), std::byte{0xee}), 0);
+  FrameTrailer trailer;
+  ASSERT_TRUE(peer.read(&trailer, sizeof trailer));
+  EXPECT_EQ(trailer.state, static_cast<std::uint32_t>(PayloadState::kVoid));
+}
+
+// The same for a peer that copies the memory by itself.
+TEST(Engine, APushThatHasEndedEndsItsLease) {
+  const std::string name = "@cachalot-engine-test-lease-" + std::to_string(getpid());
+  ToRawPeer sender("unix:" + name);
+  os::FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  std::copy(name.begin() + 1, name.end(), at.sun_path + 1);
+  ASSERT_EQ(0, connect(fd.get(), reinterpret_cast<const sockaddr*>(&at),
+                       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size())));
+  RawPeer peer(std::move(fd));
+  const std::optional<Frame> hello = sender.greet(peer, true);
+  ASSERT_TRUE(hello);
+  BodyReader words(hello->body);
+  words.text(256), words.word(), words.text(256), words.word();
+  const Result<PeerLeases> leases =
+      PeerLeases::open("/proc/self/fd/" + std::to_string(words.word()));
+  ASSERT_TRUE(leases) << leases.error().message;
+  std::vector<std::uint8_t> source(4096);
+  for (const bool is_cancelled : {true, false}) {
+    const PushId push =
+        *sender.engine->push(PeerId{sender.to.load()}, WindowKey{7},
+                             Strided::flat(source.data(), source.size()), in(60'000));
+    const std::optional<Frame> begin = peer.receive(FrameType::kBegin);
+    ASSERT_TRUE(begin);
+    BodyReader body(begin->body);
+    const std::uint64_t number = body.word();
+    body.word(), body.word();
+    const LeaseId lease{static_cast<std::uint32_t>(body.word()), body.word()};
+    EXPECT_TRUE(leases->holds(lease));
+    if (is_cancelled) {
+      sender.engine->release(push);
+    } else {
+      peer.send(Frame{FrameType::kTaken,
+                      BodyWriter().word(number).word(0).word(source.size()).word(0).take()});
+      EXPECT_EQ(sender.engine->wait(push, in(60'000))->state, TransferState::kDone);
+    }
+    EXPECT_FALSE(leases->holds(lease));
+  }
 }
 
 TEST(Engine, APeerThatIsNotThereIsAnError) {

@@ -198,6 +198,45 @@ TEST_F(OneToOne, LayersArriveAsTheyAreComputed) {
   EXPECT_TRUE(ended(p)->status.ok());
 }
 
+// The first stage of decode has all its layers, and its transfer has ended, when the last layer of the second stage is
+// computed.
+TEST(Handover, AStageWhoseTransferHasEndedDoesNotKeepLayersFromTheNextOne) {
+  base::Rng rng(11);
+  const std::uint64_t tokens = 50;
+  const KvGeometry model = small_model(Attention::kGrouped, 8, 8);
+  LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0");
+  std::optional<LiveInstance> decode;
+  do decode.emplace("d", model, 1, 2, tokens, rng, "tcp:127.0.0.1:0");
+  while (decode->shape.stage_layers[1] < 2);
+  prefill.memory.fill(0, tokens);
+  const std::uint32_t first = decode->shape.stage_layers[0];
+  TransferRank& p = prefill.ranks[0];
+  const OfferId id = *random_offer_id();
+  const auto ask = [&](std::size_t rank, OfferId offer) {
+    return *decode->ranks[rank].ask(prefill.reference(offer, tokens),
+                                    {.pages = decode->pages(rank, tokens), .deadline_ns = kLong});
+  };
+  ASSERT_TRUE(p.offer({.id = id,
+                       .pages = prefill.pages(0, tokens),
+                       .tokens = tokens,
+                       .deadline_ns = kLong,
+                       .layers_ready = 1})
+                  .ok());
+  // In this order: prefill serves the first stage first.
+  const AskId one = ask(0, id);
+  ASSERT_EQ(decode->ranks[0].wait(one, kLong, 1)->layers, 1u);
+  const AskId two = ask(1, id);
+  ASSERT_TRUE(p.layers_ready(id, first + 1).ok());
+  ASSERT_EQ(decode->ranks[1].wait(two, kLong, 1)->layers, 1u);
+  ASSERT_EQ(decode->ranks[0].wait(one)->state, HandoverState::kDone);
+  // An answer on the same connection: prefill has heard before that the first stage has all.
+  ASSERT_EQ(decode->ranks[0].wait(ask(0, *random_offer_id()))->error.code, Code::kNotFound);
+  ASSERT_TRUE(p.layers_ready(id, model.layers).ok());
+  const AskStatus status = *decode->ranks[1].wait(two);
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  EXPECT_TRUE(ended(p)->status.ok());
+}
+
 TEST_F(OneToOne, AnAskMayComeBeforeItsOffer) {
   const AskId number = *ask({.waits_for_offer = true});
   EXPECT_EQ(d.wait(number, kSecond / 20)->state, HandoverState::kRunning);

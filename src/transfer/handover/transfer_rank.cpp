@@ -8,7 +8,7 @@
 #include "kv/paged_cache.h"
 #include "os/process.h"
 #include "transfer/handover/rank_impl.h"
-#include "transfer/ucx/open_ucx.h"
+#include "transfer/ucx/listening.h"
 
 namespace cachalot {
 namespace {
@@ -19,14 +19,6 @@ constexpr std::size_t kMostModelBytes = 4096;
 bool equals(const TransferRank::Impl::PlanKey& key, bool is_giving, const InstanceShape& shape,
             std::uint64_t turn) {
   return key.is_giving == is_giving && key.turn == turn && key.shape == shape;
-}
-
-Result<std::string> own_socket(const std::string& name) {
-  CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
-  char hex[17];
-  std::snprintf(hex, sizeof hex, "%016" PRIx64, uuid.low);
-  // A socket's name has 107 bytes at most.
-  return "unix:@cachalot-" + name.substr(0, 60) + "-" + hex;
 }
 
 }  // namespace
@@ -44,21 +36,11 @@ Status TransferRank::Impl::start() {
   engine_options.facts = {{"model", options.model}, {"kv", model_sizes}};
   engine_options.has_checksums = options.checksums;
   engine_options.peer_timeout_ns = options.peer_timeout_ns;
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (const std::string& address : options.listen) {
-    if (address.starts_with("ucx:") && transports.empty()) {
-      CACHALOT_TRY_ASSIGN(std::unique_ptr<Transport> ucx, open_ucx({}));
-      transports.push_back(std::move(ucx));
-    }
-    if (address != "auto") {
-      engine_options.listen.push_back(address);
-      continue;
-    }
-    CACHALOT_TRY_ASSIGN(std::string socket, own_socket(engine_options.name));
-    engine_options.listen.push_back(std::move(socket));
-  }
+  CACHALOT_TRY_ASSIGN(Listening listening, make_listening(engine_options.name, options.listen));
+  engine_options.listen = std::move(listening.addresses);
   if (tune) tune(engine_options);
-  CACHALOT_TRY_ASSIGN(engine, TransferEngine::open(engine_options, this, std::move(transports)));
+  CACHALOT_TRY_ASSIGN(engine,
+                      TransferEngine::open(engine_options, this, std::move(listening.transports)));
   if (!options.registry.empty()) {
     CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
     own.incarnation = engine->incarnation();

@@ -21,7 +21,7 @@
 
 namespace cachalot::transfer {
 
-inline constexpr std::size_t kMostSections = 8;
+inline constexpr std::size_t kMostSections = 64;
 
 class ByteStream {
  public:

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdlib>
 
 namespace cachalot::transfer {
 namespace {
@@ -49,6 +50,11 @@ Status find(void* library, const char* name, Function& function) {
 
 Result<UcxLibrary> UcxLibrary::load(const std::string& name) {
   const KeptSignalHandlers keep;
+#ifdef __SANITIZE_THREAD__
+  // UCX replaces madvise() and others in the whole process, and takes a lock in them. glibc calls madvise() at the end of
+  // each thread, after ThreadSanitizer has given up its state of the thread: that lock is a crash or a hang.
+  setenv("UCX_MEM_EVENTS", "n", 0);
+#endif
   // It has threads and callbacks of its own: it is never unloaded.
   void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (library == nullptr)
