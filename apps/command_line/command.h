@@ -35,6 +35,7 @@ void add_simulate(CLI::App& app, Chosen& chosen);
 void add_vtensor(CLI::App& app, Chosen& chosen);
 void add_alloc_replay(CLI::App& app, Chosen& chosen);
 void add_trace(CLI::App& app, Chosen& chosen);
+void add_calibrate(CLI::App& app, Chosen& chosen);
 void add_trace_info(CLI::App& trace, Chosen& chosen);  // `trace` is the command above
 void add_trace_convert(CLI::App& trace, Chosen& chosen);
 void add_trace_generate(CLI::App& trace, Chosen& chosen);

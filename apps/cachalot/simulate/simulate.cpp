@@ -10,7 +10,9 @@
 #include "cluster_flags.h"
 #include "command.h"
 #include "output.h"
+#include "recorded_run.h"
 #include "sched/timing/formula_model.h"
+#include "sched/timing/timing_preset.h"
 #include "sim/cluster/cluster.h"
 #include "simulate_output.h"
 #include "trace/request/request_trace.h"
@@ -23,10 +25,12 @@ namespace {
 struct Options {
   TraceFlags trace;
   ClusterFlags cluster;
+  RecordedRunFlags recorded;
   std::vector<std::string> policies = {"conductor"};
   std::vector<std::string> admissions = {"none"};
   double rate_scale = 1;
-  double decode_memory_gb_s = 9787.2, decode_overhead_ms = 8;
+  std::string model = "LLaMA3-70B", hardware = "8xA800_SXM";
+  double decode_memory_gb_s = 0, decode_overhead_ms = -1;  // the preset's
   std::uint64_t limit = 0;
   std::string csv, json;
 };
@@ -36,29 +40,26 @@ struct Timing {
   std::unique_ptr<sched::TimingModel> prefill, decode;
   double kv_bytes_per_token = 0;
   std::uint64_t decode_capacity_tokens = 0;
+  std::string source;
 };
 
-// Mooncake's: 8 x A800 80 GB, LLaMA3-70B; c = 1.67. Decode is an estimate: 60 % of the memory bandwidth and 8 ms a step.
+// Prefill as measured, without what an engine adds to a step: the correction has that. Decode is an estimate.
 Result<Timing> timing_of(const Options& options) {
-  sched::FormulaParameters p{.layers = 80,
-                             .width = 8192,
-                             .a = 4,
-                             .b = 22,
-                             .peak_flops = 8 * 312e12,
-                             .correction = 1.67,
-                             .weight_bytes = 140e9,
-                             .kv_bytes_per_token = 327680,
-                             .memory_bytes_per_second = 0.6 * 8 * 2.039e12};
+  CACHALOT_TRY_ASSIGN(const sched::TimingPreset preset,
+                      sched::find_timing_preset(options.model, options.hardware));
+  sched::FormulaParameters p = preset.formula;
+  p.step_overhead_s = 0;
   Timing timing;
   CACHALOT_TRY_ASSIGN(sched::FormulaModel prefill, sched::FormulaModel::make(p));
-  p.step_overhead_s = options.decode_overhead_ms / 1000;
-  p.memory_bytes_per_second = options.decode_memory_gb_s * 1e9;
+  p.step_overhead_s = preset.formula.step_overhead_s;
+  if (options.decode_overhead_ms >= 0) p.step_overhead_s = options.decode_overhead_ms / 1000;
+  if (options.decode_memory_gb_s > 0) p.memory_bytes_per_second = options.decode_memory_gb_s * 1e9;
   CACHALOT_TRY_ASSIGN(sched::FormulaModel decode, sched::FormulaModel::make(p));
   timing.prefill = std::make_unique<sched::FormulaModel>(prefill);
   timing.decode = std::make_unique<sched::FormulaModel>(decode);
   timing.kv_bytes_per_token = p.kv_bytes_per_token;
-  timing.decode_capacity_tokens =
-      static_cast<std::uint64_t>((0.9 * 8 * 80e9 - p.weight_bytes) / p.kv_bytes_per_token);
+  timing.decode_capacity_tokens = preset.kv_capacity_tokens;
+  timing.source = std::string(preset.is_estimate ? "estimate: " : "") + preset.source;
   return timing;
 }
 
@@ -87,6 +88,11 @@ void clear_progress() {
 }
 
 Status simulate(const Options& options) {
+  if (options.trace.format == kRecordedRunFormat) {
+    return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
+                                 {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms},
+                                 options.cluster.colocated);
+  }
   CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto admissions, split_list("--admission", options.admissions));
   CACHALOT_TRY_ASSIGN(sim::ClusterOptions cluster, cluster_options(options.cluster));
@@ -153,14 +159,16 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "which requests are rejected under overload; several make one table")
       ->capture_default_str();
   add_cluster_flags(*command, options->cluster);
+  add("--model", options->model, "NAME", "the model that is served")->capture_default_str();
+  add("--hardware", options->hardware, "[Nx]GPU", "the GPUs of an instance")->capture_default_str();
   add("--decode-memory-gb-s", options->decode_memory_gb_s, "X",
-      "memory bandwidth that a decode instance reaches (an estimate: 60 % of 8 A800)")
-      ->transform(decimal(1e-3, 1e9))
-      ->capture_default_str();
+      "memory bandwidth that a decode instance reaches (default: 60 % of the data sheet, an "
+      "estimate)")
+      ->transform(decimal(1e-3, 1e9));
   add("--decode-overhead-ms", options->decode_overhead_ms, "X",
-      "of each decode step, beside reading weights and KV (an estimate)")
-      ->transform(decimal(0, 1e6))
-      ->capture_default_str();
+      "of each decode step, beside reading weights and KV (default: 8, an estimate)")
+      ->transform(decimal(0, 1e6));
+  add_recorded_run_flags(*command, options->recorded, options->cluster.colocated);
   add("--rate-scale", options->rate_scale, "X", "requests come X times as fast as in the trace")
       ->transform(decimal(1e-6, 1e6))
       ->capture_default_str();

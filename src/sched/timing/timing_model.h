@@ -20,8 +20,9 @@ struct PrefillPart {
 struct DecodePart {
   std::uint64_t sequences = 0;
   std::uint64_t context_tokens = 0;  // sum over the sequences
-  // The longest one's, for models that know what uneven contexts cost; 0: all are even.
+  // Of single sequences, for models that know what uneven contexts cost; 0: all are even.
   std::uint64_t longest_context_tokens = 0;
+  std::uint64_t shortest_context_tokens = 0;
 };
 
 // @threads any
