@@ -4,12 +4,14 @@
 
 #include <chrono>
 #include <cinttypes>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cluster_flags.h"
 #include "command.h"
 #include "output.h"
+#include "plot_simulation.h"
 #include "recorded_run.h"
 #include "sched/timing/formula_model.h"
 #include "sched/timing/timing_preset.h"
@@ -32,7 +34,7 @@ struct Options {
   std::string model = "LLaMA3-70B", hardware = "8xA800_SXM";
   double decode_memory_gb_s = 0, decode_overhead_ms = -1;  // the preset's
   std::uint64_t limit = 0;
-  std::string csv, json;
+  std::string csv, json, plot;
 };
 
 // What the policies and the cluster need to know of model and hardware.
@@ -87,6 +89,25 @@ void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
+// The folder is made if it is not there.
+Status write_drawings(const Options& options, const sim::Workload& workload,
+                      std::span<const SimulateRow> rows) {
+  for (const Drawing& drawing : draw_simulation(options.trace.file, workload, rows)) {
+    CACHALOT_TRY_ASSIGN(Output output, Output::open(options.plot + "/" + drawing.file));
+    CACHALOT_TRY(output.write(drawing.svg));
+  }
+  return {};
+}
+
+Status make_folder(const std::string& folder) {
+  if (folder.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) return {};
+  return Error::make(Code::kInvalidArgument, "--plot: \"%.120s\": %s, expected a folder",
+                     folder.c_str(), error.message().c_str());
+}
+
 Status simulate(const Options& options) {
   if (options.trace.format == kRecordedRunFormat) {
     return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
@@ -105,6 +126,7 @@ Status simulate(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
   CACHALOT_TRY(check_are_apart({{"--csv", options.csv}, {"--json", options.json}}));
+  CACHALOT_TRY(make_folder(options.plot));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   std::vector<SimulateRow> rows;
@@ -131,6 +153,7 @@ Status simulate(const Options& options) {
   const bool uses_stdout = options.csv == "-" || options.json == "-";
   print_simulation(uses_stdout ? stderr : stdout, workload, rows);
   CACHALOT_TRY(csv.write(csv_of_simulation(workload, rows)));
+  if (!options.plot.empty()) CACHALOT_TRY(write_drawings(options, workload, rows));
   return json.write_json(json_of_simulation(rows));
 }
 
@@ -174,6 +197,7 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests")
       ->transform(number(1, ~std::uint64_t{0}));
+  add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   command->footer(
