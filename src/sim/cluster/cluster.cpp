@@ -1,180 +1,12 @@
 #include "sim/cluster/cluster.h"
 
 #include <algorithm>
-#include <cinttypes>
 #include <cmath>
-#include <deque>
-#include <optional>
-#include <unordered_map>
 
 #include "base/check.h"
-#include "base/rng.h"
-#include "sched/policy/decode_choice.h"
-#include "sim/cluster/decode_node.h"
-#include "sim/cluster/link_network.h"
-#include "sim/cluster/load_series.h"
-#include "sim/cluster/prefix_cache.h"
-#include "sim/cluster/timers.h"
+#include "sim/cluster/cluster_run.h"
 
 namespace cachalot::sim {
-namespace {
-
-using JobId = std::uint32_t;
-constexpr JobId kNoJob = 0xffffffffu;
-constexpr std::uint32_t kNoNode = 0xffffffffu;
-
-// What a transfer brings.
-enum class Cargo : std::uint8_t { kPeerPrefix, kPoolPrefix, kPoolStore, kHandover };
-
-struct Ports {
-  LinkId out = 0, in = 0;            // to the other instances
-  LinkId pool_out = 0, pool_in = 0;  // to the pool, if there is one
-};
-
-struct PrefillNode {
-  explicit PrefillNode(const ClusterOptions& options)
-      : cache(options.eviction, options.node_capacity_blocks),
-        busy(options.window_s),
-        queued(options.window_s) {}
-
-  PrefixCache cache;
-  Ports ports;
-  bool accepts = true;
-  bool is_leaving = false;
-  std::deque<JobId> queue;
-  std::unordered_map<std::uint32_t, std::uint32_t>
-      coming;           // blocks of `queue` and `running`, how often
-  double queued_s = 0;  // predicted prefill of the queue
-  JobId running = kNoJob;
-  double begin_s = 0, end_s = kNever;
-  std::size_t held_blocks = 0;  // of the running job's path
-  InstanceReport report;
-  LoadSeries busy, queued;
-  double queued_since_s = 0;
-
-  std::uint64_t requests() const { return queue.size() + (running != kNoJob ? 1 : 0); }
-};
-
-struct DecodeSide {
-  DecodeSide(const ClusterOptions& options, const sched::TimingModel& timing)
-      : node(timing, options.decode_capacity_tokens, options.decode_most_sequences),
-        load(options.window_s),
-        running(options.window_s) {}
-
-  DecodeNode node;
-  Ports ports;
-  std::deque<JobId> waiting;                    // for room; their KV is where it was computed
-  std::uint64_t chosen = 0, chosen_tokens = 0;  // waiting or on their way: sequences, context
-  std::uint64_t waiting_reserve = 0;            // tokens that `waiting` will reserve
-  InstanceReport report;
-  LoadSeries load, running;
-};
-
-struct JobState {
-  double expected_prefill_s = 0;
-  double prefill_s = 0;
-  std::uint64_t ready_tokens = 0;  // that transfers have brought
-  bool is_waiting_for_kv = false;
-  bool has_looked_again = false;
-  TransferId transfer = kNoTransfer;
-  Cargo cargo = Cargo::kHandover;
-  std::uint32_t source =
-      kNoNode;  // kPeerPrefix: who sends; kHandover, kPoolStore: the instance that computed it
-  std::size_t source_blocks = 0;  // held there
-  std::uint64_t source_generation = 0;
-  std::size_t decoding_place = 0;  // in decoding_
-};
-
-class Cluster {
- public:
-  Cluster(const ClusterOptions& options, const Workload& workload, const ClusterTiming& timing)
-      : options_(options),
-        workload_(workload),
-        timing_(timing),
-        pool_(options.eviction, options.pool_capacity_blocks),
-        timers_(options.prefill + options.decode + 3),
-        rng_(options.seed),
-        jobs_(workload.jobs().size()) {
-    report_.records.resize(jobs_.size());
-    changes_ = options.changes;
-    std::stable_sort(changes_.begin(), changes_.end(),
-                     [](const Membership& a, const Membership& b) { return a.at_s < b.at_s; });
-    make_nodes();
-  }
-
-  ClusterReport run(const std::function<void(double)>& on_progress);
-
- private:
-  static constexpr std::size_t kNetworkSlot = 0;
-  std::size_t prefill_slot(std::size_t i) const { return 1 + i; }
-  std::size_t decode_slot(std::size_t i) const { return 1 + options_.prefill + i; }
-  std::size_t change_slot() const { return 1 + options_.prefill + options_.decode; }
-  std::size_t arrival_slot() const { return change_slot() + 1; }
-
-  bool has_pool() const { return options_.pool_capacity_blocks != 0; }
-  const Job& job(JobId id) const { return workload_.jobs()[id]; }
-  std::span<const std::uint32_t> path(JobId id) const { return workload_.path(job(id)); }
-  double kv_bytes(std::uint64_t tokens) const {
-    return static_cast<double>(tokens) * options_.kv_bytes_per_token;
-  }
-
-  void make_nodes();
-  Ports make_ports();
-  void step(std::size_t slot);
-
-  std::size_t expected_blocks(const PrefillNode& node, JobId id) const;
-  void expect(PrefillNode& node, JobId id);
-  void expect_no_more(PrefillNode& node, JobId id);
-  sched::Route route(JobId id);
-  sched::Verdict verdict(JobId id, double ttft_s);
-  void arrive(JobId id);
-  void dispatch(JobId id, const sched::Route& route);
-  bool begin_transfer(JobId id, std::uint32_t node, const sched::KvPlan& plan);
-  void try_start(std::uint32_t node);
-  bool read_more_from_pool(JobId id, std::uint32_t node, std::uint64_t hit_tokens);
-  void end_prefill(std::uint32_t node);
-  void hand_over(JobId id);
-  void fill_decode(std::uint32_t decode);
-  void begin_handover(JobId id, std::uint32_t decode);
-  void end_transfer(JobId id);
-  void end_decode_step(std::uint32_t decode);
-  void finish(JobId id, Outcome outcome);
-  void change(const Membership& membership);
-  void fail(std::uint32_t node);
-  void restart(JobId id);
-  void drop_transfer(JobId id);
-  void release_source(JobId id);
-  void count_queue(PrefillNode& node);
-  void leave_if_empty(PrefillNode& node);
-  void send(JobId id, Cargo cargo, LinkNetwork::Transfer transfer);
-  ClusterReport finish_report();
-
-  const ClusterOptions& options_;
-  const Workload& workload_;
-  const ClusterTiming& timing_;
-  std::vector<PrefillNode> prefill_;
-  std::vector<DecodeSide> decode_;
-  PrefixCache pool_;
-  LinkId pool_out_ = 0, pool_in_ = 0;
-  LinkNetwork network_;
-  Timers timers_;
-  base::Rng rng_;
-  std::vector<JobState> jobs_;
-  std::vector<Membership> changes_;
-  std::size_t next_change_ = 0;
-  JobId next_arrival_ = 0;
-  std::uint64_t turn_ = 0;
-  double now_s_ = 0;
-  TokenGaps gaps_;
-  std::vector<JobId> decoding_;  // from the end of the prefill to the last token
-  double decode_sum_s_ = 0;
-  std::uint64_t decodes_ = 0;
-  std::vector<sched::PrefillView> views_;
-  std::vector<sched::DecodeView> decode_views_;
-  std::vector<sched::DecodeShare> decode_shares_, prefill_shares_;
-  std::vector<JobId> ended_;
-  ClusterReport report_;
-};
 
 Ports Cluster::make_ports() {
   Ports ports;
@@ -293,8 +125,7 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   const AdmissionKind kind = options_.admission.kind;
   if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
     for (const JobId other : decoding_) {
-      decode_shares_.push_back(
-          {report_.records[other].first_token_s - now_s_, job(other).input_tokens});
+      decode_shares_.push_back({0, job(other).input_tokens});
     }
   }
   if (kind == AdmissionKind::kPredictive) {
@@ -307,6 +138,9 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
       }
     }
   }
+  double queue_s = 0;
+  for (const sched::PrefillView& view : views_) queue_s += view.queue_s;
+  queue_s /= static_cast<double>(views_.size());
   double decode_s = options_.assumed_decode_s;
   if (decode_s == 0) {
     decode_s = decodes_ == 0 ? std::numeric_limits<double>::infinity()
@@ -315,6 +149,7 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
                       {.decoding = decode_shares_,
                        .prefilling = prefill_shares_,
+                       .prefill_queue_s = queue_s,
                        .decode_instances = decode_.size(),
                        .decode_s = decode_s,
                        .timing = timing_.decode});
@@ -610,143 +445,6 @@ void Cluster::finish(JobId id, Outcome outcome) {
   record.outcome = outcome;
   record.end_s = now_s_;
 }
-
-void Cluster::change(const Membership& membership) {
-  PrefillNode& node = prefill_[membership.instance];
-  switch (membership.change) {
-    case Change::kJoin:
-      node.accepts = true;
-      node.is_leaving = false;
-      return;
-    case Change::kLeave:
-      node.accepts = false;
-      node.is_leaving = true;
-      return leave_if_empty(node);
-    case Change::kFail:
-      node.accepts = false;
-      return fail(membership.instance);
-  }
-}
-
-void Cluster::leave_if_empty(PrefillNode& node) {
-  if (!node.is_leaving || node.requests() != 0) return;
-  node.is_leaving = false;
-  node.cache.clear();
-}
-
-// What it computes and what waits for it begins again elsewhere; transfers from it end.
-void Cluster::fail(std::uint32_t at) {
-  PrefillNode& node = prefill_[at];
-  count_queue(node);
-  std::vector<JobId> lost(node.queue.begin(), node.queue.end());
-  if (node.running != kNoJob) lost.insert(lost.begin(), node.running);
-  if (node.running != kNoJob) {
-    const double done_s = now_s_ - node.begin_s;
-    node.busy.add(node.begin_s, now_s_, 1);
-    node.report.busy_s += done_s;
-    report_.prefill_s += done_s;
-    report_.wasted_prefill_s += done_s;
-  }
-  node.queue.clear();
-  node.coming.clear();
-  node.queued_s = 0;
-  node.running = kNoJob;
-  node.end_s = kNever;
-  timers_.set(prefill_slot(at), kNever);
-  std::vector<JobId> freed;  // those that wait elsewhere for KV of this instance
-  for (JobId id = 0; id < next_arrival_; ++id) {
-    const JobState& state = jobs_[id];
-    if (state.transfer == kNoTransfer || state.source != at) continue;
-    const bool is_prefix = state.cargo == Cargo::kPeerPrefix;
-    if (is_prefix && report_.records[id].prefill == at) continue;  // among the lost
-    if (!is_prefix && state.cargo != Cargo::kPoolStore &&
-        (state.cargo != Cargo::kHandover || has_pool())) {
-      continue;
-    }
-    if (is_prefix) freed.push_back(id);
-  }
-  for (const JobId id : lost) {
-    if (jobs_[id].transfer != kNoTransfer) drop_transfer(id);
-  }
-  for (const JobId id : freed) {
-    drop_transfer(id);
-    jobs_[id].ready_tokens = 0;
-    jobs_[id].is_waiting_for_kv = false;
-  }
-  node.cache.clear();
-  for (const JobId id : lost) restart(id);
-  for (const JobId id : freed) try_start(report_.records[id].prefill);
-}
-
-void Cluster::drop_transfer(JobId id) {
-  JobState& state = jobs_[id];
-  network_.cancel(now_s_, state.transfer);
-  timers_.set(kNetworkSlot, network_.next_s());
-  state.transfer = kNoTransfer;
-  if (state.cargo == Cargo::kPeerPrefix || state.cargo == Cargo::kPoolPrefix) release_source(id);
-}
-
-void Cluster::restart(JobId id) {
-  jobs_[id] = JobState();
-  ++report_.records[id].restarts;
-  const sched::Route chosen = route(id);
-  if (!chosen.exists()) return finish(id, Outcome::kNoInstance);
-  dispatch(id, chosen);
-}
-
-ClusterReport Cluster::finish_report() {
-  CACHALOT_CHECK(decoding_.empty());
-  const double last_arrival_s = workload_.jobs().back().arrival_s;
-  for (const RequestRecord& record : report_.records) {
-    CACHALOT_CHECK(record.outcome != Outcome::kOpen);
-  }
-  for (PrefillNode& node : prefill_) {
-    count_queue(node);
-    report_.instances.push_back(std::move(node.report));
-  }
-  for (DecodeSide& side : decode_) report_.instances.push_back(std::move(side.report));
-  summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
-  report_.window_s = options_.window_s;
-  report_.bytes_transferred = network_.total_bytes();
-  for (std::size_t i = 0; i < prefill_.size(); ++i) {
-    const PrefillNode& node = prefill_[i];
-    InstanceReport& r = report_.instances[i];
-    r.cached_blocks = node.cache.size();
-    r.evictions = node.cache.evictions();
-    r.load = node.busy.means(report_.sim_s);
-    r.queue = node.queued.means(report_.sim_s);
-    r.sent_bytes =
-        network_.bytes(node.ports.out) + (has_pool() ? network_.bytes(node.ports.pool_out) : 0);
-    r.received_bytes =
-        network_.bytes(node.ports.in) + (has_pool() ? network_.bytes(node.ports.pool_in) : 0);
-  }
-  for (std::size_t i = 0; i < decode_.size(); ++i) {
-    const DecodeSide& side = decode_[i];
-    InstanceReport& r = report_.instances[prefill_.size() + i];
-    r.steps = side.node.steps();
-    r.tokens = side.node.tokens();
-    r.busy_s = side.node.busy_s();
-    r.most_reserved_tokens = side.node.most_reserved_tokens();
-    r.load = side.load.means(report_.sim_s);
-    r.queue = side.running.means(report_.sim_s);
-    r.received_bytes =
-        network_.bytes(side.ports.in) + (has_pool() ? network_.bytes(side.ports.pool_in) : 0);
-    if (report_.decode_load.empty()) report_.decode_load.assign(r.load.size(), 0);
-    for (std::size_t w = 0; w < r.load.size(); ++w) {
-      report_.decode_load[w] += r.load[w] / static_cast<double>(decode_.size());
-    }
-  }
-  // Whole windows of arrivals, without the first, in which the cluster fills.
-  const auto whole = static_cast<std::size_t>(last_arrival_s / options_.window_s);
-  std::vector<double> steady;
-  for (std::size_t w = 1; w < whole && w < report_.decode_load.size(); ++w) {
-    steady.push_back(report_.decode_load[w]);
-  }
-  report_.decode_load_deviation = standard_deviation(steady);
-  return std::move(report_);
-}
-
-}  // namespace
 
 Result<ClusterReport> simulate(const ClusterOptions& options, const Workload& workload,
                                const ClusterTiming& timing,
