@@ -37,6 +37,8 @@ Status run_program(std::vector<std::string> arguments, const std::string& log) {
                         std::vector<char*> words;
                         for (std::string& word : arguments) words.push_back(word.data());
                         words.push_back(nullptr);
+                        // Its buffers on huge pages, too: small ones cost a third of the rate.
+                        ::setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1);
                         ::execvp(words[0], words.data());
                         return kNotStarted;
                       }));
