@@ -28,6 +28,7 @@ struct Options {
   std::vector<std::string> policies = {"conductor"};
   std::vector<std::string> admissions = {"none"};
   double rate_scale = 1;
+  double decode_memory_gb_s = 9787.2, decode_overhead_ms = 8;
   std::uint64_t limit = 0;
   std::string csv, json;
 };
@@ -40,7 +41,7 @@ struct Timing {
 };
 
 // Mooncake's: 8 x A800 80 GB, LLaMA3-70B; c = 1.67. Decode is an estimate: 60 % of the memory bandwidth and 8 ms a step.
-Result<Timing> timing_of() {
+Result<Timing> timing_of(const Options& options) {
   sched::FormulaParameters p{.layers = 80,
                              .width = 8192,
                              .a = 4,
@@ -52,7 +53,8 @@ Result<Timing> timing_of() {
                              .memory_bytes_per_second = 0.6 * 8 * 2.039e12};
   Timing timing;
   CACHALOT_TRY_ASSIGN(sched::FormulaModel prefill, sched::FormulaModel::make(p));
-  p.step_overhead_s = 0.008;
+  p.step_overhead_s = options.decode_overhead_ms / 1000;
+  p.memory_bytes_per_second = options.decode_memory_gb_s * 1e9;
   CACHALOT_TRY_ASSIGN(sched::FormulaModel decode, sched::FormulaModel::make(p));
   timing.prefill = std::make_unique<sched::FormulaModel>(prefill);
   timing.decode = std::make_unique<sched::FormulaModel>(decode);
@@ -95,7 +97,7 @@ Status simulate(const Options& options) {
   CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto admissions, split_list("--admission", options.admissions));
   CACHALOT_TRY_ASSIGN(sim::ClusterOptions cluster, cluster_options(options.cluster));
-  CACHALOT_TRY_ASSIGN(const Timing timing, timing_of());
+  CACHALOT_TRY_ASSIGN(const Timing timing, timing_of(options));
   cluster.kv_bytes_per_token = timing.kv_bytes_per_token;
   if (options.cluster.decode_capacity_tokens.empty()) {
     cluster.decode_capacity_tokens = timing.decode_capacity_tokens;
@@ -159,6 +161,14 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   add_cluster_flags(*command, options->cluster);
   add_recorded_run_flags(*command, options->recorded, options->cluster.colocated);
+  add("--decode-memory-gb-s", options->decode_memory_gb_s, "X",
+      "memory bandwidth that a decode instance reaches (an estimate: 60 % of 8 A800)")
+      ->transform(decimal(1e-3, 1e9))
+      ->capture_default_str();
+  add("--decode-overhead-ms", options->decode_overhead_ms, "X",
+      "of each decode step, beside reading weights and KV (an estimate)")
+      ->transform(decimal(0, 1e6))
+      ->capture_default_str();
   add("--rate-scale", options->rate_scale, "X", "requests come X times as fast as in the trace")
       ->transform(decimal(1e-6, 1e6))
       ->capture_default_str();

@@ -45,26 +45,22 @@ Result<AdmissionKind> parse_admission(std::string_view name) {
 }
 
 double decode_load(const LoadView& load, double tbt_slo_s, double at_s, bool predicts,
-                   const DecodeShare& more) {
+                   std::uint64_t context_tokens) {
   if (load.decode_instances == 0) return 0;
-  double sequences = 1, context = static_cast<double>(more.context_tokens);
-  const auto count = [&](const DecodeShare& share) {
-    sequences += 1;
-    context += static_cast<double>(share.context_tokens);
+  double sequences = 0, context = 0;
+  const auto count = [&](const DecodeShare& share, double since_s) {
+    const double part = predicts ? std::exp(-(at_s - since_s) / load.decode_s) : 1;
+    sequences += part;
+    context += part * static_cast<double>(share.context_tokens);
   };
-  for (const DecodeShare& share : load.decoding) {
-    if (!predicts || share.at_s + load.decode_s > at_s) count(share);
-  }
+  for (const DecodeShare& share : load.decoding) count(share, 0);
   if (predicts) {
-    for (const DecodeShare& share : load.prefilling) {
-      if (share.at_s <= at_s && share.at_s + load.decode_s > at_s) count(share);
-    }
+    for (const DecodeShare& share : load.prefilling) count(share, std::min(share.at_s, at_s));
   }
   const auto instances = static_cast<double>(load.decode_instances);
-  // Whole numbers: a model may know nothing between them.
   const double tbt_s =
-      predicted_tbt(*load.timing, static_cast<std::uint64_t>(std::ceil(sequences / instances)),
-                    static_cast<std::uint64_t>(context / instances));
+      predicted_tbt(*load.timing, static_cast<std::uint64_t>(sequences / instances) + 1,
+                    static_cast<std::uint64_t>(context / instances) + context_tokens);
   return tbt_s / tbt_slo_s;
 }
 
@@ -74,14 +70,13 @@ Verdict admit(const AdmissionOptions& options, double ttft_s, std::uint64_t inpu
   if (ttft_s > options.ttft_slo_s) return Verdict::kRejectPrefill;
   if (options.kind == AdmissionKind::kRejectOnLoad) return Verdict::kAdmit;
   const bool predicts = options.kind == AdmissionKind::kPredictive;
-  const double at_s = predicts ? ttft_s : 0;
-  const bool is_over =
-      decode_load(load, options.tbt_slo_s, at_s, predicts, {at_s, input_tokens}) > 1;
+  const double at_s = predicts ? load.prefill_queue_s : 0;
+  const bool is_over = decode_load(load, options.tbt_slo_s, at_s, predicts, input_tokens) > 1;
   return is_over ? Verdict::kRejectDecode : Verdict::kAdmit;
 }
 
 bool admits_to_decode(const AdmissionOptions& options, double tbt_s) {
-  return options.kind == AdmissionKind::kNone || tbt_s <= options.tbt_slo_s;
+  return options.kind != AdmissionKind::kRejectOnLoad || tbt_s <= options.tbt_slo_s;
 }
 
 }  // namespace cachalot::sched

@@ -293,8 +293,7 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   const AdmissionKind kind = options_.admission.kind;
   if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
     for (const JobId other : decoding_) {
-      decode_shares_.push_back(
-          {report_.records[other].first_token_s - now_s_, job(other).input_tokens});
+      decode_shares_.push_back({0, job(other).input_tokens});
     }
   }
   if (kind == AdmissionKind::kPredictive) {
@@ -307,6 +306,9 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
       }
     }
   }
+  double queue_s = 0;
+  for (const sched::PrefillView& view : views_) queue_s += view.queue_s;
+  queue_s /= static_cast<double>(views_.size());
   double decode_s = options_.assumed_decode_s;
   if (decode_s == 0) {
     decode_s = decodes_ == 0 ? std::numeric_limits<double>::infinity()
@@ -315,6 +317,7 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
                       {.decoding = decode_shares_,
                        .prefilling = prefill_shares_,
+                       .prefill_queue_s = queue_s,
                        .decode_instances = decode_.size(),
                        .decode_s = decode_s,
                        .timing = timing_.decode});
