@@ -77,6 +77,7 @@ Result<sched::ProfileModel> timing_of(const RecordedRunFlags& options,
     gpu.link_bytes_per_second = std::strtod(options.link_gb_s.c_str(), nullptr) * 1e9;
   if (!options.link_us.empty())
     gpu.link_latency_s = std::strtod(options.link_us.c_str(), nullptr) * 1e-6;
+  if (!options.link_gb_s.empty() && !options.link_us.empty()) gpu.link_is_estimate = false;
   // vLLM records graphs for up to twice its sequences, and 512 tokens at most.
   return sched::ProfileModel::make(
       tables, model, gpu,
