@@ -92,7 +92,7 @@ def test_a_standing_offer_is_taken_in_parts_by_its_hash(ranks):
         assert decode.rank.wait(ask)["state"] == "done"
         assert (decode.pages([1, 2, 9][:pages]) == prefill.pages([3, 5, 7][:pages])).all()
     before = decode.pages(list(range(16)))
-    for options in ({"hash": hashes[2]}, {"hash": cachalot.BlockHash(2, 8)}, {}):
+    for options in ({"hash": hashes[2]}, {"hash": cachalot.BlockHash("0" * 31 + "1")}, {}):
         status = decode.rank.wait(decode.rank.ask(reference, [10, 11], deadline_s=20, tokens=8, **options))
         assert status["state"] == "failed" and status["code"] == ("refused" if options else "invalid_argument")
     assert (decode.pages(list(range(16))) == before).all()
