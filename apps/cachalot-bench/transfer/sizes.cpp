@@ -6,6 +6,7 @@
 
 #include "engine_pair.h"
 #include "kv_transfer.h"
+#include "mooncake_peer.h"
 #include "ucx_peer.h"
 
 namespace cachalot::apps::bench {
@@ -67,11 +68,22 @@ Status measure_tcp(const Settings& settings, Report& report, const PairMemory& m
                    const Cores* cores) {
   CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair,
                       EnginePair::open(Route::kTcp, memory, {}, cores));
+  std::unique_ptr<MooncakePeer> mooncake;
+  if (!settings.mooncake.empty()) {
+    if (auto opened = MooncakePeer::open(settings.mooncake, cores)) {
+      mooncake = std::move(*opened);
+    } else if (opened.error().code == Code::kUnsupported) {
+      if (cores == nullptr)
+        report.note("no rows of Mooncake: " + settings.mooncake + ": " + opened.error().message);
+    } else {
+      return opened.error();
+    }
+  }
   bool has_ucx = true;
   for (std::uint64_t bytes = cores == nullptr ? 4096 : kLargeBytes; bytes <= kMostBytes;
        bytes *= 4) {
     const std::uint64_t transfers = transfers_of(settings, bytes);
-    Pairs pairs;
+    Pairs pairs, beside;
     for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
       show_progress("transfer tcp " + size_name(bytes));
       // Each goes first in every second pair.
@@ -85,9 +97,14 @@ Status measure_tcp(const Settings& settings, Report& report, const PairMemory& m
         }
       }
       pairs.add(own, ucx);
+      if (!mooncake) continue;
+      CACHALOT_TRY_ASSIGN(const double other, mooncake->rate(bytes, transfers));
+      beside.add(own, other / 1e9);
     }
-    report.add(row_of("tcp/" + size_name(bytes) + (cores == nullptr ? "" : "/cores"), pairs,
-                      "ucx_perftest", bytes >= kLargeBytes ? ratio_at_least(0.95) : Target{}));
+    const std::string name = "tcp/" + size_name(bytes) + (cores == nullptr ? "" : "/cores");
+    report.add(row_of(name, pairs, "ucx_perftest",
+                      bytes >= kLargeBytes ? ratio_at_least(0.95) : Target{}));
+    if (mooncake) report.add(row_of(name + "/mooncake", beside, "Mooncake's engine", {}));
   }
   if (!has_ucx)
     report.note("without a limit: the program ucx_perftest (package ucx-utils) is not installed");
