@@ -4,14 +4,17 @@
 
 #include <chrono>
 #include <cinttypes>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cluster_flags.h"
 #include "command.h"
 #include "output.h"
+#include "plot_simulation.h"
 #include "recorded_run.h"
 #include "sched/timing/formula_model.h"
+#include "sched/timing/timing_preset.h"
 #include "sim/cluster/cluster.h"
 #include "simulate_output.h"
 #include "trace/request/request_trace.h"
@@ -28,9 +31,10 @@ struct Options {
   std::vector<std::string> policies = {"conductor"};
   std::vector<std::string> admissions = {"none"};
   double rate_scale = 1;
-  double decode_memory_gb_s = 9787.2, decode_overhead_ms = 8;
+  std::string model = "LLaMA3-70B", hardware = "8xA800_SXM";
+  double decode_memory_gb_s = 0, decode_overhead_ms = -1;  // the preset's
   std::uint64_t limit = 0;
-  std::string csv, json;
+  std::string csv, json, plot;
 };
 
 // What the policies and the cluster need to know of model and hardware.
@@ -38,29 +42,26 @@ struct Timing {
   std::unique_ptr<sched::TimingModel> prefill, decode;
   double kv_bytes_per_token = 0;
   std::uint64_t decode_capacity_tokens = 0;
+  std::string source;
 };
 
-// Mooncake's: 8 x A800 80 GB, LLaMA3-70B; c = 1.67. Decode is an estimate: 60 % of the memory bandwidth and 8 ms a step.
+// Prefill as measured, without what an engine adds to a step: the correction has that. Decode is an estimate.
 Result<Timing> timing_of(const Options& options) {
-  sched::FormulaParameters p{.layers = 80,
-                             .width = 8192,
-                             .a = 4,
-                             .b = 22,
-                             .peak_flops = 8 * 312e12,
-                             .correction = 1.67,
-                             .weight_bytes = 140e9,
-                             .kv_bytes_per_token = 327680,
-                             .memory_bytes_per_second = 0.6 * 8 * 2.039e12};
+  CACHALOT_TRY_ASSIGN(const sched::TimingPreset preset,
+                      sched::find_timing_preset(options.model, options.hardware));
+  sched::FormulaParameters p = preset.formula;
+  p.step_overhead_s = 0;
   Timing timing;
   CACHALOT_TRY_ASSIGN(sched::FormulaModel prefill, sched::FormulaModel::make(p));
-  p.step_overhead_s = options.decode_overhead_ms / 1000;
-  p.memory_bytes_per_second = options.decode_memory_gb_s * 1e9;
+  p.step_overhead_s = preset.formula.step_overhead_s;
+  if (options.decode_overhead_ms >= 0) p.step_overhead_s = options.decode_overhead_ms / 1000;
+  if (options.decode_memory_gb_s > 0) p.memory_bytes_per_second = options.decode_memory_gb_s * 1e9;
   CACHALOT_TRY_ASSIGN(sched::FormulaModel decode, sched::FormulaModel::make(p));
   timing.prefill = std::make_unique<sched::FormulaModel>(prefill);
   timing.decode = std::make_unique<sched::FormulaModel>(decode);
   timing.kv_bytes_per_token = p.kv_bytes_per_token;
-  timing.decode_capacity_tokens =
-      static_cast<std::uint64_t>((0.9 * 8 * 80e9 - p.weight_bytes) / p.kv_bytes_per_token);
+  timing.decode_capacity_tokens = preset.kv_capacity_tokens;
+  timing.source = std::string(preset.is_estimate ? "estimate: " : "") + preset.source;
   return timing;
 }
 
@@ -88,6 +89,25 @@ void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
+// The folder is made if it is not there.
+Status write_drawings(const Options& options, const sim::Workload& workload,
+                      std::span<const SimulateRow> rows) {
+  for (const Drawing& drawing : draw_simulation(options.trace.file, workload, rows)) {
+    CACHALOT_TRY_ASSIGN(Output output, Output::open(options.plot + "/" + drawing.file));
+    CACHALOT_TRY(output.write(drawing.svg));
+  }
+  return {};
+}
+
+Status make_folder(const std::string& folder) {
+  if (folder.empty()) return {};
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error) return {};
+  return Error::make(Code::kInvalidArgument, "--plot: \"%.120s\": %s, expected a folder",
+                     folder.c_str(), error.message().c_str());
+}
+
 Status simulate(const Options& options) {
   if (options.trace.format == kRecordedRunFormat) {
     return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
@@ -106,6 +126,7 @@ Status simulate(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
   CACHALOT_TRY(check_are_apart({{"--csv", options.csv}, {"--json", options.json}}));
+  CACHALOT_TRY(make_folder(options.plot));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   std::vector<SimulateRow> rows;
@@ -132,6 +153,7 @@ Status simulate(const Options& options) {
   const bool uses_stdout = options.csv == "-" || options.json == "-";
   print_simulation(uses_stdout ? stderr : stdout, workload, rows);
   CACHALOT_TRY(csv.write(csv_of_simulation(workload, rows)));
+  if (!options.plot.empty()) CACHALOT_TRY(write_drawings(options, workload, rows));
   return json.write_json(json_of_simulation(rows));
 }
 
@@ -160,20 +182,22 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "which requests are rejected under overload; several make one table")
       ->capture_default_str();
   add_cluster_flags(*command, options->cluster);
-  add_recorded_run_flags(*command, options->recorded, options->cluster.colocated);
+  add("--model", options->model, "NAME", "the model that is served")->capture_default_str();
+  add("--hardware", options->hardware, "[Nx]GPU", "the GPUs of an instance")->capture_default_str();
   add("--decode-memory-gb-s", options->decode_memory_gb_s, "X",
-      "memory bandwidth that a decode instance reaches (an estimate: 60 % of 8 A800)")
-      ->transform(decimal(1e-3, 1e9))
-      ->capture_default_str();
+      "memory bandwidth that a decode instance reaches (default: 60 % of the data sheet, an "
+      "estimate)")
+      ->transform(decimal(1e-3, 1e9));
   add("--decode-overhead-ms", options->decode_overhead_ms, "X",
-      "of each decode step, beside reading weights and KV (an estimate)")
-      ->transform(decimal(0, 1e6))
-      ->capture_default_str();
+      "of each decode step, beside reading weights and KV (default: 8, an estimate)")
+      ->transform(decimal(0, 1e6));
+  add_recorded_run_flags(*command, options->recorded, options->cluster.colocated);
   add("--rate-scale", options->rate_scale, "X", "requests come X times as fast as in the trace")
       ->transform(decimal(1e-6, 1e6))
       ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests")
       ->transform(number(1, ~std::uint64_t{0}));
+  add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   command->footer(

@@ -20,8 +20,9 @@ inline constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::
 
 enum class Change : std::uint8_t {
   kLeave,  // takes no more requests, ends those it has, then its cache is gone
-  kFail,   // all at once: its requests begin again elsewhere
-  kJoin,   // is there again, with an empty cache
+  // All at once: its requests begin again elsewhere. KV on its way to a decode instance or the pool still arrives.
+  kFail,
+  kJoin,  // is there again, with an empty cache
 };
 
 // A prefill instance comes or goes.
