@@ -31,7 +31,7 @@ def test_the_types_are_part_of_the_package():
     stub = ast.parse((package / "_cachalot.pyi").read_text())
     classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
     functions = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
-    assert functions == {"layout_names", "model_names"}
+    assert functions == {"layout_names", "model_names", "random_offer_id"}
     methods = {node.name for node in classes["Client"].body if isinstance(node, ast.FunctionDef)}
     assert {"lookup", "load", "store", "load_async", "begin_load", "detach"} <= methods
     assert set(classes) <= set(cachalot.__all__)
