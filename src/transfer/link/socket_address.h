@@ -34,7 +34,7 @@ Result<os::FileDescriptor> begin_connect(const SocketAddress& address,
 Result<SocketAddress> local_address(int fd);
 Result<SocketAddress> remote_address(int fd);
 // Lets a TCP connection within this machine send without BBR's timers, if BBR is the system's default. There is no
-// network to spare, and in a virtual machine each timer costs as much as copying 64 KiB.
+// network to spare, and the timers cost: on a virtual machine 7.6 GB/s became 9.3 without them.
 void stop_pacing_within_machine(int fd);
 
 }  // namespace cachalot::transfer
