@@ -28,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-nixl test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -98,6 +98,12 @@ test-python-storage: setup-python-storage ## get Mooncake Store and NIXL (0.5 GB
 	build/python-storage/bin/python -m pip install --quiet numpy pytest
 	build/python-storage/bin/python -m pip install --quiet --no-deps mooncake-transfer-engine-non-cuda nixl-cu12
 	build/python-storage/bin/python -m pytest tests/python_storage --programs build/dev $(PYTEST_ARGS)
+
+test-nixl: setup-python ## get NIXL (0.5 GB) and exchange KV with an engine that speaks NIXL only; PYTEST_ARGS goes to pytest
+	$(PYTHON) -m venv build/nixl
+	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/nixl/bin/python -m pip install --quiet . numpy pytest
+	build/nixl/bin/python -m pip install --quiet --no-deps nixl-cu12
+	build/nixl/bin/python -m pytest tests/nixl $(PYTEST_ARGS)
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.
 LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model cachalot_llama_preload

@@ -43,6 +43,13 @@ set(CACHALOT_MODULES
   "replay/pool: base os memory geometry block_hash eviction trace/request pool client replay/pattern storage node/changes node/archive"
   "replay/tiers: base os memory geometry gpu block_hash eviction kv pool client tier/radix tier/controller cache_sim trace/request replay/pattern"
   "replay/allocation: base os device_memory stitch vtensor trace/request trace/allocation replay/pattern"
+  "sched/timing: base geometry"
+  "sched/calibration: base os geometry trace/file sched/timing"
+  "trace/run: base os trace/file trace/request"
+  "sim/engine: base geometry sched/timing"
+  "sim/run: base os geometry trace/file trace/request trace/run sched/timing sim/engine"
+  "sched/policy: base geometry sched/timing"
+  "sim/cluster: base geometry eviction cache_sim sched/timing sched/policy"
   "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair transfer/link transfer/engine transfer/handover transfer/registry"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.

@@ -120,6 +120,7 @@ struct Options {
   std::uint32_t repeats = 11;
   bool quick = false;
   std::string directory = bench::Settings().directory;
+  std::string mooncake;
   std::string json;
 };
 
@@ -129,6 +130,7 @@ bench::Settings settings_of(const Options& options) {
   if (options.domain != "coherent") settings.domains.push_back(memory::DomainKind::kNoncoherent);
   settings.quick = options.quick;
   settings.directory = options.directory;
+  settings.mooncake = options.mooncake;
   settings.repeats = options.quick ? std::min(options.repeats, 5u) : options.repeats;
   return settings;
 }
@@ -179,11 +181,15 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.add_option("--directory", options->directory, "storage: where it makes its files")
       ->type_name("DIR")
       ->capture_default_str();
+  app.add_option("--mooncake", options->mooncake,
+                 "transfer-sizes: a Python with mooncake-transfer-engine-non-cuda, for more rows")
+      ->type_name("PYTHON");
   app.add_option("--json", options->json, "write the rows to FILE, or to stdout for -")
       ->type_name("FILE");
   app.footer(list_of_benchmarks() +
              "Example: cachalot bench rpc lookup --json rows.json\n"
-             "Example: cachalot bench transfer --repeats 9\n");
+             "Example: cachalot bench transfer --repeats 9\n"
+             "Example: cachalot bench transfer-sizes --mooncake build/python-storage/bin/python\n");
   app.callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -20,6 +20,7 @@ struct Settings {
   std::uint32_t repeats = 11;          // of each measurement
   bool quick = false;                  // fewer rows and repetitions, for tuning
   std::string directory = "/var/tmp";  // for files of a benchmark that needs a disk
+  std::string mooncake;                // a Python with Mooncake's engine; empty: none
 };
 
 // The middle of some samples, and the quartiles.

@@ -31,9 +31,11 @@ void add_get(CLI::App& app, Chosen& chosen);
 void add_lookup(CLI::App& app, Chosen& chosen);
 void add_evict(CLI::App& app, Chosen& chosen);
 void add_hitrate(CLI::App& app, Chosen& chosen);
+void add_simulate(CLI::App& app, Chosen& chosen);
 void add_vtensor(CLI::App& app, Chosen& chosen);
 void add_alloc_replay(CLI::App& app, Chosen& chosen);
 void add_trace(CLI::App& app, Chosen& chosen);
+void add_calibrate(CLI::App& app, Chosen& chosen);
 void add_trace_info(CLI::App& trace, Chosen& chosen);  // `trace` is the command above
 void add_trace_convert(CLI::App& trace, Chosen& chosen);
 void add_trace_generate(CLI::App& trace, Chosen& chosen);

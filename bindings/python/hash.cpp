@@ -182,22 +182,23 @@ Hashes::Hashes(nb::handle object) {
   hashes_ = own_;
 }
 
-std::optional<BlockHash> parent_of(nb::handle object) {
+std::optional<BlockHash> parent_of(nb::handle object, const char* name) {
   if (object.is_none()) return std::nullopt;
-  if (nb::isinstance<BlockHash>(object)) return instance_of<BlockHash>(object, "parent");
+  if (nb::isinstance<BlockHash>(object)) return instance_of<BlockHash>(object, name);
   if (!PyObject_CheckBuffer(object.ptr()) && !nb::hasattr(object, "__dlpack__")) {
-    refuse_type(object, "parent: ", "a BlockHash, one row of an array of hashes, or None");
+    const std::string prefix = std::string(name) + ": ";
+    refuse_type(object, prefix.c_str(), "a BlockHash, one row of an array of hashes, or None");
   }
-  const Memory memory = Memory::of(object, "parent");
+  const Memory memory = Memory::of(object, name);
   if (memory.shape.size() != 1 || memory.shape[0] != 2 ||
       memory.item_bytes != sizeof(std::uint64_t) || memory.kind != 'u' || memory.is_swapped ||
       !memory.is_contiguous) {
-    refuse("parent: %s, expected a BlockHash or one row of an array of hashes: (2,) of uint64",
+    refuse("%s: %s, expected a BlockHash or one row of an array of hashes: (2,) of uint64", name,
            memory.text().c_str());
   }
-  BlockHash parent;
-  std::memcpy(&parent, memory.data, sizeof parent);
-  return parent;
+  BlockHash hash;
+  std::memcpy(&hash, memory.data, sizeof hash);
+  return hash;
 }
 
 void add_hash(nb::module_& module) {

@@ -36,7 +36,7 @@ class Hashes {
   std::span<const BlockHash> hashes_;
 };
 
-// The hash that a chain continues: a BlockHash, a row of an array, or None.
-std::optional<BlockHash> parent_of(nb::handle object);
+// The hash that a chain continues, or another one: a BlockHash, a row of an array, or None.
+std::optional<BlockHash> parent_of(nb::handle object, const char* name = "parent");
 
 }  // namespace cachalot::python

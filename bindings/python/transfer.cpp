@@ -14,6 +14,7 @@
 
 #include "error.h"
 #include "gil_release.h"
+#include "hash.h"
 #include "memory.h"
 #include "module.h"
 #include "numbers.h"
@@ -163,7 +164,8 @@ nb::dict dict_of(const AskStatus& status) {
 }
 
 void offer(RankObject& self, const std::string& id, nb::handle pages, nb::handle tokens,
-           nb::handle deadline_s, nb::handle layers_ready, bool has_note) {
+           nb::handle deadline_s, nb::handle layers_ready, bool has_note, nb::handle hashes,
+           bool standing) {
   const Numbers numbers(pages, "pages");
   OfferOptions options;
   options.id = id_of(id);
@@ -172,11 +174,18 @@ void offer(RankObject& self, const std::string& id, nb::handle pages, nb::handle
   options.deadline_ns = nanoseconds(seconds(deadline_s, "deadline_s"));
   if (!layers_ready.is_none()) options.layers_ready = number(layers_ready, "layers_ready");
   options.has_note = has_note;
+  options.is_standing = standing;
+  std::optional<Hashes> given;
+  if (!hashes.is_none()) {
+    given.emplace(hashes);
+    options.hashes = given->get();
+  }
   check(self.call([&](TransferRank& rank) { return rank.offer(options); }));
 }
 
 std::uint64_t ask(RankObject& self, const nb::dict& reference, nb::handle pages,
-                  nb::handle deadline_s, nb::handle first_token, bool waits_for_offer) {
+                  nb::handle deadline_s, nb::handle first_token, bool waits_for_offer,
+                  nb::handle tokens, nb::handle hash) {
   const KvReference kv = reference_of(reference);
   const Numbers numbers(pages, "pages");
   AskOptions options;
@@ -184,6 +193,8 @@ std::uint64_t ask(RankObject& self, const nb::dict& reference, nb::handle pages,
   options.deadline_ns = nanoseconds(seconds(deadline_s, "deadline_s"));
   options.first_token = whole_number(first_token, "first_token", ~std::uint64_t{0} >> 1);
   options.waits_for_offer = waits_for_offer;
+  options.tokens = whole_number(tokens, "tokens", ~std::uint64_t{0} >> 1);
+  options.hash = parent_of(hash, "hash");
   return static_cast<std::uint64_t>(
       value_of(self.call([&](TransferRank& rank) { return rank.ask(kv, options); })));
 }
@@ -211,6 +222,7 @@ nb::dict statistics(RankObject& self) {
   nb::dict d;
   const std::pair<const char*, std::uint64_t> rows[] = {{"offers", s.offers},
                                                         {"taken_offers", s.taken_offers},
+                                                        {"declined_offers", s.declined_offers},
                                                         {"expired_offers", s.expired_offers},
                                                         {"failed_offers", s.failed_offers},
                                                         {"asks", s.asks},
@@ -266,6 +278,9 @@ void add_transfer(nb::module_& module) {
           "Where peers can connect.")
       .def("offer", &offer, nb::arg("id"), nb::arg("pages"), nb::arg("tokens"), nb::kw_only(),
            nb::arg("deadline_s"), nb::arg("layers_ready") = nb::none(), nb::arg("has_note") = false,
+           nb::arg("hashes") = nb::none(), nb::arg("standing") = false,
+           "hashes: of each page, chained, so that a part of the offer can be asked for\n"
+           "standing: any number of instances may take it until the deadline\n"
            "Lends pages to the instance that asks for them. Do not write them until ended_offers() "
            "names the id.")
       .def(
@@ -298,7 +313,11 @@ void add_transfer(nb::module_& module) {
            "[(id, None or why it failed)] of the offers that have ended since the last call.")
       .def(
           "ask", &ask, nb::arg("reference"), nb::arg("pages"), nb::kw_only(), nb::arg("deadline_s"),
-          nb::arg("first_token") = 0, nb::arg("waits_for_offer") = false,
+          nb::arg("first_token") = 0, nb::arg("waits_for_offer") = false, nb::arg("tokens") = 0,
+          nb::arg("hash") = nb::none(),
+          "tokens: so many of the offer, from its first one on; 0: all\n"
+          "hash: of the last page of these tokens; if the offer has another one there, it is "
+          "refused\n"
           "Begins to fetch the KV of a reference into pages. Returns a number for the calls below.")
       .def("wait", &wait, nb::arg("ask"), nb::kw_only(), nb::arg("timeout_s") = nb::none(),
            nb::arg("layers") = nb::none(),
@@ -316,6 +335,17 @@ void add_transfer(nb::module_& module) {
           nb::arg("ask"),
           "Forgets it. One that has not ended is cancelled; nothing writes into its pages after "
           "this call.")
+      .def(
+          "decline",
+          [](RankObject& self, const nb::dict& reference, nb::handle deadline_s) {
+            const KvReference kv = reference_of(reference);
+            const std::uint64_t deadline_ns = nanoseconds(seconds(deadline_s, "deadline_s"));
+            check(self.call([&](TransferRank& rank) { return rank.decline(kv, deadline_ns); }));
+          },
+          nb::arg("reference"), nb::kw_only(), nb::arg("deadline_s"),
+          "Tells the prefill ranks that this instance will not ask, so that they free the pages. "
+          "Rank 0 does so\n"
+          "for its instance.")
       .def("statistics", &statistics)
       .def("close", &RankObject::close, "Ends all offers and asks.")
       .def("__enter__", [](nb::object self) { return self; })

@@ -275,6 +275,12 @@ class Client {
   // @cost    a request to the keeper for each 96 blocks that are not in the pool
   Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);
 
+  // Whether blocks that a prefetch() found in storage are still on their way into the pool.
+  // @param stored  all of those blocks
+  // @errors as prefetch()
+  // @cost   one request to the keeper
+  Result<bool> is_fetching(std::span<const BlockHash> stored);
+
   // Whether storage is behind the pool, and in use now. @errors as prefetch()
   Result<bool> has_storage();
 

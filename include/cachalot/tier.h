@@ -87,7 +87,8 @@ class RankGroup {
 std::vector<std::shared_ptr<RankGroup>> make_ranks(std::uint32_t ranks);
 // A group whose ranks are processes of one machine, which meet in a small file of shared memory. The first rank
 // makes it; the caller removes it, also before the ranks start anew.
-// @errors kInvalidArgument: rank not below ranks, or a file of another number of ranks; those of opening a file
+// @errors kInvalidArgument: rank not below ranks, a file of another number of ranks, or one that this rank has joined
+//         before; those of opening a file
 Result<std::shared_ptr<RankGroup>> join_ranks(const std::string& path, std::uint32_t rank,
                                               std::uint32_t ranks);
 

@@ -11,12 +11,16 @@
 // which, for which heads and layers, follows from both geometries. An *offer* lends its pages until every transfer that
 // the pair of geometries expects has ended, or the deadline, or withdraw(). An *ask* owns its pages until it has ended.
 //
+// A *standing* offer is a cache that peers may read: any number of instances may take it until its deadline. With the
+// hashes of its blocks, an instance whose prompt only begins in the same way takes the blocks that are equal.
+//
 // Invariants
-//   1. A reference leads to the KV of one request or to nothing: its id is random and used once. After its end (taken,
-//      expired, withdrawn, the instance restarted) it is refused, with the reason.
+//   1. A reference leads to the KV of one request or to nothing: its id is random and used once, but for standing
+//      offers. After its end (taken, expired, withdrawn, the instance restarted) it is refused, with the reason.
 //   2. An ask counts bytes only when they are in place. Nothing writes into its pages after it has ended.
 //   3. Everything ends at its deadline at the latest. A peer that died or restarted ends it earlier.
 //   4. Ranks of unlike models (TransferOptions::model, heads, dtype …) never exchange KV.
+//   5. Part of an offer, or a standing one, is sent only to an ask with the hash of the last block that it takes.
 //
 // @threads any
 // @source  Mooncake (FAST '25) §3, §4; vLLM's NixlConnector for the roles of the sides
@@ -24,6 +28,7 @@
 
 #include <cachalot/client.h>
 #include <cachalot/geometry.h>
+#include <cachalot/hash.h>
 #include <cachalot/result.h>
 
 #include <array>
@@ -89,6 +94,10 @@ struct OfferOptions {
   std::uint64_t deadline_ns = 0;       // from now
   std::uint32_t layers_ready = ~0u;    // of this rank; fewer: layers_ready() raises it
   bool has_note = false;               // finish() will come
+  // Of each page, chained: the same hash means the same tokens before it, too. None: no part can be asked for.
+  std::span<const BlockHash> hashes = {};
+  bool is_standing =
+      false;  // until the deadline, any number may take it; needs hashes, has no note
 };
 
 struct AskOptions {
@@ -97,6 +106,10 @@ struct AskOptions {
       0;  // tokens before it are not transferred; they would be in earlier pages
   std::uint64_t deadline_ns = 0;  // from now
   bool waits_for_offer = false;   // the prefill has not been told yet: the ask may come first
+  std::uint64_t tokens =
+      0;  // from the first one of the reference on; 0: all. Fewer: whole pages of the offer
+  std::optional<BlockHash> hash =
+      {};  // of the last page of these tokens; another one there: refused
 };
 
 enum class AskId : std::uint64_t {};
@@ -118,7 +131,7 @@ struct EndedOffer {
 };
 
 struct TransferStatistics {
-  std::uint64_t offers, taken_offers, expired_offers, failed_offers;
+  std::uint64_t offers, taken_offers, declined_offers, expired_offers, failed_offers;
   std::uint64_t asks, done_asks, failed_asks, refused_asks;
   std::uint64_t sent_bytes, received_bytes, copied_bytes, resent_bytes;
   std::uint64_t corrupt_chunks, dropped_chunks;
@@ -140,7 +153,7 @@ class TransferRank {
 
   // --- Prefill --------------------------------------------------------------------------------------------
 
-  // @errors kInvalidArgument: pages, tokens; kBusy: the id is in use
+  // @errors kInvalidArgument: pages, tokens, hashes; kBusy: the id is in use
   Status offer(const OfferOptions& options);
   // Layers [0, layers) of this rank are computed. @errors kNotFound: the offer has ended
   Status layers_ready(const OfferId& id, std::uint32_t layers);
@@ -164,6 +177,10 @@ class TransferRank {
                          std::uint32_t layers = kAllLayers) const;
   // Forgets it. One that has not ended is cancelled, on both sides; nothing writes into its pages after this call.
   void release(AskId ask);
+  // This instance will not ask: it has the KV from elsewhere, and the prefill's pages are free at once, unless the
+  // offer stands. Rank 0 says it for all ranks; the others do nothing. Returns at once; a prefill that cannot be
+  // reached until deadline_ns from now frees its pages at its own deadline. @errors kInvalidArgument: as ask()
+  Status decline(const KvReference& reference, std::uint64_t deadline_ns);
 
   TransferStatistics statistics() const;
 

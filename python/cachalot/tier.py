@@ -176,6 +176,8 @@ def options() -> List[Option]:
 def read_options(source: Union[str, os.PathLike]) -> Dict[str, Any]:
     """Options of a text or a file: a JSON object, "@FILE.json" or "@FILE.toml", as SGLang's extra config. In a TOML file
     they are in the table [tiers], or at the top."""
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(f"options: {source!r}, expected a text or a path")
     text = os.fspath(source)
     if not text.startswith("@"):
         found = _parse(text, json.loads, "the text")
@@ -225,12 +227,16 @@ def _tokens(tokens: Sequence[int]):
 def _nanoseconds(timeout: Optional[float]) -> int:
     if timeout is None:
         return _NO_TIMEOUT
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout: {timeout!r}, expected seconds, or None")
     if not timeout >= 0:
         raise CLASSES["invalid_argument"](f"timeout: {timeout}, expected at least 0 seconds, or None")
-    return min(int(timeout * 1e9), _NO_TIMEOUT)
+    return int(min(timeout * 1e9, _NO_TIMEOUT))
 
 
 def _client_options(pool: str, model: str, salt: str, geometry: "cachalot.KvGeometry", share_tp: int) -> _ClientOptions:
+    if not isinstance(geometry, cachalot.KvGeometry):
+        raise TypeError(f"geometry: {geometry!r}, expected a cachalot.KvGeometry")
     latent = geometry.attention == "latent"
     if not isinstance(model, str):
         raise TypeError(f"model: {model!r}, expected a str")
@@ -351,6 +357,13 @@ class TieredCache:
         """Opens a request: finds the prompt's longest prefix in L1 and L2, keeps it there, begins to fetch from L3.
         extra: separates equal tokens (adapter, salt, image). round: the same number on all ranks."""
         number, (tokens, count) = _U64(), _tokens(prompt)
+        if not isinstance(extra, (bytes, bytearray)):
+            raise TypeError(f"extra: {extra!r}, expected bytes")
+        extra = bytes(extra)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"priority: {priority!r}, expected an int")
+        if not -2**31 <= priority < 2**31:
+            raise CLASSES["invalid_argument"](f"priority: {priority}, expected -2^31 to 2^31 - 1")
         _call("open", self._open(), tokens, count, extra, len(extra), priority, vmm._count("round", round), ctypes.byref(number))
         return Request(self, number.value, count)
 
@@ -396,12 +409,23 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
     ranks: a new file in which the ranks of one machine agree, made for these ranks alone; the geometry has this rank and their number
     config: options as JSON text, "@FILE.json" or "@FILE.toml"; keyword options win over it
     """
+    if not isinstance(geometry, cachalot.KvGeometry):
+        raise TypeError(f"geometry: {geometry!r}, expected a cachalot.KvGeometry")
+    for name, value, empty in (("layout", layout, False), ("pool", pool, False), ("ranks", ranks, True), ("config", config, True)):
+        if not isinstance(value, (str, os.PathLike)) and not (empty and value is None):
+            raise TypeError(f"{name}: {value!r}, expected a str" + ("" if name == "layout" else " or a path"))
+    if not hasattr(tensors, "__len__"):
+        raise TypeError(f"tensors: {tensors!r}, expected a sequence of buffers")
     merged = dict(read_options(config)) if config is not None else {}
     merged.update(given)
     rows = _table(merged)
     buffers, memory = (_Buffer * len(tensors))(), []
     for buffer, tensor in zip(buffers, tensors):
-        with memoryview(tensor) as view:
+        try:
+            opened = memoryview(tensor)
+        except (TypeError, ValueError):
+            raise TypeError(f"tensor {len(memory)}: a {type(tensor).__name__}, expected a writable buffer of this process") from None
+        with opened as view:
             _check_tensor(len(memory), view, geometry)
             buffer.bytes = view.nbytes
         memory.append((ctypes.c_char * buffer.bytes).from_buffer(tensor))  # keeps the memory, at its place

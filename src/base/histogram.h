@@ -13,9 +13,9 @@ namespace cachalot::base {
 
 class Histogram {
  public:
-  void record(std::uint64_t value) {
-    ++buckets_[bucket_of(value)];
-    ++count_;
+  void record(std::uint64_t value, std::uint64_t count = 1) {
+    buckets_[bucket_of(value)] += count;
+    count_ += count;
   }
 
   void add(const Histogram& other) {

@@ -34,14 +34,15 @@ Status Belady::look_ahead(std::uint32_t distinct_blocks) {
   return {};
 }
 
-Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tokens) const {
+Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tokens,
+                          std::uint64_t warmup_requests) const {
   BlockNodes nodes;
   eviction::IndexedHeap heap;
   Hits hits;
   std::uint64_t at = 0;
   for (std::uint64_t r = 0; r < requests_.size(); ++r) {
     const Request& request = requests_[r];
-    std::uint32_t prefix = 0;
+    std::uint32_t prefix = 0, blocks = 0;
     for (std::uint32_t place = 0; place < request.blocks; ++place, ++at) {
       // Lowest is what is used last. Of those that are never used again each would do; that the deepest
       // goes keeps what is left a tree.
@@ -49,7 +50,7 @@ Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tok
       const std::uint32_t block = log_[at];
       if (const eviction::NodeId node = nodes.find(block); node != eviction::kNoNode) {
         heap.update(node, rank);
-        ++hits.blocks;
+        ++blocks;
         if (prefix == place) ++prefix;
         continue;
       }
@@ -63,6 +64,8 @@ Belady::Hits Belady::hits(std::uint64_t capacity_blocks, std::uint64_t block_tok
       heap.grow(nodes.room());
       heap.push(node, rank);
     }
+    if (r < warmup_requests) continue;
+    hits.blocks += blocks;
     hits.prefix += prefix;
     hits.tokens += hit_tokens(prefix, block_tokens, request.input_tokens);
   }

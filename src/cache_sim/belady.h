@@ -42,9 +42,10 @@ class Belady {
   // of memory for each of the `distinct_blocks`.
   Status look_ahead(std::uint32_t distinct_blocks);
 
-  // After look_ahead(). capacity_blocks > 0.
+  // After look_ahead(). capacity_blocks > 0. The first `warmup_requests` are stored but not counted.
   // @cost O(log capacity) a reference; 28 bytes of memory a block of the capacity, 4 a distinct block
-  Hits hits(std::uint64_t capacity_blocks, std::uint64_t block_tokens) const;
+  Hits hits(std::uint64_t capacity_blocks, std::uint64_t block_tokens,
+            std::uint64_t warmup_requests = 0) const;
 
  private:
   struct Request {

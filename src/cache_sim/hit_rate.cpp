@@ -18,7 +18,7 @@ Result<HitRate> HitRate::make(std::span<const CacheSpec> caches, const HitRateOp
   if (caches.empty()) {
     return Error::make(Code::kInvalidArgument, "caches: none, expected at least one");
   }
-  HitRate result(options.block_tokens);
+  HitRate result(options);
   if (options.with_reuse) {
     constexpr std::uint64_t kMinuteMs = 60'000;
     result.reuse_.emplace();
@@ -64,9 +64,11 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
       for (WorkingSet& set : working_sets_) set.add(block, timestamp_ms);
     }
   }
+  const bool is_warmup = requests_ < warmup_requests_;
   for (Row& row : rows_) {
     if (row.cache == nullptr) continue;
     const CacheModel::Hits hits = row.cache->access(path_);
+    if (is_warmup) continue;
     row.hit_blocks += hits.blocks;
     row.prefix_blocks += hits.prefix;
     // No overflow: never more than input_tokens, whose sum was checked.
@@ -75,6 +77,10 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
   ++requests_;
   blocks_total_ += ids.size();
   input_tokens_ = input_tokens_sum;
+  if (!is_warmup) {
+    counted_blocks_ += ids.size();
+    counted_tokens_ += input_tokens;
+  }
   return {};
 }
 
@@ -84,7 +90,7 @@ Status HitRate::finish(const std::function<void(const CacheSpec&)>& on_row) {
   for (Row& row : rows_) {
     if (row.cache != nullptr) continue;
     if (on_row) on_row(row.spec);
-    const Belady::Hits hits = opt_->hits(row.spec.capacity_blocks, block_tokens_);
+    const Belady::Hits hits = opt_->hits(row.spec.capacity_blocks, block_tokens_, warmup_requests_);
     row.hit_blocks = hits.blocks;
     row.prefix_blocks = hits.prefix;
     row.hit_tokens = hits.tokens;
@@ -100,9 +106,11 @@ std::vector<HitRateRow> HitRate::rows() const {
         .cache = row.spec,
         .hit_blocks = row.hit_blocks,
         .prefix_blocks = row.prefix_blocks,
-        .hit_rate = ratio(row.hit_blocks, blocks_total_),
-        .prefix_hit_rate = ratio(row.prefix_blocks, blocks_total_),
-        .token_hit_rate = ratio(row.hit_tokens, input_tokens_),
+        .hit_tokens = row.hit_tokens,
+        .tokens = counted_tokens_,
+        .hit_rate = ratio(row.hit_blocks, counted_blocks_),
+        .prefix_hit_rate = ratio(row.prefix_blocks, counted_blocks_),
+        .token_hit_rate = ratio(row.hit_tokens, counted_tokens_),
     });
   }
   return rows;

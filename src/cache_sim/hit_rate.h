@@ -30,8 +30,10 @@ struct HitRateRow {
   // request, which is what a prefix cache can use.
   std::uint64_t hit_blocks = 0;
   std::uint64_t prefix_blocks = 0;
-  // Of all blocks, and of all input tokens: sum of min(prefix blocks * block_tokens, input tokens)
-  // over sum of input tokens. 0 for an empty trace.
+  // The sum of min(prefix blocks * block_tokens, input tokens), and of input tokens.
+  std::uint64_t hit_tokens = 0;
+  std::uint64_t tokens = 0;
+  // Of all blocks, and of all tokens. 0 for an empty trace.
   double hit_rate = 0;
   double prefix_hit_rate = 0;
   double token_hit_rate = 0;
@@ -39,6 +41,8 @@ struct HitRateRow {
 
 struct HitRateOptions {
   std::uint64_t block_tokens = 512;
+  // The first requests are stored but not counted in rows.
+  std::uint64_t warmup_requests = 0;
   // reuse distances and working sets beside the rows: 12 to 28 bytes a block
   bool with_reuse = false;
   std::string spill_directory = "/tmp";  // for a row of opt: 8 bytes a reference, 16 a request
@@ -82,12 +86,15 @@ class HitRate {
     std::uint64_t hit_tokens = 0;
   };
 
-  explicit HitRate(std::uint64_t block_tokens) : block_tokens_(block_tokens) {}
+  explicit HitRate(const HitRateOptions& options)
+      : block_tokens_(options.block_tokens), warmup_requests_(options.warmup_requests) {}
 
   std::uint64_t block_tokens_;
+  std::uint64_t warmup_requests_;
   std::uint64_t requests_ = 0;
   std::uint64_t blocks_total_ = 0;
   std::uint64_t input_tokens_ = 0;
+  std::uint64_t counted_blocks_ = 0, counted_tokens_ = 0;  // without the warm-up
   ChainNumbers numbers_;
   std::vector<std::uint32_t> path_;  // the request in hand, as numbers
   std::vector<Row> rows_;

@@ -46,6 +46,28 @@ TEST(HitRate, AnIdBelowAnotherParentOrTwiceInARequestIsAnotherBlock) {
   for (const HitRateRow& row : rate.rows()) EXPECT_EQ(row.hit_blocks, 2u);
 }
 
+TEST(HitRate, RequestsOfTheWarmUpAreStoredButNotCounted) {
+  Result<HitRate> rate = HitRate::make(
+      std::vector<CacheSpec>{
+          {eviction::PolicyKind::kLru, eviction::CacheMode::kLeaf, kUnlimitedBlocks},
+          {eviction::PolicyKind::kOpt, eviction::CacheMode::kLeaf, kUnlimitedBlocks}},
+      {.block_tokens = 10, .warmup_requests = 2});
+  ASSERT_TRUE(rate);
+  ASSERT_TRUE(rate->add(Ids{1, 2}, 20));
+  ASSERT_TRUE(rate->add(Ids{1, 2}, 20));     // would hit 2 blocks
+  ASSERT_TRUE(rate->add(Ids{1, 2, 3}, 25));  // hits 20 of 25 tokens
+  ASSERT_TRUE(rate->finish());
+  EXPECT_EQ(rate->blocks_total(), 7u);
+  for (const HitRateRow& row : rate->rows()) {
+    EXPECT_EQ(row.hit_blocks, 2u);
+    EXPECT_EQ(row.prefix_blocks, 2u);
+    EXPECT_EQ(row.hit_tokens, 20u);
+    EXPECT_EQ(row.tokens, 25u);
+    EXPECT_DOUBLE_EQ(row.hit_rate, 2.0 / 3.0);
+    EXPECT_DOUBLE_EQ(row.token_hit_rate, 0.8);
+  }
+}
+
 TEST(HitRate, OfNoRequestsIsZeroAndNotAFault) {
   const HitRate rate = make({CacheSpec{}});
   EXPECT_EQ(rate.rows().at(0).hit_rate, 0);

@@ -270,6 +270,10 @@ Result<Prefetched> Client::prefetch(std::span<const BlockHash> hashes, std::uint
   return client::prefetch_groups(*impl_->session, impl_->groups, hashes, wait_ns);
 }
 
+Result<bool> Client::is_fetching(std::span<const BlockHash> stored) {
+  return client::is_fetching_groups(*impl_->session, impl_->groups, stored);
+}
+
 Result<bool> Client::has_storage() {
   CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, impl_->session->ask_storage({}, false));
   return answer.is_up != 0;

@@ -131,4 +131,14 @@ Result<bool> is_fetching(Session& session, std::span<const BlockHash> stored) {
   return answer.is_up != 0 && answer.is_fetching != 0;
 }
 
+Result<bool> is_fetching_groups(Session& session, const HeadGroups& groups,
+                                std::span<const BlockHash> stored) {
+  for (std::uint32_t i = 0; i < groups.count; ++i) {
+    const PoolNames names = PoolNames::of_group(groups, i, stored);
+    CACHALOT_TRY_ASSIGN(const bool comes, is_fetching(session, names.get()));
+    if (comes) return true;
+  }
+  return false;
+}
+
 }  // namespace cachalot::client

@@ -18,4 +18,8 @@ Result<Prefetched> prefetch_groups(Session& session, const HeadGroups& groups,
 // @param stored  the blocks that a prefetch() found in storage
 Result<bool> is_fetching(Session& session, std::span<const BlockHash> stored);
 
+// The same of a rank's blocks: of any group.
+Result<bool> is_fetching_groups(Session& session, const HeadGroups& groups,
+                                std::span<const BlockHash> stored);
+
 }  // namespace cachalot::client

@@ -81,6 +81,10 @@ class Backend {
   // backend knows it. each() returns false to end the call.
   using Lister = std::function<bool(const ObjectHead& head)>;
   virtual Status list(const Lister& each, std::uint64_t deadline_ns) = 0;
+
+  // Whether what it keeps objects in is still in its place: asked once a second, and never waits for long. A backend
+  // whose calls would not notice that says so here, and is out of use until it is well again.
+  virtual Status check() { return {}; }
 };
 
 inline std::uint64_t bytes_of(std::span<const Room> room) {

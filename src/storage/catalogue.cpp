@@ -149,6 +149,14 @@ std::vector<ObjectKey> Catalogue::take_coldest(std::uint64_t bytes, const Object
   return removed;
 }
 
+std::vector<ObjectKey> Catalogue::keys() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ObjectKey> keys;
+  keys.reserve(numbers_.size());
+  for (const auto& [key, node] : numbers_) keys.push_back(key);
+  return keys;
+}
+
 std::uint64_t Catalogue::bytes() const {
   const std::lock_guard lock(mutex_);
   return bytes_;

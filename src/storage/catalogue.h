@@ -61,6 +61,8 @@ class Catalogue {
   // @return their keys
   std::vector<ObjectKey> take_coldest(std::uint64_t bytes, const ObjectKey* protect);
 
+  // All that are known.
+  std::vector<ObjectKey> keys() const;
   std::uint64_t bytes() const;
   std::uint64_t objects() const;
   bool is_valid() const;

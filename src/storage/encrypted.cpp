@@ -108,6 +108,7 @@ class EncryptedBackend final : public Backend {
     return inner_->list([&](const ObjectHead& head) { return each(plain_head(head)); },
                         deadline_ns);
   }
+  Status check() override { return inner_->check(); }
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status get(std::span<Get> gets, std::uint64_t deadline_ns) override {
     return get_each(

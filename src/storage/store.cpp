@@ -69,9 +69,13 @@ Store::~Store() {
 Status Store::fill_catalogue(bool is_first) {
   const std::uint64_t deadline_ns = base::SteadyClock::read() + list_timeout_ns_;
   std::vector<ObjectHead> waiting;
+  const std::vector<ObjectKey> known = catalogue_.keys();
+  std::unordered_set<ObjectKey> found;
   const Status listed = backend_->list(
       [&](const ObjectHead& head) {
-        if (!catalogue_.add(head)) waiting.push_back(head);
+        if (!known.empty()) found.insert(head.key);
+        // What is known is not touched: a listing is no use.
+        if (!catalogue_.contains(head.key) && !catalogue_.add(head)) waiting.push_back(head);
         return !ends_;
       },
       deadline_ns);
@@ -80,7 +84,9 @@ Status Store::fill_catalogue(bool is_first) {
     std::erase_if(waiting, [&](const ObjectHead& head) { return catalogue_.add(head); });
   }
   CACHALOT_TRY(listed);
+  if (ends_) return {};
   is_listed_ = true;
+  forget_lost(known, found);
   std::vector<ObjectKey> gone;
   for (const ObjectHead& head : waiting) {
     if (is_first) gone.push_back(head.key);  // later, the parent may be a put in flight
@@ -90,6 +96,20 @@ Status Store::fill_catalogue(bool is_first) {
   gone.insert(gone.end(), victims.begin(), victims.end());
   if (!gone.empty() && !traits().is_shared) (void)backend_->remove(gone, deadline_ns);
   return {};
+}
+
+// What was known before the listing, and is not in it, is gone: a server may have lost its memory.
+void Store::forget_lost(std::span<const ObjectKey> before,
+                        const std::unordered_set<ObjectKey>& listed) {
+  std::uint64_t lost = 0;
+  for (const ObjectKey& key : before) {
+    if (!listed.contains(key)) lost += catalogue_.remove(key).size();
+  }
+  if (lost == 0) return;
+  add(counters_.missing_objects, lost);
+  gaps_.fetch_add(1, std::memory_order_release);
+  base::log(LogLevel::kWarn, "storage", "%s: %llu objects are there no more", traits().name.c_str(),
+            static_cast<unsigned long long>(lost));
 }
 
 // --- Outages ---------------------------------------------------------------------------------------
@@ -102,14 +122,12 @@ void Store::report(const Status& outcome) {
       base::log(LogLevel::kWarn, "storage",
                 "%s: is out of use after %u failed calls, and tried once a second: %s",
                 traits().name.c_str(), Breaker::kFailures, outcome.error().message);
+      if (traits().is_shared) is_listed_ = false;
       break;
     case OutageChange::kEnded:
       base::log(LogLevel::kWarn, "storage", "%s: is back in use", traits().name.c_str());
       break;
   }
-  if (is_up()) return;
-  { const std::lock_guard lock(mutex_); }
-  wake_.notify_one();
 }
 
 // A full disk may stay full for ever: a line a minute.
@@ -128,16 +146,25 @@ void Store::run() {
   std::uint64_t pause_ns = kTryPauseNs;
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [&] { return ends_ || !is_listed_ || !is_up(); });
     wake_.wait_for(lock, std::chrono::nanoseconds(pause_ns), [&] { return ends_.load(); });
     if (ends_) return;
     lock.unlock();
     const std::uint64_t begin_ns = base::SteadyClock::read();
-    try_backend();
+    check_place();
+    if (!is_gone_ && (!is_listed_ || !is_up())) try_backend();
     // A listing that fails after a long time does not keep the backend busy.
     pause_ns = std::max(kTryPauseNs, base::SteadyClock::read() - begin_ns);
     lock.lock();
   }
+}
+
+// Files that were removed are written and read as before: only a look says that they are gone.
+void Store::check_place() {
+  const Status checked = backend_->check();
+  if (is_gone_.exchange(!checked) == !checked) return;
+  if (!checked) add(disappearances_, 1);
+  base::log(LogLevel::kWarn, "storage", "%s: is %s%s", traits().name.c_str(),
+            checked ? "back in use" : "out of use: ", checked ? "" : checked.error().message);
 }
 
 void Store::try_backend() {
@@ -155,7 +182,7 @@ void Store::try_backend() {
   } else if (!is_up()) {
     breaker_.admit_trial();
   }
-  if (is_listed_ || !fill_catalogue(false)) return;
+  if (is_listed_ || !fill_catalogue(false) || ends_) return;
   base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %llu objects",
             traits().name.c_str(), static_cast<unsigned long long>(catalogue_.objects()));
 }
@@ -244,6 +271,7 @@ std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::spa
   while (!puts.empty() && batch.of[puts.size() - 1] >= std::to_address(valid_end)) puts.pop_back();
   if (!puts.empty() && !is_up()) {
     add(counters_.failed_puts, puts.size());
+    gaps_.fetch_add(1, std::memory_order_release);
     puts.clear();
   }
   keep_budget(puts);
@@ -304,6 +332,7 @@ void Store::finish_put(Batch& batch, const Status& whole) {
     batch.of[i]->is_stored = catalogue_.add_reserved(put.head);
     if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
   }
+  if (!outcome) gaps_.fetch_add(1, std::memory_order_release);
   report(outcome);
 }
 
@@ -364,7 +393,7 @@ StoreCounts Store::counts() const {
           read(counters_.evicted_objects),  read(counters_.missing_objects),
           read(counters_.damaged_objects),  read(counters_.failed_puts),
           read(counters_.failed_gets),      read(counters_.refused_puts),
-          read(counters_.over_budget_puts), breaker_.outages()};
+          read(counters_.over_budget_puts), breaker_.outages() + read(disappearances_)};
 }
 
 }  // namespace cachalot::storage

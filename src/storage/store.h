@@ -12,7 +12,8 @@
 //      their object and all below it are removed.
 //   2. What the catalogue has was stored, or listed. It may be gone all the same: others may have removed it.
 //   3. While the backend is out of use every call returns at once. The store's own thread tries it once a second,
-//      and reads what is there as soon as it can if that is not known yet.
+//      and reads what is there as soon as it can if that is not known yet. What is shared is read again after an
+//      outage: it may have lost objects.
 //
 // @threads any
 #pragma once
@@ -27,6 +28,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "storage/backend.h"
@@ -94,8 +96,10 @@ class Store {
   void remove(const ObjectKey& key, std::uint64_t deadline_ns);
 
   // False: the backend is out of use.
-  bool is_up() const { return breaker_.is_closed(); }
+  bool is_up() const { return breaker_.is_closed() && !is_gone_; }
   StoreCounts counts() const;
+  // Grows whenever the backend may lack objects that it was given: puts have failed, or it has lost some.
+  std::uint64_t gaps() const { return gaps_.load(std::memory_order_acquire); }
   Backend& backend() { return *backend_; }
 
  private:
@@ -113,9 +117,11 @@ class Store {
   struct Batch;
 
   Status fill_catalogue(bool is_first);
+  void forget_lost(std::span<const ObjectKey> before, const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
   void tell_full(const Status& status);
   void run();
+  void check_place();
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
   void keep_budget(std::vector<Put>& puts);
@@ -131,6 +137,9 @@ class Store {
   Breaker breaker_;
   WriteBudget budget_;
   Counters counters_{};
+  std::atomic<std::uint64_t> gaps_{0};
+  std::atomic<bool> is_gone_{false};  // by its check()
+  std::atomic<std::uint64_t> disappearances_{0};
   std::atomic<std::uint64_t> full_told_ns_{0};
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};

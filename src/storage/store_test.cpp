@@ -225,6 +225,30 @@ TEST_F(StoreTest, AfterAnOutageItComesBackWithoutAnyCall) {
   }
 }
 
+TEST_F(StoreTest, AfterAnOutageWhatASharedBackendHasLostIsKnown) {
+  disk_.is_shared = true;
+  open();
+  Chain chain(1, 3, 4096), other(2, 2, 4096), late(3, 2, 4096);
+  put(chain), put(other);
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
+  for (std::uint32_t i = 0; i < Breaker::kFailures; ++i) (void)get(chain);
+  const std::uint64_t gaps = store_->gaps();
+  EXPECT_EQ(put(late), 0u);
+  EXPECT_GT(store_->gaps(), gaps);
+  {
+    const std::lock_guard lock(disk_.mutex);
+    disk_.objects.erase(chain.key(1));
+    disk_.failure = {};
+  }
+  EXPECT_TRUE(comes_true([&] { return known(chain) == 1; }));
+  EXPECT_EQ(known(other), 2u);
+  EXPECT_TRUE(store_->is_up());
+  EXPECT_EQ(store_->counts().missing_objects, 2u);  // and the one below it
+  EXPECT_GT(store_->gaps(), gaps + 1);
+  EXPECT_EQ(put(chain), 3u);
+  EXPECT_EQ(put(late), 2u);
+}
+
 // A try that works says nothing of a local disk's bodies: one failed call is enough then, and the outage is the same.
 TEST_F(StoreTest, WhatFailsAgainAtTheFirstCallIsTheSameOutage) {
   open();

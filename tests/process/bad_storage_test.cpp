@@ -84,6 +84,17 @@ TEST_F(BadStorage, CapacitiesAreSizesAboveZero) {
                  {"--write-policy", "often", "through"});
 }
 
+TEST_F(BadStorage, ACapacityOfLessThanABlockIsRefused) {
+  expect_refused({"--storage", objects(), "--storage-capacity", "1"}, kUsage,
+                 {"--storage-capacity: 1 is less than one block", "4096"});
+  expect_refused({"--storage", objects(), "--storage-capacity", "4095"}, kUsage, {"4095", "4096"});
+  const std::string pool = create_pool("made");
+  const auto before = listing();
+  expect_error(run({"serve", "--pool", pool, "--storage", objects(), "--storage-capacity", "4095"}),
+               kUsage, {"4095", "4096"});
+  EXPECT_EQ(listing(), before);
+}
+
 TEST_F(BadStorage, ADirectoryThatCannotBeUsedIsNamed) {
   expect_refused({"--storage", "file:" + path("no/such")}, kUsage, {path("no/such")});
   const std::string file = write("file", "text");

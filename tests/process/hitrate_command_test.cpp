@@ -68,6 +68,42 @@ TEST_F(HitRateCommand, WritesTableCsvAndDrawingBesideTheJson) {
   EXPECT_EQ(nlohmann::json::parse(read(path("a.json")))["rows"][0]["hit_blocks"], 12847);
 }
 
+// Two independent programs agreed on these.
+TEST_F(HitRateCommand, CountsTheTokensOfTheRequestsAfterTheWarmUp) {
+  struct Expected {
+    const char *mode, *policy, *capacity;
+    std::uint64_t hit_tokens;
+  };
+  constexpr Expected kExpected[] = {{"leaf", "lru", "39107", 25'288'184},
+                                    {"stream", "lru", "39107", 25'286'648},
+                                    {"stream", "fifo", "9776", 12'302'919},
+                                    {"stream", "opt", "9776", 27'038'068}};
+  for (const Expected& e : kExpected) {
+    const Outcome outcome = run({"hitrate", "--trace", kTrace, "--mode", e.mode, "--policy",
+                                 e.policy, "--capacity-blocks", e.capacity, "--warmup", "0.5",
+                                 "--count", "tokens", "--csv", path("a.csv"), "--json", "-"});
+    expect_done(outcome);
+    const nlohmann::json result = outcome.json();
+    EXPECT_EQ(result["warmup_requests"], 6015);
+    EXPECT_EQ(result["blocks_total"], 288500);
+    const nlohmann::json& row = result["rows"][0];
+    EXPECT_EQ(row["hit_tokens"], e.hit_tokens) << e.mode << " " << e.policy;
+    EXPECT_EQ(row["tokens"], 67'915'607);
+    EXPECT_NEAR(row["token_hit_rate"].get<double>(), static_cast<double>(e.hit_tokens) / 67915607.0,
+                1e-12);
+    const std::string tail = "," + std::to_string(e.hit_tokens) + ",67915607\n";
+    EXPECT_TRUE(read(path("a.csv")).ends_with(tail)) << read(path("a.csv"));
+  }
+}
+
+TEST_F(HitRateCommand, AWarmUpNeedsAFractionBelowOneAndAFileToReadTwice) {
+  for (const char* const fraction : {"1", "-0.5", "nan", "half"}) {
+    expect_error(run({"hitrate", "--trace", kTrace, "--warmup", fraction}), 2, {"--warmup"});
+  }
+  expect_error(run({"hitrate", "--trace", "/dev/null", "--warmup", "0.5"}), 2,
+               {"--trace", "/dev/null", "regular file"});
+}
+
 // A file's name may be any bytes, and long; a drawing with half a character in it cannot be opened.
 // The same counts as of a trace that was converted to the larger blocks.
 TEST_F(HitRateCommand, SeveralBlockSizesAreCountedInOneCall) {

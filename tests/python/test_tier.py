@@ -166,6 +166,34 @@ def test_bad_options(options, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize("given, named", [
+    ({"geometry": None}, "geometry: None, expected a cachalot.KvGeometry"),
+    ({"pool": 5}, "pool: 5, expected a str or a path"),
+    ({"ranks": 5}, "ranks: 5, expected a str or a path"),
+    ({"config": 5}, "config: 5, expected a str or a path"),
+])
+def test_wrong_types_of_open_are_named(given, named):
+    with pytest.raises(TypeError) as error:
+        Engine(4, **given)
+    assert str(error.value) == named
+
+
+def test_wrong_types_of_a_request_are_named():
+    engine = Engine(4)
+    for given, named in (({"extra": "text"}, "extra: 'text', expected bytes"), ({"priority": "high"}, "priority: 'high', expected an int")):
+        with pytest.raises(TypeError) as error:
+            engine.tiers.request([1, 2], **given)
+        assert str(error.value) == named
+    with pytest.raises(cachalot.Error, match="priority: 2147483648"):
+        engine.tiers.request([1, 2], priority=2**31)
+    with pytest.raises(TypeError, match="timeout: 'soon', expected seconds"):
+        engine.tiers.flush("soon")
+    with pytest.raises(TypeError, match="tensor 0: a int, expected a writable buffer"):
+        cachalot.tier.open("vllm_kbnhc", [5], pages=4, model="m@1", geometry=GEOMETRY)
+    with pytest.raises(TypeError, match="tensors: 5, expected a sequence"):
+        cachalot.tier.open("vllm_kbnhc", 5, pages=4, model="m@1", geometry=GEOMETRY)
+
+
 def test_bad_calls():
     engine = Engine(4)
     with pytest.raises(cachalot.InvalidArgumentError):

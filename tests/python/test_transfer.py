@@ -81,6 +81,38 @@ def test_a_reference_is_used_once(ranks):
     assert states[1]["code"] == "stale" and "it was taken" in states[1]["error"]
 
 
+def test_a_standing_offer_is_taken_in_parts_by_its_hash(ranks):
+    prefill, decode = ranks
+    name = cachalot.random_offer_id()
+    hashes = np.array([[1, 7], [2, 7], [3, 7]], np.uint64)  # of pages of 4 tokens
+    prefill.rank.offer(name, [3, 5, 7], 12, deadline_s=20, hashes=hashes, standing=True)
+    reference = prefill.reference(name, 12)
+    for pages in (1, 3, 2):
+        ask = decode.rank.ask(reference, [1, 2, 9][:pages], deadline_s=20, tokens=4 * pages, hash=hashes[pages - 1])
+        assert decode.rank.wait(ask)["state"] == "done"
+        assert (decode.pages([1, 2, 9][:pages]) == prefill.pages([3, 5, 7][:pages])).all()
+    before = decode.pages(list(range(16)))
+    for options in ({"hash": hashes[2]}, {"hash": cachalot.BlockHash("0" * 31 + "1")}, {}):
+        status = decode.rank.wait(decode.rank.ask(reference, [10, 11], deadline_s=20, tokens=8, **options))
+        assert status["state"] == "failed" and status["code"] == ("refused" if options else "invalid_argument")
+    assert (decode.pages(list(range(16))) == before).all()
+    decode.rank.decline(reference, deadline_s=20)  # of no effect
+    assert prefill.rank.ended_offers() == [] and prefill.rank.statistics()["open_offers"] == 1
+    with pytest.raises(cachalot.InvalidArgumentError, match="hash: "):
+        decode.rank.ask(reference, [1], deadline_s=20, tokens=4, hash=hashes)
+
+
+def test_a_declined_offer_is_free_again(ranks):
+    prefill, decode = ranks
+    name = cachalot.random_offer_id()
+    prefill.rank.offer(name, [3, 5, 7], 12, deadline_s=20)
+    decode.rank.decline(prefill.reference(name, 12), deadline_s=20)
+    until = time.monotonic() + 10
+    while not (ended := prefill.rank.ended_offers()):
+        assert time.monotonic() < until
+    assert ended == [(name, None)] and prefill.rank.statistics()["declined_offers"] == 1
+
+
 def test_two_ranks_become_one():
     geometry = {**GEOMETRY.__getstate__(), "kv_heads": 1, "tp_size": 2}
     halves = [Rank("p", 10 + r, geometry=cachalot.KvGeometry(**{**geometry, "tp_rank": r})) for r in range(2)]

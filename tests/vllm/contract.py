@@ -16,11 +16,17 @@ OBJECTS = {
         "request": "vllm.v1.request:Request",
         "self.request": "vllm.v1.request:Request",
         "lora": "vllm.lora.request:LoRARequest",
-        "self._pool": "vllm.v1.core.block_pool:BlockPool",
         "blocks": "vllm.v1.core.kv_cache_manager:KVCacheBlocks",
         "output": "vllm.v1.core.sched.output:SchedulerOutput",
         "new": "vllm.v1.core.sched.output:NewRequestData",
         "cached": "vllm.v1.core.sched.output:CachedRequestData",
+    },
+    "vllm/held_pages.py": {"self._pool": "vllm.v1.core.block_pool:BlockPool"},
+    "vllm/transfer/scheduler.py": {
+        "request": "vllm.v1.request:Request",
+        "blocks": "vllm.v1.core.kv_cache_manager:KVCacheBlocks",
+        "output": "vllm.v1.core.sched.output:SchedulerOutput",
+        "new": "vllm.v1.core.sched.output:NewRequestData",
     },
     "vllm/connector.py": {
         "connector_output": "vllm.v1.outputs:KVConnectorOutput",
@@ -56,8 +62,8 @@ OBJECTS = {
 
 def sources(part):
     """The files of the connector ("connector") or of the tier."""
-    files = sorted(PACKAGE.glob("vllm/tier/*.py") if part == "tier" else [*PACKAGE.glob("vllm/*.py"),
-                                                                         *PACKAGE.glob("*.py")])
+    folders = ["vllm/tier"] if part == "tier" else ["vllm", "vllm/transfer", "."]
+    files = sorted(path for folder in folders for path in PACKAGE.glob(f"{folder}/*.py"))
     return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in files}
 
 

@@ -16,10 +16,10 @@ class Side(Place):
     """One of the two machines. The test reaches its servers through a relay, as it is on neither."""
 
     def __init__(self, link, side):
-        self.host, self._link, self._side = link.address(side), link, side
+        self.host, self._link, self.side = link.address(side), link, side
 
     def command(self, command):
-        return self._link.command(self._side, *command)
+        return self._link.command(self.side, *command)
 
     def url(self, port):
         listener = socket.create_server(("127.0.0.1", 0))
@@ -33,7 +33,7 @@ class Side(Place):
             threading.Thread(target=self._relay, args=(client, port), daemon=True).start()
 
     def _relay(self, client, port):
-        with client, contextlib.suppress(OSError), self._link.socket(self._side) as server:
+        with client, contextlib.suppress(OSError), self._link.socket(self.side) as server:
             server.connect((self.host, port))
             back = threading.Thread(target=self._carry, args=(server, client), daemon=True)
             back.start()

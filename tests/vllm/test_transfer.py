@@ -5,13 +5,12 @@ import signal
 import socket
 import time
 
+import handover
 import pytest
+from handover import CACHED, DEADLINE_S, cached, is_free
 from processes import Engine
 from servers import Proxy, Server, free_port
 
-BLOCK_TOKENS, BLOCKS = 128, 11  # of a prompt of 1,500 tokens
-CACHED = BLOCKS * BLOCK_TOKENS
-DEADLINE_S = 60
 TCP = {"transfer": {"listen": ["tcp:127.0.0.1:0"], "deadline": 20}}
 
 
@@ -32,14 +31,10 @@ class Stage:
                       **named)
 
     def right(self, prompt):
-        tokens = self.reference.answer([prompt])["tokens"][0]
-        assert len(set(tokens)) > 3
-        return tokens
+        return handover.right(self.reference, prompt)
 
     def offered(self, prompt, prefill=None):
-        """What a prefill tells the decode engine."""
-        return (prefill or self.prefill).complete(prompt, max_tokens=1, kv_transfer_params={"do_remote_decode": True})[
-            "kv_transfer_params"]
+        return handover.offered(prefill or self.prefill, prompt)
 
     def close(self):
         for child in (self.proxy, self.prefill, self.decode):
@@ -52,20 +47,6 @@ def stage(models, tmp_path_factory):
     made = Stage(tmp_path_factory.mktemp("servers"), models())
     yield made
     made.close()
-
-
-def cached(answer):
-    details = answer["usage"]["prompt_tokens_details"]
-    return details["cached_tokens"] if details else 0
-
-
-def is_free(server):
-    """Waits until no page of the engine is in use."""
-    until = time.monotonic() + DEADLINE_S
-    while server.metrics()["vllm:kv_cache_usage_perc"] > 0:
-        assert time.monotonic() < until, "pages stay held"
-        time.sleep(0.1)
-    return True
 
 
 def test_decode_takes_the_kv_from_the_prefill_engine(stage, prompt):
@@ -119,7 +100,7 @@ def test_an_expired_reference_is_computed(stage, prompt):
     try:
         short.wait_ready()
         one = prompt(500)
-        params = short.complete(one, max_tokens=1, kv_transfer_params={"do_remote_decode": True})["kv_transfer_params"]
+        params = stage.offered(one, short)
         time.sleep(1)
         answer = stage.decode.complete(one, return_token_ids=True, kv_transfer_params=params)
         assert answer["tokens"] == stage.right(one) and cached(answer) == 0
@@ -132,7 +113,7 @@ def test_a_prefill_engine_that_died_costs_a_computation(stage, prompt):
     victim = stage.server("kv_producer")
     victim.wait_ready()
     one = prompt(600)
-    params = victim.complete(one, max_tokens=1, kv_transfer_params={"do_remote_decode": True})["kv_transfer_params"]
+    params = stage.offered(one, victim)
     victim.kill()
     answer = stage.decode.complete(one, return_token_ids=True, kv_transfer_params=params)
     assert answer["tokens"] == stage.right(one) and cached(answer) == 0

@@ -1,15 +1,17 @@
-"""Prefill and decode on two machines, 1P1D and 2P1D: the tokens of one engine, and where the time went."""
+"""Prefill and decode on two machines, 1P1D and 2P1D, by a transfer, a pool and both: the tokens of one engine, and where
+the time went."""
 
 import itertools
 import os
-import time
 
+import handover
 import pytest
+from handover import BLOCK_TOKENS, cached, is_free
 from namespaces import NetnsLink, Side, Unsupported
 from processes import Engine, Pool
 from servers import Proxy, Server
 
-BLOCK_TOKENS, BLOCK_BYTES = 128, 4 * 64 << 10  # four layers
+BLOCK_BYTES = 4 * 64 << 10  # four layers
 
 
 class Stage:
@@ -39,9 +41,7 @@ class Stage:
         return made
 
     def right(self, prompt):
-        tokens = self.reference.answer([prompt])["tokens"][0]
-        assert len(set(tokens)) > 3
-        return tokens
+        return handover.right(self.reference, prompt)
 
     def carried_bytes(self):
         return self.link.stats()["0 ab"]["bytes"]
@@ -71,16 +71,19 @@ def transfer(models, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def both(models, tmp_path_factory):
+    """A hand-over, and a pool in the memory of machine a, which the first prefill engine makes."""
+    pool = {"pool": "/dev/shm/cachalot_vllm", "create": {"blocks": 512}}
+    yield from stages(tmp_path_factory, models, lambda place: {
+        "transfer": {"listen": [f"tcp:{place.host}:0"], "deadline": 20}, **(pool if place.side == "a" else {})})
+
+
+@pytest.fixture(scope="module")
 def pooled(models, tmp_path_factory):
     """The two share memory, and nothing else but the link."""
     pool = Pool(f"/dev/shm/cachalot_vllm_netns_{os.getpid()}", 1 << 20, 512)
     yield from stages(tmp_path_factory, models, lambda _: {"pool": pool.path}, "--one-machine", has_pool=True)
     pool.close()
-
-
-def cached(answer):
-    details = answer["usage"]["prompt_tokens_details"]
-    return details["cached_tokens"] if details else 0
 
 
 def answers_are_those_of_one_engine(stage, prompt, prefills, first_token, seed):
@@ -117,14 +120,6 @@ def answers_are_those_of_one_engine(stage, prompt, prefills, first_token, seed):
     return records
 
 
-def is_free(server):
-    until = time.monotonic() + 60
-    while server.metrics()["vllm:kv_cache_usage_perc"] > 0:
-        assert time.monotonic() < until, "pages stay held"
-        time.sleep(0.1)
-    return True
-
-
 CASES = [(1, "decode", 1000), (1, "prefill", 2000), (2, "decode", 3000), (2, "prefill", 4000)]
 
 
@@ -152,10 +147,21 @@ def test_with_a_pool_the_answers_are_those_of_one_engine(pooled, prompt, prefill
     answers_are_those_of_one_engine(pooled, prompt, prefills, first_token, 10000 + seed)
 
 
+@pytest.mark.parametrize("prefills, first_token, seed", CASES)
+def test_beside_a_pool_of_the_prefill_engines_the_answers_are_those_of_one_engine(both, prompt, prefills, first_token,
+                                                                                  seed):
+    carried = both.carried_bytes()
+    records = answers_are_those_of_one_engine(both, prompt, prefills, first_token, 20000 + seed)
+    blocks = sum(record["cached_tokens"] for record in records) // BLOCK_TOKENS
+    assert both.carried_bytes() - carried >= blocks * BLOCK_BYTES
+    assert all(is_free(server) for server in [*both.prefills, both.decode])
+    stored = [server.metrics()["vllm:cachalot_stored_blocks_total"] for server in both.prefills[:prefills]]
+    assert min(stored) > 0
+
+
 def test_a_cut_link_costs_a_computation(transfer, prompt):
     one = prompt(700)
-    params = transfer.prefills[0].complete(one, max_tokens=1, kv_transfer_params={"do_remote_decode": True})[
-        "kv_transfer_params"]
+    params = handover.offered(transfer.prefills[0], one)
     transfer.link.send("cut")
     try:
         answer = transfer.decode.complete(one, return_token_ids=True, kv_transfer_params=params)

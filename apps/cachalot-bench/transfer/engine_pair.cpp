@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "measure.h"
 #include "os/child.h"
 #include "os/file_descriptor.h"
 #include "os/topology.h"
@@ -283,13 +282,15 @@ EnginePair::~EnginePair() {
 }
 
 Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemory& memory,
-                                                     std::vector<PreparedPush> prepared) {
+                                                     std::vector<PreparedPush> prepared,
+                                                     const Cores* cores) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return Error::from_errno(errno, "pipe");
   os::FileDescriptor from(ends[0]), to(ends[1]);
   auto impl = std::make_unique<Impl>(route, memory, std::move(prepared));
   CACHALOT_TRY_ASSIGN(os::Child child, os::Child::start([&] {
                         to.close();
+                        if (cores != nullptr) (void)os::pin_to_core(cores->other);
                         Sender sender(impl->prepared);
                         return sender.run(route, memory, from.get());
                       }));
@@ -300,7 +301,11 @@ Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemo
                         ? "tcp:127.0.0.1:0"
                         : "unix:@cachalot-bench-" + std::to_string(impl->child->pid())};
   options.reads_peer_memory = route != Route::kTcp;
-  CACHALOT_TRY_ASSIGN(impl->engine, TransferEngine::open(options, impl.get()));
+  if (cores != nullptr) (void)os::pin_to_core(cores->own);  // the engine's thread begins there
+  Result<std::unique_ptr<TransferEngine>> engine = TransferEngine::open(options, impl.get());
+  if (cores != nullptr) release_cores();
+  if (!engine) return engine.error();
+  impl->engine = std::move(*engine);
   auto pair = std::unique_ptr<EnginePair>(new EnginePair(std::move(impl)));
   Impl& opened = *pair->impl_;
   std::array<char, 256> address{};

@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "measure.h"
 #include "os/mapping.h"
 #include "os/shared_file.h"
 #include "transfer/strided/byte_stream.h"
@@ -81,9 +82,11 @@ class EnginePair {
  public:
   // @param memory    outlives the pair
   // @param prepared  for push_prepared()
+  // @param cores     the receiver runs on its own one only, the sender on the other one; null: where the system says
   // @errors kTimeout: the child does not connect; those of TransferEngine
   static Result<std::unique_ptr<EnginePair>> open(Route route, const PairMemory& memory,
-                                                  std::vector<PreparedPush> prepared = {});
+                                                  std::vector<PreparedPush> prepared = {},
+                                                  const Cores* cores = nullptr);
   ~EnginePair();
 
   // @return seconds from the first request (after the warm-up) to the arrival of the last byte

@@ -1,18 +1,19 @@
 // bench transfer-sizes and transfer-fragments: over TCP, beside ucx_perftest and beside large pieces.
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string>
 #include <utility>
 
 #include "engine_pair.h"
 #include "kv_transfer.h"
+#include "mooncake_peer.h"
 #include "ucx_peer.h"
 
 namespace cachalot::apps::bench {
 namespace {
 
 constexpr std::uint64_t kLargeBytes = 1u << 20;  // from here on the bar holds
+constexpr std::uint64_t kMostBytes = 64u << 20;
 
 // Transfers of this size in one sample: many bytes, but not too many small transfers.
 std::uint64_t transfers_of(const Settings& settings, std::uint64_t bytes) {
@@ -47,40 +48,81 @@ Row row_of(std::string name, const Pairs& pairs, const char* limit, Target targe
 }
 
 // Of ucx_perftest, in GB/s; 0 if it is not installed.
-Result<double> ucx_rate(std::uint64_t bytes, std::uint64_t transfers) {
-  const Result<double> rate = run_ucx_perftest(bytes, transfers);
+Result<double> ucx_rate(std::uint64_t bytes, std::uint64_t transfers, const Cores* cores) {
+  const Result<double> rate = run_ucx_perftest(bytes, transfers, cores);
   if (rate) return *rate / 1e9;
   if (rate.error().code == Code::kUnsupported) return 0.0;
   return rate.error();
 }
 
-Status measure_sizes(const Settings& settings, Report& report, Route route,
-                     const PairMemory& memory) {
-  const bool is_tcp = route == Route::kTcp;
-  CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair, EnginePair::open(route, memory));
-  std::map<std::uint64_t, Pairs> sizes;
-  bool has_ucx = is_tcp;
-  for (std::uint64_t bytes = 4096; bytes <= (64u << 20); bytes *= 4) {
-    const std::uint64_t transfers = transfers_of(settings, bytes);
-    for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
-      show_progress(std::string("transfer ") + (is_tcp ? "tcp " : "shm ") + size_name(bytes));
-      double ucx = 0;
-      if (has_ucx) {
-        CACHALOT_TRY_ASSIGN(ucx, ucx_rate(bytes, transfers));
-        has_ucx = ucx != 0;
-      }
-      CACHALOT_TRY_ASSIGN(const double rate,
-                          pair->rate({.bytes = bytes,
-                                      .transfers = transfers,
-                                      .warm_up = std::min<std::uint64_t>(transfers, 20)}));
-      sizes[bytes].add(rate / 1e9, ucx);
+Result<double> own_rate(EnginePair& pair, std::uint64_t bytes, std::uint64_t transfers) {
+  CACHALOT_TRY_ASSIGN(const double rate,
+                      pair.rate({.bytes = bytes,
+                                 .transfers = transfers,
+                                 .warm_up = std::min<std::uint64_t>(transfers, 20)}));
+  return rate / 1e9;
+}
+
+// @param cores  of both programs; null: where the system runs them
+Status measure_tcp(const Settings& settings, Report& report, const PairMemory& memory,
+                   const Cores* cores) {
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair,
+                      EnginePair::open(Route::kTcp, memory, {}, cores));
+  std::unique_ptr<MooncakePeer> mooncake;
+  if (!settings.mooncake.empty()) {
+    if (auto opened = MooncakePeer::open(settings.mooncake, cores)) {
+      mooncake = std::move(*opened);
+    } else if (opened.error().code == Code::kUnsupported) {
+      if (cores == nullptr)
+        report.note("no rows of Mooncake: " + settings.mooncake + ": " + opened.error().message);
+    } else {
+      return opened.error();
     }
-    const Target bar = bytes >= kLargeBytes ? ratio_at_least(0.95) : Target{};
-    report.add(
-        row_of((is_tcp ? "tcp/" : "shm/") + size_name(bytes), sizes[bytes], "ucx_perftest", bar));
   }
-  if (is_tcp && !has_ucx)
+  bool has_ucx = true;
+  for (std::uint64_t bytes = cores == nullptr ? 4096 : kLargeBytes; bytes <= kMostBytes;
+       bytes *= 4) {
+    const std::uint64_t transfers = transfers_of(settings, bytes);
+    Pairs pairs, beside;
+    for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
+      show_progress("transfer tcp " + size_name(bytes));
+      // Each goes first in every second pair.
+      double ucx = 0, own = 0;
+      for (const bool is_own : {turn % 2 == 1, turn % 2 == 0}) {
+        if (is_own) {
+          CACHALOT_TRY_ASSIGN(own, own_rate(*pair, bytes, transfers));
+        } else if (has_ucx) {
+          CACHALOT_TRY_ASSIGN(ucx, ucx_rate(bytes, transfers, cores));
+          has_ucx = ucx != 0;
+        }
+      }
+      pairs.add(own, ucx);
+      if (!mooncake) continue;
+      CACHALOT_TRY_ASSIGN(const double other, mooncake->rate(bytes, transfers));
+      beside.add(own, other / 1e9);
+    }
+    const std::string name = "tcp/" + size_name(bytes) + (cores == nullptr ? "" : "/cores");
+    report.add(row_of(name, pairs, "ucx_perftest",
+                      bytes >= kLargeBytes ? ratio_at_least(0.95) : Target{}));
+    if (mooncake) report.add(row_of(name + "/mooncake", beside, "Mooncake's engine", {}));
+  }
+  if (!has_ucx)
     report.note("without a limit: the program ucx_perftest (package ucx-utils) is not installed");
+  return {};
+}
+
+Status measure_shared(const Settings& settings, Report& report, const PairMemory& memory) {
+  CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair,
+                      EnginePair::open(Route::kShared, memory));
+  for (std::uint64_t bytes = 4096; bytes <= kMostBytes; bytes *= 4) {
+    Pairs pairs;
+    for (std::uint32_t turn = 0; turn < settings.repeats; ++turn) {
+      show_progress("transfer shm " + size_name(bytes));
+      CACHALOT_TRY_ASSIGN(const double own, own_rate(*pair, bytes, transfers_of(settings, bytes)));
+      pairs.add(own, 0);
+    }
+    report.add(row_of("shm/" + size_name(bytes), pairs, "", {}));
+  }
   return {};
 }
 
@@ -92,11 +134,19 @@ std::string size_name(std::uint64_t bytes) {
 }
 
 Status bench_transfer_sizes(const Settings& settings, Report& report) {
-  CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(64u << 20));
-  CACHALOT_TRY(measure_sizes(settings, report, Route::kTcp, memory));
-  CACHALOT_TRY(measure_sizes(settings, report, Route::kShared, memory));
+  CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(kMostBytes));
+  CACHALOT_TRY(measure_tcp(settings, report, memory, nullptr));
+  const Cores cores = take_cores();
+  release_cores();
+  if (cores.are_two) {
+    CACHALOT_TRY(measure_tcp(settings, report, memory, &cores));
+  } else {
+    report.note("no rows with a core for each process: there is one core");
+  }
+  CACHALOT_TRY(measure_shared(settings, report, memory));
   report.note("Two processes, 32 transfers outstanding, all of the same bytes as in ucx_perftest.");
   report.note("tcp: 127.0.0.1, beside ucx_perftest -t tag_bw -E sleep; shm: out of a shared file.");
+  report.note("cores: each process of both programs runs on a core of its own.");
   return {};
 }
 

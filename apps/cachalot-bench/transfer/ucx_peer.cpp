@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "measure.h"
 #include "os/child.h"
 #include "os/file_descriptor.h"
+#include "os/topology.h"
 #include "transfer/link/socket_address.h"
 
 namespace cachalot::apps::bench {
@@ -45,8 +45,9 @@ bool is_listening(std::uint16_t port) {
   return false;
 }
 
-Result<os::Child> start(std::vector<std::string> arguments, int output) {
+Result<os::Child> start(std::vector<std::string> arguments, int output, const int* core) {
   return os::Child::start([&] {
+    if (core != nullptr) (void)os::pin_to_core(*core);
     const os::FileDescriptor nowhere(open("/dev/null", O_RDWR | O_CLOEXEC));
     dup2(output < 0 ? nowhere.get() : output, STDOUT_FILENO);
     dup2(nowhere.get(), STDERR_FILENO);
@@ -90,10 +91,12 @@ Result<double> parse(int fd) {
 
 }  // namespace
 
-Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messages) {
+Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messages,
+                                const Cores* cores) {
   CACHALOT_TRY_ASSIGN(const std::uint16_t number, free_port());
   const std::string port = std::to_string(number);
-  CACHALOT_TRY_ASSIGN(os::Child server, start({"ucx_perftest", "-p", port, "-E", "sleep"}, -1));
+  CACHALOT_TRY_ASSIGN(os::Child server, start({"ucx_perftest", "-p", port, "-E", "sleep"}, -1,
+                                              cores == nullptr ? nullptr : &cores->own));
   for (const std::uint64_t end_ns = now_ns() + kStartMs * 1'000'000; !is_listening(number);) {
     CACHALOT_TRY_ASSIGN(const std::optional<os::ChildStatus> ended, server.wait_for(5));
     if (ended) CACHALOT_TRY(check(server));
@@ -108,7 +111,7 @@ Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messa
                       start({"ucx_perftest", "127.0.0.1", "-p", port, "-t", "tag_bw", "-s",
                              std::to_string(message_bytes), "-n", std::to_string(messages), "-w",
                              "20", "-f", "-E", "sleep"},
-                            to.get()));
+                            to.get(), cores == nullptr ? nullptr : &cores->other));
   to.close();
   Result<double> rate = parse(from.get());
   CACHALOT_TRY(check(client));

@@ -308,6 +308,11 @@ Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY(options.events.open(options.standby));
   CACHALOT_TRY_ASSIGN(const Metrics metrics, listen_for_metrics(options.metrics, options.paths));
+  if (options.create) {
+    CACHALOT_TRY_ASSIGN(const pool::Geometry geometry,
+                        make_geometry(options.geometry, options.paths));
+    CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
+  }
   ServedStorage storage(options.storage);
   CACHALOT_TRY(storage.prepare(options.standby));
   if (options.standby) {
@@ -316,6 +321,7 @@ Status serve(Options& options) {
     return pool ? serve(options, *pool, keeper_options, metrics.get(), storage, json) : Status();
   }
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_or_open(options));
+  CACHALOT_TRY(options.storage.check_holds_a_block(pool.access().geometry.block_bytes));
   end_on_signals();
   return serve(options, pool, keeper_options, metrics.get(), storage, json);
 }

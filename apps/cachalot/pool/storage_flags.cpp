@@ -36,6 +36,15 @@ Result<storage::Limits> StorageFlags::limits() const {
                      "--storage-capacity: a storage of nothing, expected a size above 0");
 }
 
+Status StorageFlags::check_holds_a_block(std::uint64_t block_bytes) const {
+  CACHALOT_TRY_ASSIGN(const storage::Limits limits, this->limits());
+  if (uri.empty() || limits.bytes >= block_bytes) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "--storage-capacity: %.40s is less than one block, expected at least %llu "
+                     "bytes",
+                     capacity.c_str(), static_cast<unsigned long long>(block_bytes));
+}
+
 Result<std::uint64_t> StorageFlags::write_bytes_per_day() const {
   if (write_budget.empty()) return std::uint64_t{0};
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,

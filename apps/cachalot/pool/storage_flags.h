@@ -22,6 +22,8 @@ struct StorageFlags {
 
   // @errors kInvalidArgument: limits that are no sizes
   Result<storage::Limits> limits() const;
+  // @errors kInvalidArgument: --storage-capacity is less than a block
+  Status check_holds_a_block(std::uint64_t block_bytes) const;
   // 0: no limit. @errors kInvalidArgument
   Result<std::uint64_t> write_bytes_per_day() const;
   Result<node::WritePolicy> policy() const;

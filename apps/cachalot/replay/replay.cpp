@@ -160,6 +160,7 @@ Result<replay::ReplayOptions> options_of(const Flags& flags) {
   options.storage.uri = flags.storage.uri;
   options.storage.secrets = flags.storage.secrets();
   CACHALOT_TRY_ASSIGN(options.storage.limits, flags.storage.limits());
+  CACHALOT_TRY(flags.storage.check_holds_a_block(options.block_bytes));
   CACHALOT_TRY_ASSIGN(options.storage.write_bytes_per_day, flags.storage.write_bytes_per_day());
   CACHALOT_TRY_ASSIGN(options.storage.write_policy, flags.storage.policy());
   options.verify = flags.verify == "full"     ? replay::VerifyMode::kFull

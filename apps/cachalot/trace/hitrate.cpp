@@ -7,6 +7,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,6 +38,8 @@ struct Options {
   std::string bytes_per_token;
   std::string temp_dir;
   bool no_summary = false;
+  double warmup = 0;
+  std::string count = "blocks";
   std::string csv, plot, json;
 };
 
@@ -160,6 +163,25 @@ struct Sized {
   cache_sim::HitRate rate;
 };
 
+// floor(requests * the fraction of --warmup). Reads the trace to its end.
+Result<std::uint64_t> warmup_requests(const Options& options) {
+  if (options.warmup == 0) return std::uint64_t{0};
+  if (!std::filesystem::is_regular_file(options.trace.file)) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "--trace: \"%.200s\" is not a regular file, expected one: --warmup reads the "
+        "trace twice",
+        options.trace.file.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
+  trace::Request request;
+  for (;;) {
+    CACHALOT_TRY_ASSIGN(const bool more, reader.next(request));
+    if (!more) break;
+  }
+  return static_cast<std::uint64_t>(static_cast<double>(reader.requests()) * options.warmup);
+}
+
 // One pass for all sizes.
 Status count(trace::RequestTrace& reader, std::vector<Sized>& sizes) {
   trace::Request request;
@@ -252,6 +274,7 @@ Status hit_rate(const Options& options) {
   CACHALOT_TRY(check_is_no_input("--plot", options.plot, {input, 1}));
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
+  CACHALOT_TRY_ASSIGN(const std::uint64_t warmup, warmup_requests(options));
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
   CACHALOT_TRY_ASSIGN(const auto tokens, sizes_of(options, reader.block_tokens()));
   std::vector<Sized> sizes;
@@ -259,6 +282,7 @@ Status hit_rate(const Options& options) {
     const std::uint64_t joined = block_tokens / reader.block_tokens();
     CACHALOT_TRY_ASSIGN(const auto joined_specs, joined_caches(caches, joined));
     const cache_sim::HitRateOptions how{.block_tokens = block_tokens,
+                                        .warmup_requests = warmup,
                                         .with_reuse = !options.no_summary,
                                         .spill_directory = temp_dir(options)};
     CACHALOT_TRY_ASSIGN(cache_sim::HitRate rate, cache_sim::HitRate::make(joined_specs, how));
@@ -276,6 +300,8 @@ Status hit_rate(const Options& options) {
                        .rows = size.rate.rows(),
                        .block_tokens = size.block_tokens,
                        .block_bytes = bytes,
+                       .warmup_requests = warmup,
+                       .counts_tokens = options.count == "tokens",
                        .skipped_lines = reader.skipped_lines(),
                        .wall_s = wall.count()});
   }
@@ -325,6 +351,12 @@ void add_hitrate(CLI::App& app, Chosen& chosen) {
   add("--bytes-per-token", options->bytes_per_token, "SIZE",
       "instead: KV bytes of a token over all layers and ranks");
   add_trace_reading_flags(*command, options->trace);
+  add("--warmup", options->warmup, "FRACTION",
+      "the first floor(requests x FRACTION) requests only warm the caches; rows count the others")
+      ->transform(decimal(0, 0.999999));
+  add("--count", options->count, "blocks|tokens", "what the table and the CSV show")
+      ->check(CLI::IsMember({"blocks", "tokens"}))
+      ->capture_default_str();
   command->add_flag("--no-summary", options->no_summary,
                     "no reuse distances and working sets; saves a third of the time");
   add("--temp-dir", options->temp_dir, "FOLDER",

@@ -78,12 +78,15 @@ void print_head(std::FILE* out, const HitRateResult& result) {
     std::fprintf(out, " (%s GiB)", gib_text(rate.blocks_unique(), result.block_bytes).c_str());
   }
   std::fprintf(out, "\n");
+  if (result.warmup_requests == 0) return;
+  std::fprintf(out, "rows are without the first %" PRIu64 " requests\n", result.warmup_requests);
 }
 
 void print_column_names(std::FILE* out, const HitRateResult& result) {
   std::fprintf(out, "%-13s %-6s %15s %s%12s %12s %8s %8s %8s\n", "policy", "mode",
-               "capacity_blocks", result.block_bytes != 0 ? "     GiB " : "", "hit_blocks",
-               "prefix", "hit", "prefix", "token");
+               "capacity_blocks", result.block_bytes != 0 ? "     GiB " : "",
+               result.counts_tokens ? "hit_tokens" : "hit_blocks",
+               result.counts_tokens ? "tokens" : "prefix", "hit", "prefix", "token");
 }
 
 void print_row(std::FILE* out, const HitRateResult& result, const HitRateRow& row) {
@@ -93,9 +96,10 @@ void print_row(std::FILE* out, const HitRateResult& result, const HitRateRow& ro
   if (result.block_bytes != 0) {
     std::fprintf(out, "%8s ", gib_text(row.cache.capacity_blocks, result.block_bytes).c_str());
   }
-  std::fprintf(out, "%12" PRIu64 " %12" PRIu64 " %7.2f%% %7.2f%% %7.2f%%\n", row.hit_blocks,
-               row.prefix_blocks, row.hit_rate * 100, row.prefix_hit_rate * 100,
-               row.token_hit_rate * 100);
+  std::fprintf(out, "%12" PRIu64 " %12" PRIu64 " %7.2f%% %7.2f%% %7.2f%%\n",
+               result.counts_tokens ? row.hit_tokens : row.hit_blocks,
+               result.counts_tokens ? row.tokens : row.prefix_blocks, row.hit_rate * 100,
+               row.prefix_hit_rate * 100, row.token_hit_rate * 100);
 }
 
 void print_bad_lines(std::FILE* out, const HitRateResult& result) {
@@ -107,6 +111,7 @@ std::string csv_head(const HitRateResult& result) {
   return std::string(
              "policy,mode,capacity_blocks,hit_blocks,prefix_blocks,hit_rate,prefix_hit_rate,"
              "token_hit_rate") +
+         (result.counts_tokens ? ",hit_tokens,tokens" : "") +
          (result.block_bytes != 0 ? ",capacity_bytes" : "");
 }
 
@@ -116,9 +121,13 @@ std::string csv_row(const HitRateResult& result, const HitRateRow& row) {
                 eviction::policy_name(row.cache.policy), eviction::cache_mode_name(row.cache.mode),
                 capacity_text(row.cache.capacity_blocks).c_str(), row.hit_blocks, row.prefix_blocks,
                 row.hit_rate, row.prefix_hit_rate, row.token_hit_rate);
-  if (result.block_bytes == 0) return line;
+  std::string text = line;
+  if (result.counts_tokens) {
+    text += "," + std::to_string(row.hit_tokens) + "," + std::to_string(row.tokens);
+  }
+  if (result.block_bytes == 0) return text;
   const nlohmann::json bytes = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
-  return line + ("," + (bytes.is_string() ? bytes.get<std::string>() : bytes.dump()));
+  return text + ("," + (bytes.is_string() ? bytes.get<std::string>() : bytes.dump()));
 }
 
 }  // namespace
@@ -182,13 +191,16 @@ nlohmann::json json_of(const HitRateResult& result) {
                     {"prefix_blocks", row.prefix_blocks},
                     {"hit_rate", row.hit_rate},
                     {"prefix_hit_rate", row.prefix_hit_rate},
-                    {"token_hit_rate", row.token_hit_rate}});
+                    {"token_hit_rate", row.token_hit_rate},
+                    {"hit_tokens", row.hit_tokens},
+                    {"tokens", row.tokens}});
     if (result.block_bytes != 0) {
       rows.back()["capacity_bytes"] = capacity_bytes(row.cache.capacity_blocks, result.block_bytes);
     }
   }
   nlohmann::json json = {{"requests", rate.requests()},
                          {"skipped_lines", result.skipped_lines},
+                         {"warmup_requests", result.warmup_requests},
                          {"block_tokens", result.block_tokens},
                          {"blocks_total", rate.blocks_total()},
                          {"blocks_unique", rate.blocks_unique()},

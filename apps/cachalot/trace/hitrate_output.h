@@ -17,6 +17,8 @@ struct HitRateResult {
   std::vector<cache_sim::HitRateRow> rows;
   std::uint64_t block_tokens = 0;
   std::uint64_t block_bytes = 0;  // 0: not given
+  std::uint64_t warmup_requests = 0;
+  bool counts_tokens = false;  // in table and CSV; JSON has both
   std::uint64_t skipped_lines = 0;
   double wall_s = 0;  // of reading and counting
 };

@@ -147,7 +147,7 @@ def bench_policies(programs, model, repeats):
                     rows.append({"mb_s": rate, "policy": policy, "requests": name,
                                  "first_ms": statistics.median(a["first_text_s"] * 1000 for a in answers),
                                  "storage_tokens": sum(details(a)["storage_tokens"] for a in answers),
-                                 "read_bytes": read, "wasted_bytes": read - used,
+                                 "read_bytes": read, "wasted_bytes": max(0, read - used),
                                  "is_same": [a["text"] for a in answers] == texts})
     return rows
 

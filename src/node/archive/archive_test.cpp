@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "pool/reader/published_blocks.h"
 #include "testing/storage/fake_backend.h"
 
 namespace cachalot::node {
@@ -115,6 +116,11 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
     }
     return loaded ? *loaded : 0;
   }
+  std::size_t pool_blocks() const {
+    std::size_t blocks = 0;
+    pool::for_each_published(pool_->access(), [&](const pool::Entry&) { ++blocks; });
+    return blocks;
+  }
   void drain() {
     const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
     for (;;) {
@@ -129,6 +135,14 @@ class ArchiveTest : public ::testing::TestWithParam<memory::DomainKind> {
     const Result<Prefetched> result = client_->prefetch(hashes, wait_ns);
     EXPECT_TRUE(result) << result.error().message;
     return result ? *result : Prefetched{};
+  }
+
+  // Waits until storage has so many objects; no client does anything meanwhile.
+  bool holds(std::size_t objects) {
+    const std::uint64_t until_ns = base::SteadyClock::read() + 30 * kSecond;
+    while (disk_.count() < objects && base::SteadyClock::read() < until_ns)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return disk_.count() == objects;
   }
 
   std::string path_;
@@ -266,18 +280,66 @@ TEST_P(ArchiveTest, AStorageThatIsDownCostsNothingAndComesBack) {
   const std::vector<BlockHash> other = chain(2, 10);
   EXPECT_EQ(prefetch(other).in_pool, 0u);
   disk_.fail({});
-  // A use gives blocks that could not be stored another chance.
-  const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
-  for (std::uint64_t name = 100; base::SteadyClock::read() < until_ns; ++name) {
-    EXPECT_EQ(load(hashes), 30u);
-    store(chain(name, 1));
-    drain();
-    const std::lock_guard lock(disk_.mutex);
-    if (disk_.objects.size() >= 30) break;
-  }
+  EXPECT_TRUE(holds(30));
   lose_pool();
   start();
   EXPECT_EQ(prefetch(hashes).in_pool, 30u);
+}
+
+TEST_P(ArchiveTest, WhatWasPutDuringAnOutageIsWrittenAfterwardsAndSoIsWhatTheServerLost) {
+  disk_.is_shared = true;
+  start();
+  const std::vector<BlockHash> before = chain(1, 12), during = chain(2, 30), longer = chain(1, 20);
+  store(before);
+  drain();
+  EXPECT_EQ(disk_.count(), 12u);
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
+  store(during);
+  store(longer);
+  for (std::uint64_t name = 3; archive_->counts().is_up && name < 13; ++name) {
+    store(chain(name, 1));
+    drain();
+  }
+  EXPECT_FALSE(archive_->counts().is_up);
+  const std::size_t published = pool_blocks();
+  {
+    const std::lock_guard lock(disk_.mutex);
+    disk_.objects.clear();  // the server had them in memory
+    disk_.failure = {};
+  }
+  EXPECT_TRUE(holds(published));
+  EXPECT_EQ(archive_->store().counts().missing_objects, 12u);
+  EXPECT_EQ(archive_->store().counts().outages, 1u);
+  lose_pool();
+  start();
+  EXPECT_EQ(prefetch(longer).in_pool, 20u);
+  EXPECT_EQ(prefetch(during).in_pool, 30u);
+  EXPECT_EQ(load(during), 30u);
+}
+
+TEST_P(ArchiveTest, ALongOutageIsMadeUpForAlsoWithAShortQueue) {
+  lose_pool(1000);
+  start({.queued_blocks = 16});
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
+  for (std::uint64_t name = 1; name <= 9; ++name) EXPECT_EQ(store(chain(name, 100)), 100u);
+  drain();
+  disk_.fail({});
+  EXPECT_TRUE(holds(900));
+}
+
+TEST_P(ArchiveTest, SelectiveMakesUpOnlyForWhatWasUsed) {
+  start({.policy = WritePolicy::kSelective, .selective_uses = 2});
+  disk_.fail(Error::make(Code::kIo, "the server is down"));
+  const std::vector<BlockHash> used = chain(1, 20);
+  store(used), store(chain(2, 20));
+  EXPECT_EQ(load(used), 20u);
+  EXPECT_EQ(load(std::span(used).first(10)), 10u);
+  store(chain(3, 1));  // hits are reported before a commit
+  drain();
+  disk_.fail({});
+  EXPECT_TRUE(holds(10));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(disk_.count(), 10u);
 }
 
 TEST_P(ArchiveTest, FetchedBlocksThatNobodyUsedAreCounted) {
@@ -307,6 +369,22 @@ TEST_P(ArchiveTest, AFullPoolMakesRoomForAChainButNotInIt) {
   drain();
   EXPECT_EQ(prefetch(hashes).in_pool, 60u);
   EXPECT_EQ(load(hashes), 60u);
+}
+
+TEST_P(ArchiveTest, OfAChainLongerThanThePoolEachBlockIsReadAtMostOnceAPrefetch) {
+  lose_pool(1000);
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 900);
+  EXPECT_EQ(store(hashes), 900u);
+  drain();
+  EXPECT_EQ(disk_.count(), 900u);
+  lose_pool(64);
+  start();
+  const Prefetched found = prefetch(hashes);
+  EXPECT_GT(found.in_pool, 0u);
+  EXPECT_LE(found.in_pool, 64u);
+  EXPECT_EQ(load(hashes), found.in_pool);
+  EXPECT_LE(archive_->store().counts().got_objects, 128u);
 }
 
 // Several engines store, prefetch and load over a small pool and a small storage: every byte is checked.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "node/archive/pool_payloads.h"
@@ -18,6 +19,10 @@ using storage::ObjectKey;
 constexpr std::uint32_t kQueuedChanges = 1u << 17;
 constexpr std::size_t kRunBlocks = 32;
 constexpr auto kIdle = std::chrono::microseconds(200);
+// A look at all blocks, for those that storage lacks: so many at a time, while fewer than so many wait.
+constexpr std::uint32_t kLookBlocks = 1024;
+constexpr std::size_t kLookQueue = 256;
+constexpr std::uint64_t kShortestLookPauseNs = 1'000'000'000, kLongestLookPauseNs = 64'000'000'000;
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
   counter.fetch_add(n, std::memory_order_relaxed);
@@ -47,6 +52,7 @@ void Archiver::run() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const bool has_changed = take_changes();
     if (options_.policy == WritePolicy::kBack) keep_reserve();
+    catch_up();
     if (next_run(run)) {
       write(run);
       waiting_.fetch_sub(run.size(), std::memory_order_release);
@@ -80,6 +86,7 @@ void Archiver::begin_anew() {
   waiting_.fetch_sub(queue_.size(), std::memory_order_release);
   queue_.clear();
   order_ = eviction::LeafLru(access_.geometry.blocks);
+  look_at_.reset();
   for (const Run& run : mirror_.runs(~std::size_t{0})) {
     for (const std::uint32_t block : run.blocks) {
       const Mirror::Block& known = mirror_.block(block);
@@ -155,7 +162,7 @@ void Archiver::on_touched(std::uint32_t block) {
     if (options_.policy == WritePolicy::kSelective && state.uses < options_.selective_uses)
       is_wanted |= ++state.uses == options_.selective_uses;
   }
-  if (is_wanted) queue_path(block);
+  if (is_wanted) queue_path(missing_path(block));
 }
 
 // --- What will be written ------------------------------------------------------------------------
@@ -168,16 +175,76 @@ void Archiver::queue(std::uint32_t block) {
   waiting_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-void Archiver::queue_path(std::uint32_t block) {
+std::vector<std::uint32_t> Archiver::missing_path(std::uint32_t block) {
   std::vector<std::uint32_t> path;
   for (std::uint32_t at = block; at != kNoBlock && mirror_.block(at).namespace_id != 0;
        at = mirror_.block(at).parent) {
+    if (states_[at].is_path_queued) break;
+    const std::optional<ObjectKey> key = key_of(at);
+    if (key && store_.catalogue().contains(*key)) break;  // and so is its prefix
     const bool is_wanted =
         options_.policy != WritePolicy::kSelective || states_[at].uses >= options_.selective_uses;
-    const std::optional<ObjectKey> key = key_of(at);
-    if (is_wanted && key && !store_.catalogue().contains(*key)) path.push_back(at);
+    if (is_wanted && key) path.push_back(at);
   }
-  for (auto at = path.rbegin(); at != path.rend(); ++at) queue(*at);
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+void Archiver::queue_path(std::span<const std::uint32_t> path) {
+  for (const std::uint32_t block : path) {
+    queue(block);
+    states_[block].is_path_queued = states_[block].is_queued;
+  }
+}
+
+// --- What storage lacks after an outage ----------------------------------------------------------
+
+// The pause between two looks doubles while they do not help: storage that answers, but takes no blocks.
+bool Archiver::begin_look() {
+  if (!is_behind_ || !queue_.empty()) return false;
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  if (now_ns < next_look_ns_) return false;
+  const bool is_first = now_ns - next_look_ns_ > 2 * look_pause_ns_;
+  look_pause_ns_ =
+      is_first ? kShortestLookPauseNs : std::min(look_pause_ns_ * 2, kLongestLookPauseNs);
+  next_look_ns_ = now_ns + look_pause_ns_;
+  is_behind_ = false;
+  look_at_ = 0;
+  cut_at_ = kNoBlock;
+  return true;
+}
+
+void Archiver::catch_up() {
+  if (const std::uint64_t gaps = store_.gaps(); gaps != gaps_) {
+    gaps_ = gaps;
+    is_behind_ = true;
+  }
+  if (!store_.is_up()) {
+    is_behind_ |= look_at_.has_value();
+    look_at_.reset();
+    return;
+  }
+  if (!look_at_ && !begin_look()) return;
+  if (options_.policy == WritePolicy::kBack) {
+    look_at_.reset();
+    published_since_reserve_ = static_cast<std::uint32_t>(access_.geometry.capacity_blocks);
+    return;
+  }
+  const auto blocks = static_cast<std::uint32_t>(states_.size());
+  const std::uint32_t stop = std::min(blocks, *look_at_ + kLookBlocks);
+  for (; *look_at_ < stop; ++*look_at_) {
+    const std::size_t most = std::min<std::size_t>(kLookQueue, options_.queued_blocks);
+    if (queue_.size() >= most) return;
+    std::vector<std::uint32_t> path = missing_path(*look_at_);
+    const std::size_t room = most - queue_.size();
+    const bool is_cut = path.size() > room;
+    // Its rest follows when the queue has room, unless the first part was not taken.
+    const bool is_again = is_cut && std::exchange(cut_at_, path.front()) != path.front();
+    if (is_cut) path.resize(room);
+    queue_path(path);
+    if (is_again) return;
+  }
+  if (*look_at_ == blocks) look_at_.reset();
 }
 
 // The coldest blocks are stored before the keeper has to evict them.
@@ -190,7 +257,8 @@ void Archiver::keep_reserve() {
   for (eviction::NodeId block = order_.oldest(); block != kNoNode && seen < reserve * 5 / 4;
        block = order_.newer(block), ++seen) {
     const std::optional<ObjectKey> key = key_of(block);
-    if (key && !states_[block].is_queued && !store_.catalogue().contains(*key)) queue_path(block);
+    if (key && !states_[block].is_queued && !store_.catalogue().contains(*key))
+      queue_path(missing_path(block));
   }
 }
 
@@ -206,7 +274,7 @@ bool Archiver::next_run(std::vector<std::uint32_t>& run) {
       waiting_.fetch_sub(1, std::memory_order_release);
       continue;
     }
-    states_[block].is_queued = false;
+    states_[block].is_queued = states_[block].is_path_queued = false;
     run.push_back(block);
   }
   return !run.empty();

@@ -1,7 +1,7 @@
 // Writes published blocks to the store, by the write policy, on a thread of its own.
 //
 // It follows the keeper through a queue of changes. When changes were lost it reads the directory, and queues what
-// is published and not stored.
+// is published and not stored. So it does, step by step, when storage comes back that had failed or lost blocks.
 //
 // Invariants
 //   1. A block is queued after its parent, so that the store has the parent when it comes.
@@ -13,6 +13,7 @@
 #include <atomic>
 #include <deque>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -45,7 +46,8 @@ class Archiver {
   // What the archiver knows of a published block beside the mirror.
   struct BlockState {
     bool is_queued = false;
-    bool is_unused = false;  // fetched, and not used since
+    bool is_path_queued = false;  // with all of its prefix that is not stored
+    bool is_unused = false;       // fetched, and not used since
     std::uint8_t uses = 0;
   };
   struct Queued {
@@ -59,10 +61,13 @@ class Archiver {
   void on_published(const pool::PublishedBlock& block);
   void on_removed(std::uint32_t block, const BlockHash& hash);
   void on_touched(std::uint32_t block);
-  // Queues a block and those of its prefix that are not stored, parents first.
-  void queue_path(std::uint32_t block);
+  // A block and those of its prefix that are to be stored and are not, parents first.
+  std::vector<std::uint32_t> missing_path(std::uint32_t block);
+  void queue_path(std::span<const std::uint32_t> path);
   void queue(std::uint32_t block);
   void keep_reserve();
+  void catch_up();
+  bool begin_look();
   // The next blocks of one chain. @return false: none wait
   bool next_run(std::vector<std::uint32_t>& run);
   void write(const std::vector<std::uint32_t>& run);
@@ -80,6 +85,13 @@ class Archiver {
   eviction::LeafLru order_;         // kBack: the published blocks, by use
   std::uint32_t published_since_reserve_ = 0;
   std::deque<Queued> queue_;
+  // Storage may lack published blocks: all are looked at, from `look_at_` on; none: not now.
+  bool is_behind_ = false;
+  std::optional<std::uint32_t> look_at_;
+  std::uint32_t cut_at_ =
+      pool::kNoBlock;       // the first block of a path that was too long for the queue
+  std::uint64_t gaps_ = 0;  // of the store, as seen
+  std::uint64_t next_look_ns_ = 0, look_pause_ns_ = 0;
 
   std::atomic<std::uint64_t> waiting_{0};  // queue_, and the run in work
   std::atomic<std::uint64_t> skipped_{0}, lost_{0}, unused_{0};

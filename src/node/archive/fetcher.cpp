@@ -99,6 +99,22 @@ Status Fetcher::attach() {
   return {};
 }
 
+// Whether the block before block `first` of the chain is in the pool, so that it can be committed.
+bool Fetcher::stands_in_pool(const Request& request, std::size_t first) {
+  BlockHash before{};
+  if (first != 0) {
+    before = request.hashes[first - 1];
+  } else {
+    const std::optional<storage::ObjectHead> head =
+        store_.catalogue().find({request.space, request.hashes[0]});
+    if (!head) return false;
+    if (head->is_root()) return true;
+    before = head->parent;
+  }
+  pool::Found found;
+  return (*client_)->lookup({&before, 1}, {&found, 1}) == 1;
+}
+
 void Fetcher::fetch(const Request& request) {
   if (!attach()) return;
   (*client_)->choose_namespace(request.namespace_id);
@@ -132,13 +148,15 @@ std::size_t Fetcher::fetch_some(const Request& request, std::size_t first) {
     if (!known || known->payload_bytes > access.geometry.block_bytes) break;
     targets.push_back({kNoBlock, static_cast<std::uint32_t>(known->payload_bytes)});
   }
-  if (targets.empty()) return 0;
+  if (targets.empty() || !stands_in_pool(request, first)) return 0;
   Result<pool::Reservation> reserved =
       (*client_)->reserve(static_cast<std::uint32_t>(targets.size()));
   if (!reserved) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     return 0;
   }
+  // The room may have been made at the chain's own end.
+  if (!stands_in_pool(request, first)) return 0;
   Result<pool::OpenReservation> open = (*std::move(reserved)).begin();
   if (!open) return 0;
   targets.resize(std::min(targets.size(), open->uses().size()));

@@ -3,6 +3,7 @@
 // Invariants
 //   1. A block is committed after its body had its seal and its parent's name, and after its parent.
 //   2. A granted block that was not filled is not committed.
+//   3. Nothing is read whose parent is not in the pool: a chain that is longer than the pool ends where it is full.
 //
 // @threads ask(), is_fetching(), the counters: any
 #pragma once
@@ -54,6 +55,7 @@ class Fetcher {
 
   void run();
   Status attach();
+  bool stands_in_pool(const Request& request, std::size_t first);
   void fetch(const Request& request);
   // Fetches the next blocks of a chain. @return how many; 0: no more can be had
   std::size_t fetch_some(const Request& request, std::size_t first);

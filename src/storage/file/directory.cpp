@@ -119,11 +119,24 @@ Result<Directory> Directory::open(const std::string& path, const std::string& ki
 }
 
 Directory::~Directory() {
-  if (!mark_ || !made_.mark) return;
+  if (!mark_ || !made_.mark || !check()) return;
   const Result<std::vector<std::string>> names = names_in(path_);
   if (!names || *names != std::vector<std::string>{kMarkName}) return;
   (void)::unlink((path_ + "/" + kMarkName).c_str());
   if (made_.folder) (void)::rmdir(path_.c_str());
+}
+
+Status Directory::check() const {
+  struct stat ours {
+  }, there{};
+  const bool is_there = ::fstat(mark_.get(), &ours) == 0 &&
+                        ::stat((path_ + "/" + kMarkName).c_str(), &there) == 0 &&
+                        ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+  if (is_there) return {};
+  return Error::make(Code::kNotFound,
+                     "storage directory %.160s: was removed or moved while it was used; move it "
+                     "back, or start this process again",
+                     path_.c_str());
 }
 
 std::string Directory::segment_path(std::uint32_t number) const {

@@ -6,7 +6,7 @@
 // Invariants
 //   1. One process owns the directory: a lock on the mark, which ends with the process. A stopped process keeps it.
 //   2. A directory that has other files and no mark is never taken.
-//   3. What open() made is removed at the end if nothing was put into it.
+//   3. What open() made is removed at the end if nothing was put into it, and it is still in its place.
 //
 // @threads one at a time
 #pragma once
@@ -36,6 +36,9 @@ class Directory {
   ~Directory();
 
   const std::string& path() const { return path_; }
+  // Whether the directory and its mark are still in their place.
+  // @errors kNotFound: they were removed or moved; others are not theirs
+  Status check() const;
   std::string segment_path(std::uint32_t number) const;
   // The segments that are there, in order. Removes files that were never finished.
   Result<std::vector<std::uint32_t>> segments() const;

@@ -1,6 +1,7 @@
 #include "storage/file/file_backend.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -389,6 +390,21 @@ Status FileBackend::list(const Lister& each, std::uint64_t) {
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [sequence, head] : found) {
     if (!each(head)) break;
+  }
+  return {};
+}
+
+Status FileBackend::check() {
+  CACHALOT_TRY(directory_.check());
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, shelf] : shelves_) {
+    struct stat info {};
+    if (shelf == nullptr || ::fstat(shelf->segment.fd(), &info) != 0 || info.st_nlink != 0)
+      continue;
+    return Error::make(Code::kNotFound,
+                       "storage file %.160s: was removed while it was used; start this process "
+                       "again",
+                       shelf->segment.path().c_str());
   }
   return {};
 }

@@ -60,6 +60,9 @@ class FileBackend final : public Backend {
   Status remove(std::span<const ObjectKey> keys, std::uint64_t) override;
   Status list(const Lister& each, std::uint64_t) override;
 
+  // The directory, and each segment.
+  Status check() override;
+
   // "io_uring", and whether bodies bypass the page cache: for reports.
   std::string describe_io() const;
   // No slot is lost, and the index and the tables agree. For tests, while no call is in progress.

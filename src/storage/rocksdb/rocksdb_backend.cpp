@@ -80,6 +80,7 @@ class RocksdbBackend final : public Backend {
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
   Status list(const Lister& each, std::uint64_t deadline_ns) override;
+  Status check() override { return directory_.check(); }
 
  private:
   using InUse = std::shared_lock<std::shared_timed_mutex>;

@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "storage/open_kinds.h"
 #include "storage/s3/s3_backend.h"
 
@@ -22,6 +23,18 @@ Status check_endpoint(const StorageUri& uri, const std::string& endpoint) {
   return Error::make(Code::kInvalidArgument,
                      "storage \"%s\": endpoint \"%.60s\", expected http://HOST:PORT or https://…",
                      uri.shown.c_str(), endpoint.c_str());
+}
+
+// A service that answers must have the bucket. One that is down may have it later.
+Status check_is_there(const S3Options& options) {
+  constexpr std::uint64_t kPatienceNs = 3'000'000'000;
+  S3Client client(options);
+  S3Request page{.query = "list-type=2&max-keys=1"};
+  client.run({&page, 1}, base::SteadyClock::read() + kPatienceNs);
+  if (!page.status || page.code != 404) return {};
+  return Error::make(Code::kIo, "s3 %.70s: there is no such bucket at %.120s; make it first",
+                     options.bucket.c_str(),
+                     options.endpoint.empty() ? "Amazon's" : options.endpoint.c_str());
 }
 
 }  // namespace
@@ -58,6 +71,7 @@ OpenedBackend open_s3(const StorageUri& uri, const BackendSecrets& secrets) {
   options.access_key = secrets.s3_access_key;
   options.secret_key = secrets.s3_secret_key;
   options.session_token = secrets.s3_session_token;
+  CACHALOT_TRY(check_is_there(options));
   return make_s3_backend(options, prefix);
 }
 

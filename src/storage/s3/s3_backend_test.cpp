@@ -232,15 +232,27 @@ TEST(S3Test, AListThatIsNoneIsAnError) {
   EXPECT_EQ(listing->next, "t<");
 }
 
+TEST(S3Test, ABucketThatIsNotThereAtTheStartIsRefusedButNotAServiceThatIsDown) {
+  if (!Moto::is_installed()) GTEST_SKIP() << kNoMoto;
+  const Result<std::unique_ptr<Backend>> absent =
+      open_backend("s3://no-such-bucket?endpoint=" + shared().options().endpoint, kSecrets);
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code, Code::kIo);
+  EXPECT_NE(std::string(absent.error().message).find("no-such-bucket: there is no such bucket"),
+            std::string::npos);
+  EXPECT_TRUE(open_backend(
+      "s3://no-such-bucket?endpoint=http://127.0.0.1:" + std::to_string(free_port()), kSecrets));
+}
+
 TEST(S3Test, ABucketThatIsNotThereIsAnErrorAndNoMiss) {
   if (!Moto::is_installed()) GTEST_SKIP() << kNoMoto;
-  const Result<std::unique_ptr<Backend>> backend =
-      open_backend("s3://no-such-bucket?endpoint=" + shared().options().endpoint, kSecrets);
-  ASSERT_TRUE(backend);
+  S3Options options = shared().options();
+  options.bucket = "no-such-bucket";
+  const std::unique_ptr<Backend> backend = make_s3_backend(options, "");
   Chain chain(1, 1, 64);
   std::vector<Room> room = chain.room(0);
   Get get{chain.key(0), room};
-  ASSERT_TRUE((*backend)->get({&get, 1}, soon()));
+  ASSERT_TRUE(backend->get({&get, 1}, soon()));
   ASSERT_FALSE(get.status);
   EXPECT_EQ(get.status.error().code, Code::kIo) << get.status.error().message;
 }

@@ -11,7 +11,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kBatchBlocks = 16;
-// Naps between looks at blocks that are on their way from storage to the pool; and after how many L3 is asked again.
+// Naps between looks at blocks that are on their way from storage to the pool; and after how many the keeper says
+// whether they still are. Storage is asked once: what the pool had no room for, or has evicted again, is a miss.
 constexpr auto kNap = 300us;
 constexpr int kNapsPerQuestion = 40;
 // A fetch that gets nothing for so long ends: storage may list blocks that it cannot deliver.
@@ -102,12 +103,17 @@ void Controller::find_in_shared(Fetch& fetch, Shared& shared, Lock& lock) {
     return;
   }
   fetch.wanted_blocks = blocks;
+  fetch.stored_blocks = static_cast<std::uint32_t>(found->in_storage);
   changed_.notify_all();
 }
 
 void Controller::fetch_blocks(Fetch& fetch, Shared& shared, Lock& lock) {
+  const std::span<const BlockHash> stored = std::span(fetch.hashes)
+                                                .first(fetch.first_block + fetch.wanted_blocks)
+                                                .last(fetch.stored_blocks);
   std::vector<Slot> slots;
   int naps = 0;
+  bool comes = !stored.empty();
   std::uint64_t begin = base::SteadyClock::read();
   while (fetch.arrived_blocks < fetch.wanted_blocks && !fetch.stops && !shared.is_ending &&
          base::SteadyClock::read() - begin < kMostWaitNs) {
@@ -133,12 +139,12 @@ void Controller::fetch_blocks(Fetch& fetch, Shared& shared, Lock& lock) {
       if (!is_in) break;
       continue;
     }
+    if (!comes) break;
     if (++naps % kNapsPerQuestion == 0) {
       lock.unlock();
-      const Result<Prefetched> found = shared.tier->find(
-          std::span(fetch.hashes).subspan(first, fetch.wanted_blocks - fetch.arrived_blocks));
+      const Result<bool> answer = shared.tier->is_fetching(stored);
       lock.lock();
-      if (!found || found->in_pool + found->in_storage == 0) break;
+      comes = answer && *answer;  // if not, one more look
     } else {
       changed_.wait_for(lock, kNap);
     }
@@ -150,17 +156,19 @@ void Controller::fetch_blocks(Fetch& fetch, Shared& shared, Lock& lock) {
 void Controller::await_pool(Fetch& fetch, Shared& shared, Lock& lock) {
   const std::span<const BlockHash> hashes =
       std::span(fetch.hashes).subspan(fetch.first_block, fetch.wanted_blocks);
+  const std::span<const BlockHash> stored = hashes.last(fetch.stored_blocks);
   std::uint64_t progress_ns = base::SteadyClock::read();
   while (!fetch.stops && !shared.is_ending &&
          base::SteadyClock::read() - progress_ns < kMostWaitNs) {
     lock.unlock();
-    const Result<Prefetched> found = shared.tier->find(hashes);
+    const Result<bool> comes = shared.tier->is_fetching(stored);
+    const Result<std::size_t> in_pool = shared.tier->count(hashes);
     lock.lock();
-    if (!found) break;
-    if (found->in_pool > fetch.arrived_blocks) progress_ns = base::SteadyClock::read();
-    fetch.arrived_blocks = static_cast<std::uint32_t>(found->in_pool);
+    if (!in_pool) break;
+    if (*in_pool > fetch.arrived_blocks) progress_ns = base::SteadyClock::read();
+    fetch.arrived_blocks = static_cast<std::uint32_t>(*in_pool);
     changed_.notify_all();
-    if (found->in_storage == 0) break;
+    if (!comes || !*comes || *in_pool == hashes.size()) break;
     changed_.wait_for(lock, kNap * 4);
   }
 }

@@ -133,6 +133,13 @@ Result<std::shared_ptr<RankGroup>> join_ranks(const std::string& path, std::uint
                        "rank agreement: %s is of %" PRIu64 " ranks; expected %u", path.c_str(),
                        others, ranks);
   }
+  const std::uint64_t bit = std::uint64_t{1} << rank;
+  if ((board->joined.fetch_or(bit) & bit) != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "rank agreement: %s was joined by rank %u before; expected a new file each "
+                       "time the ranks start",
+                       path.c_str(), rank);
+  }
   return std::shared_ptr<RankGroup>(std::make_shared<tier::BoardRank>(
       std::shared_ptr<tier::RankBoard>(memory, board), rank, ranks));
 }

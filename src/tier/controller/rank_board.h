@@ -28,7 +28,9 @@ struct RankBoard {
   static constexpr std::uint32_t kEntries = 64;
 
   std::atomic<std::uint64_t> ranks;  // of the group; 0: not used yet
-  Entry entries[kEntries];           // zero: no round
+  std::atomic<std::uint64_t>
+      joined;  // a bit a rank: each joins a file once, so an old file's answers are not taken
+  Entry entries[kEntries];  // zero: no round
 };
 
 // One rank of a board. Zero bytes are an empty board.

@@ -82,6 +82,10 @@ TEST(RankBoard, ProcessesMeetInAFile) {
   EXPECT_EQ(status, 0);
   EXPECT_FALSE(join_ranks(path, 0, 3));  // a file of two ranks
   EXPECT_FALSE(join_ranks(path, 2, 2));
+  // The old rounds of a dead rank are no answers to a new one.
+  const auto again = join_ranks(path, 0, 2);
+  ASSERT_FALSE(again);
+  EXPECT_NE(std::string(again.error().message).find("joined by rank 0 before"), std::string::npos);
   unlink(path.c_str());
 }
 

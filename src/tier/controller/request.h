@@ -21,6 +21,7 @@ struct Fetch {
   std::uint64_t opened_ns = 0;
 
   std::uint32_t wanted_blocks = 0;   // found in L3, of those from first_block on
+  std::uint32_t stored_blocks = 0;   // the last ones of these: they come from storage
   std::uint32_t arrived_blocks = 0;  // in L2; without L2: in the pool
   std::uint32_t used_blocks = 0;     // by start()
   NodeId locked = kNoNode;           // in L2: the last block that arrived

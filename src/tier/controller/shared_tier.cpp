@@ -46,6 +46,14 @@ Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
   return client_.prefetch(hashes, 0);
 }
 
+Result<std::size_t> PoolTier::count(std::span<const BlockHash> hashes) {
+  return client_.lookup(hashes);
+}
+
+Result<bool> PoolTier::is_fetching(std::span<const BlockHash> stored) {
+  return client_.is_fetching(stored);
+}
+
 Result<std::size_t> PoolTier::load(std::span<const BlockHash> hashes, Tier tier,
                                    std::span<const Slot> slots, std::uint64_t timeout_ns) {
   Result<std::size_t> loaded =

@@ -20,6 +20,10 @@ class SharedTier {
   virtual Result<block_hash::BlockHasher> make_hasher() const = 0;
   // How much of a chain is there; begins to bring what is slow to read closer. Does not wait.
   virtual Result<Prefetched> find(std::span<const BlockHash> hashes) = 0;
+  // How many leading blocks are in the pool now.
+  virtual Result<std::size_t> count(std::span<const BlockHash> hashes) = 0;
+  // Whether blocks that find() saw in storage are still on their way. `stored`: all of those
+  virtual Result<bool> is_fetching(std::span<const BlockHash> stored) = 0;
   // Copies the longest prefix that is close into slots of a tier. After a timeout: what was read in time.
   // @return how many leading blocks; later slots may be overwritten
   virtual Result<std::size_t> load(std::span<const BlockHash> hashes, Tier tier,
@@ -46,6 +50,8 @@ class PoolTier final : public SharedTier {
 
   Result<block_hash::BlockHasher> make_hasher() const override;
   Result<Prefetched> find(std::span<const BlockHash> hashes) override;
+  Result<std::size_t> count(std::span<const BlockHash> hashes) override;
+  Result<bool> is_fetching(std::span<const BlockHash> stored) override;
   Result<std::size_t> load(std::span<const BlockHash> hashes, Tier tier,
                            std::span<const Slot> slots, std::uint64_t timeout_ns) override;
   Result<Stored> store(const BlockHash* parent, std::span<const BlockHash> hashes, Tier tier,

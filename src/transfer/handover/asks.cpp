@@ -20,7 +20,7 @@ std::uint64_t raw(WindowKey key) {
 KvSlice TransferRank::Impl::slice_of(const Ask& ask, const Fetch& fetch) const {
   // The pages begin with the page of the first token.
   const std::uint64_t inside = ask.first_token % cache.page_tokens();
-  return {ask.pages, inside, ask.reference.tokens - ask.first_token, fetch.destination_layers,
+  return {ask.pages, inside, ask.tokens - ask.first_token, fetch.destination_layers,
           fetch.destination_heads};
 }
 
@@ -91,8 +91,9 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Resul
   message.shape = options.shape;
   message.rank = own_rank;
   message.first_token = ask.first_token;
-  message.tokens = ask.reference.tokens;
+  message.tokens = ask.tokens;
   message.waits_for_offer = ask.waits_for_offer;
+  message.hash = ask.hash;
   for (const AskWindow& window : source->windows) {
     if (!status.ok()) break;
     Result<StreamShape> shape = stream_shape(cache, slice_of(ask, window.fetch));
@@ -226,24 +227,47 @@ void TransferRank::Impl::end_ask(Ask& ask, const Error* error) {
   changed.notify_all();
 }
 
+Status TransferRank::Impl::check_addresses(const KvReference& reference) const {
+  CACHALOT_TRY(check(reference.shape));
+  if (reference.addresses.size() == reference.shape.ranks() ||
+      (reference.addresses.empty() && book)) {
+    return {};
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "a reference has addresses of %zu ranks; expected %u%s",
+                     reference.addresses.size(), reference.shape.ranks(), book ? " or none" : "");
+}
+
 // --- Public ---
+
+Status TransferRank::decline(const KvReference& reference, std::uint64_t deadline_ns) {
+  const std::lock_guard lock(impl_->mutex);
+  Impl& impl = *impl_;
+  CACHALOT_TRY(impl.check_addresses(reference));
+  if (impl.own_rank != 0) return {};
+  const std::uint64_t end_ns =
+      base::SteadyClock::read() + std::min<std::uint64_t>(deadline_ns, ~std::uint64_t{0} >> 2);
+  for (std::uint32_t rank = 0; rank < reference.shape.ranks(); ++rank) {
+    impl.connect(reference, rank, end_ns, [&impl, offer = reference.id](Result<PeerId> peer) {
+      if (peer) impl.send(*peer, DeclineMessage{offer});
+    });
+  }
+  return {};
+}
 
 Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& o) {
   const std::lock_guard lock(impl_->mutex);
   Impl& impl = *impl_;
-  if (o.first_token >= reference.tokens) {
-    return Error::make(Code::kInvalidArgument, "tokens from %llu on of a reference to %llu tokens",
+  const std::uint64_t tokens = o.tokens == 0 ? reference.tokens : o.tokens;
+  if (o.first_token >= tokens || tokens > reference.tokens) {
+    return Error::make(Code::kInvalidArgument, "tokens %llu to %llu of a reference to %llu tokens",
                        static_cast<unsigned long long>(o.first_token),
+                       static_cast<unsigned long long>(tokens),
                        static_cast<unsigned long long>(reference.tokens));
   }
-  if (reference.addresses.size() != reference.shape.ranks() &&
-      !(reference.addresses.empty() && impl.book)) {
-    return Error::make(
-        Code::kInvalidArgument, "a reference has addresses of %zu ranks; expected %u%s",
-        reference.addresses.size(), reference.shape.ranks(), impl.book ? " or none" : "");
-  }
+  CACHALOT_TRY(impl.check_addresses(reference));
   const std::uint64_t inside = o.first_token % impl.cache.page_tokens();
-  CACHALOT_TRY(impl.check_pages(o.pages, inside, reference.tokens - o.first_token));
+  CACHALOT_TRY(impl.check_pages(o.pages, inside, tokens - o.first_token));
   CACHALOT_TRY_ASSIGN(const PairPlan* const plan, impl.plan_from(reference.shape, reference.id));
   const AskId id{impl.next_ask++};
   Ask& ask = impl.asks[id];
@@ -251,6 +275,8 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   ask.reference = reference;
   ask.pages.assign(o.pages.begin(), o.pages.end());
   ask.first_token = o.first_token;
+  ask.tokens = tokens;
+  ask.hash = o.hash;
   ask.deadline_ns =
       base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
   ask.waits_for_offer = o.waits_for_offer;

@@ -1,107 +1,17 @@
 #include <cachalot/transfer.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
 
-#include "base/clock.h"
 #include "testing/transfer/etcd_server.h"
-#include "testing/transfer/test_instance.h"
+#include "testing/transfer/live_instance.h"
 #include "transfer/handover/instance.h"
 
 namespace cachalot {
 namespace {
 
 using namespace transfer;  // NOLINT
-
-constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr std::uint64_t kLong = 20 * kSecond;
-
-// An instance whose ranks listen.
-struct LiveInstance {
-  LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
-               std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
-               std::string weights = "test", std::string registered_in = "")
-      : name(std::move(given)),
-        registry(std::move(registered_in)),
-        shape{tp, pp, {}},
-        memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
-    for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers.push_back(0);
-    shape.stage_layers.resize(pp);
-    for (std::size_t r = 0; r < memory.size(); ++r)
-      shape.stage_layers[r / tp] = memory.box(r).layers.count();
-    for (std::size_t r = 0; r < memory.size(); ++r) start(r, listen, weights);
-  }
-  void start(std::size_t r, const std::string& listen, const std::string& weights = "test") {
-    TestCache& cache = memory.cache(r);
-    TransferOptions options;
-    options.instance = name;
-    options.model = weights;
-    options.geometry = cache.view().geometry();
-    options.shape = shape;
-    options.cache.layout = cache.layout().name;
-    options.cache.page_tokens = cache.page_tokens();
-    options.cache.pages = cache.view().pages();
-    for (auto& tensor : cache.memory())
-      options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
-    options.listen = {listen};
-    options.registry = registry;
-    options.peer_timeout_ns = 2 * kSecond;
-    Result<TransferRank> opened = TransferRank::open(options);
-    if (!opened) ADD_FAILURE() << opened.error().message;
-    if (r < ranks.size()) {
-      ranks[r] = *std::move(opened);
-    } else {
-      ranks.push_back(*std::move(opened));
-    }
-  }
-  KvReference reference(OfferId id, std::uint64_t tokens) const {
-    KvReference reference{name, id, tokens, shape, {}, false};
-    for (const TransferRank& rank : ranks) reference.addresses.push_back(rank.addresses());
-    return reference;
-  }
-  std::span<const PageId> pages(std::size_t r, std::uint64_t tokens, std::uint64_t first = 0) {
-    const std::uint64_t page_tokens = memory.cache(r).page_tokens();
-    const auto all = memory.cache(r).pages().subspan(0, (tokens - 1) / page_tokens + 1);
-    return all.subspan(first / page_tokens);
-  }
-
-  std::string name, registry;
-  InstanceShape shape;
-  TestInstance memory;
-  std::vector<TransferRank> ranks;
-};
-
-// Ends of an offer on one rank. @return none within the time
-std::optional<EndedOffer> ended(TransferRank& rank, std::uint64_t within_ns = kLong) {
-  const std::uint64_t end_ns = base::SteadyClock::read() + within_ns;
-  do {
-    std::vector<EndedOffer> all = rank.ended_offers();
-    if (!all.empty()) return std::move(all.front());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  } while (base::SteadyClock::read() < end_ns);
-  return std::nullopt;
-}
-
-KvGeometry small_model(Attention attention = Attention::kGrouped, std::uint32_t heads = 8,
-                       std::uint32_t layers = 4) {
-  base::Rng rng(3);
-  return any_model(attention, heads, layers, rng);
-}
-
-// What the decode instance must have; everything else of its memory must be as before.
-void expect_model_bytes(LiveInstance& decode, std::uint64_t first, std::uint64_t tokens,
-                        const std::vector<std::vector<std::vector<std::uint64_t>>>& before) {
-  for (std::size_t r = 0; r < decode.memory.size(); ++r) {
-    const auto after = decode.memory.cache(r).memory();
-    decode.memory.cache(r).memory() = before[r];
-    decode.memory.fill(r, first, tokens - first);
-    EXPECT_EQ(after, decode.memory.cache(r).memory()) << "rank " << r;
-    decode.memory.cache(r).memory() = after;
-  }
-}
 
 struct HandoverCase {
   std::uint32_t p_tp, d_tp, p_pp, d_pp;

@@ -9,7 +9,7 @@
 namespace cachalot::transfer {
 namespace {
 
-enum Kind : std::uint64_t { kAsk = 1, kPlan, kGo, kRefusal, kNote, kCancel, kNothing };
+enum Kind : std::uint64_t { kAsk = 1, kPlan, kGo, kRefusal, kNote, kCancel, kNothing, kDecline };
 
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 constexpr std::size_t kShapeWords = sizeof(StreamShape) / 8;
@@ -46,6 +46,9 @@ struct Encoder {
         .word(m.first_token)
         .word(m.tokens)
         .word(m.waits_for_offer ? 1 : 0)
+        .word(m.hash ? 1 : 0)
+        .word(m.hash ? m.hash->low : 0)
+        .word(m.hash ? m.hash->high : 0)
         .word(m.fetches.size());
     for (const StreamShape& fetch : m.fetches) {
       std::uint64_t words[kShapeWords];
@@ -71,6 +74,9 @@ struct Encoder {
     body.word(kNothing).word(m.offer.high).word(m.offer.low);
     put(body, m.shape);
   }
+  void operator()(const DeclineMessage& m) {
+    body.word(kDecline).word(m.offer.high).word(m.offer.low);
+  }
 };
 
 AskMessage take_ask(BodyReader& body) {
@@ -83,6 +89,11 @@ AskMessage take_ask(BodyReader& body) {
   m.first_token = body.word();
   m.tokens = body.word();
   m.waits_for_offer = body.word() != 0;
+  const bool has_hash = body.word() != 0;
+  BlockHash hash;
+  hash.low = body.word();
+  hash.high = body.word();
+  if (has_hash) m.hash = hash;
   for (std::uint64_t left = body.word(); left > 0 && left <= kMostFetches && body.status().ok();
        --left) {
     std::uint64_t words[kShapeWords];
@@ -159,6 +170,13 @@ Result<Message> decode(std::span<const std::byte> bytes) {
       m.offer.low = body.word();
       m.shape = take_shape(body);
       message = std::move(m);
+      break;
+    }
+    case kDecline: {
+      DeclineMessage m;
+      m.offer.high = body.word();
+      m.offer.low = body.word();
+      message = m;
       break;
     }
     default:

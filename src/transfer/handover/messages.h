@@ -7,6 +7,7 @@
 //   Go: a window for each fetch                ──►
 //                                              ◄── pushes into the windows; Note, when the prefill is finished
 //   Cancel                                     ──►    (at any time)
+//   Decline: this instance will not ask        ──►
 //   Nothing: this pair needs no byte of yours  ──►
 #pragma once
 
@@ -15,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -30,6 +32,7 @@ struct AskMessage {
   std::uint32_t rank = 0;
   std::uint64_t first_token = 0, tokens = 0;
   bool waits_for_offer = false;
+  std::optional<BlockHash> hash;     // of the last page of the tokens
   std::vector<StreamShape> fetches;  // of the memory of each fetch, in the order of the pair's plan
 };
 
@@ -62,8 +65,12 @@ struct NothingMessage {
   InstanceShape shape;
 };
 
+struct DeclineMessage {
+  OfferId offer;
+};
+
 using Message = std::variant<AskMessage, PlanMessage, GoMessage, RefusalMessage, NoteMessage,
-                             CancelMessage, NothingMessage>;
+                             CancelMessage, NothingMessage, DeclineMessage>;
 
 inline constexpr std::uint64_t kMostNoteBytes = 1u << 20;
 inline constexpr std::uint32_t kMostRanks = 4096;

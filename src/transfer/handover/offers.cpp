@@ -10,6 +10,15 @@ namespace {
 
 constexpr std::size_t kMostEarlyAsks = 1024;
 constexpr std::size_t kRememberedOffers = 4096;
+// Of one standing offer at a time: a peer may ask as often as it likes.
+constexpr std::size_t kMostTakers = 1024;
+
+// Of the first tokens of an offer.
+std::span<const PageId> pages_of(const Offer& offer, std::uint64_t tokens) {
+  if (tokens == offer.tokens) return offer.pages;
+  const std::uint64_t page_tokens = offer.tokens / offer.hashes.size();
+  return std::span(offer.pages).first(tokens / page_tokens);
+}
 
 }  // namespace
 
@@ -39,18 +48,55 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
   send(peer, RefusalMessage{message.ask, status.error()});
 }
 
+// Whether the offer has what is asked for: the same tokens, which a hash tells.
+Status TransferRank::Impl::check_tokens(const AskMessage& message, const Offer& offer) const {
+  const std::uint64_t page_tokens = cache.page_tokens();
+  const bool is_part =
+      message.tokens < offer.tokens && !offer.hashes.empty() && message.tokens % page_tokens == 0;
+  if (message.first_token >= message.tokens || (message.tokens != offer.tokens && !is_part)) {
+    return Error::make(Code::kInvalidArgument,
+                       "tokens %llu to %llu were asked for; the offer has %llu tokens%s",
+                       static_cast<unsigned long long>(message.first_token),
+                       static_cast<unsigned long long>(message.tokens),
+                       static_cast<unsigned long long>(offer.tokens),
+                       offer.hashes.empty() ? ", and none of a part" : "");
+  }
+  if (offer.hashes.empty()) return {};
+  if (!message.hash) {
+    if (!is_part && !offer.is_standing) return {};
+    return Error::make(Code::kInvalidArgument, "%s was asked for without a hash",
+                       is_part ? "a part of an offer" : "a standing offer");
+  }
+  if (*message.hash != offer.hashes[message.tokens / page_tokens - 1]) {
+    return Error::make(Code::kRefused, "the first %llu tokens of the offer are others",
+                       static_cast<unsigned long long>(message.tokens));
+  }
+  return {};
+}
+
+// One instance takes an offer, each of its ranks once; of a standing offer not too many at a time.
+Status TransferRank::Impl::check_takers(const Taker& taker, const Offer& offer,
+                                        std::uint32_t rank) const {
+  std::size_t count = 0;
+  for (const auto& [key, other] : takers) {
+    if (other.offer != offer.id) continue;
+    ++count;
+    if (!offer.is_standing && !other.fetches.empty() && !taker.fetches.empty() &&
+        other.fetches.front().destination == rank) {
+      return Error::make(Code::kRefused, "rank %u of this instance is taking the offer already",
+                         rank);
+    }
+  }
+  if (!offer.is_standing || count < kMostTakers) return {};
+  return Error::make(Code::kBusy, "%zu ranks are taking the offer", count);
+}
+
 Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& offer) {
   const TakerKey key{peer, message.ask};
   if (takers.contains(key))
     return Error::make(Code::kBadInput, "ask %llu came twice",
                        static_cast<unsigned long long>(message.ask));
-  if (message.tokens != offer.tokens || message.first_token >= message.tokens) {
-    return Error::make(Code::kInvalidArgument,
-                       "tokens %llu to %llu were asked for; the offer has %llu tokens",
-                       static_cast<unsigned long long>(message.first_token),
-                       static_cast<unsigned long long>(message.tokens),
-                       static_cast<unsigned long long>(offer.tokens));
-  }
+  CACHALOT_TRY(check_tokens(message, offer));
   if (offer.taker && *offer.taker != message.shape) {
     return Error::make(Code::kRefused, "an instance of another shape is taking this offer");
   }
@@ -64,6 +110,7 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   taker.ask = message.ask;
   taker.offer = offer.id;
   taker.first_token = message.first_token;
+  taker.tokens = message.tokens;
   for (const Fetch& fetch : plan->fetches_of(message.rank)) {
     if (fetch.source == own_rank) taker.fetches.push_back(fetch);
   }
@@ -72,24 +119,20 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
                        "%zu transfers were asked for; this pair of instances has %zu",
                        message.fetches.size(), taker.fetches.size());
   }
-  // One rank takes each transfer once.
-  for (const auto& [other_key, other] : takers) {
-    if (other.offer == offer.id && !other.fetches.empty() && !taker.fetches.empty() &&
-        other.fetches.front().destination == message.rank) {
-      return Error::make(Code::kRefused, "rank %u of this instance is taking the offer already",
-                         message.rank);
-    }
-  }
+  CACHALOT_TRY(check_takers(taker, offer, message.rank));
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
-    const KvSlice slice{offer.pages, message.first_token, offer.tokens - message.first_token,
-                        fetch.source_layers, fetch.source_heads};
+    const KvSlice slice{pages_of(offer, message.tokens), message.first_token,
+                        message.tokens - message.first_token, fetch.source_layers,
+                        fetch.source_heads};
     CACHALOT_TRY_ASSIGN(const StreamShape mine, stream_shape(cache, slice));
     CACHALOT_TRY_ASSIGN(const StreamOrder order, choose_order(mine, message.fetches[i]));
     taker.orders.push_back(order);
   }
-  offer.taker = message.shape;
-  offer.expected = plan->expected_transfers(own_rank);
+  if (!offer.is_standing) {
+    offer.taker = message.shape;
+    offer.expected = plan->expected_transfers(own_rank);
+  }
   send(peer, PlanMessage{message.ask, taker.orders});
   if (offer.note) send(peer, NoteMessage{message.ask, *offer.note});
   takers.emplace(key, std::move(taker));
@@ -114,9 +157,8 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
   taker.has_gone = true;
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
-    const KvSlice slice{offer->second.pages, taker.first_token,
-                        offer->second.tokens - taker.first_token, fetch.source_layers,
-                        fetch.source_heads};
+    const KvSlice slice{pages_of(offer->second, taker.tokens), taker.first_token,
+                        taker.tokens - taker.first_token, fetch.source_layers, fetch.source_heads};
     Result<ByteStream> stream = kv_stream(cache, slice, taker.orders[i]);
     Result<PushId> push =
         stream
@@ -124,7 +166,10 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
                            ready_bytes(offer->second, fetch, stream->turn_bytes()))
             : Result<PushId>(stream.error());
     if (!push) {
-      end_offer(id, push.error(), "a transfer failed");
+      if (offer->second.is_standing)
+        end_taker({peer, message.ask}, push.error(), true);
+      else
+        end_offer(id, push.error(), "a transfer failed");
       return;
     }
     taker.pushes.push_back(*push);
@@ -145,6 +190,14 @@ void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
   engine->release(id);
   std::ranges::replace(taker->second.pushes, id, PushId{});
   if (offer == offers.end()) return;
+  if (offer->second.is_standing) {
+    const bool is_failed = status.state == TransferState::kFailed;
+    offer->second.done += !is_failed;
+    const bool has_all =
+        std::ranges::all_of(taker->second.pushes, [](PushId push) { return push == PushId{}; });
+    if (is_failed || has_all) end_taker(taker->first, status.error, false);
+    return;
+  }
   if (status.state == TransferState::kFailed) {
     const bool is_late = status.error.code == Code::kTimeout;
     end_offer(offer_id, status.error, is_late ? "it has expired" : "a transfer failed");
@@ -155,40 +208,47 @@ void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
 }
 
 void TransferRank::Impl::end_if_taken(Offer& offer) {
-  if (!offer.taker || offer.done < offer.expected || (offer.has_note && !offer.note)) return;
+  if (offer.is_standing || !offer.taker || offer.done < offer.expected ||
+      (offer.has_note && !offer.note))
+    return;
   end_offer(offer.id, {}, "it was taken");
 }
 
-void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason) {
+void TransferRank::Impl::end_taker(TakerKey key, const Error& error, bool tells) {
+  const auto found = takers.find(key);
+  if (found == takers.end()) return;
+  bool is_pushing = false;
+  for (const PushId push : found->second.pushes) {
+    if (push == PushId{}) continue;
+    is_pushing = true;
+    push_takers.erase(push);
+    engine->release(push, &error);  // after this, nothing reads the pages
+  }
+  // Without a push the peer would wait for its deadline.
+  if (tells && !is_pushing) send(found->second.peer, RefusalMessage{found->second.ask, error});
+  takers.erase(found);
+}
+
+void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason,
+                                   std::uint64_t TransferStatistics::*counter) {
   const auto found = offers.find(id);
   if (found == offers.end()) return;
   const Error error = status.ok() ? Error::make(Code::kCancelled, "the offer has ended: %s", reason)
                                   : status.error();
-  for (auto taker = takers.begin(); taker != takers.end();) {
-    if (taker->second.offer != id) {
-      ++taker;
-      continue;
-    }
-    bool is_pushing = false;
-    for (const PushId push : taker->second.pushes) {
-      if (push == PushId{}) continue;
-      is_pushing = true;
-      push_takers.erase(push);
-      engine->release(push, &error);  // after this, nothing reads the pages
-    }
-    // Without a push the peer would wait for its deadline.
-    if (!status.ok() && !is_pushing)
-      send(taker->second.peer, RefusalMessage{taker->second.ask, error});
-    taker = takers.erase(taker);
+  std::vector<TakerKey> of_offer;
+  for (const auto& [key, taker] : takers) {
+    if (taker.offer == id) of_offer.push_back(key);
   }
+  const bool tells = !status.ok() || found->second.is_standing;
+  for (const TakerKey& key : of_offer) end_taker(key, error, tells);
   offers.erase(found);
-  if (status.ok()) {
-    ++counts.taken_offers;
-  } else if (status.error().code == Code::kTimeout) {
-    ++counts.expired_offers;
-  } else {
-    ++counts.failed_offers;
+  if (counter == nullptr) {
+    const bool is_late = !status.ok() && status.error().code == Code::kTimeout;
+    counter = status.ok() ? &TransferStatistics::taken_offers
+              : is_late   ? &TransferStatistics::expired_offers
+                          : &TransferStatistics::failed_offers;
   }
+  ++(counts.*counter);
   ended.push_back({id, std::move(status)});
   ended_reasons[id] = reason;
   ended_order.push_back(id);
@@ -204,14 +264,17 @@ void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
   const auto found = takers.find({peer, ask});
   if (found == takers.end()) return;
   const OfferId id = found->second.offer;
-  end_offer(id, Error::make(Code::kCancelled, "the decode instance has cancelled"),
-            "the decode instance cancelled it");
+  const Error error = Error::make(Code::kCancelled, "the decode instance has cancelled");
+  if (const auto offer = offers.find(id); offer != offers.end() && offer->second.is_standing)
+    end_taker(found->first, error, false);
+  else
+    end_offer(id, error, "the decode instance cancelled it");
 }
 
 // A rank whose bytes are not needed would wait for ever, if it counted ranks.
 void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message) {
   const auto found = offers.find(message.offer);
-  if (found == offers.end() || !check_peer(peer).ok()) return;
+  if (found == offers.end() || found->second.is_standing || !check_peer(peer).ok()) return;
   Offer& offer = found->second;
   const Result<const PairPlan*> plan = plan_to(message.shape, offer.id);
   if (!plan || (*plan)->expected_transfers(own_rank) != 0 ||
@@ -222,12 +285,28 @@ void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message
   end_if_taken(offer);
 }
 
+void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message) {
+  const auto found = offers.find(message.offer);
+  if (found == offers.end() || found->second.is_standing || found->second.taker ||
+      !check_peer(peer).ok())
+    return;
+  end_offer(message.offer, {}, "the decode instance did not need it",
+            &TransferStatistics::declined_offers);
+}
+
 void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
   std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer; });
   std::set<OfferId> lost;
+  std::vector<TakerKey> of_standing;
   for (const auto& [key, taker] : takers) {
-    if (key.first == peer) lost.insert(taker.offer);
+    if (key.first != peer) continue;
+    const auto offer = offers.find(taker.offer);
+    if (offer != offers.end() && offer->second.is_standing)
+      of_standing.push_back(key);
+    else
+      lost.insert(taker.offer);
   }
+  for (const TakerKey& key : of_standing) end_taker(key, error, false);
   for (const OfferId& id : lost) end_offer(id, error, "the decode instance was lost");
 }
 
@@ -240,6 +319,17 @@ Status TransferRank::offer(const OfferOptions& o) {
     return Error::make(Code::kBusy, "an offer of this id exists, or has ended");
   }
   CACHALOT_TRY(impl_->check_pages(o.pages, 0, o.tokens));
+  const bool is_whole = o.tokens % impl_->cache.page_tokens() == 0;
+  if (!o.hashes.empty() && (o.hashes.size() != o.pages.size() || !is_whole)) {
+    return Error::make(Code::kInvalidArgument,
+                       "%zu hashes for %llu tokens; expected one for each of %zu whole pages",
+                       o.hashes.size(), static_cast<unsigned long long>(o.tokens), o.pages.size());
+  }
+  if (o.is_standing && (o.hashes.empty() || o.has_note)) {
+    return Error::make(Code::kInvalidArgument,
+                       "a standing offer with%s hashes and with%s note; expected hashes, no note",
+                       o.hashes.empty() ? "out" : "", o.has_note ? " a" : "out a");
+  }
   Offer& offer = impl_->offers[o.id];
   offer.id = o.id;
   offer.pages.assign(o.pages.begin(), o.pages.end());
@@ -248,6 +338,8 @@ Status TransferRank::offer(const OfferOptions& o) {
       base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
   offer.layers_ready = o.layers_ready;
   offer.has_note = o.has_note;
+  offer.hashes.assign(o.hashes.begin(), o.hashes.end());
+  offer.is_standing = o.is_standing;
   ++impl_->counts.offers;
   impl_->deadlines_changed.notify_all();
   // Those that have asked before.
@@ -275,7 +367,7 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
       if (taker.pushes[i] == PushId{}) continue;
       const Fetch& fetch = taker.fetches[i];
       const std::uint64_t turn_bytes =
-          fetch.token_bytes * (offer.tokens - taker.first_token) / fetch.layers.count();
+          fetch.token_bytes * (taker.tokens - taker.first_token) / fetch.layers.count();
       static_cast<void>(
           impl_->engine->advance(taker.pushes[i], impl_->ready_bytes(offer, fetch, turn_bytes)));
     }

@@ -41,9 +41,11 @@ struct Offer {
   std::uint32_t layers_ready = 0;
   bool has_note = false;
   std::optional<std::vector<std::byte>> note;
-  // Of the instance that has asked first.
+  std::vector<BlockHash> hashes;  // of each page; none: no part can be taken
+  bool is_standing = false;       // any number of instances may take it
+  // Of the instance that has asked first; not of a standing offer.
   std::optional<InstanceShape> taker;
-  std::uint32_t expected = 0, done = 0;  // transfers
+  std::uint32_t expected = 0, done = 0;  // transfers; a standing offer expects none
 };
 
 // One rank of a peer that has asked for an offer.
@@ -51,7 +53,7 @@ struct Taker {
   PeerId peer = {};
   std::uint64_t ask = 0;  // as the peer numbers it
   OfferId offer;
-  std::uint64_t first_token = 0;
+  std::uint64_t first_token = 0, tokens = 0;
   std::vector<Fetch> fetches;
   std::vector<StreamOrder> orders;
   bool has_gone = false;       // its Go came
@@ -83,8 +85,9 @@ struct Ask {
   AskId id = {};
   KvReference reference;
   std::vector<PageId> pages;
-  std::uint64_t first_token = 0, deadline_ns = 0;
+  std::uint64_t first_token = 0, tokens = 0, deadline_ns = 0;
   bool waits_for_offer = false;
+  std::optional<BlockHash> hash;
   std::vector<Source> sources;
   std::vector<std::uint32_t>
       idle_ranks;  // that this pair needs nothing of, and that this rank tells so
@@ -116,17 +119,25 @@ struct TransferRank::Impl final : EngineEvents {
   Status check_pages(std::span<const PageId> pages, std::uint64_t first_token,
                      std::uint64_t tokens) const;
   Status check_peer(PeerId peer) const;
+  Status check_addresses(const KvReference& reference) const;
 
   // offers.cpp
   void take_ask(PeerId peer, AskMessage message);
   Status serve(PeerId peer, const AskMessage& message, Offer& offer);
+  Status check_tokens(const AskMessage& message, const Offer& offer) const;
+  Status check_takers(const Taker& taker, const Offer& offer, std::uint32_t rank) const;
   void take_go(PeerId peer, const GoMessage& message);
   void take_cancel(PeerId peer, std::uint64_t ask);
   void take_nothing(PeerId peer, const NothingMessage& message);
+  void take_decline(PeerId peer, const DeclineMessage& message);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
   void end_if_taken(Offer& offer);
+  // @param tells  the peer, if it has no push that does
+  void end_taker(TakerKey key, const Error& error, bool tells);
   // `id` by value: it may be that of the offer that ends.
-  void end_offer(OfferId id, Status status, const char* reason);
+  // @param counter  null: by the status
+  void end_offer(OfferId id, Status status, const char* reason,
+                 std::uint64_t TransferStatistics::*counter = nullptr);
   void lose_taker(PeerId peer, const Error& error);
   Error refusal_of(const OfferId& id) const;
 

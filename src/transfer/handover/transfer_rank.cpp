@@ -83,7 +83,14 @@ void TransferRank::Impl::expire(std::uint64_t now_ns) {
     if (offer.deadline_ns <= now_ns) late.push_back(id);
   }
   for (const OfferId& id : late) {
-    const bool was_asked = offers.at(id).taker.has_value();
+    const Offer& offer = offers.at(id);
+    if (offer.is_standing) {
+      end_offer(
+          id, {}, "its time is over",
+          offer.done > 0 ? &TransferStatistics::taken_offers : &TransferStatistics::expired_offers);
+      continue;
+    }
+    const bool was_asked = offer.taker.has_value();
     end_offer(id,
               Error::make(Code::kTimeout, was_asked ? "the offer was not taken in time"
                                                     : "nothing asked for the offer in time"),
@@ -180,6 +187,7 @@ void TransferRank::Impl::on_message(PeerId peer, std::span<const std::byte> byte
   if (auto* note = std::get_if<NoteMessage>(&*message)) take_note(peer, std::move(*note));
   if (auto* cancel = std::get_if<CancelMessage>(&*message)) take_cancel(peer, cancel->ask);
   if (auto* nothing = std::get_if<NothingMessage>(&*message)) take_nothing(peer, *nothing);
+  if (auto* decline = std::get_if<DeclineMessage>(&*message)) take_decline(peer, *decline);
 }
 
 void TransferRank::Impl::on_peer_lost(PeerId peer, const Error& error) {

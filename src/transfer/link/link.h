@@ -78,7 +78,7 @@ class Link {
   // The peer's process, if it is on this machine and in this pid namespace; 0 otherwise. The kernel says it, not the
   // peer.
   virtual std::uint32_t peer_process() const = 0;
-  // All that came, for seeing that the peer lives.
+  // All that came, read or not, for seeing that the peer lives.
   virtual std::uint64_t received_bytes() const = 0;
   // For messages: "tcp:10.0.0.2:7001".
   virtual const std::string& peer_address() const = 0;

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -153,6 +154,19 @@ Result<SocketAddress> remote_address(int fd) {
     return Error::from_errno(errno, "getpeername");
   }
   return address;
+}
+
+void stop_pacing_within_machine(int fd) {
+  const Result<SocketAddress> local = local_address(fd), remote = remote_address(fd);
+  if (!local || !remote || local->family() != remote->family()) return;
+  const std::string here = local->text(), there = remote->text();
+  if (here.substr(0, here.rfind(':')) != there.substr(0, there.rfind(':'))) return;
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  socklen_t bytes = name.size();
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &bytes) != 0) return;
+  if (std::string_view(name.data(), strnlen(name.data(), bytes)) != "bbr") return;
+  constexpr std::string_view kReno = "reno";  // each Linux has it, and each process may use it
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
 }
 
 }  // namespace cachalot::transfer

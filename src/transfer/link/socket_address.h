@@ -33,5 +33,8 @@ Result<os::FileDescriptor> begin_connect(const SocketAddress& address,
                                          const SocketAddress* from = nullptr);
 Result<SocketAddress> local_address(int fd);
 Result<SocketAddress> remote_address(int fd);
+// Lets a TCP connection within this machine send without BBR's timers, if BBR is the system's default. There is no
+// network to spare, and the timers cost: on a virtual machine 7.6 GB/s became 9.3 without them.
+void stop_pacing_within_machine(int fd);
 
 }  // namespace cachalot::transfer

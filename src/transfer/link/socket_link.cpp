@@ -1,5 +1,6 @@
 #include "transfer/link/socket_link.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "transfer/link/payload_hash.h"
+#include "transfer/link/socket_address.h"
 
 namespace cachalot::transfer {
 namespace {
@@ -17,6 +19,9 @@ constexpr std::uint64_t kTurnBytes = 4u << 20;  // of one progress(), each way
 constexpr std::uint64_t kCallBytes =
     1u << 20;  // of one system call: a closed memory waits for no more than this
 constexpr std::size_t kMostParts = 256;
+// In mid-payload the kernel wakes the receiver for this many bytes, not for each packet. A wake-up costs the sender's core:
+// on a virtual machine, 4.7 GB/s within the machine became 7.6.
+constexpr std::uint64_t kWakeBytes = 512u << 10;
 constexpr std::size_t kControlRead =
     4096;  // what is read beyond a frame is copied once more: so not much
 
@@ -74,6 +79,7 @@ SocketLink::SocketLink(os::FileDescriptor fd, bool is_unix, bool is_connecting,
       address_(std::move(peer_address)),
       events_(events) {
   parts_.reserve(kMostParts + 4);
+  if (!is_unix && !is_connecting) stop_pacing_within_machine(fd_.get());
 }
 
 SocketLink::~SocketLink() = default;
@@ -85,6 +91,12 @@ std::uint32_t SocketLink::peer_process() const {
       peer.pid < 0)
     return 0;
   return static_cast<std::uint32_t>(peer.pid);
+}
+
+std::uint64_t SocketLink::received_bytes() const {
+  int waiting = 0;
+  if (wake_bytes_ > 1) ioctl(fd_.get(), FIONREAD, &waiting);
+  return received_bytes_ + static_cast<std::uint64_t>(waiting);
 }
 
 void SocketLink::send(const Frame& frame) {
@@ -119,6 +131,7 @@ bool SocketLink::progress() {
       close(Error::from_errno(error, "%s: connect", address_.c_str()));
     } else {
       is_connecting_ = false;
+      if (!is_unix_) stop_pacing_within_machine(fd_.get());
     }
   }
   for (std::uint64_t turns = kTurnBytes / kCallBytes; turns > 0 && !closing_; --turns) {
@@ -153,8 +166,7 @@ bool SocketLink::read_some() {
   const ssize_t count = recv(fd_.get(), bytes.data(), bytes.size(), 0);
   if (count < 0) {
     if (errno == EINTR) return true;
-    readable_ = false;
-    if (errno != EAGAIN) close(Error::from_errno(errno, "%s: receiving", address_.c_str()));
+    stop_reading(errno);
     return false;
   }
   if (count == 0) {
@@ -265,13 +277,25 @@ bool SocketLink::read_payload() {
     return true;
   }
   if (count < 0 && error == EINTR) return true;
-  readable_ = false;
   if (count == 0) {
     close(Error::make(Code::kIo, "%s: the peer has closed the connection", address_.c_str()));
-  } else if (error != EAGAIN) {
-    close(Error::from_errno(error, "%s: receiving", address_.c_str()));
+  } else {
+    stop_reading(error);
   }
   return false;
+}
+
+// Nothing is there to read.
+void SocketLink::stop_reading(int error) {
+  readable_ = false;
+  if (error != EAGAIN) return close(Error::from_errno(error, "%s: receiving", address_.c_str()));
+  if (is_unix_) return;  // poll() of these ignores it
+  std::uint64_t bytes = 1;
+  if (reading_ && reading_->done < reading_->bytes)
+    bytes = std::min(reading_->bytes - reading_->done + sizeof(FrameTrailer), kWakeBytes);
+  if (bytes == wake_bytes_) return;
+  const int low = static_cast<int>(bytes);
+  if (setsockopt(fd_.get(), SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0) wake_bytes_ = bytes;
 }
 
 // As if the network had changed a byte.

@@ -29,7 +29,7 @@ class SocketLink final : public Link {
   void wants_payload() override { has_payloads_ = true; }
   void close(const Error& error) override;
   std::uint32_t peer_process() const override;
-  std::uint64_t received_bytes() const override { return received_bytes_; }
+  std::uint64_t received_bytes() const override;
   const std::string& peer_address() const override { return address_; }
 
   int fd() const { return fd_.get(); }
@@ -51,6 +51,7 @@ class SocketLink final : public Link {
   Status take(const std::byte* bytes, std::size_t count, std::size_t& used);
   void take_payload_bytes(const std::byte* bytes, std::size_t count);
   Status end_payload();
+  void stop_reading(int error);
   void damage(Incoming& in);
   // Writing.
   bool write_some();
@@ -66,8 +67,9 @@ class SocketLink final : public Link {
   LinkEvents& events_;
 
   bool readable_ = false, writable_ = false, is_closed_ = false;
-  std::uint64_t received_bytes_ = 0;
-  bool has_payloads_ = true;  // next_payload() may have one
+  std::uint64_t received_bytes_ = 0;  // of these that were read
+  std::uint64_t wake_bytes_ = 1;      // so many waiting bytes make the socket readable
+  bool has_payloads_ = true;          // next_payload() may have one
   std::optional<Error> closing_;
 
   std::vector<std::byte> buffer_;      // bytes of a header, body or trailer so far

@@ -1,4 +1,4 @@
-"""CachalotConnector: vLLM's KVConnectorBase_V1 over a pool."""
+"""CachalotConnector: vLLM's KVConnectorBase_V1 over a pool, a transfer, or both."""
 
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple, Union
 
@@ -15,13 +15,14 @@ from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.keeper import SharedKeeper
 from cachalot.connectors.vllm.layout import describe
 from cachalot.connectors.vllm.log import RateLimitedLog
-from cachalot.connectors.vllm.messages import StepMetadata
+from cachalot.connectors.vllm.messages import NoStep, StepMetadata
 from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
 from cachalot.connectors.vllm.namespace import Group, Identity, Rank, UnsupportedCacheError
 from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.scheduler import SchedulerSide
 from cachalot.connectors.vllm.transfer.messages import TransferStep, WorkerAddress
 from cachalot.connectors.vllm.transfer.scheduler import TransferScheduler
+from cachalot.connectors.vllm.transfer.with_pool import PooledStep, PooledTransferScheduler, PooledTransferWorker
 from cachalot.connectors.vllm.transfer.worker import TransferWorker
 from cachalot.connectors.vllm.worker import WorkerSide
 
@@ -55,16 +56,14 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         # vLLM's default, "fail", turns every failure of the pool into a failed request.
         transfer.kv_load_failure_policy = "recompute"
         self._log = RateLimitedLog(logger)
-        self._scheduler: Union[SchedulerSide, TransferScheduler, None] = None
-        self._worker: Union[WorkerSide, TransferWorker, None] = None
+        self._scheduler: Union[SchedulerSide, TransferScheduler, PooledTransferScheduler, None] = None
+        self._worker: Union[WorkerSide, TransferWorker, PooledTransferWorker, None] = None
         self._keeper: Optional[SharedKeeper] = None
         self._groups: List[Group] = []
         try:
             self._identity = Identity(vllm_config, self._options.weights == "all", self._options.salt,
                                       self._options.share_tp)
-            if role == KVConnectorRole.SCHEDULER and self._options.transfer is not None:
-                self._start_transfer()
-            elif role == KVConnectorRole.SCHEDULER:
+            if role == KVConnectorRole.SCHEDULER:
                 self._start_scheduler()
             else:
                 self._groups = self._identity.groups(kv_cache_config, self._rank())
@@ -79,6 +78,14 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return Rank(get_tensor_model_parallel_rank(), get_pp_group().rank_in_group)
 
     def _start_scheduler(self) -> None:
+        pool = self._pool_scheduler() if self._options.pool else None
+        transfer = self._transfer_scheduler() if self._options.transfer is not None else None
+        if pool is not None and transfer is not None:
+            self._scheduler = PooledTransferScheduler(pool, transfer)
+        else:
+            self._scheduler = pool or transfer
+
+    def _pool_scheduler(self) -> SchedulerSide:
         parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
         ranks = [[group.of_all_ranks() for group in self._identity.groups_of(self._kv_cache_config, rank)]
                  for rank in self._identity.ranks()]
@@ -97,63 +104,67 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         groups = ranks[0]
         self._log.info("namespace: %s; %d group(s), blocks of %d tokens and %d bytes", self._identity.text(),
                        len(groups), groups[0].block_tokens, max(group.pool_block_bytes for group in groups))
-        self._scheduler = SchedulerSide(
+        return SchedulerSide(
             self._options, list(places.values()), groups[0].block_tokens, parallel.world_size,
             may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer,
             is_async=self._options.load == "async" or len(groups) > 1 or groups[0].window != 0, log=self._log)
 
     # --- Transfer ----------------------------------------------------------------------------------
 
-    def _check_for_transfer(self, groups: List[Group]) -> None:
-        if len(groups) != 1 or groups[0].window != 0:
-            raise UnsupportedCacheError("a transfer of windows, or of several groups of layers,")
+    def _can_transfer(self, groups: List[Group]) -> bool:
+        if len(groups) == 1 and groups[0].window == 0:
+            return True
+        if groups:
+            self._log.info("nothing is handed over: a transfer of windows, or of several groups of layers, is not supported yet")
+        return False
 
-    def _start_transfer(self) -> None:
+    def _transfer_scheduler(self) -> TransferScheduler:
         parallel, transfer = self._vllm_config.parallel_config, self._kv_transfer_config
         groups = self._identity.groups_of(self._kv_cache_config, Rank(0))
-        self._check_for_transfer(groups)
-        self._log.info("transfer without a pool: %s; blocks of %d tokens", self._identity.text(), groups[0].block_tokens)
-        self._scheduler = TransferScheduler(
-            transfer.engine_id, groups[0].block_tokens, parallel.tensor_parallel_size, parallel.pipeline_parallel_size,
-            may_load=transfer.is_kv_consumer, may_store=transfer.is_kv_producer, log=self._log)
+        can = self._can_transfer(groups)
+        self._log.info("transfer: %s; blocks of %d tokens", self._identity.text(), groups[0].block_tokens)
+        return TransferScheduler(
+            self._options.transfer, transfer.engine_id, groups[0].block_tokens, parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size, may_load=can and transfer.is_kv_consumer,
+            may_store=can and transfer.is_kv_producer, log=self._log)
 
-    def _start_transfer_worker(self, kv_caches: Dict[str, Any]) -> None:
+    def _transfer_worker(self, described: Optional[List[Dict[str, Any]]]) -> TransferWorker:
+        """described: the cache of each group; None: it is not supported."""
         options, made = self._options.transfer, None
-        try:
-            if not self._groups:
-                raise UnsupportedCacheError("this cache")
-            self._check_for_transfer(self._groups)
-            group = self._groups[0]
+        if described is not None and self._can_transfer(self._groups):
             made = TransferRank(
-                instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=group.geometry,
-                listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
-                **describe(group, kv_caches))
-        except UnsupportedCacheError as error:
-            self._log.info("nothing is handed over, all is computed: %s is not supported yet", error)
-        self._worker = TransferWorker(made, options.deadline, self._log)
+                instance=self._kv_transfer_config.engine_id, model=self._identity.text(),
+                geometry=self._groups[0].geometry, listen=list(options.listen), checksums=options.checksums,
+                peer_timeout_s=options.peer_timeout, **described[0])
+        return TransferWorker(made, options.deadline, self._log)
 
     def get_handshake_metadata(self) -> Any:
-        return WorkerAddress(self._worker.addresses) if isinstance(self._worker, TransferWorker) else None
+        has_addresses = isinstance(self._worker, (TransferWorker, PooledTransferWorker))
+        return WorkerAddress(self._worker.addresses) if has_addresses else None
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Tuple[int, int], Any]) -> None:
-        if isinstance(self._scheduler, TransferScheduler):
+        if isinstance(self._scheduler, (TransferScheduler, PooledTransferScheduler)):
             self._scheduler.set_addresses({rank: one.addresses for rank, one in metadata.items()})
 
     # --- Worker ------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
-        if self._options.transfer is not None:
-            self._start_transfer_worker(kv_caches)
-            return
-        if not self._groups:
-            self._worker = WorkerSide(self._options, [], False, self._log)
-            return
+        described: Optional[List[Dict[str, Any]]] = None
         try:
-            described = [describe(group, kv_caches) for group in self._groups]
+            described = [describe(group, kv_caches) for group in self._groups] or None
         except UnsupportedCacheError as error:
             self._log.info("nothing is shared, all is computed: %s is not supported yet", error)
-            self._worker = WorkerSide(self._options, [], False, self._log)
-            return
+        pool = self._pool_worker(described) if self._options.pool else None
+        transfer = self._transfer_worker(described) if self._options.transfer is not None else None
+        if pool is not None and transfer is not None:
+            self._worker = PooledTransferWorker(pool, transfer)
+        else:
+            self._worker = pool or transfer
+
+    def _pool_worker(self, described: Optional[List[Dict[str, Any]]]) -> WorkerSide:
+        """described: the cache of each group; None: it is not supported."""
+        if described is None:
+            return WorkerSide(self._options, [], False, self._log)
         attachments: Dict[str, Attachment] = {}
         for group in self._groups:
             caches = {other.number: described[other.number]
@@ -165,16 +176,24 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
         # Ranks that hold the same bytes would store them several times.
         is_first = self._groups[0].geometry.is_first_replica
-        self._worker = WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first,
-                                  self._log, is_first_rank=self._rank() == Rank(0))
+        return WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first, self._log,
+                          is_first_rank=self._rank() == Rank(0))
 
-    def _step(self) -> StepMetadata:
+    def _step(self) -> Any:
+        """What the scheduler's side says; None: it has none."""
         metadata = self._get_connector_metadata()
-        return metadata if isinstance(metadata, (StepMetadata, TransferStep)) else StepMetadata()
+        return metadata if isinstance(metadata, (StepMetadata, TransferStep, PooledStep)) else None
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        offers = getattr(connector_metadata, "offers", None)
+        if self._worker is not None and offers:
+            self._worker.begin_offers(offers)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        if self._worker is not None:
-            self._worker.begin_loads(self._step().loads)
+        step = self._step()
+        if self._worker is not None and step is not None:
+            self._worker.begin_loads(step.loads)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         return
@@ -183,11 +202,15 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         return
 
     def wait_for_save(self) -> None:
-        if self._worker is not None:
-            step = self._step()
-            self._worker.begin_stores(step.stores)
-            if isinstance(self._worker, TransferWorker) and getattr(step, "withdraws", False):
-                self._worker.withdraw_offers()
+        step = self._step()
+        if self._worker is None or step is None:
+            return
+        if stores := getattr(step, "stores", None):
+            self._worker.begin_stores(stores)
+        if declines := getattr(step, "declines", None):
+            self._worker.decline(declines)
+        if getattr(step, "withdraws", False):
+            self._worker.withdraw_offers()
 
     def get_transfer_results(self, finished_req_ids: Set[str]) -> Any:
         finished, failed = set(), set()
@@ -225,8 +248,8 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         if self._scheduler is not None:
             self._scheduler.allocated(request, blocks, num_external_tokens)
 
-    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
-        return self._scheduler.step(scheduler_output) if self._scheduler is not None else StepMetadata()
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        return self._scheduler.step(scheduler_output) if self._scheduler is not None else NoStep()
 
     def update_connector_output(self, connector_output: Any) -> None:
         if self._scheduler is not None:

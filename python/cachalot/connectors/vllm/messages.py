@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
@@ -13,6 +13,12 @@ KEY_BYTES = 16
 
 
 _WORD = np.dtype("<u8")
+
+
+def keys_of(hashes: Sequence[bytes]) -> bytes:
+    """The first 16 bytes of vLLM's hashes as cachalot.BlockHash lies in memory: low, high, little-endian."""
+    digests = b"".join([digest[:KEY_BYTES] for digest in hashes])
+    return np.frombuffer(digests, dtype=">u8").reshape(-1, 2)[:, ::-1].astype("<u8").tobytes()
 
 
 @functools.lru_cache(maxsize=None)
@@ -78,6 +84,10 @@ class Store:
 class StepMetadata(KVConnectorMetadata):
     loads: List[Load] = field(default_factory=list)
     stores: List[Store] = field(default_factory=list)
+
+
+class NoStep(KVConnectorMetadata):
+    """Of a scheduler whose cache is not supported."""
 
 
 @dataclass

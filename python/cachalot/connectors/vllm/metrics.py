@@ -20,6 +20,11 @@ COUNTERS = {
     "store_seconds": "Time of these stores, in the background",
     "failed_loads": "Loads of which not all blocks were right; the rest was computed",
     "failed_stores": "Stores of which not all blocks are in the pool",
+    "transfers": "Prompts whose KV was taken over from another engine, or should have been",
+    "transferred_blocks": "Blocks that came so, on each rank",
+    "transferred_bytes": "Bytes of these blocks",
+    "transfer_seconds": "Time from the start of a transfer to its result",
+    "failed_transfers": "Transfers that failed: their blocks were loaded from the pool, or computed",
     "skipped_stores": "Stores that were put off because unfinished ones held too many blocks",
 }
 

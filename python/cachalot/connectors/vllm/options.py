@@ -37,7 +37,7 @@ class Create:
 
 @dataclass(frozen=True)
 class Transfer:
-    """KV goes from the prefill to the decode engine, without a pool."""
+    """KV goes from the prefill to the decode engine, with or without a pool."""
 
     #: where this engine's workers can be reached: "tcp:IP:PORT" (port 0: any), or "auto": a socket of this machine
     listen: Tuple[str, ...] = ("auto",)
@@ -47,15 +47,19 @@ class Transfer:
     checksums: bool = False
     #: seconds of silence of a peer, while something waits for it
     peer_timeout: float = 5.0
+    #: most seconds that an ended request's KV stands on offer, if the request asks for it; 0: none does
+    standing: float = 60.0
+    #: share of the engine's blocks that may stand on offer
+    standing_held: float = 0.25
 
 
 @dataclass(frozen=True)
 class Options:
     """Names and defaults of all options. The guide's table lists the same."""
 
-    #: the pool's path, or the paths of all its devices; empty with `transfer`
+    #: the pool's path, or the paths of all its devices; may be empty with `transfer`
     pool: Tuple[str, ...] = ()
-    #: prefill and decode without a pool: an object, as {"listen": ["tcp:10.0.0.1:0"]}
+    #: prefill hands KV over to decode: an object, as {"listen": ["tcp:10.0.0.1:0"]}
     transfer: Optional[Transfer] = None
     #: make the pool if it does not exist
     create: Optional[Create] = None
@@ -147,6 +151,10 @@ def _transfer_of(given: Any) -> Transfer:
     for field in ("deadline", "peer_timeout"):
         if not 0 < getattr(transfer, field) <= 3600:
             raise InvalidArgumentError(f"{name}: {field}: {getattr(transfer, field)!r}, expected seconds above 0, at most 3600")
+    if not 0 <= transfer.standing <= 3600:
+        raise InvalidArgumentError(f"{name}: standing: {transfer.standing!r}, expected seconds from 0 to 3600")
+    if not 0 < transfer.standing_held <= 0.9:
+        raise InvalidArgumentError(f"{name}: standing_held: {transfer.standing_held!r}, expected a share above 0, at most 0.9")
     return transfer
 
 
@@ -161,11 +169,10 @@ def parse(given: Mapping[str, Any]) -> Options:
     pool = values.get("pool")
     if values.get("transfer") is not None:
         values["transfer"] = _transfer_of(values["transfer"])
-        if pool is not None:
-            raise InvalidArgumentError("kv_connector_extra_config: pool and transfer: expected one of the two")
-        return Options(**values)
     paths = [pool] if isinstance(pool, str) else pool
-    if not isinstance(paths, (list, tuple)) or not paths or not all(isinstance(p, str) and p for p in paths):
+    if paths is None and values.get("transfer") is not None:
+        paths = []
+    elif not isinstance(paths, (list, tuple)) or not paths or not all(isinstance(p, str) and p for p in paths):
         _refuse("pool", pool, 'a path, as "/dev/shm/kv", or the paths of all devices')
     values["pool"] = tuple(paths)
     if values.get("create") is not None:

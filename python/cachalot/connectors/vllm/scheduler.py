@@ -12,7 +12,7 @@ import numpy as np
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.held_pages import HeldPages
 from cachalot.connectors.vllm.log import RateLimitedLog
-from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of
+from cachalot.connectors.vllm.messages import KEY_BYTES, Chain, Load, StepAnswer, StepMetadata, Store, hashes_of, keys_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
 from cachalot.connectors.vllm.reasons import why_no_hits
@@ -28,12 +28,6 @@ _PROMISE_S = 1.0
 _PROMISED_AGE_S = 0.02  # a client may promise what it likes: a lookup in each step would slow the others
 #: In kv_transfer_params: so many tokens of the prompt are in the pool, or on their way.
 _STORED_TOKENS = "cachalot_stored_tokens"
-
-
-def _keys_of(hashes: List[bytes]) -> bytes:
-    """The first 16 bytes of vLLM's hashes as cachalot.BlockHash lies in memory: low, high, little-endian."""
-    digests = b"".join([digest[:KEY_BYTES] for digest in hashes])
-    return np.frombuffer(digests, dtype=">u8").reshape(-1, 2)[:, ::-1].astype("<u8").tobytes()
 
 
 @dataclass
@@ -60,7 +54,7 @@ class _Request:
         if new and self.adapter:
             new = [hashlib.blake2b(digest + self.adapter, digest_size=KEY_BYTES).digest() for digest in new]
         if new:
-            self.keys += _keys_of(new)
+            self.keys += keys_of(new)
         return len(self.keys) // KEY_BYTES
 
     def chain(self, first: int, last: int, tables: Tuple[List[int], ...]) -> Chain:
@@ -195,8 +189,8 @@ class SchedulerSide:
             self._stats.add("storage_waits", 1)
         return False
 
-    def matched(self, request: Any, computed_tokens: int) -> Tuple[Optional[int], bool]:
-        """None tokens: vLLM asks again in the next step."""
+    def matched(self, request: Any, computed_tokens: int, may_wait: bool = True) -> Tuple[Optional[int], bool]:
+        """None tokens: vLLM asks again in the next step. may_wait: for blocks that are on their way into the pool."""
         if not self._may_load:
             return 0, False
         state = self._request(request)
@@ -207,9 +201,9 @@ class SchedulerSide:
         if not state.may_load or blocks <= first:
             return 0, False
         last = self._found(state, blocks)
-        if last < blocks and self._asks_storage(state, blocks):
+        if may_wait and last < blocks and self._asks_storage(state, blocks):
             return None, False
-        if state.promised and self._waits(state, blocks, max(first, last)):
+        if may_wait and state.promised and self._waits(state, blocks, max(first, last)):
             return None, False
         state.shared = max(state.shared, last)
         if last <= first:

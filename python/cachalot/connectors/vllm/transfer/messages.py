@@ -25,6 +25,8 @@ class Offer:
     id: str
     pages: List[int]
     tokens: int
+    keys: bytes  # of each page
+    standing_s: float = 0.0  # so long, any number of engines may take them; 0: one engine, once
 
 
 @dataclass
@@ -33,12 +35,15 @@ class Ask:
     reference: Dict[str, Any]
     pages: List[int]  # from the page of first_token on
     first_token: int
+    tokens: int  # of the reference, from its first one on
+    key: bytes  # of the last page of these
 
 
 @dataclass
 class TransferStep(KVConnectorMetadata):
     loads: List[Ask] = field(default_factory=list)
-    stores: List[Offer] = field(default_factory=list)
+    offers: List[Offer] = field(default_factory=list)
+    declines: List[Dict[str, Any]] = field(default_factory=list)  # references that are not needed
     withdraws: bool = False  # all offers that are open
 
 
@@ -47,13 +52,11 @@ class TransferAnswer(KVConnectorWorkerMetadata):
     """Of one worker, or of several."""
 
     finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
-    failed_requests: List[str] = field(default_factory=list)
 
     def aggregate(self, other: "TransferAnswer") -> "TransferAnswer":
         for job, workers in other.finished_jobs.items():
             self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
-        self.failed_requests += other.failed_requests
         return self
 
     def is_empty(self) -> bool:
-        return not (self.finished_jobs or self.failed_requests)
+        return not self.finished_jobs

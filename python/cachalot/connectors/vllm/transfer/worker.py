@@ -7,15 +7,22 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from cachalot import Error, TransferRank
 from cachalot.connectors.vllm.log import RateLimitedLog
+from cachalot.connectors.vllm.messages import hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
+
+
+#: A prefill's answer may be here before its workers have the offer: an unknown one is asked for again for so long.
+_UNKNOWN_S = 1.0
+_AGAIN_S = 0.01
 
 
 @dataclass
 class _Pending:
     ask: Ask
-    number: Optional[int]  # None: the rank refused it
+    number: Optional[int]  # None: the rank refused it, or it is asked again
     began: float
+    again: Optional[float] = None  # when
 
 
 class TransferWorker:
@@ -34,25 +41,38 @@ class TransferWorker:
 
     def begin_loads(self, asks: List[Ask]) -> None:
         for ask in asks:
-            number = None
-            try:
-                if self._rank is not None:
-                    number = self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
-                                            first_token=ask.first_token)
-            except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
-                self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
-            self._pending[ask.request] = _Pending(ask, number, time.monotonic())
+            self._pending[ask.request] = _Pending(ask, self._ask(ask), time.monotonic())
 
-    def begin_stores(self, offers: List[Offer]) -> None:
+    def _ask(self, ask: Ask) -> Optional[int]:
+        try:
+            if self._rank is not None:
+                return self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
+                                      first_token=ask.first_token, tokens=ask.tokens, hash=hashes_of(ask.key, 0)[0])
+        except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
+            self._log.warning("ask", "a prompt's KV cannot be taken over, it is computed: %s", error)
+        return None
+
+    def begin_offers(self, offers: List[Offer]) -> None:
+        """Before the step's forward pass, which may be long: a decode engine may ask already. The pages are those of
+        requests that have ended."""
         for offer in offers:
             try:
                 if self._rank is None:
                     raise ValueError("this worker's KV cache is not supported")
-                self._rank.offer(offer.id, offer.pages, offer.tokens, deadline_s=self._deadline_s)
+                self._rank.offer(offer.id, offer.pages, offer.tokens, deadline_s=offer.standing_s or self._deadline_s,
+                                 hashes=hashes_of(offer.keys, 0), standing=offer.standing_s > 0)
                 self._offers[offer.id] = offer.job
             except (Error, ValueError) as error:
                 self._log.warning("offer", "a prompt's KV cannot be offered: %s", error)
                 self._answer.finished_jobs[offer.job] = 1
+
+    def decline(self, references: List[Dict[str, Any]]) -> None:
+        for reference in references:
+            try:
+                if self._rank is not None:
+                    self._rank.decline(reference, deadline_s=self._deadline_s)
+            except Exception as error:  # it comes from outside; its pages are free at their deadline
+                self._log.warning("decline", "an offer cannot be declined: %s", error)
 
     def withdraw_offers(self) -> None:
         for offer_id in self._offers:
@@ -61,14 +81,26 @@ class TransferWorker:
             except Error:
                 pass  # it has ended meanwhile; ended_offers() tells it
 
+    def _status_of(self, pending: _Pending) -> Dict[str, Any]:
+        now, running = time.monotonic(), {"state": "running"}
+        if pending.again is not None:
+            if now < pending.again:
+                return running
+            pending.number, pending.again = self._ask(pending.ask), None
+        if pending.number is None:
+            return {"state": "failed", "error": "it was refused", "bytes": 0}
+        status = self._rank.wait(pending.number, timeout_s=0)
+        if status["state"] == "failed" and status["code"] == "not_found" and now < pending.began + _UNKNOWN_S:
+            self._rank.release(pending.number)
+            pending.number, pending.again = None, now + _AGAIN_S
+            return running
+        return status
+
     def _poll(self) -> None:
         for request, pending in list(self._pending.items()):
-            status = {"state": "failed", "error": "it was refused", "bytes": 0}
-            if pending.number is not None:
-                status = self._rank.wait(pending.number, timeout_s=0)
-            if status["state"] == "running":
-                continue
-            self._end(request, pending, status)
+            status = self._status_of(pending)
+            if status["state"] != "running":
+                self._end(request, pending, status)
         for offer_id, error in self._rank.ended_offers() if self._rank is not None else ():
             job = self._offers.pop(offer_id, None)
             if job is not None:
@@ -81,16 +113,15 @@ class TransferWorker:
         if pending.number is not None:
             self._rank.release(pending.number)
         is_done = status["state"] == "done"
-        self._stats.add("loads", 1)
-        self._stats.add("failed_loads", not is_done)
-        self._stats.add("load_seconds", time.monotonic() - pending.began)
+        self._stats.add("transfers", 1)
+        self._stats.add("failed_transfers", not is_done)
+        self._stats.add("transfer_seconds", time.monotonic() - pending.began)
         self._finished.add(request)
         if is_done:
-            self._stats.add("loaded_blocks", len(pending.ask.pages))
-            self._stats.add("loaded_bytes", status["bytes"])
+            self._stats.add("transferred_blocks", len(pending.ask.pages))
+            self._stats.add("transferred_bytes", status["bytes"])
             return
         self._log.warning("load", "a transfer failed, its blocks are computed: %s", status["error"])
-        self._answer.failed_requests.append(request)
         self._bad_pages.update(pending.ask.pages)
 
     def take_results(self) -> Tuple[Set[str], Set[str]]:

@@ -1,0 +1,21 @@
+// Drawings of `cachalot simulate`: the TTFT of each policy, and load over time.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "simulate_output.h"
+
+namespace cachalot::apps {
+
+struct Drawing {
+  std::string file;  // in the folder of --plot
+  std::string svg;
+};
+
+// ttft.svg; with decode instances and a TBT goal decode_load.svg; and for each row prefill_queue_ROW.svg.
+std::vector<Drawing> draw_simulation(const std::string& trace, const sim::Workload& workload,
+                                     std::span<const SimulateRow> rows);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,38 @@
+// `cachalot simulate --trace-format vllm-run`: replays a recorded run of a real engine.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+namespace cachalot::apps {
+
+inline constexpr const char* kRecordedRunFormat = "vllm-run";
+
+struct RecordedRunFlags {
+  std::string profile, meta, seconds;
+  std::string link_gb_s, link_us;
+  bool compare = false;
+};
+
+// --profile, --meta, --seconds, --tp-link-gb-s, --tp-link-us, --compare, and --colocated unless the command has it.
+void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated);
+
+struct RecordedRunFiles {
+  std::string trace, csv, json;
+};
+
+// Milliseconds; 0: none.
+struct LatencyGoals {
+  double ttft_ms = 0, tbt_ms = 0;
+};
+
+// @param colocated  engines as the command line has them; 0: not given
+// @errors kInvalidArgument: a flag, or what was recorded is of another model or tensor parallelism than the profile;
+//         kBadInput: a file; as Output
+Status simulate_recorded_run(const RecordedRunFlags& flags, const RecordedRunFiles& files,
+                             const LatencyGoals& goals, std::uint64_t colocated);
+
+}  // namespace cachalot::apps

@@ -1,0 +1,150 @@
+#include "simulate_output.h"
+
+#include <cinttypes>
+#include <nlohmann/json.hpp>
+
+namespace cachalot::apps {
+namespace {
+
+nlohmann::json in_ms(const sim::Distribution& d) {
+  return {{"mean", d.mean * 1e3}, {"p50", d.p50 * 1e3}, {"p90", d.p90 * 1e3}, {"p99", d.p99 * 1e3}};
+}
+
+double ratio(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+nlohmann::json json_of_instance(const sim::InstanceReport& instance, double sim_s) {
+  nlohmann::json json = {{"role", instance.is_decode ? "decode" : "prefill"},
+                         {"instance", instance.instance},
+                         {"requests", instance.requests},
+                         {"busy_s", instance.busy_s},
+                         {"utilization", sim_s == 0 ? 0 : instance.busy_s / sim_s},
+                         {"received_bytes", instance.received_bytes},
+                         {"load", instance.load}};
+  if (instance.is_decode) {
+    json["steps"] = instance.steps;
+    json["tokens"] = instance.tokens;
+    json["most_reserved_tokens"] = instance.most_reserved_tokens;
+    json["sequences"] = instance.queue;
+  } else {
+    json["token_hit_rate"] = ratio(instance.hit_tokens, instance.input_tokens);
+    json["cached_blocks"] = instance.cached_blocks;
+    json["most_cached_blocks"] = instance.most_cached_blocks;
+    json["evictions"] = instance.evictions;
+    json["sent_bytes"] = instance.sent_bytes;
+    json["queue"] = instance.queue;
+  }
+  return json;
+}
+
+nlohmann::json json_of_row(const SimulateRow& row) {
+  const sim::ClusterReport& r = row.report;
+  nlohmann::json instances = nlohmann::json::array();
+  for (const sim::InstanceReport& instance : r.instances) {
+    instances.push_back(json_of_instance(instance, r.sim_s));
+  }
+  const double computed = static_cast<double>(r.completed + r.wasted);
+  return {{"policy", row.policy},
+          {"admission", row.admission},
+          {"requests", r.requests},
+          {"completed", r.completed},
+          {"rejected", r.rejected()},
+          {"rejected_by",
+           {{"prefill", r.rejected_prefill},
+            {"decode", r.rejected_decode},
+            {"after_prefill", r.wasted},
+            {"no_instance", r.no_instance}}},
+          {"restarts", r.restarts},
+          {"goodput_rps", r.goodput_rps},
+          {"ttft_ms", in_ms(r.ttft_s)},
+          {"tbt_ms", in_ms(r.tbt_s)},
+          {"tpot_ms", in_ms(r.tpot_s)},
+          {"e2e_ms", in_ms(r.e2e_s)},
+          {"slo_attainment", r.slo_attainment},
+          {"token_hit_rate", r.token_hit_rate()},
+          {"full_block_hit_rate", r.full_block_hit_rate()},
+          {"prefill_s", r.prefill_s},
+          {"prefill_mean_s", computed == 0 ? 0 : r.prefill_s / computed},
+          {"prefill_reuse_ratio", r.prefill_cold_s == 0 ? 0 : r.prefill_s / r.prefill_cold_s},
+          {"wasted_prefill_s", r.wasted_prefill_s},
+          {"bytes_transferred", r.bytes_transferred},
+          {"bytes_by_kind",
+           {{"handover", r.handover_bytes},
+            {"peer", r.peer_bytes},
+            {"pool_read", r.pool_read_bytes},
+            {"pool_write", r.pool_write_bytes}}},
+          {"decode_load_deviation", r.decode_load_deviation},
+          {"decode_load", r.decode_load},
+          {"window_s", r.window_s},
+          {"per_instance", instances},
+          {"sim_s", r.sim_s},
+          {"wall_s", row.wall_s}};
+}
+
+std::string name_of(const SimulateRow& row) {
+  return row.admission == "none" ? row.policy : row.policy + "/" + row.admission;
+}
+
+}  // namespace
+
+void print_simulation(std::FILE* out, const sim::Workload& workload,
+                      std::span<const SimulateRow> rows) {
+  std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
+               workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
+               workload.block_tokens());
+  std::fprintf(out, "%-24s %9s %9s %9s %9s %9s %9s %8s %8s %8s %9s\n", "policy", "completed",
+               "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "hit", "prefill",
+               "moved GB");
+  for (const SimulateRow& row : rows) {
+    const sim::ClusterReport& r = row.report;
+    const double computed = static_cast<double>(r.completed + r.wasted);
+    std::fprintf(
+        out, "%-24s %9" PRIu64 " %9" PRIu64 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f\n",
+        name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean, r.ttft_s.p99,
+        r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps, r.token_hit_rate() * 100,
+        computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9);
+  }
+}
+
+nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
+  if (rows.size() == 1) return json_of_row(rows[0]);
+  nlohmann::json all = nlohmann::json::array();
+  for (const SimulateRow& row : rows) all.push_back(json_of_row(row));
+  return {{"rows", all}};
+}
+
+std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
+  std::string csv =
+      "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
+      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s\n";
+  const auto instance = [](std::uint32_t number) {
+    return number == 0xffffffffu ? std::string() : std::to_string(number);
+  };
+  for (const SimulateRow& row : rows) {
+    for (std::size_t i = 0; i < row.report.records.size(); ++i) {
+      const sim::RequestRecord& r = row.report.records[i];
+      const sim::Job& job = workload.jobs()[i];
+      char text[320];
+      std::snprintf(text, sizeof text,
+                    "%s,%s,%zu,%.6f,%" PRIu64 ",%" PRIu64 ",%s,%s,%s,%" PRIu64 ",%" PRIu64
+                    ",%u,%.6f,",
+                    row.policy.c_str(), row.admission.c_str(), i, job.arrival_s, job.input_tokens,
+                    job.output_tokens, sim::outcome_name(r.outcome), instance(r.prefill).c_str(),
+                    instance(r.decode).c_str(), r.hit_tokens, r.transferred_tokens, r.restarts,
+                    r.predicted_ttft_s);
+      csv += text;
+      if (r.outcome == sim::Outcome::kCompleted) {
+        std::snprintf(text, sizeof text, "%.6f,%.6f", r.first_token_s - job.arrival_s,
+                      r.end_s - job.arrival_s);
+        csv += text;
+      } else {
+        csv += ",";
+      }
+      csv += "\n";
+    }
+  }
+  return csv;
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,28 @@
+// What `cachalot simulate` found, for people and for programs.
+#pragma once
+
+#include <cstdio>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/cluster/report.h"
+#include "sim/cluster/workload.h"
+
+namespace cachalot::apps {
+
+struct SimulateRow {
+  std::string policy, admission;
+  sim::ClusterReport report;
+  double wall_s = 0;
+};
+
+void print_simulation(std::FILE* out, const sim::Workload& workload,
+                      std::span<const SimulateRow> rows);
+// One row: its object; several: "rows".
+nlohmann::json json_of_simulation(std::span<const SimulateRow> rows);
+// A line for each request of each row.
+std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows);
+
+}  // namespace cachalot::apps

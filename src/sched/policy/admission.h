@@ -1,0 +1,72 @@
+// Whether a request is computed or rejected at once, under overload.
+//
+//   none            admits all
+//   reject_on_load  at arrival: the predicted TTFT only. The decode side is looked at after the prefill, which is
+//                   wasted if that has no room for its goal.
+//   early           at arrival also the load of the decode side now
+//   predictive      at arrival also the load of the decode side when this prefill will end
+//
+// The load of the decode side is predicted TBT / TBT goal of an instance that takes the request, with all others spread
+// evenly. A load above 1 rejects. With early, requests that are still in prefill do not count yet: the decode side fills
+// up after the decision, then rejects until it is empty. predictive looks at the time when a request that comes now
+// begins its prefill: it counts all that are in prefill, and takes out what will have ended, for it assumes that each
+// decode ends with the same rate.
+// @source Mooncake (arXiv 2407.00079) §7; differs in two points. There each decode takes the same time, so what is older
+//         counts as ended even when it still runs. There the time is the end of the request's own prefill; a long
+//         request would then be admitted before short ones, because later requests are not known yet.
+#pragma once
+
+#include <cachalot/result.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "sched/policy/snapshot.h"
+
+namespace cachalot::sched {
+
+enum class AdmissionKind : std::uint8_t { kNone, kRejectOnLoad, kEarly, kPredictive };
+
+const char* admission_name(AdmissionKind kind);
+std::string admission_names(const char* separator = ", ");
+// @errors kInvalidArgument: no such policy; the message lists those there are
+Result<AdmissionKind> parse_admission(std::string_view name);
+
+struct AdmissionOptions {
+  AdmissionKind kind = AdmissionKind::kNone;
+  double ttft_slo_s = std::numeric_limits<double>::infinity();
+  double tbt_slo_s = std::numeric_limits<double>::infinity();
+};
+
+// A request that decodes or waits for it, or that is in prefill (at_s: when that will end).
+struct DecodeShare {
+  double at_s = 0;
+  std::uint64_t context_tokens = 0;
+};
+
+struct LoadView {
+  std::span<const DecodeShare> decoding;    // all instances together
+  std::span<const DecodeShare> prefilling;  // likewise, without the request in hand
+  double prefill_queue_s = 0;               // of a prefill instance, the mean
+  std::uint64_t decode_instances = 0;       // 0: there is no decode side, and its load is 0
+  double decode_s = 0;                      // the mean time that a decode takes
+  const TimingModel* timing = nullptr;      // of decode
+};
+
+// Of an instance that takes a request of `context_tokens`, at `at_s`: now of what decodes now, or with `predicts` of what
+// will be left of it and of what will have come.
+double decode_load(const LoadView& load, double tbt_slo_s, double at_s, bool predicts,
+                   std::uint64_t context_tokens);
+
+enum class Verdict : std::uint8_t { kAdmit, kRejectPrefill, kRejectDecode };
+
+// At arrival. @param ttft_s  of the request, as route() predicts it
+Verdict admit(const AdmissionOptions& options, double ttft_s, std::uint64_t input_tokens,
+              const LoadView& load);
+
+// After the prefill: false only for kRejectOnLoad, which did not look before. @param tbt_s  as choose_decode() predicts
+// it
+bool admits_to_decode(const AdmissionOptions& options, double tbt_s);
+
+}  // namespace cachalot::sched

@@ -1,0 +1,72 @@
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "sched/timing/gpu_spec.h"
+#include "sched/timing/kv_capacity.h"
+#include "sched/timing/quantiles.h"
+#include "sched/timing/served_model.h"
+
+namespace cachalot::sched {
+namespace {
+
+TEST(ServedModel, HasTheWeightsThatItsNameSays) {
+  const Result<ServedModel> model = find_served_model("meta-llama/Llama-3.1-8B-Instruct");
+  ASSERT_TRUE(model.ok());
+  // Published: 8.03 billion with embedding and head.
+  EXPECT_NEAR(model->layer_weights() + 2 * model->vocabulary_weights(), 8.03e9, 0.01e9);
+  // 32 layers, 8 KV heads of 128, K and V: 128 KiB in bf16.
+  EXPECT_DOUBLE_EQ(2 * model->kv_numbers_per_token(), 131072);
+  EXPECT_TRUE(find_served_model("qwen3-32b").ok());
+}
+
+TEST(ServedModel, AnUnknownNameIsAnErrorWithTheKnownOnes) {
+  const Result<ServedModel> model = find_served_model("gpt-9");
+  ASSERT_FALSE(model.ok());
+  EXPECT_EQ(model.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(model.error().message).find("Llama-3.1-8B"), std::string::npos);
+}
+
+TEST(GpuSpec, IsFoundHoweverItsNameIsWritten) {
+  for (const char* name : {"RTXPRO6000", "rtx_pro_6000", "RTX PRO 6000"}) {
+    const Result<GpuSpec> gpu = find_gpu(name);
+    ASSERT_TRUE(gpu.ok()) << name;
+    EXPECT_STREQ(gpu->name, "RTXPRO6000");
+  }
+  EXPECT_FALSE(find_gpu("H1000").ok());
+}
+
+TEST(GpuSpec, AllReduceMovesTwoSharesOfTheBytes) {
+  GpuSpec gpu = *find_gpu("h100_sxm");
+  gpu.link_bytes_per_second = 1e9;
+  gpu.link_latency_s = 1e-3;
+  EXPECT_DOUBLE_EQ(gpu.all_reduce_seconds(1e6, 1), 0);
+  EXPECT_DOUBLE_EQ(gpu.all_reduce_seconds(1e6, 2), 1e-3 + 1e-3);
+  EXPECT_DOUBLE_EQ(gpu.all_reduce_seconds(1e6, 4), 1e-3 + 1.5e-3);
+}
+
+TEST(KvCapacity, IsThatOfTheRecordedEngine) {
+  // vLLM 0.19 with Llama-3.1-8B on an RTX 4090 recorded 2,588 blocks of 16 tokens.
+  const Result<std::uint64_t> blocks =
+      estimate_kv_blocks(*find_gpu("RTX4090"), *find_served_model("Llama-3.1-8B"), {});
+  ASSERT_TRUE(blocks.ok());
+  EXPECT_NEAR(static_cast<double>(*blocks), 2588, 30);
+}
+
+TEST(KvCapacity, AModelThatDoesNotFitIsAnError) {
+  const Result<std::uint64_t> blocks =
+      estimate_kv_blocks(*find_gpu("RTX4090"), *find_served_model("Qwen3-32B"), {});
+  ASSERT_FALSE(blocks.ok());
+  EXPECT_EQ(blocks.error().code, Code::kInvalidArgument);
+  EXPECT_TRUE(estimate_kv_blocks(*find_gpu("H100_SXM"), *find_served_model("Qwen3-32B"), {}).ok());
+}
+
+TEST(Quantiles, LieBetweenNeighbours) {
+  EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 0.5), 2.5);
+  EXPECT_DOUBLE_EQ(quantile_of({4, 1, 3, 2}, 1), 4);
+  EXPECT_DOUBLE_EQ(quantile_of({7}, 0.9), 7);
+  EXPECT_DOUBLE_EQ(quantile_of({}, 0.9), 0);
+}
+
+}  // namespace
+}  // namespace cachalot::sched

@@ -1,0 +1,235 @@
+#include "sim/cluster/cluster.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "base/rng.h"
+#include "sched/policy/test_timing.h"
+
+namespace cachalot::sim {
+namespace {
+
+const sched::TestTiming
+    kTiming;  // prefill: 1 ms a token; a decode step: 1 s a sequence, 1 ms a token
+
+ClusterOptions small_cluster() {
+  ClusterOptions options;
+  options.prefill = 1;
+  options.node_capacity_blocks = 100;
+  options.kv_bytes_per_token = 1;
+  options.link = {.latency_s = 0, .bytes_per_s = 1000};
+  options.pool_link = options.link;
+  return options;
+}
+
+Workload workload_of(const std::vector<Job>& jobs,
+                     const std::vector<std::vector<std::uint64_t>>& ids) {
+  Workload workload(100);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_TRUE(workload.add(ids[i], jobs[i].input_tokens, jobs[i].output_tokens,
+                             jobs[i].arrival_s * 1000));
+  }
+  EXPECT_TRUE(workload.finish(1));
+  return workload;
+}
+
+TEST(Cluster, AQueuedRequestStartsWithWhatTheOneBeforeItComputed) {
+  // 200 tokens, 0.2 s; then 300 of which the first 200 are there: 0.1 s more, at 0.3 s.
+  const Workload workload = workload_of({{0, 200, 1}, {0.1, 300, 1}}, {{1, 2}, {1, 2, 3}});
+  const Result<ClusterReport> report = simulate(small_cluster(), workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_DOUBLE_EQ(report->records[0].first_token_s, 0.2);
+  EXPECT_DOUBLE_EQ(report->records[1].first_token_s, 0.3);
+  EXPECT_EQ(report->records[1].hit_tokens, 200u);
+  EXPECT_DOUBLE_EQ(report->records[1].predicted_ttft_s, 0.2);
+  EXPECT_DOUBLE_EQ(report->full_block_hit_rate(), 2.0 / 5);
+  EXPECT_EQ(report->completed, 2u);
+}
+
+TEST(Cluster, TheKvGoesOverTheLinksToADecodeInstanceThatAddsATokenAStep) {
+  // Prefill 0.5 s; 500 bytes at 1000 bytes/s: 0.5 s; steps of 1 s + 501 ms and 1 s + 502 ms.
+  ClusterOptions options = small_cluster();
+  options.decode = 1;
+  const Workload workload = workload_of({{0, 500, 3}}, {{1, 2, 3, 4, 5}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_DOUBLE_EQ(report->records[0].first_token_s, 0.5);
+  EXPECT_DOUBLE_EQ(report->records[0].end_s, 1 + 1.501 + 1.502);
+  EXPECT_DOUBLE_EQ(report->handover_bytes, 500);
+  EXPECT_DOUBLE_EQ(report->bytes_transferred, 500);
+  EXPECT_EQ(report->instances[1].most_reserved_tokens, 503u);
+}
+
+TEST(Cluster, ARequestThatNoDecodeInstanceCanHoldIsRejectedAndNotForgotten) {
+  ClusterOptions options = small_cluster();
+  options.decode = 1;
+  options.decode_capacity_tokens = 502;
+  const Workload workload = workload_of({{0, 500, 3}}, {{1, 2, 3, 4, 5}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->wasted, 1u);
+  EXPECT_DOUBLE_EQ(report->wasted_prefill_s, 0.5);
+}
+
+TEST(Cluster, RequestsOfAnInstanceThatFailsBeginAgainElsewhere) {
+  ClusterOptions options = small_cluster();
+  options.prefill = 2;
+  options.routing.kind = sched::RoutingKind::kRoundRobin;
+  options.changes = {{.at_s = 0.3, .change = Change::kFail, .instance = 0}};
+  const Workload workload = workload_of({{0, 500, 1}, {0.1, 100, 1}}, {{1, 2, 3, 4, 5}, {9}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->completed, 2u);
+  EXPECT_EQ(report->records[0].restarts, 1u);
+  EXPECT_EQ(report->records[0].prefill, 1u);
+  EXPECT_DOUBLE_EQ(report->records[0].first_token_s, 0.8);  // 0.3 + 0.5
+  EXPECT_DOUBLE_EQ(report->wasted_prefill_s, 0.3);
+}
+
+TEST(Cluster, AnInstanceThatLeavesTakesNoMoreAndWithoutAnyRequestsAreRejected) {
+  ClusterOptions options = small_cluster();
+  options.changes = {{.at_s = 0.1, .change = Change::kLeave, .instance = 0},
+                     {.at_s = 2, .change = Change::kJoin, .instance = 0}};
+  const Workload workload = workload_of({{0, 500, 1}, {0.2, 100, 1}, {3, 500, 1}},
+                                        {{1, 2, 3, 4, 5}, {9}, {1, 2, 3, 4, 5}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->completed, 2u);
+  EXPECT_EQ(report->records[1].outcome, Outcome::kNoInstance);
+  EXPECT_EQ(report->records[2].hit_tokens, 0u);  // its cache went with it
+}
+
+TEST(Cluster, ImpossibleClustersAreOneErrorEach) {
+  const Workload workload = workload_of({{0, 100, 1}}, {{1}});
+  const auto is_refused = [&](auto change) {
+    ClusterOptions options = small_cluster();
+    options.decode = 1;
+    change(options);
+    const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+    return !report && report.error().code == Code::kInvalidArgument;
+  };
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.prefill = 0; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.kv_bytes_per_token = -1; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.link.bytes_per_s = 0; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.link.latency_s = -1; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.decode_capacity_tokens = 0; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.eviction = eviction::PolicyKind::kArc; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.admission.tbt_slo_s = 0; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) {
+    o.changes = {{.at_s = 1, .change = Change::kFail, .instance = 1}};
+  }));
+}
+
+// Sizes and times small enough that queues, full caches, full decode instances and failures all happen.
+struct Drawn {
+  ClusterOptions options;
+  Workload workload{100};
+};
+
+void draw(Drawn& drawn) {
+  const auto below = [](std::uint64_t bound) { return *rc::gen::inRange<std::uint64_t>(0, bound); };
+  ClusterOptions& o = drawn.options;
+  o.prefill = static_cast<std::uint32_t>(1 + below(4));
+  o.decode = static_cast<std::uint32_t>(below(4));
+  o.node_capacity_blocks = below(30);
+  o.pool_capacity_blocks = below(2) == 0 ? 0 : 1 + below(60);
+  o.eviction = eviction::pool_policies()[below(eviction::pool_policies().size())];
+  o.kv_bytes_per_token = 1;
+  o.link = {.latency_s = static_cast<double>(below(3)) / 10,
+            .bytes_per_s = static_cast<double>(100 + below(5000))};
+  o.pool_link = {.latency_s = 0.01,
+                 .bytes_per_s = static_cast<double>(100 + below(5000)),
+                 .transfer_bytes_per_s = static_cast<double>(50 + below(5000))};
+  o.pool_bytes_per_s = static_cast<double>(100 + below(9000));
+  o.decode_capacity_tokens = 500 + below(4000);
+  o.decode_most_sequences = 1 + below(8);
+  o.routing.kind = static_cast<sched::RoutingKind>(below(8));
+  o.routing.balancing_threshold = 1 + static_cast<double>(below(3));
+  o.admission = {.kind = static_cast<sched::AdmissionKind>(below(4)),
+                 .ttft_slo_s = static_cast<double>(1 + below(20)),
+                 .tbt_slo_s = static_cast<double>(1 + below(20))};
+  o.seed = below(100);
+  for (std::uint64_t i = below(5); i-- > 0;) {
+    o.changes.push_back({.at_s = static_cast<double>(below(300)) / 10,
+                         .change = static_cast<Change>(below(3)),
+                         .instance = static_cast<std::uint32_t>(below(o.prefill))});
+  }
+  base::Rng rng(below(1'000'000));
+  const std::uint64_t requests = 1 + below(80);
+  for (std::uint64_t i = 0; i < requests; ++i) {
+    std::vector<std::uint64_t> ids;
+    const std::uint64_t blocks = rng.below(12);
+    std::uint64_t prefix = rng.below(3);
+    for (std::uint64_t b = 0; b < blocks; ++b) {
+      if (rng.chance(0.2)) prefix = rng.below(6);
+      ids.push_back(prefix);
+    }
+    const std::uint64_t input = blocks * 100 - (blocks == 0 ? 0 : rng.below(100));
+    RC_ASSERT(
+        drawn.workload.add(ids, input, rng.below(20), static_cast<double>(rng.below(30'000))).ok());
+  }
+  RC_ASSERT(drawn.workload.finish(1).ok());
+}
+
+RC_GTEST_PROP(Cluster, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, ()) {
+  Drawn drawn;
+  draw(drawn);
+  const ClusterOptions& o = drawn.options;
+  const Result<ClusterReport> report = simulate(o, drawn.workload, {&kTiming, &kTiming});
+  RC_ASSERT(report.ok());
+  RC_ASSERT(report->completed + report->rejected() == drawn.workload.jobs().size());
+  RC_ASSERT(report->good <= report->completed);
+  double sent = 0, received = 0;
+  for (const InstanceReport& instance : report->instances) {
+    sent += instance.sent_bytes;
+    received += instance.received_bytes;
+    if (instance.is_decode) {
+      RC_ASSERT(instance.most_reserved_tokens <= o.decode_capacity_tokens);
+    } else {
+      RC_ASSERT(instance.most_cached_blocks <= o.node_capacity_blocks);
+    }
+  }
+  RC_ASSERT(report->pool_blocks <= o.pool_capacity_blocks);
+  const double kinds = report->handover_bytes + report->peer_bytes + report->pool_read_bytes +
+                       report->pool_write_bytes;
+  bool has_failure = false;
+  for (const Membership& change : o.changes) has_failure |= change.change == Change::kFail;
+  // A failure cuts transfers: what they had sent still counts.
+  if (has_failure) {
+    RC_ASSERT(report->bytes_transferred <= kinds + 1);
+  } else {
+    RC_ASSERT(std::abs(report->bytes_transferred - kinds) < 1);
+  }
+  // Each transfer has one end at an instance with the pool, and two without: one that sends, one that receives.
+  if (o.pool_capacity_blocks == 0) RC_ASSERT(std::abs(sent - received) < 1);
+  RC_ASSERT(sent + received >= report->bytes_transferred - 1);
+  for (std::size_t i = 0; i < report->records.size(); ++i) {
+    const RequestRecord& record = report->records[i];
+    const Job& job = drawn.workload.jobs()[i];
+    RC_ASSERT(record.end_s >= job.arrival_s);
+    RC_ASSERT(record.hit_tokens <= job.input_tokens);
+    if (record.outcome != Outcome::kCompleted) continue;
+    RC_ASSERT(record.first_token_s >= record.prefill_begin_s);
+    RC_ASSERT(record.end_s >= record.first_token_s);
+  }
+}
+
+RC_GTEST_PROP(Cluster, EqualInputsHaveEqualReports, ()) {
+  Drawn drawn;
+  draw(drawn);
+  const Result<ClusterReport> a = simulate(drawn.options, drawn.workload, {&kTiming, &kTiming});
+  const Result<ClusterReport> b = simulate(drawn.options, drawn.workload, {&kTiming, &kTiming});
+  RC_ASSERT(a.ok() && b.ok());
+  for (std::size_t i = 0; i < a->records.size(); ++i) {
+    RC_ASSERT(a->records[i].end_s == b->records[i].end_s);
+    RC_ASSERT(a->records[i].prefill == b->records[i].prefill);
+    RC_ASSERT(a->records[i].hit_tokens == b->records[i].hit_tokens);
+  }
+  RC_ASSERT(a->bytes_transferred == b->bytes_transferred);
+}
+
+}  // namespace
+}  // namespace cachalot::sim

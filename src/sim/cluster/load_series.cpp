@@ -1,0 +1,39 @@
+#include "sim/cluster/load_series.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace cachalot::sim {
+
+void LoadSeries::add(double from_s, double to_s, double value) {
+  if (value == 0) return;
+  while (from_s < to_s) {
+    const auto window = static_cast<std::size_t>(from_s / window_s_);
+    const double end_s = std::min(to_s, static_cast<double>(window + 1) * window_s_);
+    if (window >= integrals_.size()) integrals_.resize(window + 1, 0);
+    integrals_[window] += (end_s - from_s) * value;
+    if (end_s <= from_s) break;  // no time left that the clock can tell
+    from_s = end_s;
+  }
+}
+
+std::vector<double> LoadSeries::means(double end_s) const {
+  std::vector<double> means;
+  for (std::size_t i = 0; static_cast<double>(i) * window_s_ < end_s; ++i) {
+    const double length = std::min(window_s_, end_s - static_cast<double>(i) * window_s_);
+    means.push_back(i < integrals_.size() ? integrals_[i] / length : 0);
+  }
+  return means;
+}
+
+double standard_deviation(const std::vector<double>& values) {
+  if (values.size() < 2) return 0;
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / count);
+}
+
+}  // namespace cachalot::sim

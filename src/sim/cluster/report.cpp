@@ -1,0 +1,105 @@
+#include "sim/cluster/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace cachalot::sim {
+namespace {
+
+double ratio(double part, double whole) {
+  return whole == 0 ? 0 : part / whole;
+}
+
+std::uint64_t* counter_of(Outcome outcome, ClusterReport& report) {
+  switch (outcome) {
+    case Outcome::kCompleted:
+      return &report.completed;
+    case Outcome::kRejectedPrefill:
+      return &report.rejected_prefill;
+    case Outcome::kRejectedDecode:
+      return &report.rejected_decode;
+    case Outcome::kWasted:
+      return &report.wasted;
+    case Outcome::kNoInstance:
+      return &report.no_instance;
+    case Outcome::kOpen:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* outcome_name(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kOpen:
+      return "open";
+    case Outcome::kCompleted:
+      return "completed";
+    case Outcome::kRejectedPrefill:
+      return "rejected_prefill";
+    case Outcome::kRejectedDecode:
+      return "rejected_decode";
+    case Outcome::kWasted:
+      return "rejected_after_prefill";
+    case Outcome::kNoInstance:
+      return "no_instance";
+  }
+  return "";
+}
+
+Distribution distribution_of(std::vector<double>& values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double part) {
+    const auto rank =
+        static_cast<std::size_t>(std::ceil(part * static_cast<double>(values.size())));
+    return values[std::min(values.size(), std::max<std::size_t>(1, rank)) - 1];
+  };
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {sum / static_cast<double>(values.size()), at(0.5), at(0.9), at(0.99)};
+}
+
+double ClusterReport::token_hit_rate() const {
+  return ratio(static_cast<double>(hit_tokens), static_cast<double>(input_tokens));
+}
+double ClusterReport::full_block_hit_rate() const {
+  return ratio(static_cast<double>(hit_full_blocks), static_cast<double>(full_blocks));
+}
+
+void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, const TokenGaps& gaps,
+               ClusterReport& report) {
+  std::vector<double> ttft, tpot, e2e;
+  report.requests = report.records.size();
+  for (std::size_t i = 0; i < report.records.size(); ++i) {
+    const RequestRecord& record = report.records[i];
+    const Job& job = workload.jobs()[i];
+    if (std::uint64_t* const counter = counter_of(record.outcome, report)) ++*counter;
+    report.restarts += record.restarts;
+    report.sim_s = std::max(report.sim_s, record.end_s);
+    if (record.outcome != Outcome::kCompleted) continue;
+    ttft.push_back(record.first_token_s - job.arrival_s);
+    e2e.push_back(record.end_s - job.arrival_s);
+    double mean_gap_s = 0;
+    if (report.instances.size() > 0 && job.output_tokens > 1 &&
+        record.end_s > record.first_token_s) {
+      mean_gap_s =
+          (record.end_s - record.first_token_s) / static_cast<double>(job.output_tokens - 1);
+      tpot.push_back(mean_gap_s);
+    }
+    if (ttft.back() <= ttft_slo_s && mean_gap_s <= tbt_slo_s) ++report.good;
+  }
+  report.ttft_s = distribution_of(ttft);
+  report.tpot_s = distribution_of(tpot);
+  report.e2e_s = distribution_of(e2e);
+  if (const std::uint64_t count = gaps.ns.count(); count != 0) {
+    report.tbt_s = {gaps.sum_s / static_cast<double>(count), gaps.ns.percentile(0.5) / 1e9,
+                    gaps.ns.percentile(0.9) / 1e9, gaps.ns.percentile(0.99) / 1e9};
+  }
+  report.goodput_rps = ratio(static_cast<double>(report.good), report.sim_s);
+  report.slo_attainment =
+      ratio(static_cast<double>(report.good), static_cast<double>(report.requests));
+}
+
+}  // namespace cachalot::sim

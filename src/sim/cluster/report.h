@@ -1,0 +1,97 @@
+// What a simulation found: each request's fate, and the figures of the whole.
+//
+// 1. Every request ends once: completed + rejected = requests.
+// 2. A request is good if it completed, its TTFT is at most the goal, and its mean time between tokens is, too.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/cluster/decode_node.h"
+#include "sim/cluster/workload.h"
+
+namespace cachalot::sim {
+
+enum class Outcome : std::uint8_t {
+  kOpen,  // only while the simulation runs
+  kCompleted,
+  kRejectedPrefill,  // at arrival: its TTFT would have been too long
+  kRejectedDecode,   // at arrival: the decode side was, or would have been, too full
+  kWasted,           // after its prefill: no decode instance could keep its goal, or ever hold it
+  kNoInstance,       // no prefill instance accepted it
+};
+const char* outcome_name(Outcome outcome);
+
+struct RequestRecord {
+  Outcome outcome = Outcome::kOpen;
+  std::uint32_t prefill = 0xffffffffu;  // instance; none: 0xffffffff
+  std::uint32_t decode = 0xffffffffu;
+  std::uint32_t restarts = 0;            // after a failure of an instance
+  std::uint64_t hit_tokens = 0;          // that its prefill began with
+  std::uint64_t transferred_tokens = 0;  // of those, from a peer or the pool
+  double predicted_ttft_s = 0;
+  double prefill_begin_s = 0;
+  double first_token_s = 0;
+  double end_s = 0;
+};
+
+struct InstanceReport {
+  bool is_decode = false;
+  std::uint32_t instance = 0;
+  std::uint64_t requests = 0;
+  double busy_s = 0;
+  std::uint64_t hit_tokens = 0, input_tokens = 0;  // prefill
+  std::uint64_t cached_blocks = 0, most_cached_blocks = 0, evictions = 0;
+  std::uint64_t steps = 0, tokens = 0, most_reserved_tokens = 0;  // decode
+  double sent_bytes = 0, received_bytes = 0;
+  std::vector<double>
+      load;  // mean of each window: busy share and queue (prefill), predicted TBT / goal (decode)
+  std::vector<double> queue;  // requests queued and running (prefill), running sequences (decode)
+};
+
+struct Distribution {
+  double mean = 0, p50 = 0, p90 = 0, p99 = 0;
+};
+// Sorts them. A percentile is the smallest value that so many percent do not exceed.
+Distribution distribution_of(std::vector<double>& values);
+
+struct ClusterReport {
+  std::uint64_t requests = 0, completed = 0, good = 0;
+  std::uint64_t rejected_prefill = 0, rejected_decode = 0, wasted = 0, no_instance = 0;
+  std::uint64_t restarts = 0;
+  Distribution ttft_s, tbt_s, tpot_s, e2e_s;
+  double goodput_rps = 0, slo_attainment = 0;
+
+  // Of requests that were computed.
+  std::uint64_t input_tokens = 0, hit_tokens = 0, transferred_tokens = 0;
+  std::uint64_t full_blocks = 0, hit_full_blocks = 0;
+  double prefill_s = 0;       // of instances
+  double prefill_cold_s = 0;  // the same without reuse
+  double wasted_prefill_s = 0;
+
+  double bytes_transferred = 0;
+  double handover_bytes = 0, peer_bytes = 0, pool_read_bytes = 0, pool_write_bytes = 0;
+  std::uint64_t pool_blocks = 0;
+
+  double sim_s = 0;  // from the first arrival to the last end
+  double window_s = 0;
+  std::vector<double> decode_load;  // of each window, the mean over decode instances
+  double decode_load_deviation =
+      0;  // of the windows in which requests arrived, without the first and the last
+
+  std::vector<InstanceReport> instances;  // prefill first
+  std::vector<RequestRecord> records;     // of jobs, in their order
+
+  std::uint64_t rejected() const {
+    return rejected_prefill + rejected_decode + wasted + no_instance;
+  }
+  double token_hit_rate() const;
+  double full_block_hit_rate() const;
+};
+
+// Fills in what the records say.
+void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, const TokenGaps& gaps,
+               ClusterReport& report);
+
+}  // namespace cachalot::sim

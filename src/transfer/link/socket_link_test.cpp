@@ -1,0 +1,151 @@
+#include <gtest/gtest.h>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "transfer/link/socket_address.h"
+#include "transfer/link/socket_transport.h"
+
+namespace cachalot::transfer {
+namespace {
+
+constexpr std::uint64_t kPayloadBytes = 1u << 20;
+
+struct Events : LinkEvents {
+  void on_frame(Link&, Frame) override { ++frames; }
+  IncomingPayload on_payload(Link&, const Frame&, std::uint64_t) override { return {memory, 0}; }
+  void on_payload_end(Link&, const Frame&, std::uint64_t, PayloadEnd how) override { end = how; }
+  bool next_payload(Link&, OutgoingPayload&) override { return false; }
+  void on_payload_sent(Link&, const OutgoingPayload&) override {}
+  void on_closed(Link&, const Error&) override { is_closed = true; }
+
+  std::vector<std::byte> target = std::vector<std::byte>(kPayloadBytes);
+  std::shared_ptr<PayloadMemory> memory =
+      std::make_shared<PayloadMemory>(Strided::flat(target.data(), target.size()));
+  int frames = 0;
+  std::optional<PayloadEnd> end;
+  bool is_closed = false;
+};
+
+// A link, and a socket that sends what a test says.
+class SocketLinkTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    transport_ = *SocketTransport::open();
+    transport_->start(events_, [this](Link& link) { link_ = &link; });
+    const SocketAddress address = *SocketAddress::parse(*transport_->listen("tcp:127.0.0.1:0"));
+    peer_ = os::FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(connect(peer_.get(), address.get(), address.bytes), 0);
+    const int on = 1;
+    setsockopt(peer_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    progress_until_idle();
+    ASSERT_NE(link_, nullptr);
+  }
+  void send_bytes(const std::vector<std::byte>& bytes) {
+    ASSERT_EQ(send(peer_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+  }
+  void send_chunk_head() { send_bytes(encode({FrameType::kChunk, {}}, kPayloadBytes)); }
+  void progress_until_idle() {
+    while (transport_->progress() || !transport_->arm()) {
+    }
+  }
+  // Waits for it.
+  bool has_received(std::uint64_t bytes) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (link_->received_bytes() < bytes && std::chrono::steady_clock::now() < end)
+      std::this_thread::yield();
+    return link_->received_bytes() == bytes;
+  }
+  bool is_woken(int timeout_ms = 0) const {
+    pollfd fd{transport_->fd(), POLLIN, 0};
+    return poll(&fd, 1, timeout_ms) > 0;
+  }
+
+  Events events_;
+  std::unique_ptr<SocketTransport> transport_;
+  Link* link_ = nullptr;
+  os::FileDescriptor peer_;
+};
+
+TEST_F(SocketLinkTest, SmallPartsOfAPayloadDoNotWakeTheReceiverButCountAsHeard) {
+  send_chunk_head();
+  progress_until_idle();
+  const std::uint64_t before = link_->received_bytes();
+  for (std::uint64_t sent = 0; sent < 64; ++sent) {
+    send_bytes(std::vector<std::byte>(1024, std::byte{7}));
+    ASSERT_TRUE(has_received(before + (sent + 1) * 1024));
+    EXPECT_FALSE(is_woken());
+  }
+  EXPECT_EQ(events_.target[0], std::byte{0});
+}
+
+TEST_F(SocketLinkTest, TheLastByteOfAPayloadWakesTheReceiver) {
+  send_chunk_head();
+  progress_until_idle();
+  send_bytes(std::vector<std::byte>(kPayloadBytes - 1, std::byte{7}));
+  ASSERT_TRUE(is_woken(10'000));
+  progress_until_idle();
+  const FrameTrailer trailer = make_trailer(PayloadState::kValid, 0);
+  std::vector<std::byte> rest(1 + sizeof trailer, std::byte{7});
+  std::memcpy(&rest[1], &trailer, sizeof trailer);
+  const std::byte last = rest.back();
+  rest.pop_back();
+  send_bytes(rest);
+  EXPECT_FALSE(events_.end.has_value());
+  send_bytes({last});
+  ASSERT_TRUE(is_woken(10'000));
+  progress_until_idle();
+  EXPECT_EQ(events_.end, PayloadEnd::kWritten);
+  EXPECT_EQ(events_.target, std::vector<std::byte>(kPayloadBytes, std::byte{7}));
+  // A frame after it is not held back.
+  send_bytes(encode({FrameType::kPing, {}}, 0));
+  ASSERT_TRUE(is_woken(10'000));
+  progress_until_idle();
+  EXPECT_EQ(events_.frames, 1);
+}
+
+TEST_F(SocketLinkTest, TheEndOfTheConnectionInMidPayloadWakesTheReceiver) {
+  send_chunk_head();
+  send_bytes(std::vector<std::byte>(100));
+  progress_until_idle();
+  peer_.close();
+  ASSERT_TRUE(is_woken(10'000));
+  progress_until_idle();
+  EXPECT_EQ(events_.end, PayloadEnd::kVoid);
+  EXPECT_TRUE(events_.is_closed);
+}
+
+std::string congestion_control(int fd) {
+  std::array<char, 16> name{};
+  socklen_t bytes = name.size();
+  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &bytes), 0);
+  return name.data();
+}
+
+TEST_F(SocketLinkTest, BbrIsNotUsedWithinAMachineAndOtherAlgorithmsStay) {
+  EXPECT_NE(congestion_control(static_cast<SocketLink*>(link_)->fd()), "bbr");
+  const int fd = peer_.get();
+  for (const std::string name : {"reno", "cubic", "bbr"}) {
+    // Not each system has each.
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                   static_cast<socklen_t>(name.size())) != 0)
+      continue;
+    stop_pacing_within_machine(fd);
+    EXPECT_EQ(congestion_control(fd), name == "bbr" ? "reno" : name);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot::transfer

@@ -1,0 +1,118 @@
+// `cachalot simulate` on a production trace: published effects, repeatability, and one error for each bad input.
+#include <algorithm>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+constexpr const char* kTrace = CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz";
+constexpr int kUsage = 2;
+
+class SimulateCommand : public ProcessTest {
+ protected:
+  nlohmann::json simulate(Arguments flags) const {
+    Arguments words = {"simulate", "--trace", kTrace, "--json", "-"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    const Outcome outcome = run(words);
+    expect_done(outcome);
+    return outcome.json();
+  }
+};
+
+// Mooncake (FAST'25), figures 5 and 10: random > load > local > global, -14 %; 37.5 % of full blocks at 10 nodes.
+TEST_F(SimulateCommand, ThePublishedOrderOfPoliciesHoldsFromSixToSixteenNodes) {
+  for (const char* const nodes : {"6", "8", "10", "12", "16"}) {
+    const nlohmann::json rows =
+        simulate({"--prefill", nodes, "--policy", "random,least_loaded,local,conductor",
+                  "--balancing-threshold", "1"})["rows"];
+    ASSERT_EQ(rows.size(), 4u);
+    double ttft[4];
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(rows[i]["completed"], 12031);
+      ttft[i] = rows[i]["ttft_ms"]["mean"];
+    }
+    EXPECT_GT(ttft[0], ttft[1]) << nodes;
+    EXPECT_GT(ttft[1], ttft[2]) << nodes;
+    EXPECT_LT(ttft[3], 0.95 * ttft[2]) << nodes;
+    EXPECT_GT(ttft[3], 0.80 * ttft[2]) << nodes;
+    if (std::string(nodes) == "10") {
+      EXPECT_NEAR(rows[3]["full_block_hit_rate"].get<double>(), 0.37, 0.01);
+    }
+  }
+}
+
+// Published: 0.639.
+TEST_F(SimulateCommand, PrefillTimeWithReuseOverThatWithoutIsThePublishedOne) {
+  const nlohmann::json result =
+      simulate({"--prefill", "1", "--node-capacity-blocks", "inf", "--policy", "random"});
+  EXPECT_NEAR(result["prefill_reuse_ratio"].get<double>(), 0.639, 0.02);
+  EXPECT_NEAR(result["token_hit_rate"].get<double>(), 0.3736, 0.00005);
+}
+
+TEST_F(SimulateCommand, EqualSeedsGiveEqualResultsAndOthersDoNot) {
+  const auto result = [&](const char* seed) {
+    nlohmann::json json = simulate({"--prefill", "8", "--decode", "8", "--policy", "random",
+                                    "--seed", seed, "--limit", "2000"});
+    json.erase("wall_s");
+    return json.dump();
+  };
+  EXPECT_EQ(result("5"), result("5"));
+  EXPECT_NE(result("5"), result("6"));
+}
+
+// Beluga's claim: with one pool at near-local speed routing need not know caches; over slow links it must.
+TEST_F(SimulateCommand, APoolWithoutCacheAwareRoutingIsAsGoodAsConductorOverFastLinksOnly) {
+  const auto ttft = [&](const char* gb_s, bool has_pool) {
+    Arguments flags = {"--prefill", "10", "--link-gb-s", gb_s, "--policy"};
+    flags.push_back(has_pool ? "least_loaded" : "conductor");
+    if (has_pool) flags.push_back("--shared-pool");
+    return simulate(flags)["ttft_ms"]["mean"].get<double>();
+  };
+  EXPECT_LT(ttft("100", true), 1.04 * ttft("100", false));
+  EXPECT_GT(ttft("2", true), 1.2 * ttft("2", false));
+}
+
+TEST_F(SimulateCommand, DrawsAndWritesALineForEachRequest) {
+  const nlohmann::json rows = simulate({"--prefill", "2", "--decode", "2", "--limit", "300",
+                                        "--tbt-slo-ms", "50", "--admission", "early,predictive",
+                                        "--csv", path("a.csv"), "--plot", path("plots")})["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  const std::string csv = read(path("a.csv"));
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 601);
+  for (const char* const file : {"ttft.svg", "decode_load.svg", "prefill_queue_conductor_early.svg",
+                                 "prefill_queue_conductor_predictive.svg"}) {
+    const std::string svg = read(path(std::string("plots/") + file));
+    EXPECT_TRUE(svg.starts_with("<svg ")) << file;
+    EXPECT_TRUE(svg.ends_with("</svg>\n")) << file;
+  }
+}
+
+TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
+  const auto expect = [&](Arguments flags, const std::vector<std::string>& parts) {
+    Arguments words = {"simulate", "--trace", kTrace};
+    words.insert(words.end(), flags.begin(), flags.end());
+    expect_error(run(words), kUsage, parts);
+  };
+  expect({}, {"--prefill"});
+  expect({"--prefill", "0"}, {"--prefill", "0"});
+  expect({"--prefill", "-2"}, {"--prefill", "-2"});
+  expect({"--prefill", "2", "--node-capacity-blocks", "-5"}, {"--node-capacity-blocks", "-5"});
+  expect({"--prefill", "2", "--shared-pool", "--node-capacity-blocks", "0"}, {"--shared-pool"});
+  expect({"--prefill", "2", "--link-gb-s", "-1"}, {"--link-gb-s", "-1"});
+  expect({"--prefill", "2", "--link-gb-s", "0"}, {"--link-gb-s"});
+  expect({"--prefill", "2", "--policy", "best"}, {"\"best\"", "conductor"});
+  expect({"--prefill", "2", "--admission", "late"}, {"\"late\"", "predictive"});
+  expect({"--prefill", "2", "--model", "No-Such-9B"}, {"No-Such-9B"});
+  expect({"--prefill", "2", "--change", "leave:2@10"}, {"instance 2", "below 2"});
+  expect({"--prefill", "2", "--change", "sleep:1@10"}, {"--change", "sleep:1@10"});
+  expect({"--prefill", "1", "--decode", "1", "--decode-capacity-tokens", "0"}, {"decode"});
+  const std::string timeless =
+      write("t.jsonl", "{\"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n");
+  expect_error(run({"simulate", "--trace", timeless, "--prefill", "1"}), kUsage,
+               {"t.jsonl:1", "timestamp"});
+}
+
+}  // namespace
+}  // namespace cachalot::process_test

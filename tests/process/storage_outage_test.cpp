@@ -1,0 +1,155 @@
+// `cachalot serve` whose storage dies and comes back: it serves meanwhile, and nothing has to be started again.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "program.h"
+#include "testing/storage/redis_servers.h"
+
+namespace cachalot::process_test {
+namespace {
+
+class StorageOutage : public ProcessTest {
+ protected:
+  static constexpr std::size_t kBytes = 4000;
+
+  Arguments serve(const std::string& pool, const std::string& storage) const {
+    return {"serve",         "--pool",      path(pool),          "--create",
+            "--block-bytes", "4096",        "--capacity-blocks", "64",
+            "--metrics",     "127.0.0.1:0", "--storage",         storage};
+  }
+  static std::uint16_t metrics_port(const Serving& keeper) {
+    const std::string& line = keeper.ready_line();
+    const std::size_t at = line.find("metrics=127.0.0.1:");
+    return at == std::string::npos ? std::uint16_t{0}
+                                   : static_cast<std::uint16_t>(std::stoi(line.substr(at + 18)));
+  }
+  static std::string scrape(std::uint16_t port) {
+    const os::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      return "";
+    const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+    if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
+    std::string answer;
+    char part[4096];
+    for (ssize_t n = 0; (n = ::recv(socket.get(), part, sizeof part, 0)) > 0;)
+      answer.append(part, static_cast<std::size_t>(n));
+    return answer;
+  }
+  // @return -1: there is no such sample
+  static std::int64_t metric(std::uint16_t port, const std::string& name) {
+    const std::string all = scrape(port), line = "\n" + name + "{";
+    const std::size_t at = all.find(line);
+    return at == std::string::npos ? -1 : std::stoll(all.substr(all.find("} ", at) + 2));
+  }
+  static bool wait_until(const std::function<bool()>& is_done) {
+    for (int i = 0; i < 1200; ++i) {
+      if (is_done()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return false;
+  }
+  void put(const std::string& pool, const std::string& name, std::uint64_t seed) const {
+    expect_done(run({"put", name, "--pool", path(pool)}, {.in = noise(kBytes, seed)}));
+  }
+  bool has(const std::string& pool, const std::string& name, std::uint64_t seed) const {
+    const Outcome got = run({"get", name, "--pool", path(pool)});
+    return got.exit_code == 0 && got.out == noise(kBytes, seed);
+  }
+};
+
+TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWhenItIsBack) {
+  std::filesystem::create_directory(path("redis"));
+  auto redis = storage::start_redis(path("redis"));
+  ASSERT_TRUE(redis) << redis.error().message;
+  const std::string uri = "redis://127.0.0.1:" + std::to_string(redis->port());
+  Serving keeper(serve("kv", uri));
+  ASSERT_TRUE(keeper.is_ready());
+  const std::uint16_t port = metrics_port(keeper);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  put("kv", "before", 1);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 1; }));
+
+  redis->kill();
+  std::uint64_t seed = 10;
+  ASSERT_TRUE(wait_until([&] {
+    put("kv", "during-" + std::to_string(seed), seed);
+    ++seed;
+    return metric(port, "cachalot_storage_up") == 0 && seed >= 20;
+  }));
+  EXPECT_TRUE(has("kv", "before", 1));
+  for (std::uint64_t i = 10; i < seed; ++i)
+    EXPECT_TRUE(has("kv", "during-" + std::to_string(i), i)) << i;
+  const Outcome looked = run({"lookup", "during-10", "--pool", path("kv")});
+  expect_done(looked);
+  EXPECT_EQ(run({"get", "never-put", "--pool", path("kv")}).exit_code, 1);
+  EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 1);
+  EXPECT_GE(metric(port, "cachalot_storage_failed_writes_total"), 10);
+  EXPECT_EQ(metric(port, "cachalot_storage_written_blocks_total"), 1);
+
+  // Nothing is put any more. The server comes back empty: it had all in memory.
+  ASSERT_TRUE(redis->restart());
+  const auto blocks = static_cast<std::int64_t>(seed - 10 + 1);
+  EXPECT_TRUE(wait_until([&] {
+    return metric(port, "cachalot_storage_up") == 1 &&
+           metric(port, "cachalot_storage_objects") == blocks &&
+           metric(port, "cachalot_storage_written_blocks_total") == blocks + 1;
+  })) << scrape(port);
+  EXPECT_EQ(metric(port, "cachalot_storage_missing_blocks_total"), 1);
+  EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 1);
+  EXPECT_FALSE(keeper.has_ended());
+
+  // Another pool is warm from what was put during the outage.
+  keeper.send(SIGKILL);
+  (void)keeper.wait();
+  Serving next(serve("new", uri));
+  ASSERT_TRUE(next.is_ready());
+  EXPECT_TRUE(wait_until([&] { return has("new", "during-10", 10); }));
+  EXPECT_TRUE(has("new", "before", 1));
+}
+
+TEST_F(StorageOutage, ADirectoryThatIsRemovedIsMissesAndOneErrorAndOneThatIsMovedBackIsUsedAgain) {
+  Serving keeper(serve("kv", "file:" + path("objects")));
+  ASSERT_TRUE(keeper.is_ready());
+  const std::uint16_t port = metrics_port(keeper);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  put("kv", "before", 1);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 1; }));
+
+  std::filesystem::rename(path("objects"), path("moved"));
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 0; }));
+  put("kv", "during", 2);
+  EXPECT_TRUE(has("kv", "during", 2));
+  std::filesystem::rename(path("moved"), path("objects"));
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 2; }));
+
+  std::filesystem::remove_all(path("objects"));
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 0; }));
+  put("kv", "after", 3);
+  EXPECT_TRUE(has("kv", "before", 1));
+  EXPECT_TRUE(has("kv", "after", 3));
+  EXPECT_EQ(run({"get", "never-put", "--pool", path("kv")}).exit_code, 1);
+  EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 2);
+  EXPECT_GE(metric(port, "cachalot_storage_failed_writes_total"), 2);  // a use tries again
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));        // it is not told again
+  expect_done(run({"stop", path("kv")}));
+  const std::string log = keeper.wait().err;
+  const std::string gone = "start this process again";
+  const std::size_t first = log.find(gone), second = log.find(gone, first + 1);
+  EXPECT_NE(second, std::string::npos) << log;
+  EXPECT_EQ(log.find(gone, second + 1), std::string::npos) << log;
+  EXPECT_FALSE(std::filesystem::exists(path("objects")));
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
