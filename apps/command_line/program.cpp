@@ -134,6 +134,15 @@ int run(const Program& program, int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     std::printf("%s\n", version.what());
     return kExitDone;
+  } catch (const CLI::ConfigError& error) {
+    // The library says: INI was not able to parse KEY.
+    const std::string text = error.what();
+    const std::size_t at = text.rfind(' ');
+    return usage_error("configuration file: \"" +
+                           text.substr(at == std::string::npos ? 0 : at + 1).substr(0, 60) +
+                           "\" is not a flag of " + command->get_name() +
+                           ", expected lines as in: flag-name = value",
+                       name);
   } catch (const CLI::ParseError& error) {
     const std::string wrong = wrong_flag(*command, arguments);
     return usage_error(wrong.empty() ? error.what() : wrong, name);

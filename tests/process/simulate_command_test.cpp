@@ -114,5 +114,26 @@ TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
                {"t.jsonl:1", "timestamp"});
 }
 
+TEST_F(SimulateCommand, AClusterFileGivesFlagsAndTheCommandLineWins) {
+  const std::string file =
+      write("c.toml", "prefill = 3\nlink-gb-s = 50\npolicy = [\"random\", \"local\"]\n");
+  const nlohmann::json rows = simulate({"--limit", "50", "--cluster", file})["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["per_instance"].size(), 3u);
+  const nlohmann::json row =
+      simulate({"--limit", "50", "--cluster", file, "--prefill", "2", "--policy", "prefix"});
+  EXPECT_EQ(row["policy"], "prefix");
+  EXPECT_EQ(row["per_instance"].size(), 2u);
+  const auto expect = [&](const std::string& content, const std::vector<std::string>& parts) {
+    expect_error(run({"simulate", "--trace", kTrace, "--cluster", write("b.toml", content)}),
+                 kUsage, parts);
+  };
+  expect("prefill = 2\nprefil = 4\n", {"\"prefil\"", "not a flag"});
+  expect("prefill = -4\n", {"--prefill", "-4"});
+  expect("prefill = 2\nlink-gb-s = -1\n", {"--link-gb-s", "-1"});
+  expect_error(run({"simulate", "--trace", kTrace, "--cluster", path("none.toml")}), kUsage,
+               {"none.toml"});
+}
+
 }  // namespace
 }  // namespace cachalot::process_test
