@@ -156,7 +156,15 @@ TEST_F(Standing, ATakerThatEndsOrCancelsLeavesTheOtherOnesAlone) {
     ASSERT_EQ(gone.ranks[0].wait(cancelled, kLong, 1)->layers, 1u);
     ASSERT_EQ(gone.ranks[0].wait(cut, kLong, 1)->layers, 1u);
     gone.ranks[0].release(cancelled);
+    // An offer that is used once ends with its taker: so the prefill rank has seen that it ended.
+    const OfferId standing = std::exchange(id, *random_offer_id());
+    ASSERT_TRUE(offer(prefill, {.layers_ready = 1}).ok());
+    ASSERT_EQ(gone.ranks[0].wait(*ask(prefill, gone, 0, 10), kLong, 1)->layers, 1u);
+    id = standing;
   }
+  const auto once = ended(prefill.ranks[0]);
+  ASSERT_TRUE(once.has_value());
+  EXPECT_FALSE(once->status.ok());
   ASSERT_TRUE(prefill.ranks[0].layers_ready(id, model.layers).ok());
   EXPECT_EQ(decode.ranks[0].wait(mine)->state, HandoverState::kDone);
   expect_taken(prefill, decode, 6);
