@@ -86,12 +86,12 @@ std::string name_of(const SimulateRow& row) {
 }
 
 // At most as many points as can be seen.
-Line ttft_of(const sim::Workload& workload, const SimulateRow& row) {
+Line ttft_of(const SimulateRow& row) {
   std::vector<double> ttft;
   for (std::size_t i = 0; i < row.report.records.size(); ++i) {
     const sim::RequestRecord& record = row.report.records[i];
     if (record.outcome != sim::Outcome::kCompleted) continue;
-    ttft.push_back(record.first_token_s - workload.jobs()[i].arrival_s);
+    ttft.push_back(record.first_token_s - record.arrival_s);
   }
   std::sort(ttft.begin(), ttft.end());
   Line line{name_of(row), {}};
@@ -114,13 +114,12 @@ Line over_time(std::string name, const std::vector<double>& values, double windo
 
 }  // namespace
 
-std::vector<Drawing> draw_simulation(const std::string& trace, const sim::Workload& workload,
-                                     std::span<const SimulateRow> rows) {
+std::vector<Drawing> draw_simulation(const std::string& trace, std::span<const SimulateRow> rows) {
   const std::string of = " of " + name_in_title(trace);
   std::vector<Drawing> drawings;
   std::vector<Line> ttft, decode;
   for (const SimulateRow& row : rows) {
-    ttft.push_back(ttft_of(workload, row));
+    ttft.push_back(ttft_of(row));
     decode.push_back(over_time(name_of(row), row.report.decode_load, row.report.window_s));
   }
   char windows[64];

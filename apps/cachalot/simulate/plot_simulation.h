@@ -15,7 +15,6 @@ struct Drawing {
 };
 
 // ttft.svg; with decode instances and a TBT goal decode_load.svg; and for each row prefill_queue_ROW.svg.
-std::vector<Drawing> draw_simulation(const std::string& trace, const sim::Workload& workload,
-                                     std::span<const SimulateRow> rows);
+std::vector<Drawing> draw_simulation(const std::string& trace, std::span<const SimulateRow> rows);
 
 }  // namespace cachalot::apps

@@ -33,7 +33,7 @@ struct Options {
   double rate_scale = 1;
   std::string model = "LLaMA3-70B", hardware = "8xA800_SXM";
   double decode_memory_gb_s = 0, decode_overhead_ms = -1;  // the preset's
-  std::uint64_t limit = 0;
+  std::uint64_t limit = 0, closed_loop = 0, passes = 1;
   std::string csv, json, plot;
 };
 
@@ -76,6 +76,7 @@ Result<sim::Workload> read_workload(const Options& options) {
                               request.timestamp_ms));
   }
   CACHALOT_TRY(workload.finish(options.rate_scale));
+  workload.repeat(options.passes);
   return workload;
 }
 
@@ -90,9 +91,8 @@ void clear_progress() {
 }
 
 // The folder is made if it is not there.
-Status write_drawings(const Options& options, const sim::Workload& workload,
-                      std::span<const SimulateRow> rows) {
-  for (const Drawing& drawing : draw_simulation(options.trace.file, workload, rows)) {
+Status write_drawings(const Options& options, std::span<const SimulateRow> rows) {
+  for (const Drawing& drawing : draw_simulation(options.trace.file, rows)) {
     CACHALOT_TRY_ASSIGN(Output output, Output::open(options.plot + "/" + drawing.file));
     CACHALOT_TRY(output.write(drawing.svg));
   }
@@ -122,6 +122,12 @@ Status simulate(const Options& options) {
   if (options.cluster.decode_capacity_tokens.empty()) {
     cluster.decode_capacity_tokens = timing.decode_capacity_tokens;
   }
+  if (options.passes > 1 && options.closed_loop == 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "--passes: %" PRIu64 " without --closed-loop, expected --closed-loop N",
+                       options.passes);
+  }
+  cluster.closed_loop = options.closed_loop;
   const std::string* const input = &options.trace.file;
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
@@ -138,6 +144,7 @@ Status simulate(const Options& options) {
     }
   }
   CACHALOT_TRY_ASSIGN(const sim::Workload workload, read_workload(options));
+  if (options.passes > 1) cluster.pass_requests = workload.jobs().size() / options.passes;
   for (SimulateRow& row : rows) {
     CACHALOT_TRY_ASSIGN(cluster.routing.kind, sched::parse_routing(row.policy));
     CACHALOT_TRY_ASSIGN(cluster.admission.kind, sched::parse_admission(row.admission));
@@ -153,7 +160,7 @@ Status simulate(const Options& options) {
   const bool uses_stdout = options.csv == "-" || options.json == "-";
   print_simulation(uses_stdout ? stderr : stdout, workload, rows);
   CACHALOT_TRY(csv.write(csv_of_simulation(workload, rows)));
-  if (!options.plot.empty()) CACHALOT_TRY(write_drawings(options, workload, rows));
+  if (!options.plot.empty()) CACHALOT_TRY(write_drawings(options, rows));
   return json.write_json(json_of_simulation(rows));
 }
 
@@ -197,6 +204,13 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests")
       ->transform(number(1, ~std::uint64_t{0}));
+  add("--closed-loop", options->closed_loop, "N",
+      "N requests in flight, whatever the trace's times: one comes when another ends")
+      ->transform(number(1, 1u << 24));
+  add("--passes", options->passes, "N",
+      "play the trace N times, each after the end of the one before, figures apart (with "
+      "--closed-loop)")
+      ->transform(number(1, 1000));
   add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");

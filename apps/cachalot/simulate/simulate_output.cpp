@@ -38,6 +38,21 @@ nlohmann::json json_of_instance(const sim::InstanceReport& instance, double sim_
   return json;
 }
 
+nlohmann::json json_of_passes(const sim::ClusterReport& report) {
+  nlohmann::json passes = nlohmann::json::array();
+  for (const sim::PassReport& pass : report.passes) {
+    passes.push_back({{"requests", pass.requests},
+                      {"completed", pass.completed},
+                      {"seconds", pass.seconds},
+                      {"completed_rps", pass.completed_rps},
+                      {"token_hit_rate", ratio(pass.hit_tokens, pass.input_tokens)},
+                      {"ttft_ms", in_ms(pass.ttft_s)},
+                      {"tpot_ms", in_ms(pass.tpot_s)},
+                      {"e2e_ms", in_ms(pass.e2e_s)}});
+  }
+  return passes;
+}
+
 nlohmann::json json_of_row(const SimulateRow& row) {
   const sim::ClusterReport& r = row.report;
   nlohmann::json instances = nlohmann::json::array();
@@ -77,6 +92,7 @@ nlohmann::json json_of_row(const SimulateRow& row) {
           {"decode_load_deviation", r.decode_load_deviation},
           {"decode_load", r.decode_load},
           {"window_s", r.window_s},
+          {"passes", json_of_passes(r)},
           {"per_instance", instances},
           {"sim_s", r.sim_s},
           {"wall_s", row.wall_s}};
@@ -104,6 +120,15 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
         name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean, r.ttft_s.p99,
         r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps, r.token_hit_rate() * 100,
         computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9);
+    for (std::size_t i = 0; i < r.passes.size(); ++i) {
+      const sim::PassReport& pass = r.passes[i];
+      std::fprintf(
+          out,
+          "  pass %zu: %" PRIu64
+          " completed in %.1f s, %.3f/s, TTFT %.3f s (p99 %.3f), TPOT %.1f ms, hit %.2f%%\n",
+          i + 1, pass.completed, pass.seconds, pass.completed_rps, pass.ttft_s.mean,
+          pass.ttft_s.p99, pass.tpot_s.mean * 1e3, ratio(pass.hit_tokens, pass.input_tokens) * 100);
+    }
   }
 }
 
@@ -129,14 +154,14 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       std::snprintf(text, sizeof text,
                     "%s,%s,%zu,%.6f,%" PRIu64 ",%" PRIu64 ",%s,%s,%s,%" PRIu64 ",%" PRIu64
                     ",%u,%.6f,",
-                    row.policy.c_str(), row.admission.c_str(), i, job.arrival_s, job.input_tokens,
+                    row.policy.c_str(), row.admission.c_str(), i, r.arrival_s, job.input_tokens,
                     job.output_tokens, sim::outcome_name(r.outcome), instance(r.prefill).c_str(),
                     instance(r.decode).c_str(), r.hit_tokens, r.transferred_tokens, r.restarts,
                     r.predicted_ttft_s);
       csv += text;
       if (r.outcome == sim::Outcome::kCompleted) {
-        std::snprintf(text, sizeof text, "%.6f,%.6f", r.first_token_s - job.arrival_s,
-                      r.end_s - job.arrival_s);
+        std::snprintf(text, sizeof text, "%.6f,%.6f", r.first_token_s - r.arrival_s,
+                      r.end_s - r.arrival_s);
         csv += text;
       } else {
         csv += ",";

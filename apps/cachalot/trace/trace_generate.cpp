@@ -34,6 +34,8 @@ struct Flag {
 };
 constexpr Flag kFlags[] = {
     {"--sessions-per-s", "X", &trace::GeneratorOptions::sessions_per_s, "sessions that arrive"},
+    {"--zipf", "S", &trace::GeneratorOptions::zipf,
+     "system prompt k is taken in proportion to 1 / k^S; 0: the first ones by a square"},
     {"--user-tokens", "X", &trace::GeneratorOptions::user_tokens, "mean of a user's message"},
     {"--output-tokens", "X", &trace::GeneratorOptions::output_tokens, "mean of an answer"},
     {"--tool-tokens", "X", &trace::GeneratorOptions::tool_tokens, "mean of a tool's result", true},

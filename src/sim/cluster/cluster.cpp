@@ -38,7 +38,7 @@ void Cluster::make_nodes() {
 
 ClusterReport Cluster::run(const std::function<void(double)>& on_progress) {
   constexpr JobId kProgressEvery = 256;
-  timers_.set(arrival_slot(), job(0).arrival_s);
+  timers_.set(arrival_slot(), next_arrival_s());
   if (!changes_.empty()) timers_.set(change_slot(), changes_[0].at_s);
   JobId reported = 0;
   while (timers_.first_time() < kNever) {
@@ -68,9 +68,19 @@ void Cluster::step(std::size_t slot) {
     change(membership);
   } else {
     const JobId id = next_arrival_++;
-    timers_.set(slot, next_arrival_ < jobs_.size() ? job(next_arrival_).arrival_s : kNever);
+    ++in_flight_;
+    report_.records[id].arrival_s = now_s_;
+    timers_.set(slot, next_arrival_s());
     arrive(id);
   }
+}
+
+double Cluster::next_arrival_s() const {
+  if (next_arrival_ == jobs_.size()) return kNever;
+  if (options_.closed_loop == 0) return job(next_arrival_).arrival_s;
+  const bool begins_pass =
+      options_.pass_requests != 0 && next_arrival_ % options_.pass_requests == 0;
+  return in_flight_ < (begins_pass ? 1 : options_.closed_loop) ? now_s_ : kNever;
 }
 
 // Held, or computed by then.
@@ -444,6 +454,8 @@ void Cluster::finish(JobId id, Outcome outcome) {
   CACHALOT_CHECK(record.outcome == Outcome::kOpen);
   record.outcome = outcome;
   record.end_s = now_s_;
+  --in_flight_;
+  if (options_.closed_loop != 0) timers_.set(arrival_slot(), next_arrival_s());
 }
 
 Result<ClusterReport> simulate(const ClusterOptions& options, const Workload& workload,

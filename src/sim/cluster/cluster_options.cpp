@@ -50,6 +50,11 @@ Status check(const ClusterOptions& options) {
     return Error::make(Code::kInvalidArgument, "kv_bytes_per_token: %g, expected more than 0",
                        options.kv_bytes_per_token);
   }
+  if (options.pass_requests != 0 && options.closed_loop == 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "pass_requests: %" PRIu64 " without a closed loop, expected 0",
+                       options.pass_requests);
+  }
   CACHALOT_TRY(check_link("link", options.link));
   if (options.pool_capacity_blocks != 0) {
     CACHALOT_TRY(check_link("pool link", options.pool_link));

@@ -56,6 +56,10 @@ struct ClusterOptions {
   // That a decode takes, as predictive admission assumes; 0: the mean of those that have ended so far.
   double assumed_decode_s = 0;
   std::uint64_t seed = 1;
+  // Requests in flight: a request comes when another ends, whatever the trace's times; 0: the trace's times.
+  std::uint64_t closed_loop = 0;
+  // Of a closed loop: the first request after each so many waits until all before it have ended; 0: none does.
+  std::uint64_t pass_requests = 0;
   std::vector<Membership> changes;
   double window_s = 60;  // of the load over time
 };

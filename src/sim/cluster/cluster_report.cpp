@@ -8,7 +8,7 @@ namespace cachalot::sim {
 
 ClusterReport Cluster::finish_report() {
   CACHALOT_CHECK(decoding_.empty());
-  const double last_arrival_s = workload_.jobs().back().arrival_s;
+  const double last_arrival_s = report_.records.back().arrival_s;
   for (const RequestRecord& record : report_.records) {
     CACHALOT_CHECK(record.outcome != Outcome::kOpen);
   }
@@ -18,6 +18,12 @@ ClusterReport Cluster::finish_report() {
   }
   for (DecodeSide& side : decode_) report_.instances.push_back(std::move(side.report));
   summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
+  if (const std::size_t pass = options_.pass_requests; pass != 0) {
+    for (std::size_t first = 0; first < jobs_.size(); first += pass) {
+      report_.passes.push_back(
+          summarise_pass(workload_, report_.records, first, std::min(pass, jobs_.size() - first)));
+    }
+  }
   report_.window_s = options_.window_s;
   report_.bytes_transferred = network_.total_bytes();
   for (std::size_t i = 0; i < prefill_.size(); ++i) {

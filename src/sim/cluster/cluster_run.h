@@ -128,6 +128,7 @@ class Cluster {
   void expect_no_more(PrefillNode& node, JobId id);
   sched::Route route(JobId id);
   sched::Verdict verdict(JobId id, double ttft_s);
+  double next_arrival_s() const;
   void arrive(JobId id);
   void dispatch(JobId id, const sched::Route& route);
   bool begin_transfer(JobId id, std::uint32_t node, const sched::KvPlan& plan);
@@ -164,6 +165,7 @@ class Cluster {
   std::vector<Membership> changes_;
   std::size_t next_change_ = 0;
   JobId next_arrival_ = 0;
+  std::uint64_t in_flight_ = 0;
   std::uint64_t turn_ = 0;
   double now_s_ = 0;
   TokenGaps gaps_;

@@ -63,6 +63,35 @@ TEST(Cluster, TheKvGoesOverTheLinksToADecodeInstanceThatAddsATokenAStep) {
   EXPECT_EQ(report->instances[1].most_reserved_tokens, 503u);
 }
 
+TEST(Cluster, AClosedLoopSendsARequestWhenOneEndsAndAPassWhenAllHaveEnded) {
+  // One instance, two in flight: 0.2 s each, one after the other; the third comes at 0.2 s and ends at 0.6 s.
+  // Then all again: the prefix is held but for the last token, so the first of the pass has a short wait.
+  ClusterOptions options = small_cluster();
+  options.closed_loop = 2;
+  options.pass_requests = 3;
+  Workload workload =
+      workload_of({{0, 200, 1}, {50, 200, 1}, {90, 200, 1}}, {{1, 2}, {3, 4}, {5, 6}});
+  workload.repeat(2);
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->completed, 6u);
+  EXPECT_DOUBLE_EQ(report->records[1].arrival_s, 0);
+  EXPECT_DOUBLE_EQ(report->records[2].arrival_s, 0.2);
+  EXPECT_DOUBLE_EQ(report->records[3].arrival_s, report->records[2].end_s);
+  ASSERT_EQ(report->passes.size(), 2u);
+  EXPECT_EQ(report->passes[0].hit_tokens, 0u);
+  EXPECT_EQ(report->passes[1].completed, 3u);
+  EXPECT_GT(report->passes[1].hit_tokens, 500u);
+  EXPECT_DOUBLE_EQ(report->passes[0].ttft_s.mean, (0.2 + 0.4 + 0.4) / 3);
+}
+
+TEST(Cluster, RefusesPassesWithoutAClosedLoop) {
+  ClusterOptions options = small_cluster();
+  options.pass_requests = 3;
+  EXPECT_STREQ(check(options).error().message,
+               "pass_requests: 3 without a closed loop, expected 0");
+}
+
 TEST(Cluster, ARequestThatNoDecodeInstanceCanHoldIsRejectedAndNotForgotten) {
   ClusterOptions options = small_cluster();
   options.decode = 1;

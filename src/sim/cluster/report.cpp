@@ -79,8 +79,8 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
     report.restarts += record.restarts;
     report.sim_s = std::max(report.sim_s, record.end_s);
     if (record.outcome != Outcome::kCompleted) continue;
-    ttft.push_back(record.first_token_s - job.arrival_s);
-    e2e.push_back(record.end_s - job.arrival_s);
+    ttft.push_back(record.first_token_s - record.arrival_s);
+    e2e.push_back(record.end_s - record.arrival_s);
     double mean_gap_s = 0;
     if (report.instances.size() > 0 && job.output_tokens > 1 &&
         record.end_s > record.first_token_s) {
@@ -100,6 +100,35 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
   report.goodput_rps = ratio(static_cast<double>(report.good), report.sim_s);
   report.slo_attainment =
       ratio(static_cast<double>(report.good), static_cast<double>(report.requests));
+}
+
+PassReport summarise_pass(const Workload& workload, std::span<const RequestRecord> records,
+                          std::size_t first, std::size_t count) {
+  PassReport pass;
+  pass.requests = count;
+  std::vector<double> ttft, tpot, e2e;
+  double last_end_s = 0;
+  for (std::size_t i = first; i < first + count; ++i) {
+    const RequestRecord& record = records[i];
+    const Job& job = workload.jobs()[i];
+    last_end_s = std::max(last_end_s, record.end_s);
+    if (record.outcome != Outcome::kCompleted) continue;
+    ++pass.completed;
+    pass.input_tokens += job.input_tokens;
+    pass.hit_tokens += record.hit_tokens;
+    ttft.push_back(record.first_token_s - record.arrival_s);
+    e2e.push_back(record.end_s - record.arrival_s);
+    if (job.output_tokens > 1 && record.end_s > record.first_token_s) {
+      tpot.push_back((record.end_s - record.first_token_s) /
+                     static_cast<double>(job.output_tokens - 1));
+    }
+  }
+  pass.seconds = last_end_s - records[first].arrival_s;
+  pass.completed_rps = ratio(static_cast<double>(pass.completed), pass.seconds);
+  pass.ttft_s = distribution_of(ttft);
+  pass.tpot_s = distribution_of(tpot);
+  pass.e2e_s = distribution_of(e2e);
+  return pass;
 }
 
 }  // namespace cachalot::sim

@@ -30,6 +30,7 @@ struct RequestRecord {
   std::uint32_t restarts = 0;            // after a failure of an instance
   std::uint64_t hit_tokens = 0;          // that its prefill began with
   std::uint64_t transferred_tokens = 0;  // of those, from a peer or the pool
+  double arrival_s = 0;  // the workload's, or in a closed loop when another request made room
   double predicted_ttft_s = 0;
   double prefill_begin_s = 0;
   double first_token_s = 0;
@@ -56,6 +57,14 @@ struct Distribution {
 // Sorts them. A percentile is the smallest value that so many percent do not exceed.
 Distribution distribution_of(std::vector<double>& values);
 
+// The requests of one pass through the trace.
+struct PassReport {
+  std::uint64_t requests = 0, completed = 0, input_tokens = 0, hit_tokens = 0;
+  double seconds = 0;  // from its first arrival to its last end
+  Distribution ttft_s, tpot_s, e2e_s;
+  double completed_rps = 0;
+};
+
 struct ClusterReport {
   std::uint64_t requests = 0, completed = 0, good = 0;
   std::uint64_t rejected_prefill = 0, rejected_decode = 0, wasted = 0, no_instance = 0;
@@ -80,6 +89,7 @@ struct ClusterReport {
   double decode_load_deviation =
       0;  // of the windows in which requests arrived, without the first and the last
 
+  std::vector<PassReport> passes;         // with ClusterOptions::pass_requests
   std::vector<InstanceReport> instances;  // prefill first
   std::vector<RequestRecord> records;     // of jobs, in their order
 
@@ -93,5 +103,9 @@ struct ClusterReport {
 // Fills in what the records say.
 void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, const TokenGaps& gaps,
                ClusterReport& report);
+
+// What the records of requests `first` to `first + count` say.
+PassReport summarise_pass(const Workload& workload, std::span<const RequestRecord> records,
+                          std::size_t first, std::size_t count);
 
 }  // namespace cachalot::sim

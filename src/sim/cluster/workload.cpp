@@ -48,6 +48,17 @@ Status Workload::finish(double rate_scale) {
   return {};
 }
 
+void Workload::repeat(std::uint64_t passes) {
+  const std::vector<Job> once = jobs_;
+  const double pass_s = once.back().arrival_s;
+  for (std::uint64_t pass = 1; pass < passes; ++pass) {
+    for (Job job : once) {
+      job.arrival_s += static_cast<double>(pass) * pass_s;
+      jobs_.push_back(job);
+    }
+  }
+}
+
 std::uint64_t Workload::tokens_of(const Job& job, std::size_t blocks) const {
   return cache_sim::hit_tokens(blocks, block_tokens_, job.input_tokens);
 }

@@ -34,6 +34,9 @@ class Workload {
   // @errors kBadInput: no request
   Status finish(double rate_scale);
 
+  // Once, after finish(): the requests come `passes` times, the same in each pass, one pass after the other.
+  void repeat(std::uint64_t passes);
+
   std::uint64_t block_tokens() const { return block_tokens_; }
   std::uint32_t distinct_blocks() const { return numbers_.size(); }
   std::span<const Job> jobs() const { return jobs_; }

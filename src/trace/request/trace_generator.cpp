@@ -1,6 +1,7 @@
 #include "trace/request/trace_generator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <queue>
 #include <utility>
 #include <vector>
@@ -43,6 +44,27 @@ class Random {
   base::Rng rng_;
 };
 
+// Picks prompt k (from 0) with probability in proportion to 1 / (k + 1)^exponent. Shares are whole numbers
+// of 32 bits, so that the last bits of a library's pow() change no trace.
+class ZipfChoice {
+ public:
+  ZipfChoice(std::uint64_t choices, double exponent) {
+    std::uint64_t sum = 0;
+    for (std::uint64_t k = 1; k <= choices; ++k) {
+      const double share = std::pow(static_cast<double>(k), -exponent) * 0x1.0p32;
+      sum += std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::llround(share)));
+      ends_.push_back(sum);
+    }
+  }
+  std::uint64_t pick(Random& random) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), random.below(ends_.back()));
+    return static_cast<std::uint64_t>(end - ends_.begin());
+  }
+
+ private:
+  std::vector<std::uint64_t> ends_;  // running sums of the shares
+};
+
 // A context's whole blocks, and how long it is.
 struct Context {
   std::vector<std::uint64_t> blocks;
@@ -72,7 +94,10 @@ Status check_within(const char* name, double value, double low, double high) {
 }  // namespace
 
 struct TraceGenerator::Impl {
-  explicit Impl(const GeneratorOptions& given) : options(given), random(given.seed) {
+  explicit Impl(const GeneratorOptions& given)
+      : options(given),
+        random(given.seed),
+        zipf(given.zipf > 0 ? given.system_prompts : 0, given.zipf) {
     prompts.resize(options.system_prompts);
     agent_prompts.resize(std::max<std::uint64_t>(1, options.system_prompts / 4));
     push(0, nullptr);
@@ -102,12 +127,16 @@ struct TraceGenerator::Impl {
 
   void arrive(double time_ms) {
     auto* const session = new Session;
-    const double u = random.uniform();
-    const auto which = static_cast<std::uint64_t>(u * u * static_cast<double>(prompts.size()));
-    begin_with(prompts[which], session->context);
+    begin_with(prompts[popular_prompt()], session->context);
     grow(session->context, random.tokens(options.user_tokens));
     push(time_ms, session);
     push(time_ms + random.exponential() / options.sessions_per_s * kMsPerSecond, nullptr);
+  }
+
+  std::uint64_t popular_prompt() {
+    if (options.zipf > 0) return zipf.pick(random);
+    const double u = random.uniform();
+    return static_cast<std::uint64_t>(u * u * static_cast<double>(prompts.size()));
   }
 
   void begin_with(Context& prompt, Context& context) {
@@ -175,6 +204,7 @@ struct TraceGenerator::Impl {
 
   const GeneratorOptions options;
   Random random;
+  const ZipfChoice zipf;
   std::vector<Context> prompts;        // made when they are first used
   std::vector<Context> agent_prompts;  // of the kinds of sub-agents
   std::priority_queue<Event> events;
@@ -198,6 +228,7 @@ Status GeneratorOptions::check() const {
   CACHALOT_TRY(check_within("sessions_per_s", sessions_per_s, 1e-6, 1e6));
   CACHALOT_TRY(check_within("system_prompts", static_cast<double>(system_prompts), 1, 1e6));
   CACHALOT_TRY(check_within("system_tokens", static_cast<double>(system_tokens), 0, 1e7));
+  CACHALOT_TRY(check_within("zipf", zipf, 0, 10));
   CACHALOT_TRY(check_within("user_tokens", user_tokens, 0, 1e7));
   CACHALOT_TRY(check_within("output_tokens", output_tokens, 0, 1e7));
   CACHALOT_TRY(check_within("tool_tokens", tool_tokens, 0, 1e7));

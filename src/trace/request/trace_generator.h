@@ -4,8 +4,8 @@
 //
 // Model
 //   Sessions arrive as a Poisson process. Each begins with one of `system_prompts` prompts, of which the
-//   first are the most popular (number n * u^2 for uniform u), and a user's message. A request's input is
-//   the whole context so far; what it puts out and what comes back are appended to it.
+//   first are the most popular (number n * u^2 for uniform u; with `zipf` prompt k has a share of
+//   1 / k^zipf), and a user's message. A request's input is the whole context so far; what it puts out and what comes back are appended to it.
 //   chat     After each answer the user thinks and writes again, or the session ends.
 //   agentic  A turn of the user takes several requests with tool calls between them. With probability
 //            `subagent_probability` a step sends 1 to 3 sub-agents at once: sessions with a system prompt
@@ -37,6 +37,7 @@ struct GeneratorOptions {
   double sessions_per_s = 1;
   std::uint64_t system_prompts = 20;
   std::uint64_t system_tokens = 8000;  // of each, exactly
+  double zipf = 0;                     // exponent of their popularity; 0: as n * u^2
   double user_tokens = 500;            // means from here on
   double output_tokens = 300;
   double tool_tokens = 1500;           // that a tool's result adds

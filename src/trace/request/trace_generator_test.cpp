@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,29 @@ TEST(TraceGenerator, OtherSeedsGiveOtherTraces) {
   const auto one = generate(options, 100);
   options.seed = 2;
   EXPECT_NE(one[99].input_tokens, generate(options, 100)[99].input_tokens);
+}
+
+// With exponent 1 prompts 1 to 4 have shares of 12, 6, 4 and 3 in 25: 48, 24, 16 and 12 % of the sessions.
+TEST(TraceGenerator, ZipfGivesEachPromptItsShare) {
+  GeneratorOptions options = GeneratorOptions::of(LoadKind::kChat);
+  options.system_prompts = 4;
+  options.system_tokens = 512;
+  options.turns = 1;  // a request a session
+  options.zipf = 1;
+  std::map<std::uint64_t, double> shares;
+  for (const Request& request : generate(options, 20000)) shares[request.hash_ids[0]] += 1. / 20000;
+  ASSERT_EQ(shares.size(), 4u);
+  std::vector<double> sorted;
+  for (const auto& [id, share] : shares) sorted.push_back(share);
+  std::sort(sorted.rbegin(), sorted.rend());
+  const double expected[] = {0.48, 0.24, 0.16, 0.12};
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(sorted[i], expected[i], 0.015) << i;
+}
+
+TEST(TraceGenerator, RefusesAnExponentBelowZero) {
+  GeneratorOptions options;
+  options.zipf = -0.5;
+  EXPECT_STREQ(options.check().error().message, "zipf: -0.5, expected 0 to 10");
 }
 
 TEST(TraceGenerator, AgentsReuseMoreThanChats) {
