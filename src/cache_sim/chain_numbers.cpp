@@ -14,6 +14,18 @@ std::uint32_t ChainNumbers::number_of(std::uint32_t parent, std::uint64_t id) {
   return size_++;
 }
 
+Status ChainNumbers::append_path(std::span<const std::uint64_t> ids,
+                                 std::vector<std::uint32_t>& path) {
+  std::uint32_t parent = eviction::kNoNode;
+  for (const std::uint64_t id : ids) {
+    parent = number_of(parent, id);
+    if (parent == eviction::kNoNode)
+      return Error::make(Code::kUnsupported, "trace: more than %u distinct blocks", most_);
+    path.push_back(parent);
+  }
+  return {};
+}
+
 // The slot of the prefix, or the free one where it belongs.
 ChainNumbers::Slot& ChainNumbers::find(std::uint32_t parent, std::uint64_t id) {
   const auto is_it = [&](const Slot& slot) {

@@ -8,8 +8,12 @@
 // id below many parents, it goes to the first free slot from one that parent and id choose.
 #pragma once
 
+#include <cachalot/result.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/huge_allocator.h"
 #include "base/rng.h"
@@ -27,6 +31,10 @@ class ChainNumbers {
   // The number of the prefix that ends in `id` below `parent` (kNoNode: it starts there), new or
   // known. kNoNode when all numbers are taken and the prefix is new.
   std::uint32_t number_of(std::uint32_t parent, std::uint64_t id);
+
+  // Appends the numbers of a whole path, root first.
+  // @errors kUnsupported: all numbers are taken
+  Status append_path(std::span<const std::uint64_t> ids, std::vector<std::uint32_t>& path);
 
   // An id that will be asked for soon.
   void prefetch(std::uint64_t id) const { __builtin_prefetch(slots_.data() + line_of(id)); }

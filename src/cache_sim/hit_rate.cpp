@@ -48,15 +48,7 @@ Status HitRate::add(std::span<const std::uint64_t> ids, std::uint64_t input_toke
   }
   for (const std::uint64_t id : ids) numbers_.prefetch(id);
   path_.clear();
-  std::uint32_t parent = eviction::kNoNode;
-  for (const std::uint64_t id : ids) {
-    parent = numbers_.number_of(parent, id);
-    if (parent == eviction::kNoNode) {
-      return Error::make(Code::kUnsupported, "trace: more than %u distinct blocks",
-                         eviction::kMaxNodes);
-    }
-    path_.push_back(parent);
-  }
+  CACHALOT_TRY(numbers_.append_path(ids, path_));
   if (opt_) CACHALOT_TRY(opt_->add(path_, input_tokens));
   if (reuse_) {
     for (const std::uint32_t block : path_) {

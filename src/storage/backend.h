@@ -17,10 +17,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "storage/cancel_signal.h"
 #include "storage/object.h"
 
 namespace cachalot::storage {
@@ -85,6 +87,10 @@ class Backend {
   // Whether what it keeps objects in is still in its place: asked once a second, and never waits for long. A backend
   // whose calls would not notice that says so here, and is out of use until it is well again.
   virtual Status check() { return {}; }
+
+  // Raised, it ends calls that wait for a server, and all later ones, at once: kCancelled. The backend is of no use
+  // afterwards. Null: the backend waits for no server.
+  virtual std::shared_ptr<CancelSignal> cancel_signal() const { return {}; }
 };
 
 inline std::uint64_t bytes_of(std::span<const Room> room) {

@@ -109,6 +109,7 @@ class EncryptedBackend final : public Backend {
                         deadline_ns);
   }
   Status check() override { return inner_->check(); }
+  std::shared_ptr<CancelSignal> cancel_signal() const override { return inner_->cancel_signal(); }
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status get(std::span<Get> gets, std::uint64_t deadline_ns) override {
     return get_each(

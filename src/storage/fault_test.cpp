@@ -66,6 +66,27 @@ TEST_P(StorageOutage, APauseOfTenSecondsIsOneOutage) {
   EXPECT_EQ(get(chain), std::vector<bool>(8, true));
 }
 
+TEST_P(StorageOutage, ACallThatWaitsForItsServerEndsWhenItIsCancelled) {
+  if (GetParam().fault != Fault::kPaused) GTEST_SKIP() << "only for paused servers";
+  const std::shared_ptr<CancelSignal> cancel = store_->backend().cancel_signal();
+  if (cancel == nullptr) GTEST_SKIP() << "it waits for no server of ours";
+  rig_->begin(Fault::kPaused);
+  const std::uint64_t begin_ns = base::SteadyClock::read();
+  Status ended;
+  std::thread caller([&] {
+    const ObjectKey none{};
+    bool is_there = false;
+    ended = store_->backend().exists({&none, 1}, {&is_there, 1}, begin_ns + 60'000'000'000);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  cancel->raise();
+  caller.join();
+  rig_->end(Fault::kPaused);
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, Code::kCancelled) << ended.error().message;
+  EXPECT_LT(base::SteadyClock::read() - begin_ns, 20'000'000'000u);
+}
+
 TEST_P(StorageFull, PutsFailGetsDoNotAndItRecoversByItself) {
   if (rig_->replaces_when_full()) GTEST_SKIP() << "its puts do not fail";
   Chain chain(1, 4, 65536, 2);

@@ -14,6 +14,7 @@ namespace {
 using base::LogLevel;
 
 constexpr std::uint64_t kTryPauseNs = 1'000'000'000;
+constexpr std::uint64_t kFirstAnswerNs = 5'000'000'000;
 constexpr std::uint64_t kFullPauseNs = 60'000'000'000;
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
@@ -46,7 +47,11 @@ Status check_seal(const Get& get) {
 
 std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options) {
   auto store = std::unique_ptr<Store>(new Store(std::move(backend), options));
-  const Status listed = store->fill_catalogue(true);
+  // A server that hangs is told from one that has much to list.
+  Status listed = store->traits().is_shared
+                      ? store->ask(std::min(options.list_timeout_ns, kFirstAnswerNs))
+                      : Status();
+  if (listed) listed = store->fill_catalogue(true);
   if (!listed) {
     base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known yet: %s",
               store->traits().name.c_str(), listed.error().message);
@@ -61,6 +66,7 @@ Store::~Store() {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
+  if (const auto cancel = backend_->cancel_signal()) cancel->raise();
   wake_.notify_one();
   thread_.join();
 }
@@ -115,6 +121,7 @@ void Store::forget_lost(std::span<const ObjectKey> before,
 // --- Outages ---------------------------------------------------------------------------------------
 
 void Store::report(const Status& outcome) {
+  if (!outcome && outcome.error().code == Code::kCancelled) return;  // says nothing of the backend
   switch (breaker_.report(outcome.ok())) {
     case OutageChange::kNone:
       break;
@@ -167,11 +174,15 @@ void Store::check_place() {
             checked ? "back in use" : "out of use: ", checked ? "" : checked.error().message);
 }
 
-void Store::try_backend() {
+// Whether the backend answers at all.
+Status Store::ask(std::uint64_t timeout_ns) {
   const ObjectKey none{};
   bool is_there = false;
-  const Status answered =
-      backend_->exists({&none, 1}, {&is_there, 1}, base::SteadyClock::read() + kTryPauseNs);
+  return backend_->exists({&none, 1}, {&is_there, 1}, base::SteadyClock::read() + timeout_ns);
+}
+
+void Store::try_backend() {
+  const Status answered = ask(kTryPauseNs);
   if (!answered) {
     report(answered);
     return;

@@ -67,11 +67,12 @@ struct BlockPut {
 
 class Store {
  public:
-  // @param backend  whose list() fills the catalogue. If that fails, the store begins empty, and tries again.
+  // @param backend  whose list() fills the catalogue. If that fails, or a shared one does not answer a first question,
+  //                 the store begins empty, and tries again.
   // @errors none yet: a backend that is down at the start is out of use until it works
   static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options);
 
-  // Waits for a try in work, at most until its deadline.
+  // Cancels a try in work. Where the backend cannot, waits for it, at most until its deadline.
   ~Store();
 
   const BackendTraits& traits() const { return backend_->traits(); }
@@ -122,6 +123,7 @@ class Store {
   void tell_full(const Status& status);
   void run();
   void check_place();
+  Status ask(std::uint64_t timeout_ns);
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
   void keep_budget(std::vector<Put>& puts);

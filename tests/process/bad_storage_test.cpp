@@ -105,6 +105,22 @@ TEST_F(BadStorage, ADirectoryThatCannotBeUsedIsNamed) {
   EXPECT_EQ(read(path("theirs/thesis.tex")), "text");
 }
 
+// The keeper of a replay is a process of its own: its errors lead to the same exit codes.
+TEST_F(BadStorage, AReplayEndsWithTheCodesOfServe) {
+  const std::string requests = write(
+      "trace.jsonl", R"({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]})"
+                     "\n");
+  const auto replay = [&](const Arguments& flags) {
+    Arguments all = {"replay", "--trace", requests, "--engines", "1", "--block-bytes", "4096"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    return run(all);
+  };
+  expect_error(replay({"--storage", "file:" + path("no/such")}), kUsage, {path("no/such")});
+  expect_error(replay({"--storage", "plugin:" + path("none.so")}), kUsage, {path("none.so")});
+  expect_error(replay({"--storage", objects(), "--storage-key-file", path("nokey")}), kUsage,
+               {path("nokey")});
+}
+
 TEST_F(BadStorage, ADirectoryWithoutPermissionIsNamed) {
   std::filesystem::create_directory(path("closed"));
   std::filesystem::permissions(path("closed"), std::filesystem::perms(0500));

@@ -118,6 +118,37 @@ TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWh
   EXPECT_TRUE(has("new", "before", 1));
 }
 
+// A supervisor kills what has not ended some seconds after it was told to.
+TEST_F(StorageOutage, ARedisThatHangsDoesNotHoldUpTheEnd) {
+  constexpr auto kMostWait = std::chrono::seconds(8);  // two, and what a busy machine takes
+  std::filesystem::create_directory(path("redis"));
+  auto redis = storage::start_redis(path("redis"));
+  ASSERT_TRUE(redis) << redis.error().message;
+  const std::string uri = "redis://127.0.0.1:" + std::to_string(redis->port());
+  const auto time_to_end = [&](Serving& keeper) {
+    const auto begin = std::chrono::steady_clock::now();
+    keeper.send(SIGTERM);
+    const Outcome ended = keeper.wait();
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+    return std::chrono::steady_clock::now() - begin;
+  };
+  {
+    Serving keeper(serve("kv", uri));
+    ASSERT_TRUE(keeper.is_ready());
+    const std::uint16_t port = metrics_port(keeper);
+    ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+    redis->stop();
+    put("kv", "hangs", 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the put is on its way
+    EXPECT_LT(time_to_end(keeper), kMostWait);
+  }
+  Serving keeper(serve("other", uri));  // Redis hangs from the start
+  ASSERT_TRUE(keeper.is_ready());
+  put("other", "one", 1);
+  EXPECT_TRUE(has("other", "one", 1));
+  EXPECT_LT(time_to_end(keeper), kMostWait);
+}
+
 TEST_F(StorageOutage, ADirectoryThatIsRemovedIsMissesAndOneErrorAndOneThatIsMovedBackIsUsedAgain) {
   Serving keeper(serve("kv", "file:" + path("objects")));
   ASSERT_TRUE(keeper.is_ready());

@@ -1,11 +1,14 @@
 #include "serve_storage.h"
 
 #include <chrono>
+#include <condition_variable>
 
 #include "base/log.h"
 
 namespace cachalot::apps {
 namespace {
+
+constexpr auto kGrace = std::chrono::seconds(2);
 
 node::StorageFigures read_figures(node::Archive& archive) {
   const storage::StoreCounts stored = archive.store().counts();
@@ -76,6 +79,10 @@ void ServedStorage::open() {
       std::this_thread::sleep_for(kPause);
   }
   if (backend_ == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    cancel_ = backend_->cancel_signal();
+  }
   std::unique_ptr<storage::Store> store = storage::Store::make(std::move(backend_), store_options_);
   const std::lock_guard lock(mutex_);
   store_ = std::move(store);
@@ -93,6 +100,13 @@ void ServedStorage::join_when_ready() {
 
 void ServedStorage::end() {
   stop_.store(true, std::memory_order_relaxed);
+  // What a server still answers is kept; one that hangs is not waited for.
+  const std::jthread canceller([this](const std::stop_token& ended) {
+    std::unique_lock lock(mutex_);
+    std::condition_variable_any never;
+    if (never.wait_for(lock, ended, kGrace, [] { return false; }) || ended.stop_requested()) return;
+    if (cancel_) cancel_->raise();
+  });
   if (thread_.joinable()) thread_.join();
   if (metrics_ != nullptr) metrics_->show_storage({});
   archive_.reset();

@@ -32,7 +32,7 @@ class ServedStorage {
   void start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics);
   // To be called now and then: joins the storage to the keeper when it is ready.
   void join_when_ready();
-  // Before the keeper's end.
+  // Before the keeper's end. I/O in flight may end within two seconds, then it is cancelled.
   void end();
 
  private:
@@ -49,8 +49,9 @@ class ServedStorage {
 
   std::thread thread_;
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // store_
+  std::mutex mutex_;  // store_, cancel_
   std::unique_ptr<storage::Store> store_;
+  std::shared_ptr<storage::CancelSignal> cancel_;
 };
 
 }  // namespace cachalot::apps

@@ -10,6 +10,7 @@ namespace cachalot::apps {
 namespace {
 
 constexpr double kWidth = 1120, kHeight = 620;
+constexpr double kLetter = 10.5;  // at most so wide, of a name beside its line
 constexpr double kLeft = 96, kRight = 860, kTop = 104, kBottom = 530;
 
 struct Line {
@@ -50,8 +51,9 @@ void draw_axes(std::string& svg, double top_x, double top_y, const char* x_label
 
 std::string draw_lines(const std::string& title, const std::string& subtitle, const char* x_label,
                        const char* y_label, const std::vector<Line>& lines) {
-  double top_x = 0, top_y = 0;
+  double top_x = 0, top_y = 0, width = kWidth;
   for (const Line& line : lines) {
+    width = std::max(width, kRight + 62 + kLetter * static_cast<double>(line.name.size()));
     for (const PlotPoint& point : line.points) {
       top_x = std::max(top_x, point.x);
       top_y = std::max(top_y, point.y);
@@ -59,7 +61,7 @@ std::string draw_lines(const std::string& title, const std::string& subtitle, co
   }
   if (top_x <= 0) top_x = 1;
   if (top_y <= 0) top_y = 1;
-  std::string svg = begin_plot(kWidth, kHeight, kLeft, title, subtitle);
+  std::string svg = begin_plot(width, kHeight, kLeft, title, subtitle);
   draw_axes(svg, top_x, top_y, x_label, y_label);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     const char* const colour = kColours[i % kColours.size()];

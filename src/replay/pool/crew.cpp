@@ -178,8 +178,10 @@ Error Crew::failure_of(Member& member, const os::ChildStatus& status) {
     if (keeper && *keeper && !(*keeper)->ok()) return failure_of(*keeper_, **keeper);
   }
   if (has_spoken) {
-    return Error::make(member.state->error.code, "%s: %s", member.name.c_str(),
-                       member.state->error.message);
+    Error error = Error::make(member.state->error.code, "%s: %s", member.name.c_str(),
+                              member.state->error.message);
+    error.os_error = member.state->error.os_error;
+    return error;
   }
   const Code code = &member == &*keeper_ ? Code::kNoKeeper : Code::kIo;
   return Error::make(code, "%s (pid %d) died: %s", member.name.c_str(), member.child.pid(),

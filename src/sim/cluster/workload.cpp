@@ -26,15 +26,7 @@ Status Workload::add(std::span<const std::uint64_t> ids, std::uint64_t input_tok
           .output_tokens = output_tokens,
           .first_block = blocks_.size(),
           .blocks = static_cast<std::uint32_t>(ids.size())};
-  std::uint32_t parent = eviction::kNoNode;
-  for (const std::uint64_t id : ids) {
-    parent = numbers_.number_of(parent, id);
-    if (parent == eviction::kNoNode) {
-      return Error::make(Code::kUnsupported, "trace: more than %u distinct blocks",
-                         eviction::kMaxNodes);
-    }
-    blocks_.push_back(parent);
-  }
+  CACHALOT_TRY(numbers_.append_path(ids, blocks_));
   jobs_.push_back(job);
   return {};
 }

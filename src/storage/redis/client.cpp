@@ -201,7 +201,7 @@ void RedisClient::run_once(std::vector<Attempt>& attempts, std::uint64_t deadlin
     connections.push_back(*std::move(connection));
     used.emplace_back(node, &those);
   }
-  RedisPipeline::run(pipelines, deadline_ns);
+  RedisPipeline::run(pipelines, deadline_ns, *cancel_);
   for (std::size_t i = 0; i < pipelines.size(); ++i) {
     const Status& status = pipelines[i].status();
     // Perhaps the server has only closed what was idle, for example when it was restarted.

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "storage/cancel_signal.h"
 #include "storage/redis/node.h"
 
 namespace cachalot::storage {
@@ -43,6 +44,8 @@ class RedisClient {
   Status run(std::span<RedisCommand> commands, std::uint64_t deadline_ns);
   // Runs one command on one server, whatever its slot.
   Status run_on(RedisNode& node, RedisCommand& command, std::uint64_t deadline_ns);
+  // Raised, all calls end at once.
+  const std::shared_ptr<CancelSignal>& cancel_signal() const { return cancel_; }
   // All servers that own slots. @errors kIo, kTimeout
   Result<std::vector<RedisNode*>> masters(std::uint64_t deadline_ns);
 
@@ -60,6 +63,7 @@ class RedisClient {
   bool redirect(Attempt& attempt, const redisReply& reply);
 
   const RedisOptions options_;
+  const std::shared_ptr<CancelSignal> cancel_ = std::make_shared<CancelSignal>();
   std::mutex mutex_;  // all below; nodes are never removed
   std::map<std::string, std::unique_ptr<RedisNode>> nodes_;
   std::unique_ptr<SlotMap> owners_;

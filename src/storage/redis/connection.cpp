@@ -230,7 +230,8 @@ void RedisPipeline::receive() {
   }
 }
 
-void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns) {
+void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns,
+                        const CancelSignal& cancel) {
   std::vector<pollfd> waits;
   std::vector<RedisPipeline*> open;
   while (true) {
@@ -244,15 +245,19 @@ void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadli
       open.push_back(&pipeline);
     }
     if (open.empty()) break;
+    waits.push_back({cancel.fd(), POLLIN, 0});
     const std::uint64_t now_ns = base::SteadyClock::read();
     const std::uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
     const timespec left{static_cast<time_t>(left_ns / 1'000'000'000),
                         static_cast<long>(left_ns % 1'000'000'000)};
     const int ready = left_ns == 0 ? 0 : ::ppoll(waits.data(), waits.size(), &left, nullptr);
-    if (ready == 0) {
+    if (ready == 0 || cancel.is_raised()) {
       for (RedisPipeline* const pipeline : open) {
-        pipeline->fail(Error::make(Code::kTimeout, "redis %.80s: no answer before the deadline",
-                                   pipeline->node_.c_str()));
+        const char* const node = pipeline->node_.c_str();
+        pipeline->fail(
+            cancel.is_raised()
+                ? Error::make(Code::kCancelled, "redis %.80s: the call was cancelled", node)
+                : Error::make(Code::kTimeout, "redis %.80s: no answer before the deadline", node));
       }
       break;
     }

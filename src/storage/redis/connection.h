@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "storage/cancel_signal.h"
 #include "storage/object.h"
 
 struct redisContext;
@@ -75,8 +76,9 @@ class RedisPipeline {
   RedisPipeline(RedisConnection& connection, std::vector<RedisCommand*> commands, std::string node);
 
   // Runs them until each is complete or has failed. Replies are taken as they come.
-  // @return  at about the deadline
-  static void run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns);
+  // @return  at about the deadline, or once `cancel` is raised
+  static void run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns,
+                  const CancelSignal& cancel);
 
   const Status& status() const { return status_; }
   const std::vector<RedisCommand*>& commands() const { return commands_; }

@@ -27,6 +27,7 @@ class RedisBackend final : public Backend {
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
   Status list(const Lister& each, std::uint64_t deadline_ns) override;
+  std::shared_ptr<CancelSignal> cancel_signal() const override { return client_.cancel_signal(); }
 
  private:
   std::string name_of(const ObjectKey& key) const { return prefix_ + to_text(key); }

@@ -214,15 +214,19 @@ void S3Client::run(std::span<S3Request> requests, std::uint64_t deadline_ns) {
     finish_some(multi.get(), running);
     if (running.empty() && next == requests.size()) break;
     const std::uint64_t left = left_ms(deadline_ns);
-    if (left == 0) break;
+    if (left == 0 || cancel_->is_raised()) break;
     if (running.size() == options_.most_connections || next == requests.size()) {
-      (void)curl_multi_poll(multi.get(), nullptr, 0,
+      curl_waitfd cancel{cancel_->fd(), CURL_WAIT_POLLIN, 0};
+      (void)curl_multi_poll(multi.get(), &cancel, cancel.fd >= 0 ? 1 : 0,
                             static_cast<int>(std::min(left, kLongestPollMs)), nullptr);
     }
   }
   const bool is_late = !running.empty() || next != requests.size();
-  const Error late = Error::make(Code::kTimeout, "s3 %.60s: no answer before the deadline",
-                                 options_.bucket.c_str());
+  const char* const bucket = options_.bucket.c_str();
+  const Error late =
+      cancel_->is_raised()
+          ? Error::make(Code::kCancelled, "s3 %.60s: the call was cancelled", bucket)
+          : Error::make(Code::kTimeout, "s3 %.60s: no answer before the deadline", bucket);
   for (const std::unique_ptr<Transfer>& transfer : running) {
     (void)curl_multi_remove_handle(multi.get(), transfer->easy);
     transfer->request.status = late;

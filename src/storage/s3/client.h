@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "storage/cancel_signal.h"
 #include "storage/object.h"
 #include "storage/uri.h"
 
@@ -55,6 +56,8 @@ class S3Client {
 
   // @return  at about the deadline; each request has its own status
   void run(std::span<S3Request> requests, std::uint64_t deadline_ns);
+  // Raised, all calls end at once.
+  const std::shared_ptr<CancelSignal>& cancel_signal() const { return cancel_; }
   // OK after a success, else why not. @errors kNotFound: no such object; kPermission, kBusy, kTimeout, kIo
   Status outcome(const S3Request& request) const;
 
@@ -68,6 +71,7 @@ class S3Client {
   void finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& running) const;
 
   const S3Options options_;
+  const std::shared_ptr<CancelSignal> cancel_ = std::make_shared<CancelSignal>();
   std::string base_;  // of each URL, with its last "/"
   std::mutex mutex_;
   std::vector<Multi> idle_;  // their connections are kept

@@ -39,6 +39,7 @@ class S3Backend final : public Backend {
   Status put(std::span<Put> puts, std::uint64_t deadline_ns) override;
   Status remove(std::span<const ObjectKey> keys, std::uint64_t deadline_ns) override;
   Status list(const Lister& each, std::uint64_t deadline_ns) override;
+  std::shared_ptr<CancelSignal> cancel_signal() const override { return client_.cancel_signal(); }
 
  private:
   // What list() knows: heads of objects that are there, in the order of their puts.

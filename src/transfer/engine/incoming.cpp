@@ -14,13 +14,7 @@ std::uint64_t raw(WindowKey key) {
 }
 
 Frame end_frame(std::uint64_t push, std::uint64_t window, const Error& error) {
-  return {FrameType::kEnd, BodyWriter()
-                               .word(1)
-                               .word(push)
-                               .word(window)
-                               .word(static_cast<std::uint64_t>(error.code))
-                               .text(error.message)
-                               .take()};
+  return {FrameType::kEnd, BodyWriter().word(1).word(push).word(window).error(error).take()};
 }
 
 Frame taken_frame(std::uint64_t push, std::uint64_t offset, std::uint64_t bytes, bool is_corrupt) {

@@ -16,8 +16,7 @@ constexpr std::uint64_t kMostSegments = 1024;
 constexpr std::uint64_t kMostErrorBytes = Error::kMessageBytes;
 
 Frame error_frame(FrameType type, const Error& error) {
-  return {type,
-          BodyWriter().word(static_cast<std::uint64_t>(error.code)).text(error.message).take()};
+  return {type, BodyWriter().error(error).take()};
 }
 
 Error silence(std::uint64_t timeout_ns) {

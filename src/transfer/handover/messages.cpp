@@ -62,12 +62,7 @@ struct Encoder {
       body.word(static_cast<std::uint64_t>(order.loops)).word(order.page_tokens);
   }
   void operator()(const GoMessage& m) { body.word(kGo).word(m.ask).words(m.windows); }
-  void operator()(const RefusalMessage& m) {
-    body.word(kRefusal)
-        .word(m.ask)
-        .word(static_cast<std::uint64_t>(m.error.code))
-        .text(m.error.message);
-  }
+  void operator()(const RefusalMessage& m) { body.word(kRefusal).word(m.ask).error(m.error); }
   void operator()(const NoteMessage& m) { body.word(kNote).word(m.ask).bytes(m.note); }
   void operator()(const CancelMessage& m) { body.word(kCancel).word(m.ask); }
   void operator()(const NothingMessage& m) {
@@ -118,10 +113,7 @@ PlanMessage take_plan(BodyReader& body) {
 RefusalMessage take_refusal(BodyReader& body) {
   RefusalMessage m;
   m.ask = body.word();
-  const std::uint64_t code = body.word();
-  const bool is_known = code >= 1 && code <= static_cast<std::uint64_t>(Code::kCancelled);
-  m.error = Error::make(is_known ? static_cast<Code>(code) : Code::kRefused, "%s",
-                        body.text(Error::kMessageBytes).c_str());
+  m.error = body.error();
   return m;
 }
 

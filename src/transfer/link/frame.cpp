@@ -103,6 +103,10 @@ BodyWriter& BodyWriter::text(std::string_view value) {
   return bytes(std::as_bytes(std::span(value)));
 }
 
+BodyWriter& BodyWriter::error(const Error& value) {
+  return word(static_cast<std::uint64_t>(value.code)).text(value.message);
+}
+
 BodyWriter& BodyWriter::words(std::span<const std::uint64_t> values) {
   word(values.size());
   const auto raw = std::as_bytes(values);
@@ -152,6 +156,13 @@ std::vector<std::byte> BodyReader::bytes(std::uint64_t most_bytes) {
 std::string BodyReader::text(std::uint64_t most_bytes) {
   const std::vector<std::byte> value = bytes(most_bytes);
   return {reinterpret_cast<const char*>(value.data()), value.size()};
+}
+
+Error BodyReader::error() {
+  const std::uint64_t code = word();
+  const bool is_known = code >= 1 && code <= static_cast<std::uint64_t>(Code::kCancelled);
+  return Error::make(is_known ? static_cast<Code>(code) : Code::kRefused, "%s",
+                     text(Error::kMessageBytes).c_str());
 }
 
 std::vector<std::uint64_t> BodyReader::words(std::uint64_t most) {

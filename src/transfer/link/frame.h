@@ -21,7 +21,7 @@
 
 namespace cachalot::transfer {
 
-inline constexpr std::uint16_t kWireVersion = 1;
+inline constexpr std::uint16_t kWireVersion = 2;
 inline constexpr std::uint32_t kMostBodyBytes = 4u << 20;
 inline constexpr std::uint64_t kMostPayloadBytes = 64u << 20;  // of one frame
 
@@ -83,6 +83,7 @@ class BodyWriter {
   BodyWriter& bytes(std::span<const std::byte> value);
   BodyWriter& words(std::span<const std::uint64_t> values);
   BodyWriter& stream(const ByteStream& value);
+  BodyWriter& error(const Error& value);  // code, text
   std::vector<std::byte> take() { return std::move(body_); }
 
  private:
@@ -99,6 +100,8 @@ class BodyReader {
   std::vector<std::byte> bytes(std::uint64_t most_bytes);
   std::vector<std::uint64_t> words(std::uint64_t most);
   ByteStream stream();
+  // @return kRefused where the code is none that this engine knows
+  Error error();
   // @errors kBadInput: too short, or a value out of range
   const Status& status() const { return status_; }
   // As status(), and kBadInput if bytes are left.

@@ -38,12 +38,7 @@ struct Encoder {
     body.word(kWrite).word(m.batch).word(m.segment).word(m.deadline_ns).stream(m.places);
   }
   void operator()(const WindowMessage& m) { body.word(kWindow).word(m.batch).word(m.window); }
-  void operator()(const RefusedMessage& m) {
-    body.word(kRefused)
-        .word(m.number)
-        .word(static_cast<std::uint64_t>(m.error.code))
-        .text(m.error.message);
-  }
+  void operator()(const RefusedMessage& m) { body.word(kRefused).word(m.number).error(m.error); }
   void operator()(const CancelBatchMessage& m) { body.word(kCancel).word(m.batch); }
   void operator()(const NoticeMessage& m) { body.word(kNotice).text(m.text); }
 };
@@ -51,10 +46,7 @@ struct Encoder {
 RefusedMessage take_refused(BodyReader& body) {
   RefusedMessage m;
   m.number = body.word();
-  const std::uint64_t code = body.word();
-  const bool is_known = code >= 1 && code <= static_cast<std::uint64_t>(Code::kCancelled);
-  m.error = Error::make(is_known ? static_cast<Code>(code) : Code::kRefused, "%s",
-                        body.text(Error::kMessageBytes).c_str());
+  m.error = body.error();
   return m;
 }
 
