@@ -32,6 +32,14 @@ engines = pytest.fixture(start_engines)
 lasting_engines = pytest.fixture(start_engines, scope="module")
 
 
+@pytest.fixture(scope="module")
+def stage(request, models, tmp_path_factory):
+    """The `Stage` of the test's module: servers that all its tests use. Made with a folder for logs and a model."""
+    made = request.module.Stage(tmp_path_factory.mktemp("servers"), models())
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def pools():
     made = []

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 
-import pytest
 from processes import Engine, Pool
 from servers import Proxy, Server
 
@@ -83,13 +82,6 @@ class Stage:
             child.kill()
         self.reference.close()
         self.pool.close()
-
-
-@pytest.fixture(scope="module")
-def stage(models, tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("servers"), models())
-    yield made
-    made.close()
 
 
 def cached(answer):

@@ -42,13 +42,6 @@ class Stage:
         self.reference.close()
 
 
-@pytest.fixture(scope="module")
-def stage(models, tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("servers"), models())
-    yield made
-    made.close()
-
-
 def test_decode_takes_the_kv_from_the_prefill_engine(stage, prompt):
     for seed in range(100, 104):
         one = prompt(seed)

@@ -3,7 +3,6 @@
 import time
 
 import handover
-import pytest
 from handover import BLOCK_TOKENS, BLOCKS, CACHED, cached, is_free
 from processes import Engine
 from servers import Server
@@ -42,13 +41,6 @@ class Stage:
         for server in (self.owner, self.peer, self.other):
             server.kill()
         self.reference.close()
-
-
-@pytest.fixture(scope="module")
-def stage(models, tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("servers"), models())
-    yield made
-    made.close()
 
 
 def standing(server, prompt, seconds=30, **options):

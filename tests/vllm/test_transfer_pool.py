@@ -4,7 +4,6 @@ import os
 import time
 
 import handover
-import pytest
 from handover import BLOCK_TOKENS, BLOCKS, CACHED, cached, is_free, offered
 from processes import Engine, Pool
 from servers import Proxy, Server
@@ -50,13 +49,6 @@ class Stage:
             engine.close()
         for pool in self.pools.values():
             pool.close()
-
-
-@pytest.fixture(scope="module")
-def stage(models, tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("servers"), models())
-    yield made
-    made.close()
 
 
 class Count:
