@@ -294,6 +294,40 @@ TEST_F(LyingDecode, WhoseAcknowledgementsAreWrongEndsNothing) {
   EXPECT_EQ(end->status.error().code, Code::kTimeout) << end->status.error().message;
 }
 
+TEST_F(LyingDecode, ThatIsLostBetweenPlanAndGoFreesTheOffer) {
+  for (const bool has_note : {false, true}) {
+    offer(20 * kSecond, has_note);
+    greet();
+    peer->send(message(true_ask()));
+    message_of<PlanMessage>(peer->receive(FrameType::kMessage));
+    peer.reset();
+    const auto end = ended();  // before its deadline
+    ASSERT_TRUE(end);
+    EXPECT_EQ(end->id, id);
+    ASSERT_FALSE(end->status.ok());
+    EXPECT_NE(end->status.error().code, Code::kTimeout) << end->status.error().message;
+    EXPECT_EQ(prefill.rank->statistics().open_offers, 0u);
+    // Its late Go comes by another connection: no byte leaves.
+    greet();
+    peer->send(message(GoMessage{1, {77}}));
+    EXPECT_FALSE(peer->receive(FrameType::kChunk, 200));
+  }
+}
+
+TEST_F(LyingDecode, ThatCancelsBetweenPlanAndGoFreesTheOffer) {
+  offer();
+  greet();
+  peer->send(message(true_ask()));
+  message_of<PlanMessage>(peer->receive(FrameType::kMessage));
+  peer->send(message(CancelMessage{1}));
+  peer->send(message(GoMessage{1, {77}}));
+  const auto end = ended();
+  ASSERT_TRUE(end);
+  ASSERT_FALSE(end->status.ok());
+  EXPECT_EQ(end->status.error().code, Code::kCancelled) << end->status.error().message;
+  EXPECT_FALSE(peer->receive(FrameType::kChunk, 200));
+}
+
 TEST_F(LyingDecode, ThatStartsItsTransfersTwiceGetsThemOnce) {
   offer(20 * kSecond, true);
   greet();
