@@ -127,7 +127,7 @@ struct AskStatus {
 struct EndedOffer {
   OfferId id;
   Status
-      status;  // kTimeout: nothing has asked in time; kCancelled: withdrawn; else what ended the transfer
+      status;  // kTimeout: nothing has asked in time; kCancelled: withdrawn; else why a rank has failed to take it
 };
 
 struct TransferStatistics {

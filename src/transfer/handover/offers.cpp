@@ -83,8 +83,9 @@ Status TransferRank::Impl::check_takers(const Taker& taker, const Offer& offer,
     ++count;
     if (!offer.is_standing && !other.fetches.empty() && !taker.fetches.empty() &&
         other.fetches.front().destination == rank) {
-      return Error::make(Code::kRefused, "rank %u of this instance is taking the offer already",
-                         rank);
+      return Error::make(
+          Code::kRefused, "rank %u of this instance %s", rank,
+          other.has_failed ? "has failed to take the offer" : "is taking the offer already");
     }
   }
   if (!offer.is_standing || count < kMostTakers) return {};
@@ -120,6 +121,7 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
                        message.fetches.size(), taker.fetches.size());
   }
   CACHALOT_TRY(check_takers(taker, offer, message.rank));
+  taker.left = static_cast<std::uint32_t>(taker.fetches.size());
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
     const KvSlice slice{pages_of(offer, message.tokens), message.first_token,
@@ -166,10 +168,7 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
                            ready_bytes(offer->second, fetch, stream->turn_bytes()))
             : Result<PushId>(stream.error());
     if (!push) {
-      if (offer->second.is_standing)
-        end_taker({peer, message.ask}, push.error(), true);
-      else
-        end_offer(id, push.error(), "a transfer failed");
+      fail_taker({peer, message.ask}, push.error(), "a transfer failed", true);
       return;
     }
     taker.pushes.push_back(*push);
@@ -199,33 +198,73 @@ void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
     return;
   }
   if (status.state == TransferState::kFailed) {
-    const bool is_late = status.error.code == Code::kTimeout;
-    end_offer(offer_id, status.error, is_late ? "it has expired" : "a transfer failed");
+    if (offer->second.deadline_ns <= base::SteadyClock::read())
+      end_offer(offer_id, status.error, "it has expired");
+    else
+      fail_taker(taker->first, status.error, "a transfer failed", false);
     return;
   }
+  --taker->second.left;
   ++offer->second.done;
-  end_if_taken(offer->second);
+  end_if_over(offer->second);
 }
 
-void TransferRank::Impl::end_if_taken(Offer& offer) {
-  if (offer.is_standing || !offer.taker || offer.done < offer.expected ||
-      (offer.has_note && !offer.note))
+void TransferRank::Impl::end_if_over(Offer& offer) {
+  if (offer.is_standing || !offer.taker || offer.done + offer.failed < offer.expected) return;
+  if (offer.has_note && !offer.note) {
+    // Failed ranks do not wait for it.
+    bool has_taker = false, has_live = false;
+    for (const auto& [key, taker] : takers) {
+      if (taker.offer != offer.id) continue;
+      has_taker = true;
+      has_live = has_live || !taker.has_failed;
+    }
+    if (has_live || !has_taker) return;
+  }
+  if (offer.failure)
+    end_offer(offer.id, *offer.failure, offer.failure_reason);
+  else
+    end_offer(offer.id, {}, "it was taken");
+}
+
+void TransferRank::Impl::fail_taker(TakerKey key, const Error& error, const char* reason,
+                                    bool tells) {
+  const auto found = takers.find(key);
+  if (found == takers.end() || found->second.has_failed) return;
+  Taker& taker = found->second;
+  const auto entry = offers.find(taker.offer);
+  if (entry == offers.end() || entry->second.is_standing) {
+    end_taker(key, error, tells);
     return;
-  end_offer(offer.id, {}, "it was taken");
+  }
+  Offer& offer = entry->second;
+  end_pushes(taker, error, tells);
+  taker.has_failed = true;
+  offer.failed += std::exchange(taker.left, 0);
+  if (!offer.failure) {
+    offer.failure = error;
+    offer.failure_reason = reason;
+  }
+  end_if_over(offer);
+}
+
+void TransferRank::Impl::end_pushes(Taker& taker, const Error& error, bool tells) {
+  bool is_pushing = false;
+  for (PushId& push : taker.pushes) {
+    if (push == PushId{}) continue;
+    is_pushing = true;
+    push_takers.erase(push);
+    engine->release(push, &error);  // after this, nothing reads the pages
+    push = PushId{};
+  }
+  // Without a push the peer would wait for its deadline.
+  if (tells && !is_pushing) send(taker.peer, RefusalMessage{taker.ask, error});
 }
 
 void TransferRank::Impl::end_taker(TakerKey key, const Error& error, bool tells) {
   const auto found = takers.find(key);
   if (found == takers.end()) return;
-  bool is_pushing = false;
-  for (const PushId push : found->second.pushes) {
-    if (push == PushId{}) continue;
-    is_pushing = true;
-    push_takers.erase(push);
-    engine->release(push, &error);  // after this, nothing reads the pages
-  }
-  // Without a push the peer would wait for its deadline.
-  if (tells && !is_pushing) send(found->second.peer, RefusalMessage{found->second.ask, error});
+  end_pushes(found->second, error, tells && !found->second.has_failed);
   takers.erase(found);
 }
 
@@ -263,12 +302,8 @@ void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
   std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
   const auto found = takers.find({peer, ask});
   if (found == takers.end()) return;
-  const OfferId id = found->second.offer;
   const Error error = Error::make(Code::kCancelled, "the decode instance has cancelled");
-  if (const auto offer = offers.find(id); offer != offers.end() && offer->second.is_standing)
-    end_taker(found->first, error, false);
-  else
-    end_offer(id, error, "the decode instance cancelled it");
+  fail_taker(found->first, error, "the decode instance cancelled it", false);
 }
 
 // A rank whose bytes are not needed would wait for ever, if it counted ranks.
@@ -282,7 +317,7 @@ void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message
     return;
   offer.taker = message.shape;
   offer.expected = 0;
-  end_if_taken(offer);
+  end_if_over(offer);
 }
 
 void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message) {
@@ -296,18 +331,11 @@ void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message
 
 void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
   std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer; });
-  std::set<OfferId> lost;
-  std::vector<TakerKey> of_standing;
+  std::vector<TakerKey> lost;
   for (const auto& [key, taker] : takers) {
-    if (key.first != peer) continue;
-    const auto offer = offers.find(taker.offer);
-    if (offer != offers.end() && offer->second.is_standing)
-      of_standing.push_back(key);
-    else
-      lost.insert(taker.offer);
+    if (key.first == peer) lost.push_back(key);
   }
-  for (const TakerKey& key : of_standing) end_taker(key, error, false);
-  for (const OfferId& id : lost) end_offer(id, error, "the decode instance was lost");
+  for (const TakerKey& key : lost) fail_taker(key, error, "the decode instance was lost", false);
 }
 
 // --- Public ---
@@ -386,9 +414,10 @@ Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) 
   if (found == impl_->offers.end()) return impl_->refusal_of(id);
   found->second.note.emplace(note.begin(), note.end());
   for (const auto& [key, taker] : impl_->takers) {
-    if (taker.offer == id) impl_->send(taker.peer, NoteMessage{taker.ask, *found->second.note});
+    if (taker.offer == id && !taker.has_failed)
+      impl_->send(taker.peer, NoteMessage{taker.ask, *found->second.note});
   }
-  impl_->end_if_taken(found->second);
+  impl_->end_if_over(found->second);
   return {};
 }
 

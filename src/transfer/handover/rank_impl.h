@@ -16,7 +16,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -45,7 +44,10 @@ struct Offer {
   bool is_standing = false;       // any number of instances may take it
   // Of the instance that has asked first; not of a standing offer.
   std::optional<InstanceShape> taker;
-  std::uint32_t expected = 0, done = 0;  // transfers; a standing offer expects none
+  std::uint32_t expected = 0, done = 0, failed = 0;  // transfers; a standing offer expects none
+  // Of the first rank that failed. Its sister ranks go on.
+  std::optional<Error> failure;
+  const char* failure_reason = "";
 };
 
 // One rank of a peer that has asked for an offer.
@@ -57,7 +59,9 @@ struct Taker {
   std::vector<Fetch> fetches;
   std::vector<StreamOrder> orders;
   bool has_gone = false;       // its Go came
+  bool has_failed = false;     // stays until the offer ends, so that the rank does not ask again
   std::vector<PushId> pushes;  // of each fetch; 0: has ended
+  std::uint32_t left = 0;      // transfers that have not ended
 };
 using TakerKey = std::pair<PeerId, std::uint64_t>;
 
@@ -131,8 +135,12 @@ struct TransferRank::Impl final : EngineEvents {
   void take_nothing(PeerId peer, const NothingMessage& message);
   void take_decline(PeerId peer, const DeclineMessage& message);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
-  void end_if_taken(Offer& offer);
+  // All transfers that the pair expects have ended, and the note is sent if a rank waits for it.
+  void end_if_over(Offer& offer);
+  // The transfers of one rank have failed: those of its sister ranks go on.
   // @param tells  the peer, if it has no push that does
+  void fail_taker(TakerKey key, const Error& error, const char* reason, bool tells);
+  void end_pushes(Taker& taker, const Error& error, bool tells);
   void end_taker(TakerKey key, const Error& error, bool tells);
   // `id` by value: it may be that of the offer that ends.
   // @param counter  null: by the status
