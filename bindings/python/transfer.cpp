@@ -128,16 +128,18 @@ class RankObject {
 void open_rank(RankObject* self, const std::string& instance, const std::string& model,
                nb::handle geometry, nb::handle layout, const nb::object& tensors, nb::handle pages,
                nb::handle page_tokens, nb::handle page_stride_bytes, nb::handle strides,
-               nb::handle stage_layers, const std::vector<std::string>& listen,
+               nb::handle stage_layers, nb::handle machines, const std::vector<std::string>& listen,
                const std::string& registry, bool checksums, nb::handle peer_timeout_s) {
   TransferOptions options;
   options.instance = instance;
   options.model = model;
   if (!nb::isinstance<KvGeometry>(geometry)) refuse_type(geometry, "geometry: ", "a KvGeometry");
   options.geometry = instance_of<KvGeometry>(geometry, "geometry");
-  options.shape = {options.geometry.tp_size, options.geometry.pp_size, {}};
+  options.shape.tp_size = options.geometry.tp_size;
+  options.shape.pp_size = options.geometry.pp_size;
   if (!stage_layers.is_none())
     options.shape.stage_layers = Numbers::copy(stage_layers, "stage_layers");
+  if (!machines.is_none()) options.shape.machines = Numbers::copy(machines, "machines");
   std::vector<Memory> held;
   options.cache = paged_cache_of(
       {layout, tensors, pages, page_tokens, page_stride_bytes, strides, nb::none(), nb::none()},
@@ -263,8 +265,10 @@ void add_transfer(nb::module_& module) {
            nb::arg("geometry"), nb::arg("layout") = nb::none(), nb::arg("tensors"),
            nb::arg("pages"), nb::arg("page_tokens") = 0, nb::arg("page_stride_bytes") = 0,
            nb::arg("strides") = nb::none(), nb::arg("stage_layers") = nb::none(),
-           nb::arg("listen") = std::vector<std::string>{"auto"}, nb::arg("registry") = "",
-           nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
+           nb::arg("machines") = nb::none(), nb::arg("listen") = std::vector<std::string>{"auto"},
+           nb::arg("registry") = "", nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
+           "machines: of each rank of the instance, a number that ranks of one machine share: of "
+           "those that hold the same bytes, one fetches them and the others copy from it\n"
            "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
            "of this machine\n"
            "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where ranks are found by the name "
@@ -276,6 +280,15 @@ void add_transfer(nb::module_& module) {
             return self.call([](TransferRank& rank) { return rank.addresses(); });
           },
           "Where peers can connect.")
+      .def(
+          "set_instance_addresses",
+          [](RankObject& self, const std::vector<std::vector<std::string>>& addresses) {
+            check(self.call(
+                [&](TransferRank& rank) { return rank.set_instance_addresses(addresses); }));
+          },
+          nb::arg("addresses"),
+          "Of each rank of this instance: where it can be reached, for copies between ranks of one "
+          "machine. Not needed with a registry.")
       .def("offer", &offer, nb::arg("id"), nb::arg("pages"), nb::arg("tokens"), nb::kw_only(),
            nb::arg("deadline_s"), nb::arg("layers_ready") = nb::none(), nb::arg("has_note") = false,
            nb::arg("hashes") = nb::none(), nb::arg("standing") = false,

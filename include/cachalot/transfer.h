@@ -55,6 +55,9 @@ Result<OfferId> random_offer_id();
 struct InstanceShape {
   std::uint32_t tp_size = 1, pp_size = 1;
   std::vector<std::uint32_t> stage_layers = {};  // of each stage; none: all stages have the same
+  // Of each rank: ranks with the same number are on one machine. Of those that hold the same bytes (MLA, more ranks than
+  // heads) one fetches them, the others copy from it. None: each rank fetches its own.
+  std::vector<std::uint32_t> machines = {};
 
   std::uint32_t ranks() const { return tp_size * pp_size; }
   bool operator==(const InstanceShape&) const = default;
@@ -167,8 +170,12 @@ class TransferRank {
 
   // --- Decode ---------------------------------------------------------------------------------------------
 
-  // Returns at once; the KV arrives layer by layer.
-  // @errors kInvalidArgument: pages; a reference of an unlike instance
+  // Where the ranks of this instance can be reached, for copies between ranks of one machine (InstanceShape::machines).
+  // Not needed with a registry. @errors kInvalidArgument: not one list for each rank
+  Status set_instance_addresses(std::vector<std::vector<std::string>> addresses);
+  // Returns at once; the KV arrives layer by layer. All ranks of an instance ask for the same tokens. A rank that others
+  // copy from is done when they have copied, or at its deadline: until then they read its pages.
+  // @errors kInvalidArgument: pages; a reference of an unlike instance; the rank to copy from has no known address
   Result<AskId> ask(const KvReference& reference, const AskOptions& options);
   // @errors kNotFound: no such ask, or released
   Result<AskStatus> status(AskId ask) const;

@@ -23,10 +23,11 @@ inline constexpr std::uint64_t kLong = 20 * kSecond;
 struct LiveInstance {
   LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
                std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
-               std::string weights = "test", std::string registered_in = "")
+               std::string weights = "test", std::string registered_in = "",
+               std::vector<std::uint32_t> machines = {})
       : name(std::move(given)),
         registry(std::move(registered_in)),
-        shape{tp, pp, {}},
+        shape{tp, pp, {}, std::move(machines)},
         memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
     for (std::size_t r = 0; r < memory.size(); ++r) shape.stage_layers.push_back(0);
     shape.stage_layers.resize(pp);

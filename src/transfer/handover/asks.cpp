@@ -60,7 +60,10 @@ void TransferRank::Impl::connect(const KvReference& reference, std::uint32_t ran
 
 void TransferRank::Impl::begin(Ask& ask) {
   for (const Source& source : ask.sources) {
-    connect(ask.reference, source.rank, ask.deadline_ns,
+    KvReference sisters;
+    sisters.instance = options.instance;
+    sisters.addresses = instance_addresses;
+    connect(source.is_sister ? sisters : ask.reference, source.rank, ask.deadline_ns,
             [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
               on_connected(id, rank, std::move(peer));
             });
@@ -93,6 +96,7 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Resul
   message.first_token = ask.first_token;
   message.tokens = ask.tokens;
   message.waits_for_offer = ask.waits_for_offer;
+  message.is_copy = source->is_sister;
   message.hash = ask.hash;
   for (const AskWindow& window : source->windows) {
     if (!status.ok()) break;
@@ -169,6 +173,7 @@ void TransferRank::Impl::on_window(WindowKey key, const TransferStatus& status) 
     }
   }
   ask.status.layers = layers;
+  if (ask.copies) raise_layers(offers.at(*ask.copies), layers);
   end_if_arrived(ask);
   changed.notify_all();
 }
@@ -179,6 +184,7 @@ void TransferRank::Impl::take_note(PeerId peer, NoteMessage message) {
   if (ask == nullptr) return;
   ask->status.note = std::move(message.note);
   ask->has_note = true;
+  if (ask->copies) send_note(offers.at(*ask->copies), ask->status.note);
   end_if_arrived(*ask);
 }
 
@@ -195,6 +201,7 @@ void TransferRank::Impl::end_if_arrived(Ask& ask) {
     }
   }
   if (ask.reference.expects_note && !ask.has_note) return;
+  if (ask.copies) return;  // on_copies_ended() comes
   end_ask(ask, nullptr);
 }
 
@@ -223,6 +230,7 @@ void TransferRank::Impl::end_ask(Ask& ask, const Error* error) {
     for (const Source& source : ask.sources) {
       if (source.peer) send(*source.peer, CancelMessage{raw(ask.id)});
     }
+    fail_copies(ask, *error);
   }
   changed.notify_all();
 }
@@ -269,6 +277,14 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   const std::uint64_t inside = o.first_token % impl.cache.page_tokens();
   CACHALOT_TRY(impl.check_pages(o.pages, inside, tokens - o.first_token));
   CACHALOT_TRY_ASSIGN(const PairPlan* const plan, impl.plan_from(reference.shape, reference.id));
+  const bool copies = !plan->copies_of(impl.own_rank).empty();
+  if (copies && impl.instance_addresses.empty() && !impl.book) {
+    return Error::make(Code::kInvalidArgument,
+                       "rank %u copies from rank %u of its machine, whose addresses are unknown; "
+                       "expected a registry, or addresses of this instance",
+                       impl.own_rank, plan->copies_of(impl.own_rank).front().source);
+  }
+  CACHALOT_TRY_ASSIGN(const OfferId copies_id, random_offer_id());
   const AskId id{impl.next_ask++};
   Ask& ask = impl.asks[id];
   ask.id = id;
@@ -280,11 +296,12 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   ask.deadline_ns =
       base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
   ask.waits_for_offer = o.waits_for_offer;
-  for (const Fetch& fetch : plan->fetches_of(impl.own_rank)) {
+  for (const Fetch& fetch :
+       copies ? plan->copies_of(impl.own_rank) : plan->fetches_of(impl.own_rank)) {
     auto source = std::find_if(ask.sources.begin(), ask.sources.end(),
                                [&](const Source& s) { return s.rank == fetch.source; });
     if (source == ask.sources.end()) {
-      ask.sources.emplace_back().rank = fetch.source;
+      ask.sources.push_back({fetch.source, copies, {}, {}});
       source = std::prev(ask.sources.end());
     }
     source->windows.emplace_back().fetch = fetch;
@@ -295,6 +312,7 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
     }
   }
   ++impl.counts.asks;
+  impl.offer_copies(ask, *plan, copies_id);
   impl.begin(ask);
   impl.deadlines_changed.notify_all();
   return id;

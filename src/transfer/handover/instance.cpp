@@ -62,6 +62,7 @@ Result<std::vector<Rank>> ranks_of(const KvGeometry& own, const InstanceShape& o
         rank.geometry.tp_replicas = tp <= heads ? 1 : tp / heads;
       }
       rank.layers = {first, first + count};
+      if (!shape.machines.empty()) rank.machine = shape.machines[ranks.size()];
       ranks.push_back(rank);
     }
     first += count;

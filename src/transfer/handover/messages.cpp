@@ -18,6 +18,8 @@ static_assert(std::is_trivially_copyable_v<StreamShape>);
 void put(BodyWriter& body, const InstanceShape& shape) {
   body.word(shape.tp_size).word(shape.pp_size).word(shape.stage_layers.size());
   for (const std::uint32_t layers : shape.stage_layers) body.word(layers);
+  body.word(shape.machines.size());
+  for (const std::uint32_t machine : shape.machines) body.word(machine);
 }
 
 std::uint32_t small(BodyReader& body) {
@@ -33,6 +35,10 @@ InstanceShape take_shape(BodyReader& body) {
        --left) {
     shape.stage_layers.push_back(small(body));
   }
+  for (std::uint64_t left = body.word(); left > 0 && left <= kMostRanks && body.status().ok();
+       --left) {
+    shape.machines.push_back(small(body));
+  }
   return shape;
 }
 
@@ -46,6 +52,7 @@ struct Encoder {
         .word(m.first_token)
         .word(m.tokens)
         .word(m.waits_for_offer ? 1 : 0)
+        .word(m.is_copy ? 1 : 0)
         .word(m.hash ? 1 : 0)
         .word(m.hash ? m.hash->low : 0)
         .word(m.hash ? m.hash->high : 0)
@@ -84,6 +91,7 @@ AskMessage take_ask(BodyReader& body) {
   m.first_token = body.word();
   m.tokens = body.word();
   m.waits_for_offer = body.word() != 0;
+  m.is_copy = body.word() != 0;
   const bool has_hash = body.word() != 0;
   BlockHash hash;
   hash.low = body.word();
@@ -199,6 +207,10 @@ Status check(const InstanceShape& shape) {
   if (!shape.stage_layers.empty() && shape.stage_layers.size() != shape.pp_size) {
     return Error::make(Code::kInvalidArgument, "layers of %zu stages are given; expected %u",
                        shape.stage_layers.size(), shape.pp_size);
+  }
+  if (!shape.machines.empty() && shape.machines.size() != shape.ranks()) {
+    return Error::make(Code::kInvalidArgument, "machines of %zu ranks are given; expected %u",
+                       shape.machines.size(), shape.ranks());
   }
   return {};
 }

@@ -9,6 +9,8 @@
 //   Cancel                                     ──►    (at any time)
 //   Decline: this instance will not ask        ──►
 //   Nothing: this pair needs no byte of yours  ──►
+//
+// Between ranks of one instance and machine: Ask (is_copy), Plan, Go, pushes, Note, Cancel, in the same way.
 #pragma once
 
 #include <cachalot/result.h>
@@ -32,6 +34,8 @@ struct AskMessage {
   std::uint32_t rank = 0;
   std::uint64_t first_token = 0, tokens = 0;
   bool waits_for_offer = false;
+  bool is_copy =
+      false;  // to a rank of the same instance: from the pages of its own ask for this offer
   std::optional<BlockHash> hash;     // of the last page of the tokens
   std::vector<StreamShape> fetches;  // of the memory of each fetch, in the order of the pair's plan
 };

@@ -8,7 +8,6 @@
 namespace cachalot {
 namespace {
 
-constexpr std::size_t kMostEarlyAsks = 1024;
 constexpr std::size_t kRememberedOffers = 4096;
 // Of one standing offer at a time: a peer may ask as often as it likes.
 constexpr std::size_t kMostTakers = 1024;
@@ -32,9 +31,10 @@ Error TransferRank::Impl::refusal_of(const OfferId& id) const {
 }
 
 void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
+  if (message.is_copy) return take_copy_ask(peer, std::move(message));
   Status status = check_peer(peer);
   const auto found = offers.find(message.offer);
-  if (status.ok() && found == offers.end()) {
+  if (status.ok() && (found == offers.end() || found->second.copied)) {
     const bool may_come = message.waits_for_offer && !ended_reasons.contains(message.offer);
     if (may_come && early.size() < kMostEarlyAsks) {
       early.push_back({peer, std::move(message)});
@@ -97,11 +97,12 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   if (takers.contains(key))
     return Error::make(Code::kBadInput, "ask %llu came twice",
                        static_cast<unsigned long long>(message.ask));
-  CACHALOT_TRY(check_tokens(message, offer));
+  if (!offer.copied) CACHALOT_TRY(check_tokens(message, offer));
   if (offer.taker && *offer.taker != message.shape) {
     return Error::make(Code::kRefused, "an instance of another shape is taking this offer");
   }
-  CACHALOT_TRY_ASSIGN(const PairPlan* const plan, plan_to(message.shape, offer.id));
+  std::uint32_t expected = 0;
+  CACHALOT_TRY_ASSIGN(const std::span<const Fetch> fetches, fetches_of(message, offer, expected));
   if (message.rank >= message.shape.ranks()) {
     return Error::make(Code::kInvalidArgument, "rank %u of an instance of %u", message.rank,
                        message.shape.ranks());
@@ -112,10 +113,10 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   taker.offer = offer.id;
   taker.first_token = message.first_token;
   taker.tokens = message.tokens;
-  for (const Fetch& fetch : plan->fetches_of(message.rank)) {
+  for (const Fetch& fetch : fetches) {
     if (fetch.source == own_rank) taker.fetches.push_back(fetch);
   }
-  if (taker.fetches.size() != message.fetches.size()) {
+  if (taker.fetches.empty() || taker.fetches.size() != message.fetches.size()) {
     return Error::make(Code::kInvalidArgument,
                        "%zu transfers were asked for; this pair of instances has %zu",
                        message.fetches.size(), taker.fetches.size());
@@ -124,21 +125,72 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   taker.left = static_cast<std::uint32_t>(taker.fetches.size());
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
-    const KvSlice slice{pages_of(offer, message.tokens), message.first_token,
-                        message.tokens - message.first_token, fetch.source_layers,
-                        fetch.source_heads};
-    CACHALOT_TRY_ASSIGN(const StreamShape mine, stream_shape(cache, slice));
+    CACHALOT_TRY_ASSIGN(const StreamShape mine, stream_shape(cache, slice_of(offer, taker, fetch)));
     CACHALOT_TRY_ASSIGN(const StreamOrder order, choose_order(mine, message.fetches[i]));
     taker.orders.push_back(order);
   }
   if (!offer.is_standing) {
     offer.taker = message.shape;
-    offer.expected = plan->expected_transfers(own_rank);
+    offer.expected = expected;
   }
   send(peer, PlanMessage{message.ask, taker.orders});
   if (offer.note) send(peer, NoteMessage{message.ask, *offer.note});
   takers.emplace(key, std::move(taker));
   return {};
+}
+
+// What a rank takes of an offer. @param expected  transfers that the offer waits for
+Result<std::span<const Fetch>> TransferRank::Impl::fetches_of(const AskMessage& message,
+                                                              const Offer& offer,
+                                                              std::uint32_t& expected) {
+  if (offer.copied) {
+    const KvReference& reference = asks.at(*offer.copied).reference;
+    CACHALOT_TRY_ASSIGN(const PairPlan* const plan, plan_from(reference.shape, reference.id));
+    expected = offer.expected;
+    return plan->copies_of(message.rank);
+  }
+  CACHALOT_TRY_ASSIGN(const PairPlan* const plan, plan_to(message.shape, offer.id));
+  expected = plan->expected_transfers(own_rank);
+  return plan->fetches_of(message.rank);
+}
+
+KvSlice TransferRank::Impl::slice_of(const Offer& offer, const Taker& taker,
+                                     const Fetch& fetch) const {
+  return {pages_of(offer, taker.tokens), taker.first_token - offer.first_page_token,
+          taker.tokens - taker.first_token, fetch.source_layers, fetch.source_heads};
+}
+
+// Asks that came before what they are for.
+void TransferRank::Impl::take_early(const std::function<bool(const AskMessage&)>& is_for) {
+  for (EarlyAsk& waiting : std::exchange(early, {})) {
+    if (is_for(waiting.message))
+      take_ask(waiting.peer, std::move(waiting.message));
+    else
+      early.push_back(std::move(waiting));
+  }
+}
+
+void TransferRank::Impl::raise_layers(Offer& offer, std::uint32_t layers) {
+  offer.layers_ready = std::max(offer.layers_ready, layers);
+  for (const auto& [key, taker] : takers) {
+    if (taker.offer != offer.id) continue;
+    for (std::size_t i = 0; i < taker.pushes.size(); ++i) {
+      if (taker.pushes[i] == PushId{}) continue;
+      const Fetch& fetch = taker.fetches[i];
+      const std::uint64_t turn_bytes =
+          fetch.token_bytes * (taker.tokens - taker.first_token) / fetch.layers.count();
+      static_cast<void>(engine->advance(taker.pushes[i], ready_bytes(offer, fetch, turn_bytes)));
+    }
+  }
+}
+
+void TransferRank::Impl::send_note(Offer& offer, std::span<const std::byte> note) {
+  offer.note.emplace(note.begin(), note.end());
+  for (const auto& [key, taker] : takers) {
+    if (taker.offer == offer.id && !taker.has_failed)
+      send(taker.peer, NoteMessage{taker.ask, *offer.note});
+  }
+  end_if_over(offer);
 }
 
 std::uint64_t TransferRank::Impl::ready_bytes(const Offer& offer, const Fetch& fetch,
@@ -159,9 +211,8 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
   taker.has_gone = true;
   for (std::size_t i = 0; i < taker.fetches.size(); ++i) {
     const Fetch& fetch = taker.fetches[i];
-    const KvSlice slice{pages_of(offer->second, taker.tokens), taker.first_token,
-                        taker.tokens - taker.first_token, fetch.source_layers, fetch.source_heads};
-    Result<ByteStream> stream = kv_stream(cache, slice, taker.orders[i]);
+    Result<ByteStream> stream =
+        kv_stream(cache, slice_of(offer->second, taker, fetch), taker.orders[i]);
     Result<PushId> push =
         stream
             ? engine->push(peer, WindowKey{message.windows[i]}, *stream, offer->second.deadline_ns,
@@ -280,7 +331,9 @@ void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason
   }
   const bool tells = !status.ok() || found->second.is_standing;
   for (const TakerKey& key : of_offer) end_taker(key, error, tells);
+  const std::optional<AskId> copied = found->second.copied;
   offers.erase(found);
+  if (copied) return on_copies_ended(*copied);
   if (counter == nullptr) {
     const bool is_late = !status.ok() && status.error().code == Code::kTimeout;
     counter = status.ok() ? &TransferStatistics::taken_offers
@@ -370,16 +423,7 @@ Status TransferRank::offer(const OfferOptions& o) {
   offer.is_standing = o.is_standing;
   ++impl_->counts.offers;
   impl_->deadlines_changed.notify_all();
-  // Those that have asked before.
-  for (std::size_t i = 0; i < impl_->early.size();) {
-    if (impl_->early[i].message.offer != o.id) {
-      ++i;
-      continue;
-    }
-    EarlyAsk early = std::move(impl_->early[i]);
-    impl_->early.erase(impl_->early.begin() + static_cast<std::ptrdiff_t>(i));
-    impl_->take_ask(early.peer, std::move(early.message));
-  }
+  impl_->take_early([&](const AskMessage& m) { return !m.is_copy && m.offer == o.id; });
   return {};
 }
 
@@ -387,19 +431,7 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->offers.find(id);
   if (found == impl_->offers.end()) return impl_->refusal_of(id);
-  Offer& offer = found->second;
-  offer.layers_ready = std::max(offer.layers_ready, layers);
-  for (const auto& [key, taker] : impl_->takers) {
-    if (taker.offer != id) continue;
-    for (std::size_t i = 0; i < taker.pushes.size(); ++i) {
-      if (taker.pushes[i] == PushId{}) continue;
-      const Fetch& fetch = taker.fetches[i];
-      const std::uint64_t turn_bytes =
-          fetch.token_bytes * (taker.tokens - taker.first_token) / fetch.layers.count();
-      static_cast<void>(
-          impl_->engine->advance(taker.pushes[i], impl_->ready_bytes(offer, fetch, turn_bytes)));
-    }
-  }
+  impl_->raise_layers(found->second, layers);
   return {};
 }
 
@@ -412,12 +444,7 @@ Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) 
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->offers.find(id);
   if (found == impl_->offers.end()) return impl_->refusal_of(id);
-  found->second.note.emplace(note.begin(), note.end());
-  for (const auto& [key, taker] : impl_->takers) {
-    if (taker.offer == id && !taker.has_failed)
-      impl_->send(taker.peer, NoteMessage{taker.ask, *found->second.note});
-  }
-  impl_->end_if_over(found->second);
+  impl_->send_note(found->second, note);
   return {};
 }
 

@@ -4,6 +4,7 @@
 //   transfer_rank.cpp   the public class, deadlines, events of the engine
 //   offers.cpp          offers, and the peers that are served from them
 //   asks.cpp            asks: connect, plan, windows, arrival
+//   copies.cpp          what a rank fetches for others of its machine: an offer of the pages of an ask
 //
 // One mutex guards all of it. The engine calls back without its own lock, and is called with this one held.
 #pragma once
@@ -42,6 +43,9 @@ struct Offer {
   std::optional<std::vector<std::byte>> note;
   std::vector<BlockHash> hashes;  // of each page; none: no part can be taken
   bool is_standing = false;       // any number of instances may take it
+  // Not of the caller: pages of this ask, for ranks of this machine. It ends before the ask does.
+  std::optional<AskId> copied;
+  std::uint64_t first_page_token = 0;
   // Of the instance that has asked first; not of a standing offer.
   std::optional<InstanceShape> taker;
   std::uint32_t expected = 0, done = 0, failed = 0;  // transfers; a standing offer expects none
@@ -65,7 +69,8 @@ struct Taker {
 };
 using TakerKey = std::pair<PeerId, std::uint64_t>;
 
-// An ask that came before its offer.
+inline constexpr std::size_t kMostEarlyAsks = 1024;
+// An ask that came before its offer, or before the ask that it copies from.
 struct EarlyAsk {
   PeerId peer = {};
   AskMessage message;
@@ -78,9 +83,10 @@ struct AskWindow {
   bool is_open = false, is_done = false;
 };
 
-// One rank of the prefill instance that this ask needs.
+// One rank that this ask needs: of the prefill instance, or of this one.
 struct Source {
   std::uint32_t rank = 0;
+  bool is_sister = false;  // of this instance
   std::optional<PeerId> peer;
   std::vector<AskWindow> windows;
 };
@@ -97,6 +103,15 @@ struct Ask {
       idle_ranks;  // that this pair needs nothing of, and that this rank tells so
   AskStatus status;
   bool has_note = false;
+  std::optional<OfferId> copies;  // the offer for ranks of this machine, until it has ended
+};
+
+// What ranks of a machine fetch once. They do not know the numbers of each other's asks.
+struct SharedFetch {
+  OfferId offer;
+  std::uint64_t first_token = 0, tokens = 0;
+  std::optional<BlockHash> hash;
+  bool operator==(const SharedFetch&) const = default;
 };
 
 struct TransferRank::Impl final : EngineEvents {
@@ -134,6 +149,12 @@ struct TransferRank::Impl final : EngineEvents {
   void take_cancel(PeerId peer, std::uint64_t ask);
   void take_nothing(PeerId peer, const NothingMessage& message);
   void take_decline(PeerId peer, const DeclineMessage& message);
+  Result<std::span<const Fetch>> fetches_of(const AskMessage& message, const Offer& offer,
+                                            std::uint32_t& expected);
+  KvSlice slice_of(const Offer& offer, const Taker& taker, const Fetch& fetch) const;
+  void take_early(const std::function<bool(const AskMessage&)>& is_for);
+  void raise_layers(Offer& offer, std::uint32_t layers);
+  void send_note(Offer& offer, std::span<const std::byte> note);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
   // All transfers that the pair expects have ended, and the note is sent if a rank waits for it.
   void end_if_over(Offer& offer);
@@ -164,6 +185,14 @@ struct TransferRank::Impl final : EngineEvents {
   KvSlice slice_of(const Ask& ask, const Fetch& fetch) const;
   Ask* find_ask(std::uint64_t number, PeerId peer, Source** source);
 
+  // copies.cpp
+  void offer_copies(Ask& ask, const PairPlan& plan, const OfferId& id);
+  void take_copy_ask(PeerId peer, AskMessage message);
+  Status check_sister(PeerId peer, const AskMessage& message) const;
+  Offer* find_copies(const AskMessage& message);
+  void on_copies_ended(AskId id);
+  void fail_copies(Ask& ask, const Error& error);
+
   const TransferOptions options;
   const kv::EngineCache cache;
   const std::uint32_t own_rank;
@@ -186,6 +215,8 @@ struct TransferRank::Impl final : EngineEvents {
   std::map<OfferId, const char*> ended_reasons;  // of the last ones
   std::deque<OfferId> ended_order;
 
+  std::vector<std::vector<std::string>> instance_addresses;
+  std::deque<SharedFetch> failed_fetches;  // the last ones
   std::map<AskId, Ask> asks;
   std::unordered_map<std::uint64_t, AskId> window_asks;
   std::uint64_t next_ask = 1;

@@ -21,6 +21,12 @@ bool equals(const TransferRank::Impl::PlanKey& key, bool is_giving, const Instan
   return key.is_giving == is_giving && key.turn == turn && key.shape == shape;
 }
 
+// Which of equal ranks gives, and which of equal ones of a machine fetches.
+std::uint64_t turn_of(const OfferId& id, const InstanceShape& source, const InstanceShape& taker) {
+  const std::uint32_t fetchers = taker.machines.empty() ? 1 : taker.ranks();
+  return id.low % std::max(source.ranks(), fetchers);
+}
+
 }  // namespace
 
 Result<OfferId> random_offer_id() {
@@ -113,13 +119,14 @@ void TransferRank::Impl::send(PeerId to, const Message& message) {
 Result<const PairPlan*> TransferRank::Impl::plan_from(const InstanceShape& source,
                                                       const OfferId& id) {
   CACHALOT_TRY(check(source));
-  const std::uint64_t turn = id.low % source.ranks();
+  const std::uint64_t turn = turn_of(id, source, options.shape);
   for (const auto& [key, plan] : plans) {
     if (equals(key, false, source, turn)) return &plan;
   }
   CACHALOT_TRY_ASSIGN(const std::vector<Rank> sources,
                       ranks_of(options.geometry, options.shape, source));
-  CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(sources, own_ranks, {.turn = turn}));
+  const bool is_once = !options.shape.machines.empty();
+  CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(sources, own_ranks, {is_once, turn}));
   if (plans.size() == kMostPlans) plans.pop_back();
   plans.emplace_front(PlanKey{false, source, turn}, std::move(plan));
   return &plans.front().second;
@@ -127,13 +134,14 @@ Result<const PairPlan*> TransferRank::Impl::plan_from(const InstanceShape& sourc
 
 Result<const PairPlan*> TransferRank::Impl::plan_to(const InstanceShape& taker, const OfferId& id) {
   CACHALOT_TRY(check(taker));
-  const std::uint64_t turn = id.low % options.shape.ranks();
+  const std::uint64_t turn = turn_of(id, options.shape, taker);
   for (const auto& [key, plan] : plans) {
     if (equals(key, true, taker, turn)) return &plan;
   }
   CACHALOT_TRY_ASSIGN(const std::vector<Rank> takers_of,
                       ranks_of(options.geometry, options.shape, taker));
-  CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(own_ranks, takers_of, {.turn = turn}));
+  const bool is_once = !taker.machines.empty();
+  CACHALOT_TRY_ASSIGN(PairPlan plan, plan_pair(own_ranks, takers_of, {is_once, turn}));
   if (plans.size() == kMostPlans) plans.pop_back();
   plans.emplace_front(PlanKey{true, taker, turn}, std::move(plan));
   return &plans.front().second;
@@ -254,7 +262,7 @@ TransferStatistics TransferRank::statistics() const {
   s.resent_bytes = engine.resent_bytes;
   s.corrupt_chunks = engine.corrupt_chunks;
   s.dropped_chunks = engine.dropped_chunks;
-  s.open_offers = impl_->offers.size();
+  for (const auto& [id, offer] : impl_->offers) s.open_offers += !offer.copied;
   for (const auto& [id, ask] : impl_->asks)
     s.open_asks += ask.status.state == HandoverState::kRunning;
   return s;

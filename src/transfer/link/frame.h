@@ -21,7 +21,7 @@
 
 namespace cachalot::transfer {
 
-inline constexpr std::uint16_t kWireVersion = 2;
+inline constexpr std::uint16_t kWireVersion = 3;
 inline constexpr std::uint32_t kMostBodyBytes = 4u << 20;
 inline constexpr std::uint64_t kMostPayloadBytes = 64u << 20;  // of one frame
 

@@ -1,0 +1,345 @@
+// Ranks of one machine that hold the same bytes fetch them once, and copy from each other.
+#include <filesystem>
+
+#include "base/rng.h"
+#include "testing/transfer/live_instance.h"
+#include "testing/transfer/raw_peer.h"
+#include "transfer/engine/engine.h"
+#include "transfer/handover/instance.h"
+#include "transfer/handover/messages.h"
+
+namespace cachalot {
+namespace {
+
+using namespace transfer;  // NOLINT
+
+using Memory = std::vector<std::vector<std::vector<std::uint64_t>>>;
+
+Memory memory_of(LiveInstance& instance) {
+  Memory all;
+  for (std::size_t r = 0; r < instance.ranks.size(); ++r)
+    all.push_back(instance.memory.cache(r).memory());
+  return all;
+}
+
+void meet(LiveInstance& instance) {
+  std::vector<std::vector<std::string>> addresses;
+  for (const TransferRank& rank : instance.ranks) addresses.push_back(rank.addresses());
+  for (TransferRank& rank : instance.ranks)
+    ASSERT_TRUE(rank.set_instance_addresses(addresses).ok());
+}
+
+void offer_all(LiveInstance& prefill, OfferId id, std::uint64_t tokens, OfferOptions options = {}) {
+  prefill.memory.fill(0, tokens);
+  for (std::size_t r = 0; r < prefill.ranks.size(); ++r) {
+    options.id = id;
+    options.pages = prefill.pages(r, tokens);
+    options.tokens = tokens;
+    if (options.deadline_ns == 0) options.deadline_ns = kLong;
+    const Status offered = prefill.ranks[r].offer(options);
+    ASSERT_TRUE(offered.ok()) << offered.error().message;
+  }
+}
+
+struct CopyCase {
+  const char* name;
+  Attention attention;
+  std::uint32_t heads, p_tp, d_tp, d_pp;
+  std::vector<std::uint32_t> machines;
+  std::uint32_t parts;  // of d_tp * d_pp ranks' bytes, so many are fetched
+  const char* listen = "tcp:127.0.0.1:0";
+};
+
+class EveryMachine : public ::testing::TestWithParam<CopyCase> {};
+
+TEST_P(EveryMachine, FetchesTheSameBytesOnce) {
+  const CopyCase& c = GetParam();
+  std::uint64_t sent[2] = {0, 0};
+  for (const bool is_once : {false, true}) {
+    base::Rng rng(c.p_tp * 100 + c.d_tp);
+    const std::uint64_t tokens = 30 + rng.below(40);
+    const std::uint64_t first = rng.below(tokens);
+    const KvGeometry model = small_model(c.attention, c.heads);
+    LiveInstance prefill("p", model, c.p_tp, 1, tokens, rng, c.listen);
+    LiveInstance decode("d", model, c.d_tp, c.d_pp, tokens, rng, c.listen, "test", "",
+                        is_once ? c.machines : std::vector<std::uint32_t>());
+    meet(decode);
+    // Several requests: the rank that fetches is another one each time.
+    for (int request = 0; request < 4; ++request) {
+      const Memory before = memory_of(decode);
+      const OfferId id = *random_offer_id();
+      offer_all(prefill, id, tokens);
+      std::vector<AskId> asks;
+      for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
+        const Result<AskId> ask = decode.ranks[r].ask(
+            prefill.reference(id, tokens),
+            {.pages = decode.pages(r, tokens, first), .first_token = first, .deadline_ns = kLong});
+        ASSERT_TRUE(ask.ok()) << ask.error().message;
+        asks.push_back(*ask);
+      }
+      for (std::size_t r = 0; r < decode.ranks.size(); ++r) {
+        const AskStatus status = *decode.ranks[r].wait(asks[r]);
+        ASSERT_EQ(status.state, HandoverState::kDone) << "rank " << r << status.error.message;
+        EXPECT_EQ(status.layers, decode.memory.box(r).layers.count());
+      }
+      expect_model_bytes(decode, first, tokens, before);
+      for (TransferRank& rank : prefill.ranks) {
+        const auto end = ended(rank);
+        ASSERT_TRUE(end.has_value());
+        EXPECT_TRUE(end->status.ok()) << end->status.error().message;
+      }
+    }
+    for (TransferRank& rank : prefill.ranks) sent[is_once] += rank.statistics().sent_bytes;
+    for (TransferRank& rank : decode.ranks) EXPECT_EQ(rank.statistics().open_offers, 0u);
+  }
+  EXPECT_EQ(sent[true] * c.d_tp * c.d_pp, sent[false] * c.parts);
+}
+
+constexpr Attention kMla = Attention::kLatent, kGqa = Attention::kGrouped;
+
+INSTANTIATE_TEST_SUITE_P(
+    Handover, EveryMachine,
+    ::testing::Values(
+        CopyCase{"MlaOneMachine", kMla, 8, 1, 2, 1, {0, 0}, 1},
+        CopyCase{"MlaFourSources", kMla, 8, 4, 4, 1, {0, 0, 0, 0}, 1},
+        CopyCase{"MlaTwoMachines", kMla, 8, 2, 4, 1, {7, 7, 9, 9}, 2},
+        CopyCase{"MlaEachRankAlone", kMla, 8, 1, 4, 1, {0, 1, 2, 3}, 4},
+        CopyCase{"MlaInMemory", kMla, 8, 1, 8, 1, {0, 0, 0, 0, 0, 0, 0, 0}, 1, "auto"},
+        CopyCase{"MlaTwoStages", kMla, 8, 1, 2, 2, {0, 0, 0, 0}, 2},
+        CopyCase{"GqaMoreRanksThanHeads", kGqa, 2, 2, 8, 1, {0, 0, 0, 0, 0, 0, 0, 0}, 2},
+        CopyCase{"GqaSplitOverMachines", kGqa, 2, 1, 8, 1, {0, 1, 0, 1, 0, 1, 0, 1}, 4},
+        CopyCase{"GqaNothingToShare", kGqa, 8, 1, 4, 1, {0, 0, 0, 0}, 4}),
+    [](const auto& named) { return std::string(named.param.name); });
+
+// An MLA model on two ranks of one machine: of the first request rank 0 fetches, if its id is even.
+struct Copies : ::testing::Test {
+  base::Rng rng{31};
+  const std::uint64_t tokens = 50;
+  KvGeometry model = small_model(Attention::kLatent);
+  LiveInstance prefill{"p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0"};
+  LiveInstance decode{"d", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", "", {0, 0}};
+  TransferRank &p = prefill.ranks[0], &fetcher = decode.ranks[0], &copier = decode.ranks[1];
+  OfferId id = *random_offer_id();
+
+  AskId ask(std::size_t rank, AskOptions options = {}) {
+    KvReference reference = prefill.reference(id, tokens);
+    reference.expects_note = expects_note;
+    options.pages = decode.pages(rank, tokens);
+    if (options.deadline_ns == 0) options.deadline_ns = kLong;
+    return *decode.ranks[rank].ask(reference, options);
+  }
+  bool expects_note = false;
+  void SetUp() override {
+    id.low &= ~std::uint64_t{1};
+    meet(decode);
+  }
+};
+
+TEST_F(Copies, LayersAndTheNotePassThroughTheRankThatFetches) {
+  expects_note = true;
+  offer_all(prefill, id, tokens, {.layers_ready = 0, .has_note = true});
+  const Memory before = memory_of(decode);
+  const AskId copy = ask(1), fetch = ask(0);  // the copy first: it waits
+  for (std::uint32_t layer = 1; layer <= model.layers; ++layer) {
+    ASSERT_TRUE(p.layers_ready(id, layer).ok());
+    EXPECT_EQ(copier.wait(copy, kLong, layer)->layers, layer);
+    EXPECT_EQ(fetcher.status(fetch)->layers, layer);
+  }
+  EXPECT_EQ(copier.status(copy)->state, HandoverState::kRunning);
+  const std::string note = "token 17";
+  ASSERT_TRUE(p.finish(id, std::as_bytes(std::span(note))).ok());
+  for (const auto& [rank, number] : {std::pair{&copier, copy}, {&fetcher, fetch}}) {
+    const AskStatus status = *rank->wait(number);
+    ASSERT_EQ(status.state, HandoverState::kDone) << status.error.message;
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(status.note.data()), status.note.size()),
+              note);
+  }
+  expect_model_bytes(decode, 0, tokens, before);
+  EXPECT_TRUE(ended(p)->status.ok());
+}
+
+TEST_F(Copies, ThePagesAreReadUntilTheCopyIsDone) {
+  offer_all(prefill, id, tokens);
+  const AskId fetch = ask(0);
+  ASSERT_EQ(fetcher.wait(fetch, kLong, model.layers)->layers, model.layers);
+  EXPECT_TRUE(ended(p).has_value());  // the prefill rank has nothing to do with the copies
+  EXPECT_EQ(fetcher.wait(fetch, kSecond / 20)->state, HandoverState::kRunning);
+  EXPECT_EQ(copier.wait(ask(1))->state, HandoverState::kDone);
+  EXPECT_EQ(fetcher.wait(fetch)->state, HandoverState::kDone);
+}
+
+TEST_F(Copies, ARankThatNeverCopiesHoldsTheOtherOneToItsDeadline) {
+  offer_all(prefill, id, tokens);
+  const AskId fetch = ask(0, {.deadline_ns = kSecond / 2});
+  const AskStatus status = *fetcher.wait(fetch);
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  EXPECT_EQ(status.layers, model.layers);
+}
+
+TEST_F(Copies, ACopyThatIsCancelledEndsTheWait) {
+  offer_all(prefill, id, tokens, {.layers_ready = 1});
+  const AskId fetch = ask(0), copy = ask(1);
+  ASSERT_EQ(copier.wait(copy, kLong, 1)->layers, 1u);
+  copier.release(copy);
+  ASSERT_TRUE(p.layers_ready(id, model.layers).ok());
+  EXPECT_EQ(fetcher.wait(fetch)->state, HandoverState::kDone);
+  EXPECT_TRUE(ended(p)->status.ok());
+}
+
+TEST_F(Copies, ARankThatDiesEndsTheWait) {
+  offer_all(prefill, id, tokens, {.layers_ready = 1});
+  const AskId fetch = ask(0);
+  ASSERT_EQ(copier.wait(ask(1), kLong, 1)->layers, 1u);
+  { const TransferRank dead = std::move(copier); }
+  ASSERT_TRUE(p.layers_ready(id, model.layers).ok());
+  EXPECT_EQ(fetcher.wait(fetch)->state, HandoverState::kDone);
+  decode.start(1, "tcp:127.0.0.1:0");
+}
+
+TEST_F(Copies, AFetchThatFailsEndsTheCopiesAlsoLaterOnes) {
+  offer_all(prefill, id, tokens, {.layers_ready = 1});
+  const AskId fetch = ask(0), copy = ask(1);
+  ASSERT_EQ(copier.wait(copy, kLong, 1)->layers, 1u);
+  fetcher.release(fetch);
+  EXPECT_EQ(copier.wait(copy)->state, HandoverState::kFailed);
+  EXPECT_FALSE(ended(p)->status.ok());
+  const AskStatus late = *copier.wait(ask(1));
+  EXPECT_EQ(late.error.code, Code::kStale) << late.error.message;
+
+  // An offer that does not exist: the copy has asked before.
+  id = *random_offer_id();
+  id.low &= ~std::uint64_t{1};
+  const AskId early = ask(1);
+  EXPECT_EQ(copier.wait(early, kSecond / 20)->state, HandoverState::kRunning);
+  EXPECT_EQ(fetcher.wait(ask(0))->error.code, Code::kNotFound);
+  EXPECT_EQ(copier.wait(early)->state, HandoverState::kFailed);
+}
+
+TEST_F(Copies, AFetcherThatDiesEndsTheCopies) {
+  offer_all(prefill, id, tokens, {.layers_ready = 1});
+  ask(0);
+  const AskId copy = ask(1);
+  ASSERT_EQ(copier.wait(copy, kLong, 1)->layers, 1u);
+  { const TransferRank dead = std::move(fetcher); }
+  EXPECT_EQ(copier.wait(copy)->state, HandoverState::kFailed);
+  EXPECT_FALSE(ended(p)->status.ok());
+  decode.start(0, "tcp:127.0.0.1:0");
+}
+
+TEST_F(Copies, TheSameBytesAreTakenTwiceAtATime) {
+  std::vector<BlockHash> hashes;
+  const std::uint64_t whole = tokens / prefill.memory.cache(0).page_tokens();
+  for (std::uint64_t i = 0; i < whole; ++i) hashes.push_back({i + 1, 5});
+  const std::uint64_t count = whole * prefill.memory.cache(0).page_tokens();
+  prefill.memory.fill(0, tokens);
+  ASSERT_TRUE(p.offer({.id = id,
+                       .pages = prefill.pages(0, count),
+                       .tokens = count,
+                       .deadline_ns = kLong,
+                       .hashes = hashes,
+                       .is_standing = true})
+                  .ok());
+  std::vector<std::pair<std::size_t, AskId>> asks;
+  for (const std::size_t rank : {1, 0, 0, 1, 1, 0}) {
+    asks.emplace_back(rank, *decode.ranks[rank].ask(prefill.reference(id, count),
+                                                    {.pages = decode.pages(rank, count),
+                                                     .deadline_ns = kLong,
+                                                     .hash = hashes.back()}));
+  }
+  for (const auto& [rank, number] : asks) {
+    const AskStatus status = *decode.ranks[rank].wait(number);
+    EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  }
+}
+
+TEST_F(Copies, OtherInstancesGetNoCopy) {
+  offer_all(prefill, id, tokens, {.layers_ready = 1});
+  const AskId fetch = ask(0);
+  ASSERT_EQ(fetcher.wait(fetch, kLong, 1)->layers, 1u);
+  const std::map<std::string, std::string> facts = {
+      {"model", "test"},
+      {"kv", *model_text(decode.memory.cache(0).view().geometry(), decode.shape)}};
+  AskMessage m;
+  m.ask = 1;
+  m.offer = id;
+  m.shape = decode.shape;
+  m.rank = 1;
+  m.tokens = tokens;
+  m.is_copy = true;
+  m.fetches.resize(1);
+  const auto answer_to = [&](const std::string& name, const AskMessage& message) {
+    RawPeer peer = RawPeer::connect(fetcher.addresses().front());
+    peer.send(hello_of(name, 77, facts, "d/0"));
+    peer.send(reads_of());
+    peer.send({FrameType::kMessage, BodyWriter().bytes(encode(message)).take()});
+    const auto frame = peer.receive(FrameType::kMessage);
+    if (!frame) return Error::make(Code::kIo, "no answer");
+    BodyReader body(frame->body);
+    Result<Message> read = transfer::decode(body.bytes(kMostMessageBytes));
+    const auto* refusal = read ? std::get_if<RefusalMessage>(&*read) : nullptr;
+    return refusal ? refusal->error : Error::make(Code::kIo, "another message");
+  };
+  // Of another instance, of another rank, of another shape.
+  EXPECT_EQ(answer_to("x/1", m).code, Code::kRefused);
+  EXPECT_EQ(answer_to("d/3", m).code, Code::kRefused);
+  AskMessage other = m;
+  other.shape.machines = {0, 1};
+  EXPECT_EQ(answer_to("d/1", other).code, Code::kRefused);
+  // Of the right rank, without a transfer, or with a shape that nothing has.
+  other = m;
+  other.fetches.clear();
+  EXPECT_EQ(answer_to("d/1", other).code, Code::kInvalidArgument);
+  EXPECT_EQ(answer_to("d/1", m).code, Code::kInvalidArgument);
+  // The fetch itself is no offer.
+  other = m;
+  other.is_copy = false;
+  EXPECT_EQ(answer_to("d/1", other).code, Code::kNotFound);
+}
+
+TEST_F(Copies, WithoutAddressesOrWithWrongOnesIsOneClearError) {
+  LiveInstance alone("e", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test", "", {0, 0});
+  id.low &= ~std::uint64_t{1};
+  const Result<AskId> ask = alone.ranks[1].ask(
+      prefill.reference(id, tokens), {.pages = alone.pages(1, tokens), .deadline_ns = kLong});
+  ASSERT_FALSE(ask.ok());
+  EXPECT_EQ(ask.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(ask.error().message).find("addresses are unknown"), std::string::npos);
+  const Status few = alone.ranks[1].set_instance_addresses({{"tcp:127.0.0.1:1"}});
+  ASSERT_FALSE(few.ok());
+  EXPECT_NE(std::string(few.error().message).find("addresses of 1 ranks"), std::string::npos);
+
+  TransferOptions options;
+  options.instance = "f";
+  options.model = "test";
+  options.geometry = decode.memory.cache(0).view().geometry();
+  options.shape = decode.shape;
+  options.shape.machines = {0, 0, 0};
+  const Result<TransferRank> opened = TransferRank::open(options);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_NE(std::string(opened.error().message).find("machines of 3 ranks"), std::string::npos);
+}
+
+TEST_F(Copies, RanksFindEachOtherInARegistry) {
+  char folder[] = "/tmp/cachalot_copies.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  {
+    LiveInstance found("r", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0", "test",
+                       "file:" + std::string(folder), {0, 0});
+    offer_all(prefill, id, tokens);
+    const Memory before = memory_of(found);
+    std::vector<AskId> asks;
+    for (std::size_t r = 0; r < 2; ++r) {
+      asks.push_back(*found.ranks[r].ask(prefill.reference(id, tokens),
+                                         {.pages = found.pages(r, tokens), .deadline_ns = kLong}));
+    }
+    for (std::size_t r = 0; r < 2; ++r) {
+      const AskStatus status = *found.ranks[r].wait(asks[r]);
+      EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+    }
+    expect_model_bytes(found, 0, tokens, before);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace cachalot
