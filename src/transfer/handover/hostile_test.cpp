@@ -18,12 +18,15 @@ TEST_F(LyingPrefill, ThatTellsTheTruthIsBelieved) {
 }
 
 TEST_F(LyingPrefill, OfAnotherVersionIsNamed) {
-  ask();
-  Bytes bytes = encode(hello(), 0);
-  bytes[6] = std::byte{9};
-  peer->send(bytes);
-  expect_failure(Code::kVersionMismatch, "version 9");
-  EXPECT_TRUE(peer->is_closed());
+  for (const int version : {1, 2, 9}) {
+    ask();
+    Bytes bytes = encode(hello(), 0);
+    bytes[6] = static_cast<std::byte>(version);
+    peer->send(bytes);
+    expect_failure(Code::kVersionMismatch, ("version " + std::to_string(version)).c_str());
+    EXPECT_TRUE(peer->is_closed());
+    peer.reset();
+  }
 }
 
 TEST_F(LyingPrefill, ThatIsNoPeerAtAllIsNamed) {
@@ -203,6 +206,33 @@ TEST_F(LyingDecode, ThatTellsTheTruthGetsTheBytes) {
   peer->send(
       {FrameType::kTaken, BodyWriter().word(push).word(0).word(kStreamBytes).word(0).take()});
   EXPECT_TRUE(ended()->status.ok());
+}
+
+TEST_F(LyingDecode, OfAnotherVersionIsToldTheVersionsAndGetsNothing) {
+  offer();
+  for (const int wanted : {1, 2, kWireVersion + 1, 0xffff}) {
+    const auto version = static_cast<std::uint16_t>(wanted);
+    peer.emplace(RawPeer::connect(prefill.rank->addresses().front()));
+    Bytes bytes = encode(hello_of("d/0", ++incarnation, prefill.facts, "p/0"), 0);
+    std::memcpy(bytes.data() + 6, &version, sizeof version);
+    peer->send(bytes);
+    FrameHeader header{};
+    ASSERT_TRUE(peer->read(&header, sizeof header)) << "version " << version;
+    EXPECT_EQ(header.version, kWireVersion);
+    EXPECT_EQ(static_cast<FrameType>(header.type), FrameType::kRefusal);
+    Bytes body(header.body_bytes);
+    ASSERT_TRUE(peer->read(body.data(), body.size()));
+    const Error error = BodyReader(body).error();
+    EXPECT_EQ(error.code, Code::kVersionMismatch);
+    EXPECT_NE(std::string(error.message).find("version " + std::to_string(version)),
+              std::string::npos)
+        << error.message;
+    EXPECT_TRUE(peer->is_closed());
+  }
+  // The offer is still there for a peer of this version.
+  greet();
+  peer->send(message(true_ask()));
+  message_of<PlanMessage>(peer->receive(FrameType::kMessage));
 }
 
 TEST_F(LyingDecode, WhoseAskDoesNotFitIsRefusedWithTheReason) {

@@ -179,6 +179,9 @@ bool SocketLink::read_some() {
   while (left > 0 && !closing_) {
     std::size_t used = 0;
     if (const Status status = take(at, left, used); !status) {
+      // A peer of another version finds this one in the header of the answer.
+      if (status.error().code == Code::kVersionMismatch)
+        send({FrameType::kRefusal, BodyWriter().error(status.error()).take()});
       close(status.error());
       return false;
     }
