@@ -25,7 +25,7 @@ set(CACHALOT_MODULES
   "transfer/ucx: base os transfer/strided transfer/link"
   "transfer/registry: base os"
   "transfer/engine: base os transfer/strided transfer/link"
-  "transfer/segments: base os transfer/strided transfer/link transfer/ucx transfer/engine"
+  "transfer/segments: base os transfer/strided transfer/link transfer/ucx transfer/engine transfer/registry"
   "transfer/handover: base os memory geometry gpu kv transfer/strided transfer/pair transfer/link transfer/ucx transfer/engine transfer/registry"
   "rpc: base os memory"
   "pool/format: base os memory rpc"

@@ -217,16 +217,18 @@ void add_transfer_endpoint(nb::module_& module) {
       .def(
           "__init__",
           [](EndpointObject* self, const std::string& name, const std::vector<std::string>& listen,
-             bool checksums, nb::handle peer_timeout_s) {
+             const std::string& registry, bool checksums, nb::handle peer_timeout_s) {
             const TransferEndpointOptions options{
-                name, listen, checksums, nanoseconds(seconds(peer_timeout_s, "peer_timeout_s"))};
+                name, listen, checksums, nanoseconds(seconds(peer_timeout_s, "peer_timeout_s")),
+                registry};
             new (self) EndpointObject(options);
           },
           nb::kw_only(), nb::arg("name"), nb::arg("listen") = std::vector<std::string>{},
-          nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
+          nb::arg("registry") = "", nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
           "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
           "of "
-          "this machine")
+          "this machine\n"
+          "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where endpoints are found by name")
       .def_prop_ro(
           "addresses",
           [](EndpointObject& self) {
@@ -265,7 +267,9 @@ void add_transfer_endpoint(nb::module_& module) {
           },
           nb::arg("addresses"), nb::arg("segment"), nb::kw_only(), nb::arg("peer") = "",
           nb::arg("timeout_s") = 5.0,
-          "Opens a segment of the peer at these addresses. peer: its name, if it must have one")
+          "Opens a segment of the peer at these addresses. peer: its name, if it must have one. "
+          "With "
+          "a registry, open([], segment, peer=name) finds it")
       .def(
           "close_segment",
           [](EndpointObject& self, const SegmentObject& segment) {

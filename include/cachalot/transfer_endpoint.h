@@ -3,6 +3,7 @@
 //
 //   owner   endpoint.register_memory("weights", {memory, bytes}, SegmentAccess::kRead);
 //   other   Segment s = endpoint.open({"owner", {"tcp:10.0.0.1:7001"}}, "weights", timeout_ns);
+//           // With a registry: endpoint.open({"owner"}, "weights", timeout_ns)
 //           BatchId b = endpoint.read(s.id, own_memory, {{.local = …, .remote = …}});
 //           endpoint.wait(b)
 //
@@ -48,11 +49,14 @@ struct TransferEndpointOptions {
   std::vector<std::string> listen = {};
   bool checksums = false;                         // verify the bytes that this endpoint sends
   std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
+  // Where endpoints find each other by name: "file:DIR", "etcd://HOST:PORT[,HOST:PORT][/PREFIX]". This one is found if it
+  // listens. It is asked when a peer is opened that is not connected; while it is down, connected peers go on.
+  std::string registry = {};
 };
 
 struct PeerEndpoint {
   std::string name = {};  // empty: any
-  // All tcp addresses are used, as paths of one connection.
+  // All tcp addresses are used, as paths of one connection. None: the registry says where the name is.
   std::vector<std::string> addresses = {};
 };
 
@@ -114,7 +118,8 @@ struct EndpointStatistics {
 class TransferEndpoint {
  public:
   // @errors kInvalidArgument: the name, an address; kBusy: another process has the address; kPermission;
-  //         kUnsupported, kNotFound: "ucx:" without UCX; kIo
+  //         kUnsupported, kNotFound: "ucx:" without UCX; kIo; also those of the registry: kTimeout, kIo; kBusy: another
+  //         live peer has the name there. A killed one has it for a while: waits for that, up to 15 seconds
   static Result<TransferEndpoint> open(const TransferEndpointOptions& options);
   TransferEndpoint(TransferEndpoint&&) noexcept;
   TransferEndpoint& operator=(TransferEndpoint&&) noexcept;
@@ -135,7 +140,8 @@ class TransferEndpoint {
   // --- Other ----------------------------------------------------------------------------------------------
 
   // Connects, unless it is connected, and waits for the owner's answer.
-  // @errors kNotFound: no segment of this name; kTimeout; kStale: another name answers at the address;
+  // @errors kNotFound: no segment of this name, or no peer of this name in the registry; kInvalidArgument: no
+  //         addresses, and no registry or no name; kTimeout; kStale: another name answers at the address;
   //         kVersionMismatch: a peer of another kind or version; kIo
   Result<Segment> open(const PeerEndpoint& peer, std::string_view segment,
                        std::uint64_t timeout_ns);

@@ -107,6 +107,19 @@ std::optional<PeerId> TransferEndpoint::Impl::find_peer(const PeerEndpoint& want
   return found->second;
 }
 
+Result<PeerAddress> TransferEndpoint::Impl::address_of(const PeerEndpoint& peer,
+                                                       std::uint64_t deadline_ns) const {
+  if (!peer.addresses.empty()) return PeerAddress{peer.name, 0, peer.addresses};
+  if (!registry || peer.name.empty()) {
+    return Error::make(
+        Code::kInvalidArgument, "endpoint \"%.60s\" is given without addresses; expected them%s",
+        peer.name.c_str(),
+        registry ? ", or the name of an endpoint" : ": this endpoint has no registry");
+  }
+  CACHALOT_TRY_ASSIGN(PeerRecord found, registry->find(peer.name, deadline_ns));
+  return PeerAddress{std::move(found.name), found.incarnation, std::move(found.addresses)};
+}
+
 void TransferEndpoint::Impl::take_opened(PeerId peer, const OpenedMessage& message) {
   const auto found = segments.find(message.request);
   if (found == segments.end() || found->second.peer != peer || found->second.is_open) return;
@@ -264,7 +277,8 @@ Result<Segment> TransferEndpoint::open(const PeerEndpoint& peer, std::string_vie
     known = impl.find_peer(peer);
   }
   if (!known) {
-    CACHALOT_TRY_ASSIGN(known, impl.engine->connect({peer.name, 0, peer.addresses}, end_ns));
+    CACHALOT_TRY_ASSIGN(const PeerAddress address, impl.address_of(peer, end_ns));
+    CACHALOT_TRY_ASSIGN(known, impl.engine->connect(address, end_ns));
   }
   const PeerId id = *known;
   CACHALOT_TRY_ASSIGN(const PeerInfo info, impl.engine->info(id));
@@ -275,7 +289,7 @@ Result<Segment> TransferEndpoint::open(const PeerEndpoint& peer, std::string_vie
   segment.peer = id;
   segment.name = name;
   segment.peer_name = info.name;
-  impl.reached[peer.addresses] = id;
+  if (!peer.addresses.empty()) impl.reached[peer.addresses] = id;
   if (const Status sent = impl.engine->send(id, encode(OpenMessage{number, std::string(name)}));
       !sent) {
     impl.segments.erase(number);

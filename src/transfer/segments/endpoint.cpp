@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kMostNotices = 4096;
 constexpr std::size_t kMostNoticesBytes = 16 << 20;
+constexpr std::uint64_t kPublishNs = 15'000'000'000;
 
 }  // namespace
 
@@ -25,14 +26,23 @@ Status TransferEndpoint::Impl::start() {
   engine_options.peer_timeout_ns = options.peer_timeout_ns;
   CACHALOT_TRY_ASSIGN(Listening listening, make_listening(options.name, options.listen));
   engine_options.listen = std::move(listening.addresses);
-  // An event may come before the engine is known here.
-  const std::lock_guard lock(mutex);
-  CACHALOT_TRY_ASSIGN(engine,
-                      TransferEngine::open(engine_options, this, std::move(listening.transports)));
-  return {};
+  {
+    // An event may come before the engine is known here.
+    const std::lock_guard lock(mutex);
+    CACHALOT_TRY_ASSIGN(
+        engine, TransferEngine::open(engine_options, this, std::move(listening.transports)));
+  }
+  if (options.registry.empty()) return {};
+  CACHALOT_TRY_ASSIGN(registry, open_registry(options.registry));
+  if (engine->addresses().empty()) return {};  // it only looks for others
+  CACHALOT_TRY_ASSIGN(PeerRecord own, PeerRecord::make(engine->name(), engine->addresses()));
+  own.incarnation = engine->incarnation();
+  own.facts = engine_options.facts;
+  return registry->publish(own, base::SteadyClock::read() + kPublishNs);
 }
 
 TransferEndpoint::Impl::~Impl() {
+  registry.reset();  // others do not find it any more
   // Its last events come here, and they use the engine.
   if (engine) engine->close();
 }

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "transfer/engine/engine.h"
+#include "transfer/registry/registry.h"
 #include "transfer/segments/messages.h"
 
 namespace cachalot::transfer {
@@ -88,6 +89,8 @@ struct TransferEndpoint::Impl final : EngineEvents {
   // All below: with the lock.
   // endpoint.cpp
   void send(PeerId to, const SegmentMessage& message);
+  // Without the lock. @errors as TransferEndpoint::open()
+  Result<PeerAddress> address_of(const PeerEndpoint& peer, std::uint64_t deadline_ns) const;
   std::optional<PeerId> find_peer(const PeerEndpoint& wanted) const;
   void take_notice(PeerId peer, NoticeMessage message);
 
@@ -117,6 +120,7 @@ struct TransferEndpoint::Impl final : EngineEvents {
 
   const TransferEndpointOptions options;
   std::unique_ptr<TransferEngine> engine;
+  std::unique_ptr<Registry> registry;  // null: none is given
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
