@@ -126,6 +126,32 @@ def test_two_ranks_become_one():
         assert (whole.pages([5, 1])[..., head, :] == half.pages([2, 0])[..., 0, :]).all()
 
 
+@pytest.mark.parametrize("way", ["addresses", "registry"])
+def test_ranks_with_the_same_heads_fetch_them_once_per_machine(way, tmp_path):
+    # Two heads on four ranks of one machine: ranks 0 and 1 hold the first one, 2 and 3 the second one.
+    options = {"registry": f"file:{tmp_path}/ranks"} if way == "registry" else {}
+    geometry = {**GEOMETRY.__getstate__(), "kv_heads": 1, "tp_size": 4, "tp_replicas": 2}
+    prefill = Rank("p", 1, "tcp:127.0.0.1:0")
+    decode = [Rank("d", 10 + r, "tcp:127.0.0.1:0", cachalot.KvGeometry(**{**geometry, "tp_rank": r}),
+                   machines=[0, 0, 0, 0], **options) for r in range(4)]
+    name = cachalot.random_offer_id()
+    prefill.rank.offer(name, [2, 0], 8, deadline_s=20)
+    if way == "addresses":
+        with pytest.raises(cachalot.InvalidArgumentError, match="addresses of 1 ranks"):
+            decode[0].rank.set_instance_addresses([["tcp:127.0.0.1:1"]])
+        for one in decode:
+            one.rank.set_instance_addresses([other.rank.addresses for other in decode])
+    asks = [one.rank.ask(prefill.reference(name, 8), [5, 1], deadline_s=20) for one in decode]
+    for rank, (one, ask) in enumerate(zip(decode, asks)):
+        assert one.rank.wait(ask)["error"] is None
+        assert (one.pages([5, 1])[..., 0, :] == prefill.pages([2, 0])[..., rank // 2, :]).all()
+    assert prefill.rank.statistics()["sent_bytes"] == prefill.pages([2, 0]).nbytes
+    for one in decode:
+        one.rank.close()
+    with pytest.raises(cachalot.InvalidArgumentError, match="machines of 2 ranks"):
+        Rank("d", 1, geometry=cachalot.KvGeometry(**geometry), machines=[0, 0])
+
+
 CHILD = """
 import sys, numpy as np, cachalot
 geometry = cachalot.KvGeometry(layers=3, kv_heads=2, head_dim=32, dtype="f16", block_tokens=4)

@@ -59,6 +59,21 @@ def test_a_process_reads_and_writes_memory_of_another_one(listen):
             assert batch is None or other.wait(batch)["state"] == "failed"
 
 
+def test_an_owner_is_found_by_its_name(listen, tmp_path):
+    registry = f"file:{tmp_path}/endpoints"
+    with cachalot.TransferEndpoint(name="other", registry=registry) as other:
+        for value in (1, 2):  # again after a restart
+            with cachalot.TransferEndpoint(name="owner", listen=[listen], registry=registry) as owner:
+                owner.register("kv", np.full(64, value, np.uint8))
+                segment, got = other.open([], "kv", peer="owner"), np.zeros(64, np.uint8)
+                assert other.wait(other.read(segment, got, [((0, 64), (0, 64))]))["state"] == "done"
+                assert (got == value).all()
+        with pytest.raises(cachalot.Error):
+            other.open([], "kv", peer="owner", timeout_s=1)
+        with pytest.raises(cachalot.InvalidArgumentError, match="without addresses"):
+            other.open([], "kv")
+
+
 def test_bad_input_is_one_clear_error(listen):
     array = np.zeros(100, dtype=np.uint8)
     with cachalot.TransferEndpoint(name="owner", listen=[listen]) as owner, \

@@ -190,17 +190,19 @@ void TransferRank::Impl::take_note(PeerId peer, NoteMessage message) {
 
 void TransferRank::Impl::take_refusal(PeerId peer, const RefusalMessage& message) {
   Source* source = nullptr;
-  if (Ask* const ask = find_ask(message.ask, peer, &source); ask != nullptr)
-    end_ask(*ask, &message.error);
+  Ask* const ask = find_ask(message.ask, peer, &source);
+  if (ask != nullptr && !is_complete(*ask, *source)) end_ask(*ask, &message.error);
+}
+
+bool TransferRank::Impl::is_complete(const Ask& ask, const Source& source) const {
+  return (!ask.reference.expects_note || ask.has_note) &&
+         std::ranges::all_of(source.windows, [](const AskWindow& w) { return w.is_done; });
 }
 
 void TransferRank::Impl::end_if_arrived(Ask& ask) {
   for (const Source& source : ask.sources) {
-    for (const AskWindow& window : source.windows) {
-      if (!window.is_done) return;
-    }
+    if (!is_complete(ask, source)) return;
   }
-  if (ask.reference.expects_note && !ask.has_note) return;
   if (ask.copies) return;  // on_copies_ended() comes
   end_ask(ask, nullptr);
 }

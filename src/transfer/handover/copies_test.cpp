@@ -215,6 +215,19 @@ TEST_F(Copies, AFetchThatFailsEndsTheCopiesAlsoLaterOnes) {
   EXPECT_EQ(copier.wait(early)->state, HandoverState::kFailed);
 }
 
+TEST_F(Copies, APrefillRankThatDiesAfterTheFetchFailsNothing) {
+  offer_all(prefill, id, tokens);
+  const AskId fetch = ask(0);
+  ASSERT_EQ(fetcher.wait(fetch, kLong, model.layers)->layers, model.layers);
+  ASSERT_TRUE(ended(p).has_value());
+  { const TransferRank dead = std::move(p); }
+  EXPECT_EQ(fetcher.wait(fetch, kSecond / 10)->state, HandoverState::kRunning);
+  prefill.start(0, "tcp:127.0.0.1:0");
+  EXPECT_EQ(copier.wait(ask(1))->state, HandoverState::kDone);
+  const AskStatus status = *fetcher.wait(fetch);
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+}
+
 TEST_F(Copies, AFetcherThatDiesEndsTheCopies) {
   offer_all(prefill, id, tokens, {.layers_ready = 1});
   ask(0);

@@ -315,7 +315,11 @@ void TransferRank::Impl::end_pushes(Taker& taker, const Error& error, bool tells
 void TransferRank::Impl::end_taker(TakerKey key, const Error& error, bool tells) {
   const auto found = takers.find(key);
   if (found == takers.end()) return;
-  end_pushes(found->second, error, tells && !found->second.has_failed);
+  // One that has all waits for the note at most.
+  const auto offer = offers.find(found->second.offer);
+  const bool needs_note = offer != offers.end() && offer->second.has_note && !offer->second.note;
+  const bool waits = !found->second.has_failed && (found->second.left > 0 || needs_note);
+  end_pushes(found->second, error, tells && waits);
   takers.erase(found);
 }
 

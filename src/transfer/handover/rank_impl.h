@@ -180,6 +180,8 @@ struct TransferRank::Impl final : EngineEvents {
   void take_note(PeerId peer, NoteMessage message);
   void take_refusal(PeerId peer, const RefusalMessage& message);
   void end_ask(Ask& ask, const Error* error);
+  // This source has nothing more to send.
+  bool is_complete(const Ask& ask, const Source& source) const;
   void end_if_arrived(Ask& ask);
   void close_windows(Ask& ask, const Error* reason);
   KvSlice slice_of(const Ask& ask, const Fetch& fetch) const;

@@ -1,6 +1,11 @@
 // One rank of a decode instance fails: its sister ranks take what they need, and the pages are free after the last one.
 #include "base/rng.h"
 #include "testing/transfer/live_instance.h"
+#include "testing/transfer/raw_peer.h"
+#include "transfer/engine/engine.h"
+#include "transfer/handover/instance.h"
+#include "transfer/handover/messages.h"
+#include "transfer/pair/kv_stream.h"
 
 namespace cachalot {
 namespace {
@@ -115,6 +120,60 @@ TEST_F(Sisters, ARankThatHasFailedDoesNotGetTheOfferAgain) {
   const AskStatus other = *decode.ranks[0].wait(ask(0));
   EXPECT_EQ(other.error.code, Code::kRefused) << other.error.message;
   expect_taken_by(1, stays);
+}
+
+// Two stages prefill. The first one ends its offer with an error of decode rank 1; rank 0 has all of this stage, and waits
+// for the second one.
+TEST(SisterStages, ARankThatHasAllOfASourceDoesNotHearOfTheFailureOfItsSister) {
+  base::Rng rng(29);
+  const std::uint64_t tokens = 50;
+  const KvGeometry model = small_model();
+  LiveInstance prefill("p", model, 1, 2, tokens, rng, "tcp:127.0.0.1:0");
+  LiveInstance decode("d", model, 2, 1, tokens, rng, "tcp:127.0.0.1:0");
+  prefill.memory.fill(0, tokens);
+  const OfferId id = *random_offer_id();
+  for (std::size_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(prefill.ranks[r]
+                    .offer({.id = id,
+                            .pages = prefill.pages(r, tokens),
+                            .tokens = tokens,
+                            .deadline_ns = kLong,
+                            .layers_ready = r == 0 ? ~0u : 0u})
+                    .ok());
+  }
+  const std::uint32_t first = prefill.shape.stage_layers[0];
+  TransferRank& d = decode.ranks[0];
+  const AskId number = *d.ask(prefill.reference(id, tokens),
+                              {.pages = decode.pages(0, tokens), .deadline_ns = kLong});
+  ASSERT_EQ(d.wait(number, kLong, first)->layers, first);
+
+  // Rank 1 is lost after the plan of the first stage.
+  const kv::EngineCache& cache = decode.memory.cache(1).view();
+  AskMessage m;
+  m.ask = 1;
+  m.offer = id;
+  m.shape = decode.shape;
+  m.rank = 1;
+  m.tokens = tokens;
+  m.fetches = {*stream_shape(
+      cache,
+      {decode.pages(1, tokens), 0, tokens, {0, first}, {0, decode.memory.box(1).heads.count()}})};
+  {
+    RawPeer peer = RawPeer::connect(prefill.ranks[0].addresses().front());
+    const std::map<std::string, std::string> facts = {
+        {"model", "test"}, {"kv", *model_text(cache.geometry(), decode.shape)}};
+    peer.send(hello_of("d/1", 77, facts, "p/0"));
+    peer.send(reads_of());
+    peer.send({FrameType::kMessage, BodyWriter().bytes(encode(m)).take()});
+    ASSERT_TRUE(peer.receive(FrameType::kMessage));
+  }
+  const auto end = ended(prefill.ranks[0]);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_FALSE(end->status.ok());
+  EXPECT_EQ(d.wait(number, kSecond / 10)->state, HandoverState::kRunning);
+  ASSERT_TRUE(prefill.ranks[1].layers_ready(id, model.layers - first).ok());
+  const AskStatus status = *d.wait(number);
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
 }
 
 TEST_F(Sisters, AnOfferOfWhichARankFailedAndAnotherNeverAskedEndsAtItsDeadline) {

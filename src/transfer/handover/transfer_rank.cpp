@@ -203,7 +203,7 @@ void TransferRank::Impl::on_peer_lost(PeerId peer, const Error& error) {
   for (auto& [id, ask] : asks) {
     if (ask.status.state != HandoverState::kRunning) continue;
     for (const Source& source : ask.sources) {
-      if (source.peer != peer) continue;
+      if (source.peer != peer || is_complete(ask, source)) continue;
       end_ask(ask, &error);
       break;
     }
