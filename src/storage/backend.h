@@ -51,6 +51,7 @@ struct BackendTraits {
   bool is_shared = false;         // others may put and remove objects, too
   // A put of the size of a removed object finds room at once, also on a full disk.
   bool reuses_space = false;
+  bool keeps_objects = true;  // false: each put is accepted, and nothing is there afterwards
 };
 
 // Deadlines are times of base::SteadyClock, in ns.

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "block_hash/block_hash.h"
 
 namespace cachalot::storage {
 namespace {
@@ -15,7 +16,6 @@ using base::LogLevel;
 
 constexpr std::uint64_t kTryPauseNs = 1'000'000'000;
 constexpr std::uint64_t kFirstAnswerNs = 5'000'000'000;
-constexpr std::uint64_t kFullPauseNs = 60'000'000'000;
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
   counter.fetch_add(n, std::memory_order_relaxed);
@@ -40,7 +40,8 @@ Status check_seal(const Get& get) {
   const bool has_sizes =
       get.head.payload_bytes == bytes_of(get.room) && get.head.tokens == get.tokens.size();
   if (has_sizes && seal_of(get.head, body) == get.head.seal) return {};
-  return Error::make(Code::kCorrupt, "storage: an object has other bytes than were stored");
+  return Error::make(Code::kCorrupt, "object %.32s…: has other bytes than were stored",
+                     block_hash::to_hex(get.key.block).c_str());
 }
 
 }  // namespace
@@ -124,6 +125,10 @@ void Store::report(const Status& outcome) {
   if (!outcome && outcome.error().code == Code::kCancelled) return;  // says nothing of the backend
   switch (breaker_.report(outcome.ok())) {
     case OutageChange::kNone:
+      if (outcome || !is_up() || !failing_line_.is_due()) break;
+      base::log(LogLevel::kWarn, "storage",
+                "%s: a call has failed, the third in a row ends its use: %s", traits().name.c_str(),
+                outcome.error().message);
       break;
     case OutageChange::kBegan:
       base::log(LogLevel::kWarn, "storage",
@@ -139,14 +144,19 @@ void Store::report(const Status& outcome) {
 
 // A full disk may stay full for ever: a line a minute.
 void Store::tell_full(const Status& status) {
-  std::uint64_t told_ns = full_told_ns_.load(std::memory_order_relaxed);
-  const std::uint64_t now_ns = base::SteadyClock::read();
-  if (told_ns != 0 && now_ns - told_ns < kFullPauseNs) return;
-  if (!full_told_ns_.compare_exchange_strong(told_ns, now_ns)) return;
+  if (!full_line_.is_due()) return;
+  const bool makes_room = traits().reuses_space && catalogue_.objects() != 0;
+  base::log(LogLevel::kWarn, "storage", "%s: is full, %s: %s", traits().name.c_str(),
+            makes_room ? "so the coldest objects make room" : "so nothing new is stored there",
+            status.error().message);
+}
+
+void Store::tell_damaged(const Status& status) {
+  if (!damaged_line_.is_due()) return;
   base::log(
-      LogLevel::kWarn, "storage", "%s: is full, %s: %s", traits().name.c_str(),
-      traits().reuses_space ? "so the coldest objects make room" : "so nothing new is stored there",
-      status.error().message);
+      LogLevel::kWarn, "storage", "%s: %s: it and all below it are removed; %llu damaged so far",
+      traits().name.c_str(), status.error().message,
+      static_cast<unsigned long long>(counters_.damaged_objects.load(std::memory_order_relaxed)));
 }
 
 void Store::run() {
@@ -340,6 +350,11 @@ void Store::finish_put(Batch& batch, const Status& whole) {
     }
     add(counters_.put_objects, 1);
     add(counters_.put_bytes, put.head.body_bytes());
+    if (!traits().keeps_objects) {
+      catalogue_.release(put.head.body_bytes(), 1);
+      batch.of[i]->is_stored = true;
+      continue;
+    }
     batch.of[i]->is_stored = catalogue_.add_reserved(put.head);
     if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
   }
@@ -363,7 +378,10 @@ void Store::take_result(const Get& get, std::uint64_t deadline_ns) {
   }
   const Code code = get.status.error().code;
   if (code == Code::kNotFound && catalogue_.contains(get.key)) add(counters_.missing_objects, 1);
-  if (code == Code::kCorrupt) add(counters_.damaged_objects, 1);
+  if (code == Code::kCorrupt) {
+    add(counters_.damaged_objects, 1);
+    tell_damaged(get.status);
+  }
   if (code == Code::kNotFound) (void)catalogue_.remove(get.key);
   if (code == Code::kCorrupt) drop(get.key, deadline_ns);
   if (!is_about_object(get.status)) add(counters_.failed_gets, 1);

@@ -34,6 +34,7 @@
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
+#include "storage/rare_line.h"
 #include "storage/write_budget.h"
 
 namespace cachalot::storage {
@@ -121,6 +122,7 @@ class Store {
   void forget_lost(std::span<const ObjectKey> before, const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
   void tell_full(const Status& status);
+  void tell_damaged(const Status& status);
   void run();
   void check_place();
   Status ask(std::uint64_t timeout_ns);
@@ -142,7 +144,7 @@ class Store {
   std::atomic<std::uint64_t> gaps_{0};
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
-  std::atomic<std::uint64_t> full_told_ns_{0};
+  RareLine full_line_, damaged_line_, failing_line_;
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
   std::mutex mutex_;  // what wake_ waits for does not change between its check and its wait

@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "storage/backends.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/fake_backend.h"
 
@@ -80,6 +81,20 @@ TEST_F(StoreTest, BlocksWithoutTheirPrefixAreNotStored) {
   EXPECT_EQ(put(chain, 3), 0u);
   EXPECT_EQ(known(chain), 0u);
   EXPECT_EQ(store_->counts().refused_puts, 3u);
+}
+
+TEST_F(StoreTest, OfABackendThatKeepsNothingNothingIsKnown) {
+  Result<std::unique_ptr<Backend>> null = open_backend("null:", {});
+  ASSERT_TRUE(null);
+  store_ = Store::make(*std::move(null), {.limits = {.objects = 3}});
+  Chain chain(1, 2, 4096);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(put(chain), 2u);
+    EXPECT_EQ(known(chain), 0u);
+  }
+  EXPECT_EQ(put(chain, 1), 1u);
+  EXPECT_EQ(store_->counts().put_objects, 7u);
+  EXPECT_EQ(store_->counts().evicted_objects, 0u);
 }
 
 TEST_F(StoreTest, TheLimitEvictsTheLeastRecentlyUsedLeaves) {

@@ -78,8 +78,11 @@ TEST_F(BadStorage, CapacitiesAreSizesAboveZero) {
   }
   for (const std::string text : {"0", "-1", "1.5", "many", "18446744073709551616"}) {
     expect_refused({"--storage", objects(), "--storage-capacity-blocks=" + text}, kUsage,
-                   {"--storage-capacity", text});
+                   {"--storage-capacity-blocks", text});
   }
+  expect_refused(
+      {"--storage", objects(), "--storage-capacity", "1GiB", "--storage-capacity-blocks", "10"},
+      kUsage, {"--storage-capacity-blocks", "--storage-capacity"});
   expect_refused({"--storage", objects(), "--write-policy", "often"}, kUsage,
                  {"--write-policy", "often", "through"});
 }

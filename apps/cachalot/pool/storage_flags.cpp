@@ -33,7 +33,8 @@ Result<storage::Limits> StorageFlags::limits() const {
   }
   if (limits.bytes != 0 && limits.objects != 0) return limits;
   return Error::make(Code::kInvalidArgument,
-                     "--storage-capacity: a storage of nothing, expected a size above 0");
+                     "%s: 0, expected a storage that holds a block at least",
+                     limits.bytes == 0 ? "--storage-capacity" : "--storage-capacity-blocks");
 }
 
 Status StorageFlags::check_holds_a_block(std::uint64_t block_bytes) const {
@@ -76,10 +77,11 @@ void add_storage_flags(CLI::App& command, StorageFlags& flags) {
   const auto add = [&](const char* name, std::string& value, const char* help, const char* type) {
     return command.add_option(name, value, help)->type_name(type)->group(kGroup)->needs(uri);
   };
-  add("--storage-capacity", flags.capacity, "bytes of blocks in storage (default: no limit)",
-      "SIZE");
-  add("--storage-capacity-blocks", flags.capacity_blocks, "blocks in storage (default: no limit)",
-      "N");
+  CLI::Option* const bytes = add("--storage-capacity", flags.capacity,
+                                 "bytes of blocks in storage (default: no limit)", "SIZE");
+  add("--storage-capacity-blocks", flags.capacity_blocks,
+      "the same as a number of blocks, instead of --storage-capacity", "N")
+      ->excludes(bytes);
   add("--storage-write-budget", flags.write_budget,
       "bytes of blocks that are written a day, for a disk that wears out (default: no limit)",
       "SIZE");

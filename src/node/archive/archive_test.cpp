@@ -170,6 +170,18 @@ TEST_P(ArchiveTest, WhatWasEvictedComesBack) {
   EXPECT_EQ(load(first), 40u);
 }
 
+TEST_P(ArchiveTest, ABlockComesWithWhatItStandsOn) {
+  start();
+  const std::vector<BlockHash> hashes = chain(1, 40);
+  EXPECT_EQ(store(hashes), 40u);
+  drain();
+  lose_pool();
+  start();
+  const Prefetched found = prefetch(std::span(hashes).last(1));
+  EXPECT_EQ(found.in_pool, 1u);
+  EXPECT_EQ(load(hashes), 40u);
+}
+
 TEST_P(ArchiveTest, ANewPoolIsWarmFromStorage) {
   start();
   const std::vector<BlockHash> hashes = chain(1, 50);

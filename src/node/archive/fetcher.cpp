@@ -70,9 +70,10 @@ void Fetcher::run() {
       request = std::move(queue_.front());
       queue_.pop_front();
     }
-    fetch(request);
+    const ObjectKey last{request.space, request.hashes.back()};
+    fetch(std::move(request));
     const std::lock_guard lock(mutex_);
-    asked_.erase({request.space, request.hashes.back()});
+    asked_.erase(last);
   }
   // The keeper does not run any more, or serves nothing: do not wait for it.
   if (client_) (*client_)->set_deadline(base::SteadyClock::read());
@@ -115,9 +116,28 @@ bool Fetcher::stands_in_pool(const Request& request, std::size_t first) {
   return (*client_)->lookup({&before, 1}, {&found, 1}) == 1;
 }
 
-void Fetcher::fetch(const Request& request) {
+// A chain may be asked for from its middle: the blocks before it that the pool lacks come first. Not if the pool is
+// too small for them all: the next part of a chain that does not fit would read its beginning again.
+void Fetcher::begin_in_pool(Request& request) {
+  std::vector<BlockHash> before;  // the nearest first
+  std::optional<storage::ObjectHead> head =
+      store_.catalogue().find({request.space, request.hashes.front()});
+  const std::size_t capacity = pool_.access().geometry.capacity_blocks;
+  while (head && !head->is_root()) {
+    if (before.size() + request.hashes.size() >= capacity) return;
+    const BlockHash parent = head->parent;
+    pool::Found found;
+    if ((*client_)->lookup({&parent, 1}, {&found, 1}) == 1) break;
+    before.push_back(parent);
+    head = store_.catalogue().find({request.space, parent});
+  }
+  request.hashes.insert(request.hashes.begin(), before.rbegin(), before.rend());
+}
+
+void Fetcher::fetch(Request request) {
   if (!attach()) return;
   (*client_)->choose_namespace(request.namespace_id);
+  begin_in_pool(request);
   std::vector<pool::Found> found(request.hashes.size());
   std::size_t done = (*client_)->lookup(request.hashes, found);
   // What the chain stands on must not be what is evicted for it.

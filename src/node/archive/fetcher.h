@@ -33,8 +33,8 @@ class Fetcher {
           const ArchiveOptions& options);
   ~Fetcher();
 
-  // Queues the leading blocks of a chain that the store has. Never waits. Nothing happens if the same was asked and
-  // is not done yet.
+  // Queues the leading blocks of a chain that the store has, and those before them that the pool lacks. Never waits.
+  // Nothing happens if the same was asked and is not done yet.
   void ask(std::uint32_t namespace_id, const BlockHash& space, std::span<const BlockHash> hashes);
   // Whether a chain that ends with one of these blocks is queued or in work.
   bool is_fetching(const BlockHash& space, std::span<const BlockHash> lasts) const;
@@ -56,7 +56,8 @@ class Fetcher {
   void run();
   Status attach();
   bool stands_in_pool(const Request& request, std::size_t first);
-  void fetch(const Request& request);
+  void begin_in_pool(Request& request);
+  void fetch(Request request);
   // Fetches the next blocks of a chain. @return how many; 0: no more can be had
   std::size_t fetch_some(const Request& request, std::size_t first);
   std::vector<pool::WrittenBlock> written_blocks(const Request& request, const Batch& batch,

@@ -69,8 +69,9 @@ Status check_mark(const std::string& path, int fd, const std::string& kind) {
   found = found.substr(0, found.find('\n'));
   const std::size_t last = found.rfind(' ');
   if (!found.starts_with(kMarkStart) || last + 1 == kMarkStart.size()) {
-    return Error::make(Code::kCorrupt,
-                       "storage directory %.120s: its file %s is not \"%sKIND VERSION\"",
+    return Error::make(Code::kBadInput,
+                       "storage directory %.120s: its file %s begins with other text, expected "
+                       "\"%sKIND VERSION\": it was not made by a storage, or is damaged",
                        path.c_str(), kMarkName, kMarkStart.data());
   }
   const std::string version(found.substr(last + 1));

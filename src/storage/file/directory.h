@@ -27,8 +27,8 @@ class Directory {
  public:
   // Makes the directory if only its last part is missing.
   // @param  kind  "storage": of segments. A directory is used by one kind only
-  // @errors kBusy: another process owns it; kVersionMismatch; kInvalidArgument: other files are in it, or it is of
-  //         another kind; kPermission, kNotFound, kIo
+  // @errors kBusy: another process owns it; kVersionMismatch; kBadInput: its mark is damaged; kInvalidArgument: other
+  //         files are in it, or it is of another kind; kPermission, kNotFound, kIo
   static Result<Directory> open(const std::string& path, const std::string& kind = "storage");
 
   Directory(Directory&&) noexcept = default;

@@ -159,9 +159,23 @@ Status FileBackend::add_segment(std::uint64_t slot_bytes) {
     shelves_.erase(number);
     break;
   }
-  const std::uint64_t fitting = options_.segment_bytes / slot_bytes;
-  const auto slots = static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(fitting, kFewestSlots, kMostSlotsOfSegment));
+  // As many slots as there are already: a small storage takes a small part of the disk.
+  std::uint64_t slots = 0;
+  for (const auto& [number, shelf] : shelves_) {
+    if (shelf != nullptr && shelf->segment.slot_bytes() == slot_bytes)
+      slots += shelf->segment.slots();
+  }
+  const std::uint64_t most = std::clamp<std::uint64_t>(options_.segment_bytes / slot_bytes,
+                                                       kFewestSlots, kMostSlotsOfSegment);
+  slots = std::clamp<std::uint64_t>(slots, kFewestSlots, most);
+  // What is left of a disk that is nearly full is used as well.
+  for (;; slots = std::max<std::uint64_t>(slots / 2, kFewestSlots)) {
+    const Status made = make_segment(slot_bytes, static_cast<std::uint32_t>(slots));
+    if (made || made.error().code != Code::kNoSpace || slots == kFewestSlots) return made;
+  }
+}
+
+Status FileBackend::make_segment(std::uint64_t slot_bytes, std::uint32_t slots) {
   CACHALOT_TRY(check_free(slots * slot_bytes));
   const std::uint32_t number = shelves_.empty() ? 0 : shelves_.rbegin()->first + 1;
   CACHALOT_TRY_ASSIGN(Segment segment,
@@ -171,7 +185,6 @@ Status FileBackend::add_segment(std::uint64_t slot_bytes) {
 }
 
 Status FileBackend::check_free(std::uint64_t more_bytes) const {
-  if (options_.min_free_bytes == 0) return {};
   struct statvfs info {};
   if (::statvfs(directory_.path().c_str(), &info) != 0)
     return Error::from_errno(errno, "storage directory %.160s", directory_.path().c_str());
@@ -179,8 +192,8 @@ Status FileBackend::check_free(std::uint64_t more_bytes) const {
   if (free_bytes >= more_bytes && free_bytes - more_bytes >= options_.min_free_bytes) return {};
   return Error::make(Code::kNoSpace,
                      "storage directory %.120s: %" PRIu64 " bytes are free, expected %" PRIu64
-                     " after %" PRIu64 " more",
-                     directory_.path().c_str(), free_bytes, options_.min_free_bytes, more_bytes);
+                     " for blocks and %" PRIu64 " to stay free",
+                     directory_.path().c_str(), free_bytes, more_bytes, options_.min_free_bytes);
 }
 
 // --- Put -------------------------------------------------------------------------------------------

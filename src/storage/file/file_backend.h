@@ -33,7 +33,8 @@ namespace cachalot::storage {
 
 struct FileOptions {
   std::string directory;
-  // A segment has as many slots as fit into this, but 16 at least and 16,384 at most.
+  // A segment has as many slots as fit into this, but 16 at least and 16,384 at most. The first ones are smaller: each
+  // has as many slots as there are before it.
   std::uint64_t segment_bytes = std::uint64_t{256} << 20;
   std::uint32_t depth = 32;  // I/O requests in flight, of one call
   IoBatch::Kind io = IoBatch::Kind::kUring;
@@ -99,6 +100,7 @@ class FileBackend final : public Backend {
   void adopt(std::uint32_t number, Segment segment);
   Result<Place> take_slot(std::uint64_t slot_bytes);
   Status add_segment(std::uint64_t slot_bytes);
+  Status make_segment(std::uint64_t slot_bytes, std::uint32_t slots);
   Status check_free(std::uint64_t more_bytes) const;
   void free_slot(const Place& place);  // under mutex_
   void condemn(const Place& place);    // under mutex_

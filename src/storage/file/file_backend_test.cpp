@@ -148,6 +148,16 @@ TEST_F(FileBackendTest, ADirectoryOfAnotherVersionIsRefused) {
   EXPECT_NE(std::string(opened.error().message).find("version 7"), std::string::npos);
 }
 
+TEST_F(FileBackendTest, ADamagedMarkIsRefusedAndLeftAlone) {
+  std::filesystem::create_directory(folder_ + "/objects");
+  std::ofstream(folder_ + "/objects/cachalot-storage") << "garbage";
+  const Status opened = open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kBadInput);
+  EXPECT_NE(std::string(opened.error().message).find("cachalot-storage"), std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(folder_ + "/objects/cachalot-storage"), 7u);
+}
+
 TEST_F(FileBackendTest, ADirectoryThatCannotBeMadeIsNamed) {
   FileOptions options{.directory = folder_ + "/no/such"};
   const auto opened = FileBackend::open(options);
@@ -251,6 +261,26 @@ TEST_F(FileBackendTest, OpeningWaitsForRequestsOfADeadOwner) {
   EXPECT_TRUE(is_done);
   request.join();
   EXPECT_EQ(get_all(*backend_, chain), std::vector<bool>(8, true));
+}
+
+// Blocks of 4 KiB with segments of 256 MiB: 16, 16, 32, 64 slots for 100 blocks.
+TEST_F(FileBackendTest, SegmentsGrowWithWhatIsStored) {
+  FileOptions large = options();
+  large.segment_bytes = std::uint64_t{256} << 20;
+  Result<std::unique_ptr<FileBackend>> backend = FileBackend::open(large);
+  ASSERT_TRUE(backend);
+  Chain chain(1, 100, 4096);
+  ASSERT_EQ(put_all(**backend, chain), 100u);
+  std::vector<std::uint64_t> slots;
+  for (int number = 0; std::filesystem::exists(segment(number)); ++number)
+    slots.push_back(std::filesystem::file_size(segment(number)) / 4096);
+  ASSERT_EQ(slots.size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    const std::uint64_t wanted = i < 2 ? 16 : 8u << i;
+    EXPECT_GE(slots[i], wanted) << i;
+    EXPECT_LE(slots[i], wanted + 4) << i << ": with its header and table";
+  }
+  EXPECT_EQ(get_all(**backend, chain), std::vector<bool>(100, true));
 }
 
 TEST_F(FileBackendTest, SlotsOfOtherSizesGiveTheirSpaceBack) {

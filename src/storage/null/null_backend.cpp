@@ -26,7 +26,7 @@ class NullBackend final : public Backend {
   Status list(const Lister&, std::uint64_t) override { return {}; }
 
  private:
-  BackendTraits traits_{.name = "null", .align_bytes = 1, .is_shared = false};
+  BackendTraits traits_{.name = "null", .keeps_objects = false};
 };
 
 }  // namespace

@@ -1,3 +1,7 @@
+#include <array>
+#include <cstring>
+
+#include "base/clock.h"
 #include "storage/open_kinds.h"
 #include "storage/redis/redis_backend.h"
 
@@ -31,6 +35,19 @@ Status read_place(const StorageUri& uri, RedisOptions& options, std::string& pre
   return {};
 }
 
+// A server that answers must accept the login. One that is down may accept it later.
+Status check_login(Backend& backend) {
+  constexpr std::uint64_t kPatienceNs = 2'000'000'000;
+  // Several keys: a server of a cluster refuses only those of other servers.
+  std::array<ObjectKey, 32> keys{};
+  std::array<bool, 32> is_there{};
+  for (std::size_t i = 0; i < keys.size(); ++i) std::memcpy(&keys[i].block, &i, sizeof i);
+  const Status answer = backend.exists(keys, is_there, base::SteadyClock::read() + kPatienceNs);
+  if (answer) return {};
+  const Code code = answer.error().code;
+  return code == Code::kPermission || code == Code::kUnsupported ? answer : Status();
+}
+
 }  // namespace
 
 OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets) {
@@ -47,7 +64,9 @@ OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const std::uint64_t connections,
                       uri.number("connections", options.most_connections, 1, 1024));
   options.most_connections = static_cast<std::uint32_t>(connections);
-  return std::unique_ptr<Backend>(std::make_unique<RedisBackend>(options, prefix));
+  auto backend = std::make_unique<RedisBackend>(options, prefix);
+  CACHALOT_TRY(check_login(*backend));
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
 }  // namespace cachalot::storage

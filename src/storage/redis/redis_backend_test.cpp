@@ -254,9 +254,9 @@ TEST(RedisTest, APasswordIsSentAndAWrongOneSaysSo) {
   EXPECT_EQ(put_all(*opened("redis://default:correct%20horse@" + host), chain), 4u);
   EXPECT_EQ(put_all(*opened("redis://" + host, {.redis_password = "correct horse"}), chain), 4u);
   for (const std::string login : {":wrong@", ""}) {
-    const Status put = put_status(*opened("redis://" + login + host), chain);
-    ASSERT_FALSE(put) << login;
-    EXPECT_EQ(put.error().code, Code::kPermission) << put.error().message;
+    const Result<std::unique_ptr<Backend>> refused = open_backend("redis://" + login + host, {});
+    ASSERT_FALSE(refused) << login;
+    EXPECT_EQ(refused.error().code, Code::kPermission) << refused.error().message;
   }
 }
 
@@ -400,15 +400,13 @@ TEST(RedisClusterTest, ANodeThatIsDownHarmsItsOwnObjectsOnly) {
 }
 
 TEST(RedisClusterTest, AServerOfAClusterAsksForTheFlag) {
-  const std::unique_ptr<Backend> backend = opened(address(cluster().at(0)));
-  Chain chain(1, 1, 4096);
-  std::vector<std::string> messages;
-  for (std::uint64_t name = 1; name <= 12; ++name) {
-    const Status put = put_status(*backend, Chain(name, 1, 4096));
-    if (!put) messages.emplace_back(put.error().message);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Result<std::unique_ptr<Backend>> opened = open_backend(address(cluster().at(i)), {});
+    ASSERT_FALSE(opened) << i;
+    EXPECT_EQ(opened.error().code, Code::kUnsupported);
+    EXPECT_NE(std::string(opened.error().message).find("expected ?cluster=1"), std::string::npos)
+        << opened.error().message;
   }
-  ASSERT_FALSE(messages.empty());
-  EXPECT_NE(messages[0].find("expected ?cluster=1"), std::string::npos) << messages[0];
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/table_properties_collectors.h>
 #include <rocksdb/write_batch.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -133,6 +134,7 @@ class ErrorLog final : public rdb::Logger {
   void Logv(const char* format, va_list arguments) override {
     char text[400];
     (void)std::vsnprintf(text, sizeof text, format, arguments);
+    text[std::strcspn(text, "\n")] = '\0';
     base::log(base::LogLevel::kWarn, "storage", "RocksDB: %s", text);
   }
 };
@@ -175,6 +177,8 @@ Status RocksdbBackend::open() {
       {rdb::kDefaultColumnFamilyName, rdb::ColumnFamilyOptions(database)},
       {"heads", rdb::ColumnFamilyOptions(database)},
       {"values", values_options(database)}};
+  // RocksDB would make it, but reports an error first.
+  (void)::mkdir((options_.directory + "/db").c_str(), 0700);
   rdb::DB* opened = nullptr;
   const rdb::Status status =
       rdb::DB::Open(database, options_.directory + "/db", families, &families_, &opened);
