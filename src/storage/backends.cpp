@@ -34,6 +34,14 @@ std::span<const BackendKind> backend_kinds() {
   return kKinds;
 }
 
+Status check_backend(std::string_view text, const BackendSecrets& secrets) {
+  CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse("storage", text));
+  CACHALOT_TRY_ASSIGN(const BackendKind* const kind, find_kind(uri));
+  CACHALOT_TRY(uri.check_parameters(kind->parameters));
+  if (!secrets.key_file.empty()) CACHALOT_TRY(StorageKey::read(secrets.key_file));
+  return {};
+}
+
 Result<std::unique_ptr<Backend>> open_backend(std::string_view text,
                                               const BackendSecrets& secrets) {
   CACHALOT_TRY_ASSIGN(const StorageUri uri, StorageUri::parse("storage", text));

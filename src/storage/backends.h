@@ -39,6 +39,10 @@ struct BackendKind {
 // In the order of the documentation; also those that this build left out.
 std::span<const BackendKind> backend_kinds();
 
+// Checks what can be checked without opening: the kind, the names of parameters, the key file.
+// @errors kInvalidArgument; those of StorageKey::read
+Status check_backend(std::string_view text, const BackendSecrets& secrets);
+
 // @errors kInvalidArgument: no such kind, no such parameter, or a wrong value; kUnsupported: this build has it
 //         not; and those of the kind
 Result<std::unique_ptr<Backend>> open_backend(std::string_view text, const BackendSecrets& secrets);

@@ -1,10 +1,10 @@
-// Lets one log line a minute through, for conditions that may last for hours.
+// Lets a few log lines a minute through, for what may be repeated for hours.
 //
 // @threads any
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <mutex>
 
 #include "base/clock.h"
 
@@ -12,17 +12,27 @@ namespace cachalot::storage {
 
 class RareLine {
  public:
-  // Whether the line is due. True for one caller only.
+  explicit RareLine(unsigned lines_a_minute = 1) : lines_a_minute_(lines_a_minute) {}
+
+  // Whether this line may be written.
   bool is_due() {
-    constexpr std::uint64_t kPauseNs = 60'000'000'000;
-    std::uint64_t told_ns = told_ns_.load(std::memory_order_relaxed);
+    constexpr std::uint64_t kMinuteNs = 60'000'000'000;
     const std::uint64_t now_ns = base::SteadyClock::read();
-    if (told_ns != 0 && now_ns - told_ns < kPauseNs) return false;
-    return told_ns_.compare_exchange_strong(told_ns, now_ns, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    if (lines_ == 0 || now_ns - begin_ns_ >= kMinuteNs) {
+      begin_ns_ = now_ns;
+      lines_ = 0;
+    }
+    if (lines_ == lines_a_minute_) return false;
+    ++lines_;
+    return true;
   }
 
  private:
-  std::atomic<std::uint64_t> told_ns_{0};
+  const unsigned lines_a_minute_;
+  std::mutex mutex_;
+  std::uint64_t begin_ns_ = 0;  // of the minute
+  unsigned lines_ = 0;          // in it
 };
 
 }  // namespace cachalot::storage

@@ -15,6 +15,7 @@ namespace {
 using base::LogLevel;
 
 constexpr std::uint64_t kTryPauseNs = 1'000'000'000;
+constexpr int kRoundsBetweenLooks = 5;
 constexpr std::uint64_t kFirstAnswerNs = 5'000'000'000;
 
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
@@ -81,6 +82,7 @@ Status Store::fill_catalogue(bool is_first) {
   const Status listed = backend_->list(
       [&](const ObjectHead& head) {
         if (!known.empty()) found.insert(head.key);
+        remember(head.key);
         // What is known is not touched: a listing is no use.
         if (!catalogue_.contains(head.key) && !catalogue_.add(head)) waiting.push_back(head);
         return !ends_;
@@ -131,13 +133,17 @@ void Store::report(const Status& outcome) {
                 outcome.error().message);
       break;
     case OutageChange::kBegan:
-      base::log(LogLevel::kWarn, "storage",
-                "%s: is out of use after %u failed calls, and tried once a second: %s",
-                traits().name.c_str(), Breaker::kFailures, outcome.error().message);
+      // One that answers, but refuses puts, goes and comes each second.
+      if (outage_line_.is_due()) {
+        base::log(LogLevel::kWarn, "storage",
+                  "%s: is out of use after %u failed calls, and tried once a second: %s",
+                  traits().name.c_str(), Breaker::kFailures, outcome.error().message);
+      }
       if (traits().is_shared) is_listed_ = false;
       break;
     case OutageChange::kEnded:
-      base::log(LogLevel::kWarn, "storage", "%s: is back in use", traits().name.c_str());
+      if (outage_line_.is_due())
+        base::log(LogLevel::kWarn, "storage", "%s: is back in use", traits().name.c_str());
       break;
   }
 }
@@ -161,6 +167,7 @@ void Store::tell_damaged(const Status& status) {
 
 void Store::run() {
   std::uint64_t pause_ns = kTryPauseNs;
+  int rounds = 0;
   std::unique_lock lock(mutex_);
   for (;;) {
     wake_.wait_for(lock, std::chrono::nanoseconds(pause_ns), [&] { return ends_.load(); });
@@ -168,6 +175,7 @@ void Store::run() {
     lock.unlock();
     const std::uint64_t begin_ns = base::SteadyClock::read();
     check_place();
+    if (++rounds % kRoundsBetweenLooks == 0) look_for_loss();
     if (!is_gone_ && (!is_listed_ || !is_up())) try_backend();
     // A listing that fails after a long time does not keep the backend busy.
     pause_ns = std::max(kTryPauseNs, base::SteadyClock::read() - begin_ns);
@@ -189,6 +197,30 @@ Status Store::ask(std::uint64_t timeout_ns) {
   const ObjectKey none{};
   bool is_there = false;
   return backend_->exists({&none, 1}, {&is_there, 1}, base::SteadyClock::read() + timeout_ns);
+}
+
+void Store::remember(const ObjectKey& key) {
+  if (!traits().is_shared) return;
+  const std::lock_guard lock(witness_mutex_);
+  witness_ = key;
+}
+
+// A server that restarts between two calls, or is emptied, fails no call. Without the witness all is read again.
+void Store::look_for_loss() {
+  if (!traits().is_shared || !is_listed_ || !is_up()) return;
+  std::optional<ObjectKey> witness;
+  {
+    const std::lock_guard lock(witness_mutex_);
+    witness = witness_;
+  }
+  if (!witness || !catalogue_.contains(*witness)) return;
+  bool is_there = true;
+  const Status asked =
+      backend_->exists({&*witness, 1}, {&is_there, 1}, base::SteadyClock::read() + kTryPauseNs);
+  if (!asked || is_there || !catalogue_.contains(*witness)) return;
+  is_listed_ = false;
+  const std::lock_guard lock(witness_mutex_);
+  if (witness_ == witness) witness_.reset();
 }
 
 void Store::try_backend() {
@@ -356,6 +388,7 @@ void Store::finish_put(Batch& batch, const Status& whole) {
       continue;
     }
     batch.of[i]->is_stored = catalogue_.add_reserved(put.head);
+    if (batch.of[i]->is_stored) remember(put.head.key);
     if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
   }
   if (!outcome) gaps_.fetch_add(1, std::memory_order_release);

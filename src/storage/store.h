@@ -13,7 +13,7 @@
 //   2. What the catalogue has was stored, or listed. It may be gone all the same: others may have removed it.
 //   3. While the backend is out of use every call returns at once. The store's own thread tries it once a second,
 //      and reads what is there as soon as it can if that is not known yet. What is shared is read again after an
-//      outage: it may have lost objects.
+//      outage, and when an object is gone that should be there: it may have lost objects.
 //
 // @threads any
 #pragma once
@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -126,6 +127,8 @@ class Store {
   void run();
   void check_place();
   Status ask(std::uint64_t timeout_ns);
+  void look_for_loss();
+  void remember(const ObjectKey& key);
   void try_backend();
   Batch begin_put(const BlockHash& space, const BlockHash* parent, std::span<BlockPut> blocks);
   void keep_budget(std::vector<Put>& puts);
@@ -144,7 +147,10 @@ class Store {
   std::atomic<std::uint64_t> gaps_{0};
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
-  RareLine full_line_, damaged_line_, failing_line_;
+  RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{10};
+  // An object that a shared backend should have.
+  std::mutex witness_mutex_;
+  std::optional<ObjectKey> witness_;
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
   std::mutex mutex_;  // what wake_ waits for does not change between its check and its wait

@@ -264,6 +264,23 @@ TEST_F(StoreTest, AfterAnOutageWhatASharedBackendHasLostIsKnown) {
   EXPECT_EQ(put(late), 2u);
 }
 
+// A server that was restarted, or emptied, between two calls.
+TEST_F(StoreTest, ASharedBackendThatLostAllWithoutAFailedCallIsNoticed) {
+  disk_.is_shared = true;
+  open();
+  Chain chain(1, 3, 4096);
+  put(chain);
+  const std::uint64_t gaps = store_->gaps();
+  {
+    const std::lock_guard lock(disk_.mutex);
+    disk_.objects.clear();
+  }
+  EXPECT_TRUE(comes_true([&] { return known(chain) == 0; }));
+  EXPECT_GT(store_->gaps(), gaps);
+  EXPECT_EQ(store_->counts().outages, 0u);
+  EXPECT_EQ(put(chain), 3u);
+}
+
 // A try that works says nothing of a local disk's bodies: one failed call is enough then, and the outage is the same.
 TEST_F(StoreTest, WhatFailsAgainAtTheFirstCallIsTheSameOutage) {
   open();

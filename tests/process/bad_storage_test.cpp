@@ -98,6 +98,19 @@ TEST_F(BadStorage, ACapacityOfLessThanABlockIsRefused) {
   EXPECT_EQ(listing(), before);
 }
 
+TEST_F(BadStorage, AStandbyRefusesWhatItCouldNeverOpen) {
+  const std::string pool = create_pool("stood-by");
+  const std::string key = write("short-key", "short");
+  std::filesystem::permissions(key, std::filesystem::perms::owner_read);
+  expect_error(run({"serve", "--standby", "--pool", pool, "--storage", "foo:bar"}), kUsage,
+               {"unknown kind", "foo"});
+  expect_error(run({"serve", "--standby", "--pool", pool, "--storage", objects() + "?sink=1"}),
+               kUsage, {"sink"});
+  expect_error(run({"serve", "--standby", "--pool", pool, "--storage", objects(),
+                    "--storage-key-file", key}),
+               kUsage, {key});
+}
+
 TEST_F(BadStorage, ADirectoryThatCannotBeUsedIsNamed) {
   expect_refused({"--storage", "file:" + path("no/such")}, kUsage, {path("no/such")});
   const std::string file = write("file", "text");

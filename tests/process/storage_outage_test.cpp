@@ -118,6 +118,45 @@ TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWh
   EXPECT_TRUE(has("new", "before", 1));
 }
 
+TEST_F(StorageOutage, ARedisThatRestartsBetweenTwoCallsGetsWhatThePoolHas) {
+  std::filesystem::create_directory(path("redis"));
+  auto redis = storage::start_redis(path("redis"));
+  ASSERT_TRUE(redis) << redis.error().message;
+  Serving keeper(serve("kv", "redis://127.0.0.1:" + std::to_string(redis->port())));
+  ASSERT_TRUE(keeper.is_ready());
+  const std::uint16_t port = metrics_port(keeper);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  for (std::uint64_t i = 0; i < 4; ++i) put("kv", "block-" + std::to_string(i), i);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 4; }));
+  redis->kill();
+  ASSERT_TRUE(redis->restart());
+  EXPECT_TRUE(wait_until([&] {
+    return metric(port, "cachalot_storage_written_blocks_total") == 8 &&
+           metric(port, "cachalot_storage_objects") == 4;
+  })) << scrape(port);
+  EXPECT_EQ(metric(port, "cachalot_storage_missing_blocks_total"), 4);
+}
+
+// The keeper that is stopped has the directory until its process ends.
+TEST_F(StorageOutage, ATakeOverFromAKeeperThatHangsGetsItsDirectoryLater) {
+  const std::string uri = "file:" + path("objects");
+  Serving first(serve("kv", uri));
+  ASSERT_TRUE(first.is_ready());
+  ASSERT_TRUE(wait_until([&] { return metric(metrics_port(first), "cachalot_storage_up") == 1; }));
+  put("kv", "one", 1);
+  ASSERT_TRUE(
+      wait_until([&] { return metric(metrics_port(first), "cachalot_storage_objects") == 1; }));
+  first.send(SIGSTOP);
+  Serving second(
+      {"serve", "--pool", path("kv"), "--take-over", "--metrics", "127.0.0.1:0", "--storage", uri});
+  ASSERT_TRUE(second.is_ready());
+  EXPECT_TRUE(has("kv", "one", 1));
+  first.send(SIGKILL);
+  (void)first.wait();
+  EXPECT_TRUE(
+      wait_until([&] { return metric(metrics_port(second), "cachalot_storage_objects") == 1; }));
+}
+
 // A supervisor kills what has not ended some seconds after it was told to.
 TEST_F(StorageOutage, ARedisThatHangsDoesNotHoldUpTheEnd) {
   constexpr auto kMostWait = std::chrono::seconds(8);  // two, and what a busy machine takes

@@ -314,7 +314,9 @@ Status serve(Options& options) {
     CACHALOT_TRY(options.storage.check_holds_a_block(geometry.block_bytes));
   }
   ServedStorage storage(options.storage);
-  CACHALOT_TRY(storage.prepare(options.standby));
+  CACHALOT_TRY(storage.prepare(options.standby     ? ServedStorage::Keeper::kStandsBy
+                               : options.take_over ? ServedStorage::Keeper::kTakesOver
+                                                   : ServedStorage::Keeper::kFirst));
   if (options.standby) {
     end_on_signals();
     CACHALOT_TRY_ASSIGN(std::optional<pool::Pool> pool, wait_for_pool(options));

@@ -43,13 +43,18 @@ ServedStorage::~ServedStorage() {
   end();
 }
 
-Status ServedStorage::prepare(bool stands_by) {
+Status ServedStorage::prepare(Keeper role) {
   if (flags_.uri.empty()) return {};
   CACHALOT_TRY_ASSIGN(store_options_.limits, flags_.limits());
   CACHALOT_TRY_ASSIGN(store_options_.write_bytes_per_day, flags_.write_bytes_per_day());
   CACHALOT_TRY_ASSIGN(options_.policy, flags_.policy());
-  if (stands_by) return {};
-  CACHALOT_TRY_ASSIGN(backend_, storage::open_backend(flags_.uri, flags_.secrets()));
+  CACHALOT_TRY(storage::check_backend(flags_.uri, flags_.secrets()));
+  if (role == Keeper::kStandsBy) return {};
+  Result<std::unique_ptr<storage::Backend>> opened =
+      storage::open_backend(flags_.uri, flags_.secrets());
+  if (!opened && role == Keeper::kTakesOver && opened.error().code == Code::kBusy) return {};
+  if (!opened) return opened.error();
+  backend_ = *std::move(opened);
   return {};
 }
 
@@ -65,7 +70,8 @@ void ServedStorage::start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsS
 void ServedStorage::open() {
   constexpr auto kPause = std::chrono::milliseconds(10);
   constexpr int kPauses = 100;
-  for (bool is_told = false; backend_ == nullptr && !stop_.load(std::memory_order_relaxed);) {
+  bool is_told = false;
+  while (backend_ == nullptr && !stop_.load(std::memory_order_relaxed)) {
     Result<std::unique_ptr<storage::Backend>> opened =
         storage::open_backend(flags_.uri, flags_.secrets());
     if (opened) {
@@ -84,6 +90,10 @@ void ServedStorage::open() {
     cancel_ = backend_->cancel_signal();
   }
   std::unique_ptr<storage::Store> store = storage::Store::make(std::move(backend_), store_options_);
+  if (is_told) {
+    base::log(base::LogLevel::kWarn, "storage", "in use now: it has %llu blocks",
+              static_cast<unsigned long long>(store->catalogue().objects()));
+  }
   const std::lock_guard lock(mutex_);
   store_ = std::move(store);
 }

@@ -24,9 +24,11 @@ class ServedStorage {
   ServedStorage(const ServedStorage&) = delete;
   ServedStorage& operator=(const ServedStorage&) = delete;
 
-  // Checks the flags; opens the backend, unless this process only stands by: then the keeper that still serves has it.
+  enum class Keeper { kFirst, kStandsBy, kTakesOver };
+  // Checks the flags and opens the backend. One that an older keeper may still have is opened by start(), when that
+  // keeper's process has ended.
   // @errors those of the flags and of the backend
-  Status prepare(bool stands_by);
+  Status prepare(Keeper role);
   // Begins to list what is stored. The keeper serves.
   // @param metrics  shows the storage once it has joined; null: none
   void start(pool::Pool& pool, pool::Keeper& keeper, node::MetricsServer* metrics);

@@ -86,7 +86,7 @@ void add_storage_flags(CLI::App& command, StorageFlags& flags) {
       "bytes of blocks that are written a day, for a disk that wears out (default: no limit)",
       "SIZE");
   add("--write-policy", flags.write_policy,
-      "through: store every block; selective: blocks that were used again; back: the coldest "
+      "through: store every block; selective: blocks that were used twice since; back: the coldest "
       "blocks "
       "of a nearly full pool",
       "through|selective|back")

@@ -246,8 +246,8 @@ Status S3Client::outcome(const S3Request& request) const {
   if (request.code == 401 || request.code == 403) code = Code::kPermission;
   if (request.code == 429 || request.code == 503) code = Code::kBusy;
   if (request.code == 507) code = Code::kNoSpace;
-  return Error::make(code, "s3 %.60s: HTTP %ld %.80s", options_.bucket.c_str(), request.code,
-                     why.c_str());
+  return Error::make(code, "s3 %.60s: HTTP %ld%s%.80s", options_.bucket.c_str(), request.code,
+                     why.empty() ? "" : ", ", why.c_str());
 }
 
 }  // namespace cachalot::storage

@@ -25,13 +25,15 @@ Status check_endpoint(const StorageUri& uri, const std::string& endpoint) {
                      uri.shown.c_str(), endpoint.c_str());
 }
 
-// A service that answers must have the bucket. One that is down may have it later.
+// A service that answers must have the bucket, and let it be listed. One that is down may do so later.
 Status check_is_there(const S3Options& options) {
   constexpr std::uint64_t kPatienceNs = 3'000'000'000;
   S3Client client(options);
   S3Request page{.query = "list-type=2&max-keys=1"};
   client.run({&page, 1}, base::SteadyClock::read() + kPatienceNs);
-  if (!page.status || page.code != 404) return {};
+  if (!page.status) return {};
+  if (page.code == 401 || page.code == 403) return client.outcome(page);
+  if (page.code != 404) return {};
   return Error::make(Code::kIo, "s3 %.70s: there is no such bucket at %.120s; make it first",
                      options.bucket.c_str(),
                      options.endpoint.empty() ? "Amazon's" : options.endpoint.c_str());
