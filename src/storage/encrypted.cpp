@@ -9,11 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
-#include "base/log.h"
 #include "block_hash/block_hash.h"
 #include "os/file_descriptor.h"
 #include "storage/file/aligned_bytes.h"
@@ -129,7 +127,6 @@ class EncryptedBackend final : public Backend {
 
   const std::unique_ptr<Backend> inner_;
   StorageKey key_;
-  std::atomic<bool> has_logged_{false};
 };
 
 Status EncryptedBackend::encrypt(const Put& put, Sealed& sealed) const {
@@ -200,10 +197,7 @@ Status EncryptedBackend::get_each(std::span<Get> gets, const Arrived& arrived,
                                   std::uint64_t deadline_ns) {
   const auto take = [&](Get& get) {
     get.status = decrypt(get);
-    if (get.status) return arrived(get);
-    if (has_logged_.exchange(true)) return;
-    base::log(base::LogLevel::kError, "storage", "%s: %s (more of these are not logged)",
-              traits().name.c_str(), get.status.error().message);
+    if (get.status) arrived(get);
   };
   return inner_->get_each(gets, take, deadline_ns);
 }

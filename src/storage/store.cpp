@@ -160,7 +160,7 @@ void Store::tell_full(const Status& status) {
 void Store::tell_damaged(const Status& status) {
   if (!damaged_line_.is_due()) return;
   base::log(
-      LogLevel::kWarn, "storage", "%s: %s: it and all below it are removed; %llu damaged so far",
+      LogLevel::kError, "storage", "%s: %s: it and all below it are removed; %llu damaged so far",
       traits().name.c_str(), status.error().message,
       static_cast<unsigned long long>(counters_.damaged_objects.load(std::memory_order_relaxed)));
 }

@@ -9,7 +9,7 @@
 namespace cachalot::process_test {
 namespace {
 
-constexpr int kFault = 1, kUsage = 2, kRefused = 3;
+constexpr int kUsage = 2, kRefused = 3;
 
 class BadStorage : public ProcessTest {
  protected:
@@ -156,8 +156,8 @@ TEST_F(BadStorage, ADirectoryOfAnotherVersionOrKindIsLeftAlone) {
   };
   constexpr Mark kMarks[] = {{"cachalot storage 7\n", kUsage, "version 7, expected 1"},
                              {"cachalot rocksdb 1\n", kUsage, "another kind: \"rocksdb\""},
-                             {"", kFault, "KIND VERSION"},
-                             {"cachalot storage", kFault, "KIND VERSION"}};
+                             {"", kUsage, "KIND VERSION"},
+                             {"cachalot storage", kUsage, "KIND VERSION"}};
   std::filesystem::create_directory(path("objects"));
   for (const Mark& mark : kMarks) {
     write("objects/cachalot-storage", mark.text);
