@@ -57,6 +57,17 @@ Status set_caches(const ClusterFlags& flags, sim::ClusterOptions& options) {
     return Error::make(Code::kInvalidArgument,
                        "--shared-pool: a pool of 0 blocks, expected at least 1");
   }
+  if (!flags.storage_capacity_blocks.empty()) {
+    CACHALOT_TRY_ASSIGN(
+        options.storage_capacity_blocks,
+        parse_blocks_or_inf("--storage-capacity-blocks", flags.storage_capacity_blocks));
+    if (options.storage_capacity_blocks != 0 && options.pool_capacity_blocks == 0) {
+      return Error::make(Code::kInvalidArgument,
+                         "--storage-capacity-blocks: %s without a pool, expected --shared-pool or "
+                         "--pool-capacity-blocks",
+                         flags.storage_capacity_blocks.c_str());
+    }
+  }
   CACHALOT_TRY_ASSIGN(options.eviction, eviction::parse_pool_policy(flags.eviction));
   return {};
 }
@@ -68,6 +79,8 @@ Status set_links(const ClusterFlags& flags, sim::ClusterOptions& options) {
   if (flags.pool_link_latency_us >= 0) {
     options.pool_link.latency_s = flags.pool_link_latency_us / 1e6;
   }
+  options.storage_link = {.latency_s = flags.storage_latency_us / 1e6,
+                          .bytes_per_s = flags.storage_gb_s * kGiga};
   if (flags.pool_gb_s != 0) options.pool_bytes_per_s = flags.pool_gb_s * kGiga;
   if (flags.operation_bytes.empty()) return {};
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
@@ -118,6 +131,15 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
   add("--pool-gb-s", flags.pool_gb_s, "X",
       "bandwidth of the pool for all together, each way (default: what the links reach)")
       ->transform(decimal(1e-6, 1e9));
+  add("--storage-capacity-blocks", flags.storage_capacity_blocks, "N|inf",
+      "storage behind the pool, which gets a copy of all that the pool gets");
+  add("--storage-gb-s", flags.storage_gb_s, "X",
+      "its bandwidth for all together, each way, in GB/s")
+      ->transform(decimal(1e-6, 1e6))
+      ->capture_default_str();
+  add("--storage-latency-us", flags.storage_latency_us, "X", "its latency")
+      ->transform(decimal(0, 1e9))
+      ->capture_default_str();
   add("--operation-bytes", flags.operation_bytes, "SIZE",
       "transfers are cut into operations of this size, each of which takes the latency")
       ->default_str("whole transfers");
@@ -141,6 +163,9 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
   add("--assumed-decode-s", flags.assumed_decode_s, "X",
       "what a decode takes for predictive admission (default: the mean so far)")
       ->transform(decimal(1e-3, 1e9));
+  add("--decode-prediction", flags.decode_prediction, "uniform|exponential",
+      "predictive admission: each decode takes the same time, or ends with the same rate")
+      ->capture_default_str();
   add("--change", flags.changes, "WHAT:I@S",
       "leave:I@S, fail:I@S or join:I@S: prefill instance I after S seconds; several times");
   add("--window-s", flags.window_s, "X", "length of a window of the load over time")
@@ -171,6 +196,8 @@ Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   if (flags.ttft_slo_ms != 0) options.admission.ttft_slo_s = flags.ttft_slo_ms / 1000;
   if (flags.tbt_slo_ms != 0) options.admission.tbt_slo_s = flags.tbt_slo_ms / 1000;
   options.assumed_decode_s = flags.assumed_decode_s;
+  CACHALOT_TRY_ASSIGN(options.admission.prediction,
+                      sched::parse_decode_prediction(flags.decode_prediction));
   options.seed = flags.seed;
   options.window_s = flags.window_s;
   for (const std::string& text : flags.changes) {

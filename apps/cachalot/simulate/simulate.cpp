@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cinttypes>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cluster_flags.h"
 #include "command.h"
+#include "cost.h"
 #include "output.h"
 #include "plot_simulation.h"
 #include "recorded_run.h"
@@ -27,6 +27,7 @@ namespace {
 struct Options {
   TraceFlags trace;
   ClusterFlags cluster;
+  CostFlags cost;
   RecordedRunFlags recorded;
   std::vector<std::string> policies = {"conductor"};
   std::vector<std::string> admissions = {"none"};
@@ -41,6 +42,7 @@ struct Options {
 struct Timing {
   std::unique_ptr<sched::TimingModel> prefill, decode;
   double kv_bytes_per_token = 0;
+  double gpus = 1;  // of an instance
   std::uint64_t decode_capacity_tokens = 0;
   std::string source;
 };
@@ -59,6 +61,7 @@ Result<Timing> timing_of(const Options& options) {
   CACHALOT_TRY_ASSIGN(sched::FormulaModel decode, sched::FormulaModel::make(p));
   timing.prefill = std::make_unique<sched::FormulaModel>(prefill);
   timing.decode = std::make_unique<sched::FormulaModel>(decode);
+  timing.gpus = preset.gpus;
   timing.kv_bytes_per_token = p.kv_bytes_per_token;
   timing.decode_capacity_tokens = preset.kv_capacity_tokens;
   timing.source = std::string(preset.is_estimate ? "estimate: " : "") + preset.source;
@@ -122,11 +125,9 @@ Status simulate(const Options& options) {
   if (options.cluster.decode_capacity_tokens.empty()) {
     cluster.decode_capacity_tokens = timing.decode_capacity_tokens;
   }
-  if (options.passes > 1 && options.closed_loop == 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "--passes: %" PRIu64 " without --closed-loop, expected --closed-loop N",
-                       options.passes);
-  }
+  CACHALOT_TRY_ASSIGN(const ClusterPrice price,
+                      price_of(options.cost, std::uint64_t{cluster.prefill} + cluster.decode,
+                               timing.gpus, cluster.pool_capacity_blocks != 0));
   cluster.closed_loop = options.closed_loop;
   const std::string* const input = &options.trace.file;
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
@@ -156,6 +157,7 @@ Status simulate(const Options& options) {
     if (!report) return report.error();
     row.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     row.report = *std::move(report);
+    row.cost = cost_of(price, row.report);
   }
   const bool uses_stdout = options.csv == "-" || options.json == "-";
   print_simulation(uses_stdout ? stderr : stdout, workload, rows);
@@ -198,6 +200,7 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
   add("--decode-overhead-ms", options->decode_overhead_ms, "X",
       "of each decode step, beside reading weights and KV (default: 8, an estimate)")
       ->transform(decimal(0, 1e6));
+  add_cost_flags(*command, options->cost);
   add_recorded_run_flags(*command, options->recorded, options->cluster.colocated);
   add("--rate-scale", options->rate_scale, "X", "requests come X times as fast as in the trace")
       ->transform(decimal(1e-6, 1e6))
@@ -208,8 +211,8 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "N requests in flight, whatever the trace's times: one comes when another ends")
       ->transform(number(1, 1u << 24));
   add("--passes", options->passes, "N",
-      "play the trace N times, each after the end of the one before, figures apart (with "
-      "--closed-loop)")
+      "play the trace N times, each after the end of the one before, figures apart: the first "
+      "fills caches, the next ones hit them")
       ->transform(number(1, 1000));
   add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
@@ -222,7 +225,9 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
   command->allow_config_extras(CLI::config_extras_mode::error);
   command->footer(
       "Example: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 8 --decode 8 "
-      "--policy random,least_loaded,local,conductor --json -");
+      "--policy random,least_loaded,local,conductor --json -\n"
+      "         cachalot simulate --trace conversation_trace.jsonl.gz --prefill 10 --shared-pool "
+      "--policy least_loaded --network cxl --gpu-hour-usd 1.5");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -53,6 +53,20 @@ nlohmann::json json_of_passes(const sim::ClusterReport& report) {
   return passes;
 }
 
+nlohmann::json json_of_cost(const RunCost& cost) {
+  const ClusterPrice& price = cost.price;
+  return {{"network", price.network},
+          {"gpus", price.gpus},
+          {"servers", price.servers},
+          {"cards", price.cards},
+          {"switches", price.switches},
+          {"gpu_usd_per_hour", price.gpu_usd_per_hour},
+          {"network_usd_per_hour", price.network_usd_per_hour},
+          {"usd", cost.usd},
+          {"usd_per_million_tokens", cost.usd_per_million_tokens},
+          {"usd_per_million_good_tokens", cost.usd_per_million_good_tokens}};
+}
+
 nlohmann::json json_of_row(const SimulateRow& row) {
   const sim::ClusterReport& r = row.report;
   nlohmann::json instances = nlohmann::json::array();
@@ -88,14 +102,24 @@ nlohmann::json json_of_row(const SimulateRow& row) {
            {{"handover", r.handover_bytes},
             {"peer", r.peer_bytes},
             {"pool_read", r.pool_read_bytes},
-            {"pool_write", r.pool_write_bytes}}},
+            {"pool_write", r.pool_write_bytes},
+            {"storage_read", r.storage_read_bytes},
+            {"storage_write", r.storage_write_bytes}}},
+          {"storage_skipped_bytes", r.storage_skipped_bytes},
+          {"hit_tokens_by_tier",
+           {{"instance",
+             r.hit_tokens - r.hit_tokens_peer - r.hit_tokens_pool - r.hit_tokens_storage},
+            {"peer", r.hit_tokens_peer},
+            {"pool", r.hit_tokens_pool},
+            {"storage", r.hit_tokens_storage}}},
           {"decode_load_deviation", r.decode_load_deviation},
           {"decode_load", r.decode_load},
           {"window_s", r.window_s},
           {"passes", json_of_passes(r)},
           {"per_instance", instances},
           {"sim_s", r.sim_s},
-          {"wall_s", row.wall_s}};
+          {"wall_s", row.wall_s},
+          {"cost", json_of_cost(row.cost)}};
 }
 
 std::string name_of(const SimulateRow& row) {
@@ -109,17 +133,26 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
   std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
                workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
                workload.block_tokens());
-  std::fprintf(out, "%-24s %9s %9s %9s %9s %9s %9s %8s %8s %8s %9s\n", "policy", "completed",
+  std::fprintf(out, "%-24s %9s %9s %9s %9s %9s %9s %8s %8s %8s %9s %8s %8s\n", "policy", "completed",
                "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "hit", "prefill",
-               "moved GB");
+               "moved GB", "$/Mtoken", "$/M good");
   for (const SimulateRow& row : rows) {
     const sim::ClusterReport& r = row.report;
     const double computed = static_cast<double>(r.completed + r.wasted);
     std::fprintf(
-        out, "%-24s %9" PRIu64 " %9" PRIu64 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f\n",
+        out, "%-24s %9" PRIu64 " %9" PRIu64 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f %8.3f %8.3f\n",
         name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean, r.ttft_s.p99,
         r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps, r.token_hit_rate() * 100,
-        computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9);
+        computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
+        row.cost.usd_per_million_tokens, row.cost.usd_per_million_good_tokens);
+    if (r.storage_blocks != 0 && r.input_tokens != 0) {
+      std::fprintf(out,
+                   "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "
+                   "GB, written %.1f GB\n",
+                   ratio(r.hit_tokens_pool, r.input_tokens) * 100,
+                   ratio(r.hit_tokens_storage, r.input_tokens) * 100, r.storage_read_bytes / 1e9,
+                   r.storage_write_bytes / 1e9);
+    }
     for (std::size_t i = 0; i < r.passes.size(); ++i) {
       const sim::PassReport& pass = r.passes[i];
       std::fprintf(
@@ -130,6 +163,12 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
           pass.ttft_s.p99, pass.tpot_s.mean * 1e3, ratio(pass.hit_tokens, pass.input_tokens) * 100);
     }
   }
+  const ClusterPrice& price = rows[0].cost.price;
+  std::fprintf(out,
+               "cost: $%.2f an hour for %g GPUs, $%.2f for the network (%s: %" PRIu64
+               " cards, %" PRIu64 " switches)\n",
+               price.gpu_usd_per_hour, price.gpus, price.network_usd_per_hour,
+               price.network.c_str(), price.cards, price.switches);
 }
 
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
@@ -142,7 +181,8 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
 std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
-      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s\n";
+      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,"
+      "storage_tokens\n";
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
   };
@@ -166,7 +206,7 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       } else {
         csv += ",";
       }
-      csv += "\n";
+      csv += "," + std::to_string(r.storage_tokens) + "\n";
     }
   }
   return csv;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cost.h"
 #include "sim/cluster/report.h"
 #include "sim/cluster/workload.h"
 
@@ -16,6 +17,7 @@ struct SimulateRow {
   std::string policy, admission;
   sim::ClusterReport report;
   double wall_s = 0;
+  RunCost cost = {};
 };
 
 void print_simulation(std::FILE* out, const sim::Workload& workload,

@@ -8,12 +8,17 @@
 //
 // The load of the decode side is predicted TBT / TBT goal of an instance that takes the request, with all others spread
 // evenly. A load above 1 rejects. With early, requests that are still in prefill do not count yet: the decode side fills
-// up after the decision, then rejects until it is empty. predictive looks at the time when a request that comes now
-// begins its prefill: it counts all that are in prefill, and takes out what will have ended, for it assumes that each
-// decode ends with the same rate.
-// @source Mooncake (arXiv 2407.00079) §7; differs in two points. There each decode takes the same time, so what is older
-//         counts as ended even when it still runs. There the time is the end of the request's own prefill; a long
-//         request would then be admitted before short ones, because later requests are not known yet.
+// up after the decision, then rejects until it is empty. predictive looks at a later time, counts all whose prefill ends
+// by then, and takes out what will have ended:
+//
+//   uniform      as Mooncake has it: each decode takes the same time, so an older one counts as ended even if it still
+//                runs. Outputs vary, so the predicted load is too low, and more is admitted than the goal allows. The
+//                time is the end of the request's own prefill.
+//   exponential  each decode ends with the same rate, whatever its age. The time is the mean queue of the prefill side:
+//                requests that come later are not known yet, and with its own end a long request would be admitted
+//                before short ones.
+//
+// @source Mooncake (arXiv 2407.00079) §7
 #pragma once
 
 #include <cachalot/result.h>
@@ -33,13 +38,20 @@ std::string admission_names(const char* separator = ", ");
 // @errors kInvalidArgument: no such policy; the message lists those there are
 Result<AdmissionKind> parse_admission(std::string_view name);
 
+enum class DecodePrediction : std::uint8_t { kUniform, kExponential };
+
+const char* decode_prediction_name(DecodePrediction prediction);
+// @errors kInvalidArgument: neither uniform nor exponential
+Result<DecodePrediction> parse_decode_prediction(std::string_view name);
+
 struct AdmissionOptions {
   AdmissionKind kind = AdmissionKind::kNone;
+  DecodePrediction prediction = DecodePrediction::kExponential;  // of kPredictive
   double ttft_slo_s = std::numeric_limits<double>::infinity();
   double tbt_slo_s = std::numeric_limits<double>::infinity();
 };
 
-// A request that decodes or waits for it, or that is in prefill (at_s: when that will end).
+// A request that decodes or waits for it, or that is in prefill. at_s: when its prefill has ended (below 0) or will end.
 struct DecodeShare {
   double at_s = 0;
   std::uint64_t context_tokens = 0;
@@ -54,10 +66,11 @@ struct LoadView {
   const TimingModel* timing = nullptr;      // of decode
 };
 
-// Of an instance that takes a request of `context_tokens`, at `at_s`: now of what decodes now, or with `predicts` of what
-// will be left of it and of what will have come.
-double decode_load(const LoadView& load, double tbt_slo_s, double at_s, bool predicts,
-                   std::uint64_t context_tokens);
+// Of an instance that takes a request of `context_tokens` now, with what decodes now.
+double decode_load_now(const LoadView& load, double tbt_slo_s, std::uint64_t context_tokens);
+// The same at `at_s`, with what will be left of it and what will have come.
+double predicted_decode_load(const LoadView& load, double tbt_slo_s, DecodePrediction prediction,
+                             double at_s, std::uint64_t context_tokens);
 
 enum class Verdict : std::uint8_t { kAdmit, kRejectPrefill, kRejectDecode };
 

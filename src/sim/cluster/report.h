@@ -30,6 +30,7 @@ struct RequestRecord {
   std::uint32_t restarts = 0;            // after a failure of an instance
   std::uint64_t hit_tokens = 0;          // that its prefill began with
   std::uint64_t transferred_tokens = 0;  // of those, from a peer or the pool
+  std::uint64_t storage_tokens = 0;      // of those, which the storage brought into the pool for it
   double arrival_s = 0;  // the workload's, or in a closed loop when another request made room
   double predicted_ttft_s = 0;
   double prefill_begin_s = 0;
@@ -71,6 +72,8 @@ struct ClusterReport {
   std::uint64_t restarts = 0;
   Distribution ttft_s, tbt_s, tpot_s, e2e_s;
   double goodput_rps = 0, slo_attainment = 0;
+  // Input and output of completed requests and of good ones; of an output that was not simulated only its first token.
+  std::uint64_t completed_tokens = 0, good_tokens = 0;
 
   // Of requests that were computed.
   std::uint64_t input_tokens = 0, hit_tokens = 0, transferred_tokens = 0;
@@ -82,6 +85,11 @@ struct ClusterReport {
   double bytes_transferred = 0;
   double handover_bytes = 0, peer_bytes = 0, pool_read_bytes = 0, pool_write_bytes = 0;
   std::uint64_t pool_blocks = 0;
+  // Of hit_tokens, by where they were when the request came; the rest was in the instance's own cache.
+  std::uint64_t hit_tokens_peer = 0, hit_tokens_pool = 0, hit_tokens_storage = 0;
+  double storage_read_bytes = 0, storage_write_bytes = 0;
+  double storage_skipped_bytes = 0;  // not written, because too many writes were in flight
+  std::uint64_t storage_blocks = 0;
 
   double sim_s = 0;  // from the first arrival to the last end
   double window_s = 0;
