@@ -89,6 +89,83 @@ TEST_F(SimulateCommand, DrawsAndWritesALineForEachRequest) {
   }
 }
 
+TEST_F(SimulateCommand, AMillionTokensCostTheHoursOfGpusAndTheShareOfTheNetwork) {
+  // 4 instances of 8 GPUs: 4 servers with 4 NICs each, and a switch: (16 * 1,745 + 16,000) / (3 * 8,766) an hour.
+  const Arguments cluster = {"--prefill", "2", "--decode", "2", "--limit", "200"};
+  const auto with = [&](const Arguments& more) {
+    Arguments flags = cluster;
+    flags.insert(flags.end(), more.begin(), more.end());
+    return simulate(flags);
+  };
+  const nlohmann::json result = with({"--gpu-hour-usd", "1.5"});
+  const nlohmann::json cost = result["cost"];
+  EXPECT_EQ(cost["network"], "rdma");
+  EXPECT_DOUBLE_EQ(cost["gpu_usd_per_hour"], 32 * 1.5);
+  EXPECT_NEAR(cost["network_usd_per_hour"].get<double>(), 43920.0 / 26298, 1e-9);
+  const double usd = (48 + 43920.0 / 26298) * result["sim_s"].get<double>() / 3600;
+  EXPECT_NEAR(cost["usd"].get<double>(), usd, 1e-9 * usd);
+  EXPECT_GT(cost["usd_per_million_tokens"], 0);
+  EXPECT_DOUBLE_EQ(cost["usd_per_million_good_tokens"], cost["usd_per_million_tokens"]);
+  // With a pool 2 adapters a server: (8 * 210 + 5,800) / 26,298.
+  const nlohmann::json pooled = with({"--shared-pool"})["cost"];
+  EXPECT_EQ(pooled["network"], "cxl");
+  EXPECT_NEAR(pooled["network_usd_per_hour"].get<double>(), 7480.0 / 26298, 1e-9);
+  // Tokens of requests that miss a goal are not good.
+  const nlohmann::json late = with({"--ttft-slo-ms", "1"})["cost"];
+  EXPECT_EQ(late["usd_per_million_good_tokens"], 0);
+}
+
+TEST_F(SimulateCommand, StorageBehindAPoolAddsHitsThatAreCountedApart) {
+  const Arguments pool = {"--prefill", "4",       "--shared-pool", "--pool-capacity-blocks",
+                          "2000",      "--limit", "2000"};
+  const nlohmann::json without = simulate(pool);
+  Arguments flags = pool;
+  flags.insert(flags.end(), {"--storage-capacity-blocks", "inf", "--storage-gb-s", "50"});
+  const nlohmann::json with = simulate(flags);
+  EXPECT_EQ(without["hit_tokens_by_tier"]["storage"], 0);
+  EXPECT_GT(with["hit_tokens_by_tier"]["storage"], 0);
+  EXPECT_GT(with["token_hit_rate"], without["token_hit_rate"]);
+  EXPECT_GT(with["bytes_by_kind"]["storage_write"], with["bytes_by_kind"]["storage_read"]);
+}
+
+TEST_F(SimulateCommand, PassesAtTheTracesTimesFillAndHit) {
+  const nlohmann::json passes = simulate({"--prefill", "8", "--shared-pool", "--limit", "500",
+                                          "--passes", "2", "--policy", "least_loaded"})["passes"];
+  ASSERT_EQ(passes.size(), 2u);
+  EXPECT_GT(passes[1]["token_hit_rate"], 0.95);
+  EXPECT_LT(passes[1]["ttft_ms"]["mean"], passes[0]["ttft_ms"]["mean"]);
+  EXPECT_NEAR(passes[1]["seconds"].get<double>(), passes[0]["seconds"].get<double>(), 30);
+}
+
+// A prompt of 128 K on 4 instances: the pipeline sends least, and loses least where links are slow.
+TEST_F(SimulateCommand, LongPrefillComparesThreeWaysToSplitAPrompt) {
+  const auto rows_at = [&](const char* gb_s) {
+    const Outcome outcome = run({"long-prefill", "--tokens", "131072", "--instances", "4",
+                                 "--link-gb-s", gb_s, "--json", "-", "--plot", path("l.svg")});
+    expect_done(outcome);
+    return outcome.json()["rows"];
+  };
+  const nlohmann::json rows = rows_at("5");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0]["split"], "pipeline");
+  EXPECT_EQ(rows[2]["split"], "tensor");
+  EXPECT_LT(rows[0]["sent_bytes"], rows[1]["sent_bytes"]);
+  EXPECT_LT(rows[1]["sent_bytes"], rows[2]["sent_bytes"]);
+  EXPECT_LT(rows[0]["seconds"], rows[2]["seconds"]);
+  EXPECT_GT(rows[0]["efficiency"], 0.8);
+  EXPECT_LE(rows[0]["efficiency"], 1);
+  EXPECT_TRUE(read(path("l.svg")).ends_with("</svg>\n"));
+  const auto refused = [&](const Arguments& flags, const std::vector<std::string>& parts) {
+    Arguments words = {"long-prefill"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    expect_error(run(words), kUsage, parts);
+  };
+  refused({"--tokens", "32K"}, {"--tokens", "32K"});
+  refused({"--instances", "0"}, {"--instances", "0"});
+  refused({"--plot", "l.png"}, {"--plot", "l.png"});
+  refused({"--hardware", "0xH20"}, {"0xH20"});
+}
+
 TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   const auto expect = [&](Arguments flags, const std::vector<std::string>& parts) {
     Arguments words = {"simulate", "--trace", kTrace};
@@ -108,6 +185,10 @@ TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   expect({"--prefill", "2", "--change", "leave:2@10"}, {"instance 2", "below 2"});
   expect({"--prefill", "2", "--change", "sleep:1@10"}, {"--change", "sleep:1@10"});
   expect({"--prefill", "1", "--decode", "1", "--decode-capacity-tokens", "0"}, {"decode"});
+  expect({"--prefill", "1", "--storage-capacity-blocks", "9"}, {"--storage-capacity-blocks", "9"});
+  expect({"--prefill", "1", "--network", "tcp"}, {"--network", "tcp", "rdma"});
+  expect({"--prefill", "1", "--gpu-hour-usd", "-1"}, {"--gpu-hour-usd", "-1"});
+  expect({"--prefill", "1", "--decode-prediction", "best"}, {"\"best\"", "uniform"});
   const std::string timeless =
       write("t.jsonl", "{\"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n");
   expect_error(run({"simulate", "--trace", timeless, "--prefill", "1"}), kUsage,

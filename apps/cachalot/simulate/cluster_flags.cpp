@@ -166,6 +166,10 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
   add("--decode-prediction", flags.decode_prediction, "uniform|exponential",
       "predictive admission: each decode takes the same time, or ends with the same rate")
       ->capture_default_str();
+  add("--decode-check", flags.decode_check, "present|with_request",
+      "reject_on_load: after the prefill, whether the decode instance misses the goal with what it "
+      "has, or with the request")
+      ->capture_default_str();
   add("--change", flags.changes, "WHAT:I@S",
       "leave:I@S, fail:I@S or join:I@S: prefill instance I after S seconds; several times");
   add("--window-s", flags.window_s, "X", "length of a window of the load over time")
@@ -198,6 +202,7 @@ Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   options.assumed_decode_s = flags.assumed_decode_s;
   CACHALOT_TRY_ASSIGN(options.admission.prediction,
                       sched::parse_decode_prediction(flags.decode_prediction));
+  CACHALOT_TRY_ASSIGN(options.admission.check, sched::parse_decode_check(flags.decode_check));
   options.seed = flags.seed;
   options.window_s = flags.window_s;
   for (const std::string& text : flags.changes) {

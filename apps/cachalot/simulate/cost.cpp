@@ -25,7 +25,8 @@ void add_cost_flags(CLI::App& command, CostFlags& flags) {
         ->transform(decimal(0, kMostUsd))
         ->capture_default_str();
   };
-  add("--gpu-hour-usd", flags.gpu_hour, "price of an hour of one GPU; the default is an assumption");
+  add("--gpu-hour-usd", flags.gpu_hour,
+      "price of an hour of one GPU; the default is an assumption");
   command
       .add_option("--network", flags.network,
                   "hardware between the servers: rdma, or cxl (default with a pool)")

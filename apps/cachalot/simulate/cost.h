@@ -15,8 +15,8 @@ namespace cachalot::apps {
 
 // Prices in US dollars.
 struct CostFlags {
-  double gpu_hour = 2;  // an assumption
-  std::string network;  // rdma or cxl; none: cxl with a pool, else rdma
+  double gpu_hour = 2;                          // an assumption
+  std::string network;                          // rdma or cxl; none: cxl with a pool, else rdma
   double nic = 1745, nic_switch = 16000;        // Beluga's table 1
   double adapter = 210, adapter_switch = 5800;  // likewise: samples, prices may change
   double years = 3;                             // until network hardware is written off

@@ -55,22 +55,22 @@ Row row_of(const Subject& subject, const Options& options, std::uint64_t tokens,
   row.one_instance_s = subject.timing.prefill_seconds(tokens, 0);
   switch (split) {
     case Split::kPipeline:
-      row.chunk_tokens = options.chunk_tokens != 0
-                             ? options.chunk_tokens
-                             : sched::best_chunk_tokens(subject.timing, model, tokens, instances,
-                                                        subject.link);
+      row.chunk_tokens =
+          options.chunk_tokens != 0
+              ? options.chunk_tokens
+              : sched::best_chunk_tokens(subject.timing, model, tokens, instances, subject.link);
       row.seconds = sched::chunked_pipeline_seconds(subject.timing, model, tokens, instances,
                                                     row.chunk_tokens, subject.link);
       row.sent_bytes = sched::chunked_pipeline_bytes(model, tokens, instances);
       break;
     case Split::kSequence:
-      row.seconds = sched::sequence_parallel_seconds(subject.timing, model, tokens, instances,
-                                                     subject.link);
+      row.seconds =
+          sched::sequence_parallel_seconds(subject.timing, model, tokens, instances, subject.link);
       row.sent_bytes = sched::sequence_parallel_bytes(model, tokens, instances);
       break;
     case Split::kTensor:
-      row.seconds = sched::tensor_parallel_seconds(subject.timing, model, tokens, instances,
-                                                   subject.link);
+      row.seconds =
+          sched::tensor_parallel_seconds(subject.timing, model, tokens, instances, subject.link);
       row.sent_bytes = sched::tensor_parallel_bytes(model, tokens, instances);
       break;
   }
@@ -134,8 +134,8 @@ nlohmann::json json_of(const Subject& subject, const std::vector<Row>& rows) {
 std::string svg_of(const Subject& subject, const std::vector<Row>& rows) {
   std::vector<PlotLine> lines;
   for (const Row& row : rows) {
-    const std::string name = std::string(name_of(row.split)) + ", " +
-                             std::to_string(row.instances) + " instances";
+    const std::string name =
+        std::string(name_of(row.split)) + ", " + std::to_string(row.instances) + " instances";
     auto line = std::find_if(lines.begin(), lines.end(),
                              [&](const PlotLine& known) { return known.name == name; });
     if (line == lines.end()) line = lines.insert(lines.end(), {name, {}});
@@ -166,9 +166,10 @@ Status long_prefill(const Options& options) {
                       sched::find_timing_preset(options.model, options.hardware));
   preset.formula.step_overhead_s = preset.gpu.prompt_step_overhead_s;
   CACHALOT_TRY_ASSIGN(const sched::FormulaModel timing, sched::FormulaModel::make(preset.formula));
-  const Subject subject = {preset, timing,
-                           {.bytes_per_second = options.link_gb_s * 1e9,
-                            .latency_s = options.link_latency_us / 1e6}};
+  const Subject subject = {
+      preset,
+      timing,
+      {.bytes_per_second = options.link_gb_s * 1e9, .latency_s = options.link_latency_us / 1e6}};
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   CACHALOT_TRY_ASSIGN(Output plot, Output::open(options.plot));
   std::vector<Row> rows;

@@ -43,8 +43,9 @@ class Totals {
   double seconds(ReplayCounter counter) const { return as_double((*this)[counter]) / kNsPerSecond; }
 
   // Percentiles of a histogram of each pass.
-  Percentiles percentiles_of(base::Histogram EnginePass::* histogram) const {
-    const auto all = std::make_unique<base::Histogram>();  // on the heap: larger than a frame should be
+  Percentiles percentiles_of(base::Histogram EnginePass::*histogram) const {
+    const auto all =
+        std::make_unique<base::Histogram>();  // on the heap: larger than a frame should be
     for (const EngineState& engine : engines_) {
       for (const EnginePass& pass : passes_of(engine)) all->add(pass.*histogram);
     }

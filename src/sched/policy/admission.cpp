@@ -88,6 +88,19 @@ Result<DecodePrediction> parse_decode_prediction(std::string_view name) {
                      static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data());
 }
 
+const char* decode_check_name(DecodeCheck check) {
+  return check == DecodeCheck::kPresent ? "present" : "with_request";
+}
+
+Result<DecodeCheck> parse_decode_check(std::string_view name) {
+  for (const auto known : {DecodeCheck::kPresent, DecodeCheck::kWithRequest}) {
+    if (name == decode_check_name(known)) return known;
+  }
+  return Error::make(Code::kInvalidArgument,
+                     "decode check: no \"%.*s\", expected one of: present, with_request",
+                     static_cast<int>(std::min<std::size_t>(name.size(), 60)), name.data());
+}
+
 double decode_load_now(const LoadView& load, double tbt_slo_s, std::uint64_t context_tokens) {
   Sum sum;
   for (const DecodeShare& share : load.decoding) sum.add(share, 1);
@@ -122,8 +135,15 @@ Verdict admit(const AdmissionOptions& options, double ttft_s, std::uint64_t inpu
   return decode_load > 1 ? Verdict::kRejectDecode : Verdict::kAdmit;
 }
 
-bool admits_to_decode(const AdmissionOptions& options, double tbt_s) {
-  return options.kind != AdmissionKind::kRejectOnLoad || tbt_s <= options.tbt_slo_s;
+bool admits_to_decode(const AdmissionOptions& options, const DecodeChoice& choice) {
+  if (options.kind != AdmissionKind::kRejectOnLoad) return true;
+  const bool is_present = options.check == DecodeCheck::kPresent;
+  return (is_present ? choice.present_s : choice.tbt_s) <= options.tbt_slo_s;
+}
+
+double mean_decode_seconds(double ended_s, std::uint64_t ended, double running_s) {
+  if (ended == 0) return std::numeric_limits<double>::infinity();
+  return (ended_s + running_s) / static_cast<double>(ended);
 }
 
 }  // namespace cachalot::sched

@@ -2,7 +2,8 @@
 //
 //   none            admits all
 //   reject_on_load  at arrival: the predicted TTFT only. The decode side is looked at after the prefill, which is
-//                   wasted if that has no room for its goal.
+//                   wasted if its instance misses the goal: with what it has (DecodeCheck::kPresent), or would
+//                   have with the request (kWithRequest), which then hits large requests first.
 //   early           at arrival also the load of the decode side now
 //   predictive      at arrival also the load of the decode side when this prefill will end
 //
@@ -27,6 +28,7 @@
 #include <string>
 #include <string_view>
 
+#include "sched/policy/decode_choice.h"
 #include "sched/policy/snapshot.h"
 
 namespace cachalot::sched {
@@ -44,9 +46,16 @@ const char* decode_prediction_name(DecodePrediction prediction);
 // @errors kInvalidArgument: neither uniform nor exponential
 Result<DecodePrediction> parse_decode_prediction(std::string_view name);
 
+enum class DecodeCheck : std::uint8_t { kPresent, kWithRequest };
+
+const char* decode_check_name(DecodeCheck check);
+// @errors kInvalidArgument: neither present nor with_request
+Result<DecodeCheck> parse_decode_check(std::string_view name);
+
 struct AdmissionOptions {
   AdmissionKind kind = AdmissionKind::kNone;
   DecodePrediction prediction = DecodePrediction::kExponential;  // of kPredictive
+  DecodeCheck check = DecodeCheck::kPresent;                     // of kRejectOnLoad
   double ttft_slo_s = std::numeric_limits<double>::infinity();
   double tbt_slo_s = std::numeric_limits<double>::infinity();
 };
@@ -78,8 +87,13 @@ enum class Verdict : std::uint8_t { kAdmit, kRejectPrefill, kRejectDecode };
 Verdict admit(const AdmissionOptions& options, double ttft_s, std::uint64_t input_tokens,
               const LoadView& load);
 
-// After the prefill: false only for kRejectOnLoad, which did not look before. @param tbt_s  as choose_decode() predicts
-// it
-bool admits_to_decode(const AdmissionOptions& options, double tbt_s);
+// After the prefill: false only for kRejectOnLoad, which did not look before.
+bool admits_to_decode(const AdmissionOptions& options, const DecodeChoice& choice);
+
+// The mean time that a decode takes, from those that have ended and those that still run: short ones end first, so the
+// mean of the ended alone is too small. The maximum-likelihood estimate if each ends with the same rate. Infinity if
+// none has ended.
+// @param ended_s, running_s  sums of times so far
+double mean_decode_seconds(double ended_s, std::uint64_t ended, double running_s);
 
 }  // namespace cachalot::sched

@@ -92,7 +92,7 @@ TEST_F(Admission, TheContextOfTheOthersIsSpreadAndTheRequestsOwnIsNot) {
 
 TEST_F(Admission, OnlyRejectOnLoadLooksAfterThePrefill) {
   const auto admits = [](AdmissionKind kind) {
-    return admits_to_decode({.kind = kind, .tbt_slo_s = 4}, 4.5);
+    return admits_to_decode({.kind = kind, .tbt_slo_s = 4}, {.tbt_s = 5, .present_s = 4.5});
   };
   EXPECT_FALSE(admits(AdmissionKind::kRejectOnLoad));
   EXPECT_TRUE(admits(AdmissionKind::kEarly));
@@ -100,11 +100,27 @@ TEST_F(Admission, OnlyRejectOnLoadLooksAfterThePrefill) {
   EXPECT_TRUE(admits(AdmissionKind::kNone));
 }
 
+TEST_F(Admission, RejectOnLoadLooksAtTheLoadThereIsOrWithTheRequest) {
+  const DecodeChoice choice = {.tbt_s = 4.5, .present_s = 3.5};
+  AdmissionOptions options{.kind = AdmissionKind::kRejectOnLoad, .tbt_slo_s = 4};
+  EXPECT_TRUE(admits_to_decode(options, choice));
+  options.check = DecodeCheck::kWithRequest;
+  EXPECT_FALSE(admits_to_decode(options, choice));
+}
+
+TEST_F(Admission, TheMeanDecodeCountsThoseThatStillRun) {
+  EXPECT_TRUE(std::isinf(mean_decode_seconds(0, 0, 12)));
+  // Two have ended after 1 s each; three have run for 4 s: two ends in 14 s of decoding.
+  EXPECT_DOUBLE_EQ(mean_decode_seconds(2, 2, 12), 7);
+}
+
 TEST(AdmissionNames, AreReadBackAndUnknownOnesAreNamed) {
   EXPECT_EQ(*parse_admission("reject_on_load"), AdmissionKind::kRejectOnLoad);
   EXPECT_FALSE(parse_admission("late"));
   EXPECT_EQ(*parse_decode_prediction("uniform"), kUniform);
   EXPECT_FALSE(parse_decode_prediction("late"));
+  EXPECT_EQ(*parse_decode_check("with_request"), DecodeCheck::kWithRequest);
+  EXPECT_FALSE(parse_decode_check("late"));
 }
 
 }  // namespace

@@ -36,9 +36,9 @@ KvPlan plan_with_pool(const RequestView& request, const ClusterView& cluster,
         cluster.pool, static_cast<double>(plan.transfer_tokens) * cluster.kv_bytes_per_token,
         cluster.prefill[instance].pool_reads);
     plan.fetch_tokens = fetch_tokens;
-    plan.fetch_s = transfer_seconds(
-        cluster.storage, static_cast<double>(fetch_tokens) * cluster.kv_bytes_per_token,
-        cluster.storage_reads);
+    plan.fetch_s = transfer_seconds(cluster.storage,
+                                    static_cast<double>(fetch_tokens) * cluster.kv_bytes_per_token,
+                                    cluster.storage_reads);
     plan.prefill_s = prefill_seconds(*cluster.timing, request.input_tokens, hit_tokens);
     if (plan.cost_s() < best.cost_s()) best = plan;
   };

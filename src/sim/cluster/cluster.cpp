@@ -176,8 +176,9 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   queue_s /= static_cast<double>(views_.size());
   double decode_s = options_.assumed_decode_s;
   if (decode_s == 0) {
-    decode_s = decodes_ == 0 ? std::numeric_limits<double>::infinity()
-                             : decode_sum_s_ / static_cast<double>(decodes_);
+    double running_s = 0;
+    for (const JobId other : decoding_) running_s += now_s_ - report_.records[other].first_token_s;
+    decode_s = sched::mean_decode_seconds(decode_sum_s_, decodes_, running_s);
   }
   return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
                       {.decoding = decode_shares_,
@@ -342,7 +343,7 @@ void Cluster::hand_over(JobId id) {
     const sched::DecodeChoice choice = sched::choose_decode(
         decode_views_, *timing_.decode,
         {job(id).input_tokens + 1, job(id).input_tokens + job(id).output_tokens});
-    if (!choice.exists() || !sched::admits_to_decode(options_.admission, choice.tbt_s)) {
+    if (!choice.exists() || !sched::admits_to_decode(options_.admission, choice)) {
       report_.wasted_prefill_s += jobs_[id].prefill_s;
       finish(id, Outcome::kWasted);
     } else {

@@ -57,7 +57,7 @@ struct ClusterOptions {
 
   sched::RoutingOptions routing;
   sched::AdmissionOptions admission;  // its goals also say what a good request is
-  // That a decode takes, as predictive admission assumes; 0: the mean of those that have ended so far.
+  // That a decode takes, as predictive admission assumes; 0: as mean_decode_seconds() has it so far.
   double assumed_decode_s = 0;
   std::uint64_t seed = 1;
   // Requests in flight: a request comes when another ends, whatever the trace's times; 0: the trace's times.

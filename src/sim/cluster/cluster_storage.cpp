@@ -66,8 +66,7 @@ void Cluster::end_fetch(JobId id) {
   pool_.store(path(id).first(state.source_blocks));
   report_.pool_blocks = std::max(report_.pool_blocks, pool_.size());
   state.is_waiting_for_kv = false;
-  const std::uint64_t own_tokens =
-      workload_.tokens_of(job(id), prefill_[at].cache.match(path(id)));
+  const std::uint64_t own_tokens = workload_.tokens_of(job(id), prefill_[at].cache.match(path(id)));
   sched::KvPlan plan = plan_from_pool(id, at, std::max(state.ready_tokens, own_tokens));
   if (plan.fetch_tokens != 0) plan = {};  // once is enough: the pool has no room for more
   if (!begin_transfer(id, at, plan)) try_start(at);
@@ -78,8 +77,7 @@ void Cluster::end_fetch(JobId id) {
 void Cluster::write_to_storage(JobId id) {
   constexpr std::uint64_t kMostWrites = 256;
   const std::uint64_t known_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
-  const std::uint64_t new_tokens =
-      workload_.tokens_of(job(id), path(id).size()) - known_tokens;
+  const std::uint64_t new_tokens = workload_.tokens_of(job(id), path(id).size()) - known_tokens;
   if (new_tokens == 0) {
     storage_.store(path(id));  // a use
     return;
