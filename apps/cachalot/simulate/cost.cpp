@@ -11,8 +11,9 @@ namespace {
 constexpr double kGpusOfServer = 8, kHoursOfYear = 8766;
 constexpr std::uint64_t kServersOfSwitch = 16, kNicsOfServer = 4, kAdaptersOfServer = 2;
 
-double per_million(double usd, std::uint64_t tokens) {
-  return tokens == 0 ? 0 : usd / (static_cast<double>(tokens) / 1e6);
+std::optional<double> per_million(double usd, std::uint64_t tokens) {
+  if (tokens == 0) return std::nullopt;
+  return usd / (static_cast<double>(tokens) / 1e6);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sim/cluster/report.h"
@@ -42,7 +43,7 @@ Result<ClusterPrice> price_of(const CostFlags& flags, std::uint64_t instances,
 struct RunCost {
   ClusterPrice price;
   double usd = 0;
-  double usd_per_million_tokens = 0, usd_per_million_good_tokens = 0;  // 0 where there are none
+  std::optional<double> usd_per_million_tokens, usd_per_million_good_tokens;  // none: no tokens
 };
 RunCost cost_of(const ClusterPrice& price, const sim::ClusterReport& report);
 

@@ -53,6 +53,10 @@ nlohmann::json json_of_passes(const sim::ClusterReport& report) {
   return passes;
 }
 
+nlohmann::json json_of_price(const std::optional<double>& usd) {
+  return usd ? nlohmann::json(*usd) : nlohmann::json();
+}
+
 nlohmann::json json_of_cost(const RunCost& cost) {
   const ClusterPrice& price = cost.price;
   return {{"network", price.network},
@@ -63,8 +67,8 @@ nlohmann::json json_of_cost(const RunCost& cost) {
           {"gpu_usd_per_hour", price.gpu_usd_per_hour},
           {"network_usd_per_hour", price.network_usd_per_hour},
           {"usd", cost.usd},
-          {"usd_per_million_tokens", cost.usd_per_million_tokens},
-          {"usd_per_million_good_tokens", cost.usd_per_million_good_tokens}};
+          {"usd_per_million_tokens", json_of_price(cost.usd_per_million_tokens)},
+          {"usd_per_million_good_tokens", json_of_price(cost.usd_per_million_good_tokens)}};
 }
 
 nlohmann::json json_of_row(const SimulateRow& row) {
@@ -122,6 +126,13 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"cost", json_of_cost(row.cost)}};
 }
 
+std::string price_text(const std::optional<double>& usd) {
+  if (!usd) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", *usd);
+  return text;
+}
+
 std::string name_of(const SimulateRow& row) {
   return row.admission == "none" ? row.policy : row.policy + "/" + row.admission;
 }
@@ -141,11 +152,12 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
     const double computed = static_cast<double>(r.completed + r.wasted);
     std::fprintf(out,
                  "%-24s %9" PRIu64 " %9" PRIu64
-                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f %8.3f %8.3f\n",
+                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f %8s %8s\n",
                  name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean, r.ttft_s.p99,
                  r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps, r.token_hit_rate() * 100,
                  computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
-                 row.cost.usd_per_million_tokens, row.cost.usd_per_million_good_tokens);
+                 price_text(row.cost.usd_per_million_tokens).c_str(),
+                 price_text(row.cost.usd_per_million_good_tokens).c_str());
     if (r.storage_blocks != 0 && r.input_tokens != 0) {
       std::fprintf(out,
                    "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "

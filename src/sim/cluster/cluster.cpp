@@ -269,7 +269,7 @@ bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& pl
 bool Cluster::read_more_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_tokens) {
   if (!has_pool() || jobs_[id].has_looked_again) return false;
   jobs_[id].has_looked_again = true;
-  return begin_transfer(id, at, plan_from_pool(id, at, hit_tokens));
+  return begin_transfer(id, at, plan_from_pool(id, at, hit_tokens, true));
 }
 
 void Cluster::try_start(std::uint32_t at) {

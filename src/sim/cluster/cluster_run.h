@@ -143,7 +143,8 @@ class Cluster {
   void end_fetch(JobId id);
   void write_to_storage(JobId id);
   PrefixCache& source_of(JobId id);
-  sched::KvPlan plan_from_pool(JobId id, std::uint32_t node, std::uint64_t hit_tokens) const;
+  sched::KvPlan plan_from_pool(JobId id, std::uint32_t node, std::uint64_t hit_tokens,
+                               bool with_storage) const;
   void count_tiers(JobId id);
   bool read_more_from_pool(JobId id, std::uint32_t node, std::uint64_t hit_tokens);
   void end_prefill(std::uint32_t node);

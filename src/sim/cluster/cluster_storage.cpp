@@ -18,13 +18,14 @@ PrefixCache& Cluster::source_of(JobId id) {
   }
 }
 
-sched::KvPlan Cluster::plan_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_tokens) const {
+sched::KvPlan Cluster::plan_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_tokens,
+                                      bool with_storage) const {
   const sched::PrefillView view{.hit_tokens = hit_tokens,
                                 .held_tokens = hit_tokens,
                                 .pool_reads = network_.in_flight(prefill_[at].ports.pool_in)};
   sched::RequestView request{.input_tokens = job(id).input_tokens};
   request.pool_hit_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
-  if (has_storage()) {
+  if (with_storage && has_storage()) {
     request.storage_hit_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
   }
   return sched::plan_with_pool(
@@ -67,9 +68,8 @@ void Cluster::end_fetch(JobId id) {
   report_.pool_blocks = std::max(report_.pool_blocks, pool_.size());
   state.is_waiting_for_kv = false;
   const std::uint64_t own_tokens = workload_.tokens_of(job(id), prefill_[at].cache.match(path(id)));
-  sched::KvPlan plan = plan_from_pool(id, at, std::max(state.ready_tokens, own_tokens));
-  if (plan.fetch_tokens != 0) plan = {};  // once is enough: the pool has no room for more
-  if (!begin_transfer(id, at, plan)) try_start(at);
+  const std::uint64_t hit_tokens = std::max(state.ready_tokens, own_tokens);
+  if (!begin_transfer(id, at, plan_from_pool(id, at, hit_tokens, false))) try_start(at);
 }
 
 // Writes wait for no one. With too many in flight a write is left out, as the keeper leaves out what is evicted before
