@@ -232,6 +232,26 @@ TEST_F(SimulateCommand, AClusterFileGivesFlagsAndTheCommandLineWins) {
   expect("prefill = 2\nprefil = 4\n", {"\"prefil\"", "not a flag"});
   expect("prefill = -4\n", {"--prefill", "-4"});
   expect("prefill = 2\nlink-gb-s = -1\n", {"--link-gb-s", "-1"});
+  expect("prefill = \"two\"\n", {"--prefill", "\"two\"", "1 to 65536"});
+  expect("prefill = 2.5\n", {"--prefill", "\"2.5\"", "whole number"});
+  expect("prefill = true\n", {"--prefill", "\"true\""});
+  expect("prefill = [1, 2]\n", {"b.toml", "--prefill", "\"1, 2\"", "expected one"});
+  expect("prefill = 2\nprefill = 3\n", {"b.toml", "--prefill"});
+  expect("[cluster]\nprefill = 2\n", {"b.toml", "\"cluster\"", "section"});
+  expect("prefill = 2\nlink.gb-s = 4\n", {"b.toml", "\"link\"", "section"});
+  expect("prefill = 2\nshared-pool = \"maybe\"\n", {"--shared-pool", "\"maybe\"", "true or false"});
+  expect("prefill = 2\nshared-pool = -1\n", {"--shared-pool", "\"-1\"", "true or false"});
+  expect("prefill = 2\nshared-pool = 3\n", {"--shared-pool", "\"3\"", "true or false"});
+  expect("prefill = 2\ncluster = \"c.toml\"\n", {"b.toml", "\"cluster\""});
+  expect("prefill = 2\nnode-capacity-blocks = -5\n", {"--node-capacity-blocks", "-5"});
+  expect("prefill = 2\noperation-bytes = \"-1KiB\"\n", {"--operation-bytes", "-1KiB"});
+  expect("prefill = 2\npolicy = 3\n", {"\"3\"", "conductor"});
+  expect("prefill = 2\nwindow-s = nan\n", {"--window-s", "nan"});
+  expect("decode = 2\n", {"--prefill"});
+  expect("prefill = 1\nchange = [\"leave:7@1\"]\n", {"instance 7", "below 1"});
+  expect("prefill = 1\nstorage-capacity-blocks = 5\n", {"--storage-capacity-blocks", "5", "pool"});
+  expect("prefill = 1\nmodel = \"LLaMA3-70B\"\nhardware = \"RTX4090\"\n",
+         {"LLaMA3-70B", "RTX4090"});
   expect_error(run({"simulate", "--trace", kTrace, "--cluster", path("none.toml")}), kUsage,
                {"none.toml"});
 }

@@ -43,7 +43,8 @@ Result<ClusterPrice> price_of(const CostFlags& flags, std::uint64_t instances,
 struct RunCost {
   ClusterPrice price;
   double usd = 0;
-  std::optional<double> usd_per_million_tokens, usd_per_million_good_tokens;  // none: no tokens
+  // None: there are no tokens.
+  std::optional<double> usd_per_million_tokens = {}, usd_per_million_good_tokens = {};
 };
 RunCost cost_of(const ClusterPrice& price, const sim::ClusterReport& report);
 

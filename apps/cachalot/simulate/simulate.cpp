@@ -10,6 +10,7 @@
 #include "cluster_flags.h"
 #include "command.h"
 #include "cost.h"
+#include "flag_file.h"
 #include "output.h"
 #include "plot_simulation.h"
 #include "recorded_run.h"
@@ -217,12 +218,7 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
   add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
-  command
-      ->set_config(
-          "--cluster", "",
-          "flags from a TOML file, by their names without --; a flag of the command line wins")
-      ->type_name("FILE.toml");
-  command->allow_config_extras(CLI::config_extras_mode::error);
+  add_flag_file(*command, "--cluster");
   command->footer(
       "Example: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 8 --decode 8 "
       "--policy random,least_loaded,local,conductor --json -\n"
