@@ -185,6 +185,30 @@ TEST_F(SimulateCommand, LongPrefillComparesThreeWaysToSplitAPrompt) {
   refused({"--hardware", "0xH20"}, {"0xH20"});
 }
 
+TEST_F(SimulateCommand, BothKindsOfClusterAreComparedOverTheRate) {
+  const auto result = [&] {
+    nlohmann::json rows =
+        simulate({"--prefill", "2", "--decode", "2", "--colocated", "4", "--limit", "500",
+                  "--rate-scale", "0.5,1", "--ttft-slo-ms", "10000", "--tbt-slo-ms", "100",
+                  "--plot", path("plots")})["rows"];
+    for (nlohmann::json& row : rows) row.erase("wall_s");
+    return rows;
+  };
+  const nlohmann::json rows = result();
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0]["cluster"], "2P+2D");
+  EXPECT_EQ(rows[1]["cluster"], "4 colocated");
+  EXPECT_EQ(rows[3]["rate_scale"], 1);
+  EXPECT_EQ(rows[1]["per_instance"].size(), 4u);
+  EXPECT_EQ(rows[1]["per_instance"][0]["role"], "colocated");
+  for (const nlohmann::json& row : rows) EXPECT_EQ(row["completed"], 500);
+  EXPECT_LT(rows[1]["ttft_ms"]["mean"], rows[3]["ttft_ms"]["mean"]);
+  for (const char* const file : {"goodput.svg", "attainment.svg", "ttft_over_rate.svg"}) {
+    EXPECT_TRUE(read(path(std::string("plots/") + file)).ends_with("</svg>\n")) << file;
+  }
+  EXPECT_EQ(result().dump(), rows.dump());
+}
+
 TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   const auto expect = [&](Arguments flags, const std::vector<std::string>& parts) {
     Arguments words = {"simulate", "--trace", kTrace};
@@ -209,6 +233,10 @@ TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   expect({"--prefill", "1", "--gpu-hour-usd", "-1"}, {"--gpu-hour-usd", "-1"});
   expect({"--prefill", "1", "--decode-prediction", "best"}, {"\"best\"", "uniform"});
   expect({"--prefill", "1", "--decode-check", "late"}, {"\"late\"", "present"});
+  expect({"--colocated", "2", "--decode", "1"}, {"--decode", "1", "--prefill"});
+  expect({"--colocated", "2", "--decode-capacity-tokens", "inf"}, {"inf", "colocated"});
+  expect({"--colocated", "2", "--engine-block-tokens", "100"}, {"100", "512"});
+  expect({"--colocated", "2", "--rate-scale", "1,-2"}, {"--rate-scale", "-2"});
   const std::string timeless =
       write("t.jsonl", "{\"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n");
   expect_error(run({"simulate", "--trace", timeless, "--prefill", "1"}), kUsage,

@@ -107,7 +107,7 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
       "decode instances; 0 (default): only the prefill side, which ends with the first token")
       ->transform(number(0, 65536));
   add("--node-capacity-blocks", flags.node_capacity_blocks, "N|inf",
-      "cache of each prefill instance, in blocks of the trace")
+      "cache of each prefill instance, or of each colocated engine's host, in blocks of the trace")
       ->capture_default_str();
   command.add_flag("--shared-pool", flags.shared_pool,
                    "instead, one pool of the same size in all, which all instances read and write");
@@ -148,8 +148,9 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
       ->transform(number(1, 1u << 20))
       ->capture_default_str();
   add("--decode-capacity-tokens", flags.decode_capacity_tokens, "N|inf",
-      "KV of a decode instance (default: what the hardware has room for)");
-  add("--decode-sequences", flags.decode_sequences, "N", "most sequences of a decode instance")
+      "KV of a decode instance or colocated engine (default: what the hardware has room for)");
+  add("--decode-sequences", flags.decode_sequences, "N",
+      "most sequences of a decode instance or colocated engine")
       ->transform(number(1, 1u << 20))
       ->capture_default_str();
   add("--balancing-threshold", flags.balancing_threshold, "X",
@@ -182,8 +183,9 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
 
 Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   if (flags.prefill == 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "simulate: no instances, expected --prefill P and --decode D");
+    return Error::make(
+        Code::kInvalidArgument,
+        "simulate: no instances, expected --prefill P and --decode D, or --colocated N");
   }
   sim::ClusterOptions options;
   options.prefill = static_cast<std::uint32_t>(flags.prefill);

@@ -8,10 +8,6 @@
 namespace cachalot::apps {
 namespace {
 
-std::string name_of(const SimulateRow& row) {
-  return row.admission == "none" ? row.policy : row.policy + "/" + row.admission;
-}
-
 // At most as many points as can be seen.
 PlotLine ttft_of(const SimulateRow& row) {
   std::vector<double> ttft;
@@ -39,9 +35,49 @@ PlotLine over_time(std::string name, const std::vector<double>& values, double w
   return line;
 }
 
+// A line for each name, a point for each rate.
+std::vector<Drawing> draw_over_rate(const std::string& trace, std::span<const SimulateRow> rows) {
+  struct Quantity {
+    const char* file;
+    const char* title;
+    const char* axis;
+    double (*of)(const sim::ClusterReport&);
+  };
+  constexpr Quantity kQuantities[] = {
+      {"goodput.svg", "Goodput", "requests/s within both goals",
+       [](const sim::ClusterReport& r) { return r.goodput_rps; }},
+      {"attainment.svg", "Requests within both goals", "% of all requests",
+       [](const sim::ClusterReport& r) { return 100 * r.slo_attainment; }},
+      {"ttft_over_rate.svg", "Mean time to first token", "TTFT in s",
+       [](const sim::ClusterReport& r) { return r.ttft_s.mean; }},
+      {"tpot_over_rate.svg", "Mean time a token", "TPOT in ms",
+       [](const sim::ClusterReport& r) { return r.tpot_s.mean * 1e3; }},
+  };
+  std::vector<Drawing> drawings;
+  for (const Quantity& quantity : kQuantities) {
+    std::vector<PlotLine> lines;
+    for (const SimulateRow& row : rows) {
+      const std::string name = name_of(row);
+      auto line = std::ranges::find(lines, name, &PlotLine::name);
+      if (line == lines.end()) line = lines.insert(lines.end(), PlotLine{name, {}});
+      line->points.push_back({row.report.offered_rps, quantity.of(row.report)});
+    }
+    for (PlotLine& line : lines) std::ranges::sort(line.points, {}, &PlotPoint::x);
+    drawings.push_back(
+        {quantity.file,
+         draw_lines(std::string(quantity.title) + " over the rate of " + name_in_title(trace),
+                    "each point is a run", "requests/s offered", quantity.axis, lines)});
+  }
+  return drawings;
+}
+
 }  // namespace
 
 std::vector<Drawing> draw_simulation(const std::string& trace, std::span<const SimulateRow> rows) {
+  if (std::ranges::any_of(
+          rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; })) {
+    return draw_over_rate(trace, rows);
+  }
   const std::string of = " of " + name_in_title(trace);
   std::vector<Drawing> drawings;
   std::vector<PlotLine> ttft, decode;
@@ -65,14 +101,16 @@ std::vector<Drawing> draw_simulation(const std::string& trace, std::span<const S
     std::vector<PlotLine> queues;
     for (const sim::InstanceReport& instance : rows[i].report.instances) {
       if (instance.is_decode || queues.size() == 16) continue;
-      queues.push_back(over_time("prefill " + std::to_string(instance.instance), instance.queue,
+      const std::string role = instance.is_colocated ? "engine " : "prefill ";
+      queues.push_back(over_time(role + std::to_string(instance.instance), instance.queue,
                                  rows[i].report.window_s));
     }
     std::string file = "prefill_queue_" + name_of(rows[i]) + ".svg";
     std::ranges::replace(file, '/', '_');
-    drawings.push_back({file, draw_lines("Requests at each prefill instance" + of,
-                                         name_of(rows[i]) + ", " + windows, "time in s",
-                                         "queued and running", queues)});
+    std::ranges::replace(file, ' ', '_');
+    drawings.push_back(
+        {file, draw_lines("Requests at each instance" + of, name_of(rows[i]) + ", " + windows,
+                          "time in s", "queued and running", queues)});
   }
   return drawings;
 }

@@ -1,5 +1,6 @@
 #include "simulate_output.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <nlohmann/json.hpp>
 
@@ -15,17 +16,22 @@ double ratio(std::uint64_t part, std::uint64_t whole) {
 }
 
 nlohmann::json json_of_instance(const sim::InstanceReport& instance, double sim_s) {
-  nlohmann::json json = {{"role", instance.is_decode ? "decode" : "prefill"},
+  const char* const role = instance.is_colocated ? "colocated"
+                           : instance.is_decode  ? "decode"
+                                                 : "prefill";
+  nlohmann::json json = {{"role", role},
                          {"instance", instance.instance},
                          {"requests", instance.requests},
                          {"busy_s", instance.busy_s},
                          {"utilization", sim_s == 0 ? 0 : instance.busy_s / sim_s},
                          {"received_bytes", instance.received_bytes},
                          {"load", instance.load}};
-  if (instance.is_decode) {
+  if (instance.is_decode || instance.is_colocated) {
     json["steps"] = instance.steps;
     json["tokens"] = instance.tokens;
     json["most_reserved_tokens"] = instance.most_reserved_tokens;
+  }
+  if (instance.is_decode) {
     json["sequences"] = instance.queue;
   } else {
     json["token_hit_rate"] = ratio(instance.hit_tokens, instance.input_tokens);
@@ -90,6 +96,9 @@ nlohmann::json json_of_row(const SimulateRow& row) {
         {"after_prefill", r.wasted},
         {"no_instance", r.no_instance}}},
       {"restarts", r.restarts},
+      {"preemptions", r.preemptions},
+      {"cluster", row.cluster},
+      {"rate_scale", row.rate_scale},
       {"goodput_rps", r.goodput_rps},
       {"ttft_ms", in_ms(r.ttft_s)},
       {"tbt_ms", in_ms(r.tbt_s)},
@@ -133,28 +142,39 @@ std::string price_text(const std::optional<double>& usd) {
   return text;
 }
 
-std::string name_of(const SimulateRow& row) {
-  return row.admission == "none" ? row.policy : row.policy + "/" + row.admission;
-}
-
 }  // namespace
+
+std::string name_of(const SimulateRow& row) {
+  std::string name = row.names_cluster ? row.cluster + " " + row.policy : row.policy;
+  if (row.admission != "none") name += "/" + row.admission;
+  return name;
+}
 
 void print_simulation(std::FILE* out, const sim::Workload& workload,
                       std::span<const SimulateRow> rows) {
   std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
                workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
                workload.block_tokens());
-  std::fprintf(out, "%-24s %9s %9s %9s %9s %9s %9s %8s %8s %8s %9s %8s %8s\n", "policy",
-               "completed", "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "hit",
+  const bool has_rates = std::ranges::any_of(
+      rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; });
+  int width = 24;
+  for (const SimulateRow& row : rows) {
+    width = std::max(width, static_cast<int>(name_of(row).size()));
+  }
+  if (has_rates) std::fprintf(out, "%6s ", "rate");
+  std::fprintf(out, "%-*s %9s %9s %9s %9s %9s %9s %8s %8s %8s %8s %9s %8s %8s\n", width, "policy",
+               "completed", "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "in SLO", "hit",
                "prefill", "moved GB", "$/Mtoken", "$/M good");
   for (const SimulateRow& row : rows) {
     const sim::ClusterReport& r = row.report;
     const double computed = static_cast<double>(r.completed + r.wasted);
+    if (has_rates) std::fprintf(out, "%6g ", row.rate_scale);
     std::fprintf(out,
-                 "%-24s %9" PRIu64 " %9" PRIu64
-                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f %8s %8s\n",
-                 name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean, r.ttft_s.p99,
-                 r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps, r.token_hit_rate() * 100,
+                 "%-*s %9" PRIu64 " %9" PRIu64
+                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
+                 width, name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean,
+                 r.ttft_s.p99, r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps,
+                 r.slo_attainment * 100, r.token_hit_rate() * 100,
                  computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
                  price_text(row.cost.usd_per_million_tokens).c_str(),
                  price_text(row.cost.usd_per_million_good_tokens).c_str());
@@ -176,12 +196,19 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
           pass.ttft_s.p99, pass.tpot_s.mean * 1e3, ratio(pass.hit_tokens, pass.input_tokens) * 100);
     }
   }
-  const ClusterPrice& price = rows[0].cost.price;
-  std::fprintf(out,
-               "cost: $%.2f an hour for %g GPUs, $%.2f for the network (%s: %" PRIu64
-               " cards, %" PRIu64 " switches)\n",
-               price.gpu_usd_per_hour, price.gpus, price.network_usd_per_hour,
-               price.network.c_str(), price.cards, price.switches);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool is_shown = i == 0 || rows[i].cluster != rows[i - 1].cluster;
+    if (!is_shown || rows[i].rate_scale != rows[0].rate_scale) continue;
+    const ClusterPrice& price = rows[i].cost.price;
+    std::fprintf(out,
+                 "cost%s%s: $%.2f an hour for %g GPUs, $%.2f for the network (%s: %" PRIu64
+                 " cards, %" PRIu64 " switches)\n",
+                 rows[i].names_cluster ? " of " : "",
+                 rows[i].names_cluster ? rows[i].cluster.c_str() : "", price.gpu_usd_per_hour,
+                 price.gpus, price.network_usd_per_hour, price.network.c_str(), price.cards,
+                 price.switches);
+    if (!rows[i].names_cluster) break;
+  }
 }
 
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
@@ -194,7 +221,7 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
 std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
-      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,"
+      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,rate_scale,"
       "storage_tokens\n";
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
@@ -219,7 +246,9 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       } else {
         csv += ",";
       }
-      csv += "," + std::to_string(r.storage_tokens) + "\n";
+      std::snprintf(text, sizeof text, ",%s,%g,%" PRIu64 "\n", row.cluster.c_str(), row.rate_scale,
+                    r.storage_tokens);
+      csv += text;
     }
   }
   return csv;

@@ -104,6 +104,7 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
     report.tbt_s = {gaps.sum_s / static_cast<double>(count), gaps.ns.percentile(0.5) / 1e9,
                     gaps.ns.percentile(0.9) / 1e9, gaps.ns.percentile(0.99) / 1e9};
   }
+  report.offered_rps = ratio(static_cast<double>(report.requests), report.records.back().arrival_s);
   report.goodput_rps = ratio(static_cast<double>(report.good), report.sim_s);
   report.slo_attainment =
       ratio(static_cast<double>(report.good), static_cast<double>(report.requests));

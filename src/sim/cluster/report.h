@@ -19,7 +19,7 @@ enum class Outcome : std::uint8_t {
   kRejectedPrefill,  // at arrival: its TTFT would have been too long
   kRejectedDecode,   // at arrival: the decode side was, or would have been, too full
   kWasted,           // after its prefill: no decode instance could keep its goal, or ever hold it
-  kNoInstance,       // no prefill instance accepted it
+  kNoInstance,       // no instance accepted it, or the KV of a colocated engine could never hold it
 };
 const char* outcome_name(Outcome outcome);
 
@@ -40,6 +40,7 @@ struct RequestRecord {
 
 struct InstanceReport {
   bool is_decode = false;
+  bool is_colocated = false;  // both: it has the figures of both
   std::uint32_t instance = 0;
   std::uint64_t requests = 0;
   double busy_s = 0;
@@ -70,10 +71,12 @@ struct ClusterReport {
   std::uint64_t requests = 0, completed = 0, good = 0;
   std::uint64_t rejected_prefill = 0, rejected_decode = 0, wasted = 0, no_instance = 0;
   std::uint64_t restarts = 0;
+  std::uint64_t preemptions = 0;  // of colocated engines
   Distribution ttft_s, tbt_s, tpot_s, e2e_s;
   double goodput_rps = 0, slo_attainment = 0;
   // Input and output of completed requests and of good ones; of an output that was not simulated only its first token.
   std::uint64_t completed_tokens = 0, good_tokens = 0;
+  double offered_rps = 0;  // requests over the time from the first arrival to the last
 
   // Of requests that were computed.
   std::uint64_t input_tokens = 0, hit_tokens = 0, transferred_tokens = 0;

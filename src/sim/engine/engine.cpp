@@ -9,6 +9,10 @@ namespace cachalot::sim {
 void EngineListener::on_first_token(std::uint64_t, const RequestTimes&) {}
 void EngineListener::on_finished(std::uint64_t, const RequestTimes&) {}
 void EngineListener::on_step(const StepRecord&) {}
+void EngineListener::on_gap(double, std::uint64_t) {}
+std::uint64_t EngineListener::ready_tokens(std::uint64_t, std::uint64_t submitted) {
+  return submitted;
+}
 
 Status EngineOptions::check() const {
   const std::pair<const char*, std::uint64_t> numbers[] = {{"blocks", blocks},
@@ -69,6 +73,17 @@ Status Engine::submit(const EngineRequest& request) {
   states_[index].times.arrival_s = request.arrival_s;
   arrivals_.push_back(index);
   return {};
+}
+
+std::uint64_t Engine::prompt_tokens_done() const {
+  std::uint64_t tokens = 0;
+  for (const std::uint32_t index : running_) {
+    const State& state = states_[index];
+    if (state.outputs != 0) continue;
+    tokens += std::min(state.computed, state.request.input_tokens) -
+              std::min(state.computed, state.times.hit_tokens);
+  }
+  return tokens;
 }
 
 double Engine::next_event_s() const {
@@ -167,7 +182,8 @@ bool Engine::admit(std::uint32_t index, std::uint64_t& budget) {
   pool_.find(state.held, state.request.keys, (tokens - 1) / options_.block_tokens, found_,
              free_hits);
   std::uint64_t known = found_.size() * options_.block_tokens;
-  known = std::max(known, std::min(state.request.ready_tokens, tokens - 1));
+  const std::uint64_t ready = listener_->ready_tokens(state.request.id, state.request.ready_tokens);
+  known = std::max(known, std::min(ready, tokens - 1));
   const std::uint64_t new_tokens = std::min(tokens - known, budget);
   const std::uint64_t free = pool_.free_blocks() - free_hits;
   const std::uint64_t wanted =
@@ -239,16 +255,28 @@ void Engine::finish_step() {
   InFlight done = std::move(in_flight_.front());
   in_flight_.pop_front();
   bool any_finished = false;
+  double gap_s = 0;
+  std::uint64_t gaps = 0;
+  const auto count_gap = [&](double seconds) {
+    if (gaps != 0 && seconds != gap_s) {
+      listener_->on_gap(gap_s, gaps);
+      gaps = 0;
+    }
+    gap_s = seconds;
+    ++gaps;
+  };
   for (const std::uint32_t index : done.emitting) {
     // By index: the listener may submit, which may move the states.
     --states_[index].pending;
     if (++states_[index].outputs == 1) {
       states_[index].times.first_token_s = now_s_;
       listener_->on_first_token(states_[index].request.id, states_[index].times);
+    } else {
+      count_gap(now_s_ - states_[index].times.last_token_s);
     }
     State& state = states_[index];
-    if (state.outputs < state.request.output_tokens) continue;
     state.times.last_token_s = now_s_;
+    if (state.outputs < state.request.output_tokens) continue;
     if (state.is_running) {
       state.is_running = false;
       any_finished = true;
@@ -257,6 +285,7 @@ void Engine::finish_step() {
       finish(index);
     }
   }
+  if (gaps != 0) listener_->on_gap(gap_s, gaps);
   if (any_finished) {
     // Blocks go back in the order in which the step's requests finished.
     const auto stays = [&](std::uint32_t index) {

@@ -81,6 +81,10 @@ class EngineListener {
   virtual void on_first_token(std::uint64_t id, const RequestTimes& times);
   virtual void on_finished(std::uint64_t id, const RequestTimes& times);
   virtual void on_step(const StepRecord& step);
+  // `count` requests got a token that came so long after their one before.
+  virtual void on_gap(double seconds, std::uint64_t count);
+  // How much of the request's KV is elsewhere when it could be admitted; `submitted`: EngineRequest::ready_tokens.
+  virtual std::uint64_t ready_tokens(std::uint64_t id, std::uint64_t submitted);
 };
 
 class Engine {
@@ -106,6 +110,8 @@ class Engine {
   std::uint64_t running() const { return running_.size(); }
   std::uint64_t waiting() const { return waiting_.size() + arrivals_.size(); }
   std::uint64_t used_blocks() const { return pool_.used_blocks(); }
+  // Of running requests without a first token: tokens computed, without those that were there. O(running)
+  std::uint64_t prompt_tokens_done() const;
   std::uint64_t preemptions() const { return preemptions_; }
   const EngineOptions& options() const { return options_; }
   const BlockPool& pool() const { return pool_; }

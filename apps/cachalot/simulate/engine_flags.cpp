@@ -1,0 +1,46 @@
+#include "engine_flags.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "values.h"
+
+namespace cachalot::apps {
+
+void add_engine_flags(CLI::App& command, EngineFlags& flags) {
+  const auto add = [&](const char* name, auto& value, const char* type, const char* text) {
+    return command.add_option(name, value, text)->type_name(type);
+  };
+  add("--step-tokens", flags.step_tokens, "N",
+      "most tokens of a step of a colocated engine: the chunk of a prompt beside its decodes")
+      ->transform(number(1, 1u << 24))
+      ->capture_default_str();
+  add("--engine-block-tokens", flags.block_tokens, "N",
+      "of a KV block of a colocated engine; a divisor of the trace's --block-tokens")
+      ->transform(number(1, 1u << 16))
+      ->capture_default_str();
+}
+
+Result<sim::EngineOptions> engine_options(const EngineFlags& flags, const ClusterFlags& cluster,
+                                          const Timing& timing) {
+  std::uint64_t tokens = timing.decode_capacity_tokens;
+  if (!cluster.decode_capacity_tokens.empty()) {
+    CACHALOT_TRY_ASSIGN(
+        tokens, parse_blocks_or_inf("--decode-capacity-tokens", cluster.decode_capacity_tokens));
+  }
+  constexpr std::uint64_t kMostBlocks = 1u << 28;
+  const std::uint64_t blocks = tokens / flags.block_tokens;
+  if (blocks == 0 || blocks > kMostBlocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "--decode-capacity-tokens: %s, expected %" PRIu64 " to %" PRIu64
+                       " tokens for a colocated engine",
+                       cluster.decode_capacity_tokens.c_str(), flags.block_tokens,
+                       kMostBlocks * flags.block_tokens);
+  }
+  return sim::EngineOptions{.blocks = blocks,
+                            .block_tokens = flags.block_tokens,
+                            .max_sequences = cluster.decode_sequences,
+                            .step_tokens = flags.step_tokens};
+}
+
+}  // namespace cachalot::apps

@@ -1,0 +1,26 @@
+// The flags of `cachalot simulate` that describe the engine of a colocated instance.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+
+#include "cluster_flags.h"
+#include "sim/engine/engine.h"
+#include "timing_source.h"
+
+namespace cachalot::apps {
+
+struct EngineFlags {
+  std::uint64_t step_tokens = 2048;
+  std::uint64_t block_tokens = 16;
+};
+
+// --step-tokens and --engine-block-tokens; KV and sequences are those of --decode-capacity-tokens and
+// --decode-sequences.
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
+
+// @errors kInvalidArgument: KV without a limit, or more than an engine can number
+Result<sim::EngineOptions> engine_options(const EngineFlags& flags, const ClusterFlags& cluster,
+                                          const Timing& timing);
+
+}  // namespace cachalot::apps
