@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cinttypes>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
