@@ -51,7 +51,7 @@ struct ClusterView {
   double kv_bytes_per_token = 0;
   LinkSpeed link;                   // of an instance to the others, each way
   LinkSpeed pool;                   // of an instance to the shared pool, each way
-  LinkSpeed storage;                // of the storage to the pool, for all together
+  LinkSpeed storage = {};           // of the storage to the pool, for all together
   std::uint64_t storage_reads = 0;  // in flight
   // For policies that take turns or chances; the caller gives each request other numbers.
   std::uint64_t turn = 0;
