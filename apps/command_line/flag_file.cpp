@@ -46,21 +46,21 @@ std::string FlagFile::problem_of(const CLI::ConfigItem& item) const {
 }
 
 std::vector<CLI::ConfigItem> FlagFile::from_config(std::istream& input) const {
-  const std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
+  const std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
   const CLI::Option* const file = command_->get_config_ptr();
   const std::string name = file->count() == 0 ? "configuration file" : file->results().front();
-  for (const CLI::ConfigItem& item : items) {
+  for (const CLI::ConfigItem& item : found) {
     const std::string problem = problem_of(item);
     if (!problem.empty()) throw CLI::ParseError(name + ": " + problem, kExitUsage);
   }
-  for (std::size_t i = 0; i < items.size(); ++i) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
-      if (items[i].name != items[j].name) continue;
-      throw CLI::ParseError(name + ": --" + items[i].name + " is there twice, expected it once",
+      if (found[i].name != found[j].name) continue;
+      throw CLI::ParseError(name + ": --" + found[i].name + " is there twice, expected it once",
                             kExitUsage);
     }
   }
-  return items;
+  return found;
 }
 
 void add_flag_file(CLI::App& command, const char* name) {
