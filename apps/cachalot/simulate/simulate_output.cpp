@@ -79,6 +79,8 @@ nlohmann::json json_of_row(const SimulateRow& row) {
           {"restarts", r.restarts},
           {"preemptions", r.preemptions},
           {"cluster", row.cluster},
+          {"layerwise", row.layerwise},
+          {"host_bytes", {{"out", r.host_out_bytes}, {"in", r.host_in_bytes}}},
           {"rate_scale", row.rate_scale},
           {"goodput_rps", r.goodput_rps},
           {"ttft_ms", in_ms(r.ttft_s)},
@@ -112,6 +114,7 @@ nlohmann::json json_of_row(const SimulateRow& row) {
 std::string name_of(const SimulateRow& row) {
   std::string name = row.names_cluster ? row.cluster + " " + row.policy : row.policy;
   if (row.admission != "none") name += "/" + row.admission;
+  if (row.layerwise != "off") name += "/" + row.layerwise;
   return name;
 }
 
@@ -163,7 +166,8 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
 std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
-      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,rate_scale\n";
+      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,layerwise,rate_"
+      "scale\n";
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
   };
@@ -187,7 +191,8 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       } else {
         csv += ",";
       }
-      std::snprintf(text, sizeof text, ",%s,%g\n", row.cluster.c_str(), row.rate_scale);
+      std::snprintf(text, sizeof text, ",%s,%s,%g\n", row.cluster.c_str(), row.layerwise.c_str(),
+                    row.rate_scale);
       csv += text;
     }
   }
