@@ -1,5 +1,6 @@
 // `cachalot simulate` on a production trace: published effects, repeatability, and one error for each bad input.
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "program.h"
@@ -209,6 +210,26 @@ TEST_F(SimulateCommand, BothKindsOfClusterAreComparedOverTheRate) {
   EXPECT_EQ(result().dump(), rows.dump());
 }
 
+// LayerKV's claim: prompts need not wait for memory, so the first token comes much sooner; tokens come no faster.
+TEST_F(SimulateCommand, LayerwiseKvShortensTheFirstTokenWhereMemoryIsShort) {
+  const nlohmann::json rows =
+      simulate({"--colocated", "4", "--limit", "600", "--model", "Llama-2-7B", "--hardware", "L20",
+                "--node-capacity-blocks", "0", "--rate-scale", "0.1", "--tbt-slo-ms", "200",
+                "--layerwise", "off,swap,on,auto"})["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  std::map<std::string, nlohmann::json> by_kind;
+  for (const nlohmann::json& row : rows) by_kind[row["layerwise"]] = row;
+  const auto ttft = [&](const char* kind) {
+    return by_kind[kind]["ttft_ms"]["mean"].get<double>();
+  };
+  EXPECT_EQ(by_kind["off"]["host_bytes"]["out"], 0);
+  EXPECT_LT(ttft("auto"), 0.9 * ttft("off"));
+  EXPECT_LT(ttft("on"), 0.9 * ttft("off"));
+  EXPECT_GT(by_kind["auto"]["host_bytes"]["out"], 0);
+  EXPECT_GE(by_kind["auto"]["tpot_ms"]["mean"].get<double>(),
+            by_kind["off"]["tpot_ms"]["mean"].get<double>());
+}
+
 TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   const auto expect = [&](Arguments flags, const std::vector<std::string>& parts) {
     Arguments words = {"simulate", "--trace", kTrace};
@@ -236,6 +257,8 @@ TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   expect({"--colocated", "2", "--decode", "1"}, {"--decode", "1", "--prefill"});
   expect({"--colocated", "2", "--decode-capacity-tokens", "inf"}, {"inf", "colocated"});
   expect({"--colocated", "2", "--engine-block-tokens", "100"}, {"100", "512"});
+  expect({"--prefill", "2", "--layerwise", "on"}, {"--layerwise", "\"on\"", "--colocated"});
+  expect({"--colocated", "2", "--layerwise", "maybe"}, {"\"maybe\"", "auto"});
   expect({"--colocated", "2", "--rate-scale", "1,-2"}, {"--rate-scale", "-2"});
   const std::string timeless =
       write("t.jsonl", "{\"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n");

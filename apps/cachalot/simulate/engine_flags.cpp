@@ -19,6 +19,17 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       "of a KV block of a colocated engine; a divisor of the trace's --block-tokens")
       ->transform(number(1, 1u << 16))
       ->capture_default_str();
+  add("--layerwise", flags.layerwise, (sched::layerwise_names("|") + ",…").c_str(),
+      "KV of colocated engines beyond the device: none, request-wise swap, LayerKV always, or by "
+      "memory and queue; several make one table")
+      ->capture_default_str();
+  add("--host-gb-s", flags.host_gb_s, "X",
+      "bandwidth between an instance and its host's memory, each way (default: of its GPUs, each "
+      "with its own link)")
+      ->transform(decimal(1e-6, 1e6));
+  add("--host-kv-gb", flags.host_kv_gb, "X",
+      "host memory of an instance for KV that --layerwise puts there (default: no limit)")
+      ->transform(decimal(1e-6, 1e9));
 }
 
 Result<sim::EngineOptions> engine_options(const EngineFlags& flags, const ClusterFlags& cluster,
@@ -37,10 +48,20 @@ Result<sim::EngineOptions> engine_options(const EngineFlags& flags, const Cluste
                        cluster.decode_capacity_tokens.c_str(), flags.block_tokens,
                        kMostBlocks * flags.block_tokens);
   }
-  return sim::EngineOptions{.blocks = blocks,
+  sim::EngineOptions engine{.blocks = blocks,
                             .block_tokens = flags.block_tokens,
                             .max_sequences = cluster.decode_sequences,
                             .step_tokens = flags.step_tokens};
+  engine.layerwise.layers = static_cast<std::uint64_t>(timing.layers);
+  engine.layerwise.host_bytes_per_s =
+      flags.host_gb_s > 0 ? flags.host_gb_s * 1e9 : timing.host_bytes_per_s;
+  if (cluster.tbt_slo_ms > 0) engine.layerwise.tbt_slo_s = cluster.tbt_slo_ms / 1e3;
+  engine.kv_bytes_per_block = timing.kv_bytes_per_token * static_cast<double>(flags.block_tokens);
+  if (flags.host_kv_gb > 0) {
+    engine.host_blocks =
+        static_cast<std::uint64_t>(flags.host_kv_gb * 1e9 / engine.kv_bytes_per_block);
+  }
+  return engine;
 }
 
 }  // namespace cachalot::apps

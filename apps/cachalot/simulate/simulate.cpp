@@ -138,12 +138,13 @@ Result<sim::ClusterReport> simulate_row(const Kind& kind, const sim::Workload& w
   sim::ClusterOptions cluster = kind.cluster;
   CACHALOT_TRY_ASSIGN(cluster.routing.kind, sched::parse_routing(row.policy));
   CACHALOT_TRY_ASSIGN(cluster.admission.kind, sched::parse_admission(row.admission));
+  sim::EngineOptions engine = kind.engine;
+  CACHALOT_TRY_ASSIGN(engine.layerwise.kind, sched::parse_layerwise(row.layerwise));
   const sim::ClusterTiming times = {timing.prefill.get(), timing.decode.get()};
   const auto on_progress = [&](double part) { show_progress(row, part); };
   Result<sim::ClusterReport> report =
-      kind.is_colocated
-          ? sim::simulate_colocated({cluster, kind.engine}, workload, times, on_progress)
-          : sim::simulate(cluster, workload, times, on_progress);
+      kind.is_colocated ? sim::simulate_colocated({cluster, engine}, workload, times, on_progress)
+                        : sim::simulate(cluster, workload, times, on_progress);
   clear_progress();
   return report;
 }
@@ -156,6 +157,7 @@ Status simulate(const Options& options) {
   }
   CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto admissions, split_list("--admission", options.admissions));
+  CACHALOT_TRY_ASSIGN(const auto layerwise, split_list("--layerwise", options.engine.layerwise));
   CACHALOT_TRY_ASSIGN(const Timing timing,
                       timing_of(options.timing, options.recorded, options.engine.step_tokens));
   CACHALOT_TRY_ASSIGN(std::vector<Kind> kinds, kinds_of(options, timing));
@@ -180,10 +182,18 @@ Status simulate(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
   for (const std::string& policy : policies) CACHALOT_TRY(sched::parse_routing(policy));
   for (const std::string& admission : admissions) CACHALOT_TRY(sched::parse_admission(admission));
+  for (const std::string& name : layerwise) {
+    CACHALOT_TRY_ASSIGN(const sched::LayerwiseKind kind, sched::parse_layerwise(name));
+    if (kind == sched::LayerwiseKind::kOff || options.cluster.colocated != 0) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "--layerwise: \"%s\" without colocated engines, expected --colocated N",
+                       name.c_str());
+  }
   CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
   if (options.passes > 1) {
     for (Kind& kind : kinds) kind.cluster.pass_requests = trace.jobs().size() / options.passes;
   }
+  const std::vector<std::string> none = {"off"};
   std::vector<SimulateRow> rows;
   for (const double rate : options.rate_scales) {
     sim::Workload workload = trace;
@@ -191,18 +201,21 @@ Status simulate(const Options& options) {
     for (const Kind& kind : kinds) {
       for (const std::string& policy : policies) {
         for (const std::string& admission : admissions) {
-          SimulateRow row{.cluster = kind.name,
-                          .policy = policy,
-                          .admission = admission,
-                          .rate_scale = rate,
-                          .names_cluster = kinds.size() > 1,
-                          .report = {}};
-          const auto begin = std::chrono::steady_clock::now();
-          CACHALOT_TRY_ASSIGN(row.report, simulate_row(kind, workload, timing, row));
-          row.wall_s =
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-          row.cost = cost_of(kind.price, row.report);
-          rows.push_back(std::move(row));
+          for (const std::string& layers : kind.is_colocated ? layerwise : none) {
+            SimulateRow row{.cluster = kind.name,
+                            .policy = policy,
+                            .admission = admission,
+                            .layerwise = layers,
+                            .rate_scale = rate,
+                            .names_cluster = kinds.size() > 1,
+                            .report = {}};
+            const auto begin = std::chrono::steady_clock::now();
+            CACHALOT_TRY_ASSIGN(row.report, simulate_row(kind, workload, timing, row));
+            row.wall_s =
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+            row.cost = cost_of(kind.price, row.report);
+            rows.push_back(std::move(row));
+          }
         }
       }
     }

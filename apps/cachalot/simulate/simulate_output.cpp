@@ -98,6 +98,8 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"restarts", r.restarts},
       {"preemptions", r.preemptions},
       {"cluster", row.cluster},
+      {"layerwise", row.layerwise},
+      {"host_bytes", {{"out", r.host_out_bytes}, {"in", r.host_in_bytes}}},
       {"rate_scale", row.rate_scale},
       {"goodput_rps", r.goodput_rps},
       {"ttft_ms", in_ms(r.ttft_s)},
@@ -147,6 +149,7 @@ std::string price_text(const std::optional<double>& usd) {
 std::string name_of(const SimulateRow& row) {
   std::string name = row.names_cluster ? row.cluster + " " + row.policy : row.policy;
   if (row.admission != "none") name += "/" + row.admission;
+  if (row.layerwise != "off") name += "/" + row.layerwise;
   return name;
 }
 
@@ -221,8 +224,8 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
 std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
-      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,rate_scale,"
-      "storage_tokens\n";
+      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,layerwise,rate_"
+      "scale,storage_tokens\n";
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
   };
@@ -246,8 +249,8 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       } else {
         csv += ",";
       }
-      std::snprintf(text, sizeof text, ",%s,%g,%" PRIu64 "\n", row.cluster.c_str(), row.rate_scale,
-                    r.storage_tokens);
+      std::snprintf(text, sizeof text, ",%s,%s,%g,%" PRIu64 "\n", row.cluster.c_str(),
+                    row.layerwise.c_str(), row.rate_scale, r.storage_tokens);
       csv += text;
     }
   }

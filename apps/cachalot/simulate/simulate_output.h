@@ -16,6 +16,7 @@ namespace cachalot::apps {
 struct SimulateRow {
   std::string cluster;  // "8P+8D", "16 colocated"
   std::string policy, admission;
+  std::string layerwise = "off";
   double rate_scale = 1;
   bool names_cluster = false;  // other rows have other clusters
   sim::ClusterReport report;

@@ -71,7 +71,9 @@ struct ClusterReport {
   std::uint64_t requests = 0, completed = 0, good = 0;
   std::uint64_t rejected_prefill = 0, rejected_decode = 0, wasted = 0, no_instance = 0;
   std::uint64_t restarts = 0;
-  std::uint64_t preemptions = 0;  // of colocated engines
+  // Of colocated engines; bytes of KV to their hosts' memory and back, with layer-wise KV.
+  std::uint64_t preemptions = 0;
+  double host_out_bytes = 0, host_in_bytes = 0;
   Distribution ttft_s, tbt_s, tpot_s, e2e_s;
   double goodput_rps = 0, slo_attainment = 0;
   // Input and output of completed requests and of good ones; of an output that was not simulated only its first token.

@@ -391,6 +391,8 @@ void Cluster::step_ended(Node& node, const StepRecord& step) {
   if (step.decodes != 0 && std::isfinite(goal_s)) {
     node.load.add(step.start_s, step.end_s, (step.end_s - step.start_s) / goal_s);
   }
+  report_.host_out_bytes += step.out_bytes;
+  report_.host_in_bytes += step.in_bytes;
   ++node.report.steps;
   node.report.tokens += step.decodes;
   node.report.most_reserved_tokens =

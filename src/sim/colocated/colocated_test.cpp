@@ -198,6 +198,13 @@ void draw(Drawn& drawn) {
   e.step_tokens = 20 + below(400);
   e.prefix_caching = below(4) != 0;
   e.async_scheduling = below(2) == 0;
+  e.layerwise = {.kind = static_cast<sched::LayerwiseKind>(below(4)),
+                 .layers = 1 + below(12),
+                 .staging_layers = below(4),
+                 .host_bytes_per_s = static_cast<double>(10 + below(3000)),
+                 .tbt_slo_s = o.admission.tbt_slo_s};
+  e.kv_bytes_per_block = static_cast<double>(e.block_tokens);
+  e.host_blocks = below(2) == 0 ? below(40) : ~std::uint64_t{0};
   base::Rng rng(below(1'000'000));
   const std::uint64_t requests = 1 + below(60);
   for (std::uint64_t i = 0; i < requests; ++i) {
