@@ -46,10 +46,11 @@ set(CACHALOT_MODULES
   "sched/timing: base geometry"
   "sched/calibration: base os geometry trace/file sched/timing"
   "trace/run: base os trace/file trace/request"
-  "sim/engine: base geometry sched/timing"
-  "sim/run: base os geometry trace/file trace/request trace/run sched/timing sim/engine"
   "sched/policy: base geometry sched/timing"
+  "sim/engine: base geometry sched/timing sched/policy"
+  "sim/run: base os geometry trace/file trace/request trace/run sched/timing sched/policy sim/engine"
   "sim/cluster: base geometry eviction cache_sim sched/timing sched/policy"
+  "sim/colocated: base geometry eviction cache_sim sched/timing sched/policy sim/engine sim/cluster"
   "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair transfer/link transfer/engine transfer/handover transfer/registry"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.

@@ -17,6 +17,7 @@ void add_commands(CLI::App& app, Chosen& chosen) {
   add_evict(app, chosen);
   add_hitrate(app, chosen);
   add_simulate(app, chosen);
+  add_long_prefill(app, chosen);
   add_trace(app, chosen);
   add_calibrate(app, chosen);
   // For the help: main() starts these before the command line is read.

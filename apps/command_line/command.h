@@ -32,6 +32,7 @@ void add_lookup(CLI::App& app, Chosen& chosen);
 void add_evict(CLI::App& app, Chosen& chosen);
 void add_hitrate(CLI::App& app, Chosen& chosen);
 void add_simulate(CLI::App& app, Chosen& chosen);
+void add_long_prefill(CLI::App& app, Chosen& chosen);
 void add_vtensor(CLI::App& app, Chosen& chosen);
 void add_alloc_replay(CLI::App& app, Chosen& chosen);
 void add_trace(CLI::App& app, Chosen& chosen);

@@ -1,5 +1,6 @@
 // `cachalot simulate` on a production trace: published effects, repeatability, and one error for each bad input.
 #include <algorithm>
+#include <map>
 #include <string>
 
 #include "program.h"
@@ -74,6 +75,25 @@ TEST_F(SimulateCommand, APoolWithoutCacheAwareRoutingIsAsGoodAsConductorOverFast
   EXPECT_GT(ttft("2", true), 1.2 * ttft("2", false));
 }
 
+// Mooncake (arXiv 2407.00079, section 7): 4,183 > 3,771 > 3,589, and early's load swings.
+TEST_F(SimulateCommand, OverloadIsRejectedInThePublishedOrderAndPredictionIsSteadier) {
+  for (const char* const tbt_ms : {"130", "150"}) {
+    const nlohmann::json rows = simulate(
+        {"--prefill", "8", "--decode", "8", "--rate-scale", "2", "--hardware", "4xA800_SXM",
+         "--decode-memory-gb-s", "1600", "--ttft-slo-ms", "60000", "--tbt-slo-ms", tbt_ms,
+         "--admission", "reject_on_load,early,predictive"})["rows"];
+    ASSERT_EQ(rows.size(), 3u);
+    EXPECT_GT(rows[0]["rejected"], rows[1]["rejected"]) << tbt_ms;
+    EXPECT_GT(rows[1]["rejected"], rows[2]["rejected"]) << tbt_ms;
+    EXPECT_GT(rows[0]["wasted_prefill_s"], 0);
+    EXPECT_EQ(rows[1]["wasted_prefill_s"], 0);
+    const auto deviation = [&](std::size_t row) {
+      return rows[row]["decode_load_deviation"].get<double>();
+    };
+    EXPECT_LT(deviation(2), 0.8 * deviation(1)) << tbt_ms;
+  }
+}
+
 TEST_F(SimulateCommand, DrawsAndWritesALineForEachRequest) {
   const nlohmann::json rows = simulate({"--prefill", "2", "--decode", "2", "--limit", "300",
                                         "--tbt-slo-ms", "50", "--admission", "early,predictive",
@@ -87,6 +107,127 @@ TEST_F(SimulateCommand, DrawsAndWritesALineForEachRequest) {
     EXPECT_TRUE(svg.starts_with("<svg ")) << file;
     EXPECT_TRUE(svg.ends_with("</svg>\n")) << file;
   }
+}
+
+TEST_F(SimulateCommand, AMillionTokensCostTheHoursOfGpusAndTheShareOfTheNetwork) {
+  // 4 instances of 8 GPUs: 4 servers with 4 NICs each, and a switch: (16 * 1,745 + 16,000) / (3 * 8,766) an hour.
+  const Arguments cluster = {"--prefill", "2", "--decode", "2", "--limit", "200"};
+  const auto with = [&](const Arguments& more) {
+    Arguments flags = cluster;
+    flags.insert(flags.end(), more.begin(), more.end());
+    return simulate(flags);
+  };
+  const nlohmann::json result = with({"--gpu-hour-usd", "1.5"});
+  const nlohmann::json cost = result["cost"];
+  EXPECT_EQ(cost["network"], "rdma");
+  EXPECT_DOUBLE_EQ(cost["gpu_usd_per_hour"], 32 * 1.5);
+  EXPECT_NEAR(cost["network_usd_per_hour"].get<double>(), 43920.0 / 26298, 1e-9);
+  const double usd = (48 + 43920.0 / 26298) * result["sim_s"].get<double>() / 3600;
+  EXPECT_NEAR(cost["usd"].get<double>(), usd, 1e-9 * usd);
+  EXPECT_GT(cost["usd_per_million_tokens"], 0);
+  EXPECT_DOUBLE_EQ(cost["usd_per_million_good_tokens"], cost["usd_per_million_tokens"]);
+  // With a pool 2 adapters a server: (8 * 210 + 5,800) / 26,298.
+  const nlohmann::json pooled = with({"--shared-pool"})["cost"];
+  EXPECT_EQ(pooled["network"], "cxl");
+  EXPECT_NEAR(pooled["network_usd_per_hour"].get<double>(), 7480.0 / 26298, 1e-9);
+  // Tokens of requests that miss a goal are not good.
+  const nlohmann::json late = with({"--ttft-slo-ms", "1"})["cost"];
+  EXPECT_TRUE(late["usd_per_million_good_tokens"].is_null());
+}
+
+TEST_F(SimulateCommand, StorageBehindAPoolAddsHitsThatAreCountedApart) {
+  const Arguments pool = {"--prefill", "4",       "--shared-pool", "--pool-capacity-blocks",
+                          "2000",      "--limit", "2000"};
+  const nlohmann::json without = simulate(pool);
+  Arguments flags = pool;
+  flags.insert(flags.end(), {"--storage-capacity-blocks", "inf", "--storage-gb-s", "50"});
+  const nlohmann::json with = simulate(flags);
+  EXPECT_EQ(without["hit_tokens_by_tier"]["storage"], 0);
+  EXPECT_GT(with["hit_tokens_by_tier"]["storage"], 0);
+  EXPECT_GT(with["token_hit_rate"], without["token_hit_rate"]);
+  EXPECT_GT(with["bytes_by_kind"]["storage_write"], with["bytes_by_kind"]["storage_read"]);
+}
+
+TEST_F(SimulateCommand, PassesAtTheTracesTimesFillAndHit) {
+  const nlohmann::json passes = simulate({"--prefill", "8", "--shared-pool", "--limit", "500",
+                                          "--passes", "2", "--policy", "least_loaded"})["passes"];
+  ASSERT_EQ(passes.size(), 2u);
+  EXPECT_GT(passes[1]["token_hit_rate"], 0.95);
+  EXPECT_LT(passes[1]["ttft_ms"]["mean"], passes[0]["ttft_ms"]["mean"]);
+  EXPECT_NEAR(passes[1]["seconds"].get<double>(), passes[0]["seconds"].get<double>(), 30);
+}
+
+// A prompt of 128 K on 4 instances: the pipeline sends least, and loses least where links are slow.
+TEST_F(SimulateCommand, LongPrefillComparesThreeWaysToSplitAPrompt) {
+  const auto rows_at = [&](const char* gb_s) {
+    const Outcome outcome = run({"long-prefill", "--tokens", "131072", "--instances", "4",
+                                 "--link-gb-s", gb_s, "--json", "-", "--plot", path("l.svg")});
+    expect_done(outcome);
+    return outcome.json()["rows"];
+  };
+  const nlohmann::json rows = rows_at("5");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0]["split"], "pipeline");
+  EXPECT_EQ(rows[2]["split"], "tensor");
+  EXPECT_LT(rows[0]["sent_bytes"], rows[1]["sent_bytes"]);
+  EXPECT_LT(rows[1]["sent_bytes"], rows[2]["sent_bytes"]);
+  EXPECT_LT(rows[0]["seconds"], rows[2]["seconds"]);
+  EXPECT_GT(rows[0]["efficiency"], 0.8);
+  EXPECT_LE(rows[0]["efficiency"], 1);
+  EXPECT_TRUE(read(path("l.svg")).ends_with("</svg>\n"));
+  const auto refused = [&](const Arguments& flags, const std::vector<std::string>& parts) {
+    Arguments words = {"long-prefill"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    expect_error(run(words), kUsage, parts);
+  };
+  refused({"--tokens", "32K"}, {"--tokens", "32K"});
+  refused({"--instances", "0"}, {"--instances", "0"});
+  refused({"--plot", "l.png"}, {"--plot", "l.png"});
+  refused({"--hardware", "0xH20"}, {"0xH20"});
+}
+
+TEST_F(SimulateCommand, BothKindsOfClusterAreComparedOverTheRate) {
+  const auto result = [&] {
+    nlohmann::json rows =
+        simulate({"--prefill", "2", "--decode", "2", "--colocated", "4", "--limit", "500",
+                  "--rate-scale", "0.5,1", "--ttft-slo-ms", "10000", "--tbt-slo-ms", "100",
+                  "--plot", path("plots")})["rows"];
+    for (nlohmann::json& row : rows) row.erase("wall_s");
+    return rows;
+  };
+  const nlohmann::json rows = result();
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0]["cluster"], "2P+2D");
+  EXPECT_EQ(rows[1]["cluster"], "4 colocated");
+  EXPECT_EQ(rows[3]["rate_scale"], 1);
+  EXPECT_EQ(rows[1]["per_instance"].size(), 4u);
+  EXPECT_EQ(rows[1]["per_instance"][0]["role"], "colocated");
+  for (const nlohmann::json& row : rows) EXPECT_EQ(row["completed"], 500);
+  EXPECT_LT(rows[1]["ttft_ms"]["mean"], rows[3]["ttft_ms"]["mean"]);
+  for (const char* const file : {"goodput.svg", "attainment.svg", "ttft_over_rate.svg"}) {
+    EXPECT_TRUE(read(path(std::string("plots/") + file)).ends_with("</svg>\n")) << file;
+  }
+  EXPECT_EQ(result().dump(), rows.dump());
+}
+
+// LayerKV's claim: prompts need not wait for memory, so the first token comes much sooner; tokens come no faster.
+TEST_F(SimulateCommand, LayerwiseKvShortensTheFirstTokenWhereMemoryIsShort) {
+  const nlohmann::json rows =
+      simulate({"--colocated", "4", "--limit", "600", "--model", "Llama-2-7B", "--hardware", "L20",
+                "--node-capacity-blocks", "0", "--rate-scale", "0.1", "--tbt-slo-ms", "200",
+                "--layerwise", "off,swap,on,auto"})["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  std::map<std::string, nlohmann::json> by_kind;
+  for (const nlohmann::json& row : rows) by_kind[row["layerwise"]] = row;
+  const auto ttft = [&](const char* kind) {
+    return by_kind[kind]["ttft_ms"]["mean"].get<double>();
+  };
+  EXPECT_EQ(by_kind["off"]["host_bytes"]["out"], 0);
+  EXPECT_LT(ttft("auto"), 0.9 * ttft("off"));
+  EXPECT_LT(ttft("on"), 0.9 * ttft("off"));
+  EXPECT_GT(by_kind["auto"]["host_bytes"]["out"], 0);
+  EXPECT_GE(by_kind["auto"]["tpot_ms"]["mean"].get<double>(),
+            by_kind["off"]["tpot_ms"]["mean"].get<double>());
 }
 
 TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
@@ -108,6 +249,17 @@ TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {
   expect({"--prefill", "2", "--change", "leave:2@10"}, {"instance 2", "below 2"});
   expect({"--prefill", "2", "--change", "sleep:1@10"}, {"--change", "sleep:1@10"});
   expect({"--prefill", "1", "--decode", "1", "--decode-capacity-tokens", "0"}, {"decode"});
+  expect({"--prefill", "1", "--storage-capacity-blocks", "9"}, {"--storage-capacity-blocks", "9"});
+  expect({"--prefill", "1", "--network", "tcp"}, {"--network", "tcp", "rdma"});
+  expect({"--prefill", "1", "--gpu-hour-usd", "-1"}, {"--gpu-hour-usd", "-1"});
+  expect({"--prefill", "1", "--decode-prediction", "best"}, {"\"best\"", "uniform"});
+  expect({"--prefill", "1", "--decode-check", "late"}, {"\"late\"", "present"});
+  expect({"--colocated", "2", "--decode", "1"}, {"--decode", "1", "--prefill"});
+  expect({"--colocated", "2", "--decode-capacity-tokens", "inf"}, {"inf", "colocated"});
+  expect({"--colocated", "2", "--engine-block-tokens", "100"}, {"100", "512"});
+  expect({"--prefill", "2", "--layerwise", "on"}, {"--layerwise", "\"on\"", "--colocated"});
+  expect({"--colocated", "2", "--layerwise", "maybe"}, {"\"maybe\"", "auto"});
+  expect({"--colocated", "2", "--rate-scale", "1,-2"}, {"--rate-scale", "-2"});
   const std::string timeless =
       write("t.jsonl", "{\"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n");
   expect_error(run({"simulate", "--trace", timeless, "--prefill", "1"}), kUsage,
@@ -131,6 +283,26 @@ TEST_F(SimulateCommand, AClusterFileGivesFlagsAndTheCommandLineWins) {
   expect("prefill = 2\nprefil = 4\n", {"\"prefil\"", "not a flag"});
   expect("prefill = -4\n", {"--prefill", "-4"});
   expect("prefill = 2\nlink-gb-s = -1\n", {"--link-gb-s", "-1"});
+  expect("prefill = \"two\"\n", {"--prefill", "\"two\"", "1 to 65536"});
+  expect("prefill = 2.5\n", {"--prefill", "\"2.5\"", "whole number"});
+  expect("prefill = true\n", {"--prefill", "\"true\""});
+  expect("prefill = [1, 2]\n", {"b.toml", "--prefill", "\"1, 2\"", "expected one"});
+  expect("prefill = 2\nprefill = 3\n", {"b.toml", "--prefill"});
+  expect("[cluster]\nprefill = 2\n", {"b.toml", "\"cluster\"", "section"});
+  expect("prefill = 2\nlink.gb-s = 4\n", {"b.toml", "\"link\"", "section"});
+  expect("prefill = 2\nshared-pool = \"maybe\"\n", {"--shared-pool", "\"maybe\"", "true or false"});
+  expect("prefill = 2\nshared-pool = -1\n", {"--shared-pool", "\"-1\"", "true or false"});
+  expect("prefill = 2\nshared-pool = 3\n", {"--shared-pool", "\"3\"", "true or false"});
+  expect("prefill = 2\ncluster = \"c.toml\"\n", {"b.toml", "\"cluster\""});
+  expect("prefill = 2\nnode-capacity-blocks = -5\n", {"--node-capacity-blocks", "-5"});
+  expect("prefill = 2\noperation-bytes = \"-1KiB\"\n", {"--operation-bytes", "-1KiB"});
+  expect("prefill = 2\npolicy = 3\n", {"\"3\"", "conductor"});
+  expect("prefill = 2\nwindow-s = nan\n", {"--window-s", "nan"});
+  expect("decode = 2\n", {"--prefill"});
+  expect("prefill = 1\nchange = [\"leave:7@1\"]\n", {"instance 7", "below 1"});
+  expect("prefill = 1\nstorage-capacity-blocks = 5\n", {"--storage-capacity-blocks", "5", "pool"});
+  expect("prefill = 1\nmodel = \"LLaMA3-70B\"\nhardware = \"RTX4090\"\n",
+         {"LLaMA3-70B", "RTX4090"});
   expect_error(run({"simulate", "--trace", kTrace, "--cluster", path("none.toml")}), kUsage,
                {"none.toml"});
 }

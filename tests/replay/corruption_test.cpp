@@ -73,7 +73,7 @@ class CorruptedPool : public testing::Test {
   }
 
   std::uint64_t counted(std::uint32_t engine, ReplayCounter counter) const {
-    return harness_->engines[engine].counters[counter];
+    return harness_->engines[engine].sum(counter);
   }
 
   ReplayOptions options_;

@@ -46,6 +46,39 @@ INSTANTIATE_TEST_SUITE_P(Capacities, OneEngine,
                                   std::to_string(std::get<1>(given.param));
                          });
 
+TEST(Passes, TheFirstFillsAndTheSecondHitsAllOfIt) {
+  ReplayOptions options = conversation(DomainKind::kNoncoherent, 3, 20000, 64);
+  options.limit_requests = 500;
+  options.passes = 2;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->requests, 1000u);
+  ASSERT_EQ(report->passes.size(), 2u);
+  const ReplayReport::Pass &populate = report->passes[0], &hit = report->passes[1];
+  EXPECT_EQ(populate.requests, 500u);
+  EXPECT_EQ(hit.requests, 500u);
+  EXPECT_EQ(populate.blocks_total, hit.blocks_total);
+  EXPECT_LT(populate.blocks_hit, populate.blocks_total);
+  EXPECT_EQ(hit.blocks_hit, hit.blocks_total);
+  EXPECT_EQ(hit.blocks_written, 0u);
+  EXPECT_DOUBLE_EQ(hit.token_hit_rate, 1);
+  EXPECT_EQ(hit.verify_checked, hit.blocks_hit);
+  EXPECT_EQ(populate.blocks_hit + hit.blocks_hit, report->blocks_hit);
+  EXPECT_EQ(populate.bytes_read + hit.bytes_read, report->bytes_read);
+  EXPECT_TRUE(report->is_sound());
+  EXPECT_LE(populate.wall_s + hit.wall_s, report->wall_s * 1.01);
+}
+
+TEST(Passes, OnePassHasNoFiguresApart) {
+  ReplayOptions options = conversation(DomainKind::kCoherent, 2, 1000, 64);
+  options.limit_requests = 50;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report->passes.empty());
+}
+
 class EveryPolicy : public testing::TestWithParam<std::tuple<DomainKind, eviction::PolicyKind>> {};
 
 // What `hitrate` computes for the same requests.

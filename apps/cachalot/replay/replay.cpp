@@ -243,6 +243,13 @@ void add_replay(CLI::App& app, Chosen& chosen) {
   command->add_option("--limit", options.limit_requests, "stop after N requests")
       ->type_name("N")
       ->transform(number(1, kAnyNumber));
+  command
+      ->add_option("--passes", options.passes,
+                   "replay the trace N times, each pass after the end of the one before, figures "
+                   "apart: the first fills the pool, the next ones hit it")
+      ->type_name("N")
+      ->transform(number(1, replay::kMaxPasses))
+      ->capture_default_str();
   command->add_option("--speed", flags->speed, "factor of the trace's time, or max: without pauses")
       ->capture_default_str();
   command
@@ -263,6 +270,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       "Example: cachalot replay --trace conversation_trace.jsonl.gz --engines 4 --block-bytes "
       "64KiB "
       "--capacity-blocks 20000 --json -\n"
+      "         cachalot replay --trace conversation_trace.jsonl.gz --limit 1000 --passes 2\n"
       "read_gb_s and write_gb_s are bytes over the time that engines spent inside read and put "
       "(copy, "
       "checksum, validation, waiting for the keeper or a core); total_gb_s is both over wall_s.\n"

@@ -68,6 +68,17 @@ void print_times(std::FILE* to, const ReplayOptions& options, const ReplayReport
            percent(spent.write_s, all_s), percent(std::max(0.0, all_s - known_s), all_s)));
 }
 
+void print_passes(std::FILE* to, const ReplayReport& report) {
+  for (std::size_t i = 0; i < report.passes.size(); ++i) {
+    const ReplayReport::Pass& pass = report.passes[i];
+    row(to, text("pass %zu", i + 1).c_str(),
+        text("%.2f %% of tokens hit, request %s, %s read, %s written, %.2f s",
+             100 * pass.token_hit_rate, latency(pass.request).c_str(),
+             bytes_text(pass.bytes_read).c_str(), bytes_text(pass.bytes_written).c_str(),
+             pass.wall_s));
+  }
+}
+
 void print_storage(std::FILE* to, const ReplayReport& report) {
   const replay::StorageCounters& storage = report.storage;
   row(to, "hits by tier",
@@ -105,6 +116,29 @@ void print_conclusion(std::FILE* to, const ReplayOptions& options, const ReplayR
 
 nlohmann::json to_json(const replay::Percentiles& p) {
   return {{"p50", p.p50_us}, {"p99", p.p99_us}};
+}
+
+nlohmann::json passes_json(const ReplayReport& report) {
+  nlohmann::json passes = nlohmann::json::array();
+  for (const ReplayReport::Pass& pass : report.passes) {
+    passes.push_back({{"requests", pass.requests},
+                      {"blocks_total", pass.blocks_total},
+                      {"blocks_hit", pass.blocks_hit},
+                      {"blocks_hit_storage", pass.blocks_hit_storage},
+                      {"blocks_written", pass.blocks_written},
+                      {"block_hit_rate", pass.block_hit_rate},
+                      {"token_hit_rate", pass.token_hit_rate},
+                      {"bytes_read", pass.bytes_read},
+                      {"bytes_written", pass.bytes_written},
+                      {"read_gb_s", pass.read_gb_s},
+                      {"write_gb_s", pass.write_gb_s},
+                      {"lookup_us", to_json(pass.lookup)},
+                      {"request_us", to_json(pass.request)},
+                      {"verify_checked", pass.verify_checked},
+                      {"verify_errors", pass.verify_errors},
+                      {"wall_s", pass.wall_s}});
+  }
+  return passes;
 }
 
 nlohmann::json storage_json(const ReplayReport& report) {
@@ -188,6 +222,7 @@ void print_report(std::FILE* to, const ReplayOptions& options, const ReplayRepor
   row(to, "lookup", latency(report.lookup));
   row(to, "request", latency(report.request));
   print_times(to, options, report);
+  print_passes(to, report);
   row(to, "discarded",
       text("%s reads of blocks reused meanwhile, %s of damaged ones",
            count(report.stale_reads_discarded).c_str(), count(report.damaged_reads).c_str()));
@@ -253,6 +288,7 @@ nlohmann::json to_json(const ReplayOptions& options, const ReplayReport& report)
       {"wall_s", report.wall_s},
   };
   if (!options.storage.uri.empty()) all.update(storage_json(report));
+  if (!report.passes.empty()) all["passes"] = passes_json(report);
   return all;
 }
 

@@ -57,6 +57,17 @@ Status set_caches(const ClusterFlags& flags, sim::ClusterOptions& options) {
     return Error::make(Code::kInvalidArgument,
                        "--shared-pool: a pool of 0 blocks, expected at least 1");
   }
+  if (!flags.storage_capacity_blocks.empty()) {
+    CACHALOT_TRY_ASSIGN(
+        options.storage_capacity_blocks,
+        parse_blocks_or_inf("--storage-capacity-blocks", flags.storage_capacity_blocks));
+    if (options.storage_capacity_blocks != 0 && options.pool_capacity_blocks == 0) {
+      return Error::make(Code::kInvalidArgument,
+                         "--storage-capacity-blocks: %s without a pool, expected --shared-pool or "
+                         "--pool-capacity-blocks",
+                         flags.storage_capacity_blocks.c_str());
+    }
+  }
   CACHALOT_TRY_ASSIGN(options.eviction, eviction::parse_pool_policy(flags.eviction));
   return {};
 }
@@ -68,6 +79,8 @@ Status set_links(const ClusterFlags& flags, sim::ClusterOptions& options) {
   if (flags.pool_link_latency_us >= 0) {
     options.pool_link.latency_s = flags.pool_link_latency_us / 1e6;
   }
+  options.storage_link = {.latency_s = flags.storage_latency_us / 1e6,
+                          .bytes_per_s = flags.storage_gb_s * kGiga};
   if (flags.pool_gb_s != 0) options.pool_bytes_per_s = flags.pool_gb_s * kGiga;
   if (flags.operation_bytes.empty()) return {};
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes,
@@ -94,7 +107,7 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
       "decode instances; 0 (default): only the prefill side, which ends with the first token")
       ->transform(number(0, 65536));
   add("--node-capacity-blocks", flags.node_capacity_blocks, "N|inf",
-      "cache of each prefill instance, in blocks of the trace")
+      "cache of each prefill instance, or of each colocated engine's host, in blocks of the trace")
       ->capture_default_str();
   command.add_flag("--shared-pool", flags.shared_pool,
                    "instead, one pool of the same size in all, which all instances read and write");
@@ -118,6 +131,15 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
   add("--pool-gb-s", flags.pool_gb_s, "X",
       "bandwidth of the pool for all together, each way (default: what the links reach)")
       ->transform(decimal(1e-6, 1e9));
+  add("--storage-capacity-blocks", flags.storage_capacity_blocks, "N|inf",
+      "storage behind the pool, which gets a copy of all that the pool gets");
+  add("--storage-gb-s", flags.storage_gb_s, "X",
+      "its bandwidth for all together, each way, in GB/s")
+      ->transform(decimal(1e-6, 1e6))
+      ->capture_default_str();
+  add("--storage-latency-us", flags.storage_latency_us, "X", "its latency")
+      ->transform(decimal(0, 1e9))
+      ->capture_default_str();
   add("--operation-bytes", flags.operation_bytes, "SIZE",
       "transfers are cut into operations of this size, each of which takes the latency")
       ->default_str("whole transfers");
@@ -126,8 +148,9 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
       ->transform(number(1, 1u << 20))
       ->capture_default_str();
   add("--decode-capacity-tokens", flags.decode_capacity_tokens, "N|inf",
-      "KV of a decode instance (default: what the hardware has room for)");
-  add("--decode-sequences", flags.decode_sequences, "N", "most sequences of a decode instance")
+      "KV of a decode instance or colocated engine (default: what the hardware has room for)");
+  add("--decode-sequences", flags.decode_sequences, "N",
+      "most sequences of a decode instance or colocated engine")
       ->transform(number(1, 1u << 20))
       ->capture_default_str();
   add("--balancing-threshold", flags.balancing_threshold, "X",
@@ -141,6 +164,13 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
   add("--assumed-decode-s", flags.assumed_decode_s, "X",
       "what a decode takes for predictive admission (default: the mean so far)")
       ->transform(decimal(1e-3, 1e9));
+  add("--decode-prediction", flags.decode_prediction, "uniform|exponential",
+      "predictive admission: each decode takes the same time, or ends with the same rate")
+      ->capture_default_str();
+  add("--decode-check", flags.decode_check, "present|with_request",
+      "reject_on_load: after the prefill, whether the decode instance misses the goal with what it "
+      "has, or with the request")
+      ->capture_default_str();
   add("--change", flags.changes, "WHAT:I@S",
       "leave:I@S, fail:I@S or join:I@S: prefill instance I after S seconds; several times");
   add("--window-s", flags.window_s, "X", "length of a window of the load over time")
@@ -153,8 +183,9 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
 
 Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   if (flags.prefill == 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "simulate: no instances, expected --prefill P and --decode D");
+    return Error::make(
+        Code::kInvalidArgument,
+        "simulate: no instances, expected --prefill P and --decode D, or --colocated N");
   }
   sim::ClusterOptions options;
   options.prefill = static_cast<std::uint32_t>(flags.prefill);
@@ -171,6 +202,9 @@ Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   if (flags.ttft_slo_ms != 0) options.admission.ttft_slo_s = flags.ttft_slo_ms / 1000;
   if (flags.tbt_slo_ms != 0) options.admission.tbt_slo_s = flags.tbt_slo_ms / 1000;
   options.assumed_decode_s = flags.assumed_decode_s;
+  CACHALOT_TRY_ASSIGN(options.admission.prediction,
+                      sched::parse_decode_prediction(flags.decode_prediction));
+  CACHALOT_TRY_ASSIGN(options.admission.check, sched::parse_decode_check(flags.decode_check));
   options.seed = flags.seed;
   options.window_s = flags.window_s;
   for (const std::string& text : flags.changes) {

@@ -23,13 +23,16 @@ struct ClusterFlags {
   double link_gb_s = 100, link_latency_us = 10;
   double pool_link_gb_s = 0, pool_link_latency_us = -1;  // as the links
   double pool_gb_s = 0;                                  // 0: what the pool links reach
-  std::string operation_bytes;                           // none: transfers are not cut
+  std::string storage_capacity_blocks;                   // none: no storage
+  double storage_gb_s = 6, storage_latency_us = 100;
+  std::string operation_bytes;  // none: transfers are not cut
   std::uint64_t operations_in_flight = 16;
   std::string decode_capacity_tokens;  // none: what the hardware has
   std::uint64_t decode_sequences = 256;
   double balancing_threshold = 1;
   double ttft_slo_ms = 0, tbt_slo_ms = 0;  // 0: none
   double assumed_decode_s = 0;
+  std::string decode_prediction = "exponential", decode_check = "present";
   std::uint64_t seed = 1;
   std::vector<std::string> changes;
   double window_s = 60;

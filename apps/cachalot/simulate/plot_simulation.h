@@ -14,7 +14,7 @@ struct Drawing {
   std::string svg;
 };
 
-// ttft.svg; with decode instances and a TBT goal decode_load.svg; and for each row prefill_queue_ROW.svg.
+// Of rows of several rates: goodput.svg, attainment.svg, ttft_over_rate.svg and tpot_over_rate.svg. Of one rate: ttft.svg; with decode instances and a TBT goal decode_load.svg; and for each row prefill_queue_ROW.svg.
 std::vector<Drawing> draw_simulation(const std::string& trace, std::span<const SimulateRow> rows);
 
 }  // namespace cachalot::apps

@@ -73,11 +73,7 @@ Result<sched::ProfileModel> timing_of(const RecordedRunFlags& options,
                        tables.tensor_parallel, recorded.tensor_parallel);
   }
   CACHALOT_TRY_ASSIGN(sched::GpuSpec gpu, sched::find_gpu(tables.hardware));
-  if (!options.link_gb_s.empty())
-    gpu.link_bytes_per_second = std::strtod(options.link_gb_s.c_str(), nullptr) * 1e9;
-  if (!options.link_us.empty())
-    gpu.link_latency_s = std::strtod(options.link_us.c_str(), nullptr) * 1e-6;
-  if (!options.link_gb_s.empty() && !options.link_us.empty()) gpu.link_is_estimate = false;
+  gpu = with_link(gpu, options);
   // vLLM records graphs for up to twice its sequences, and 512 tokens at most.
   return sched::ProfileModel::make(
       tables, model, gpu,
@@ -281,9 +277,22 @@ std::string csv_of(const Outcome& outcome) {
 
 }  // namespace
 
+sched::GpuSpec with_link(sched::GpuSpec gpu, const RecordedRunFlags& flags) {
+  if (!flags.link_gb_s.empty())
+    gpu.link_bytes_per_second = std::strtod(flags.link_gb_s.c_str(), nullptr) * 1e9;
+  if (!flags.link_us.empty())
+    gpu.link_latency_s = std::strtod(flags.link_us.c_str(), nullptr) * 1e-6;
+  if (!flags.link_gb_s.empty() && !flags.link_us.empty()) gpu.link_is_estimate = false;
+  return gpu;
+}
+
 void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated) {
   if (command.get_option_no_throw("--colocated") == nullptr) {
-    command.add_option("--colocated", colocated, "engines that prefill and decode")
+    command
+        .add_option(
+            "--colocated", colocated,
+            "engines that compute prompts in chunks beside their decodes; with --prefill: both "
+            "kinds of cluster, compared")
         ->type_name("N")
         ->transform(number(1, 4096));
   }
@@ -292,14 +301,14 @@ void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uin
     return command.add_option(name, value, text)->type_name(type);
   };
   add("--profile", flags.profile, "FOLDER",
-      "of a recorded run: measured operator times of its GPU and model");
+      "measured operator times of a GPU and a model; a recorded run needs those of its engine");
   add("--meta", flags.meta, "FILE", "of a recorded run: the engine's options, as JSON");
   add("--seconds", flags.seconds, "FILE",
       "of a recorded run: its CSV of one row a second (default: beside --trace)");
   add("--tp-link-gb-s", flags.link_gb_s, "X",
-      "of a recorded run: all-reduce bandwidth among the GPUs of the engine, instead of the GPU's")
+      "with --profile: all-reduce bandwidth among the GPUs of an engine, instead of the GPU's")
       ->transform(decimal(0.001, 1e6));
-  add("--tp-link-us", flags.link_us, "X", "of a recorded run: what a small all-reduce takes")
+  add("--tp-link-us", flags.link_us, "X", "with --profile: what a small all-reduce takes")
       ->transform(decimal(0, 1e6));
   command.add_flag("--compare", flags.compare,
                    "of a recorded run: simulated and recorded figures side by side");

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "sched/timing/gpu_spec.h"
+
 namespace cachalot::apps {
 
 inline constexpr const char* kRecordedRunFormat = "vllm-run";
@@ -19,6 +21,9 @@ struct RecordedRunFlags {
 
 // --profile, --meta, --seconds, --tp-link-gb-s, --tp-link-us, --compare, and --colocated unless the command has it.
 void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uint64_t& colocated);
+
+// With the all-reduce link that the flags say.
+sched::GpuSpec with_link(sched::GpuSpec gpu, const RecordedRunFlags& flags);
 
 struct RecordedRunFiles {
   std::string trace, csv, json;

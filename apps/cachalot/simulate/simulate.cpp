@@ -10,13 +10,16 @@
 
 #include "cluster_flags.h"
 #include "command.h"
+#include "cost.h"
+#include "engine_flags.h"
+#include "flag_file.h"
 #include "output.h"
 #include "plot_simulation.h"
 #include "recorded_run.h"
-#include "sched/timing/formula_model.h"
-#include "sched/timing/timing_preset.h"
 #include "sim/cluster/cluster.h"
+#include "sim/colocated/colocated.h"
 #include "simulate_output.h"
+#include "timing_source.h"
 #include "trace/request/request_trace.h"
 #include "trace_flags.h"
 #include "values.h"
@@ -27,43 +30,16 @@ namespace {
 struct Options {
   TraceFlags trace;
   ClusterFlags cluster;
+  CostFlags cost;
   RecordedRunFlags recorded;
   std::vector<std::string> policies = {"conductor"};
   std::vector<std::string> admissions = {"none"};
-  double rate_scale = 1;
-  std::string model = "LLaMA3-70B", hardware = "8xA800_SXM";
-  double decode_memory_gb_s = 0, decode_overhead_ms = -1;  // the preset's
+  std::vector<double> rate_scales = {1};
+  TimingFlags timing;
+  EngineFlags engine;
   std::uint64_t limit = 0, closed_loop = 0, passes = 1;
   std::string csv, json, plot;
 };
-
-// What the policies and the cluster need to know of model and hardware.
-struct Timing {
-  std::unique_ptr<sched::TimingModel> prefill, decode;
-  double kv_bytes_per_token = 0;
-  std::uint64_t decode_capacity_tokens = 0;
-  std::string source;
-};
-
-// Prefill as measured, without what an engine adds to a step: the correction has that. Decode is an estimate.
-Result<Timing> timing_of(const Options& options) {
-  CACHALOT_TRY_ASSIGN(const sched::TimingPreset preset,
-                      sched::find_timing_preset(options.model, options.hardware));
-  sched::FormulaParameters p = preset.formula;
-  p.step_overhead_s = 0;
-  Timing timing;
-  CACHALOT_TRY_ASSIGN(sched::FormulaModel prefill, sched::FormulaModel::make(p));
-  p.step_overhead_s = preset.formula.step_overhead_s;
-  if (options.decode_overhead_ms >= 0) p.step_overhead_s = options.decode_overhead_ms / 1000;
-  if (options.decode_memory_gb_s > 0) p.memory_bytes_per_second = options.decode_memory_gb_s * 1e9;
-  CACHALOT_TRY_ASSIGN(sched::FormulaModel decode, sched::FormulaModel::make(p));
-  timing.prefill = std::make_unique<sched::FormulaModel>(prefill);
-  timing.decode = std::make_unique<sched::FormulaModel>(decode);
-  timing.kv_bytes_per_token = p.kv_bytes_per_token;
-  timing.decode_capacity_tokens = preset.kv_capacity_tokens;
-  timing.source = std::string(preset.is_estimate ? "estimate: " : "") + preset.source;
-  return timing;
-}
 
 Result<sim::Workload> read_workload(const Options& options) {
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
@@ -75,7 +51,7 @@ Result<sim::Workload> read_workload(const Options& options) {
     CACHALOT_TRY(workload.add(request.hash_ids, request.input_tokens, request.output_tokens,
                               request.timestamp_ms));
   }
-  CACHALOT_TRY(workload.finish(options.rate_scale));
+  CACHALOT_TRY(workload.finish(1));
   workload.repeat(options.passes);
   return workload;
 }
@@ -83,8 +59,8 @@ Result<sim::Workload> read_workload(const Options& options) {
 // On a terminal; nothing in a pipe.
 void show_progress(const SimulateRow& row, double part) {
   if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%s/%s: %.0f %%", row.policy.c_str(), row.admission.c_str(),
-               part * 100);
+  std::fprintf(stderr, "\r\033[K%s/%s, rate x %g: %.0f %%", row.policy.c_str(),
+               row.admission.c_str(), row.rate_scale, part * 100);
 }
 void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
@@ -108,6 +84,71 @@ Status make_folder(const std::string& folder) {
                      folder.c_str(), error.message().c_str());
 }
 
+// A cluster of one kind, all but routing and admission.
+struct Kind {
+  std::string name;
+  bool is_colocated = false;
+  sim::ClusterOptions cluster;
+  sim::EngineOptions engine;
+  ClusterPrice price = {};
+};
+
+Result<std::vector<Kind>> kinds_of(const Options& options, const Timing& timing) {
+  std::vector<Kind> kinds;
+  const auto add = [&](const ClusterFlags& flags, std::string name) -> Status {
+    CACHALOT_TRY_ASSIGN(sim::ClusterOptions cluster, cluster_options(flags));
+    cluster.kv_bytes_per_token = timing.kv_bytes_per_token;
+    if (flags.decode_capacity_tokens.empty()) {
+      cluster.decode_capacity_tokens = timing.decode_capacity_tokens;
+    }
+    cluster.closed_loop = options.closed_loop;
+    CACHALOT_TRY_ASSIGN(ClusterPrice price,
+                        price_of(options.cost, std::uint64_t{cluster.prefill} + cluster.decode,
+                                 timing.gpus, cluster.pool_capacity_blocks != 0));
+    kinds.push_back({.name = std::move(name),
+                     .cluster = std::move(cluster),
+                     .engine = {},
+                     .price = std::move(price)});
+    return {};
+  };
+  const ClusterFlags& flags = options.cluster;
+  if (flags.prefill == 0 && flags.colocated != 0 && flags.decode != 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "--decode: %" PRIu64
+                       " without --prefill, expected both or --colocated alone",
+                       flags.decode);
+  }
+  if (flags.prefill != 0 || flags.colocated == 0) {
+    CACHALOT_TRY(
+        add(flags, std::to_string(flags.prefill) + "P+" + std::to_string(flags.decode) + "D"));
+  }
+  if (flags.colocated != 0) {
+    ClusterFlags same = flags;
+    same.prefill = flags.colocated;
+    same.decode = 0;
+    CACHALOT_TRY(add(same, std::to_string(flags.colocated) + " colocated"));
+    kinds.back().is_colocated = true;
+    CACHALOT_TRY_ASSIGN(kinds.back().engine, engine_options(options.engine, flags, timing));
+  }
+  return kinds;
+}
+
+Result<sim::ClusterReport> simulate_row(const Kind& kind, const sim::Workload& workload,
+                                        const Timing& timing, const SimulateRow& row) {
+  sim::ClusterOptions cluster = kind.cluster;
+  CACHALOT_TRY_ASSIGN(cluster.routing.kind, sched::parse_routing(row.policy));
+  CACHALOT_TRY_ASSIGN(cluster.admission.kind, sched::parse_admission(row.admission));
+  sim::EngineOptions engine = kind.engine;
+  CACHALOT_TRY_ASSIGN(engine.layerwise.kind, sched::parse_layerwise(row.layerwise));
+  const sim::ClusterTiming times = {timing.prefill.get(), timing.decode.get()};
+  const auto on_progress = [&](double part) { show_progress(row, part); };
+  Result<sim::ClusterReport> report =
+      kind.is_colocated ? sim::simulate_colocated({cluster, engine}, workload, times, on_progress)
+                        : sim::simulate(cluster, workload, times, on_progress);
+  clear_progress();
+  return report;
+}
+
 Status simulate(const Options& options) {
   if (options.trace.format == kRecordedRunFormat) {
     return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
@@ -116,18 +157,22 @@ Status simulate(const Options& options) {
   }
   CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(const auto admissions, split_list("--admission", options.admissions));
-  CACHALOT_TRY_ASSIGN(sim::ClusterOptions cluster, cluster_options(options.cluster));
-  CACHALOT_TRY_ASSIGN(const Timing timing, timing_of(options));
-  cluster.kv_bytes_per_token = timing.kv_bytes_per_token;
-  if (options.cluster.decode_capacity_tokens.empty()) {
-    cluster.decode_capacity_tokens = timing.decode_capacity_tokens;
-  }
-  if (options.passes > 1 && options.closed_loop == 0) {
+  CACHALOT_TRY_ASSIGN(const auto layerwise, split_list("--layerwise", options.engine.layerwise));
+  CACHALOT_TRY_ASSIGN(const Timing timing,
+                      timing_of(options.timing, options.recorded, options.engine.step_tokens));
+  CACHALOT_TRY_ASSIGN(std::vector<Kind> kinds, kinds_of(options, timing));
+  if (options.passes > 1 && options.closed_loop == 0 && options.cluster.colocated != 0) {
     return Error::make(Code::kInvalidArgument,
-                       "--passes: %" PRIu64 " without --closed-loop, expected --closed-loop N",
+                       "--passes: %" PRIu64
+                       " of colocated engines without --closed-loop, expected --closed-loop N",
                        options.passes);
   }
-  cluster.closed_loop = options.closed_loop;
+  if (options.cluster.colocated != 0 && !options.cluster.storage_capacity_blocks.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "--storage-capacity-blocks: %s with --colocated, expected it with "
+                       "--prefill alone",
+                       options.cluster.storage_capacity_blocks.c_str());
+  }
   const std::string* const input = &options.trace.file;
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
@@ -135,31 +180,51 @@ Status simulate(const Options& options) {
   CACHALOT_TRY(make_folder(options.plot));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  for (const std::string& policy : policies) CACHALOT_TRY(sched::parse_routing(policy));
+  for (const std::string& admission : admissions) CACHALOT_TRY(sched::parse_admission(admission));
+  for (const std::string& name : layerwise) {
+    CACHALOT_TRY_ASSIGN(const sched::LayerwiseKind kind, sched::parse_layerwise(name));
+    if (kind == sched::LayerwiseKind::kOff || options.cluster.colocated != 0) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "--layerwise: \"%s\" without colocated engines, expected --colocated N",
+                       name.c_str());
+  }
+  CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
+  if (options.passes > 1) {
+    for (Kind& kind : kinds) kind.cluster.pass_requests = trace.jobs().size() / options.passes;
+  }
+  const std::vector<std::string> none = {"off"};
   std::vector<SimulateRow> rows;
-  for (const std::string& policy : policies) {
-    CACHALOT_TRY(sched::parse_routing(policy));
-    for (const std::string& admission : admissions) {
-      CACHALOT_TRY(sched::parse_admission(admission));
-      rows.push_back({.policy = policy, .admission = admission, .report = {}});
+  for (const double rate : options.rate_scales) {
+    sim::Workload workload = trace;
+    workload.rescale(rate);
+    for (const Kind& kind : kinds) {
+      for (const std::string& policy : policies) {
+        for (const std::string& admission : admissions) {
+          for (const std::string& layers : kind.is_colocated ? layerwise : none) {
+            SimulateRow row{.cluster = kind.name,
+                            .policy = policy,
+                            .admission = admission,
+                            .layerwise = layers,
+                            .rate_scale = rate,
+                            .names_cluster = kinds.size() > 1,
+                            .report = {}};
+            const auto begin = std::chrono::steady_clock::now();
+            CACHALOT_TRY_ASSIGN(row.report, simulate_row(kind, workload, timing, row));
+            row.wall_s =
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+            row.cost = cost_of(kind.price, row.report);
+            rows.push_back(std::move(row));
+          }
+        }
+      }
     }
   }
-  CACHALOT_TRY_ASSIGN(const sim::Workload workload, read_workload(options));
-  if (options.passes > 1) cluster.pass_requests = workload.jobs().size() / options.passes;
-  for (SimulateRow& row : rows) {
-    CACHALOT_TRY_ASSIGN(cluster.routing.kind, sched::parse_routing(row.policy));
-    CACHALOT_TRY_ASSIGN(cluster.admission.kind, sched::parse_admission(row.admission));
-    const auto begin = std::chrono::steady_clock::now();
-    Result<sim::ClusterReport> report =
-        sim::simulate(cluster, workload, {timing.prefill.get(), timing.decode.get()},
-                      [&](double part) { show_progress(row, part); });
-    clear_progress();
-    if (!report) return report.error();
-    row.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    row.report = *std::move(report);
-  }
   const bool uses_stdout = options.csv == "-" || options.json == "-";
-  print_simulation(uses_stdout ? stderr : stdout, workload, rows);
-  CACHALOT_TRY(csv.write(csv_of_simulation(workload, rows)));
+  std::FILE* const out = uses_stdout ? stderr : stdout;
+  std::fprintf(out, "times: %s\n", timing.source.c_str());
+  print_simulation(out, trace, rows);
+  CACHALOT_TRY(csv.write(csv_of_simulation(trace, rows)));
   if (!options.plot.empty()) CACHALOT_TRY(write_drawings(options, rows));
   return json.write_json(json_of_simulation(rows));
 }
@@ -189,17 +254,13 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "which requests are rejected under overload; several make one table")
       ->capture_default_str();
   add_cluster_flags(*command, options->cluster);
-  add("--model", options->model, "NAME", "the model that is served")->capture_default_str();
-  add("--hardware", options->hardware, "[Nx]GPU", "the GPUs of an instance")->capture_default_str();
-  add("--decode-memory-gb-s", options->decode_memory_gb_s, "X",
-      "memory bandwidth that a decode instance reaches (default: 60 % of the data sheet, an "
-      "estimate)")
-      ->transform(decimal(1e-3, 1e9));
-  add("--decode-overhead-ms", options->decode_overhead_ms, "X",
-      "of each decode step, beside reading weights and KV (default: 8, an estimate)")
-      ->transform(decimal(0, 1e6));
+  add_engine_flags(*command, options->engine);
+  add_timing_flags(*command, options->timing);
+  add_cost_flags(*command, options->cost);
   add_recorded_run_flags(*command, options->recorded, options->cluster.colocated);
-  add("--rate-scale", options->rate_scale, "X", "requests come X times as fast as in the trace")
+  add("--rate-scale", options->rate_scales, "X,…",
+      "requests come X times as fast as in the trace; several: goodput over the rate")
+      ->delimiter(',')
       ->transform(decimal(1e-6, 1e6))
       ->capture_default_str();
   add("--limit", options->limit, "N", "only the first N requests")
@@ -208,21 +269,21 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "N requests in flight, whatever the trace's times: one comes when another ends")
       ->transform(number(1, 1u << 24));
   add("--passes", options->passes, "N",
-      "play the trace N times, each after the end of the one before, figures apart (with "
-      "--closed-loop)")
+      "play the trace N times, each after the end of the one before, figures apart: the first "
+      "fills caches, the next ones hit them")
       ->transform(number(1, 1000));
   add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
-  command
-      ->set_config(
-          "--cluster", "",
-          "flags from a TOML file, by their names without --; a flag of the command line wins")
-      ->type_name("FILE.toml");
-  command->allow_config_extras(CLI::config_extras_mode::error);
+  add_flag_file(*command, "--cluster");
   command->footer(
       "Example: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 8 --decode 8 "
-      "--policy random,least_loaded,local,conductor --json -");
+      "--policy random,least_loaded,local,conductor --json -\n"
+      "PD separated against colocated, over the request rate: cachalot simulate --trace "
+      "conversation_trace.jsonl.gz --prefill 8 --decode 8 --colocated 16 --rate-scale 1,2,3,4 "
+      "--ttft-slo-ms 10000 --tbt-slo-ms 100 --plot plots\n"
+      "Money: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 10 --shared-pool "
+      "--policy least_loaded --network cxl --gpu-hour-usd 1.5");
   command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
 }
 

@@ -1,5 +1,6 @@
 #include "simulate_output.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <nlohmann/json.hpp>
 
@@ -15,17 +16,22 @@ double ratio(std::uint64_t part, std::uint64_t whole) {
 }
 
 nlohmann::json json_of_instance(const sim::InstanceReport& instance, double sim_s) {
-  nlohmann::json json = {{"role", instance.is_decode ? "decode" : "prefill"},
+  const char* const role = instance.is_colocated ? "colocated"
+                           : instance.is_decode  ? "decode"
+                                                 : "prefill";
+  nlohmann::json json = {{"role", role},
                          {"instance", instance.instance},
                          {"requests", instance.requests},
                          {"busy_s", instance.busy_s},
                          {"utilization", sim_s == 0 ? 0 : instance.busy_s / sim_s},
                          {"received_bytes", instance.received_bytes},
                          {"load", instance.load}};
-  if (instance.is_decode) {
+  if (instance.is_decode || instance.is_colocated) {
     json["steps"] = instance.steps;
     json["tokens"] = instance.tokens;
     json["most_reserved_tokens"] = instance.most_reserved_tokens;
+  }
+  if (instance.is_decode) {
     json["sequences"] = instance.queue;
   } else {
     json["token_hit_rate"] = ratio(instance.hit_tokens, instance.input_tokens);
@@ -53,6 +59,24 @@ nlohmann::json json_of_passes(const sim::ClusterReport& report) {
   return passes;
 }
 
+nlohmann::json json_of_price(const std::optional<double>& usd) {
+  return usd ? nlohmann::json(*usd) : nlohmann::json();
+}
+
+nlohmann::json json_of_cost(const RunCost& cost) {
+  const ClusterPrice& price = cost.price;
+  return {{"network", price.network},
+          {"gpus", price.gpus},
+          {"servers", price.servers},
+          {"cards", price.cards},
+          {"switches", price.switches},
+          {"gpu_usd_per_hour", price.gpu_usd_per_hour},
+          {"network_usd_per_hour", price.network_usd_per_hour},
+          {"usd", cost.usd},
+          {"usd_per_million_tokens", json_of_price(cost.usd_per_million_tokens)},
+          {"usd_per_million_good_tokens", json_of_price(cost.usd_per_million_good_tokens)}};
+}
+
 nlohmann::json json_of_row(const SimulateRow& row) {
   const sim::ClusterReport& r = row.report;
   nlohmann::json instances = nlohmann::json::array();
@@ -60,66 +84,111 @@ nlohmann::json json_of_row(const SimulateRow& row) {
     instances.push_back(json_of_instance(instance, r.sim_s));
   }
   const double computed = static_cast<double>(r.completed + r.wasted);
-  return {{"policy", row.policy},
-          {"admission", row.admission},
-          {"requests", r.requests},
-          {"completed", r.completed},
-          {"rejected", r.rejected()},
-          {"rejected_by",
-           {{"prefill", r.rejected_prefill},
-            {"decode", r.rejected_decode},
-            {"after_prefill", r.wasted},
-            {"no_instance", r.no_instance}}},
-          {"restarts", r.restarts},
-          {"goodput_rps", r.goodput_rps},
-          {"ttft_ms", in_ms(r.ttft_s)},
-          {"tbt_ms", in_ms(r.tbt_s)},
-          {"tpot_ms", in_ms(r.tpot_s)},
-          {"e2e_ms", in_ms(r.e2e_s)},
-          {"slo_attainment", r.slo_attainment},
-          {"token_hit_rate", r.token_hit_rate()},
-          {"full_block_hit_rate", r.full_block_hit_rate()},
-          {"prefill_s", r.prefill_s},
-          {"prefill_mean_s", computed == 0 ? 0 : r.prefill_s / computed},
-          {"prefill_reuse_ratio", r.prefill_cold_s == 0 ? 0 : r.prefill_s / r.prefill_cold_s},
-          {"wasted_prefill_s", r.wasted_prefill_s},
-          {"bytes_transferred", r.bytes_transferred},
-          {"bytes_by_kind",
-           {{"handover", r.handover_bytes},
-            {"peer", r.peer_bytes},
-            {"pool_read", r.pool_read_bytes},
-            {"pool_write", r.pool_write_bytes}}},
-          {"decode_load_deviation", r.decode_load_deviation},
-          {"decode_load", r.decode_load},
-          {"window_s", r.window_s},
-          {"passes", json_of_passes(r)},
-          {"per_instance", instances},
-          {"sim_s", r.sim_s},
-          {"wall_s", row.wall_s}};
+  return {
+      {"policy", row.policy},
+      {"admission", row.admission},
+      {"requests", r.requests},
+      {"completed", r.completed},
+      {"rejected", r.rejected()},
+      {"rejected_by",
+       {{"prefill", r.rejected_prefill},
+        {"decode", r.rejected_decode},
+        {"after_prefill", r.wasted},
+        {"no_instance", r.no_instance}}},
+      {"restarts", r.restarts},
+      {"preemptions", r.preemptions},
+      {"cluster", row.cluster},
+      {"layerwise", row.layerwise},
+      {"host_bytes", {{"out", r.host_out_bytes}, {"in", r.host_in_bytes}}},
+      {"rate_scale", row.rate_scale},
+      {"goodput_rps", r.goodput_rps},
+      {"ttft_ms", in_ms(r.ttft_s)},
+      {"tbt_ms", in_ms(r.tbt_s)},
+      {"tpot_ms", in_ms(r.tpot_s)},
+      {"e2e_ms", in_ms(r.e2e_s)},
+      {"slo_attainment", r.slo_attainment},
+      {"token_hit_rate", r.token_hit_rate()},
+      {"full_block_hit_rate", r.full_block_hit_rate()},
+      {"prefill_s", r.prefill_s},
+      {"prefill_mean_s", computed == 0 ? 0 : r.prefill_s / computed},
+      {"prefill_reuse_ratio", r.prefill_cold_s == 0 ? 0 : r.prefill_s / r.prefill_cold_s},
+      {"wasted_prefill_s", r.wasted_prefill_s},
+      {"bytes_transferred", r.bytes_transferred},
+      {"bytes_by_kind",
+       {{"handover", r.handover_bytes},
+        {"peer", r.peer_bytes},
+        {"pool_read", r.pool_read_bytes},
+        {"pool_write", r.pool_write_bytes},
+        {"storage_read", r.storage_read_bytes},
+        {"storage_write", r.storage_write_bytes}}},
+      {"storage_skipped_bytes", r.storage_skipped_bytes},
+      {"hit_tokens_by_tier",
+       {{"instance", r.hit_tokens - r.hit_tokens_peer - r.hit_tokens_pool - r.hit_tokens_storage},
+        {"peer", r.hit_tokens_peer},
+        {"pool", r.hit_tokens_pool},
+        {"storage", r.hit_tokens_storage}}},
+      {"decode_load_deviation", r.decode_load_deviation},
+      {"decode_load", r.decode_load},
+      {"window_s", r.window_s},
+      {"passes", json_of_passes(r)},
+      {"per_instance", instances},
+      {"sim_s", r.sim_s},
+      {"wall_s", row.wall_s},
+      {"cost", json_of_cost(row.cost)}};
 }
 
-std::string name_of(const SimulateRow& row) {
-  return row.admission == "none" ? row.policy : row.policy + "/" + row.admission;
+std::string price_text(const std::optional<double>& usd) {
+  if (!usd) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", *usd);
+  return text;
 }
 
 }  // namespace
+
+std::string name_of(const SimulateRow& row) {
+  std::string name = row.names_cluster ? row.cluster + " " + row.policy : row.policy;
+  if (row.admission != "none") name += "/" + row.admission;
+  if (row.layerwise != "off") name += "/" + row.layerwise;
+  return name;
+}
 
 void print_simulation(std::FILE* out, const sim::Workload& workload,
                       std::span<const SimulateRow> rows) {
   std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
                workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
                workload.block_tokens());
-  std::fprintf(out, "%-24s %9s %9s %9s %9s %9s %9s %8s %8s %8s %9s\n", "policy", "completed",
-               "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "hit", "prefill",
-               "moved GB");
+  const bool has_rates = std::ranges::any_of(
+      rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; });
+  int width = 24;
+  for (const SimulateRow& row : rows) {
+    width = std::max(width, static_cast<int>(name_of(row).size()));
+  }
+  if (has_rates) std::fprintf(out, "%6s ", "rate");
+  std::fprintf(out, "%-*s %9s %9s %9s %9s %9s %9s %8s %8s %8s %8s %9s %8s %8s\n", width, "policy",
+               "completed", "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "in SLO", "hit",
+               "prefill", "moved GB", "$/Mtoken", "$/M good");
   for (const SimulateRow& row : rows) {
     const sim::ClusterReport& r = row.report;
     const double computed = static_cast<double>(r.completed + r.wasted);
-    std::fprintf(
-        out, "%-24s %9" PRIu64 " %9" PRIu64 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.3fs %9.1f\n",
-        name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean, r.ttft_s.p99,
-        r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps, r.token_hit_rate() * 100,
-        computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9);
+    if (has_rates) std::fprintf(out, "%6g ", row.rate_scale);
+    std::fprintf(out,
+                 "%-*s %9" PRIu64 " %9" PRIu64
+                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
+                 width, name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean,
+                 r.ttft_s.p99, r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps,
+                 r.slo_attainment * 100, r.token_hit_rate() * 100,
+                 computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
+                 price_text(row.cost.usd_per_million_tokens).c_str(),
+                 price_text(row.cost.usd_per_million_good_tokens).c_str());
+    if (r.storage_blocks != 0 && r.input_tokens != 0) {
+      std::fprintf(out,
+                   "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "
+                   "GB, written %.1f GB\n",
+                   ratio(r.hit_tokens_pool, r.input_tokens) * 100,
+                   ratio(r.hit_tokens_storage, r.input_tokens) * 100, r.storage_read_bytes / 1e9,
+                   r.storage_write_bytes / 1e9);
+    }
     for (std::size_t i = 0; i < r.passes.size(); ++i) {
       const sim::PassReport& pass = r.passes[i];
       std::fprintf(
@@ -129,6 +198,19 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
           i + 1, pass.completed, pass.seconds, pass.completed_rps, pass.ttft_s.mean,
           pass.ttft_s.p99, pass.tpot_s.mean * 1e3, ratio(pass.hit_tokens, pass.input_tokens) * 100);
     }
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const bool is_shown = i == 0 || rows[i].cluster != rows[i - 1].cluster;
+    if (!is_shown || rows[i].rate_scale != rows[0].rate_scale) continue;
+    const ClusterPrice& price = rows[i].cost.price;
+    std::fprintf(out,
+                 "cost%s%s: $%.2f an hour for %g GPUs, $%.2f for the network (%s: %" PRIu64
+                 " cards, %" PRIu64 " switches)\n",
+                 rows[i].names_cluster ? " of " : "",
+                 rows[i].names_cluster ? rows[i].cluster.c_str() : "", price.gpu_usd_per_hour,
+                 price.gpus, price.network_usd_per_hour, price.network.c_str(), price.cards,
+                 price.switches);
+    if (!rows[i].names_cluster) break;
   }
 }
 
@@ -142,7 +224,8 @@ nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {
 std::string csv_of_simulation(const sim::Workload& workload, std::span<const SimulateRow> rows) {
   std::string csv =
       "policy,admission,request,arrival_s,input_tokens,output_tokens,outcome,prefill,decode,"
-      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s\n";
+      "hit_tokens,transferred_tokens,restarts,predicted_ttft_s,ttft_s,e2e_s,cluster,layerwise,rate_"
+      "scale,storage_tokens\n";
   const auto instance = [](std::uint32_t number) {
     return number == 0xffffffffu ? std::string() : std::to_string(number);
   };
@@ -166,7 +249,9 @@ std::string csv_of_simulation(const sim::Workload& workload, std::span<const Sim
       } else {
         csv += ",";
       }
-      csv += "\n";
+      std::snprintf(text, sizeof text, ",%s,%s,%g,%" PRIu64 "\n", row.cluster.c_str(),
+                    row.layerwise.c_str(), row.rate_scale, r.storage_tokens);
+      csv += text;
     }
   }
   return csv;

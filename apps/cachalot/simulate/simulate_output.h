@@ -7,16 +7,25 @@
 #include <string>
 #include <vector>
 
+#include "cost.h"
 #include "sim/cluster/report.h"
 #include "sim/cluster/workload.h"
 
 namespace cachalot::apps {
 
 struct SimulateRow {
+  std::string cluster;  // "8P+8D", "16 colocated"
   std::string policy, admission;
+  std::string layerwise = "off";
+  double rate_scale = 1;
+  bool names_cluster = false;  // other rows have other clusters
   sim::ClusterReport report;
   double wall_s = 0;
+  RunCost cost = {};
 };
+
+// What tells the row from others of the same rate.
+std::string name_of(const SimulateRow& row);
 
 void print_simulation(std::FILE* out, const sim::Workload& workload,
                       std::span<const SimulateRow> rows);

@@ -97,7 +97,6 @@ Status replay_requests(const ReplayOptions& options, const Workload& workload,
     std::this_thread::sleep_for(kStartNap);
   }
   CACHALOT_TRY(engine.run());
-  state.end_ns = SteadyClock::read();
   return client.detach();
 }
 

@@ -47,6 +47,7 @@ Engine::Engine(const ReplayOptions& options, const Workload& workload, std::uint
       number_(number),
       harness_(&harness),
       state_(&harness.engines[number]),
+      pass_(&state_->passes[0]),
       client_(&client),
       cache_(std::move(cache)),
       read_blocks_(std::min(batch_blocks(kReadBytes, options.block_bytes), cache_.slots())),
@@ -61,17 +62,36 @@ Result<Engine> Engine::make(const ReplayOptions& options, const Workload& worklo
 }
 
 Status Engine::run() {
+  const std::uint64_t requests = workload_->requests();
   for (;;) {
-    const std::uint64_t request = harness_->next_request.fetch_add(1, std::memory_order_relaxed);
-    if (request >= workload_->requests()) return {};
-    if (options_->speed > 0) wait_for_arrival(request);
-    CACHALOT_TRY(serve(request));
+    const std::uint64_t number = harness_->next_request.fetch_add(1, std::memory_order_relaxed);
+    if (number >= requests * options_->passes) return {};
+    const auto pass = static_cast<std::uint32_t>(number / requests);
+    wait_for_pass(pass);
+    if (options_->speed > 0) wait_for_arrival(pass, number % requests);
+    CACHALOT_TRY(serve(number % requests));
+    pass_->end_ns = SteadyClock::read();
+    harness_->requests_done.fetch_add(1, std::memory_order_release);
   }
 }
 
-void Engine::wait_for_arrival(std::size_t request) const {
+void Engine::wait_for_pass(std::uint32_t pass) {
+  constexpr auto kNap = std::chrono::microseconds(50);
+  const std::uint64_t before = workload_->requests() * pass;
+  while (harness_->requests_done.load(std::memory_order_acquire) < before) {
+    std::this_thread::sleep_for(kNap);
+  }
+  pass_ = &state_->passes[pass];
+  // The first engine there says when it began.
+  std::uint64_t not_yet = 0;
+  const std::uint64_t start_ns =
+      pass == 0 ? harness_->start_ns.load(std::memory_order_relaxed) : SteadyClock::read();
+  harness_->pass_start_ns[pass].compare_exchange_strong(not_yet, start_ns);
+}
+
+void Engine::wait_for_arrival(std::uint32_t pass, std::size_t request) const {
   const double after_ns = static_cast<double>(workload_->arrival_ns(request)) / options_->speed;
-  const std::uint64_t due_ns = harness_->start_ns.load(std::memory_order_relaxed) +
+  const std::uint64_t due_ns = harness_->pass_start_ns[pass].load(std::memory_order_relaxed) +
                                static_cast<std::uint64_t>(std::min(after_ns, 0x1p62));
   const std::uint64_t now_ns = SteadyClock::read();
   if (due_ns > now_ns) std::this_thread::sleep_for(std::chrono::nanoseconds(due_ns - now_ns));
@@ -82,16 +102,16 @@ Status Engine::serve(std::size_t request) {
   const std::uint64_t start_ns = SteadyClock::read();
   CACHALOT_TRY_ASSIGN(const std::size_t found, client_->lookup(hashes));
   const std::uint64_t looked_up_ns =
-      count_time(state_->counters, ReplayCounter::kLookupNs, start_ns);
-  state_->lookup_ns.record(looked_up_ns - start_ns);
+      count_time(pass_->counters, ReplayCounter::kLookupNs, start_ns);
+  pass_->lookup_ns.record(looked_up_ns - start_ns);
 
   CACHALOT_TRY_ASSIGN(const std::size_t fetched, fetch(hashes, found));
   CACHALOT_TRY_ASSIGN(const std::size_t hits, read_hits(request, fetched));
-  if (hits > found) state_->counters.add(ReplayCounter::kStorageHitBlocks, hits - found);
+  if (hits > found) pass_->counters.add(ReplayCounter::kStorageHitBlocks, hits - found);
   CACHALOT_TRY(store_missing(hashes, hits));
   CACHALOT_TRY(wait_for_storage());
   count_request(request, hits);
-  state_->request_ns.record(SteadyClock::read() - start_ns);
+  pass_->request_ns.record(SteadyClock::read() - start_ns);
   return {};
 }
 
@@ -99,7 +119,7 @@ Result<std::size_t> Engine::fetch(std::span<const BlockHash> hashes, std::size_t
   if (options_->storage.uri.empty() || found == hashes.size()) return found;
   const std::uint64_t start_ns = SteadyClock::read();
   CACHALOT_TRY_ASSIGN(const Prefetched result, client_->prefetch(hashes, kMostFetchNs));
-  count_time(state_->counters, ReplayCounter::kFetchNs, start_ns);
+  count_time(pass_->counters, ReplayCounter::kFetchNs, start_ns);
   return result.in_pool;
 }
 
@@ -113,7 +133,7 @@ Status Engine::wait_for_storage() {
     if (backlog <= most) break;
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
-  count_time(state_->counters, ReplayCounter::kArchiveNs, start_ns);
+  count_time(pass_->counters, ReplayCounter::kArchiveNs, start_ns);
   return {};
 }
 
@@ -132,7 +152,7 @@ Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, s
                                        bool goes_on) {
   for (std::size_t i = 0; i < count; ++i) slots_[i] = cache_.take();
 
-  ReplayCounters& counters = state_->counters;
+  ReplayCounters& counters = pass_->counters;
   const Statistics before = client_->statistics();
   std::uint64_t now_ns = SteadyClock::read();
   CACHALOT_TRY_ASSIGN(const std::size_t valid,
@@ -151,7 +171,7 @@ Result<std::size_t> Engine::read_batch(std::size_t request, std::size_t first, s
 void Engine::check_block(std::size_t request, std::size_t block, const std::byte* bytes) {
   const PayloadCheck check = check_payload(workload_->hashes(request)[block], options_->engines,
                                            options_->verify, {bytes, options_->block_bytes});
-  ReplayCounters& counters = state_->counters;
+  ReplayCounters& counters = pass_->counters;
   counters.add(ReplayCounter::kHitBlocks, 1);
   if (check.stamp.writer != number_) counters.add(ReplayCounter::kRemoteHitBlocks, 1);
   if (options_->verify == VerifyMode::kOff) return;
@@ -173,13 +193,13 @@ Status Engine::store_missing(std::span<const BlockHash> hashes, std::size_t hits
     stored += done;
     if (done < n) break;
   }
-  state_->counters.add(ReplayCounter::kUnstoredBlocks, hashes.size() - stored);
+  pass_->counters.add(ReplayCounter::kUnstoredBlocks, hashes.size() - stored);
   return {};
 }
 
 Result<std::size_t> Engine::store_batch(const BlockHash* parent,
                                         std::span<const BlockHash> hashes) {
-  ReplayCounters& counters = state_->counters;
+  ReplayCounters& counters = pass_->counters;
   std::uint64_t now_ns = SteadyClock::read();
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const std::span<std::byte> bytes(cache_.take(), options_->block_bytes);
@@ -202,7 +222,7 @@ void Engine::count_request(std::size_t request, std::size_t hits) {
   if (__builtin_mul_overflow(std::uint64_t{hits}, options_->block_tokens, &hit_tokens)) {
     hit_tokens = ~std::uint64_t{0};
   }
-  ReplayCounters& counters = state_->counters;
+  ReplayCounters& counters = pass_->counters;
   counters.add(ReplayCounter::kInputTokens, workload_->input_tokens(request));
   counters.add(ReplayCounter::kHitTokens, std::min(hit_tokens, workload_->input_tokens(request)));
   counters.add(ReplayCounter::kBlocks, workload_->hashes(request).size());

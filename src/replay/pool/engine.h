@@ -29,7 +29,7 @@ class Engine {
   static Result<Engine> make(const ReplayOptions& options, const Workload& workload,
                              std::uint32_t number, HarnessState& harness, OpaqueClient& client);
 
-  // Takes requests from harness.next_request until there are none.
+  // Takes requests from harness.next_request until there are none. Request r of pass p has number p * requests + r.
   // @errors of the pool's client: the replay cannot go on
   Status run();
 
@@ -37,7 +37,9 @@ class Engine {
   Engine(const ReplayOptions& options, const Workload& workload, std::uint32_t number,
          HarnessState& harness, OpaqueClient& client, PagedCache cache);
 
-  void wait_for_arrival(std::size_t request) const;
+  // Passes do not overlap: waits until all requests of the passes before have ended.
+  void wait_for_pass(std::uint32_t pass);
+  void wait_for_arrival(std::uint32_t pass, std::size_t request) const;
   Status serve(std::size_t request);
   // Has storage bring what the pool lacks. @return leading blocks in the pool now
   Result<std::size_t> fetch(std::span<const BlockHash> hashes, std::size_t found);
@@ -60,6 +62,7 @@ class Engine {
   std::uint32_t number_;
   HarnessState* harness_;
   EngineState* state_;
+  EnginePass* pass_;  // of state_, the one in work
   OpaqueClient* client_;
   PagedCache cache_;
   std::uint32_t read_blocks_, store_blocks_;  // of one batch

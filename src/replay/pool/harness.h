@@ -32,12 +32,24 @@ struct Fault {
   std::uint64_t writer = 0;
 };
 
-struct alignas(64) EngineState {
-  ProcessState process;
+// What an engine did in one pass through the trace.
+struct EnginePass {
   ReplayCounters counters;
   base::Histogram lookup_ns, request_ns;
+  std::uint64_t end_ns = 0;  // of its last request; 0: it had none
+};
+
+struct alignas(64) EngineState {
+  ProcessState process;
+  EnginePass passes[kMaxPasses];
   Fault fault;
-  std::uint64_t end_ns = 0;
+
+  // Over all passes.
+  std::uint64_t sum(ReplayCounter counter) const {
+    std::uint64_t total = 0;
+    for (const EnginePass& pass : passes) total += pass.counters[counter];
+    return total;
+  }
 };
 
 // What the storage has counted, by the keeper's process at its end.
@@ -53,8 +65,12 @@ struct StorageCounters {
 };
 
 struct HarnessState {
-  // The next request that no engine has taken.
+  // The next request that no engine has taken, counted over all passes.
   alignas(64) std::atomic<std::uint64_t> next_request{0};
+  // Requests that have ended; pairs with Engine::wait_for_pass().
+  alignas(64) std::atomic<std::uint64_t> requests_done{0};
+  // When each pass began, on the steady clock; 0: not yet.
+  std::atomic<std::uint64_t> pass_start_ns[kMaxPasses]{};
   // When the engines begin, on the steady clock; 0: not yet.
   alignas(64) std::atomic<std::uint64_t> start_ns{0};
   std::atomic<bool> keeper_must_end{false};

@@ -62,6 +62,9 @@ Status check_options(const ReplayOptions& options) {
   if (options.block_tokens == 0) {
     return out_of_range("block_tokens", 0, 1, ~std::uint64_t{0});
   }
+  if (options.passes == 0 || options.passes > kMaxPasses) {
+    return out_of_range("passes", options.passes, 1, kMaxPasses);
+  }
   if (!std::isfinite(options.speed) || options.speed < 0) {
     return Error::make(Code::kInvalidArgument, "speed: %g is not a positive factor", options.speed);
   }

@@ -20,6 +20,7 @@
 namespace cachalot::replay {
 
 inline constexpr std::uint32_t kMaxEngines = 64;
+inline constexpr std::uint32_t kMaxPasses = 8;
 
 // The storage behind the pool of a replay; none without a URI.
 struct StorageOptions {
@@ -42,6 +43,7 @@ struct ReplayOptions {
   std::string model;                 // goes into the namespace's fingerprint; may be empty
   std::uint64_t seed = 1;            // likewise: other seeds, other hashes and bytes
   std::uint64_t limit_requests = 0;  // 0: the whole trace
+  std::uint32_t passes = 1;          // times that the trace is replayed, 1 to kMaxPasses
   double speed = 0;                  // of the trace's own time; 0: as fast as possible
   VerifyMode verify = VerifyMode::kFull;
   bool skip_bad_lines = false;

@@ -57,6 +57,11 @@ TEST(ReplayOptions, OutOfRangeAreRefusedByName) {
   options.speed = std::numeric_limits<double>::infinity();
   expect_refused(options, "speed: inf");
   options = good();
+  options.passes = 0;
+  expect_refused(options, "passes: 0");
+  options.passes = kMaxPasses + 1;
+  expect_refused(options, "passes: 9");
+  options = good();
   options.devices = 0;
   EXPECT_FALSE(check_options(options));
 }

@@ -38,7 +38,7 @@ class ProgressMeter {
   ProgressMeter(const ReplayOptions& options, const Workload& workload, const pool::Pool& pool,
                 const HarnessState& harness, ProgressSink& sink)
       : engines_(harness.engines, options.engines),
-        requests_(workload.requests()),
+        requests_(workload.requests() * options.passes),
         pool_(&pool),
         sink_(&sink),
         start_ns_(SteadyClock::read()),
@@ -49,6 +49,7 @@ class ProgressMeter {
     if (now_ns - last_ns_ >= kProgressNs) tell(now_ns);
   }
 
+  std::uint64_t requests() const { return requests_; }
   std::uint64_t requests_done() const { return sum(ReplayCounter::kRequests); }
 
  private:
@@ -77,7 +78,7 @@ class ProgressMeter {
 
   std::uint64_t sum(ReplayCounter counter) const {
     std::uint64_t total = 0;
-    for (const EngineState& engine : engines_) total += engine.counters[counter];
+    for (const EngineState& engine : engines_) total += engine.sum(counter);
     return total;
   }
 
@@ -95,12 +96,12 @@ Error stopped(std::uint64_t done, std::uint64_t requests) {
                      requests);
 }
 
-Status run(Crew& crew, ProgressMeter& meter, const Workload& workload, ProgressSink& sink) {
+Status run(Crew& crew, ProgressMeter& meter, ProgressSink& sink) {
   crew.go();
   for (;;) {
     CACHALOT_TRY_ASSIGN(const bool all_done, crew.wait_for(kLookMs));
     if (all_done) return crew.end_keeper();
-    if (sink.should_stop()) return stopped(meter.requests_done(), workload.requests());
+    if (sink.should_stop()) return stopped(meter.requests_done(), meter.requests());
     meter.tell_now_and_then();
   }
 }
@@ -113,13 +114,13 @@ Result<ReplayReport> replay(const ReplayOptions& options, ProgressSink& sink) {
   CACHALOT_TRY_ASSIGN(const Workload workload, Workload::load(options));
   CACHALOT_TRY_ASSIGN(pool::Pool pool, create_pool(options));
   const RemoveAtEnd remove_at_end{&pool};
-  if (sink.should_stop()) return stopped(0, workload.requests());
+  if (sink.should_stop()) return stopped(0, workload.requests() * options.passes);
 
   CACHALOT_TRY_ASSIGN(const Harness harness, Harness::make());
   HarnessState& state = harness.state();
   CACHALOT_TRY_ASSIGN(Crew crew, Crew::start(options, workload, pool.paths(), state));
   ProgressMeter meter(options, workload, pool, state, sink);
-  CACHALOT_TRY(run(crew, meter, workload, sink));
+  CACHALOT_TRY(run(crew, meter, sink));
 
   ReplayReport report = make_report(options, workload, state);
   report.setup_s = static_cast<double>(state.start_ns.load() - begin_ns) / kNsPerSecond;

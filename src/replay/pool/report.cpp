@@ -29,18 +29,73 @@ Percentiles percentiles(const base::Histogram& histogram) {
 // The counters of all engines.
 class Totals {
  public:
-  explicit Totals(std::span<const EngineState> engines) : engines_(engines) {}
+  // @param passes  of these, beginning with the first
+  Totals(std::span<const EngineState> engines, std::uint32_t first_pass, std::uint32_t passes)
+      : engines_(engines), first_pass_(first_pass), passes_(passes) {}
 
   std::uint64_t operator[](ReplayCounter counter) const {
     std::uint64_t sum = 0;
-    for (const EngineState& engine : engines_) sum += engine.counters[counter];
+    for (const EngineState& engine : engines_) {
+      for (const EnginePass& pass : passes_of(engine)) sum += pass.counters[counter];
+    }
     return sum;
   }
   double seconds(ReplayCounter counter) const { return as_double((*this)[counter]) / kNsPerSecond; }
 
+  // Percentiles of a histogram of each pass.
+  Percentiles percentiles_of(base::Histogram EnginePass::*histogram) const {
+    const auto all =
+        std::make_unique<base::Histogram>();  // on the heap: larger than a frame should be
+    for (const EngineState& engine : engines_) {
+      for (const EnginePass& pass : passes_of(engine)) all->add(pass.*histogram);
+    }
+    return percentiles(*all);
+  }
+  // Of the last request; 0: there was none.
+  std::uint64_t end_ns() const {
+    std::uint64_t last = 0;
+    for (const EngineState& engine : engines_) {
+      for (const EnginePass& pass : passes_of(engine)) last = std::max(last, pass.end_ns);
+    }
+    return last;
+  }
+
  private:
+  std::span<const EnginePass> passes_of(const EngineState& engine) const {
+    return std::span(engine.passes).subspan(first_pass_, passes_);
+  }
+
   std::span<const EngineState> engines_;
+  std::uint32_t first_pass_, passes_;
 };
+
+double seconds_between(std::uint64_t start_ns, std::uint64_t end_ns) {
+  return as_double(end_ns - std::min(end_ns, start_ns)) / kNsPerSecond;
+}
+
+ReplayReport::Pass pass_of(const Totals& totals, std::uint64_t start_ns) {
+  ReplayReport::Pass pass;
+  pass.requests = totals[ReplayCounter::kRequests];
+  pass.blocks_total = totals[ReplayCounter::kBlocks];
+  pass.blocks_hit = totals[ReplayCounter::kHitBlocks];
+  pass.blocks_hit_storage = totals[ReplayCounter::kStorageHitBlocks];
+  pass.blocks_written = totals[ReplayCounter::kWrittenBlocks];
+  pass.block_hit_rate = ratio(as_double(pass.blocks_hit), as_double(pass.blocks_total));
+  pass.token_hit_rate = ratio(as_double(totals[ReplayCounter::kHitTokens]),
+                              as_double(totals[ReplayCounter::kInputTokens]));
+  pass.bytes_read = totals[ReplayCounter::kBytesRead];
+  pass.bytes_written = totals[ReplayCounter::kBytesWritten];
+  pass.read_gb_s =
+      ratio(as_double(pass.bytes_read), totals.seconds(ReplayCounter::kReadNs)) / kNsPerSecond;
+  pass.write_gb_s =
+      ratio(as_double(pass.bytes_written), totals.seconds(ReplayCounter::kWriteNs)) / kNsPerSecond;
+  pass.lookup = totals.percentiles_of(&EnginePass::lookup_ns);
+  pass.request = totals.percentiles_of(&EnginePass::request_ns);
+  pass.verify_checked = totals[ReplayCounter::kCheckedBlocks];
+  pass.verify_errors = totals[ReplayCounter::kVerifyErrors];
+  pass.wall_s = seconds_between(start_ns, totals.end_ns());
+  return pass;
+}
 
 void fill_counts(const Totals& totals, ReplayReport& report) {
   report.requests = totals[ReplayCounter::kRequests];
@@ -81,27 +136,22 @@ void fill_rates(const Totals& totals, ReplayReport& report) {
 ReplayReport make_report(const ReplayOptions& options, const Workload& workload,
                          const HarnessState& harness) {
   const std::span<const EngineState> engines(harness.engines, options.engines);
-  const Totals totals(engines);
+  const Totals totals(engines, 0, options.passes);
   ReplayReport report;
   fill_counts(totals, report);
-  // On the heap: two of them are larger than a frame should be.
-  const auto lookups = std::make_unique<base::Histogram>();
-  const auto requests = std::make_unique<base::Histogram>();
-  std::uint64_t end_ns = 0;
   for (std::uint32_t i = 0; i < options.engines; ++i) {
     const EngineState& engine = engines[i];
-    lookups->add(engine.lookup_ns);
-    requests->add(engine.request_ns);
-    end_ns = std::max(end_ns, engine.end_ns);
-    report.engines.push_back({engine.counters[ReplayCounter::kRequests],
-                              engine.counters[ReplayCounter::kHitBlocks],
-                              engine.counters[ReplayCounter::kRemoteHitBlocks],
-                              engine.counters[ReplayCounter::kWrittenBlocks]});
+    report.engines.push_back(
+        {engine.sum(ReplayCounter::kRequests), engine.sum(ReplayCounter::kHitBlocks),
+         engine.sum(ReplayCounter::kRemoteHitBlocks), engine.sum(ReplayCounter::kWrittenBlocks)});
     if (engine.fault.is_set) report.faults.push_back(fault_text(i, engine.fault));
   }
-  report.lookup = percentiles(*lookups);
-  report.request = percentiles(*requests);
-  report.wall_s = as_double(end_ns - std::min(end_ns, harness.start_ns.load())) / kNsPerSecond;
+  report.lookup = totals.percentiles_of(&EnginePass::lookup_ns);
+  report.request = totals.percentiles_of(&EnginePass::request_ns);
+  report.wall_s = seconds_between(harness.start_ns.load(), totals.end_ns());
+  for (std::uint32_t i = 0; options.passes > 1 && i < options.passes; ++i) {
+    report.passes.push_back(pass_of(Totals(engines, i, 1), harness.pass_start_ns[i].load()));
+  }
   report.storage = harness.storage;
   report.evictions = harness.keeper_counters[pool::KeeperCounter::kEvictions];
   report.bytes_saved = report.blocks_hit * options.block_bytes;

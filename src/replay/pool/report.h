@@ -68,6 +68,18 @@ struct ReplayReport {
     std::uint64_t blocks_written = 0;
   };
   std::vector<PerEngine> engines;
+  // Each pass through the trace, as above; empty if there is one only.
+  struct Pass {
+    std::uint64_t requests = 0;
+    std::uint64_t blocks_total = 0, blocks_hit = 0, blocks_hit_storage = 0, blocks_written = 0;
+    double block_hit_rate = 0, token_hit_rate = 0;
+    std::uint64_t bytes_read = 0, bytes_written = 0;
+    double read_gb_s = 0, write_gb_s = 0;
+    Percentiles lookup, request;
+    std::uint64_t verify_checked = 0, verify_errors = 0;
+    double wall_s = 0;  // from its first request to the end of its last
+  };
+  std::vector<Pass> passes;
   std::uint64_t pool_bytes = 0;     // of all its devices
   std::vector<std::string> faults;  // the first of each engine, in words
 

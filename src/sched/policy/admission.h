@@ -2,18 +2,24 @@
 //
 //   none            admits all
 //   reject_on_load  at arrival: the predicted TTFT only. The decode side is looked at after the prefill, which is
-//                   wasted if that has no room for its goal.
+//                   wasted if its instance misses the goal: with what it has (DecodeCheck::kPresent), or would
+//                   have with the request (kWithRequest), which then hits large requests first.
 //   early           at arrival also the load of the decode side now
 //   predictive      at arrival also the load of the decode side when this prefill will end
 //
 // The load of the decode side is predicted TBT / TBT goal of an instance that takes the request, with all others spread
 // evenly. A load above 1 rejects. With early, requests that are still in prefill do not count yet: the decode side fills
-// up after the decision, then rejects until it is empty. predictive looks at the time when a request that comes now
-// begins its prefill: it counts all that are in prefill, and takes out what will have ended, for it assumes that each
-// decode ends with the same rate.
-// @source Mooncake (arXiv 2407.00079) §7; differs in two points. There each decode takes the same time, so what is older
-//         counts as ended even when it still runs. There the time is the end of the request's own prefill; a long
-//         request would then be admitted before short ones, because later requests are not known yet.
+// up after the decision, then rejects until it is empty. predictive looks at a later time, counts all whose prefill ends
+// by then, and takes out what will have ended:
+//
+//   uniform      as Mooncake has it: each decode takes the same time, so an older one counts as ended even if it still
+//                runs. Outputs vary, so the predicted load is too low, and more is admitted than the goal allows. The
+//                time is the end of the request's own prefill.
+//   exponential  each decode ends with the same rate, whatever its age. The time is the mean queue of the prefill side:
+//                requests that come later are not known yet, and with its own end a long request would be admitted
+//                before short ones.
+//
+// @source Mooncake (arXiv 2407.00079) §7
 #pragma once
 
 #include <cachalot/result.h>
@@ -22,6 +28,7 @@
 #include <string>
 #include <string_view>
 
+#include "sched/policy/decode_choice.h"
 #include "sched/policy/snapshot.h"
 
 namespace cachalot::sched {
@@ -33,13 +40,27 @@ std::string admission_names(const char* separator = ", ");
 // @errors kInvalidArgument: no such policy; the message lists those there are
 Result<AdmissionKind> parse_admission(std::string_view name);
 
+enum class DecodePrediction : std::uint8_t { kUniform, kExponential };
+
+const char* decode_prediction_name(DecodePrediction prediction);
+// @errors kInvalidArgument: neither uniform nor exponential
+Result<DecodePrediction> parse_decode_prediction(std::string_view name);
+
+enum class DecodeCheck : std::uint8_t { kPresent, kWithRequest };
+
+const char* decode_check_name(DecodeCheck check);
+// @errors kInvalidArgument: neither present nor with_request
+Result<DecodeCheck> parse_decode_check(std::string_view name);
+
 struct AdmissionOptions {
   AdmissionKind kind = AdmissionKind::kNone;
+  DecodePrediction prediction = DecodePrediction::kExponential;  // of kPredictive
+  DecodeCheck check = DecodeCheck::kPresent;                     // of kRejectOnLoad
   double ttft_slo_s = std::numeric_limits<double>::infinity();
   double tbt_slo_s = std::numeric_limits<double>::infinity();
 };
 
-// A request that decodes or waits for it, or that is in prefill (at_s: when that will end).
+// A request that decodes or waits for it, or that is in prefill. at_s: when its prefill has ended (below 0) or will end.
 struct DecodeShare {
   double at_s = 0;
   std::uint64_t context_tokens = 0;
@@ -54,10 +75,11 @@ struct LoadView {
   const TimingModel* timing = nullptr;      // of decode
 };
 
-// Of an instance that takes a request of `context_tokens`, at `at_s`: now of what decodes now, or with `predicts` of what
-// will be left of it and of what will have come.
-double decode_load(const LoadView& load, double tbt_slo_s, double at_s, bool predicts,
-                   std::uint64_t context_tokens);
+// Of an instance that takes a request of `context_tokens` now, with what decodes now.
+double decode_load_now(const LoadView& load, double tbt_slo_s, std::uint64_t context_tokens);
+// The same at `at_s`, with what will be left of it and what will have come.
+double predicted_decode_load(const LoadView& load, double tbt_slo_s, DecodePrediction prediction,
+                             double at_s, std::uint64_t context_tokens);
 
 enum class Verdict : std::uint8_t { kAdmit, kRejectPrefill, kRejectDecode };
 
@@ -65,8 +87,13 @@ enum class Verdict : std::uint8_t { kAdmit, kRejectPrefill, kRejectDecode };
 Verdict admit(const AdmissionOptions& options, double ttft_s, std::uint64_t input_tokens,
               const LoadView& load);
 
-// After the prefill: false only for kRejectOnLoad, which did not look before. @param tbt_s  as choose_decode() predicts
-// it
-bool admits_to_decode(const AdmissionOptions& options, double tbt_s);
+// After the prefill: false only for kRejectOnLoad, which did not look before.
+bool admits_to_decode(const AdmissionOptions& options, const DecodeChoice& choice);
+
+// The mean time that a decode takes, from those that have ended and those that still run: short ones end first, so the
+// mean of the ended alone is too small. The maximum-likelihood estimate if each ends with the same rate. Infinity if
+// none has ended.
+// @param ended_s, running_s  sums of times so far
+double mean_decode_seconds(double ended_s, std::uint64_t ended, double running_s);
 
 }  // namespace cachalot::sched

@@ -20,7 +20,7 @@ DecodeChoice choose_decode(std::span<const DecodeView> decode, const TimingModel
     const bool is_better = !best.exists() || (has_room && !best_has_room) ||
                            (has_room == best_has_room && tbt_s < best.tbt_s);
     if (!is_better) continue;
-    best = DecodeChoice{i, tbt_s};
+    best = DecodeChoice{i, tbt_s, predicted_tbt(timing, view.sequences, view.context_tokens)};
     best_has_room = has_room;
   }
   return best;

@@ -14,8 +14,9 @@ struct DecodeRequest {
 
 struct DecodeChoice {
   std::size_t instance =
-      kNoInstance;   // kNoInstance: no instance accepts, or none could ever hold it
-  double tbt_s = 0;  // of a step with the request, as predicted
+      kNoInstance;       // kNoInstance: no instance accepts, or none could ever hold it
+  double tbt_s = 0;      // of a step with the request, as predicted
+  double present_s = 0;  // of a step without it: the load that the instance has
 
   bool exists() const { return instance != kNoInstance; }
 };

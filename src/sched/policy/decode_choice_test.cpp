@@ -17,6 +17,7 @@ TEST(DecodeChoice, TakesTheSmallestPredictedTimeBetweenTokens) {
   const DecodeChoice choice = choose_decode(views, TestTiming(), {500, 600});
   EXPECT_EQ(choice.instance, 1u);
   EXPECT_DOUBLE_EQ(choice.tbt_s, 5.5);
+  EXPECT_DOUBLE_EQ(choice.present_s, 4);
 }
 
 TEST(DecodeChoice, AnInstanceWithRoomIsBeforeAFasterOneWithout) {

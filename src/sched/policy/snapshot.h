@@ -29,6 +29,7 @@ struct LinkSpeed {
 struct RequestView {
   std::uint64_t input_tokens = 0;
   std::uint64_t pool_hit_tokens = 0;  // leading tokens that the shared pool has; 0 without a pool
+  std::uint64_t storage_hit_tokens = 0;  // that the storage behind the pool has; 0 without storage
 };
 
 struct PrefillView {
@@ -48,8 +49,10 @@ struct ClusterView {
   std::span<const PrefillView> prefill;
   const TimingModel* timing = nullptr;  // of prefill
   double kv_bytes_per_token = 0;
-  LinkSpeed link;  // of an instance to the others, each way
-  LinkSpeed pool;  // of an instance to the shared pool, each way
+  LinkSpeed link;                   // of an instance to the others, each way
+  LinkSpeed pool;                   // of an instance to the shared pool, each way
+  LinkSpeed storage = {};           // of the storage to the pool, for all together
+  std::uint64_t storage_reads = 0;  // in flight
   // For policies that take turns or chances; the caller gives each request other numbers.
   std::uint64_t turn = 0;
   std::uint64_t random = 0;

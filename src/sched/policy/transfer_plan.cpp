@@ -25,17 +25,30 @@ KvPlan plan_own(const RequestView& request, const ClusterView& cluster, std::siz
 
 KvPlan plan_with_pool(const RequestView& request, const ClusterView& cluster,
                       std::size_t instance) {
-  const KvPlan own = plan_own(request, cluster, instance);
-  if (request.pool_hit_tokens <= own.hit_tokens) return own;
-  KvPlan plan;
-  plan.hit_tokens = request.pool_hit_tokens;
-  plan.source = KvSource::kPool;
-  plan.transfer_tokens = plan.hit_tokens - own.hit_tokens;
-  plan.transfer_s = transfer_seconds(
-      cluster.pool, static_cast<double>(plan.transfer_tokens) * cluster.kv_bytes_per_token,
-      cluster.prefill[instance].pool_reads);
-  plan.prefill_s = prefill_seconds(*cluster.timing, request.input_tokens, plan.hit_tokens);
-  return plan.cost_s() < own.cost_s() ? plan : own;
+  KvPlan best = plan_own(request, cluster, instance);
+  const std::uint64_t own_tokens = best.hit_tokens;
+  const auto consider = [&](std::uint64_t hit_tokens, std::uint64_t fetch_tokens) {
+    KvPlan plan;
+    plan.hit_tokens = hit_tokens;
+    plan.source = KvSource::kPool;
+    plan.transfer_tokens = hit_tokens - own_tokens;
+    plan.transfer_s = transfer_seconds(
+        cluster.pool, static_cast<double>(plan.transfer_tokens) * cluster.kv_bytes_per_token,
+        cluster.prefill[instance].pool_reads);
+    plan.fetch_tokens = fetch_tokens;
+    plan.fetch_s = transfer_seconds(cluster.storage,
+                                    static_cast<double>(fetch_tokens) * cluster.kv_bytes_per_token,
+                                    cluster.storage_reads);
+    plan.prefill_s = prefill_seconds(*cluster.timing, request.input_tokens, hit_tokens);
+    if (plan.cost_s() < best.cost_s()) best = plan;
+  };
+  const std::uint64_t pool_tokens = request.pool_hit_tokens;
+  if (pool_tokens > own_tokens) consider(pool_tokens, 0);
+  const std::uint64_t storage_tokens = request.storage_hit_tokens;
+  if (storage_tokens > own_tokens && storage_tokens > pool_tokens) {
+    consider(storage_tokens, storage_tokens - pool_tokens);
+  }
+  return best;
 }
 
 KvPlan plan_from_peer(const RequestView& request, const ClusterView& cluster, std::size_t instance,

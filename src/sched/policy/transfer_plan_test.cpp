@@ -47,5 +47,31 @@ TEST(TransferPlan, ThePoolIsReadWhereThatTakesLessThanComputing) {
   EXPECT_DOUBLE_EQ(slow.cost_s(), 0.8);
 }
 
+TEST(TransferPlan, TheStorageBringsMoreWhereThatTakesLessThanComputing) {
+  const TestTiming timing;
+  const std::vector<PrefillView> views = {{.hit_tokens = 100, .held_tokens = 100}};
+  const RequestView request{
+      .input_tokens = 1000, .pool_hit_tokens = 600, .storage_hit_tokens = 800};
+  ClusterView cluster{.prefill = views,
+                      .timing = &timing,
+                      .kv_bytes_per_token = 1,
+                      .link = {},
+                      .pool = {.latency_s = 0, .bytes_per_s = 7000},
+                      .storage = {.latency_s = 0.05, .bytes_per_s = 4000},
+                      .storage_reads = 1};
+  // 200 tokens to the pool: 0.05 + 200 / 2000 = 0.15 s, with the other reader; 700 to the instance: 0.1 s; 200 to
+  // compute: 0.2 s. Without the storage 500 / 7000 + 0.4 s, which is more.
+  const KvPlan plan = plan_with_pool(request, cluster, 0);
+  EXPECT_EQ(plan.source, KvSource::kPool);
+  EXPECT_EQ(plan.fetch_tokens, 200u);
+  EXPECT_EQ(plan.transfer_tokens, 700u);
+  EXPECT_DOUBLE_EQ(plan.cost_s(), 0.15 + 0.1 + 0.2);
+  // With another reader it takes 0.2 s: then what the pool has is enough.
+  cluster.storage_reads = 2;
+  const KvPlan from_pool = plan_with_pool(request, cluster, 0);
+  EXPECT_EQ(from_pool.fetch_tokens, 0u);
+  EXPECT_EQ(from_pool.hit_tokens, 600u);
+}
+
 }  // namespace
 }  // namespace cachalot::sched

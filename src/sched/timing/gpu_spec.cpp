@@ -15,6 +15,8 @@ constexpr double kGB = 1e9, kTera = 1e12, kMilli = 1e-3, kMicro = 1e-6;
 constexpr GpuSpec kGpus[] = {
     {"RTX4090", 24564 * kMiB, 1008 * kGB, 165.2 * kTera, 330.3 * kTera, 20 * kGB, 15 * kMicro,
      25 * kGB, 0, true},
+    {"L20", 46068 * kMiB, 864 * kGB, 119.5 * kTera, 239 * kTera, 20 * kGB, 15 * kMicro, 25 * kGB,
+     2.5 * kMilli, true},
     {"RTXPRO6000", 97887 * kMiB, 1597 * kGB, 503.8 * kTera, 1007.6 * kTera, 40 * kGB, 12 * kMicro,
      55 * kGB, 5 * kMilli, true},
     {"A100_SXM", 81920 * kMiB, 2039 * kGB, 312 * kTera, 0, 235 * kGB, 8 * kMicro, 25 * kGB,

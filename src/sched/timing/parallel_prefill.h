@@ -35,6 +35,20 @@ double tensor_parallel_seconds(const TimingModel& instance, const ServedModel& m
                                std::uint64_t tokens, std::uint64_t instances,
                                const GroupLink& link);
 
+// What all instances together send each other for it, in bytes.
+double chunked_pipeline_bytes(const ServedModel& model, std::uint64_t tokens,
+                              std::uint64_t instances);
+double sequence_parallel_bytes(const ServedModel& model, std::uint64_t tokens,
+                               std::uint64_t instances);
+double tensor_parallel_bytes(const ServedModel& model, std::uint64_t tokens,
+                             std::uint64_t instances);
+
+// The chunk with which the pipeline is fastest, of powers of two from 1,024 to 65,536 tokens; equal times: the larger.
+// Arguments as chunked_pipeline_seconds().
+std::uint64_t best_chunk_tokens(const TimingModel& instance, const ServedModel& model,
+                                std::uint64_t tokens, std::uint64_t instances,
+                                const GroupLink& link);
+
 // T_offload / T_prefill of LayerKV: how long the KV of a prompt takes to the host's memory, over how long it takes to
 // compute. At most 1: the copy of each layer hides behind the computation of the next ones.
 double offload_ratio(const TimingModel& instance, double kv_bytes_per_token, std::uint64_t tokens,

@@ -26,13 +26,21 @@ constexpr GroupLink kLink = {.bytes_per_second = 1e6, .latency_s = 0.01};
 
 TEST(ChunkedPipeline, FillsOnceAndThenTakesAStageAChunk) {
   const OneMillisecond timing;
-  // 4 stages of 25 ms a chunk of 100. A hop: 0.01 + 100 * 1,000 * 2 / 1e6 = 0.21 s. The last of 10 chunks leaves stage 1
-  // at 250 ms, then three hops and stages.
-  EXPECT_DOUBLE_EQ(chunked_pipeline_seconds(timing, small_model(), 1000, 4, 100, kLink),
-                   0.25 + 3 * (0.21 + 0.025));
+  // 4 stages of 25 ms a chunk of 100. At 2e7 bytes/s a chunk of 100 * 1,000 * 2 bytes is sent in 10 ms, while the next
+  // one computes. The last of 10 chunks leaves stage 1 at 250 ms, then three hops and stages.
+  EXPECT_DOUBLE_EQ(chunked_pipeline_seconds(timing, small_model(), 1000, 4, 100, {2e7, 0.01}),
+                   0.25 + 3 * (0.01 + 0.01 + 0.025));
   EXPECT_DOUBLE_EQ(chunked_pipeline_seconds(timing, small_model(), 1000, 1, 100, kLink), 1);
   // One chunk: no parallelism.
   EXPECT_NEAR(chunked_pipeline_seconds(timing, small_model(), 1000, 4, 1000, {1e18, 0}), 1, 1e-9);
+}
+
+TEST(ChunkedPipeline, ALinkSendsOneChunkAfterTheOther) {
+  const OneMillisecond timing;
+  // 2 stages of 50 ms a chunk. At 1e6 bytes/s a chunk is sent in 200 ms: the first leaves at 50 ms, all ten are sent at
+  // 2.05 s. Then the latency and the stage of the last one.
+  EXPECT_DOUBLE_EQ(chunked_pipeline_seconds(timing, small_model(), 1000, 2, 100, kLink),
+                   2.05 + 0.01 + 0.05);
 }
 
 TEST(SequenceParallelism, IsBoundByComputingOrByTheRing) {
@@ -49,6 +57,26 @@ TEST(TensorParallelism, AddsTwoAllReducesALayer) {
   // 1,000 tokens * 1,000 * 2 bytes, once for two instances: 2.01 s each, 20 of them.
   EXPECT_DOUBLE_EQ(tensor_parallel_seconds(timing, small_model(), 1000, 2, kLink), 0.5 + 20 * 2.01);
   EXPECT_DOUBLE_EQ(tensor_parallel_seconds(timing, small_model(), 1000, 1, kLink), 1);
+}
+
+TEST(ParallelPrefill, BytesAreThoseOfAllInstances) {
+  // 100 tokens on 3 instances. Pipeline: 2 hops * 100 * 1,000 * 2 bytes.
+  EXPECT_DOUBLE_EQ(chunked_pipeline_bytes(small_model(), 100, 3), 400'000);
+  // Ring: each token's KV of 10 * 512 numbers * 2 bytes visits 2 instances.
+  EXPECT_DOUBLE_EQ(sequence_parallel_bytes(small_model(), 100, 3), 2'048'000);
+  // All-reduce: 3 instances * 2 * 2 / 3 * 200,000 bytes, 20 times.
+  EXPECT_DOUBLE_EQ(tensor_parallel_bytes(small_model(), 100, 3), 16'000'000);
+  EXPECT_DOUBLE_EQ(tensor_parallel_bytes(small_model(), 100, 1), 0);
+}
+
+TEST(ParallelPrefill, TheBestChunkIsShortUntilHopsTakeLonger) {
+  const OneMillisecond timing;
+  // Without hops the fill is all that is lost: the shortest chunk.
+  EXPECT_EQ(best_chunk_tokens(timing, small_model(), 65536, 4, {1e18, 0}), 1024);
+  // With 2 stages and a hop of 1,000 s, only the number of hops that the last chunk waits for counts, which is one.
+  EXPECT_EQ(best_chunk_tokens(timing, small_model(), 65536, 2, {1e18, 1000}), 1024);
+  // One instance: all chunks are equal.
+  EXPECT_EQ(best_chunk_tokens(timing, small_model(), 65536, 1, {1e18, 0}), 65536);
 }
 
 TEST(OffloadRatio, IsTheCopysTimeOverThePrefills) {

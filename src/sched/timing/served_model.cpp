@@ -8,6 +8,8 @@ namespace {
 
 // Source: config.json of each model, as its publisher has it.
 constexpr ServedModel kModels[] = {
+    {"Llama-2-7B", 32, 4096, 32, 32, 128, 11008, 32000},
+    {"Llama-2-13B", 40, 5120, 40, 40, 128, 13824, 32000},
     {"Llama-3.1-8B", 32, 4096, 32, 8, 128, 14336, 128256},
     {"Llama-3.1-70B", 80, 8192, 64, 8, 128, 28672, 128256},
     {"LLaMA3-70B", 80, 8192, 64, 8, 128, 28672, 128256},

@@ -25,6 +25,10 @@ void Cluster::make_nodes() {
     pool_in_ = network_.add_link(std::min(options_.pool_bytes_per_s, most));
     pool_out_ = network_.add_link(std::min(options_.pool_bytes_per_s, most));
   }
+  if (has_storage()) {
+    storage_in_ = network_.add_link(options_.storage_link.bytes_per_s);
+    storage_out_ = network_.add_link(options_.storage_link.bytes_per_s);
+  }
   for (std::uint32_t i = 0; i < options_.prefill; ++i) {
     prefill_.emplace_back(options_).ports = make_ports();
     prefill_.back().report.instance = i;
@@ -55,7 +59,13 @@ ClusterReport Cluster::run(const std::function<void(double)>& on_progress) {
 void Cluster::step(std::size_t slot) {
   if (slot == kNetworkSlot) {
     while (const std::optional<std::uint64_t> tag = network_.pop(now_s_)) {
-      end_transfer(static_cast<JobId>(*tag));
+      const auto id = static_cast<JobId>(*tag);
+      if ((*tag & kStorageWriteTag) != 0) {
+        storage_.store(path(id));
+        report_.storage_blocks = std::max(report_.storage_blocks, storage_.size());
+      } else {
+        end_transfer(id);
+      }
     }
     timers_.set(kNetworkSlot, network_.next_s());
   } else if (slot < decode_slot(0)) {
@@ -69,6 +79,10 @@ void Cluster::step(std::size_t slot) {
   } else {
     const JobId id = next_arrival_++;
     ++in_flight_;
+    if (options_.pass_requests != 0 && id % options_.pass_requests == 0) {
+      pass_first_ = id;
+      pass_start_s_ = now_s_;
+    }
     report_.records[id].arrival_s = now_s_;
     timers_.set(slot, next_arrival_s());
     arrive(id);
@@ -77,9 +91,12 @@ void Cluster::step(std::size_t slot) {
 
 double Cluster::next_arrival_s() const {
   if (next_arrival_ == jobs_.size()) return kNever;
-  if (options_.closed_loop == 0) return job(next_arrival_).arrival_s;
   const bool begins_pass =
       options_.pass_requests != 0 && next_arrival_ % options_.pass_requests == 0;
+  if (options_.closed_loop == 0) {
+    if (begins_pass && next_arrival_ != 0) return in_flight_ == 0 ? now_s_ : kNever;
+    return pass_start_s_ + job(next_arrival_).arrival_s - job(pass_first_).arrival_s;
+  }
   return in_flight_ < (begins_pass ? 1 : options_.closed_loop) ? now_s_ : kNever;
 }
 
@@ -118,12 +135,17 @@ sched::Route Cluster::route(JobId id) {
   }
   sched::RequestView request{.input_tokens = job(id).input_tokens};
   if (has_pool()) request.pool_hit_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
+  if (has_storage()) {
+    request.storage_hit_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
+  }
   return sched::route(options_.routing, request,
                       {.prefill = views_,
                        .timing = timing_.prefill,
                        .kv_bytes_per_token = options_.kv_bytes_per_token,
                        .link = options_.link,
                        .pool = options_.pool_link,
+                       .storage = options_.storage_link,
+                       .storage_reads = has_storage() ? network_.in_flight(storage_out_) : 0,
                        .turn = turn_++,
                        .random = rng_.next()});
 }
@@ -135,7 +157,8 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   const AdmissionKind kind = options_.admission.kind;
   if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
     for (const JobId other : decoding_) {
-      decode_shares_.push_back({0, job(other).input_tokens});
+      decode_shares_.push_back(
+          {report_.records[other].first_token_s - now_s_, job(other).input_tokens});
     }
   }
   if (kind == AdmissionKind::kPredictive) {
@@ -153,8 +176,9 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   queue_s /= static_cast<double>(views_.size());
   double decode_s = options_.assumed_decode_s;
   if (decode_s == 0) {
-    decode_s = decodes_ == 0 ? std::numeric_limits<double>::infinity()
-                             : decode_sum_s_ / static_cast<double>(decodes_);
+    double running_s = 0;
+    for (const JobId other : decoding_) running_s += now_s_ - report_.records[other].first_token_s;
+    decode_s = sched::mean_decode_seconds(decode_sum_s_, decodes_, running_s);
   }
   return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
                       {.decoding = decode_shares_,
@@ -207,6 +231,7 @@ void Cluster::send(JobId id, Cargo cargo, LinkNetwork::Transfer transfer) {
 // False: the plan needs no transfer.
 bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& plan) {
   if (plan.transfer_tokens == 0) return false;
+  if (plan.fetch_tokens != 0) return begin_fetch(id, plan);
   JobState& state = jobs_[id];
   const bool is_peer = plan.source == sched::KvSource::kPeer;
   PrefixCache& cache = is_peer ? prefill_[plan.peer].cache : pool_;
@@ -220,6 +245,7 @@ bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& pl
   const double bytes = kv_bytes(plan.transfer_tokens);
   if (is_peer) {
     report_.peer_bytes += bytes;
+    state.peer_tokens += plan.transfer_tokens;
     send(id, Cargo::kPeerPrefix,
          {.links = {prefill_[plan.peer].ports.out, prefill_[at].ports.in},
           .link_count = 2,
@@ -228,6 +254,7 @@ bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& pl
           .most_bytes_per_s = options_.link.transfer_bytes_per_s});
   } else {
     report_.pool_read_bytes += bytes;
+    state.pool_tokens += plan.transfer_tokens;
     send(id, Cargo::kPoolPrefix,
          {.links = {pool_out_, prefill_[at].ports.pool_in},
           .link_count = 2,
@@ -242,20 +269,7 @@ bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& pl
 bool Cluster::read_more_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_tokens) {
   if (!has_pool() || jobs_[id].has_looked_again) return false;
   jobs_[id].has_looked_again = true;
-  const std::uint64_t pool_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
-  if (pool_tokens <= hit_tokens) return false;
-  const sched::PrefillView view{.hit_tokens = hit_tokens,
-                                .held_tokens = hit_tokens,
-                                .pool_reads = network_.in_flight(prefill_[at].ports.pool_in)};
-  const sched::KvPlan plan =
-      sched::plan_with_pool({.input_tokens = job(id).input_tokens, .pool_hit_tokens = pool_tokens},
-                            {.prefill = {&view, 1},
-                             .timing = timing_.prefill,
-                             .kv_bytes_per_token = options_.kv_bytes_per_token,
-                             .link = options_.link,
-                             .pool = options_.pool_link},
-                            0);
-  return begin_transfer(id, at, plan);
+  return begin_transfer(id, at, plan_from_pool(id, at, hit_tokens, true));
 }
 
 void Cluster::try_start(std::uint32_t at) {
@@ -286,6 +300,7 @@ void Cluster::end_prefill(std::uint32_t at) {
   const JobState& state = jobs_[id];
   RequestRecord& record = report_.records[id];
   count_queue(node);
+  count_tiers(id);
   node.cache.release(path(id).first(node.held_blocks));
   node.cache.store(path(id));
   expect_no_more(node, id);
@@ -328,7 +343,7 @@ void Cluster::hand_over(JobId id) {
     const sched::DecodeChoice choice = sched::choose_decode(
         decode_views_, *timing_.decode,
         {job(id).input_tokens + 1, job(id).input_tokens + job(id).output_tokens});
-    if (!choice.exists() || !sched::admits_to_decode(options_.admission, choice.tbt_s)) {
+    if (!choice.exists() || !sched::admits_to_decode(options_.admission, choice)) {
       report_.wasted_prefill_s += jobs_[id].prefill_s;
       finish(id, Outcome::kWasted);
     } else {
@@ -387,7 +402,7 @@ void Cluster::begin_handover(JobId id, std::uint32_t at) {
 
 void Cluster::release_source(JobId id) {
   JobState& state = jobs_[id];
-  PrefixCache& cache = state.cargo == Cargo::kPeerPrefix ? prefill_[state.source].cache : pool_;
+  PrefixCache& cache = source_of(id);
   if (cache.generation() == state.source_generation) {
     cache.release(path(id).first(state.source_blocks));
   }
@@ -407,8 +422,11 @@ void Cluster::end_transfer(JobId id) {
       state.is_waiting_for_kv = false;
       return try_start(record.prefill);
     }
+    case Cargo::kStorageFetch:
+      return end_fetch(id);
     case Cargo::kPoolStore:
       pool_.store(path(id));
+      if (has_storage()) write_to_storage(id);
       report_.pool_blocks = std::max(report_.pool_blocks, pool_.size());
       if (record.decode == kNoNode) return;
       decode_[record.decode].waiting.push_back(id);
@@ -455,7 +473,9 @@ void Cluster::finish(JobId id, Outcome outcome) {
   record.outcome = outcome;
   record.end_s = now_s_;
   --in_flight_;
-  if (options_.closed_loop != 0) timers_.set(arrival_slot(), next_arrival_s());
+  if (options_.closed_loop != 0 || options_.pass_requests != 0) {
+    timers_.set(arrival_slot(), next_arrival_s());
+  }
 }
 
 Result<ClusterReport> simulate(const ClusterOptions& options, const Workload& workload,

@@ -73,7 +73,7 @@ void Cluster::drop_transfer(JobId id) {
   network_.cancel(now_s_, state.transfer);
   timers_.set(kNetworkSlot, network_.next_s());
   state.transfer = kNoTransfer;
-  if (state.cargo == Cargo::kPeerPrefix || state.cargo == Cargo::kPoolPrefix) release_source(id);
+  if (state.cargo != Cargo::kHandover && state.cargo != Cargo::kPoolStore) release_source(id);
 }
 
 void Cluster::restart(JobId id) {

@@ -50,11 +50,6 @@ Status check(const ClusterOptions& options) {
     return Error::make(Code::kInvalidArgument, "kv_bytes_per_token: %g, expected more than 0",
                        options.kv_bytes_per_token);
   }
-  if (options.pass_requests != 0 && options.closed_loop == 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "pass_requests: %" PRIu64 " without a closed loop, expected 0",
-                       options.pass_requests);
-  }
   CACHALOT_TRY(check_link("link", options.link));
   if (options.pool_capacity_blocks != 0) {
     CACHALOT_TRY(check_link("pool link", options.pool_link));
@@ -62,6 +57,14 @@ Status check(const ClusterOptions& options) {
       return Error::make(Code::kInvalidArgument, "pool: %g bytes/s, expected more than 0",
                          options.pool_bytes_per_s);
     }
+  }
+  if (options.storage_capacity_blocks != 0) {
+    if (options.pool_capacity_blocks == 0) {
+      return Error::make(Code::kInvalidArgument,
+                         "storage: %" PRIu64 " blocks without a pool, expected a pool before it",
+                         options.storage_capacity_blocks);
+    }
+    CACHALOT_TRY(check_link("storage", options.storage_link));
   }
   if (options.decode != 0 &&
       (options.decode_capacity_tokens == 0 || options.decode_most_sequences == 0)) {

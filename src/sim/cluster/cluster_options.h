@@ -40,6 +40,8 @@ struct ClusterOptions {
   std::uint64_t node_capacity_blocks = 0;
   // Of the pool that all instances share; 0: there is none.
   std::uint64_t pool_capacity_blocks = 0;
+  // Of the storage behind the pool, which gets all that the pool gets; 0: there is none.
+  std::uint64_t storage_capacity_blocks = 0;
   eviction::PolicyKind eviction = eviction::PolicyKind::kLru;
 
   double kv_bytes_per_token = 0;
@@ -48,17 +50,20 @@ struct ClusterOptions {
   double pool_bytes_per_s =
       std::numeric_limits<double>::infinity();  // of the pool, each way, in all
 
+  sched::LinkSpeed storage_link;  // between storage and pool, each way, in all
+
   std::uint64_t decode_capacity_tokens = kUnlimited;  // KV of a decode instance
   std::uint64_t decode_most_sequences = kUnlimited;
 
   sched::RoutingOptions routing;
   sched::AdmissionOptions admission;  // its goals also say what a good request is
-  // That a decode takes, as predictive admission assumes; 0: the mean of those that have ended so far.
+  // That a decode takes, as predictive admission assumes; 0: as mean_decode_seconds() has it so far.
   double assumed_decode_s = 0;
   std::uint64_t seed = 1;
   // Requests in flight: a request comes when another ends, whatever the trace's times; 0: the trace's times.
   std::uint64_t closed_loop = 0;
-  // Of a closed loop: the first request after each so many waits until all before it have ended; 0: none does.
+  // The first request after each so many waits until all before it have ended, and the trace's times count from it; 0:
+  // none does.
   std::uint64_t pass_requests = 0;
   std::vector<Membership> changes;
   double window_s = 60;  // of the load over time

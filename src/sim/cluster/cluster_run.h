@@ -25,7 +25,10 @@ inline constexpr JobId kNoJob = 0xffffffffu;
 inline constexpr std::uint32_t kNoNode = 0xffffffffu;
 
 // What a transfer brings.
-enum class Cargo : std::uint8_t { kPeerPrefix, kPoolPrefix, kPoolStore, kHandover };
+enum class Cargo : std::uint8_t { kPeerPrefix, kPoolPrefix, kStorageFetch, kPoolStore, kHandover };
+
+// In a transfer's tag beside the job: the pool's copy goes to the storage. No job waits for it.
+inline constexpr std::uint64_t kStorageWriteTag = std::uint64_t{1} << 32;
 
 struct Ports {
   LinkId out = 0, in = 0;            // to the other instances
@@ -75,6 +78,7 @@ struct JobState {
   double expected_prefill_s = 0;
   double prefill_s = 0;
   std::uint64_t ready_tokens = 0;  // that transfers have brought
+  std::uint64_t peer_tokens = 0, pool_tokens = 0, storage_tokens = 0;  // brought from there
   bool is_waiting_for_kv = false;
   bool has_looked_again = false;
   TransferId transfer = kNoTransfer;
@@ -93,6 +97,7 @@ class Cluster {
         workload_(workload),
         timing_(timing),
         pool_(options.eviction, options.pool_capacity_blocks),
+        storage_(options.eviction, options.storage_capacity_blocks),
         timers_(options.prefill + options.decode + 3),
         rng_(options.seed),
         jobs_(workload.jobs().size()) {
@@ -113,6 +118,7 @@ class Cluster {
   std::size_t arrival_slot() const { return change_slot() + 1; }
 
   bool has_pool() const { return options_.pool_capacity_blocks != 0; }
+  bool has_storage() const { return options_.storage_capacity_blocks != 0; }
   const Job& job(JobId id) const { return workload_.jobs()[id]; }
   std::span<const std::uint32_t> path(JobId id) const { return workload_.path(job(id)); }
   double kv_bytes(std::uint64_t tokens) const {
@@ -133,6 +139,13 @@ class Cluster {
   void dispatch(JobId id, const sched::Route& route);
   bool begin_transfer(JobId id, std::uint32_t node, const sched::KvPlan& plan);
   void try_start(std::uint32_t node);
+  bool begin_fetch(JobId id, const sched::KvPlan& plan);
+  void end_fetch(JobId id);
+  void write_to_storage(JobId id);
+  PrefixCache& source_of(JobId id);
+  sched::KvPlan plan_from_pool(JobId id, std::uint32_t node, std::uint64_t hit_tokens,
+                               bool with_storage) const;
+  void count_tiers(JobId id);
   bool read_more_from_pool(JobId id, std::uint32_t node, std::uint64_t hit_tokens);
   void end_prefill(std::uint32_t node);
   void hand_over(JobId id);
@@ -156,8 +169,9 @@ class Cluster {
   const ClusterTiming& timing_;
   std::vector<PrefillNode> prefill_;
   std::vector<DecodeSide> decode_;
-  PrefixCache pool_;
+  PrefixCache pool_, storage_;
   LinkId pool_out_ = 0, pool_in_ = 0;
+  LinkId storage_out_ = 0, storage_in_ = 0;
   LinkNetwork network_;
   Timers timers_;
   base::Rng rng_;
@@ -165,6 +179,8 @@ class Cluster {
   std::vector<Membership> changes_;
   std::size_t next_change_ = 0;
   JobId next_arrival_ = 0;
+  JobId pass_first_ = 0;  // of the pass in work
+  double pass_start_s_ = 0;
   std::uint64_t in_flight_ = 0;
   std::uint64_t turn_ = 0;
   double now_s_ = 0;

@@ -85,11 +85,21 @@ TEST(Cluster, AClosedLoopSendsARequestWhenOneEndsAndAPassWhenAllHaveEnded) {
   EXPECT_DOUBLE_EQ(report->passes[0].ttft_s.mean, (0.2 + 0.4 + 0.4) / 3);
 }
 
-TEST(Cluster, RefusesPassesWithoutAClosedLoop) {
+TEST(Cluster, APassAtTheTracesTimesBeginsWhenAllHaveEnded) {
+  // 0.3 s each, 0.5 s apart: the first pass ends at 0.8 s. The second pass is the same from there on, but for what is
+  // held: all but the last token, 1 ms each.
   ClusterOptions options = small_cluster();
-  options.pass_requests = 3;
-  EXPECT_STREQ(check(options).error().message,
-               "pass_requests: 3 without a closed loop, expected 0");
+  options.pass_requests = 2;
+  Workload workload = workload_of({{0, 300, 1}, {0.5, 300, 1}}, {{1, 2, 3}, {4, 5, 6}});
+  workload.repeat(2);
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_DOUBLE_EQ(report->records[1].first_token_s, 0.8);
+  EXPECT_DOUBLE_EQ(report->records[2].arrival_s, 0.8);
+  EXPECT_DOUBLE_EQ(report->records[2].first_token_s, 0.801);
+  EXPECT_DOUBLE_EQ(report->records[3].arrival_s, 1.3);
+  ASSERT_EQ(report->passes.size(), 2u);
+  EXPECT_EQ(report->passes[1].completed, 2u);
 }
 
 TEST(Cluster, ARequestThatNoDecodeInstanceCanHoldIsRejectedAndNotForgotten) {
@@ -131,6 +141,36 @@ TEST(Cluster, AnInstanceThatLeavesTakesNoMoreAndWithoutAnyRequestsAreRejected) {
   EXPECT_EQ(report->records[2].hit_tokens, 0u);  // its cache went with it
 }
 
+TEST(Cluster, WhatThePoolHasEvictedComesBackFromTheStorage) {
+  // A pool of two blocks at 10,000 bytes/s, and storage behind it at 5,000. The first two requests take 0.2 s each; the
+  // second evicts the first. The third is the first with a block more, at 2 s: 200 bytes to the pool in 0.04 s, to the
+  // instance in 0.02 s, then 100 tokens in 0.1 s.
+  ClusterOptions options = small_cluster();
+  options.node_capacity_blocks = 0;
+  options.pool_capacity_blocks = 2;
+  options.pool_link = {.latency_s = 0, .bytes_per_s = 10000};
+  options.storage_capacity_blocks = 100;
+  options.storage_link = {.latency_s = 0, .bytes_per_s = 5000};
+  const Workload workload =
+      workload_of({{0, 200, 1}, {1, 200, 1}, {2, 300, 1}}, {{1, 2}, {3, 4}, {1, 2, 5}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_DOUBLE_EQ(report->records[2].first_token_s, 2 + 0.04 + 0.02 + 0.1);
+  EXPECT_EQ(report->records[2].hit_tokens, 200u);
+  EXPECT_EQ(report->records[2].storage_tokens, 200u);
+  EXPECT_EQ(report->hit_tokens_storage, 200u);
+  EXPECT_EQ(report->hit_tokens_pool, 0u);
+  EXPECT_DOUBLE_EQ(report->storage_read_bytes, 200);
+  EXPECT_DOUBLE_EQ(report->storage_write_bytes, 500);
+  EXPECT_EQ(report->storage_blocks, 5u);
+  // Slow storage is left alone: 200 bytes would take 0.4 s, as many tokens 0.2 s.
+  options.storage_link.bytes_per_s = 500;
+  const Result<ClusterReport> slow = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(slow);
+  EXPECT_EQ(slow->records[2].hit_tokens, 0u);
+  EXPECT_DOUBLE_EQ(slow->storage_read_bytes, 0);
+}
+
 TEST(Cluster, ImpossibleClustersAreOneErrorEach) {
   const Workload workload = workload_of({{0, 100, 1}}, {{1}});
   const auto is_refused = [&](auto change) {
@@ -146,6 +186,7 @@ TEST(Cluster, ImpossibleClustersAreOneErrorEach) {
   EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.link.latency_s = -1; }));
   EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.decode_capacity_tokens = 0; }));
   EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.eviction = eviction::PolicyKind::kArc; }));
+  EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.storage_capacity_blocks = 1; }));
   EXPECT_TRUE(is_refused([](ClusterOptions& o) { o.admission.tbt_slo_s = 0; }));
   EXPECT_TRUE(is_refused([](ClusterOptions& o) {
     o.changes = {{.at_s = 1, .change = Change::kFail, .instance = 1}};
@@ -165,6 +206,8 @@ void draw(Drawn& drawn) {
   o.decode = static_cast<std::uint32_t>(below(4));
   o.node_capacity_blocks = below(30);
   o.pool_capacity_blocks = below(2) == 0 ? 0 : 1 + below(60);
+  if (o.pool_capacity_blocks != 0) o.storage_capacity_blocks = below(2) == 0 ? 0 : 1 + below(90);
+  o.storage_link = {.latency_s = 0.02, .bytes_per_s = static_cast<double>(50 + below(5000))};
   o.eviction = eviction::pool_policies()[below(eviction::pool_policies().size())];
   o.kv_bytes_per_token = 1;
   o.link = {.latency_s = static_cast<double>(below(3)) / 10,
@@ -222,8 +265,12 @@ RC_GTEST_PROP(Cluster, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, (
     }
   }
   RC_ASSERT(report->pool_blocks <= o.pool_capacity_blocks);
+  RC_ASSERT(report->storage_blocks <= o.storage_capacity_blocks);
+  RC_ASSERT(report->hit_tokens_peer + report->hit_tokens_pool + report->hit_tokens_storage <=
+            report->hit_tokens);
+  const double storage = report->storage_read_bytes + report->storage_write_bytes;
   const double kinds = report->handover_bytes + report->peer_bytes + report->pool_read_bytes +
-                       report->pool_write_bytes;
+                       report->pool_write_bytes + storage;
   bool has_failure = false;
   for (const Membership& change : o.changes) has_failure |= change.change == Change::kFail;
   // A failure cuts transfers: what they had sent still counts.
@@ -232,9 +279,10 @@ RC_GTEST_PROP(Cluster, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, (
   } else {
     RC_ASSERT(std::abs(report->bytes_transferred - kinds) < 1);
   }
-  // Each transfer has one end at an instance with the pool, and two without: one that sends, one that receives.
+  // Each transfer has one end at an instance with the pool, and two without: one that sends, one that receives. Those
+  // between pool and storage have none.
   if (o.pool_capacity_blocks == 0) RC_ASSERT(std::abs(sent - received) < 1);
-  RC_ASSERT(sent + received >= report->bytes_transferred - 1);
+  RC_ASSERT(sent + received >= report->bytes_transferred - storage - 1);
   for (std::size_t i = 0; i < report->records.size(); ++i) {
     const RequestRecord& record = report->records[i];
     const Job& job = drawn.workload.jobs()[i];

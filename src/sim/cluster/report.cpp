@@ -88,7 +88,14 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
           (record.end_s - record.first_token_s) / static_cast<double>(job.output_tokens - 1);
       tpot.push_back(mean_gap_s);
     }
-    if (ttft.back() <= ttft_slo_s && mean_gap_s <= tbt_slo_s) ++report.good;
+    const bool has_decoded = record.end_s > record.first_token_s;
+    const std::uint64_t tokens =
+        job.input_tokens +
+        (has_decoded ? job.output_tokens : std::min<std::uint64_t>(job.output_tokens, 1));
+    report.completed_tokens += tokens;
+    if (ttft.back() > ttft_slo_s || mean_gap_s > tbt_slo_s) continue;
+    ++report.good;
+    report.good_tokens += tokens;
   }
   report.ttft_s = distribution_of(ttft);
   report.tpot_s = distribution_of(tpot);
@@ -97,6 +104,7 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
     report.tbt_s = {gaps.sum_s / static_cast<double>(count), gaps.ns.percentile(0.5) / 1e9,
                     gaps.ns.percentile(0.9) / 1e9, gaps.ns.percentile(0.99) / 1e9};
   }
+  report.offered_rps = ratio(static_cast<double>(report.requests), report.records.back().arrival_s);
   report.goodput_rps = ratio(static_cast<double>(report.good), report.sim_s);
   report.slo_attainment =
       ratio(static_cast<double>(report.good), static_cast<double>(report.requests));

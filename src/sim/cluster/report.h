@@ -19,7 +19,7 @@ enum class Outcome : std::uint8_t {
   kRejectedPrefill,  // at arrival: its TTFT would have been too long
   kRejectedDecode,   // at arrival: the decode side was, or would have been, too full
   kWasted,           // after its prefill: no decode instance could keep its goal, or ever hold it
-  kNoInstance,       // no prefill instance accepted it
+  kNoInstance,       // no instance accepted it, or the KV of a colocated engine could never hold it
 };
 const char* outcome_name(Outcome outcome);
 
@@ -30,6 +30,7 @@ struct RequestRecord {
   std::uint32_t restarts = 0;            // after a failure of an instance
   std::uint64_t hit_tokens = 0;          // that its prefill began with
   std::uint64_t transferred_tokens = 0;  // of those, from a peer or the pool
+  std::uint64_t storage_tokens = 0;      // of those, which the storage brought into the pool for it
   double arrival_s = 0;  // the workload's, or in a closed loop when another request made room
   double predicted_ttft_s = 0;
   double prefill_begin_s = 0;
@@ -39,6 +40,7 @@ struct RequestRecord {
 
 struct InstanceReport {
   bool is_decode = false;
+  bool is_colocated = false;  // both: it has the figures of both
   std::uint32_t instance = 0;
   std::uint64_t requests = 0;
   double busy_s = 0;
@@ -69,8 +71,14 @@ struct ClusterReport {
   std::uint64_t requests = 0, completed = 0, good = 0;
   std::uint64_t rejected_prefill = 0, rejected_decode = 0, wasted = 0, no_instance = 0;
   std::uint64_t restarts = 0;
+  // Of colocated engines; bytes of KV to their hosts' memory and back, with layer-wise KV.
+  std::uint64_t preemptions = 0;
+  double host_out_bytes = 0, host_in_bytes = 0;
   Distribution ttft_s, tbt_s, tpot_s, e2e_s;
   double goodput_rps = 0, slo_attainment = 0;
+  // Input and output of completed requests and of good ones; of an output that was not simulated only its first token.
+  std::uint64_t completed_tokens = 0, good_tokens = 0;
+  double offered_rps = 0;  // requests over the time from the first arrival to the last
 
   // Of requests that were computed.
   std::uint64_t input_tokens = 0, hit_tokens = 0, transferred_tokens = 0;
@@ -82,6 +90,11 @@ struct ClusterReport {
   double bytes_transferred = 0;
   double handover_bytes = 0, peer_bytes = 0, pool_read_bytes = 0, pool_write_bytes = 0;
   std::uint64_t pool_blocks = 0;
+  // Of hit_tokens, by where they were when the request came; the rest was in the instance's own cache.
+  std::uint64_t hit_tokens_peer = 0, hit_tokens_pool = 0, hit_tokens_storage = 0;
+  double storage_read_bytes = 0, storage_write_bytes = 0;
+  double storage_skipped_bytes = 0;  // not written, because too many writes were in flight
+  std::uint64_t storage_blocks = 0;
 
   double sim_s = 0;  // from the first arrival to the last end
   double window_s = 0;

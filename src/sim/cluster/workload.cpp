@@ -40,6 +40,10 @@ Status Workload::finish(double rate_scale) {
   return {};
 }
 
+void Workload::rescale(double rate_scale) {
+  for (Job& job : jobs_) job.arrival_s /= rate_scale;
+}
+
 void Workload::repeat(std::uint64_t passes) {
   const std::vector<Job> once = jobs_;
   const double pass_s = once.back().arrival_s;

@@ -34,6 +34,9 @@ class Workload {
   // @errors kBadInput: no request
   Status finish(double rate_scale);
 
+  // After finish(): divides times by `rate_scale`, which is above 0.
+  void rescale(double rate_scale);
+
   // Once, after finish(): the requests come `passes` times, the same in each pass, one pass after the other.
   void repeat(std::uint64_t passes);
 

@@ -35,6 +35,8 @@ class BlockPool {
   void find(std::span<const Held> held, std::span<const std::uint64_t> keys, std::uint64_t most,
             std::vector<std::uint32_t>& found, std::uint32_t& free) const;
 
+  bool has(std::uint64_t key) const { return by_key_.contains(key); }
+
   void refer(std::uint32_t block);  // one reference more
   // Appends `count` blocks, with one reference each. @pre count <= free_blocks()
   void allocate(std::uint32_t count, std::vector<std::uint32_t>& blocks);

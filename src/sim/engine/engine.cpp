@@ -9,16 +9,27 @@ namespace cachalot::sim {
 void EngineListener::on_first_token(std::uint64_t, const RequestTimes&) {}
 void EngineListener::on_finished(std::uint64_t, const RequestTimes&) {}
 void EngineListener::on_step(const StepRecord&) {}
+void EngineListener::on_gap(double, std::uint64_t) {}
+std::uint64_t EngineListener::ready_tokens(std::uint64_t, std::uint64_t submitted) {
+  return submitted;
+}
 
 Status EngineOptions::check() const {
   const std::pair<const char*, std::uint64_t> numbers[] = {{"blocks", blocks},
                                                            {"block_tokens", block_tokens},
                                                            {"max_sequences", max_sequences},
-                                                           {"step_tokens", step_tokens}};
+                                                           {"step_tokens", step_tokens},
+                                                           {"layers", layerwise.layers}};
   for (const auto& [name, value] : numbers) {
     if (value != 0 && value < 0xffffffff) continue;
     return Error::make(Code::kInvalidArgument, "engine: %s is %llu, expected 1 to 4294967294", name,
                        static_cast<unsigned long long>(value));
+  }
+  if (layerwise.kind != sched::LayerwiseKind::kOff &&
+      (!(kv_bytes_per_block > 0) || !(layerwise.host_bytes_per_s > 0))) {
+    return Error::make(Code::kInvalidArgument,
+                       "engine: %g bytes a block and %g bytes/s to the host, expected more than 0",
+                       kv_bytes_per_block, layerwise.host_bytes_per_s);
   }
   return {};
 }
@@ -71,6 +82,17 @@ Status Engine::submit(const EngineRequest& request) {
   return {};
 }
 
+std::uint64_t Engine::prompt_tokens_done() const {
+  std::uint64_t tokens = 0;
+  for (const std::uint32_t index : running_) {
+    const State& state = states_[index];
+    if (state.outputs != 0) continue;
+    tokens += std::min(state.computed, state.request.input_tokens) -
+              std::min(state.computed, state.times.hit_tokens);
+  }
+  return tokens;
+}
+
 double Engine::next_event_s() const {
   if (!in_flight_.empty()) return in_flight_.front().record.end_s;
   if (!arrivals_.empty()) return std::max(now_s_, states_[arrivals_.front()].request.arrival_s);
@@ -91,6 +113,11 @@ void Engine::take_arrivals() {
     State& state = states_[arrivals_.front()];
     if (state.request.arrival_s > now_s_) return;
     state.times.queued_s = now_s_;
+    if (is_layered()) {
+      state.prefill_s = timing_->prefill_seconds(
+          state.request.input_tokens,
+          std::min(state.request.ready_tokens, state.request.input_tokens - 1));
+    }
     waiting_.push_back(arrivals_.front());
     arrivals_.pop_front();
   }
@@ -101,9 +128,11 @@ bool Engine::schedule() {
   prefill_.clear();
   decode_ = {};
   step_.record = {};
+  hosted_.clear();
   std::uint64_t budget = options_.step_tokens;
   if (schedule_running(budget)) schedule_waiting(budget);
-  if (budget == options_.step_tokens) return false;
+  if (is_layered()) schedule_hosted(budget);
+  if (is_step_empty()) return false;
   launch();
   return true;
 }
@@ -117,10 +146,16 @@ bool Engine::schedule_running(std::uint64_t& budget) {
       continue;
     const std::uint64_t new_tokens = std::min(state.tokens() - state.computed, budget);
     if (new_tokens == 0) continue;
+    if (state.host_blocks != 0 && new_tokens == 1 && state.outputs + state.pending != 0) {
+      hosted_.push_back(running_[i]);
+      continue;
+    }
     const std::uint64_t blocks = blocks_for(state.computed + new_tokens);
-    if (blocks > state.blocks.size()) {
-      const auto missing = static_cast<std::uint32_t>(blocks - state.blocks.size());
+    if (blocks > state.blocks.size() + state.host_blocks) {
+      const auto missing =
+          static_cast<std::uint32_t>(blocks - state.blocks.size() - state.host_blocks);
       while (missing > pool_.free_blocks() && i < running_.size()) {
+        if (offload_last(i + 1, missing)) continue;
         preempt_last();
         preempted = true;
       }
@@ -143,6 +178,8 @@ void Engine::preempt_last() {
   state.held.clear();
   for (std::size_t i = 0; i < std::min<std::uint64_t>(full, state.blocks.size()); ++i)
     state.held.push_back({state.blocks[i], pool_.generation(state.blocks[i])});
+  leave_host(state);
+  swap_out(state);
   pool_.release(state.blocks);
   state.blocks.clear();
   state.computed = 0;
@@ -153,13 +190,19 @@ void Engine::preempt_last() {
 }
 
 void Engine::schedule_waiting(std::uint64_t& budget) {
+  if (is_layered()) return schedule_prompts(budget);
   while (!waiting_.empty() && budget != 0 && running_.size() < options_.max_sequences) {
-    if (!admit(waiting_.front(), budget)) return;
+    if (!admit(waiting_.front(), budget, options_.layerwise.layers)) return;
     waiting_.pop_front();
   }
 }
 
-bool Engine::admit(std::uint32_t index, std::uint64_t& budget) {
+void Engine::name_prompt(const State& state, std::size_t from, std::size_t to) {
+  to = std::min({to, state.request.keys.size(), state.blocks.size()});
+  for (std::size_t i = from; i < to; ++i) pool_.name(state.blocks[i], state.request.keys[i]);
+}
+
+bool Engine::admit(std::uint32_t index, std::uint64_t& budget, std::uint64_t layers) {
   State& state = states_[index];
   const std::uint64_t tokens = state.tokens();
   // At least one token is computed: its output is the next token.
@@ -167,22 +210,30 @@ bool Engine::admit(std::uint32_t index, std::uint64_t& budget) {
   pool_.find(state.held, state.request.keys, (tokens - 1) / options_.block_tokens, found_,
              free_hits);
   std::uint64_t known = found_.size() * options_.block_tokens;
-  known = std::max(known, std::min(state.request.ready_tokens, tokens - 1));
+  const std::uint64_t ready = listener_->ready_tokens(state.request.id, state.request.ready_tokens);
+  known = std::max(known, std::min(std::max(ready, state.swapped_tokens), tokens - 1));
   const std::uint64_t new_tokens = std::min(tokens - known, budget);
   const std::uint64_t free = pool_.free_blocks() - free_hits;
-  const std::uint64_t wanted =
-      blocks_for(options_.whole_prompt_must_fit ? tokens : known + new_tokens);
+  std::uint64_t wanted = blocks_for(options_.whole_prompt_must_fit ? tokens : known + new_tokens);
+  const std::uint64_t all = blocks_for(tokens);
+  const bool is_partial = layers < options_.layerwise.layers && all > found_.size();
+  if (is_partial) wanted = found_.size() + layers_of(all - found_.size(), layers);
   if (wanted > found_.size() + free) return false;
+  if (is_partial && all - wanted > options_.host_blocks - host_used_) return false;
   for (const std::uint32_t block : found_) pool_.refer(block);
   state.blocks.assign(found_.begin(), found_.end());
   state.held.clear();
-  const std::uint64_t blocks = blocks_for(known + new_tokens);
+  state.shared = found_.size();
+  swap_in(state, found_.size());
+  const std::uint64_t blocks = is_partial ? wanted : blocks_for(known + new_tokens);
   if (blocks > state.blocks.size()) {
     pool_.allocate(static_cast<std::uint32_t>(blocks - state.blocks.size()), state.blocks);
   }
-  for (std::size_t i = found_.size();
-       i < std::min<std::size_t>(known / options_.block_tokens, state.request.keys.size()); ++i) {
-    pool_.name(state.blocks[i], state.request.keys[i]);
+  if (is_partial) {
+    state.host_blocks = all - wanted;
+    host_used_ += state.host_blocks;
+  } else {
+    name_prompt(state, found_.size(), known / options_.block_tokens);
   }
   if (state.times.preemptions == 0) {
     state.times.scheduled_s = now_s_;
@@ -209,11 +260,11 @@ void Engine::add_to_step(std::uint32_t index, std::uint64_t new_tokens) {
   } else {
     prefill_.push_back({.new_tokens = new_tokens, .context_tokens = context});
     step_.record.prompt_tokens += new_tokens;
-    const std::size_t keys = state.request.keys.size();
-    const std::size_t full =
-        std::min<std::size_t>((context + new_tokens) / options_.block_tokens, keys);
-    for (std::size_t i = context / options_.block_tokens; i < full; ++i)
-      pool_.name(state.blocks[i], state.request.keys[i]);
+    count_chunk(state, context, new_tokens);
+    if (state.host_blocks == 0) {
+      name_prompt(state, context / options_.block_tokens,
+                  (context + new_tokens) / options_.block_tokens);
+    }
   }
   const bool emits = context + new_tokens >= state.tokens();
   state.computed += new_tokens;
@@ -225,7 +276,11 @@ void Engine::add_to_step(std::uint32_t index, std::uint64_t new_tokens) {
 void Engine::launch() {
   step_.record.decodes = decode_.sequences;
   step_.record.start_s = std::max(now_s_, gpu_free_s_);
-  step_.record.end_s = step_.record.start_s + timing_->step_seconds(prefill_, decode_);
+  const double step_s = with_copies_s(timing_->step_seconds(prefill_, decode_));
+  step_.record.end_s = step_.record.start_s + step_s;
+  if (is_layered() && decode_.sequences != 0) {
+    decode_step_s_ = prefill_.empty() ? step_s : timing_->step_seconds({}, decode_);
+  }
   gpu_free_s_ = step_.record.end_s;
   in_flight_.push_back(std::move(step_));
   step_ = {};
@@ -239,16 +294,28 @@ void Engine::finish_step() {
   InFlight done = std::move(in_flight_.front());
   in_flight_.pop_front();
   bool any_finished = false;
+  double gap_s = 0;
+  std::uint64_t gaps = 0;
+  const auto count_gap = [&](double seconds) {
+    if (gaps != 0 && seconds != gap_s) {
+      listener_->on_gap(gap_s, gaps);
+      gaps = 0;
+    }
+    gap_s = seconds;
+    ++gaps;
+  };
   for (const std::uint32_t index : done.emitting) {
     // By index: the listener may submit, which may move the states.
     --states_[index].pending;
     if (++states_[index].outputs == 1) {
       states_[index].times.first_token_s = now_s_;
       listener_->on_first_token(states_[index].request.id, states_[index].times);
+    } else {
+      count_gap(now_s_ - states_[index].times.last_token_s);
     }
     State& state = states_[index];
-    if (state.outputs < state.request.output_tokens) continue;
     state.times.last_token_s = now_s_;
+    if (state.outputs < state.request.output_tokens) continue;
     if (state.is_running) {
       state.is_running = false;
       any_finished = true;
@@ -257,6 +324,7 @@ void Engine::finish_step() {
       finish(index);
     }
   }
+  if (gaps != 0) listener_->on_gap(gap_s, gaps);
   if (any_finished) {
     // Blocks go back in the order in which the step's requests finished.
     const auto stays = [&](std::uint32_t index) {
@@ -283,6 +351,9 @@ void Engine::finish_step() {
 void Engine::finish(std::uint32_t index) {
   State& state = states_[index];
   pool_.release(state.blocks);
+  leave_host(state);
+  ++finished_;
+  finished_tokens_ += state.outputs;
   const std::uint64_t id = state.request.id;
   const RequestTimes times = state.times;
   state = State();

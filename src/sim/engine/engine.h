@@ -24,6 +24,7 @@
 #include <span>
 #include <vector>
 
+#include "sched/policy/layerwise.h"
 #include "sched/timing/timing_model.h"
 #include "sim/engine/block_pool.h"
 
@@ -38,6 +39,12 @@ struct EngineOptions {
   bool async_scheduling = true;
   // A request is admitted when its whole prompt fits, not only the first chunk of it.
   bool whole_prompt_must_fit = true;
+
+  // Where KV goes that the device has no room for; its `tbt_slo_s` counts for on and auto.
+  sched::LayerwiseOptions layerwise;
+  double kv_bytes_per_block = 0;
+  std::uint64_t host_blocks =
+      std::numeric_limits<std::uint64_t>::max();  // the host's memory has room for
 
   std::uint64_t capacity_tokens() const { return blocks * block_tokens; }
   // @errors kInvalidArgument: a number is 0, or blocks do not fit 32 bits
@@ -70,6 +77,7 @@ struct StepRecord {
   double start_s = 0, end_s = 0;  // on the GPU
   std::uint64_t prompt_tokens = 0;
   std::uint64_t decodes = 0;
+  double out_bytes = 0, in_bytes = 0;  // KV to the host's memory and back
   // When its result has been processed:
   std::uint64_t running = 0, waiting = 0, used_blocks = 0;
 };
@@ -81,6 +89,10 @@ class EngineListener {
   virtual void on_first_token(std::uint64_t id, const RequestTimes& times);
   virtual void on_finished(std::uint64_t id, const RequestTimes& times);
   virtual void on_step(const StepRecord& step);
+  // `count` requests got a token that came so long after their one before.
+  virtual void on_gap(double seconds, std::uint64_t count);
+  // How much of the request's KV is elsewhere when it could be admitted; `submitted`: EngineRequest::ready_tokens.
+  virtual std::uint64_t ready_tokens(std::uint64_t id, std::uint64_t submitted);
 };
 
 class Engine {
@@ -106,6 +118,9 @@ class Engine {
   std::uint64_t running() const { return running_.size(); }
   std::uint64_t waiting() const { return waiting_.size() + arrivals_.size(); }
   std::uint64_t used_blocks() const { return pool_.used_blocks(); }
+  std::uint64_t used_host_blocks() const { return host_used_; }
+  // Of running requests without a first token: tokens computed, without those that were there. O(running)
+  std::uint64_t prompt_tokens_done() const;
   std::uint64_t preemptions() const { return preemptions_; }
   const EngineOptions& options() const { return options_; }
   const BlockPool& pool() const { return pool_; }
@@ -120,6 +135,11 @@ class Engine {
     bool is_running = false;
     std::vector<std::uint32_t> blocks;
     std::vector<BlockPool::Held> held;  // after a preemption
+    double prefill_s = 0;               // of its prompt, as predicted; with layer-wise KV
+    std::uint64_t host_blocks = 0;      // of its KV, in the host's memory
+    std::uint64_t shared = 0;           // of `blocks`, those found when it was admitted
+    std::uint64_t swapped_tokens =
+        0;  // while it waits after a swap: all of its KV is in host_blocks
 
     std::uint64_t tokens() const { return request.input_tokens + outputs + pending; }
   };
@@ -135,12 +155,35 @@ class Engine {
   bool schedule();
   bool schedule_running(std::uint64_t& budget);  // false: it preempted
   void schedule_waiting(std::uint64_t& budget);
-  bool admit(std::uint32_t index, std::uint64_t& budget);
+  // @param layers  of its KV that stay on the device
+  bool admit(std::uint32_t index, std::uint64_t& budget, std::uint64_t layers);
+  bool is_step_empty() const { return prefill_.empty() && decode_.sequences == 0; }
+  void name_prompt(const State& state, std::size_t from, std::size_t to);
   // Adds the request's next tokens to the step.
   void add_to_step(std::uint32_t index, std::uint64_t new_tokens);
   void launch();
   void preempt_last();
   void finish_step();
+
+  // KV in the host's memory: engine_layers.cpp.
+  bool is_layered() const {
+    return options_.layerwise.kind == sched::LayerwiseKind::kOn ||
+           options_.layerwise.kind == sched::LayerwiseKind::kAuto;
+  }
+  double with_copies_s(double computing_s) const;
+  void swap_out(State& state);
+  void swap_in(State& state, std::size_t found);
+  void leave_host(State& state);
+  std::uint64_t layers_of(std::uint64_t blocks, std::uint64_t layers) const;
+  std::uint64_t least_device_blocks(const State& state) const;
+  bool offload_last(std::size_t first, std::uint64_t missing);
+  void count_chunk(const State& state, std::uint64_t context, std::uint64_t new_tokens);
+  std::vector<std::uint64_t> plan_waiting();
+  void schedule_prompts(std::uint64_t& budget);
+  sched::DecodeProgress progress_of(const State& state) const;
+  void schedule_hosted(std::uint64_t& budget);
+  void bring_back(double computing_s);
+
   void finish(std::uint32_t index);
   std::uint64_t blocks_for(std::uint64_t tokens) const {
     return (tokens + options_.block_tokens - 1) / options_.block_tokens;
@@ -166,6 +209,16 @@ class Engine {
   sched::DecodePart decode_;
   std::vector<std::uint32_t> found_;
   std::vector<std::vector<std::uint32_t>> spare_lists_;
+
+  // With KV in the host's memory.
+  std::uint64_t host_used_ = 0;                       // blocks
+  double decode_step_s_ = 0;                          // of the last step, without its prompts
+  std::uint64_t finished_ = 0, finished_tokens_ = 0;  // requests and their outputs
+  bool waits_for_memory_ = false;
+  std::vector<std::uint32_t> hosted_, loaded_;  // that could decode in this step; that do
+  std::vector<sched::HostSequence> loads_;
+  std::vector<sched::DecodeProgress> progress_;
+  std::vector<sched::WaitingPrompt> prompts_;
 };
 
 }  // namespace cachalot::sim

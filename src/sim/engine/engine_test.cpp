@@ -44,7 +44,7 @@ class Notes final : public EngineListener {
 
 struct Outcome {
   Notes notes;
-  std::uint64_t preemptions = 0, used_blocks = 0;
+  std::uint64_t preemptions = 0, used_blocks = 0, used_host_blocks = 0;
 };
 
 Outcome run(const EngineOptions& options, const std::vector<EngineRequest>& requests) {
@@ -60,6 +60,7 @@ Outcome run(const EngineOptions& options, const std::vector<EngineRequest>& requ
   EXPECT_TRUE(engine->pool().is_valid());
   outcome.preemptions = engine->preemptions();
   outcome.used_blocks = engine->used_blocks();
+  outcome.used_host_blocks = engine->used_host_blocks();
   return outcome;
 }
 
@@ -171,6 +172,52 @@ TEST(Engine, APreemptedRequestGoesBeforeThoseThatWait) {
   EXPECT_DOUBLE_EQ(got.notes.times.at(2).scheduled_s, got.notes.times.at(0).last_token_s);
 }
 
+TEST(Engine, ASwappedRequestComesBackInsteadOfBeingComputedAgain) {
+  // As above, with a byte a block and a byte a second to the host. The second request has 20 tokens in 2 blocks when the
+  // first one takes its block: the step takes 2 s longer. It comes back after 12.038 s; one of its blocks is still there,
+  // the other takes 1 s; then its 8 last tokens take 1 s each.
+  EngineOptions options = synchronous(4);
+  options.layerwise = {.kind = sched::LayerwiseKind::kSwap, .host_bytes_per_s = 1};
+  options.kv_bytes_per_block = 1;
+  const Outcome got = run(options, {request(0, 0, 19, 10), request(1, 0, 19, 10)});
+  EXPECT_EQ(got.preemptions, 1u);
+  EXPECT_DOUBLE_EQ(got.notes.times.at(0).last_token_s, 10.038 + 2);
+  EXPECT_DOUBLE_EQ(got.notes.times.at(1).last_token_s, 12.038 + 1 + 8);
+  EXPECT_EQ(got.used_host_blocks, 0u);
+}
+
+TEST(Engine, LayerByLayerAPromptBeginsWhereOnlySomeOfItsLayersFit) {
+  // 10 blocks of 10; two prompts of 90 need 9 each. 2 of 10 layers of each need 2.
+  EngineOptions options = synchronous(10);
+  options.layerwise = {.layers = 10, .staging_layers = 2, .host_bytes_per_s = 1000};
+  options.kv_bytes_per_block = 1;
+  const std::vector<EngineRequest> requests = {request(0, 0, 90, 10), request(1, 0.1, 90, 5)};
+  const Outcome off = run(options, requests);
+  EXPECT_GT(off.notes.times.at(1).first_token_s, off.notes.times.at(0).last_token_s);
+  for (const sched::LayerwiseKind kind : {sched::LayerwiseKind::kOn, sched::LayerwiseKind::kAuto}) {
+    options.layerwise.kind = kind;
+    const Outcome got = run(options, requests);
+    EXPECT_LT(got.notes.times.at(1).first_token_s, got.notes.times.at(0).last_token_s);
+    EXPECT_EQ(got.used_host_blocks, 0u);
+    EXPECT_EQ(got.preemptions, 0u);
+  }
+}
+
+TEST(Engine, AStepTakesAsLongAsItsCopies) {
+  // 9 blocks of which 2 stay: 7 bytes go out beside the prompt's 1.09 s, at 1 byte a second: but no layer hides then.
+  // At 10 bytes a second a layer, 0.9 bytes, takes 0.09 s, and all 8 hide. Then the 7 bytes come back for good beside
+  // the second step, in 0.7 s of 1 s; free blocks less 2 for a running request: 6. So 7 bytes are loaded.
+  EngineOptions options = synchronous(10);
+  options.layerwise = {
+      .kind = sched::LayerwiseKind::kOn, .layers = 10, .staging_layers = 2, .host_bytes_per_s = 10};
+  options.kv_bytes_per_block = 1;
+  const Outcome got = run(options, {request(0, 0, 90, 3)});
+  ASSERT_EQ(got.notes.steps.size(), 3u);
+  EXPECT_DOUBLE_EQ(got.notes.steps[0].out_bytes, 7);
+  EXPECT_DOUBLE_EQ(got.notes.steps[1].in_bytes, 7);
+  EXPECT_DOUBLE_EQ(got.notes.times.at(0).last_token_s, 1.09 + 1 + 1);
+}
+
 TEST(Engine, PromptsWithTheSameKeysShareTheirBlocks) {
   const std::uint64_t keys[] = {1, 2, 3};
   EngineRequest first = request(0, 0, 35, 2), second = request(1, 10, 35, 1);
@@ -220,6 +267,13 @@ RC_GTEST_PROP(Engine, EveryRequestFinishesOnceAndTheSameWayEachTime, ()) {
                            .prefix_caching = *rc::gen::arbitrary<bool>(),
                            .async_scheduling = *rc::gen::arbitrary<bool>(),
                            .whole_prompt_must_fit = *rc::gen::arbitrary<bool>()};
+  options.layerwise = {.kind = static_cast<sched::LayerwiseKind>(*rc::gen::inRange(0, 4)),
+                       .layers = *rc::gen::inRange<std::uint64_t>(1, 12),
+                       .staging_layers = *rc::gen::inRange<std::uint64_t>(0, 4),
+                       .host_bytes_per_s = *rc::gen::element(0.5, 3.0, 100.0),
+                       .tbt_slo_s = *rc::gen::element(0.5, 1.5, 3.0, Engine::kNever)};
+  options.kv_bytes_per_block = 1;
+  options.host_blocks = *rc::gen::element<std::uint64_t>(0, 5, 30, ~std::uint64_t{0});
   const std::vector<std::uint64_t> keys = {1, 2, 3, 4, 5, 6, 7, 8};
   std::vector<EngineRequest> requests;
   double now = 0;
@@ -255,6 +309,7 @@ RC_GTEST_PROP(Engine, EveryRequestFinishesOnceAndTheSameWayEachTime, ()) {
     last = step.end_s;
   }
   RC_ASSERT(first.used_blocks == 0u);
+  RC_ASSERT(first.used_host_blocks == 0u);
 }
 
 }  // namespace

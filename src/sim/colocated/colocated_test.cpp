@@ -1,0 +1,277 @@
+#include "sim/colocated/colocated.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace cachalot::sim {
+namespace {
+
+// A step takes 1 ms for each token of a prompt, and 100 ms if it decodes.
+class PlainTiming final : public sched::TimingModel {
+ public:
+  double step_seconds(std::span<const sched::PrefillPart> prefill,
+                      const sched::DecodePart& decode) const override {
+    double seconds = decode.sequences == 0 ? 0 : 0.1;
+    for (const sched::PrefillPart& part : prefill)
+      seconds += 0.001 * static_cast<double>(part.new_tokens);
+    return seconds;
+  }
+  double prefill_seconds(std::uint64_t input, std::uint64_t hit) const override {
+    return hit >= input ? 0 : 0.001 * static_cast<double>(input - hit);
+  }
+};
+
+const PlainTiming kTiming;
+const ClusterTiming kTimings = {&kTiming, &kTiming};
+
+ColocatedOptions small_cluster(std::uint32_t instances) {
+  ColocatedOptions options;
+  options.cluster.prefill = instances;
+  options.cluster.kv_bytes_per_token = 1;
+  options.cluster.link = {.latency_s = 0, .bytes_per_s = 1000};
+  options.cluster.pool_link = options.cluster.link;
+  options.cluster.routing.kind = sched::RoutingKind::kLeastLoaded;
+  options.engine = {.blocks = 200,
+                    .block_tokens = 10,
+                    .max_sequences = 8,
+                    .step_tokens = 200,
+                    .async_scheduling = false};
+  return options;
+}
+
+Workload workload_of(const std::vector<Job>& jobs,
+                     const std::vector<std::vector<std::uint64_t>>& ids) {
+  Workload workload(100);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_TRUE(workload.add(ids[i], jobs[i].input_tokens, jobs[i].output_tokens,
+                             jobs[i].arrival_s * 1000));
+  }
+  EXPECT_TRUE(workload.finish(1));
+  return workload;
+}
+
+TEST(Colocated, ARequestTakesItsChunksAndOneStepAToken) {
+  // 500 tokens: chunks of 200, 200 and 100, 0.5 s; then two more tokens, 0.1 s each.
+  const Workload workload = workload_of({{0, 500, 3}}, {{1, 2, 3, 4, 5}});
+  const Result<ClusterReport> report = simulate_colocated(small_cluster(1), workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_DOUBLE_EQ(report->records[0].first_token_s, 0.5);
+  EXPECT_DOUBLE_EQ(report->records[0].end_s, 0.7);
+  EXPECT_DOUBLE_EQ(report->tbt_s.mean, 0.1);
+  EXPECT_EQ(report->instances[0].steps, 5u);
+  EXPECT_EQ(report->instances[0].tokens, 2u);
+  EXPECT_DOUBLE_EQ(report->instances[0].busy_s, 0.7);
+  EXPECT_EQ(report->bytes_transferred, 0);
+}
+
+TEST(Colocated, APromptDelaysTheTokensOfAnotherRequest) {
+  // Request 0 has its first token at 0.1 s. Request 1 is seen at 0.2 s: 199 of its tokens beside a decode, 0.299 s.
+  const Workload workload = workload_of({{0, 100, 3}, {0.15, 300, 1}}, {{1}, {7, 8, 9}});
+  const Result<ClusterReport> report = simulate_colocated(small_cluster(1), workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_DOUBLE_EQ(report->records[0].first_token_s, 0.1);
+  EXPECT_DOUBLE_EQ(report->records[0].end_s, 0.2 + 0.299);
+  EXPECT_DOUBLE_EQ(report->records[1].first_token_s, 0.2 + 0.299 + 0.101);
+}
+
+TEST(Colocated, LeastLoadedSpreadsRequestsAndPrefixFollowsTheCache) {
+  const Workload workload =
+      workload_of({{0, 300, 1}, {0.1, 300, 1}, {5, 400, 1}}, {{1, 2, 3}, {5, 6, 7}, {5, 6, 7, 8}});
+  ColocatedOptions options = small_cluster(2);
+  Result<ClusterReport> report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[0].prefill, 0u);
+  EXPECT_EQ(report->records[1].prefill, 1u);
+  EXPECT_EQ(report->records[2].prefill, 0u);
+  EXPECT_EQ(report->records[2].hit_tokens, 0u);
+  options.cluster.routing.kind = sched::RoutingKind::kPrefix;
+  report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[2].prefill, report->records[1].prefill);
+  EXPECT_EQ(report->records[2].hit_tokens, 300u);
+}
+
+TEST(Colocated, TheHostsCacheHasWhatTheEnginesBlocksHaveLost) {
+  // 40 blocks of 10: the second prompt takes all that the first one has left.
+  const Workload workload =
+      workload_of({{0, 300, 1}, {5, 390, 1}, {9, 300, 1}}, {{1, 2, 3}, {5, 6, 7, 8}, {1, 2, 3}});
+  ColocatedOptions options = small_cluster(1);
+  options.engine.blocks = 40;
+  Result<ClusterReport> report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  const std::uint64_t without = report->records[2].hit_tokens;
+  options.cluster.node_capacity_blocks = 10;
+  report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_LT(without, 100u);
+  EXPECT_EQ(report->records[2].hit_tokens, 299u);  // all but the last token
+  EXPECT_EQ(report->instances[0].most_cached_blocks, 7u);
+}
+
+TEST(Colocated, AnInstanceReadsThePoolOverItsLink) {
+  // Request 0 writes 300 bytes to the pool. Request 1 comes at 5 s to the other instance: 300 bytes at 10,000 bytes/s
+  // take 0.03 s, then one token, 1 ms.
+  const Workload workload = workload_of({{0, 300, 1}, {5, 300, 1}}, {{1, 2, 3}, {1, 2, 3}});
+  ColocatedOptions options = small_cluster(2);
+  options.cluster.routing.kind = sched::RoutingKind::kRoundRobin;
+  options.cluster.pool_capacity_blocks = 100;
+  options.cluster.pool_link.bytes_per_s = 10'000;
+  options.engine.prefix_caching = false;
+  const Result<ClusterReport> report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_NE(report->records[0].prefill, report->records[1].prefill);
+  EXPECT_DOUBLE_EQ(report->records[1].first_token_s, 5 + 0.03 + 0.001);
+  EXPECT_DOUBLE_EQ(report->pool_read_bytes, 300);
+  EXPECT_DOUBLE_EQ(report->bytes_transferred, 600 + 1);
+}
+
+TEST(Colocated, RequestsOfAnInstanceThatFailsBeginAgainElsewhere) {
+  ColocatedOptions options = small_cluster(2);
+  options.cluster.changes = {{.at_s = 0.3, .change = Change::kFail, .instance = 0}};
+  const Workload workload = workload_of({{0, 500, 2}}, {{1, 2, 3, 4, 5}});
+  const Result<ClusterReport> report = simulate_colocated(options, workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->completed, 1u);
+  EXPECT_EQ(report->records[0].restarts, 1u);
+  EXPECT_EQ(report->records[0].prefill, 1u);
+  EXPECT_DOUBLE_EQ(report->records[0].first_token_s, 0.8);
+}
+
+TEST(Colocated, WhatCannotBeIsRefused) {
+  const Workload workload = workload_of({{0, 100, 1}, {0, 3000, 1}}, {{1}, {2}});
+  const auto is_refused = [&](auto change) {
+    ColocatedOptions options = small_cluster(1);
+    change(options);
+    const Result<ClusterReport> report = simulate_colocated(options, workload, kTimings);
+    return !report && report.error().code == Code::kInvalidArgument;
+  };
+  EXPECT_FALSE(is_refused([](ColocatedOptions&) {}));
+  EXPECT_TRUE(is_refused([](ColocatedOptions& o) { o.cluster.decode = 1; }));
+  EXPECT_TRUE(is_refused([](ColocatedOptions& o) { o.engine.blocks = 0; }));
+  EXPECT_TRUE(is_refused([](ColocatedOptions& o) { o.engine.block_tokens = 30; }));
+  const Result<ClusterReport> report = simulate_colocated(small_cluster(1), workload, kTimings);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->records[1].outcome, Outcome::kNoInstance);
+}
+
+// Sizes small enough that queues, preemptions, full caches and failures all happen.
+struct Drawn {
+  ColocatedOptions options;
+  Workload workload{100};
+};
+
+void draw(Drawn& drawn) {
+  const auto below = [](std::uint64_t bound) { return *rc::gen::inRange<std::uint64_t>(0, bound); };
+  ClusterOptions& o = drawn.options.cluster;
+  o.prefill = static_cast<std::uint32_t>(1 + below(4));
+  o.node_capacity_blocks = below(2) * below(30);
+  o.pool_capacity_blocks = below(2) == 0 ? 0 : 1 + below(60);
+  o.eviction = eviction::pool_policies()[below(eviction::pool_policies().size())];
+  o.kv_bytes_per_token = 1;
+  o.link = {.latency_s = static_cast<double>(below(3)) / 10,
+            .bytes_per_s = static_cast<double>(100 + below(5000))};
+  o.pool_link = {.latency_s = 0.01,
+                 .bytes_per_s = static_cast<double>(100 + below(5000)),
+                 .transfer_bytes_per_s = static_cast<double>(50 + below(5000))};
+  o.routing.kind = static_cast<sched::RoutingKind>(below(8));
+  o.routing.balancing_threshold = 1 + static_cast<double>(below(3));
+  o.admission = {.kind = static_cast<sched::AdmissionKind>(below(4)),
+                 .ttft_slo_s = static_cast<double>(1 + below(20)) / 10,
+                 .tbt_slo_s = static_cast<double>(1 + below(20)) / 10};
+  o.seed = below(100);
+  o.closed_loop = below(3) == 0 ? 1 + below(8) : 0;
+  for (std::uint64_t i = below(5); i-- > 0;) {
+    o.changes.push_back({.at_s = static_cast<double>(below(100)) / 10,
+                         .change = static_cast<Change>(below(3)),
+                         .instance = static_cast<std::uint32_t>(below(o.prefill))});
+  }
+  constexpr std::uint64_t kBlockTokens[] = {1, 10, 50, 100};
+  EngineOptions& e = drawn.options.engine;
+  e.block_tokens = kBlockTokens[below(4)];
+  e.blocks = (300 + below(2500)) / e.block_tokens;
+  e.max_sequences = 1 + below(8);
+  e.step_tokens = 20 + below(400);
+  e.prefix_caching = below(4) != 0;
+  e.async_scheduling = below(2) == 0;
+  e.layerwise = {.kind = static_cast<sched::LayerwiseKind>(below(4)),
+                 .layers = 1 + below(12),
+                 .staging_layers = below(4),
+                 .host_bytes_per_s = static_cast<double>(10 + below(3000)),
+                 .tbt_slo_s = o.admission.tbt_slo_s};
+  e.kv_bytes_per_block = static_cast<double>(e.block_tokens);
+  e.host_blocks = below(2) == 0 ? below(40) : ~std::uint64_t{0};
+  base::Rng rng(below(1'000'000));
+  const std::uint64_t requests = 1 + below(60);
+  for (std::uint64_t i = 0; i < requests; ++i) {
+    std::vector<std::uint64_t> ids;
+    const std::uint64_t blocks = rng.below(12);
+    std::uint64_t prefix = rng.below(3);
+    for (std::uint64_t b = 0; b < blocks; ++b) {
+      if (rng.chance(0.2)) prefix = rng.below(6);
+      ids.push_back(prefix);
+    }
+    const std::uint64_t input = blocks * 100 - (blocks == 0 ? 0 : rng.below(100));
+    RC_ASSERT(
+        drawn.workload.add(ids, input, rng.below(20), static_cast<double>(rng.below(10'000))).ok());
+  }
+  RC_ASSERT(drawn.workload.finish(1).ok());
+}
+
+RC_GTEST_PROP(Colocated, EveryRequestEndsOnceNothingIsOverCapacityAndBytesAddUp, ()) {
+  Drawn drawn;
+  draw(drawn);
+  const ClusterOptions& o = drawn.options.cluster;
+  const Result<ClusterReport> report = simulate_colocated(drawn.options, drawn.workload, kTimings);
+  RC_ASSERT(report.ok());
+  RC_ASSERT(report->completed + report->rejected() == drawn.workload.jobs().size());
+  RC_ASSERT(report->good <= report->completed);
+  double sent = 0, received = 0;
+  for (const InstanceReport& instance : report->instances) {
+    sent += instance.sent_bytes;
+    received += instance.received_bytes;
+    RC_ASSERT(instance.most_reserved_tokens <= drawn.options.engine.capacity_tokens());
+    RC_ASSERT(instance.most_cached_blocks <= o.node_capacity_blocks);
+  }
+  RC_ASSERT(report->pool_blocks <= o.pool_capacity_blocks);
+  const double kinds = report->peer_bytes + report->pool_read_bytes + report->pool_write_bytes;
+  bool has_failure = false;
+  for (const Membership& change : o.changes) has_failure |= change.change == Change::kFail;
+  if (has_failure) {
+    RC_ASSERT(report->bytes_transferred <= kinds + 1);
+  } else {
+    RC_ASSERT(std::abs(report->bytes_transferred - kinds) < 1);
+  }
+  if (o.pool_capacity_blocks == 0) RC_ASSERT(std::abs(sent - received) < 1);
+  for (std::size_t i = 0; i < report->records.size(); ++i) {
+    const RequestRecord& record = report->records[i];
+    const Job& job = drawn.workload.jobs()[i];
+    RC_ASSERT(record.hit_tokens <= job.input_tokens);
+    RC_ASSERT(record.end_s >= record.arrival_s);
+    if (record.outcome != Outcome::kCompleted) continue;
+    RC_ASSERT(record.first_token_s > record.arrival_s);
+    RC_ASSERT(record.end_s >= record.first_token_s);
+  }
+}
+
+RC_GTEST_PROP(Colocated, EqualInputsHaveEqualReports, ()) {
+  Drawn drawn;
+  draw(drawn);
+  const Result<ClusterReport> a = simulate_colocated(drawn.options, drawn.workload, kTimings);
+  const Result<ClusterReport> b = simulate_colocated(drawn.options, drawn.workload, kTimings);
+  RC_ASSERT(a.ok() && b.ok());
+  for (std::size_t i = 0; i < a->records.size(); ++i) {
+    RC_ASSERT(a->records[i].end_s == b->records[i].end_s);
+    RC_ASSERT(a->records[i].first_token_s == b->records[i].first_token_s);
+    RC_ASSERT(a->records[i].prefill == b->records[i].prefill);
+    RC_ASSERT(a->records[i].hit_tokens == b->records[i].hit_tokens);
+  }
+  RC_ASSERT(a->bytes_transferred == b->bytes_transferred);
+}
+
+}  // namespace
+}  // namespace cachalot::sim
