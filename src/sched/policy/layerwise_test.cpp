@@ -84,7 +84,7 @@ TEST(Layerwise, PromptsBeginWhileAllThatDecodeReachTheirGoal) {
   EXPECT_EQ(plan_prefills(options, view).size(), 1u);  // 3.5 <= 4 < 4.5
   view.decoding = {};
   EXPECT_EQ(plan_prefills(options, view).size(), 3u);
-  // 0.1 * 20 - (8 + 10 * 0.05) = -6.5 s: it is late whatever begins, and holds nobody up.
+  // 0.1 * 20 - (8 + 10 * 0.05) = -6.5 s: it is late whatever begins, and delays no prompt.
   const DecodeProgress late[] = {{10, 8, 10}};
   view.decoding = late;
   EXPECT_EQ(plan_prefills(options, view).size(), 3u);
