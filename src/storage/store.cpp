@@ -79,10 +79,11 @@ Status Store::fill_catalogue(bool is_first) {
   std::vector<ObjectHead> waiting;
   const std::vector<ObjectKey> known = catalogue_.keys();
   std::unordered_set<ObjectKey> found;
+  std::optional<ObjectKey> last;
   const Status listed = backend_->list(
       [&](const ObjectHead& head) {
         if (!known.empty()) found.insert(head.key);
-        remember(head.key);
+        last = head.key;
         // What is known is not touched: a listing is no use.
         if (!catalogue_.contains(head.key) && !catalogue_.add(head)) waiting.push_back(head);
         return !ends_;
@@ -94,6 +95,7 @@ Status Store::fill_catalogue(bool is_first) {
   }
   CACHALOT_TRY(listed);
   if (ends_) return {};
+  if (last) remember(*last);
   is_listed_ = true;
   forget_lost(known, found);
   std::vector<ObjectKey> gone;

@@ -1,6 +1,4 @@
 // What a run has found, taken from its instances and links at the end.
-#include <cmath>
-
 #include "base/check.h"
 #include "sim/cluster/cluster_run.h"
 
@@ -8,7 +6,6 @@ namespace cachalot::sim {
 
 ClusterReport Cluster::finish_report() {
   CACHALOT_CHECK(decoding_.empty());
-  const double last_arrival_s = report_.records.back().arrival_s;
   for (const RequestRecord& record : report_.records) {
     CACHALOT_CHECK(record.outcome != Outcome::kOpen);
   }
@@ -18,12 +15,7 @@ ClusterReport Cluster::finish_report() {
   }
   for (DecodeSide& side : decode_) report_.instances.push_back(std::move(side.report));
   summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
-  if (const std::size_t pass = options_.pass_requests; pass != 0) {
-    for (std::size_t first = 0; first < jobs_.size(); first += pass) {
-      report_.passes.push_back(
-          summarise_pass(workload_, report_.records, first, std::min(pass, jobs_.size() - first)));
-    }
-  }
+  summarise_passes(workload_, options_.pass_requests, report_);
   report_.window_s = options_.window_s;
   report_.bytes_transferred = network_.total_bytes();
   for (std::size_t i = 0; i < prefill_.size(); ++i) {
@@ -54,13 +46,7 @@ ClusterReport Cluster::finish_report() {
       report_.decode_load[w] += r.load[w] / static_cast<double>(decode_.size());
     }
   }
-  // Whole windows of arrivals, without the first, in which the cluster fills.
-  const auto whole = static_cast<std::size_t>(last_arrival_s / options_.window_s);
-  std::vector<double> steady;
-  for (std::size_t w = 1; w < whole && w < report_.decode_load.size(); ++w) {
-    steady.push_back(report_.decode_load[w]);
-  }
-  report_.decode_load_deviation = standard_deviation(steady);
+  report_.decode_load_deviation = steady_deviation(report_);
   return std::move(report_);
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "sim/cluster/load_series.h"
+
 namespace cachalot::sim {
 namespace {
 
@@ -110,6 +112,9 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
       ratio(static_cast<double>(report.good), static_cast<double>(report.requests));
 }
 
+namespace {
+
+// What the records of requests `first` to `first + count` say.
 PassReport summarise_pass(const Workload& workload, std::span<const RequestRecord> records,
                           std::size_t first, std::size_t count) {
   PassReport pass;
@@ -137,6 +142,25 @@ PassReport summarise_pass(const Workload& workload, std::span<const RequestRecor
   pass.tpot_s = distribution_of(tpot);
   pass.e2e_s = distribution_of(e2e);
   return pass;
+}
+
+}  // namespace
+
+void summarise_passes(const Workload& workload, std::size_t pass_requests, ClusterReport& report) {
+  const std::size_t all = report.records.size();
+  for (std::size_t first = 0; pass_requests != 0 && first < all; first += pass_requests) {
+    report.passes.push_back(
+        summarise_pass(workload, report.records, first, std::min(pass_requests, all - first)));
+  }
+}
+
+double steady_deviation(const ClusterReport& report) {
+  const double last_arrival_s = report.records.back().arrival_s;
+  const auto whole = static_cast<std::size_t>(last_arrival_s / report.window_s);
+  std::vector<double> steady;
+  for (std::size_t w = 1; w < whole && w < report.decode_load.size(); ++w)
+    steady.push_back(report.decode_load[w]);
+  return standard_deviation(steady);
 }
 
 }  // namespace cachalot::sim

@@ -117,8 +117,11 @@ struct ClusterReport {
 void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, const TokenGaps& gaps,
                ClusterReport& report);
 
-// What the records of requests `first` to `first + count` say.
-PassReport summarise_pass(const Workload& workload, std::span<const RequestRecord> records,
-                          std::size_t first, std::size_t count);
+// Fills in `passes`, each of `pass_requests` records. 0: none.
+void summarise_passes(const Workload& workload, std::size_t pass_requests, ClusterReport& report);
+
+// The standard deviation of the decode load over the whole windows of arrivals, without the first, in which the cluster
+// fills. Of records, window_s and decode_load.
+double steady_deviation(const ClusterReport& report);
 
 }  // namespace cachalot::sim
