@@ -71,6 +71,7 @@ MODELS = {
     "llama-retrained": (_llama, 2),  # other weights, all else equal
     "llama-17m": (lambda: _llama(hidden_size=512, intermediate_size=1408, num_hidden_layers=6, num_attention_heads=8,
                                  num_key_value_heads=4), 1),
+    "llama-one-head": (lambda: _llama(num_key_value_heads=1), 1),
     "mistral": (_mistral, 1),
     "gemma3": (_gemma3, 1),
     "deepseek": (_deepseek, 1),

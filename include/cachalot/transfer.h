@@ -174,7 +174,8 @@ class TransferRank {
   // Not needed with a registry. @errors kInvalidArgument: not one list for each rank
   Status set_instance_addresses(std::vector<std::vector<std::string>> addresses);
   // Returns at once; the KV arrives layer by layer. All ranks of an instance ask for the same tokens. A rank that others
-  // copy from is done when they have copied, or at its deadline: until then they read its pages.
+  // copy from is done when they have copied, or at its deadline: until then they read its pages. It waits no longer than
+  // peer_timeout_ns for a rank that has not asked.
   // @errors kInvalidArgument: pages; a reference of an unlike instance; the rank to copy from has no known address
   Result<AskId> ask(const KvReference& reference, const AskOptions& options);
   // @errors kNotFound: no such ask, or released

@@ -28,6 +28,7 @@ OBJECTS = {
         "output": "vllm.v1.core.sched.output:SchedulerOutput",
         "new": "vllm.v1.core.sched.output:NewRequestData",
     },
+    "vllm/transfer/worker.py": {"parallel": "vllm.config:ParallelConfig"},
     "vllm/connector.py": {
         "connector_output": "vllm.v1.outputs:KVConnectorOutput",
         "transfer": "vllm.config:KVTransferConfig",

@@ -1,16 +1,18 @@
-"""The sides of a transfer without an engine: what is never handed over."""
+"""The sides of a transfer without an engine: what is never handed over, and what is handed over once for a machine."""
 
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from cachalot import KvGeometry, TransferRank
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import keys_of
 from cachalot.connectors.vllm.options import Transfer
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer
 from cachalot.connectors.vllm.transfer.scheduler import REFERENCE, STANDING, TransferScheduler
-from cachalot.connectors.vllm.transfer.worker import TransferWorker
+from cachalot.connectors.vllm.transfer.worker import TransferWorker, machines_of
 
 BLOCK_TOKENS, BLOCKS = 16, 3
 KEY = bytes(16)
@@ -216,8 +218,8 @@ def test_a_worker_without_a_cache_answers_for_each_offer():
 class LateRank(BrokenRank):
     """Knows the offer when it is asked for the third time."""
 
-    def __init__(self, knows_at=3):
-        self.asks, self.knows_at, self.released = 0, knows_at, []
+    def __init__(self, knows_at=3, code="not_found"):
+        self.asks, self.knows_at, self.code, self.released = 0, knows_at, code, []
 
     def ask(self, *_, **__):
         self.asks += 1
@@ -225,7 +227,7 @@ class LateRank(BrokenRank):
 
     def wait(self, number, timeout_s):
         if number < self.knows_at:
-            return {"state": "failed", "error": "no such offer", "code": "not_found", "bytes": 0}
+            return {"state": "failed", "error": "no such offer", "code": self.code, "bytes": 0}
         return {"state": "done", "error": None, "code": None, "bytes": 64}
 
     def release(self, number):
@@ -240,8 +242,9 @@ def loaded(worker):
     return finished
 
 
-def test_an_answer_that_is_faster_than_its_offer_is_asked_for_again():
-    worker = TransferWorker(LateRank(), 1.0, RateLimitedLog(Log()))
+@pytest.mark.parametrize("code", ["not_found", "cancelled"])
+def test_an_answer_that_is_faster_than_its_offer_is_asked_for_again(code):
+    worker = TransferWorker(LateRank(code=code), 1.0, RateLimitedLog(Log()))
     worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
     assert loaded(worker) == {"r"} and worker.take_bad_pages() == set()
     assert worker._rank.released == [1, 2, 3]
@@ -251,3 +254,180 @@ def test_an_offer_that_never_comes_is_computed():
     worker = TransferWorker(LateRank(10**9), 1.0, RateLimitedLog(Log()))
     worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
     assert loaded(worker) == {"r"} and worker.take_bad_pages() == {4, 5}
+
+
+def test_other_failures_are_not_asked_for_again():
+    worker = TransferWorker(LateRank(code="stale"), 1.0, RateLimitedLog(Log()))
+    worker.begin_loads([Ask("r", {}, [4, 5], 0, 32, KEY)])
+    assert loaded(worker) == {"r"} and worker.take_bad_pages() == {4, 5} and worker._rank.asks == 1
+
+
+# --- Once per machine ------------------------------------------------------------------------------
+
+
+def parallel(ranks, per_node, backend="mp"):
+    return SimpleNamespace(world_size=ranks, local_world_size=per_node, distributed_executor_backend=backend)
+
+
+def grouped(tp_size, heads=1):
+    return KvGeometry(attention="grouped", layers=2, kv_heads=max(1, heads // tp_size), head_dim=64, dtype="f32",
+                      block_tokens=BLOCK_TOKENS, tp_size=tp_size, tp_replicas=max(1, tp_size // heads))
+
+
+LATENT = KvGeometry(attention="latent", layers=2, kv_lora_rank=512, qk_rope_head_dim=64, dtype="f32",
+                    block_tokens=BLOCK_TOKENS, tp_size=4)
+
+
+@pytest.mark.parametrize("geometry, ranks, per_node, backend, machines", [
+    (grouped(2), 2, 2, "mp", [0, 0]), (LATENT, 4, 2, "mp", [0, 0, 1, 1]), (LATENT, 8, 4, "mp", [0] * 4 + [1] * 4),
+    (grouped(2, heads=4), 2, 2, "mp", None), (grouped(1), 1, 1, "uni", None), (LATENT, 4, 4, "ray", None),
+    (LATENT, 4, 4, "external_launcher", None), (LATENT, 4, 4, object, None)])
+def test_ranks_that_hold_the_same_bytes_share_a_machine_where_vllm_says_so(geometry, ranks, per_node, backend, machines):
+    assert machines_of(parallel(ranks, per_node, backend), geometry) == machines
+
+
+def asks_of(options, addresses):
+    """What a scheduler of two ranks tells its workers."""
+    made = TransferScheduler(options, "d", BLOCK_TOKENS, 2, 1, may_load=True, may_store=True, log=RateLimitedLog(Log()))
+    made.bind_pages(Pages())
+    made.set_addresses({(0, rank): [address] for rank, address in addresses.items()})
+    reference = {"tokens": BLOCKS * BLOCK_TOKENS, "block_tokens": BLOCK_TOKENS, "last_block": (bytes([BLOCKS - 1]) * 32).hex()}
+    asked = a_request({REFERENCE: reference})
+    found = made.matched(asked, 0)
+    made.allocated(asked, SimpleNamespace(get_block_ids=lambda: ([20, 21, 22, 23],)), found[0])
+    return computes(made, "r")
+
+
+def test_workers_learn_where_the_others_of_their_engine_are():
+    addresses = {1: "tcp:127.0.0.1:2", 0: "tcp:127.0.0.1:1"}
+    assert asks_of(Transfer(), addresses).loads[0].instance == [["tcp:127.0.0.1:1"], ["tcp:127.0.0.1:2"]]
+    assert asks_of(Transfer(once_per_machine=False), addresses).loads[0].instance == []
+
+
+def test_an_engine_in_which_a_worker_takes_no_part_declines():
+    step = asks_of(Transfer(), {0: "tcp:127.0.0.1:1"})
+    assert step.loads == [] and len(step.declines) == 1
+
+
+PAGES, TOKENS, LISTEN = 8, BLOCKS * BLOCK_TOKENS, ["tcp:127.0.0.1:0"]
+
+
+class Machine:
+    """A prefill rank, and two workers of a decode engine on one machine; all have the same head."""
+
+    def __init__(self, machines):
+        self.caches = [[np.full((2, PAGES, BLOCK_TOKENS, 1, 64), rank, np.float32) for _ in range(2)] for rank in range(3)]
+        for layer, tensor in enumerate(self.caches[0]):
+            tensor[:] = np.random.default_rng(layer).random(tensor.shape)
+
+        def rank(instance, number, tp_size, **more):
+            geometry = KvGeometry(**{**grouped(tp_size).__getstate__(), "tp_rank": number})
+            return TransferRank(instance=instance, model="m", geometry=geometry, layout="vllm_kbnhc", pages=PAGES,
+                                tensors=self.caches[number + tp_size - 1], listen=LISTEN, peer_timeout_s=1, **more)
+        self.prefill = rank("p", 0, 1)
+        self.ranks = [rank("d", number, 2, machines=machines) for number in range(2)]
+        self.workers = [TransferWorker(one, 600.0, RateLimitedLog(Log())) for one in self.ranks]
+        self.offers = 0
+
+    def ask(self, fetcher=0, name="r", **offer):
+        self.offers += 1
+        self.id = f"{self.offers:016x}{2 + fetcher:016x}"
+        self.prefill.offer(self.id, [1, 2, 3], TOKENS, deadline_s=60, **offer)
+        reference = {"instance": "p", "id": self.id, "tokens": TOKENS, "tp_size": 1, "pp_size": 1,
+                     "addresses": [self.prefill.addresses]}
+        return Ask(name, reference, [4, 5, 6], 0, TOKENS, KEY, [one.addresses for one in self.ranks])
+
+    def is_right(self, rank):
+        return all((own[:, 4:7] == given[:, 1:4]).all() for own, given in zip(self.caches[1 + rank], self.caches[0]))
+
+    def sent(self):
+        return self.prefill.statistics()["sent_bytes"]
+
+    def close(self):
+        for one in [self.prefill, *self.ranks]:
+            one.close()
+
+
+@pytest.fixture(params=[[0, 0]], ids=str)
+def machine(request):
+    made = Machine(request.param)
+    yield made
+    made.close()
+
+
+BYTES = 2 * 2 * TOKENS * 64 * 4
+
+
+def both_loaded(machine, name="r"):
+    """Both workers are polled in turn, as vLLM's steps do."""
+    left, until = {0, 1}, time.monotonic() + 30
+    while left:
+        assert time.monotonic() < until, f"ranks {left} do not end"
+        left -= {rank for rank in left if name in machine.workers[rank].take_results()[0]}
+        time.sleep(0.005)
+    return [worker.take_bad_pages() for worker in machine.workers]
+
+
+@pytest.mark.parametrize("machine, times", [([0, 0], 1), ([0, 1], 2), (None, 2)], ids=str, indirect=["machine"])
+def test_ranks_of_a_machine_get_the_bytes_once(machine, times):
+    for number, (fetcher, first) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)], start=1):
+        for cache in machine.caches[1:]:
+            for tensor in cache:
+                tensor[:] = 0
+        ask = machine.ask(fetcher)
+        for rank in (first, 1 - first):
+            machine.workers[rank].begin_loads([ask])
+        assert both_loaded(machine) == [set(), set()]
+        assert machine.is_right(0) and machine.is_right(1)
+        assert machine.sent() == number * times * BYTES
+    stats = [worker.take_stats().data for worker in machine.workers]
+    assert sum(one.get("sent_bytes", 0) for one in stats) == 4 * (2 - times) * BYTES
+    assert sum(one["transferred_bytes"] for one in stats) == 4 * 2 * BYTES
+
+
+def test_a_rank_whose_sister_never_asks_does_not_stall(machine):
+    machine.workers[0].begin_loads([machine.ask(fetcher=0)])  # for 600 s
+    assert loaded(machine.workers[0]) == {"r"} and machine.workers[0].take_bad_pages() == set()
+
+
+def test_an_offer_that_is_not_there_fails_all_ranks(machine):
+    ask = machine.ask(fetcher=0)
+    machine.prefill.withdraw(machine.id)
+    for worker in reversed(machine.workers):
+        worker.begin_loads([ask])
+    assert both_loaded(machine) == [{4, 5, 6}] * 2
+
+
+def test_an_offer_that_comes_late_is_taken_by_all_ranks(machine):
+    ask = machine.ask(fetcher=0)
+    ask.reference["id"] = "0" * 31 + "2"
+    for worker in reversed(machine.workers):
+        worker.begin_loads([ask])
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        assert all(not worker.take_results()[0] for worker in machine.workers)
+    machine.prefill.offer(ask.reference["id"], [1, 2, 3], TOKENS, deadline_s=60)
+    assert both_loaded(machine) == [set(), set()]
+    assert machine.is_right(0) and machine.is_right(1) and machine.sent() == BYTES
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_prompt_that_is_aborted_leaves_no_page_held(machine, gone):
+    ask = machine.ask(fetcher=0, layers_ready=1)
+    for worker in machine.workers:
+        worker.begin_loads([ask])
+    assert not machine.workers[gone].take_results()[0]
+    machine.workers[gone].forget({"r"})
+    machine.workers[1 - gone].forget({"r"})
+    assert both_loaded(machine) == [set(), set()]
+    until = time.monotonic() + 30
+    while not (ended := machine.prefill.ended_offers()):
+        assert time.monotonic() < until
+    assert ended[0][0] == machine.id
+    for rank in machine.ranks:
+        assert rank.statistics()["open_asks"] == 0
+    # The next prompt.
+    ask = machine.ask(fetcher=0, name="next")
+    for worker in machine.workers:
+        worker.begin_loads([ask])
+    assert both_loaded(machine, "next") == [set(), set()] and machine.is_right(0) and machine.is_right(1)

@@ -80,6 +80,11 @@ class NetnsLink {
 
   // A command, as "delay 10 link=0 way=ab". @errors kInvalidArgument: it was refused; kIo
   Status send(const std::string& command) const {
+    CACHALOT_TRY(call(command));
+    return {};
+  }
+  // The same. @return the answer
+  Result<std::string> call(const std::string& command) const {
     const os::FileDescriptor client(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -92,7 +97,7 @@ class NetnsLink {
     std::string answer;
     char c = 0;
     while (read(client.get(), &c, 1) == 1 && c != '\n') answer += c;
-    if (!answer.empty() && !answer.starts_with("error: ")) return {};
+    if (!answer.empty() && !answer.starts_with("error: ")) return answer;
     return Error::make(Code::kInvalidArgument, "netns_link: %s", answer.c_str());
   }
 

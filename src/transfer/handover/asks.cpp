@@ -203,7 +203,10 @@ void TransferRank::Impl::end_if_arrived(Ask& ask) {
   for (const Source& source : ask.sources) {
     if (!is_complete(ask, source)) return;
   }
-  if (ask.copies) return;  // on_copies_ended() comes
+  if (ask.copies) {
+    await_asks(offers.at(*ask.copies));  // on_copies_ended() comes
+    return;
+  }
   end_ask(ask, nullptr);
 }
 

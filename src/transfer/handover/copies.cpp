@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "transfer/handover/rank_impl.h"
 
 namespace cachalot {
@@ -34,7 +35,7 @@ void TransferRank::Impl::offer_copies(Ask& ask, const PairPlan& plan, const Offe
   offer.expected = expected;
   ask.copies = id;
   const SharedFetch key = shared_fetch(ask);
-  std::erase(failed_fetches, key);
+  std::erase_if(ended_fetches, [&](const EndedFetch& e) { return e.fetch == key; });
   take_early([&](const AskMessage& m) { return m.is_copy && shared_fetch(m) == key; });
 }
 
@@ -64,8 +65,10 @@ void TransferRank::Impl::take_copy_ask(PeerId peer, AskMessage message) {
   Status status = check_sister(peer, message);
   Offer* const offer = status.ok() ? find_copies(message) : nullptr;
   if (status.ok() && offer == nullptr) {
-    if (std::ranges::find(failed_fetches, shared_fetch(message)) != failed_fetches.end()) {
-      status = Error::make(Code::kStale, "rank %u has failed to fetch for its machine", own_rank);
+    if (const EndedFetch* const over = find_ended(message)) {
+      // The code is that of the fetch, so that a rank asks again where the rank that fetches does.
+      status = Error::make(over->error.code, "rank %u, which fetches for its machine: %s", own_rank,
+                           over->error.message);
     } else if (early.size() < kMostEarlyAsks) {
       early.push_back({peer, std::move(message)});  // this rank has not asked yet
       return;
@@ -89,10 +92,23 @@ void TransferRank::Impl::on_copies_ended(AskId id) {
 void TransferRank::Impl::fail_copies(Ask& ask, const Error& error) {
   if (!ask.copies) return;
   end_offer(*ask.copies, error, "the fetch has failed");
-  failed_fetches.push_back(shared_fetch(ask));
-  if (failed_fetches.size() > kRememberedFetches) failed_fetches.pop_front();
+  remember_end(ask, error);
   take_early(
       [&](const AskMessage& m) { return m.is_copy && shared_fetch(m) == shared_fetch(ask); });
+}
+
+void TransferRank::Impl::remember_end(const Ask& ask, const Error& error) {
+  const std::uint64_t least_ns = base::SteadyClock::read() + options.peer_timeout_ns;
+  ended_fetches.push_back({shared_fetch(ask), error, std::max(ask.deadline_ns, least_ns)});
+  if (ended_fetches.size() > kRememberedFetches) ended_fetches.pop_front();
+}
+
+const EndedFetch* TransferRank::Impl::find_ended(const AskMessage& message) const {
+  const SharedFetch key = shared_fetch(message);
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const auto found = std::ranges::find_if(
+      ended_fetches, [&](const EndedFetch& e) { return e.fetch == key && e.until_ns > now_ns; });
+  return found == ended_fetches.end() ? nullptr : &*found;
 }
 
 // --- Public ---

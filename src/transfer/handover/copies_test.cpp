@@ -128,6 +128,27 @@ struct Copies : ::testing::Test {
     if (options.deadline_ns == 0) options.deadline_ns = kLong;
     return *decode.ranks[rank].ask(reference, options);
   }
+  // All whole pages, until a deadline. @return their tokens
+  std::uint64_t offer_standing() {
+    const std::uint64_t whole = tokens / prefill.memory.cache(0).page_tokens();
+    const std::uint64_t count = whole * prefill.memory.cache(0).page_tokens();
+    for (std::uint64_t i = 0; i < whole; ++i) hashes.push_back({i + 1, 5});
+    prefill.memory.fill(0, tokens);
+    EXPECT_TRUE(p.offer({.id = id,
+                         .pages = prefill.pages(0, count),
+                         .tokens = count,
+                         .deadline_ns = kLong,
+                         .hashes = hashes,
+                         .is_standing = true})
+                    .ok());
+    return count;
+  }
+  AskId ask_standing(std::size_t rank, std::uint64_t count) {
+    return *decode.ranks[rank].ask(
+        prefill.reference(id, count),
+        {.pages = decode.pages(rank, count), .deadline_ns = kLong, .hash = hashes.back()});
+  }
+  std::vector<BlockHash> hashes;
   bool expects_note = false;
   void SetUp() override {
     id.low &= ~std::uint64_t{1};
@@ -176,6 +197,15 @@ TEST_F(Copies, ARankThatNeverCopiesHoldsTheOtherOneToItsDeadline) {
   EXPECT_EQ(status.layers, model.layers);
 }
 
+TEST_F(Copies, ARankThatNeverCopiesHoldsTheOtherOneNoLongerThanASilentPeer) {
+  offer_all(prefill, id, tokens);
+  const AskId fetch = ask(0, {.deadline_ns = 1000 * kSecond});
+  const AskStatus status = *fetcher.wait(fetch, kLong);
+  EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
+  const AskStatus late = *copier.wait(ask(1, {.deadline_ns = 1000 * kSecond}), kLong);
+  EXPECT_EQ(late.error.code, Code::kTimeout) << late.error.message;
+}
+
 TEST_F(Copies, ACopyThatIsCancelledEndsTheWait) {
   offer_all(prefill, id, tokens, {.layers_ready = 1});
   const AskId fetch = ask(0), copy = ask(1);
@@ -204,7 +234,7 @@ TEST_F(Copies, AFetchThatFailsEndsTheCopiesAlsoLaterOnes) {
   EXPECT_EQ(copier.wait(copy)->state, HandoverState::kFailed);
   EXPECT_FALSE(ended(p)->status.ok());
   const AskStatus late = *copier.wait(ask(1));
-  EXPECT_EQ(late.error.code, Code::kStale) << late.error.message;
+  EXPECT_EQ(late.error.code, Code::kCancelled) << late.error.message;
 
   // An offer that does not exist: the copy has asked before.
   id = *random_offer_id();
@@ -212,7 +242,8 @@ TEST_F(Copies, AFetchThatFailsEndsTheCopiesAlsoLaterOnes) {
   const AskId early = ask(1);
   EXPECT_EQ(copier.wait(early, kSecond / 20)->state, HandoverState::kRunning);
   EXPECT_EQ(fetcher.wait(ask(0))->error.code, Code::kNotFound);
-  EXPECT_EQ(copier.wait(early)->state, HandoverState::kFailed);
+  EXPECT_EQ(copier.wait(early)->error.code, Code::kNotFound);
+  EXPECT_EQ(copier.wait(ask(1))->error.code, Code::kNotFound);
 }
 
 TEST_F(Copies, APrefillRankThatDiesAfterTheFetchFailsNothing) {
@@ -240,29 +271,23 @@ TEST_F(Copies, AFetcherThatDiesEndsTheCopies) {
 }
 
 TEST_F(Copies, TheSameBytesAreTakenTwiceAtATime) {
-  std::vector<BlockHash> hashes;
-  const std::uint64_t whole = tokens / prefill.memory.cache(0).page_tokens();
-  for (std::uint64_t i = 0; i < whole; ++i) hashes.push_back({i + 1, 5});
-  const std::uint64_t count = whole * prefill.memory.cache(0).page_tokens();
-  prefill.memory.fill(0, tokens);
-  ASSERT_TRUE(p.offer({.id = id,
-                       .pages = prefill.pages(0, count),
-                       .tokens = count,
-                       .deadline_ns = kLong,
-                       .hashes = hashes,
-                       .is_standing = true})
-                  .ok());
+  const std::uint64_t count = offer_standing();
   std::vector<std::pair<std::size_t, AskId>> asks;
-  for (const std::size_t rank : {1, 0, 0, 1, 1, 0}) {
-    asks.emplace_back(rank, *decode.ranks[rank].ask(prefill.reference(id, count),
-                                                    {.pages = decode.pages(rank, count),
-                                                     .deadline_ns = kLong,
-                                                     .hash = hashes.back()}));
-  }
+  for (const std::size_t rank : {1, 0, 0, 1, 1, 0})
+    asks.emplace_back(rank, ask_standing(rank, count));
   for (const auto& [rank, number] : asks) {
     const AskStatus status = *decode.ranks[rank].wait(number);
     EXPECT_EQ(status.state, HandoverState::kDone) << status.error.message;
   }
+}
+
+TEST_F(Copies, AFetchThatFailedIsForgottenWhenItsRankFetchesAgain) {
+  const std::uint64_t count = offer_standing();
+  fetcher.release(ask_standing(0, count));
+  EXPECT_EQ(copier.wait(ask_standing(1, count))->error.code, Code::kCancelled);
+  const AskId fetch = ask_standing(0, count);
+  EXPECT_EQ(copier.wait(ask_standing(1, count))->state, HandoverState::kDone);
+  EXPECT_EQ(fetcher.wait(fetch)->state, HandoverState::kDone);
 }
 
 TEST_F(Copies, OtherInstancesGetNoCopy) {

@@ -98,6 +98,10 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
     return Error::make(Code::kBadInput, "ask %llu came twice",
                        static_cast<unsigned long long>(message.ask));
   if (!offer.copied) CACHALOT_TRY(check_tokens(message, offer));
+  if (offer.is_closed) {
+    return Error::make(Code::kStale, "rank %u asks too late: a sister has failed, or has waited",
+                       message.rank);
+  }
   if (offer.taker && *offer.taker != message.shape) {
     return Error::make(Code::kRefused, "an instance of another shape is taking this offer");
   }
@@ -296,6 +300,34 @@ void TransferRank::Impl::fail_taker(TakerKey key, const Error& error, const char
     offer.failure = error;
     offer.failure_reason = reason;
   }
+  if (!offer.copied) await_asks(offer);
+  end_if_over(offer);
+}
+
+void TransferRank::Impl::await_asks(Offer& offer) {
+  if (offer.ask_by_ns != 0) return;
+  offer.ask_by_ns = base::SteadyClock::read() + options.peer_timeout_ns;
+  deadlines_changed.notify_all();
+}
+
+// The time for asks is over.
+void TransferRank::Impl::end_await(Offer& offer) {
+  offer.is_closed = true;
+  std::uint32_t asked = 0;
+  for (const auto& [key, taker] : takers) {
+    if (taker.offer == offer.id) asked += static_cast<std::uint32_t>(taker.fetches.size());
+  }
+  if (asked >= offer.expected) return;
+  const Error error =
+      Error::make(Code::kTimeout, "%u of %u transfers were not asked for within %llu ms",
+                  offer.expected - asked, offer.expected,
+                  static_cast<unsigned long long>(options.peer_timeout_ns / 1'000'000));
+  offer.failed += offer.expected - asked;
+  if (!offer.failure) {
+    offer.failure = error;
+    offer.failure_reason = "a rank did not ask for it in time";
+  }
+  if (offer.copied) remember_end(asks.at(*offer.copied), error);
   end_if_over(offer);
 }
 

@@ -52,6 +52,10 @@ struct Offer {
   // Of the first rank that failed. Its sister ranks go on.
   std::optional<Error> failure;
   const char* failure_reason = "";
+  // Ranks of the taker that have not asked by then count as failed; 0: the deadline. They have `peer_timeout` from when
+  // the end waits for their asks: a sister has failed, or what they would copy is there.
+  std::uint64_t ask_by_ns = 0;
+  bool is_closed = false;  // that time is over
 };
 
 // One rank of a peer that has asked for an offer.
@@ -113,6 +117,12 @@ struct SharedFetch {
   std::optional<BlockHash> hash;
   bool operator==(const SharedFetch&) const = default;
 };
+// One that is over: ranks that ask for a copy of it hear why, and do not wait for another one.
+struct EndedFetch {
+  SharedFetch fetch;
+  Error error;
+  std::uint64_t until_ns = 0;
+};
 
 struct TransferRank::Impl final : EngineEvents {
   explicit Impl(const TransferOptions& given, kv::EngineCache made, std::uint32_t rank)
@@ -163,6 +173,8 @@ struct TransferRank::Impl final : EngineEvents {
   void fail_taker(TakerKey key, const Error& error, const char* reason, bool tells);
   void end_pushes(Taker& taker, const Error& error, bool tells);
   void end_taker(TakerKey key, const Error& error, bool tells);
+  void await_asks(Offer& offer);
+  void end_await(Offer& offer);
   // `id` by value: it may be that of the offer that ends.
   // @param counter  null: by the status
   void end_offer(OfferId id, Status status, const char* reason,
@@ -194,6 +206,8 @@ struct TransferRank::Impl final : EngineEvents {
   Offer* find_copies(const AskMessage& message);
   void on_copies_ended(AskId id);
   void fail_copies(Ask& ask, const Error& error);
+  void remember_end(const Ask& ask, const Error& error);
+  const EndedFetch* find_ended(const AskMessage& message) const;
 
   const TransferOptions options;
   const kv::EngineCache cache;
@@ -218,7 +232,7 @@ struct TransferRank::Impl final : EngineEvents {
   std::deque<OfferId> ended_order;
 
   std::vector<std::vector<std::string>> instance_addresses;
-  std::deque<SharedFetch> failed_fetches;  // the last ones
+  std::deque<EndedFetch> ended_fetches;  // the last ones
   std::map<AskId, Ask> asks;
   std::unordered_map<std::uint64_t, AskId> window_asks;
   std::uint64_t next_ask = 1;

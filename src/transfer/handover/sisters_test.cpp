@@ -187,5 +187,28 @@ TEST_F(Sisters, AnOfferOfWhichARankFailedAndAnotherNeverAskedEndsAtItsDeadline) 
   EXPECT_EQ(end->status.error().code, Code::kTimeout);
 }
 
+TEST_F(Sisters, AnOfferOfWhichARankFailedWaitsForAsksNoLongerThanForASilentPeer) {
+  offer({.deadline_ns = 1000 * kSecond, .layers_ready = 1});
+  const AskId gone = ask(0);
+  ASSERT_EQ(decode.ranks[0].wait(gone, kLong, 1)->layers, 1u);
+  decode.ranks[0].release(gone);
+  const auto end = ended(p);
+  ASSERT_TRUE(end.has_value());
+  ASSERT_FALSE(end->status.ok());
+  EXPECT_EQ(end->status.error().code, Code::kCancelled);  // of the rank that failed
+  EXPECT_EQ(decode.ranks[1].wait(ask(1))->error.code, Code::kStale);
+}
+
+TEST_F(Sisters, ARankThatHasAskedIsNotSilentHoweverLongItsTransferTakes) {
+  offer({.layers_ready = 1});
+  const AskId gone = ask(0), stays = ask(1);
+  ASSERT_EQ(decode.ranks[0].wait(gone, kLong, 1)->layers, 1u);
+  ASSERT_EQ(decode.ranks[1].wait(stays, kLong, 1)->layers, 1u);
+  decode.ranks[0].release(gone);
+  EXPECT_FALSE(ended(p, 3 * kSecond).has_value());  // more than peer_timeout
+  expect_taken_by(1, stays);
+  EXPECT_TRUE(ended(p).has_value());
+}
+
 }  // namespace
 }  // namespace cachalot

@@ -74,7 +74,10 @@ void TransferRank::Impl::watch() {
     const std::uint64_t now_ns = base::SteadyClock::read();
     expire(now_ns);
     std::uint64_t next_ns = now_ns + 1'000'000'000;
-    for (const auto& [id, offer] : offers) next_ns = std::min(next_ns, offer.deadline_ns);
+    for (const auto& [id, offer] : offers) {
+      next_ns = std::min(next_ns, offer.deadline_ns);
+      if (offer.ask_by_ns != 0 && !offer.is_closed) next_ns = std::min(next_ns, offer.ask_by_ns);
+    }
     for (const auto& [id, ask] : asks) {
       if (ask.status.state == HandoverState::kRunning) next_ns = std::min(next_ns, ask.deadline_ns);
     }
@@ -101,6 +104,13 @@ void TransferRank::Impl::expire(std::uint64_t now_ns) {
               Error::make(Code::kTimeout, was_asked ? "the offer was not taken in time"
                                                     : "nothing asked for the offer in time"),
               "it has expired");
+  }
+  late.clear();
+  for (const auto& [id, offer] : offers) {
+    if (offer.ask_by_ns != 0 && !offer.is_closed && offer.ask_by_ns <= now_ns) late.push_back(id);
+  }
+  for (const OfferId& id : late) {
+    if (const auto found = offers.find(id); found != offers.end()) end_await(found->second);
   }
   for (auto& [id, ask] : asks) {
     if (ask.status.state != HandoverState::kRunning || ask.deadline_ns > now_ns) continue;

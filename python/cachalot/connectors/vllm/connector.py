@@ -23,7 +23,7 @@ from cachalot.connectors.vllm.scheduler import SchedulerSide
 from cachalot.connectors.vllm.transfer.messages import TransferStep, WorkerAddress
 from cachalot.connectors.vllm.transfer.scheduler import TransferScheduler
 from cachalot.connectors.vllm.transfer.with_pool import PooledStep, PooledTransferScheduler, PooledTransferWorker
-from cachalot.connectors.vllm.transfer.worker import TransferWorker
+from cachalot.connectors.vllm.transfer.worker import TransferWorker, machines_of
 from cachalot.connectors.vllm.worker import WorkerSide
 
 try:
@@ -132,10 +132,13 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         """described: the cache of each group; None: it is not supported."""
         options, made = self._options.transfer, None
         if described is not None and self._can_transfer(self._groups):
+            geometry, takes = self._groups[0].geometry, self._kv_transfer_config.is_kv_consumer
             made = TransferRank(
-                instance=self._kv_transfer_config.engine_id, model=self._identity.text(),
-                geometry=self._groups[0].geometry, listen=list(options.listen), checksums=options.checksums,
-                peer_timeout_s=options.peer_timeout, **described[0])
+                instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=geometry,
+                machines=machines_of(self._vllm_config.parallel_config, geometry)
+                if takes and options.once_per_machine else None,
+                listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
+                **described[0])
         return TransferWorker(made, options.deadline, self._log)
 
     def get_handshake_metadata(self) -> Any:

@@ -23,6 +23,7 @@ COUNTERS = {
     "transfers": "Prompts whose KV was taken over from another engine, or should have been",
     "transferred_blocks": "Blocks that came so, on each rank",
     "transferred_bytes": "Bytes of these blocks",
+    "sent_bytes": "Bytes that workers gave to those of other engines, or to others of this engine on their machine",
     "transfer_seconds": "Time from the start of a transfer to its result",
     "failed_transfers": "Transfers that failed: their blocks were loaded from the pool, or computed",
     "skipped_stores": "Stores that were put off because unfinished ones held too many blocks",

@@ -47,6 +47,8 @@ class Transfer:
     checksums: bool = False
     #: seconds of silence of a peer, while something waits for it
     peer_timeout: float = 5.0
+    #: ranks of one machine that hold the same bytes (MLA, more ranks than KV heads) fetch them once, and copy
+    once_per_machine: bool = True
     #: most seconds that an ended request's KV stands on offer, if the request asks for it; 0: none does
     standing: float = 60.0
     #: share of the engine's blocks that may stand on offer

@@ -37,6 +37,7 @@ class Ask:
     first_token: int
     tokens: int  # of the reference, from its first one on
     key: bytes  # of the last page of these
+    instance: List[List[str]] = field(default_factory=list)  # addresses of each rank that asks; none: they do not copy
 
 
 @dataclass

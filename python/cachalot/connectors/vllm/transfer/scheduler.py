@@ -76,6 +76,13 @@ class TransferScheduler:
         """of_ranks: by pipeline stage and tensor parallel rank."""
         self._addresses = {pp * self._tp_size + tp: addresses for (pp, tp), addresses in of_ranks.items() if addresses}
 
+    def _takes_part(self) -> bool:
+        """Whether all workers have a cache that can be handed over."""
+        return len(self._addresses) == self._tp_size * self._pp_size
+
+    def _all_addresses(self) -> List[List[str]]:
+        return [self._addresses[rank] for rank in sorted(self._addresses)]
+
     def added(self, request: Any) -> None:
         return
 
@@ -126,6 +133,9 @@ class TransferScheduler:
             self._log.warning("reference", "a reference is not used, the prompt is computed: %s", reason)
             return 0, False
         self._unused[request.request_id] = reference
+        if not self._takes_part():
+            self._log.warning("addresses", "a reference is not used, the prompt is computed: not all workers take part")
+            return 0, False
         first = computed_tokens // self._block_tokens
         if last <= first:
             return 0, False
@@ -140,7 +150,8 @@ class TransferScheduler:
         self._unused.pop(request.request_id, None)
         table = blocks.get_block_ids()[0]
         self._step.loads.append(Ask(request.request_id, plan.reference, list(table[plan.first : plan.last]),
-                                    plan.first * self._block_tokens, plan.last * self._block_tokens, plan.key))
+                                    plan.first * self._block_tokens, plan.last * self._block_tokens, plan.key,
+                                    self._all_addresses() if self._options.once_per_machine else []))
 
     def _decline(self, request_id: str) -> None:
         """The request has its blocks from elsewhere, or needs none: the prefill engine's pages are free at once."""
@@ -169,7 +180,7 @@ class TransferScheduler:
             blocks = self._prefilled_blocks(request, params)
         if blocks == 0 or len(tables[0]) < blocks or len(request.block_hashes) < blocks:
             return None
-        if len(self._addresses) < self._tp_size * self._pp_size:
+        if not self._takes_part():
             self._log.warning("addresses", "a prompt is not offered: not all workers take part")
             return None
         held = self._standing if standing_s > 0 else self._held
@@ -199,7 +210,7 @@ class TransferScheduler:
         self._step.offers.append(offer)
         reference = {
             "instance": self._instance, "id": offer.id, "tokens": offer.tokens, "tp_size": self._tp_size,
-            "pp_size": self._pp_size, "addresses": [self._addresses[rank] for rank in sorted(self._addresses)],
+            "pp_size": self._pp_size, "addresses": self._all_addresses(),
             "block_tokens": self._block_tokens, "last_block": hashes[-1].hex()}
         if standing_s > 0:
             reference["blocks"] = "".join(map(_short, hashes))

@@ -12,9 +12,21 @@ from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
 
 
-#: A prefill's answer may be here before its workers have the offer: an unknown one is asked for again for so long.
+#: A prefill's answer may be here before its workers have the offer: an unknown one is asked for again for so long. So is
+#: a fetch of another rank for its machine that was cancelled: with a standing offer, it may have been another request's.
 _UNKNOWN_S = 1.0
+_AGAIN_CODES = ("not_found", "cancelled")
 _AGAIN_S = 0.01
+
+
+def machines_of(parallel: Any, geometry: Any) -> Optional[List[int]]:
+    """Of each rank of an engine, the number of its machine. None: no ranks hold the same bytes, or vLLM's configuration
+    does not say where they are (Ray, torchrun)."""
+    copies = geometry.tp_size if geometry.attention == "latent" else geometry.tp_replicas
+    if copies == 1 or parallel.distributed_executor_backend != "mp":
+        return None
+    # vLLM gives each node the same number of consecutive ranks.
+    return [rank // parallel.local_world_size for rank in range(parallel.world_size)]
 
 
 @dataclass
@@ -37,6 +49,8 @@ class TransferWorker:
         self._bad_pages: Set[int] = set()
         self._answer = TransferAnswer()
         self.addresses: List[str] = list(rank.addresses) if rank is not None else []
+        self._instance: List[List[str]] = []  # what the rank knows of the other ones of this engine
+        self._sent_bytes, self._may_have_sent = 0, False
         self._stats = ConnectorStats()
 
     def begin_loads(self, asks: List[Ask]) -> None:
@@ -46,6 +60,9 @@ class TransferWorker:
     def _ask(self, ask: Ask) -> Optional[int]:
         try:
             if self._rank is not None:
+                if ask.instance != self._instance:
+                    self._rank.set_instance_addresses(ask.instance)
+                    self._instance = ask.instance
                 return self._rank.ask(ask.reference, ask.pages, deadline_s=self._deadline_s,
                                       first_token=ask.first_token, tokens=ask.tokens, hash=hashes_of(ask.key, 0)[0])
         except Exception as error:  # a reference comes from outside; whatever it is, the prompt is computed
@@ -90,7 +107,7 @@ class TransferWorker:
         if pending.number is None:
             return {"state": "failed", "error": "it was refused", "bytes": 0}
         status = self._rank.wait(pending.number, timeout_s=0)
-        if status["state"] == "failed" and status["code"] == "not_found" and now < pending.began + _UNKNOWN_S:
+        if status["state"] == "failed" and status["code"] in _AGAIN_CODES and now < pending.began + _UNKNOWN_S:
             self._rank.release(pending.number)
             pending.number, pending.again = None, now + _AGAIN_S
             return running
@@ -102,7 +119,7 @@ class TransferWorker:
             if status["state"] != "running":
                 self._end(request, pending, status)
         for offer_id, error in self._rank.ended_offers() if self._rank is not None else ():
-            job = self._offers.pop(offer_id, None)
+            job, self._may_have_sent = self._offers.pop(offer_id, None), True
             if job is not None:
                 self._answer.finished_jobs[job] = 1
             if error is not None:
@@ -112,7 +129,7 @@ class TransferWorker:
         del self._pending[request]
         if pending.number is not None:
             self._rank.release(pending.number)
-        is_done = status["state"] == "done"
+        is_done, self._may_have_sent = status["state"] == "done", True
         self._stats.add("transfers", 1)
         self._stats.add("failed_transfers", not is_done)
         self._stats.add("transfer_seconds", time.monotonic() - pending.began)
@@ -140,6 +157,10 @@ class TransferWorker:
         return answer
 
     def take_stats(self) -> ConnectorStats:
+        if self._rank is not None and (self._offers or self._may_have_sent):
+            sent, self._may_have_sent = self._rank.statistics()["sent_bytes"], False
+            self._stats.add("sent_bytes", sent - self._sent_bytes)
+            self._sent_bytes = sent
         stats, self._stats = self._stats, ConnectorStats()
         return stats
 
