@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -28,8 +30,10 @@ struct TwoLinks : ::testing::TestWithParam<int> {
   std::optional<NetnsLink> link;
   std::optional<FaultPeer> p, d;
 
-  void SetUp() override {
-    Result<NetnsLink> started = NetnsLink::start(CACHALOT_NETNS_LINK, {"--links", "2"});
+  // Skips the test if there can be no links here.
+  void start(std::uint64_t peer_timeout_ns, std::vector<std::string> flags = {}) {
+    flags.insert(flags.end(), {"--links", "2"});
+    Result<NetnsLink> started = NetnsLink::start(CACHALOT_NETNS_LINK, flags);
     if (!started && started.error().code == Code::kUnsupported)
       GTEST_SKIP() << started.error().message;
     ASSERT_TRUE(started) << started.error().message;
@@ -41,7 +45,7 @@ struct TwoLinks : ::testing::TestWithParam<int> {
     p.emplace(*std::move(prefill));
     d.emplace(*std::move(decode));
     PeerOptions options{
-        .side = 'a', .listen = addresses, .prefill = {}, .peer_timeout_ns = kSecond / 2};
+        .side = 'a', .listen = addresses, .prefill = {}, .peer_timeout_ns = peer_timeout_ns};
     ASSERT_TRUE(p->start(*link, options));
     options.side = 'b';
     options.listen.clear();
@@ -103,6 +107,8 @@ struct TwoLinks : ::testing::TestWithParam<int> {
 };
 
 TEST_P(TwoLinks, ATransferCompletesThoughOneIsCut) {
+  ASSERT_NO_FATAL_FAILURE(start(kSecond / 2));
+  if (IsSkipped()) return;
   ASSERT_TRUE(link->send("rate 4000000"));
   const std::uint64_t ask = request(2);
   const Reply begun = wait_for(ask, [](const Reply& r) { return r.bytes > 0; });
@@ -115,7 +121,10 @@ TEST_P(TwoLinks, ATransferCompletesThoughOneIsCut) {
 
 // Nothing says which link is the fast one.
 TEST_P(TwoLinks, EachCarriesWhatItCan) {
-  constexpr std::uint64_t kRequests = 6, kSlow = 1'500'000;
+  // Packets of the MTU: a slow link that drops 64 KiB at once is no path for TCP.
+  ASSERT_NO_FATAL_FAILURE(start(20 * kSecond, {"--no-offload"}));
+  if (IsSkipped()) return;
+  constexpr std::uint64_t kRequests = 6, kSlow = 1'000'000;
   const int fast = GetParam(), slow = 1 - fast;
   ASSERT_TRUE(link->send("rate " + std::to_string(kSlow) + " link=" + std::to_string(slow)));
   ASSERT_TRUE(link->send("rate " + std::to_string(3 * kSlow) + " link=" + std::to_string(fast)));
@@ -133,8 +142,9 @@ TEST_P(TwoLinks, EachCarriesWhatItCan) {
   const auto of_slow = static_cast<double>(carried(slow) - before[static_cast<std::size_t>(slow)]);
   std::printf("of links of 1 and 3: the fast one carried %.3f of the bytes; %.2f of both rates\n",
               of_fast / (of_fast + of_slow), kRequests * kRequestBytes / seconds / (4 * kSlow));
-  EXPECT_GT(of_fast / (of_fast + of_slow), 0.6);
-  EXPECT_LT(of_fast / (of_fast + of_slow), 0.9);
+  // Halves would be 0.5, one link alone 1.
+  EXPECT_GT(of_fast / (of_fast + of_slow), 0.55);
+  EXPECT_LT(of_fast / (of_fast + of_slow), 0.95);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, TwoLinks, ::testing::Values(0, 1));
