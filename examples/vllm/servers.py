@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
 PROXY = Path(__file__).with_name("prefill_decode_proxy.py")
 MODEL = "tiny"  # the name that clients give
@@ -40,6 +40,37 @@ class Place:
 
 
 HERE = Place()
+
+
+def _members(process: "subprocess.Popen[Any]") -> Iterator[Path]:
+    """The folders in /proc of a session's processes, but Python's resource trackers."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(folder.name)) == process.pid and b"resource_tracker" not in (folder / "cmdline").read_bytes():
+                yield folder
+
+
+def shared_memory(process: "subprocess.Popen[Any]") -> Set[Path]:
+    """Of vLLM's processes in this session: queues between them, and what ranks on CPUs exchange."""
+    found: Set[Path] = set()
+    for folder in _members(process):
+        with contextlib.suppress(OSError):
+            found.update(map(Path, re.findall(r"/dev/shm/(?:psm_|vllm_dist_)\S+", (folder / "maps").read_text())))
+    return found
+
+
+def kill_group(process: "subprocess.Popen[Any]") -> None:
+    """All processes of a session at once, and their shared memory. Python's resource trackers end by themselves: they
+    remove what they know, which is not all."""
+    left = shared_memory(process)
+    for folder in _members(process):
+        with contextlib.suppress(OSError):
+            os.kill(int(folder.name), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGCONT)  # the trackers, if the group was stopped
+    process.wait()
+    for path in left:
+        path.unlink(missing_ok=True)
 
 
 class Child:
@@ -72,14 +103,7 @@ class Child:
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """All processes at once, but Python's resource trackers: they remove the dead ones' shared memory, and end."""
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                is_member = os.getpgid(int(folder.name)) == self.process.pid
-                if is_member and b"resource_tracker" not in (folder / "cmdline").read_bytes():
-                    os.kill(int(folder.name), signal.SIGKILL)
-        self.signal(signal.SIGCONT)  # the trackers, if the group was stopped
-        self.process.wait()
+        kill_group(self.process)
 
     def __enter__(self) -> "Child":
         return self

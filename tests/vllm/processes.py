@@ -12,6 +12,8 @@ from cachalot.command import PROGRAM
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "examples" / "vllm"))  # tiny_models, servers
+from servers import kill_group  # noqa: E402
+
 DEADLINE_S = 400  # of one answer: a livelock fails
 
 
@@ -28,7 +30,7 @@ class Engine:
                      "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1", **(environment or {})}
         self.process = subprocess.Popen([sys.executable, str(HERE / "engine.py"), json.dumps(given)],
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, env=variables)
+                                        text=True, env=variables, start_new_session=True)
         self.log = []
         self._lines = queue.Queue()
         threading.Thread(target=self._read, args=(self.process.stdout, self._lines.put), daemon=True).start()
@@ -73,8 +75,8 @@ class Engine:
                 self.process.stdin.close()
                 self.process.wait(60)
             except (OSError, subprocess.TimeoutExpired):
-                self.process.kill()
-        self.process.wait()
+                pass
+        kill_group(self.process)
 
 
 class Pool:

@@ -7,7 +7,7 @@ import handover
 import pytest
 from handover import BLOCKS, CACHED, DEADLINE_S, cached, is_free
 from processes import Engine
-from servers import Server
+from servers import Server, shared_memory
 
 #: With 16 bits, engines of other tensor parallel sizes add with other roundings.
 DTYPE = "float32"
@@ -94,3 +94,10 @@ def test_a_reference_that_leads_to_nothing_is_computed_by_all_ranks(machine, pro
     answer = machine.once.complete(one, return_token_ids=True, kv_transfer_params=params)
     assert answer["tokens"] == handover.right(machine.reference, one) and cached(answer) == 0
     assert is_free(machine.once)
+
+
+def test_an_engine_that_is_killed_leaves_no_shared_memory(machine):
+    left = shared_memory(machine.each.process)
+    assert left
+    machine.each.kill()
+    assert not [path for path in left if path.exists()]
