@@ -9,7 +9,8 @@ from handover import BLOCKS, CACHED, DEADLINE_S, cached, is_free
 from processes import Engine
 from servers import Server, shared_memory
 
-#: With 16 bits, engines of other tensor parallel sizes add with other roundings.
+#: With 16 bits, engines of other tensor parallel sizes add with other roundings. vLLM's experts on CPUs have only these, so
+#: no MLA model is here.
 DTYPE = "float32"
 LISTEN = {"listen": ["tcp:127.0.0.1:0"], "deadline": 20}
 
@@ -36,9 +37,9 @@ class Stage:
         self.reference.close()
 
 
-@pytest.fixture(scope="module", params=["llama-one-head", "deepseek"])
-def machine(request, models, tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("servers"), models(request.param))
+@pytest.fixture(scope="module")
+def machine(models, tmp_path_factory):
+    made = Stage(tmp_path_factory.mktemp("servers"), models("llama-one-head"))
     yield made
     made.close()
 

@@ -147,7 +147,9 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: Dict[Tuple[int, int], Any]) -> None:
         if isinstance(self._scheduler, (TransferScheduler, PooledTransferScheduler)):
-            self._scheduler.set_addresses({rank: one.addresses for rank, one in metadata.items()})
+            # vLLM's MultiConnector gives those of its first connector to all.
+            self._scheduler.set_addresses({rank: one.addresses for rank, one in metadata.items()
+                                           if isinstance(one, WorkerAddress)})
 
     # --- Worker ------------------------------------------------------------------------------------
 
