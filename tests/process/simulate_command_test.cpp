@@ -150,12 +150,14 @@ TEST_F(SimulateCommand, StorageBehindAPoolAddsHitsThatAreCountedApart) {
 }
 
 TEST_F(SimulateCommand, PassesAtTheTracesTimesFillAndHit) {
-  const nlohmann::json passes = simulate({"--prefill", "8", "--shared-pool", "--limit", "500",
-                                          "--passes", "2", "--policy", "least_loaded"})["passes"];
-  ASSERT_EQ(passes.size(), 2u);
-  EXPECT_GT(passes[1]["token_hit_rate"], 0.95);
-  EXPECT_LT(passes[1]["ttft_ms"]["mean"], passes[0]["ttft_ms"]["mean"]);
-  EXPECT_NEAR(passes[1]["seconds"].get<double>(), passes[0]["seconds"].get<double>(), 30);
+  for (const char* const kind : {"--prefill", "--colocated"}) {
+    const nlohmann::json passes = simulate({kind, "8", "--shared-pool", "--limit", "500",
+                                            "--passes", "2", "--policy", "least_loaded"})["passes"];
+    ASSERT_EQ(passes.size(), 2u) << kind;
+    EXPECT_GT(passes[1]["token_hit_rate"], 0.95) << kind;
+    EXPECT_LT(passes[1]["ttft_ms"]["mean"], passes[0]["ttft_ms"]["mean"]) << kind;
+    EXPECT_NEAR(passes[1]["seconds"].get<double>(), passes[0]["seconds"].get<double>(), 30) << kind;
+  }
 }
 
 // A prompt of 128 K on 4 instances: the pipeline sends least, and loses least where links are slow.

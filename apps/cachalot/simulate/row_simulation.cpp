@@ -19,12 +19,6 @@ Status check_flags(const SimulateOptions& options, std::span<const std::string> 
                        " without --prefill, expected both or --colocated alone",
                        flags.decode);
   }
-  if (options.passes > 1 && options.closed_loop == 0 && flags.colocated != 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "--passes: %" PRIu64
-                       " of colocated engines without --closed-loop, expected --closed-loop N",
-                       options.passes);
-  }
   if (flags.colocated != 0 && !flags.storage_capacity_blocks.empty()) {
     return Error::make(Code::kInvalidArgument,
                        "--storage-capacity-blocks: %s with --colocated, expected it with "
