@@ -9,7 +9,9 @@
 namespace cachalot::apps {
 namespace {
 
-constexpr double kCellWidth = 104, kCellHeight = 54, kTop = 92, kLetter = 10;
+constexpr double kCellWidth = 104, kCellHeight = 54, kTop = 92;
+constexpr double kLetter = 10;        // at most so wide
+constexpr double kTitleLetter = 8.5;  // in the mean
 
 std::string colour_of(std::size_t row) {
   return kLineColours[row % kLineColours.size()];
@@ -28,7 +30,7 @@ std::string hatches(std::size_t rows) {
   return svg + "</defs>\n";
 }
 
-void draw_cell(std::string& svg, double x, double y, double width,
+void draw_cell(std::string& svg, double x, double y, double width, double height,
                const std::optional<sim::Winner>& winner) {
   std::string fill = "#f4f4f4", opacity = "1", line = "#cccccc";
   if (winner && winner->is_near_tie()) {
@@ -41,9 +43,9 @@ void draw_cell(std::string& svg, double x, double y, double width,
   add(svg,
       "<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' fill='%s' fill-opacity='%s' "
       "stroke='%s' stroke-opacity='0.6'/>\n",
-      x + 1, y + 1, width - 2, kCellHeight - 2, fill.c_str(), opacity.c_str(), line.c_str());
+      x + 1, y + 1, width - 2, height - 2, fill.c_str(), opacity.c_str(), line.c_str());
   add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", x + width / 2,
-      y + kCellHeight / 2 + 6, text_of(winner).c_str());
+      y + height / 2 + 6, text_of(winner).c_str());
 }
 
 }  // namespace
@@ -54,12 +56,17 @@ std::string draw_policy_map(const std::string& trace, const PolicyMap& map) {
     for (const std::string& text : texts) most = std::max(most, text.size());
     return kLetter * static_cast<double>(most);
   };
-  const double cell_width = std::max(kCellWidth, longest(map.axes[0].values) + 12);
+  // No cell is smaller than its text, and no axis shorter than its title.
+  const auto size_of_cell = [&](const MapAxis& axis, double least) {
+    return std::max(least, kTitleLetter * static_cast<double>(axis.title.size()) /
+                               static_cast<double>(axis.values.size()));
+  };
+  const double cell_width =
+      size_of_cell(map.axes[0], std::max(kCellWidth, longest(map.axes[0].values) + 12));
+  const double cell_height = size_of_cell(map.axes[1], kCellHeight);
   const double left = std::max(96.0, 72 + longest(map.axes[1].values));
   const double right = left + cell_width * static_cast<double>(map.columns());
-  // Long enough for the title of the vertical axis.
-  const double bottom = std::max(kTop + kCellHeight * static_cast<double>(map.lines()), kTop + 180);
-  const double step = (bottom - kTop) / static_cast<double>(map.lines());
+  const double bottom = kTop + cell_height * static_cast<double>(map.lines());
   std::vector<std::string> legend;
   for (std::size_t row = 0; row < map.names.size(); ++row) {
     legend.push_back(letter_of(row) + "  " + map.names[row] + " (" +
@@ -75,8 +82,8 @@ std::string draw_policy_map(const std::string& trace, const PolicyMap& map) {
   svg += hatches(map.names.size());
   for (std::size_t cell = 0; cell < map.cells(); ++cell) {
     const double x = left + cell_width * static_cast<double>(cell % map.columns());
-    const double y = bottom - step * static_cast<double>(cell / map.columns() + 1);
-    draw_cell(svg, x, y + (step - kCellHeight) / 2, cell_width, map.winner_of(cell));
+    const double y = bottom - cell_height * static_cast<double>(cell / map.columns() + 1);
+    draw_cell(svg, x, y, cell_width, cell_height, map.winner_of(cell));
   }
   for (std::size_t i = 0; i < map.columns(); ++i) {
     add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>",
@@ -85,7 +92,7 @@ std::string draw_policy_map(const std::string& trace, const PolicyMap& map) {
   }
   for (std::size_t i = 0; i < map.lines(); ++i) {
     add(svg, "<text x='%.1f' y='%.1f' text-anchor='end'>", left - 12,
-        bottom - step * (static_cast<double>(i) + 0.5) + 6);
+        bottom - cell_height * (static_cast<double>(i) + 0.5) + 6);
     svg += escaped(map.axes[1].values[i]) + "</text>\n";
   }
   add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", (left + right) / 2,
