@@ -24,7 +24,7 @@ std::string hatches(std::size_t rows) {
     add(svg,
         "<pattern id='tie%zu' width='8' height='8' patternUnits='userSpaceOnUse' "
         "patternTransform='rotate(45)'><rect width='2' height='8' fill='%s' "
-        "fill-opacity='0.35'/></pattern>\n",
+        "fill-opacity='0.25'/></pattern>\n",
         row, row == rows ? kPlotQuiet : colour_of(row).c_str());
   }
   return svg + "</defs>\n";
