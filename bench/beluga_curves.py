@@ -88,7 +88,7 @@ def zipf(run):
             row(rate, name, f"{ttft['mean'] / 1e3:.3f}", f"{ttft['p99'] / 1e3:.2f}",
                 f"{100 * found['token_hit_rate']:.1f} %", f"{100 * unevenness(found):.1f} %")
     draw_lines(run.out / "beluga-zipf.svg", "Zipf 0.99: a pool without cache-aware routing, and conductor",
-               "10 instances, caches of 3,000 blocks each or one pool of 30,000", "requests a second",
+               "10 instances, caches of 3,000 blocks each or one pool of 30,000", "offered requests a second",
                "mean TTFT in s", curves, log_y=True)
 
 
@@ -105,7 +105,7 @@ def rate(run):
         one, two = (curve[-1][1] for curve in curves.values())
         row(qps, f"{one:.3f}", f"{two:.3f}", f"{two / one:.1f}")
     draw_lines(run.out / "beluga-rate.svg", "Hit run over the rate of requests",
-               "inputs of 15,000 tokens, Qwen3-32B on 16 H20", "requests a second", "mean TTFT in s", curves, log_y=True)
+               "inputs of 15,000 tokens, Qwen3-32B on 16 H20", "offered requests a second", "mean TTFT in s", curves, log_y=True)
 
 
 def length(run):
@@ -121,7 +121,8 @@ def length(run):
         one, two = (curve[-1][1] for curve in curves.values())
         row(tokens, f"{one:.3f}", f"{two:.3f}", f"{two / one:.1f}")
     draw_lines(run.out / "beluga-length.svg", "Hit run over the length of the input",
-               "20 requests in flight, Qwen3-32B on 16 H20", "tokens of the input", "mean TTFT in s", curves, log_y=True)
+               "20 requests in flight, Qwen3-32B on 16 H20", "tokens of the input", "mean TTFT in s", curves, log_y=True,
+               ticks_at_points=True)
 
 
 def blocks(run):
@@ -137,8 +138,8 @@ def blocks(run):
         one, two = (curve[-1][1] for curve in curves.values())
         row(tokens, f"{one:.3f}", f"{two:.3f}", f"{two / one:.1f}")
     draw_lines(run.out / "beluga-blocks.svg", "Hit run over the size of a block",
-               "inputs of 15,000 tokens, 20 requests in flight, 16 H20", "tokens of a block", "mean TTFT in s", curves,
-               log_x=True, log_y=True)
+               "inputs of 15,000 tokens, 20 requests in flight, Qwen3-32B on 16 H20", "tokens of a block, logarithmic",
+               "mean TTFT in s", curves, log_x=True, log_y=True, ticks_at_points=True)
 
 
 def pd(run):
@@ -154,8 +155,8 @@ def pd(run):
         one, two = (curve[-1][1] for curve in curves.values())
         row(f"{prefill} + {16 - prefill}", f"{one:.2f}", f"{two:.2f}", f"{one / two:.1f}")
     draw_lines(run.out / "beluga-pd.svg", "Hit run, prefill and decode separated",
-               "inputs of 15,000 tokens, 20 requests in flight, 16 H20 in all", "prefill instances, of 16",
-               "requests a second", curves)
+               "inputs of 15,000 tokens, 20 requests in flight, Qwen3-32B on 16 H20 in all",
+               "prefill instances of 16; the others decode", "completed requests a second", curves, ticks_at_points=True)
 
 
 EXPERIMENTS = {"zipf": zipf, "rate": rate, "length": length, "blocks": blocks, "pd": pd}

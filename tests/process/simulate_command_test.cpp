@@ -1,5 +1,6 @@
 // `cachalot simulate` on a production trace: published effects, repeatability, and one error for each bad input.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -149,12 +150,14 @@ TEST_F(SimulateCommand, StorageBehindAPoolAddsHitsThatAreCountedApart) {
 }
 
 TEST_F(SimulateCommand, PassesAtTheTracesTimesFillAndHit) {
-  const nlohmann::json passes = simulate({"--prefill", "8", "--shared-pool", "--limit", "500",
-                                          "--passes", "2", "--policy", "least_loaded"})["passes"];
-  ASSERT_EQ(passes.size(), 2u);
-  EXPECT_GT(passes[1]["token_hit_rate"], 0.95);
-  EXPECT_LT(passes[1]["ttft_ms"]["mean"], passes[0]["ttft_ms"]["mean"]);
-  EXPECT_NEAR(passes[1]["seconds"].get<double>(), passes[0]["seconds"].get<double>(), 30);
+  for (const char* const kind : {"--prefill", "--colocated"}) {
+    const nlohmann::json passes = simulate({kind, "8", "--shared-pool", "--limit", "500",
+                                            "--passes", "2", "--policy", "least_loaded"})["passes"];
+    ASSERT_EQ(passes.size(), 2u) << kind;
+    EXPECT_GT(passes[1]["token_hit_rate"], 0.95) << kind;
+    EXPECT_LT(passes[1]["ttft_ms"]["mean"], passes[0]["ttft_ms"]["mean"]) << kind;
+    EXPECT_NEAR(passes[1]["seconds"].get<double>(), passes[0]["seconds"].get<double>(), 30) << kind;
+  }
 }
 
 // A prompt of 128 K on 4 instances: the pipeline sends least, and loses least where links are slow.
@@ -228,6 +231,165 @@ TEST_F(SimulateCommand, LayerwiseKvShortensTheFirstTokenWhereMemoryIsShort) {
   EXPECT_GT(by_kind["auto"]["host_bytes"]["out"], 0);
   EXPECT_GE(by_kind["auto"]["tpot_ms"]["mean"].get<double>(),
             by_kind["off"]["tpot_ms"]["mean"].get<double>());
+}
+
+// Two instances, and the same prompt of 2,048 tokens twice, 1,000 s apart. Without a cache every way to route computes
+// it twice: c and c. With one of four blocks `local` goes where the prefix is: c and h. `round_robin` never does.
+TEST_F(SimulateCommand, AMapNamesTheWinnerOfEachCellAndItsMargin) {
+  std::string trace;
+  for (const char* const at_ms : {"0", "1000000"}) {
+    trace += std::string("{\"timestamp\": ") + at_ms +
+             ", \"input_length\": 2048, \"output_length\": 1, \"hash_ids\": [1, 2, 3, 4]}\n";
+  }
+  const std::string file = write("t.jsonl", trace);
+  const Arguments base = {"simulate", "--trace", file, "--prefill", "2", "--json", "-"};
+  const auto with = [&](const Arguments& more) {
+    Arguments words = base;
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run(words);
+    expect_done(outcome);
+    return outcome.json();
+  };
+  const auto ttft = [](const nlohmann::json& row) { return row["ttft_ms"]["mean"].get<double>(); };
+  const double cold = ttft(with({"--node-capacity-blocks", "0"}));
+  const double warm = ttft(with({"--policy", "local"}));
+  ASSERT_LT(warm, cold);
+  const nlohmann::json json = with({"--policy", "round_robin,local", "--map", "rate-scale=0.5,1,2",
+                                    "--map", "node-capacity-blocks=0,4", "--plot", path("plots")});
+  const nlohmann::json map = json["map"];
+  EXPECT_EQ(map["by"], "mean_ttft");
+  ASSERT_EQ(map["axes"].size(), 2u);
+  EXPECT_EQ(map["axes"][0]["flag"], "rate-scale");
+  EXPECT_EQ(map["axes"][0]["values"], nlohmann::json({0.5, 1, 2}));
+  EXPECT_EQ(map["axes"][1]["values"], nlohmann::json({0, 4}));
+  ASSERT_EQ(map["cells"].size(), 6u);
+  ASSERT_EQ(json["rows"].size(), 12u);
+  for (std::size_t cell = 0; cell < 6; ++cell) {
+    const nlohmann::json found = map["cells"][cell];
+    const bool has_cache = cell >= 3;
+    const nlohmann::json at = {{"rate-scale", map["axes"][0]["values"][cell % 3]},
+                               {"node-capacity-blocks", has_cache ? 4 : 0}};
+    EXPECT_EQ(found["cell"], at);
+    EXPECT_EQ(found["winner"], has_cache ? "local" : "round_robin");
+    EXPECT_EQ(found["second"], has_cache ? "round_robin" : "local");
+    EXPECT_EQ(found["near_tie"], !has_cache);
+    EXPECT_NEAR(found["margin"].get<double>(), has_cache ? (cold - warm) / cold : 0, 1e-9);
+    for (std::size_t row = 0; row < 2; ++row) {
+      const nlohmann::json one = json["rows"][2 * cell + row];
+      EXPECT_EQ(one["cell"], at);
+      EXPECT_EQ(one["policy"], row == 0 ? "round_robin" : "local");
+      EXPECT_NEAR(ttft(one), has_cache && row == 1 ? warm : cold, 1e-9 * cold);
+    }
+  }
+  const std::string svg = read(path("plots/policy-map.svg"));
+  EXPECT_TRUE(svg.ends_with("</svg>\n"));
+  EXPECT_NE(svg.find(">≈A 0.0 %</text>"), std::string::npos);
+  EXPECT_NE(svg.find("A  round_robin (3)"), std::string::npos);
+  EXPECT_NE(svg.find("cache of an instance, blocks"), std::string::npos);
+}
+
+// Beluga's claim again, in one call: the pool wins nowhere, is near over fast links, and loses over slow ones.
+TEST_F(SimulateCommand, APolicyMayHaveFlagsOfItsOwn) {
+  const nlohmann::json json =
+      simulate({"--prefill", "10", "--limit", "4000", "--policy",
+                "conductor,least_loaded+shared-pool,least_loaded+shared-pool+pool-link-gb-s=100",
+                "--map", "link-gb-s=2,100", "--map", "link-latency-us=1,100"});
+  ASSERT_EQ(json["rows"].size(), 12u);
+  const auto row = [&](std::size_t cell, std::size_t number) {
+    return json["rows"][3 * cell + number];
+  };
+  EXPECT_EQ(row(0, 0)["bytes_by_kind"]["pool_read"], 0);
+  EXPECT_EQ(row(0, 1)["policy"], "least_loaded+shared-pool");
+  EXPECT_GT(row(0, 1)["bytes_by_kind"]["pool_read"], 0);
+  EXPECT_EQ(row(0, 1)["cost"]["network"], "cxl");
+  EXPECT_EQ(row(0, 0)["cost"]["network"], "rdma");
+  // Over links of 100 GB/s the flag changes nothing, and it holds where the axis says 2.
+  EXPECT_EQ(row(1, 1)["ttft_ms"], row(1, 2)["ttft_ms"]);
+  EXPECT_EQ(row(0, 2)["ttft_ms"], row(1, 2)["ttft_ms"]);
+  EXPECT_GT(row(0, 1)["ttft_ms"]["mean"], row(0, 2)["ttft_ms"]["mean"]);
+  // The same rows as those of a table, and of a call for each.
+  const nlohmann::json rows = simulate({"--prefill", "10", "--limit", "4000", "--policy",
+                                        "conductor,least_loaded+shared-pool"})["rows"];
+  const nlohmann::json pool =
+      simulate({"--prefill", "10", "--limit", "4000", "--policy", "least_loaded", "--shared-pool"});
+  EXPECT_EQ(rows[1]["ttft_ms"], pool["ttft_ms"]);
+  EXPECT_EQ(rows[1]["cost"], pool["cost"]);
+}
+
+TEST_F(SimulateCommand, AMapComparesByTailOrGoodputToo) {
+  const nlohmann::json json =
+      simulate({"--prefill", "4", "--limit", "2000", "--policy", "random,conductor", "--admission",
+                "none,early", "--ttft-slo-ms", "5000", "--map-by", "goodput", "--map",
+                "rate-scale=1,3", "--map", "node-capacity-blocks=0,inf"});
+  EXPECT_EQ(json["map"]["by"], "goodput");
+  EXPECT_EQ(json["map"]["axes"][1]["values"], nlohmann::json({0, "inf"}));
+  ASSERT_EQ(json["rows"].size(), 16u);
+  for (std::size_t cell = 0; cell < 4; ++cell) {
+    double most = 0;
+    std::string name;
+    for (std::size_t i = 0; i < 4; ++i) {
+      const nlohmann::json row = json["rows"][4 * cell + i];
+      if (row["goodput_rps"] <= most) continue;
+      most = row["goodput_rps"];
+      name = row["name"];
+    }
+    EXPECT_EQ(json["map"]["cells"][cell]["winner"], name);
+  }
+  const nlohmann::json tail =
+      simulate({"--prefill", "4", "--limit", "500", "--policy", "random,conductor", "--map-by",
+                "p99_ttft", "--map", "link-gb-s=5,50", "--map", "prefill=3,5"});
+  const nlohmann::json rows = tail["rows"];
+  EXPECT_EQ(rows[0]["per_instance"].size(), 3u);
+  EXPECT_EQ(rows[4]["per_instance"].size(), 5u);
+  const double random = rows[0]["ttft_ms"]["p99"], conductor = rows[1]["ttft_ms"]["p99"];
+  EXPECT_NEAR(tail["map"]["cells"][0]["margin"].get<double>(),
+              std::abs(random - conductor) / std::max(random, conductor), 1e-9);
+}
+
+TEST_F(SimulateCommand, AMapThatCannotBeDrawnIsOneError) {
+  const auto expect = [&](Arguments flags, const std::vector<std::string>& parts) {
+    Arguments words = {"simulate", "--trace", kTrace, "--prefill", "2"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    expect_error(run(words), kUsage, parts);
+  };
+  const auto map = [&](const std::string& x, const std::string& y,
+                       const std::vector<std::string>& parts) {
+    expect({"--policy", "random,local", "--map", x, "--map", y}, parts);
+  };
+  map("no-such-flag=1,2", "link-gb-s=1,2", {"--map", "\"no-such-flag\"", "link-latency-us"});
+  map("eviction=lru,lfu", "link-gb-s=1,2", {"--map", "\"eviction\"", "rate-scale"});
+  map("link-gb-s=5", "rate-scale=1,2", {"--map", "link-gb-s", "5", "at least two"});
+  map("link-gb-s=5,5", "rate-scale=1,2", {"--map", "link-gb-s", "5 twice"});
+  map("link-gb-s", "rate-scale=1,2", {"--map", "link-gb-s", "empty"});
+  map("link-gb-s=5,", "rate-scale=1,2", {"--map", "link-gb-s", "empty"});
+  map("link-gb-s=5,fast", "rate-scale=1,2", {"--link-gb-s", "\"fast\""});
+  map("link-gb-s=5,-1", "rate-scale=1,2", {"--link-gb-s", "\"-1\""});
+  map("link-gb-s=5,10", "node-capacity-blocks=1,x", {"--node-capacity-blocks", "\"x\""});
+  map("link-gb-s=5,10", "link-gb-s=20,50", {"--map", "link-gb-s twice"});
+  expect({"--policy", "random,local", "--map", "link-gb-s=5,10"}, {"--map", "1 time,", "two axes"});
+  expect({"--policy", "random,local", "--map", "link-gb-s=5,10", "--map", "rate-scale=1,2", "--map",
+          "link-latency-us=1,2"},
+         {"--map", "3 times", "two axes"});
+  const Arguments axes = {"--map", "link-gb-s=5,10", "--map", "link-latency-us=1,2"};
+  const auto with_axes = [&](Arguments flags, const std::vector<std::string>& parts) {
+    flags.insert(flags.end(), axes.begin(), axes.end());
+    expect(flags, parts);
+  };
+  with_axes({"--policy", "local"}, {"--map", "1 row", "--policy"});
+  with_axes({"--policy", "random,local", "--map-by", "beauty"}, {"\"beauty\"", "p99_ttft"});
+  with_axes({"--policy", "random,local", "--map-by", "goodput"}, {"goodput", "--ttft-slo-ms"});
+  with_axes({"--policy", "random,local", "--csv", path("a.csv")}, {"--csv", "--map"});
+  with_axes({"--policy", "random,local", "--rate-scale", "1,2"}, {"--rate-scale", "--map"});
+  expect({"--map-by", "goodput"}, {"--map-by", "goodput", "--map"});
+  expect({"--policy", "local+no-such-flag=1"}, {"--policy", "no-such-flag"});
+  expect({"--policy", "local+rate-scale=2"}, {"--policy", "rate-scale"});
+  expect({"--policy", "local+trace=x"}, {"--policy", "trace"});
+  expect({"--policy", "local+link-gb-s"}, {"--policy", "+link-gb-s=VALUE"});
+  expect({"--policy", "local+link-gb-s="}, {"--policy", "+link-gb-s=VALUE"});
+  expect({"--policy", "local+link-gb-s=x"}, {"--link-gb-s", "\"x\""});
+  expect({"--policy", "local+shared-pool=1"}, {"--policy", "+shared-pool"});
+  expect({"--policy", "local+"}, {"--policy"});
+  expect({"--policy", "best+shared-pool"}, {"\"best\"", "conductor"});
 }
 
 TEST_F(SimulateCommand, BadInputIsOneErrorThatNamesIt) {

@@ -31,6 +31,7 @@ struct ClusterPrice {
   std::uint64_t servers = 0, cards = 0, switches = 0;
   double gpu_usd_per_hour = 0, network_usd_per_hour = 0;
 
+  bool operator==(const ClusterPrice&) const = default;
   double usd_per_hour() const { return gpu_usd_per_hour + network_usd_per_hour; }
 };
 

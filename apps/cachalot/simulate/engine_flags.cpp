@@ -23,6 +23,12 @@ void add_engine_flags(CLI::App& command, EngineFlags& flags) {
       "KV of colocated engines beyond the device: none, request-wise swap, LayerKV always, or by "
       "memory and queue; several make one table")
       ->capture_default_str();
+  add("--layerwise-admission", flags.layerwise_admission, "hidden|goal",
+      "when a prompt may begin with KV in the host's memory: while loading that hides behind "
+      "decode "
+      "steps, or while all that decode keep --tbt-slo-ms")
+      ->transform(CLI::IsMember({"hidden", "goal"}))
+      ->capture_default_str();
   add("--host-gb-s", flags.host_gb_s, "X",
       "bandwidth between an instance and its host's memory, each way (default: of its GPUs, each "
       "with its own link)")
@@ -55,7 +61,9 @@ Result<sim::EngineOptions> engine_options(const EngineFlags& flags, const Cluste
   engine.layerwise.layers = static_cast<std::uint64_t>(timing.layers);
   engine.layerwise.host_bytes_per_s =
       flags.host_gb_s > 0 ? flags.host_gb_s * 1e9 : timing.host_bytes_per_s;
-  if (cluster.tbt_slo_ms > 0) engine.layerwise.tbt_slo_s = cluster.tbt_slo_ms / 1e3;
+  if (flags.layerwise_admission == "goal" && cluster.tbt_slo_ms > 0) {
+    engine.layerwise.tbt_slo_s = cluster.tbt_slo_ms / 1e3;
+  }
   engine.kv_bytes_per_block = timing.kv_bytes_per_token * static_cast<double>(flags.block_tokens);
   if (flags.host_kv_gb > 0) {
     engine.host_blocks =

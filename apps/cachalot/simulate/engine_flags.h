@@ -16,11 +16,12 @@ struct EngineFlags {
   std::uint64_t step_tokens = 2048;
   std::uint64_t block_tokens = 16;
   std::vector<std::string> layerwise = {"off"};
+  std::string layerwise_admission = "hidden";
   double host_gb_s = 0;   // the GPUs'
   double host_kv_gb = 0;  // no limit
 };
 
-// --step-tokens, --engine-block-tokens, --layerwise, --host-gb-s and --host-kv-gb; KV and sequences are those of --decode-capacity-tokens and
+// --step-tokens, --engine-block-tokens, --layerwise, --layerwise-admission, --host-gb-s and --host-kv-gb; KV and sequences are those of --decode-capacity-tokens and
 // --decode-sequences.
 void add_engine_flags(CLI::App& command, EngineFlags& flags);
 

@@ -1,7 +1,6 @@
 #include "line_plot.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace cachalot::apps {
@@ -10,10 +9,6 @@ namespace {
 constexpr double kWidth = 1120, kHeight = 620;
 constexpr double kLetter = 10.5;  // at most so wide, of a name beside its line
 constexpr double kLeft = 96, kRight = 860, kTop = 104, kBottom = 530;
-
-// Okabe and Ito's palette; beyond it, colours repeat with dashes.
-constexpr std::array kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                 "#e69f00", "#56b4e9", "#7a5195", "#000000"};
 
 // A step of 1, 2 or 5 times a power of ten, of which about six reach `top`.
 double step_for(double top) {
@@ -94,8 +89,9 @@ std::string draw_lines(const std::string& title, const std::string& subtitle, co
   std::string svg = begin_plot(width, kHeight, kLeft, title, subtitle);
   draw_axes(svg, scale, ticks_of(lines, scale), x_label, y_label);
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    const char* const colour = kColours[i % kColours.size()];
-    const char* const dashes = i < kColours.size() ? "" : " stroke-dasharray='6 4'";
+    // Beyond the palette colours repeat with dashes.
+    const char* const colour = kLineColours[i % kLineColours.size()];
+    const char* const dashes = i < kLineColours.size() ? "" : " stroke-dasharray='6 4'";
     add(svg,
         "<polyline fill='none' stroke='%s' stroke-width='2'%s stroke-linejoin='round' points='",
         colour, dashes);

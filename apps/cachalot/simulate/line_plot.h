@@ -1,6 +1,7 @@
 // A drawing of lines over one axis, with their names beside them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,6 +9,10 @@
 #include "plot.h"
 
 namespace cachalot::apps {
+
+// Okabe and Ito's palette.
+inline constexpr std::array kLineColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                            "#e69f00", "#56b4e9", "#7a5195", "#000000"};
 
 struct PlotLine {
   std::string name;

@@ -17,6 +17,8 @@ struct RecordedRunFlags {
   std::string profile, meta, seconds;
   std::string link_gb_s, link_us;
   bool compare = false;
+
+  bool operator==(const RecordedRunFlags&) const = default;
 };
 
 // --profile, --meta, --seconds, --tp-link-gb-s, --tp-link-us, --compare, and --colocated unless the command has it.

@@ -2,46 +2,30 @@
 
 #include <unistd.h>
 
-#include <chrono>
-#include <cinttypes>
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cluster_flags.h"
 #include "command.h"
-#include "cost.h"
-#include "engine_flags.h"
 #include "flag_file.h"
 #include "output.h"
+#include "plot_policy_map.h"
 #include "plot_simulation.h"
-#include "recorded_run.h"
-#include "sim/cluster/cluster.h"
-#include "sim/colocated/colocated.h"
+#include "policy_map.h"
+#include "row_simulation.h"
+#include "simulate_options.h"
 #include "simulate_output.h"
-#include "timing_source.h"
 #include "trace/request/request_trace.h"
-#include "trace_flags.h"
 #include "values.h"
+#include "varying_flags.h"
 
 namespace cachalot::apps {
 namespace {
 
-struct Options {
-  TraceFlags trace;
-  ClusterFlags cluster;
-  CostFlags cost;
-  RecordedRunFlags recorded;
-  std::vector<std::string> policies = {"conductor"};
-  std::vector<std::string> admissions = {"none"};
-  std::vector<double> rate_scales = {1};
-  TimingFlags timing;
-  EngineFlags engine;
-  std::uint64_t limit = 0, closed_loop = 0, passes = 1;
-  std::string csv, json, plot;
-};
-
-Result<sim::Workload> read_workload(const Options& options) {
+Result<sim::Workload> read_workload(const SimulateOptions& options) {
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
   sim::Workload workload(reader.block_tokens());
   trace::Request request;
@@ -57,24 +41,21 @@ Result<sim::Workload> read_workload(const Options& options) {
 }
 
 // On a terminal; nothing in a pipe.
-void show_progress(const SimulateRow& row, double part) {
+void show_progress(const std::string& where, const SimulateRow& row, double part) {
   if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%s/%s, rate x %g: %.0f %%", row.policy.c_str(),
-               row.admission.c_str(), row.rate_scale, part * 100);
+  std::fprintf(stderr, "\r\033[K%s%s, rate x %g: %.0f %%", where.c_str(), name_of(row).c_str(),
+               row.rate_scale, part * 100);
 }
 void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
-// The folder is made if it is not there.
-Status write_drawings(const Options& options, std::span<const SimulateRow> rows) {
-  for (const Drawing& drawing : draw_simulation(options.trace.file, rows)) {
-    CACHALOT_TRY_ASSIGN(Output output, Output::open(options.plot + "/" + drawing.file));
-    CACHALOT_TRY(output.write(drawing.svg));
-  }
-  return {};
+Status write_drawing(const SimulateOptions& options, const Drawing& drawing) {
+  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.plot + "/" + drawing.file));
+  return output.write(drawing.svg);
 }
 
+// The folder is made if it is not there.
 Status make_folder(const std::string& folder) {
   if (folder.empty()) return {};
   std::error_code error;
@@ -84,95 +65,13 @@ Status make_folder(const std::string& folder) {
                      folder.c_str(), error.message().c_str());
 }
 
-// A cluster of one kind, all but routing and admission.
-struct Kind {
-  std::string name;
-  bool is_colocated = false;
-  sim::ClusterOptions cluster;
-  sim::EngineOptions engine;
-  ClusterPrice price = {};
+// Where the result goes; tried before the work begins.
+struct Outputs {
+  Output csv, json;
+  std::FILE* people;
 };
 
-Result<std::vector<Kind>> kinds_of(const Options& options, const Timing& timing) {
-  std::vector<Kind> kinds;
-  const auto add = [&](const ClusterFlags& flags, std::string name) -> Status {
-    CACHALOT_TRY_ASSIGN(sim::ClusterOptions cluster, cluster_options(flags));
-    cluster.kv_bytes_per_token = timing.kv_bytes_per_token;
-    if (flags.decode_capacity_tokens.empty()) {
-      cluster.decode_capacity_tokens = timing.decode_capacity_tokens;
-    }
-    cluster.closed_loop = options.closed_loop;
-    CACHALOT_TRY_ASSIGN(ClusterPrice price,
-                        price_of(options.cost, std::uint64_t{cluster.prefill} + cluster.decode,
-                                 timing.gpus, cluster.pool_capacity_blocks != 0));
-    kinds.push_back({.name = std::move(name),
-                     .cluster = std::move(cluster),
-                     .engine = {},
-                     .price = std::move(price)});
-    return {};
-  };
-  const ClusterFlags& flags = options.cluster;
-  if (flags.prefill == 0 && flags.colocated != 0 && flags.decode != 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "--decode: %" PRIu64
-                       " without --prefill, expected both or --colocated alone",
-                       flags.decode);
-  }
-  if (flags.prefill != 0 || flags.colocated == 0) {
-    CACHALOT_TRY(
-        add(flags, std::to_string(flags.prefill) + "P+" + std::to_string(flags.decode) + "D"));
-  }
-  if (flags.colocated != 0) {
-    ClusterFlags same = flags;
-    same.prefill = flags.colocated;
-    same.decode = 0;
-    CACHALOT_TRY(add(same, std::to_string(flags.colocated) + " colocated"));
-    kinds.back().is_colocated = true;
-    CACHALOT_TRY_ASSIGN(kinds.back().engine, engine_options(options.engine, flags, timing));
-  }
-  return kinds;
-}
-
-Result<sim::ClusterReport> simulate_row(const Kind& kind, const sim::Workload& workload,
-                                        const Timing& timing, const SimulateRow& row) {
-  sim::ClusterOptions cluster = kind.cluster;
-  CACHALOT_TRY_ASSIGN(cluster.routing.kind, sched::parse_routing(row.policy));
-  CACHALOT_TRY_ASSIGN(cluster.admission.kind, sched::parse_admission(row.admission));
-  sim::EngineOptions engine = kind.engine;
-  CACHALOT_TRY_ASSIGN(engine.layerwise.kind, sched::parse_layerwise(row.layerwise));
-  const sim::ClusterTiming times = {timing.prefill.get(), timing.decode.get()};
-  const auto on_progress = [&](double part) { show_progress(row, part); };
-  Result<sim::ClusterReport> report =
-      kind.is_colocated ? sim::simulate_colocated({cluster, engine}, workload, times, on_progress)
-                        : sim::simulate(cluster, workload, times, on_progress);
-  clear_progress();
-  return report;
-}
-
-Status simulate(const Options& options) {
-  if (options.trace.format == kRecordedRunFormat) {
-    return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
-                                 {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms},
-                                 options.cluster.colocated);
-  }
-  CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
-  CACHALOT_TRY_ASSIGN(const auto admissions, split_list("--admission", options.admissions));
-  CACHALOT_TRY_ASSIGN(const auto layerwise, split_list("--layerwise", options.engine.layerwise));
-  CACHALOT_TRY_ASSIGN(const Timing timing,
-                      timing_of(options.timing, options.recorded, options.engine.step_tokens));
-  CACHALOT_TRY_ASSIGN(std::vector<Kind> kinds, kinds_of(options, timing));
-  if (options.passes > 1 && options.closed_loop == 0 && options.cluster.colocated != 0) {
-    return Error::make(Code::kInvalidArgument,
-                       "--passes: %" PRIu64
-                       " of colocated engines without --closed-loop, expected --closed-loop N",
-                       options.passes);
-  }
-  if (options.cluster.colocated != 0 && !options.cluster.storage_capacity_blocks.empty()) {
-    return Error::make(Code::kInvalidArgument,
-                       "--storage-capacity-blocks: %s with --colocated, expected it with "
-                       "--prefill alone",
-                       options.cluster.storage_capacity_blocks.c_str());
-  }
+Result<Outputs> open_outputs(const SimulateOptions& options) {
   const std::string* const input = &options.trace.file;
   CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
   CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
@@ -180,64 +79,150 @@ Status simulate(const Options& options) {
   CACHALOT_TRY(make_folder(options.plot));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
-  for (const std::string& policy : policies) CACHALOT_TRY(sched::parse_routing(policy));
-  for (const std::string& admission : admissions) CACHALOT_TRY(sched::parse_admission(admission));
-  for (const std::string& name : layerwise) {
-    CACHALOT_TRY_ASSIGN(const sched::LayerwiseKind kind, sched::parse_layerwise(name));
-    if (kind == sched::LayerwiseKind::kOff || options.cluster.colocated != 0) continue;
-    return Error::make(Code::kInvalidArgument,
-                       "--layerwise: \"%s\" without colocated engines, expected --colocated N",
-                       name.c_str());
-  }
-  CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
-  if (options.passes > 1) {
-    for (Kind& kind : kinds) kind.cluster.pass_requests = trace.jobs().size() / options.passes;
-  }
-  const std::vector<std::string> none = {"off"};
-  std::vector<SimulateRow> rows;
-  for (const double rate : options.rate_scales) {
-    sim::Workload workload = trace;
-    workload.rescale(rate);
-    for (const Kind& kind : kinds) {
-      for (const std::string& policy : policies) {
-        for (const std::string& admission : admissions) {
-          for (const std::string& layers : kind.is_colocated ? layerwise : none) {
-            SimulateRow row{.cluster = kind.name,
-                            .policy = policy,
-                            .admission = admission,
-                            .layerwise = layers,
-                            .rate_scale = rate,
-                            .names_cluster = kinds.size() > 1,
-                            .report = {}};
-            const auto begin = std::chrono::steady_clock::now();
-            CACHALOT_TRY_ASSIGN(row.report, simulate_row(kind, workload, timing, row));
-            row.wall_s =
-                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-            row.cost = cost_of(kind.price, row.report);
-            rows.push_back(std::move(row));
-          }
-        }
-      }
-    }
-  }
   const bool uses_stdout = options.csv == "-" || options.json == "-";
-  std::FILE* const out = uses_stdout ? stderr : stdout;
-  std::fprintf(out, "times: %s\n", timing.source.c_str());
-  print_simulation(out, trace, rows);
-  CACHALOT_TRY(csv.write(csv_of_simulation(trace, rows)));
-  if (!options.plot.empty()) CACHALOT_TRY(write_drawings(options, rows));
-  return json.write_json(json_of_simulation(rows));
+  return Outputs{std::move(csv), std::move(json), uses_stdout ? stderr : stdout};
 }
 
-int run(const Options& options) {
-  const Status status = simulate(options);
+// The workload at each rate.
+class Workloads {
+ public:
+  explicit Workloads(const sim::Workload& trace) : trace_(trace) {}
+
+  const sim::Workload& at(double rate_scale) {
+    const auto [found, is_new] = by_rate_.try_emplace(rate_scale, trace_);
+    if (is_new) found->second.rescale(rate_scale);
+    return found->second;
+  }
+
+ private:
+  const sim::Workload& trace_;
+  std::map<double, sim::Workload> by_rate_;
+};
+
+Status simulate_table(const SimulateOptions& options, RowSimulator& simulator) {
+  CACHALOT_TRY_ASSIGN(const std::vector<PolicySetup> setups, simulator.prepare({}));
+  CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
+  CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
+  Workloads workloads(trace);
+  std::vector<SimulateRow> rows;
+  for (const double rate : options.rate_scales) {
+    Result<std::vector<SimulateRow>> found = simulator.simulate(
+        setups, workloads.at(rate), rate,
+        [](const SimulateRow& row, double part) { show_progress("", row, part); });
+    clear_progress();
+    if (!found) return found.error();
+    std::ranges::move(*found, std::back_inserter(rows));
+  }
+  std::fprintf(outputs.people, "times: %s\n", setups.front().timing->source.c_str());
+  print_simulation(outputs.people, trace, rows);
+  CACHALOT_TRY(outputs.csv.write(csv_of_simulation(trace, rows)));
+  if (!options.plot.empty()) {
+    for (const Drawing& drawing : draw_simulation(options.trace.file, rows)) {
+      CACHALOT_TRY(write_drawing(options, drawing));
+    }
+  }
+  return outputs.json.write_json(json_of_simulation(rows));
+}
+
+// What only a table, or only a map with goals, can have.
+Status check_map(const BoundFlags& flags, const PolicyMap& map) {
+  const SimulateOptions& options = flags.options;
+  if (!options.csv.empty()) {
+    return Error::make(Code::kInvalidArgument, "--csv: %.120s with --map, expected --json",
+                       options.csv.c_str());
+  }
+  for (std::size_t cell = 0; cell < map.cells(); ++cell) {
+    CACHALOT_TRY_ASSIGN(const SimulateOptions changed, flags.with(map.values_of(cell)));
+    if (changed.rate_scales.size() != 1) {
+      return Error::make(Code::kInvalidArgument,
+                         "--rate-scale: %zu rates with --map, expected one, or it as an axis",
+                         changed.rate_scales.size());
+    }
+    if (map.figure->needs_goals && changed.cluster.ttft_slo_ms == 0 &&
+        changed.cluster.tbt_slo_ms == 0) {
+      return Error::make(Code::kInvalidArgument,
+                         "--map-by: %s without a goal, expected --ttft-slo-ms or --tbt-slo-ms",
+                         map.figure->name);
+    }
+  }
+  return {};
+}
+
+Status simulate_map(const BoundFlags& flags, RowSimulator& simulator) {
+  const SimulateOptions& options = flags.options;
+  PolicyMap map;
+  CACHALOT_TRY_ASSIGN(map.figure,
+                      find_map_figure(options.map_by.empty() ? "mean_ttft" : options.map_by));
+  CACHALOT_TRY_ASSIGN(map.axes, parse_map_axes(options.map));
+  CACHALOT_TRY(check_map(flags, map));
+  // All cells before the first one is simulated: a wrong value in the last one costs no time.
+  std::vector<std::vector<PolicySetup>> setups(map.cells());
+  std::vector<double> rates(map.cells());
+  for (std::size_t cell = 0; cell < map.cells(); ++cell) {
+    const auto values = map.values_of(cell);
+    CACHALOT_TRY_ASSIGN(setups[cell], simulator.prepare(values));
+    CACHALOT_TRY_ASSIGN(const SimulateOptions changed, flags.with(values));
+    rates[cell] = changed.rate_scales.front();
+  }
+  const std::size_t rows_of_cell = simulator.rows_of(setups.front());
+  if (rows_of_cell < 2 || rows_of_cell > kMostMapRows) {
+    return Error::make(Code::kInvalidArgument,
+                       "--map: %zu row%s a cell, expected 2 to %zu: --policy NAME,NAME…",
+                       rows_of_cell, rows_of_cell == 1 ? "" : "s", kMostMapRows);
+  }
+  CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
+  CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
+  Workloads workloads(trace);
+  for (std::size_t cell = 0; cell < map.cells(); ++cell) {
+    const std::string where =
+        "cell " + std::to_string(cell + 1) + " of " + std::to_string(map.cells()) + ", ";
+    Result<std::vector<SimulateRow>> found = simulator.simulate(
+        setups[cell], workloads.at(rates[cell]), rates[cell],
+        [&](const SimulateRow& row, double part) { show_progress(where, row, part); });
+    clear_progress();
+    if (!found) return found.error();
+    for (SimulateRow& row : *found) {
+      row.report.records = {};  // a map needs no single requests, and has many rows
+      if (cell == 0) map.names.push_back(name_in_map(row));
+      map.rows.push_back(std::move(row));
+    }
+  }
+  std::fprintf(outputs.people, "times: %s\n", setups[0].front().timing->source.c_str());
+  print_policy_map(outputs.people, map);
+  if (!options.plot.empty()) {
+    CACHALOT_TRY(
+        write_drawing(options, {"policy-map.svg", draw_policy_map(options.trace.file, map)}));
+  }
+  return outputs.json.write_json(json_of_policy_map(map));
+}
+
+Status simulate(const BoundFlags& flags) {
+  const SimulateOptions& options = flags.options;
+  if (!options.map_by.empty() && options.map.empty()) {
+    return Error::make(Code::kInvalidArgument, "--map-by: %.60s without --map",
+                       options.map_by.c_str());
+  }
+  if (options.trace.format == kRecordedRunFormat) {
+    if (!options.map.empty()) {
+      return Error::make(Code::kInvalidArgument, "--map: given with a recorded run");
+    }
+    return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
+                                 {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms},
+                                 options.cluster.colocated);
+  }
+  CACHALOT_TRY_ASSIGN(RowSimulator simulator, RowSimulator::make(flags));
+  return options.map.empty() ? simulate_table(options, simulator) : simulate_map(flags, simulator);
+}
+
+int run(const BoundFlags& flags) {
+  const Status status = simulate(flags);
   return status ? kExitDone : fail(status.error());
 }
 
 }  // namespace
 
 void add_simulate(CLI::App& app, Chosen& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   CLI::App* const command =
       app.add_subcommand("simulate",
                          "simulates a cluster that serves a trace, for routing and "
@@ -248,7 +233,8 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
   };
   add_trace_flags(*command, options->trace);
   add("--policy", options->policies, sched::routing_names("|") + ",…",
-      "routing of requests to prefill instances; several make one table")
+      "routing of requests to prefill instances; several make one table; NAME+FLAG=VALUE: with a "
+      "flag of its own, as in least_loaded+shared-pool")
       ->capture_default_str();
   add("--admission", options->admissions, sched::admission_names("|") + ",…",
       "which requests are rejected under overload; several make one table")
@@ -263,6 +249,12 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       ->delimiter(',')
       ->transform(decimal(1e-6, 1e6))
       ->capture_default_str();
+  add("--map", options->map, "FLAG=V,V…",
+      "twice: the winner of the policies over two flags; each names a flag by its name without --, "
+      "and its values")
+      ->check(map_axis());
+  add("--map-by", options->map_by, map_figure_names("|"), "what a map compares")
+      ->default_str("mean_ttft");
   add("--limit", options->limit, "N", "only the first N requests")
       ->transform(number(1, ~std::uint64_t{0}));
   add("--closed-loop", options->closed_loop, "N",
@@ -272,7 +264,8 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "play the trace N times, each after the end of the one before, figures apart: the first "
       "fills caches, the next ones hit them")
       ->transform(number(1, 1000));
-  add("--plot", options->plot, "DIR", "draw TTFT and load over time into this folder, as SVG");
+  add("--plot", options->plot, "DIR",
+      "draw TTFT and load over time, or the map, into this folder, as SVG");
   add("--csv", options->csv, "FILE", "a line for each request to FILE, or to stdout for -");
   add("--json", options->json, "FILE", "write the result to FILE, or to stdout for -");
   add_flag_file(*command, "--cluster");
@@ -282,9 +275,14 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
       "PD separated against colocated, over the request rate: cachalot simulate --trace "
       "conversation_trace.jsonl.gz --prefill 8 --decode 8 --colocated 16 --rate-scale 1,2,3,4 "
       "--ttft-slo-ms 10000 --tbt-slo-ms 100 --plot plots\n"
+      "Map of the best policy: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 10 "
+      "--policy conductor,least_loaded+shared-pool --map rate-scale=1,2,3 --map link-gb-s=5,20,100 "
+      "--plot plots\n"
       "Money: cachalot simulate --trace conversation_trace.jsonl.gz --prefill 10 --shared-pool "
       "--policy least_loaded --network cxl --gpu-hour-usd 1.5");
-  command->callback([options, &chosen] { chosen.run = [options] { return run(*options); }; });
+  command->callback([command, options, &chosen] {
+    chosen.run = [command, options] { return run({*command, *options}); };
+  });
 }
 
 }  // namespace cachalot::apps

@@ -77,6 +77,103 @@ nlohmann::json json_of_cost(const RunCost& cost) {
           {"usd_per_million_good_tokens", json_of_price(cost.usd_per_million_good_tokens)}};
 }
 
+std::string price_text(const std::optional<double>& usd) {
+  if (!usd) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f", *usd);
+  return text;
+}
+
+const char* plural(double count, const char* ending) {
+  return count == 1 ? "" : ending;
+}
+
+// A line for each price of each cluster.
+void print_costs(std::FILE* out, std::span<const SimulateRow> rows) {
+  const auto is_same = [](const SimulateRow& a, const SimulateRow& b) {
+    return a.cluster == b.cluster && a.cost.price == b.cost.price;
+  };
+  const bool is_one =
+      std::ranges::all_of(rows, [&](const SimulateRow& row) { return is_same(row, rows.front()); });
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto known = rows.first(i);
+    if (std::ranges::any_of(known, [&](const SimulateRow& k) { return is_same(k, rows[i]); })) {
+      continue;
+    }
+    const bool has_own_price = std::ranges::any_of(rows, [&](const SimulateRow& row) {
+      return row.cluster == rows[i].cluster && !is_same(row, rows[i]);
+    });
+    const std::string name =
+        rows[i].names_cluster && !has_own_price ? rows[i].cluster : name_of(rows[i]);
+    const ClusterPrice& price = rows[i].cost.price;
+    std::fprintf(out,
+                 "cost%s%s: $%.2f an hour for %g GPU%s, $%.2f for the network (%s: %" PRIu64
+                 " card%s, %" PRIu64 " switch%s)\n",
+                 is_one ? "" : " of ", is_one ? "" : name.c_str(), price.gpu_usd_per_hour,
+                 price.gpus, plural(price.gpus, "s"), price.network_usd_per_hour,
+                 price.network.c_str(), price.cards, plural(static_cast<double>(price.cards), "s"),
+                 price.switches, plural(static_cast<double>(price.switches), "es"));
+  }
+}
+
+}  // namespace
+
+std::string name_of(const SimulateRow& row) {
+  std::string name = row.names_cluster ? row.cluster + " " + row.policy : row.policy;
+  if (row.admission != "none") name += "/" + row.admission;
+  if (row.layerwise != "off") name += "/" + row.layerwise;
+  return name;
+}
+
+void print_simulation(std::FILE* out, const sim::Workload& workload,
+                      std::span<const SimulateRow> rows) {
+  std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
+               workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
+               workload.block_tokens());
+  const bool has_rates = std::ranges::any_of(
+      rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; });
+  int width = 24;
+  for (const SimulateRow& row : rows) {
+    width = std::max(width, static_cast<int>(name_of(row).size()));
+  }
+  if (has_rates) std::fprintf(out, "%6s ", "rate");
+  std::fprintf(out, "%-*s %9s %9s %9s %9s %9s %9s %8s %8s %8s %8s %9s %8s %8s\n", width, "policy",
+               "completed", "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "in SLO", "hit",
+               "prefill", "moved GB", "$/Mtoken", "$/M good");
+  for (const SimulateRow& row : rows) {
+    const sim::ClusterReport& r = row.report;
+    const double computed = static_cast<double>(r.completed + r.wasted);
+    if (has_rates) std::fprintf(out, "%6g ", row.rate_scale);
+    std::fprintf(out,
+                 "%-*s %9" PRIu64 " %9" PRIu64
+                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
+                 width, name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean,
+                 r.ttft_s.p99, r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps,
+                 r.slo_attainment * 100, r.token_hit_rate() * 100,
+                 computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
+                 price_text(row.cost.usd_per_million_tokens).c_str(),
+                 price_text(row.cost.usd_per_million_good_tokens).c_str());
+    if (r.storage_blocks != 0 && r.input_tokens != 0) {
+      std::fprintf(out,
+                   "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "
+                   "GB, written %.1f GB\n",
+                   ratio(r.hit_tokens_pool, r.input_tokens) * 100,
+                   ratio(r.hit_tokens_storage, r.input_tokens) * 100, r.storage_read_bytes / 1e9,
+                   r.storage_write_bytes / 1e9);
+    }
+    for (std::size_t i = 0; i < r.passes.size(); ++i) {
+      const sim::PassReport& pass = r.passes[i];
+      std::fprintf(
+          out,
+          "  pass %zu: %" PRIu64
+          " completed in %.1f s, %.3f/s, TTFT %.3f s (p99 %.3f), TPOT %.1f ms, hit %.2f%%\n",
+          i + 1, pass.completed, pass.seconds, pass.completed_rps, pass.ttft_s.mean,
+          pass.ttft_s.p99, pass.tpot_s.mean * 1e3, ratio(pass.hit_tokens, pass.input_tokens) * 100);
+    }
+  }
+  print_costs(out, rows);
+}
+
 nlohmann::json json_of_row(const SimulateRow& row) {
   const sim::ClusterReport& r = row.report;
   nlohmann::json instances = nlohmann::json::array();
@@ -135,83 +232,6 @@ nlohmann::json json_of_row(const SimulateRow& row) {
       {"sim_s", r.sim_s},
       {"wall_s", row.wall_s},
       {"cost", json_of_cost(row.cost)}};
-}
-
-std::string price_text(const std::optional<double>& usd) {
-  if (!usd) return "-";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", *usd);
-  return text;
-}
-
-}  // namespace
-
-std::string name_of(const SimulateRow& row) {
-  std::string name = row.names_cluster ? row.cluster + " " + row.policy : row.policy;
-  if (row.admission != "none") name += "/" + row.admission;
-  if (row.layerwise != "off") name += "/" + row.layerwise;
-  return name;
-}
-
-void print_simulation(std::FILE* out, const sim::Workload& workload,
-                      std::span<const SimulateRow> rows) {
-  std::fprintf(out, "%zu requests in %.0f s, %u distinct blocks of %" PRIu64 " tokens\n",
-               workload.jobs().size(), workload.jobs().back().arrival_s, workload.distinct_blocks(),
-               workload.block_tokens());
-  const bool has_rates = std::ranges::any_of(
-      rows, [&](const SimulateRow& row) { return row.rate_scale != rows[0].rate_scale; });
-  int width = 24;
-  for (const SimulateRow& row : rows) {
-    width = std::max(width, static_cast<int>(name_of(row).size()));
-  }
-  if (has_rates) std::fprintf(out, "%6s ", "rate");
-  std::fprintf(out, "%-*s %9s %9s %9s %9s %9s %9s %8s %8s %8s %8s %9s %8s %8s\n", width, "policy",
-               "completed", "rejected", "TTFT s", "p99", "TBT ms", "p99", "good/s", "in SLO", "hit",
-               "prefill", "moved GB", "$/Mtoken", "$/M good");
-  for (const SimulateRow& row : rows) {
-    const sim::ClusterReport& r = row.report;
-    const double computed = static_cast<double>(r.completed + r.wasted);
-    if (has_rates) std::fprintf(out, "%6g ", row.rate_scale);
-    std::fprintf(out,
-                 "%-*s %9" PRIu64 " %9" PRIu64
-                 " %9.3f %9.3f %9.2f %9.2f %8.3f %7.2f%% %7.2f%% %7.3fs %9.1f %8s %8s\n",
-                 width, name_of(row).c_str(), r.completed, r.rejected(), r.ttft_s.mean,
-                 r.ttft_s.p99, r.tbt_s.mean * 1e3, r.tbt_s.p99 * 1e3, r.goodput_rps,
-                 r.slo_attainment * 100, r.token_hit_rate() * 100,
-                 computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
-                 price_text(row.cost.usd_per_million_tokens).c_str(),
-                 price_text(row.cost.usd_per_million_good_tokens).c_str());
-    if (r.storage_blocks != 0 && r.input_tokens != 0) {
-      std::fprintf(out,
-                   "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "
-                   "GB, written %.1f GB\n",
-                   ratio(r.hit_tokens_pool, r.input_tokens) * 100,
-                   ratio(r.hit_tokens_storage, r.input_tokens) * 100, r.storage_read_bytes / 1e9,
-                   r.storage_write_bytes / 1e9);
-    }
-    for (std::size_t i = 0; i < r.passes.size(); ++i) {
-      const sim::PassReport& pass = r.passes[i];
-      std::fprintf(
-          out,
-          "  pass %zu: %" PRIu64
-          " completed in %.1f s, %.3f/s, TTFT %.3f s (p99 %.3f), TPOT %.1f ms, hit %.2f%%\n",
-          i + 1, pass.completed, pass.seconds, pass.completed_rps, pass.ttft_s.mean,
-          pass.ttft_s.p99, pass.tpot_s.mean * 1e3, ratio(pass.hit_tokens, pass.input_tokens) * 100);
-    }
-  }
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const bool is_shown = i == 0 || rows[i].cluster != rows[i - 1].cluster;
-    if (!is_shown || rows[i].rate_scale != rows[0].rate_scale) continue;
-    const ClusterPrice& price = rows[i].cost.price;
-    std::fprintf(out,
-                 "cost%s%s: $%.2f an hour for %g GPUs, $%.2f for the network (%s: %" PRIu64
-                 " cards, %" PRIu64 " switches)\n",
-                 rows[i].names_cluster ? " of " : "",
-                 rows[i].names_cluster ? rows[i].cluster.c_str() : "", price.gpu_usd_per_hour,
-                 price.gpus, price.network_usd_per_hour, price.network.c_str(), price.cards,
-                 price.switches);
-    if (!rows[i].names_cluster) break;
-  }
 }
 
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows) {

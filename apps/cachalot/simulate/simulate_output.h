@@ -29,6 +29,7 @@ std::string name_of(const SimulateRow& row);
 
 void print_simulation(std::FILE* out, const sim::Workload& workload,
                       std::span<const SimulateRow> rows);
+nlohmann::json json_of_row(const SimulateRow& row);
 // One row: its object; several: "rows".
 nlohmann::json json_of_simulation(std::span<const SimulateRow> rows);
 // A line for each request of each row.

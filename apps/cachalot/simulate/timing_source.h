@@ -18,6 +18,8 @@ struct TimingFlags {
   std::string calibration;      // a file of fitted models
   std::string precision = "bf16";
   double decode_memory_gb_s = 0, decode_overhead_ms = -1;  // of the formula; the preset's
+
+  bool operator==(const TimingFlags&) const = default;
 };
 
 inline constexpr const char* kDefaultModel = "LLaMA3-70B";

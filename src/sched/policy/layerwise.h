@@ -7,10 +7,10 @@
 //         become free
 //   auto  the same where memory is short: as many layers stay as the waiting prompts together leave room for
 //
-// With on and auto, prompts begin only while all that decode and can reach their goal (TPOT) still can, for a prompt's
-// time is taken from them. A request that will miss its goal anyway does not count, unless it waits for its KV in the
-// host's memory: then no prompt begins, or such requests would become more and more. Without a goal, KV goes to the
-// host only as far as loading it hides behind a decode step.
+// With on and auto, KV goes to the host only as far as loading it hides behind a decode step. With a goal (tbt_slo_s),
+// it may go as far as the goal allows, but prompts begin only while all that decode and can reach their goal still can,
+// for a prompt's time is taken from them. A request that will miss its goal anyway does not count, unless it waits for
+// its KV in the host's memory: then no prompt begins, or such requests would become more and more.
 // @source LayerKV (arXiv 2410.00428), by public notes and a talk of its authors: no code was released, and the paper's
 //         equations 1 to 4 are a reconstruction here. How long a request will decode is the caller's estimate.
 #pragma once
@@ -39,7 +39,8 @@ struct LayerwiseOptions {
   std::uint64_t staging_layers =
       2;  // that stay always: the one that is computed and the one that comes next
   double host_bytes_per_s = std::numeric_limits<double>::infinity();  // each way
-  double tbt_slo_s = std::numeric_limits<double>::infinity();         // mean of a request
+  double tbt_slo_s =
+      std::numeric_limits<double>::infinity();  // mean of a request; infinite: no goal
 };
 
 // Layers that must stay so that copying the others takes no longer than computing the prompt (equation 4); at least

@@ -3,151 +3,61 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
 #include "sim/cluster/cluster_run.h"
 
 namespace cachalot::sim {
 
-Ports Cluster::make_ports() {
-  Ports ports;
-  ports.out = network_.add_link(options_.link.bytes_per_s);
-  ports.in = network_.add_link(options_.link.bytes_per_s);
-  if (!has_pool()) return ports;
-  ports.pool_out = network_.add_link(options_.pool_link.bytes_per_s);
-  ports.pool_in = network_.add_link(options_.pool_link.bytes_per_s);
-  return ports;
-}
-
-void Cluster::make_nodes() {
-  if (has_pool()) {
-    // Without a limit it is what all ports reach.
-    const double most = options_.pool_link.bytes_per_s * (options_.prefill + options_.decode);
-    pool_in_ = network_.add_link(std::min(options_.pool_bytes_per_s, most));
-    pool_out_ = network_.add_link(std::min(options_.pool_bytes_per_s, most));
-  }
+Cluster::Cluster(const ClusterOptions& options, const Workload& workload,
+                 const ClusterTiming& timing)
+    : CachingCluster(options, workload, timing, options.prefill + options.decode),
+      storage_(options.eviction, options.storage_capacity_blocks),
+      jobs_(workload.jobs().size()) {
   if (has_storage()) {
-    storage_in_ = network_.add_link(options_.storage_link.bytes_per_s);
-    storage_out_ = network_.add_link(options_.storage_link.bytes_per_s);
+    storage_in_ = network_.add_link(options.storage_link.bytes_per_s);
+    storage_out_ = network_.add_link(options.storage_link.bytes_per_s);
   }
-  for (std::uint32_t i = 0; i < options_.prefill; ++i) {
-    prefill_.emplace_back(options_).ports = make_ports();
-    prefill_.back().report.instance = i;
+  for (std::uint32_t i = 0; i < options.prefill; ++i) {
+    add_instance(prefill_.emplace_back(options, i));
   }
-  for (std::uint32_t i = 0; i < options_.decode; ++i) {
-    decode_.emplace_back(options_, *timing_.decode).ports = make_ports();
+  for (std::uint32_t i = 0; i < options.decode; ++i) {
+    decode_.emplace_back(options, *timing.decode).ports = make_ports();
     decode_.back().report.instance = i;
     decode_.back().report.is_decode = true;
   }
 }
 
-ClusterReport Cluster::run(const std::function<void(double)>& on_progress) {
-  constexpr JobId kProgressEvery = 256;
-  timers_.set(arrival_slot(), next_arrival_s());
-  if (!changes_.empty()) timers_.set(change_slot(), changes_[0].at_s);
-  JobId reported = 0;
-  while (timers_.first_time() < kNever) {
-    now_s_ = timers_.first_time();
-    step(timers_.first());
-    if (on_progress && next_arrival_ >= reported + kProgressEvery) {
-      reported = next_arrival_;
-      on_progress(static_cast<double>(reported) / static_cast<double>(jobs_.size()));
-    }
-  }
+Result<ClusterReport> Cluster::run(const std::function<void(double)>& on_progress) {
+  CACHALOT_TRY(run_events(on_progress));
   return finish_report();
 }
 
-void Cluster::step(std::size_t slot) {
-  if (slot == kNetworkSlot) {
-    while (const std::optional<std::uint64_t> tag = network_.pop(now_s_)) {
-      const auto id = static_cast<JobId>(*tag);
-      if ((*tag & kStorageWriteTag) != 0) {
-        storage_.store(path(id));
-        report_.storage_blocks = std::max(report_.storage_blocks, storage_.size());
-      } else {
-        end_transfer(id);
-      }
-    }
-    timers_.set(kNetworkSlot, network_.next_s());
-  } else if (slot < decode_slot(0)) {
-    end_prefill(static_cast<std::uint32_t>(slot - prefill_slot(0)));
-  } else if (slot < change_slot()) {
-    end_decode_step(static_cast<std::uint32_t>(slot - decode_slot(0)));
-  } else if (slot == change_slot()) {
-    const Membership membership = changes_[next_change_++];
-    timers_.set(slot, next_change_ < changes_.size() ? changes_[next_change_].at_s : kNever);
-    change(membership);
+Status Cluster::on_transfer_end(std::uint64_t tag) {
+  const auto id = static_cast<JobId>(tag);
+  if ((tag & kStorageWriteTag) != 0) {
+    storage_.store(path(id));
+    report_.storage_blocks = std::max(report_.storage_blocks, storage_.size());
   } else {
-    const JobId id = next_arrival_++;
-    ++in_flight_;
-    if (options_.pass_requests != 0 && id % options_.pass_requests == 0) {
-      pass_first_ = id;
-      pass_start_s_ = now_s_;
-    }
-    report_.records[id].arrival_s = now_s_;
-    timers_.set(slot, next_arrival_s());
-    arrive(id);
+    end_transfer(id);
   }
+  return {};
 }
 
-double Cluster::next_arrival_s() const {
-  if (next_arrival_ == jobs_.size()) return kNever;
-  const bool begins_pass =
-      options_.pass_requests != 0 && next_arrival_ % options_.pass_requests == 0;
-  if (options_.closed_loop == 0) {
-    if (begins_pass && next_arrival_ != 0) return in_flight_ == 0 ? now_s_ : kNever;
-    return pass_start_s_ + job(next_arrival_).arrival_s - job(pass_first_).arrival_s;
+Status Cluster::on_instance(std::size_t instance) {
+  if (instance < prefill_.size()) {
+    end_prefill(prefill_[instance]);
+  } else {
+    end_decode_step(static_cast<std::uint32_t>(instance - prefill_.size()));
   }
-  return in_flight_ < (begins_pass ? 1 : options_.closed_loop) ? now_s_ : kNever;
+  return {};
 }
 
-// Held, or computed by then.
-std::size_t Cluster::expected_blocks(const PrefillNode& node, JobId id) const {
-  const std::span<const std::uint32_t> blocks = path(id);
-  std::size_t expected = node.cache.match(blocks);
-  while (expected < blocks.size() && node.coming.contains(blocks[expected])) ++expected;
-  return expected;
+double Cluster::queue_s(const CachingInstance& instance) const {
+  const PrefillNode& node = prefill_[instance.number];
+  return (node.running == kNoJob ? 0 : node.end_s - now_s()) + node.queued_s;
 }
 
-// The blocks of a request that is queued or runs, and of one that does no more.
-void Cluster::expect(PrefillNode& node, JobId id) {
-  for (const std::uint32_t block : path(id)) ++node.coming[block];
-}
-void Cluster::expect_no_more(PrefillNode& node, JobId id) {
-  for (const std::uint32_t block : path(id)) {
-    const auto found = node.coming.find(block);
-    if (--found->second == 0) node.coming.erase(found);
-  }
-}
-
-sched::Route Cluster::route(JobId id) {
-  views_.resize(prefill_.size());
-  for (std::size_t i = 0; i < prefill_.size(); ++i) {
-    const PrefillNode& node = prefill_[i];
-    const double running_s = node.running == kNoJob ? 0 : node.end_s - now_s_;
-    views_[i] = {.accepts = node.accepts,
-                 .queue_s = running_s + node.queued_s,
-                 .requests = node.requests(),
-                 .hit_tokens = workload_.tokens_of(job(id), expected_blocks(node, id)),
-                 .held_tokens = workload_.tokens_of(job(id), node.cache.match(path(id))),
-                 .sending = network_.in_flight(node.ports.out),
-                 .receiving = network_.in_flight(node.ports.in),
-                 .pool_reads = has_pool() ? network_.in_flight(node.ports.pool_in) : 0};
-  }
-  sched::RequestView request{.input_tokens = job(id).input_tokens};
-  if (has_pool()) request.pool_hit_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
-  if (has_storage()) {
-    request.storage_hit_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
-  }
-  return sched::route(options_.routing, request,
-                      {.prefill = views_,
-                       .timing = timing_.prefill,
-                       .kv_bytes_per_token = options_.kv_bytes_per_token,
-                       .link = options_.link,
-                       .pool = options_.pool_link,
-                       .storage = options_.storage_link,
-                       .storage_reads = has_storage() ? network_.in_flight(storage_out_) : 0,
-                       .turn = turn_++,
-                       .random = rng_.next()});
+std::uint64_t Cluster::requests_of(const CachingInstance& instance) const {
+  return prefill_[instance.number].requests_there();
 }
 
 sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
@@ -157,13 +67,12 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   const AdmissionKind kind = options_.admission.kind;
   if (kind == AdmissionKind::kEarly || kind == AdmissionKind::kPredictive) {
     for (const JobId other : decoding_) {
-      decode_shares_.push_back(
-          {report_.records[other].first_token_s - now_s_, job(other).input_tokens});
+      decode_shares_.push_back({record(other).first_token_s - now_s(), job(other).input_tokens});
     }
   }
   if (kind == AdmissionKind::kPredictive) {
     for (const PrefillNode& node : prefill_) {
-      double at_s = node.running == kNoJob ? 0 : node.end_s - now_s_;
+      double at_s = node.running == kNoJob ? 0 : node.end_s - now_s();
       if (node.running != kNoJob) prefill_shares_.push_back({at_s, job(node.running).input_tokens});
       for (const JobId other : node.queue) {
         at_s += jobs_[other].expected_prefill_s;
@@ -177,7 +86,7 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
   double decode_s = options_.assumed_decode_s;
   if (decode_s == 0) {
     double running_s = 0;
-    for (const JobId other : decoding_) running_s += now_s_ - report_.records[other].first_token_s;
+    for (const JobId other : decoding_) running_s += now_s() - record(other).first_token_s;
     decode_s = sched::mean_decode_seconds(decode_sum_s_, decodes_, running_s);
   }
   return sched::admit(options_.admission, ttft_s, job(id).input_tokens,
@@ -189,188 +98,118 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
                        .timing = timing_.decode});
 }
 
-void Cluster::arrive(JobId id) {
-  const sched::Route chosen = route(id);
-  if (!chosen.exists()) return finish(id, Outcome::kNoInstance);
-  report_.records[id].predicted_ttft_s = chosen.ttft_s;
-  switch (verdict(id, chosen.ttft_s)) {
-    case sched::Verdict::kAdmit:
-      return dispatch(id, chosen);
-    case sched::Verdict::kRejectPrefill:
-      return finish(id, Outcome::kRejectedPrefill);
-    case sched::Verdict::kRejectDecode:
-      return finish(id, Outcome::kRejectedDecode);
-  }
-}
-
-void Cluster::count_queue(PrefillNode& node) {
-  node.queued.add(node.queued_since_s, now_s_, static_cast<double>(node.requests()));
-  node.queued_since_s = now_s_;
-}
-
-void Cluster::dispatch(JobId id, const sched::Route& chosen) {
-  const auto at = static_cast<std::uint32_t>(chosen.instance);
-  PrefillNode& node = prefill_[at];
-  count_queue(node);
-  report_.records[id].prefill = at;
+Status Cluster::dispatch(JobId id, const sched::Route& chosen) {
+  PrefillNode& node = prefill_[chosen.instance];
+  count_requests(node);
+  record(id).prefill = node.number;
   jobs_[id].expected_prefill_s = chosen.kv.prefill_s;
   node.queued_s += chosen.kv.prefill_s;
   node.queue.push_back(id);
   expect(node, id);
-  begin_transfer(id, at, chosen.kv);
-  try_start(at);
-}
-
-void Cluster::send(JobId id, Cargo cargo, LinkNetwork::Transfer transfer) {
-  transfer.tag = id;
-  jobs_[id].cargo = cargo;
-  jobs_[id].transfer = network_.start(now_s_, transfer);
-  timers_.set(kNetworkSlot, network_.next_s());
+  begin_transfer(id, chosen.kv);
+  try_start(node);
+  return {};
 }
 
 // False: the plan needs no transfer.
-bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& plan) {
+bool Cluster::begin_transfer(JobId id, const sched::KvPlan& plan) {
   if (plan.transfer_tokens == 0) return false;
-  if (plan.fetch_tokens != 0) return begin_fetch(id, plan);
-  JobState& state = jobs_[id];
-  const bool is_peer = plan.source == sched::KvSource::kPeer;
-  PrefixCache& cache = is_peer ? prefill_[plan.peer].cache : pool_;
-  state.source = is_peer ? static_cast<std::uint32_t>(plan.peer) : kNoNode;
-  state.source_blocks = cache.match(path(id));
-  state.source_generation = cache.generation();
-  cache.hold(path(id).first(state.source_blocks));
-  state.ready_tokens = plan.hit_tokens;
-  state.is_waiting_for_kv = true;
-  report_.records[id].transferred_tokens += plan.transfer_tokens;
-  const double bytes = kv_bytes(plan.transfer_tokens);
-  if (is_peer) {
-    report_.peer_bytes += bytes;
-    state.peer_tokens += plan.transfer_tokens;
-    send(id, Cargo::kPeerPrefix,
-         {.links = {prefill_[plan.peer].ports.out, prefill_[at].ports.in},
-          .link_count = 2,
-          .bytes = bytes,
-          .latency_s = options_.link.latency_s,
-          .most_bytes_per_s = options_.link.transfer_bytes_per_s});
+  if (plan.fetch_tokens != 0) {
+    begin_fetch(id, plan);
   } else {
-    report_.pool_read_bytes += bytes;
-    state.pool_tokens += plan.transfer_tokens;
-    send(id, Cargo::kPoolPrefix,
-         {.links = {pool_out_, prefill_[at].ports.pool_in},
-          .link_count = 2,
-          .bytes = bytes,
-          .latency_s = options_.pool_link.latency_s,
-          .most_bytes_per_s = options_.pool_link.transfer_bytes_per_s});
+    fetch_prefix(id, record(id).prefill, plan);
   }
   return true;
 }
 
 // The pool may have more now than when the request came: what requests before it have computed.
-bool Cluster::read_more_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_tokens) {
+bool Cluster::read_more_from_pool(JobId id, std::uint64_t hit_tokens) {
   if (!has_pool() || jobs_[id].has_looked_again) return false;
   jobs_[id].has_looked_again = true;
-  return begin_transfer(id, at, plan_from_pool(id, at, hit_tokens, true));
+  return begin_transfer(id, plan_from_pool(id, hit_tokens, true));
 }
 
-void Cluster::try_start(std::uint32_t at) {
-  PrefillNode& node = prefill_[at];
+void Cluster::try_start(PrefillNode& node) {
   if (node.running != kNoJob || node.queue.empty()) return;
   const JobId id = node.queue.front();
   JobState& state = jobs_[id];
-  if (state.is_waiting_for_kv) return;
+  if (kv_[id].is_waited_for) return;
   const std::size_t own_blocks = node.cache.match(path(id));
   const std::uint64_t hit_tokens =
-      std::max(state.ready_tokens, workload_.tokens_of(job(id), own_blocks));
-  if (read_more_from_pool(id, at, hit_tokens)) return;
+      std::max(kv_[id].ready_tokens, workload_.tokens_of(job(id), own_blocks));
+  if (read_more_from_pool(id, hit_tokens)) return;
   node.queue.pop_front();
   node.queued_s = node.queue.empty() ? 0 : node.queued_s - state.expected_prefill_s;
   node.running = id;
   node.held_blocks = own_blocks;
   node.cache.hold(path(id).first(own_blocks));
   state.prefill_s = sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, hit_tokens);
-  report_.records[id].hit_tokens = hit_tokens;
-  report_.records[id].prefill_begin_s = node.begin_s = now_s_;
-  node.end_s = now_s_ + state.prefill_s;
-  timers_.set(prefill_slot(at), node.end_s);
+  record(id).hit_tokens = hit_tokens;
+  record(id).prefill_begin_s = node.begin_s = now_s();
+  node.end_s = now_s() + state.prefill_s;
+  set_timer(node.number, node.end_s);
 }
 
-void Cluster::end_prefill(std::uint32_t at) {
-  PrefillNode& node = prefill_[at];
+void Cluster::end_prefill(PrefillNode& node) {
   const JobId id = node.running;
   const JobState& state = jobs_[id];
-  RequestRecord& record = report_.records[id];
-  count_queue(node);
+  count_requests(node);
   count_tiers(id);
   node.cache.release(path(id).first(node.held_blocks));
-  node.cache.store(path(id));
+  store_in_cache(node, path(id));
   expect_no_more(node, id);
-  node.report.most_cached_blocks = std::max(node.report.most_cached_blocks, node.cache.size());
-  node.busy.add(node.begin_s, now_s_, 1);
+  node.busy.add(node.begin_s, now_s(), 1);
   node.report.busy_s += state.prefill_s;
   ++node.report.requests;
-  node.report.hit_tokens += record.hit_tokens;
-  node.report.input_tokens += job(id).input_tokens;
-  report_.prefill_s += state.prefill_s;
-  report_.prefill_cold_s += sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, 0);
-  report_.input_tokens += job(id).input_tokens;
-  report_.hit_tokens += record.hit_tokens;
-  report_.transferred_tokens += record.transferred_tokens;
-  report_.full_blocks += job(id).input_tokens / workload_.block_tokens();
-  report_.hit_full_blocks += record.hit_tokens / workload_.block_tokens();
-  record.first_token_s = now_s_;
+  count_prefill(node, id, state.prefill_s);
+  record(id).first_token_s = now_s();
   node.running = kNoJob;
   node.end_s = kNever;
-  timers_.set(prefill_slot(at), kNever);
-  jobs_[id].source = at;
+  set_timer(node.number, kNever);
   hand_over(id);
-  try_start(at);
-  leave_if_empty(node);
+  try_start(node);
+  end_if_left(node);
 }
 
-// Chooses the decode instance; with a pool the KV goes there first.
+// With a pool the KV goes there first.
 void Cluster::hand_over(JobId id) {
-  RequestRecord& record = report_.records[id];
   const bool decodes = !decode_.empty() && job(id).output_tokens > 1;
-  if (decodes) {
-    decode_views_.resize(decode_.size());
-    for (std::size_t i = 0; i < decode_.size(); ++i) {
-      const DecodeSide& side = decode_[i];
-      decode_views_[i] = {.sequences = side.node.running() + side.chosen,
-                          .context_tokens = side.node.context_tokens() + side.chosen_tokens,
-                          .reserved_tokens = side.node.reserved_tokens() + side.waiting_reserve,
-                          .capacity_tokens = options_.decode_capacity_tokens};
-    }
-    const sched::DecodeChoice choice = sched::choose_decode(
-        decode_views_, *timing_.decode,
-        {job(id).input_tokens + 1, job(id).input_tokens + job(id).output_tokens});
-    if (!choice.exists() || !sched::admits_to_decode(options_.admission, choice)) {
-      report_.wasted_prefill_s += jobs_[id].prefill_s;
-      finish(id, Outcome::kWasted);
-    } else {
-      record.decode = static_cast<std::uint32_t>(choice.instance);
-      DecodeSide& side = decode_[choice.instance];
-      ++side.chosen;
-      side.chosen_tokens += job(id).input_tokens + 1;
-      side.waiting_reserve += job(id).input_tokens + job(id).output_tokens;
-      jobs_[id].decoding_place = decoding_.size();
-      decoding_.push_back(id);
-    }
+  if (decodes && !choose_decode(id)) {
+    report_.wasted_prefill_s += jobs_[id].prefill_s;
+    finish(id, Outcome::kWasted);
   }
-  const std::uint64_t new_tokens = job(id).input_tokens - record.hit_tokens;
-  if (has_pool() && new_tokens != 0) {
-    const double bytes = kv_bytes(new_tokens);
-    report_.pool_write_bytes += bytes;
-    send(id, Cargo::kPoolStore,
-         {.links = {prefill_[record.prefill].ports.pool_out, pool_in_},
-          .link_count = 2,
-          .bytes = bytes,
-          .latency_s = options_.pool_link.latency_s,
-          .most_bytes_per_s = options_.pool_link.transfer_bytes_per_s});
-  } else if (record.decode != kNoNode) {
-    decode_[record.decode].waiting.push_back(id);
-    fill_decode(record.decode);
-  }
+  if (!send_to_pool(id)) wait_for_decode(id);
   if (!decodes) finish(id, Outcome::kCompleted);
+}
+
+// False: none can take it and keep the goal.
+bool Cluster::choose_decode(JobId id) {
+  decode_views_.resize(decode_.size());
+  for (std::size_t i = 0; i < decode_.size(); ++i) {
+    const DecodeSide& side = decode_[i];
+    decode_views_[i] = {.sequences = side.node.running() + side.chosen,
+                        .context_tokens = side.node.context_tokens() + side.chosen_tokens,
+                        .reserved_tokens = side.node.reserved_tokens() + side.waiting_reserve,
+                        .capacity_tokens = options_.decode_capacity_tokens};
+  }
+  const std::uint64_t input_tokens = job(id).input_tokens;
+  const sched::DecodeChoice choice = sched::choose_decode(
+      decode_views_, *timing_.decode, {input_tokens + 1, input_tokens + job(id).output_tokens});
+  if (!choice.exists() || !sched::admits_to_decode(options_.admission, choice)) return false;
+  record(id).decode = static_cast<std::uint32_t>(choice.instance);
+  DecodeSide& side = decode_[choice.instance];
+  ++side.chosen;
+  side.chosen_tokens += input_tokens + 1;
+  side.waiting_reserve += input_tokens + job(id).output_tokens;
+  begin_decoding(id);
+  return true;
+}
+
+void Cluster::wait_for_decode(JobId id) {
+  const std::uint32_t at = record(id).decode;
+  if (at == kNoNode) return;
+  decode_[at].waiting.push_back(id);
+  fill_decode(at);
 }
 
 // First come, first served.
@@ -390,92 +229,59 @@ void Cluster::begin_handover(JobId id, std::uint32_t at) {
   const double bytes = kv_bytes(job(id).input_tokens);
   report_.handover_bytes += bytes;
   const Ports& to = decode_[at].ports;
-  const sched::LinkSpeed& link = has_pool() ? options_.pool_link : options_.link;
-  LinkNetwork::Transfer transfer{.link_count = 2,
-                                 .bytes = bytes,
-                                 .latency_s = link.latency_s,
-                                 .most_bytes_per_s = link.transfer_bytes_per_s};
-  transfer.links = has_pool() ? std::array<LinkId, 4>{pool_out_, to.pool_in}
-                              : std::array<LinkId, 4>{prefill_[jobs_[id].source].ports.out, to.in};
-  send(id, Cargo::kHandover, transfer);
-}
-
-void Cluster::release_source(JobId id) {
-  JobState& state = jobs_[id];
-  PrefixCache& cache = source_of(id);
-  if (cache.generation() == state.source_generation) {
-    cache.release(path(id).first(state.source_blocks));
-  }
+  send(id, Cargo::kHandover,
+       has_pool() ? transfer_over(options_.pool_link, pool_out_, to.pool_in, bytes)
+                  : transfer_over(options_.link, prefill_of(id).ports.out, to.in, bytes));
 }
 
 void Cluster::end_transfer(JobId id) {
-  JobState& state = jobs_[id];
-  RequestRecord& record = report_.records[id];
-  state.transfer = kNoTransfer;
-  switch (state.cargo) {
+  kv_[id].transfer = kNoTransfer;
+  switch (kv_[id].cargo) {
     case Cargo::kPeerPrefix:
-    case Cargo::kPoolPrefix: {
-      release_source(id);
-      PrefillNode& node = prefill_[record.prefill];
-      node.cache.store(path(id).first(state.source_blocks));
-      node.report.most_cached_blocks = std::max(node.report.most_cached_blocks, node.cache.size());
-      state.is_waiting_for_kv = false;
-      return try_start(record.prefill);
-    }
+    case Cargo::kPoolPrefix:
+      receive_prefix(id);
+      return try_start(prefill_of(id));
     case Cargo::kStorageFetch:
       return end_fetch(id);
     case Cargo::kPoolStore:
-      pool_.store(path(id));
+      store_in_pool(path(id));
       if (has_storage()) write_to_storage(id);
-      report_.pool_blocks = std::max(report_.pool_blocks, pool_.size());
-      if (record.decode == kNoNode) return;
-      decode_[record.decode].waiting.push_back(id);
-      return fill_decode(record.decode);
-    case Cargo::kHandover: {
-      DecodeSide& side = decode_[record.decode];
-      --side.chosen;
-      side.chosen_tokens -= job(id).input_tokens + 1;
-      side.node.enter({.job = id,
-                       .context_tokens = job(id).input_tokens + 1,
-                       .tokens_left = job(id).output_tokens - 1,
-                       .last_token_s = record.first_token_s},
-                      now_s_);
-      timers_.set(decode_slot(record.decode), side.node.next_s());
-      return;
-    }
+      return wait_for_decode(id);
+    case Cargo::kHandover:
+      return enter_decode(id);
   }
+}
+
+void Cluster::enter_decode(JobId id) {
+  const std::uint32_t at = record(id).decode;
+  DecodeSide& side = decode_[at];
+  --side.chosen;
+  side.chosen_tokens -= job(id).input_tokens + 1;
+  side.node.enter({.job = id,
+                   .context_tokens = job(id).input_tokens + 1,
+                   .tokens_left = job(id).output_tokens - 1,
+                   .last_token_s = record(id).first_token_s},
+                  now_s());
+  set_timer(decode_timer(at), side.node.next_s());
 }
 
 void Cluster::end_decode_step(std::uint32_t at) {
   DecodeSide& side = decode_[at];
   const double goal_s = options_.admission.tbt_slo_s;
-  const double begin_s = now_s_ - side.node.step_s();
-  side.running.add(begin_s, now_s_, static_cast<double>(side.node.running()));
-  if (std::isfinite(goal_s)) side.load.add(begin_s, now_s_, side.node.step_s() / goal_s);
+  const double begin_s = now_s() - side.node.step_s();
+  side.running.add(begin_s, now_s(), static_cast<double>(side.node.running()));
+  if (std::isfinite(goal_s)) side.load.add(begin_s, now_s(), side.node.step_s() / goal_s);
   ended_.clear();
   side.node.step(gaps_, ended_);
   for (const JobId id : ended_) {
     ++side.report.requests;
     ++decodes_;
-    decode_sum_s_ += now_s_ - report_.records[id].first_token_s;
-    decoding_[jobs_[id].decoding_place] = decoding_.back();
-    jobs_[decoding_.back()].decoding_place = jobs_[id].decoding_place;
-    decoding_.pop_back();
+    decode_sum_s_ += now_s() - record(id).first_token_s;
+    end_decoding(id);
     finish(id, Outcome::kCompleted);
   }
   if (!ended_.empty()) fill_decode(at);
-  timers_.set(decode_slot(at), side.node.next_s());
-}
-
-void Cluster::finish(JobId id, Outcome outcome) {
-  RequestRecord& record = report_.records[id];
-  CACHALOT_CHECK(record.outcome == Outcome::kOpen);
-  record.outcome = outcome;
-  record.end_s = now_s_;
-  --in_flight_;
-  if (options_.closed_loop != 0 || options_.pass_requests != 0) {
-    timers_.set(arrival_slot(), next_arrival_s());
-  }
+  set_timer(decode_timer(at), side.node.next_s());
 }
 
 Result<ClusterReport> simulate(const ClusterOptions& options, const Workload& workload,

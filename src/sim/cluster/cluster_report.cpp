@@ -1,35 +1,12 @@
 // What a run has found, taken from its instances and links at the end.
-#include "base/check.h"
 #include "sim/cluster/cluster_run.h"
 
 namespace cachalot::sim {
 
 ClusterReport Cluster::finish_report() {
-  CACHALOT_CHECK(decoding_.empty());
-  for (const RequestRecord& record : report_.records) {
-    CACHALOT_CHECK(record.outcome != Outcome::kOpen);
-  }
-  for (PrefillNode& node : prefill_) {
-    count_queue(node);
-    report_.instances.push_back(std::move(node.report));
-  }
+  begin_figures();
   for (DecodeSide& side : decode_) report_.instances.push_back(std::move(side.report));
-  summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
-  summarise_passes(workload_, options_.pass_requests, report_);
-  report_.window_s = options_.window_s;
-  report_.bytes_transferred = network_.total_bytes();
-  for (std::size_t i = 0; i < prefill_.size(); ++i) {
-    const PrefillNode& node = prefill_[i];
-    InstanceReport& r = report_.instances[i];
-    r.cached_blocks = node.cache.size();
-    r.evictions = node.cache.evictions();
-    r.load = node.busy.means(report_.sim_s);
-    r.queue = node.queued.means(report_.sim_s);
-    r.sent_bytes =
-        network_.bytes(node.ports.out) + (has_pool() ? network_.bytes(node.ports.pool_out) : 0);
-    r.received_bytes =
-        network_.bytes(node.ports.in) + (has_pool() ? network_.bytes(node.ports.pool_in) : 0);
-  }
+  finish_figures();
   for (std::size_t i = 0; i < decode_.size(); ++i) {
     const DecodeSide& side = decode_[i];
     InstanceReport& r = report_.instances[prefill_.size() + i];

@@ -6,70 +6,55 @@
 
 namespace cachalot::sim {
 
-PrefixCache& Cluster::source_of(JobId id) {
-  const JobState& state = jobs_[id];
-  switch (state.cargo) {
-    case Cargo::kPeerPrefix:
-      return prefill_[state.source].cache;
-    case Cargo::kStorageFetch:
-      return storage_;
-    default:
-      return pool_;
-  }
+void Cluster::add_storage(JobId id, sched::RequestView& request,
+                          sched::ClusterView& cluster) const {
+  cluster.storage = options_.storage_link;
+  if (!has_storage()) return;
+  request.storage_hit_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
+  cluster.storage_reads = network_.in_flight(storage_out_);
 }
 
-sched::KvPlan Cluster::plan_from_pool(JobId id, std::uint32_t at, std::uint64_t hit_tokens,
-                                      bool with_storage) const {
+PrefixCache& Cluster::source_of(JobId id) {
+  return kv_[id].cargo == Cargo::kStorageFetch ? storage_ : KvNetwork::source_of(id);
+}
+
+sched::KvPlan Cluster::plan_from_pool(JobId id, std::uint64_t hit_tokens, bool with_storage) const {
+  const PrefillNode& node = prefill_[record(id).prefill];
   const sched::PrefillView view{.hit_tokens = hit_tokens,
                                 .held_tokens = hit_tokens,
-                                .pool_reads = network_.in_flight(prefill_[at].ports.pool_in)};
+                                .pool_reads = network_.in_flight(node.ports.pool_in)};
   sched::RequestView request{.input_tokens = job(id).input_tokens};
   request.pool_hit_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
-  if (with_storage && has_storage()) {
-    request.storage_hit_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
-  }
-  return sched::plan_with_pool(
-      request,
-      {.prefill = {&view, 1},
-       .timing = timing_.prefill,
-       .kv_bytes_per_token = options_.kv_bytes_per_token,
-       .link = options_.link,
-       .pool = options_.pool_link,
-       .storage = options_.storage_link,
-       .storage_reads = has_storage() ? network_.in_flight(storage_out_) : 0},
-      0);
+  sched::ClusterView cluster{.prefill = {&view, 1},
+                             .timing = timing_.prefill,
+                             .kv_bytes_per_token = options_.kv_bytes_per_token,
+                             .link = options_.link,
+                             .pool = options_.pool_link};
+  if (with_storage) add_storage(id, request, cluster);
+  return sched::plan_with_pool(request, cluster, 0);
 }
 
-bool Cluster::begin_fetch(JobId id, const sched::KvPlan& plan) {
-  JobState& state = jobs_[id];
-  state.source_blocks = storage_.match(path(id));
-  state.source_generation = storage_.generation();
-  storage_.hold(path(id).first(state.source_blocks));
-  state.is_waiting_for_kv = true;
-  state.storage_tokens += plan.fetch_tokens;
+void Cluster::begin_fetch(JobId id, const sched::KvPlan& plan) {
+  jobs_[id].storage_tokens += plan.fetch_tokens;
   const double bytes = kv_bytes(plan.fetch_tokens);
   report_.storage_read_bytes += bytes;
+  hold_source(id, storage_);
   send(id, Cargo::kStorageFetch,
-       {.links = {storage_out_, pool_in_},
-        .link_count = 2,
-        .bytes = bytes,
-        .latency_s = options_.storage_link.latency_s,
-        .most_bytes_per_s = options_.storage_link.transfer_bytes_per_s});
-  return true;
+       transfer_over(options_.storage_link, storage_out_, pool_in_, bytes));
 }
 
 // The pool has it now, as far as it has room; the instance reads it there.
 void Cluster::end_fetch(JobId id) {
-  JobState& state = jobs_[id];
-  const std::uint32_t at = report_.records[id].prefill;
+  MovingKv& kv = kv_[id];
+  PrefillNode& node = prefill_of(id);
+  const std::span<const std::uint32_t> fetched = path(id).first(kv.source_blocks);
   release_source(id);
-  storage_.store(path(id).first(state.source_blocks));  // a use
-  pool_.store(path(id).first(state.source_blocks));
-  report_.pool_blocks = std::max(report_.pool_blocks, pool_.size());
-  state.is_waiting_for_kv = false;
-  const std::uint64_t own_tokens = workload_.tokens_of(job(id), prefill_[at].cache.match(path(id)));
-  const std::uint64_t hit_tokens = std::max(state.ready_tokens, own_tokens);
-  if (!begin_transfer(id, at, plan_from_pool(id, at, hit_tokens, false))) try_start(at);
+  storage_.store(fetched);  // a use
+  store_in_pool(fetched);
+  kv.is_waited_for = false;
+  const std::uint64_t own_tokens = workload_.tokens_of(job(id), node.cache.match(path(id)));
+  const std::uint64_t hit_tokens = std::max(kv.ready_tokens, own_tokens);
+  if (!begin_transfer(id, plan_from_pool(id, hit_tokens, false))) try_start(node);
 }
 
 // Writes wait for no one. With too many in flight a write is left out, as the keeper leaves out what is evicted before
@@ -88,31 +73,28 @@ void Cluster::write_to_storage(JobId id) {
     return;
   }
   report_.storage_write_bytes += bytes;
-  network_.start(now_s_, {.links = {pool_out_, storage_in_},
-                          .link_count = 2,
-                          .bytes = bytes,
-                          .latency_s = options_.storage_link.latency_s,
-                          .most_bytes_per_s = options_.storage_link.transfer_bytes_per_s,
-                          .tag = id | kStorageWriteTag});
-  timers_.set(kNetworkSlot, network_.next_s());
+  LinkNetwork::Transfer transfer =
+      transfer_over(options_.storage_link, pool_out_, storage_in_, bytes);
+  transfer.tag = id | kStorageWriteTag;
+  start_transfer(transfer);
 }
 
 // Where the tokens of a hit were. At the end of its prefill.
 void Cluster::count_tiers(JobId id) {
-  const JobState& state = jobs_[id];
-  RequestRecord& record = report_.records[id];
-  std::uint64_t left = record.hit_tokens;
+  const MovingKv& kv = kv_[id];
+  RequestRecord& of = record(id);
+  std::uint64_t left = of.hit_tokens;
   const auto take = [&](std::uint64_t tokens) {
     const std::uint64_t taken = std::min(tokens, left);
     left -= taken;
     return taken;
   };
   // What the storage brought was then read from the pool.
-  const std::uint64_t fetched = std::min(state.storage_tokens, state.pool_tokens);
-  record.storage_tokens = take(fetched);
-  report_.hit_tokens_storage += record.storage_tokens;
-  report_.hit_tokens_pool += take(state.pool_tokens - fetched);
-  report_.hit_tokens_peer += take(state.peer_tokens);
+  const std::uint64_t fetched = std::min(jobs_[id].storage_tokens, kv.pool_tokens);
+  of.storage_tokens = take(fetched);
+  report_.hit_tokens_storage += of.storage_tokens;
+  report_.hit_tokens_pool += take(kv.pool_tokens - fetched);
+  report_.hit_tokens_peer += take(kv.peer_tokens);
 }
 
 }  // namespace cachalot::sim

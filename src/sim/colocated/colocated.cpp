@@ -4,7 +4,6 @@
 #include <cinttypes>
 #include <cmath>
 
-#include "base/check.h"
 #include "sim/colocated/colocated_run.h"
 
 namespace cachalot::sim {
@@ -28,30 +27,10 @@ std::uint64_t Node::ready_tokens(std::uint64_t id, std::uint64_t submitted) {
 
 Cluster::Cluster(const ColocatedOptions& options, const Workload& workload,
                  const ClusterTiming& timing)
-    : options_(options.cluster),
+    : CachingCluster(options.cluster, workload, timing, options.cluster.prefill),
       engine_options_(options.engine),
-      workload_(workload),
-      timing_(timing),
       step_timing_(timing),
-      pool_(options.cluster.eviction, options.cluster.pool_capacity_blocks),
-      timers_(options.cluster.prefill + 3),
-      rng_(options.cluster.seed),
-      jobs_(workload.jobs().size()),
-      changes_(options.cluster.changes) {
-  report_.records.resize(jobs_.size());
-  std::stable_sort(changes_.begin(), changes_.end(),
-                   [](const Membership& a, const Membership& b) { return a.at_s < b.at_s; });
-}
-
-Ports Cluster::make_ports() {
-  Ports ports;
-  ports.out = network_.add_link(options_.link.bytes_per_s);
-  ports.in = network_.add_link(options_.link.bytes_per_s);
-  if (!has_pool()) return ports;
-  ports.pool_out = network_.add_link(options_.pool_link.bytes_per_s);
-  ports.pool_in = network_.add_link(options_.pool_link.bytes_per_s);
-  return ports;
-}
+      jobs_(workload.jobs().size()) {}
 
 Status Cluster::make_engine(Node& node) {
   CACHALOT_TRY_ASSIGN(Engine engine, Engine::make(engine_options_, step_timing_, node));
@@ -60,120 +39,57 @@ Status Cluster::make_engine(Node& node) {
 }
 
 Result<ClusterReport> Cluster::run(const std::function<void(double)>& on_progress) {
-  constexpr JobId kProgressEvery = 256;
-  if (has_pool()) {
-    const double most = options_.pool_link.bytes_per_s * options_.prefill;
-    pool_in_ = network_.add_link(std::min(options_.pool_bytes_per_s, most));
-    pool_out_ = network_.add_link(std::min(options_.pool_bytes_per_s, most));
-  }
   for (std::uint32_t i = 0; i < options_.prefill; ++i) {
     nodes_.push_back(std::make_unique<Node>(*this, i, options_));
-    nodes_[i]->ports = make_ports();
-    nodes_[i]->report.instance = i;
-    nodes_[i]->report.is_colocated = true;
+    add_instance(*nodes_[i]);
     CACHALOT_TRY(make_engine(*nodes_[i]));
   }
-  timers_.set(arrival_slot(), next_arrival_s());
-  if (!changes_.empty()) timers_.set(change_slot(), changes_[0].at_s);
-  JobId reported = 0;
-  while (timers_.first_time() < kNever) {
-    now_s_ = timers_.first_time();
-    CACHALOT_TRY(step(timers_.first()));
-    if (on_progress && next_arrival_ >= reported + kProgressEvery) {
-      reported = next_arrival_;
-      on_progress(static_cast<double>(reported) / static_cast<double>(jobs_.size()));
-    }
-  }
+  CACHALOT_TRY(run_events(on_progress));
   return finish_report();
 }
 
-Status Cluster::step(std::size_t slot) {
-  if (slot == kNetworkSlot) {
-    while (const std::optional<std::uint64_t> tag = network_.pop(now_s_)) {
-      CACHALOT_TRY(end_transfer(static_cast<JobId>(*tag)));
-    }
-    timers_.set(kNetworkSlot, network_.next_s());
-  } else if (slot < change_slot()) {
-    Node& node = *nodes_[slot - node_slot(0)];
-    count_requests(node);
-    node.engine->advance();
-    timers_.set(slot, node.engine->next_event_s());
-    return leave_if_empty(node);
-  } else if (slot == change_slot()) {
-    const Membership membership = changes_[next_change_++];
-    timers_.set(slot, next_change_ < changes_.size() ? changes_[next_change_].at_s : kNever);
-    return change(membership);
-  } else {
-    const JobId id = next_arrival_++;
-    ++in_flight_;
-    report_.records[id].arrival_s = now_s_;
-    timers_.set(slot, next_arrival_s());
-    return arrive(id);
+Status Cluster::on_transfer_end(std::uint64_t tag) {
+  const auto id = static_cast<JobId>(tag);
+  kv_[id].transfer = kNoTransfer;
+  if (kv_[id].cargo == Cargo::kPoolStore) {
+    store_in_pool(path(id));
+    return {};
   }
-  return {};
+  receive_prefix(id);
+  return submit(id);
 }
 
-double Cluster::next_arrival_s() const {
-  if (next_arrival_ == jobs_.size()) return kNever;
-  if (options_.closed_loop == 0) return job(next_arrival_).arrival_s;
-  const bool begins_pass =
-      options_.pass_requests != 0 && next_arrival_ % options_.pass_requests == 0;
-  return in_flight_ < (begins_pass ? 1 : options_.closed_loop) ? now_s_ : kNever;
+Status Cluster::on_instance(std::size_t instance) {
+  Node& node = *nodes_[instance];
+  count_requests(node);
+  node.engine->advance();
+  set_timer(instance, node.engine->next_event_s());
+  return leave_if_empty(node);
 }
 
 // Of the host's cache or of the engine's blocks; of these a block of the trace counts where its last one is there.
-std::size_t Cluster::held_blocks(const Node& node, JobId id) const {
+std::size_t Cluster::held_blocks(const CachingInstance& instance, JobId id) const {
   const std::span<const std::uint32_t> blocks = path(id);
-  std::size_t held = node.cache.match(blocks);
+  std::size_t held = instance.cache.match(blocks);
   if (!engine_options_.prefix_caching) return held;
-  const std::uint64_t per = workload_.block_tokens() / engine_options_.block_tokens;
-  while (held < blocks.size() &&
-         node.engine->pool().has(std::uint64_t{blocks[held]} * per + per - 1)) {
-    ++held;
-  }
+  const BlockPool& pool = nodes_[instance.number]->engine->pool();
+  const std::uint64_t per = blocks_of_block();
+  while (held < blocks.size() && pool.has(std::uint64_t{blocks[held]} * per + per - 1)) ++held;
   return held;
-}
-
-// Held, or computed by then.
-std::size_t Cluster::expected_blocks(const Node& node, JobId id) const {
-  const std::span<const std::uint32_t> blocks = path(id);
-  std::size_t expected = held_blocks(node, id);
-  while (expected < blocks.size() && node.coming.contains(blocks[expected])) ++expected;
-  return expected;
 }
 
 // Prompts that wait or are being computed, as predicted, and the step in hand. What decodes beside them, and memory
 // that they may have to wait for, is not in it.
-double Cluster::queue_s(const Node& node) const {
+double Cluster::queue_s(const CachingInstance& instance) const {
+  const Node& node = *nodes_[instance.number];
   if (node.queued_tokens == 0) return 0;
   const auto done = static_cast<double>(node.engine->prompt_tokens_done());
   const double left = std::max(0.0, 1 - done / static_cast<double>(node.queued_tokens));
   return node.queued_s * left;
 }
 
-sched::Route Cluster::route(JobId id) {
-  views_.resize(nodes_.size());
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const Node& node = *nodes_[i];
-    views_[i] = {.accepts = node.accepts,
-                 .queue_s = queue_s(node),
-                 .requests = node.jobs.size(),
-                 .hit_tokens = workload_.tokens_of(job(id), expected_blocks(node, id)),
-                 .held_tokens = workload_.tokens_of(job(id), node.cache.match(path(id))),
-                 .sending = network_.in_flight(node.ports.out),
-                 .receiving = network_.in_flight(node.ports.in),
-                 .pool_reads = has_pool() ? network_.in_flight(node.ports.pool_in) : 0};
-  }
-  sched::RequestView request{.input_tokens = job(id).input_tokens};
-  if (has_pool()) request.pool_hit_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
-  return sched::route(options_.routing, request,
-                      {.prefill = views_,
-                       .timing = timing_.prefill,
-                       .kv_bytes_per_token = options_.kv_bytes_per_token,
-                       .link = options_.link,
-                       .pool = options_.pool_link,
-                       .turn = turn_++,
-                       .random = rng_.next()});
+std::uint64_t Cluster::requests_of(const CachingInstance& instance) const {
+  return nodes_[instance.number]->jobs.size();
 }
 
 sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
@@ -209,41 +125,14 @@ sched::Verdict Cluster::verdict(JobId id, double ttft_s) {
                        .timing = timing_.decode});
 }
 
-Status Cluster::arrive(JobId id) {
-  if (input_tokens(id) + output_tokens(id) > engine_options_.capacity_tokens()) {
-    finish(id, Outcome::kNoInstance);
-    return {};
-  }
-  const sched::Route chosen = route(id);
-  if (!chosen.exists()) {
-    finish(id, Outcome::kNoInstance);
-    return {};
-  }
-  report_.records[id].predicted_ttft_s = chosen.ttft_s;
-  switch (verdict(id, chosen.ttft_s)) {
-    case sched::Verdict::kAdmit:
-      return dispatch(id, chosen);
-    case sched::Verdict::kRejectPrefill:
-      finish(id, Outcome::kRejectedPrefill);
-      break;
-    case sched::Verdict::kRejectDecode:
-      finish(id, Outcome::kRejectedDecode);
-      break;
-  }
-  return {};
-}
-
-void Cluster::count_requests(Node& node) {
-  node.requests.add(node.requests_since_s, now_s_, static_cast<double>(node.jobs.size()));
-  node.requests_since_s = now_s_;
+bool Cluster::can_hold(JobId id) const {
+  return input_tokens(id) + output_tokens(id) <= engine_options_.capacity_tokens();
 }
 
 Status Cluster::dispatch(JobId id, const sched::Route& chosen) {
-  const auto at = static_cast<std::uint32_t>(chosen.instance);
-  Node& node = *nodes_[at];
+  Node& node = *nodes_[chosen.instance];
   count_requests(node);
-  RequestRecord& record = report_.records[id];
-  record.prefill = record.decode = at;
+  record(id).prefill = record(id).decode = node.number;
   JobState& state = jobs_[id];
   state.expected_prefill_s = chosen.kv.prefill_s;
   state.expected_tokens = input_tokens(id) - std::min(chosen.kv.hit_tokens, input_tokens(id) - 1);
@@ -251,52 +140,17 @@ Status Cluster::dispatch(JobId id, const sched::Route& chosen) {
   node.queued_tokens += state.expected_tokens;
   node.jobs.push_back(id);
   node.prefilling.push_back(id);
-  for (const std::uint32_t block : path(id)) ++node.coming[block];
-  if (begin_transfer(id, at, chosen.kv)) return {};
-  return submit(id);
-}
-
-void Cluster::send(JobId id, Cargo cargo, LinkNetwork::Transfer transfer) {
-  transfer.tag = id;
-  jobs_[id].cargo = cargo;
-  jobs_[id].transfer = network_.start(now_s_, transfer);
-  timers_.set(kNetworkSlot, network_.next_s());
-}
-
-// False: the plan needs no transfer.
-bool Cluster::begin_transfer(JobId id, std::uint32_t at, const sched::KvPlan& plan) {
-  if (plan.transfer_tokens == 0) return false;
-  JobState& state = jobs_[id];
-  const bool is_peer = plan.source == sched::KvSource::kPeer;
-  PrefixCache& cache = is_peer ? nodes_[plan.peer]->cache : pool_;
-  state.source = is_peer ? static_cast<std::uint32_t>(plan.peer) : kNoNode;
-  state.source_blocks = cache.match(path(id));
-  state.source_generation = cache.generation();
-  cache.hold(path(id).first(state.source_blocks));
-  state.ready_tokens = plan.hit_tokens;
-  state.is_waiting_for_kv = true;
-  report_.records[id].transferred_tokens += plan.transfer_tokens;
-  const double bytes = kv_bytes(plan.transfer_tokens);
-  (is_peer ? report_.peer_bytes : report_.pool_read_bytes) += bytes;
-  const sched::LinkSpeed& link = is_peer ? options_.link : options_.pool_link;
-  LinkNetwork::Transfer transfer{.link_count = 2,
-                                 .bytes = bytes,
-                                 .latency_s = link.latency_s,
-                                 .most_bytes_per_s = link.transfer_bytes_per_s};
-  if (is_peer) {
-    transfer.links = {nodes_[plan.peer]->ports.out, nodes_[at]->ports.in};
-  } else {
-    transfer.links = {pool_out_, nodes_[at]->ports.pool_in};
-  }
-  send(id, is_peer ? Cargo::kPeerPrefix : Cargo::kPoolPrefix, transfer);
-  return true;
+  expect(node, id);
+  if (chosen.kv.transfer_tokens == 0) return submit(id);
+  fetch_prefix(id, node.number, chosen.kv);
+  return {};
 }
 
 Status Cluster::submit(JobId id) {
-  Node& node = *nodes_[report_.records[id].prefill];
+  Node& node = *nodes_[record(id).prefill];
   JobState& state = jobs_[id];
   if (engine_options_.prefix_caching) {
-    const std::uint64_t per = workload_.block_tokens() / engine_options_.block_tokens;
+    const std::uint64_t per = blocks_of_block();
     const std::uint64_t full = input_tokens(id) / engine_options_.block_tokens;
     state.keys.clear();
     for (const std::uint32_t block : path(id)) {
@@ -306,12 +160,12 @@ Status Cluster::submit(JobId id) {
     }
   }
   CACHALOT_TRY(node.engine->submit({.id = id,
-                                    .arrival_s = now_s_,
+                                    .arrival_s = now_s(),
                                     .input_tokens = input_tokens(id),
                                     .output_tokens = output_tokens(id),
                                     .keys = state.keys,
-                                    .ready_tokens = state.ready_tokens}));
-  timers_.set(node_slot(node.instance), node.engine->next_event_s());
+                                    .ready_tokens = kv_[id].ready_tokens}));
+  set_timer(node.number, node.engine->next_event_s());
   return {};
 }
 
@@ -325,53 +179,28 @@ void Cluster::leave_prefilling(Node& node, JobId id) {
   node.prefilling.erase(found);
   node.queued_s = node.prefilling.empty() ? 0 : node.queued_s - jobs_[id].expected_prefill_s;
   node.queued_tokens -= jobs_[id].expected_tokens;
-  for (const std::uint32_t block : path(id)) {
-    const auto block_found = node.coming.find(block);
-    if (--block_found->second == 0) node.coming.erase(block_found);
-  }
+  expect_no_more(node, id);
 }
 
 void Cluster::leave_decoding(JobId id) {
-  JobState& state = jobs_[id];
-  if (!state.is_decoding) return;
-  state.is_decoding = false;
-  decoding_[state.decoding_place] = decoding_.back();
-  jobs_[decoding_.back()].decoding_place = state.decoding_place;
-  decoding_.pop_back();
+  if (!jobs_[id].is_decoding) return;
+  jobs_[id].is_decoding = false;
+  end_decoding(id);
 }
 
 void Cluster::first_token(Node& node, JobId id, const RequestTimes& times) {
-  RequestRecord& record = report_.records[id];
+  RequestRecord& of = record(id);
   leave_prefilling(node, id);
-  node.cache.store(path(id));
-  node.report.most_cached_blocks = std::max(node.report.most_cached_blocks, node.cache.size());
-  record.hit_tokens = std::min(times.hit_tokens, job(id).input_tokens);
-  record.prefill_begin_s = times.scheduled_s;
+  store_in_cache(node, path(id));
+  of.hit_tokens = std::min(times.hit_tokens, job(id).input_tokens);
+  of.prefill_begin_s = times.scheduled_s;
   // What came before a failure has been seen already.
-  if (record.first_token_s == 0) record.first_token_s = now_s_;
-  node.report.hit_tokens += record.hit_tokens;
-  node.report.input_tokens += job(id).input_tokens;
-  report_.prefill_s +=
-      sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, record.hit_tokens);
-  report_.prefill_cold_s += sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, 0);
-  report_.input_tokens += job(id).input_tokens;
-  report_.hit_tokens += record.hit_tokens;
-  report_.transferred_tokens += record.transferred_tokens;
-  report_.full_blocks += job(id).input_tokens / workload_.block_tokens();
-  report_.hit_full_blocks += record.hit_tokens / workload_.block_tokens();
-  jobs_[id].decoding_place = decoding_.size();
+  if (of.first_token_s == 0) of.first_token_s = now_s();
+  count_prefill(node, id,
+                sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, of.hit_tokens));
   jobs_[id].is_decoding = true;
-  decoding_.push_back(id);
-  const std::uint64_t new_tokens = job(id).input_tokens - record.hit_tokens;
-  if (!has_pool() || new_tokens == 0) return;
-  const double bytes = kv_bytes(new_tokens);
-  report_.pool_write_bytes += bytes;
-  send(id, Cargo::kPoolStore,
-       {.links = {node.ports.pool_out, pool_in_},
-        .link_count = 2,
-        .bytes = bytes,
-        .latency_s = options_.pool_link.latency_s,
-        .most_bytes_per_s = options_.pool_link.transfer_bytes_per_s});
+  begin_decoding(id);
+  send_to_pool(id);
 }
 
 void Cluster::finished(Node& node, JobId id) {
@@ -379,7 +208,7 @@ void Cluster::finished(Node& node, JobId id) {
   node.jobs.erase(std::find(node.jobs.begin(), node.jobs.end(), id));
   leave_decoding(id);
   ++decodes_;
-  decode_sum_s_ += now_s_ - report_.records[id].first_token_s;
+  decode_sum_s_ += now_s() - record(id).first_token_s;
   jobs_[id].keys = {};
   finish(id, Outcome::kCompleted);
 }
@@ -397,39 +226,6 @@ void Cluster::step_ended(Node& node, const StepRecord& step) {
   node.report.tokens += step.decodes;
   node.report.most_reserved_tokens =
       std::max(node.report.most_reserved_tokens, step.used_blocks * engine_options_.block_tokens);
-}
-
-void Cluster::release_source(JobId id) {
-  JobState& state = jobs_[id];
-  PrefixCache& cache = state.cargo == Cargo::kPeerPrefix ? nodes_[state.source]->cache : pool_;
-  if (cache.generation() == state.source_generation) {
-    cache.release(path(id).first(state.source_blocks));
-  }
-}
-
-Status Cluster::end_transfer(JobId id) {
-  JobState& state = jobs_[id];
-  state.transfer = kNoTransfer;
-  if (state.cargo == Cargo::kPoolStore) {
-    pool_.store(path(id));
-    report_.pool_blocks = std::max(report_.pool_blocks, pool_.size());
-    return {};
-  }
-  release_source(id);
-  Node& node = *nodes_[report_.records[id].prefill];
-  node.cache.store(path(id).first(state.source_blocks));
-  node.report.most_cached_blocks = std::max(node.report.most_cached_blocks, node.cache.size());
-  state.is_waiting_for_kv = false;
-  return submit(id);
-}
-
-void Cluster::finish(JobId id, Outcome outcome) {
-  RequestRecord& record = report_.records[id];
-  CACHALOT_CHECK(record.outcome == Outcome::kOpen);
-  record.outcome = outcome;
-  record.end_s = now_s_;
-  --in_flight_;
-  if (options_.closed_loop != 0) timers_.set(arrival_slot(), next_arrival_s());
 }
 
 }  // namespace colocated

@@ -1,0 +1,170 @@
+#include "sim/cluster/caching_cluster.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cachalot::sim {
+
+CachingCluster::CachingCluster(const ClusterOptions& options, const Workload& workload,
+                               const ClusterTiming& timing, std::size_t instances)
+    : KvNetwork(options, workload, instances),
+      timing_(timing),
+      rng_(options.seed),
+      decoding_places_(workload.jobs().size()) {}
+
+Status CachingCluster::on_change(const Membership& membership) {
+  CachingInstance& instance = *instances_[membership.instance];
+  switch (membership.change) {
+    case Change::kJoin:
+      instance.accepts = true;
+      instance.is_leaving = false;
+      break;
+    case Change::kLeave:
+      instance.accepts = false;
+      instance.is_leaving = true;
+      return leave_if_empty(instance);
+    case Change::kFail:
+      instance.accepts = false;
+      return fail(instance);
+  }
+  return {};
+}
+
+std::size_t CachingCluster::held_blocks(const CachingInstance& instance, JobId id) const {
+  return instance.cache.match(path(id));
+}
+
+// Held, or computed by then.
+std::size_t CachingCluster::expected_blocks(const CachingInstance& instance, JobId id) const {
+  const std::span<const std::uint32_t> blocks = path(id);
+  std::size_t expected = held_blocks(instance, id);
+  while (expected < blocks.size() && instance.coming.contains(blocks[expected])) ++expected;
+  return expected;
+}
+
+void CachingCluster::expect(CachingInstance& instance, JobId id) {
+  for (const std::uint32_t block : path(id)) ++instance.coming[block];
+}
+void CachingCluster::expect_no_more(CachingInstance& instance, JobId id) {
+  for (const std::uint32_t block : path(id)) {
+    const auto found = instance.coming.find(block);
+    if (--found->second == 0) instance.coming.erase(found);
+  }
+}
+
+sched::Route CachingCluster::route(JobId id) {
+  views_.resize(instances_.size());
+  for (std::size_t i = 0; i < instances_.size(); ++i) {
+    const CachingInstance& instance = *instances_[i];
+    views_[i] = {.accepts = instance.accepts,
+                 .queue_s = queue_s(instance),
+                 .requests = requests_of(instance),
+                 .hit_tokens = workload_.tokens_of(job(id), expected_blocks(instance, id)),
+                 .held_tokens = workload_.tokens_of(job(id), instance.cache.match(path(id))),
+                 .sending = network_.in_flight(instance.ports.out),
+                 .receiving = network_.in_flight(instance.ports.in),
+                 .pool_reads = has_pool() ? network_.in_flight(instance.ports.pool_in) : 0};
+  }
+  sched::RequestView request{.input_tokens = job(id).input_tokens};
+  if (has_pool()) request.pool_hit_tokens = workload_.tokens_of(job(id), pool_.match(path(id)));
+  sched::ClusterView cluster{.prefill = views_,
+                             .timing = timing_.prefill,
+                             .kv_bytes_per_token = options_.kv_bytes_per_token,
+                             .link = options_.link,
+                             .pool = options_.pool_link,
+                             .turn = turn_++,
+                             .random = rng_.next()};
+  add_storage(id, request, cluster);
+  return sched::route(options_.routing, request, cluster);
+}
+
+Status CachingCluster::on_arrival(JobId id) {
+  const sched::Route chosen = can_hold(id) ? route(id) : sched::Route();
+  if (!chosen.exists()) {
+    finish(id, Outcome::kNoInstance);
+    return {};
+  }
+  record(id).predicted_ttft_s = chosen.ttft_s;
+  switch (verdict(id, chosen.ttft_s)) {
+    case sched::Verdict::kAdmit:
+      return dispatch(id, chosen);
+    case sched::Verdict::kRejectPrefill:
+      finish(id, Outcome::kRejectedPrefill);
+      break;
+    case sched::Verdict::kRejectDecode:
+      finish(id, Outcome::kRejectedDecode);
+      break;
+  }
+  return {};
+}
+
+Status CachingCluster::begin_again(JobId id) {
+  ++record(id).restarts;
+  const sched::Route chosen = route(id);
+  if (chosen.exists()) return dispatch(id, chosen);
+  finish(id, Outcome::kNoInstance);
+  return {};
+}
+
+void CachingCluster::count_requests(CachingInstance& instance) {
+  instance.requests.add(instance.requests_since_s, now_s(),
+                        static_cast<double>(requests_of(instance)));
+  instance.requests_since_s = now_s();
+}
+
+void CachingCluster::count_prefill(CachingInstance& instance, JobId id, double prefill_s) {
+  const RequestRecord& of = record(id);
+  const std::uint64_t input_tokens = job(id).input_tokens;
+  instance.report.hit_tokens += of.hit_tokens;
+  instance.report.input_tokens += input_tokens;
+  report_.prefill_s += prefill_s;
+  report_.prefill_cold_s += sched::prefill_seconds(*timing_.prefill, input_tokens, 0);
+  report_.input_tokens += input_tokens;
+  report_.hit_tokens += of.hit_tokens;
+  report_.transferred_tokens += of.transferred_tokens;
+  report_.full_blocks += input_tokens / workload_.block_tokens();
+  report_.hit_full_blocks += of.hit_tokens / workload_.block_tokens();
+}
+
+void CachingCluster::begin_decoding(JobId id) {
+  decoding_places_[id] = decoding_.size();
+  decoding_.push_back(id);
+}
+
+void CachingCluster::end_decoding(JobId id) {
+  decoding_[decoding_places_[id]] = decoding_.back();
+  decoding_places_[decoding_.back()] = decoding_places_[id];
+  decoding_.pop_back();
+}
+
+void CachingCluster::begin_figures() {
+  CACHALOT_CHECK(decoding_.empty());
+  for (const RequestRecord& record : report_.records) {
+    CACHALOT_CHECK(record.outcome != Outcome::kOpen);
+  }
+  for (CachingInstance* const instance : instances_) {
+    count_requests(*instance);
+    report_.instances.push_back(std::move(instance->report));
+  }
+}
+
+void CachingCluster::finish_figures() {
+  summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
+  summarise_passes(workload_, options_.pass_requests, report_);
+  report_.window_s = options_.window_s;
+  report_.bytes_transferred = network_.total_bytes();
+  for (std::size_t i = 0; i < instances_.size(); ++i) {
+    const CachingInstance& instance = *instances_[i];
+    const Ports& ports = instance.ports;
+    InstanceReport& r = report_.instances[i];
+    r.cached_blocks = instance.cache.size();
+    r.evictions = instance.cache.evictions();
+    r.load = instance.busy.means(report_.sim_s);
+    r.queue = instance.requests.means(report_.sim_s);
+    r.sent_bytes = network_.bytes(ports.out) + (has_pool() ? network_.bytes(ports.pool_out) : 0);
+    r.received_bytes = network_.bytes(ports.in) + (has_pool() ? network_.bytes(ports.pool_in) : 0);
+  }
+}
+
+}  // namespace cachalot::sim
