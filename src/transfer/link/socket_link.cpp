@@ -332,13 +332,15 @@ Status SocketLink::end_payload() {
 
 // --- Writing ---
 
-void SocketLink::add_control() {
+// @return whether all frames are among the parts
+bool SocketLink::add_control() {
   std::size_t skip = control_sent_;
   for (std::vector<std::byte>& bytes : control_) {
-    if (parts_.size() >= kMostParts / 2) return;
+    if (parts_.size() >= kMostParts / 2) return false;
     parts_.push_back({bytes.data() + skip, bytes.size() - skip});
     skip = 0;
   }
+  return true;
 }
 
 void SocketLink::add_payload() {
@@ -383,9 +385,11 @@ void SocketLink::add_payload() {
 
 bool SocketLink::write_some() {
   parts_.clear();
-  // Frames go between payloads, never into one.
-  if (!writing_ || writing_->sent == 0) add_control();
-  if (!writing_) {
+  // Frames go between payloads, never into one: a payload begins when all frames are sent or go with it, for consume()
+  // takes what was sent for frames first.
+  const bool is_between = !writing_ || writing_->sent == 0;
+  const bool may_write = !is_between || add_control();
+  if (!writing_ && may_write) {
     OutgoingPayload payload;
     if (has_payloads_ && (has_payloads_ = events_.next_payload(*this, payload))) {
       writing_ = std::make_unique<Outgoing>();
@@ -394,7 +398,7 @@ bool SocketLink::write_some() {
     }
   }
   bool is_inside = false;
-  if (writing_) {
+  if (writing_ && may_write) {
     Outgoing& out = *writing_;
     const bool needs_memory = !out.is_void && out.sent < out.head.size() + out.payload.bytes;
     is_inside = needs_memory && out.payload.memory->enter();

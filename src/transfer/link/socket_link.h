@@ -55,7 +55,7 @@ class SocketLink final : public Link {
   void damage(Incoming& in);
   // Writing.
   bool write_some();
-  void add_control();
+  bool add_control();
   void add_payload();
   void consume(std::size_t sent);
   void finish_close();

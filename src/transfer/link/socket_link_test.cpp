@@ -26,14 +26,19 @@ struct Events : LinkEvents {
   void on_frame(Link&, Frame) override { ++frames; }
   IncomingPayload on_payload(Link&, const Frame&, std::uint64_t) override { return {memory, 0}; }
   void on_payload_end(Link&, const Frame&, std::uint64_t, PayloadEnd how) override { end = how; }
-  bool next_payload(Link&, OutgoingPayload&) override { return false; }
-  void on_payload_sent(Link&, const OutgoingPayload&) override {}
+  bool next_payload(Link&, OutgoingPayload& payload) override {
+    if (payloads == 0) return false;
+    --payloads;
+    payload = {{FrameType::kChunk, {}}, memory, 0, kPayloadBytes};
+    return true;
+  }
+  void on_payload_sent(Link&, const OutgoingPayload&) override { ++payloads_sent; }
   void on_closed(Link&, const Error&) override { is_closed = true; }
 
   std::vector<std::byte> target = std::vector<std::byte>(kPayloadBytes);
   std::shared_ptr<PayloadMemory> memory =
       std::make_shared<PayloadMemory>(Strided::flat(target.data(), target.size()));
-  int frames = 0;
+  int frames = 0, payloads = 0, payloads_sent = 0;
   std::optional<PayloadEnd> end;
   bool is_closed = false;
 };
@@ -125,6 +130,45 @@ TEST_F(SocketLinkTest, TheEndOfTheConnectionInMidPayloadWakesTheReceiver) {
   progress_until_idle();
   EXPECT_EQ(events_.end, PayloadEnd::kVoid);
   EXPECT_TRUE(events_.is_closed);
+}
+
+// What the peer reads: a letter a frame, p for a payload. Its bytes look like no frame.
+std::string order_of(const std::vector<std::byte>& bytes) {
+  std::string order;
+  for (std::size_t at = 0; at + sizeof(FrameHeader) <= bytes.size();) {
+    FrameHeader header;
+    std::memcpy(&header, &bytes[at], sizeof header);
+    if (!check_header(header)) return order + " no frame at " + std::to_string(at);
+    order += header.type == static_cast<std::uint32_t>(FrameType::kChunk) ? 'p' : 'f';
+    at += sizeof header + header.body_bytes + header.payload_bytes;
+    if (header.payload_bytes != 0) at += sizeof(FrameTrailer);
+  }
+  return order;
+}
+
+TEST_F(SocketLinkTest, FramesNeverGoIntoAPayloadHoweverManyWait) {
+  for (const std::size_t frames : {100, 127, 128, 129, 255, 256, 1000}) {
+    events_.target.assign(kPayloadBytes, std::byte{0x77});
+    events_.payloads = 2;
+    events_.payloads_sent = 0;
+    std::vector<std::byte> got;
+    link_->wants_payload();
+    for (std::size_t i = 0; i < frames; ++i) link_->send({FrameType::kPing, {}});
+    const std::size_t expected =
+        frames * sizeof(FrameHeader) + 2 * (encode({FrameType::kChunk, {}}, kPayloadBytes).size() +
+                                            kPayloadBytes + sizeof(FrameTrailer));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (got.size() < expected && std::chrono::steady_clock::now() < end) {
+      progress_until_idle();
+      std::vector<std::byte> some(64 << 10);
+      const ssize_t count = recv(peer_.get(), some.data(), some.size(), MSG_DONTWAIT);
+      if (count > 0) got.insert(got.end(), some.begin(), some.begin() + count);
+    }
+    progress_until_idle();
+    ASSERT_EQ(got.size(), expected);
+    EXPECT_EQ(order_of(got), std::string(frames, 'f') + "pp") << frames;
+    EXPECT_EQ(events_.payloads_sent, 2);
+  }
 }
 
 std::string congestion_control(int fd) {
