@@ -1,6 +1,7 @@
 """Two engines share a prompt through a pool: the second takes every full block, and says the same."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -96,6 +97,14 @@ def test_two_ranks(models, engines, pools, prompt):
     assert external_hits(engines(models(), options).answer([one])) == 0
 
 
+def expect_stored(engine, blocks):
+    """An engine may count the blocks of an answer after it: asks for little more until it has."""
+    until = time.monotonic() + 60
+    while (stored := engine.answer([[5, 6]])["metrics"]["vllm:cachalot_stored_blocks"]) < blocks:
+        assert time.monotonic() < until, f"{stored} blocks are stored, expected {blocks}"
+    assert stored == blocks
+
+
 def test_engines_of_other_tensor_parallel_sizes(models, engines, pools, prompt):
     """The model has two KV heads: each of four ranks has one that another rank has, too. In float32: engines of other
     tensor parallel sizes add in another order, which bfloat16 makes visible."""
@@ -113,6 +122,7 @@ def test_engines_of_other_tensor_parallel_sizes(models, engines, pools, prompt):
     answer = pair.answer([two])
     assert answer["tokens"] == other["tokens"]
     assert external_hits(answer) == full_blocks(128), pair.text()[-3000:]
+    expect_stored(pair, 2 * 11)
     pair.close()
     four = engines(models(), options, tensor_parallel_size=4, **exact)
     answer = four.answer([one])
@@ -123,8 +133,8 @@ def test_engines_of_other_tensor_parallel_sizes(models, engines, pools, prompt):
     assert answer["tokens"] == last["tokens"]
     assert external_hits(answer) == 2 * full_blocks(128)  # of all its requests
     # Each block is in the pool once for each head: no rank has written what another one has.
-    stored = [engine["metrics"]["vllm:cachalot_stored_blocks"] for engine in (computed, other, last)]
-    assert stored == [2 * 11, 11, 2 * 11]
+    expect_stored(single, 11)
+    expect_stored(four, 2 * 11)
     assert external_hits(engines(models(), {"pool": pool.path}, **exact).answer([one])) == 0
 
 
