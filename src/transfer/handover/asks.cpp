@@ -60,12 +60,15 @@ void TransferRank::Impl::connect(const KvReference& reference, std::uint32_t ran
 
 void TransferRank::Impl::begin(Ask& ask) {
   for (const Source& source : ask.sources) {
+    Result<AskMessage> message = message_of(ask, source);
+    if (!message) return end_ask(ask, &message.error());
     KvReference sisters;
     sisters.instance = options.instance;
     sisters.addresses = instance_addresses;
     connect(source.is_sister ? sisters : ask.reference, source.rank, ask.deadline_ns,
-            [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
-              on_connected(id, rank, std::move(peer));
+            [this, id = ask.id, rank = source.rank, message = *std::move(message),
+             may_ask_again = ask.may_ask_again](Result<PeerId> peer) {
+              on_connected(id, rank, message, *may_ask_again, std::move(peer));
             });
   }
   // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
@@ -78,16 +81,7 @@ void TransferRank::Impl::begin(Ask& ask) {
   }
 }
 
-void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer) {
-  const std::lock_guard lock(mutex);
-  const auto found = asks.find(id);
-  if (found == asks.end() || found->second.status.state != HandoverState::kRunning) return;
-  Ask& ask = found->second;
-  Status status = peer ? check_peer(*peer) : Status(peer.error());
-  Source* source = nullptr;
-  for (Source& candidate : ask.sources) {
-    if (candidate.rank == source_rank) source = &candidate;
-  }
+Result<AskMessage> TransferRank::Impl::message_of(const Ask& ask, const Source& source) const {
   AskMessage message;
   message.ask = raw(ask.id);
   message.offer = ask.reference.id;
@@ -96,22 +90,36 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Resul
   message.first_token = ask.first_token;
   message.tokens = ask.tokens;
   message.waits_for_offer = ask.waits_for_offer;
-  message.is_copy = source->is_sister;
+  message.is_copy = source.is_sister;
   message.hash = ask.hash;
-  for (const AskWindow& window : source->windows) {
-    if (!status.ok()) break;
-    Result<StreamShape> shape = stream_shape(cache, slice_of(ask, window.fetch));
-    if (shape) {
-      message.fetches.push_back(*shape);
-    } else {
-      status = shape.error();
-    }
+  for (const AskWindow& window : source.windows) {
+    CACHALOT_TRY_ASSIGN(const StreamShape shape, stream_shape(cache, slice_of(ask, window.fetch)));
+    message.fetches.push_back(shape);
   }
+  return message;
+}
+
+void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank,
+                                      const AskMessage& message, const bool& may_ask_again,
+                                      Result<PeerId> peer) {
+  const std::lock_guard lock(mutex);
+  Status status = peer ? check_peer(*peer) : Status(peer.error());
+  const auto found = asks.find(id);
+  if (found == asks.end() || found->second.status.state != HandoverState::kRunning) {
+    // It has ended before this rank could be asked. That one hears both, or its pages would wait for this rank.
+    if (!status.ok() || may_ask_again) return;
+    send(*peer, message);
+    send(*peer, CancelMessage{raw(id)});
+    return;
+  }
+  Ask& ask = found->second;
   if (!status) {
     end_ask(ask, &status.error());
     return;
   }
-  source->peer = *peer;
+  for (Source& source : ask.sources) {
+    if (source.rank == source_rank) source.peer = *peer;
+  }
   send(*peer, message);
 }
 
@@ -232,6 +240,7 @@ void TransferRank::Impl::end_ask(Ask& ask, const Error* error) {
     ask.status.state = HandoverState::kFailed;
     ask.status.error = *error;
     ++counts.failed_asks;
+    *ask.may_ask_again = error->code == Code::kNotFound;
     for (const Source& source : ask.sources) {
       if (source.peer) send(*source.peer, CancelMessage{raw(ask.id)});
     }

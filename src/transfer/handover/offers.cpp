@@ -174,6 +174,22 @@ void TransferRank::Impl::take_early(const std::function<bool(const AskMessage&)>
   }
 }
 
+// Ranks that asked and cancelled before the offer came. Those that asked again meanwhile take it.
+void TransferRank::Impl::take_cancelled_early(const OfferId& id) {
+  for (EarlyAsk& cancelled : std::exchange(cancelled_early, {})) {
+    if (cancelled.message.offer != id) {
+      cancelled_early.push_back(std::move(cancelled));
+      continue;
+    }
+    const auto found = offers.find(id);
+    if (found == offers.end() || found->second.is_standing) continue;
+    const std::uint64_t ask = cancelled.message.ask;
+    if (check_peer(cancelled.peer).ok() &&
+        serve(cancelled.peer, cancelled.message, found->second).ok())
+      take_cancel(cancelled.peer, ask);
+  }
+}
+
 void TransferRank::Impl::raise_layers(Offer& offer, std::uint32_t layers) {
   offer.layers_ready = std::max(offer.layers_ready, layers);
   for (const auto& [key, taker] : takers) {
@@ -388,7 +404,14 @@ void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason
 }
 
 void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
-  std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
+  const auto waiting = std::ranges::find_if(
+      early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
+  if (waiting != early.end()) {
+    // The offer, when it comes, would wait for this rank. A copy waits for no more than `peer_timeout`.
+    if (!waiting->message.is_copy) cancelled_early.push_back(std::move(*waiting));
+    if (cancelled_early.size() > kMostEarlyAsks) cancelled_early.pop_front();
+    early.erase(waiting);
+  }
   const auto found = takers.find({peer, ask});
   if (found == takers.end()) return;
   const Error error = Error::make(Code::kCancelled, "the decode instance has cancelled");
@@ -420,6 +443,7 @@ void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message
 
 void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
   std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer; });
+  std::erase_if(cancelled_early, [&](const EarlyAsk& e) { return e.peer == peer; });
   std::vector<TakerKey> lost;
   for (const auto& [key, taker] : takers) {
     if (key.first == peer) lost.push_back(key);
@@ -460,6 +484,7 @@ Status TransferRank::offer(const OfferOptions& o) {
   ++impl_->counts.offers;
   impl_->deadlines_changed.notify_all();
   impl_->take_early([&](const AskMessage& m) { return !m.is_copy && m.offer == o.id; });
+  impl_->take_cancelled_early(o.id);
   return {};
 }
 

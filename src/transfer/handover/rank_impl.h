@@ -108,6 +108,9 @@ struct Ask {
   AskStatus status;
   bool has_note = false;
   std::optional<OfferId> copies;  // the offer for ranks of this machine, until it has ended
+  // Shared with connections that do not stand yet: the offer was not there, and this rank may ask for it again. Else
+  // they tell their ranks of the ask and its end, also when it was released meanwhile.
+  std::shared_ptr<bool> may_ask_again = std::make_shared<bool>(false);
 };
 
 // What ranks of a machine fetch once. They do not know the numbers of each other's asks.
@@ -163,6 +166,7 @@ struct TransferRank::Impl final : EngineEvents {
                                             std::uint32_t& expected);
   KvSlice slice_of(const Offer& offer, const Taker& taker, const Fetch& fetch) const;
   void take_early(const std::function<bool(const AskMessage&)>& is_for);
+  void take_cancelled_early(const OfferId& id);
   void raise_layers(Offer& offer, std::uint32_t layers);
   void send_note(Offer& offer, std::span<const std::byte> note);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
@@ -186,7 +190,10 @@ struct TransferRank::Impl final : EngineEvents {
   void begin(Ask& ask);
   void connect(const KvReference& reference, std::uint32_t rank, std::uint64_t deadline_ns,
                std::function<void(Result<PeerId>)> done);
-  void on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer);
+  Result<AskMessage> message_of(const Ask& ask, const Source& source) const;
+  // @param may_ask_again  Ask::may_ask_again: read with the lock
+  void on_connected(AskId id, std::uint32_t source_rank, const AskMessage& message,
+                    const bool& may_ask_again, Result<PeerId> peer);
   void take_plan(PeerId peer, const PlanMessage& message);
   Status open_windows(Ask& ask, Source& source, const PlanMessage& message);
   void take_note(PeerId peer, NoteMessage message);
@@ -227,6 +234,7 @@ struct TransferRank::Impl final : EngineEvents {
   std::map<TakerKey, Taker> takers;
   std::map<PushId, TakerKey> push_takers;
   std::deque<EarlyAsk> early;
+  std::deque<EarlyAsk> cancelled_early;  // the last ones: their ranks will not take the offer
   std::vector<EndedOffer> ended;
   std::map<OfferId, const char*> ended_reasons;  // of the last ones
   std::deque<OfferId> ended_order;
