@@ -37,7 +37,7 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
   if (status.ok() && (found == offers.end() || found->second.copied)) {
     const bool may_come = message.waits_for_offer && !ended_reasons.contains(message.offer);
     if (may_come && early.size() < kMostEarlyAsks) {
-      early.push_back({peer, std::move(message)});
+      keep_early({peer, std::move(message)});
       return;
     }
     status = refusal_of(message.offer);
@@ -46,6 +46,12 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
   if (status.ok()) return;
   ++counts.refused_asks;
   send(peer, RefusalMessage{message.ask, status.error()});
+}
+
+Status TransferRank::Impl::check_layers(std::uint32_t layers_ready) const {
+  if (layers_ready <= cache.geometry().layers) return {};
+  return Error::make(Code::kInvalidArgument, "%u layers are ready; this rank has %u layers",
+                     layers_ready, cache.geometry().layers);
 }
 
 // Whether the offer has what is asked for: the same tokens, which a hash tells.
@@ -162,6 +168,12 @@ KvSlice TransferRank::Impl::slice_of(const Offer& offer, const Taker& taker,
                                      const Fetch& fetch) const {
   return {pages_of(offer, taker.tokens), taker.first_token - offer.first_page_token,
           taker.tokens - taker.first_token, fetch.source_layers, fetch.source_heads};
+}
+
+// Precondition: fewer than `kMostEarlyAsks` wait. Those that were cancelled give way.
+void TransferRank::Impl::keep_early(EarlyAsk ask) {
+  early.push_back(std::move(ask));
+  if (early.size() + cancelled_early.size() > kMostEarlyAsks) cancelled_early.pop_front();
 }
 
 // Asks that came before what they are for.
@@ -409,7 +421,6 @@ void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
   if (waiting != early.end()) {
     // The offer, when it comes, would wait for this rank. A copy waits for no more than `peer_timeout`.
     if (!waiting->message.is_copy) cancelled_early.push_back(std::move(*waiting));
-    if (cancelled_early.size() > kMostEarlyAsks) cancelled_early.pop_front();
     early.erase(waiting);
   }
   const auto found = takers.find({peer, ask});
@@ -460,6 +471,7 @@ Status TransferRank::offer(const OfferOptions& o) {
     return Error::make(Code::kBusy, "an offer of this id exists, or has ended");
   }
   CACHALOT_TRY(impl_->check_pages(o.pages, 0, o.tokens));
+  if (o.layers_ready != kAllLayers) CACHALOT_TRY(impl_->check_layers(o.layers_ready));
   const bool is_whole = o.tokens % impl_->cache.page_tokens() == 0;
   if (!o.hashes.empty() && (o.hashes.size() != o.pages.size() || !is_whole)) {
     return Error::make(Code::kInvalidArgument,
@@ -492,6 +504,7 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->offers.find(id);
   if (found == impl_->offers.end()) return impl_->refusal_of(id);
+  CACHALOT_TRY(impl_->check_layers(layers));
   impl_->raise_layers(found->second, layers);
   return {};
 }

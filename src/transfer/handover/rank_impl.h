@@ -73,6 +73,9 @@ struct Taker {
 };
 using TakerKey = std::pair<PeerId, std::uint64_t>;
 
+// A fact of a rank: as division_text() says it. Ranks of older builds do not say it.
+inline constexpr const char* kDivisionFact = "division";
+
 inline constexpr std::size_t kMostEarlyAsks = 1024;
 // An ask that came before its offer, or before the ask that it copies from.
 struct EarlyAsk {
@@ -102,6 +105,7 @@ struct Ask {
   std::uint64_t first_token = 0, tokens = 0, deadline_ns = 0;
   bool waits_for_offer = false;
   std::optional<BlockHash> hash;
+  std::string division;  // of the source, as the reference says
   std::vector<Source> sources;
   std::vector<std::uint32_t>
       idle_ranks;  // that this pair needs nothing of, and that this rank tells so
@@ -152,6 +156,7 @@ struct TransferRank::Impl final : EngineEvents {
                      std::uint64_t tokens) const;
   Status check_peer(PeerId peer) const;
   Status check_addresses(const KvReference& reference) const;
+  Status check_layers(std::uint32_t layers_ready) const;
 
   // offers.cpp
   void take_ask(PeerId peer, AskMessage message);
@@ -165,6 +170,7 @@ struct TransferRank::Impl final : EngineEvents {
   Result<std::span<const Fetch>> fetches_of(const AskMessage& message, const Offer& offer,
                                             std::uint32_t& expected);
   KvSlice slice_of(const Offer& offer, const Taker& taker, const Fetch& fetch) const;
+  void keep_early(EarlyAsk ask);
   void take_early(const std::function<bool(const AskMessage&)>& is_for);
   void take_cancelled_early(const OfferId& id);
   void raise_layers(Offer& offer, std::uint32_t layers);
@@ -198,6 +204,9 @@ struct TransferRank::Impl final : EngineEvents {
   Status open_windows(Ask& ask, Source& source, const PlanMessage& message);
   void take_note(PeerId peer, NoteMessage message);
   void take_refusal(PeerId peer, const RefusalMessage& message);
+  Status check_division(const Ask& ask, const Source& source, PeerId peer) const;
+  // At its deadline: what has not come.
+  Error lateness_of(const Ask& ask) const;
   void end_ask(Ask& ask, const Error* error);
   // This source has nothing more to send.
   bool is_complete(const Ask& ask, const Source& source) const;
