@@ -54,7 +54,8 @@ Result<OfferId> random_offer_id();
 // How an instance divides the model. Rank r of n is stage r / tp_size, tensor-parallel rank r % tp_size.
 struct InstanceShape {
   std::uint32_t tp_size = 1, pp_size = 1;
-  std::vector<std::uint32_t> stage_layers = {};  // of each stage; none: all stages have the same
+  // Of each stage; none: all stages have the same. A rank's geometry and its instance's references say the same.
+  std::vector<std::uint32_t> stage_layers = {};
   // Of each rank: ranks with the same number are on one machine. Of those that hold the same bytes (MLA, more ranks than
   // heads) one fetches them, the others copy from it. None: each rank fetches its own.
   std::vector<std::uint32_t> machines = {};
@@ -71,7 +72,7 @@ struct KvReference {
   InstanceShape shape;
   // Of each rank: where it can be reached. As many as the shape has ranks; none: the registry says it.
   std::vector<std::vector<std::string>> addresses = {};
-  bool expects_note = false;  // the ask ends only after finish()
+  bool expects_note = false;  // the ask ends only after finish(); the offer has has_note
 };
 
 struct TransferOptions {
@@ -96,7 +97,7 @@ struct OfferOptions {
   std::uint64_t tokens = 0;            // the last page may be partly used
   std::uint64_t deadline_ns = 0;       // from now
   std::uint32_t layers_ready = ~0u;    // of this rank; fewer: layers_ready() raises it
-  bool has_note = false;               // finish() will come
+  bool has_note = false;               // finish() will come; the offer does not end before
   // Of each page, chained: the same hash means the same tokens before it, too. None: no part can be asked for.
   std::span<const BlockHash> hashes = {};
   bool is_standing =
@@ -156,14 +157,17 @@ class TransferRank {
 
   // --- Prefill --------------------------------------------------------------------------------------------
 
-  // @errors kInvalidArgument: pages, tokens, hashes; kBusy: the id is in use
+  // @errors kInvalidArgument: pages, tokens, hashes, more layers_ready than this rank has; kBusy: the id is in use, or was
   Status offer(const OfferOptions& options);
-  // Layers [0, layers) of this rank are computed. @errors kNotFound: the offer has ended
+  // Layers [0, layers) of this rank are computed.
+  // @errors kStale: the offer has ended, says why; kNotFound: none of this id is known (the last 4,096 that ended are);
+  //         kInvalidArgument: more layers than this rank has
   Status layers_ready(const OfferId& id, std::uint32_t layers);
-  // All layers are computed. The note goes to every rank that asks: a first token, logits, a hidden state.
+  // All layers are computed. The note goes to every rank that asks: a first token, logits, a hidden state. Needs
+  // has_note at the offer, and expects_note at the reference: else the one side or the other does not wait for it.
   // @errors as layers_ready(); kInvalidArgument: a note of more than 1 MiB
   Status finish(const OfferId& id, std::span<const std::byte> note);
-  // Takes the pages back: nothing reads them after this call. @errors kNotFound
+  // Takes the pages back: nothing reads them after this call. @errors kStale, kNotFound as layers_ready()
   Status withdraw(const OfferId& id);
   // Offers that have ended since the last call.
   std::vector<EndedOffer> ended_offers();
@@ -176,14 +180,17 @@ class TransferRank {
   // Returns at once; the KV arrives layer by layer. All ranks of an instance ask for the same tokens. A rank that others
   // copy from is done when they have copied, or at its deadline: until then they read its pages. It waits no longer than
   // peer_timeout_ns for a rank that has not asked.
-  // @errors kInvalidArgument: pages; a reference of an unlike instance; the rank to copy from has no known address
+  // @errors kInvalidArgument: pages, also one that is given twice; a reference of an unlike instance; the rank to copy
+  //         from has no known address. A reference that divides the layers otherwise than its instance ends the ask
   Result<AskId> ask(const KvReference& reference, const AskOptions& options);
   // @errors kNotFound: no such ask, or released
   Result<AskStatus> status(AskId ask) const;
   // Waits until it has ended, or `layers` layers have arrived; at most timeout_ns.
   Result<AskStatus> wait(AskId ask, std::uint64_t timeout_ns = kNoTimeout,
                          std::uint32_t layers = kAllLayers) const;
-  // Forgets it. One that has not ended is cancelled, on both sides; nothing writes into its pages after this call.
+  // Forgets it. One that has not ended is cancelled, on both sides; nothing writes into its pages after this call. Ranks
+  // that it has no connection to yet hear it when that stands: they keep no pages for this rank, and do not let it ask
+  // for this offer again.
   void release(AskId ask);
   // This instance will not ask: it has the KV from elsewhere, and the prefill's pages are free at once, unless the
   // offer stands. Rank 0 says it for all ranks; the others do nothing. Returns at once; a prefill that cannot be

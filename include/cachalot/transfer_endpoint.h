@@ -174,6 +174,7 @@ class TransferEndpoint {
   // @param peer  of a segment, or one that has connected. @errors kNotFound; kInvalidArgument: more than 64 KiB
   Status notify(std::string_view peer, std::string_view text);
   // Notices that have come since the last call. If there are none, waits for the first one, at most timeout_ns.
+  // While 4,096 of them or 16 MiB wait to be read, the connection of a peer that sends another one ends.
   std::vector<Notice> notices(std::uint64_t timeout_ns = 0);
 
   EndpointStatistics statistics() const;

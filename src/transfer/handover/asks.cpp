@@ -15,6 +15,17 @@ std::uint64_t raw(WindowKey key) {
   return static_cast<std::uint64_t>(key);
 }
 
+// Bytes are written into each page once.
+Status check_distinct(std::span<const PageId> pages) {
+  std::vector<PageId> sorted(pages.begin(), pages.end());
+  std::ranges::sort(sorted);
+  const auto twice = std::ranges::adjacent_find(sorted);
+  if (twice == sorted.end()) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "page %u is given twice; expected another page for each part of the tokens",
+                     *twice);
+}
+
 }  // namespace
 
 KvSlice TransferRank::Impl::slice_of(const Ask& ask, const Fetch& fetch) const {
@@ -60,12 +71,15 @@ void TransferRank::Impl::connect(const KvReference& reference, std::uint32_t ran
 
 void TransferRank::Impl::begin(Ask& ask) {
   for (const Source& source : ask.sources) {
+    Result<AskMessage> message = message_of(ask, source);
+    if (!message) return end_ask(ask, &message.error());
     KvReference sisters;
     sisters.instance = options.instance;
     sisters.addresses = instance_addresses;
     connect(source.is_sister ? sisters : ask.reference, source.rank, ask.deadline_ns,
-            [this, id = ask.id, rank = source.rank](Result<PeerId> peer) {
-              on_connected(id, rank, std::move(peer));
+            [this, id = ask.id, rank = source.rank, message = *std::move(message),
+             may_ask_again = ask.may_ask_again](Result<PeerId> peer) {
+              on_connected(id, rank, message, *may_ask_again, std::move(peer));
             });
   }
   // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
@@ -78,16 +92,7 @@ void TransferRank::Impl::begin(Ask& ask) {
   }
 }
 
-void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer) {
-  const std::lock_guard lock(mutex);
-  const auto found = asks.find(id);
-  if (found == asks.end() || found->second.status.state != HandoverState::kRunning) return;
-  Ask& ask = found->second;
-  Status status = peer ? check_peer(*peer) : Status(peer.error());
-  Source* source = nullptr;
-  for (Source& candidate : ask.sources) {
-    if (candidate.rank == source_rank) source = &candidate;
-  }
+Result<AskMessage> TransferRank::Impl::message_of(const Ask& ask, const Source& source) const {
   AskMessage message;
   message.ask = raw(ask.id);
   message.offer = ask.reference.id;
@@ -96,17 +101,32 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, Resul
   message.first_token = ask.first_token;
   message.tokens = ask.tokens;
   message.waits_for_offer = ask.waits_for_offer;
-  message.is_copy = source->is_sister;
+  message.is_copy = source.is_sister;
   message.hash = ask.hash;
-  for (const AskWindow& window : source->windows) {
-    if (!status.ok()) break;
-    Result<StreamShape> shape = stream_shape(cache, slice_of(ask, window.fetch));
-    if (shape) {
-      message.fetches.push_back(*shape);
-    } else {
-      status = shape.error();
-    }
+  for (const AskWindow& window : source.windows) {
+    CACHALOT_TRY_ASSIGN(const StreamShape shape, stream_shape(cache, slice_of(ask, window.fetch)));
+    message.fetches.push_back(shape);
   }
+  return message;
+}
+
+void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank,
+                                      const AskMessage& message, const bool& may_ask_again,
+                                      Result<PeerId> peer) {
+  const std::lock_guard lock(mutex);
+  Status status = peer ? check_peer(*peer) : Status(peer.error());
+  const auto found = asks.find(id);
+  if (found == asks.end() || found->second.status.state != HandoverState::kRunning) {
+    // It has ended before this rank could be asked. That one hears both, or its pages would wait for this rank.
+    if (!status.ok() || may_ask_again) return;
+    send(*peer, message);
+    send(*peer, CancelMessage{raw(id)});
+    return;
+  }
+  Ask& ask = found->second;
+  const auto source =
+      std::ranges::find_if(ask.sources, [&](const Source& s) { return s.rank == source_rank; });
+  if (status.ok()) status = check_division(ask, *source, *peer);
   if (!status) {
     end_ask(ask, &status.error());
     return;
@@ -221,6 +241,42 @@ void TransferRank::Impl::close_windows(Ask& ask, const Error* reason) {
   }
 }
 
+// A plan from another division of the layers would put KV into other layers.
+Status TransferRank::Impl::check_division(const Ask& ask, const Source& source, PeerId peer) const {
+  if (source.is_sister) return {};
+  CACHALOT_TRY_ASSIGN(const PeerInfo info, engine->info(peer));
+  const auto found = info.facts.find(kDivisionFact);
+  if (found == info.facts.end() || found->second == ask.division) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "rank %s is of an instance of %.60s; the reference says %.60s",
+                     info.name.c_str(), found->second.c_str(), ask.division.c_str());
+}
+
+Error TransferRank::Impl::lateness_of(const Ask& ask) const {
+  const auto has_bytes = [](const Source& source) {
+    return std::ranges::all_of(source.windows, [](const AskWindow& w) { return w.is_done; });
+  };
+  auto source = std::ranges::find_if_not(ask.sources, has_bytes);
+  const bool lacks_note = source == ask.sources.end();
+  if (lacks_note) source = ask.sources.begin();
+  const std::string rank =
+      rank_name(source->is_sister ? options.instance : ask.reference.instance, source->rank);
+  const auto late = [&](const char* what) {
+    return Error::make(Code::kTimeout, "rank %s %s at the deadline of the ask", rank.c_str(), what);
+  };
+  if (lacks_note) return late("had sent all bytes, but not the note of finish() that is expected");
+  const bool has_plan =
+      std::ranges::any_of(source->windows, [](const AskWindow& w) { return w.is_open; });
+  if (!source->peer) return late("was not connected");
+  if (!has_plan && source->is_sister)
+    return late("of this machine, to copy from, had not asked for the same tokens");
+  if (!has_plan && ask.waits_for_offer) return late("had not made the offer");
+  if (source->is_sister) return late("of this machine, to copy from, had not sent all bytes");
+  return Error::make(Code::kTimeout, "instance %s had sent %llu bytes at the deadline of the ask",
+                     ask.reference.instance.c_str(),
+                     static_cast<unsigned long long>(ask.status.bytes));
+}
+
 // @param error  null: done
 void TransferRank::Impl::end_ask(Ask& ask, const Error* error) {
   close_windows(ask, error);
@@ -232,6 +288,7 @@ void TransferRank::Impl::end_ask(Ask& ask, const Error* error) {
     ask.status.state = HandoverState::kFailed;
     ask.status.error = *error;
     ++counts.failed_asks;
+    *ask.may_ask_again = error->code == Code::kNotFound;
     for (const Source& source : ask.sources) {
       if (source.peer) send(*source.peer, CancelMessage{raw(ask.id)});
     }
@@ -281,7 +338,10 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   CACHALOT_TRY(impl.check_addresses(reference));
   const std::uint64_t inside = o.first_token % impl.cache.page_tokens();
   CACHALOT_TRY(impl.check_pages(o.pages, inside, tokens - o.first_token));
+  CACHALOT_TRY(check_distinct(o.pages));
   CACHALOT_TRY_ASSIGN(const PairPlan* const plan, impl.plan_from(reference.shape, reference.id));
+  CACHALOT_TRY_ASSIGN(const std::vector<Rank> source_ranks,
+                      ranks_of(impl.options.geometry, impl.options.shape, reference.shape));
   const bool copies = !plan->copies_of(impl.own_rank).empty();
   if (copies && impl.instance_addresses.empty() && !impl.book) {
     return Error::make(Code::kInvalidArgument,
@@ -301,6 +361,7 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
   ask.deadline_ns =
       base::SteadyClock::read() + std::min<std::uint64_t>(o.deadline_ns, ~std::uint64_t{0} >> 2);
   ask.waits_for_offer = o.waits_for_offer;
+  ask.division = division_text(source_ranks);
   for (const Fetch& fetch :
        copies ? plan->copies_of(impl.own_rank) : plan->fetches_of(impl.own_rank)) {
     auto source = std::find_if(ask.sources.begin(), ask.sources.end(),

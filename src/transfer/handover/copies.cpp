@@ -70,7 +70,7 @@ void TransferRank::Impl::take_copy_ask(PeerId peer, AskMessage message) {
       status = Error::make(over->error.code, "rank %u, which fetches for its machine: %s", own_rank,
                            over->error.message);
     } else if (early.size() < kMostEarlyAsks) {
-      early.push_back({peer, std::move(message)});  // this rank has not asked yet
+      keep_early({peer, std::move(message)});  // this rank has not asked yet
       return;
     } else {
       status = Error::make(Code::kBusy, "%zu asks wait for a fetch or an offer", early.size());

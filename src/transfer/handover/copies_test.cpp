@@ -206,6 +206,15 @@ TEST_F(Copies, ARankThatNeverCopiesHoldsTheOtherOneNoLongerThanASilentPeer) {
   EXPECT_EQ(late.error.code, Code::kTimeout) << late.error.message;
 }
 
+TEST_F(Copies, ACopyThatIsLateNamesTheRankThatDidNotFetch) {
+  offer_all(prefill, id, tokens);
+  const AskStatus status = *copier.wait(ask(1, {.deadline_ns = kSecond}));
+  EXPECT_EQ(status.error.code, Code::kTimeout);
+  EXPECT_STREQ(status.error.message,
+               "rank d/0 of this machine, to copy from, had not asked for the same tokens at the "
+               "deadline of the ask");
+}
+
 TEST_F(Copies, ACopyThatIsCancelledEndsTheWait) {
   offer_all(prefill, id, tokens, {.layers_ready = 1});
   const AskId fetch = ask(0), copy = ask(1);

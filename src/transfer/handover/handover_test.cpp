@@ -327,6 +327,103 @@ TEST_F(OneToOne, BadInputIsOneClearError) {
             std::string::npos);
 }
 
+TEST_F(OneToOne, APageIsWrittenOnce) {
+  ASSERT_GE(decode.pages(0, tokens).size(), 2u);
+  std::vector<PageId> twice(decode.pages(0, tokens).begin(), decode.pages(0, tokens).end());
+  twice.back() = twice.front();
+  const Result<AskId> refused =
+      d.ask(prefill.reference(id, tokens), {.pages = twice, .deadline_ns = kLong});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(refused.error().message)
+                .find("page " + std::to_string(twice.front()) + " is given twice"),
+            std::string::npos)
+      << refused.error().message;
+}
+
+TEST_F(OneToOne, ARankHasNoMoreLayersThanItsGeometrySays) {
+  const auto is_refused = [](const Status& status) {
+    return !status.ok() && status.error().code == Code::kInvalidArgument &&
+           std::string(status.error().message) == "5 layers are ready; this rank has 4 layers";
+  };
+  ASSERT_EQ(model.layers, 4u);
+  EXPECT_TRUE(is_refused(offer({.layers_ready = 5})));
+  ASSERT_TRUE(offer({.layers_ready = 0}).ok());
+  EXPECT_TRUE(is_refused(p.layers_ready(id, 5)));
+  EXPECT_TRUE(p.layers_ready(id, 4).ok());
+}
+
+TEST(Handover, AStageHasTheLayersOfItsGeometry) {
+  base::Rng rng(5);
+  const std::uint64_t tokens = 20;
+  LiveInstance decode("d", small_model(), 1, 1, tokens, rng);
+  TestCache& cache = decode.memory.cache(0);
+  TransferOptions options;
+  options.instance = "other";
+  options.model = "test";
+  options.geometry = cache.view().geometry();
+  options.shape.stage_layers = {3};
+  options.cache.layout = cache.layout().name;
+  options.cache.page_tokens = cache.page_tokens();
+  options.cache.pages = cache.view().pages();
+  for (auto& tensor : cache.memory())
+    options.cache.tensors.push_back({tensor.data(), tensor.size() * 8});
+  const Result<TransferRank> opened = TransferRank::open(options);
+  ASSERT_FALSE(opened.ok());
+  EXPECT_STREQ(opened.error().message,
+               "stage_layers: stage 0 has 3 layers; the geometry of this rank has 4");
+}
+
+// A reference that says another division than the instance has: at once, with both, and nothing is written.
+TEST(Handover, AReferenceOfAnotherDivisionIsRefusedAtOnce) {
+  base::Rng rng(37);
+  const std::uint64_t tokens = 50;
+  LiveInstance prefill("p", small_model(), 1, 2, tokens, rng, "tcp:127.0.0.1:0");
+  LiveInstance decode("d", small_model(), 1, 1, tokens, rng, "tcp:127.0.0.1:0");
+  const OfferId id = *random_offer_id();
+  for (std::size_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(prefill.ranks[r]
+                    .offer({.id = id,
+                            .pages = prefill.pages(r, tokens),
+                            .tokens = tokens,
+                            .deadline_ns = kLong})
+                    .ok());
+  }
+  const std::uint32_t first = prefill.shape.stage_layers[0];
+  KvReference one_stage = prefill.reference(id, tokens);
+  one_stage.shape = {1, 1, {}, {}};
+  one_stage.addresses.resize(1);
+  KvReference other_layers = prefill.reference(id, tokens);
+  other_layers.shape.stage_layers = {first % 3 + 1, 3 - first % 3};
+  const auto before = decode.memory.cache(0).memory();
+  for (const KvReference& reference : {one_stage, other_layers}) {
+    const AskStatus status = *decode.ranks[0].wait(
+        *decode.ranks[0].ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = kLong}),
+        kLong / 2);
+    EXPECT_EQ(status.state, HandoverState::kFailed);
+    EXPECT_EQ(status.error.code, Code::kInvalidArgument);
+    const std::string layers = std::to_string(first) + "+" + std::to_string(4 - first);
+    EXPECT_NE(std::string(status.error.message).find("TP 1, PP 2, layers " + layers + "; the"),
+              std::string::npos)
+        << status.error.message;
+  }
+  EXPECT_EQ(before, decode.memory.cache(0).memory());
+}
+
+// At the deadline the error says what is missing.
+TEST_F(OneToOne, AnAskThatIsLateSaysWhatIsMissing) {
+  const auto message = [&](AskId number) { return std::string(d.wait(number)->error.message); };
+  EXPECT_EQ(message(*ask({.deadline_ns = kSecond, .waits_for_offer = true})),
+            "rank p/0 had not made the offer at the deadline of the ask");
+  id = *random_offer_id();
+  ASSERT_TRUE(offer({.has_note = true}).ok());
+  KvReference reference = prefill.reference(id, tokens);
+  reference.expects_note = true;
+  EXPECT_EQ(message(*d.ask(reference, {.pages = decode.pages(0, tokens), .deadline_ns = kSecond})),
+            "rank p/0 had sent all bytes, but not the note of finish() that is expected at the "
+            "deadline of the ask");
+}
+
 // --- Registries ---
 
 struct InRegistry : ::testing::Test {

@@ -43,6 +43,14 @@ TEST_F(LyingPrefill, OfAnotherNameIsNotAsked) {
   expect_failure(Code::kStale, "engine q/0 answers");
 }
 
+// The connection was not there yet. The prefill rank would keep its pages until its deadline.
+TEST_F(LyingPrefill, ThatAnswersAfterTheAskWasReleasedHearsOfBoth) {
+  ask();
+  decode.rank->release(number);
+  const AskMessage m = greet();
+  EXPECT_EQ(message_of<CancelMessage>(peer->receive(FrameType::kMessage)).ask, m.ask);
+}
+
 TEST_F(LyingPrefill, OfAnotherModelIsRefused) {
   for (const char* key : {"model", "kv"}) {
     ask();

@@ -81,6 +81,14 @@ Result<std::string> model_text(const KvGeometry& own, const InstanceShape& own_s
          " rope=" + std::to_string(own.qk_rope_head_dim);
 }
 
+std::string division_text(const std::vector<Rank>& ranks) {
+  const std::uint32_t tp = ranks.front().geometry.tp_size;
+  std::string text = "TP " + std::to_string(tp) + ", PP " + std::to_string(ranks.size() / tp);
+  for (std::size_t i = 0; i < ranks.size(); i += tp)
+    text += (i == 0 ? ", layers " : "+") + std::to_string(ranks[i].geometry.layers);
+  return text;
+}
+
 std::string rank_name(const std::string& instance, std::uint32_t rank) {
   return instance + "/" + std::to_string(rank);
 }

@@ -21,6 +21,9 @@ Result<std::vector<Rank>> ranks_of(const KvGeometry& own, const InstanceShape& o
 // The sizes of the model, for both sides to compare: "heads=8 head_dim=128 layers=64 dtype=bf16".
 Result<std::string> model_text(const KvGeometry& own, const InstanceShape& own_shape);
 
+// How an instance divides the model: "TP 2, PP 2, layers 24+8". It is long with many stages.
+std::string division_text(const std::vector<Rank>& ranks);
+
 // "prefill-0/3".
 std::string rank_name(const std::string& instance, std::uint32_t rank);
 

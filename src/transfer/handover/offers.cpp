@@ -37,7 +37,7 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
   if (status.ok() && (found == offers.end() || found->second.copied)) {
     const bool may_come = message.waits_for_offer && !ended_reasons.contains(message.offer);
     if (may_come && early.size() < kMostEarlyAsks) {
-      early.push_back({peer, std::move(message)});
+      keep_early({peer, std::move(message)});
       return;
     }
     status = refusal_of(message.offer);
@@ -46,6 +46,12 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
   if (status.ok()) return;
   ++counts.refused_asks;
   send(peer, RefusalMessage{message.ask, status.error()});
+}
+
+Status TransferRank::Impl::check_layers(std::uint32_t layers_ready) const {
+  if (layers_ready <= cache.geometry().layers) return {};
+  return Error::make(Code::kInvalidArgument, "%u layers are ready; this rank has %u layers",
+                     layers_ready, cache.geometry().layers);
 }
 
 // Whether the offer has what is asked for: the same tokens, which a hash tells.
@@ -164,6 +170,12 @@ KvSlice TransferRank::Impl::slice_of(const Offer& offer, const Taker& taker,
           taker.tokens - taker.first_token, fetch.source_layers, fetch.source_heads};
 }
 
+// Precondition: fewer than `kMostEarlyAsks` wait. Those that were cancelled give way.
+void TransferRank::Impl::keep_early(EarlyAsk ask) {
+  early.push_back(std::move(ask));
+  if (early.size() + cancelled_early.size() > kMostEarlyAsks) cancelled_early.pop_front();
+}
+
 // Asks that came before what they are for.
 void TransferRank::Impl::take_early(const std::function<bool(const AskMessage&)>& is_for) {
   for (EarlyAsk& waiting : std::exchange(early, {})) {
@@ -171,6 +183,22 @@ void TransferRank::Impl::take_early(const std::function<bool(const AskMessage&)>
       take_ask(waiting.peer, std::move(waiting.message));
     else
       early.push_back(std::move(waiting));
+  }
+}
+
+// Ranks that asked and cancelled before the offer came. Those that asked again meanwhile take it.
+void TransferRank::Impl::take_cancelled_early(const OfferId& id) {
+  for (EarlyAsk& cancelled : std::exchange(cancelled_early, {})) {
+    if (cancelled.message.offer != id) {
+      cancelled_early.push_back(std::move(cancelled));
+      continue;
+    }
+    const auto found = offers.find(id);
+    if (found == offers.end() || found->second.is_standing) continue;
+    const std::uint64_t ask = cancelled.message.ask;
+    if (check_peer(cancelled.peer).ok() &&
+        serve(cancelled.peer, cancelled.message, found->second).ok())
+      take_cancel(cancelled.peer, ask);
   }
 }
 
@@ -388,7 +416,13 @@ void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason
 }
 
 void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
-  std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
+  const auto waiting = std::ranges::find_if(
+      early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
+  if (waiting != early.end()) {
+    // The offer, when it comes, would wait for this rank. A copy waits for no more than `peer_timeout`.
+    if (!waiting->message.is_copy) cancelled_early.push_back(std::move(*waiting));
+    early.erase(waiting);
+  }
   const auto found = takers.find({peer, ask});
   if (found == takers.end()) return;
   const Error error = Error::make(Code::kCancelled, "the decode instance has cancelled");
@@ -420,6 +454,7 @@ void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message
 
 void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
   std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer; });
+  std::erase_if(cancelled_early, [&](const EarlyAsk& e) { return e.peer == peer; });
   std::vector<TakerKey> lost;
   for (const auto& [key, taker] : takers) {
     if (key.first == peer) lost.push_back(key);
@@ -436,6 +471,7 @@ Status TransferRank::offer(const OfferOptions& o) {
     return Error::make(Code::kBusy, "an offer of this id exists, or has ended");
   }
   CACHALOT_TRY(impl_->check_pages(o.pages, 0, o.tokens));
+  if (o.layers_ready != kAllLayers) CACHALOT_TRY(impl_->check_layers(o.layers_ready));
   const bool is_whole = o.tokens % impl_->cache.page_tokens() == 0;
   if (!o.hashes.empty() && (o.hashes.size() != o.pages.size() || !is_whole)) {
     return Error::make(Code::kInvalidArgument,
@@ -460,6 +496,7 @@ Status TransferRank::offer(const OfferOptions& o) {
   ++impl_->counts.offers;
   impl_->deadlines_changed.notify_all();
   impl_->take_early([&](const AskMessage& m) { return !m.is_copy && m.offer == o.id; });
+  impl_->take_cancelled_early(o.id);
   return {};
 }
 
@@ -467,6 +504,7 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->offers.find(id);
   if (found == impl_->offers.end()) return impl_->refusal_of(id);
+  CACHALOT_TRY(impl_->check_layers(layers));
   impl_->raise_layers(found->second, layers);
   return {};
 }

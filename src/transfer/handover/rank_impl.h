@@ -73,6 +73,9 @@ struct Taker {
 };
 using TakerKey = std::pair<PeerId, std::uint64_t>;
 
+// A fact of a rank: as division_text() says it. Ranks of older builds do not say it.
+inline constexpr const char* kDivisionFact = "division";
+
 inline constexpr std::size_t kMostEarlyAsks = 1024;
 // An ask that came before its offer, or before the ask that it copies from.
 struct EarlyAsk {
@@ -102,12 +105,16 @@ struct Ask {
   std::uint64_t first_token = 0, tokens = 0, deadline_ns = 0;
   bool waits_for_offer = false;
   std::optional<BlockHash> hash;
+  std::string division;  // of the source, as the reference says
   std::vector<Source> sources;
   std::vector<std::uint32_t>
       idle_ranks;  // that this pair needs nothing of, and that this rank tells so
   AskStatus status;
   bool has_note = false;
   std::optional<OfferId> copies;  // the offer for ranks of this machine, until it has ended
+  // Shared with connections that do not stand yet: the offer was not there, and this rank may ask for it again. Else
+  // they tell their ranks of the ask and its end, also when it was released meanwhile.
+  std::shared_ptr<bool> may_ask_again = std::make_shared<bool>(false);
 };
 
 // What ranks of a machine fetch once. They do not know the numbers of each other's asks.
@@ -149,6 +156,7 @@ struct TransferRank::Impl final : EngineEvents {
                      std::uint64_t tokens) const;
   Status check_peer(PeerId peer) const;
   Status check_addresses(const KvReference& reference) const;
+  Status check_layers(std::uint32_t layers_ready) const;
 
   // offers.cpp
   void take_ask(PeerId peer, AskMessage message);
@@ -162,7 +170,9 @@ struct TransferRank::Impl final : EngineEvents {
   Result<std::span<const Fetch>> fetches_of(const AskMessage& message, const Offer& offer,
                                             std::uint32_t& expected);
   KvSlice slice_of(const Offer& offer, const Taker& taker, const Fetch& fetch) const;
+  void keep_early(EarlyAsk ask);
   void take_early(const std::function<bool(const AskMessage&)>& is_for);
+  void take_cancelled_early(const OfferId& id);
   void raise_layers(Offer& offer, std::uint32_t layers);
   void send_note(Offer& offer, std::span<const std::byte> note);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
@@ -186,11 +196,17 @@ struct TransferRank::Impl final : EngineEvents {
   void begin(Ask& ask);
   void connect(const KvReference& reference, std::uint32_t rank, std::uint64_t deadline_ns,
                std::function<void(Result<PeerId>)> done);
-  void on_connected(AskId id, std::uint32_t source_rank, Result<PeerId> peer);
+  Result<AskMessage> message_of(const Ask& ask, const Source& source) const;
+  // @param may_ask_again  Ask::may_ask_again: read with the lock
+  void on_connected(AskId id, std::uint32_t source_rank, const AskMessage& message,
+                    const bool& may_ask_again, Result<PeerId> peer);
   void take_plan(PeerId peer, const PlanMessage& message);
   Status open_windows(Ask& ask, Source& source, const PlanMessage& message);
   void take_note(PeerId peer, NoteMessage message);
   void take_refusal(PeerId peer, const RefusalMessage& message);
+  Status check_division(const Ask& ask, const Source& source, PeerId peer) const;
+  // At its deadline: what has not come.
+  Error lateness_of(const Ask& ask) const;
   void end_ask(Ask& ask, const Error* error);
   // This source has nothing more to send.
   bool is_complete(const Ask& ask, const Source& source) const;
@@ -227,6 +243,7 @@ struct TransferRank::Impl final : EngineEvents {
   std::map<TakerKey, Taker> takers;
   std::map<PushId, TakerKey> push_takers;
   std::deque<EarlyAsk> early;
+  std::deque<EarlyAsk> cancelled_early;  // the last ones: their ranks will not take the offer
   std::vector<EndedOffer> ended;
   std::map<OfferId, const char*> ended_reasons;  // of the last ones
   std::deque<OfferId> ended_order;

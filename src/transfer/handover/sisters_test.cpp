@@ -210,5 +210,78 @@ TEST_F(Sisters, ARankThatHasAskedIsNotSilentHoweverLongItsTransferTakes) {
   EXPECT_TRUE(ended(p).has_value());
 }
 
+// Most of these asks are released before their connection stands: their messages have not been sent.
+TEST_F(Sisters, AsksThatAreReleasedAtOnceFreeThePagesSoon) {
+  for (int i = 0; i < 20; ++i) {
+    id = *random_offer_id();
+    offer({.deadline_ns = 1000 * kSecond});
+    const AskId one = ask(0), two = ask(1);
+    decode.ranks[0].release(one);
+    decode.ranks[1].release(two);
+  }
+  std::size_t count = 0;
+  for (const std::uint64_t end_ns = base::SteadyClock::read() + kSecond;
+       count < 20 && base::SteadyClock::read() < end_ns;) {
+    count += p.ended_offers().size();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(count, 20u);
+  EXPECT_EQ(p.statistics().open_offers, 0u);
+  // Nothing is left behind that would stop a new one.
+  id = *random_offer_id();
+  offer();
+  const AskId one = ask(0), two = ask(1);
+  EXPECT_EQ(decode.ranks[0].wait(one)->state, HandoverState::kDone);
+  EXPECT_EQ(decode.ranks[1].wait(two)->state, HandoverState::kDone);
+}
+
+TEST_F(Sisters, AnAskThatIsReleasedAtOnceLeavesItsSisterAlone) {
+  offer({.layers_ready = 0});
+  const AskId gone = ask(0), stays = ask(1);
+  decode.ranks[0].release(gone);
+  expect_taken_by(1, stays);
+  const auto end = ended(p, kSecond);
+  ASSERT_TRUE(end.has_value());
+  ASSERT_FALSE(end->status.ok());
+  EXPECT_EQ(end->status.error().code, Code::kCancelled);
+}
+
+TEST_F(Sisters, AsksThatAreReleasedBeforeTheirOfferComesFreeItWhenItComes) {
+  const auto early = [&](std::size_t rank) {
+    return *decode.ranks[rank].ask(prefill.reference(id, tokens),
+                                   {.pages = decode.pages(rank, tokens),
+                                    .deadline_ns = 1000 * kSecond,
+                                    .waits_for_offer = true});
+  };
+  const AskId one = early(0), two = early(1);
+  decode.ranks[0].release(one);
+  decode.ranks[1].release(two);
+  expect_heard(0);
+  expect_heard(1);
+  offer({.deadline_ns = 1000 * kSecond});
+  const auto end = ended(p, kSecond);
+  ASSERT_TRUE(end.has_value());
+  ASSERT_FALSE(end->status.ok());
+  EXPECT_EQ(end->status.error().code, Code::kCancelled);
+}
+
+TEST_F(Sisters, ARankThatAsksAgainBeforeTheOfferComesGetsIt) {
+  const auto early = [&](std::size_t rank) {
+    return *decode.ranks[rank].ask(
+        prefill.reference(id, tokens),
+        {.pages = decode.pages(rank, tokens), .deadline_ns = kLong, .waits_for_offer = true});
+  };
+  decode.ranks[0].release(early(0));
+  const AskId one = early(0), two = early(1);
+  expect_heard(0);
+  expect_heard(1);
+  offer();
+  EXPECT_EQ(decode.ranks[0].wait(one)->state, HandoverState::kDone);
+  EXPECT_EQ(decode.ranks[1].wait(two)->state, HandoverState::kDone);
+  const auto end = ended(p);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(end->status.ok()) << end->status.error().message;
+}
+
 }  // namespace
 }  // namespace cachalot

@@ -251,5 +251,18 @@ TEST_F(Standing, OffersWithWrongHashesAreOneClearError) {
   EXPECT_EQ(message(right), "");
 }
 
+TEST_F(Standing, AsksThatAreReleasedAtOnceEndNothing) {
+  LiveInstance prefill("p", model, 1, 1, kMostTokens, rng, "tcp:127.0.0.1:0");
+  LiveInstance decode("d", model, 2, 1, kMostTokens, rng, "tcp:127.0.0.1:0");
+  fill(prefill);
+  ASSERT_TRUE(offer(prefill, {.is_standing = true}).ok());
+  for (int i = 0; i < 10; ++i) {
+    for (std::size_t r = 0; r < 2; ++r) decode.ranks[r].release(*ask(prefill, decode, r, 10));
+  }
+  expect_taken(prefill, decode, 7);
+  EXPECT_TRUE(prefill.ranks[0].ended_offers().empty());
+  EXPECT_EQ(prefill.ranks[0].statistics().open_offers, 1u);
+}
+
 }  // namespace
 }  // namespace cachalot

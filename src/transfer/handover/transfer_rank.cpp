@@ -39,7 +39,8 @@ Status TransferRank::Impl::start() {
   CACHALOT_TRY_ASSIGN(own_ranks, ranks_of(options.geometry, options.shape, options.shape));
   EngineOptions engine_options;
   engine_options.name = rank_name(options.instance, own_rank);
-  engine_options.facts = {{"model", options.model}, {"kv", model_sizes}};
+  engine_options.facts = {
+      {"model", options.model}, {"kv", model_sizes}, {kDivisionFact, division_text(own_ranks)}};
   engine_options.has_checksums = options.checksums;
   engine_options.peer_timeout_ns = options.peer_timeout_ns;
   CACHALOT_TRY_ASSIGN(Listening listening, make_listening(engine_options.name, options.listen));
@@ -114,9 +115,7 @@ void TransferRank::Impl::expire(std::uint64_t now_ns) {
   }
   for (auto& [id, ask] : asks) {
     if (ask.status.state != HandoverState::kRunning || ask.deadline_ns > now_ns) continue;
-    const Error error = Error::make(
-        Code::kTimeout, "instance %s had sent %" PRIu64 " bytes at the deadline of the ask",
-        ask.reference.instance.c_str(), ask.status.bytes);
+    const Error error = lateness_of(ask);
     end_ask(ask, &error);
   }
 }
@@ -252,6 +251,11 @@ Result<TransferRank> TransferRank::open(const TransferOptions& options) {
                        g.tp_size, g.pp_size, options.shape.tp_size, options.shape.pp_size);
   }
   CACHALOT_TRY_ASSIGN(kv::EngineCache cache, kv::engine_cache_of(options.cache, g));
+  if (!options.shape.stage_layers.empty() && options.shape.stage_layers[g.pp_rank] != g.layers) {
+    return Error::make(Code::kInvalidArgument,
+                       "stage_layers: stage %u has %u layers; the geometry of this rank has %u",
+                       g.pp_rank, options.shape.stage_layers[g.pp_rank], g.layers);
+  }
   const std::uint32_t rank = g.pp_rank * g.tp_size + g.tp_rank;
   auto impl = std::make_unique<Impl>(options, std::move(cache), rank);
   CACHALOT_TRY(impl->start());
