@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -97,10 +98,18 @@ class RankObject {
     std::shared_ptr<TransferRank> rank;
     {
       const std::lock_guard lock(mutex_);
-      rank = std::move(rank_);
+      rank = rank_;
     }
-    const GilRelease release;
-    rank.reset();  // or the last call in another thread ends it
+    if (rank == nullptr) return;
+    {
+      const GilRelease release;
+      rank->close();  // also if another thread is in it, or in a call
+      const std::lock_guard lock(mutex_);
+      rank_.reset();
+      rank.reset();
+    }
+    // Nothing uses the tensors now. Their end may call Python, and this again.
+    const std::vector<Memory> dropped = std::exchange(held_, {});
   }
 
   // Calls without the GIL.
@@ -360,7 +369,9 @@ void add_transfer(nb::module_& module) {
           "Rank 0 does so\n"
           "for its instance.")
       .def("statistics", &statistics)
-      .def("close", &RankObject::close, "Ends all offers and asks.")
+      .def("close", &RankObject::close,
+           "Ends all offers and asks. Calls in other threads that wait return at once.\n"
+           "Nothing uses the tensors after this call; other calls raise InvalidArgumentError.")
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](RankObject& self, const nb::args&) { self.close(); });
 }

@@ -46,10 +46,19 @@ class EndpointObject {
     std::shared_ptr<TransferEndpoint> endpoint;
     {
       const std::lock_guard lock(mutex_);
-      endpoint = std::move(endpoint_);
+      endpoint = endpoint_;
     }
-    const GilRelease release;
-    endpoint.reset();  // or the last call in another thread ends it
+    if (endpoint == nullptr) return;
+    {
+      const GilRelease release;
+      endpoint->close();  // also if another thread is in it, or in a call
+      const std::lock_guard lock(mutex_);
+      endpoint_.reset();
+      endpoint.reset();
+    }
+    // Nothing uses the memory now. Its end may call Python, and this again.
+    const auto of_segments = std::exchange(registered_, {});
+    const auto of_batches = std::exchange(in_batches_, {});
   }
 
   // Calls without the GIL.
@@ -66,12 +75,25 @@ class EndpointObject {
     return function(*endpoint);
   }
 
-  // With the GIL, which guards them. The memory of a batch stays until its release, or the endpoint's end.
-  std::map<std::string, Memory> registered;
-  std::map<std::uint64_t, Memory> in_batches;
+  // Keep the memory of a segment or a batch until it ends; at once if the endpoint is closed. With the GIL.
+  void keep(const std::string& segment, Memory memory) {
+    if (!is_closed()) registered_.insert_or_assign(segment, std::move(memory));
+  }
+  void keep(BatchId batch, Memory memory) {
+    if (!is_closed()) in_batches_.emplace(batch, std::move(memory));
+  }
+  void drop(const std::string& segment) { static_cast<void>(registered_.extract(segment)); }
+  void drop(BatchId batch) { static_cast<void>(in_batches_.extract(batch)); }
 
  private:
+  bool is_closed() {
+    const std::lock_guard lock(mutex_);
+    return endpoint_ == nullptr;
+  }
+
   const pid_t process_;
+  std::map<std::string, Memory> registered_;  // the GIL guards both
+  std::map<BatchId, Memory> in_batches_;
   std::mutex mutex_;
   std::shared_ptr<TransferEndpoint> endpoint_;
 };
@@ -156,7 +178,7 @@ std::uint64_t submit(EndpointObject& self, const SegmentObject& segment, nb::han
     return is_write ? endpoint.write(segment.segment.id, span_of(local), list, options)
                     : endpoint.read(segment.segment.id, span_of(local), list, options);
   }));
-  self.in_batches.emplace(static_cast<std::uint64_t>(id), std::move(local));
+  self.keep(id, std::move(local));
   return static_cast<std::uint64_t>(id);
 }
 
@@ -244,7 +266,7 @@ void add_transfer_endpoint(nb::module_& module) {
             check(self.call([&](TransferEndpoint& endpoint) {
               return endpoint.register_memory(name, span_of(held), allowed);
             }));
-            self.registered.insert_or_assign(name, std::move(held));
+            self.keep(name, std::move(held));
           },
           nb::arg("name"), nb::arg("memory"), nb::arg("access") = "read",
           "Peers may open the memory. access: 'read', 'write' or 'read_write'")
@@ -253,7 +275,7 @@ void add_transfer_endpoint(nb::module_& module) {
           [](EndpointObject& self, const std::string& name) {
             check(self.call(
                 [&](TransferEndpoint& endpoint) { return endpoint.unregister_memory(name); }));
-            self.registered.erase(name);
+            self.drop(name);
           },
           nb::arg("name"), "Ends the batches of peers in it.")
       .def(
@@ -331,7 +353,7 @@ void add_transfer_endpoint(nb::module_& module) {
               endpoint.release(BatchId{batch});
               return true;
             });
-            self.in_batches.erase(batch);
+            self.drop(BatchId{batch});
           },
           nb::arg("batch"), "As cancel(), and forgets it and its memory.")
       .def(
@@ -360,7 +382,10 @@ void add_transfer_endpoint(nb::module_& module) {
           nb::arg("timeout_s") = 0.0,
           "[(peer, text)] of the notices that have come; if there are none, waits for the first.")
       .def("statistics", &statistics)
-      .def("close", &EndpointObject::close, "Ends all batches.")
+      .def("close", &EndpointObject::close,
+           "Ends all batches, also those of peers. Calls in other threads that wait return at "
+           "once.\n"
+           "Nothing uses the memory after this call; other calls raise InvalidArgumentError.")
       .def("__enter__", [](nb::object self) { return self; })
       .def("__exit__", [](EndpointObject& self, const nb::args&) { self.close(); });
 }

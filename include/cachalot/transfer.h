@@ -150,8 +150,15 @@ class TransferRank {
   static Result<TransferRank> open(const TransferOptions& options);
   TransferRank(TransferRank&&) noexcept;
   TransferRank& operator=(TransferRank&&) noexcept;
-  // Ends all offers and asks. Peers see it at once.
+  // As close().
   ~TransferRank();
+  // Ends all offers and asks with kCancelled; peers see it at once. Calls in other threads that wait return at once. After
+  // close() nothing reads or writes the cache, and the addresses are free. status(), wait(), ended_offers() and
+  // statistics() then say what has been; offer() and ask(): kInvalidArgument; calls for an offer: kStale; decline() does
+  // nothing.
+  // @threads any, also while others are in calls of this rank. A second call waits for the first one
+  // @cost    may wait for one slice of a copy (1 MiB) of each transfer; up to three seconds for a registry that hangs
+  void close();
 
   const std::vector<std::string>& addresses() const;  // with the ports that the system chose
 

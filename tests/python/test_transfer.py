@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -111,6 +112,43 @@ def test_a_declined_offer_is_free_again(ranks):
     while not (ended := prefill.rank.ended_offers()):
         assert time.monotonic() < until
     assert ended == [(name, None)] and prefill.rank.statistics()["declined_offers"] == 1
+
+
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_close_ends_what_another_thread_waits_for(ranks, side):
+    prefill, decode = ranks
+    name, results = cachalot.random_offer_id(), []
+    prefill.rank.offer(name, [0, 1], 8, deadline_s=60, layers_ready=1)
+    ask = decode.rank.ask(prefill.reference(name, 8), [4, 6], deadline_s=60)
+    decode.rank.wait(ask, layers=1)
+
+    def wait(**options):
+        try:
+            results.append(decode.rank.wait(ask, **options))
+        except cachalot.InvalidArgumentError as error:  # it began after close()
+            assert "closed" in str(error)
+
+    closing = (prefill if side == "prefill" else decode).rank
+    address = closing.addresses[0]
+    threads = [threading.Thread(target=wait), threading.Thread(target=wait, kwargs={"layers": 2})]
+    threads += [threading.Thread(target=closing.close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    for status in results:
+        assert (status["state"], status["layers"]) == ("failed", 1)
+        assert side == "prefill" or status["code"] == "cancelled"
+    assert len(results) == 2 or side == "decode"
+    if side == "decode":
+        until = time.monotonic() + 20
+        while not (ended := prefill.rank.ended_offers()):
+            assert time.monotonic() < until
+        assert ended[0][0] == name and ended[0][1]
+    with pytest.raises(cachalot.InvalidArgumentError, match="closed"):
+        closing.statistics()
+    Rank("p", 3, address).rank.close()  # the address is free
 
 
 def test_two_ranks_become_one():

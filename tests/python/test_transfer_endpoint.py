@@ -1,7 +1,13 @@
 """Memory of another process, opened by name."""
 
+import gc
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -121,3 +127,82 @@ def test_notices_go_both_ways(listen):
         assert other.notices(timeout_s=20) == [("owner", "two")]
         with pytest.raises(cachalot.NotFoundError):
             owner.notify("third", "x")
+
+
+class Call(threading.Thread):
+    """A call in a thread of its own; its result or its error."""
+
+    def __init__(self, function, *arguments, **options):
+        super().__init__()
+        self.result = self.error = None
+
+        def run():
+            try:
+                self.result = function(*arguments, **options)
+            except cachalot.Error as error:
+                self.error = error
+
+        self.run = run
+        self.start()
+
+
+def test_close_ends_what_another_thread_waits_for(listen):
+    with subprocess.Popen([sys.executable, "-c", OWNER, listen], text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE) as owner:
+        try:
+            address = owner.stdout.readline().strip()
+            other = cachalot.TransferEndpoint(name="other")
+            pages = other.open([address], "pages")
+            owner.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, owner.pid, os.WSTOPPED | os.WNOWAIT)
+            mine = np.zeros(pages.bytes, np.uint8)
+            weak = weakref.ref(mine)
+            batch = other.read(pages, mine, [((0, mine.nbytes), (0, mine.nbytes))], deadline_s=60)
+            waits = [Call(other.wait, batch), Call(other.wait, batch, bytes=1), Call(other.notices, timeout_s=60)]
+            closes = [Call(other.close) for _ in range(2)]
+            for call in waits + closes:
+                call.join(30)
+                assert not call.is_alive()
+            for call in waits[:2]:  # or it began after close()
+                assert (call.result or {"code": "cancelled"})["code"] == "cancelled"
+                assert call.error is None or "closed" in str(call.error)
+            assert waits[2].result in ([], None)
+            for call in closes:
+                assert call.error is None
+            with pytest.raises(cachalot.InvalidArgumentError, match="closed"):
+                other.wait(batch)
+            # The endpoint keeps no memory.
+            del mine
+            gc.collect()
+            assert weak() is None
+        finally:
+            owner.kill()
+
+
+def test_nothing_comes_into_memory_after_close(listen):
+    with cachalot.TransferEndpoint(name="owner", listen=[listen]) as owner:
+        source, mine = np.full(128 << 20, 3, np.uint8), np.zeros(128 << 20, np.uint8)
+        owner.register("kv", source)
+        other = cachalot.TransferEndpoint(name="other")
+        segment = other.open(owner.addresses, "kv")
+        batch = other.read(segment, mine, [((0, mine.nbytes), (0, mine.nbytes))])
+        waits = Call(other.wait, batch)
+        other.wait(batch, bytes=1)
+        other.close()
+        mine[:] = 7
+        waits.join()
+        until = time.monotonic() + 20
+        while owner.statistics()["open_served_batches"]:
+            assert time.monotonic() < until
+        assert (mine == 7).all()
+
+
+def test_close_frees_the_address_while_a_thread_waits_for_notices(listen):
+    owner = cachalot.TransferEndpoint(name="owner", listen=[listen])
+    address = owner.addresses[0]
+    waits = Call(owner.notices, timeout_s=60)
+    owner.close()
+    with cachalot.TransferEndpoint(name="owner", listen=[address]) as again:
+        assert again.addresses == [address]
+    waits.join(30)
+    assert not waits.is_alive() and waits.result in ([], None)

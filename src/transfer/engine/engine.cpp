@@ -90,23 +90,23 @@ Status TransferEngine::Impl::start(std::vector<std::unique_ptr<Transport>> extra
 }
 
 void TransferEngine::Impl::stop() {
-  if (!thread.joinable()) return;
-  {
-    const std::lock_guard lock(mutex);
-    stops = true;
+  const std::lock_guard calls(stopping);
+  if (thread.joinable()) {
+    {
+      const std::lock_guard lock(mutex);
+      stops = true;
+    }
+    wake();
+    thread.join();
   }
-  wake();
-  thread.join();
+  // Nothing runs any more; peers cannot connect.
+  transports.clear();
+  const std::lock_guard lock(mutex);
+  connections.clear();
 }
 
 TransferEngine::Impl::~Impl() {
   stop();
-  // Nothing runs any more; the memory of what was left belongs to its owners again.
-  for (auto& [id, push] : pushes) {
-    push.memory->close();
-    if (push.lease) leases->end(*push.lease);
-  }
-  for (auto& [key, window] : windows) window.memory->close();
 }
 
 void TransferEngine::Impl::wake() {
@@ -175,8 +175,13 @@ void TransferEngine::Impl::run() {
     std::uint64_t count;
     [[maybe_unused]] const ssize_t bytes = read(wake_fd.get(), &count, sizeof count);
   }
-  // Peers see the connections end.
-  const Error error = Error::make(Code::kIo, "engine %s has ended", options.name.c_str());
+  // What was to be sent is sent as far as the connections take it at once. Then peers see them end.
+  {
+    const std::lock_guard lock(mutex);
+    for (auto& job : std::exchange(jobs, {})) job();
+  }
+  for (auto& transport : transports) transport->progress();
+  const Error error = ended();
   std::vector<Link*> links;
   {
     const std::lock_guard lock(mutex);
@@ -188,7 +193,15 @@ void TransferEngine::Impl::run() {
     while (!attempts.empty()) end_attempt(attempts.begin()->first, Error(error));
   }
   for (auto& transport : transports) transport->progress();
+  {
+    const std::lock_guard lock(mutex);
+    while (!peers.empty()) lose(peers.begin()->first, error);
+  }
   deliver();
+}
+
+Error TransferEngine::Impl::ended() const {
+  return Error::make(Code::kIo, "engine %s has ended", options.name.c_str());
 }
 
 // Ends what is late. @return when to look again
@@ -274,12 +287,19 @@ const std::vector<std::string>& TransferEngine::addresses() const {
   return impl_->addresses;
 }
 
+bool TransferEngine::Impl::connect(const PeerAddress& peer, std::uint64_t deadline_ns,
+                                   std::function<void(Result<PeerId>)> done) {
+  const std::lock_guard lock(mutex);
+  if (stops) return false;
+  post([this, peer, deadline_ns, done = std::move(done)]() mutable {
+    begin_attempt(std::move(peer), deadline_ns, std::move(done));
+  });
+  return true;
+}
+
 void TransferEngine::connect_async(const PeerAddress& peer, std::uint64_t deadline_ns,
                                    std::function<void(Result<PeerId>)> done) {
-  const std::lock_guard lock(impl_->mutex);
-  impl_->post([impl = impl_.get(), peer, deadline_ns, done = std::move(done)]() mutable {
-    impl->begin_attempt(std::move(peer), deadline_ns, std::move(done));
-  });
+  static_cast<void>(impl_->connect(peer, deadline_ns, std::move(done)));
 }
 
 Result<PeerId> TransferEngine::connect(const PeerAddress& peer, std::uint64_t deadline_ns) {
@@ -289,11 +309,12 @@ Result<PeerId> TransferEngine::connect(const PeerAddress& peer, std::uint64_t de
     std::optional<Result<PeerId>> result;
   };
   const auto answer = std::make_shared<Answer>();
-  connect_async(peer, deadline_ns, [answer](Result<PeerId> result) {
+  const bool begins = impl_->connect(peer, deadline_ns, [answer](Result<PeerId> result) {
     const std::lock_guard lock(answer->mutex);
     answer->result.emplace(std::move(result));
     answer->came.notify_all();
   });
+  if (!begins) return impl_->ended();
   std::unique_lock lock(answer->mutex);
   answer->came.wait(lock, [&] { return answer->result.has_value(); });
   return std::move(*answer->result);

@@ -114,8 +114,9 @@ class TransferEngine {
       std::vector<std::unique_ptr<Transport>> transports = {});
   // As close().
   ~TransferEngine();
-  // Ends the connections, which fails all pushes and windows, and the progress thread: no event comes after it returns.
-  // @threads one; not in an event
+  // Ends the connections, which fails all pushes and windows, the progress thread and the transports. After it returns, no
+  // memory is touched, no event comes, and the addresses are free. Other calls find no peer then.
+  // @threads any, also while others are in calls; not in an event. A second call waits for the first one
   void close();
 
   const std::string& name() const;
@@ -123,9 +124,9 @@ class TransferEngine {
   // Where peers can connect, with the ports that the system chose.
   const std::vector<std::string>& addresses() const;
 
-  // @errors kTimeout; kStale: another incarnation or name answers there; kVersionMismatch; kIo
+  // @errors kTimeout; kStale: another incarnation or name answers there; kVersionMismatch; kIo: also after close()
   Result<PeerId> connect(const PeerAddress& peer, std::uint64_t deadline_ns);
-  // The same without waiting. @param done  called in the progress thread
+  // The same without waiting. @param done  called in the progress thread; not if the engine is closed already
   void connect_async(const PeerAddress& peer, std::uint64_t deadline_ns,
                      std::function<void(Result<PeerId>)> done);
   void disconnect(PeerId peer);

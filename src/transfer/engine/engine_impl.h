@@ -101,6 +101,9 @@ struct TransferEngine::Impl final : LinkEvents {
   Status start(std::vector<std::unique_ptr<Transport>> extra);
 
   void stop();
+  // @return false: the engine is closed, and `done` is not called
+  bool connect(const PeerAddress& peer, std::uint64_t deadline_ns,
+               std::function<void(Result<PeerId>)> done);
 
   // LinkEvents: the progress thread, without the lock.
   void on_frame(Link& link, Frame frame) override;
@@ -118,6 +121,7 @@ struct TransferEngine::Impl final : LinkEvents {
   void tell(std::function<void(EngineEvents&)> event);
   void deliver();
   std::uint64_t expire(std::uint64_t now_ns);
+  Error ended() const;
 
   // All below: with the lock. "progress": in the progress thread only.
   // peers.cpp
@@ -166,6 +170,8 @@ struct TransferEngine::Impl final : LinkEvents {
   std::unique_ptr<Leases> leases;
   std::uint64_t probe = 0;  // peers of this machine read it, to see whether they can
   os::FileDescriptor wake_fd;
+  std::mutex
+      stopping;  // of the calls of stop(); taken before `mutex`, never by the progress thread
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;

@@ -9,6 +9,7 @@ namespace cachalot::transfer {
 namespace {
 
 constexpr std::uint64_t kPublishNs = 15'000'000'000;
+constexpr std::uint64_t kWithdrawNs = 1'000'000'000;
 // A registry that hangs delays the questions behind by so much.
 constexpr std::uint64_t kFindNs = 2'000'000'000;
 
@@ -24,12 +25,17 @@ Result<std::unique_ptr<AddressBook>> AddressBook::open(std::string_view uri,
 }
 
 AddressBook::~AddressBook() {
+  close();
+}
+
+void AddressBook::close() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
   asked_.notify_all();
   if (thread_.joinable()) thread_.join();
+  static_cast<void>(registry_->withdraw(base::SteadyClock::read() + kWithdrawNs));
 }
 
 void AddressBook::find(std::string name, std::uint64_t deadline_ns,

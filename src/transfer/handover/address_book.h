@@ -24,7 +24,9 @@ class AddressBook {
   // Publishes the own record. A peer that was killed keeps its name for a while: waits for that, up to 15 seconds.
   // @errors as open_registry() and Registry::publish()
   static Result<std::unique_ptr<AddressBook>> open(std::string_view uri, const PeerRecord& own);
-  ~AddressBook();  // withdraws the record. Callbacks that have not come never come.
+  ~AddressBook();  // as close()
+  // Withdraws the record. Callbacks that have not come never come. @threads one
+  void close();
 
   void find(std::string name, std::uint64_t deadline_ns,
             std::function<void(Result<PeerRecord>)> found);

@@ -277,6 +277,75 @@ TEST_F(OneToOne, ADecodeRankThatEndsFreesTheOffer) {
   decode.start(0, "tcp:127.0.0.1:0");
 }
 
+TEST_F(OneToOne, CloseOfADecodeRankEndsWhatOtherThreadsWaitFor) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId number = *ask();
+  ASSERT_EQ(d.wait(number, kLong, 1)->layers, 1u);
+  const auto is_cancelled = [](const Result<AskStatus>& status) {
+    ASSERT_TRUE(status.ok());
+    EXPECT_EQ(status->state, HandoverState::kFailed);
+    EXPECT_EQ(status->error.code, Code::kCancelled) << status->error.message;
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { is_cancelled(d.wait(number)); });
+  threads.emplace_back([&] { is_cancelled(d.wait(number, kNoTimeout, 2)); });
+  for (int i = 0; i < 2; ++i) threads.emplace_back([&] { d.close(); });
+  for (std::thread& thread : threads) thread.join();
+  const auto before = decode.memory.cache(0).memory();
+  // The prefill's pages are free, and nothing is sent any more.
+  ASSERT_FALSE(ended(p)->status.ok());
+  EXPECT_FALSE(p.layers_ready(id, model.layers).ok());
+  EXPECT_EQ(decode.memory.cache(0).memory(), before);
+  is_cancelled(d.status(number));
+  EXPECT_EQ(d.statistics().open_asks, 0u);
+  const Result<AskId> late = ask();
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(late.error().message).find("rank d/0: it was closed"), std::string::npos)
+      << late.error().message;
+  EXPECT_TRUE(d.decline(prefill.reference(id, tokens), kLong).ok());
+  d.release(number);
+  d.close();
+}
+
+TEST_F(OneToOne, CloseOfAPrefillRankEndsItsOffersAndFreesItsAddress) {
+  ASSERT_TRUE(offer({.layers_ready = 1}).ok());
+  const AskId number = *ask(), early = *d.ask(prefill.reference(*random_offer_id(), tokens),
+                                              {.pages = decode.pages(0, tokens),
+                                               .deadline_ns = kLong,
+                                               .waits_for_offer = true});
+  ASSERT_EQ(d.wait(number, kLong, 1)->layers, 1u);
+  const std::string address = p.addresses().front();
+  std::thread polls([&] {
+    const auto end = ended(p);
+    ASSERT_TRUE(end.has_value());
+    ASSERT_FALSE(end->status.ok());
+    EXPECT_EQ(end->id, id);
+    EXPECT_EQ(end->status.error().code, Code::kCancelled) << end->status.error().message;
+  });
+  std::thread computes([&] {
+    while (p.layers_ready(id, 2).ok()) std::this_thread::yield();
+  });
+  p.close();
+  polls.join();
+  computes.join();
+  for (const AskId each : {number, early})
+    EXPECT_EQ(d.wait(each, kLong)->state, HandoverState::kFailed);
+  EXPECT_EQ(p.statistics().open_offers, 0u);
+  EXPECT_EQ(p.layers_ready(id, 3).error().code, Code::kStale);
+  EXPECT_EQ(p.withdraw(id).error().code, Code::kStale);
+  const Status late = p.offer({.id = *random_offer_id(),
+                               .pages = prefill.pages(0, tokens),
+                               .tokens = tokens,
+                               .deadline_ns = kLong});
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.error().code, Code::kInvalidArgument);
+  // While the closed one lives.
+  prefill.start(0, address);
+  ASSERT_TRUE(offer().ok());
+  EXPECT_EQ(d.wait(*ask(), kLong)->state, HandoverState::kDone);
+}
+
 TEST_F(OneToOne, APrefillRankThatRestartsIsAnotherOne) {
   ASSERT_TRUE(offer({.layers_ready = 1}).ok());
   const AskId number = *ask();
@@ -474,6 +543,25 @@ TEST_F(InRegistry, RanksOfADirectoryFindEachOtherByName) {
     EXPECT_EQ(none.error.code, Code::kNotFound);
     EXPECT_NE(std::string(none.error.message).find("nobody/"), std::string::npos)
         << none.error.message;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(InRegistry, AClosedRankIsNotFoundAndItsNameIsFree) {
+  char folder[] = "/tmp/cachalot_registry.XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string registry = "file:" + std::string(folder);
+  {
+    LiveInstance prefill("p", model, 1, 1, tokens, rng, "tcp:127.0.0.1:0", "test", registry);
+    LiveInstance decode("d", model, 1, 1, tokens, rng, "auto", "test", registry);
+    prefill.ranks[0].close();
+    const AskStatus none = *decode.ranks[0].wait(
+        *decode.ranks[0].ask(nameless(prefill, *random_offer_id(), tokens),
+                             {.pages = decode.pages(0, tokens), .deadline_ns = kLong}));
+    EXPECT_EQ(none.error.code, Code::kNotFound) << none.error.message;
+    prefill.start(0, "auto");  // while the closed one lives
+    const AskStatus again = *decode.ranks[0].wait(ask_all(prefill, decode, *random_offer_id()));
+    EXPECT_EQ(again.state, HandoverState::kDone) << again.error.message;
   }
   std::filesystem::remove_all(folder);
 }

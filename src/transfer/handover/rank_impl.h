@@ -136,6 +136,7 @@ struct TransferRank::Impl final : EngineEvents {
       : options(given), cache(std::move(made)), own_rank(rank) {}
   ~Impl() override;
   Status start();
+  void close();
 
   // EngineEvents
   void on_message(PeerId peer, std::span<const std::byte> bytes) override;
@@ -145,6 +146,8 @@ struct TransferRank::Impl final : EngineEvents {
 
   // All below: with the lock.
   // transfer_rank.cpp
+  Status check_open() const;
+  void end_all();
   void watch();  // the thread for deadlines
   void expire(std::uint64_t now_ns);
   void send(PeerId to, const Message& message);
@@ -152,6 +155,7 @@ struct TransferRank::Impl final : EngineEvents {
                                     const OfferId& id);  // this rank takes
   Result<const PairPlan*> plan_to(const InstanceShape& taker,
                                   const OfferId& id);  // this rank gives
+  // Of a call that begins something. @errors kInvalidArgument: also a closed rank
   Status check_pages(std::span<const PageId> pages, std::uint64_t first_token,
                      std::uint64_t tokens) const;
   Status check_peer(PeerId peer) const;
@@ -232,11 +236,13 @@ struct TransferRank::Impl final : EngineEvents {
   std::string model_sizes;
   std::unique_ptr<TransferEngine> engine;
   std::unique_ptr<AddressBook> book;  // null: no registry
+  std::mutex
+      closing;  // of the calls of close(); taken before `mutex`, never by a thread of the rank
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
   std::condition_variable deadlines_changed;
-  bool stops = false;
+  bool is_closed = false;  // nothing begins any more
   std::thread watcher;
 
   std::map<OfferId, Offer> offers;

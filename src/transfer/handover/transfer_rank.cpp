@@ -58,20 +58,45 @@ Status TransferRank::Impl::start() {
 }
 
 TransferRank::Impl::~Impl() {
+  close();
+}
+
+// Calls that wait, and the threads of the rank, take `mutex`: it is free while this waits for these threads.
+void TransferRank::Impl::close() {
+  const std::lock_guard calls(closing);
   {
     const std::lock_guard lock(mutex);
-    stops = true;
-    deadlines_changed.notify_all();
+    if (!std::exchange(is_closed, true)) end_all();
   }
   if (watcher.joinable()) watcher.join();
-  // Its last events come here, and they use the engine and the book.
+  // Both stay: a thread that is in a call uses them.
+  if (book) book->close();
   if (engine) engine->close();
-  book.reset();
+}
+
+void TransferRank::Impl::end_all() {
+  const Error error = Error::make(Code::kCancelled, "rank %s was closed",
+                                  rank_name(options.instance, own_rank).c_str());
+  for (auto& [id, ask] : asks) {
+    if (ask.status.state == HandoverState::kRunning) end_ask(ask, &error);
+  }
+  std::vector<OfferId> left;
+  for (const auto& [id, offer] : offers) left.push_back(id);
+  for (const OfferId& id : left) end_offer(id, error, "its rank was closed");
+  early.clear();
+  changed.notify_all();
+  deadlines_changed.notify_all();
+}
+
+Status TransferRank::Impl::check_open() const {
+  if (!is_closed) return {};
+  return Error::make(Code::kInvalidArgument, "rank %s: it was closed",
+                     rank_name(options.instance, own_rank).c_str());
 }
 
 void TransferRank::Impl::watch() {
   std::unique_lock lock(mutex);
-  while (!stops) {
+  while (!is_closed) {
     const std::uint64_t now_ns = base::SteadyClock::read();
     expire(now_ns);
     std::uint64_t next_ns = now_ns + 1'000'000'000;
@@ -158,6 +183,7 @@ Result<const PairPlan*> TransferRank::Impl::plan_to(const InstanceShape& taker, 
 
 Status TransferRank::Impl::check_pages(std::span<const PageId> pages, std::uint64_t first_token,
                                        std::uint64_t tokens) const {
+  CACHALOT_TRY(check_open());
   const std::uint64_t page_tokens = cache.page_tokens();
   const std::uint64_t needed =
       (first_token + tokens) / page_tokens + ((first_token + tokens) % page_tokens != 0);
@@ -197,6 +223,7 @@ void TransferRank::Impl::on_message(PeerId peer, std::span<const std::byte> byte
     return;
   }
   const std::lock_guard lock(mutex);
+  if (is_closed) return;
   if (auto* ask = std::get_if<AskMessage>(&*message)) take_ask(peer, std::move(*ask));
   if (auto* plan = std::get_if<PlanMessage>(&*message)) take_plan(peer, *plan);
   if (auto* go = std::get_if<GoMessage>(&*message)) take_go(peer, *go);
@@ -226,6 +253,10 @@ TransferRank::TransferRank(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 TransferRank::TransferRank(TransferRank&&) noexcept = default;
 TransferRank& TransferRank::operator=(TransferRank&&) noexcept = default;
 TransferRank::~TransferRank() = default;
+
+void TransferRank::close() {
+  if (impl_) impl_->close();
+}
 
 Result<TransferRank> TransferRank::open(const TransferOptions& options) {
   if (options.cache.cuda_device) {

@@ -120,6 +120,23 @@ Result<PeerAddress> TransferEndpoint::Impl::address_of(const PeerEndpoint& peer,
   return PeerAddress{std::move(found.name), found.incarnation, std::move(found.addresses)};
 }
 
+Result<std::pair<PeerId, PeerInfo>> TransferEndpoint::Impl::reach(const PeerEndpoint& peer,
+                                                                  std::uint64_t deadline_ns) {
+  std::optional<PeerId> known;
+  {
+    const std::lock_guard lock(mutex);
+    CACHALOT_TRY(check_open());
+    known = find_peer(peer);
+  }
+  if (!known) {
+    CACHALOT_TRY_ASSIGN(const PeerAddress address, address_of(peer, deadline_ns));
+    CACHALOT_TRY_ASSIGN(known, engine->connect(address, deadline_ns));
+  }
+  CACHALOT_TRY_ASSIGN(PeerInfo info, engine->info(*known));
+  CACHALOT_TRY(check_version(info));
+  return std::pair{*known, std::move(info)};
+}
+
 void TransferEndpoint::Impl::take_opened(PeerId peer, const OpenedMessage& message) {
   const auto found = segments.find(message.request);
   if (found == segments.end() || found->second.peer != peer || found->second.is_open) return;
@@ -214,6 +231,7 @@ Result<BatchId> TransferEndpoint::Impl::submit(SegmentId id, std::span<std::byte
                        o.notice.size(), kMostNoticeBytes);
   }
   const std::lock_guard lock(mutex);
+  CACHALOT_TRY(check_open());
   const auto found = segments.find(raw(id));
   if (found == segments.end() || !found->second.is_open)
     return Error::make(Code::kNotFound, "no such segment is open");
@@ -271,19 +289,12 @@ Result<Segment> TransferEndpoint::open(const PeerEndpoint& peer, std::string_vie
   Impl& impl = *impl_;
   const std::uint64_t end_ns =
       base::SteadyClock::read() + std::min<std::uint64_t>(timeout_ns, ~std::uint64_t{0} >> 2);
-  std::optional<PeerId> known;
-  {
-    const std::lock_guard lock(impl.mutex);
-    known = impl.find_peer(peer);
-  }
-  if (!known) {
-    CACHALOT_TRY_ASSIGN(const PeerAddress address, impl.address_of(peer, end_ns));
-    CACHALOT_TRY_ASSIGN(known, impl.engine->connect(address, end_ns));
-  }
-  const PeerId id = *known;
-  CACHALOT_TRY_ASSIGN(const PeerInfo info, impl.engine->info(id));
-  CACHALOT_TRY(check_version(info));
+  const Result<std::pair<PeerId, PeerInfo>> reached = impl.reach(peer, end_ns);
   std::unique_lock lock(impl.mutex);
+  // First: closing it is why others fail.
+  CACHALOT_TRY(impl.check_open());
+  CACHALOT_TRY(reached);
+  const auto& [id, info] = *reached;
   const std::uint64_t number = impl.next_number++;
   OpenedSegment& segment = impl.segments[number];
   segment.peer = id;

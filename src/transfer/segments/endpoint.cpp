@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kMostNotices = 4096;
 constexpr std::size_t kMostNoticesBytes = 16 << 20;
 constexpr std::uint64_t kPublishNs = 15'000'000'000;
+constexpr std::uint64_t kWithdrawNs = 1'000'000'000;
 
 }  // namespace
 
@@ -42,9 +43,36 @@ Status TransferEndpoint::Impl::start() {
 }
 
 TransferEndpoint::Impl::~Impl() {
-  registry.reset();  // others do not find it any more
-  // Its last events come here, and they use the engine.
+  close();
+}
+
+// Calls that wait, and the progress thread, take `mutex`: it is free while this waits for the registry and that thread.
+void TransferEndpoint::Impl::close() {
+  const std::lock_guard calls(closing);
+  {
+    const std::lock_guard lock(mutex);
+    if (!std::exchange(is_closed, true)) end_all();
+  }
+  // Others do not find it any more. A call of open() may be asking it, so it stays.
+  if (registry) static_cast<void>(registry->withdraw(base::SteadyClock::read() + kWithdrawNs));
   if (engine) engine->close();
+}
+
+void TransferEndpoint::Impl::end_all() {
+  const Error error =
+      Error::make(Code::kCancelled, "endpoint %.60s was closed", options.name.c_str());
+  for (const auto& [number, batch] : batches) end_batch(number, &error);
+  for (auto& [number, segment] : segments) {
+    if (!segment.error) segment.error = error;
+  }
+  end_segment(nullptr, error);
+  registered.clear();
+  changed.notify_all();
+}
+
+Status TransferEndpoint::Impl::check_open() const {
+  if (!is_closed) return {};
+  return Error::make(Code::kInvalidArgument, "endpoint %.60s: it was closed", options.name.c_str());
 }
 
 void TransferEndpoint::Impl::send(PeerId to, const SegmentMessage& message) {
@@ -61,7 +89,7 @@ void TransferEndpoint::Impl::on_peer(PeerId peer, const PeerInfo& info) {
 void TransferEndpoint::Impl::on_message(PeerId peer, std::span<const std::byte> bytes) {
   Result<SegmentMessage> message = decode_segment_message(bytes);
   const std::lock_guard lock(mutex);
-  if (!peer_names.contains(peer)) return;
+  if (is_closed || !peer_names.contains(peer)) return;
   if (!message) {
     base::log(base::LogLevel::kWarn, "transfer", "peer %s: %s", peer_names[peer].c_str(),
               message.error().message);
@@ -140,6 +168,10 @@ TransferEndpoint::TransferEndpoint(TransferEndpoint&&) noexcept = default;
 TransferEndpoint& TransferEndpoint::operator=(TransferEndpoint&&) noexcept = default;
 TransferEndpoint::~TransferEndpoint() = default;
 
+void TransferEndpoint::close() {
+  if (impl_) impl_->close();
+}
+
 Result<TransferEndpoint> TransferEndpoint::open(const TransferEndpointOptions& options) {
   auto impl = std::make_unique<Impl>(options);
   CACHALOT_TRY(impl->start());
@@ -156,6 +188,7 @@ Status TransferEndpoint::notify(std::string_view peer, std::string_view text) {
                        text.size(), kMostNoticeBytes);
   }
   const std::lock_guard lock(impl_->mutex);
+  CACHALOT_TRY(impl_->check_open());
   for (const auto& [id, name] : impl_->peer_names) {
     if (name == peer) return impl_->engine->send(id, encode(NoticeMessage{std::string(text)}));
   }
@@ -166,7 +199,7 @@ Status TransferEndpoint::notify(std::string_view peer, std::string_view text) {
 std::vector<Notice> TransferEndpoint::notices(std::uint64_t timeout_ns) {
   std::unique_lock lock(impl_->mutex);
   const std::uint64_t begin_ns = base::SteadyClock::read();
-  while (impl_->news.empty()) {
+  while (impl_->news.empty() && !impl_->is_closed) {
     const std::uint64_t passed_ns = base::SteadyClock::read() - begin_ns;
     if (passed_ns >= timeout_ns) return {};
     // Not more than an hour at once: the clock's type cannot hold all timeouts.

@@ -78,6 +78,7 @@ struct TransferEndpoint::Impl final : EngineEvents {
   explicit Impl(const TransferEndpointOptions& given) : options(given) {}
   ~Impl() override;
   Status start();
+  void close();
 
   // EngineEvents
   void on_peer(PeerId peer, const PeerInfo& info) override;
@@ -88,9 +89,13 @@ struct TransferEndpoint::Impl final : EngineEvents {
 
   // All below: with the lock.
   // endpoint.cpp
+  Status check_open() const;
+  void end_all();
   void send(PeerId to, const SegmentMessage& message);
   // Without the lock. @errors as TransferEndpoint::open()
   Result<PeerAddress> address_of(const PeerEndpoint& peer, std::uint64_t deadline_ns) const;
+  // The same. Connects, if it is not connected.
+  Result<std::pair<PeerId, PeerInfo>> reach(const PeerEndpoint& peer, std::uint64_t deadline_ns);
   std::optional<PeerId> find_peer(const PeerEndpoint& wanted) const;
   void take_notice(PeerId peer, NoticeMessage message);
 
@@ -104,6 +109,8 @@ struct TransferEndpoint::Impl final : EngineEvents {
                            SegmentAccess needed, const ByteStream& places) const;
   void refuse(PeerId peer, std::uint64_t number, const Error& error);
   void end_served(const ServedKey& key, const Error* reason);
+  // @param segment  null: of all of them
+  void end_segment(const std::uint64_t* segment, const Error& error);
 
   // batches.cpp
   void take_opened(PeerId peer, const OpenedMessage& message);
@@ -121,9 +128,12 @@ struct TransferEndpoint::Impl final : EngineEvents {
   const TransferEndpointOptions options;
   std::unique_ptr<TransferEngine> engine;
   std::unique_ptr<Registry> registry;  // null: none is given
+  std::mutex
+      closing;  // of the calls of close(); taken before `mutex`, never by the progress thread
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
+  bool is_closed = false;  // nothing begins any more
   std::map<PeerId, std::string> peer_names;
   // Without a name the same peer would be connected a second time.
   std::map<std::vector<std::string>, PeerId> reached;

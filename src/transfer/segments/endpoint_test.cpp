@@ -353,6 +353,45 @@ TEST_P(Endpoints, AnEndpointOpensItsOwnSegments) {
   EXPECT_TRUE(std::equal(local.begin(), local.end(), segment_memory));
 }
 
+TEST_P(Endpoints, AClosedOwnerTouchesNothingAndItsAddressIsFree) {
+  std::vector<std::byte> local(kBytes, std::byte{0x33});
+  const std::vector<TransferDescriptor> all = {{{0, {}, kBytes}, {0, {}, kBytes}}};
+  std::thread reader([&] { EXPECT_TRUE(owner.notices(~std::uint64_t{0}).empty()); });
+  const std::string address = owner.addresses().front();
+  const BatchId batch = *other.write(segment.id, local, all);
+  ASSERT_TRUE(other.wait(batch, kLong, 1).ok());
+  owner.close();
+  std::fill(segment_memory, segment_memory + kBytes, std::byte{0x44});
+  reader.join();
+  EXPECT_NE(other.wait(batch, kLong)->state, BatchState::kRunning);
+  TransferEndpoint next = open_endpoint("owner", {address});
+  ASSERT_TRUE(next.register_memory("next", memory, SegmentAccess::kRead).ok());
+  Result<Segment> again = other.open({"owner", {address}}, "next", kLong);
+  // The end of the old connection may be noticed only now.
+  for (int i = 0; i < 100 && !again; ++i) again = other.open({"owner", {address}}, "next", kLong);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(wait(other.read(again->id, local, kFirstMegabyte)).state, BatchState::kDone);
+  EXPECT_EQ(std::count(segment_memory, segment_memory + kBytes, std::byte{0x44}),
+            static_cast<std::ptrdiff_t>(kBytes));
+}
+
+TEST_P(Endpoints, NothingComesIntoTheMemoryOfAClosedReader) {
+  std::vector<std::byte> large(64 << 20, std::byte{0x33}), local(large.size());
+  ASSERT_TRUE(owner.register_memory("large", large, SegmentAccess::kRead).ok());
+  const Segment of_large = *other.open({"owner", owner.addresses()}, "large", kLong);
+  const StridedBytes all{0, {}, large.size()};
+  const BatchId batch =
+      *other.read(of_large.id, local, std::vector<TransferDescriptor>{{all, all}});
+  std::thread waits([&] { EXPECT_NE(other.wait(batch)->state, BatchState::kRunning); });
+  ASSERT_TRUE(other.wait(batch, kLong, 1).ok());
+  other.close();
+  std::fill(local.begin(), local.end(), std::byte{0x77});
+  waits.join();
+  settle();
+  EXPECT_EQ(std::count(local.begin(), local.end(), std::byte{0x77}),
+            static_cast<std::ptrdiff_t>(local.size()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Segments, Endpoints, ::testing::Values("auto", "tcp:127.0.0.1:0"),
                          [](const auto& named) {
                            return std::string(named.param) == "auto" ? "Machine" : "Tcp";
@@ -470,6 +509,55 @@ TEST_P(TwoProcesses, ABatchOfAnOwnerThatDiesFails) {
     EXPECT_EQ(status.error.code, Code::kIo) << status.error.message;
   }
   EXPECT_EQ(other->read(segment.id, local, kEverySecondPage).error().code, Code::kNotFound);
+}
+
+TEST_P(TwoProcesses, CloseEndsWhatOtherThreadsWaitFor) {
+  std::vector<std::byte> local(2 << 20);
+  stop();
+  const BatchId write = *other->write(segment.id, local, kEverySecondPage);
+  const BatchId read = *other->read(segment.id, local, kEverySecondPage);
+  const auto is_cancelled = [](const Result<BatchStatus>& status) {
+    ASSERT_TRUE(status.ok());
+    EXPECT_EQ(status->state, BatchState::kFailed);
+    EXPECT_EQ(status->error.code, Code::kCancelled) << status->error.message;
+  };
+  const auto is_closed = [](const Error& error) {
+    EXPECT_NE(std::string(error.message).find("endpoint other"), std::string::npos);
+    EXPECT_NE(std::string(error.message).find("was closed"), std::string::npos) << error.message;
+  };
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { is_cancelled(other->wait(write)); });
+  threads.emplace_back([&] { is_cancelled(other->wait(read, ~std::uint64_t{0}, 1)); });
+  threads.emplace_back([&] { EXPECT_TRUE(other->notices(~std::uint64_t{0}).empty()); });
+  threads.emplace_back([&] {
+    is_closed(other->open({"owner", {address}}, "kv", ~std::uint64_t{0}).error());
+  });
+  // A new connection, whose hello is not answered.
+  threads.emplace_back([&] {
+    is_closed(other->open({"third", {address}}, "kv", ~std::uint64_t{0}).error());
+  });
+  for (int i = 0; i < 2; ++i) threads.emplace_back([&] { other->close(); });
+  for (std::thread& thread : threads) thread.join();
+
+  is_cancelled(other->status(write));
+  EXPECT_EQ(other->statistics().open_batches, 0u);
+  const auto refuses = [&](const auto& result) {
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, Code::kInvalidArgument);
+    is_closed(result.error());
+  };
+  refuses(other->read(segment.id, local, kEverySecondPage));
+  refuses(other->write(segment.id, local, kEverySecondPage));
+  refuses(other->open({"owner", {address}}, "kv", kLong));
+  refuses(other->register_memory("x", local, SegmentAccess::kRead));
+  refuses(other->unregister_memory("x"));
+  refuses(other->notify("owner", "x"));
+  other->cancel(read);
+  other->release(read);
+  other->close(segment.id);
+  other->close();
+  EXPECT_EQ(other->status(read).error().code, Code::kNotFound);
+  child->send(SIGCONT);
 }
 
 INSTANTIATE_TEST_SUITE_P(Segments, TwoProcesses, ::testing::Values("auto", "tcp:127.0.0.1:0"),

@@ -119,6 +119,18 @@ void TransferEndpoint::Impl::end_served(const ServedKey& key, const Error* reaso
   }
 }
 
+void TransferEndpoint::Impl::end_segment(const std::uint64_t* segment, const Error& error) {
+  std::vector<ServedKey> ended;
+  for (const auto& [key, batch] : served) {
+    if (segment == nullptr || batch.segment == *segment) ended.push_back(key);
+  }
+  for (const ServedKey& key : ended) {
+    // A batch whose first bytes are on their way would hear only that its window is closed.
+    send(key.first, RefusedMessage{key.second, error});
+    end_served(key, &error);
+  }
+}
+
 // --- Public ---
 
 Status TransferEndpoint::register_memory(std::string_view name, std::span<std::byte> memory,
@@ -136,6 +148,7 @@ Status TransferEndpoint::register_memory(std::string_view name, std::span<std::b
   }
   CACHALOT_TRY_ASSIGN(const os::Uuid number, os::random_uuid());
   const std::lock_guard lock(impl_->mutex);
+  CACHALOT_TRY(impl_->check_open());
   for (const auto& [other, entry] : impl_->registered) {
     if (entry.name == name)
       return Error::make(Code::kBusy, "segment \"%.60s\" is registered already", text.c_str());
@@ -147,6 +160,7 @@ Status TransferEndpoint::register_memory(std::string_view name, std::span<std::b
 Status TransferEndpoint::unregister_memory(std::string_view name) {
   const std::lock_guard lock(impl_->mutex);
   Impl& impl = *impl_;
+  CACHALOT_TRY(impl.check_open());
   const auto found = std::find_if(impl.registered.begin(), impl.registered.end(),
                                   [&](const auto& entry) { return entry.second.name == name; });
   if (found == impl.registered.end()) {
@@ -157,15 +171,7 @@ Status TransferEndpoint::unregister_memory(std::string_view name) {
   impl.registered.erase(found);
   const Error error =
       Error::make(Code::kStale, "segment \"%.60s\" was unregistered", std::string(name).c_str());
-  std::vector<ServedKey> ended;
-  for (const auto& [key, batch] : impl.served) {
-    if (batch.segment == number) ended.push_back(key);
-  }
-  for (const ServedKey& key : ended) {
-    // A batch whose first bytes are on their way would hear only that its window is closed.
-    impl.send(key.first, RefusedMessage{key.second, error});
-    impl.end_served(key, &error);
-  }
+  impl.end_segment(&number, error);
   return {};
 }
 
