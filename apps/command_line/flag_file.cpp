@@ -1,66 +1,171 @@
 #include "flag_file.h"
 
+#include <algorithm>
+#include <charconv>
+#include <map>
 #include <memory>
+#include <toml.hpp>
 
 #include "command.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
+
+using Value = toml::basic_value<toml::discard_comments, std::map>;
+
+[[noreturn]] void refuse(const std::string& file, const std::string& problem) {
+  throw CLI::ParseError(file + ": " + problem, kExitUsage);
+}
 
 std::string quoted(const std::string& text) {
   return "\"" + text.substr(0, 60) + "\"";
 }
 
-std::string list_of(const std::vector<std::string>& values) {
-  std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ", ") + value;
-  return "\"" + text.substr(0, 60) + "\"";
+// As the command line has it: digits without an exponent.
+std::string text_of(const Value& value) {
+  char text[400];
+  switch (value.type()) {
+    case toml::value_t::boolean:
+      return value.as_boolean() ? "true" : "false";
+    case toml::value_t::integer:
+      return std::to_string(value.as_integer());
+    case toml::value_t::floating:
+      return {text,
+              std::to_chars(text, text + sizeof text, value.as_floating(), std::chars_format::fixed)
+                  .ptr};
+    case toml::value_t::string:
+      return value.as_string().str;
+    case toml::value_t::array: {
+      std::string list;
+      for (const Value& each : value.as_array()) list += (list.empty() ? "" : ", ") + text_of(each);
+      return list;
+    }
+    default:
+      return toml::stringize(value.type());
+  }
 }
 
-}  // namespace
+// Block counts and sizes are numbers or strings.
+bool takes_both(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type == "N|inf" || type == "SIZE";
+}
 
-std::string FlagFile::problem_of(const CLI::ConfigItem& item) const {
-  if (item.name == "++" || !item.parents.empty()) {
-    const std::string section = item.parents.empty() ? "" : item.parents.front();
-    return quoted(section) + " is a section, expected flags without one: flag-name = value";
+bool takes_numbers(CLI::Option& option) {
+  try {
+    return takes_both(option) || option.get_validator(kNumberValidator) != nullptr;
+  } catch (const CLI::OptionNotFound&) {
+    return false;
   }
-  const CLI::Option* const option = command_->get_option_no_throw("--" + item.name);
+}
+
+// The line of an error of the library in one line: "[error] toml::name: text\n --> …".
+std::string first_line(const std::string& text) {
+  std::string line = text.substr(0, text.find('\n'));
+  if (line.starts_with("[error] ")) line.erase(0, 8);
+  const std::size_t name = line.find(": ");
+  if (line.starts_with("toml::") && name != std::string::npos) line.erase(0, name + 2);
+  return line;
+}
+
+Value parse(std::istream& input, const std::string& file) {
+  try {
+    return toml::parse<toml::discard_comments, std::map>(input, file);
+  } catch (const toml::exception& error) {
+    refuse(file + ":" + std::to_string(error.location().line()),
+           "not valid TOML: " + first_line(error.what()));
+  } catch (const std::exception& error) {
+    refuse(file, "not valid TOML: " + first_line(error.what()));
+  }
+}
+
+// "": none.
+std::string problem_of(const CLI::App& command, CLI::Option* option, const std::string& name,
+                       const Value& value) {
+  if (value.is_table()) {
+    return quoted(name) + " is a section, expected flags without one: flag-name = value";
+  }
   if (option == nullptr) {
-    return quoted(item.name) + " is not a flag of " + command_->get_name() +
+    return quoted(name) + " is not a flag of " + command.get_name() +
            ", expected lines as in: flag-name = value";
   }
-  if (option == command_->get_config_ptr() || option == command_->get_help_ptr()) {
-    return quoted(item.name) + " cannot be set in a file, expected it on the command line";
+  if (option == command.get_config_ptr() || option == command.get_help_ptr()) {
+    return quoted(name) + " cannot be set in a file, expected it on the command line";
   }
-  const bool is_switch = option->get_items_expected_max() == 0;
-  if (is_switch && (item.inputs.size() != 1 ||
-                    (item.inputs.front() != "true" && item.inputs.front() != "false"))) {
-    return "--" + item.name + ": " + list_of(item.inputs) + ", expected true or false";
+  const std::string flag = "--" + name + ": ";
+  if (option->get_items_expected_max() == 0) {
+    return value.is_boolean() ? "" : flag + quoted(text_of(value)) + ", expected true or false";
   }
-  if (!is_switch &&
-      item.inputs.size() > static_cast<std::size_t>(option->get_items_expected_max())) {
-    return "--" + item.name + ": " + list_of(item.inputs) + " are " +
-           std::to_string(item.inputs.size()) + " values, expected one";
+  if (value.is_array()) {
+    const std::size_t values = value.as_array().size();
+    if (values == 0) return flag + "an empty list, expected at least one value";
+    if (values > static_cast<std::size_t>(option->get_items_expected_max())) {
+      return flag + quoted(text_of(value)) + " are " + std::to_string(values) +
+             " values, expected one";
+    }
+  }
+  const bool has_numbers = takes_numbers(*option);
+  const bool has_strings = !has_numbers || takes_both(*option);
+  const auto is_wrong = [&](const Value& each) -> std::string {
+    const bool is_number = each.is_integer() || each.is_floating();
+    if ((has_numbers && is_number) || (has_strings && each.is_string())) return "";
+    return flag + quoted(text_of(each)) + " is of type " + toml::stringize(each.type()) +
+           ", expected " + (has_numbers ? "a number" : "a string");
+  };
+  if (!value.is_array()) return is_wrong(value);
+  for (const Value& each : value.as_array()) {
+    if (std::string problem = is_wrong(each); !problem.empty()) return problem;
   }
   return "";
 }
 
-std::vector<CLI::ConfigItem> FlagFile::from_config(std::istream& input) const {
-  const std::vector<CLI::ConfigItem> found = CLI::ConfigTOML::from_config(input);
-  const CLI::Option* const file = command_->get_config_ptr();
-  const std::string name = file->count() == 0 ? "configuration file" : file->results().front();
-  for (const CLI::ConfigItem& item : found) {
-    const std::string problem = problem_of(item);
-    if (!problem.empty()) throw CLI::ParseError(name + ": " + problem, kExitUsage);
+// What the option itself says of its values, before they are taken.
+std::string refusal_of(CLI::Option& option, const std::vector<std::string>& values) {
+  std::string refusal;
+  try {
+    option.clear();
+    for (const std::string& value : values) option.add_result(value);
+    option.run_callback();
+  } catch (const CLI::ParseError& error) {
+    refusal = error.what();
   }
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (found[i].name != found[j].name) continue;
-      throw CLI::ParseError(name + ": --" + found[i].name + " is there twice, expected it once",
-                            kExitUsage);
+  option.clear();
+  return refusal;
+}
+
+}  // namespace
+
+std::vector<CLI::ConfigItem> FlagFile::from_config(std::istream& input) const {
+  const CLI::Option* const named = command_->get_config_ptr();
+  file_ = named->count() == 0 ? "configuration file" : named->results().front();
+  given_.clear();
+  const Value root = parse(input, file_);
+  std::vector<CLI::ConfigItem> found;
+  for (const auto& [name, value] : root.as_table()) {
+    CLI::Option* const option = command_->get_option_no_throw("--" + name);
+    if (const std::string problem = problem_of(*command_, option, name, value); !problem.empty()) {
+      refuse(file_, problem);
     }
+    CLI::ConfigItem item;
+    item.name = name;
+    if (value.is_array()) {
+      for (const Value& each : value.as_array()) item.inputs.push_back(text_of(each));
+    } else {
+      item.inputs.push_back(text_of(value));
+    }
+    if (option->count() == 0) {
+      given_.push_back("--" + name);
+      const std::string refusal = refusal_of(*option, item.inputs);
+      if (!refusal.empty()) refuse(file_, refusal);
+    }
+    found.push_back(std::move(item));
   }
   return found;
+}
+
+std::string FlagFile::file_of(const std::string& flag) const {
+  return std::ranges::find(given_, flag) == given_.end() ? "" : file_;
 }
 
 void add_flag_file(CLI::App& command, const char* name) {
@@ -71,6 +176,16 @@ void add_flag_file(CLI::App& command, const char* name) {
       ->type_name("FILE.toml");
   command.config_formatter(std::make_shared<FlagFile>(command));
   command.allow_config_extras(CLI::config_extras_mode::error);
+}
+
+Error with_flag_file(const CLI::App& command, const Error& error) {
+  const auto* const files = dynamic_cast<const FlagFile*>(command.get_config_formatter().get());
+  const std::string message = error.message;
+  const std::size_t end = message.find_first_of(":, ");
+  if (files == nullptr || end == std::string::npos) return error;
+  const std::string file = files->file_of(message.substr(0, end));
+  if (file.empty()) return error;
+  return Error::make(error.code, "%.120s: %s", file.c_str(), error.message);
 }
 
 }  // namespace cachalot::apps

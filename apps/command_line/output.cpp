@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -103,29 +104,85 @@ Result<Output> Output::open(const std::string& file) {
   return output;
 }
 
-Status Output::write(std::string_view text) {
-  if (file_.empty()) return {};
-  if (file_ == "-") return write_stdout(text);
-  bool is_new = !fd_;
-  if (is_new) fd_ = make_file(file_);
+// Opens it and makes room; then nothing has been overwritten.
+Status Output::prepare(std::size_t bytes) {
+  is_new_ = !fd_;
+  if (is_new_) fd_ = make_file(file_);
   if (!fd_ && errno == EEXIST) {  // another program's, meanwhile: as if it had been there before
-    is_new = false;
+    is_new_ = false;
     fd_ = os::FileDescriptor(::open(file_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
   }
   if (!fd_) return error_of(file_);
   wait_for_others(fd_.get());
-  const Status written = write_all(text);
-  if (!written && is_new) unlink(file_.c_str());
-  return written;
+  return reserve(fd_.get(), bytes, file_);
+}
+
+void Output::discard() {
+  if (is_new_) unlink(file_.c_str());
+  is_new_ = false;
+}
+
+bool Output::keeps_nothing() const {
+  std::error_code unknown;
+  return file_ == "-" || !std::filesystem::is_regular_file(file_, unknown);
+}
+
+Status Output::write(std::string_view text) {
+  return write_together({{this, std::string(text)}});
 }
 
 Status Output::write_json(const nlohmann::json& value) {
+  return write(json_line(value));
+}
+
+std::string json_line(const nlohmann::json& value) {
   // Bytes that are no UTF-8 (a path may have any) become a replacement character.
-  return write(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+Status write_together(std::vector<OutputText> texts) {
+  std::erase_if(texts, [](const OutputText& each) { return each.output->file_.empty(); });
+  const auto write_each = [&]() -> Status {
+    for (const OutputText& each : texts) {
+      if (each.output->is_file()) CACHALOT_TRY(each.output->prepare(each.text.size()));
+    }
+    std::ranges::stable_partition(
+        texts, [](const OutputText& each) { return each.output->keeps_nothing(); });
+    for (const OutputText& each : texts) {
+      CACHALOT_TRY(each.output->is_file() ? each.output->write_all(each.text)
+                                          : write_stdout(each.text));
+    }
+    return {};
+  };
+  const Status written = write_each();
+  if (!written) {
+    for (const OutputText& each : texts) each.output->discard();
+  }
+  return written;
+}
+
+Result<ResultFolder> ResultFolder::make(const char* flag, const std::string& folder) {
+  ResultFolder made;
+  if (folder.empty()) return made;
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (fs::path each = fs::path(folder); !each.empty() && !fs::exists(each, error);
+       each = each.parent_path()) {
+    if (each.has_filename()) made.new_.push_back(each);
+  }
+  fs::create_directories(folder, error);
+  if (!error) return made;
+  return Error::make(Code::kInvalidArgument, "%s: \"%.120s\": %s, expected a folder", flag,
+                     folder.c_str(), error.message().c_str());
+}
+
+ResultFolder::~ResultFolder() {
+  for (const std::string& each : new_) {
+    if (rmdir(each.c_str()) != 0) return;
+  }
 }
 
 Status Output::write_all(std::string_view text) {
-  CACHALOT_TRY(reserve(fd_.get(), text.size(), file_));
   const auto bytes = static_cast<off_t>(text.size());
   while (!text.empty()) {
     const ssize_t n = ::write(fd_.get(), text.data(), text.size());

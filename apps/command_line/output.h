@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "os/file_descriptor.h"
 
@@ -36,6 +37,34 @@ struct NamedFile {
 };
 Status check_are_apart(std::initializer_list<NamedFile> files);
 
+class Output;
+struct OutputText {
+  Output* output;
+  std::string text;
+};
+// All or none: room for each is made before the first is written, and those that are new go again if one fails.
+// Devices and pipes, which say only while they are written that they are full, come first.
+// @errors as Output::open()
+Status write_together(std::vector<OutputText> texts);
+
+// JSON as Output writes it: one line.
+std::string json_line(const nlohmann::json& value);
+
+// A folder that is made with those above it, and goes again with this object if nothing is in it.
+class ResultFolder {
+ public:
+  // @param  folder  no name: none
+  // @errors kInvalidArgument: names the flag and the folder
+  static Result<ResultFolder> make(const char* flag, const std::string& folder);
+  ResultFolder(ResultFolder&&) = default;
+  ResultFolder& operator=(ResultFolder&&) = delete;
+  ~ResultFolder();
+
+ private:
+  ResultFolder() = default;
+  std::vector<std::string> new_;  // the deepest first
+};
+
 class Output {
  public:
   // @param  file  "-" is stdout; no name: what is written goes nowhere
@@ -48,11 +77,17 @@ class Output {
   Status write_json(const nlohmann::json& value);
 
  private:
+  friend Status write_together(std::vector<OutputText> texts);
   explicit Output(std::string file) : file_(std::move(file)) {}
+  bool is_file() const { return !file_.empty() && file_ != "-"; }
+  bool keeps_nothing() const;  // a pipe or a device
+  Status prepare(std::size_t bytes);
+  void discard();
   Status write_all(std::string_view text);
 
   std::string file_;
-  os::FileDescriptor fd_;  // of a file that was there before
+  os::FileDescriptor fd_;  // of a file that was there before, or since prepare()
+  bool is_new_ = false;
 };
 
 }  // namespace cachalot::apps

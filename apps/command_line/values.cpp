@@ -1,5 +1,6 @@
 #include "values.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cinttypes>
 #include <cstdio>
@@ -28,6 +29,12 @@ Result<std::uint64_t> parse_count(const std::string& flag, const std::string& te
                      flag.c_str(), text.c_str(), also);
 }
 
+// 1000000, not 1e+06: as a flag takes it.
+std::string plain(double value) {
+  char text[400];
+  return {text, std::to_chars(text, text + sizeof text, value, std::chars_format::fixed).ptr};
+}
+
 }  // namespace
 
 CLI::Validator number(std::uint64_t low, std::uint64_t high) {
@@ -41,14 +48,13 @@ CLI::Validator number(std::uint64_t low, std::uint64_t high) {
         text = std::to_string(value);
         return "";
       },
-      high == ~std::uint64_t{0} ? "" : range);
+      high == ~std::uint64_t{0} ? "" : range, kNumberValidator);
 }
 
 CLI::Validator decimal(double low, double high) {
-  char range[80];
-  std::snprintf(range, sizeof range, "%g to %g", low, high);
+  const std::string range = plain(low) + " to " + plain(high);
   return CLI::Validator(
-      [low, high, range = std::string(range)](std::string& text) -> std::string {
+      [low, high, range](std::string& text) -> std::string {
         double value = 0;
         const char* const end = text.data() + text.size();
         const bool is_plain = text.find_first_not_of("0123456789.") == std::string::npos;
@@ -59,7 +65,7 @@ CLI::Validator decimal(double low, double high) {
         }
         return "\"" + text.substr(0, 60) + "\" is not a number from " + range;
       },
-      range);
+      range, kNumberValidator);
 }
 
 Result<std::uint64_t> parse_bytes(const std::string& flag, const std::string& text) {
@@ -112,6 +118,18 @@ Result<std::vector<std::string>> split_list(const std::string& flag,
     } while (comma != std::string::npos);
   }
   return parts;
+}
+
+Status check_differ(const char* flag, std::span<const std::string> values) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::find(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(i), values[i]) ==
+        values.begin() + static_cast<std::ptrdiff_t>(i)) {
+      continue;
+    }
+    return Error::make(Code::kInvalidArgument, "%s: \"%.80s\" twice, expected it once", flag,
+                       values[i].c_str());
+  }
+  return {};
 }
 
 }  // namespace cachalot::apps

@@ -11,6 +11,9 @@
 
 namespace cachalot::apps {
 
+// The name of the validators of numbers: it tells that a flag takes them.
+inline constexpr const char* kNumberValidator = "number";
+
 // For CLI::Option::transform: a whole decimal number within `low` to `high`. The library's own
 // conversion wraps what is too large, and reads 010 as eight.
 CLI::Validator number(std::uint64_t low, std::uint64_t high);
@@ -37,5 +40,16 @@ Status check_all_is_alone(const char* flag, std::span<const std::string> names);
 // The parts of all `texts`, which commas separate. @errors kInvalidArgument: a part is empty
 Result<std::vector<std::string>> split_list(const std::string& flag,
                                             const std::vector<std::string>& texts);
+
+// @errors kInvalidArgument: a value of the list is there twice
+Status check_differ(const char* flag, std::span<const std::string> values);
+
+// An error of this flag says so: "--flag: message".
+template <typename T>
+Result<T> named(const char* flag, Result<T> result) {
+  if (result) return result;
+  const Error& error = result.error();
+  return Error::make(error.code, "%s: %s", flag, error.message);
+}
 
 }  // namespace cachalot::apps

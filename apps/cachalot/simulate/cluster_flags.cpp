@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cinttypes>
+#include <cmath>
 #include <limits>
 
 #include "values.h"
@@ -68,7 +69,8 @@ Status set_caches(const ClusterFlags& flags, sim::ClusterOptions& options) {
                          flags.storage_capacity_blocks.c_str());
     }
   }
-  CACHALOT_TRY_ASSIGN(options.eviction, eviction::parse_pool_policy(flags.eviction));
+  CACHALOT_TRY_ASSIGN(options.eviction,
+                      named("--eviction", eviction::parse_pool_policy(flags.eviction)));
   return {};
 }
 
@@ -202,13 +204,21 @@ Result<sim::ClusterOptions> cluster_options(const ClusterFlags& flags) {
   if (flags.ttft_slo_ms != 0) options.admission.ttft_slo_s = flags.ttft_slo_ms / 1000;
   if (flags.tbt_slo_ms != 0) options.admission.tbt_slo_s = flags.tbt_slo_ms / 1000;
   options.assumed_decode_s = flags.assumed_decode_s;
-  CACHALOT_TRY_ASSIGN(options.admission.prediction,
-                      sched::parse_decode_prediction(flags.decode_prediction));
-  CACHALOT_TRY_ASSIGN(options.admission.check, sched::parse_decode_check(flags.decode_check));
+  CACHALOT_TRY_ASSIGN(
+      options.admission.prediction,
+      named("--decode-prediction", sched::parse_decode_prediction(flags.decode_prediction)));
+  CACHALOT_TRY_ASSIGN(options.admission.check,
+                      named("--decode-check", sched::parse_decode_check(flags.decode_check)));
   options.seed = flags.seed;
   options.window_s = flags.window_s;
   for (const std::string& text : flags.changes) {
     CACHALOT_TRY_ASSIGN(const sim::Membership change, parse_change(text));
+    if (change.instance >= options.prefill || !(change.at_s >= 0) || !std::isfinite(change.at_s)) {
+      return Error::make(
+          Code::kInvalidArgument,
+          "--change: \"%.60s\" of instance %u, expected one below %u, at 0 s or later",
+          text.c_str(), change.instance, options.prefill);
+    }
     options.changes.push_back(change);
   }
   return options;

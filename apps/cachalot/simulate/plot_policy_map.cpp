@@ -31,9 +31,13 @@ std::string hatches(std::size_t rows) {
 }
 
 void draw_cell(std::string& svg, double x, double y, double width, double height,
-               const std::optional<sim::Winner>& winner) {
+               const PolicyMap& map, std::size_t cell) {
+  const std::optional<sim::Winner> winner = map.winner_of(cell);
   std::string fill = "#f4f4f4", opacity = "1", line = "#cccccc";
-  if (winner && winner->is_near_tie()) {
+  if (winner && winner->is_tie()) {
+    fill = "#ffffff";
+    line = kPlotQuiet;
+  } else if (winner && winner->is_near_tie()) {
     fill = "url(#tie" + std::to_string(winner->row) + ")";
     line = colour_of(winner->row);
   } else if (winner) {
@@ -45,7 +49,7 @@ void draw_cell(std::string& svg, double x, double y, double width, double height
       "stroke='%s' stroke-opacity='0.6'/>\n",
       x + 1, y + 1, width - 2, height - 2, fill.c_str(), opacity.c_str(), line.c_str());
   add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", x + width / 2,
-      y + height / 2 + 6, text_of(winner).c_str());
+      y + height / 2 + 6, map.text_of(cell).c_str());
 }
 
 }  // namespace
@@ -72,7 +76,8 @@ std::string draw_policy_map(const std::string& trace, const PolicyMap& map) {
     legend.push_back(letter_of(row) + "  " + map.names[row] + " (" +
                      std::to_string(map.wins_of(row)) + ")");
   }
-  const double legend_bottom = kTop + 30 * static_cast<double>(legend.size() + 1);
+  const double legend_bottom =
+      kTop + 30 * static_cast<double>(legend.size() + (map.ties() != 0 ? 2 : 1));
   const double width = std::max({right + 70 + longest(legend), right + 300, 900.0});
   const double height = std::max(bottom + 84, legend_bottom + 20);
   std::string svg =
@@ -83,7 +88,7 @@ std::string draw_policy_map(const std::string& trace, const PolicyMap& map) {
   for (std::size_t cell = 0; cell < map.cells(); ++cell) {
     const double x = left + cell_width * static_cast<double>(cell % map.columns());
     const double y = bottom - cell_height * static_cast<double>(cell / map.columns() + 1);
-    draw_cell(svg, x, y, cell_width, cell_height, map.winner_of(cell));
+    draw_cell(svg, x, y, cell_width, cell_height, map, cell);
   }
   for (std::size_t i = 0; i < map.columns(); ++i) {
     add(svg, "<text x='%.1f' y='%.1f' text-anchor='middle'>",
@@ -112,6 +117,12 @@ std::string draw_policy_map(const std::string& trace, const PolicyMap& map) {
       "<rect x='%.1f' y='%.1f' width='24' height='18' fill='url(#tie%zu)' stroke='%s'/>\n"
       "<text x='%.1f' y='%.1f'>≈  less than 1 %%</text>\n",
       right + 20, y, legend.size(), kPlotQuiet, right + 54, y + 15);
+  if (map.ties() != 0) {
+    add(svg,
+        "<rect x='%.1f' y='%.1f' width='24' height='18' fill='#ffffff' stroke='%s'/>\n"
+        "<text x='%.1f' y='%.1f'>=  equal (%zu)</text>\n",
+        right + 20, y + 30, kPlotQuiet, right + 54, y + 45, map.ties());
+  }
   return svg + "</svg>\n";
 }
 

@@ -44,7 +44,7 @@ void print_right(std::FILE* out, const std::string& text, std::size_t width) {
 // A lower TTFT is no merit where it comes from requests that were rejected.
 bool is_won_by_rejecting(const PolicyMap& map, std::size_t cell) {
   const std::optional<sim::Winner> winner = map.winner_of(cell);
-  if (!winner || map.figure->better == sim::Better::kLarger) return false;
+  if (!winner || winner->is_tie() || map.figure->better == sim::Better::kLarger) return false;
   const std::span<const SimulateRow> rows = map.rows_of(cell);
   return std::ranges::any_of(rows, [&](const SimulateRow& row) {
     return row.report.completed > rows[winner->row].report.completed;
@@ -78,17 +78,43 @@ std::size_t PolicyMap::wins_of(std::size_t row) const {
   std::size_t wins = 0;
   for (std::size_t cell = 0; cell < cells(); ++cell) {
     const std::optional<sim::Winner> winner = winner_of(cell);
-    if (winner && winner->row == row) ++wins;
+    if (winner && !winner->is_tie() && winner->row == row) ++wins;
   }
   return wins;
+}
+
+std::size_t PolicyMap::ties() const {
+  std::size_t ties = 0;
+  for (std::size_t cell = 0; cell < cells(); ++cell) {
+    const std::optional<sim::Winner> winner = winner_of(cell);
+    if (winner && winner->is_tie()) ++ties;
+  }
+  return ties;
+}
+
+std::vector<std::size_t> PolicyMap::best_of(std::size_t cell) const {
+  std::vector<std::size_t> best;
+  const std::optional<sim::Winner> winner = winner_of(cell);
+  if (!winner) return best;
+  const std::span<const SimulateRow> here = rows_of(cell);
+  for (std::size_t row = 0; row < here.size(); ++row) {
+    if (figure->of(here[row].report) == figure->of(here[winner->row].report)) best.push_back(row);
+  }
+  return best;
 }
 
 std::string letter_of(std::size_t row) {
   return std::string(1, static_cast<char>('A' + row));
 }
 
-std::string text_of(const std::optional<sim::Winner>& winner) {
+std::string PolicyMap::text_of(std::size_t cell) const {
+  const std::optional<sim::Winner> winner = winner_of(cell);
   if (!winner) return "-";
+  if (winner->is_tie()) {
+    std::string equal = "=";
+    for (const std::size_t row : best_of(cell)) equal += letter_of(row);
+    return equal;
+  }
   std::string text = (winner->is_near_tie() ? "≈" : "") + letter_of(winner->row);
   if (!winner->margin) return text + " alone";
   const double percent = *winner->margin * 100;
@@ -110,17 +136,20 @@ std::string name_in_map(const SimulateRow& row) {
 }
 
 void print_policy_map(std::FILE* out, const PolicyMap& map) {
-  std::fprintf(out, "%s, and how much %s than the second's (≈: less than 1 %%)\n",
+  std::fprintf(out, "%s, and how much %s than the second's (≈: less than 1 %%, =: equal)\n",
                map.figure->title, map.figure->margin);
   for (std::size_t row = 0; row < map.names.size(); ++row) {
     std::fprintf(out, "  %s  %s: %zu of %zu cells\n", letter_of(row).c_str(),
                  map.names[row].c_str(), map.wins_of(row), map.cells());
   }
+  if (map.ties() != 0) {
+    std::fprintf(out, "  =  equal rows: %zu of %zu cells\n", map.ties(), map.cells());
+  }
   std::size_t first = map.axes[1].flag.size(), width = 9, rejecting = 0;
   for (const std::string& value : map.axes[1].values) first = std::max(first, width_of(value));
   for (const std::string& value : map.axes[0].values) width = std::max(width, width_of(value));
   for (std::size_t cell = 0; cell < map.cells(); ++cell) {
-    width = std::max(width, width_of(text_of(map.winner_of(cell))));
+    width = std::max(width, width_of(map.text_of(cell)));
     if (is_won_by_rejecting(map, cell)) ++rejecting;
   }
   std::fprintf(out, "\n%*s  %s\n%s", static_cast<int>(first), "", map.axes[0].flag.c_str(),
@@ -136,7 +165,7 @@ void print_policy_map(std::FILE* out, const PolicyMap& map) {
       print_right(out, map.axes[1].values[cell / map.columns()], first);
     }
     std::fputs("  ", out);
-    print_right(out, text_of(map.winner_of(cell)), width);
+    print_right(out, map.text_of(cell), width);
   }
   std::fputc('\n', out);
   if (rejecting != 0) {
@@ -166,8 +195,14 @@ nlohmann::json json_of_policy_map(const PolicyMap& map) {
     nlohmann::json json = {
         {"cell", at},        {"winner", nullptr},
         {"second", nullptr}, {"margin", nullptr},
-        {"near_tie", false}, {"won_by_rejecting", is_won_by_rejecting(map, cell)}};
-    if (winner) {
+        {"near_tie", false}, {"won_by_rejecting", is_won_by_rejecting(map, cell)},
+        {"tie", nullptr}};
+    if (winner && winner->is_tie()) {
+      json["tie"] = nlohmann::json::array();
+      for (const std::size_t row : map.best_of(cell)) json["tie"].push_back(map.names[row]);
+      json["margin"] = 0;
+      json["near_tie"] = true;
+    } else if (winner) {
       json["winner"] = map.names[winner->row];
       if (winner->second) json["second"] = map.names[*winner->second];
       if (winner->margin) json["margin"] = *winner->margin;

@@ -49,14 +49,19 @@ struct PolicyMap {
   }
   // None: no row has a figure.
   std::optional<sim::Winner> winner_of(std::size_t cell) const;
+  // Cells that the row wins alone, and cells that no row does: equal rows are best.
   std::size_t wins_of(std::size_t row) const;
+  std::size_t ties() const;
+  // The rows that are best in a cell: more than one in a tie.
+  std::vector<std::size_t> best_of(std::size_t cell) const;
+  // The winner's letter and its margin, in percent: "B 12 %"; "≈B 0.4 %" near a tie; "=AB" in one; "-" without a
+  // winner.
+  std::string text_of(std::size_t cell) const;
 };
 
 // Rows are told apart by a letter.
 inline constexpr std::size_t kMostMapRows = 26;
 std::string letter_of(std::size_t row);
-// The winner's letter and its margin, in percent: "B 12 %"; "≈B 0.4 %" near a tie; "-" without a winner.
-std::string text_of(const std::optional<sim::Winner>& winner);
 
 // What tells a row from others of its cell, and is the same in all cells.
 std::string name_in_map(const SimulateRow& row);

@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -50,9 +51,8 @@ Status check_flags(const RecordedRunFlags& options, const RecordedRunFiles& file
                        "--colocated: %" PRIu64 ", expected 1: a recorded run is of one engine",
                        colocated);
   }
-  const std::string inputs[] = {files.trace, options.meta};
-  CACHALOT_TRY(check_is_no_input("--csv", files.csv, inputs));
-  CACHALOT_TRY(check_is_no_input("--json", files.json, inputs));
+  CACHALOT_TRY(check_is_no_input("--csv", files.csv, files.inputs));
+  CACHALOT_TRY(check_is_no_input("--json", files.json, files.inputs));
   return check_are_apart({{"--csv", files.csv}, {"--json", files.json}});
 }
 
@@ -102,13 +102,13 @@ Result<sim::EngineOptions> engine_of(const trace::RunOptions& recorded,
 }
 
 // Beside FILE.requests.jsonl.gz: FILE.timeseries.csv.gz, if it is there.
-std::string seconds_file(const RecordedRunFlags& options, const RecordedRunFiles& files) {
+std::string seconds_file(const RecordedRunFlags& options, const std::string& trace) {
   if (!options.seconds.empty()) return options.seconds;
   constexpr std::string_view kMark = ".requests.jsonl";
-  const std::size_t mark = files.trace.rfind(kMark);
+  const std::size_t mark = trace.rfind(kMark);
   if (mark == std::string::npos) return "";
   for (const char* ending : {".timeseries.csv.gz", ".timeseries.csv"}) {
-    const std::string file = files.trace.substr(0, mark) + ending;
+    const std::string file = trace.substr(0, mark) + ending;
     std::error_code ignored;
     if (std::filesystem::exists(file, ignored)) return file;
   }
@@ -314,6 +314,40 @@ void add_recorded_run_flags(CLI::App& command, RecordedRunFlags& flags, std::uin
                    "of a recorded run: simulated and recorded figures side by side");
 }
 
+std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::string& trace) {
+  std::vector<std::string> inputs = {flags.meta, seconds_file(flags, trace)};
+  if (flags.profile.empty()) return inputs;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(flags.profile, ignored)) {
+    inputs.push_back(entry.path());
+  }
+  return inputs;
+}
+
+Status check_recorded_run_flags(const CLI::App& command) {
+  constexpr std::string_view kUsed[] = {
+      "--trace",        "--trace-format", "--profile",    "--meta",      "--seconds",
+      "--tp-link-gb-s", "--tp-link-us",   "--compare",    "--colocated", "--csv",
+      "--json",         "--ttft-slo-ms",  "--tbt-slo-ms", "--cluster"};
+  for (const CLI::Option* const option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0 || std::ranges::find(kUsed, name) != std::end(kUsed)) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "%s: given with a recorded run, which is repeated as it was", name.c_str());
+  }
+  return {};
+}
+
+Status check_trace_flags(const CLI::App& command) {
+  for (const char* const name : {"--meta", "--seconds", "--compare"}) {
+    if (command.get_option(name)->count() == 0) continue;
+    return Error::make(Code::kInvalidArgument,
+                       "%s: given without a recorded run, expected --trace-format %s", name,
+                       kRecordedRunFormat);
+  }
+  return {};
+}
+
 Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunFiles& files,
                              const LatencyGoals& goals, std::uint64_t colocated) {
   CACHALOT_TRY(check_flags(options, files, colocated));
@@ -326,7 +360,8 @@ Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunF
   CACHALOT_TRY_ASSIGN(const sim::EngineOptions engine, engine_of(run_options, timing));
   CACHALOT_TRY_ASSIGN(const sim::SimulatedRun run, sim::simulate_run(recorded, engine, timing));
   std::optional<sim::CurveErrors> curves;
-  if (const std::string file = seconds_file(options, files); options.compare && !file.empty()) {
+  if (const std::string file = seconds_file(options, files.trace);
+      options.compare && !file.empty()) {
     CACHALOT_TRY_ASSIGN(const auto seconds, trace::read_run_seconds(file));
     curves = sim::curve_errors(seconds, run, engine.blocks);
   }
@@ -342,8 +377,7 @@ Status simulate_recorded_run(const RecordedRunFlags& options, const RecordedRunF
       .flops_share = flops_share(recorded, run, timing),
       .wall_s = wall.count()};
   print(files.csv == "-" ? stderr : human_output(files.json), options, outcome);
-  CACHALOT_TRY(csv.write(csv_of(outcome)));
-  return json.write_json(json_of(options, outcome));
+  return write_together({{&csv, csv_of(outcome)}, {&json, json_line(json_of(options, outcome))}});
 }
 
 }  // namespace cachalot::apps

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "sched/timing/gpu_spec.h"
 
@@ -29,7 +30,16 @@ sched::GpuSpec with_link(sched::GpuSpec gpu, const RecordedRunFlags& flags);
 
 struct RecordedRunFiles {
   std::string trace, csv, json;
+  std::vector<std::string> inputs;
 };
+
+// The files that are read for these flags, and with a run of this trace.
+std::vector<std::string> inputs_of(const RecordedRunFlags& flags, const std::string& trace);
+
+// @errors kInvalidArgument: names a flag that a recorded run has no use for
+Status check_recorded_run_flags(const CLI::App& command);
+// The other way round. @errors kInvalidArgument: names a flag that is of a recorded run alone
+Status check_trace_flags(const CLI::App& command);
 
 // Milliseconds; 0: none.
 struct LatencyGoals {

@@ -11,8 +11,17 @@
 namespace cachalot::apps {
 namespace {
 
-Status check_flags(const SimulateOptions& options, std::span<const std::string> layerwise) {
+Status check_flags(const SimulateOptions& options, std::span<const std::string> admissions,
+                   std::span<const std::string> layerwise) {
   const ClusterFlags& flags = options.cluster;
+  const auto rejecting =
+      std::ranges::find_if(admissions, [](const std::string& name) { return name != "none"; });
+  if (rejecting != admissions.end() && flags.ttft_slo_ms == 0 && flags.tbt_slo_ms == 0) {
+    return Error::make(Code::kInvalidArgument,
+                       "--admission: %s without a goal rejects nothing, expected --ttft-slo-ms or "
+                       "--tbt-slo-ms",
+                       rejecting->c_str());
+  }
   if (flags.prefill == 0 && flags.colocated != 0 && flags.decode != 0) {
     return Error::make(Code::kInvalidArgument,
                        "--decode: %" PRIu64
@@ -96,12 +105,19 @@ Result<RowSimulator> RowSimulator::make(const BoundFlags& flags) {
   CACHALOT_TRY_ASSIGN(const auto policies, split_list("--policy", options.policies));
   CACHALOT_TRY_ASSIGN(simulator.admissions_, split_list("--admission", options.admissions));
   CACHALOT_TRY_ASSIGN(simulator.layerwise_, split_list("--layerwise", options.engine.layerwise));
+  CACHALOT_TRY(check_differ("--policy", policies));
+  CACHALOT_TRY(check_differ("--admission", simulator.admissions_));
+  CACHALOT_TRY(check_differ("--layerwise", simulator.layerwise_));
   for (const std::string& text : policies) {
     CACHALOT_TRY_ASSIGN(PolicyRow row, parse_policy_row(flags, text));
     simulator.policies_.push_back(std::move(row));
   }
-  for (const std::string& name : simulator.admissions_) CACHALOT_TRY(sched::parse_admission(name));
-  for (const std::string& name : simulator.layerwise_) CACHALOT_TRY(sched::parse_layerwise(name));
+  for (const std::string& name : simulator.admissions_) {
+    CACHALOT_TRY(named("--admission", sched::parse_admission(name)));
+  }
+  for (const std::string& name : simulator.layerwise_) {
+    CACHALOT_TRY(named("--layerwise", sched::parse_layerwise(name)));
+  }
   return simulator;
 }
 
@@ -118,13 +134,25 @@ Result<std::shared_ptr<const Timing>> RowSimulator::timing_for(const SimulateOpt
   return known_.back().timing;
 }
 
+Status RowSimulator::check_axes(std::span<const MapAxis> axes) const {
+  for (const PolicyRow& policy : policies_) {
+    for (const FlagValue& own : policy.flags) {
+      if (std::ranges::find(axes, own.flag, &MapAxis::flag) == axes.end()) continue;
+      return Error::make(Code::kInvalidArgument,
+                         "--map: %s, but \"%.80s\" has a value of its own, expected one of both",
+                         own.flag.c_str(), policy.name.c_str());
+    }
+  }
+  return {};
+}
+
 Result<std::vector<PolicySetup>> RowSimulator::prepare(std::span<const FlagValue> values) {
   std::vector<PolicySetup> setups;
   for (const PolicyRow& policy : policies_) {
     std::vector<FlagValue> all(values.begin(), values.end());
     all.insert(all.end(), policy.flags.begin(), policy.flags.end());
     CACHALOT_TRY_ASSIGN(const SimulateOptions options, flags_.with(all));
-    CACHALOT_TRY(check_flags(options, layerwise_));
+    CACHALOT_TRY(check_flags(options, admissions_, layerwise_));
     PolicySetup setup{
         .name = policy.name, .routing = policy.routing, .timing = nullptr, .kinds = {}};
     CACHALOT_TRY_ASSIGN(setup.timing, timing_for(options));

@@ -42,6 +42,9 @@ class RowSimulator {
   // @errors kInvalidArgument: a name in --policy, --admission or --layerwise
   static Result<RowSimulator> make(const BoundFlags& flags);
 
+  // @errors kInvalidArgument: a policy has a flag of its own that is an axis
+  Status check_axes(std::span<const MapAxis> axes) const;
+
   // The setups of all policies, with these values of flags beside those of the command line.
   // @errors kInvalidArgument: a flag's value, or flags that contradict each other; kBadInput: a file of a timing model
   Result<std::vector<PolicySetup>> prepare(std::span<const FlagValue> values);

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -24,6 +24,18 @@
 
 namespace cachalot::apps {
 namespace {
+
+constexpr const char* kFormats = "auto|mooncake|weka|azure|dynamo|vllm-run";
+
+// Files that no result may take the place of.
+std::vector<std::string> inputs_of(const BoundFlags& flags) {
+  const SimulateOptions& options = flags.options;
+  std::vector<std::string> inputs = {options.trace.file, options.timing.calibration};
+  const CLI::Option* const cluster = flags.command.get_config_ptr();
+  if (cluster->count() != 0) inputs.push_back(cluster->results().front());
+  std::ranges::move(inputs_of(options.recorded, options.trace.file), std::back_inserter(inputs));
+  return inputs;
+}
 
 Result<sim::Workload> read_workload(const SimulateOptions& options) {
   CACHALOT_TRY_ASSIGN(trace::RequestTrace reader, open_trace_with_ids(options.trace));
@@ -50,37 +62,47 @@ void clear_progress() {
   if (isatty(STDERR_FILENO) != 0) std::fputs("\r\033[K", stderr);
 }
 
-Status write_drawing(const SimulateOptions& options, const Drawing& drawing) {
-  CACHALOT_TRY_ASSIGN(Output output, Output::open(options.plot + "/" + drawing.file));
-  return output.write(drawing.svg);
-}
-
-// The folder is made if it is not there.
-Status make_folder(const std::string& folder) {
-  if (folder.empty()) return {};
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error) return {};
-  return Error::make(Code::kInvalidArgument, "--plot: \"%.120s\": %s, expected a folder",
-                     folder.c_str(), error.message().c_str());
-}
-
 // Where the result goes; tried before the work begins.
 struct Outputs {
   Output csv, json;
+  ResultFolder folder;  // of drawings
   std::FILE* people;
 };
 
+Status check_outputs(const BoundFlags& flags) {
+  const SimulateOptions& options = flags.options;
+  const std::vector<std::string> inputs = inputs_of(flags);
+  CACHALOT_TRY(check_is_no_input("--csv", options.csv, inputs));
+  CACHALOT_TRY(check_is_no_input("--json", options.json, inputs));
+  return check_are_apart({{"--csv", options.csv}, {"--json", options.json}});
+}
+
 Result<Outputs> open_outputs(const SimulateOptions& options) {
-  const std::string* const input = &options.trace.file;
-  CACHALOT_TRY(check_is_no_input("--csv", options.csv, {input, 1}));
-  CACHALOT_TRY(check_is_no_input("--json", options.json, {input, 1}));
-  CACHALOT_TRY(check_are_apart({{"--csv", options.csv}, {"--json", options.json}}));
-  CACHALOT_TRY(make_folder(options.plot));
   CACHALOT_TRY_ASSIGN(Output csv, Output::open(options.csv));
   CACHALOT_TRY_ASSIGN(Output json, Output::open(options.json));
+  CACHALOT_TRY_ASSIGN(ResultFolder folder, ResultFolder::make("--plot", options.plot));
   const bool uses_stdout = options.csv == "-" || options.json == "-";
-  return Outputs{std::move(csv), std::move(json), uses_stdout ? stderr : stdout};
+  return Outputs{std::move(csv), std::move(json), std::move(folder), uses_stdout ? stderr : stdout};
+}
+
+// All files, or none. @param csv  of a table
+Status write_results(const BoundFlags& flags, Outputs& outputs, std::vector<Drawing> drawings,
+                     std::string csv, const nlohmann::json& json) {
+  const SimulateOptions& options = flags.options;
+  const std::vector<std::string> inputs = inputs_of(flags);
+  std::vector<OutputText> texts;
+  if (!options.csv.empty()) texts.push_back({&outputs.csv, std::move(csv)});
+  std::deque<Output> opened;
+  for (Drawing& drawing : drawings) {
+    const std::string file = options.plot + "/" + drawing.file;
+    CACHALOT_TRY(check_is_no_input("--plot", file, inputs));
+    CACHALOT_TRY(check_are_apart({{"--plot", file}, {"--csv", options.csv}}));
+    CACHALOT_TRY(check_are_apart({{"--plot", file}, {"--json", options.json}}));
+    CACHALOT_TRY_ASSIGN(Output output, Output::open(file));
+    texts.push_back({&opened.emplace_back(std::move(output)), std::move(drawing.svg)});
+  }
+  if (!options.json.empty()) texts.push_back({&outputs.json, json_line(json)});
+  return write_together(std::move(texts));
 }
 
 // The workload at each rate.
@@ -99,7 +121,8 @@ class Workloads {
   std::map<double, sim::Workload> by_rate_;
 };
 
-Status simulate_table(const SimulateOptions& options, RowSimulator& simulator) {
+Status simulate_table(const BoundFlags& flags, RowSimulator& simulator) {
+  const SimulateOptions& options = flags.options;
   CACHALOT_TRY_ASSIGN(const std::vector<PolicySetup> setups, simulator.prepare({}));
   CACHALOT_TRY_ASSIGN(Outputs outputs, open_outputs(options));
   CACHALOT_TRY_ASSIGN(const sim::Workload trace, read_workload(options));
@@ -115,13 +138,11 @@ Status simulate_table(const SimulateOptions& options, RowSimulator& simulator) {
   }
   std::fprintf(outputs.people, "times: %s\n", setups.front().timing->source.c_str());
   print_simulation(outputs.people, trace, rows);
-  CACHALOT_TRY(outputs.csv.write(csv_of_simulation(trace, rows)));
-  if (!options.plot.empty()) {
-    for (const Drawing& drawing : draw_simulation(options.trace.file, rows)) {
-      CACHALOT_TRY(write_drawing(options, drawing));
-    }
-  }
-  return outputs.json.write_json(json_of_simulation(rows));
+  std::vector<Drawing> drawings;
+  if (!options.plot.empty()) drawings = draw_simulation(options.trace.file, rows);
+  return write_results(flags, outputs, std::move(drawings),
+                       options.csv.empty() ? "" : csv_of_simulation(trace, rows),
+                       json_of_simulation(rows));
 }
 
 // What only a table, or only a map with goals, can have.
@@ -154,6 +175,7 @@ Status simulate_map(const BoundFlags& flags, RowSimulator& simulator) {
   CACHALOT_TRY_ASSIGN(map.figure,
                       find_map_figure(options.map_by.empty() ? "mean_ttft" : options.map_by));
   CACHALOT_TRY_ASSIGN(map.axes, parse_map_axes(options.map));
+  CACHALOT_TRY(simulator.check_axes(map.axes));
   CACHALOT_TRY(check_map(flags, map));
   // All cells before the first one is simulated: a wrong value in the last one costs no time.
   std::vector<std::vector<PolicySetup>> setups(map.cells());
@@ -189,11 +211,11 @@ Status simulate_map(const BoundFlags& flags, RowSimulator& simulator) {
   }
   std::fprintf(outputs.people, "times: %s\n", setups[0].front().timing->source.c_str());
   print_policy_map(outputs.people, map);
+  std::vector<Drawing> drawings;
   if (!options.plot.empty()) {
-    CACHALOT_TRY(
-        write_drawing(options, {"policy-map.svg", draw_policy_map(options.trace.file, map)}));
+    drawings.push_back({"policy-map.svg", draw_policy_map(options.trace.file, map)});
   }
-  return outputs.json.write_json(json_of_policy_map(map));
+  return write_results(flags, outputs, std::move(drawings), "", json_of_policy_map(map));
 }
 
 Status simulate(const BoundFlags& flags) {
@@ -203,20 +225,31 @@ Status simulate(const BoundFlags& flags) {
                        options.map_by.c_str());
   }
   if (options.trace.format == kRecordedRunFormat) {
-    if (!options.map.empty()) {
-      return Error::make(Code::kInvalidArgument, "--map: given with a recorded run");
-    }
-    return simulate_recorded_run(options.recorded, {options.trace.file, options.csv, options.json},
-                                 {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms},
-                                 options.cluster.colocated);
+    CACHALOT_TRY(check_recorded_run_flags(flags.command));
+    return simulate_recorded_run(
+        options.recorded, {options.trace.file, options.csv, options.json, inputs_of(flags)},
+        {options.cluster.ttft_slo_ms, options.cluster.tbt_slo_ms}, options.cluster.colocated);
   }
+  CACHALOT_TRY(check_trace_flags(flags.command));
+  if (!trace::parse_trace_format(options.trace.format)) {
+    return Error::make(Code::kInvalidArgument, "--trace-format: \"%.60s\", expected one of: %s",
+                       options.trace.format.c_str(), kFormats);
+  }
+  for (std::size_t i = 0; i < options.rate_scales.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (options.rate_scales[i] != options.rate_scales[j]) continue;
+      return Error::make(Code::kInvalidArgument, "--rate-scale: %g twice, expected it once",
+                         options.rate_scales[i]);
+    }
+  }
+  CACHALOT_TRY(check_outputs(flags));
   CACHALOT_TRY_ASSIGN(RowSimulator simulator, RowSimulator::make(flags));
-  return options.map.empty() ? simulate_table(options, simulator) : simulate_map(flags, simulator);
+  return options.map.empty() ? simulate_table(flags, simulator) : simulate_map(flags, simulator);
 }
 
 int run(const BoundFlags& flags) {
   const Status status = simulate(flags);
-  return status ? kExitDone : fail(status.error());
+  return status ? kExitDone : fail(with_flag_file(flags.command, status.error()));
 }
 
 }  // namespace
@@ -232,6 +265,12 @@ void add_simulate(CLI::App& app, Chosen& chosen) {
     return command->add_option(name, value, text)->type_name(type);
   };
   add_trace_flags(*command, options->trace);
+  command->get_option("--trace-format")
+      ->type_name(kFormats)
+      ->description(
+          "auto (from the content), mooncake, weka, azure or dynamo; vllm-run: a recorded run of "
+          "an "
+          "engine, with --profile and --meta");
   add("--policy", options->policies, sched::routing_names("|") + ",…",
       "routing of requests to prefill instances; several make one table; NAME+FLAG=VALUE: with a "
       "flag of its own, as in least_loaded+shared-pool")

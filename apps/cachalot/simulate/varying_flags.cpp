@@ -97,7 +97,7 @@ Result<PolicyRow> parse_policy_row(const BoundFlags& flags, const std::string& t
   PolicyRow row;
   row.name = text;
   std::size_t from = std::min(text.find('+'), text.size());
-  CACHALOT_TRY_ASSIGN(row.routing, sched::parse_routing(text.substr(0, from)));
+  CACHALOT_TRY_ASSIGN(row.routing, named("--policy", sched::parse_routing(text.substr(0, from))));
   while (from < text.size()) {
     const std::size_t end = std::min(text.find('+', from + 1), text.size());
     const std::string part = text.substr(from + 1, end - from - 1);

@@ -42,8 +42,13 @@ Status read_coefficients(const dom::element& value, FitValues& values) {
     if (i == kFitCoefficients) return wrong("unknown coefficient", key);
     if (seen[i]) return wrong("there twice: coefficient", key);
     seen[i] = true;
-    if (number.get(values[i]) != simdjson::SUCCESS || !(values[i] > 0) || !std::isfinite(values[i]))
-      return wrong("expected a number above 0: coefficient", key);
+    const double most = fit_coefficients()[i].most;
+    if (number.get(values[i]) != simdjson::SUCCESS || !(values[i] >= kLeastCoefficient) ||
+        values[i] > most) {
+      return Error::make(
+          Code::kBadInput, "coefficient \"%s\" is %.40s, expected a number from %g to %.0f",
+          fit_coefficients()[i].name, simdjson::minify(number).c_str(), kLeastCoefficient, most);
+    }
   }
   for (std::size_t i = 0; i < kFitCoefficients; ++i) {
     if (!seen[i]) return wrong("missing: coefficient", fit_coefficients()[i].name);

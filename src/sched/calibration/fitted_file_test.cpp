@@ -85,7 +85,13 @@ TEST(FittedFile, WhatIsWrongIsNamed) {
   };
   EXPECT_EQ(problem(file_of(coefficients("\"sequence\": 1"))), "unknown coefficient \"sequence\"");
   EXPECT_EQ(problem(file_of(coefficients("\"sequence_s\": -1"))),
-            "expected a number above 0: coefficient \"sequence_s\"");
+            "coefficient \"sequence_s\" is -1, expected a number from 1e-15 to 1000000");
+  for (const char* const value : {"1e308", "1e-300", "0", "\"2\"", "null"}) {
+    EXPECT_EQ(problem(file_of(coefficients((std::string("\"sequence_s\": ") + value).c_str())))
+                  .find("coefficient \"sequence_s\" is "),
+              0u)
+        << value;
+  }
   EXPECT_EQ(problem(file_of("{}")), "missing: coefficient \"read_weights\"");
   EXPECT_EQ(problem("{\"models\": [{\"gpus\": 1}]}"), "unknown key \"gpus\"");
   EXPECT_EQ(problem("{\"models\": [{}]}"), "missing: key \"gpu\"");

@@ -35,7 +35,7 @@ constexpr std::array<FitCoefficient, kFitCoefficients> kCoefficients = {{
     {"reduce_latency_s", 3e-6, 0.7},
     {"ahead", 3.0, 0.5},
     {"ahead_load", 0.1, 0.7},
-    {"load_power", 0.8, 0.3},
+    {"load_power", 0.8, 0.3, 10},
     {"request_s", 0.02, 0.7},
     {"sequence_s", 14e-6, 0.7},
 }};
@@ -94,9 +94,10 @@ Result<FittedModel> FittedModel::make(const FitValues& values, const GpuSpec& gp
                                       const ServedModel& model, Precision precision,
                                       double tensor_parallel) {
   for (std::size_t i = 0; i < kFitCoefficients; ++i) {
-    if (std::isfinite(values[i]) && values[i] > 0) continue;
-    return Error::make(Code::kInvalidArgument, "%s is %g, expected a number above 0",
-                       kCoefficients[i].name, values[i]);
+    const FitCoefficient& known = kCoefficients[i];
+    if (values[i] >= kLeastCoefficient && values[i] <= known.most) continue;
+    return Error::make(Code::kInvalidArgument, "%s is %g, expected a number from %g to %.0f",
+                       known.name, values[i], kLeastCoefficient, known.most);
   }
   if (!(tensor_parallel >= 1)) {
     return Error::make(Code::kInvalidArgument, "tensor parallelism is %g, expected at least 1",

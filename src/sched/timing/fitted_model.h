@@ -18,7 +18,7 @@
 //
 // Requests that the KV cannot hold wait: then c is what fits, and TTFT adds (asked - c) / c times a request's life.
 //
-// 1. Every coefficient is above 0, so all times grow with the work.
+// 1. Every coefficient is above 0, so all times grow with the work, and bounded, so all times are finite.
 #pragma once
 
 #include <cachalot/result.h>
@@ -38,7 +38,9 @@ struct FitCoefficient {
   const char* name;
   double usual;        // where fits start, and where they stay without evidence
   double uncertainty;  // of its logarithm
+  double most = 1e6;   // beyond it times would soon be no finite number
 };
+inline constexpr double kLeastCoefficient = 1e-15;
 inline constexpr std::size_t kFitCoefficients = 12;
 // In the order of FittedModel's coefficients; times in seconds.
 std::span<const FitCoefficient, kFitCoefficients> fit_coefficients();
@@ -67,7 +69,7 @@ class FittedModel final : public TimingModel {
     double ttft_s = 0, tpot_s = 0;
   };
 
-  // @errors kInvalidArgument: a coefficient is not above 0 and finite; tensor_parallel below 1
+  // @errors kInvalidArgument: a coefficient is not from kLeastCoefficient to its `most`; tensor_parallel below 1
   static Result<FittedModel> make(const FitValues& values, const GpuSpec& gpu,
                                   const ServedModel& model, Precision precision,
                                   double tensor_parallel);

@@ -103,7 +103,7 @@ TEST(FittedModel, ACoefficientThatIsNotAboveZeroIsNamed) {
   values[5] = 0;
   const Result<FittedModel> refused = make(values, 2);
   ASSERT_FALSE(refused.ok());
-  EXPECT_STREQ(refused.error().message, "step_s is 0, expected a number above 0");
+  EXPECT_STREQ(refused.error().message, "step_s is 0, expected a number from 1e-15 to 1000000");
   values[5] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(make(values, 2).ok());
   EXPECT_FALSE(make(usual_values(), 0).ok());

@@ -100,7 +100,11 @@ Status CachingCluster::on_arrival(JobId id) {
 }
 
 Status CachingCluster::begin_again(JobId id) {
-  ++record(id).restarts;
+  RequestRecord& of = record(id);
+  ++of.restarts;
+  of.hit_tokens = of.transferred_tokens = 0;
+  of.peer_tokens = of.pool_tokens = of.storage_tokens = 0;
+  kv_[id] = MovingKv();
   const sched::Route chosen = route(id);
   if (chosen.exists()) return dispatch(id, chosen);
   finish(id, Outcome::kNoInstance);
@@ -113,18 +117,22 @@ void CachingCluster::count_requests(CachingInstance& instance) {
   instance.requests_since_s = now_s();
 }
 
-void CachingCluster::count_prefill(CachingInstance& instance, JobId id, double prefill_s) {
-  const RequestRecord& of = record(id);
-  const std::uint64_t input_tokens = job(id).input_tokens;
-  instance.report.hit_tokens += of.hit_tokens;
-  instance.report.input_tokens += input_tokens;
+void CachingCluster::count_prefill(JobId id, double prefill_s, std::uint64_t storage_tokens) {
   report_.prefill_s += prefill_s;
-  report_.prefill_cold_s += sched::prefill_seconds(*timing_.prefill, input_tokens, 0);
-  report_.input_tokens += input_tokens;
-  report_.hit_tokens += of.hit_tokens;
-  report_.transferred_tokens += of.transferred_tokens;
-  report_.full_blocks += input_tokens / workload_.block_tokens();
-  report_.hit_full_blocks += of.hit_tokens / workload_.block_tokens();
+  report_.prefill_cold_s += sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, 0);
+  const MovingKv& kv = kv_[id];
+  RequestRecord& of = record(id);
+  std::uint64_t left = of.hit_tokens;
+  const auto take = [&](std::uint64_t tokens) {
+    const std::uint64_t taken = std::min(tokens, left);
+    left -= taken;
+    return taken;
+  };
+  // What the storage brought was then read from the pool.
+  const std::uint64_t fetched = std::min(storage_tokens, kv.pool_tokens);
+  of.storage_tokens = take(fetched);
+  of.pool_tokens = take(kv.pool_tokens - fetched);
+  of.peer_tokens = take(kv.peer_tokens);
 }
 
 void CachingCluster::begin_decoding(JobId id) {

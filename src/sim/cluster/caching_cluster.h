@@ -43,8 +43,9 @@ class CachingCluster : public KvNetwork {
   void expect(CachingInstance& instance, JobId id);
   void expect_no_more(CachingInstance& instance, JobId id);
   void count_requests(CachingInstance& instance);
-  // At the end of the prefill, which took `prefill_s` of computing.
-  void count_prefill(CachingInstance& instance, JobId id, double prefill_s);
+  // At the end of the prefill, which took `prefill_s` of computing: also where the tokens of its hit were, and of those
+  // of the pool at most so many that the storage had brought.
+  void count_prefill(JobId id, double prefill_s, std::uint64_t storage_tokens);
 
   // From the first token to the last.
   void begin_decoding(JobId id);

@@ -154,14 +154,13 @@ void Cluster::end_prefill(PrefillNode& node) {
   const JobId id = node.running;
   const JobState& state = jobs_[id];
   count_requests(node);
-  count_tiers(id);
   node.cache.release(path(id).first(node.held_blocks));
   store_in_cache(node, path(id));
   expect_no_more(node, id);
   node.busy.add(node.begin_s, now_s(), 1);
   node.report.busy_s += state.prefill_s;
   ++node.report.requests;
-  count_prefill(node, id, state.prefill_s);
+  count_prefill(id, state.prefill_s, state.storage_tokens);
   record(id).first_token_s = now_s();
   node.running = kNoJob;
   node.end_s = kNever;
@@ -227,7 +226,6 @@ void Cluster::fill_decode(std::uint32_t at) {
 
 void Cluster::begin_handover(JobId id, std::uint32_t at) {
   const double bytes = kv_bytes(job(id).input_tokens);
-  report_.handover_bytes += bytes;
   const Ports& to = decode_[at].ports;
   send(id, Cargo::kHandover,
        has_pool() ? transfer_over(options_.pool_link, pool_out_, to.pool_in, bytes)

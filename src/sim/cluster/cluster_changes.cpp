@@ -44,7 +44,6 @@ Status Cluster::fail(CachingInstance& instance) {
   node.cache.clear();
   for (const JobId id : lost) {
     jobs_[id] = JobState();
-    kv_[id] = MovingKv();
     CACHALOT_TRY(begin_again(id));
   }
   for (const JobId id : freed) try_start(prefill_of(id));

@@ -92,7 +92,6 @@ class Cluster final : public CachingCluster {
   void end_fetch(JobId id);
   void write_to_storage(JobId id);
   sched::KvPlan plan_from_pool(JobId id, std::uint64_t hit_tokens, bool with_storage) const;
-  void count_tiers(JobId id);
   ClusterReport finish_report();
 
   std::deque<PrefillNode> prefill_;

@@ -37,7 +37,6 @@ sched::KvPlan Cluster::plan_from_pool(JobId id, std::uint64_t hit_tokens, bool w
 void Cluster::begin_fetch(JobId id, const sched::KvPlan& plan) {
   jobs_[id].storage_tokens += plan.fetch_tokens;
   const double bytes = kv_bytes(plan.fetch_tokens);
-  report_.storage_read_bytes += bytes;
   hold_source(id, storage_);
   send(id, Cargo::kStorageFetch,
        transfer_over(options_.storage_link, storage_out_, pool_in_, bytes));
@@ -77,24 +76,6 @@ void Cluster::write_to_storage(JobId id) {
       transfer_over(options_.storage_link, pool_out_, storage_in_, bytes);
   transfer.tag = id | kStorageWriteTag;
   start_transfer(transfer);
-}
-
-// Where the tokens of a hit were. At the end of its prefill.
-void Cluster::count_tiers(JobId id) {
-  const MovingKv& kv = kv_[id];
-  RequestRecord& of = record(id);
-  std::uint64_t left = of.hit_tokens;
-  const auto take = [&](std::uint64_t tokens) {
-    const std::uint64_t taken = std::min(tokens, left);
-    left -= taken;
-    return taken;
-  };
-  // What the storage brought was then read from the pool.
-  const std::uint64_t fetched = std::min(jobs_[id].storage_tokens, kv.pool_tokens);
-  of.storage_tokens = take(fetched);
-  report_.hit_tokens_storage += of.storage_tokens;
-  report_.hit_tokens_pool += take(kv.pool_tokens - fetched);
-  report_.hit_tokens_peer += take(kv.peer_tokens);
 }
 
 }  // namespace cachalot::sim

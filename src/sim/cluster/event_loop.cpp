@@ -30,7 +30,9 @@ Status EventLoop::run_events(const std::function<void(double)>& on_progress) {
       on_progress(static_cast<double>(reported) / static_cast<double>(report_.records.size()));
     }
   }
-  return {};
+  if (in_flight_ == 0 && next_arrival_ == report_.records.size()) return {};
+  return Error::make(Code::kBadInput,
+                     "simulation: a request never ends, expected finite times of the timing model");
 }
 
 Status EventLoop::step(std::size_t slot) {
@@ -72,7 +74,8 @@ double EventLoop::next_arrival_s() const {
       options_.pass_requests != 0 && next_arrival_ % options_.pass_requests == 0;
   if (options_.closed_loop == 0) {
     if (begins_pass && next_arrival_ != 0) return in_flight_ == 0 ? now_s_ : kNever;
-    return pass_start_s_ + job(next_arrival_).arrival_s - job(pass_first_).arrival_s;
+    // The difference first: rounded, the other order may be before now.
+    return pass_start_s_ + (job(next_arrival_).arrival_s - job(pass_first_).arrival_s);
   }
   return in_flight_ < (begins_pass ? 1 : options_.closed_loop) ? now_s_ : kNever;
 }
@@ -83,9 +86,10 @@ TransferId EventLoop::start_transfer(const LinkNetwork::Transfer& transfer) {
   return id;
 }
 
-void EventLoop::cancel_transfer(TransferId transfer) {
-  network_.cancel(now_s_, transfer);
+double EventLoop::cancel_transfer(TransferId transfer) {
+  const double unsent = network_.cancel(now_s_, transfer);
   timers_.set(kNetworkSlot, network_.next_s());
+  return unsent;
 }
 
 void EventLoop::finish(JobId id, Outcome outcome) {

@@ -31,7 +31,7 @@ class EventLoop {
   EventLoop(const ClusterOptions& options, const Workload& workload, std::size_t instances);
   virtual ~EventLoop() = default;
 
-  // Until nothing happens any more. @errors as the events
+  // Until nothing happens any more. @errors as the events; kBadInput: a time was infinite or no number
   Status run_events(const std::function<void(double)>& on_progress);
 
   // The events.
@@ -42,7 +42,8 @@ class EventLoop {
 
   void set_timer(std::size_t instance, double at_s) { timers_.set(1 + instance, at_s); }
   TransferId start_transfer(const LinkNetwork::Transfer& transfer);
-  void cancel_transfer(TransferId transfer);
+  // @return bytes that were not sent
+  double cancel_transfer(TransferId transfer);
   // Once for each request. In a closed loop, or at the end of a pass, another one may come now.
   void finish(JobId id, Outcome outcome);
 

@@ -32,6 +32,7 @@ void KvNetwork::add_instance(CachingInstance& instance) {
 
 void KvNetwork::send(JobId id, Cargo cargo, LinkNetwork::Transfer transfer) {
   transfer.tag = id;
+  bytes_of(cargo) += transfer.bytes;
   kv_[id].cargo = cargo;
   kv_[id].transfer = start_transfer(transfer);
 }
@@ -43,6 +44,22 @@ LinkNetwork::Transfer KvNetwork::transfer_over(const sched::LinkSpeed& speed, Li
           .bytes = bytes,
           .latency_s = speed.latency_s,
           .most_bytes_per_s = speed.transfer_bytes_per_s};
+}
+
+double& KvNetwork::bytes_of(Cargo cargo) {
+  switch (cargo) {
+    case Cargo::kPeerPrefix:
+      return report_.peer_bytes;
+    case Cargo::kPoolPrefix:
+      return report_.pool_read_bytes;
+    case Cargo::kStorageFetch:
+      return report_.storage_read_bytes;
+    case Cargo::kPoolStore:
+      return report_.pool_write_bytes;
+    case Cargo::kHandover:
+      break;
+  }
+  return report_.handover_bytes;
 }
 
 void KvNetwork::hold_source(JobId id, PrefixCache& cache) {
@@ -63,13 +80,11 @@ void KvNetwork::fetch_prefix(JobId id, std::uint32_t to, const sched::KvPlan& pl
     CachingInstance& peer = *instances_[plan.peer];
     kv.source = peer.number;
     kv.peer_tokens += plan.transfer_tokens;
-    report_.peer_bytes += bytes;
     hold_source(id, peer.cache);
     send(id, Cargo::kPeerPrefix, transfer_over(options_.link, peer.ports.out, ports.in, bytes));
   } else {
     kv.source = kNoNode;
     kv.pool_tokens += plan.transfer_tokens;
-    report_.pool_read_bytes += bytes;
     hold_source(id, pool_);
     send(id, Cargo::kPoolPrefix,
          transfer_over(options_.pool_link, pool_out_, ports.pool_in, bytes));
@@ -87,7 +102,6 @@ bool KvNetwork::send_to_pool(JobId id) {
   const std::uint64_t new_tokens = job(id).input_tokens - record(id).hit_tokens;
   if (!has_pool() || new_tokens == 0) return false;
   const double bytes = kv_bytes(new_tokens);
-  report_.pool_write_bytes += bytes;
   send(id, Cargo::kPoolStore,
        transfer_over(options_.pool_link, instance_of(id).ports.pool_out, pool_in_, bytes));
   return true;
@@ -117,7 +131,7 @@ void KvNetwork::release_source(JobId id) {
 
 void KvNetwork::drop_transfer(JobId id) {
   MovingKv& kv = kv_[id];
-  cancel_transfer(kv.transfer);
+  bytes_of(kv.cargo) -= cancel_transfer(kv.transfer);
   kv.transfer = kNoTransfer;
   kv.is_waited_for = false;
   if (kv.cargo != Cargo::kHandover && kv.cargo != Cargo::kPoolStore) release_source(id);

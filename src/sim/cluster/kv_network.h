@@ -91,9 +91,13 @@ class KvNetwork : public EventLoop {
   void hold_source(JobId id, PrefixCache& cache);
   virtual PrefixCache& source_of(JobId id);
   void release_source(JobId id);
+  // What it did not send is not counted.
   void drop_transfer(JobId id);
   // Requests of other instances that wait for KV of this one.
   std::vector<JobId> waiting_for(const CachingInstance& instance) const;
+
+  // In the report.
+  double& bytes_of(Cargo cargo);
 
   std::vector<CachingInstance*> instances_;
   PrefixCache pool_;

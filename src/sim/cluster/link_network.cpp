@@ -33,14 +33,17 @@ TransferId LinkNetwork::start(double now_s, const Transfer& transfer) {
   return id;
 }
 
-void LinkNetwork::cancel(double now_s, TransferId id) {
+double LinkNetwork::cancel(double now_s, TransferId id) {
   advance(now_s);
   Flow& flow = flows_[id];
   flow.transfer.tag = ~std::uint64_t{0};
-  if (!flow.is_sending) return;  // its arrival is not reported
+  if (!flow.is_sending) return 0;  // its arrival is not reported
+  if (flow.left <= kDone) flow.left = 0;
+  const double unsent = flow.left;
   stop_sending(id);
   free_.push_back(id);
   share();
+  return unsent;
 }
 
 double LinkNetwork::next_s() const {
@@ -52,12 +55,13 @@ std::optional<std::uint64_t> LinkNetwork::pop(double now_s) {
     advance(now_s);
     for (std::size_t i = 0; i < sending_.size();) {
       const TransferId id = sending_[i];
-      const Flow& flow = flows_[id];
+      Flow& flow = flows_[id];
       // What takes less than the clock can tell is over, too.
       if (flow.left > kDone && now_s + flow.left / flow.rate > now_s) {
         ++i;
         continue;
       }
+      flow.left = 0;
       stop_sending(id);
       arriving_.push({now_s + flow.transfer.latency_s, order_++, id});
     }
@@ -87,7 +91,7 @@ void LinkNetwork::stop_sending(TransferId id) {
   Flow& flow = flows_[id];
   CACHALOT_CHECK(flow.is_sending);
   flow.is_sending = false;
-  const double sent = flow.transfer.bytes - (flow.left > kDone ? flow.left : 0);
+  const double sent = flow.transfer.bytes - flow.left;
   total_bytes_ += sent;
   for (const LinkId link : links_of(flow)) {
     links_[link].bytes += sent;

@@ -40,8 +40,8 @@ class LinkNetwork {
 
   // Times never go back, from call to call.
   TransferId start(double now_s, const Transfer& transfer);
-  // It ends without its end being reported; its bytes so far count.
-  void cancel(double now_s, TransferId id);
+  // It ends without its end being reported; its bytes so far count. @return bytes that were not sent
+  double cancel(double now_s, TransferId id);
 
   // When something happens next; infinity: nothing is in flight.
   double next_s() const;

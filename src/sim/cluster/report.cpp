@@ -31,6 +31,22 @@ std::uint64_t* counter_of(Outcome outcome, ClusterReport& report) {
   return nullptr;
 }
 
+// Adds the prefill of a request.
+void count_hits(const Job& job, const RequestRecord& record, std::uint64_t block_tokens,
+                ClusterReport& report) {
+  report.input_tokens += job.input_tokens;
+  report.hit_tokens += record.hit_tokens;
+  report.transferred_tokens += record.transferred_tokens;
+  report.hit_tokens_peer += record.peer_tokens;
+  report.hit_tokens_pool += record.pool_tokens;
+  report.hit_tokens_storage += record.storage_tokens;
+  report.full_blocks += job.input_tokens / block_tokens;
+  report.hit_full_blocks += record.hit_tokens / block_tokens;
+  InstanceReport& instance = report.instances[record.prefill];
+  instance.input_tokens += job.input_tokens;
+  instance.hit_tokens += record.hit_tokens;
+}
+
 }  // namespace
 
 const char* outcome_name(Outcome outcome) {
@@ -80,6 +96,9 @@ void summarise(const Workload& workload, double ttft_slo_s, double tbt_slo_s, co
     if (std::uint64_t* const counter = counter_of(record.outcome, report)) ++*counter;
     report.restarts += record.restarts;
     report.sim_s = std::max(report.sim_s, record.end_s);
+    if (record.outcome == Outcome::kCompleted || record.outcome == Outcome::kWasted) {
+      count_hits(job, record, workload.block_tokens(), report);
+    }
     if (record.outcome != Outcome::kCompleted) continue;
     ttft.push_back(record.first_token_s - record.arrival_s);
     e2e.push_back(record.end_s - record.arrival_s);

@@ -1,7 +1,8 @@
 // What a simulation found: each request's fate, and the figures of the whole.
 //
 // 1. Every request ends once: completed + rejected = requests.
-// 2. A request is good if it completed, its TTFT is at most the goal, and its mean time between tokens is, too.
+// 2. Hits are of requests whose prefill was computed, each once, however often it began again: the sum of the records.
+// 3. A request is good if it completed, its TTFT is at most the goal, and its mean time between tokens is, too.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +28,12 @@ struct RequestRecord {
   Outcome outcome = Outcome::kOpen;
   std::uint32_t prefill = 0xffffffffu;  // instance; none: 0xffffffff
   std::uint32_t decode = 0xffffffffu;
-  std::uint32_t restarts = 0;            // after a failure of an instance
-  std::uint64_t hit_tokens = 0;          // that its prefill began with
-  std::uint64_t transferred_tokens = 0;  // of those, from a peer or the pool
-  std::uint64_t storage_tokens = 0;      // of those, which the storage brought into the pool for it
+  std::uint32_t restarts = 0;  // after a failure of an instance
+  // Of the prefill that counts, the last: none was computed, or its instance failed, 0.
+  std::uint64_t hit_tokens = 0;                    // that it began with
+  std::uint64_t transferred_tokens = 0;            // that a peer or the pool sent for it
+  std::uint64_t peer_tokens = 0, pool_tokens = 0;  // of hit_tokens, from there
+  std::uint64_t storage_tokens = 0;  // likewise, which the storage brought into the pool
   double arrival_s = 0;  // the workload's, or in a closed loop when another request made room
   double predicted_ttft_s = 0;
   double prefill_begin_s = 0;
@@ -80,7 +83,7 @@ struct ClusterReport {
   std::uint64_t completed_tokens = 0, good_tokens = 0;
   double offered_rps = 0;  // requests over the time from the first arrival to the last
 
-  // Of requests that were computed.
+  // Of requests whose prefill was computed: completed, or wasted.
   std::uint64_t input_tokens = 0, hit_tokens = 0, transferred_tokens = 0;
   std::uint64_t full_blocks = 0, hit_full_blocks = 0;
   double prefill_s = 0;       // of instances

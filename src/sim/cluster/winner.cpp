@@ -1,5 +1,6 @@
 #include "sim/cluster/winner.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace cachalot::sim {
@@ -18,6 +19,7 @@ std::optional<Winner> winner_of(std::span<const double> figures, Better better) 
   const std::optional<std::size_t> best = best_without(std::nullopt);
   if (!best) return std::nullopt;
   Winner winner{.row = *best, .second = best_without(best)};
+  winner.equals = static_cast<std::size_t>(std::ranges::count(figures, figures[*best]));
   if (!winner.second) return winner;
   const double first = figures[winner.row], second = figures[*winner.second];
   if (first == second) {

@@ -24,13 +24,16 @@ TEST(Winner, IsTheSmallestOrTheLargestAndItsMarginIsOverTheSecond) {
   EXPECT_DOUBLE_EQ(*largest->margin, 0.25);
 }
 
-TEST(Winner, OfEqualFiguresIsTheLowerRow) {
+TEST(Winner, OfEqualFiguresIsTheLowerRowInATie) {
   const auto winner = winner_of(std::vector<double>{7, 2, 2}, Better::kSmaller);
   ASSERT_TRUE(winner);
   EXPECT_EQ(winner->row, 1u);
   EXPECT_EQ(winner->second, 2u);
   EXPECT_EQ(winner->margin, 0);
+  EXPECT_TRUE(winner->is_tie());
+  EXPECT_EQ(winner->equals, 2u);
   EXPECT_TRUE(winner->is_near_tie());
+  EXPECT_FALSE(winner_of(std::vector<double>{7, 7, 2}, Better::kSmaller)->is_tie());
 }
 
 TEST(Winner, IsNearATieBelowOnePercent) {

@@ -196,8 +196,8 @@ void Cluster::first_token(Node& node, JobId id, const RequestTimes& times) {
   of.prefill_begin_s = times.scheduled_s;
   // What came before a failure has been seen already.
   if (of.first_token_s == 0) of.first_token_s = now_s();
-  count_prefill(node, id,
-                sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, of.hit_tokens));
+  count_prefill(id, sched::prefill_seconds(*timing_.prefill, job(id).input_tokens, of.hit_tokens),
+                0);
   jobs_[id].is_decoding = true;
   begin_decoding(id);
   send_to_pool(id);

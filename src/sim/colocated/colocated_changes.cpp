@@ -39,7 +39,6 @@ Status Cluster::fail(CachingInstance& instance) {
   node.jobs.clear();
   CACHALOT_TRY(begin_anew(node));
   for (const JobId id : lost) {
-    kv_[id].ready_tokens = 0;
     CACHALOT_TRY(begin_again(id));
   }
   for (const JobId id : freed) CACHALOT_TRY(submit(id));
