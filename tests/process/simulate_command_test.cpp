@@ -500,7 +500,7 @@ TEST_F(SimulateCommand, AClusterFileGivesFlagsAndTheCommandLineWins) {
   expect("prefill = 2\npolicy = \"best\"\n", {"b.toml", "--policy", "\"best\""});
   expect("prefill = true\n", {"--prefill", "\"true\""});
   expect("prefill = [1, 2]\n", {"b.toml", "--prefill", "\"1, 2\"", "expected one"});
-  expect("prefill = 2\nprefill = 3\n", {"b.toml", "--prefill"});
+  expect("prefill = 2\nprefill = 3\n", {"b.toml", "\"prefill\""});
   expect("[cluster]\nprefill = 2\n", {"b.toml", "\"cluster\"", "section"});
   expect("prefill = 2\nlink.gb-s = 4\n", {"b.toml", "\"link\"", "section"});
   expect("prefill = 2\nshared-pool = \"maybe\"\n", {"--shared-pool", "\"maybe\"", "true or false"});
