@@ -170,8 +170,8 @@ struct TransferEngine::Impl final : LinkEvents {
   std::unique_ptr<Leases> leases;
   std::uint64_t probe = 0;  // peers of this machine read it, to see whether they can
   os::FileDescriptor wake_fd;
-  std::mutex
-      stopping;  // of the calls of stop(); taken before `mutex`, never by the progress thread
+  // Of the calls of stop(); taken before `mutex`, never by the progress thread
+  std::mutex stopping;
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;

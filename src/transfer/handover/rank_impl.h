@@ -236,8 +236,8 @@ struct TransferRank::Impl final : EngineEvents {
   std::string model_sizes;
   std::unique_ptr<TransferEngine> engine;
   std::unique_ptr<AddressBook> book;  // null: no registry
-  std::mutex
-      closing;  // of the calls of close(); taken before `mutex`, never by a thread of the rank
+  // Of the calls of close(); taken before `mutex`, never by a thread of the rank
+  std::mutex closing;
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;

@@ -128,8 +128,8 @@ struct TransferEndpoint::Impl final : EngineEvents {
   const TransferEndpointOptions options;
   std::unique_ptr<TransferEngine> engine;
   std::unique_ptr<Registry> registry;  // null: none is given
-  std::mutex
-      closing;  // of the calls of close(); taken before `mutex`, never by the progress thread
+  // Of the calls of close(); taken before `mutex`, never by the progress thread
+  std::mutex closing;
 
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
