@@ -53,7 +53,10 @@ class Faulty(Dict):
             self.values[keys[0]] = self.values[keys[1]]
 
     def _read(self):
-        return self.fault.read_text().split() if self.fault.exists() else [""]
+        try:
+            return self.fault.read_text().split() or [""]  # empty: not written yet
+        except FileNotFoundError:
+            return [""]
 
     def _call(self, is_put=False):
         hung = False
@@ -62,6 +65,8 @@ class Faulty(Dict):
                 time.sleep(0.01)
             else:
                 ctypes.PyDLL(None).usleep(200_000)  # holds the interpreter's lock
+            if not hung:
+                self.fault.with_name("hung").touch()
             hung = True
         if hung:
             self.fault.with_name("over").touch()
