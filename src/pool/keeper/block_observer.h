@@ -1,8 +1,9 @@
 // What a keeper tells of the blocks that clients can find: each that it publishes and each that it removes,
 // whatever the reason (eviction, expiry, an operator, damage).
 //
-// A call follows the write of the directory line. So an observer that begins, or has missed a call, reads the
-// directory: it holds all changes that were told before, and later ones are told.
+// A call follows the writes of the directory: when a block is told as published, every thread of this machine finds
+// it. So an observer that begins, or has missed a call, reads the directory: it holds all changes that were told
+// before, and later ones are told.
 //
 // @threads  the keeper's; a call must not wait for anything
 #pragma once

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "pool/reader/directory.h"
 #include "testing/pool/test_pool.h"
 
 namespace cachalot::pool {
@@ -15,8 +16,14 @@ namespace {
 // Holds what it was told, and nothing else.
 class Listener final : public BlockObserver {
  public:
+  explicit Listener(const Access& access) : reader_(access) {}
+
   void on_published(const PublishedBlock& block) override {
     EXPECT_EQ(blocks_.count(block.use.block), 0u);
+    KeeperView view;
+    Found found;
+    EXPECT_EQ(reader_.lookup({&block.hash, 1}, block.namespace_id, view, {&found, 1}), 1u)
+        << "readers find it";
     EXPECT_TRUE(block.parent == kNoBlock || blocks_.count(block.parent) == 1) << "parents first";
     blocks_[block.use.block] = block;
   }
@@ -38,6 +45,7 @@ class Listener final : public BlockObserver {
   int repairs() const { return repairs_; }
 
  private:
+  const DirectoryReader reader_;
   std::map<std::uint32_t, PublishedBlock> blocks_;
   int repairs_ = 0;
 };
@@ -58,7 +66,7 @@ class BlockObserverTest : public testing::Test {
   void TearDown() override { pool_.keeper().end_observing(heard_); }
 
   TestPool pool_{small_geometry(32)};
-  Listener heard_;
+  Listener heard_{pool_.access()};
   std::unique_ptr<Client> client_;
 };
 

@@ -95,15 +95,19 @@ void DirectoryWriter::publish(std::uint32_t block) {
   const std::uint32_t slot = blocks_->record(block).slot;
   block_at_[slot] = block;
   write_slot(slot);
-  if (!observers_.empty()) tell_published(block);
   const std::uint32_t home =
       home_of(blocks_->record(block).hash, blocks_->use(block).namespace_id, slots()).slot;
-  if (home == slot) return;
-  base::reach(base::FailPoint::kEntryWritten);
-  spill_[home] |= bit_of(slot);
+  if (home != slot) {
+    base::reach(base::FailPoint::kEntryWritten);
+    spill_[home] |= bit_of(slot);
+    access_->domain().order();
+    write_slot(home);
+    base::reach(base::FailPoint::kSpillWritten);
+  }
+  if (observers_.empty()) return;
+  // Observers hand the block to other threads, which look it up at once: all lines that lead to it come first.
   access_->domain().order();
-  write_slot(home);
-  base::reach(base::FailPoint::kSpillWritten);
+  tell_published(block);
 }
 
 void DirectoryWriter::tell_published(std::uint32_t block) {
