@@ -120,21 +120,62 @@ Result<PeerAddress> TransferEndpoint::Impl::address_of(const PeerEndpoint& peer,
   return PeerAddress{std::move(found.name), found.incarnation, std::move(found.addresses)};
 }
 
-Result<std::pair<PeerId, PeerInfo>> TransferEndpoint::Impl::reach(const PeerEndpoint& peer,
-                                                                  std::uint64_t deadline_ns) {
+Result<Reached> TransferEndpoint::Impl::reach(const PeerEndpoint& peer, std::uint64_t deadline_ns,
+                                              bool& was_connected) {
   std::optional<PeerId> known;
   {
     const std::lock_guard lock(mutex);
     CACHALOT_TRY(check_open());
     known = find_peer(peer);
   }
+  was_connected = known.has_value();
   if (!known) {
     CACHALOT_TRY_ASSIGN(const PeerAddress address, address_of(peer, deadline_ns));
     CACHALOT_TRY_ASSIGN(known, engine->connect(address, deadline_ns));
   }
   CACHALOT_TRY_ASSIGN(PeerInfo info, engine->info(*known));
   CACHALOT_TRY(check_version(info));
-  return std::pair{*known, std::move(info)};
+  return Reached{*known, std::move(info)};
+}
+
+Result<Segment> TransferEndpoint::Impl::ask_for(const PeerEndpoint& peer, const Reached& at,
+                                                std::string_view name, std::uint64_t deadline_ns,
+                                                bool& is_lost) {
+  std::unique_lock lock(mutex);
+  CACHALOT_TRY(check_open());
+  const std::uint64_t number = next_number++;
+  OpenedSegment& segment = segments[number];
+  segment.peer = at.id;
+  segment.name = name;
+  segment.peer_name = at.info.name;
+  if (!peer.addresses.empty()) reached[peer.addresses] = at.id;
+  if (const Status sent = engine->send(at.id, encode(OpenMessage{number, std::string(name)}));
+      !sent) {
+    is_lost = sent.error().code == Code::kNotFound;
+    segments.erase(number);
+    return sent.error();
+  }
+  for (;;) {
+    const auto found = segments.find(number);
+    if (found == segments.end())
+      return Error::make(Code::kCancelled, "segment \"%.60s\" was closed",
+                         std::string(name).c_str());
+    const OpenedSegment& now = found->second;
+    if (now.is_open && !now.error)
+      return Segment{SegmentId{number}, now.peer_name, now.bytes, now.access};
+    const std::uint64_t now_ns = base::SteadyClock::read();
+    if (now.error || now_ns >= deadline_ns) {
+      const Error error =
+          now.error ? *now.error
+                    : Error::make(Code::kTimeout, "endpoint %.60s has not answered in time",
+                                  at.info.name.c_str());
+      is_lost = now.is_lost;
+      segments.erase(found);
+      return error;
+    }
+    changed.wait_for(lock, std::chrono::nanoseconds(std::min<std::uint64_t>(
+                               deadline_ns - now_ns, 3'600'000'000'000)));
+  }
 }
 
 void TransferEndpoint::Impl::take_opened(PeerId peer, const OpenedMessage& message) {
@@ -286,45 +327,23 @@ Result<Segment> TransferEndpoint::open(const PeerEndpoint& peer, std::string_vie
     return Error::make(Code::kInvalidArgument, "a segment's name has %zu bytes; expected 1 to %zu",
                        name.size(), kMostSegmentNameBytes);
   }
-  Impl& impl = *impl_;
   const std::uint64_t end_ns =
       base::SteadyClock::read() + std::min<std::uint64_t>(timeout_ns, ~std::uint64_t{0} >> 2);
-  const Result<std::pair<PeerId, PeerInfo>> reached = impl.reach(peer, end_ns);
-  std::unique_lock lock(impl.mutex);
-  // First: closing it is why others fail.
-  CACHALOT_TRY(impl.check_open());
-  CACHALOT_TRY(reached);
-  const auto& [id, info] = *reached;
-  const std::uint64_t number = impl.next_number++;
-  OpenedSegment& segment = impl.segments[number];
-  segment.peer = id;
-  segment.name = name;
-  segment.peer_name = info.name;
-  if (!peer.addresses.empty()) impl.reached[peer.addresses] = id;
-  if (const Status sent = impl.engine->send(id, encode(OpenMessage{number, std::string(name)}));
-      !sent) {
-    impl.segments.erase(number);
-    return sent.error();
-  }
   for (;;) {
-    const auto found = impl.segments.find(number);
-    if (found == impl.segments.end())
-      return Error::make(Code::kCancelled, "segment \"%.60s\" was closed",
-                         std::string(name).c_str());
-    const OpenedSegment& now = found->second;
-    if (now.is_open && !now.error)
-      return Segment{SegmentId{number}, now.peer_name, now.bytes, now.access};
-    const std::uint64_t now_ns = base::SteadyClock::read();
-    if (now.error || now_ns >= end_ns) {
-      const Error error =
-          now.error ? *now.error
-                    : Error::make(Code::kTimeout, "endpoint %.60s has not answered in time",
-                                  info.name.c_str());
-      impl.segments.erase(found);
-      return error;
+    bool was_connected = false;
+    const Result<Reached> reached = impl_->reach(peer, end_ns, was_connected);
+    {
+      // First: closing it is why others fail.
+      const std::lock_guard lock(impl_->mutex);
+      CACHALOT_TRY(impl_->check_open());
     }
-    impl.changed.wait_for(lock, std::chrono::nanoseconds(
-                                    std::min<std::uint64_t>(end_ns - now_ns, 3'600'000'000'000)));
+    bool is_lost = !reached && was_connected;
+    if (!reached && !is_lost) return reached.error();
+    Result<Segment> segment = reached ? impl_->ask_for(peer, *reached, name, end_ns, is_lost)
+                                      : Result<Segment>(reached.error());
+    // A connection from before may lead to an owner that has just ended, and its name or address to the next one.
+    if (segment || !is_lost || !was_connected || base::SteadyClock::read() >= end_ns)
+      return segment;
   }
 }
 

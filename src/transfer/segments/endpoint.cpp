@@ -111,7 +111,9 @@ void TransferEndpoint::Impl::on_peer_lost(PeerId peer, const Error& error) {
   peer_names.erase(peer);
   std::erase_if(reached, [&](const auto& entry) { return entry.second == peer; });
   for (auto& [number, segment] : segments) {
-    if (segment.peer == peer && !segment.error) segment.error = error;
+    if (segment.peer != peer || segment.error) continue;
+    segment.error = error;
+    segment.is_lost = true;
   }
   std::vector<std::uint64_t> lost;
   for (const auto& [number, batch] : batches) {

@@ -47,7 +47,14 @@ struct OpenedSegment {
   std::uint64_t number = 0, bytes = 0;  // as the peer says
   SegmentAccess access = SegmentAccess::kRead;
   bool is_open = false;
+  bool is_lost = false;        // its peer
   std::optional<Error> error;  // it will not be, or its peer was lost
+};
+
+// A peer that open() has reached.
+struct Reached {
+  PeerId id = {};
+  PeerInfo info;
 };
 
 struct Batch {
@@ -94,8 +101,11 @@ struct TransferEndpoint::Impl final : EngineEvents {
   void send(PeerId to, const SegmentMessage& message);
   // Without the lock. @errors as TransferEndpoint::open()
   Result<PeerAddress> address_of(const PeerEndpoint& peer, std::uint64_t deadline_ns) const;
-  // The same. Connects, if it is not connected.
-  Result<std::pair<PeerId, PeerInfo>> reach(const PeerEndpoint& peer, std::uint64_t deadline_ns);
+  // The same. Connects, if it is not connected: `was_connected` says so.
+  Result<Reached> reach(const PeerEndpoint& peer, std::uint64_t deadline_ns, bool& was_connected);
+  // The same. @param is_lost  the connection has ended before an answer came
+  Result<Segment> ask_for(const PeerEndpoint& peer, const Reached& reached, std::string_view name,
+                          std::uint64_t deadline_ns, bool& is_lost);
   std::optional<PeerId> find_peer(const PeerEndpoint& wanted) const;
   void take_notice(PeerId peer, NoticeMessage message);
 

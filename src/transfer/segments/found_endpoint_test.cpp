@@ -92,6 +92,17 @@ TEST_F(FoundEndpoint, AgainAfterARestartAtAnotherAddress) {
   EXPECT_FALSE(read_all(other, first->id, std::byte{1}).ok());
 }
 
+// The other side may not have noticed yet that the old one has ended.
+TEST_F(FoundEndpoint, AtOnceAfterEachOfManyRestarts) {
+  TransferEndpoint other = open_other(registry);
+  for (int i = 0; i < 100; ++i) {
+    Owner owner(registry, std::byte(i));
+    const Result<Segment> segment = other.open({.name = "owner"}, "cache", kLong);
+    ASSERT_TRUE(segment.ok()) << i << ": " << segment.error().message;
+    EXPECT_TRUE(read_all(other, segment->id, std::byte(i)).ok());
+  }
+}
+
 TEST_F(FoundEndpoint, NotWithoutARegistryOrAName) {
   Owner owner(registry, std::byte{1});
   TransferEndpoint other = open_other(registry), alone = open_other("");
