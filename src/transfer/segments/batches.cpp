@@ -173,8 +173,8 @@ Result<Segment> TransferEndpoint::Impl::ask_for(const PeerEndpoint& peer, const 
       segments.erase(found);
       return error;
     }
-    changed.wait_for(lock, std::chrono::nanoseconds(std::min<std::uint64_t>(
-                               deadline_ns - now_ns, 3'600'000'000'000)));
+    changed.wait_for(lock, std::chrono::nanoseconds(
+                               std::min<std::uint64_t>(deadline_ns - now_ns, 3'600'000'000'000)));
   }
 }
 
