@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "alloc.h"
 #include "attention.h"
@@ -81,7 +82,7 @@ constexpr std::array kBenchmarks = {
               bench::bench_transfer_memory},
     Benchmark{"transfer-layers", "a push for each layer; limit: one push of all layers", 60,
               bench::bench_transfer_layers},
-    Benchmark{"transfer-convert", "heads split before or after a push; limit: while it copies", 20,
+    Benchmark{"transfer-convert", "heads split before, after a push; limit: while it copies", 20,
               bench::bench_transfer_convert},
     Benchmark{"transfer-formula", "pushes of real models' KV; limit: bytes / (0.9 x link)", 20,
               bench::bench_transfer_formula},
@@ -90,7 +91,11 @@ constexpr std::array kBenchmarks = {
 };
 
 constexpr const char* kRecovery = "recovery";  // another name of takeover
-constexpr const char* kTransfer = "transfer";  // all whose names begin with it
+constexpr const char* kTransfer = "transfer";  // all whose names begin with it and "-"
+
+bool is_of_transfer(std::string_view name) {
+  return name.starts_with("transfer-");
+}
 
 // A line when a benchmark starts: it may run for a minute without a word.
 void announce(std::FILE* to, const Benchmark& benchmark) {
@@ -102,16 +107,20 @@ void announce(std::FILE* to, const Benchmark& benchmark) {
 std::string list_of_benchmarks() {
   std::string list =
       "Benchmarks, and about how long each takes on two quiet cores (longer on busy ones):\n";
-  std::uint32_t seconds = 0;
-  for (const Benchmark& benchmark : kBenchmarks) {
+  const auto add = [&list](const char* name, std::uint32_t seconds, const char* what) {
     std::array<char, 160> line;
-    std::snprintf(line.data(), line.size(), "  %-18s %3u s  %s\n", benchmark.name,
-                  benchmark.seconds, benchmark.what);
+    std::snprintf(line.data(), line.size(), "  %-18s %3u s  %s\n", name, seconds, what);
     list += line.data();
-    seconds += benchmark.seconds;
+  };
+  std::uint32_t all = 0, of_transfer = 0;
+  for (const Benchmark& benchmark : kBenchmarks) {
+    add(benchmark.name, benchmark.seconds, benchmark.what);
+    all += benchmark.seconds;
+    if (is_of_transfer(benchmark.name)) of_transfer += benchmark.seconds;
   }
-  return list + "  transfer           the four benchmarks of that name\n  all                " +
-         std::to_string(seconds) + " s  every benchmark above\n";
+  add(kTransfer, of_transfer, "all transfer-... above");
+  add("all", all, "every benchmark above");
+  return list;
 }
 
 struct Options {
@@ -145,7 +154,7 @@ int run(const Options& options) {
   const auto is_chosen = [&](const std::string& name) {
     return std::any_of(options.names.begin(), options.names.end(), [&](const std::string& n) {
       return n == name || n == "all" || (n == kRecovery && name == "takeover") ||
-             (n == kTransfer && name.starts_with("transfer-"));
+             (n == kTransfer && is_of_transfer(name));
     });
   };
   for (const Benchmark& benchmark : kBenchmarks) {

@@ -1,4 +1,5 @@
-// bench transfer-convert: heads are split and the layout changes, before, while or after the bytes are copied.
+// bench transfer-convert: heads are split and the layout changes, before, while or after the bytes are copied, or by an
+// exchange among the receiving ranks.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -43,6 +44,11 @@ Result<kv::EngineCache> cache_at(std::byte* memory, const KvGeometry& geometry, 
   return kv::EngineCache::make(shape, layout, tensors);
 }
 
+KvSlice slice_of(const std::vector<std::uint32_t>& pages, const TokenShare& share,
+                 std::uint32_t heads) {
+  return {pages, share.first, share.tokens, {0, kLayers}, {0, heads}};
+}
+
 // All pages, in an order that no stride describes.
 std::vector<std::uint32_t> shuffled(std::uint32_t pages) {
   std::vector<std::uint32_t> ids;
@@ -63,7 +69,7 @@ struct Way {
   std::vector<double> ms = {};
 };
 
-// A prefill rank of 8 heads, token by token; a decode rank of 4 heads, head by head.
+// A prefill rank of 8 heads, token by token; a decode rank of 4 heads, head by head. Its sister has the other 4.
 class Conversion {
  public:
   static Result<Conversion> make(const PairMemory& memory, std::uint32_t pages) {
@@ -85,8 +91,22 @@ class Conversion {
     CACHALOT_TRY_ASSIGN(RequestBuffer received,
                         RequestBuffer::make(half, source_order, tokens,
                                             {memory.target() + half_bytes, half_bytes}));
+    // The buffer of `after` is free again when `exchange` runs.
+    std::vector<RequestBuffer> shares;
+    CACHALOT_TRY_ASSIGN(const StreamOrder share_order,
+                        own_order(source, slice_of(ids, {0, tokens}, kSourceHeads)));
+    std::byte* at = memory.target() + half_bytes;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      const std::uint64_t share = share_of(tokens, kPageTokens, kRanks, rank).tokens;
+      const std::uint64_t bytes = whole.token_bytes() * share;
+      CACHALOT_TRY_ASSIGN(RequestBuffer buffer,
+                          RequestBuffer::make(whole, share_order, share, {at, bytes}));
+      shares.push_back(std::move(buffer));
+      at += bytes;
+    }
     return Conversion(std::move(source), std::move(target), std::move(ids), tokens, source_order,
-                      target_order, std::move(packed), std::move(received));
+                      target_order, share_order, std::move(packed), std::move(received),
+                      std::move(shares));
   }
   static std::uint64_t memory_bytes(std::uint32_t pages) {
     return 3 * geometry_of(kHeads, 2).token_bytes() * kPageTokens * pages;
@@ -99,17 +119,21 @@ class Conversion {
 
   // What the child pushes for each way. The object outlives them.
   Result<std::vector<PreparedPush>> pushes() const {
-    std::vector<PreparedPush> all(3);
+    std::vector<PreparedPush> all(3 + kRanks);
     CACHALOT_TRY_ASSIGN(all[0].stream, kv_stream(packed_.cache(), packed_.slice(), target_order_));
     all[0].before = [this] { (void)repack(source_, slice(), packed_.cache(), packed_.slice()); };
     CACHALOT_TRY_ASSIGN(const StreamOrder order, common_order());
     CACHALOT_TRY_ASSIGN(all[1].stream, kv_stream(source_, slice(), order));
     CACHALOT_TRY_ASSIGN(all[2].stream, kv_stream(source_, slice(), source_order_));
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      CACHALOT_TRY_ASSIGN(all[3 + rank].stream, kv_stream(source_, share(rank), share_order_));
+    }
     return all;
   }
 
   // @return seconds until the pages of the decode rank are complete
   Result<double> run(EnginePair& pair, std::size_t way) const {
+    if (way == 3) return exchange(pair);
     if (way == 2) {
       CACHALOT_TRY_ASSIGN(const ByteStream buffer,
                           kv_stream(received_.cache(), received_.slice(), source_order_));
@@ -125,17 +149,43 @@ class Conversion {
   }
 
  private:
+  static constexpr std::uint32_t kRanks = kSourceHeads / kHeads;
+
   Conversion(kv::EngineCache source, kv::EngineCache target, std::vector<std::uint32_t> pages,
              std::uint64_t tokens, StreamOrder source_order, StreamOrder target_order,
-             RequestBuffer packed, RequestBuffer received)
+             StreamOrder share_order, RequestBuffer packed, RequestBuffer received,
+             std::vector<RequestBuffer> shares)
       : source_(std::move(source)),
         target_(std::move(target)),
         pages_(std::move(pages)),
         tokens_(tokens),
         source_order_(source_order),
         target_order_(target_order),
+        share_order_(share_order),
         packed_(std::move(packed)),
-        received_(std::move(received)) {}
+        received_(std::move(received)),
+        shares_(std::move(shares)) {}
+
+  // All heads of the tokens that a rank receives in an exchange.
+  KvSlice share(std::uint32_t rank) const {
+    return slice_of(pages_, share_of(tokens_, kPageTokens, kRanks, rank), kSourceHeads);
+  }
+
+  // Each rank receives as many bytes as in the other ways. The sister's are there before the clock starts: they
+  // arrive on its own machine's link at the same time.
+  Result<double> exchange(EnginePair& pair) const {
+    double copy = 0;
+    for (std::uint32_t rank = kRanks; rank-- > 0;) {
+      CACHALOT_TRY_ASSIGN(const ByteStream buffer,
+                          kv_stream(shares_[rank].cache(), shares_[rank].slice(), share_order_));
+      CACHALOT_TRY_ASSIGN(copy, pair.push_prepared(3 + rank, buffer));  // rank 0 is the last one
+    }
+    std::array<const RequestBuffer*, kRanks> shares;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) shares[rank] = &shares_[rank];
+    const std::uint64_t start_ns = now_ns();
+    CACHALOT_TRY(take_shares(shares, {0, kHeads}, target_, slice()));
+    return copy + static_cast<double>(now_ns() - start_ns) / 1e9;
+  }
 
   Result<StreamOrder> common_order() const {
     CACHALOT_TRY_ASSIGN(const StreamShape read, stream_shape(source_, slice()));
@@ -146,8 +196,9 @@ class Conversion {
   kv::EngineCache source_, target_;
   std::vector<std::uint32_t> pages_;
   std::uint64_t tokens_;
-  StreamOrder source_order_, target_order_;
+  StreamOrder source_order_, target_order_, share_order_;
   RequestBuffer packed_, received_;
+  std::vector<RequestBuffer> shares_;
 };
 
 }  // namespace
@@ -165,7 +216,7 @@ Status bench_transfer_convert(const Settings& settings, Report& report) {
     show_progress("transfer convert");
     CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair,
                         EnginePair::open(route, memory, std::move(pushes)));
-    std::array<Way, 3> ways = {Way{"before"}, Way{"while"}, Way{"after"}};
+    std::array<Way, 4> ways = {Way{"before"}, Way{"while"}, Way{"after"}, Way{"exchange"}};
     for (std::uint32_t turn = 0; turn < settings.repeats + 1; ++turn) {
       for (std::size_t i = 0; i < ways.size(); ++i) {
         if (turn == 0) std::memset(memory.target(), 0, memory.bytes());
@@ -194,6 +245,9 @@ Status bench_transfer_convert(const Settings& settings, Report& report) {
               std::to_string(pages * kPageTokens) +
               " tokens in pages of 16: from pages token by token to pages head by head.");
   report.note("before, after: through one more buffer in the sender, or in the receiver.");
+  report.note(
+      "exchange: two receiving ranks of one machine get all heads of half of the tokens each; then "
+      "one takes its heads from both buffers.");
   return {};
 }
 
