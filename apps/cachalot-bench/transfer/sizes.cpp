@@ -130,7 +130,7 @@ Status measure_shared(const Settings& settings, Report& report, const PairMemory
 
 std::string size_name(std::uint64_t bytes) {
   if (bytes >= 1u << 20 && bytes % (1u << 20) == 0) return std::to_string(bytes >> 20) + "Mi";
-  return std::to_string(bytes >> 10) + "Ki";
+  return bytes < 1u << 10 ? std::to_string(bytes) : std::to_string(bytes >> 10) + "Ki";
 }
 
 Status bench_transfer_sizes(const Settings& settings, Report& report) {
@@ -152,8 +152,8 @@ Status bench_transfer_sizes(const Settings& settings, Report& report) {
 
 Status bench_transfer_fragments(const Settings& settings, Report& report) {
   constexpr std::uint64_t kBytes = 16u << 20;
-  constexpr std::array<std::uint64_t, 8> kPieces = {1 << 10,  2 << 10,  4 << 10,  8 << 10,
-                                                    16 << 10, 20 << 10, 64 << 10, 144 << 10};
+  constexpr std::array<std::uint64_t, 10> kPieces = {
+      256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 20 << 10, 64 << 10, 144 << 10};
   CACHALOT_TRY_ASSIGN(const PairMemory memory, PairMemory::make(kBytes * 2));
   for (const Route route : {Route::kTcp, Route::kShared}) {
     const std::string prefix = route == Route::kTcp ? "tcp/" : "shm/";

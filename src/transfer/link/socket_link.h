@@ -1,5 +1,6 @@
 // A link over a stream socket, of TCP or of this machine (unix). The kernel gathers a payload from the sender's pages
-// and scatters it into the receiver's: writev and readv, no buffer between.
+// and scatters it into the receiver's: writev and readv, no buffer between. Small pieces go through a small buffer on
+// either side (decision 0014).
 #pragma once
 
 #include <cachalot/result.h>
@@ -32,6 +33,9 @@ class SocketLink final : public Link {
   std::uint64_t received_bytes() const override;
   const std::string& peer_address() const override { return address_; }
 
+  // Memory in which small pieces are packed.
+  std::uint64_t staging_bytes() const { return packed_.size() + arrived_.size(); }
+
   int fd() const { return fd_.get(); }
   // What epoll reported since.
   void ready(bool readable, bool writable);
@@ -57,6 +61,8 @@ class SocketLink final : public Link {
   bool write_some();
   bool add_control();
   void add_payload();
+  bool pack(Outgoing& out, std::uint64_t offset, std::uint64_t want);
+  std::uint64_t add_packed(const Outgoing& out, std::uint64_t offset);
   void consume(std::size_t sent);
   void finish_close();
 
@@ -79,6 +85,8 @@ class SocketLink final : public Link {
   std::uint64_t control_bytes_ = 0;
   std::unique_ptr<Outgoing> writing_;
   std::vector<iovec> parts_;  // of one system call
+  // Small pieces on their way to the kernel and from it; empty until there are some.
+  std::vector<std::byte> packed_, arrived_;
 };
 
 }  // namespace cachalot::transfer

@@ -145,4 +145,10 @@ bool SocketTransport::arm() {
   return true;
 }
 
+std::uint64_t SocketTransport::staging_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, link] : links_) bytes += link->staging_bytes();
+  return bytes;
+}
+
 }  // namespace cachalot::transfer

@@ -35,6 +35,7 @@ class SocketTransport final : public Transport {
   bool progress() override;
   int fd() const override { return epoll_.get(); }
   bool arm() override;
+  std::uint64_t staging_bytes() const override;
 
  private:
   explicit SocketTransport(os::FileDescriptor epoll) : epoll_(std::move(epoll)) {}
