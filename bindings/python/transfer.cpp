@@ -69,8 +69,12 @@ KvReference reference_of(const nb::dict& given) {
         of_rank.push_back(text(address, "reference: an address"));
     }
   }
-  if (given.contains("expects_note"))
-    reference.expects_note = nb::cast<bool>(nb::object(given["expects_note"]));
+  if (given.contains("expects_note")) {
+    const nb::object expects = given["expects_note"];
+    if (!PyBool_Check(expects.ptr()))
+      refuse_type(expects, "reference: expects_note: ", "True or False");
+    reference.expects_note = expects.is(nb::handle(Py_True));
+  }
   return reference;
 }
 

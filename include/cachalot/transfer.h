@@ -87,8 +87,9 @@ struct TransferOptions {
   // Where ranks find each other by instance name, for references without addresses: "file:DIR",
   // "etcd://HOST:PORT[,HOST:PORT][/PREFIX]". While the registry is down, known peers and running transfers go on.
   std::string registry = {};
-  bool checksums = false;                         // verify every payload of pushes from here
-  std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
+  bool checksums = false;  // verify every payload of pushes from here
+  // Of silence, while something waits for a peer. 1 ms at least.
+  std::uint64_t peer_timeout_ns = 5'000'000'000;
 };
 
 struct OfferOptions {

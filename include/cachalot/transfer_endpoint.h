@@ -47,8 +47,9 @@ struct TransferEndpointOptions {
   // "tcp:10.0.0.1:0", "ucx:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine. None: others cannot
   // connect. An endpoint reaches "ucx:" addresses only if it has one of its own.
   std::vector<std::string> listen = {};
-  bool checksums = false;                         // verify the bytes that this endpoint sends
-  std::uint64_t peer_timeout_ns = 5'000'000'000;  // of silence, while something waits for a peer
+  bool checksums = false;  // verify the bytes that this endpoint sends
+  // Of silence, while something waits for a peer. 1 ms at least.
+  std::uint64_t peer_timeout_ns = 5'000'000'000;
   // Where endpoints find each other by name: "file:DIR", "etcd://HOST:PORT[,HOST:PORT][/PREFIX]". This one is found if it
   // listens. It is asked when a peer is opened that is not connected; while it is down, connected peers go on.
   std::string registry = {};

@@ -224,12 +224,20 @@ def test_a_prefill_process_that_dies_or_stalls_fails_the_ask(listen, number):
 
 @pytest.mark.parametrize("change, message", [
     ({"id": "x"}, "32 hexadecimal digits"), ({"tokens": "many"}, "tokens"), ({"tp_size": 3}, "expected 3"),
-    ({"addresses": [[], []]}, "addresses of 2 ranks"), ({"addresses": [[7]]}, "address")])
+    ({"addresses": [[], []]}, "addresses of 2 ranks"), ({"addresses": [[7]]}, "address"),
+    ({"expects_note": "no"}, "expects_note: 'no' .str., expected True or False")])
 def test_a_wrong_reference_is_one_clear_error(change, message):
     decode = Rank("d", 2)
     reference = {**decode.reference(cachalot.random_offer_id(), 8), **change}
     with pytest.raises((cachalot.InvalidArgumentError, TypeError), match=message):
         decode.rank.ask(reference, [1, 2], deadline_s=1)
+
+
+def test_a_peer_timeout_of_nothing_is_refused():
+    with pytest.raises(cachalot.InvalidArgumentError, match="at least 1 ms"):
+        Rank("p", 1, peer_timeout_s=0)
+    with pytest.raises(cachalot.InvalidArgumentError, match="at least 1 ms"):
+        cachalot.TransferEndpoint(name="e", peer_timeout_s=0)
 
 
 def test_a_forked_child_does_nothing():

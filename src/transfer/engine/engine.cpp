@@ -28,6 +28,8 @@ Result<std::uint64_t> random_number() {
   }
 }
 
+constexpr std::uint64_t kLeastPeerTimeoutNs = 1'000'000;
+
 Status check(const EngineOptions& options) {
   if (options.name.empty() || options.name.size() > kMostNameBytes) {
     return Error::make(Code::kInvalidArgument, "an engine's name has %zu bytes; expected 1 to %zu",
@@ -44,6 +46,10 @@ Status check(const EngineOptions& options) {
     return Error::make(Code::kInvalidArgument, "chunk_bytes is %llu; expected 4096 to %llu",
                        static_cast<unsigned long long>(options.chunk_bytes),
                        static_cast<unsigned long long>(kMostPayloadBytes));
+  }
+  if (options.peer_timeout_ns < kLeastPeerTimeoutNs) {
+    return Error::make(Code::kInvalidArgument, "peer timeout of %llu ns; expected at least 1 ms",
+                       static_cast<unsigned long long>(options.peer_timeout_ns));
   }
   return {};
 }

@@ -241,6 +241,16 @@ TEST_P(EngineWays, ManyPushesShareAConnection) {
   EXPECT_EQ(target, source);
 }
 
+TEST(EngineOptions, APeerTimeoutThatLosesEachPeerAtOnceIsRefused) {
+  EngineOptions options;
+  options.name = "one";
+  options.peer_timeout_ns = 0;
+  const auto engine = TransferEngine::open(options);
+  ASSERT_FALSE(engine);
+  EXPECT_EQ(engine.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(engine.error().message).find("at least 1 ms"), std::string::npos);
+}
+
 // Silence counts from when something waits for the peer, not from the last frame before.
 TEST_P(EngineWays, APeerThatWasIdleForLongerThanItsTimeoutTakesAPush) {
   Pair pair(GetParam(), false, 1'000'000'000);
