@@ -21,7 +21,7 @@ set(CACHALOT_MODULES
   "tier/layerwise: base os gpu device_memory vtensor"
   "transfer/strided: base"
   "transfer/pair: base os memory geometry gpu kv transfer/strided"
-  "transfer/link: base os transfer/strided"
+  "transfer/link: base os memory transfer/strided"
   "transfer/ucx: base os transfer/strided transfer/link"
   "transfer/registry: base os"
   "transfer/engine: base os transfer/strided transfer/link"

@@ -80,6 +80,8 @@ constexpr std::array kBenchmarks = {
               bench::bench_transfer_fragments},
     Benchmark{"transfer-memory", "pushes on one machine; limit: one plain copy; uses 1.5 GiB", 30,
               bench::bench_transfer_memory},
+    Benchmark{"transfer-checksums", "pushes that are verified; limit: the same without checksums",
+              60, bench::bench_transfer_checksums},
     Benchmark{"transfer-layers", "a push for each layer; limit: one push of all layers", 60,
               bench::bench_transfer_layers},
     Benchmark{"transfer-convert", "heads split before, after a push; limit: while it copies", 20,

@@ -44,7 +44,9 @@ TEST_F(BenchTransferTest, EveryQuestionHasItsRows) {
         "transfer-memory process_vm_readv/1Mi", "transfer-memory two_step/1Mi",
         "transfer-layers shm/time/0.25", "transfer-layers tcp/time/4",
         "transfer-convert shm/before", "transfer-convert tcp/while", "transfer-convert tcp/after",
-        "transfer-formula tcp/DeepSeek-V3/256", "transfer-formula shm/Qwen3-32B/256"}) {
+        "transfer-convert shm/exchange", "transfer-checksums tcp/1Mi",
+        "transfer-checksums shm/16Mi", "transfer-formula tcp/DeepSeek-V3/256",
+        "transfer-formula shm/Qwen3-32B/256"}) {
     ASSERT_TRUE(rows.contains(name)) << name;
     EXPECT_GT(rows.at(name).at("value"), 0) << rows.at(name);
   }

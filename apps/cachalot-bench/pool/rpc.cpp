@@ -8,6 +8,7 @@
 #include "grants.h"
 #include "pool_fixture.h"
 #include "signal_limits.h"
+#include "ucx_peer.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -353,6 +354,27 @@ class RpcBench {
   std::optional<pool::PoolClient> client_;
 };
 
+// What a message and its answer cost by a transfer library between two processes of this machine.
+Status ucx_round_trip(const Settings& settings, Report& report) {
+  std::vector<double> ns;
+  for (std::uint32_t i = 0; i < std::min(settings.repeats, 5u); ++i) {
+    show_progress("rpc: ucx_perftest");
+    const Result<double> one = run_ucx_round_trips(20'000);
+    if (!one && one.error().code == Code::kUnsupported) {
+      report.note("no row of UCX: the program ucx_perftest (package ucx-utils) is not installed");
+      return {};
+    }
+    if (!one) return one.error();
+    ns.push_back(*one);
+  }
+  const Spread spread = spread_of(ns);
+  Row row{"round_trip/ucx_tcp", spread.median, "ns", "", 0};
+  add_spread(row, spread);
+  report.add(std::move(row));
+  report.note("ucx_tcp: ucx_perftest -t tag_lat -E sleep between two processes of this machine.");
+  return {};
+}
+
 }  // namespace
 
 Status bench_rpc(const Settings& settings, Report& report) {
@@ -361,7 +383,9 @@ Status bench_rpc(const Settings& settings, Report& report) {
   for (const DomainKind domain : settings.domains) {
     CACHALOT_TRY(RpcBench(settings, domain, cores, limits, report).run());
   }
-  return note_ping_pong(limits, report);
+  CACHALOT_TRY(note_ping_pong(limits, report));
+  release_cores();
+  return ucx_round_trip(settings, report);
 }
 
 }  // namespace cachalot::apps::bench

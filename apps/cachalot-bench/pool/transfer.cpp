@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
+#include <span>
 
 #include "peer.h"
 #include "plain_copies.h"
 #include "pool_fixture.h"
 #include "signal_limits.h"
+#include "ucx_peer.h"
 
 namespace cachalot::apps::bench {
 namespace {
@@ -28,12 +31,15 @@ struct Size {
   std::uint64_t bytes;
 };
 // 2.5 MiB is a block of 16 tokens of a 32-billion-parameter model.
+constexpr std::uint64_t kMostBlockBytes = 4'194'304;
 constexpr std::array kSizes = {Size{"64KiB", 65'536}, Size{"256KiB", 262'144},
                                Size{"1MiB", 1'048'576}, Size{"2.5MiB", 2'621'440},
-                               Size{"4MiB", 4'194'304}};
+                               Size{"4MiB", kMostBlockBytes}};
 
-// The ways of moving a block: the plain copies of Copy, then ours.
-constexpr std::uint32_t kPlain = kCopies, kChecksum = kCopies + 1, kWays = kCopies + 2;
+// The ways of moving a block: the plain copies of Copy, then ours. kTwoStep: through a buffer of the engine's, as with
+// a transfer library that cannot use the engine's own pages.
+constexpr std::uint32_t kPlain = kCopies, kChecksum = kCopies + 1, kTwoStep = kCopies + 2,
+                        kWays = kCopies + 3;
 
 // One process's side: its clients, its memory, and what it does in one turn.
 class Worker {
@@ -42,14 +48,16 @@ class Worker {
     CACHALOT_TRY_ASSIGN(pool::PoolClient plain, attach_when_served(pool, options(false)));
     CACHALOT_TRY_ASSIGN(pool::PoolClient checked, attach_when_served(pool, options(true)));
     CACHALOT_TRY_ASSIGN(PrivateMemory own, PrivateMemory::make(kOwnBytes));
-    return Worker(pool, std::move(plain), std::move(checked), std::move(own), puts, index);
+    CACHALOT_TRY_ASSIGN(PrivateMemory bounce, PrivateMemory::make(kMostBlockBytes));
+    return Worker(pool, std::move(plain), std::move(checked), std::move(own), std::move(bounce),
+                  puts, index);
   }
 
   // Moves one random block, waited for. @return ns
   Result<std::uint64_t> one(std::uint32_t way) {
     const std::uint64_t start = now_ns();
     if (way >= kCopies && puts_) {
-      const pool::PutItem item{bench_hash(next_hash_++), {place(), bytes()}};
+      const pool::PutItem item{bench_hash(next_hash_++), source(way)};
       pool::Verdict verdict{};
       CACHALOT_TRY(client(way).put(nullptr, {&item, 1}, {&verdict, 1}));
     } else {
@@ -91,9 +99,10 @@ class Worker {
 
  private:
   Worker(pool::Pool& pool, pool::PoolClient plain, pool::PoolClient checked, PrivateMemory own,
-         bool puts, std::uint32_t index)
+         PrivateMemory bounce, bool puts, std::uint32_t index)
       : access_(&pool.access()),
         own_(std::move(own)),
+        bounce_(std::move(bounce)),
         puts_(puts),
         rng_(index),
         next_hash_(std::uint64_t{index + 1} << 40) {
@@ -111,16 +120,26 @@ class Worker {
 
   pool::Client& client(std::uint32_t way) { return clients_[way == kChecksum].client(); }
   std::byte* place() { return own_.at(rng_.below(kOwnBytes / bytes()) * bytes()); }
+  // What is put.
+  std::span<const std::byte> source(std::uint32_t way) {
+    std::byte* own = place();
+    if (way != kTwoStep) return {own, bytes()};
+    std::memcpy(bounce_.at(0), own, bytes());
+    return {bounce_.at(0), bytes()};
+  }
   std::uint32_t block() { return static_cast<std::uint32_t>(rng_.below(access_->geometry.blocks)); }
 
   Status move(std::uint32_t way) {
     if (way < kCopies) {
       copy(static_cast<Copy>(way));
     } else if (puts_) {
-      return client(way).post_put(nullptr, {bench_hash(next_hash_++), {place(), bytes()}});
+      return client(way).post_put(nullptr, {bench_hash(next_hash_++), source(way)});
     } else {
       const std::uint64_t n = rng_.below(access_->geometry.capacity_blocks);
-      CACHALOT_TRY(client(way).get(bench_hash(n), {place(), bytes()}));
+      std::byte* own = place();
+      std::byte* target = way == kTwoStep ? bounce_.at(0) : own;
+      CACHALOT_TRY(client(way).get(bench_hash(n), {target, bytes()}));
+      if (way == kTwoStep) std::memcpy(own, target, bytes());
     }
     return {};
   }
@@ -139,7 +158,7 @@ class Worker {
   }
 
   const pool::Access* access_;
-  PrivateMemory own_;
+  PrivateMemory own_, bounce_;
   bool puts_;
   base::Rng rng_;
   std::uint64_t next_hash_;
@@ -202,7 +221,7 @@ class TransferBench {
         keeper_us[way].push_back(static_cast<double>(served.keeper_cpu_ns() - keeper_cpu) / per_us);
       }
     }
-    for (const std::uint32_t way : {kPlain, kChecksum}) {
+    for (const std::uint32_t way : {kPlain, kChecksum, kTwoStep}) {
       Row row = row_of(peer == nullptr ? "rate" : "rate_2_clients", way, gb_s, "GB/s");
       row.extras.emplace_back("client_cpu_us", median_of(client_us[way]));
       if (peer == nullptr) row.extras.emplace_back("keeper_cpu_us", median_of(keeper_us[way]));
@@ -222,9 +241,13 @@ class TransferBench {
         us[way].push_back(static_cast<double>(ns) * 1e-3);
       }
     }
-    for (const std::uint32_t way : {kPlain, kChecksum})
+    for (const std::uint32_t way : {kPlain, kChecksum, kTwoStep})
       report_.add(row_of("latency", way, us, "us"));
     return {};
+  }
+
+  static const char* suffix_of(std::uint32_t way) {
+    return way == kChecksum ? "_checksum/" : way == kTwoStep ? "_two_step/" : "/";
   }
 
   // Our way beside the best of the plain copies.
@@ -238,7 +261,7 @@ class TransferBench {
     }
     const Spread spread = spread_of(samples[way]);
     const bool has_target = !is_time && way == kPlain;
-    Row row{std::string(name) + (way == kChecksum ? "_checksum/" : "/") + where_,
+    Row row{std::string(name) + suffix_of(way) + where_,
             spread.median,
             unit,
             copy_name(static_cast<Copy>(best)),
@@ -255,6 +278,31 @@ class TransferBench {
   std::string where_;
 };
 
+// What a transfer library moves between two processes of this machine.
+Status ucx_rates(const Settings& settings, Report& report) {
+  for (const Size& size : kSizes) {
+    std::vector<double> gb_s;
+    for (std::uint32_t i = 0; i < std::min(settings.repeats, 5u); ++i) {
+      show_progress(std::string("ucx_perftest: ") + size.name);
+      const Result<double> rate = run_ucx_perftest(size.bytes, (256u << 20) / size.bytes);
+      if (!rate && rate.error().code == Code::kUnsupported) {
+        report.note(
+            "no rows of UCX: the program ucx_perftest (package ucx-utils) is not installed");
+        return {};
+      }
+      if (!rate) return rate.error();
+      gb_s.push_back(*rate / 1e9);
+    }
+    const Spread spread = spread_of(gb_s);
+    Row row{std::string("ucx_tcp/") + size.name, spread.median, "GB/s", "", 0};
+    add_spread(row, spread);
+    report.add(std::move(row));
+    if (settings.quick) break;
+  }
+  report.note("ucx_tcp: ucx_perftest -t tag_bw -E sleep between two processes of this machine.");
+  return {};
+}
+
 Status bench_transfer(const Settings& settings, Report& report, bool puts) {
   const Cores cores = take_cores();
   TransferBench bench(settings, report, puts, cores);
@@ -262,6 +310,10 @@ Status bench_transfer(const Settings& settings, Report& report, bool puts) {
     for (const Size& size : kSizes) CACHALOT_TRY(bench.run(domain, size));
   }
   report.note("two clients: the second shares its core with the keeper");
+  report.note("two_step: through a buffer of the engine's. Its limit is one plain copy, too.");
+  release_cores();
+  CACHALOT_TRY(ucx_rates(settings, report));
+  (void)take_cores();
   CACHALOT_TRY_ASSIGN(SignalLimits limits, SignalLimits::start(cores));
   return note_ping_pong(limits, report);
 }

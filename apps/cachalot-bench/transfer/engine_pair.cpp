@@ -69,12 +69,13 @@ class Sender : public EngineEvents {
  public:
   explicit Sender(const std::vector<PreparedPush>& prepared) : prepared_(prepared) {}
 
-  int run(Route route, const PairMemory& memory, int address_fd) {
+  int run(Route route, const PairMemory& memory, bool has_checksums, int address_fd) {
     std::array<char, 256> address{};
     if (read(address_fd, address.data(), address.size()) != static_cast<ssize_t>(address.size()))
       return 1;
     EngineOptions options;
     options.name = "sender";
+    options.has_checksums = has_checksums;
     if (route == Route::kShared) {
       options.segments.push_back({reinterpret_cast<std::uint64_t>(memory.shared_source()),
                                   memory.bytes(), static_cast<std::uint64_t>(memory.shared_fd()),
@@ -283,7 +284,7 @@ EnginePair::~EnginePair() {
 
 Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemory& memory,
                                                      std::vector<PreparedPush> prepared,
-                                                     const Cores* cores) {
+                                                     const Cores* cores, bool has_checksums) {
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) return Error::from_errno(errno, "pipe");
   os::FileDescriptor from(ends[0]), to(ends[1]);
@@ -292,7 +293,7 @@ Result<std::unique_ptr<EnginePair>> EnginePair::open(Route route, const PairMemo
                         to.close();
                         if (cores != nullptr) (void)os::pin_to_core(cores->other);
                         Sender sender(impl->prepared);
-                        return sender.run(route, memory, from.get());
+                        return sender.run(route, memory, has_checksums, from.get());
                       }));
   impl->child.emplace(std::move(child));
   EngineOptions options;

@@ -83,10 +83,12 @@ class EnginePair {
   // @param memory    outlives the pair
   // @param prepared  for push_prepared()
   // @param cores     the receiver runs on its own one only, the sender on the other one; null: where the system says
+  // @param has_checksums  the sender's pushes are verified
   // @errors kTimeout: the child does not connect; those of TransferEngine
   static Result<std::unique_ptr<EnginePair>> open(Route route, const PairMemory& memory,
                                                   std::vector<PreparedPush> prepared = {},
-                                                  const Cores* cores = nullptr);
+                                                  const Cores* cores = nullptr,
+                                                  bool has_checksums = false);
   ~EnginePair();
 
   // @return seconds from the first request (after the warm-up) to the arrival of the last byte

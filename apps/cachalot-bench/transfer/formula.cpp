@@ -22,6 +22,15 @@ constexpr std::array kModels = {
     Model{"Qwen3-32B", 64, 2 * 8 * 128 * 2, 2},
 };
 
+// Few long requests, and as many tokens in many short ones.
+struct Load {
+  std::uint64_t requests, tokens;
+  std::string name() const {
+    return (requests == 1 ? "" : std::to_string(requests) + "x") + std::to_string(tokens);
+  }
+};
+constexpr std::array kLoads = {Load{1, 256}, Load{1, 1024}, Load{8, 128}, Load{64, 16}};
+
 }  // namespace
 
 Status bench_transfer_formula(const Settings& settings, Report& report) {
@@ -30,13 +39,15 @@ Status bench_transfer_formula(const Settings& settings, Report& report) {
   for (const Route route : {Route::kTcp, Route::kShared}) {
     CACHALOT_TRY_ASSIGN(const std::unique_ptr<EnginePair> pair, EnginePair::open(route, memory));
     for (const Model& model : kModels) {
-      for (const std::uint64_t tokens : {std::uint64_t{256}, std::uint64_t{1024}}) {
-        if (settings.quick && tokens > 256) continue;
-        const std::uint64_t bytes = tokens * model.layers * model.layer_bytes;
+      for (const Load& of : kLoads) {
+        if (settings.quick && of.requests * of.tokens > 256) continue;
+        const std::uint64_t request_bytes = of.tokens * model.layers * model.layer_bytes;
+        const std::uint64_t bytes = of.requests * request_bytes;
         const PushLoad link{.bytes = 1u << 20, .transfers = bytes >> 20, .walks = true};
-        const PushLoad pages{.bytes = bytes,
+        const PushLoad pages{.bytes = request_bytes,
                              .piece_bytes = kPageTokens * model.layer_bytes / model.parts,
-                             .transfers = 1};
+                             .transfers = of.requests,
+                             .walks = true};
         std::vector<double> measured_ms, formula_ms;
         for (std::uint32_t turn = 0; turn < settings.repeats + 1; ++turn) {
           show_progress(std::string("transfer formula ") + model.name);
@@ -47,9 +58,9 @@ Status bench_transfer_formula(const Settings& settings, Report& report) {
           formula_ms.push_back(static_cast<double>(bytes) / (rate * kCoefficient) * 1e3);
         }
         const Spread spread = spread_of(measured_ms);
-        Row row{(route == Route::kTcp ? "tcp/" : "shm/") + std::string(model.name) + "/" +
-                    std::to_string(tokens),
-                spread.median, "ms", "formula", median_of(formula_ms)};
+        Row row{
+            (route == Route::kTcp ? "tcp/" : "shm/") + std::string(model.name) + "/" + of.name(),
+            spread.median, "ms", "formula", median_of(formula_ms)};
         add_spread(row, spread);
         row.extras.emplace_back("bytes", static_cast<double>(bytes));
         report.add(std::move(row));
@@ -57,9 +68,9 @@ Status bench_transfer_formula(const Settings& settings, Report& report) {
     }
   }
   report.note(
-      "The last part of a name: tokens, in pages of 16 that lie apart. Formula: bytes / (0.9 x "
-      "link); link: as many "
-      "bytes in transfers of 1 MiB, 32 outstanding, in the same turn.");
+      "The last part of a name: tokens, in pages of 16 that lie apart; 8x128: 8 requests of 128 "
+      "tokens. Formula: bytes / (0.9 x link); link: as many bytes in transfers of 1 MiB, 32 "
+      "outstanding, in the same turn.");
   return {};
 }
 

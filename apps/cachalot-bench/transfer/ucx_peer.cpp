@@ -70,29 +70,31 @@ Status check(os::Child& child) {
   return Error::make(Code::kIo, "ucx_perftest ended with %s", status->text().c_str());
 }
 
-// Its last line: iterations, three latencies, average and overall MiB/s, two rates.
-Result<double> parse(int fd) {
+// Its last line: iterations, three latencies (median, average, overall; microseconds), average and overall MiB/s, two
+// rates.
+struct Figures {
+  double latency_us = 0, mib_s = 0;
+};
+Result<Figures> parse(int fd) {
   std::string all;
   std::array<char, 4096> part;
   for (ssize_t count; (count = read(fd, part.data(), part.size())) > 0;)
     all.append(part.data(), static_cast<std::size_t>(count));
   std::istringstream lines(all);
-  double rate = 0;
+  Figures last;
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::array<double, 6> numbers{};
     std::size_t count = 0;
     while (count < numbers.size() && words >> numbers[count]) ++count;
-    if (count == numbers.size()) rate = numbers.back();
+    if (count == numbers.size()) last = {numbers[3], numbers[5]};
   }
-  if (rate <= 0) return Error::make(Code::kIo, "ucx_perftest has printed no bandwidth");
-  return rate * (1 << 20);
+  if (last.mib_s <= 0) return Error::make(Code::kIo, "ucx_perftest has printed no figures");
+  return last;
 }
 
-}  // namespace
-
-Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messages,
-                                const Cores* cores) {
+Result<Figures> run(const char* test, std::uint64_t message_bytes, std::uint64_t messages,
+                    const Cores* cores) {
   CACHALOT_TRY_ASSIGN(const std::uint16_t number, free_port());
   const std::string port = std::to_string(number);
   CACHALOT_TRY_ASSIGN(os::Child server, start({"ucx_perftest", "-p", port, "-E", "sleep"}, -1,
@@ -108,15 +110,28 @@ Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messa
   const os::FileDescriptor from(ends[0]);
   os::FileDescriptor to(ends[1]);
   CACHALOT_TRY_ASSIGN(os::Child client,
-                      start({"ucx_perftest", "127.0.0.1", "-p", port, "-t", "tag_bw", "-s",
+                      start({"ucx_perftest", "127.0.0.1", "-p", port, "-t", test, "-s",
                              std::to_string(message_bytes), "-n", std::to_string(messages), "-w",
                              "20", "-f", "-E", "sleep"},
                             to.get(), cores == nullptr ? nullptr : &cores->other));
   to.close();
-  Result<double> rate = parse(from.get());
+  Result<Figures> figures = parse(from.get());
   CACHALOT_TRY(check(client));
   CACHALOT_TRY(check(server));
-  return rate;
+  return figures;
+}
+
+}  // namespace
+
+Result<double> run_ucx_perftest(std::uint64_t message_bytes, std::uint64_t messages,
+                                const Cores* cores) {
+  CACHALOT_TRY_ASSIGN(const Figures figures, run("tag_bw", message_bytes, messages, cores));
+  return figures.mib_s * (1 << 20);
+}
+
+Result<double> run_ucx_round_trips(std::uint64_t count) {
+  CACHALOT_TRY_ASSIGN(const Figures figures, run("tag_lat", 64, count, nullptr));
+  return 2e3 * figures.latency_us;  // it prints one way
 }
 
 }  // namespace cachalot::apps::bench

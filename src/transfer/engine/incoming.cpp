@@ -24,6 +24,7 @@ Frame taken_frame(std::uint64_t push, std::uint64_t offset, std::uint64_t bytes,
 
 // Answers to the peer and events wait for so long: each round of them costs as much as copying 150 KiB.
 constexpr std::uint64_t kCopyTurnNs = 1'000'000;
+constexpr std::uint64_t kHashedBytes = 128u << 10;
 
 struct Chunk {
   std::uint64_t push = 0, window = 0, total = 0, offset = 0, flags = 0;
@@ -307,13 +308,18 @@ bool TransferEngine::Impl::copy_slice(std::unique_lock<std::mutex>& lock) {
   Status status;
   bool is_valid = false, is_corrupt = false;
   if (to->enter()) {
-    status = from->from->copy(from->memory, to->stream(), copy.offset, copy.end - copy.offset);
+    // With a checksum in steps, whose bytes are still in the core's cache when they are hashed.
+    const std::uint64_t most = copy.has_checksum ? kHashedBytes : copy.end - copy.offset;
+    PayloadHash hash;
+    for (std::uint64_t at = copy.offset; at < copy.end && status.ok(); at += most) {
+      const std::uint64_t bytes = std::min(most, copy.end - at);
+      status = from->from->copy(from->memory, to->stream(), at, bytes);
+      if (is_damaged && at == copy.offset) damage_byte(to->stream(), at);
+      if (copy.has_checksum) hash.add(to->stream(), at, bytes);
+    }
     // Only now is it known that the peer had not taken its memory back.
     is_valid = status.ok() && from->from->holds(from->lease);
-    if (is_damaged) damage_byte(to->stream(), copy.offset);
-    if (is_valid && copy.has_checksum) {
-      is_corrupt = hash_of(to->stream(), copy.offset, copy.end - copy.offset) != copy.checksum;
-    }
+    is_corrupt = is_valid && copy.has_checksum && hash.digest() != copy.checksum;
     to->leave();
   }
   lock.lock();

@@ -15,6 +15,8 @@ class PayloadHash {
   ~PayloadHash();
   void reset();
   void add(const void* bytes, std::size_t count);
+  // [offset, offset + bytes) of a stream in this process's memory.
+  void add(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes);
   std::uint64_t digest() const;
 
  private:
@@ -22,7 +24,7 @@ class PayloadHash {
   std::unique_ptr<State> state_;
 };
 
-// Of [offset, offset + bytes) of a stream in this process's memory.
+// Of one range of a stream.
 std::uint64_t hash_of(const ByteStream& stream, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace cachalot::transfer
