@@ -79,14 +79,14 @@ def test_only_the_common_part_of_a_prefix_is_taken(stage, prompt):
 
 def test_a_reference_is_used_by_several_peers_until_its_time_is_over(stage, prompt):
     one = prompt(300)
-    _, params = standing(stage.owner, one, 10)
+    _, params = standing(stage.owner, one, 40)  # more than a busy machine needs for the answers below
     began = time.monotonic()
     for server in (stage.peer, stage.other):
         before = transferred(server)
         assert stage.takes(server, one[:700] + prompt(301, 300), params, 5 * BLOCK_TOKENS)
         assert stage.takes(server, one + prompt(302, 300), params, CACHED)
         assert transferred(server) - before == BLOCKS
-    if time.monotonic() - began < 5:
+    if time.monotonic() - began < 20:
         assert stage.owner.metrics()["vllm:kv_cache_usage_perc"] > 0
     assert is_free(stage.owner)
     third = stage.server()
