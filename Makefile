@@ -28,7 +28,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-nixl test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-nixl test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -143,6 +143,12 @@ soak-storage: setup-test ## kill the process of a storage directory 1,000 times;
 soak-transfer: setup-test ## 2,000 faults of processes and links in transfers, needs root; SOAK_ARGS goes to it
 	$(call build,dev)
 	build/dev/tests/transfer/cachalot_transfer_soak --injections 2000 $(SOAK_ARGS)
+
+soak-system: setup-test ## an hour of a whole system in trouble: engines, keepers, a real Redis, subscribers; SOAK_ARGS goes to it
+	$(call build,dev)
+	build/dev/tests/crash/cachalot_system_soak --stalls 10 --domain coherent
+	build/dev/tests/crash/cachalot_system_soak --stalls 10 --domain noncoherent
+	build/dev/tests/crash/cachalot_system_soak --seconds 3600 $(SOAK_ARGS)
 
 coverage: setup-dev ## line coverage of src/, tests left out
 	$(call build,coverage)

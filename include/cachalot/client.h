@@ -269,9 +269,9 @@ class Client {
 
   // Brings the blocks of a chain that are not in the pool, but in the storage behind it (`cachalot serve
   // --storage`), into the pool: for all clients. Without storage it is a lookup.
-  // @param   wait_ns  0: returns at once, and the blocks come later. Else returns when they have come, when no more
+  // @param   wait_ns  0: does not wait for blocks; they come later. Else returns when they have come, when no more
   //                   will come, or after this time
-  // @errors  kNoKeeper, kTimeout: the keeper does not answer
+  // @errors  kNoKeeper, kTimeout: the keeper does not answer. At most 200 ms beyond wait_ns are spent on that
   // @cost    a request to the keeper for each 96 blocks that are not in the pool
   Result<Prefetched> prefetch(std::span<const BlockHash> hashes, std::uint64_t wait_ns = 0);
 

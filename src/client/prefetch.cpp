@@ -9,6 +9,14 @@
 namespace cachalot::client {
 namespace {
 
+// A keeper that serves answers within microseconds; on a busy machine within some turns of its scheduler.
+constexpr std::uint64_t kAnswerNs = 200'000'000;
+
+// When a call ends whose caller waits for blocks for `wait_ns`, whatever the keeper does.
+Deadline end_of(std::uint64_t wait_ns) {
+  return Deadline::after(wait_ns > kNoTimeout - kAnswerNs ? kNoTimeout : wait_ns + kAnswerNs);
+}
+
 std::size_t count_in_pool(const Session& session, std::span<const BlockHash> hashes) {
   std::vector<pool::Found> found(hashes.size());
   pool::KeeperView view;
@@ -18,13 +26,15 @@ std::size_t count_in_pool(const Session& session, std::span<const BlockHash> has
 // Asks for the chain portion by portion, up to the first block that storage does not have.
 // @param last  the last portion that storage has anything of
 Result<std::size_t> ask_for_all(Session& session, std::span<const BlockHash> hashes, bool fetches,
-                                std::span<const BlockHash>& last, bool& is_fetching) {
+                                const Deadline& end, std::span<const BlockHash>& last,
+                                bool& is_fetching) {
   std::size_t stored = 0;
   is_fetching = false;
   while (stored < hashes.size()) {
     const std::span<const BlockHash> portion = hashes.subspan(
         stored, std::min<std::size_t>(pool::kMaxStorageHashes, hashes.size() - stored));
-    CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, session.ask_storage(portion, fetches));
+    CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer,
+                        session.ask_storage(portion, fetches, end));
     if (answer.is_up == 0) break;
     const std::size_t count = std::min<std::size_t>(answer.stored, portion.size());
     if (count != 0) {
@@ -44,7 +54,8 @@ struct Begun {
   bool is_fetching = false;
 };
 
-Result<Begun> begin(Session& session, std::span<const BlockHash> hashes, std::size_t least_blocks) {
+Result<Begun> begin(Session& session, std::span<const BlockHash> hashes, std::size_t least_blocks,
+                    const Deadline& end) {
   Begun begun;
   begun.found.in_pool = count_in_pool(session, hashes);
   const std::span<const BlockHash> rest = hashes.subspan(begun.found.in_pool);
@@ -52,16 +63,16 @@ Result<Begun> begin(Session& session, std::span<const BlockHash> hashes, std::si
   if (least_blocks != 0) {
     if (rest.size() < least_blocks) return begun;
     CACHALOT_TRY_ASSIGN(const std::size_t stored,
-                        ask_for_all(session, rest, false, begun.last, begun.is_fetching));
+                        ask_for_all(session, rest, false, end, begun.last, begun.is_fetching));
     if (stored < least_blocks) return begun;
   }
   CACHALOT_TRY_ASSIGN(begun.found.in_storage,
-                      ask_for_all(session, rest, true, begun.last, begun.is_fetching));
+                      ask_for_all(session, rest, true, end, begun.last, begun.is_fetching));
   return begun;
 }
 
 Result<Prefetched> wait_for(Session& session, std::span<const BlockHash> hashes, Begun begun,
-                            const Deadline& deadline) {
+                            const Deadline& deadline, const Deadline& end) {
   using namespace std::chrono_literals;
   Prefetched& found = begun.found;
   if (found.in_storage == 0) return found;
@@ -73,7 +84,8 @@ Result<Prefetched> wait_for(Session& session, std::span<const BlockHash> hashes,
     nap = std::min(nap * 2, 1000us);
     found.in_pool = count_in_pool(session, hashes.first(wanted));
     if (found.in_pool == wanted) break;
-    CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer, session.ask_storage(begun.last, false));
+    CACHALOT_TRY_ASSIGN(const pool::StorageAnswer answer,
+                        session.ask_storage(begun.last, false, end));
     begun.is_fetching = answer.is_fetching != 0;
   }
   found.in_pool = count_in_pool(session, hashes);
@@ -93,27 +105,27 @@ Prefetched least_of(const Prefetched& a, const Prefetched& b) {
 Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
                             std::uint64_t wait_ns, std::size_t least_blocks) {
   CACHALOT_TRY(session.check_usable());
-  const Deadline deadline = Deadline::after(wait_ns);
-  CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, hashes, least_blocks));
+  const Deadline deadline = Deadline::after(wait_ns), end = end_of(wait_ns);
+  CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, hashes, least_blocks, end));
   if (wait_ns == 0) return begun.found;
-  return wait_for(session, hashes, begun, deadline);
+  return wait_for(session, hashes, begun, deadline, end);
 }
 
 Result<Prefetched> prefetch_groups(Session& session, const HeadGroups& groups,
                                    std::span<const BlockHash> hashes, std::uint64_t wait_ns) {
   CACHALOT_TRY(session.check_usable());
-  const Deadline deadline = Deadline::after(wait_ns);
+  const Deadline deadline = Deadline::after(wait_ns), end = end_of(wait_ns);
   std::vector<PoolNames> names;
   std::vector<Begun> all;
   for (std::uint32_t i = 0; i < groups.count; ++i) {
     names.push_back(PoolNames::of_group(groups, i, hashes));
-    CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, names.back().get(), 0));
+    CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, names.back().get(), 0, end));
     all.push_back(begun);
   }
   Prefetched least{hashes.size(), 0};
   for (std::uint32_t i = 0; i < groups.count; ++i) {
     if (wait_ns != 0) {
-      CACHALOT_TRY_ASSIGN(all[i].found, wait_for(session, names[i].get(), all[i], deadline));
+      CACHALOT_TRY_ASSIGN(all[i].found, wait_for(session, names[i].get(), all[i], deadline, end));
     }
     least = least_of(least, all[i].found);
   }

@@ -192,10 +192,10 @@ Error in_time(const Error& error, const Deadline& deadline) {
   return Error::make(Code::kTimeout, "store: the time given has passed: %.300s", error.message);
 }
 
-Error no_turn() {
+Error no_turn(const char* what = "store") {
   return Error::make(
       Code::kTimeout,
-      "store: the time given has passed while another thread's call waited for the keeper");
+      "%s: the time given has passed while another thread's call waited for the keeper", what);
 }
 
 }  // namespace
@@ -242,7 +242,7 @@ Result<std::uint32_t> Session::evict(const BlockHash& hash, const Deadline& dead
 Result<pool::StorageAnswer> Session::ask_storage(std::span<const BlockHash> hashes, bool fetches,
                                                  const Deadline& deadline) {
   const Turn turn(*this, deadline);
-  if (!turn) return no_turn();
+  if (!turn) return no_turn("storage");
   CACHALOT_TRY(check_usable());
   return client_->requests().ask_storage(hashes, fetches);
 }

@@ -33,6 +33,12 @@ bool PoolState::read_keeper_info(KeeperInfoLine& info) const {
          info.epoch == view.epoch;
 }
 
+std::optional<StorageState> PoolState::read_storage() const {
+  const KeeperView view = read_keepers();
+  if (view.epoch == 0) return {};
+  return read_storage_state(*access_, view.keeper, view.epoch);
+}
+
 std::vector<NamespaceName> PoolState::read_namespaces() const {
   const KeeperView view = read_keepers();
   if (view.epoch == 0) return {};

@@ -3,12 +3,14 @@
 
 #include <cachalot/result.h>
 
+#include <optional>
 #include <vector>
 
 #include "os/shared_file.h"
 #include "pool/format/access.h"
 #include "pool/format/namespace_names.h"
 #include "pool/format/statistics.h"
+#include "pool/format/storage_state.h"
 #include "pool/reader/directory.h"
 
 namespace cachalot::pool {
@@ -29,6 +31,8 @@ class PoolState {
   bool read_keeper_counters(KeeperCounters& counters) const;
   bool read_keeper_info(KeeperInfoLine& info) const;
   std::vector<NamespaceName> read_namespaces() const;
+  // Nothing: the ruling keeper has no storage.
+  std::optional<StorageState> read_storage() const;
   // What the ruling keeper says of a slot: held means that its last client is not served any more, and that
   // nothing proves that it stores no more. Zeros where it says nothing.
   ViewLine read_view(std::uint32_t slot) const;

@@ -125,8 +125,20 @@ void Store::forget_lost(std::span<const ObjectKey> before,
 
 // --- Outages ---------------------------------------------------------------------------------------
 
+void Store::keep_error(const Status& status) {
+  if (status) return;
+  const std::lock_guard lock(error_mutex_);
+  last_error_ = status.error().message;
+}
+
+std::string Store::last_error() const {
+  const std::lock_guard lock(error_mutex_);
+  return last_error_;
+}
+
 void Store::report(const Status& outcome) {
   if (!outcome && outcome.error().code == Code::kCancelled) return;  // says nothing of the backend
+  keep_error(outcome);
   switch (breaker_.report(outcome.ok())) {
     case OutageChange::kNone:
       if (outcome || !is_up() || !failing_line_.is_due()) break;
@@ -152,6 +164,7 @@ void Store::report(const Status& outcome) {
 
 // A full disk may stay full for ever: a line a minute.
 void Store::tell_full(const Status& status) {
+  keep_error(status);
   if (!full_line_.is_due()) return;
   const bool makes_room = traits().reuses_space && catalogue_.objects() != 0;
   base::log(LogLevel::kWarn, "storage", "%s: is full, %s: %s", traits().name.c_str(),
@@ -190,6 +203,7 @@ void Store::check_place() {
   const Status checked = backend_->check();
   if (is_gone_.exchange(!checked) == !checked) return;
   if (!checked) add(disappearances_, 1);
+  keep_error(checked);
   base::log(LogLevel::kWarn, "storage", "%s: is %s%s", traits().name.c_str(),
             checked ? "back in use" : "out of use: ", checked ? "" : checked.error().message);
 }

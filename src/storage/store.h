@@ -101,6 +101,8 @@ class Store {
   // False: the backend is out of use.
   bool is_up() const { return breaker_.is_closed() && !is_gone_; }
   StoreCounts counts() const;
+  // Of the last call of the backend that failed; empty: none has.
+  std::string last_error() const;
   // Grows whenever the backend may lack objects that it was given: puts have failed, or it has lost some.
   std::uint64_t gaps() const { return gaps_.load(std::memory_order_acquire); }
   Backend& backend() { return *backend_; }
@@ -122,6 +124,7 @@ class Store {
   Status fill_catalogue(bool is_first);
   void forget_lost(std::span<const ObjectKey> before, const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
+  void keep_error(const Status& status);
   void tell_full(const Status& status);
   void tell_damaged(const Status& status);
   void run();
@@ -148,6 +151,8 @@ class Store {
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
   RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{10};
+  mutable std::mutex error_mutex_;
+  std::string last_error_;
   // An object that a shared backend should have.
   std::mutex witness_mutex_;
   std::optional<ObjectKey> witness_;

@@ -58,8 +58,23 @@ constexpr std::array kLogLevels = {"debug", "info", "warn", "error", "off"};
 std::atomic<bool> stop_requested{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+// A stop takes at most so long, whatever a thread does: storage that hangs is waited for two seconds.
+constexpr unsigned kLongestEndS = 5;
+
+// Only async-signal-safe calls.
+void request_stop() {
+  if (!stop_requested.exchange(true, std::memory_order_relaxed)) ::alarm(kLongestEndS);
+}
+
 void on_signal(int) {
-  stop_requested.store(true, std::memory_order_relaxed);
+  request_stop();
+}
+
+// What the pool and storage hold survives it, as it survives a kill.
+void on_late_end(int) {
+  constexpr char kLine[] = "cachalot: serve: a thread has not ended 5 s after the stop: exits\n";
+  (void)!::write(STDERR_FILENO, kLine, sizeof kLine - 1);
+  ::_exit(kExitFault);
 }
 
 void end_on_signals() {
@@ -72,6 +87,8 @@ void end_on_signals() {
     sigaction(signal, nullptr, &before);
     if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);  // nohup
   }
+  action.sa_handler = on_late_end;
+  sigaction(SIGALRM, &action, nullptr);
   // The reader of the ready line may have exited before the next line.
   ::signal(SIGPIPE, SIG_IGN);
 }
@@ -295,6 +312,7 @@ Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keep
     return pool.check_still_there();
   };
   const Status ended = keeper->run(stop_requested, now_and_then);
+  request_stop();
   storage.end();
   CACHALOT_TRY(of_pool(options.paths, ended));
   print_now(human_output(options.json),

@@ -1,8 +1,15 @@
 #include "node/archive/archive.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/log.h"
+
 namespace cachalot::node {
+
+// A step of a thread may make room, write and write once more, each within the time-out of a batch.
+constexpr std::uint64_t kStepsOfStuck = 3;
 
 Result<WritePolicy> parse_write_policy(const std::string& text) {
   for (const WritePolicy policy :
@@ -29,6 +36,7 @@ Archive::Archive(pool::Pool& pool, pool::Keeper& keeper, std::unique_ptr<storage
                  const ArchiveOptions& options)
     : keeper_(keeper),
       store_(std::move(store)),
+      stuck_after_ns_(kStepsOfStuck * options.io_timeout_ns),
       archiver_(pool.access(), *store_, fetched_, options),
       fetcher_(pool, *store_, fetched_, options) {
   keeper_.observe(archiver_.observer());
@@ -42,7 +50,7 @@ Archive::~Archive() {
 
 pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   pool::StorageAnswer answer;
-  answer.is_up = store_->is_up();
+  answer.is_up = is_up();
   answer.queued = static_cast<std::uint32_t>(archiver_.queued());
   if (question.hashes.empty()) return answer;
   answer.stored =
@@ -57,8 +65,29 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   return answer;
 }
 
-ArchiveCounts Archive::counts() const {
-  return {archiver_.queued(),       fetcher_.queued(),  store_->is_up(),
+// What a thread does not do that hangs, storage does not do either, whatever the backend says of itself.
+bool Archive::is_up() {
+  const std::uint64_t now_ns = base::SteadyClock::read();
+  const std::uint64_t oldest_ns =
+      std::min(archiver_.turn_ns(), fetcher_.step_ns().value_or(now_ns));
+  const bool is_stuck = now_ns > oldest_ns && now_ns - oldest_ns > stuck_after_ns_;
+  if (is_stuck_.exchange(is_stuck, std::memory_order_relaxed) != is_stuck) {
+    base::log(base::LogLevel::kError, "storage", "%s: %s", store_->traits().name.c_str(),
+              is_stuck ? "a thread of the storage hangs: out of use" : "the thread goes on");
+  }
+  return !is_stuck && store_->is_up();
+}
+
+pool::StorageState Archive::state() {
+  const storage::Catalogue& catalogue = store_->catalogue();
+  return {store_->traits().name, is_up(),
+          catalogue.objects(),   catalogue.bytes(),
+          archiver_.queued(),    store_->counts().outages,
+          store_->last_error()};
+}
+
+ArchiveCounts Archive::counts() {
+  return {archiver_.queued(),       fetcher_.queued(),  is_up(),
           archiver_.skipped(),      archiver_.lost(),   fetcher_.fetched_blocks(),
           fetcher_.fetched_bytes(), archiver_.unused(), fetcher_.refused()};
 }

@@ -17,6 +17,8 @@
 // @threads one; answer() is called by the keeper's
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 
 #include "node/archive/archive_options.h"
@@ -39,20 +41,25 @@ class Archive final : public pool::StorageDesk {
   Archive& operator=(const Archive&) = delete;
 
   pool::StorageAnswer answer(const pool::StorageQuestion& question) override;
+  pool::StorageState state() override;
   bool has_blocks_of(const BlockHash& space) override {
     return store_->catalogue().has_space(space);
   }
 
   // @threads any
-  ArchiveCounts counts() const;
+  ArchiveCounts counts();
   storage::Store& store() { return *store_; }
 
  private:
+  bool is_up();
+
   pool::Keeper& keeper_;
   const std::unique_ptr<storage::Store> store_;
+  const std::uint64_t stuck_after_ns_;
   FetchedBlocks fetched_;
   Archiver archiver_;
   Fetcher fetcher_;
+  std::atomic<bool> is_stuck_{false};
 };
 
 }  // namespace cachalot::node

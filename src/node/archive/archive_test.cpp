@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/rng.h"
+#include "node/changes/mirror.h"
 #include "pool/reader/published_blocks.h"
 #include "testing/storage/fake_backend.h"
 
@@ -337,6 +338,76 @@ TEST_P(ArchiveTest, ALongOutageIsMadeUpForAlsoWithAShortQueue) {
   drain();
   disk_.fail({});
   EXPECT_TRUE(holds(900));
+}
+
+// The archive's thread is in a call of the storage meanwhile. Then it reads the directory, and what the queue still has
+// is older: blocks that have other numbers and other parents by now.
+TEST_P(ArchiveTest, MoreChangesThanTheQueueHoldsWhileStorageStandsStillDoNotEndTheArchive) {
+  constexpr std::size_t kQueuedChanges = 1u << 17;
+  start();
+  base::Rng rng(1);
+  std::uint64_t name = 1;
+  {
+    const std::lock_guard standstill(disk_.mutex);
+    for (std::size_t stored = 0; stored < kQueuedChanges * 3 / 4; ++name) {
+      const std::vector<BlockHash> hashes = chain(name, 1 + rng.below(60));
+      stored += store(hashes);
+      load(std::span(hashes).first(1 + rng.below(hashes.size())));  // the keeper tells of the use
+    }
+  }
+  drain();
+  const std::vector<BlockHash> later = chain(name, 20);
+  EXPECT_EQ(store(later), 20u);
+  drain();
+  for (const BlockHash& hash : later) {
+    const std::lock_guard lock(disk_.mutex);
+    EXPECT_TRUE(std::any_of(disk_.objects.begin(), disk_.objects.end(),
+                            [&](const auto& object) { return object.first.block == hash; }));
+  }
+}
+
+TEST_P(ArchiveTest, AThreadThatHangsInTheStorageTakesItOutOfUse) {
+  start({.io_timeout_ns = 5'000'000});
+  const auto wait_until_up = [&](bool is_up) {
+    const std::uint64_t until_ns = base::SteadyClock::read() + 20 * kSecond;
+    while (archive_->counts().is_up != is_up && base::SteadyClock::read() < until_ns)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return archive_->counts().is_up == is_up;
+  };
+  EXPECT_TRUE(wait_until_up(true));
+  {
+    const std::lock_guard standstill(disk_.mutex);
+    store(chain(1, 4));
+    EXPECT_TRUE(wait_until_up(false));
+    const Result<bool> has_storage = client_->has_storage();
+    ASSERT_TRUE(has_storage) << has_storage.error().message;
+    EXPECT_FALSE(*has_storage);
+  }
+  EXPECT_TRUE(wait_until_up(true));
+}
+
+TEST_P(ArchiveTest, APrefetchEndsInItsTimeThoughNoKeeperAnswers) {
+  start();
+  ends_ = true;
+  thread_.join();
+  thread_ = {};
+  pool_->state();
+  const std::uint64_t begin_ns = base::SteadyClock::read();
+  EXPECT_FALSE(client_->prefetch(chain(1, 4), 0));
+  EXPECT_FALSE(client_->prefetch(chain(1, 4), 100'000'000));
+  EXPECT_LT(base::SteadyClock::read() - begin_ns, kSecond);  // 0.2 + 0.3 s
+  client_.reset();
+  archive_.reset();
+  keeper_.reset();
+}
+
+TEST_P(ArchiveTest, AWalkOverDamagedParentsEnds) {
+  Mirror mirror(pool_->access());
+  for (std::uint32_t block = 0; block < 4; ++block)
+    mirror.publish({{1, block}, {block, 1}, (block + 1) % 4, 1});
+  std::size_t steps = 0;
+  mirror.walk_up(0, [&](std::uint32_t) { return ++steps != 0; });
+  EXPECT_EQ(steps, pool_->access().geometry.blocks);
 }
 
 TEST_P(ArchiveTest, SelectiveMakesUpOnlyForWhatWasUsed) {

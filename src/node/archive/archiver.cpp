@@ -50,7 +50,9 @@ Archiver::~Archiver() {
 void Archiver::run() {
   std::vector<std::uint32_t> run;
   while (!stop_.load(std::memory_order_relaxed)) {
+    turn_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);
     const bool has_changed = take_changes();
+    if (!is_current_) continue;
     if (options_.policy == WritePolicy::kBack) keep_reserve();
     catch_up();
     if (next_run(run)) {
@@ -65,23 +67,26 @@ void Archiver::run() {
 // --- What the keeper tells -----------------------------------------------------------------------
 
 bool Archiver::take_changes() {
-  if (changes_.has_lost()) begin_anew();
   Change change;
   bool is_any = false;
   // What is taken counts as waiting until it is looked at.
   waiting_.fetch_add(1, std::memory_order_acq_rel);
-  for (const std::uint64_t end = changes_.end(); changes_.take(end, change); is_any = true) {
+  if (const std::optional<std::uint64_t> loss = changes_.take_loss()) {
+    is_current_ = mirror_.read_anew(changes_, *loss);
+    if (is_current_) begin_anew();
+  }
+  // Up to `end` nothing is missing: what was lost meanwhile belongs after it.
+  for (std::uint64_t end = changes_.end(); is_current_ && changes_.take(end, change);
+       is_any = true) {
     apply(change);
+    if (stop_.load(std::memory_order_relaxed)) break;
   }
   waiting_.fetch_sub(1, std::memory_order_release);
   return is_any;
 }
 
-// After a loss the directory is the truth: changes that are still queued are applied to it once more, which is
-// harmless.
+// The mirror was read anew: all that was known beside it is void.
 void Archiver::begin_anew() {
-  if (!changes_.take_loss()) return;
-  mirror_.read_all();
   std::fill(states_.begin(), states_.end(), BlockState{});
   waiting_.fetch_sub(queue_.size(), std::memory_order_release);
   queue_.clear();
@@ -89,6 +94,7 @@ void Archiver::begin_anew() {
   look_at_.reset();
   for (const Run& run : mirror_.runs(~std::size_t{0})) {
     for (const std::uint32_t block : run.blocks) {
+      if (stop_.load(std::memory_order_relaxed)) return;
       const Mirror::Block& known = mirror_.block(block);
       on_published({known.hash, {block, known.generation}, known.parent, known.namespace_id});
     }
@@ -123,8 +129,6 @@ void Archiver::on_published(const pool::PublishedBlock& block) {
   const std::uint32_t number = block.use.block;
   states_[number] = {};
   const bool has_parent = block.parent != kNoBlock && order_.residency().contains(block.parent);
-  // After a loss a number may stand there for a block that is gone.
-  if (order_.residency().is_leaf(number)) order_.erase(number);
   if (!order_.residency().contains(number))
     order_.insert(number, has_parent ? block.parent : kNoNode);
   ++published_since_reserve_;
@@ -152,16 +156,16 @@ void Archiver::on_touched(std::uint32_t block) {
   if (order_.residency().contains(block)) order_.touch(block);
   // Blocks that were skipped get another chance.
   bool is_wanted = !store_.touch(*key) && options_.policy == WritePolicy::kThrough;
-  for (std::uint32_t at = block; at != kNoBlock; at = mirror_.block(at).parent) {
+  mirror_.walk_up(block, [&](std::uint32_t at) {
     BlockState& state = states_[at];
-    if (mirror_.block(at).namespace_id == 0) break;
     if (const std::optional<ObjectKey> used = state.is_unused ? key_of(at) : std::nullopt; used) {
       (void)fetched_.take(*used);
       state.is_unused = false;
     }
     if (options_.policy == WritePolicy::kSelective && state.uses < options_.selective_uses)
       is_wanted |= ++state.uses == options_.selective_uses;
-  }
+    return true;
+  });
   if (is_wanted) queue_path(missing_path(block));
 }
 
@@ -177,15 +181,15 @@ void Archiver::queue(std::uint32_t block) {
 
 std::vector<std::uint32_t> Archiver::missing_path(std::uint32_t block) {
   std::vector<std::uint32_t> path;
-  for (std::uint32_t at = block; at != kNoBlock && mirror_.block(at).namespace_id != 0;
-       at = mirror_.block(at).parent) {
-    if (states_[at].is_path_queued) break;
+  mirror_.walk_up(block, [&](std::uint32_t at) {
+    if (states_[at].is_path_queued) return false;
     const std::optional<ObjectKey> key = key_of(at);
-    if (key && store_.catalogue().contains(*key)) break;  // and so is its prefix
+    if (key && store_.catalogue().contains(*key)) return false;  // and so is its prefix
     const bool is_wanted =
         options_.policy != WritePolicy::kSelective || states_[at].uses >= options_.selective_uses;
     if (is_wanted && key) path.push_back(at);
-  }
+    return true;
+  });
   std::reverse(path.begin(), path.end());
   return path;
 }

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "eviction/leaf_lru.h"
 #include "node/archive/archive_options.h"
 #include "node/archive/fetched_blocks.h"
@@ -38,6 +39,8 @@ class Archiver {
   std::uint64_t queued() const {
     return changes_.waiting() + waiting_.load(std::memory_order_acquire);
   }
+  // When the thread last finished a round of its work.
+  std::uint64_t turn_ns() const { return turn_ns_.load(std::memory_order_relaxed); }
   std::uint64_t skipped() const { return skipped_.load(std::memory_order_relaxed); }
   std::uint64_t lost() const { return lost_.load(std::memory_order_relaxed); }
   std::uint64_t unused() const { return unused_.load(std::memory_order_relaxed); }
@@ -55,6 +58,7 @@ class Archiver {
   };
 
   void run();
+  // @return false: there were none
   bool take_changes();
   void begin_anew();
   void apply(const Change& change);
@@ -80,6 +84,7 @@ class Archiver {
   ChangeQueue changes_;
   // Of the thread:
   Mirror mirror_;
+  bool is_current_ = false;         // the mirror: changes were not lost since it was read
   std::vector<BlockState> states_;  // by block
   std::vector<BlockHash> spaces_;   // digests; namespace id - 1
   eviction::LeafLru order_;         // kBack: the published blocks, by use
@@ -94,6 +99,7 @@ class Archiver {
   std::uint64_t next_look_ns_ = 0, look_pause_ns_ = 0;
 
   std::atomic<std::uint64_t> waiting_{0};  // queue_, and the run in work
+  std::atomic<std::uint64_t> turn_ns_{base::SteadyClock::read()};
   std::atomic<std::uint64_t> skipped_{0}, lost_{0}, unused_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "pool/format/notes.h"
 
@@ -65,8 +66,10 @@ void Fetcher::run() {
     Request request;
     {
       std::unique_lock lock(mutex_);
+      step_ns_.store(0, std::memory_order_relaxed);
       wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
       if (stop_) break;
+      step_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);
       request = std::move(queue_.front());
       queue_.pop_front();
     }
@@ -142,7 +145,8 @@ void Fetcher::fetch(Request request) {
   std::size_t done = (*client_)->lookup(request.hashes, found);
   // What the chain stands on must not be what is evicted for it.
   if (done != 0) (*client_)->report_hit(found[done - 1]);
-  while (done < request.hashes.size()) {
+  while (done < request.hashes.size() && !stop_) {
+    step_ns_.store(base::SteadyClock::read(), std::memory_order_relaxed);
     const std::size_t more = fetch_some(request, done);
     if (more == 0) return;
     done += more;

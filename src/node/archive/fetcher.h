@@ -40,6 +40,11 @@ class Fetcher {
   bool is_fetching(const BlockHash& space, std::span<const BlockHash> lasts) const;
 
   std::uint64_t queued() const;
+  // When the thread last began a step of its work; nothing: it has none.
+  std::optional<std::uint64_t> step_ns() const {
+    const std::uint64_t step_ns = step_ns_.load(std::memory_order_relaxed);
+    return step_ns == 0 ? std::nullopt : std::optional(step_ns);
+  }
   std::uint64_t fetched_blocks() const { return blocks_.load(std::memory_order_relaxed); }
   std::uint64_t fetched_bytes() const { return bytes_.load(std::memory_order_relaxed); }
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -74,12 +79,13 @@ class Fetcher {
   std::uint64_t next_attach_ns_ = 0;
   bool is_told_ = false;  // that it cannot attach
 
-  mutable std::mutex mutex_;  // queue_, asked_, stop_
+  mutable std::mutex mutex_;  // queue_, asked_; stop_ changes under it
   std::condition_variable wake_;
   std::deque<Request> queue_;
   std::unordered_map<storage::ObjectKey, std::uint32_t>
       asked_;  // last blocks of queued chains and the one in work
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
+  std::atomic<std::uint64_t> step_ns_{0};  // 0: no work
   std::atomic<std::uint64_t> blocks_{0}, bytes_{0}, refused_{0};
   std::thread thread_;
 };

@@ -34,9 +34,9 @@ class ChangeQueue final : public pool::BlockObserver {
   void on_removed(std::uint32_t block, const BlockHash& hash) override {
     add({{hash, {block, 0}, pool::kNoBlock, 0}, Change::Kind::kRemoved});
   }
-  // A touch that does not fit is dropped: it is worth less than a read of the directory.
+  // A touch is dropped when the queue is half full: it is worth less than a read of the directory.
   void on_touched(std::uint32_t block) override {
-    if (touches_ == Touches::kIgnored || is_full()) return;
+    if (touches_ == Touches::kIgnored || waiting() * 2 >= changes_.size()) return;
     add({{{}, {block, 0}, pool::kNoBlock, 0}, Change::Kind::kTouched});
   }
   void on_repaired() override { lose(); }

@@ -26,7 +26,20 @@ bool Mirror::remove(std::uint32_t block, const BlockHash& hash) {
   return true;
 }
 
-void Mirror::read_all() {
+bool Mirror::read_anew(ChangeQueue& changes, std::uint64_t loss) {
+  Change change;
+  while (changes.take(loss, change)) {
+  }
+  read_directory();
+  // Each block's last change decides, whether the scan saw it before or after.
+  for (const std::uint64_t end = changes.end(); changes.take(end, change);) {
+    if (change.kind == Change::Kind::kRemoved) remove(change.block.use.block, change.block.hash);
+    if (change.kind == Change::Kind::kPublished) publish(change.block);
+  }
+  return !changes.has_lost();
+}
+
+void Mirror::read_directory() {
   std::fill(blocks_.begin(), blocks_.end(), Block{});
   size_ = 0;
   pool::for_each_published(access_, [this](const pool::Entry& entry) {

@@ -102,8 +102,9 @@ std::string Feed::topic_of(std::uint32_t namespace_id) {
 std::size_t Feed::advance(const Sink& sink) {
   const std::uint64_t before = next_;
   if (const std::optional<std::uint64_t> loss = changes_.take_loss()) {
-    is_current_ = begin_anew(*loss);
+    is_current_ = mirror_.read_anew(changes_, *loss);
     if (is_current_) {
+      namespaces_ = pool::read_namespaces(access_);
       for (const Part& part : plan_snapshot()) {
         fill_batch(part);
         send_batch(part.namespace_id, sink);
@@ -112,24 +113,6 @@ std::size_t Feed::advance(const Sink& sink) {
   }
   if (is_current_) send_changes(sink);
   return static_cast<std::size_t>(next_ - before);
-}
-
-// Reads the directory, and then applies what has changed while it was read.
-// @return false: changes were lost again
-bool Feed::begin_anew(std::uint64_t loss) {
-  Change change;
-  while (changes_.take(loss, change)) {
-  }
-  mirror_.read_all();
-  namespaces_ = pool::read_namespaces(access_);
-  for (const std::uint64_t end = changes_.end(); changes_.take(end, change);) {
-    if (change.kind == Change::Kind::kRemoved) {
-      mirror_.remove(change.block.use.block, change.block.hash);
-    } else {
-      mirror_.publish(change.block);
-    }
-  }
-  return !changes_.has_lost();
 }
 
 std::size_t Feed::send_changes(const Sink& sink) {

@@ -66,7 +66,6 @@ class Feed {
   };
   class Pending;  // blocks that will be one event
 
-  bool begin_anew(std::uint64_t loss);
   std::size_t send_changes(const Sink& sink);
   void send_batch(std::uint32_t namespace_id, const Sink& sink);
   void keep(Message message);

@@ -2,8 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace cachalot::pool {
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
+}
 
 std::string read_name(const Access& access, std::uint32_t area, std::uint32_t epoch,
                       std::uint32_t id) {
@@ -15,9 +22,7 @@ std::string read_name(const Access& access, std::uint32_t area, std::uint32_t ep
     name.append(line.text, strnlen(line.text, kNameLineBytes));
     if (line.text[kNameLineBytes - 1] == 0) break;
   }
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return name;
+  return printable(std::move(name));
 }
 
 std::vector<NamespaceName> read_namespaces(const Access& access, std::uint32_t area,

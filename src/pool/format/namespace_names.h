@@ -17,6 +17,9 @@ struct NamespaceName {
   std::string name;  // empty: the client gave none, or its lines are damaged
 };
 
+// Text of the pool for a terminal: bytes that are not printable ASCII are replaced by '?'.
+std::string printable(std::string text);
+
 // The name of a namespace in a keeper's area, written under this epoch. Bytes that are not printable ASCII are
 // replaced by '?'.
 std::string read_name(const Access& access, std::uint32_t area, std::uint32_t epoch,

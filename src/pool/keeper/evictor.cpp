@@ -141,7 +141,7 @@ std::uint32_t Evictor::evict_subtree(std::uint32_t root) {
     if (table_.use(block).state != BlockState::kLive) continue;
     std::uint32_t at = block;
     path.clear();
-    while (at != kNoBlock && where[at] == kUnknown) {
+    while (at != kNoBlock && where[at] == kUnknown && path.size() < table_.size()) {
       path.push_back(at);
       at = table_.record(at).parent;
     }

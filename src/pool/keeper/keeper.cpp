@@ -111,6 +111,7 @@ void Keeper::tend() {
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(options_.scrub_lines);
   }
   reign_.publish_counters(counters());
+  if (storage_desk_ != nullptr) reign_.publish_storage(storage_desk_->state());
 }
 
 void Keeper::be_deposed() {

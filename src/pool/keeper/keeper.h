@@ -88,7 +88,10 @@ class Keeper {
   void observe(BlockObserver& observer) { directory_.observers().add(observer); }
   void end_observing(BlockObserver& observer) { directory_.observers().remove(observer); }
   // What answers requests about storage from now on; null: nothing does. It outlives the keeper, or is taken away before.
-  void set_storage_desk(StorageDesk* desk) { dispatcher_.set_storage_desk(desk); }
+  void set_storage_desk(StorageDesk* desk) {
+    dispatcher_.set_storage_desk(desk);
+    storage_desk_ = desk;
+  }
 
   // True once a client has asked the keeper to end.
   bool stop_requested() const { return dispatcher_.stop_requested(); }
@@ -144,6 +147,7 @@ class Keeper {
   Sessions sessions_;
   ClientWatch client_watch_;
   Dispatcher dispatcher_;
+  StorageDesk* storage_desk_ = nullptr;
   TendTimer tend_timer_;
   std::unique_ptr<Takeover> takeover_;  // until it is done
   TakeoverTimes takeover_times_;

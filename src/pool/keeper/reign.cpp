@@ -57,6 +57,12 @@ void Reign::publish_counters(const KeeperCounters& counters) {
   counters.publish(access_.region, access_.layout.keeper_counters(area_), ++counters_sequence_);
 }
 
+void Reign::publish_storage(const StorageState& state) {
+  if (state == storage_) return;
+  storage_ = state;
+  publish_storage_state(access_, area_, epoch_, state);
+}
+
 void Reign::publish_line(std::uint32_t min_epoch, std::uint32_t flags) {
   line_ = {};
   line_.epoch = epoch_;

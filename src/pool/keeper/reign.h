@@ -12,6 +12,7 @@
 
 #include "pool/format/access.h"
 #include "pool/format/statistics.h"
+#include "pool/format/storage_state.h"
 #include "pool/keeper/keeper_options.h"
 #include "pool/keeper/takeover/predecessor.h"
 
@@ -43,6 +44,8 @@ class Reign {
   // Repairs the keeper's line where it was overwritten. @return lines that were mended
   std::uint32_t mend_line() const;
   void publish_counters(const KeeperCounters& counters);
+  // Writes only if the state has changed.
+  void publish_storage(const StorageState& state);
 
  private:
   void publish_line(std::uint32_t min_epoch, std::uint32_t flags);
@@ -56,6 +59,7 @@ class Reign {
   Predecessor predecessor_;
   KeeperLine line_{};  // as it was last published
   std::uint32_t counters_sequence_ = 0;
+  StorageState storage_;  // as it was last published
   bool is_serving_ = false;
   bool is_deposed_ = false;
 };

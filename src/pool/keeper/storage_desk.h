@@ -7,6 +7,7 @@
 #include <span>
 
 #include "pool/format/requests.h"
+#include "pool/format/storage_state.h"
 
 namespace cachalot::pool {
 
@@ -23,6 +24,8 @@ class StorageDesk {
  public:
   virtual ~StorageDesk() = default;
   virtual StorageAnswer answer(const StorageQuestion& question) = 0;
+  // What `cachalot pool info` shows.
+  virtual StorageState state() { return {}; }
   // Whether storage has blocks of the namespace with this digest.
   virtual bool has_blocks_of(const BlockHash& space) = 0;
 };
