@@ -88,8 +88,9 @@ void add_keeper(nb::module_& module) {
       "exists, sizes, clients and domain that are given must be those of the pool.\n"
       "\n"
       "block_bytes: size of a block, a multiple of 64\n"
-      "capacity_blocks: blocks that may be published at a time\n"
-      "clients: client slots; 0: 16, or those of the existing pool\n"
+      "capacity_blocks: blocks that may be published at a time, or\n"
+      "size_bytes: what the pool takes in all: as many blocks as fit\n"
+      "clients: client slots; 0: 64, or those of the existing pool\n"
       "domain: 'coherent' or 'noncoherent'; '': 'coherent', or that of the existing pool\n"
       "policy: the eviction policy, as for `cachalot serve --policy`\n"
       "allow_foreign_pool: as for Client, of a pool that exists\n"
@@ -103,12 +104,14 @@ void add_keeper(nb::module_& module) {
           "__init__",
           [](KeeperObject* self, const nb::object& pool, nb::handle block_bytes,
              nb::handle capacity_blocks, nb::handle clients, const std::string& domain,
-             const std::string& policy, bool allow_foreign_pool, bool keep_pool) {
+             const std::string& policy, bool allow_foreign_pool, bool keep_pool,
+             nb::handle size_bytes) {
             KeeperOptions options;
             options.pool = path(pool, "pool");
             options.block_bytes = whole_number(block_bytes, "block_bytes", ~std::uint64_t{0});
             options.capacity_blocks =
                 whole_number(capacity_blocks, "capacity_blocks", ~std::uint64_t{0});
+            options.size_bytes = whole_number(size_bytes, "size_bytes", ~std::uint64_t{0});
             options.clients = number(clients, "clients");
             options.domain = domain;
             options.policy = policy;
@@ -119,11 +122,11 @@ void add_keeper(nb::module_& module) {
           nb::kw_only(), nb::arg("pool"), nb::arg("block_bytes") = 0,
           nb::arg("capacity_blocks") = 0, nb::arg("clients") = 0, nb::arg("domain") = "",
           nb::arg("policy") = "lru", nb::arg("allow_foreign_pool") = false,
-          nb::arg("keep_pool") = false,
+          nb::arg("keep_pool") = false, nb::arg("size_bytes") = 0,
           nb::sig("def __init__(self, *, pool: str | os.PathLike[str], block_bytes: int = 0, "
                   "capacity_blocks: int = 0, "
                   "clients: int = 0, domain: str = '', policy: str = 'lru', allow_foreign_pool: "
-                  "bool = False, keep_pool: bool = False) -> None"))
+                  "bool = False, keep_pool: bool = False, size_bytes: int = 0) -> None"))
       .def_prop_ro("pool", &KeeperObject::pool, "The pool's path.")
       .def("stop", &KeeperObject::stop,
            "Stops the keeper. Removes the pool's files if this keeper created them and they\n"

@@ -121,7 +121,7 @@ typedef struct cachalot_keeper cachalot_keeper;
 typedef struct cachalot_keeper_options {
   /* sizeof(cachalot_keeper_options) */
   uint32_t struct_size;
-  /* number of client slots; 0: 16 */
+  /* number of client slots; 0: 64 */
   uint32_t clients;
   /* path; created if it does not exist */
   const char* pool;
@@ -134,6 +134,8 @@ typedef struct cachalot_keeper_options {
   uint32_t allow_foreign_pool;
   /* not 0: cachalot_keeper_stop() leaves the pool to the next keeper */
   uint32_t keep_pool;
+  /* instead of capacity_blocks: what the pool takes in all */
+  uint64_t size_bytes;
 } cachalot_keeper_options;
 
 /* Creates the pool if it does not exist, and serves it on a background thread until cachalot_keeper_stop(). */

@@ -19,9 +19,10 @@ struct KeeperOptions {
   std::string pool = {};  // path; the pool is created if it does not exist
   // Of the new pool. If the pool exists, values that are given must be those of the pool.
   std::uint64_t block_bytes = 0;
-  std::uint64_t capacity_blocks = 0;
-  std::uint32_t clients = 0;  // 0: 16
-  std::string domain = {};    // "coherent" (default) or "noncoherent"
+  std::uint64_t capacity_blocks = 0;  // that may be published at a time, or
+  std::uint64_t size_bytes = 0;       // what the pool takes in all: as many blocks as fit
+  std::uint32_t clients = 0;          // 0: 64, or those of the existing pool
+  std::string domain = {};            // "coherent" (default) or "noncoherent"
   std::string policy = "lru";
   bool allow_foreign_pool = false;  // as in ClientOptions, of a pool that is there
   bool keep_pool = false;           // stop() leaves the pool to the next keeper

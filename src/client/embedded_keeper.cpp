@@ -11,12 +11,10 @@
 #include "client/fork_guard.h"
 #include "pool/making.h"
 #include "pool/pool.h"
+#include "pool/sizing.h"
 
 namespace cachalot {
 namespace {
-
-constexpr std::uint64_t kMostBlocks = 1u << 31;
-constexpr std::uint32_t kDefaultClients = 16;
 
 Result<memory::DomainKind> parse_domain(const std::string& name) {
   if (name.empty() || name == "coherent") return memory::DomainKind::kCoherent;
@@ -25,17 +23,18 @@ Result<memory::DomainKind> parse_domain(const std::string& name) {
                      name.c_str());
 }
 
-Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
-  if (options.capacity_blocks == 0 || options.capacity_blocks > kMostBlocks) {
+// @param clients  slots of engines
+Result<pool::Geometry> geometry_of(const KeeperOptions& options, std::uint32_t clients) {
+  if ((options.capacity_blocks == 0) == (options.size_bytes == 0)) {
     return Error::make(Code::kInvalidArgument,
-                       "capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64,
-                       options.capacity_blocks, kMostBlocks);
+                       "a new pool: %" PRIu64 " blocks of capacity and a size of %" PRIu64
+                       " bytes were given, expected one of the two",
+                       options.capacity_blocks, options.size_bytes);
   }
   if (options.block_bytes == 0 || options.block_bytes > ~std::uint64_t{0} - memory::kLineBytes) {
     return Error::make(Code::kInvalidArgument, "block bytes: %" PRIu64 " is no size of a block",
                        options.block_bytes);
   }
-  const std::uint32_t clients = options.clients == 0 ? kDefaultClients : options.clients;
   if (clients >= pool::kMaxClients) {
     return Error::make(Code::kInvalidArgument, "clients: %u is not within 1 to %u", clients,
                        pool::kMaxClients - 1);
@@ -44,12 +43,9 @@ Result<pool::Geometry> geometry_of(const KeeperOptions& options) {
   CACHALOT_TRY_ASSIGN(geometry.domain, parse_domain(options.domain));
   geometry.block_bytes = pool::padded_bytes(options.block_bytes);
   geometry.clients = clients + geometry.hosts;  // plus one operator slot per host
-  geometry.capacity_blocks = static_cast<std::uint32_t>(options.capacity_blocks);
-  geometry.blocks = static_cast<std::uint32_t>(
-      options.capacity_blocks + pool::rated_spare_blocks(clients, options.capacity_blocks));
   geometry.note_bytes = pool::kDefaultNoteBytes;
-  geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
-  return geometry;
+  return options.size_bytes != 0 ? pool::fitting(geometry, options.size_bytes)
+                                 : pool::with_capacity(geometry, options.capacity_blocks);
 }
 
 Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
@@ -63,6 +59,11 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   }
   if (options.capacity_blocks != 0 && options.capacity_blocks != found.capacity_blocks) {
     return differs("capacity in blocks", options.capacity_blocks, found.capacity_blocks);
+  }
+  if (options.size_bytes != 0 && options.block_bytes != 0) {
+    CACHALOT_TRY_ASSIGN(const pool::Geometry wanted, geometry_of(options, found.engine_clients()));
+    if (pool::total_bytes(wanted) != pool::total_bytes(found))
+      return differs("bytes in all", pool::total_bytes(wanted), pool::total_bytes(found));
   }
   if (options.clients != 0 && options.clients != found.engine_clients()) {
     return differs("client slots", options.clients, found.engine_clients());
@@ -92,7 +93,9 @@ Result<Opened> make_or_open(const KeeperOptions& options) {
   if (!found && found.error().code == Code::kNotFound) {
     pool::CreateOptions create;
     create.paths = {options.pool};
-    CACHALOT_TRY_ASSIGN(create.geometry, geometry_of(options));
+    CACHALOT_TRY_ASSIGN(
+        create.geometry,
+        geometry_of(options, options.clients == 0 ? pool::kDefaultClients : options.clients));
     Result<pool::Pool> made = pool::Pool::create(create);
     if (made) return Opened{*std::move(made), true};
     if (made.error().code != Code::kBusy) return made.error();

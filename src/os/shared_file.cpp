@@ -13,7 +13,9 @@
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "os/reserve.h"
 
@@ -99,7 +101,29 @@ Result<FileDescriptor> new_memfd(const std::string& path) {
   return fd;
 }
 
+// A file among the devices is a device that is not there: a typing error, or a driver that was not loaded. Such a file
+// takes the memory of /dev and is gone with the next boot.
+Status check_outside_devices(const std::string& path) {
+  constexpr std::string_view kDevices = "/dev", kSharedMemory = "/dev/shm";
+  std::error_code unknown;
+  const std::string parent =
+      std::filesystem::canonical(std::filesystem::path(path).parent_path(), unknown).string();
+  const auto is_in = [&](std::string_view folder) {
+    return parent == folder || starts_with(parent, std::string(folder) + "/");
+  };
+  if (unknown || !is_in(kDevices) || is_in(kSharedMemory)) return {};
+  struct stat devices {};
+  struct stat its {};
+  if (::stat(kDevices.data(), &devices) != 0 || ::stat(parent.c_str(), &its) != 0) return {};
+  if (its.st_dev != devices.st_dev) return {};  // hugetlbfs, a tmpfs of its own
+  return Error::make(Code::kNotFound,
+                     "%.120s: no such device; expected one that exists, or a file elsewhere, as "
+                     "/dev/shm/kv",
+                     path.c_str());
+}
+
 Result<FileDescriptor> new_file(const std::string& path, unsigned mode) {
+  CACHALOT_TRY(check_outside_devices(path));
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!fd && errno == EEXIST) {
     return Error::make(Code::kBusy, "%.120s: exists already", path.c_str());

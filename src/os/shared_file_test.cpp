@@ -191,6 +191,17 @@ TEST_F(SharedFileTest, HugetlbfsGivesReservedHugePages) {
   EXPECT_TRUE(file->remove());
 }
 
+// A device that is not there must not become a file of the same name, which takes memory and ends with the machine.
+TEST_F(SharedFileTest, AMissingDeviceIsNoFile) {
+  for (const char* const path : {"/dev/dax9.9", "/dev/../dev/pmem9", "/dev/dax/../dax9.8"}) {
+    const Result<SharedFile> file = SharedFile::create(path, 2u << 20, {});
+    ASSERT_FALSE(file) << path;
+    EXPECT_NE(std::string(file.error().message).find(path), std::string::npos)
+        << file.error().message;
+    EXPECT_NE(access(path, F_OK), 0) << path;
+  }
+}
+
 TEST_F(SharedFileTest, OpenSaysWhatIsWrongWithAPath) {
   std::ofstream(path("empty")).flush();
   ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);

@@ -39,11 +39,12 @@ Result<PoolClient> ClientSlots::attach_anywhere(ClientOptions options) const {
         PoolClient::attach(*access_, options, slot, *std::move(locked), name);
     if (attached || attached.error().code != Code::kBusy) return attached;
   }
-  return Error::make(
-      Code::kBusy,
-      "%s: all %u client slots of host %u%s are taken, or held by suspects (`cachalot pool info`)",
-      name, g.engine_clients() / g.hosts, options.host,
-      options.is_operator ? ", and the operators'," : "");
+  return Error::make(Code::kBusy,
+                     "%s: all %u client slots of host %u%s are taken, or held by suspects "
+                     "(`cachalot pool info`); an "
+                     "engine takes one, and one for each rank: make the pool with more (--clients)",
+                     name, g.engine_clients() / g.hosts, options.host,
+                     options.is_operator ? ", and the operators'," : "");
 }
 
 Result<PoolClient> ClientSlots::attach_at(const ClientOptions& options, std::uint32_t slot) const {

@@ -115,7 +115,14 @@ Result<pool::Pool> create_pool(const pool::CreateOptions& options) {
   for (std::string& path : paths) path = file_name_of(path);
   const Progress progress(paths);
   const RemoveOnSignal guard(std::move(paths));
-  return pool::Pool::create(options);
+  Result<pool::Pool> created = pool::Pool::create(options);
+  if (created || created.error().code != Code::kNoSpace || created.error().detail == 0)
+    return created;
+  Error what_fits = Error::make(
+      Code::kNoSpace, "%.300s: --size %llu would fit", created.error().message,
+      static_cast<unsigned long long>(created.error().detail * options.geometry.devices));
+  what_fits.detail = created.error().detail;
+  return what_fits;
 }
 
 }  // namespace cachalot::apps

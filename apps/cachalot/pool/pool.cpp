@@ -25,11 +25,13 @@ Status tell_created(const Options& options, const pool::Pool& pool, Output& json
   const pool::Geometry& geometry = pool.access().geometry;
   std::FILE* const out = human_output(options.json);
   std::fprintf(out,
-               "created %s: capacity %s blocks, %s spare, %s bytes each; %u device%s of %s bytes\n",
+               "created %s: capacity %s blocks, %s spare, %s bytes each; %u device%s of %s bytes: "
+               "%s in all\n",
                pool.paths()[0].c_str(), grouped(geometry.capacity_blocks).c_str(),
                grouped(geometry.blocks - geometry.capacity_blocks).c_str(),
                grouped(geometry.block_bytes).c_str(), geometry.devices,
-               geometry.devices == 1 ? "" : "s", grouped(geometry.device_bytes).c_str());
+               geometry.devices == 1 ? "" : "s", grouped(geometry.device_bytes).c_str(),
+               bytes_text(pool::total_bytes(geometry)).c_str());
   CACHALOT_TRY(flush(out));
   return json.write_json(describe_pool(pool));
 }

@@ -7,13 +7,11 @@
 #include "geometry/model.h"
 #include "memory/line.h"
 #include "model_flag.h"
+#include "pool/sizing.h"
 #include "values.h"
 
 namespace cachalot::apps {
 namespace {
-
-constexpr std::uint64_t kMostBlocks = 0xfffffffeu;
-// What an engine holds in advance, and what is on its way back (pool::ClientOptions::grant_target).
 
 Result<std::uint64_t> block_bytes_given(const GeometryFlags& flags) {
   if (flags.block_tokens != 0) {
@@ -50,33 +48,39 @@ Result<std::uint64_t> block_bytes_of(const GeometryFlags& flags) {
 }
 
 Result<std::uint64_t> capacity_of(const GeometryFlags& flags, std::uint64_t block_bytes) {
-  if (flags.capacity.empty() == flags.capacity_blocks.empty()) {
-    return Error::make(Code::kInvalidArgument,
-                       "the capacity: give either --capacity or --capacity-blocks");
-  }
-  std::uint64_t blocks = 0;
-  if (!flags.capacity_blocks.empty()) {
-    CACHALOT_TRY_ASSIGN(blocks, parse_blocks("--capacity-blocks", flags.capacity_blocks));
-  } else {
-    CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--capacity", flags.capacity));
-    blocks = bytes / block_bytes;
-    if (blocks == 0) {
-      return Error::make(Code::kInvalidArgument,
-                         "--capacity: %" PRIu64 " bytes do not hold one block of %" PRIu64 " bytes",
-                         bytes, block_bytes);
-    }
-  }
-  if (blocks == 0 || blocks > kMostBlocks) {
-    return Error::make(Code::kInvalidArgument,
-                       "the capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64, blocks,
-                       kMostBlocks);
-  }
-  return blocks;
+  if (!flags.capacity_blocks.empty())
+    return parse_blocks("--capacity-blocks", flags.capacity_blocks);
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--capacity", flags.capacity));
+  if (bytes >= block_bytes) return bytes / block_bytes;
+  return Error::make(Code::kInvalidArgument,
+                     "--capacity: %" PRIu64 " bytes do not hold one block of %" PRIu64 " bytes",
+                     bytes, block_bytes);
 }
 
-Result<std::uint64_t> spare_of(const GeometryFlags& flags, std::uint64_t capacity_blocks) {
-  if (!flags.spare_blocks.empty()) return parse_blocks("--spare-blocks", flags.spare_blocks);
-  return pool::rated_spare_blocks(flags.clients, capacity_blocks);
+// @param shape  all but what follows from the size
+Result<pool::Geometry> sized(const GeometryFlags& flags, const pool::Geometry& shape) {
+  const int given = !flags.size.empty() + !flags.capacity.empty() + !flags.capacity_blocks.empty();
+  if (given != 1) {
+    return Error::make(Code::kInvalidArgument,
+                       "the size of the pool: give one of --size, --capacity and "
+                       "--capacity-blocks");
+  }
+  if (flags.size.empty()) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t capacity, capacity_of(flags, shape.block_bytes));
+    if (flags.spare_blocks.empty()) return pool::with_capacity(shape, capacity);
+    CACHALOT_TRY_ASSIGN(const std::uint64_t spare,
+                        parse_blocks("--spare-blocks", flags.spare_blocks));
+    return pool::with_capacity(shape, capacity, spare);
+  }
+  if (!flags.spare_blocks.empty() || !flags.device_bytes.empty()) {
+    return Error::make(Code::kInvalidArgument,
+                       "--size: with %s, expected --capacity or --capacity-blocks there",
+                       flags.spare_blocks.empty() ? "--device-bytes" : "--spare-blocks");
+  }
+  CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--size", flags.size));
+  const Result<pool::Geometry> fits = pool::fitting(shape, bytes);
+  if (!fits) return Error::make(fits.error().code, "--size: %s", fits.error().message);
+  return fits;
 }
 
 }  // namespace
@@ -99,12 +103,16 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
   add_model_flag(app, flags.model, "instead: the block of this model, all layers")->group(kGroup);
   add("--block-tokens", flags.block_tokens, "N", "tokens of a block, with --model")
       ->transform(number(1, 1u << 20));
-  add("--capacity", flags.capacity, "BYTES", "bytes of blocks that may be published at a time");
+  add("--size", flags.size, "BYTES", "what the pool takes in all: as many blocks as fit");
+  add("--capacity", flags.capacity, "BYTES",
+      "instead: bytes of blocks that may be published at a time; the pool takes up to an eighth "
+      "more, and what its lines take");
   add("--capacity-blocks", flags.capacity_blocks, "N",
       "instead: blocks that may be published at a time");
   add("--spare-blocks", flags.spare_blocks, "N",
-      "blocks beyond the capacity, for grants (default: 64 plus 64 per client, at most the "
-      "capacity)");
+      "blocks beyond the capacity, for grants (default: 64 and 64 a client, at most 32 MiB a "
+      "client "
+      "and an eighth of the capacity)");
   add("--domain", flags.domain, "NAME", "coherent, or noncoherent: memory without cache coherence")
       ->check(CLI::IsMember({"coherent", "noncoherent"}))
       ->capture_default_str();
@@ -112,9 +120,10 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags) {
       ->transform(number(1, pool::kMaxDevices));
   add("--device-bytes", flags.device_bytes, "BYTES", "size of each device (default: as needed)");
   add("--clients", flags.clients, "N",
-      "client slots for engines, over all hosts; each host has one more for operators")
+      "client slots for engines, over all hosts; each host has one more for operators. An engine "
+      "takes one, and one for each rank")
       ->transform(number(1, pool::kMaxClients))
-      ->capture_default_str();
+      ->default_str(std::to_string(pool::kDefaultClients));
   add("--note-bytes", flags.note_bytes, "BYTES",
       "room beside each block for its tokens, which events name: 32 and 4 a token, a multiple of "
       "64; "
@@ -136,41 +145,36 @@ Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& pa
                        "the pool: %zu paths were given for %u device%s, expected one, or all",
                        paths.size(), geometry.devices, geometry.devices == 1 ? "" : "s");
   }
-  if (flags.hosts > flags.clients) {
+  const std::uint32_t clients = flags.clients != 0 ? flags.clients : pool::kDefaultClients;
+  if (flags.hosts > clients) {
     return Error::make(Code::kInvalidArgument,
                        "--hosts: %u hosts and %u client slots: expected at least one slot for each",
-                       flags.hosts, flags.clients);
+                       flags.hosts, clients);
   }
   // One more of each host is the operators'.
-  geometry.clients = flags.clients + flags.hosts;
+  geometry.clients = clients + flags.hosts;
   geometry.hosts = flags.hosts;
   if (geometry.clients > pool::kMaxClients) {
     return Error::make(Code::kInvalidArgument,
                        "--clients: %u client slots, and one for operators on each of %u hosts, are "
                        "more than %u",
-                       flags.clients, flags.hosts, pool::kMaxClients);
+                       clients, flags.hosts, pool::kMaxClients);
   }
   CACHALOT_TRY_ASSIGN(geometry.block_bytes, block_bytes_of(flags));
-  CACHALOT_TRY_ASSIGN(const std::uint64_t capacity, capacity_of(flags, geometry.block_bytes));
-  CACHALOT_TRY_ASSIGN(const std::uint64_t spare, spare_of(flags, capacity));
-  std::uint64_t blocks = 0;
-  if (__builtin_add_overflow(capacity, spare, &blocks) || blocks > kMostBlocks) {
-    return Error::make(Code::kInvalidArgument,
-                       "the capacity: %" PRIu64 " blocks and %" PRIu64
-                       " spare ones are more than %" PRIu64 " blocks",
-                       capacity, spare, kMostBlocks);
-  }
-  geometry.capacity_blocks = static_cast<std::uint32_t>(capacity);
-  geometry.blocks = static_cast<std::uint32_t>(blocks);
   geometry.note_bytes = flags.note_bytes;
-  geometry.directory_slots = pool::rated_directory_slots(geometry.capacity_blocks);
-  if (flags.device_bytes.empty()) {
-    CACHALOT_TRY_ASSIGN(geometry.device_bytes, pool::device_bytes_needed(geometry));
-  } else {
+  CACHALOT_TRY_ASSIGN(geometry, sized(flags, geometry));
+  if (!flags.device_bytes.empty()) {
     CACHALOT_TRY_ASSIGN(geometry.device_bytes, parse_bytes("--device-bytes", flags.device_bytes));
   }
   CACHALOT_TRY(pool::lay_out(geometry));
   return geometry;
+}
+
+GeometryFlags with_defaults_of(GeometryFlags flags, const pool::Geometry& found) {
+  if (flags.clients == 0) flags.clients = found.engine_clients();
+  if (flags.spare_blocks.empty() && flags.size.empty())
+    flags.spare_blocks = std::to_string(found.blocks - found.capacity_blocks);
+  return flags;
 }
 
 std::string file_name_of(const std::string& path) {

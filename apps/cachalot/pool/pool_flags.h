@@ -24,11 +24,12 @@ struct GeometryFlags {
   std::uint32_t block_tokens = 0;
   std::string capacity;
   std::string capacity_blocks;
+  std::string size;
   std::string spare_blocks;
   std::string domain = "coherent";
   std::uint32_t devices = 0;  // 0: as many as paths
   std::string device_bytes;
-  std::uint32_t clients = 16;
+  std::uint32_t clients = 0;  // 0: pool::kDefaultClients
   std::uint32_t hosts = 1;
   std::uint32_t note_bytes = pool::kDefaultNoteBytes;
 };
@@ -37,6 +38,8 @@ void add_geometry_flags(CLI::App& app, GeometryFlags& flags);
 // The geometry that the flags ask for, device_bytes filled in.
 // @errors kInvalidArgument: a flag is missing, contradicts another or is out of range
 Result<pool::Geometry> make_geometry(const GeometryFlags& flags, const Paths& paths);
+// The flags, with the existing pool's values in place of those that they leave to the default.
+GeometryFlags with_defaults_of(GeometryFlags flags, const pool::Geometry& found);
 
 // A path of the pool's as a file's name: "shm:NAME" is one in /dev/shm.
 std::string file_name_of(const std::string& path);

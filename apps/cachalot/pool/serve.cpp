@@ -25,6 +25,7 @@
 #include "os/process.h"
 #include "output.h"
 #include "pool/making.h"
+#include "pool/sizing.h"
 #include "pool_flags.h"
 #include "serve_metrics.h"
 #include "serve_storage.h"
@@ -161,7 +162,10 @@ Result<pool::Pool> create_or_open(const Options& options) {
   // Only another device's file is there: that is no pool.
   if (pool::look_for_maker(options.paths[0]) == pool::Making::kAbsent) return created;
   CACHALOT_TRY_ASSIGN(pool::Pool existing, open_when_made(options));
-  CACHALOT_TRY(check_same(geometry, existing.access().geometry, options.paths[0].c_str()));
+  const pool::Geometry& found = existing.access().geometry;
+  CACHALOT_TRY_ASSIGN(const pool::Geometry wanted,
+                      make_geometry(with_defaults_of(options.geometry, found), options.paths));
+  CACHALOT_TRY(check_same(wanted, found, options.paths[0].c_str()));
   return existing;
 }
 
@@ -201,12 +205,14 @@ Status announce(const Options& options, const pool::Pool& pool, pool::PoolKeeper
   print_now(human_output(options.json),
             "ready pid=" + std::to_string(os::own_pid()) + " pool=" + pool.paths()[0] + " epoch=" +
                 std::to_string(epoch) + " blocks=" + std::to_string(geometry.capacity_blocks) +
+                " bytes=" + std::to_string(pool::total_bytes(geometry)) +
                 options.events.describe() + metrics_field(options.metrics) + "\n");
   nlohmann::json ready = {{"pid", os::own_pid()},
                           {"pool", pool.paths()},
                           {"epoch", epoch},
                           {"capacity_blocks", geometry.capacity_blocks},
                           {"block_bytes", geometry.block_bytes},
+                          {"bytes", pool::total_bytes(geometry)},
                           {"policy", options.policy},
                           {"ttl_s", options.ttl_s},
                           {"kv_events", options.events.describe_json()}};

@@ -177,6 +177,7 @@ cachalot_code cachalot_keeper_start(const cachalot_keeper_options* options,
     start.pool = o->pool;
     start.block_bytes = o->block_bytes;
     start.capacity_blocks = o->capacity_blocks;
+    start.size_bytes = o->size_bytes;
     if (o->clients != 0) start.clients = o->clients;
     start.domain = text(o->domain, start.domain.c_str());
     start.policy = text(o->policy, start.policy.c_str());

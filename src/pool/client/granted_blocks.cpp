@@ -10,6 +10,16 @@ namespace cachalot::pool {
 using base::FailPoint;
 using memory::Rule;
 
+namespace {
+
+std::uint32_t share_of_spare(const ClientContext& context) {
+  const Geometry& geometry = context.access.geometry;
+  const std::uint32_t share = (geometry.blocks - geometry.capacity_blocks) / geometry.clients;
+  return std::clamp(share, 1u, std::max(1u, context.options.grant_target));
+}
+
+}  // namespace
+
 GrantedBlocks::GrantedBlocks(const ClientContext& context, const KeeperWatch& keeper,
                              Heartbeat& heartbeat, KeeperCalls& calls, HitReports& reports)
     : context_(context),
@@ -17,8 +27,7 @@ GrantedBlocks::GrantedBlocks(const ClientContext& context, const KeeperWatch& ke
       heartbeat_(heartbeat),
       calls_(calls),
       reports_(reports),
-      advance_(std::clamp(context.access.geometry.blocks / 2 / context.access.geometry.clients, 1u,
-                          std::max(1u, context.options.grant_target))) {}
+      advance_(share_of_spare(context)) {}
 
 // Asks for the blocks that the caller is short of, and so many more that the next puts need not wait.
 void GrantedBlocks::ask(std::uint32_t needed) {

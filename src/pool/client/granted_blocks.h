@@ -29,8 +29,8 @@ class GrantedBlocks final : public rpc::AnswerSink {
   GrantedBlocks(const ClientContext& context, const KeeperWatch& keeper, Heartbeat& heartbeat,
                 KeeperCalls& calls, HitReports& reports);
 
-  // Blocks that this client holds in advance at the most: what was asked for, but all clients together
-  // no more than half of the pool, so that unused grants do not fill a small pool.
+  // Blocks that this client holds in advance at the most: what was asked for, but no more than its share of the spare
+  // blocks, so that unused grants take nothing of the pool's capacity.
   std::uint32_t advance() const { return advance_; }
   std::uint32_t held() const {
     return static_cast<std::uint32_t>(held_.size() + reservations_->returned());

@@ -138,10 +138,13 @@ Result<std::uint64_t> device_bytes_needed(const Geometry& geometry) {
   return needed;
 }
 
-std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks) {
-  constexpr std::uint64_t kBlocksPerClient = 64;
-  return std::min((clients + std::uint64_t{1}) * kBlocksPerClient,
-                  std::max<std::uint64_t>(capacity_blocks, 16));
+std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks,
+                                 std::uint64_t block_bytes) {
+  constexpr std::uint64_t kMostOfClient = 64, kLeastOfClient = 4, kBytesOfClient = 32u << 20;
+  constexpr std::uint64_t kLeast = 16;
+  const std::uint64_t each = std::clamp(kBytesOfClient / std::max<std::uint64_t>(block_bytes, 1),
+                                        kLeastOfClient, kMostOfClient);
+  return std::min((clients + std::uint64_t{1}) * each, std::max(capacity_blocks / 8, kLeast));
 }
 
 std::uint32_t rated_directory_slots(std::uint32_t capacity_blocks) {

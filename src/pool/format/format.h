@@ -346,9 +346,10 @@ Result<Layout> lay_out(const Geometry& geometry);
 // the argument is ignored. @errors kInvalidArgument as above
 Result<std::uint64_t> device_bytes_needed(const Geometry& geometry);
 
-// Blocks beyond the capacity: enough that clients' grants do not take from it, but no more than doubles
-// a small pool.
-std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks);
+// Blocks beyond the capacity: what clients hold in advance, and what is on its way back. 64 for each client, but at most
+// 32 MiB of them, and an eighth of the capacity for all: clients then hold fewer.
+std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks,
+                                 std::uint64_t block_bytes);
 
 // Slots for a directory of `capacity_blocks` at its rated load of one half.
 std::uint32_t rated_directory_slots(std::uint32_t capacity_blocks);

@@ -15,17 +15,13 @@ _PAUSE_S = 0.5
 class SharedKeeper:
     """Keeps the pool of the option `create` while no other process does. The pool stays when the engines end.
 
-    Raises InvalidArgumentError: the size is below one block, or the pool exists with another size.
+    Raises InvalidArgumentError: the size has no room for a block, or the pool exists with another size.
     """
 
     def __init__(self, options: Options, create: Create, groups: List[Group], log: RateLimitedLog) -> None:
         self._path, self._create, self._log = options.pool[0], create, log
         self._allow_foreign_pool = options.allow_foreign_pool
         self._block_bytes = max(group.pool_block_bytes for group in groups)
-        self._blocks = create.blocks or (create.size or 0) // self._block_bytes
-        if self._blocks == 0:
-            raise InvalidArgumentError(f"kv_connector_extra_config: create: size: {create.size}, expected at least "
-                                       f"one block of this model: {self._block_bytes} bytes")
         self._keeper: Optional[EmbeddedKeeper] = None
         self._is_over = threading.Event()
         if not self._try():
@@ -36,13 +32,14 @@ class SharedKeeper:
     def _try(self) -> bool:
         try:
             self._keeper = EmbeddedKeeper(
-                pool=self._path, block_bytes=self._block_bytes, capacity_blocks=self._blocks,
-                clients=self._create.clients, policy=self._create.policy, domain=self._create.domain,
+                pool=self._path, block_bytes=self._block_bytes, capacity_blocks=self._create.blocks or 0,
+                size_bytes=self._create.size or 0, clients=self._create.clients, policy=self._create.policy, domain=self._create.domain,
                 allow_foreign_pool=self._allow_foreign_pool, keep_pool=True)
         except BusyError:
             return False
-        self._log.info("this engine keeps the pool %s: %d blocks of %d bytes", self._path, self._blocks,
-                       self._block_bytes)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"kv_connector_extra_config: create: {error}") from None
+        self._log.info("this engine keeps the pool %s: blocks of %d bytes", self._path, self._block_bytes)
         return True
 
     def _watch(self) -> None:

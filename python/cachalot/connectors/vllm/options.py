@@ -23,9 +23,9 @@ def parse_bytes(value: Any, name: str) -> int:
 class Create:
     """How to make a pool that does not exist yet. The first engine makes it and is its keeper while it runs."""
 
-    #: bytes of all blocks together, or
+    #: bytes that the pool takes in all, or
     size: Optional[int] = None
-    #: their number
+    #: blocks that may be shared at a time
     blocks: Optional[int] = None
     #: clients that the pool has room for; 0: the default of `pool create`
     clients: int = 0

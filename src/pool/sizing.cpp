@@ -1,0 +1,63 @@
+#include "pool/sizing.h"
+
+#include <cinttypes>
+
+namespace cachalot::pool {
+namespace {
+
+constexpr std::uint64_t kMostBlocks = 0xfffffffeu;
+
+}  // namespace
+
+std::uint64_t total_bytes(const Geometry& geometry) {
+  return geometry.device_bytes * geometry.devices;
+}
+
+Result<Geometry> with_capacity(const Geometry& shape, std::uint64_t capacity_blocks,
+                               std::optional<std::uint64_t> spare) {
+  if (capacity_blocks == 0 || capacity_blocks > kMostBlocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "the capacity: %" PRIu64 " blocks is not within 1 to %" PRIu64,
+                       capacity_blocks, kMostBlocks);
+  }
+  const std::uint64_t beyond = spare.value_or(
+      rated_spare_blocks(shape.engine_clients(), capacity_blocks, shape.block_bytes));
+  std::uint64_t blocks = 0;
+  if (__builtin_add_overflow(capacity_blocks, beyond, &blocks) || blocks > kMostBlocks) {
+    return Error::make(Code::kInvalidArgument,
+                       "the capacity: %" PRIu64 " blocks and %" PRIu64
+                       " spare ones are more than %" PRIu64 " blocks",
+                       capacity_blocks, beyond, kMostBlocks);
+  }
+  Geometry geometry = shape;
+  geometry.capacity_blocks = static_cast<std::uint32_t>(capacity_blocks);
+  geometry.blocks = static_cast<std::uint32_t>(blocks);
+  geometry.directory_slots = rated_directory_slots(geometry.capacity_blocks);
+  CACHALOT_TRY_ASSIGN(geometry.device_bytes, device_bytes_needed(geometry));
+  return geometry;
+}
+
+// All parts of a pool grow with its capacity.
+Result<Geometry> fitting(const Geometry& shape, std::uint64_t bytes) {
+  CACHALOT_TRY_ASSIGN(Geometry best, with_capacity(shape, 1));
+  if (total_bytes(best) > bytes) {
+    return Error::make(Code::kInvalidArgument,
+                       "%" PRIu64 " bytes are too few for a pool: one block of %" PRIu64
+                       " bytes and %u client slots take %" PRIu64,
+                       bytes, shape.block_bytes, shape.engine_clients(), total_bytes(best));
+  }
+  std::uint64_t fits = 1, too_many = kMostBlocks + 1;
+  while (too_many - fits > 1) {
+    const std::uint64_t middle = fits + (too_many - fits) / 2;
+    const Result<Geometry> geometry = with_capacity(shape, middle);
+    if (geometry && total_bytes(*geometry) <= bytes) {
+      best = *geometry;
+      fits = middle;
+    } else {
+      too_many = middle;
+    }
+  }
+  return best;
+}
+
+}  // namespace cachalot::pool
