@@ -73,6 +73,28 @@ TEST_F(EmbeddedKeeperTest, LeavesThePoolToTheNextKeeperIfAsked) {
   }
 }
 
+TEST_F(EmbeddedKeeperTest, ASizeIsWhatThePoolTakesInAll) {
+  constexpr std::uint64_t kSize = 64u << 20;
+  KeeperOptions options{.pool = path("kv"), .block_bytes = 65536, .size_bytes = kSize};
+  options.keep_pool = true;
+  for (int reign = 0; reign < 2; ++reign) {  // it makes the pool, then finds it
+    Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(options);
+    ASSERT_TRUE(keeper) << keeper.error().message;
+    EXPECT_LE(fs::file_size(path("kv")), kSize);
+    EXPECT_GT(fs::file_size(path("kv")), kSize - (4u << 20));
+    EXPECT_TRUE(keeper->stop());
+  }
+  options.size_bytes *= 2;
+  const Result<EmbeddedKeeper> other = EmbeddedKeeper::start(options);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, Code::kInvalidArgument);
+  EXPECT_NE(std::string(other.error().message).find("bytes in all"), std::string::npos);
+  const Result<EmbeddedKeeper> both = EmbeddedKeeper::start(
+      {.pool = path("new"), .block_bytes = 65536, .capacity_blocks = 8, .size_bytes = kSize});
+  ASSERT_FALSE(both);
+  EXPECT_EQ(both.error().code, Code::kInvalidArgument);
+}
+
 TEST_F(EmbeddedKeeperTest, APoolThatTookTheNameStays) {
   Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
   ASSERT_TRUE(keeper);

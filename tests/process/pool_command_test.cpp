@@ -184,6 +184,59 @@ TEST_F(PoolCommand, AModelGivesTheSizeOfABlock) {
   EXPECT_EQ(info(path("kv"))["geometry"]["blocks"], 5);
 }
 
+TEST_F(PoolCommand, ASizeIsWhatAPoolTakesInAll) {
+  constexpr std::uint64_t kSize = 64u << 20;
+  const Outcome created =
+      run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--size", "64MiB"});
+  expect_done(created);
+  const std::uint64_t bytes = std::filesystem::file_size(path("kv"));
+  EXPECT_LE(bytes, kSize);
+  EXPECT_GT(bytes, kSize - (4u << 20));
+  const nlohmann::json geometry = info(path("kv"))["geometry"];
+  EXPECT_GT(geometry["capacity_bytes"].get<std::uint64_t>(), kSize * 7 / 10);
+  EXPECT_EQ(geometry["clients"], 64);
+  EXPECT_NE(created.out.find("64 MiB in all"), std::string::npos) << created.out;
+
+  expect_error(run({"pool", "create", path("none"), "--block-bytes", "64MiB", "--size", "64MiB"}),
+               2, {"--size", "67108864 bytes are too few", "one block of 67108864 bytes"});
+  expect_error(run({"pool", "create", path("none"), "--block-bytes", "4096", "--size", "64MiB",
+                    "--capacity", "1MiB"}),
+               2, {"give one of --size, --capacity and --capacity-blocks"});
+  expect_error(run({"pool", "create", path("none"), "--block-bytes", "4096", "--size", "64MiB",
+                    "--spare-blocks", "4"}),
+               2, {"--size", "--spare-blocks"});
+  EXPECT_EQ(listing(), std::set<std::string>{"kv"});
+}
+
+// What an earlier version chose for a pool does not stop a keeper that is started with the same flags.
+TEST_F(PoolCommand, APoolWithOtherDefaultsIsServedByTheSameFlags) {
+  expect_done(run({"pool", "create", path("kv"), "--block-bytes", "4096", "--capacity-blocks", "64",
+                   "--clients", "16", "--spare-blocks", "64"}));
+  const Arguments flags = {"serve",         "--pool", path("kv"),          "--create",
+                           "--block-bytes", "4096",   "--capacity-blocks", "64"};
+  {
+    Serving keeper(flags);
+    EXPECT_TRUE(keeper.is_ready());
+    expect_done(run({"stop", path("kv")}));
+  }
+  Arguments other = flags;
+  other.insert(other.end(), {"--clients", "17"});
+  expect_error(run(other), 2, {"client slots: 16, the flags say 17"});
+}
+
+TEST_F(PoolCommand, ADeviceThatIsNotThereIsNotMadeAFile) {
+  const Arguments sizes = {"--block-bytes", "4096", "--capacity-blocks", "8"};
+  for (const Arguments& command : {Arguments{"pool", "create", "/dev/dax9.9"},
+                                   Arguments{"serve", "/dev/dax9.9", "--create"}}) {
+    Arguments words = command;
+    words.insert(words.end(), sizes.begin(), sizes.end());
+    const Outcome refused = run(words);
+    EXPECT_NE(refused.exit_code, 0);
+    EXPECT_NE(refused.err.find("/dev/dax9.9: no such device"), std::string::npos) << refused.err;
+    EXPECT_FALSE(std::filesystem::exists("/dev/dax9.9"));
+  }
+}
+
 TEST_F(PoolCommand, ALinkToAPoolIsNotDestroyed) {
   const std::string pool = create_pool("kv");
   ASSERT_EQ(symlink(pool.c_str(), path("link").c_str()), 0);
