@@ -140,11 +140,12 @@ Result<std::uint64_t> device_bytes_needed(const Geometry& geometry) {
 
 std::uint64_t rated_spare_blocks(std::uint32_t clients, std::uint64_t capacity_blocks,
                                  std::uint64_t block_bytes) {
-  constexpr std::uint64_t kMostOfClient = 64, kLeastOfClient = 4, kBytesOfClient = 32u << 20;
-  constexpr std::uint64_t kLeast = 16;
-  const std::uint64_t each = std::clamp(kBytesOfClient / std::max<std::uint64_t>(block_bytes, 1),
-                                        kLeastOfClient, kMostOfClient);
-  return std::min((clients + std::uint64_t{1}) * each, std::max(capacity_blocks / 8, kLeast));
+  constexpr std::uint64_t kBytesOfClient = 32u << 20, kLeast = 4;
+  const std::uint64_t in_bytes = kBytesOfClient / std::max<std::uint64_t>(block_bytes, 1);
+  const std::uint64_t of_client = std::clamp<std::uint64_t>(in_bytes, kLeast, 64);
+  const std::uint64_t of_small_pool = std::clamp<std::uint64_t>(in_bytes, kLeast, 16);
+  return std::min((clients + std::uint64_t{1}) * of_client,
+                  std::max(capacity_blocks / 8, of_small_pool));
 }
 
 std::uint32_t rated_directory_slots(std::uint32_t capacity_blocks) {
