@@ -17,6 +17,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "os/owner.h"
 #include "os/reserve.h"
 
 namespace cachalot::os {
@@ -239,16 +240,8 @@ Status SharedFile::inspect() {
 Status SharedFile::check_owner() const {
   struct stat status {};
   if (fstat(fd(), &status) != 0) return Error::from_errno(errno, "%.120s: stat", path_.c_str());
-  const uid_t user = geteuid();
-  const bool is_owner_trusted = status.st_uid == user || status.st_uid == 0;
-  const bool may_others_write = kind_ != FileKind::kMemfd && (status.st_mode & S_IWOTH) != 0;
-  if (is_owner_trusted && !may_others_write) return {};
-  const std::string trusted = user == 0 ? "root" : "root or user " + std::to_string(user);
-  return Error::make(
-      Code::kPermission,
-      "%.80s: belongs to user %u, mode %04o: expected a file of %s that others may not "
-      "write to (--allow-foreign-pool, allow_foreign_pool)",
-      path_.c_str(), status.st_uid, status.st_mode & 07777u, trusted.c_str());
+  return os::check_owner(status, kind_ == FileKind::kMemfd ? 0 : S_IWOTH, path_.c_str(),
+                         "--allow-foreign-pool, allow_foreign_pool");
 }
 
 Result<std::uint64_t> SharedFile::current_bytes() const {

@@ -7,8 +7,9 @@ namespace cachalot::storage {
 namespace {
 
 constexpr BackendKind kKinds[] = {
-    {"file", "file:DIR[?sync=1][&min_free_bytes=N]", "sync min_free_bytes", open_file},
-    {"rocksdb", "rocksdb:DIR[?sync=1]", "sync", open_rocksdb},
+    {"file", "file:DIR[?sync=1][&min_free_bytes=N][&allow_foreign=1]",
+     "sync min_free_bytes allow_foreign", open_file},
+    {"rocksdb", "rocksdb:DIR[?sync=1][&allow_foreign=1]", "sync allow_foreign", open_rocksdb},
     {"redis", "redis://[USER:PASSWORD@]HOST[:PORT][/PREFIX][?cluster=1]", "cluster connections",
      open_redis},
     {"redis+unix", "redis+unix:PATH[?prefix=PREFIX]", "prefix connections", open_redis},

@@ -226,6 +226,12 @@ Result<StorageKey> StorageKey::read(const std::string& path) {
                        "neither read nor write, such as 0600",
                        path.c_str(), static_cast<unsigned>(info.st_mode & 07777));
   }
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
+    return Error::make(Code::kPermission,
+                       "storage key file %.120s: belongs to user %u, expected one of this user or "
+                       "of root",
+                       path.c_str(), info.st_uid);
+  }
   unsigned char text[80];
   const ssize_t count = ::read(file.get(), text, sizeof text);
   if (count < 0) return Error::from_errno(errno, "storage key file %.160s: read", path.c_str());

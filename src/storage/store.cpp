@@ -1,6 +1,7 @@
 #include "storage/store.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -14,7 +15,7 @@ namespace {
 
 using base::LogLevel;
 
-constexpr std::uint64_t kTryPauseNs = 1'000'000'000;
+constexpr std::uint64_t kTryPauseNs = Breaker::kFirstPauseNs;
 constexpr int kRoundsBetweenLooks = 5;
 constexpr std::uint64_t kFirstAnswerNs = 5'000'000'000;
 
@@ -29,8 +30,16 @@ bool is_about_object(const Status& status) {
   return code == Code::kNotFound || code == Code::kInvalidArgument || code == Code::kCorrupt;
 }
 
+// A full disk, or no descriptor is left to open a file with (which the operating system has said).
 bool is_full(const Status& status) {
   return !status && status.error().code == Code::kNoSpace;
+}
+bool makes_room(const Status& status) {
+  return is_full(status) && (status.error().os_error == 0 || status.error().os_error == ENOSPC);
+}
+
+bool is_refused(const Status& status) {
+  return !status && status.error().code == Code::kPermission;
 }
 
 // What a backend says it has read: only the seal proves it.
@@ -119,6 +128,7 @@ void Store::forget_lost(std::span<const ObjectKey> before,
   if (lost == 0) return;
   add(counters_.missing_objects, lost);
   gaps_.fetch_add(1, std::memory_order_release);
+  if (!lost_line_.is_due()) return;
   base::log(LogLevel::kWarn, "storage", "%s: %llu objects are there no more", traits().name.c_str(),
             static_cast<unsigned long long>(lost));
 }
@@ -139,7 +149,7 @@ std::string Store::last_error() const {
 void Store::report(const Status& outcome) {
   if (!outcome && outcome.error().code == Code::kCancelled) return;  // says nothing of the backend
   keep_error(outcome);
-  switch (breaker_.report(outcome.ok())) {
+  switch (breaker_.report(outcome.ok(), base::SteadyClock::read())) {
     case OutageChange::kNone:
       if (outcome || !is_up() || !failing_line_.is_due()) break;
       base::log(LogLevel::kWarn, "storage",
@@ -147,10 +157,9 @@ void Store::report(const Status& outcome) {
                 outcome.error().message);
       break;
     case OutageChange::kBegan:
-      // One that answers, but refuses puts, goes and comes each second.
       if (outage_line_.is_due()) {
         base::log(LogLevel::kWarn, "storage",
-                  "%s: is out of use after %u failed calls, and tried once a second: %s",
+                  "%s: is out of use after %u failed calls, and tried again until it works: %s",
                   traits().name.c_str(), Breaker::kFailures, outcome.error().message);
       }
       if (traits().is_shared) is_listed_ = false;
@@ -162,13 +171,24 @@ void Store::report(const Status& outcome) {
   }
 }
 
+// @param refusal  of a put; OK: one was taken
+void Store::report_puts(const Status& refusal) {
+  keep_error(refusal);
+  const OutageChange change = put_breaker_.report(refusal.ok(), base::SteadyClock::read());
+  if (change == OutageChange::kNone || !outage_line_.is_due()) return;
+  base::log(LogLevel::kWarn, "storage", "%s: %s%s", traits().name.c_str(),
+            refusal ? "takes new objects again"
+                    : "refuses new objects, which are tried again within a minute: ",
+            refusal ? "" : refusal.error().message);
+}
+
 // A full disk may stay full for ever: a line a minute.
 void Store::tell_full(const Status& status) {
   keep_error(status);
   if (!full_line_.is_due()) return;
-  const bool makes_room = traits().reuses_space && catalogue_.objects() != 0;
+  const bool replaces = makes_room(status) && traits().reuses_space && catalogue_.objects() != 0;
   base::log(LogLevel::kWarn, "storage", "%s: is full, %s: %s", traits().name.c_str(),
-            makes_room ? "so the coldest objects make room" : "so nothing new is stored there",
+            replaces ? "so the coldest objects make room" : "so nothing new is stored there",
             status.error().message);
 }
 
@@ -191,7 +211,7 @@ void Store::run() {
     const std::uint64_t begin_ns = base::SteadyClock::read();
     check_place();
     if (++rounds % kRoundsBetweenLooks == 0) look_for_loss();
-    if (!is_gone_ && (!is_listed_ || !is_up())) try_backend();
+    if (!is_gone_ && (!is_listed_ || !is_up() || !put_breaker_.is_closed())) try_backend();
     // A listing that fails after a long time does not keep the backend busy.
     pause_ns = std::max(kTryPauseNs, base::SteadyClock::read() - begin_ns);
     lock.lock();
@@ -204,6 +224,7 @@ void Store::check_place() {
   if (is_gone_.exchange(!checked) == !checked) return;
   if (!checked) add(disappearances_, 1);
   keep_error(checked);
+  if (!outage_line_.is_due()) return;
   base::log(LogLevel::kWarn, "storage", "%s: is %s%s", traits().name.c_str(),
             checked ? "back in use" : "out of use: ", checked ? "" : checked.error().message);
 }
@@ -240,18 +261,23 @@ void Store::look_for_loss() {
 }
 
 void Store::try_backend() {
+  if (!ask_pause_.is_over()) return;
   const Status answered = ask(kTryPauseNs);
   if (!answered) {
     report(answered);
+    if (is_refused(answered)) return ask_pause_.grow();
+    breaker_.forget_pause();
+    put_breaker_.forget_pause();
     return;
   }
-  // Only the other side of a shared backend has certainly been asked.
-  if (traits().is_shared) {
-    report({});
-  } else if (!is_up()) {
-    breaker_.admit_trial();
+  ask_pause_.reset();
+  for (Breaker* const breaker : {&breaker_, &put_breaker_}) {
+    if (breaker->is_due(base::SteadyClock::read())) breaker->admit_trial();
   }
-  if (is_listed_ || !fill_catalogue(false) || ends_) return;
+  if (is_listed_ || !is_up() || !list_pause_.is_over()) return;
+  if (!fill_catalogue(false)) return list_pause_.grow();
+  list_pause_.reset();
+  if (ends_ || !known_line_.is_due()) return;
   base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %llu objects",
             traits().name.c_str(), static_cast<unsigned long long>(catalogue_.objects()));
 }
@@ -284,7 +310,9 @@ void Store::make_room(std::vector<Put>& puts, const ObjectKey* deepest, std::uin
   }
   if (victims.empty()) return;
   add(counters_.evicted_objects, victims.size());
-  report(backend_->remove(victims, deadline_ns));
+  const Status removed = backend_->remove(victims, deadline_ns);
+  if (is_refused(removed)) return report_puts(removed);
+  report(removed);
 }
 
 // A chain of blocks that is on its way into storage: those that are not there yet.
@@ -338,7 +366,7 @@ std::size_t Store::put(const BlockHash& space, const BlockHash* parent, std::spa
   const auto valid_end =
       blocks.begin() + static_cast<std::ptrdiff_t>(std::min(valid, blocks.size()));
   while (!puts.empty() && batch.of[puts.size() - 1] >= std::to_address(valid_end)) puts.pop_back();
-  if (!puts.empty() && !is_up()) {
+  if (!puts.empty() && !(is_up() && put_breaker_.is_closed())) {
     add(counters_.failed_puts, puts.size());
     gaps_.fetch_add(1, std::memory_order_release);
     puts.clear();
@@ -360,7 +388,7 @@ void Store::replace_coldest(Batch& batch, std::uint64_t deadline_ns) {
   std::vector<Put*> refused;
   std::uint64_t bytes = 0;
   for (Put& put : batch.puts) {
-    if (!is_full(put.status)) continue;
+    if (!makes_room(put.status)) continue;
     refused.push_back(&put);
     bytes += put.head.body_bytes();
   }
@@ -381,7 +409,8 @@ void Store::replace_coldest(Batch& batch, std::uint64_t deadline_ns) {
 }
 
 void Store::finish_put(Batch& batch, const Status& whole) {
-  Status outcome;
+  Status outcome, refusal;
+  bool has_put = false;
   for (std::size_t i = 0; i < batch.puts.size(); ++i) {
     const Put& put = batch.puts[i];
     const Status& status = whole ? put.status : whole;
@@ -389,6 +418,8 @@ void Store::finish_put(Batch& batch, const Status& whole) {
       // What is full still reads.
       if (is_full(status)) {
         tell_full(status);
+      } else if (is_refused(status)) {
+        refusal = status;
       } else if (outcome) {
         outcome = status;
       }
@@ -396,6 +427,7 @@ void Store::finish_put(Batch& batch, const Status& whole) {
       catalogue_.release(put.head.body_bytes(), 1);
       continue;
     }
+    has_put = true;
     add(counters_.put_objects, 1);
     add(counters_.put_bytes, put.head.body_bytes());
     if (!traits().keeps_objects) {
@@ -407,8 +439,9 @@ void Store::finish_put(Batch& batch, const Status& whole) {
     if (batch.of[i]->is_stored) remember(put.head.key);
     if (!batch.of[i]->is_stored) add(counters_.refused_puts, 1);
   }
-  if (!outcome) gaps_.fetch_add(1, std::memory_order_release);
-  report(outcome);
+  if (!outcome || !refusal) gaps_.fetch_add(1, std::memory_order_release);
+  if (has_put || !refusal) report_puts(has_put ? Status() : refusal);
+  if (refusal) report(outcome);
 }
 
 // --- Get -------------------------------------------------------------------------------------------
@@ -452,7 +485,8 @@ void Store::get(std::span<Get> gets, std::uint64_t deadline_ns, const Backend::A
   Status outcome = whole;
   for (Get& get : gets) {
     if (!whole) get.status = whole.error();
-    if (outcome && !is_about_object(get.status)) outcome = get.status;
+    if (is_full(get.status)) tell_full(get.status);
+    if (outcome && !is_about_object(get.status) && !is_full(get.status)) outcome = get.status;
     take_result(get, deadline_ns);
   }
   report(outcome);

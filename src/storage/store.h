@@ -11,9 +11,10 @@
 //   1. Every body that get() reports as read has the seal of its key. Other bytes are counted as damaged, and
 //      their object and all below it are removed.
 //   2. What the catalogue has was stored, or listed. It may be gone all the same: others may have removed it.
-//   3. While the backend is out of use every call returns at once. The store's own thread tries it once a second,
-//      and reads what is there as soon as it can if that is not known yet. What is shared is read again after an
-//      outage, and when an object is gone that should be there: it may have lost objects.
+//   3. While the backend is out of use every call returns at once. The store's own thread asks it once a second, admits
+//      calls when it answers (breaker.h), and reads what is there as soon as it can if that is not known yet. What is
+//      shared is read again after an outage, and when an object is gone that should be there: it may have lost objects.
+//   4. A backend that refuses puts only is read as before: puts have a breaker of their own.
 //
 // @threads any
 #pragma once
@@ -32,6 +33,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/clock.h"
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
@@ -120,11 +122,22 @@ class Store {
         budget_(options.write_bytes_per_day) {}
 
   struct Batch;
+  // Tries that fail for reasons that a second will not mend come later and later.
+  struct TryPause {
+    std::uint64_t pause_ns = Breaker::kFirstPauseNs, next_ns = 0;
+    bool is_over() const { return base::SteadyClock::read() >= next_ns; }
+    void reset() { *this = {}; }
+    void grow() {
+      pause_ns = std::min(pause_ns * 2, Breaker::kLongestPauseNs);
+      next_ns = base::SteadyClock::read() + pause_ns;
+    }
+  };
 
   Status fill_catalogue(bool is_first);
   void forget_lost(std::span<const ObjectKey> before, const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
   void keep_error(const Status& status);
+  void report_puts(const Status& refusal);
   void tell_full(const Status& status);
   void tell_damaged(const Status& status);
   void run();
@@ -144,13 +157,13 @@ class Store {
   const std::unique_ptr<Backend> backend_;
   const std::uint64_t list_timeout_ns_;
   Catalogue catalogue_;
-  Breaker breaker_;
+  Breaker breaker_, put_breaker_;
   WriteBudget budget_;
   Counters counters_{};
   std::atomic<std::uint64_t> gaps_{0};
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
-  RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{10};
+  RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{4}, known_line_, lost_line_;
   mutable std::mutex error_mutex_;
   std::string last_error_;
   // An object that a shared backend should have.
@@ -158,6 +171,7 @@ class Store {
   std::optional<ObjectKey> witness_;
   // Of the thread that tries.
   std::atomic<bool> is_listed_{false}, ends_{false};
+  TryPause ask_pause_, list_pause_;
   std::mutex mutex_;  // what wake_ waits for does not change between its check and its wait
   std::condition_variable wake_;
   std::thread thread_;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "base/log.h"
 #include "storage/backends.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/fake_backend.h"
@@ -309,6 +310,56 @@ TEST_F(StoreTest, WhatABackendHasThatWasDownAtTheStartIsKnownOnceItIsThere) {
   EXPECT_TRUE(store_->is_up());
   EXPECT_EQ(get(chain), std::vector<bool>(3, true));
   EXPECT_EQ(put(other), 2u);
+}
+
+// --- A backend that answers, and refuses ----------------------------------------------------------
+
+TEST_F(StoreTest, RefusedPutsAreNoOutageAndAreNotRepeatedEachTime) {
+  open();
+  Chain chain(1, 3, 4096), other(2, 3, 4096);
+  ASSERT_EQ(put(chain), 3u);
+  disk_.fail_puts(Error::make(Code::kPermission, "the token has expired"));
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(put(other), 0u);
+    EXPECT_EQ(get(chain), std::vector<bool>(3, true));
+    EXPECT_TRUE(store_->is_up());
+  }
+  EXPECT_LE(disk_.read(disk_.puts), 1 + Breaker::kFailures + 2);  // and the tries of a slow machine
+  EXPECT_EQ(store_->counts().outages, 0u);
+  EXPECT_EQ(store_->counts().failed_puts, 300u);
+  const std::uint64_t gaps = store_->gaps();
+  EXPECT_GT(gaps, 0u);
+  disk_.fail_puts({});
+  EXPECT_TRUE(comes_true([&] { return put(other) == 3; }));
+  EXPECT_EQ(get(other), std::vector<bool>(3, true));
+}
+
+// It answers, lists, and refuses each get: one outage, which few lines tell of and few calls try to end.
+TEST_F(StoreTest, ABackendThatRefusesEachGetIsOneOutageAndAFewLines) {
+  disk_.is_shared = true;
+  open();
+  Chain chain(1, 3, 4096);
+  ASSERT_EQ(put(chain), 3u);
+  testing::internal::CaptureStderr();
+  base::set_log_level(base::LogLevel::kWarn);
+  disk_.fail_gets(Error::make(Code::kPermission, "the token has expired"));
+  const std::uint64_t questions = disk_.read(disk_.questions), gets = disk_.read(disk_.gets);
+  const std::uint64_t lists = disk_.read(disk_.lists);
+  EXPECT_TRUE(comes_true([&] {
+    (void)get(chain);
+    return disk_.read(disk_.questions) >= questions + 8;
+  }));
+  base::set_log_level(base::LogLevel::kOff);
+  const std::string log = testing::internal::GetCapturedStderr();
+  // Two failures, the outage, and what is known: once each.
+  EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 4) << log;
+  EXPECT_NE(log.find("is out of use after 3 failed calls"), std::string::npos) << log;
+  EXPECT_EQ(log.find("back in use"), std::string::npos) << log;
+  EXPECT_EQ(store_->counts().outages, 1u);
+  EXPECT_LE(disk_.read(disk_.gets), gets + Breaker::kFailures + 4);  // tries after 1, 2, 4 s
+  EXPECT_LE(disk_.read(disk_.lists), lists + 1);
+  disk_.fail_gets({});
+  EXPECT_TRUE(comes_true([&] { return get(chain) == std::vector<bool>(3, true); }));
 }
 
 }  // namespace

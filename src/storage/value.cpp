@@ -55,7 +55,7 @@ bool ValueSink::feed(Bytes bytes) {
   }
   fed_bytes_ += bytes.size();
   if (!has_failed_) feed_body(bytes);
-  return !has_failed_;
+  return !has_failed_ && fed_bytes_ <= value_bytes(get_.head);
 }
 
 void ValueSink::finish() {

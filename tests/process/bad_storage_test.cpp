@@ -5,6 +5,7 @@
 #include <string>
 
 #include "program.h"
+#include "testing/storage/server.h"
 
 namespace cachalot::process_test {
 namespace {
@@ -135,6 +136,62 @@ TEST_F(BadStorage, AReplayEndsWithTheCodesOfServe) {
   expect_error(replay({"--storage", "plugin:" + path("none.so")}), kUsage, {path("none.so")});
   expect_error(replay({"--storage", objects(), "--storage-key-file", path("nokey")}), kUsage,
                {path("nokey")});
+}
+
+// Nothing was measured where storage did not work.
+TEST_F(BadStorage, AReplayWhoseStorageNeverWorkedFails) {
+  const std::string requests = write(
+      "trace.jsonl", R"({"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]})"
+                     "\n");
+  const auto replay = [&](const std::string& storage) {
+    return run({"replay", "--trace", requests, "--engines", "1", "--block-bytes", "4096",
+                "--storage", storage});
+  };
+  const std::string port = std::to_string(storage::free_port());
+  expect_error(replay("redis://127.0.0.1:" + port), kRefused, {"127.0.0.1:" + port, "refused"});
+  expect_error(replay("redis+unix:" + path("none.sock")), kRefused, {path("none.sock")});
+  const Outcome full =
+      run({"replay", "--trace", requests, "--engines", "1", "--block-bytes", "4096", "--storage",
+           objects() + "?min_free_bytes=4611686018427387904"});
+  EXPECT_EQ(full.exit_code, kRefused) << full.err;
+  EXPECT_NE(full.err.find("storage: 1 blocks failed"), std::string::npos) << full.err;
+  expect_done(replay(objects()));
+}
+
+TEST_F(BadStorage, ASocketsPathThatIsTooLongIsNamedWithItsLength) {
+  const std::string socket = "/dev/shm/" + std::string(99, 's');
+  ASSERT_EQ(socket.size(), 108u);
+  expect_refused({"--storage", "redis+unix:" + socket}, kUsage,
+                 {socket.substr(0, 100), "108 bytes", "at most 107"});
+}
+
+TEST_F(BadStorage, ADirectoryThatOthersMayWriteOrOwnIsRefusedUnlessItIsAllowed) {
+  for (const std::string kind : {"file:", "rocksdb:"}) {
+    const std::string folder = path(kind.substr(0, kind.size() - 1));
+    std::filesystem::create_directory(folder);
+    ASSERT_EQ(::chmod(folder.c_str(), 0777), 0);
+    const Outcome refused = run(serve(path("kv"), {"--storage", kind + folder}));
+    if (refused.err.find("was not found") != std::string::npos)
+      continue;  // this build has no RocksDB
+    expect_error(refused, kRefused, {folder, "mode 0777", "?allow_foreign=1"});
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
+    {
+      Serving keeper(serve(path("allowed"), {"--storage", kind + folder + "?allow_foreign=1"}));
+      EXPECT_TRUE(keeper.is_ready());
+    }
+    ASSERT_EQ(::chmod(folder.c_str(), 0700), 0);
+    if (::chown(folder.c_str(), 4711, 4711) != 0) continue;  // this user may not give files away
+    expect_refused({"--storage", kind + folder}, kRefused,
+                   {folder, "belongs to user 4711", "?allow_foreign=1"});
+  }
+  EXPECT_NE(run({"serve", "--help"}).out.find("allow_foreign=1"), std::string::npos);
+}
+
+TEST_F(BadStorage, AKeyFileOfAnotherUserIsRefused) {
+  const std::string key = key_file(std::string(32, 'k'));
+  if (::chown(key.c_str(), 4711, 4711) != 0) GTEST_SKIP() << "this user may not give files away";
+  expect_refused({"--storage", objects(), "--storage-key-file", key}, kRefused,
+                 {key, "belongs to user 4711"});
 }
 
 TEST_F(BadStorage, ADirectoryWithoutPermissionIsNamed) {

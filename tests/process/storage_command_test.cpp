@@ -1,10 +1,12 @@
 // `cachalot serve --storage-key-file`: what lies on the disk, and what another key reads of it.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -165,6 +167,46 @@ TEST_F(StorageCommand, ASpentBudgetWritesNoMore) {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_EQ(pieces_of(second, stored()), 0);
   EXPECT_TRUE(run({"get", "second", "--pool", path("kv")}).out == second);
+}
+
+TEST_F(StorageCommand, AFileThatIsNoSegmentIsNamedAndTheOthersServe) {
+  const std::string content = noise(kBytes, 1);
+  {
+    Serving keeper(serve("kv", ""));
+    ASSERT_TRUE(keeper.is_ready());
+    store("kv", content);
+    keeper.send(SIGKILL);
+    (void)keeper.wait();
+  }
+  std::filesystem::copy_file(path("objects/segment-00000000"), path("objects/segment-00000001"));
+  std::fstream(path("objects/segment-00000001")).seekp(8).put(9);  // the version
+  std::filesystem::create_symlink("segment-00000000", path("objects/segment-00000002"));
+  std::filesystem::create_directory(path("objects/segment-00000003"));
+  Serving keeper(serve("new", ""));
+  ASSERT_TRUE(keeper.is_ready());
+  EXPECT_TRUE(wait_until([&] {
+    return run({"get", "prompt", "--pool", path("new")}).out == content;
+  }));
+  expect_done(run({"stop", path("new")}));
+  const std::string log = keeper.wait().err;
+  for (const char* const says : {"segment-00000001: version 9, expected 1",
+                                 "segment-00000002: is a link", "segment-00000003: is a directory"})
+    EXPECT_NE(log.find(says), std::string::npos) << log;
+}
+
+TEST_F(StorageCommand, ServeRaisesItsLimitOfDescriptors) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit small{std::min<rlim_t>(before.rlim_cur, 256), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &small), 0);
+  Serving keeper(serve("kv", ""));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_TRUE(keeper.is_ready());
+  const std::string& line = keeper.ready_line();
+  const int pid = std::stoi(line.substr(line.find("pid=") + 4));
+  rlimit of_keeper{};
+  ASSERT_EQ(::prlimit(pid, RLIMIT_NOFILE, nullptr, &of_keeper), 0);
+  EXPECT_EQ(of_keeper.rlim_cur, std::min<rlim_t>(before.rlim_max, 1u << 20));
 }
 
 }  // namespace

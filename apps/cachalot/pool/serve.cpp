@@ -22,6 +22,7 @@
 #include "creation.h"
 #include "event_flags.h"
 #include "eviction/policy_kind.h"
+#include "os/limits.h"
 #include "os/process.h"
 #include "output.h"
 #include "pool/making.h"
@@ -329,6 +330,7 @@ Status serve(Options& options, pool::Pool& pool, const pool::KeeperOptions& keep
 Status serve(Options& options) {
   CACHALOT_TRY_ASSIGN(const pool::KeeperOptions keeper_options, keeper_options_of(options));
   base::set_log_level(log_level_of(options.log_level));
+  (void)os::raise_descriptor_limit();  // segments of storage, subscribers, scrapes
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY(options.events.open(options.standby));
   CACHALOT_TRY_ASSIGN(const Metrics metrics, listen_for_metrics(options.metrics, options.paths));

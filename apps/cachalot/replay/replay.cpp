@@ -276,7 +276,7 @@ void add_replay(CLI::App& app, Chosen& chosen) {
       "checksum, validation, waiting for the keeper or a core); total_gb_s is both over wall_s.\n"
       "lookup_us is one request's lookup; request_us lasts from taking a request to its last "
       "commit.\n"
-      "Exit code 1: a byte was wrong.");
+      "Exit code 1: a byte was wrong; 3: the storage did not answer, or never worked.");
   command->callback([flags, &chosen] { chosen.run = [flags] { return run(*flags); }; });
 }
 

@@ -153,7 +153,7 @@ void print_simulation(std::FILE* out, const sim::Workload& workload,
                  computed == 0 ? 0 : r.prefill_s / computed, r.bytes_transferred / 1e9,
                  price_text(row.cost.usd_per_million_tokens).c_str(),
                  price_text(row.cost.usd_per_million_good_tokens).c_str());
-    if (r.storage_blocks != 0 && r.input_tokens != 0) {
+    if ((r.storage_blocks != 0 || r.storage_write_bytes != 0) && r.input_tokens != 0) {
       std::fprintf(out,
                    "  hits by tier, of all tokens: pool %.2f%%, storage %.2f%%; storage read %.1f "
                    "GB, written %.1f GB\n",

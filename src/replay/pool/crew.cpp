@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "node/archive/archive.h"
+#include "os/limits.h"
 #include "pool/pool.h"
 #include "replay/pool/engine.h"
 #include "storage/backends.h"
@@ -37,11 +38,15 @@ int report_end(ProcessState& state, const Status& status) {
   return 1;
 }
 
-// Null: none is wanted.
+// Null: none is wanted. Storage that is down may come back while a keeper serves, but a replay would measure nothing.
 Result<std::unique_ptr<storage::Store>> open_store(const StorageOptions& options) {
+  constexpr std::uint64_t kPatienceNs = 5'000'000'000;
   if (options.uri.empty()) return std::unique_ptr<storage::Store>();
   CACHALOT_TRY_ASSIGN(std::unique_ptr<storage::Backend> backend,
                       storage::open_backend(options.uri, options.secrets));
+  const storage::ObjectKey none{};
+  bool is_there = false;
+  CACHALOT_TRY(backend->exists({&none, 1}, {&is_there, 1}, SteadyClock::read() + kPatienceNs));
   return storage::Store::make(
       std::move(backend),
       {.limits = options.limits, .write_bytes_per_day = options.write_bytes_per_day});
@@ -60,8 +65,16 @@ StorageCounters count(node::Archive& archive) {
           stored.damaged_objects};
 }
 
+Status check_has_worked(const storage::StoreCounts& counts) {
+  const std::uint64_t failed = counts.failed_puts + counts.failed_gets;
+  if (failed == 0 || counts.put_objects + counts.got_objects != 0) return {};
+  return Error::make(Code::kIo, "storage: %llu blocks failed, expected some to be written or read",
+                     static_cast<unsigned long long>(failed));
+}
+
 Status keep(const ReplayOptions& options, const std::vector<std::string>& paths,
             HarnessState& harness) {
+  (void)os::raise_descriptor_limit();
   CACHALOT_TRY_ASSIGN(pool::Pool pool, pool::Pool::open(paths));
   pool::KeeperOptions keeper_options;
   keeper_options.policy = options.policy;
@@ -76,8 +89,9 @@ Status keep(const ReplayOptions& options, const std::vector<std::string>& paths,
   harness.keeper.is_ready.store(true, std::memory_order_release);
   CACHALOT_TRY(keeper.run(harness.keeper_must_end));
   harness.keeper_counters = keeper.keeper().counters();
-  if (archive) harness.storage = count(*archive);
-  return {};
+  if (!archive) return {};
+  harness.storage = count(*archive);
+  return check_has_worked(archive->store().counts());
 }
 
 Status replay_requests(const ReplayOptions& options, const Workload& workload,

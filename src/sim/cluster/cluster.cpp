@@ -34,6 +34,7 @@ Result<ClusterReport> Cluster::run(const std::function<void(double)>& on_progres
 Status Cluster::on_transfer_end(std::uint64_t tag) {
   const auto id = static_cast<JobId>(tag);
   if ((tag & kStorageWriteTag) != 0) {
+    storage_writes_.erase(id);
     storage_.store(path(id));
     report_.storage_blocks = std::max(report_.storage_blocks, storage_.size());
   } else {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "sched/policy/decode_choice.h"
@@ -64,6 +65,7 @@ class Cluster final : public CachingCluster {
 
   Status on_transfer_end(std::uint64_t tag) override;
   Status on_instance(std::size_t instance) override;
+  void on_last_end() override;
   sched::Verdict verdict(JobId id, double ttft_s) override;
   Status dispatch(JobId id, const sched::Route& route) override;
   double queue_s(const CachingInstance& instance) const override;
@@ -98,6 +100,7 @@ class Cluster final : public CachingCluster {
   std::vector<DecodeSide> decode_;
   PrefixCache storage_;
   LinkId storage_out_ = 0, storage_in_ = 0;
+  std::map<JobId, TransferId> storage_writes_;  // in flight
   std::vector<JobState> jobs_;
   double decode_sum_s_ = 0;
   std::uint64_t decodes_ = 0;

@@ -60,6 +60,7 @@ void Cluster::end_fetch(JobId id) {
 // its turn.
 void Cluster::write_to_storage(JobId id) {
   constexpr std::uint64_t kMostWrites = 256;
+  if (storage_writes_.contains(id)) return;  // its prefill was repeated
   const std::uint64_t known_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
   const std::uint64_t new_tokens = workload_.tokens_of(job(id), path(id).size()) - known_tokens;
   if (new_tokens == 0) {
@@ -75,7 +76,14 @@ void Cluster::write_to_storage(JobId id) {
   LinkNetwork::Transfer transfer =
       transfer_over(options_.storage_link, pool_out_, storage_in_, bytes);
   transfer.tag = id | kStorageWriteTag;
-  start_transfer(transfer);
+  storage_writes_[id] = start_transfer(transfer);
+}
+
+// Of a write that is cut off, what was sent until now counts.
+void Cluster::on_last_end() {
+  for (const auto& [id, transfer] : storage_writes_)
+    report_.storage_write_bytes -= cancel_transfer(transfer);
+  storage_writes_.clear();
 }
 
 }  // namespace cachalot::sim

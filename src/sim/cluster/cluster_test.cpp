@@ -200,6 +200,28 @@ TEST(Cluster, WhatThePoolHasEvictedComesBackFromTheStorage) {
   EXPECT_DOUBLE_EQ(slow->storage_read_bytes, 0);
 }
 
+// A link of 50 bytes/s has not sent the 500 bytes of all writes when the last request ends, after three seconds at most.
+TEST(Cluster, WhatStorageHasNotGotByTheLastEndIsNotWritten) {
+  ClusterOptions options = small_cluster();
+  options.pool_capacity_blocks = 100;
+  options.pool_link = {.latency_s = 0, .bytes_per_s = 10000};
+  options.storage_capacity_blocks = 100;
+  options.storage_link = {.latency_s = 0, .bytes_per_s = 50};
+  const Workload workload =
+      workload_of({{0, 200, 1}, {1, 200, 1}, {2, 100, 1}}, {{1, 2}, {3, 4}, {5}});
+  const Result<ClusterReport> report = simulate(options, workload, {&kTiming, &kTiming});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->completed, 3u);
+  ASSERT_LT(report->sim_s, 3);
+  EXPECT_GT(report->storage_write_bytes, 50);
+  EXPECT_LE(report->storage_write_bytes, 50 * report->sim_s);
+  EXPECT_EQ(report->storage_blocks, 0u);
+  EXPECT_DOUBLE_EQ(report->bytes_transferred, report->handover_bytes + report->peer_bytes +
+                                                  report->pool_read_bytes +
+                                                  report->pool_write_bytes +
+                                                  report->storage_write_bytes);
+}
+
 TEST(Cluster, ImpossibleClustersAreOneErrorEach) {
   const Workload workload = workload_of({{0, 100, 1}}, {{1}});
   const auto is_refused = [&](auto change) {

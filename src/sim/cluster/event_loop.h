@@ -39,6 +39,7 @@ class EventLoop {
   virtual Status on_instance(std::size_t instance) = 0;
   virtual Status on_change(const Membership& membership) = 0;
   virtual Status on_arrival(JobId id) = 0;
+  virtual void on_last_end() {}  // of a request: what happens afterwards is in no figure
 
   void set_timer(std::size_t instance, double at_s) { timers_.set(1 + instance, at_s); }
   TransferId start_transfer(const LinkNetwork::Transfer& transfer);

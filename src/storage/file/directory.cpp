@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string_view>
+
+#include "os/owner.h"
 
 namespace cachalot::storage {
 namespace {
@@ -21,11 +23,83 @@ constexpr std::string_view kMarkStart = "cachalot ";
 constexpr const char* kVersion = "1";
 constexpr std::string_view kSegmentStart = "segment-";
 constexpr std::string_view kUnfinished = ".new";
+constexpr std::size_t kDigits = 8;  // at least, of a segment's number
 constexpr std::uint64_t kOwnerByte = std::uint64_t{1} << 40;
 
-Result<std::vector<std::string>> names_in(const std::string& path) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir(path.c_str()), closedir);
-  if (!folder) return Error::from_errno(errno, "storage directory %.160s", path.c_str());
+// "segment-00000042" exactly.
+std::optional<std::uint32_t> number_of(std::string_view name) {
+  if (!name.starts_with(kSegmentStart)) return {};
+  std::uint32_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, failed] = std::from_chars(name.data() + kSegmentStart.size(), end, number);
+  if (failed != std::errc() || stop != end || Directory::segment_name(number) != name) return {};
+  return number;
+}
+
+}  // namespace
+
+// --- Opening ---------------------------------------------------------------------------------------
+
+Result<Directory> Directory::open(const std::string& path, os::Owners owners,
+                                  const std::string& kind) {
+  const bool is_made = ::mkdir(path.c_str(), 0700) == 0;
+  if (!is_made && errno != EEXIST) {
+    return Error::from_errno(errno, "storage directory %.160s: make it", path.c_str());
+  }
+  os::FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status {};
+  if (!folder || ::fstat(folder.get(), &status) != 0)
+    return Error::from_errno(errno, "storage directory %.160s", path.c_str());
+  Directory directory(path, owners, std::move(folder));
+  directory.made_.folder = is_made;
+  CACHALOT_TRY(directory.check_owner(status, ""));
+  CACHALOT_TRY(directory.take_mark(kind));
+  return directory;
+}
+
+Status Directory::check_owner(const struct stat& status, const std::string& name) const {
+  if (owners_ == os::Owners::kAny) return {};
+  const std::string shown =
+      name.empty() ? "storage directory " + path_ : "storage file " + path_ + "/" + name;
+  return os::check_owner(status, S_IWGRP | S_IWOTH, shown.c_str(), "?allow_foreign=1");
+}
+
+Status Directory::take_mark(const std::string& kind) {
+  const auto open_mark = [this] {
+    // Looked at before: opening a device may do something.
+    struct stat status {};
+    if (::fstatat(fd(), kMarkName, &status, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(status.st_mode)) {
+      errno = ELOOP;
+      return -1;
+    }
+    return ::openat(fd(), kMarkName, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  };
+  mark_ = os::FileDescriptor(open_mark());
+  if (!mark_ && errno == ENOENT) {
+    CACHALOT_TRY(make_mark(kind));
+    made_.mark = true;
+    mark_ = os::FileDescriptor(open_mark());
+  }
+  if (!mark_ && errno == ELOOP) {
+    return Error::make(Code::kBadInput,
+                       "storage directory %.120s: its %s is a link, a directory or a device, "
+                       "expected a file",
+                       path_.c_str(), kMarkName);
+  }
+  struct stat status {};
+  if (!mark_ || ::fstat(mark_.get(), &status) != 0)
+    return Error::from_errno(errno, "storage directory %.160s", path_.c_str());
+  CACHALOT_TRY(check_owner(status, kMarkName));
+  CACHALOT_TRY(check_mark(kind));
+  return lock();
+}
+
+Result<std::vector<std::string>> Directory::names() const {
+  os::FileDescriptor copy(::openat(fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(copy ? ::fdopendir(copy.get()) : nullptr,
+                                                   closedir);
+  if (!folder) return Error::from_errno(errno, "storage directory %.160s", path_.c_str());
+  (void)copy.release();
   std::vector<std::string> names;
   while (const dirent* const one = readdir(folder.get())) {
     const std::string_view name = one->d_name;
@@ -36,35 +110,38 @@ Result<std::vector<std::string>> names_in(const std::string& path) {
 }
 
 // Makes the mark in an empty directory, or in one where only unfinished files are.
-Status make_mark(const std::string& path, const std::string& mark, const std::string& text) {
-  CACHALOT_TRY_ASSIGN(const std::vector<std::string> names, names_in(path));
-  for (const std::string& name : names) {
+Status Directory::make_mark(const std::string& kind) {
+  CACHALOT_TRY_ASSIGN(const std::vector<std::string> found, names());
+  for (const std::string& name : found) {
     if (std::string_view(name).starts_with(kMarkName)) continue;
     return Error::make(Code::kInvalidArgument,
                        "storage directory %.120s: has other files (%.60s), expected an empty "
                        "directory or one that a storage was made in",
-                       path.c_str(), name.c_str());
+                       path_.c_str(), name.c_str());
   }
   // A link makes it whole or not at all, and only once if two processes do so.
-  const std::string unfinished = mark + "." + std::to_string(getpid()) + std::string(kUnfinished);
+  const std::string text = std::string(kMarkStart) + kind + " " + kVersion + "\n";
+  const std::string unfinished =
+      std::string(kMarkName) + "." + std::to_string(getpid()) + std::string(kUnfinished);
+  (void)::unlinkat(fd(), unfinished.c_str(), 0);
   const os::FileDescriptor file(
-      ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+      ::openat(fd(), unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file || ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     const int os_error = errno;
-    (void)::unlink(unfinished.c_str());
-    return Error::from_errno(os_error, "storage directory %.160s: make its mark", path.c_str());
+    if (file) (void)::unlinkat(fd(), unfinished.c_str(), 0);
+    return Error::from_errno(os_error, "storage directory %.160s: make its mark", path_.c_str());
   }
-  const int linked = ::link(unfinished.c_str(), mark.c_str());
+  const int linked = ::linkat(fd(), unfinished.c_str(), fd(), kMarkName, 0);
   const int os_error = errno;
-  (void)::unlink(unfinished.c_str());
+  (void)::unlinkat(fd(), unfinished.c_str(), 0);
   if (linked == 0 || os_error == EEXIST) return {};
-  return Error::from_errno(os_error, "storage directory %.160s: make its mark", path.c_str());
+  return Error::from_errno(os_error, "storage directory %.160s: make its mark", path_.c_str());
 }
 
-Status check_mark(const std::string& path, int fd, const std::string& kind) {
+Status Directory::check_mark(const std::string& kind) const {
   char text[64] = {};
-  const ssize_t bytes = ::pread(fd, text, sizeof text - 1, 0);
-  if (bytes < 0) return Error::from_errno(errno, "storage directory %.160s: read", path.c_str());
+  const ssize_t bytes = ::pread(mark_.get(), text, sizeof text - 1, 0);
+  if (bytes < 0) return Error::from_errno(errno, "storage directory %.160s: read", path_.c_str());
   std::string_view found(text, static_cast<std::size_t>(bytes));
   found = found.substr(0, found.find('\n'));
   const std::size_t last = found.rfind(' ');
@@ -72,7 +149,7 @@ Status check_mark(const std::string& path, int fd, const std::string& kind) {
     return Error::make(Code::kBadInput,
                        "storage directory %.120s: its file %s begins with other text, expected "
                        "\"%sKIND VERSION\": it was not made by a storage, or is damaged",
-                       path.c_str(), kMarkName, kMarkStart.data());
+                       path_.c_str(), kMarkName, kMarkStart.data());
   }
   const std::string version(found.substr(last + 1));
   const std::string found_kind(found.substr(kMarkStart.size(), last - kMarkStart.size()));
@@ -80,50 +157,36 @@ Status check_mark(const std::string& path, int fd, const std::string& kind) {
     return Error::make(Code::kInvalidArgument,
                        "storage directory %.120s: belongs to another kind: \"%.20s\", expected "
                        "\"%s\"",
-                       path.c_str(), found_kind.c_str(), kind.c_str());
+                       path_.c_str(), found_kind.c_str(), kind.c_str());
   }
   if (version == kVersion) return {};
   return Error::make(Code::kVersionMismatch, "storage directory %.120s: version %.20s, expected %s",
-                     path.c_str(), version.c_str(), kVersion);
+                     path_.c_str(), version.c_str(), kVersion);
 }
 
-}  // namespace
-
-Result<Directory> Directory::open(const std::string& path, const std::string& kind) {
-  Made has_made;
-  has_made.folder = ::mkdir(path.c_str(), 0700) == 0;
-  if (!has_made.folder && errno != EEXIST) {
-    return Error::from_errno(errno, "storage directory %.160s: make it", path.c_str());
-  }
-  const std::string name = path + "/" + kMarkName;
-  int fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0 && errno == ENOENT) {
-    CACHALOT_TRY(make_mark(path, name, std::string(kMarkStart) + kind + " " + kVersion + "\n"));
-    has_made.mark = true;
-    fd = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
-  }
-  if (fd < 0) return Error::from_errno(errno, "storage directory %.160s", path.c_str());
-  os::FileDescriptor mark(fd);
-  CACHALOT_TRY(check_mark(path, fd, kind));
-  Result<os::FileLock> owner = os::FileLock::try_lock(fd, kOwnerByte, os::Forks::kLeave);
-  if (!owner && owner.error().code == Code::kBusy) {
+Status Directory::lock() {
+  Result<os::FileLock> lock = os::FileLock::try_lock(mark_.get(), kOwnerByte, os::Forks::kLeave);
+  if (!lock && lock.error().code == Code::kBusy) {
     return Error::make(Code::kBusy, "storage directory %.160s: another process uses it",
-                       path.c_str());
+                       path_.c_str());
   }
-  if (!owner) return owner.error();
+  if (!lock) return lock.error();
   struct stat info {};
-  if (::fstat(fd, &info) == 0 && info.st_nlink == 0) {
+  if (::fstat(mark_.get(), &info) == 0 && info.st_nlink == 0) {
     return Error::make(Code::kBusy, "storage directory %.160s: another process just removed it",
-                       path.c_str());
+                       path_.c_str());
   }
-  return Directory(path, has_made, std::move(mark), *std::move(owner));
+  lock_.emplace(*std::move(lock));
+  return {};
 }
+
+// --- In use ----------------------------------------------------------------------------------------
 
 Directory::~Directory() {
-  if (!mark_ || !made_.mark || !check()) return;
-  const Result<std::vector<std::string>> names = names_in(path_);
-  if (!names || *names != std::vector<std::string>{kMarkName}) return;
-  (void)::unlink((path_ + "/" + kMarkName).c_str());
+  if (!mark_ || !lock_ || !made_.mark || !check()) return;
+  const Result<std::vector<std::string>> found = names();
+  if (!found || *found != std::vector<std::string>{kMarkName}) return;
+  (void)::unlinkat(fd(), kMarkName, 0);
   if (made_.folder) (void)::rmdir(path_.c_str());
 }
 
@@ -140,25 +203,22 @@ Status Directory::check() const {
                      path_.c_str());
 }
 
-std::string Directory::segment_path(std::uint32_t number) const {
-  char name[32];
-  std::snprintf(name, sizeof name, "/segment-%08u", number);
-  return path_ + name;
+std::string Directory::segment_name(std::uint32_t number) {
+  const std::string digits = std::to_string(number);
+  return std::string(kSegmentStart) +
+         std::string(digits.size() < kDigits ? kDigits - digits.size() : 0, '0') + digits;
 }
 
 Result<std::vector<std::uint32_t>> Directory::segments() const {
-  CACHALOT_TRY_ASSIGN(const std::vector<std::string> names, names_in(path_));
+  CACHALOT_TRY_ASSIGN(const std::vector<std::string> found, names());
   std::vector<std::uint32_t> numbers;
-  for (const std::string& name : names) {
-    if (!std::string_view(name).starts_with(kSegmentStart)) continue;
-    if (std::string_view(name).ends_with(kUnfinished)) {
-      (void)::unlink((path_ + "/" + name).c_str());
-      continue;
-    }
-    std::uint32_t number = 0;
-    const char* const end = name.data() + name.size();
-    const auto [stop, failed] = std::from_chars(name.data() + kSegmentStart.size(), end, number);
-    if (failed == std::errc() && stop == end) numbers.push_back(number);
+  for (const std::string& name : found) {
+    std::string_view start = name;
+    const bool is_unfinished = start.ends_with(kUnfinished);
+    if (is_unfinished) start.remove_suffix(kUnfinished.size());
+    const std::optional<std::uint32_t> number = number_of(start);
+    if (number && is_unfinished) (void)::unlinkat(fd(), name.c_str(), 0);
+    if (number && !is_unfinished) numbers.push_back(*number);
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;

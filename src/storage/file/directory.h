@@ -4,14 +4,17 @@
 //   segment-00000042      segments, by number
 //
 // Invariants
-//   1. One process owns the directory: a lock on the mark, which ends with the process. A stopped process keeps it.
-//   2. A directory that has other files and no mark is never taken.
-//   3. What open() made is removed at the end if nothing was put into it, and it is still in its place.
+//   1. All of it belongs to this process's user or to root, and no others may write to it (os/owner.h), unless the
+//      caller allows others. Its files are opened below the directory that was looked at, and never through a link.
+//   2. One process owns the directory: a lock on the mark, which ends with the process. A stopped process keeps it.
+//   3. A directory that has other files and no mark is never taken.
+//   4. What open() made is removed at the end if nothing was put into it, and it is still in its place.
 //
 // @threads one at a time
 #pragma once
 
 #include <cachalot/result.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <optional>
@@ -20,6 +23,7 @@
 
 #include "os/file_descriptor.h"
 #include "os/file_lock.h"
+#include "os/shared_file.h"
 
 namespace cachalot::storage {
 
@@ -27,20 +31,25 @@ class Directory {
  public:
   // Makes the directory if only its last part is missing.
   // @param  kind  "storage": of segments. A directory is used by one kind only
-  // @errors kBusy: another process owns it; kVersionMismatch; kBadInput: its mark is damaged; kInvalidArgument: other
-  //         files are in it, or it is of another kind; kPermission, kNotFound, kIo
-  static Result<Directory> open(const std::string& path, const std::string& kind = "storage");
+  // @errors kBusy: another process owns it; kVersionMismatch; kBadInput: its mark is damaged, or no file;
+  //         kInvalidArgument: other files are in it, or it is of another kind; kPermission, also of an owner that is
+  //         not trusted; kNotFound, kIo
+  static Result<Directory> open(const std::string& path, os::Owners owners,
+                                const std::string& kind = "storage");
 
   Directory(Directory&&) noexcept = default;
   Directory& operator=(Directory&&) = delete;
   ~Directory();
 
   const std::string& path() const { return path_; }
+  int fd() const { return folder_.get(); }
+  // Whether a file or directory in it may be used. @errors kPermission: its owner is not trusted
+  Status check_owner(const struct stat& status, const std::string& name) const;
   // Whether the directory and its mark are still in their place.
   // @errors kNotFound: they were removed or moved; others are not theirs
   Status check() const;
-  std::string segment_path(std::uint32_t number) const;
-  // The segments that are there, in order. Removes files that were never finished.
+  static std::string segment_name(std::uint32_t number);
+  // The numbers that segments have, in order, whatever stands under the names. Removes files that were never finished.
   Result<std::vector<std::uint32_t>> segments() const;
 
  private:
@@ -48,13 +57,19 @@ class Directory {
   struct Made {
     bool folder = false, mark = false;
   };
-  Directory(std::string path, Made made, os::FileDescriptor mark, os::FileLock owner)
-      : path_(std::move(path)), made_(made), mark_(std::move(mark)), owner_(std::move(owner)) {}
+  Directory(std::string path, os::Owners owners, os::FileDescriptor folder)
+      : path_(std::move(path)), owners_(owners), folder_(std::move(folder)) {}
+  Status take_mark(const std::string& kind);
+  Status make_mark(const std::string& kind);
+  Status check_mark(const std::string& kind) const;
+  Status lock();
+  Result<std::vector<std::string>> names() const;
 
   std::string path_;
+  os::Owners owners_;
   Made made_;
-  os::FileDescriptor mark_;
-  os::FileLock owner_;
+  os::FileDescriptor folder_, mark_;
+  std::optional<os::FileLock> lock_;
 };
 
 }  // namespace cachalot::storage

@@ -1,7 +1,7 @@
 #include "storage/file/file_backend.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -69,24 +69,38 @@ FileBackend::FileBackend(FileOptions options, Directory directory)
 }
 
 Result<std::unique_ptr<FileBackend>> FileBackend::open(const FileOptions& options) {
-  CACHALOT_TRY_ASSIGN(Directory directory, Directory::open(options.directory));
-  auto backend = std::unique_ptr<FileBackend>(new FileBackend(options, std::move(directory)));
+  CACHALOT_TRY_ASSIGN(Directory directory, Directory::open(options.directory, options.owners));
+  FileOptions bounded = options;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    bounded.most_open = std::min<std::uint64_t>(bounded.most_open, limit.rlim_cur / 4);
+  auto backend = std::unique_ptr<FileBackend>(new FileBackend(bounded, std::move(directory)));
   CACHALOT_TRY(backend->scan());
   return backend;
 }
 
 Status FileBackend::scan() {
+  constexpr std::size_t kMostLines = 10;
   CACHALOT_TRY_ASSIGN(const std::vector<std::uint32_t> numbers, directory_.segments());
+  std::size_t left_out = 0;
   for (const std::uint32_t number : numbers) {
-    Result<Segment> segment = Segment::open(directory_.segment_path(number));
+    Result<Segment> segment = Segment::open(directory_, number);
+    while (!segment && out_of_descriptors(segment.error()) && close_coldest())
+      segment = Segment::open(directory_, number);
     if (segment) {
       adopt(number, *std::move(segment));
       continue;
     }
     const Error& error = segment.error();
-    if (error.code != Code::kCorrupt) return error;
-    base::log(base::LogLevel::kWarn, "storage", "%s: its objects are lost", error.message);
+    if (error.code == Code::kBusy || error.code == Code::kNoSpace) return error;
     shelves_.emplace(number, nullptr);  // the number stays in use
+    if (++left_out > kMostLines) continue;
+    base::log(base::LogLevel::kWarn, "storage", "%s: is left out, and left as it is",
+              error.message);
+  }
+  if (left_out > kMostLines) {
+    base::log(base::LogLevel::kWarn, "storage", "storage directory %s: %zu files are left out",
+              directory_.path().c_str(), left_out);
   }
   return {};
 }
@@ -100,6 +114,8 @@ void FileBackend::adopt(std::uint32_t number, Segment segment) {
   auto shelf = std::make_unique<Shelf>(std::move(segment));
   Shelf& here = *shelf;
   shelves_.emplace(number, std::move(shelf));
+  here.in_open = open_.insert(open_.begin(), &here);
+  if (open_.size() > options_.most_open) (void)close_coldest();
   for (std::uint32_t slot = here.segment.slots(); slot-- != 0;) {
     const Place place{number, slot};
     const SegmentEntry& entry = here.segment.entry(slot);
@@ -119,6 +135,38 @@ void FileBackend::adopt(std::uint32_t number, Segment segment) {
       condemn(place);
     }
   }
+}
+
+// --- Descriptors -----------------------------------------------------------------------------------
+
+Status FileBackend::pin(Shelf& shelf) {
+  if (shelf.segment.is_open()) {
+    open_.splice(open_.begin(), open_, shelf.in_open);
+  } else {
+    if (open_.size() >= options_.most_open) (void)close_coldest();
+    Status opened = shelf.segment.reopen();
+    while (!opened && out_of_descriptors(opened.error()) && close_coldest())
+      opened = shelf.segment.reopen();
+    CACHALOT_TRY(opened);
+    shelf.in_open = open_.insert(open_.begin(), &shelf);
+  }
+  ++shelf.pins;
+  return {};
+}
+
+void FileBackend::unpin(Shelf& shelf) {
+  --shelf.pins;
+  if (open_.size() > options_.most_open) (void)close_coldest();
+}
+
+// @return false: all that are open are in use
+bool FileBackend::close_coldest() {
+  const auto at =
+      std::find_if(open_.rbegin(), open_.rend(), [](const Shelf* shelf) { return !shelf->pins; });
+  if (at == open_.rend()) return false;
+  (*at)->segment.close();
+  open_.erase((*at)->in_open);
+  return true;
 }
 
 // --- Slots -----------------------------------------------------------------------------------------
@@ -142,23 +190,31 @@ Result<FileBackend::Place> FileBackend::take_slot(std::uint64_t slot_bytes) {
   if (free_[slot_bytes].empty()) CACHALOT_TRY(add_segment(slot_bytes));
   std::vector<Place>& free = free_[slot_bytes];
   const Place place = free.back();
+  Shelf& shelf = *shelves_.at(place.segment);
+  CACHALOT_TRY(pin(shelf));
   free.pop_back();
-  ++shelves_.at(place.segment)->taken;
+  ++shelf.taken;
   return place;
+}
+
+// Segments of other slots that hold nothing give their space back.
+void FileBackend::remove_empty_shelf(std::uint64_t slot_bytes) {
+  const auto at = std::find_if(shelves_.begin(), shelves_.end(), [&](const auto& one) {
+    const Shelf* const shelf = one.second.get();
+    return shelf != nullptr && shelf->taken == 0 && shelf->segment.slot_bytes() != slot_bytes;
+  });
+  if (at == shelves_.end()) return;
+  Shelf& shelf = *at->second;
+  std::erase_if(free_[shelf.segment.slot_bytes()],
+                [&](const Place& place) { return place.segment == at->first; });
+  shelf.segment.remove();
+  if (shelf.segment.is_open()) open_.erase(shelf.in_open);
+  shelves_.erase(at);
 }
 
 // Under mutex_: it is rare, and all that wait for it need what it makes.
 Status FileBackend::add_segment(std::uint64_t slot_bytes) {
-  // Segments of other slots that hold nothing give their space back.
-  for (auto& [number, shelf] : shelves_) {
-    if (shelf == nullptr || shelf->taken != 0 || shelf->segment.slot_bytes() == slot_bytes)
-      continue;
-    std::erase_if(free_[shelf->segment.slot_bytes()],
-                  [&](const Place& place) { return place.segment == number; });
-    (void)::unlink(shelf->segment.path().c_str());
-    shelves_.erase(number);
-    break;
-  }
+  remove_empty_shelf(slot_bytes);
   // As many slots as there are already: a small storage takes a small part of the disk.
   std::uint64_t slots = 0;
   for (const auto& [number, shelf] : shelves_) {
@@ -177,11 +233,19 @@ Status FileBackend::add_segment(std::uint64_t slot_bytes) {
 
 Status FileBackend::make_segment(std::uint64_t slot_bytes, std::uint32_t slots) {
   CACHALOT_TRY(check_free(slots * slot_bytes));
-  const std::uint32_t number = shelves_.empty() ? 0 : shelves_.rbegin()->first + 1;
-  CACHALOT_TRY_ASSIGN(Segment segment,
-                      Segment::create(directory_.segment_path(number), slot_bytes, slots));
-  adopt(number, std::move(segment));
-  return {};
+  // A number that is in use after all is left to what has it.
+  for (std::uint32_t number = 0;; ++number) {
+    if (shelves_.contains(number)) continue;
+    Result<Segment> segment = Segment::create(directory_, number, slot_bytes, slots);
+    while (!segment && out_of_descriptors(segment.error()) && close_coldest())
+      segment = Segment::create(directory_, number, slot_bytes, slots);
+    if (segment) {
+      adopt(number, *std::move(segment));
+      return {};
+    }
+    if (segment.error().code != Code::kBusy) return segment.error();
+    shelves_.emplace(number, nullptr);
+  }
 }
 
 Status FileBackend::check_free(std::uint64_t more_bytes) const {
@@ -285,6 +349,7 @@ Status FileBackend::write_tables(std::span<Write> writes, IoBatch& io) {
 void FileBackend::finish(std::span<Write> writes, const Status& tables) {
   const std::lock_guard lock(mutex_);
   for (Write& write : writes) {
+    unpin(*shelves_.at(write.place.segment));
     if (write.put->status && !tables) write.put->status = tables.error();
     if (!write.put->status) {
       free_slot(write.place);
@@ -323,6 +388,8 @@ std::optional<FileBackend::Read> FileBackend::begin_read(Get& get) {
                              get.head.payload_bytes, bytes_of(get.room));
     return {};
   }
+  get.status = pin(shelf);
+  if (!get.status) return {};
   ++shelf.uses[place.slot].readers;
   return Read{&get, place, shelf.segment.fd(), shelf.segment.slot_offset(place.slot),
               BodyPieces(get.room, get.head.body_bytes())};
@@ -330,7 +397,9 @@ std::optional<FileBackend::Read> FileBackend::begin_read(Get& get) {
 
 void FileBackend::end_read(const Place& place) {
   const std::lock_guard lock(mutex_);
-  SlotUse& use = shelves_.at(place.segment)->uses[place.slot];
+  Shelf& shelf = *shelves_.at(place.segment);
+  unpin(shelf);
+  SlotUse& use = shelf.uses[place.slot];
   if (--use.readers == 0 && use.is_condemned) free_slot(place);
 }
 
@@ -411,13 +480,7 @@ Status FileBackend::check() {
   CACHALOT_TRY(directory_.check());
   const std::lock_guard lock(mutex_);
   for (const auto& [number, shelf] : shelves_) {
-    struct stat info {};
-    if (shelf == nullptr || ::fstat(shelf->segment.fd(), &info) != 0 || info.st_nlink != 0)
-      continue;
-    return Error::make(Code::kNotFound,
-                       "storage file %.160s: was removed while it was used; start this process "
-                       "again",
-                       shelf->segment.path().c_str());
+    if (shelf != nullptr) CACHALOT_TRY(shelf->segment.check());
   }
   return {};
 }

@@ -11,11 +11,14 @@
 //   1. A slot is free, being written, or named by exactly one key of the index.
 //   2. A slot that a get reads is not written: it becomes free after the last reader.
 //   3. Of two entries on disk with one key, the later one counts.
+//   4. A segment that is read or written is open. Of the others only the last used stay open. A put or get of one that
+//      cannot be opened for want of descriptors is kNoSpace.
 //
 // @threads any
 // @cost   memory: about 250 bytes an object
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,13 +43,17 @@ struct FileOptions {
   IoBatch::Kind io = IoBatch::Kind::kUring;
   // A segment is made only if so many bytes of the file system stay free.
   std::uint64_t min_free_bytes = 0;
-  bool sync = false;  // each put also survives the loss of power
+  bool sync = false;                         // each put also survives the loss of power
+  os::Owners owners = os::Owners::kTrusted;  // of the directory and its files
+  // Segments that stay open though no call uses them; at most a quarter of the process's limit of descriptors.
+  std::uint64_t most_open = 256;
 };
 
 class FileBackend final : public Backend {
  public:
-  // Reads the tables of all segments. A segment whose header is damaged is left alone, and logged.
-  // @errors as Directory::open
+  // Reads the tables of all segments. What stands in the place of one and is none, is damaged, of another version or of
+  // another user, is left alone, and logged.
+  // @errors as Directory::open; kBusy: requests of a killed process are in flight; kNoSpace: no descriptor is left
   // @cost   about 2 GB/s of tables, which are 0.2 % of blocks of 64 KiB
   static Result<std::unique_ptr<FileBackend>> open(const FileOptions& options);
 
@@ -85,6 +92,8 @@ class FileBackend final : public Backend {
     std::mutex table_mutex;
     std::vector<SlotUse> uses;
     std::uint32_t taken = 0;  // slots that are not free
+    std::uint32_t pins = 0;   // reads and writes that need it open
+    std::list<Shelf*>::iterator in_open;
   };
   struct Tools {
     std::unique_ptr<IoBatch> io;
@@ -97,6 +106,10 @@ class FileBackend final : public Backend {
   FileBackend(FileOptions options, Directory directory);
 
   Status scan();
+  Status pin(Shelf& shelf);  // under mutex_
+  void unpin(Shelf& shelf);  // under mutex_
+  bool close_coldest();      // under mutex_
+  void remove_empty_shelf(std::uint64_t slot_bytes);
   void adopt(std::uint32_t number, Segment segment);
   Result<Place> take_slot(std::uint64_t slot_bytes);
   Status add_segment(std::uint64_t slot_bytes);
@@ -116,6 +129,7 @@ class FileBackend final : public Backend {
   mutable std::mutex mutex_;  // all below
   std::unordered_map<ObjectKey, Place> index_;
   std::map<std::uint32_t, std::unique_ptr<Shelf>> shelves_;  // by number of the segment
+  std::list<Shelf*> open_;                                   // the last used first
   std::map<std::uint64_t, std::vector<Place>> free_;         // by slot_bytes
   std::vector<Tools> idle_tools_;
   std::uint64_t next_sequence_ = 1;

@@ -31,7 +31,7 @@ static_assert(sizeof(SegmentHeader) == 32);
 constexpr std::uint32_t kMostSlots = 1u << 20;
 constexpr std::uint64_t kMostSlotBytes = kMaxPayloadBytes + 4 * std::uint64_t{kMaxObjectTokens};
 
-// @param bytes  a multiple of 8, but for 4 bytes more of zeroes
+// @param bytes  a multiple of 8; 4 bytes more are followed by four of zeroes
 std::uint32_t crc_of(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const unsigned char*>(data);
   std::uint32_t crc = base::kCrc32cInit;
@@ -61,12 +61,20 @@ Status transfer(int fd, bool is_write, std::uint64_t offset, void* data, std::ui
 
 }  // namespace
 
+bool out_of_descriptors(const Error& error) {
+  return error.os_error == EMFILE || error.os_error == ENFILE;
+}
+
+Segment::Segment(const Directory& directory, std::uint32_t number)
+    : directory_(directory.fd()),
+      name_(Directory::segment_name(number)),
+      path_(directory.path() + "/" + name_) {}
+
 // The kernel may still execute requests of an owner that was killed (io_uring does so after the process is gone).
 // They hold its open file, and so its lock: without it they could overwrite what the next owner writes.
-Status Segment::lock() {
+Status Segment::lock(std::uint64_t patience_ns) {
   constexpr auto kPause = std::chrono::milliseconds(1);
-  constexpr std::uint64_t kPatienceNs = 30'000'000'000;
-  const std::uint64_t until_ns = base::SteadyClock::read() + kPatienceNs;
+  const std::uint64_t until_ns = base::SteadyClock::read() + patience_ns;
   while (::flock(fd(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EOPNOTSUPP || errno == ENOLCK) return {};  // a file system without such locks
     if (errno != EWOULDBLOCK && errno != EINTR)
@@ -87,31 +95,79 @@ void Segment::lay_out(std::uint64_t slot_bytes, std::uint32_t slots) {
   first_slot_ = kPageBytes + table_.size();
 }
 
-Status Segment::open_file(int flags) {
-  int fd = ::open(path_.c_str(), flags | O_DIRECT | O_CLOEXEC, 0600);
+Status Segment::open_file(const std::string& name, int flags) {
+  flags |= O_CLOEXEC | O_NOFOLLOW;
+  int fd = ::openat(directory_, name.c_str(), flags | O_DIRECT, 0600);
   is_direct_ = fd >= 0;
-  if (fd < 0 && errno == EINVAL) fd = ::open(path_.c_str(), flags | O_CLOEXEC, 0600);
-  if (fd < 0) return Error::from_errno(errno, "storage file %.120s: open", path_.c_str());
+  if (fd < 0 && errno == EINVAL) {
+    // Some kernels make the file before they refuse O_DIRECT.
+    if ((flags & O_EXCL) != 0) (void)::unlinkat(directory_, name.c_str(), 0);
+    fd = ::openat(directory_, name.c_str(), flags, 0600);
+  }
+  if (fd < 0) {
+    Error error = Error::from_errno(errno, "storage file %.120s: open", path_.c_str());
+    if (out_of_descriptors(error)) error.code = Code::kNoSpace;
+    return error;
+  }
   fd_ = os::FileDescriptor(fd);
-  return lock();
+  return {};
 }
 
-Result<Segment> Segment::create(const std::string& path, std::uint64_t slot_bytes,
-                                std::uint32_t slots) {
-  Segment segment;
-  segment.path_ = path + ".new";
+Status Segment::identify() {
+  struct stat status {};
+  if (::fstat(fd(), &status) != 0)
+    return Error::from_errno(errno, "storage file %.120s: stat", path_.c_str());
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  return {};
+}
+
+Status Segment::check() const {
+  struct stat status {};
+  const bool is_there = ::fstatat(directory_, name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                        status.st_dev == device_ && status.st_ino == inode_;
+  if (is_there) return {};
+  return Error::make(Code::kNotFound,
+                     "storage file %.160s: was removed or replaced while it was used; start this "
+                     "process again",
+                     path_.c_str());
+}
+
+void Segment::remove() const {
+  if (check()) (void)::unlinkat(directory_, name_.c_str(), 0);
+}
+
+Status Segment::reopen() {
+  CACHALOT_TRY(check());
+  CACHALOT_TRY(open_file(name_, O_RDWR));
+  const Status locked = lock(0);
+  if (!locked) fd_.close();
+  return locked;
+}
+
+void Segment::close() {
+  // A forked child may share the open file, and with it the lock.
+  (void)::flock(fd(), LOCK_UN);
+  fd_.close();
+}
+
+Result<Segment> Segment::create(const Directory& directory, std::uint32_t number,
+                                std::uint64_t slot_bytes, std::uint32_t slots) {
+  Segment segment(directory, number);
   segment.lay_out(slot_bytes, slots);
-  (void)::unlink(segment.path_.c_str());
-  CACHALOT_TRY(segment.open_file(O_RDWR | O_CREAT | O_EXCL));
-  Status made = segment.write_all();
-  if (made && ::rename(segment.path_.c_str(), path.c_str()) != 0) {
-    made = Error::from_errno(errno, "storage file %.120s: rename", path.c_str());
+  const std::string unfinished = segment.name_ + ".new";
+  (void)::unlinkat(segment.directory_, unfinished.c_str(), 0);
+  CACHALOT_TRY(segment.open_file(unfinished, O_RDWR | O_CREAT | O_EXCL));
+  Status made = segment.lock(0);
+  if (made) made = segment.write_all();
+  if (made) made = segment.identify();
+  // A link replaces nothing, as a rename would.
+  if (made && ::linkat(segment.directory_, unfinished.c_str(), segment.directory_,
+                       segment.name_.c_str(), 0) != 0) {
+    made = Error::from_errno(errno, "storage file %.120s: give it its name", segment.path_.c_str());
   }
-  if (!made) {
-    (void)::unlink(segment.path_.c_str());
-    return made.error();
-  }
-  segment.path_ = path;
+  (void)::unlinkat(segment.directory_, unfinished.c_str(), 0);
+  if (!made) return made.error();
   return segment;
 }
 
@@ -133,10 +189,24 @@ Status Segment::write_all() {
   return transfer(fd(), true, kPageBytes, table_.data(), table_.size(), path_);
 }
 
-Result<Segment> Segment::open(const std::string& path) {
-  Segment segment;
-  segment.path_ = path;
-  CACHALOT_TRY(segment.open_file(O_RDWR));
+Result<Segment> Segment::open(const Directory& directory, std::uint32_t number) {
+  constexpr std::uint64_t kPatienceNs = 30'000'000'000;
+  Segment segment(directory, number);
+  // Looked at before it is opened: opening alone can hang (a FIFO) or do something (a tape).
+  struct stat status {};
+  if (::fstatat(directory.fd(), segment.name_.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
+    return Error::from_errno(errno, "storage file %.120s", segment.path_.c_str());
+  if (!S_ISREG(status.st_mode)) {
+    return Error::make(Code::kCorrupt, "storage file %.120s: is %s, expected a file",
+                       segment.path_.c_str(),
+                       S_ISLNK(status.st_mode)   ? "a link"
+                       : S_ISDIR(status.st_mode) ? "a directory"
+                                                 : "a device, a pipe or a socket");
+  }
+  CACHALOT_TRY(directory.check_owner(status, segment.name_));
+  CACHALOT_TRY(segment.open_file(segment.name_, O_RDWR));
+  CACHALOT_TRY(segment.lock(kPatienceNs));
+  CACHALOT_TRY(segment.identify());
   CACHALOT_TRY(segment.read_all());
   return segment;
 }

@@ -4,17 +4,22 @@
 //   4096  table: 128 bytes a slot     whole pages
 //      …  slots                       slot_bytes each
 //
-// Entry: the object's head (112), sequence (8), state (4: 0 free, 1 used), CRC-32C of the 124 bytes before (4).
+// Entry: the object's head (112), sequence (8), state (4: 0 free, 1 used), CRC-32C (4) of the entry's 128 bytes with
+// these four zero.
+//
+// A segment may be closed while no slot is read or written: a storage has more of them than a process descriptors.
 //
 // Invariants
 //   1. A body is complete in its slot before the entry that names it is written.
 //   2. The file has all its space from its creation on: a write never fails for lack of it.
 //   3. An entry on disk that names a slot with another body is possible after a crash. The seal tells.
+//   4. No link is followed, and no file is replaced or removed that is not this one.
 //
 // @threads one at a time, but slots may be read and written meanwhile, and write_pages() may run
 #pragma once
 
 #include <cachalot/result.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -24,6 +29,7 @@
 
 #include "os/file_descriptor.h"
 #include "storage/file/aligned_bytes.h"
+#include "storage/file/directory.h"
 #include "storage/file/io_batch.h"
 #include "storage/object.h"
 
@@ -44,15 +50,29 @@ struct SegmentEntry {
 };
 static_assert(sizeof(SegmentEntry) == 128);
 
+// Whether an error says that this process, or the machine, has no descriptor left.
+bool out_of_descriptors(const Error& error);
+
 class Segment {
  public:
-  // Makes the file under a temporary name, and gives it its name when it is complete.
-  // @errors kNoSpace, kPermission, kIo
-  static Result<Segment> create(const std::string& path, std::uint64_t slot_bytes,
-                                std::uint32_t slots);
+  // Makes the file under a temporary name, and gives it its name when it is complete. It is open.
+  // @param directory  outlives the segment
+  // @errors kNoSpace, also of descriptors (out_of_descriptors()); kBusy: something has the name; kPermission, kIo
+  static Result<Segment> create(const Directory& directory, std::uint32_t number,
+                                std::uint64_t slot_bytes, std::uint32_t slots);
   // Reads header and table. Entries that do not check are free. Waits for I/O of a killed process that is in flight.
-  // @errors kCorrupt: the header; kVersionMismatch; kBusy: it was in flight for half a minute; kIo
-  static Result<Segment> open(const std::string& path);
+  // @errors kCorrupt: the header, or no file; kVersionMismatch; kPermission, also of an owner that is not trusted;
+  //         kBusy: it was in flight for half a minute; kNoSpace: out_of_descriptors(); kIo
+  static Result<Segment> open(const Directory& directory, std::uint32_t number);
+
+  // Opens it again after a close(). @errors as open(), at once; kNotFound: another file has its name, or none
+  Status reopen();
+  void close();
+  bool is_open() const { return static_cast<bool>(fd_); }
+  // Whether the file has still its name. @errors kNotFound
+  Status check() const;
+  // Removes the file, if it has still its name.
+  void remove() const;
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
@@ -78,17 +98,22 @@ class Segment {
   Status write_pages(Pages& pages, IoBatch& io) const;
 
  private:
-  Segment() = default;
+  Segment(const Directory& directory, std::uint32_t number);
   void lay_out(std::uint64_t slot_bytes, std::uint32_t slots);
-  Status open_file(int flags);
-  Status lock();
+  Status open_file(const std::string& name, int flags);
+  Status identify();
+  Status lock(std::uint64_t patience_ns);
   Status write_all();
   Status read_all();
   SegmentEntry* table() { return reinterpret_cast<SegmentEntry*>(table_.data()); }
   const SegmentEntry* table() const { return reinterpret_cast<const SegmentEntry*>(table_.data()); }
 
-  std::string path_;
+  int directory_;     // its descriptor
+  std::string name_;  // in it
+  std::string path_;  // for messages
   os::FileDescriptor fd_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
   bool is_direct_ = false;
   std::uint64_t slot_bytes_ = 0;
   std::uint32_t slots_ = 0;

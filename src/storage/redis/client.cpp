@@ -102,7 +102,10 @@ bool RedisClient::take_map(const redisReply& reply, const RedisNode& from) {
 }
 
 Status RedisClient::ask_for_map(RedisNode& node, std::uint64_t deadline_ns) {
+  // A range of slots has some words for each replica.
+  constexpr ReplyBounds kMapBounds{.elements = kRedisSlots * 32, .bytes = 16 << 20};
   RedisCommand command = RedisCommand::make({"CLUSTER", "SLOTS"});
+  command.most = kMapBounds;
   Status taken;
   command.take = [&](const redisReply& reply) {
     if (reply.type == REDIS_REPLY_ERROR) {
@@ -220,7 +223,10 @@ void RedisClient::run_once(std::vector<Attempt>& attempts, std::uint64_t deadlin
 
 Status RedisClient::run(std::span<RedisCommand> commands, std::uint64_t deadline_ns) {
   if (commands.empty()) return {};
-  CACHALOT_TRY(ensure_map(deadline_ns));
+  if (const Status mapped = ensure_map(deadline_ns); !mapped) {
+    for (RedisCommand& command : commands) command.status = mapped;
+    return mapped;
+  }
   std::vector<Attempt> attempts(commands.size());
   for (std::size_t i = 0; i < commands.size(); ++i) {
     Attempt& attempt = attempts[i];

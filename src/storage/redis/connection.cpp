@@ -44,7 +44,9 @@ Error error_of_reply(const std::string& node, const redisReply& reply) {
                                  "ERR Client sent AUTH", "ERR invalid password"}) {
     if (text.starts_with(word)) code = Code::kPermission;
   }
-  if (text.starts_with("OOM")) code = Code::kNoSpace;
+  if (text.starts_with("READONLY")) code = Code::kPermission;
+  // MISCONF: it cannot save to its disk, and so takes no writes.
+  if (text.starts_with("OOM") || text.starts_with("MISCONF")) code = Code::kNoSpace;
   if (text.starts_with("WRONGTYPE")) code = Code::kCorrupt;
   return Error::make(code, "redis %.80s: %.*s", node.c_str(),
                      static_cast<int>(std::min<std::size_t>(text.size(), 120)), text.data());
@@ -106,7 +108,9 @@ RedisPipeline::RedisPipeline(RedisConnection& connection, std::vector<RedisComma
     : connection_(connection),
       commands_(std::move(commands)),
       node_(std::move(node)),
-      greetings_left_(connection.greeting_.empty() ? 0 : 1) {}
+      greetings_left_(connection.greeting_.empty() ? 0 : 1) {
+  scan_ = ReplyScan(next_bounds());
+}
 
 void RedisPipeline::fail(const Status& why) {
   status_ = why;
@@ -191,14 +195,29 @@ void RedisPipeline::take_reply(const redisReply& reply) {
   command.take(reply);
 }
 
-void RedisPipeline::take_replies() {
+// The next reply is to a command, or to what comes before one.
+ReplyBounds RedisPipeline::next_bounds() const {
+  const bool is_of_command = greetings_left_ == 0 && received_ < commands_.size();
+  return is_of_command ? commands_[received_]->most : ReplyBounds{};
+}
+
+void RedisPipeline::take_bytes(std::string_view bytes) {
   redisReader* const reader = connection_.context_->reader;
-  while (status_) {
+  while (status_ && !bytes.empty()) {
+    std::size_t taken = 0;
+    const ReplyScan::Found found = scan_.take(bytes, taken);
+    if (found == ReplyScan::Found::kBeyond) {
+      return fail(Error::make(
+          Code::kIo, "redis %.80s: a reply that is none, or larger than what was asked for",
+          node_.c_str()));
+    }
+    (void)redisReaderFeed(reader, bytes.data(), taken);
+    bytes.remove_prefix(taken);
+    if (found == ReplyScan::Found::kMore) return;
     void* parsed = nullptr;
-    if (redisReaderGetReply(reader, &parsed) != REDIS_OK) {
+    if (redisReaderGetReply(reader, &parsed) != REDIS_OK || parsed == nullptr) {
       return fail(Error::make(Code::kIo, "redis %.80s: %.120s", node_.c_str(), reader->errstr));
     }
-    if (parsed == nullptr) return;
     const std::unique_ptr<void, void (*)(void*)> reply(parsed, freeReplyObject);
     const auto& answer = *static_cast<const redisReply*>(parsed);
     // Also what a server says that has too many clients.
@@ -209,25 +228,21 @@ void RedisPipeline::take_replies() {
       return fail(Error::make(Code::kIo, "redis %.80s: a reply to nothing", node_.c_str()));
     }
     take_reply(answer);
+    scan_ = ReplyScan(next_bounds());
   }
 }
 
+// Once: a server that sends without an end is looked at between two reads, as the deadline is.
 void RedisPipeline::receive() {
   thread_local std::vector<char> buffer(kReadBytes);
-  while (!is_done()) {
-    const ssize_t got = ::recv(connection_.fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == ENOTCONN)) return;
-    if (got < 0) return fail(Error::from_errno(errno, "redis %.80s: receive", node_.c_str()));
-    if (got == 0) {
-      return fail(
-          Error::make(Code::kIo, "redis %.80s: the server closed the connection", node_.c_str()));
-    }
-    (void)redisReaderFeed(connection_.context_->reader, buffer.data(),
-                          static_cast<std::size_t>(got));
-    take_replies();
-    if (static_cast<std::size_t>(got) < buffer.size()) return;
+  const ssize_t got = ::recv(connection_.fd(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOTCONN)) return;
+  if (got < 0) return fail(Error::from_errno(errno, "redis %.80s: receive", node_.c_str()));
+  if (got == 0) {
+    return fail(
+        Error::make(Code::kIo, "redis %.80s: the server closed the connection", node_.c_str()));
   }
+  take_bytes({buffer.data(), static_cast<std::size_t>(got)});
 }
 
 void RedisPipeline::run(std::span<RedisPipeline> pipelines, std::uint64_t deadline_ns,

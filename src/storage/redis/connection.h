@@ -1,6 +1,6 @@
 // One connection to a Redis server, and pipelines of commands over several connections at a time.
 //
-// hiredis connects and parses replies. Commands are written here, so that payloads go from the caller's memory to
+// hiredis connects and parses replies, each of which was found to be within its command's bounds. Commands are written here, so that payloads go from the caller's memory to
 // the socket without a copy, and so that every wait ends at the deadline: connecting is a part of the pipeline.
 //
 // Invariant: a connection over which a pipeline did not complete is never used again.
@@ -20,6 +20,7 @@
 
 #include "storage/cancel_signal.h"
 #include "storage/object.h"
+#include "storage/redis/reply_scan.h"
 
 struct redisContext;
 struct redisReply;
@@ -36,6 +37,7 @@ struct RedisCommand {
   std::string text = {};             // as it is sent
   std::span<const Bytes> body = {};  // sent after the text, then a line end
   std::uint64_t reply_bytes = 64;    // about
+  ReplyBounds most = {};             // a longer reply ends the connection
   std::uint16_t slot = 0;            // of its key, in a cluster
   bool is_asking = false;            // preceded by ASKING
   // Filled by the run: OK if there was a reply; else why there was none.
@@ -94,8 +96,9 @@ class RedisPipeline {
   std::size_t gather(std::span<iovec> pieces) const;
   void advance(std::uint64_t sent_bytes);
   void receive();
-  void take_replies();
+  void take_bytes(std::string_view bytes);
   void take_reply(const redisReply& reply);
+  ReplyBounds next_bounds() const;
   void fail(const Status& why);
 
   RedisConnection& connection_;
@@ -108,6 +111,7 @@ class RedisPipeline {
   std::uint64_t awaited_bytes_ = 0;  // of replies
   std::size_t received_ = 0;         // commands that have their reply
   bool skips_asking_ = false;        // the next reply is ASKING's
+  ReplyScan scan_{ReplyBounds{}};    // of the next reply
 };
 
 // What an error reply means to the caller.

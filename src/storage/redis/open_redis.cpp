@@ -1,3 +1,5 @@
+#include <sys/un.h>
+
 #include <array>
 #include <cstring>
 
@@ -35,6 +37,15 @@ Status read_place(const StorageUri& uri, RedisOptions& options, std::string& pre
   return {};
 }
 
+// The kernel, and hiredis without a word, cut a longer one off.
+Status check_socket_path(const StorageUri& uri, const std::string& path) {
+  constexpr std::size_t kMost = sizeof(sockaddr_un::sun_path) - 1;
+  if (path.size() <= kMost) return {};
+  return Error::make(Code::kInvalidArgument,
+                     "storage \"%s\": a socket's path of %zu bytes, expected at most %zu",
+                     uri.shown.c_str(), path.size(), kMost);
+}
+
 // A server that answers must accept the login. One that is down may accept it later.
 Status check_login(Backend& backend) {
   constexpr std::uint64_t kPatienceNs = 2'000'000'000;
@@ -55,6 +66,7 @@ OpenedBackend open_redis(const StorageUri& uri, const BackendSecrets& secrets) {
   std::string prefix;
   if (uri.scheme == "redis+unix") {
     CACHALOT_TRY_ASSIGN(options.address.path, uri.path());
+    CACHALOT_TRY(check_socket_path(uri, options.address.path));
     if (const std::string* const given = uri.find("prefix")) prefix = *given;
   } else {
     CACHALOT_TRY(read_place(uri, options, prefix));

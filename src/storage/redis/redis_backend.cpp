@@ -12,6 +12,10 @@ namespace cachalot::storage {
 namespace {
 
 constexpr std::uint64_t kMostValueBytes = 512 << 20;  // Redis' proto-max-bulk-len
+constexpr std::uint64_t kMostTokenBytes = std::uint64_t{kMaxObjectTokens} * 4;
+constexpr const char* kScanCount = "1000";
+// Names of one SCAN: it gives a few more than were asked for.
+constexpr ReplyBounds kScanBounds{.elements = 64'000, .bytes = 32 << 20};
 constexpr const char* kDefaultPrefix = "cachalot";
 
 Error refusal_of(const redisReply& reply) {
@@ -64,6 +68,15 @@ RedisCommand RedisBackend::command(std::string_view verb, const ObjectKey& key) 
   const std::string name = name_of(key);
   RedisCommand made = RedisCommand::make({verb, name});
   made.slot = redis_slot(name);
+  return made;
+}
+
+// The first bytes of an object.
+RedisCommand RedisBackend::range_command(const ObjectKey& key, std::uint64_t bytes) const {
+  const std::string name = name_of(key);
+  RedisCommand made = RedisCommand::make({"GETRANGE", name, "0", std::to_string(bytes - 1)});
+  made.slot = redis_slot(name);
+  made.most.bytes += bytes;
   return made;
 }
 
@@ -124,15 +137,17 @@ Status RedisBackend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
   for (std::size_t i = 0; i < gets.size(); ++i) {
     Get& get = gets[i];
     get.status = {};
-    commands.push_back(command("GET", get.key));
-    commands.back().reply_bytes = kHeadBytes + bytes_of(get.room);
+    // No more than an object that fits can have, whatever is stored there.
+    const std::uint64_t bytes = kHeadBytes + bytes_of(get.room);
+    commands.push_back(range_command(get.key, bytes + kMostTokenBytes));
+    commands.back().reply_bytes = bytes;
     commands.back().take = [&get](const redisReply& reply) {
-      if (reply.type == REDIS_REPLY_STRING) {
-        take_value(bytes_of_reply(reply), get);
-      } else if (reply.type == REDIS_REPLY_NIL) {
+      if (reply.type != REDIS_REPLY_STRING) {
+        get.status = refusal_of(reply);
+      } else if (reply.len == 0) {
         get.status = Error::make(Code::kNotFound, "storage: has no such object");
       } else {
-        get.status = refusal_of(reply);
+        take_value(bytes_of_reply(reply), get);
       }
     };
     of.push_back(i);
@@ -147,11 +162,8 @@ Result<std::vector<ObjectHead>> RedisBackend::read_heads(std::span<const ObjectK
                                                          std::uint64_t deadline_ns) {
   std::vector<RedisCommand> commands;
   std::vector<ObjectHead> heads;
-  static const std::string kLastByte = std::to_string(kHeadBytes - 1);
   for (const ObjectKey& key : keys) {
-    const std::string name = name_of(key);
-    commands.push_back(RedisCommand::make({"GETRANGE", name, "0", kLastByte}));
-    commands.back().slot = redis_slot(name);
+    commands.push_back(range_command(key, kHeadBytes));
     commands.back().reply_bytes = kHeadBytes;
     commands.back().take = [&](const redisReply& reply) {
       if (reply.type != REDIS_REPLY_STRING) return;
@@ -170,7 +182,9 @@ Status RedisBackend::list(const Lister& each, std::uint64_t deadline_ns) {
   for (RedisNode* const node : nodes) {
     std::string cursor = "0";
     do {
-      RedisCommand scan = RedisCommand::make({"SCAN", cursor, "MATCH", pattern, "COUNT", "1000"});
+      RedisCommand scan =
+          RedisCommand::make({"SCAN", cursor, "MATCH", pattern, "COUNT", kScanCount});
+      scan.most = kScanBounds;
       std::vector<ObjectKey> keys;
       Status answer;
       scan.take = [&](const redisReply& reply) {

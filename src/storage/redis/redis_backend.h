@@ -32,6 +32,7 @@ class RedisBackend final : public Backend {
  private:
   std::string name_of(const ObjectKey& key) const { return prefix_ + to_text(key); }
   RedisCommand command(std::string_view verb, const ObjectKey& key) const;
+  RedisCommand range_command(const ObjectKey& key, std::uint64_t bytes) const;
   Result<std::vector<ObjectHead>> read_heads(std::span<const ObjectKey> keys,
                                              std::uint64_t deadline_ns);
 

@@ -7,6 +7,8 @@ OpenedBackend open_rocksdb(const StorageUri& uri, const BackendSecrets&) {
   RocksdbOptions options;
   CACHALOT_TRY_ASSIGN(options.directory, uri.path());
   CACHALOT_TRY_ASSIGN(options.sync, uri.flag("sync", false));
+  CACHALOT_TRY_ASSIGN(const bool allows_foreign, uri.flag("allow_foreign", false));
+  if (allows_foreign) options.owners = os::Owners::kAny;
   return open_rocksdb_backend(options);
 }
 

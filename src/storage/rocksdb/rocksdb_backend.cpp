@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "os/file_descriptor.h"
 #include "storage/file/directory.h"
+#include "storage/rare_line.h"
 #include "storage/value.h"
 
 namespace cachalot::storage {
@@ -135,8 +136,11 @@ class ErrorLog final : public rdb::Logger {
     char text[400];
     (void)std::vsnprintf(text, sizeof text, format, arguments);
     text[std::strcspn(text, "\n")] = '\0';
-    base::log(base::LogLevel::kWarn, "storage", "RocksDB: %s", text);
+    if (line_.is_due()) base::log(base::LogLevel::kWarn, "storage", "RocksDB: %s", text);
   }
+
+ private:
+  RareLine line_{10};
 };
 
 rdb::Options database_options(const RocksdbOptions& options, bool is_direct) {
@@ -178,7 +182,10 @@ Status RocksdbBackend::open() {
       {"heads", rdb::ColumnFamilyOptions(database)},
       {"values", values_options(database)}};
   // RocksDB would make it, but reports an error first.
-  (void)::mkdir((options_.directory + "/db").c_str(), 0700);
+  (void)::mkdirat(directory_.fd(), "db", 0700);
+  struct stat folder {};
+  if (::fstatat(directory_.fd(), "db", &folder, 0) == 0)
+    CACHALOT_TRY(directory_.check_owner(folder, "db"));
   rdb::DB* opened = nullptr;
   const rdb::Status status =
       rdb::DB::Open(database, options_.directory + "/db", families, &families_, &opened);
@@ -371,7 +378,8 @@ Status RocksdbBackend::list(const Lister& each, std::uint64_t deadline_ns) {
 }  // namespace
 
 Result<std::unique_ptr<Backend>> open_rocksdb_backend(const RocksdbOptions& options) {
-  CACHALOT_TRY_ASSIGN(Directory directory, Directory::open(options.directory, "rocksdb"));
+  CACHALOT_TRY_ASSIGN(Directory directory,
+                      Directory::open(options.directory, options.owners, "rocksdb"));
   auto backend = std::make_unique<RocksdbBackend>(options, std::move(directory));
   CACHALOT_TRY(backend->open());
   return std::unique_ptr<Backend>(std::move(backend));

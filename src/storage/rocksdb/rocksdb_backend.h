@@ -20,6 +20,7 @@
 #include <memory>
 #include <string>
 
+#include "os/shared_file.h"
 #include "storage/backend.h"
 
 namespace cachalot::storage {
@@ -29,6 +30,7 @@ struct RocksdbOptions {
   bool sync = false;
   // Memory of each family before its entries go into files; the log grows to about this.
   std::uint64_t memtable_bytes = std::uint64_t{64} << 20;
+  os::Owners owners = os::Owners::kTrusted;  // of the directory and the database's folder
 };
 
 // Makes the directory if only its last part is missing.

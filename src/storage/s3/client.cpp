@@ -69,21 +69,30 @@ struct S3Client::Transfer {
     sent += done;
     return done;
   }
-  void write(const char* from, std::size_t bytes) {
+  // @return false: the transfer ends
+  bool write(const char* from, std::size_t bytes) {
     long code = 0;
     (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
     if (request.take && code >= 200 && code < 300) {
-      request.take(std::as_bytes(std::span(from, bytes)));
-    } else if (request.answer.size() < kAnswerBytes) {
-      request.answer.append(from, std::min(bytes, kAnswerBytes - request.answer.size()));
+      is_enough = !request.take(std::as_bytes(std::span(from, bytes)));
+      return !is_enough;
     }
+    if (request.answer.size() < kAnswerBytes)
+      request.answer.append(from, std::min(bytes, kAnswerBytes - request.answer.size()));
+    answer_bytes += bytes;
+    return answer_bytes <= kMostAnswerBytes;
+  }
+  bool write_header(std::size_t bytes) {
+    header_bytes += bytes;
+    return header_bytes <= kMostHeaderBytes;
   }
   void add_header(const std::string& line) { headers = curl_slist_append(headers, line.c_str()); }
 
   S3Request& request;
   CURL* easy;
   curl_slist* headers = nullptr;
-  std::size_t sent = 0;
+  std::size_t sent = 0, answer_bytes = 0, header_bytes = 0;
+  bool is_enough = false;  // the request has what it wanted
   char error[CURL_ERROR_SIZE] = {};
 };
 
@@ -123,8 +132,12 @@ std::unique_ptr<S3Client::Transfer> S3Client::start(S3Request& request,
   set(
       CURLOPT_WRITEFUNCTION,
       +[](char* from, std::size_t, std::size_t bytes, void* to) -> std::size_t {
-        static_cast<Transfer*>(to)->write(from, bytes);
-        return bytes;
+        return static_cast<Transfer*>(to)->write(from, bytes) ? bytes : 0;
+      });
+  set(CURLOPT_HEADERDATA, transfer.get());
+  set(
+      CURLOPT_HEADERFUNCTION, +[](char*, std::size_t, std::size_t bytes, void* to) -> std::size_t {
+        return static_cast<Transfer*>(to)->write_header(bytes) ? bytes : 0;
       });
   if (request.verb == S3Request::Verb::kHead) set(CURLOPT_NOBODY, 1L);
   if (request.verb == S3Request::Verb::kDelete) set(CURLOPT_CUSTOMREQUEST, "DELETE");
@@ -188,7 +201,12 @@ void S3Client::finish_some(void* multi, std::vector<std::unique_ptr<Transfer>>& 
     S3Request& request = transfer->request;
     const CURLcode result = message->data.result;
     (void)curl_easy_getinfo(transfer->easy, CURLINFO_RESPONSE_CODE, &request.code);
-    if (result != CURLE_OK) {
+    if (result == CURLE_WRITE_ERROR && !transfer->is_enough) {
+      request.status =
+          Error::make(Code::kIo, "s3 %.60s: more than %zu bytes of %s, which nothing has asked for",
+                      options_.bucket.c_str(), kMostAnswerBytes,
+                      transfer->header_bytes > kMostHeaderBytes ? "headers" : "an answer");
+    } else if (result != CURLE_OK && !transfer->is_enough) {
       request.status =
           Error::make(result == CURLE_OPERATION_TIMEDOUT ? Code::kTimeout : Code::kIo,
                       "s3 %.60s: %.140s", options_.bucket.c_str(),
@@ -243,7 +261,8 @@ Status S3Client::outcome(const S3Request& request) const {
   const std::string why = error_code_of(request.answer);
   Code code = Code::kIo;
   if (request.code == 404 && why != "NoSuchBucket") code = Code::kNotFound;
-  if (request.code == 401 || request.code == 403) code = Code::kPermission;
+  const bool is_token_refused = why == "ExpiredToken" || why == "InvalidToken";  // with 400
+  if (request.code == 401 || request.code == 403 || is_token_refused) code = Code::kPermission;
   if (request.code == 429 || request.code == 503) code = Code::kBusy;
   if (request.code == 507) code = Code::kNoSpace;
   return Error::make(code, "s3 %.60s: HTTP %ld%s%.80s", options_.bucket.c_str(), request.code,

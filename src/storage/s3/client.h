@@ -30,16 +30,20 @@ struct S3Options {
   std::uint32_t names_per_page = 1000;  // of a list
 };
 
+inline constexpr std::size_t kMostAnswerBytes = 64 << 10, kMostHeaderBytes = 64 << 10;
+
 struct S3Request {
   enum class Verb { kGet, kHead, kPut, kDelete };
 
   Verb verb = Verb::kGet;
-  std::string name = {};                       // of the object; empty: the bucket
-  std::string query = {};                      // encoded, in the order of its names
-  std::vector<std::string> headers = {};       // "Range: bytes=0-111"
-  std::string_view start = {};                 // of what is put
-  std::span<const Bytes> body = {};            // the rest of it
-  std::function<void(Bytes bytes)> take = {};  // what a successful answer brings, in pieces
+  std::string name = {};                  // of the object; empty: the bucket
+  std::string query = {};                 // encoded, in the order of its names
+  std::vector<std::string> headers = {};  // "Range: bytes=0-111"
+  std::string_view start = {};            // of what is put
+  std::span<const Bytes> body = {};       // the rest of it
+  // What a successful answer brings, in pieces. False: the rest is not wanted, and the transfer ends. Other answers
+  // have at most kMostAnswerBytes, and headers kMostHeaderBytes.
+  std::function<bool(Bytes bytes)> take = {};
 
   // Filled by the run.
   Status status = {};       // why there was no answer

@@ -32,7 +32,8 @@ Status check_is_there(const S3Options& options) {
   S3Request page{.query = "list-type=2&max-keys=1"};
   client.run({&page, 1}, base::SteadyClock::read() + kPatienceNs);
   if (!page.status) return {};
-  if (page.code == 401 || page.code == 403) return client.outcome(page);
+  const Status outcome = client.outcome(page);
+  if (!outcome && outcome.error().code == Code::kPermission) return outcome;
   if (page.code != 404) return {};
   return Error::make(Code::kIo, "s3 %.70s: there is no such bucket at %.120s; make it first",
                      options.bucket.c_str(),

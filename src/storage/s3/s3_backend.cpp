@@ -19,6 +19,7 @@ using Verb = S3Request::Verb;
 constexpr std::size_t kMostHeadObjects = 64;     // more are written together
 constexpr std::size_t kHeadsPerObject = 50'000;  // 5.6 MB
 constexpr std::size_t kHeadsPerRun = 1000;
+constexpr std::size_t kMostPageBytes = 8 << 20;  // of a list: names have 1 KiB at most
 
 std::string_view text_of(const void* data, std::size_t bytes) {
   return {static_cast<const char*>(data), bytes};
@@ -29,7 +30,7 @@ class S3Backend final : public Backend {
   S3Backend(const S3Options& options, const std::string& prefix)
       : objects_(prefix + "/objects/"),
         heads_(prefix + "/heads/"),
-        page_(std::to_string(options.names_per_page)),
+        names_per_page_(options.names_per_page),
         client_(options) {}
 
   const BackendTraits& traits() const override { return traits_; }
@@ -48,20 +49,27 @@ class S3Backend final : public Backend {
     std::unordered_map<ObjectKey, bool> has_head;  // the objects that are there
     void add(const ObjectHead& head);
   };
+  // The heads of one object, as its bytes come.
+  struct HeadStream {
+    std::size_t left;  // heads that it may have
+    std::string part = {};
+    bool feed(Bytes bytes, Known& known);
+  };
 
   std::string name_of(const ObjectKey& key) const { return objects_ + to_text(key); }
   std::string new_heads_name() const;
   void run_puts(std::span<S3Request> requests, std::uint64_t deadline_ns);
   Result<std::vector<std::string>> names_below(const std::string& prefix,
                                                std::uint64_t deadline_ns);
-  Result<std::vector<std::string>> read_all(std::span<const std::string> names, bool only_head,
-                                            std::uint64_t deadline_ns);
+  Status read_heads(std::span<const std::string> names, std::size_t most_each, Known& known,
+                    std::uint64_t deadline_ns);
   Status add_missing(Known& known, std::uint64_t deadline_ns);
   void write_together(const Known& known, std::span<const std::string> old,
                       std::uint64_t deadline_ns);
 
   const BackendTraits traits_{.name = "s3", .align_bytes = 1, .is_shared = true};
-  const std::string objects_, heads_, page_;
+  const std::string objects_, heads_;
+  const std::uint32_t names_per_page_;
   S3Client client_;
   std::atomic<bool> has_conditions_{true};  // the service knows If-None-Match
 };
@@ -101,7 +109,7 @@ Status S3Backend::get(std::span<Get> gets, std::uint64_t deadline_ns) {
     get.status = {};
     sinks.emplace_back(get);
     requests.push_back({.verb = Verb::kGet, .name = name_of(get.key)});
-    requests.back().take = [sink = &sinks.back()](Bytes bytes) { (void)sink->feed(bytes); };
+    requests.back().take = [sink = &sinks.back()](Bytes bytes) { return sink->feed(bytes); };
   }
   client_.run(requests, deadline_ns);
   for (std::size_t i = 0; i < gets.size(); ++i) {
@@ -183,37 +191,59 @@ Result<std::vector<std::string>> S3Backend::names_below(const std::string& prefi
   do {
     S3Request page;
     page.query = token.empty() ? "" : "continuation-token=" + encode_percent(token, false) + "&";
-    page.query += "list-type=2&max-keys=" + page_ + "&prefix=" + encode_percent(prefix, false);
+    page.query += "list-type=2&max-keys=" + std::to_string(names_per_page_) +
+                  "&prefix=" + encode_percent(prefix, false);
     std::string xml;
-    page.take = [&](Bytes bytes) { xml += text_of(bytes.data(), bytes.size()); };
+    page.take = [&](Bytes bytes) {
+      xml += text_of(bytes.data(), bytes.size());
+      return xml.size() <= kMostPageBytes;
+    };
     client_.run({&page, 1}, deadline_ns);
     const Status outcome = client_.outcome(page);
     if (!outcome) return outcome.error();
     CACHALOT_TRY_ASSIGN(const S3Listing listing, S3Listing::parse(xml));
+    if (listing.names.size() > names_per_page_) {
+      return Error::make(Code::kIo, "s3: a list of %zu names, expected at most %u",
+                         listing.names.size(), names_per_page_);
+    }
     names.insert(names.end(), listing.names.begin(), listing.names.end());
     token = listing.next;
   } while (!token.empty());
   return names;
 }
 
-// What the objects hold, or their heads. Those that are gone meanwhile are empty.
-Result<std::vector<std::string>> S3Backend::read_all(std::span<const std::string> names,
-                                                     bool only_head, std::uint64_t deadline_ns) {
-  std::vector<std::string> contents(names.size());
-  std::vector<S3Request> requests;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    requests.push_back({.verb = Verb::kGet, .name = names[i]});
-    if (only_head) requests.back().headers = {"Range: bytes=0-" + std::to_string(kHeadBytes - 1)};
-    requests.back().take = [content = &contents[i]](Bytes bytes) {
-      *content += text_of(bytes.data(), bytes.size());
-    };
+// @return false: it has more than it may have
+bool S3Backend::HeadStream::feed(Bytes bytes, Known& known) {
+  part += text_of(bytes.data(), bytes.size());
+  std::size_t at = 0;
+  for (; left != 0 && part.size() - at >= kHeadBytes; at += kHeadBytes, --left) {
+    const Result<ObjectHead> head = head_of_value(std::as_bytes(std::span(part)).subspan(at));
+    if (head) known.add(*head);
   }
-  client_.run(requests, deadline_ns);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const Status outcome = client_.outcome(requests[i]);
-    if (!outcome && outcome.error().code != Code::kNotFound) return outcome.error();
+  part.erase(0, at);
+  return left != 0 || part.empty();
+}
+
+// Adds the heads at the begin of these objects. Those that are gone meanwhile have none.
+Status S3Backend::read_heads(std::span<const std::string> names, std::size_t most_each,
+                             Known& known, std::uint64_t deadline_ns) {
+  for (std::size_t first = 0; first < names.size(); first += kHeadsPerRun) {
+    const auto some = names.subspan(first, std::min(kHeadsPerRun, names.size() - first));
+    std::vector<HeadStream> streams(some.size(), HeadStream{most_each});
+    std::vector<S3Request> requests;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      requests.push_back({.verb = Verb::kGet, .name = some[i]});
+      if (most_each == 1)
+        requests.back().headers = {"Range: bytes=0-" + std::to_string(kHeadBytes - 1)};
+      requests.back().take = [&, i](Bytes bytes) { return streams[i].feed(bytes, known); };
+    }
+    client_.run(requests, deadline_ns);
+    for (const S3Request& request : requests) {
+      const Status outcome = client_.outcome(request);
+      if (!outcome && outcome.error().code != Code::kNotFound) return outcome;
+    }
   }
-  return contents;
+  return {};
 }
 
 // The heads of objects that are in no batch of heads.
@@ -222,16 +252,7 @@ Status S3Backend::add_missing(Known& known, std::uint64_t deadline_ns) {
   for (const auto& [key, has_head] : known.has_head) {
     if (!has_head) names.push_back(name_of(key));
   }
-  for (std::size_t first = 0; first < names.size(); first += kHeadsPerRun) {
-    const std::size_t count = std::min(kHeadsPerRun, names.size() - first);
-    CACHALOT_TRY_ASSIGN(const std::vector<std::string> heads,
-                        read_all(std::span(names).subspan(first, count), true, deadline_ns));
-    for (const std::string& bytes : heads) {
-      const Result<ObjectHead> head = head_of_value(std::as_bytes(std::span(bytes)));
-      if (head) known.add(*head);
-    }
-  }
-  return {};
+  return read_heads(names, 1, known, deadline_ns);
 }
 
 // New ones before the old ones go: what fails in between only leaves more of them.
@@ -261,17 +282,7 @@ Status S3Backend::list(const Lister& each, std::uint64_t deadline_ns) {
         parse_object_key(std::string_view(name).substr(std::min(objects_.size(), name.size())));
     if (key) known.has_head.emplace(*key, false);
   }
-  for (std::size_t first = 0; first < batches.size(); first += kHeadsPerRun) {
-    const std::size_t count = std::min(kHeadsPerRun, batches.size() - first);
-    CACHALOT_TRY_ASSIGN(const std::vector<std::string> contents,
-                        read_all(std::span(batches).subspan(first, count), false, deadline_ns));
-    for (const std::string& bytes : contents) {
-      for (std::size_t at = 0; at + kHeadBytes <= bytes.size(); at += kHeadBytes) {
-        const Result<ObjectHead> head = head_of_value(std::as_bytes(std::span(bytes)).subspan(at));
-        if (head) known.add(*head);
-      }
-    }
-  }
+  CACHALOT_TRY(read_heads(batches, kHeadsPerObject, known, deadline_ns));
   CACHALOT_TRY(add_missing(known, deadline_ns));
   if (batches.size() > kMostHeadObjects) write_together(known, batches, deadline_ns);
   for (const ObjectHead& head : known.heads) {

@@ -128,6 +128,7 @@ class S3Rig final : public FaultRig {
     S3Request get{.name = name(key)};
     get.take = [&](Bytes bytes) {
       value.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return true;
     };
     client.run({&get, 1}, soon());
     return value;
@@ -271,6 +272,7 @@ TEST(S3Test, TheListReadsFewObjectsAndWritesTheirHeadsTogether) {
     std::string xml;
     page.take = [&](Bytes bytes) {
       xml.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return true;
     };
     client.run({&page, 1}, soon());
     return S3Listing::parse(xml)->names;

@@ -23,9 +23,10 @@ class FakeBackend final : public Backend {
     std::mutex mutex;
     std::unordered_map<ObjectKey, Object> objects;
     std::uint64_t next = 0;
-    std::optional<Error> failure;                // of every call
+    std::optional<Error> failure;  // of every call
+    std::optional<Error> put_failure, get_failure;
     std::function<void(Object& object)> on_get;  // changes what is read
-    std::uint64_t calls = 0;
+    std::uint64_t calls = 0, puts = 0, gets = 0, questions = 0, lists = 0;
     bool is_shared = false;  // of the backends that are made afterwards
 
     // From here on every call fails, or (nothing) none. The store's own thread calls meanwhile.
@@ -33,9 +34,18 @@ class FakeBackend final : public Backend {
       const std::lock_guard lock(mutex);
       failure = error;
     }
-    std::uint64_t count_calls() {
+    void fail_puts(const std::optional<Error>& error) {
       const std::lock_guard lock(mutex);
-      return calls;
+      put_failure = error;
+    }
+    void fail_gets(const std::optional<Error>& error) {
+      const std::lock_guard lock(mutex);
+      get_failure = error;
+    }
+    std::uint64_t count_calls() { return read(calls); }
+    std::uint64_t read(const std::uint64_t& counter) {
+      const std::lock_guard lock(mutex);
+      return counter;
     }
     std::size_t count() {
       const std::lock_guard lock(mutex);
@@ -48,19 +58,24 @@ class FakeBackend final : public Backend {
 
   Status exists(std::span<const ObjectKey> keys, std::span<bool> is_there, std::uint64_t) override {
     const std::lock_guard lock(disk_.mutex);
+    ++disk_.questions;
     CACHALOT_TRY(begin());
     for (std::size_t i = 0; i < keys.size(); ++i) is_there[i] = disk_.objects.contains(keys[i]);
     return {};
   }
   Status get(std::span<Get> gets, std::uint64_t) override {
     const std::lock_guard lock(disk_.mutex);
+    ++disk_.gets;
     CACHALOT_TRY(begin());
+    if (disk_.get_failure) return *disk_.get_failure;
     for (Get& get : gets) get.status = get_one(get);
     return {};
   }
   Status put(std::span<Put> puts, std::uint64_t) override {
     const std::lock_guard lock(disk_.mutex);
+    ++disk_.puts;
     CACHALOT_TRY(begin());
+    if (disk_.put_failure) return *disk_.put_failure;
     for (Put& put : puts) {
       Object object{put.head, {}, disk_.next++};
       for (const Bytes& piece : put.body)
@@ -77,6 +92,7 @@ class FakeBackend final : public Backend {
   }
   Status list(const Lister& each, std::uint64_t) override {
     const std::lock_guard lock(disk_.mutex);
+    ++disk_.lists;
     CACHALOT_TRY(begin());
     std::map<std::uint64_t, const Object*> by_sequence;
     for (const auto& [key, object] : disk_.objects) by_sequence[object.sequence] = &object;
