@@ -7,7 +7,7 @@ what this test cannot know:
 
   <!-- test: with a pool -->, <!-- test: with a keeper -->    there is a small one at /dev/shm/kv when the block begins
   <!-- test: continues -->                 the block before runs first, in the same shell
-  <!-- test: slow -->                     runs with --slow only; else its commands must parse
+  <!-- test: slow -->                     runs with --slow only; else its flags must be known, and 20 requests run
   <!-- test: not here, needs REASON -->   is not run; the files that it names must exist
   <!-- test: tests/FILE -->               that file runs it, and names the page
 
@@ -32,7 +32,7 @@ LLAMA = ("guide_test.py runs what follows", "guide_test.py: end")
 #: Letters and dots that stand for a value.
 PLACEHOLDER = re.compile(r"(?<![\w$./{-])(?:[A-Z]|MODEL|FILE|KEY|LINK|FOLDER|NAME|PATH|POOL|OUT_FOLDER|CACHALOT|HOST|PORT)"
                          r"(?![\w=./}-])|…|\.\.\.|/path/to|\[--")
-SECONDS = 120
+SECONDS = 300
 POOL_FLAGS = "--block-bytes 64KiB --capacity-blocks 64"
 # A keeper in the background has printed its line when the next command runs; one in the foreground is ended then.
 BEGIN = """set -e -o pipefail -m
@@ -62,6 +62,7 @@ class Page:
         (self.folder / "build").mkdir()
         (self.folder / "build/release").symlink_to(build)
         self.ports, self.last = {}, ""
+        self.environment = {**os.environ, "PATH": f"{build}/apps/cachalot:{os.environ['PATH']}"}
 
     def close(self):
         self.remove_pool()
@@ -80,7 +81,7 @@ class Page:
         """Returns the error, "": none. The script's processes are a session that ends with it."""
         shell = subprocess.Popen(["bash", "-c", BEGIN + script], cwd=self.folder, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, start_new_session=True, stdin=subprocess.DEVNULL,
-                                 env={**os.environ, "PATH": f"{self.build}/apps/cachalot:{os.environ['PATH']}"})
+                                 env=self.environment)
         try:
             output, _ = shell.communicate(timeout=None if "--slow" in sys.argv else SECONDS)
             return "" if shell.returncode == 0 else f"exit code {shell.returncode}: {output[-2000:]}"
@@ -108,11 +109,16 @@ class Page:
         return self.shell(self.placed(text))
 
     def check_flags(self, block):
-        """Each command of the program refuses the one flag that it does not have."""
-        for command in re.findall(r"^cachalot .*", self.placed(block.text).replace("\\\n", " "), re.MULTILINE):
-            command = command.split(" #")[0].rstrip(" &")
+        """Each command of the program refuses the one flag that it does not have; what may be short is run."""
+        for command in re.findall(r"^cachalot .*", block.text.replace("\\\n", " "), re.MULTILINE):
+            command = self.placed(command).split(" #")[0].rstrip(" &")
+            if re.match("cachalot (replay|simulate) ", command):
+                problem = self.shell(command + " --limit 20")
+                if problem:
+                    return f"{command}: {problem}"
+                continue
             done = subprocess.run(["bash", "-c", command + " --no-such-flag"], cwd=self.folder, capture_output=True, text=True,
-                                  env={**os.environ, "PATH": f"{self.build}/apps/cachalot:{os.environ['PATH']}"}, timeout=60)
+                                  env=self.environment, timeout=SECONDS)
             said = done.stderr.strip()
             if done.returncode != 2 or "--no-such-flag" not in said or re.search(r"--(?!no-such-flag|help)\w", said):
                 return f"{command}: {said}"

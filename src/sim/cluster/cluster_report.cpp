@@ -8,7 +8,7 @@ ClusterReport Cluster::finish_report() {
   for (DecodeSide& side : decode_) report_.instances.push_back(std::move(side.report));
   finish_figures();
   for (std::size_t i = 0; i < decode_.size(); ++i) {
-    DecodeSide& side = decode_[i];
+    const DecodeSide& side = decode_[i];
     InstanceReport& r = report_.instances[prefill_.size() + i];
     r.steps = side.node.steps();
     r.tokens = side.node.tokens();

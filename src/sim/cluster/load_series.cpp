@@ -38,13 +38,15 @@ void LoadSeries::add(double from_s, double to_s, double value) {
   }
 }
 
-std::vector<double> LoadSeries::means(double end_s) {
-  lengthen(end_s);
-  CACHALOT_CHECK(window_s_ == length_for(shortest_s_, end_s));
+std::vector<double> LoadSeries::means(double end_s) const {
+  LoadSeries whole = *this;
+  whole.lengthen(end_s);
+  const double window_s = whole.window_s_;
+  CACHALOT_CHECK(window_s == length_for(shortest_s_, end_s));
   std::vector<double> means;
-  for (std::size_t i = 0; static_cast<double>(i) * window_s_ < end_s; ++i) {
-    const double length = std::min(window_s_, end_s - static_cast<double>(i) * window_s_);
-    means.push_back(i < integrals_.size() ? integrals_[i] / length : 0);
+  for (std::size_t i = 0; static_cast<double>(i) * window_s < end_s; ++i) {
+    const double length = std::min(window_s, end_s - static_cast<double>(i) * window_s);
+    means.push_back(i < whole.integrals_.size() ? whole.integrals_[i] / length : 0);
   }
   return means;
 }

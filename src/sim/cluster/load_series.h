@@ -22,7 +22,7 @@ class LoadSeries {
 
   // Of each window until `end_s`; the last one, if it is cut, over what there is of it. Nothing was added after `end_s`.
   // The windows are of length_for(the constructor's, end_s).
-  std::vector<double> means(double end_s);
+  std::vector<double> means(double end_s) const;
 
  private:
   void lengthen(double end_s);
