@@ -7,7 +7,8 @@ namespace cachalot::process_test {
 namespace {
 
 constexpr int kUsage = 2;
-constexpr const char* kTrace = CACHALOT_TEST_ASSETS "/traces/conversation_trace.jsonl.gz";
+const std::string kAssets = CACHALOT_TEST_ASSETS;
+const std::string kTrace = kAssets + "/traces/conversation_trace.jsonl.gz";
 
 std::string repeated(const std::string& text, std::size_t times) {
   std::string all;
@@ -48,20 +49,29 @@ TEST_F(HostileInput, BracketsInCommentsAndStringsOfTomlAreNoLevels) {
 }
 
 TEST_F(HostileInput, DeepJsonIsRefusedWithItsPlace) {
-  const std::string deep = repeated("[", 100'000);
-  const std::string objects = repeated("{\"a\":", 100'000);
-  for (const std::string& text : {deep, objects, "{\"timestamp\": 1, \"hash_ids\": " + deep}) {
+  constexpr std::size_t kLevels = 100'000;
+  const std::string run_file =
+      kAssets + "/perf/vllm-runs/rtx4090-llama-3.1-8b-tp1.requests.jsonl.gz";
+  const auto simulate_run = [&](const std::string& trace, const std::string& meta) {
+    return run({"simulate", "--trace", trace, "--trace-format", "vllm-run", "--profile",
+                kAssets + "/perf/rtx4090-llama-3.1-8b-tp1", "--meta", meta, "--colocated", "1"});
+  };
+  const std::string arrays = repeated("[", kLevels) + repeated("]", kLevels);
+  const std::string objects = repeated("{\"a\":", kLevels) + "1" + repeated("}", kLevels);
+  for (const std::string& text :
+       {arrays, objects, "{\"timestamp\": 1, \"hash_ids\": " + arrays + "}"}) {
     const std::string file = write("t.jsonl", text + "\n");
+    const std::vector<std::string> parts = {"/t.jsonl:", "JSON document was too deep"};
     for (const char* const format : {"auto", "mooncake", "weka", "dynamo"}) {
-      expect_error(run({"trace", "info", file, "--format", format}), kUsage, {"/t.jsonl:", "JSON"});
+      expect_error(run({"trace", "info", file, "--trace-format", format}), kUsage, parts);
     }
-    expect_error(run({"hitrate", "--trace", file}), kUsage, {"/t.jsonl:1", "JSON"});
-    expect_error(run({"simulate", "--trace", file, "--trace-format", "vllm-run", "--profile",
-                      "rtx4090-llama-3.1-8b-tp1", "--colocated", "1"}),
-                 kUsage, {"/t.jsonl:1", "JSON"});
+    expect_error(run({"hitrate", "--trace", file}), kUsage, parts);
+    expect_error(simulate_run(file, file), kUsage, parts);
+    expect_error(simulate_run(run_file, file), kUsage, parts);
     expect_error(run({"simulate", "--trace", kTrace, "--prefill", "1", "--calibration", file}),
-                 kUsage, {"/t.jsonl", "JSON"});
-    expect_error(run({"calibrate", "--check", file, "--models", file}), kUsage, {"/t.jsonl"});
+                 kUsage, parts);
+    expect_error(run({"calibrate", "--check", kAssets + "/perf/silicon.csv", "--models", file}),
+                 kUsage, parts);
   }
 }
 
