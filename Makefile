@@ -6,6 +6,11 @@
 DEMO_FLAGS := --trace tests/assets/traces/conversation_trace.jsonl.gz --engines 4 \
   --block-bytes 65536 --capacity-blocks 20000 --speed max --verify full
 
+# What it prints at its end: tests/guide/demo_test.py runs it.
+DEMO_NEXT_IS := hit rates of other capacities and policies; then README.md, from "Two processes share a prefix" on
+DEMO_NEXT := '  PATH=$$PWD/build/release/apps/cachalot:$$PATH' \
+  '  cachalot hitrate --trace tests/assets/traces/conversation_trace.jsonl.gz --policy all --capacity-blocks 500..200000,inf'
+
 JOBS ?= $(shell nproc)
 TEST_JOBS ?= 2
 TEST_ARGS ?=
@@ -28,7 +33,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-python test-python-storage test-nixl test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-guide test-python test-python-storage test-nixl test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -56,6 +61,7 @@ endef
 demo: setup-run ## install, build and replay a production trace with four engine processes
 	$(call build,release,cachalot)
 	$(CACHALOT) replay $(DEMO_FLAGS)
+	@printf '%s\n' '' 'Next: $(DEMO_NEXT_IS)' $(DEMO_NEXT)
 
 build: setup-run ## build the programs and libraries (release)
 	$(call build,release)
@@ -63,6 +69,10 @@ build: setup-run ## build the programs and libraries (release)
 test: setup-test ## install, build and run all tests; TEST_ARGS goes to ctest
 	$(call build,dev)
 	ctest --preset dev -j$(TEST_JOBS) $(TEST_ARGS)
+
+test-guide: setup-test ## every command of README.md and docs/guide, the long ones too: half an hour
+	$(call build,dev)
+	$(PYTHON) tests/guide/pages_test.py . build/dev --slow
 
 test-python: setup-test setup-python ## build the Python package into build/venv and run its tests; PYTEST_ARGS goes to pytest
 	$(PYTHON) -m venv build/venv

@@ -1,6 +1,7 @@
 /* Two processes share the KV cache of a prompt, in C.
  *
- *   share_prefix /dev/shm/pool
+ *   cachalot serve --pool /dev/shm/kv --create --block-bytes 32KiB --capacity 1GiB &
+ *   share_prefix /dev/shm/kv
  */
 #define _POSIX_C_SOURCE 200809L
 #include <cachalot/c.h>
@@ -14,7 +15,7 @@ enum { LAYERS = 4, TOKENS = 16, PAGES = 8, BLOCKS = 6, LAYER_BYTES = TOKENS * 2 
 
 static int run_engine(const char* pool, int computes) {
   cachalot_client_options options = {
-      .struct_size = sizeof options, .pool = pool, .model = "example"};
+      .struct_size = sizeof options, .pool = pool, .model = "share_prefix.c@1"};
   options.geometry = (cachalot_geometry){.struct_size = sizeof options.geometry,
                                          .layers = LAYERS,
                                          .kv_heads = 2,
@@ -57,18 +58,11 @@ static int run_engine(const char* pool, int computes) {
 }
 
 int main(int argc, char** argv) {
-  const char* pool = argc > 1 ? argv[1] : "/dev/shm/cachalot_example";
-  const cachalot_keeper_options options = {.struct_size = sizeof options,
-                                           .pool = pool,
-                                           .block_bytes = LAYERS * LAYER_BYTES,
-                                           .capacity_blocks = 32};
-  cachalot_keeper* keeper = NULL;
-  if (cachalot_keeper_start(&options, &keeper) != CACHALOT_OK)
-    return fprintf(stderr, "%s\n", cachalot_last_message()), 1;
+  const char* pool = argc > 1 ? argv[1] : "/dev/shm/kv";
   for (int computes = 1; computes >= 0; --computes) {
     if (fork() == 0) exit(run_engine(pool, computes));
     int status = 0;
     if (wait(&status) < 0 || status != 0) return 1;
   }
-  return cachalot_keeper_stop(keeper) == CACHALOT_OK ? 0 : 1;
+  return 0;
 }

@@ -1,8 +1,8 @@
 // Two processes share the KV cache of a prompt: the first computes and stores it, the second loads it.
 //
-//   share_prefix /dev/shm/pool
+//   cachalot serve --pool /dev/shm/kv --create --block-bytes 32KiB --capacity 1GiB &
+//   share_prefix /dev/shm/kv
 #include <cachalot/client.h>
-#include <cachalot/keeper.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,9 +13,10 @@ using namespace cachalot;
 
 // One engine: 64 pages of 16 tokens, one tensor per layer with K and V.
 static int run_engine(const std::string& pool, bool computes) {
-  const KvGeometry geometry = *KvGeometry::of_model("Qwen2.5-7B", DType::kBf16, 16);
+  const KvGeometry geometry{
+      .layers = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF16, .block_tokens = 16};
   Result<Client> client =
-      Client::attach({.pool = {pool}, .model = "Qwen2.5-7B@example", .geometry = geometry});
+      Client::attach({.pool = {pool}, .model = "share_prefix.cpp@1", .geometry = geometry});
   if (!client) return std::fprintf(stderr, "attach: %s\n", client.error().message), 1;
 
   std::vector<std::vector<char>> memory(geometry.layers,
@@ -36,7 +37,7 @@ static int run_engine(const std::string& pool, bool computes) {
   std::printf("%s: %zu of %zu blocks came from the pool\n", computes ? "first" : "second", *hit,
               hashes.size());
   if (!computes)
-    return *hit == hashes.size() && memory[5][24 * geometry.layer_bytes()] == 42 ? 0 : 1;
+    return *hit == hashes.size() && memory[3][24 * geometry.layer_bytes()] == 42 ? 0 : 1;
 
   for (auto& layer : memory) std::fill(layer.begin(), layer.end(), 42);  // the forward pass
   const Result<Stored> stored = client->store(*cache, nullptr, hashes, pages);
@@ -44,12 +45,7 @@ static int run_engine(const std::string& pool, bool computes) {
 }
 
 int main(int argc, char** argv) {
-  const std::string pool = argc > 1 ? argv[1] : "/dev/shm/cachalot_example";
-  const std::uint64_t block_bytes =
-      KvGeometry::of_model("Qwen2.5-7B", DType::kBf16, 16)->block_bytes();
-  Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(
-      {.pool = pool, .block_bytes = block_bytes, .capacity_blocks = 64, .clients = 4});
-  if (!keeper) return std::fprintf(stderr, "keeper: %s\n", keeper.error().message), 1;
+  const std::string pool = argc > 1 ? argv[1] : "/dev/shm/kv";
   for (const bool computes : {true, false}) {
     if (fork() == 0) {
       const int code = run_engine(pool, computes);
@@ -59,5 +55,5 @@ int main(int argc, char** argv) {
     int status = 0;
     if (wait(&status) < 0 || status != 0) return 1;
   }
-  return keeper->stop() ? 0 : 1;
+  return 0;
 }

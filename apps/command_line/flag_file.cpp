@@ -4,6 +4,8 @@
 #include <charconv>
 #include <map>
 #include <memory>
+#include <sstream>
+#include <string_view>
 #include <toml.hpp>
 
 #include "command.h"
@@ -69,9 +71,59 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
+std::string read_file(std::istream& input, const std::string& file) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  std::string text(kMostBytes + 1, '\0');
+  input.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(input.gcount()));
+  if (text.size() > kMostBytes) refuse(file, "more than 1 MiB, expected a file of flags");
+  return text;
+}
+
+// The end of the string that begins at `at` with a quote; a string of one line ends with its line.
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const bool has_lines = text.substr(at, 3) == std::string(3, quote);
+  for (at += has_lines ? 3 : 1; at < text.size(); ++at) {
+    if (text[at] == '\\' && quote == '"') {
+      ++at;
+    } else if (!has_lines && (text[at] == quote || text[at] == '\n')) {
+      return at;
+    } else if (has_lines && text.substr(at, 3) == std::string(3, quote)) {
+      // The string's own last two characters may be quotes.
+      at += 2;
+      for (int more = 0; more < 2 && text.substr(at + 1, 1) == std::string(1, quote); ++more) ++at;
+      return at;
+    }
+  }
+  return text.size();
+}
+
+// The library parses and frees each level of lists, tables and dotted names by a call within a call.
+void check_nesting(std::string_view text, const std::string& file) {
+  constexpr int kMostLevels = 16;
+  int open = 0, dots = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char next = text[at];
+    if (next == '"' || next == '\'') at = end_of_string(text, at);
+    if (next == '#') at = std::min(text.find('\n', at), text.size());
+    if (next == '[' || next == '{') ++open;
+    if (next == ']' || next == '}') --open;
+    if (next == '.') ++dots;
+    if (std::string_view("[]{},=\n").find(next) != std::string_view::npos) dots = 0;
+    if (open <= kMostLevels && dots <= kMostLevels) continue;
+    refuse(file + ":" + std::to_string(1 + std::ranges::count(text.substr(0, at), '\n')),
+           "lists, sections or names within each other, expected at most " +
+               std::to_string(kMostLevels) + " levels");
+  }
+}
+
 Value parse(std::istream& input, const std::string& file) {
+  const std::string text = read_file(input, file);
+  check_nesting(text, file);
+  std::istringstream checked(text);
   try {
-    return toml::parse<toml::discard_comments, std::map>(input, file);
+    return toml::parse<toml::discard_comments, std::map>(checked, file);
   } catch (const toml::exception& error) {
     refuse(file + ":" + std::to_string(error.location().line()),
            "not valid TOML: " + first_line(error.what()));

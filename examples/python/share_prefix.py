@@ -1,4 +1,8 @@
-"""Two engine processes share a prefix: one computes and stores it, the other loads it."""
+"""Two engine processes share a prefix: one computes and stores it, the other loads it.
+
+    cachalot serve --pool /dev/shm/kv --create --block-bytes 32KiB --capacity 1GiB &
+    python examples/python/share_prefix.py /dev/shm/kv
+"""
 
 import multiprocessing
 import sys
@@ -7,7 +11,7 @@ import numpy as np
 
 import cachalot
 
-POOL = sys.argv[1] if len(sys.argv) > 1 else "/dev/shm/cachalot_example_share_prefix_python"
+POOL = sys.argv[1] if len(sys.argv) > 1 else "/dev/shm/kv"
 GEOMETRY = cachalot.KvGeometry(layers=4, kv_heads=2, head_dim=64, dtype="f16", block_tokens=16)
 PROMPT = np.arange(8 * 16, dtype=np.uint32)
 
@@ -26,18 +30,17 @@ def engine(number, failed):
         stored = client.store(cache, hashes, pages)
         print(f"engine {number}: {hit} blocks loaded, {len(hashes) - hit} computed, {stored.written} stored")
         is_right = all((tensors[layer][:, pages[i]] == i + layer).all() for layer in range(4) for i in range(len(hashes)))
-        if hit != (0 if number == 0 else len(hashes)) or not is_right:
+        if (number == 1 and hit != len(hashes)) or not is_right:
             failed.set()
 
 
 if __name__ == "__main__":
     spawn = multiprocessing.get_context("spawn")
     failed = spawn.Event()
-    with cachalot.EmbeddedKeeper(pool=POOL, block_bytes=GEOMETRY.block_bytes, capacity_blocks=256):
-        for number in range(2):
-            process = spawn.Process(target=engine, args=(number, failed))
-            process.start()
-            process.join()
-            if process.exitcode != 0:
-                failed.set()
+    for number in range(2):
+        process = spawn.Process(target=engine, args=(number, failed))
+        process.start()
+        process.join()
+        if process.exitcode != 0:
+            failed.set()
     sys.exit(1 if failed.is_set() else 0)

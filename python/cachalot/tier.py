@@ -201,7 +201,7 @@ def read_options(source: Union[str, os.PathLike]) -> Dict[str, Any]:
 def _parse(text: str, parse: Any, name: str) -> Any:
     try:
         return parse(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets within brackets
         raise CLASSES["bad_input"](f"options: {name}: {error}") from error
 
 

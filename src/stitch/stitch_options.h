@@ -1,5 +1,5 @@
 // What of the stitching allocator can be set. The defaults are one set for all loads, measured over
-// real and generated traces: docs/design/vmm.md.
+// real and generated traces: docs/design/stitch.md.
 #pragma once
 
 #include <cachalot/result.h>

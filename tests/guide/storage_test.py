@@ -15,27 +15,12 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from page import blocks_of
+
 ROOT, BUILD, CC = Path(sys.argv.pop(1)), Path(sys.argv.pop(1)).resolve(), sys.argv.pop(1)
 PROGRAM = BUILD / "apps/cachalot/cachalot"
 PYTHON_PLUGIN = BUILD / "bindings/python_storage/libcachalot_python_storage.so"
 CREATED = "--create --block-bytes 64KiB --capacity-blocks 16 --spare-blocks 64"
-
-
-def blocks_of(page):
-    """(kind, text) of what the page prints: the words after ```, or "" for indented lines."""
-    blocks, lines = [], iter((ROOT / page).read_text().split("\n"))
-    for line in lines:
-        if line.startswith("```"):
-            body = itertools.takewhile(lambda body: not body.startswith("```"), lines)
-            blocks.append((line[3:], "\n".join(body)))
-        elif found := re.match(r" {4,}(?=\S)(?!\d+\.|[-|])", line):
-            body = [line[found.end():]]
-            for more in lines:
-                if not more.startswith("    "):
-                    break
-                body.append(more[found.end():])
-            blocks.append(("", "\n".join(body)))
-    return blocks
 
 
 class StoragePages(unittest.TestCase):
@@ -45,8 +30,9 @@ class StoragePages(unittest.TestCase):
         (self.folder / "ssd").mkdir()
         (self.folder / "include").symlink_to(ROOT / "include")
         (self.folder / "examples").symlink_to(ROOT / "examples")
-        with gzip.open(ROOT / "tests/assets/traces/conversation_trace.jsonl.gz") as full, \
-                gzip.open(self.folder / "conversation_trace.jsonl.gz", "wb") as short:
+        trace = "tests/assets/traces/conversation_trace.jsonl.gz"
+        (self.folder / trace).parent.mkdir(parents=True)
+        with gzip.open(ROOT / trace) as full, gzip.open(self.folder / trace, "wb") as short:
             short.writelines(itertools.islice(full, 20))
 
     def tearDown(self):
@@ -101,7 +87,7 @@ class StoragePages(unittest.TestCase):
                     self.shell(self.placed(command))
 
     def check(self, page, expected):
-        blocks = blocks_of(page)
+        blocks = [(block.kind, block.text) for block in blocks_of((ROOT / page).read_text())]
         self.assertEqual(len(blocks), expected, blocks)
         # A page may print a command before the file that it needs.
         for kind, text in sorted(blocks, key=lambda block: block[0] != "python"):

@@ -3,6 +3,7 @@
 usage: install_test.py CMAKE BUILD_FOLDER LIBDIR CC CXX PKG_CONFIG VERSION
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -12,7 +13,8 @@ import unittest
 from pathlib import Path
 
 CMAKE, BUILD, LIBDIR, CC, CXX, PKG_CONFIG, VERSION = sys.argv[1:8]
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 def run(*command, **environment):
@@ -40,6 +42,20 @@ class Install(unittest.TestCase):
             self.skipTest("there is no pkg-config")
         return run(PKG_CONFIG, *words, "cachalot", PKG_CONFIG_PATH=self.libraries / "pkgconfig").split()
 
+    @contextlib.contextmanager
+    def keeper(self, pool):
+        program = self.prefix / "bin/cachalot"
+        keeper = subprocess.Popen([program, "serve", "--pool", pool, "--create", "--block-bytes", "32KiB", "--capacity", "16MiB"],
+                                  stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertTrue(keeper.stdout.readline().startswith("ready"))
+            yield
+            run(program, "stop", "--pool", pool)
+        finally:
+            keeper.kill()
+            keeper.communicate()
+            Path(pool).unlink(missing_ok=True)
+
     def test_the_programs_are_there_and_find_each_other(self):
         program = self.prefix / "bin/cachalot"
         self.assertEqual(run(program, "--version"), f"cachalot {VERSION}\n")
@@ -47,6 +63,18 @@ class Install(unittest.TestCase):
         path = "/usr/bin:/bin"  # no other installation
         self.assertIn("Usage: cachalot bench ", run(program, "bench", "--help", PATH=path))
         self.assertIn("Usage: cachalot alloc-replay ", run(program, "alloc-replay", "--help", PATH=path))
+
+    def test_a_build_without_all_of_it_says_what_to_build(self):
+        build = self.folder / "unbuilt"
+        run(CMAKE, "-S", ROOT, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={CXX}", f"-DCMAKE_C_COMPILER={CC}",
+            "-DCACHALOT_BUILD_TESTS=OFF", "-DCACHALOT_WITH_LLAMA=OFF")
+        done = subprocess.run([CMAKE, "--install", build, "--prefix", self.folder / "none"], capture_output=True, text=True,
+                              check=False, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        said = " ".join(done.stderr.split())
+        self.assertIn(f"{build}/apps/cachalot/cachalot is not built", said)
+        self.assertIn(f"cmake --build {build}", said)
+        self.assertFalse((self.folder / "none").exists())
 
     def test_pkg_config_has_the_version(self):
         self.assertEqual(self.pkg_config("--modversion"), [VERSION])
@@ -58,7 +86,8 @@ class Install(unittest.TestCase):
             program = self.folder / source.replace(".", "_")
             run(compiler, standard, EXAMPLES / source, "-o", program, *flags)
             pool = f"/dev/shm/cachalot_install_{os.getpid()}"
-            run(program, pool, LD_LIBRARY_PATH=self.libraries)
+            with self.keeper(pool) if "cachalot serve" in (EXAMPLES / source).read_text() else contextlib.nullcontext():
+                run(program, pool, LD_LIBRARY_PATH=self.libraries)
 
     def test_what_the_library_itself_needs_is_private(self):
         self.assertNotIn("-lcrypto", self.pkg_config("--libs"))

@@ -1,8 +1,10 @@
 """The package: its types, its version, and the examples."""
 
 import ast
+import contextlib
 import pydoc
 import re
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -20,9 +22,32 @@ EXAMPLES = sorted((ROOT / "examples/python").glob("*.py"))
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_example(example):
     assert len(example.read_text().splitlines()) <= 60
-    ran = subprocess.run([sys.executable, example, pool_path()], capture_output=True, text=True, timeout=120, check=False)
+    pool, keeper = pool_path(), contextlib.nullcontext()
+    if "cachalot serve" in example.read_text():
+        keeper = cachalot.EmbeddedKeeper(pool=pool, block_bytes=32 << 10, capacity_blocks=256)
+    with keeper:
+        ran = subprocess.run([sys.executable, example, pool], capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stderr == ""
+
+
+def test_the_commands_of_the_readme(monkeypatch):
+    """Its keeper, and the example after it, as they are printed."""
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pool = pool_path()
+    serve, example = (shlex.split(re.search(f"^    ({command}.*?)(?: &)?$", readme, re.MULTILINE)[1].replace("/dev/shm/kv", pool))
+                      for command in ("cachalot serve", "python examples/python/share_prefix.py"))
+    keeper = subprocess.Popen([sys.executable, "-m", "cachalot.command", *serve[1:]], stdout=subprocess.PIPE, text=True)
+    try:
+        assert keeper.stdout.readline().startswith("ready")
+        for _ in range(2):  # the second time the first engine finds the blocks, too
+            ran = subprocess.run([sys.executable, *example[1:]], capture_output=True, text=True, timeout=120, check=False)
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+        assert "engine 1: 8 blocks loaded" in ran.stdout
+    finally:
+        keeper.kill()
+        keeper.communicate()
 
 
 def test_the_types_are_part_of_the_package():

@@ -156,6 +156,7 @@ def test_guide_has_the_whole_table():
     ({"exclusive": True}, "needs L2"),
     ({"pool": "/dev/shm/cachalot_none"}, "cachalot_none"),
     ({"config": "{"}, "options: the text"),
+    ({"config": "[" * 100_000}, "options: the text: maximum recursion depth"),
     ({"config": "@/nowhere/t.json"}, "/nowhere/t.json"),
     ({"ranks": "/nowhere/ranks"}, "/nowhere/ranks"),
     ({"page_tokens": 3}, "page_tokens is 3"),

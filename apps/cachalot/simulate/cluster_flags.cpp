@@ -175,7 +175,8 @@ void add_cluster_flags(CLI::App& command, ClusterFlags& flags) {
       ->capture_default_str();
   add("--change", flags.changes, "WHAT:I@S",
       "leave:I@S, fail:I@S or join:I@S: prefill instance I after S seconds; several times");
-  add("--window-s", flags.window_s, "X", "length of a window of the load over time")
+  add("--window-s", flags.window_s, "X",
+      "length of a window of the load over time; longer if there were more than 16384")
       ->transform(decimal(1e-3, 1e9))
       ->capture_default_str();
   add("--seed", flags.seed, "S", "of random choices")

@@ -11,7 +11,7 @@
 //    The caller waits for its events first.
 // 3. Every call works on any thread: one without a context gets the device's primary one.
 //
-// What is assumed of the driver and not confirmed on a GPU yet: docs/design/vmm.md.
+// What is assumed of the driver and not confirmed on a GPU yet: docs/design/device_memory.md.
 #pragma once
 
 #include <array>

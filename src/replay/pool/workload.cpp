@@ -10,6 +10,18 @@ namespace {
 
 constexpr double kNsPerMs = 1e6;
 constexpr double kLatestNs = 0x1p62;
+constexpr double kMostWaitDays = 366;
+
+// An engine sleeps until a request is due.
+Status check_due(const ReplayOptions& options, double after_ms, std::size_t number) {
+  const double days = after_ms / options.speed / (24 * 3600 * 1e3);
+  if (options.speed == 0 || days <= kMostWaitDays) return {};
+  return Error::make(
+      Code::kBadInput,
+      "%.120s: request %zu is due %g days after the first at --speed %g, expected at "
+      "most %g",
+      options.trace.c_str(), number, days, options.speed, kMostWaitDays);
+}
 
 std::uint64_t since(double first_ms, double ms) {
   const double ns = (ms - first_ms) * kNsPerMs;
@@ -40,6 +52,7 @@ Result<Workload> Workload::load(const ReplayOptions& options) {
                          options.trace.c_str());
     }
     if (load.requests() == 0) first_ms = request.timestamp_ms;
+    CACHALOT_TRY(check_due(options, request.timestamp_ms - first_ms, load.requests() + 1));
     block_hash::Digest digest = hasher.root();
     for (const std::uint64_t& id : request.hash_ids) {
       digest = hasher.next(digest, std::span(&id, 1));

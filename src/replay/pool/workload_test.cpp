@@ -45,6 +45,23 @@ TEST_F(WorkloadTest, HasEveryRequestWithItsBlocksTokensAndArrival) {
   EXPECT_EQ(load->arrival_ns(1), 250'000'000u);
 }
 
+TEST_F(WorkloadTest, RefusesARequestThatIsDueInYearsUnlessTheSpeedBringsItNear) {
+  ReplayOptions options =
+      of(R"({"timestamp": 5, "input_length": 20, "output_length": 1, "hash_ids": [1, 2]}
+{"timestamp": 9e15, "input_length": 20, "output_length": 1, "hash_ids": [1, 2]}
+)");
+  EXPECT_TRUE(Workload::load(options));
+  options.speed = 1;
+  const Result<Workload> late = Workload::load(options);
+  ASSERT_FALSE(late);
+  EXPECT_TRUE(std::string(late.error().message)
+                  .ends_with("request 2 is due 1.04167e+08 days after the first at --speed 1, "
+                             "expected at most 366"))
+      << late.error().message;
+  options.speed = 1e9;
+  EXPECT_TRUE(Workload::load(options));
+}
+
 TEST_F(WorkloadTest, NamesABlockByItsIdAndAllBeforeIt) {
   const Result<Workload> load = Workload::load(of(kThree));
   ASSERT_TRUE(load);

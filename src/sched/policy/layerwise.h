@@ -67,12 +67,12 @@ struct WaitingPrompt {
 };
 
 struct LayerwiseView {
-  std::span<const DecodeProgress> decoding;
-  double step_s = 0;                       // of a step that only decodes
-  double pending_prefill_s = 0;            // left of prompts that have begun
-  double loaded_bytes = 0;                 // KV in the host's memory
-  std::span<const WaitingPrompt> waiting;  // first come, first served
-  std::uint64_t free_blocks = 0;           // on the device
+  std::span<const DecodeProgress> decoding = {};
+  double step_s = 0;                            // of a step that only decodes
+  double pending_prefill_s = 0;                 // left of prompts that have begun
+  double loaded_bytes = 0;                      // KV in the host's memory
+  std::span<const WaitingPrompt> waiting = {};  // first come, first served
+  std::uint64_t free_blocks = 0;                // on the device
   std::uint64_t free_host_blocks = std::numeric_limits<std::uint64_t>::max();
 };
 

@@ -160,7 +160,7 @@ void CachingCluster::begin_figures() {
 void CachingCluster::finish_figures() {
   summarise(workload_, options_.admission.ttft_slo_s, options_.admission.tbt_slo_s, gaps_, report_);
   summarise_passes(workload_, options_.pass_requests, report_);
-  report_.window_s = options_.window_s;
+  report_.window_s = LoadSeries::length_for(options_.window_s, report_.sim_s);
   report_.bytes_transferred = network_.total_bytes();
   for (std::size_t i = 0; i < instances_.size(); ++i) {
     const CachingInstance& instance = *instances_[i];

@@ -7,6 +7,11 @@
 #include "cache_sim/hit_tokens.h"
 
 namespace cachalot::sim {
+namespace {
+
+constexpr double kMostSpanS = 0x1p32;  // within it, a double tells microseconds apart
+
+}  // namespace
 
 Status Workload::add(std::span<const std::uint64_t> ids, std::uint64_t input_tokens,
                      std::uint64_t output_tokens, double timestamp_ms) {
@@ -35,7 +40,14 @@ Status Workload::finish(double rate_scale) {
   if (jobs_.empty()) return Error::make(Code::kBadInput, "trace: no request, expected one or more");
   std::stable_sort(jobs_.begin(), jobs_.end(),
                    [](const Job& a, const Job& b) { return a.arrival_s < b.arrival_s; });
-  const double first_s = jobs_.front().arrival_s;
+  const double first_s = jobs_.front().arrival_s, last_s = jobs_.back().arrival_s;
+  if (last_s - first_s > kMostSpanS) {
+    return Error::make(
+        Code::kBadInput,
+        "trace: the last of %zu requests is at %g ms and the first at %g ms, expected "
+        "at most %g ms (136 years) between them",
+        jobs_.size(), last_s * 1000, first_s * 1000, kMostSpanS * 1000);
+  }
   for (Job& job : jobs_) job.arrival_s = (job.arrival_s - first_s) / rate_scale;
   return {};
 }

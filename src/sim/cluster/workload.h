@@ -31,7 +31,7 @@ class Workload {
              std::uint64_t output_tokens, double timestamp_ms);
 
   // Once, after the last add(): orders by time, the first one at 0, and divides times by `rate_scale`.
-  // @errors kBadInput: no request
+  // @errors kBadInput: no request; more than 2^32 s between the first and the last one
   Status finish(double rate_scale);
 
   // After finish(): divides times by `rate_scale`, which is above 0.

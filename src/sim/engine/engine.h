@@ -41,7 +41,7 @@ struct EngineOptions {
   bool whole_prompt_must_fit = true;
 
   // Where KV goes that the device has no room for; its `tbt_slo_s` counts for on and auto.
-  sched::LayerwiseOptions layerwise;
+  sched::LayerwiseOptions layerwise = {};
   double kv_bytes_per_block = 0;
   std::uint64_t host_blocks =
       std::numeric_limits<std::uint64_t>::max();  // the host's memory has room for

@@ -1,7 +1,6 @@
 #include <sys/un.h>
 
 #include <array>
-#include <cstring>
 
 #include "base/clock.h"
 #include "storage/open_kinds.h"
@@ -52,7 +51,7 @@ Status check_login(Backend& backend) {
   // Several keys: a server of a cluster refuses only those of other servers.
   std::array<ObjectKey, 32> keys{};
   std::array<bool, 32> is_there{};
-  for (std::size_t i = 0; i < keys.size(); ++i) std::memcpy(&keys[i].block, &i, sizeof i);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i].block.low = i;
   const Status answer = backend.exists(keys, is_there, base::SteadyClock::read() + kPatienceNs);
   if (answer) return {};
   const Code code = answer.error().code;

@@ -224,6 +224,10 @@ TEST(S3Test, AListThatIsNoneIsAnError) {
   EXPECT_FALSE(
       S3Listing::parse("<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"));
   EXPECT_FALSE(S3Listing::parse("<ListBucketResult><Contents><Key>a</Key>"));
+  std::string nested = "<ListBucketResult>";
+  for (int i = 0; i < 100'000; ++i) nested += "<Contents>";
+  EXPECT_TRUE(S3Listing::parse(nested + "</ListBucketResult>")->names.empty());
+  EXPECT_FALSE(S3Listing::parse(nested + "</Contents></ListBucketResult>"));
   const Result<S3Listing> listing = S3Listing::parse(
       "<ListBucketResult><Contents><Key>a&amp;&#x41;</Key><Size>1</Size></"
       "Contents><IsTruncated>true"

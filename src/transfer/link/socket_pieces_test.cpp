@@ -20,7 +20,8 @@ constexpr std::uint64_t kBytes = 24u << 20;
 
 // Pieces with a gap after each, and one byte before the first.
 struct Area {
-  explicit Area(std::uint64_t piece) : piece(piece), bytes(kBytes / piece * (piece + kGap) + 1) {
+  explicit Area(std::uint64_t piece_bytes)
+      : piece(piece_bytes), bytes(kBytes / piece * (piece + kGap) + 1) {
     memory = std::make_shared<PayloadMemory>(*Strided::make(
         reinterpret_cast<std::uintptr_t>(&bytes[1]), {{kBytes / piece, piece + kGap}}, piece));
   }
@@ -33,7 +34,7 @@ struct Area {
 };
 
 struct Side : LinkEvents {
-  explicit Side(std::uint64_t piece, bool has_checksum) : area(piece), has_checksum(has_checksum) {
+  explicit Side(std::uint64_t piece, bool is_checked) : area(piece), has_checksum(is_checked) {
     transport = *SocketTransport::open();
     transport->start(*this, [this](Link& accepted) { link = &accepted; });
   }
@@ -114,10 +115,10 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SocketPieces,
                          ::testing::Combine(::testing::Values(100, 300, 600, 4096),
                                             ::testing::Values(100, 300, 600, 4096),
                                             ::testing::Bool()),
-                         [](const auto& info) {
-                           return std::to_string(std::get<0>(info.param)) + "To" +
-                                  std::to_string(std::get<1>(info.param)) +
-                                  (std::get<2>(info.param) ? "WithAChecksum" : "");
+                         [](const auto& each) {
+                           return std::to_string(std::get<0>(each.param)) + "To" +
+                                  std::to_string(std::get<1>(each.param)) +
+                                  (std::get<2>(each.param) ? "WithAChecksum" : "");
                          });
 
 TEST(SocketPiecesThatAreTakenBack, AreZerosAndVoidAtTheReceiver) {

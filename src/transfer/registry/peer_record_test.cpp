@@ -42,6 +42,8 @@ TEST(PeerRecordTest, EachWrongMemberIsOneErrorThatNamesIt) {
   };
   EXPECT_TRUE(names("", "no JSON object"));
   EXPECT_TRUE(names("[]", "no JSON object"));
+  EXPECT_TRUE(names(std::string(8192, '[') + std::string(8192, ']'), "no JSON object"));
+  EXPECT_TRUE(names(std::string(100'000, '['), "100000 bytes, expected at most 16384"));
   EXPECT_TRUE(names("{}", "\"version\""));
   EXPECT_TRUE(names(with(": 1,", ": \"1\","), "\"version\""));
   EXPECT_TRUE(names(with(": 1,", ": 1.5,"), "\"version\""));
