@@ -111,6 +111,7 @@ void Keeper::tend() {
     counters_[KeeperCounter::kRepairedLines] += directory_.scrub(options_.scrub_lines);
   }
   reign_.publish_counters(counters());
+  refusal_log_.tell(counters_, tend_timer_.now_ns());
 }
 
 void Keeper::be_deposed() {
