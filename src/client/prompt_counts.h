@@ -47,7 +47,7 @@ class PromptCounts {
   template <class F>
   Result<std::size_t> load(std::span<const BlockHash> hashes, F&& load) {
     const Load begun = begin_load(hashes);
-    const Result<std::size_t> loaded = std::forward<F>(load)();
+    Result<std::size_t> loaded = std::forward<F>(load)();
     if (loaded) {
       end_load(begun, *loaded);
     } else if (loaded.error().code == Code::kTimeout || loaded.error().code == Code::kCancelled) {

@@ -250,6 +250,28 @@ TEST_P(WithPool, AnotherEngineFindsWhatOneHasComputed) {
   EXPECT_TRUE(one.cache().is_valid() && other.cache().is_valid());
 }
 
+// Of 80 usable blocks an engine asks the pool for those that it does not have itself, each prompt once.
+TEST_P(WithPool, EachPromptCountsOnceInThePoolsHitRate) {
+  const Result<pool::Pool> pool = pool::Pool::open({cluster_.path()}, {.read_only = true});
+  ASSERT_TRUE(pool) << pool.error().message;
+  const Tokens prompt = join(prompt_of(1, 40), {1});  // a token that is computed in any case
+  const Tokens longer = join(join(prompt_of(1, 40), prompt_of(2, 40)), {1});
+  {
+    TierEngine one(options(), 128), other(options(), 128);
+    one.serve(prompt);  // asks for 40, finds none
+    ASSERT_TRUE(one.cache().flush(kLongNs));
+    EXPECT_EQ(other.serve(prompt).shared_tokens, 160u);  // for 40, uses all
+    EXPECT_EQ(other.serve(prompt).shared_tokens, 0u);    // has them
+    EXPECT_EQ(one.serve(longer).shared_tokens, 0u);      // for the other 40, finds none
+  }
+  using pool::ClientCounter;
+  const pool::ClientCounters totals = pool->state().read_totals();
+  EXPECT_EQ(totals[ClientCounter::kPrompts], 3u);
+  EXPECT_EQ(totals[ClientCounter::kPromptBlocks], 120u);
+  EXPECT_EQ(totals[ClientCounter::kUsedPoolBlocks], 40u);
+  EXPECT_EQ(totals[ClientCounter::kUsedStorageBlocks], 0u);
+}
+
 TEST_P(WithPool, WithShareTpRanksOfAnotherEngineFindTheirHeads) {
   TieredCacheOptions with = options();
   with.shared.share_tp = 2;
