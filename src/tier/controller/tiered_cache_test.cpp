@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "pool/pool.h"
 #include "testing/client/tier_engine.h"
 
 namespace cachalot::client {
@@ -250,12 +251,11 @@ TEST_P(WithPool, AnotherEngineFindsWhatOneHasComputed) {
   EXPECT_TRUE(one.cache().is_valid() && other.cache().is_valid());
 }
 
-// Of 80 usable blocks an engine asks the pool for those that it does not have itself, each prompt once.
+// An engine asks the pool for the blocks that it does not have itself.
 TEST_P(WithPool, EachPromptCountsOnceInThePoolsHitRate) {
   const Result<pool::Pool> pool = pool::Pool::open({cluster_.path()}, {.read_only = true});
   ASSERT_TRUE(pool) << pool.error().message;
-  const Tokens prompt = join(prompt_of(1, 40), {1});  // a token that is computed in any case
-  const Tokens longer = join(join(prompt_of(1, 40), prompt_of(2, 40)), {1});
+  const Tokens prompt = prompt_of(1, 40), longer = join(prompt, prompt_of(2, 40));
   {
     TierEngine one(options(), 128), other(options(), 128);
     one.serve(prompt);  // asks for 40, finds none
