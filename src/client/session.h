@@ -22,7 +22,7 @@
 #include "client/counters.h"
 #include "client/damaged_blocks.h"
 #include "client/gpu/gpus.h"
-#include "client/prompt_counts.h"
+#include "client/hit_rate/prompt_counts.h"
 #include "client/turn_lock.h"
 #include "pool/pool.h"
 #include "pool/reader/validated_read.h"

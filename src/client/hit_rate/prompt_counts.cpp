@@ -1,4 +1,4 @@
-#include "client/prompt_counts.h"
+#include "client/hit_rate/prompt_counts.h"
 
 #include <algorithm>
 #include <cinttypes>

@@ -1,4 +1,4 @@
-#include "pool/keeper/refusal_log.h"
+#include "pool/keeper/requests/refusal_log.h"
 
 #include <string>
 

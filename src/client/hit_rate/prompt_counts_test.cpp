@@ -1,5 +1,5 @@
 // Hit rates, equal to a count by hand: each prompt once, however an engine calls.
-#include "client/prompt_counts.h"
+#include "client/hit_rate/prompt_counts.h"
 
 #include <gtest/gtest.h>
 
