@@ -49,7 +49,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
             nb::handle slot, nb::handle copy_threads, nb::handle workers, nb::handle grant_blocks,
             std::optional<bool> checksums, nb::handle keeper_timeout_s, nb::handle recovery_s,
             nb::handle record_requests, const std::string& recorded_call, bool pool_bypasses_caches,
-            bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp) {
+            bool pinned_reads, bool allow_foreign_pool, nb::handle share_tp, bool counts_prompts) {
   ClientOptions options;
   options.pool = paths_of(pool);
   options.model = model;
@@ -74,6 +74,7 @@ void attach(ClientObject* self, const nb::object& pool, const std::string& model
   options.pool_bypasses_caches = pool_bypasses_caches;
   options.pinned_reads = pinned_reads;
   options.allow_foreign_pool = allow_foreign_pool;
+  options.counts_prompts = counts_prompts;
   Result<Client> client = [&] {
     const GilRelease release;
     return Client::attach(options);
@@ -194,6 +195,11 @@ constexpr Counter kCounters[] = {
     {"damaged_blocks", &Statistics::damaged_blocks},
     {"reattachments", &Statistics::reattachments},
     {"copied_bytes", &Statistics::copied_bytes},
+    {"prompts", &Statistics::prompts},
+    {"prompt_blocks", &Statistics::prompt_blocks},
+    {"used_pool_blocks", &Statistics::used_pool_blocks},
+    {"used_peer_blocks", &Statistics::used_peer_blocks},
+    {"used_storage_blocks", &Statistics::used_storage_blocks},
 };
 
 void add_results(nb::module_& module) {
@@ -217,9 +223,22 @@ void add_results(nb::module_& module) {
   nb::class_<Statistics> statistics(
       module, "Statistics",
       "Counts since the client attached. stale_blocks: changed during the read, so not\n"
-      "counted as loaded. damaged_blocks: wrong checksum.");
+      "counted as loaded. damaged_blocks: wrong checksum.\n"
+      "\n"
+      "hit_rate: the used_..._blocks by prompt_blocks. Each prompt counts once: lookup() and\n"
+      "prefetch() ask for their blocks, a load uses those that it returns, and asks for them\n"
+      "if neither call did. lookups, looked_up_blocks and hit_blocks count each call.");
   for (const Counter& counter : kCounters) statistics.def_ro(counter.name, counter.member);
   statistics
+      .def_prop_ro(
+          "hit_rate",
+          [](const Statistics& s) -> std::optional<double> {
+            if (s.prompt_blocks == 0) return std::nullopt;
+            return static_cast<double>(s.used_pool_blocks + s.used_peer_blocks +
+                                       s.used_storage_blocks) /
+                   static_cast<double>(s.prompt_blocks);
+          },
+          "Blocks that prompts used, by blocks that they asked for. None: no prompt yet.")
       .def(
           "as_dict",
           [](const Statistics& values) {
@@ -288,6 +307,7 @@ void add_client(nb::module_& module) {
            nb::arg("record_requests") = nb::none(), nb::arg("recorded_call") = "lookup",
            nb::arg("pool_bypasses_caches") = false, nb::arg("pinned_reads") = false,
            nb::arg("allow_foreign_pool") = false, nb::arg("share_tp") = 0,
+           nb::arg("counts_prompts") = false,
            nb::sig(
                "def __init__(self, *, pool: cachalot.types.Paths, model: str, geometry: "
                "KvGeometry, salt: str = '', "
@@ -298,8 +318,8 @@ void add_client(nb::module_& module) {
                "checksums: bool | None = None, keeper_timeout_s: float = 5.0, recovery_s: "
                "float = 2.0, record_requests: str | os.PathLike[str] | None = None, "
                "recorded_call: str = 'lookup', pool_bypasses_caches: bool = False, "
-               "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0) "
-               "-> None"),
+               "pinned_reads: bool = False, allow_foreign_pool: bool = False, share_tp: int = 0, "
+               "counts_prompts: bool = False) -> None"),
            "Attaches to a pool that a keeper serves. model, salt, geometry, block_order and\n"
            "hash form the namespace: the client never receives blocks of another namespace.\n"
            "\n"
@@ -330,6 +350,8 @@ void add_client(nb::module_& module) {
            "    nor root, or that every user may write to\n"
            "share_tp: not 0: engines of different tensor parallelism share their blocks, in\n"
            "    pieces of so many groups of the model's KV heads; see docs/guide/embed.md\n"
+           "counts_prompts: True: only count_prompt() counts prompts; False: lookup(),\n"
+           "    prefetch() and loads do, see Statistics\n"
            "\n"
            "Raises NoKeeperError; BusyError: all slots are in use, or held for clients that\n"
            "stopped answering; InvalidArgumentError: a value is out of range, or a block does\n"
@@ -365,6 +387,28 @@ void add_client(nb::module_& module) {
       .def_prop_ro(
           "statistics", [](const ClientObject& self) { return self.client().statistics(); },
           "Counts since the client attached; also after detach().")
+      .def(
+          "count_prompt",
+          [](ClientObject& self, nb::handle asked, nb::handle from_pool, nb::handle from_peers,
+             nb::handle from_storage) {
+            const PromptBlocks prompt = {number(asked, "asked"), number(from_pool, "from_pool"),
+                                         number(from_peers, "from_peers"),
+                                         number(from_storage, "from_storage")};
+            check(self.call([&](Client& client) { return client.count_prompt(prompt); }));
+          },
+          nb::arg("asked").none(), nb::kw_only(), nb::arg("from_pool") = 0,
+          nb::arg("from_peers") = 0, nb::arg("from_storage") = 0,
+          nb::sig("def count_prompt(self, asked: int, *, from_pool: int = 0, from_peers: int = 0, "
+                  "from_storage: int = 0) -> None"),
+          "Counts a prompt, of a client with counts_prompts.\n"
+          "\n"
+          "asked: whole blocks that the engine did not have itself\n"
+          "from_pool: blocks of them that it used, and that the pool had when the prompt came\n"
+          "from_peers: that it used from another instance, by a transfer\n"
+          "from_storage: that it used, and that storage brought into the pool for this prompt\n"
+          "\n"
+          "Raises InvalidArgumentError: counts_prompts is not set, or more blocks were used\n"
+          "than asked for.")
       .def(
           "namespaces", [](const ClientObject& self) { return self.client().namespaces(); },
           nb::sig("def namespaces(self) -> list[str]"),

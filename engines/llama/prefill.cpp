@@ -55,6 +55,7 @@ struct Prefill::Impl {
   bool waits_for_transfer();
   bool import_arrival();
   State end_of_step();
+  void count_prompt();
   Status compute_chunk();
   void publish();
   void keep(std::size_t whole);
@@ -203,9 +204,21 @@ Result<Prefill::State> Prefill::Impl::step() {
   return end_of_step();
 }
 
+// Blocks that neither the sequence nor the host cache had were asked for.
+void Prefill::Impl::count_prompt() {
+  const std::size_t own = (report.kept_tokens + report.host_tokens) / block_tokens;
+  PromptBlocks prompt;
+  prompt.asked = loadable - own;
+  prompt.from_storage = report.storage_tokens / block_tokens;
+  prompt.from_pool = report.loaded_tokens / block_tokens - prompt.from_storage;
+  prompt.from_peers = report.transferred_tokens / block_tokens;
+  (void)cache->impl_->client->count_prompt(prompt);  // fails only after a detach
+}
+
 Prefill::State Prefill::Impl::end_of_step() {
   done = at == tokens.size();
   if (!done) return State::kMore;
+  if (has_pool) count_prompt();
   if (asked)
     report.unused_storage_tokens = asked->in_storage_blocks * block_tokens - report.storage_tokens;
   if (damaged) replace_damaged();

@@ -71,6 +71,7 @@ Result<std::unique_ptr<PromptCache>> PromptCache::attach(llama_context* context,
   attach.checksums = true;
   attach.pinned_reads = true;
   attach.allow_foreign_pool = options.allow_foreign_pool;
+  attach.counts_prompts = true;
   attach.keeper_timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = 0;  // what cannot be stored now is computed again
   std::optional<OpaqueClient> client;

@@ -180,7 +180,8 @@ typedef struct cachalot_client_options {
   uint32_t reserved2;
   /* not 0: groups of the model's KV heads that engines of different tensor parallelism share, see client.h */
   uint32_t share_tp;
-  uint32_t reserved3;
+  /* not 0: only cachalot_count_prompt() counts prompts, see client.h */
+  uint32_t counts_prompts;
 } cachalot_client_options;
 
 CACHALOT_API cachalot_code cachalot_attach(const cachalot_client_options* options,
@@ -367,6 +368,11 @@ CACHALOT_API cachalot_code cachalot_get(cachalot_client* client, cachalot_key ke
                                         const cachalot_buffer* parts, size_t count,
                                         uint64_t* bytes);
 
+/* Counts a prompt: blocks that it asked for; blocks that it used, by where they came from. See PromptBlocks in client.h.
+ * CACHALOT_INVALID_ARGUMENT: counts_prompts is not set in the client's options, or more were used than asked for. */
+CACHALOT_API cachalot_code cachalot_count_prompt(cachalot_client* client, uint64_t asked,
+                                                 uint64_t from_pool, uint64_t from_peers,
+                                                 uint64_t from_storage);
 typedef struct cachalot_statistics {
   /* sizeof(cachalot_statistics) */
   uint32_t struct_size;
@@ -377,6 +383,9 @@ typedef struct cachalot_statistics {
   uint64_t stale_blocks, damaged_blocks, reattachments;
   /* by stores and by loads of whole blocks, also of blocks that did not count */
   uint64_t copied_bytes;
+  /* Each prompt once, see client.h. The hit rate is the sum of the used ones / prompt_blocks. */
+  uint64_t prompts, prompt_blocks;
+  uint64_t used_pool_blocks, used_peer_blocks, used_storage_blocks;
 } cachalot_statistics;
 CACHALOT_API cachalot_code cachalot_get_statistics(const cachalot_client* client,
                                                    cachalot_statistics* statistics);

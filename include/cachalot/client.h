@@ -118,6 +118,11 @@ struct ClientOptions {
   // Input lengths are recorded in whole blocks, output lengths as 0; use a TraceRecorder for exact ones.
   std::string record_requests = {};
   RecordedCall recorded_call = RecordedCall::kLookup;
+
+  // true: the caller counts each prompt with count_prompt(). false: lookups, prefetches and loads count them, as
+  // Statistics says. For engines that look up in one process and load in another, whose prompts wait, or that take
+  // blocks from other instances, too.
+  bool counts_prompts = false;
 };
 
 enum class CacheId : std::uint32_t {};
@@ -186,8 +191,25 @@ struct Stored {
   std::optional<Code> reason;
 };
 
-// Blocks are those of the pool: with share_tp, one for each head group.
+// How many blocks a prompt asked for, and where those that it used came from.
+struct PromptBlocks {
+  std::uint64_t asked = 0;         // whole blocks that the engine did not have itself
+  std::uint64_t from_pool = 0;     // used: in the pool when the prompt came
+  std::uint64_t from_peers = 0;    // used: from another instance by a transfer
+  std::uint64_t from_storage = 0;  // used: the storage behind the pool brought them for this prompt
+};
+
+// Blocks are those of the pool: with share_tp, one for each head group. Those of prompts are blocks of block_tokens
+// tokens, whatever the number of head groups.
+//
+// The hit rate is (used_pool_blocks + used_peer_blocks + used_storage_blocks) / prompt_blocks. Each prompt counts once:
+//   lookup, prefetch  ask for their blocks. Asked for again before a load, or before a store of the last one: counted once
+//   load              uses the blocks that it returns. If no lookup or prefetch asked for all of them, it asks for its blocks.
+//                     If an earlier load of the prompt began at its first block, or later, it is of another, equal prompt
+//   get of an object  asks for one block and uses it
+// The last 64 prompts that were looked up are remembered. Loads from a first_layer other than 0 count nothing.
 struct Statistics {
+  // Each lookup and each load looks up its blocks, so a prompt may count here twice.
   std::uint64_t lookups, looked_up_blocks, hit_blocks;
   std::uint64_t loads, loaded_blocks, loaded_bytes;
   std::uint64_t stores, stored_blocks, stored_bytes, duplicate_blocks;
@@ -196,6 +218,8 @@ struct Statistics {
   std::uint64_t reattachments;
   // By stores and by loads of whole blocks, including blocks that did not count in the end.
   std::uint64_t copied_bytes;
+  std::uint64_t prompts, prompt_blocks;
+  std::uint64_t used_pool_blocks, used_peer_blocks, used_storage_blocks;
 };
 
 // What prefetch() has found.
@@ -415,6 +439,9 @@ class Client {
 
   // --- Statistics -------------------------------------------------------------------------------
 
+  // Counts a prompt; nothing if it asked for no block.
+  // @errors kInvalidArgument: ClientOptions::counts_prompts is not set, or more blocks were used than asked for
+  Status count_prompt(const PromptBlocks& prompt);
   Statistics statistics() const;
   // The names of the pool's namespaces, in the order in which they were opened: each one's model and geometry.
   // For messages to people, for example why a pool has no hits. A name longer than 416 bytes is cut off.

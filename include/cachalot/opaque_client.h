@@ -42,6 +42,7 @@ struct OpaqueOptions {
   std::optional<bool> checksums = {};
   bool pinned_reads = false;  // required for load_in_place()
   bool allow_foreign_pool = false;
+  bool counts_prompts = false;
   std::uint64_t keeper_timeout_ns = 5'000'000'000;
   std::uint64_t recovery_ns = 2'000'000'000;
 };
@@ -161,6 +162,8 @@ class OpaqueClient {
   // @errors kPermission: the pool's file cannot be opened for writing
   Result<Claims> open_claims() const;
 
+  // As Client::count_prompt.
+  Status count_prompt(const PromptBlocks& prompt);
   Statistics statistics() const;
 
  private:

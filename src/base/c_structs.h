@@ -52,7 +52,7 @@ struct FieldEnds<cachalot_client_options> {
               &S::geometry, &S::hash, &S::copy_threads, &S::workers, &S::grant_blocks,
               &S::python_hash_seed, &S::keeper_timeout_ns, &S::recovery_ns, &S::record_requests,
               &S::record_loads, &S::reserved, &S::pool_bypasses_caches, &S::pinned_reads,
-              &S::allow_foreign_pool, &S::reserved2, &S::share_tp, &S::reserved3);
+              &S::allow_foreign_pool, &S::reserved2, &S::share_tp, &S::counts_prompts);
 };
 
 template <>
@@ -70,7 +70,8 @@ struct FieldEnds<cachalot_statistics> {
       ends_of(&S::struct_size, &S::reserved, &S::lookups, &S::looked_up_blocks, &S::hit_blocks,
               &S::loads, &S::loaded_blocks, &S::loaded_bytes, &S::stores, &S::stored_blocks,
               &S::stored_bytes, &S::duplicate_blocks, &S::stale_blocks, &S::damaged_blocks,
-              &S::reattachments, &S::copied_bytes);
+              &S::reattachments, &S::copied_bytes, &S::prompts, &S::prompt_blocks,
+              &S::used_pool_blocks, &S::used_peer_blocks, &S::used_storage_blocks);
 };
 
 template <>

@@ -260,6 +260,7 @@ Status Client::unregister_cache(CacheId cache) {
 Result<std::size_t> Client::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
   impl_->record(RecordedCall::kLookup, hashes);
+  impl_->session->prompts().ask(hashes);
   const client::PoolNames names(impl_->groups, hashes);
   return client::look_up(*impl_->session, &impl_->session->counters(), names.get(), block_bytes(),
                          impl_->groups.count)
@@ -412,6 +413,11 @@ Result<std::uint64_t> Client::put(std::string_view key, std::span<const Buffer> 
 Result<std::uint64_t> Client::get(std::string_view key, std::span<const Buffer> parts) {
   CACHALOT_TRY(impl_->check_objects());
   return impl_->objects.get(key, parts);
+}
+
+Status Client::count_prompt(const PromptBlocks& prompt) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->session->prompts().count(prompt);
 }
 
 Statistics Client::statistics() const {

@@ -134,7 +134,9 @@ Result<std::size_t> load(const Call& call, kv::LayerRange layers,
   BlockCall on_pool = call.on_pool(names.get());
   on_pool.groups = groups.count;
   LoadedPages pages(call, layers, tokens);
-  return load_blocks(on_pool, pages);
+  // Later layers of blocks that are counted already.
+  if (layers.first != 0) return load_blocks(on_pool, pages);
+  return call.session.prompts().load(call.hashes, [&] { return load_blocks(on_pool, pages); });
 }
 
 Status Call::check_tokens() const {
@@ -179,6 +181,7 @@ Result<Stored> store(const Call& call, const BlockHash* parent) {
     groups.emplace_back(call, parent, i);
   std::vector<StoredChain> chains;
   for (GroupStore& group : groups) chains.push_back(group.chain(call));
+  call.session.prompts().store(call.hashes);
   return store_chains(chains);
 }
 

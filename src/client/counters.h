@@ -14,6 +14,8 @@ struct Counters {
   Count loads = 0, loaded_blocks = 0, loaded_bytes = 0, copied_bytes = 0;
   Count stores = 0, stored_blocks = 0, stored_bytes = 0, duplicate_blocks = 0;
   Count stale_blocks = 0, damaged_blocks = 0;
+  Count prompts = 0, prompt_blocks = 0;
+  Count used_pool_blocks = 0, used_peer_blocks = 0, used_storage_blocks = 0;
 
   static void add(Count& count, std::uint64_t n) { count.fetch_add(n, std::memory_order_relaxed); }
 
@@ -33,6 +35,11 @@ struct Counters {
     s.duplicate_blocks = now(duplicate_blocks);
     s.stale_blocks = now(stale_blocks);
     s.damaged_blocks = now(damaged_blocks);
+    s.prompts = now(prompts);
+    s.prompt_blocks = now(prompt_blocks);
+    s.used_pool_blocks = now(used_pool_blocks);
+    s.used_peer_blocks = now(used_peer_blocks);
+    s.used_storage_blocks = now(used_storage_blocks);
     return s;
   }
 };

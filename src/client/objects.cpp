@@ -149,8 +149,10 @@ Result<std::uint64_t> Objects::get(std::string_view key, std::span<const Buffer>
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, buffers_.check(parts));
   CACHALOT_TRY(check_parts_differ(parts));
   const BlockHash name = block_hash::hash_key(space_, key);
+  const PromptCounts::Load counted = session_.prompts().begin_load({&name, 1});
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Result<std::uint64_t> got = get_once(name, parts, bytes);
+    if (got) session_.prompts().end_load(counted, 1);
     if (got || got.error().code != Code::kStale) return got;
   }
   return Error::make(Code::kNotFound, "get: no object of this key is in the pool");

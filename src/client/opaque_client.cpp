@@ -215,6 +215,7 @@ Result<OpaqueClient> OpaqueClient::attach(const OpaqueOptions& options) {
   attach.checksums = options.checksums;
   attach.pinned_reads = options.pinned_reads;
   attach.allow_foreign_pool = options.allow_foreign_pool;
+  attach.counts_prompts = options.counts_prompts;
   attach.keeper_timeout_ns = options.keeper_timeout_ns;
   attach.recovery_ns = options.recovery_ns;
   CACHALOT_TRY_ASSIGN(
@@ -252,6 +253,7 @@ std::vector<BlockHash> OpaqueClient::hash_tokens(std::span<const std::uint32_t> 
 
 Result<std::size_t> OpaqueClient::lookup(std::span<const BlockHash> hashes) const {
   CACHALOT_TRY(impl_->session->check_usable());
+  impl_->session->prompts().ask(hashes);
   return client::look_up(*impl_->session, &impl_->counters(), hashes, impl_->options.block_bytes)
       .found()
       .size();
@@ -284,7 +286,7 @@ Result<std::size_t> OpaqueClient::load(std::span<const BlockHash> hashes,
   LoadedBytes target(impl_->domain(), to, impl_->options.block_bytes);
   client::BlockCall call = impl_->call(hashes, options.timeout_ns);
   call.goes_on = options.goes_on;
-  return client::load_blocks(call, target);
+  return impl_->session->prompts().load(hashes, [&] { return client::load_blocks(call, target); });
 }
 
 Result<Stored> OpaqueClient::store(const BlockHash* parent, std::span<const BlockHash> hashes,
@@ -293,6 +295,7 @@ Result<Stored> OpaqueClient::store(const BlockHash* parent, std::span<const Bloc
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY(impl_->check_counts(from.size(), hashes.size()));
   StoredBytes source(impl_->domain(), from, impl_->options.block_bytes);
+  impl_->session->prompts().store(hashes);
   return client::store_blocks(impl_->call(hashes, timeout_ns), parent, source);
 }
 
@@ -303,6 +306,7 @@ Result<OpaqueClient::Imported> OpaqueClient::load_in_place(std::span<const Block
   client::Session& session = *impl_->session;
   Counters& counters = impl_->counters();
   CACHALOT_TRY(session.check_usable());
+  const client::PromptCounts::Load counted = session.prompts().begin_load(hashes);
   Imported imported;
   // Most prompts end in new blocks: this look needs neither pin nor keeper.
   std::vector<pool::Found> room(hashes.size());
@@ -333,6 +337,7 @@ Result<OpaqueClient::Imported> OpaqueClient::load_in_place(std::span<const Block
   // be believed, nor that a block is damaged.
   const auto [valid, stale, is_damaged] = read.validate();
   imported = {valid, taken - valid, is_damaged};
+  session.prompts().end_load(counted, valid);
   if (is_damaged) {
     session.note_damage(room[taken].entry);
   } else if (taken < hashes.size()) {
@@ -379,6 +384,7 @@ Result<Stored> OpaqueClient::store_in_place(const BlockHash* parent,
                                             const Exporter& exporter) {
   CACHALOT_TRY(impl_->session->check_usable());
   ExportedBytes source(impl_->domain(), impl_->spare, impl_->options.block_bytes, exporter);
+  impl_->session->prompts().store(hashes);
   return client::store_blocks(impl_->call(hashes, kNoTimeout), parent, source);
 }
 
@@ -426,6 +432,11 @@ Result<OpaqueClient::Claims> OpaqueClient::open_claims() const {
   CACHALOT_TRY(impl_->session->check_usable());
   CACHALOT_TRY_ASSIGN(pool::Flights flights, pool::Flights::open(impl_->session->pool()));
   return Claims(std::make_unique<Claims::Impl>(Claims::Impl{impl_->session, std::move(flights)}));
+}
+
+Status OpaqueClient::count_prompt(const PromptBlocks& prompt) {
+  CACHALOT_TRY(impl_->session->check_usable());
+  return impl_->session->prompts().count(prompt);
 }
 
 Statistics OpaqueClient::statistics() const {

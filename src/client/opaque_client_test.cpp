@@ -176,6 +176,37 @@ TEST_P(OpaqueClientTest, TheExportersErrorIsTheCallersWhateverItsCode) {
   EXPECT_EQ(store(client, hashes)->blocks, 64u);
 }
 
+// Those of a load in place, and of loads in parts: eight blocks, six in the pool, the sixth damaged.
+TEST_P(OpaqueClientTest, EachPromptCountsOnceAndUsesValidBlocksOnly) {
+  OpaqueClient client = attach();
+  const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(8, 8 * kTokens));
+  const auto take = [](std::size_t, std::span<const std::byte>) {
+    return OpaqueClient::Import::kTaken;
+  };
+  const auto expect = [&](std::uint64_t prompts, std::uint64_t used) {
+    const Statistics now = client.statistics();
+    EXPECT_EQ(now.prompts, prompts);
+    EXPECT_EQ(now.prompt_blocks, 8 * prompts);
+    EXPECT_EQ(now.used_pool_blocks, used);
+  };
+  EXPECT_EQ(client.load_in_place(hashes, take)->blocks, 0u);
+  expect(1, 0);
+  ASSERT_TRUE(store(client, std::span(hashes).first(6)));
+  EXPECT_EQ(*client.lookup(hashes), 6u);
+  EXPECT_EQ(client.load_in_place(std::span(hashes).first(6), take)->blocks, 6u);
+  expect(2, 6);
+  damage(hashes[5]);
+  EXPECT_EQ(*client.lookup(hashes), 6u);
+  std::vector<std::vector<std::byte>> blocks(8, std::vector<std::byte>(kBytes));
+  const std::vector<std::byte*> to = addresses<std::byte>(blocks);
+  const auto load = [&](std::size_t first, std::size_t count) {
+    return *client.load(std::span(hashes).subspan(first, count), std::span(to).first(count));
+  };
+  EXPECT_EQ(load(0, 4), 4u);
+  EXPECT_EQ(load(4, 2), 1u);
+  expect(3, 11);
+}
+
 TEST_P(OpaqueClientTest, ADamagedBlockIsDroppedOnceAndStoredAgain) {
   OpaqueClient client = attach();
   const std::vector<BlockHash> hashes = client.hash_tokens(tokens_of(4, 6 * kTokens));

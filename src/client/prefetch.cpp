@@ -107,6 +107,7 @@ Result<Prefetched> prefetch(Session& session, std::span<const BlockHash> hashes,
   CACHALOT_TRY(session.check_usable());
   const Deadline deadline = Deadline::after(wait_ns), end = end_of(wait_ns);
   CACHALOT_TRY_ASSIGN(const Begun begun, begin(session, hashes, least_blocks, end));
+  session.prompts().ask(hashes, begun.found);
   if (wait_ns == 0) return begun.found;
   return wait_for(session, hashes, begun, deadline, end);
 }
@@ -123,11 +124,14 @@ Result<Prefetched> prefetch_groups(Session& session, const HeadGroups& groups,
     all.push_back(begun);
   }
   Prefetched least{hashes.size(), 0};
+  for (const Begun& begun : all) least = least_of(least, begun.found);
+  session.prompts().ask(hashes, least);
+  if (wait_ns == 0) return least;
+  least = {hashes.size(), 0};
   for (std::uint32_t i = 0; i < groups.count; ++i) {
-    if (wait_ns != 0) {
-      CACHALOT_TRY_ASSIGN(all[i].found, wait_for(session, names[i].get(), all[i], deadline, end));
-    }
-    least = least_of(least, all[i].found);
+    CACHALOT_TRY_ASSIGN(const Prefetched found,
+                        wait_for(session, names[i].get(), all[i], deadline, end));
+    least = least_of(least, found);
   }
   return least;
 }

@@ -8,7 +8,7 @@
 namespace cachalot::client {
 
 Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
-                 Gpus::Open open_gpu, std::uint32_t chains)
+                 Gpus::Open open_gpu, std::uint32_t chains, bool counts_prompts)
     : pool_(std::move(pool)),
       client_(std::move(client)),
       gpus_(pool_.access().view, std::move(open_gpu)),
@@ -16,6 +16,7 @@ Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Count
       writes_checksums_(client_->writes_checksums()),
       verifies_checksums_(client_->verifies_checksums()),
       counters_(std::move(counters)),
+      prompts_(*counters_, counts_prompts),
       last_uses_(chains) {}
 
 namespace {
@@ -31,6 +32,11 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
   all[ClientCounter::kStaleReads] += own.stale_blocks;
   all[ClientCounter::kDamagedReads] += own.damaged_blocks;
   all[ClientCounter::kWrittenBytes] += own.stored_bytes;
+  all[ClientCounter::kPrompts] += own.prompts;
+  all[ClientCounter::kPromptBlocks] += own.prompt_blocks;
+  all[ClientCounter::kUsedPoolBlocks] += own.used_pool_blocks;
+  all[ClientCounter::kUsedPeerBlocks] += own.used_peer_blocks;
+  all[ClientCounter::kUsedStorageBlocks] += own.used_storage_blocks;
 }
 
 }  // namespace
@@ -58,8 +64,9 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
   const auto end = [](Session* session) {
     if (fork_generation() == session->forks_) delete session;
   };
-  return std::shared_ptr<Session>(
-      new Session(std::move(pool), std::move(client), counters, std::move(open_gpu), chains), end);
+  return std::shared_ptr<Session>(new Session(std::move(pool), std::move(client), counters,
+                                              std::move(open_gpu), chains, !options.counts_prompts),
+                                  end);
 }
 
 Session::~Session() {

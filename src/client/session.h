@@ -22,6 +22,7 @@
 #include "client/counters.h"
 #include "client/damaged_blocks.h"
 #include "client/gpu/gpus.h"
+#include "client/hit_rate/prompt_counts.h"
 #include "client/turn_lock.h"
 #include "pool/pool.h"
 #include "pool/reader/validated_read.h"
@@ -45,6 +46,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const pool::Pool& pool() const { return pool_; }
   const pool::Access& access() const { return pool_.access(); }
   Counters& counters() { return *counters_; }
+  PromptCounts& prompts() { return prompts_; }
   Gpus& gpus() { return gpus_; }
   bool writes_checksums() const { return writes_checksums_; }
   bool verifies_checksums() const { return verifies_checksums_; }
@@ -148,7 +150,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
-          Gpus::Open open_gpu, std::uint32_t chains);
+          Gpus::Open open_gpu, std::uint32_t chains, bool counts_prompts);
   bool lock(const Deadline& deadline);
   bool try_lock();
   void unlock();
@@ -163,6 +165,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> has_lost_tokens_ = false;     // relaxed: a mark
   std::atomic<std::uint64_t> reattachments_ = 0;  // relaxed: a counter
   std::shared_ptr<Counters> counters_;            // the pool's client publishes them
+  PromptCounts prompts_;
 
   DamagedBlocks damaged_;
 

@@ -1,13 +1,16 @@
 """Pools and engines of a few pages, for the tests."""
 
 import itertools
+import json
 import os
+import subprocess
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 import cachalot
+from cachalot.command import PROGRAM
 
 # No files are left behind; a failure prints what reproduces it.
 settings.register_profile("cachalot", database=None, print_blob=True, deadline=None)
@@ -42,6 +45,12 @@ def attach(pool, **options):
 
 def tokens_of(prompt, count):
     return np.random.default_rng(prompt).integers(0, 50_000, count, dtype=np.uint32)
+
+
+def pool_totals(pool):
+    """What `cachalot pool info` says of all clients."""
+    done = subprocess.run([str(PROGRAM), "pool", "info", pool, "--json", "-"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["totals"]
 
 
 @pytest.fixture

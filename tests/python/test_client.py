@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import cachalot
-from conftest import GEOMETRY, Engine, attach, tokens_of
+from conftest import GEOMETRY, Engine, attach, pool_totals, tokens_of
 
 
 def load_in_another_process(pool, hashes, expected, answer):
@@ -483,6 +483,44 @@ def test_statistics(stored):
     assert statistics.loaded_bytes == 8 * GEOMETRY.block_bytes
     assert statistics.as_dict()["loads"] == 1
     assert "loaded_blocks=8" in repr(statistics)
+
+
+def counts_of(client):
+    now = client.statistics
+    return now.prompts, now.prompt_blocks, now.used_pool_blocks, now.used_peer_blocks, now.used_storage_blocks
+
+
+def test_a_prompt_counts_once(stored, pool):
+    """16 blocks are asked for and 8 of them used, with a lookup before the load and without one; then none of 4."""
+    engine, hashes = stored
+    client, longer = engine.client, engine.client.hash_tokens(tokens_of(1, 64))
+    assert longer[7] == hashes[7]
+    assert client.statistics.hit_rate is None
+    hit = client.lookup(longer)
+    assert client.load(engine.cache, longer[:hit], range(hit)) == 8
+    assert (counts_of(client), client.statistics.hit_rate) == ((1, 16, 8, 0, 0), 0.5)
+    assert client.load_async(engine.cache, longer, range(16)).result() == 8
+    assert (counts_of(client), client.statistics.hit_rate) == ((2, 32, 16, 0, 0), 0.5)
+    other = client.hash_tokens(tokens_of(77, 16))
+    assert client.lookup(other) == 0
+    client.store(engine.cache, other, range(4))
+    assert counts_of(client) == (3, 36, 16, 0, 0)
+    with pytest.raises(cachalot.InvalidArgumentError, match="counts_prompts is not set"):
+        client.count_prompt(1)
+    client.detach()
+    assert pool_totals(pool)["hit_rate"] == 16 / 36
+
+
+def test_a_caller_may_count_its_prompts_itself(pool):
+    with attach(pool, counts_prompts=True) as client:
+        client.lookup(client.hash_tokens(tokens_of(1, 32)))
+        client.count_prompt(10, from_pool=2, from_peers=3, from_storage=4)
+        client.count_prompt(10)
+        assert (counts_of(client), client.statistics.hit_rate) == ((2, 20, 2, 3, 4), 9 / 20)
+        with pytest.raises(cachalot.InvalidArgumentError, match="expected at most the 3 that were asked for"):
+            client.count_prompt(3, from_pool=2, from_storage=2)
+    totals = pool_totals(pool)
+    assert (totals["used_blocks"], totals["hit_rate"]) == (9, 9 / 20)
 
 
 def test_a_client_that_has_detached_holds_no_slot_however_long_it_is_kept(pool):

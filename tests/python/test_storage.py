@@ -115,6 +115,13 @@ def test_a_new_pool_is_warm_after_the_keeper_was_killed(served):
     assert prompts.engine.client.lookup(prompts.hashes(1, 40)) == 0
     assert prompts.prefetch(1, 40) == (40, 0)
     assert prompts.load(1, 40) == 40
+    # One prompt, whose blocks storage brought, however often it was asked for; an equal one takes them from the pool.
+    now = prompts.engine.client.statistics
+    assert (now.prompts, now.prompt_blocks, now.used_pool_blocks, now.used_storage_blocks) == (1, 40, 0, 40)
+    assert prompts.engine.client.lookup(prompts.hashes(1, 40)) == 40
+    assert prompts.load(1, 40) == 40
+    now = prompts.engine.client.statistics
+    assert (now.prompts, now.prompt_blocks, now.used_pool_blocks, now.used_storage_blocks) == (2, 80, 40, 40)
 
 
 def test_a_second_keeper_is_refused_the_directory(served, tmp_path):

@@ -35,6 +35,8 @@ TEST_P(OneEngine, HitsExactlyWhatTheCacheModelHits) {
   EXPECT_EQ(report->blocks_hit + report->blocks_written + report->blocks_unstored,
             report->blocks_total);
   EXPECT_EQ(report->evictions, report->blocks_written - capacity);
+  EXPECT_EQ(report->prompt_blocks, report->blocks_total);
+  EXPECT_EQ(report->used_blocks, report->blocks_hit);
 }
 
 INSTANTIATE_TEST_SUITE_P(Capacities, OneEngine,

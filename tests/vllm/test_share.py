@@ -50,6 +50,29 @@ def test_the_second_engine_takes_every_full_block(models, engines, pools, prompt
     assert answer["cached"] == [external_hits(answer)]
 
 
+@pytest.mark.parametrize("load", ["async", "sync"])
+def test_each_prompt_counts_once(models, engines, pools, prompt, load):
+    """By hand: the first engine asks for the 11 full blocks of a prompt and finds none. The second one asks for those of
+    this prompt and uses them, asks for those of another one and finds none, and has this other one itself when it comes
+    again: 11 of 33."""
+    pool = pools()
+    options = {"pool": pool.path, "load": load}
+    blocks = full_blocks(128) // 128
+    first, second = engines(models(), options), engines(models(), options)
+    first.answer([prompt(1, TOKENS)])
+    second.answer([prompt(1, TOKENS)])
+    for _ in range(2):
+        answer = second.answer([prompt(2, TOKENS)])
+    names = "prompts", "prompt_blocks", "used_pool_blocks", "used_peer_blocks", "used_storage_blocks"
+    of_second = [answer["metrics"].get(f"vllm:cachalot_{name}", 0) for name in names]
+    assert of_second == [2, 2 * blocks, blocks, 0, 0], second.text()[-3000:]
+    until = time.monotonic() + 30  # clients publish every 200 ms
+    while (totals := pool.info()["totals"])["prompts"] != 3 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [totals[name] for name in names] == [3, 3 * blocks, blocks, 0, 0]
+    assert totals["hit_rate"] == 1 / 3
+
+
 @pytest.mark.parametrize("backend", ["CPU_MLA", None])
 def test_a_latent_cache(models, engines, pools, prompt, backend):
     """With CPU_MLA vLLM has no prefix cache of its own: the first engine loads its own blocks, too. The pages are byte for

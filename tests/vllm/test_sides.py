@@ -11,6 +11,7 @@ from cachalot.connectors.vllm import scheduler, worker
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
+from cachalot.connectors.vllm.transfer.with_pool import PooledTransferScheduler
 from cachalot.errors import NoKeeperError
 
 BLOCK = 32
@@ -25,7 +26,7 @@ class Pool:
     group = SimpleNamespace(namespace="vllm/1 model=a", geometry=SimpleNamespace(block_bytes=1))
 
     def __init__(self, found=0, error=None):
-        self.found, self.error, self.stores = found, error, 0
+        self.found, self.error, self.stores, self.prompts = found, error, 0, []
 
     def get(self):
         return self
@@ -38,6 +39,9 @@ class Pool:
 
     def namespaces(self):
         return []
+
+    def count_prompt(self, asked, from_pool=0, from_peers=0, from_storage=0):
+        self.prompts.append((asked, from_pool, from_peers, from_storage))
 
     def store(self, *_, **__):
         self.stores += 1
@@ -244,3 +248,157 @@ def test_a_keeper_that_hangs_is_not_waited_for():
     assert time.monotonic() - began < 5
     pool.answers.set()
     side.close()
+
+
+# --- Hit rate ---------------------------------------------------------------------------------------------------------
+
+PAGES = SimpleNamespace(get_block_ids=lambda: (list(range(1, 9)),))
+
+
+def counts_of(side):
+    data = side.take_stats().data
+    return tuple(data.get(name, 0) for name in
+                 ("prompts", "prompt_blocks", "used_pool_blocks", "used_peer_blocks", "used_storage_blocks"))
+
+
+def begin(side, request, computed=0):
+    """Until vLLM has pages for the request. Returns the blocks that it loads."""
+    for _ in range(3):  # there was no room for it
+        tokens, _ = side.matched(request, computed)
+    side.allocated(request, PAGES, tokens)
+    return tokens // BLOCK
+
+
+@pytest.mark.parametrize("computed, found, expected", [
+    (0, 4, (5, 4, 0, 0)),  # of five blocks the pool has four
+    (BLOCK, 4, (4, 3, 0, 0)),  # the engine has the first one itself
+    (0, 0, (5, 0, 0, 0)),
+    (3 * BLOCK, 2, (2, 0, 0, 0)),
+])
+def test_a_request_counts_once_when_its_load_has_ended(computed, found, expected):
+    pool = Pool(found=found)
+    side = side_of(pool, is_async=True)
+    request = request_of("a", 5)
+    if begin(side, request, computed):
+        assert pool.prompts == []
+        side.answered(None, {"a"})
+        side.allocated(request, PAGES, 0)  # vLLM says it again
+    assert pool.prompts == [expected]
+    assert begin(side, request, 0) == found  # preempted
+    side.answered(None, {"a"})
+    side.finished(request, (list(range(1, 9)),))
+    assert pool.prompts == [expected]
+    assert counts_of(side) == (1, *expected)
+
+
+def test_a_request_whose_blocks_the_engine_has_asks_for_nothing():
+    pool = Pool(found=4)
+    side = side_of(pool, is_async=True)
+    request = request_of("a", 5)
+    begin(side, request, 5 * BLOCK)
+    side.finished(request, (list(range(1, 9)),))
+    assert pool.prompts == [] and counts_of(side) == (0, 0, 0, 0, 0)
+
+
+def test_of_a_failed_load_the_blocks_count_that_are_right_on_all_workers():
+    pool = Pool(found=4)
+    side = side_of(pool, is_async=True)
+    begin(side, request_of("a", 5))
+    side.answered(StepAnswer(failed_loads={"a": 0}, right_blocks={"a": 3}), ())
+    both = StepAnswer(failed_loads={"a": 0}, right_blocks={"a": 3}).aggregate(
+        StepAnswer(failed_loads={"a": 0}, right_blocks={"a": 1}))
+    side.answered(both, {"a"})
+    assert pool.prompts == [(5, 1, 0, 0)]
+
+
+def test_a_worker_says_how_much_of_a_failed_load_is_right():
+    pool = Pool()
+    pool.load_async = lambda *_, **__: SimpleNamespace(done=lambda: True, result=lambda: 2)
+    side = worker.WorkerSide(OPTIONS, [pool], True, LOG)
+    side.begin_loads([Load("a", 0, Chain(bytes(4 * 16), ([3, 4, 5, 6],)), True)])
+    assert side.take_results()[0] == {"a"} and side.take_bad_pages() == {5, 6}
+    assert side.take_answer().right_blocks == {"a": 2}
+    side.close()
+
+
+def test_a_synchronous_load_counts_when_all_workers_have_answered_even_after_the_request_has_ended():
+    pool = Pool(found=4)
+    side = side_of(pool, workers=2)
+    requests = [request_of(name, 5) for name in "ab"]
+    for request in requests:
+        begin(side, request)
+    side.step(step_of({}))
+    side.finished(requests[0], (list(range(1, 9)),))
+    side.answered(StepAnswer(ended_loads={"a": 1, "b": 1}), ())
+    assert pool.prompts == []
+    side.answered(StepAnswer(ended_loads={"a": 1, "b": 1}, failed_loads={"b": 0}, right_blocks={"b": 2}), ())
+    assert pool.prompts == [(5, 4, 0, 0), (5, 2, 0, 0)]
+    side.finished(requests[1], (list(range(1, 9)),))
+    assert len(pool.prompts) == 2
+
+
+def test_blocks_that_storage_brought_are_counted_apart():
+    pool = StoredPool(found=1, stored=3)
+    side = side_of(pool, options=WITH_STORAGE, is_async=True)
+    request = request_of("a", 5)
+    side.matched(request, 0)
+    pool.arrives.set()
+    assert until(lambda: side.matched(request, 0), (4 * BLOCK, True)) == (4 * BLOCK, True)
+    side.allocated(request, PAGES, 4 * BLOCK)
+    side.answered(None, {"a"})
+    assert pool.prompts == [(5, 1, 0, 3)]
+    side.close()
+
+
+def test_a_request_that_is_aborted_during_its_load_has_used_nothing():
+    pool = Pool(found=4)
+    side = side_of(pool, is_async=True)
+    request = request_of("a", 5)
+    begin(side, request)
+    side.finished(request, (list(range(1, 9)),))
+    side.answered(None, {"a"})
+    assert pool.prompts == [(5, 0, 0, 0)]
+
+
+def test_a_request_counts_in_one_place_whatever_the_number_of_ranks():
+    pools = Pool(found=4), Pool(found=3)
+    side = scheduler.SchedulerSide(OPTIONS, [(pool, 0) for pool in pools], BLOCK, 2, may_load=True, may_store=True,
+                                   is_async=True, log=LOG)
+    side.bind_pages(Pages())
+    assert begin(side, request_of("a", 5)) == 3
+    side.answered(None, {"a"})
+    assert [pool.prompts for pool in pools] == [[(5, 3, 0, 0)], []]
+
+
+class Transfer(SimpleNamespace):
+    """The transfer's side: what a reference offers."""
+
+    def __init__(self, offered):
+        super().__init__(offered=offered, step=lambda output: None, finished=lambda *_: None)
+
+    def tell_transferred(self, on_transferred):
+        self.on_transferred = on_transferred
+
+    def matched(self, request, computed):
+        return self.offered * BLOCK, True
+
+    def allocated(self, *_):
+        self.offered = 0  # a reference is used once
+
+    def answered(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_blocks_of_a_transfer_come_from_peers_and_after_one_that_failed_from_the_pool(is_done):
+    pool, transfer = Pool(found=1), Transfer(offered=4)
+    both = PooledTransferScheduler(side_of(pool, is_async=True), transfer)
+    request = request_of("a", 5)
+    assert begin(both, request) == 4
+    transfer.on_transferred("a", 4 if is_done else 0)
+    if not is_done:
+        assert pool.prompts == []
+        assert begin(both, request) == 1
+        both.answered(None, {"a"})
+    both.finished(request, (list(range(1, 9)),))
+    assert pool.prompts == [(5, 0, 4, 0) if is_done else (5, 1, 0, 0)]

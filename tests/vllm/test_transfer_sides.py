@@ -10,7 +10,7 @@ from cachalot import KvGeometry, TransferRank
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import keys_of
 from cachalot.connectors.vllm.options import Transfer
-from cachalot.connectors.vllm.transfer.messages import Ask, Offer
+from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
 from cachalot.connectors.vllm.transfer.scheduler import REFERENCE, STANDING, TransferScheduler
 from cachalot.connectors.vllm.transfer.worker import TransferWorker, machines_of
 
@@ -143,6 +143,24 @@ def test_a_reference_that_is_asked_for_is_not_declined(side):
     assert step.declines == [] and step.loads[0].pages == [21, 22]
     assert (step.loads[0].first_token, step.loads[0].tokens) == (BLOCK_TOKENS, BLOCKS * BLOCK_TOKENS)
     assert step.loads[0].key == keys_of([bytes([BLOCKS - 1]) * 32])
+
+
+@pytest.mark.parametrize("end, used", [
+    (lambda side, asked: side.answered(None, {"r"}), 2),
+    (lambda side, asked: side.answered(TransferAnswer(failed_asks={"r"}), {"r"}), 0),
+    (lambda side, asked: side.finished(asked, (list(range(4)),)), 0),  # aborted
+])
+def test_a_prompt_that_asks_another_engine_counts_once(side, end, used):
+    """It has the first block itself."""
+    asked = a_request({REFERENCE: offered(side)[REFERENCE]})
+    side.matched(asked, BLOCK_TOKENS)
+    side.matched(asked, BLOCK_TOKENS)
+    side.allocated(asked, SimpleNamespace(get_block_ids=lambda: ([20, 21, 22, 23],)), 2 * BLOCK_TOKENS)
+    end(side, asked)
+    side.allocated(asked, SimpleNamespace(get_block_ids=lambda: ([20, 21, 22, 23],)), 0)
+    side.answered(None, {"r"})
+    data = side.take_stats().data
+    assert (data["prompts"], data["prompt_blocks"], data.get("used_peer_blocks", 0)) == (1, 2, used)
 
 
 # --- Standing offers -------------------------------------------------------------------------------

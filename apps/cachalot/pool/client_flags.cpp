@@ -22,6 +22,7 @@ std::uint64_t patience_ns(const ClientFlags& flags) {
 Result<Attached> attach_to(const ClientFlags& flags, pool::Pool pool) {
   pool::ClientOptions options;
   options.fingerprint = flags.fingerprint;
+  options.name = flags.fingerprint;
   options.host = flags.host;
   options.grant_target = 1;
   options.timeout_ns = flags.timeout_ns;

@@ -11,6 +11,7 @@
 #include "pool/making.h"
 #include "pool_flags.h"
 #include "pool_report.h"
+#include "pool_summary.h"
 
 namespace cachalot::apps {
 namespace {
@@ -19,6 +20,7 @@ struct Options {
   Paths paths;
   GeometryFlags geometry;
   std::string json;
+  bool shows_all = false;
 };
 
 Status tell_created(const Options& options, const pool::Pool& pool, Output& json) {
@@ -65,7 +67,7 @@ Status info(const Options& options) {
   CACHALOT_TRY_ASSIGN(Output json, open_output("--json", options.json, options.paths));
   CACHALOT_TRY_ASSIGN(const pool::Pool pool, open_pool_to_read(options.paths));
   const nlohmann::json description = describe_pool(pool);
-  print_pool(human_output(options.json), description);
+  (options.shows_all ? print_pool : print_summary)(human_output(options.json), description);
   return json.write_json(description);
 }
 
@@ -146,8 +148,11 @@ void add_pool(CLI::App& app, Chosen& chosen) {
   creation->footer(
       "Example: cachalot pool create /dev/shm/kv --model Llama-3-8B --block-tokens 16 --capacity "
       "8GiB");
-  add_action(*command, chosen, "info", "shows geometry, keeper, block accounting and counters",
-             info, options);
+  CLI::App* const shown = add_action(*command, chosen, "info",
+                                     "shows keeper, blocks, clients and hit rate", info, options);
+  shown->add_flag(
+      "--all", options->shows_all,
+      "show geometry, block accounting, all counters, and each client and namespace, too");
   add_action(*command, chosen, "destroy", "removes a pool; refuses one that a keeper serves",
              destroy, options);
   add_pool_fence(*command, chosen);

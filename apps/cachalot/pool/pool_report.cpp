@@ -10,6 +10,7 @@
 #include "block_hash/block_hash.h"
 #include "pool/format/evidence.h"
 #include "pool_flags.h"
+#include "pool_summary.h"
 #include "values.h"
 
 namespace cachalot::apps {
@@ -120,12 +121,13 @@ json describe_counters(const pool::ClientCounters& counters) {
 // Of all clients since the pool was made.
 json describe_totals(const pool::ClientCounters& counters) {
   json all = describe_counters(counters);
-  const std::uint64_t blocks = counters[pool::ClientCounter::kLookedUpBlocks];
+  const std::uint64_t asked = counters[pool::ClientCounter::kPromptBlocks];
+  const std::uint64_t used = counters[pool::ClientCounter::kUsedPoolBlocks] +
+                             counters[pool::ClientCounter::kUsedPeerBlocks] +
+                             counters[pool::ClientCounter::kUsedStorageBlocks];
+  all["used_blocks"] = used;
   all["hit_rate"] = nullptr;
-  if (blocks != 0) {
-    all["hit_rate"] = static_cast<double>(counters[pool::ClientCounter::kHitBlocks]) /
-                      static_cast<double>(blocks);
-  }
+  if (asked != 0) all["hit_rate"] = static_cast<double>(used) / static_cast<double>(asked);
   return all;
 }
 
@@ -171,25 +173,6 @@ json describe_clients(const Pool& pool) {
 std::string uuid_text(const pool::PoolId& id) {
   char text[40];
   std::snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id.high, id.low);
-  return text;
-}
-
-// For people: "3 d 4 h", "2 min 5 s".
-std::string duration_text(double s) {
-  struct Unit {
-    const char* name;
-    std::uint64_t s;
-  };
-  constexpr Unit kUnits[] = {{"d", 86'400}, {"h", 3600}, {"min", 60}, {"s", 1}};
-  const auto whole = static_cast<std::uint64_t>(s);
-  for (std::size_t i = 0; i + 1 < std::size(kUnits); ++i) {
-    if (whole < kUnits[i].s) continue;
-    const std::uint64_t rest = whole % kUnits[i].s / kUnits[i + 1].s;
-    return std::to_string(whole / kUnits[i].s) + " " + kUnits[i].name +
-           (rest == 0 ? "" : " " + std::to_string(rest) + " " + kUnits[i + 1].name);
-  }
-  char text[32];
-  std::snprintf(text, sizeof text, "%g s", s);
   return text;
 }
 
@@ -252,8 +235,9 @@ void print_pool(std::FILE* out, const json& description) {
   if (description.contains("namespaces")) {
     std::fprintf(out, "namespaces\n");
     for (const json& one : description["namespaces"]) {
+      const std::string name = one["name"].get<std::string>();
       std::fprintf(out, "  %-18u %s\n", one["id"].get<unsigned>(),
-                   one["name"].get<std::string>().c_str());
+                   name.empty() ? one["digest"].get<std::string>().c_str() : name.c_str());
     }
   }
   if (description.contains("accounting")) {

@@ -12,6 +12,7 @@ namespace cachalot::apps {
 // Reads only; works with and without a keeper.
 nlohmann::json describe_pool(const pool::Pool& pool);
 
+// All of it; print_summary() has the most important.
 void print_pool(std::FILE* out, const nlohmann::json& description);
 
 }  // namespace cachalot::apps

@@ -534,6 +534,16 @@ cachalot_code cachalot_get(cachalot_client* client, cachalot_key key, const cach
   });
 }
 
+cachalot_code cachalot_count_prompt(cachalot_client* client, uint64_t asked, uint64_t from_pool,
+                                    uint64_t from_peers, uint64_t from_storage) {
+  return guarded([&] {
+    if (client == nullptr) return missing("client");
+    const Status counted =
+        client->client.count_prompt({asked, from_pool, from_peers, from_storage});
+    return counted ? CACHALOT_OK : fail(counted.error());
+  });
+}
+
 cachalot_code cachalot_get_statistics(const cachalot_client* client,
                                       cachalot_statistics* statistics) {
   return guarded([&] {

@@ -160,6 +160,45 @@ TEST_F(CApiTest, RanksOfAnyTensorParallelismShareHeadGroups) {
     EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
 }
 
+TEST_F(CApiTest, APromptCountsOnceHoweverItIsCounted) {
+  std::vector<unsigned char> memory[2] = {std::vector<unsigned char>(4096),
+                                          std::vector<unsigned char>(4096)};
+  const cachalot_buffer tensors[2] = {{memory[0].data(), 4096}, {memory[1].data(), 4096}};
+  const cachalot_cache cache = cachalot::client::small_c_cache(tensors);
+  const std::uint32_t tokens[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+  const uint32_t pages[2] = {0, 1};
+  const auto counts = [](cachalot_client* client) {
+    cachalot_statistics now{};
+    now.struct_size = sizeof now;
+    EXPECT_EQ(cachalot_get_statistics(client, &now), CACHALOT_OK);
+    return std::vector<uint64_t>{now.prompts, now.prompt_blocks, now.used_pool_blocks,
+                                 now.used_peer_blocks, now.used_storage_blocks};
+  };
+  cachalot_client* client = attach();
+  cachalot_block_hash hashes[4];
+  size_t count = 0, blocks = 0;
+  uint32_t number = 0;
+  ASSERT_EQ(cachalot_hash_tokens(client, tokens, 16, hashes, 4, &count), CACHALOT_OK);
+  ASSERT_EQ(cachalot_register_cache(client, &cache, &number), CACHALOT_OK);
+  ASSERT_EQ(
+      cachalot_store(client, number, nullptr, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+      CACHALOT_OK);
+  ASSERT_EQ(cachalot_lookup(client, hashes, 4, &blocks), CACHALOT_OK);
+  ASSERT_EQ(cachalot_load(client, number, hashes, 2, pages, 2, CACHALOT_NO_TIMEOUT, &blocks),
+            CACHALOT_OK);
+  EXPECT_EQ(counts(client), (std::vector<uint64_t>{1, 4, 2, 0, 0}));
+  EXPECT_EQ(cachalot_count_prompt(client, 4, 2, 0, 0), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+  options_.counts_prompts = 1;
+  client = attach();
+  EXPECT_EQ(cachalot_lookup(client, hashes, 4, &blocks), CACHALOT_OK);
+  EXPECT_EQ(cachalot_count_prompt(client, 9, 2, 3, 4), CACHALOT_OK);
+  EXPECT_EQ(cachalot_count_prompt(client, 8, 2, 3, 4), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(cachalot_count_prompt(nullptr, 1, 0, 0, 0), CACHALOT_INVALID_ARGUMENT);
+  EXPECT_EQ(counts(client), (std::vector<uint64_t>{1, 9, 2, 3, 4}));
+  EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
+}
+
 // A struct_size that ends inside a field is an error.
 TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   cachalot_client* client = attach();
@@ -180,7 +219,7 @@ TEST_F(CApiTest, ASizeThatCutsAFieldIsRefusedAndSaysWhatIsExpected) {
   };
   statistics.struct_size = 3;
   refused(cachalot_get_statistics(client, &statistics),
-          "statistics: struct_size 3, expected 120, ");
+          "statistics: struct_size 3, expected 160, ");
   EXPECT_EQ(cachalot_detach(client), CACHALOT_OK);
   const auto attach_with = [&](std::uint32_t size) {
     options_.struct_size = size;

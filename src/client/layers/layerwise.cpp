@@ -64,6 +64,7 @@ Result<std::unique_ptr<Client::LayerLoad::Impl>> Client::LayerLoad::Impl::begin(
                                       std::move(hashes),
                                       client::LayerSequence(geometry.layers)});
   if (pin) impl->pin.emplace(std::move(*pin));
+  impl->counted = call.session.prompts().begin_load(call.hashes);
   return impl;
 }
 
@@ -147,6 +148,7 @@ Result<std::size_t> Client::LayerLoad::Impl::load_layer(std::uint32_t layer) {
   const std::size_t loaded = hit.found().size();
   if (completes) {
     session->report_hits(hit.deepest());
+    session->prompts().end_load(counted, hit.blocks());
     Counters::add(session->counters().loads, 1);
     Counters::add(session->counters().loaded_blocks, loaded);
     Counters::add(session->counters().loaded_bytes, loaded * geometry.block_bytes());
@@ -204,6 +206,7 @@ Result<std::unique_ptr<Client::LayerStore::Impl>> Client::LayerStore::Impl::begi
   impl->pages.assign(call.pages.begin(), call.pages.end());
   impl->layers = client::LayerSequence(geometry.layers);
   const bool has_sums = layers_are_stretches && call.session.writes_checksums();
+  call.session.prompts().store(call.hashes);
   for (std::uint32_t i = 0; i < call.cache.groups().count; ++i)
     CACHALOT_TRY(impl->add_chain(call, parent, i, has_sums));
   return impl;

@@ -32,6 +32,7 @@ struct Client::LayerLoad::Impl {
   client::LayerSequence layers;  // not in order: `hashes` are not used
   client::StartedLayers started = {};
   std::optional<client::ReadPin> pin = {};  // pinned load: until it is complete
+  client::PromptCounts::Load counted = {};
 
   ~Impl();
   static Result<std::unique_ptr<Impl>> begin(const client::Call& call, client::OpenCache cache,

@@ -40,6 +40,13 @@ constexpr MetricFamily kEvicted = {"cachalot_keeper_evicted_blocks", kCounter, "
                                    "Blocks that the keeper evicted, by reason."};
 constexpr MetricFamily kRefusedGrants = {"cachalot_keeper_refused_grants", kCounter, "",
                                          "Requests for blocks that got none, by reason."};
+constexpr MetricFamily kRefusedCommits = {
+    "cachalot_keeper_refused_commits", kCounter, "",
+    "Blocks that clients wrote and the keeper did not publish, by reason."};
+constexpr MetricFamily kUsed = {
+    "cachalot_client_used_blocks", kCounter, "blocks",
+    "Blocks that prompts used, by source: in the pool when the prompt came (pool), from another "
+    "instance by a transfer (peer), brought by storage for the prompt (storage)."};
 
 template <class Counter>
 struct Labelled {
@@ -56,6 +63,14 @@ constexpr Labelled<KeeperCounter> kEvictionReasons[] = {
     {"bucket", KeeperCounter::kBucketEvictions},
     {"expired", KeeperCounter::kExpired},
     {"requested", KeeperCounter::kRequestedEvictions}};
+constexpr Labelled<KeeperCounter> kCommitReasons[] = {
+    {"no_space", KeeperCounter::kNoSpaceCommits},
+    {"no_parent", KeeperCounter::kNoParentCommits},
+    {"invalid", KeeperCounter::kInvalidCommits},
+    {"not_held", KeeperCounter::kNotHeldCommits}};
+constexpr Labelled<ClientCounter> kSources[] = {{"pool", ClientCounter::kUsedPoolBlocks},
+                                                {"peer", ClientCounter::kUsedPeerBlocks},
+                                                {"storage", ClientCounter::kUsedStorageBlocks}};
 constexpr Labelled<KeeperCounter> kRefusalReasons[] = {
     {"no_space", KeeperCounter::kNoSpaceGrants}, {"over_limit", KeeperCounter::kOverLimitGrants}};
 
@@ -78,6 +93,9 @@ constexpr Total<KeeperCounter> kKeeperTotals[] = {
     {KeeperCounter::kRefused,
      {"cachalot_keeper_refused_blocks", kCounter, "blocks",
       "Commits without a published parent, without room, or invalid."}},
+    {KeeperCounter::kNoSpaceNamespaces,
+     {"cachalot_keeper_refused_namespaces", kCounter, "",
+      "Namespaces that the pool had no room for."}},
     {KeeperCounter::kGrants,
      {"cachalot_keeper_granted_blocks", kCounter, "blocks", "Blocks granted to clients."}},
     {KeeperCounter::kTouches,
@@ -95,12 +113,20 @@ constexpr Total<KeeperCounter> kKeeperTotals[] = {
 };
 
 constexpr Total<ClientCounter> kClientTotals[] = {
-    {ClientCounter::kLookups, {"cachalot_client_lookups", kCounter, "", "Lookups of prompts."}},
+    {ClientCounter::kPrompts,
+     {"cachalot_client_prompts", kCounter, "", "Prompts that asked for blocks, each once."}},
+    {ClientCounter::kPromptBlocks,
+     {"cachalot_client_prompt_blocks", kCounter, "blocks",
+      "Blocks that prompts asked for; those of them that were used: cachalot_client_used_blocks."}},
+    {ClientCounter::kLookups,
+     {"cachalot_client_lookups", kCounter, "",
+      "Calls that looked blocks up: a prompt may be looked up more than once."}},
     {ClientCounter::kLookedUpBlocks,
-     {"cachalot_client_looked_up_blocks", kCounter, "blocks", "Blocks that were looked up."}},
+     {"cachalot_client_looked_up_blocks", kCounter, "blocks",
+      "Blocks of these calls, each time that they were looked up."}},
     {ClientCounter::kHitBlocks,
      {"cachalot_client_hit_blocks", kCounter, "blocks",
-      "Blocks that were looked up and were in the pool."}},
+      "Blocks of these calls that were in the pool."}},
     {ClientCounter::kReadBlocks,
      {"cachalot_client_read_blocks", kCounter, "blocks", "Blocks that were loaded."}},
     {ClientCounter::kReadBytes,
@@ -179,12 +205,12 @@ void write_clients(Exposition& exposition, const pool::PoolState& state, std::ui
   exposition.sample({"state", "held"}, held);
 }
 
-template <std::size_t kCount>
+template <class Counter, std::size_t kCount>
 void write_labelled(Exposition& exposition, const MetricFamily& family, const char* label,
-                    const Labelled<KeeperCounter> (&parts)[kCount],
-                    const pool::KeeperCounters& counters) {
+                    const Labelled<Counter> (&parts)[kCount],
+                    const pool::Counters<Counter>& counters) {
   exposition.begin(family);
-  for (const Labelled<KeeperCounter>& part : parts)
+  for (const Labelled<Counter>& part : parts)
     exposition.sample({label, part.label}, counters[part.counter]);
 }
 
@@ -193,6 +219,7 @@ void write_keeper_counters(Exposition& exposition, const pool::KeeperCounters& c
   exposition.single(kNamespaces, counters[KeeperCounter::kNamespaces]);
   write_labelled(exposition, kEvicted, "reason", kEvictionReasons, counters);
   write_labelled(exposition, kRefusedGrants, "reason", kRefusalReasons, counters);
+  write_labelled(exposition, kRefusedCommits, "reason", kCommitReasons, counters);
   for (const Total<KeeperCounter>& total : kKeeperTotals)
     exposition.single(total.family, counters[total.counter]);
 }
@@ -216,6 +243,7 @@ void write_pool_metrics(Exposition& exposition, const pool::Pool& pool) {
   const pool::ClientCounters totals = state.read_totals();
   for (const Total<ClientCounter>& total : kClientTotals)
     exposition.single(total.family, totals[total.counter]);
+  write_labelled(exposition, kUsed, "source", kSources, totals);
 }
 
 }  // namespace cachalot::node

@@ -41,6 +41,13 @@ enum class KeeperCounter : std::uint32_t {
   kRequestedEvictions,
   kNoSpaceGrants,
   kOverLimitGrants,
+  // kRefused by reason
+  kNoSpaceCommits,
+  kNoParentCommits,
+  kInvalidCommits,
+  // others
+  kNotHeldCommits,
+  kNoSpaceNamespaces,
   kCount
 };
 enum class ClientCounter : std::uint32_t {
@@ -58,6 +65,12 @@ enum class ClientCounter : std::uint32_t {
   kRefused,
   kLostReports,
   kReattachments,
+  // Each prompt once; see Statistics in cachalot/client.h.
+  kPrompts,
+  kPromptBlocks,
+  kUsedPoolBlocks,
+  kUsedPeerBlocks,
+  kUsedStorageBlocks,
   kCount
 };
 
@@ -100,11 +113,11 @@ class Counters {
     for (std::uint32_t i = 0; i < kLines; ++i)
       region.publish(offset + i * memory::kLineBytes, line(i, sequence));
   }
-  // False if they were never published.
+  // False if they were never published. A process of an earlier version publishes fewer lines: the rest is zeros.
   bool read(const memory::SealedRegion& region, std::uint64_t offset) {
     for (std::uint32_t i = 0; i < kLines; ++i) {
       CounterLine in{};
-      if (!region.read_as(offset + i * memory::kLineBytes, in)) return false;
+      if (!region.read_as(offset + i * memory::kLineBytes, in)) return i != 0;
       take_line(i, in);
     }
     return true;

@@ -112,6 +112,7 @@ void Keeper::tend() {
   }
   reign_.publish_counters(counters());
   if (storage_desk_ != nullptr) reign_.publish_storage(storage_desk_->state());
+  refusal_log_.tell(counters_, tend_timer_.now_ns());
 }
 
 void Keeper::be_deposed() {

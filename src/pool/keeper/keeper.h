@@ -38,6 +38,7 @@
 #include "pool/keeper/namespaces.h"
 #include "pool/keeper/reign.h"
 #include "pool/keeper/requests/dispatcher.h"
+#include "pool/keeper/requests/refusal_log.h"
 #include "pool/keeper/sessions.h"
 #include "pool/keeper/takeover/takeover.h"
 #include "rpc/server.h"
@@ -121,6 +122,7 @@ class Keeper {
     TendTimer(const KeeperOptions& options, base::Clock& clock)
         : options_(options), clock_(clock) {}
     bool is_due();
+    std::uint64_t now_ns() const { return clock_.now_ns(); }
 
    private:
     const KeeperOptions& options_;
@@ -138,6 +140,7 @@ class Keeper {
   Access access_;
   KeeperOptions options_;
   KeeperCounters counters_;
+  RefusalLog refusal_log_;
   Reign reign_;
   Namespaces namespaces_;
   Blocks blocks_;

@@ -102,6 +102,7 @@ Status replay_requests(const ReplayOptions& options, const Workload& workload,
   client_options.fingerprint = fingerprint(options);
   client_options.block_bytes = options.block_bytes;
   client_options.grant_blocks = grant_target(options.block_bytes);
+  client_options.counts_prompts = true;
   client_options.recovery_ns = 0;  // the replay ends with its keeper
   CACHALOT_TRY_ASSIGN(OpaqueClient client, OpaqueClient::attach(client_options));
   CACHALOT_TRY_ASSIGN(Engine engine, Engine::make(options, workload, number, harness, client));

@@ -107,7 +107,10 @@ Status Engine::serve(std::size_t request) {
 
   CACHALOT_TRY_ASSIGN(const std::size_t fetched, fetch(hashes, found));
   CACHALOT_TRY_ASSIGN(const std::size_t hits, read_hits(request, fetched));
-  if (hits > found) pass_->counters.add(ReplayCounter::kStorageHitBlocks, hits - found);
+  const std::size_t from_storage = hits > found ? hits - found : 0;
+  pass_->counters.add(ReplayCounter::kStorageHitBlocks, from_storage);
+  CACHALOT_TRY(client_->count_prompt(
+      {.asked = hashes.size(), .from_pool = hits - from_storage, .from_storage = from_storage}));
   CACHALOT_TRY(store_missing(hashes, hits));
   CACHALOT_TRY(wait_for_storage());
   count_request(request, hits);

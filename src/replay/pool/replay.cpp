@@ -124,6 +124,10 @@ Result<ReplayReport> replay(const ReplayOptions& options, ProgressSink& sink) {
 
   ReplayReport report = make_report(options, workload, state);
   report.setup_s = static_cast<double>(state.start_ns.load() - begin_ns) / kNsPerSecond;
+  const pool::ClientCounters totals = pool.state().read_totals();
+  report.prompt_blocks = totals[pool::ClientCounter::kPromptBlocks];
+  report.used_storage_blocks = totals[pool::ClientCounter::kUsedStorageBlocks];
+  report.used_blocks = totals[pool::ClientCounter::kUsedPoolBlocks] + report.used_storage_blocks;
   report.pool_bytes = pool.devices().count() * pool.devices().bytes_each();
   return report;
 }

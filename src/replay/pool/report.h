@@ -81,6 +81,8 @@ struct ReplayReport {
   };
   std::vector<Pass> passes;
   std::uint64_t pool_bytes = 0;     // of all its devices
+  // What the pool says of its clients' prompts: the same as blocks_total, blocks_hit and blocks_hit_storage.
+  std::uint64_t prompt_blocks = 0, used_blocks = 0, used_storage_blocks = 0;
   std::vector<std::string> faults;  // the first of each engine, in words
 
   // Nothing was wrong with any byte.

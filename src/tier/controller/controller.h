@@ -114,6 +114,7 @@ class Controller {
   void release_fetch(Request& request);
   Status insert_in_pieces(const Request& request, std::uint32_t blocks);
   void count_unused(Fetch& fetch);
+  void count_prompt(const Request& request, std::uint32_t first, std::uint32_t used);
 
   // Jobs
   void run_load(const std::shared_ptr<LoadJob>& job, NodeId node);

@@ -13,7 +13,9 @@ Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
 
 Result<std::unique_ptr<PoolTier>> PoolTier::attach(const ClientOptions& options,
                                                    const TierCaches& caches) {
-  CACHALOT_TRY_ASSIGN(Client client, Client::attach(options));
+  ClientOptions attach = options;
+  attach.counts_prompts = true;
+  CACHALOT_TRY_ASSIGN(Client client, Client::attach(attach));
   std::unique_ptr<PoolTier> tier(new PoolTier(std::move(client)));
   tier->options_ = options;
   tier->device_pages_per_block_ = caches.device_pages_per_block;
@@ -48,6 +50,10 @@ Result<Prefetched> PoolTier::find(std::span<const BlockHash> hashes) {
 
 Result<std::size_t> PoolTier::count(std::span<const BlockHash> hashes) {
   return client_.lookup(hashes);
+}
+
+void PoolTier::count_prompt(const PromptBlocks& prompt) {
+  (void)client_.count_prompt(prompt);
 }
 
 Result<bool> PoolTier::is_fetching(std::span<const BlockHash> stored) {

@@ -22,6 +22,8 @@ class SharedTier {
   virtual Result<Prefetched> find(std::span<const BlockHash> hashes) = 0;
   // How many leading blocks are in the pool now.
   virtual Result<std::size_t> count(std::span<const BlockHash> hashes) = 0;
+  // Counts a prompt, as Client::count_prompt.
+  virtual void count_prompt(const PromptBlocks& prompt) = 0;
   // Whether blocks that find() saw in storage are still on their way. `stored`: all of those
   virtual Result<bool> is_fetching(std::span<const BlockHash> stored) = 0;
   // Copies the longest prefix that is close into slots of a tier. After a timeout: what was read in time.
@@ -51,6 +53,7 @@ class PoolTier final : public SharedTier {
   Result<block_hash::BlockHasher> make_hasher() const override;
   Result<Prefetched> find(std::span<const BlockHash> hashes) override;
   Result<std::size_t> count(std::span<const BlockHash> hashes) override;
+  void count_prompt(const PromptBlocks& prompt) override;
   Result<bool> is_fetching(std::span<const BlockHash> stored) override;
   Result<std::size_t> load(std::span<const BlockHash> hashes, Tier tier,
                            std::span<const Slot> slots, std::uint64_t timeout_ns) override;

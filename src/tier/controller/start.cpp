@@ -208,6 +208,21 @@ void Controller::run_load(const std::shared_ptr<LoadJob>& job, NodeId node) {
   changed_.notify_all();
 }
 
+// Of a prompt that has asked L3: blocks [first, first + used) came from there.
+void Controller::count_prompt(const Request& request, std::uint32_t first, std::uint32_t used) {
+  const Fetch* const fetch = request.fetch.get();
+  if (fetch == nullptr || shared_ == nullptr) return;
+  const auto usable = static_cast<std::uint32_t>((request.tokens.size() - 1) / block_tokens_);
+  const std::uint32_t stored_end = fetch->first_block + fetch->wanted_blocks;
+  const std::uint32_t from = std::max(first, stored_end - fetch->stored_blocks);
+  const std::uint32_t to = std::min(first + used, stored_end);
+  PromptBlocks prompt;
+  prompt.asked = std::max(usable - std::min(usable, fetch->first_block), used);
+  prompt.from_storage = to > from ? to - from : 0;
+  prompt.from_pool = used - prompt.from_storage;
+  shared_->tier->count_prompt(prompt);
+}
+
 TierStart Controller::finish_start(Request& request, const Plan& plan, std::uint32_t cached) {
   request.is_started = true;
   request.shared_blocks = cached;
@@ -230,6 +245,9 @@ TierStart Controller::finish_start(Request& request, const Plan& plan, std::uint
     fetch->is_released = true;
     if (fetch->is_done) count_unused(*fetch);
   }
+  count_prompt(request,
+               has_host_ && request.fetch ? request.fetch->first_block : in_device + in_host,
+               from_shared);
   result.shared_tokens = std::uint64_t{from_shared} * block_tokens_;
   result.pages = pages_of(request);
   ++counts_.requests;

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "pool/pool.h"
 #include "testing/client/tier_engine.h"
 
 namespace cachalot::client {
@@ -248,6 +249,27 @@ TEST_P(WithPool, AnotherEngineFindsWhatOneHasComputed) {
   EXPECT_EQ(other.cache().statistics().written_bytes, 3 * small_geometry().block_bytes());
   EXPECT_EQ(one.serve(longer).cached_tokens, 172u);
   EXPECT_TRUE(one.cache().is_valid() && other.cache().is_valid());
+}
+
+// An engine asks the pool for the blocks that it does not have itself.
+TEST_P(WithPool, EachPromptCountsOnceInThePoolsHitRate) {
+  const Result<pool::Pool> pool = pool::Pool::open({cluster_.path()}, {.read_only = true});
+  ASSERT_TRUE(pool) << pool.error().message;
+  const Tokens prompt = prompt_of(1, 40), longer = join(prompt, prompt_of(2, 40));
+  {
+    TierEngine one(options(), 128), other(options(), 128);
+    one.serve(prompt);  // asks for 40, finds none
+    ASSERT_TRUE(one.cache().flush(kLongNs));
+    EXPECT_EQ(other.serve(prompt).shared_tokens, 160u);  // for 40, uses all
+    EXPECT_EQ(other.serve(prompt).shared_tokens, 0u);    // has them
+    EXPECT_EQ(one.serve(longer).shared_tokens, 0u);      // for the other 40, finds none
+  }
+  using pool::ClientCounter;
+  const pool::ClientCounters totals = pool->state().read_totals();
+  EXPECT_EQ(totals[ClientCounter::kPrompts], 3u);
+  EXPECT_EQ(totals[ClientCounter::kPromptBlocks], 120u);
+  EXPECT_EQ(totals[ClientCounter::kUsedPoolBlocks], 40u);
+  EXPECT_EQ(totals[ClientCounter::kUsedStorageBlocks], 0u);
 }
 
 TEST_P(WithPool, WithShareTpRanksOfAnotherEngineFindTheirHeads) {

@@ -96,6 +96,7 @@ class StepAnswer(KVConnectorWorkerMetadata):
 
     finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
     failed_loads: Dict[str, int] = field(default_factory=dict)  # request: attempt
+    right_blocks: Dict[str, int] = field(default_factory=dict)  # request with a failed load: its first blocks that are used
     ended_loads: Dict[str, int] = field(default_factory=dict)  # request: by how many workers; synchronous ones only
     incomplete_stores: Set[str] = field(default_factory=set)  # requests of which not all blocks are in the pool
 
@@ -104,6 +105,8 @@ class StepAnswer(KVConnectorWorkerMetadata):
             self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
         for request, attempt in other.failed_loads.items():
             self.failed_loads[request] = max(attempt, self.failed_loads.get(request, 0))
+        for request, blocks in other.right_blocks.items():
+            self.right_blocks[request] = min(blocks, self.right_blocks.get(request, blocks))
         for request, workers in other.ended_loads.items():
             self.ended_loads[request] = self.ended_loads.get(request, 0) + workers
         self.incomplete_stores |= other.incomplete_stores

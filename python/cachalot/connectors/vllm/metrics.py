@@ -7,7 +7,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 #: All of them count up. Seconds are sums over calls; calls of several threads overlap.
 COUNTERS = {
-    "lookups": "Prompts that were looked up in the pool",
+    "prompts": "Prompts that asked the pool, or other engines, for blocks; each once",
+    "prompt_blocks": "Blocks that these prompts asked for: whole ones that the engine did not have itself",
+    "used_pool_blocks": "Blocks of them that were used, and that the pool had when the prompt came",
+    "used_peer_blocks": "Blocks of them that were used, from another engine by a transfer",
+    "used_storage_blocks": "Blocks of them that were used, and that storage brought into the pool for the prompt",
+    "lookups": "Lookups in the pool; a prompt that waits is looked up more than once",
     "lookup_seconds": "Time of these lookups, in the scheduler",
     "storage_waits": "Prompts that waited for blocks from the storage behind the pool",
     "loads": "Loads from the pool",
@@ -37,6 +42,13 @@ class ConnectorStats(KVConnectorStats):
     def add(self, name: str, value: float) -> None:
         if value:
             self.data[name] = self.data.get(name, 0) + value
+
+    def add_prompt(self, asked: int, from_pool: int = 0, from_peers: int = 0, from_storage: int = 0) -> None:
+        self.add("prompts", 1)
+        self.add("prompt_blocks", asked)
+        self.add("used_pool_blocks", from_pool)
+        self.add("used_peer_blocks", from_peers)
+        self.add("used_storage_blocks", from_storage)
 
     def reset(self) -> None:
         self.data = {}

@@ -47,6 +47,13 @@ class _Request:
     has_asked: bool = False
     waits_until: float = math.inf
     progress: Tuple[int, float] = (-1, 0.0)  # of the promised blocks, so many were there first when
+    # What count_prompt() takes, once for the request.
+    asked: int = 0
+    load: Optional[Tuple[int, int]] = None  # blocks [first, last) that are being loaded
+    right: Optional[int] = None  # of these, so many are used: a worker's load has failed
+    stored: Tuple[int, int] = (0, 0)  # blocks [first, last) that storage brings
+    is_allocated: bool = False
+    is_counted: bool = False
 
     def update_keys(self) -> int:
         """Returns how many blocks have a key."""
@@ -79,6 +86,7 @@ class SchedulerSide:
         self._block_tokens = block_tokens
         self._may_load, self._may_store, self._is_async = may_load, may_store, is_async
         self._requests: Dict[str, _Request] = {}
+        self._ending: Dict[str, _Request] = {}  # finished before their synchronous load was answered
         self._adapters: Dict[int, _Adapter] = {}  # lora_int_id: its files
         self._era = b""  # after reset(): random, so that no block of before is found
         self._doubtful: Dict[str, int] = {}  # request with a synchronous load: workers that have not answered
@@ -184,6 +192,8 @@ class SchedulerSide:
         if question.is_open():
             return True
         state.question = None
+        if question.blocks is not None:
+            state.stored = question.in_pool, question.blocks
         if question.blocks is not None and question.blocks > max(state.promised, state.found[1]):
             state.promised, state.waits_until = question.blocks, time.monotonic() + self._options.storage_wait
             self._stats.add("storage_waits", 1)
@@ -198,6 +208,7 @@ class SchedulerSide:
         # One token at least is computed: its logits are needed.
         blocks = min(state.update_keys(), (request.num_tokens - 1) // self._block_tokens)
         first = computed_tokens // self._block_tokens
+        state.asked = max(blocks - first, 0)
         if not state.may_load or blocks <= first:
             return 0, False
         last = self._found(state, blocks)
@@ -213,13 +224,60 @@ class SchedulerSide:
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         state = self._requests.get(request.request_id)
-        if external_tokens == 0 or state is None or state.plan is None:
+        if state is None:
+            return
+        state.is_allocated = True
+        if external_tokens == 0 or state.plan is None:
+            if state.load is None:
+                self._count(state)
             return
         first, last = state.plan[0], state.plan[0] + external_tokens // self._block_tokens
         state.plan = None
-        state.is_loading = self._is_async
+        state.is_loading, state.load = self._is_async, (first, last)
         chain = state.chain(first, last, blocks.get_block_ids())
         self._loads.append(Load(request.request_id, state.attempt, chain, self._is_async))
+
+    # --- Hit rate ----------------------------------------------------------------------------------
+
+    def _count(self, state: _Request, from_peers: int = 0, loaded: int = 0) -> None:
+        """Once a request, whatever is tried again: in blocks of the prompt, whatever the number of ranks and groups.
+
+        loaded: blocks of state.load that are used.
+        """
+        (first, _), state.load, state.right = state.load or (0, 0), None, None
+        if state.is_counted or state.asked == 0:
+            return
+        state.is_counted = True
+        from_storage = max(0, min(first + loaded, state.stored[1]) - max(first, state.stored[0]))
+        used = {"from_pool": loaded - from_storage, "from_peers": from_peers, "from_storage": from_storage}
+        asked = max(state.asked, loaded + from_peers)
+        self._stats.add_prompt(asked, **used)
+        attachment = self._places[0][0]
+        client = attachment.get()
+        try:
+            if client is not None:
+                client.count_prompt(asked, **used)
+        except Exception as error:  # whatever it is, the request goes on
+            attachment.failed(client, error)
+
+    def begin_transfer(self, request: Any) -> None:
+        """The request's blocks come from another engine, and not from the pool."""
+        state = self._requests.get(request.request_id)
+        if state is not None:
+            state.is_allocated = True
+
+    def transferred(self, request_id: str, blocks: int) -> None:
+        """A transfer has ended. After one that failed, vLLM asks again, or computes."""
+        state = self._requests.get(request_id)
+        if state is not None and blocks != 0:
+            self._count(state, from_peers=blocks)
+
+    def _loaded(self, request_id: str) -> None:
+        """The load has ended on all workers."""
+        state = self._requests.get(request_id) or self._ending.pop(request_id, None)
+        if state is not None and state.load is not None:
+            first, last = state.load
+            self._count(state, loaded=last - first if state.right is None else state.right)
 
     # --- Stores ------------------------------------------------------------------------------------
 
@@ -264,9 +322,14 @@ class SchedulerSide:
         return metadata
 
     def answered(self, answer: Optional[StepAnswer], loaded: Any) -> None:
+        for request_id, blocks in answer.right_blocks.items() if answer is not None else ():
+            state = self._requests.get(request_id) or self._ending.get(request_id)
+            if state is not None and state.load is not None:
+                state.right = blocks if state.right is None else min(blocks, state.right)
         for request_id in loaded or ():
             if request_id in self._requests:
                 self._requests[request_id].is_loading = False
+                self._loaded(request_id)
         if answer is None:
             return
         for job, workers in answer.finished_jobs.items():
@@ -280,6 +343,8 @@ class SchedulerSide:
             left = self._doubtful.pop(request_id, 0) - workers
             if left > 0:
                 self._doubtful[request_id] = left
+            else:
+                self._loaded(request_id)
         for request_id, attempt in answer.failed_loads.items():
             state = self._requests.get(request_id)
             if state is None or attempt != state.attempt:
@@ -300,12 +365,18 @@ class SchedulerSide:
         for request_id, state in self._requests.items():
             self._requests[request_id] = _Request(state.request, self._adapter_of(state.request) + self._era,
                                                   attempt=state.attempt + 1, may_load=state.may_load,
-                                                  is_loading=state.is_loading)
+                                                  is_loading=state.is_loading, asked=state.asked, load=state.load,
+                                                  right=state.right, stored=state.stored, is_allocated=state.is_allocated,
+                                                  is_counted=state.is_counted)
         self._log.info("the engine's caches were reset: until it starts again, it shares with no other engine")
 
     def finished(self, request: Any, tables: Tuple[List[int], ...]) -> Optional[Dict[str, Any]]:
         """Returns what a prefill's answer tells the decode engine."""
         state = self._requests.pop(request.request_id, None)
+        if state is not None and state.load is not None and not state.is_loading:
+            self._ending[request.request_id] = state  # the workers have not answered yet
+        elif state is not None and state.is_allocated:
+            self._count(state)
         if state is None or not self._may_store or state.is_loading or self._doubtful:
             return None
         # Of a request that was aborted, not all that is scheduled is computed.

@@ -23,6 +23,7 @@ class Question:
         self.keys = keys
         self.asked = time.monotonic()
         self.blocks: Optional[int] = None  # leading ones that are in the pool, or on their way
+        self.in_pool = 0  # those of them that were in the pool then
 
     def is_open(self) -> bool:
         return self.blocks is None and time.monotonic() - self.asked < _ANSWER_S
@@ -66,7 +67,7 @@ class StorageQuestions:
         question: Optional[Question] = Question(b"")
         while question is not None:
             try:
-                blocks = self._answer(question.keys)
+                question.in_pool, blocks = self._answer(question.keys)
             except Exception as error:  # whatever it is, the request takes what is in the pool
                 self._is_there = self._is_known = False
                 self._has_looked = True  # a keeper that hangs is not waited for by each prompt
@@ -76,11 +77,13 @@ class StorageQuestions:
             question.blocks = blocks
             question = self._next()
 
-    def _answer(self, keys: bytes) -> int:
+    def _answer(self, keys: bytes) -> Tuple[int, int]:
+        """Leading blocks that all places have in the pool, and those that they have there or in storage."""
         clients = [(attachment.get(), group) for attachment, group in self._places]
         self._is_known = all(client is not None for client, _ in clients)
         self._is_there = self._is_known and clients[0][0].has_storage()
         if not self._is_there or not keys:
-            return 0
-        return min(sum(client.prefetch(hashes_of(keys, group))) for client, group in clients)
+            return 0, 0
+        found = [client.prefetch(hashes_of(keys, group)) for client, group in clients]
+        return min(in_pool for in_pool, _ in found), min(map(sum, found))
 

@@ -140,6 +140,7 @@ class WorkerSide:
             return
         with self._lock:
             self._answer.failed_loads[load.request] = load.attempt
+            self._answer.right_blocks[load.request] = right if load.chain.has_one_full_table() else 0
         if load.request not in self._aborted:
             self._void[load.request] = load.attempt
         self._aborted.discard(load.request)

@@ -54,11 +54,13 @@ Verdict Commits::commit(std::uint32_t client, const CommitItem& item, Chain& cha
       chain.parent = existing;
       return Verdict::kCommitted;
     }
+    ++counters_[KeeperCounter::kNotHeldCommits];
     return Verdict::kNotHeld;
   }
   const std::uint32_t block = item.use.block;
   if (item.length == 0 || item.length > access_.geometry.block_bytes ||
       (item.flags & ~std::uint32_t{kEntryHasChecksum}) != 0) {
+    ++counters_[KeeperCounter::kInvalidCommits];
     return reject(client, block, Verdict::kBadItem);
   }
   if (existing != kNoBlock) {
@@ -70,11 +72,13 @@ Verdict Commits::commit(std::uint32_t client, const CommitItem& item, Chain& cha
     return Verdict::kDuplicate;
   }
   if (above.has_parent && above.parent == kNoBlock) {
+    ++counters_[KeeperCounter::kNoParentCommits];
     return reject(client, block, Verdict::kNoParent);
   }
   const std::uint32_t slot = make_room(hash, above.namespace_id, above.parent);
   if (slot == DirectoryWriter::kNoSlot) {
     evictor_.open_chains().give_way(client);
+    ++counters_[KeeperCounter::kNoSpaceCommits];
     return reject(client, block, Verdict::kNoRoom);
   }
   publish(client, item, above, slot);

@@ -83,7 +83,10 @@ void Dispatcher::serve_namespace(std::uint32_t client, const rpc::Message& messa
     return storage_desk_ != nullptr && storage_desk_->has_blocks_of(digest);
   };
   if (id == 0 && ((wanted.flags & kNamespaceIfThere) == 0 || is_stored())) {
-    if (namespaces_.count() == kMaxNamespaces) return refuse(server_, client, Code::kNoSpace);
+    if (namespaces_.count() == kMaxNamespaces) {
+      ++counters_[KeeperCounter::kNoSpaceNamespaces];
+      return refuse(server_, client, Code::kNoSpace);
+    }
     std::string name;
     for (std::uint32_t part = 0; part < name_lines; ++part) {
       const rpc::FollowingLine line = message.following(part);

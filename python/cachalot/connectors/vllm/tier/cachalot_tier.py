@@ -27,7 +27,7 @@ from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.namespace import UnsupportedCacheError
 from cachalot.connectors.vllm.options import Options, parse
 from cachalot.connectors.vllm.tier.jobs import Job, JobThreads
-from cachalot.connectors.vllm.tier.names import Order, group_of, hashes_of
+from cachalot.connectors.vllm.tier.names import Asked, Order, group_of, hashes_of
 from cachalot.errors import InvalidArgumentError, TimeoutError
 
 logger = init_logger("vllm.cachalot")
@@ -93,6 +93,7 @@ class CachalotTier(SecondaryTierManager):
         # Key: only a store that writes the block ends the MISS, because the block in the pool is damaged.
         self._failed: "OrderedDict[bytes, bool]" = OrderedDict()
         self._orders: Dict[str, Order] = {}
+        self._asked: Dict[str, Asked] = {}  # of each request
         self._held = 0  # chunks that unfinished stores read
         self._era = b""  # after drain_jobs(): random
         self._rows: Optional[np.ndarray] = np.asarray(primary_kv_view)
@@ -134,9 +135,23 @@ class CachalotTier(SecondaryTierManager):
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._orders.pop(req_context.req_id, None)
+        with self._lock:
+            asked = self._asked.pop(req_context.req_id, None)
+        client = self._attachment.get() if self._attachment is not None else None
+        if asked is None or client is None:
+            return
+        try:
+            client.count_prompt(asked.chunks(), from_pool=asked.loaded())
+        except Error as error:
+            self._lost(client, "count", error)
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
         client = self._attachment.get() if self._attachment is not None else None
+        with self._lock:
+            asked = self._asked.get(req_context.req_id)
+            if asked is None:
+                asked = self._asked[req_context.req_id] = Asked(getattr(req_context, "_offload_key_positions", {}))
+            asked.add(key)
         if client is None or key in self._failed:
             return LookupResult.MISS
         try:
@@ -166,7 +181,8 @@ class CachalotTier(SecondaryTierManager):
 
     def _job_of(self, given: TransferJob) -> Job:
         keys = list(given.keys)
-        return Job(given.job_id, keys, hashes_of(keys, self._era), [int(chunk) for chunk in given.chunk_ids])
+        return Job(given.job_id, keys, hashes_of(keys, self._era), [int(chunk) for chunk in given.chunk_ids],
+                   request=given.req_context.req_id)
 
     def _chains_of(self, job: Job, req_context: ReqContext) -> List[Any]:
         """Sorts the job's chunks into chains, each with the block before it."""
@@ -202,6 +218,10 @@ class CachalotTier(SecondaryTierManager):
         except Exception as error:  # the job must be answered: its slots are reserved
             self._log.warning("load", "a load failed, its chunks are computed: %s", error)
         bad = [i for i in range(len(job.keys)) if i not in good]
+        with self._lock:
+            asked = self._asked.get(job.request)
+            if asked is not None:
+                asked.add_loaded(job.keys[i] for i in good)
         self._mark_failed(job, bad)
         self._count("loaded_chunks", len(good))
         self._count("failed_loads", len(bad))

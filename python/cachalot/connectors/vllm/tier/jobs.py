@@ -17,6 +17,7 @@ class Job:
     pages: List[int]  # where the chunks are in the primary tier
     #: of a store: chains [first, last) of chunks, with the block before each; None: unknown, or the chain starts a prompt
     chains: List[Tuple[int, int, Optional[Any]]] = field(default_factory=list)
+    request: str = ""
     queued: float = field(default_factory=time.monotonic)
 
 

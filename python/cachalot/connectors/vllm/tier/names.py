@@ -2,8 +2,9 @@
 
 import hashlib
 import itertools
+import math
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 import vllm
@@ -65,6 +66,34 @@ def hashes_of(keys: List[bytes], era: bytes = b"") -> np.ndarray:
     """vLLM's keys (digest and group) as Client takes them; in another era they have other hashes. Shape: (keys, 2)."""
     digests = b"".join([hashlib.blake2b(key, digest_size=16, key=era).digest() for key in keys])
     return np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
+
+
+class Asked:
+    """What a request has asked this tier for: vLLM asks for no chunk after the first miss."""
+
+    def __init__(self, positions: Dict[bytes, int]) -> None:
+        """positions: of ReqContext, when the request asks first: of the whole prompt."""
+        self._positions = dict(positions)
+        self._first: Dict[bytes, int] = {}  # of each group: the first chunk that the primary tier did not have
+        self._keys: Set[bytes] = set()
+        self._loaded: Set[bytes] = set()
+
+    def add(self, key: bytes) -> None:
+        self._keys.add(key)
+        place = self._positions.get(key)
+        if place is not None:
+            self._first[key[-4:]] = min(place, self._first.get(key[-4:], place))
+
+    def add_loaded(self, keys: Iterable[bytes]) -> None:
+        self._loaded.update(self._keys.intersection(keys))
+
+    def loaded(self) -> int:
+        return len(self._loaded)
+
+    def chunks(self) -> int:
+        """With those of the prompt after the first miss, where vLLM says which these are (since 0.31)."""
+        rest = {key for key, place in self._positions.items() if place >= self._first.get(key[-4:], math.inf)}
+        return len(self._keys | rest)
 
 
 class Order:

@@ -1,7 +1,7 @@
 """What the scheduler's side of a transfer tells the workers in each step, and what they answer."""
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Set
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -53,11 +53,13 @@ class TransferAnswer(KVConnectorWorkerMetadata):
     """Of one worker, or of several."""
 
     finished_jobs: Dict[int, int] = field(default_factory=dict)  # job: by how many workers
+    failed_asks: Set[str] = field(default_factory=set)  # requests
 
     def aggregate(self, other: "TransferAnswer") -> "TransferAnswer":
+        self.failed_asks |= other.failed_asks
         for job, workers in other.finished_jobs.items():
             self.finished_jobs[job] = self.finished_jobs.get(job, 0) + workers
         return self
 
     def is_empty(self) -> bool:
-        return not self.finished_jobs
+        return not (self.finished_jobs or self.failed_asks)

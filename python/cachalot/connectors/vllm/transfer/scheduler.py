@@ -3,7 +3,7 @@ engine."""
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cachalot import random_offer_id
 from cachalot.connectors.vllm.held_pages import HeldPages
@@ -65,6 +65,9 @@ class TransferScheduler:
         self._step = TransferStep()
         self._plans: Dict[str, _Plan] = {}
         self._unused: Dict[str, Dict[str, Any]] = {}  # request: its reference, which has not been asked for
+        self._asking: Dict[str, Tuple[int, int]] = {}  # request: blocks that it lacked, those that are on their way
+        self._failed: set = set()  # of these, requests of which a worker's ask has failed
+        self._on_transferred: Optional[Callable[[str, int], None]] = None  # None: it counts the prompts itself
         self._spent: set = set()  # requests that have asked: a reference is used once, and vLLM would ask for ever
         self._stats = ConnectorStats()
 
@@ -85,6 +88,19 @@ class TransferScheduler:
 
     def added(self, request: Any) -> None:
         return
+
+    def tell_transferred(self, on_transferred: Callable[[str, int], None]) -> None:
+        """Calls on_transferred for each transfer that has ended, with its blocks (0: it failed), instead of counting."""
+        self._on_transferred = on_transferred
+
+    def _end(self, request_id: str, is_done: bool) -> None:
+        asked, coming = self._asking.pop(request_id)
+        self._failed.discard(request_id)
+        blocks = coming if is_done else 0
+        if self._on_transferred is not None:
+            self._on_transferred(request_id, blocks)
+        else:
+            self._stats.add_prompt(asked, from_peers=blocks)
 
     def _blocks_of(self, request: Any) -> int:
         """One token at least is computed: its logits are needed."""
@@ -148,6 +164,8 @@ class TransferScheduler:
             return
         self._spent.add(request.request_id)
         self._unused.pop(request.request_id, None)
+        asked, coming = self._blocks_of(request) - plan.first, plan.last - plan.first
+        self._asking[request.request_id] = max(asked, coming), coming
         table = blocks.get_block_ids()[0]
         self._step.loads.append(Ask(request.request_id, plan.reference, list(table[plan.first : plan.last]),
                                     plan.first * self._block_tokens, plan.last * self._block_tokens, plan.key,
@@ -167,6 +185,8 @@ class TransferScheduler:
         self._plans.pop(request.request_id, None)
         self._decline(request.request_id)
         self._spent.discard(request.request_id)
+        if request.request_id in self._asking:
+            self._end(request.request_id, is_done=False)
         if not self._may_store or request.status.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"):
             return None
         if _has_adapter(request):
@@ -225,6 +245,11 @@ class TransferScheduler:
         return step
 
     def answered(self, answer: Optional[TransferAnswer], loaded: Any) -> None:
+        if answer is not None:
+            self._failed |= answer.failed_asks & self._asking.keys()
+        for request_id in loaded or ():
+            if request_id in self._asking:
+                self._end(request_id, is_done=request_id not in self._failed)
         if answer is None:
             return
         for job, workers in answer.finished_jobs.items():

@@ -64,6 +64,7 @@ class PooledTransferScheduler:
     def __init__(self, pool: SchedulerSide, transfer: TransferScheduler) -> None:
         self._pool, self._transfer = pool, transfer
         self._sides = (pool, transfer)
+        transfer.tell_transferred(pool.transferred)
         self._source: Dict[str, Union[SchedulerSide, TransferScheduler]] = {}  # request: the side with the last plan
 
     def bind_pages(self, block_pool: Any) -> None:
@@ -91,6 +92,8 @@ class PooledTransferScheduler:
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         source = self._source.pop(request.request_id, None)
+        if source is self._transfer:
+            self._pool.begin_transfer(request)
         if source is not None:
             source.allocated(request, blocks, external_tokens)
 

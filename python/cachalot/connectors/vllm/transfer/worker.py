@@ -140,6 +140,7 @@ class TransferWorker:
             return
         self._log.warning("load", "a transfer failed, its blocks are computed: %s", status["error"])
         self._bad_pages.update(pending.ask.pages)
+        self._answer.failed_asks.add(request)
 
     def take_results(self) -> Tuple[Set[str], Set[str]]:
         self._poll()

@@ -1,0 +1,178 @@
+#include "pool_summary.h"
+
+#include <cinttypes>
+#include <cstdint>
+#include <string>
+
+#include "values.h"
+
+namespace cachalot::apps {
+namespace {
+
+using nlohmann::json;
+
+std::uint64_t number_of(const json& values, const char* name) {
+  return values[name].get<std::uint64_t>();
+}
+
+std::string count_of(const json& values, const char* name, const char* of) {
+  return grouped(number_of(values, name)) + " " + of;
+}
+
+std::string percent(double part, double all) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f %%", all == 0 ? 0 : 100 * part / all);
+  return text;
+}
+
+void row(std::FILE* out, const char* name, const std::string& text) {
+  std::fprintf(out, "  %-12s %s\n", name, text.c_str());
+}
+
+// The parts whose number is not 0; `none` if there is none.
+std::string without_zeros(const json& values,
+                          std::initializer_list<std::pair<const char*, const char*>> parts,
+                          const char* none) {
+  std::string text;
+  for (const auto& [name, of] : parts) {
+    if (number_of(values, name) == 0) continue;
+    text += (text.empty() ? "" : ", ") + count_of(values, name, of);
+  }
+  return text.empty() ? none : text;
+}
+
+std::string pool_text(const json& description) {
+  const json& paths = description["pool"];
+  const std::string first = paths[0].get<std::string>();
+  if (paths.size() == 1) return first;
+  return first + " and " + std::to_string(paths.size() - 1) + " more";
+}
+
+std::string keeper_text(const json& keeper) {
+  std::string text = keeper["state"].get<std::string>();
+  if (keeper.contains("uptime_s"))
+    text += " for " + duration_text(keeper["uptime_s"].get<double>());
+  if (text == "none") return text + ", stores wait for the next one";
+  if (keeper.contains("pid")) text += ", pid " + keeper["pid"].dump();
+  text += ", epoch " + keeper["epoch"].dump();
+  if (keeper.contains("policy")) text += ", policy " + keeper["policy"].get<std::string>();
+  return text;
+}
+
+std::string clients_text(const json& description) {
+  std::uint64_t suspected = 0, held = 0;
+  for (const json& client : description["attached"]) {
+    suspected += client["state"] == "suspected";
+    held += client["state"] == "held";
+  }
+  std::string text = std::to_string(description["attached"].size()) + " of " +
+                     count_of(description["geometry"], "clients", "slots");
+  if (suspected != 0) text += ", " + std::to_string(suspected) + " suspected";
+  if (held != 0) text += ", " + std::to_string(held) + " held";
+  return text;
+}
+
+// How many there are, and names of the first ones.
+std::string namespaces_text(const json& namespaces) {
+  constexpr std::size_t kMostBytes = 100;
+  std::string text = std::to_string(namespaces.size());
+  for (std::size_t i = 0; i < namespaces.size(); ++i) {
+    const std::string name = namespaces[i]["name"].get<std::string>();
+    text += i == 0 ? ": " : ", ";
+    if (text.size() + name.size() > kMostBytes) return text + name.substr(0, 40) + "…";
+    text += name;
+  }
+  return text;
+}
+
+std::string hits_text(const json& totals) {
+  if (totals["hit_rate"].is_null()) return "no prompt has asked for blocks yet";
+  return percent(totals["hit_rate"].get<double>(), 1) + ": " +
+         count_of(totals, "prompts", "prompts asked for ") +
+         count_of(totals, "prompt_blocks", "blocks and used ") +
+         count_of(totals, "used_blocks", "(") +
+         without_zeros(totals,
+                       {{"used_pool_blocks", "from the pool"},
+                        {"used_peer_blocks", "from peers"},
+                        {"used_storage_blocks", "from storage"}},
+                       "none") +
+         ")";
+}
+
+}  // namespace
+
+std::string duration_text(double s) {
+  struct Unit {
+    const char* name;
+    std::uint64_t s;
+  };
+  constexpr Unit kUnits[] = {{"d", 86'400}, {"h", 3600}, {"min", 60}, {"s", 1}};
+  const auto whole = static_cast<std::uint64_t>(s);
+  for (std::size_t i = 0; i + 1 < std::size(kUnits); ++i) {
+    if (whole < kUnits[i].s) continue;
+    const std::uint64_t rest = whole % kUnits[i].s / kUnits[i + 1].s;
+    return std::to_string(whole / kUnits[i].s) + " " + kUnits[i].name +
+           (rest == 0 ? "" : " " + std::to_string(rest) + " " + kUnits[i + 1].name);
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", s);
+  return text;
+}
+
+void print_summary(std::FILE* out, const json& description) {
+  const json& geometry = description["geometry"];
+  std::fprintf(out, "pool %s\n", pool_text(description).c_str());
+  row(out, "keeper", keeper_text(description["keeper"]));
+  row(out, "capacity",
+      bytes_text(number_of(geometry, "capacity_bytes")) + ": " +
+          count_of(geometry, "capacity_blocks", "blocks of ") +
+          bytes_text(number_of(geometry, "block_bytes")));
+  if (description.contains("accounting")) {
+    const json& blocks = description["accounting"];
+    row(out, "blocks",
+        percent(blocks["live_blocks"].get<double>(), geometry["capacity_blocks"].get<double>()) +
+            " of the capacity in use: " +
+            without_zeros(blocks,
+                          {{"live_blocks", "live"},
+                           {"granted_blocks", "granted"},
+                           {"free_blocks", "free"},
+                           {"limbo_blocks", "in limbo"},
+                           {"quarantined_blocks", "quarantined"},
+                           {"bad_blocks", "bad"}},
+                          "none"));
+  }
+  row(out, "clients", clients_text(description));
+  if (description.contains("namespaces"))
+    row(out, "namespaces", namespaces_text(description["namespaces"]));
+  const json& totals = description["totals"];
+  row(out, "hit rate", hits_text(totals));
+  row(out, "loaded",
+      count_of(totals, "read_blocks", "blocks, ") + bytes_text(number_of(totals, "read_bytes")) +
+          without_zeros(totals, {{"stale_reads", "stale"}, {"damaged_reads", "damaged"}}, ""));
+  row(out, "stored",
+      count_of(totals, "committed_blocks", "blocks, ") +
+          bytes_text(number_of(totals, "written_bytes")));
+  if (description.contains("counters")) {
+    const json& counters = description["counters"];
+    row(out, "evicted",
+        without_zeros(counters,
+                      {{"capacity_evictions", "for capacity"},
+                       {"bucket_evictions", "for the directory"},
+                       {"expired_blocks", "expired"},
+                       {"requested_evictions", "requested"}},
+                      "none"));
+    row(out, "refused",
+        without_zeros(counters,
+                      {{"no_space_commits", "blocks without room"},
+                       {"no_parent_commits", "without their parent"},
+                       {"invalid_commits", "not valid"},
+                       {"not_held_commits", "not held"},
+                       {"no_space_grants", "grants without room"},
+                       {"over_limit_grants", "over the limit"},
+                       {"no_space_namespaces", "namespaces"}},
+                      "none"));
+  }
+  std::fprintf(out, "all figures: --all, or --json -\n");
+}
+
+}  // namespace cachalot::apps
