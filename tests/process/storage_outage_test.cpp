@@ -97,6 +97,15 @@ TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWh
   EXPECT_GE(metric(port, "cachalot_storage_failed_writes_total"), 10);
   EXPECT_EQ(metric(port, "cachalot_storage_written_blocks_total"), 1);
 
+  const nlohmann::json down = run({"pool", "info", path("kv"), "--json", "-"}).json()["storage"];
+  EXPECT_EQ(down["kind"], "redis");
+  EXPECT_EQ(down["in_use"], false);
+  EXPECT_EQ(down["objects"], 1);
+  EXPECT_EQ(down["outages"], 1);
+  EXPECT_NE(down["last_error"], "");
+  EXPECT_NE(run({"pool", "info", path("kv")}).out.find("redis, out of use: 1 blocks of "),
+            std::string::npos);
+
   // Nothing is put any more. The server comes back empty: it had all in memory.
   ASSERT_TRUE(redis->restart());
   const auto blocks = static_cast<std::int64_t>(seed - 10 + 1);

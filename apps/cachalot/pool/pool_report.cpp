@@ -4,6 +4,7 @@
 #include <cinttypes>
 #include <cstring>
 #include <ctime>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -170,6 +171,20 @@ json describe_clients(const Pool& pool) {
   return clients;
 }
 
+// Of the ruling keeper; null: it has none.
+json describe_storage(const Pool& pool) {
+  const std::optional<pool::StorageState> storage = pool.state().read_storage();
+  if (!storage) return nullptr;
+  const bool has_keeper = std::strcmp(keeper_state(pool, pool.state().read_keepers()), "none") != 0;
+  return {{"kind", storage->kind},
+          {"in_use", storage->is_up && has_keeper},
+          {"objects", storage->objects},
+          {"stored_bytes", storage->bytes},
+          {"queued_blocks", storage->queued_blocks},
+          {"outages", storage->outages},
+          {"last_error", storage->last_error}};
+}
+
 std::string uuid_text(const pool::PoolId& id) {
   char text[40];
   std::snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, id.high, id.low);
@@ -210,6 +225,7 @@ json describe_pool(const Pool& pool) {
                       {"created_unix_s", pool.created_unix_s()},
                       {"geometry", describe_geometry(pool.access().geometry)},
                       {"keeper", describe_keeper(pool)},
+                      {"storage", describe_storage(pool)},
                       {"totals", describe_totals(pool.state().read_totals())},
                       {"attached", describe_clients(pool)}};
   for (const pool::NamespaceName& one : pool.state().read_namespaces()) {
@@ -231,6 +247,7 @@ void print_pool(std::FILE* out, const json& description) {
   }
   print_section(out, "geometry", description["geometry"]);
   print_section(out, "keeper", description["keeper"]);
+  if (!description["storage"].is_null()) print_section(out, "storage", description["storage"]);
   print_section(out, "all clients since the pool was created", description["totals"]);
   if (description.contains("namespaces")) {
     std::fprintf(out, "namespaces\n");

@@ -85,6 +85,18 @@ std::string namespaces_text(const json& namespaces) {
   return text;
 }
 
+std::string storage_text(const json& storage) {
+  if (storage.is_null()) return "none";
+  const std::string error = storage["last_error"].get<std::string>();
+  std::string text = storage["kind"].get<std::string>() +
+                     (storage["in_use"].get<bool>() ? ", in use: " : ", out of use: ") +
+                     count_of(storage, "objects", "blocks of ") +
+                     bytes_text(number_of(storage, "stored_bytes")) + ", " +
+                     count_of(storage, "queued_blocks", "wait to be written");
+  if (number_of(storage, "outages") != 0) text += ", " + count_of(storage, "outages", "outages");
+  return error.empty() ? text : text + "; last error: " + error;
+}
+
 std::string hits_text(const json& totals) {
   if (totals["hit_rate"].is_null()) return "no prompt has asked for blocks yet";
   return percent(totals["hit_rate"].get<double>(), 1) + ": " +
@@ -126,7 +138,9 @@ void print_summary(std::FILE* out, const json& description) {
   row(out, "capacity",
       bytes_text(number_of(geometry, "capacity_bytes")) + ": " +
           count_of(geometry, "capacity_blocks", "blocks of ") +
-          bytes_text(number_of(geometry, "block_bytes")));
+          bytes_text(number_of(geometry, "block_bytes")) + "; the pool takes " +
+          bytes_text(number_of(geometry, "devices") * number_of(geometry, "device_bytes")) +
+          " in all");
   if (description.contains("accounting")) {
     const json& blocks = description["accounting"];
     row(out, "blocks",
@@ -144,11 +158,13 @@ void print_summary(std::FILE* out, const json& description) {
   row(out, "clients", clients_text(description));
   if (description.contains("namespaces"))
     row(out, "namespaces", namespaces_text(description["namespaces"]));
+  row(out, "storage", storage_text(description["storage"]));
   const json& totals = description["totals"];
   row(out, "hit rate", hits_text(totals));
   row(out, "loaded",
       count_of(totals, "read_blocks", "blocks, ") + bytes_text(number_of(totals, "read_bytes")) +
-          without_zeros(totals, {{"stale_reads", "stale"}, {"damaged_reads", "damaged"}}, ""));
+          "; not valid: " +
+          without_zeros(totals, {{"stale_reads", "stale"}, {"damaged_reads", "damaged"}}, "none"));
   row(out, "stored",
       count_of(totals, "committed_blocks", "blocks, ") +
           bytes_text(number_of(totals, "written_bytes")));
