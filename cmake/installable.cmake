@@ -4,7 +4,8 @@ foreach(target cachalot cachalot-memory cachalot-bench cachalot_shared cachalot_
   string(APPEND files "$<$<TARGET_EXISTS:${target}>:$<TARGET_FILE:${target}>>;")
 endforeach()
 install(CODE "
-  foreach(file ${files})
+  set(files \"${files}\")
+  foreach(file IN LISTS files)
     if(NOT EXISTS \"\${file}\")
       message(FATAL_ERROR \"install: \${file} is not built, expected all of it: make build, or cmake --build ${PROJECT_BINARY_DIR}\")
     endif()
