@@ -261,7 +261,8 @@ nb::dict statistics(RankObject& self) {
 void add_transfer(nb::module_& module) {
   module.def(
       "random_offer_id", [] { return text_of(value_of(random_offer_id())); },
-      "The name of an offer: 32 hexadecimal digits that are used once.");
+      "The name of an offer, and its secret: 32 hexadecimal digits that are used once. Do not make "
+      "up others.");
   nb::class_<RankObject>(
       module, "TransferRank",
       "One rank of an engine instance that hands KV over to ranks of other instances, or takes\n"

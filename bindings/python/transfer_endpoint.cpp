@@ -380,7 +380,8 @@ void add_transfer_endpoint(nb::module_& module) {
             return all;
           },
           nb::arg("timeout_s") = 0.0,
-          "[(peer, text)] of the notices that have come; if there are none, waits for the first.")
+          "[(peer, text)] of the notices that have come; if there are none, waits for the first. A "
+          "process that has connected by itself may say any name.")
       .def("statistics", &statistics)
       .def("close", &EndpointObject::close,
            "Ends all batches, also those of peers. Calls in other threads that wait return at "

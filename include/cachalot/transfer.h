@@ -17,6 +17,9 @@
 // Invariants
 //   1. A reference leads to the KV of one request or to nothing: its id is random and used once, but for standing
 //      offers. After its end (taken, expired, withdrawn, the instance restarted) it is refused, with the reason.
+//      The id is the secret of the offer: it is not sent, and both sides prove that they know it. A process that does not
+//      know it gets nothing, and changes no page of an ask that is done. Links are not encrypted: one that has read the
+//      reference or the wire is not kept out.
 //   2. An ask counts bytes only when they are in place. Nothing writes into its pages after it has ended.
 //   3. Everything ends at its deadline at the latest. A peer that died or restarted ends it earlier.
 //   4. Ranks of unlike models (TransferOptions::model, heads, dtype …) never exchange KV.
@@ -42,7 +45,7 @@
 
 namespace cachalot {
 
-// Names an offer: 128 random bits.
+// Names an offer, and is its secret: 128 bits of the system's generator, that no process can guess. Use random_offer_id().
 struct OfferId {
   std::uint64_t high = 0, low = 0;
   bool operator==(const OfferId&) const = default;

@@ -18,8 +18,9 @@
 //      Nothing sends from them either; on one machine a peer may copy a slice more, which counts for nothing.
 //   4. A batch ends at its deadline at the latest. A peer that died or restarted ends it earlier.
 //
-// Each process that reaches an address of the endpoint and knows the name of a segment can open it. Bytes are not
-// encrypted. Use addresses of a private network.
+// Each process that reaches an address of the endpoint and knows the name of a segment can open it. A process that
+// connects by itself may say any name: it takes the place of no peer that this endpoint has called, and no answer of it
+// counts. Bytes are not encrypted. Use addresses of a private network.
 //
 // @threads any
 // @source  Mooncake (FAST '25) §4: segments and batches; NIXL's notifications. Differs: no one-sided write, so a late
@@ -106,6 +107,9 @@ struct BatchStatus {
 
 struct Notice {
   std::string peer, text;
+  // This endpoint has called that peer, at an address that it was given, or of the registry. If not, the peer has
+  // connected by itself, and its name is only what it says.
+  bool is_called = false;
 };
 inline constexpr std::size_t kMostNoticeBytes = 64 << 10;
 
@@ -178,7 +182,8 @@ class TransferEndpoint {
 
   // --- Both -----------------------------------------------------------------------------------------------
 
-  // @param peer  of a segment, or one that has connected. @errors kNotFound; kInvalidArgument: more than 64 KiB
+  // @param peer  of a segment, or else one that has connected (of several, the first). @errors kNotFound;
+  //              kInvalidArgument: more than 64 KiB
   Status notify(std::string_view peer, std::string_view text);
   // Notices that have come since the last call. If there are none, waits for the first one, at most timeout_ns.
   // While 4,096 of them or 16 MiB wait to be read, the connection of a peer that sends another one ends.

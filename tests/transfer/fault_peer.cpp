@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <utility>
@@ -122,7 +123,8 @@ class PeerProcess {
     const std::lock_guard lock(impl_->mutex);
     reply.takers = impl_->takers.size();
     reply.pushes = impl_->push_takers.size();
-    reply.early = impl_->early.size();
+    reply.early = static_cast<std::uint64_t>(
+        std::ranges::count(impl_->early, false, &EarlyAsk::is_cancelled));
     reply.windows = impl_->window_asks.size();
   }
 

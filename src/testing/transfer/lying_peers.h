@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "testing/transfer/proofs.h"
 #include "testing/transfer/raw_peer.h"
 #include "transfer/engine/engine.h"
 #include "transfer/handover/instance.h"
@@ -129,7 +130,8 @@ class LyingPrefill : public ::testing::Test {
   void ask(std::uint64_t deadline_ns = 20 * kSecond) {
     // A new name each time: the rank may not have noticed the end of the connection before.
     instance = "p" + std::to_string(++incarnation);
-    KvReference reference{instance, *random_offer_id(), kTokens, {}, {{listener.address()}}, false};
+    id = *random_offer_id();
+    const KvReference reference{instance, id, kTokens, {}, {{listener.address()}}, false};
     number = *decode.rank->ask(reference, {.pages = kUsed, .deadline_ns = deadline_ns});
     peer = listener.accept();
     ASSERT_TRUE(peer);
@@ -139,15 +141,20 @@ class LyingPrefill : public ::testing::Test {
   AskMessage greet() {
     peer->send(hello());
     peer->send(reads_of());
+    if (const auto heard = peer->receive(FrameType::kHello)) asker = party_in(*heard);
     return message_of<AskMessage>(peer->receive(FrameType::kMessage));
+  }
+  PlanMessage plan(const AskMessage& m, std::vector<StreamOrder> orders = {
+                                            StreamOrder{Loops::kPartTokenHead, 0}}) const {
+    return proven(PlanMessage{m.ask, std::move(orders)}, id, {instance + "/0", incarnation}, asker,
+                  m.nonce);
   }
   // Up to the window.
   std::uint64_t open_window() {
-    const AskMessage m = greet();
-    EXPECT_EQ(m.fetches.size(), 1u);
-    peer->send(message(PlanMessage{m.ask, {StreamOrder{Loops::kPartTokenHead, 0}}}));
+    asked = greet();
+    EXPECT_EQ(asked.fetches.size(), 1u);
+    peer->send(message(plan(asked)));
     const GoMessage go = message_of<GoMessage>(peer->receive(FrameType::kMessage));
-    ask_number = go.ask;
     return go.windows.empty() ? 0 : go.windows.front();
   }
   ChunkFrame whole(std::uint64_t window) const {
@@ -169,7 +176,10 @@ class LyingPrefill : public ::testing::Test {
   std::optional<RawPeer> peer;
   AskId number = {};
   std::string instance;
-  std::uint64_t incarnation = 100, ask_number = 0;
+  OfferId id;
+  Party asker;
+  AskMessage asked;
+  std::uint64_t incarnation = 100;
 };
 
 // --- The prefill rank, and a decode rank that lies -----------------------------------------------------
@@ -189,15 +199,18 @@ class LyingDecode : public ::testing::Test {
     peer.emplace(RawPeer::connect(prefill.rank->addresses().front()));
     peer->send(hello_of("d/0", ++incarnation, prefill.facts, "p/0"));
     peer->send(reads_of());
+    if (const auto heard = peer->receive(FrameType::kHello)) giver = party_in(*heard);
   }
   AskMessage true_ask() const {
     AskMessage m;
     m.ask = 1;
-    m.offer = id;
+    m.offer = name_of(id);
     m.tokens = kTokens;
     m.fetches = {shape_of_fetch()};
-    return m;
+    return prove(m);
   }
+  // Of the rank that has said hello.
+  AskMessage prove(const AskMessage& m) const { return proven(m, id, {"d/0", incarnation}, giver); }
   std::optional<EndedOffer> ended() {
     const std::uint64_t end_ns = base::SteadyClock::read() + 20 * kSecond;
     while (base::SteadyClock::read() < end_ns) {
@@ -211,6 +224,7 @@ class LyingDecode : public ::testing::Test {
   Victim prefill{"p"};
   std::optional<RawPeer> peer;
   OfferId id;
+  Party giver;
   std::uint64_t incarnation = 100;
 };
 

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -26,10 +27,10 @@ using Bytes = std::vector<std::byte>;
 inline Frame hello_of(const std::string& name, std::uint64_t incarnation,
                       const std::map<std::string, std::string>& facts,
                       const std::string& expected = {}) {
+  static std::atomic<std::uint64_t> session = 0;  // each connection is one of its own
   BodyWriter body;
-  body.text(name).word(incarnation).text(expected).word(0);
-  body.word(0).word(0).word(0);  // a lease file, a probe
-  body.word(0);                  // segments
+  body.text(name).word(incarnation).word(0x7e57).word(++session).text(expected).word(0);
+  body.word(0);  // no memory of this machine
   body.word(facts.size());
   for (const auto& [key, value] : facts) body.text(key).text(value);
   return {FrameType::kHello, body.take()};
@@ -64,12 +65,14 @@ class RawPeer {
   }
   // @param address  "tcp:127.0.0.1:7001"
   static RawPeer connect(const std::string& address) {
+    return connect(address, os::FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  }
+  static RawPeer connect(const std::string& address, os::FileDescriptor fd) {
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port =
         htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    os::FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) fd.close();
     return RawPeer(std::move(fd));
   }

@@ -21,6 +21,7 @@ constexpr std::size_t kMostFactBytes = 64 << 10;
 constexpr std::uint64_t kTickNs =
     100'000'000;  // how late a deadline may be noticed if the clock is coarse
 
+// Not 0.
 Result<std::uint64_t> random_number() {
   for (;;) {
     CACHALOT_TRY_ASSIGN(const os::Uuid uuid, os::random_uuid());
@@ -76,9 +77,7 @@ Status TransferEngine::Impl::start(std::vector<std::unique_ptr<Transport>> extra
   for (auto& transport : transports) {
     transport->start(*this, [this](Link& link) {
       const std::lock_guard lock(mutex);
-      Connection& connection = connections[&link];
-      connection.link = &link;
-      connection.deadline_ns = base::SteadyClock::read() + options.peer_timeout_ns;
+      take_connection(link);
     });
   }
   for (const std::string& address : options.listen) {
@@ -237,23 +236,13 @@ std::uint64_t TransferEngine::Impl::expire(std::uint64_t now_ns) {
       next_ns = std::min(next_ns, window.deadline_ns);
     }
   }
-  std::vector<std::uint64_t> late;
-  for (auto& [number, attempt] : attempts) {
-    if (attempt.deadline_ns <= now_ns) {
-      late.push_back(number);
-    } else {
-      next_ns = std::min(next_ns, attempt.deadline_ns);
-    }
-  }
-  for (const std::uint64_t number : late) {
-    end_attempt(number, Error::make(Code::kTimeout, "peer %s did not answer in time",
-                                    attempts.at(number).wanted.name.c_str()));
-  }
+  next_ns = std::min(next_ns, expire_attempts(now_ns));
   for (auto& [link, connection] : connections) {
-    if (connection.is_through || connection.deadline_ns == 0) continue;
+    if (connection.deadline_ns == 0) continue;
     if (connection.deadline_ns <= now_ns) {
       link->close(
-          Error::make(Code::kTimeout, "%s: no hello in time", link->peer_address().c_str()));
+          Error::make(Code::kTimeout, "%s: %s", link->peer_address().c_str(),
+                      connection.is_through ? "it has asked for nothing" : "no hello in time"));
       connection.deadline_ns = 0;
     } else {
       next_ns = std::min(next_ns, connection.deadline_ns);
@@ -262,6 +251,38 @@ std::uint64_t TransferEngine::Impl::expire(std::uint64_t now_ns) {
   watch_peers(now_ns);
   for (const auto& [id, peer] : peers) {
     if (peer.is_awaited) next_ns = std::min(next_ns, now_ns + kTickNs);
+  }
+  if (std::ranges::any_of(transports, [](const auto& t) { return t->is_paused(); }))
+    next_ns = std::min(next_ns, now_ns + kTickNs);
+  return next_ns;
+}
+
+// Ends those that are late, and calls again where a peer had no room.
+std::uint64_t TransferEngine::Impl::expire_attempts(std::uint64_t now_ns) {
+  std::vector<std::uint64_t> late, again;
+  for (auto& [number, attempt] : attempts) {
+    if (attempt.deadline_ns <= now_ns) {
+      late.push_back(number);
+    } else if (attempt.again_ns != 0 && attempt.again_ns <= now_ns) {
+      again.push_back(number);
+    }
+  }
+  for (const std::uint64_t number : late) {
+    // It may have ended with the one that it waited for.
+    if (const auto found = attempts.find(number); found != attempts.end()) {
+      end_attempt(number,
+                  Error::make(Code::kTimeout, "peer %s did not answer in time",
+                              found->second.wanted.name.c_str()),
+                  true);
+    }
+  }
+  for (const std::uint64_t number : again) {
+    if (attempts.contains(number)) call(number);
+  }
+  std::uint64_t next_ns = kNoDeadline;
+  for (const auto& [number, attempt] : attempts) {
+    next_ns = std::min(next_ns, attempt.deadline_ns);
+    if (attempt.again_ns != 0) next_ns = std::min(next_ns, attempt.again_ns);
   }
   return next_ns;
 }
@@ -330,6 +351,13 @@ void TransferEngine::disconnect(PeerId peer) {
   const std::lock_guard lock(impl_->mutex);
   impl_->post([impl = impl_.get(), peer] {
     impl->lose(peer, Error::make(Code::kCancelled, "this engine has disconnected"));
+  });
+}
+
+void TransferEngine::trust(PeerId peer) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->post([impl = impl_.get(), peer] {
+    if (Peer* const found = impl->find(peer); found != nullptr) impl->trust(*found);
   });
 }
 

@@ -14,6 +14,9 @@
 // 3. After a push or a window has ended (done, failed, cancelled), its memory is not touched again. It ends at its
 //    deadline at the latest, whatever the peer does.
 // 4. A peer is a name and an incarnation. A restarted peer is another one: what was opened for the old one fails.
+// 5. A peer is called, or it has connected: never both. connect() gives called peers only, each by a connection to one
+//    of the given addresses. Whatever a connection from outside says, it joins and replaces no other peer.
+// 6. Connections from outside that are not trusted are few: the oldest one ends for a new one (admission.cpp).
 //
 // @threads  any. Events come from the progress thread; they must not block, and may call everything here but
 //           connect() and wait_*()
@@ -46,10 +49,15 @@ enum class PushId : std::uint64_t {};
 inline constexpr std::uint64_t kNoDeadline = ~std::uint64_t{0};
 inline constexpr std::size_t kMostMessageBytes = 2u << 20;
 
+// Name, incarnation and facts are what the peer says of itself.
 struct PeerInfo {
   std::string name;
   std::uint64_t incarnation = 0;
   std::map<std::string, std::string> facts;
+  // This engine has called it, at an address that it was given. Others have connected by themselves: they may be any
+  // process, of any name.
+  bool is_called = false;
+  std::string host = {};  // where it is: "tcp:10.0.0.2"
 };
 
 // Where a peer can be reached. All tcp addresses are used, as paths of one connection; of unix addresses the first one
@@ -58,6 +66,7 @@ struct PeerAddress {
   std::string name;
   std::uint64_t incarnation = 0;  // 0: any
   std::vector<std::string> addresses;
+  bool operator==(const PeerAddress&) const = default;
 };
 
 enum class TransferState { kRunning, kDone, kFailed };
@@ -124,12 +133,15 @@ class TransferEngine {
   // Where peers can connect, with the ports that the system chose.
   const std::vector<std::string>& addresses() const;
 
+  // A peer that is called already, at one of these addresses (at any, if none is given), is not called again.
   // @errors kTimeout; kStale: another incarnation or name answers there; kVersionMismatch; kIo: also after close()
   Result<PeerId> connect(const PeerAddress& peer, std::uint64_t deadline_ns);
   // The same without waiting. @param done  called in the progress thread; not if the engine is closed already
   void connect_async(const PeerAddress& peer, std::uint64_t deadline_ns,
                      std::function<void(Result<PeerId>)> done);
   void disconnect(PeerId peer);
+  // The peer has shown that it belongs here: its connection does not end for others.
+  void trust(PeerId peer);
   Result<PeerInfo> info(PeerId peer) const;
 
   // @errors kNotFound: the peer is lost; kInvalidArgument: too large

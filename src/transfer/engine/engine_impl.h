@@ -2,6 +2,7 @@
 //
 //   engine.cpp    calls of users, the progress thread, deadlines
 //   peers.cpp     connections: hello, expected identity, loss
+//   admission.cpp which connections from outside stay
 //   outgoing.cpp  pushes: which bytes go next, what is acknowledged
 //   incoming.cpp  windows: which peer may write, what has arrived; copies out of a peer's memory
 #pragma once
@@ -21,9 +22,22 @@
 
 namespace cachalot::transfer {
 
+// 128 random bits that the calling side makes and tells the addresses that it calls: connections with the same ones are
+// paths to one peer. Nothing else can join them.
+struct Session {
+  std::uint64_t high = 0, low = 0;
+};
+// In a time that does not depend on the values.
+inline bool equals(const Session& a, const Session& b) {
+  return ((a.high ^ b.high) | (a.low ^ b.low)) == 0;
+}
+
 struct Peer {
   PeerId id = {};
   PeerInfo info;
+  Session session;
+  bool is_trusted = false;
+  bool has_spoken = false;  // it has sent a frame after its hello
   std::vector<Link*> links;
   std::shared_ptr<PeerMemory> memory;  // this engine reads the peer's memory
   bool reads_us = false;               // the peer reads this engine's memory
@@ -34,9 +48,13 @@ struct Peer {
 // A connection that is made by this engine: several links may be tried for it.
 struct Attempt {
   PeerAddress wanted;
+  // Waits for the end of that attempt, which calls the same addresses; 0: it calls by itself.
+  std::uint64_t leader = 0;
+  Session session;
   std::uint64_t deadline_ns = kNoDeadline;
   std::size_t links = 0;           // that have not failed
   std::vector<std::string> later;  // addresses for when all of these have failed
+  std::uint64_t again_ns = 0;  // the peer had no room for another connection: when to call again
   Error last_error = Error::make(Code::kIo, "no address");
   std::function<void(Result<PeerId>)> done;
 };
@@ -44,7 +62,11 @@ struct Attempt {
 struct Connection {
   Link* link = nullptr;
   std::uint64_t attempt = 0;  // 0: the peer has connected
-  std::uint64_t deadline_ns = 0;
+  Session session;
+  std::string host;
+  std::uint64_t since_ns = 0;
+  bool is_refused = false;        // it ends
+  std::uint64_t deadline_ns = 0;  // of the hello, and of the first frame after it; 0: none
   std::optional<PeerInfo> hello;
   std::shared_ptr<PeerMemory> memory;
   bool reads_us = false;
@@ -121,24 +143,39 @@ struct TransferEngine::Impl final : LinkEvents {
   void tell(std::function<void(EngineEvents&)> event);
   void deliver();
   std::uint64_t expire(std::uint64_t now_ns);
+  std::uint64_t expire_attempts(std::uint64_t now_ns);  // progress
   Error ended() const;
 
   // All below: with the lock. "progress": in the progress thread only.
   // peers.cpp
   void begin_attempt(PeerAddress wanted, std::uint64_t deadline_ns,
                      std::function<void(Result<PeerId>)> done);                  // progress
+  void find_or_call(std::uint64_t number);                                       // progress
+  void call(std::uint64_t number);                                               // progress
   void try_addresses(std::uint64_t number, std::vector<std::string> addresses);  // progress
-  void end_attempt(std::uint64_t number, Result<PeerId> result);
+  // @param is_late  its deadline has passed: attempts that wait for it call by themselves
+  void end_attempt(std::uint64_t number, Result<PeerId> result, bool is_late = false);
+  void on_call_closed(std::uint64_t number, const Error& error);
   void greet(Connection& connection);
   void take_hello(Connection& connection, const Frame& frame);
   void take_reads(Connection& connection, const Frame& frame);
   void refuse(Connection& connection, const Error& error);
   void join(Connection& connection);
+  void hear(Connection& connection, Peer& peer);
   void lose(PeerId id, const Error& error);
   void watch_peers(std::uint64_t now_ns);
   Peer* find(PeerId id);
-  Peer* find(const std::string& name, std::uint64_t incarnation);
+  Peer* find_called(const PeerAddress& wanted);
+  Peer* find_session(bool is_called, const Session& session);
+  void lose_predecessors(const Connection& connection);
   Peer* peer_of(Link& link);
+
+  // admission.cpp
+  void take_connection(Link& link);
+  bool is_stranger(const Connection& connection);
+  // Ends the one that has shown least, and is oldest. @param newest  stays
+  void end_stranger(const std::string& host, const Link& newest);
+  void trust(Peer& peer);
 
   // outgoing.cpp
   Result<PushId> begin_push(PeerId to, WindowKey window, ByteStream memory,

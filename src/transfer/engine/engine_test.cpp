@@ -407,7 +407,9 @@ TEST(Engine, APushThatHasEndedEndsItsLease) {
   const std::optional<Frame> hello = sender.greet(peer, true);
   ASSERT_TRUE(hello);
   BodyReader words(hello->body);
-  words.text(256), words.word(), words.text(256), words.word();
+  words.text(256), words.word(), words.word(), words.word();  // name, incarnation, session
+  words.text(256), words.word();                              // the expected name and incarnation
+  ASSERT_EQ(words.word(), 1u);                                // memory of this machine
   const Result<PeerLeases> leases =
       PeerLeases::open("/proc/self/fd/" + std::to_string(words.word()));
   ASSERT_TRUE(leases) << leases.error().message;
@@ -432,6 +434,131 @@ TEST(Engine, APushThatHasEndedEndsItsLease) {
     }
     EXPECT_FALSE(leases->holds(lease));
   }
+}
+
+// A process of another machine can use no address of this one.
+TEST(Engine, AHelloOverTcpTellsNothingOfTheProcess) {
+  ToRawPeer engine("tcp:127.0.0.1:0");
+  RawPeer peer = RawPeer::connect(engine.engine->addresses().front());
+  const std::optional<Frame> hello = engine.greet(peer, true);
+  ASSERT_TRUE(hello);
+  BodyReader words(hello->body);
+  EXPECT_EQ(words.text(256), "sender");
+  EXPECT_EQ(words.word(), engine.engine->incarnation());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(words.word(), 0u);  // its session is the caller's
+  EXPECT_EQ(words.text(256), "");
+  EXPECT_EQ(words.word(), 0u);
+  EXPECT_EQ(words.word(), 0u);  // no memory
+  EXPECT_EQ(words.word(), 0u);  // no facts
+  EXPECT_TRUE(words.end().ok());
+  // A peer that says it reads memory, and cannot, is told no address later, either.
+  std::vector<std::uint8_t> source(4096);
+  (void)engine.engine->push(PeerId{engine.to.load()}, WindowKey{7},
+                            Strided::flat(source.data(), source.size()), in(60'000));
+  const std::optional<Frame> next = peer.receive();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->type, FrameType::kReads);
+  const std::optional<Frame> pushed = peer.receive();
+  ASSERT_TRUE(pushed);
+  EXPECT_EQ(pushed->type, FrameType::kChunk);
+}
+
+// An engine that has called a peer, and one that says that it is this peer.
+TEST(Engine, APeerThatWasCalledIsNoPeerThatHasConnected) {
+  EngineOptions options;
+  options.name = "owner";
+  options.listen = {"tcp:127.0.0.1:0"};
+  const auto owner = *TransferEngine::open(options);
+  struct Peers : EngineEvents {
+    void on_peer(PeerId peer, const PeerInfo& info) override {
+      const std::lock_guard lock(mutex);
+      (info.is_called ? called : others).push_back(peer);
+    }
+    void on_peer_lost(PeerId, const Error&) override { ++lost; }
+    std::mutex mutex;
+    std::vector<PeerId> called, others;
+    std::atomic<int> lost = 0;
+  } peers;
+  options.name = "caller";
+  const auto caller = *TransferEngine::open(options, &peers);
+  RawPeer impostor = RawPeer::connect(caller->addresses().front());
+  const auto says = [&](RawPeer& peer, std::uint64_t incarnation) {
+    peer.send(hello_of("owner", incarnation, {}));
+    peer.send(reads_of());
+    ASSERT_TRUE(peer.receive(FrameType::kReads));
+    peer.send({FrameType::kPing, {}});
+    ASSERT_TRUE(peer.receive(FrameType::kPong));
+  };
+  says(impostor, owner->incarnation());
+  // Also without addresses: what has connected by itself is not at an address of the owner.
+  EXPECT_FALSE(caller->connect({"owner", 0, {}}, in(5000)).ok());
+  const PeerId peer = *caller->connect({"owner", 0, owner->addresses()}, in(5000));
+  RawPeer second = RawPeer::connect(caller->addresses().front());
+  says(second, 12345);
+  EXPECT_EQ(*caller->connect({"owner", 0, owner->addresses()}, in(5000)), peer);
+  EXPECT_EQ(*caller->connect({"owner", 0, {}}, in(5000)), peer);
+  // Neither is a peer of this name at another address: it has to answer there.
+  EXPECT_FALSE(caller->connect({"owner", 0, {"tcp:127.0.0.1:1"}}, in(5000)).ok());
+  EXPECT_EQ(peers.lost, 0);
+  const std::lock_guard lock(peers.mutex);
+  EXPECT_EQ(peers.called, std::vector<PeerId>{peer});
+  EXPECT_EQ(peers.others.size(), 2u);
+}
+
+// Calls of the same addresses at the same time are one connection.
+TEST(Engine, CallsOfOnePeerShareAConnection) {
+  EngineOptions options;
+  options.name = "owner";
+  options.listen = {"tcp:127.0.0.1:0"};
+  const auto owner = *TransferEngine::open(options);
+  options.name = "caller";
+  const auto caller = *TransferEngine::open(options);
+  std::mutex mutex;
+  std::condition_variable came;
+  std::vector<PeerId> peers;
+  for (int i = 0; i < 20; ++i) {
+    caller->connect_async({"owner", 0, owner->addresses()}, in(60'000), [&](Result<PeerId> peer) {
+      const std::lock_guard lock(mutex);
+      peers.push_back(peer ? *peer : PeerId{});
+      came.notify_all();
+    });
+  }
+  std::unique_lock lock(mutex);
+  came.wait(lock, [&] { return peers.size() == 20; });
+  EXPECT_NE(peers.front(), PeerId{});
+  EXPECT_EQ(peers, std::vector<PeerId>(20, peers.front()));
+}
+
+// A call that ends at its deadline does not end those that wait for the same connection.
+TEST(Engine, ACallThatIsLateLeavesOthersOfTheSamePeer) {
+  RawListener listener;
+  EngineOptions options;
+  options.name = "caller";
+  const auto caller = *TransferEngine::open(options);
+  std::mutex mutex;
+  std::condition_variable came;
+  std::optional<Result<PeerId>> late, other;
+  const auto keep = [&](std::optional<Result<PeerId>>& result) {
+    return [&](Result<PeerId> peer) {
+      const std::lock_guard lock(mutex);
+      result.emplace(std::move(peer));
+      came.notify_all();
+    };
+  };
+  caller->connect_async({"owner", 0, {listener.address()}}, in(50), keep(late));
+  caller->connect_async({"owner", 0, {listener.address()}}, in(60'000), keep(other));
+  std::unique_lock lock(mutex);
+  came.wait(lock, [&] { return late.has_value(); });
+  EXPECT_EQ(late->error().code, Code::kTimeout);
+  EXPECT_FALSE(other.has_value());
+  lock.unlock();
+  auto first = listener.accept(), second = listener.accept();
+  ASSERT_TRUE(first && second);
+  second->send(hello_of("owner", 7, {}));
+  second->send(reads_of());
+  lock.lock();
+  came.wait(lock, [&] { return other.has_value(); });
+  EXPECT_TRUE(other->ok());
 }
 
 TEST(Engine, APeerThatIsNotThereIsAnError) {

@@ -79,6 +79,7 @@ void TransferEngine::Impl::on_frame(Link& link, Frame frame) {
   }
   Peer* peer = find(connection.peer);
   if (peer == nullptr) return;
+  hear(connection, *peer);
   switch (frame.type) {
     case FrameType::kMessage: {
       BodyReader body(frame.body);
@@ -99,6 +100,8 @@ void TransferEngine::Impl::on_frame(Link& link, Frame frame) {
       return link.send({FrameType::kPong, {}});
     case FrameType::kPong:
       return;
+    case FrameType::kRefusal:
+      return link.close(BodyReader(frame.body).error());
     default:
       link.close(Error::make(Code::kBadInput, "peer %s: a frame of type %u is not expected here",
                              peer->info.name.c_str(), static_cast<unsigned>(frame.type)));

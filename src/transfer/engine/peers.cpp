@@ -1,9 +1,11 @@
 // Connections: both sides say hello, each checks that the other one is the peer that it expects.
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "os/process.h"
 #include "transfer/engine/engine_impl.h"
 
 namespace cachalot::transfer {
@@ -13,7 +15,9 @@ constexpr std::uint64_t kMostNameBytes = 256;
 constexpr std::uint64_t kMostFacts = 256;
 constexpr std::uint64_t kMostFactBytes = 64 << 10;
 constexpr std::uint64_t kMostSegments = 1024;
-constexpr std::uint64_t kMostErrorBytes = Error::kMessageBytes;
+// A connection from outside that says hello, and asks for nothing.
+constexpr std::uint64_t kSilentNs = 60'000'000'000;
+constexpr std::uint64_t kCallAgainNs = 20'000'000;
 
 Frame error_frame(FrameType type, const Error& error) {
   return {type, BodyWriter().error(error).take()};
@@ -24,12 +28,36 @@ Error silence(std::uint64_t timeout_ns) {
                      static_cast<unsigned long long>(timeout_ns / 1'000'000));
 }
 
+Error refusal_in(const Frame& frame) {
+  BodyReader body(frame.body);
+  const Error error = body.error();
+  return Error::make(error.code, "the peer refuses: %s", error.message);
+}
+
 struct Hello {
   PeerInfo info;
+  Session session;
   std::string expected_name;
   std::uint64_t expected_incarnation = 0;
-  PeerMemoryOffer memory;
+  std::optional<PeerMemoryOffer> memory;
 };
+
+PeerMemoryOffer read_memory(BodyReader& body) {
+  PeerMemoryOffer memory;
+  memory.lease_fd = body.word();
+  memory.probe_at = body.word();
+  memory.probe = body.word();
+  for (std::uint64_t left = std::min(body.word(), kMostSegments); left > 0 && body.status().ok();
+       --left) {
+    SharedSegment segment;
+    segment.at = body.word();
+    segment.bytes = body.word();
+    segment.fd = body.word();
+    segment.file_offset = body.word();
+    memory.segments.push_back(segment);
+  }
+  return memory;
+}
 
 Result<Hello> read_hello(const Frame& frame) {
   if (frame.type != FrameType::kHello) {
@@ -40,20 +68,11 @@ Result<Hello> read_hello(const Frame& frame) {
   Hello hello;
   hello.info.name = body.text(kMostNameBytes);
   hello.info.incarnation = body.word();
+  hello.session.high = body.word();
+  hello.session.low = body.word();
   hello.expected_name = body.text(kMostNameBytes);
   hello.expected_incarnation = body.word();
-  hello.memory.lease_fd = body.word();
-  hello.memory.probe_at = body.word();
-  hello.memory.probe = body.word();
-  for (std::uint64_t left = std::min(body.word(), kMostSegments); left > 0 && body.status().ok();
-       --left) {
-    SharedSegment segment;
-    segment.at = body.word();
-    segment.bytes = body.word();
-    segment.fd = body.word();
-    segment.file_offset = body.word();
-    hello.memory.segments.push_back(segment);
-  }
+  if (body.word() != 0) hello.memory = read_memory(body);
   for (std::uint64_t left = std::min(body.word(), kMostFacts); left > 0 && body.status().ok();
        --left) {
     const std::string key = body.text(kMostFactBytes);
@@ -89,9 +108,25 @@ Peer* TransferEngine::Impl::find(PeerId id) {
   return found == peers.end() ? nullptr : &found->second;
 }
 
-Peer* TransferEngine::Impl::find(const std::string& name, std::uint64_t wanted) {
+// A peer that an attempt may use as it is: this engine has called it, at one of the addresses.
+Peer* TransferEngine::Impl::find_called(const PeerAddress& wanted) {
+  const auto is_at = [&](const Link* link) {
+    return std::ranges::find(wanted.addresses, link->peer_address()) != wanted.addresses.end();
+  };
+  // The newest first: an older one may be of a process that has ended.
+  for (auto& [id, peer] : peers | std::views::reverse) {
+    if (!peer.info.is_called ||
+        !check_identity(wanted.name, wanted.incarnation, peer.info.name, peer.info.incarnation))
+      continue;
+    const bool is_anywhere = wanted.addresses.empty() && !wanted.name.empty();
+    if (is_anywhere || std::ranges::any_of(peer.links, is_at)) return &peer;
+  }
+  return nullptr;
+}
+
+Peer* TransferEngine::Impl::find_session(bool is_called, const Session& session) {
   for (auto& [id, peer] : peers) {
-    if (peer.info.name == name && (wanted == 0 || peer.info.incarnation == wanted)) return &peer;
+    if (peer.info.is_called == is_called && equals(peer.session, session)) return &peer;
   }
   return nullptr;
 }
@@ -111,12 +146,28 @@ void TransferEngine::Impl::begin_attempt(PeerAddress wanted, std::uint64_t deadl
   attempt.wanted = std::move(wanted);
   attempt.deadline_ns = deadline_ns;
   attempt.done = std::move(done);
-  if (!attempt.wanted.name.empty()) {
-    if (const Peer* peer = find(attempt.wanted.name, attempt.wanted.incarnation); peer != nullptr) {
-      end_attempt(number, peer->id);
-      return;
-    }
+  find_or_call(number);
+}
+
+void TransferEngine::Impl::find_or_call(std::uint64_t number) {
+  Attempt& attempt = attempts.at(number);
+  if (const Peer* peer = find_called(attempt.wanted); peer != nullptr)
+    return end_attempt(number, peer->id);
+  for (const auto& [other, running] : attempts) {
+    if (other == number || running.leader != 0 || running.wanted != attempt.wanted) continue;
+    attempt.leader = other;
+    return;
   }
+  attempt.leader = 0;
+  const Result<os::Uuid> random = os::random_uuid();
+  if (!random) return end_attempt(number, random.error());
+  attempt.session = {random->high, random->low};
+  call(number);
+}
+
+void TransferEngine::Impl::call(std::uint64_t number) {
+  Attempt& attempt = attempts.at(number);
+  attempt.again_ns = 0;
   // This machine's sockets one by one, for each of them is enough; then all others together.
   std::vector<std::string> local, remote;
   for (const std::string& address : attempt.wanted.addresses) {
@@ -145,7 +196,9 @@ void TransferEngine::Impl::try_addresses(std::uint64_t number, std::vector<std::
       Connection& connection = connections[*link];
       connection.link = *link;
       connection.attempt = number;
+      connection.session = attempt.session;
       connection.deadline_ns = attempt.deadline_ns;
+      (*link)->trust();
       ++attempt.links;
       greet(connection);
       if (address.starts_with("unix:")) {
@@ -164,7 +217,7 @@ void TransferEngine::Impl::try_addresses(std::uint64_t number, std::vector<std::
   }
 }
 
-void TransferEngine::Impl::end_attempt(std::uint64_t number, Result<PeerId> result) {
+void TransferEngine::Impl::end_attempt(std::uint64_t number, Result<PeerId> result, bool is_late) {
   const auto found = attempts.find(number);
   if (found == attempts.end()) return;
   auto done = std::move(found->second.done);
@@ -173,6 +226,17 @@ void TransferEngine::Impl::end_attempt(std::uint64_t number, Result<PeerId> resu
   if (!result) {
     for (auto& [link, connection] : connections) {
       if (connection.attempt == number && !connection.is_through) link->close(result.error());
+    }
+  }
+  std::vector<std::uint64_t> waiting;
+  for (const auto& [other, attempt] : attempts) {
+    if (attempt.leader == number) waiting.push_back(other);
+  }
+  for (const std::uint64_t other : waiting) {
+    if (is_late) {
+      find_or_call(other);
+    } else {
+      end_attempt(other, result ? Result<PeerId>(*result) : Result<PeerId>(result.error()));
     }
   }
   auto shared = std::make_shared<Result<PeerId>>(std::move(result));
@@ -187,13 +251,21 @@ void TransferEngine::Impl::greet(Connection& connection) {
     wanted = attempt->second.wanted.incarnation;
   }
   BodyWriter body;
-  body.text(options.name).word(incarnation).text(wanted_name).word(wanted);
-  body.word(static_cast<std::uint64_t>(leases->fd()))
-      .word(reinterpret_cast<std::uintptr_t>(&probe))
-      .word(probe);
-  body.word(options.segments.size());
-  for (const SharedSegment& s : options.segments)
-    body.word(s.at).word(s.bytes).word(s.fd).word(s.file_offset);
+  body.text(options.name).word(incarnation);
+  // The other side need not say its own.
+  const Session session = connection.attempt != 0 ? connection.session : Session{};
+  body.word(session.high).word(session.low).text(wanted_name).word(wanted);
+  // Addresses of this process are for processes of this machine only.
+  const bool is_local = connection.link->peer_process() != 0;
+  body.word(is_local ? 1 : 0);
+  if (is_local) {
+    body.word(static_cast<std::uint64_t>(leases->fd()))
+        .word(reinterpret_cast<std::uintptr_t>(&probe))
+        .word(probe);
+    body.word(options.segments.size());
+    for (const SharedSegment& s : options.segments)
+      body.word(s.at).word(s.bytes).word(s.fd).word(s.file_offset);
+  }
   body.word(options.facts.size());
   for (const auto& [key, value] : options.facts) body.text(key).text(value);
   connection.link->send({FrameType::kHello, body.take()});
@@ -206,13 +278,7 @@ void TransferEngine::Impl::refuse(Connection& connection, const Error& error) {
 
 void TransferEngine::Impl::take_hello(Connection& connection, const Frame& frame) {
   if (frame.type == FrameType::kRefusal) {
-    BodyReader body(frame.body);
-    const std::uint64_t code = body.word();
-    const std::string text = body.text(kMostErrorBytes);
-    const bool is_known =
-        body.end().ok() && code >= 1 && code <= static_cast<std::uint64_t>(Code::kCancelled);
-    connection.link->close(Error::make(is_known ? static_cast<Code>(code) : Code::kBadInput,
-                                       "the peer refuses: %s", text.c_str()));
+    connection.link->close(refusal_in(frame));
     return;
   }
   Result<Hello> hello = read_hello(frame);
@@ -233,12 +299,15 @@ void TransferEngine::Impl::take_hello(Connection& connection, const Frame& frame
     return;
   }
   connection.hello = std::move(hello->info);
-  if (connection.attempt == 0) greet(connection);
+  if (connection.attempt == 0) {
+    connection.session = hello->session;
+    greet(connection);
+  }
   // On one machine each side says whether it reads the memory of the other one.
   std::uint64_t reads = 0;
   if (const std::uint32_t process = connection.link->peer_process();
-      process != 0 && options.reads_peer_memory) {
-    Result<PeerMemory> memory = PeerMemory::open(process, hello->memory);
+      process != 0 && options.reads_peer_memory && hello->memory) {
+    Result<PeerMemory> memory = PeerMemory::open(process, *hello->memory);
     if (memory) {
       reads = 1;
       connection.memory = std::make_shared<PeerMemory>(*std::move(memory));
@@ -252,7 +321,7 @@ void TransferEngine::Impl::take_hello(Connection& connection, const Frame& frame
 
 void TransferEngine::Impl::take_reads(Connection& connection, const Frame& frame) {
   BodyReader body(frame.body);
-  connection.reads_us = body.word() == 1;
+  connection.reads_us = body.word() == 1 && connection.link->peer_process() != 0;
   if (frame.type != FrameType::kReads || !body.end()) {
     refuse(connection,
            Error::make(Code::kBadInput, "the second frame of a peer is of type %u; expected kReads",
@@ -262,20 +331,31 @@ void TransferEngine::Impl::take_reads(Connection& connection, const Frame& frame
   join(connection);
 }
 
-// The connection leads to a peer now.
+// The connection leads to a peer now: to one of its session, or a new one.
 void TransferEngine::Impl::join(Connection& connection) {
-  const PeerInfo& info = *connection.hello;
-  // A restarted peer: the old one does not come back.
-  if (const Peer* old = find(info.name, 0);
-      old != nullptr && old->info.incarnation != info.incarnation) {
-    lose(old->id, Error::make(Code::kStale, "engine %s has restarted", info.name.c_str()));
+  PeerInfo& info = *connection.hello;
+  const bool is_called = connection.attempt != 0;
+  Peer* peer = find_session(is_called, connection.session);
+  if (peer != nullptr &&
+      (peer->info.name != info.name || peer->info.incarnation != info.incarnation)) {
+    refuse(connection, Error::make(Code::kStale, "engine %s answers at an address of %s",
+                                   info.name.c_str(), peer->info.name.c_str()));
+    return;
   }
-  Peer* peer = find(info.name, info.incarnation);
   if (peer == nullptr) {
+    if (is_called && !attempts.contains(connection.attempt)) {
+      refuse(connection, Error::make(Code::kCancelled, "the peer was lost meanwhile"));
+      return;
+    }
+    if (is_called) lose_predecessors(connection);
+    info.is_called = is_called;
+    info.host = connection.host;
     const PeerId id{next_number++};
     peer = &peers[id];
     peer->id = id;
     peer->info = info;
+    peer->session = connection.session;
+    peer->is_trusted = is_called;
     tell([id, info](EngineEvents& to) { to.on_peer(id, info); });
   }
   peer->links.push_back(connection.link);
@@ -284,9 +364,38 @@ void TransferEngine::Impl::join(Connection& connection) {
   peer->reads_us = connection.reads_us;
   connection.is_through = true;
   connection.peer = peer->id;
-  if (connection.attempt != 0) end_attempt(connection.attempt, peer->id);
+  connection.deadline_ns = 0;
+  if (peer->is_trusted) {
+    connection.link->trust();
+  } else if (!peer->has_spoken) {
+    connection.deadline_ns = connection.heard_ns + kSilentNs;
+  }
+  if (is_called) end_attempt(connection.attempt, peer->id);
   // Pushes that wait use the new path, too.
   connection.link->wants_payload();
+}
+
+// Another incarnation answers at the address of a called peer: that one has ended, and does not come back.
+void TransferEngine::Impl::lose_predecessors(const Connection& connection) {
+  const PeerInfo& info = *connection.hello;
+  const auto is_there = [&](const Link* link) {
+    return link->peer_address() == connection.link->peer_address();
+  };
+  std::vector<PeerId> ended;
+  for (const auto& [id, peer] : peers) {
+    if (peer.info.is_called && peer.info.incarnation != info.incarnation &&
+        std::ranges::any_of(peer.links, is_there))
+      ended.push_back(id);
+  }
+  for (const PeerId id : ended)
+    lose(id, Error::make(Code::kStale, "engine %s has restarted", info.name.c_str()));
+}
+
+// A frame has come after the hello.
+void TransferEngine::Impl::hear(Connection& connection, Peer& peer) {
+  if (std::exchange(peer.has_spoken, true)) return;
+  connection.deadline_ns = 0;
+  for (Link* link : peer.links) connections.at(link).deadline_ns = 0;
 }
 
 // --- Losing ---
@@ -297,18 +406,7 @@ void TransferEngine::Impl::on_closed(Link& link, const Error& error) {
   if (found == connections.end()) return;
   const Connection connection = std::move(found->second);
   connections.erase(found);
-  if (const auto attempt = attempts.find(connection.attempt);
-      attempt != attempts.end() && !connection.is_through) {
-    attempt->second.last_error = error;
-    if (--attempt->second.links == 0) {
-      if (attempt->second.later.empty()) {
-        end_attempt(connection.attempt, Error(error));
-      } else {
-        try_addresses(connection.attempt, std::exchange(attempt->second.later, {}));
-      }
-    }
-  }
-  if (!connection.is_through) return;
+  if (!connection.is_through) return on_call_closed(connection.attempt, error);
   Peer* peer = find(connection.peer);
   if (peer == nullptr) return;
   std::erase(peer->links, &link);
@@ -318,6 +416,22 @@ void TransferEngine::Impl::on_closed(Link& link, const Error& error) {
     base::log(base::LogLevel::kWarn, "transfer", "peer %s: one path of %zu is gone: %s",
               peer->info.name.c_str(), peer->links.size() + 1, error.message);
     requeue(*peer, link);
+  }
+}
+
+// A link of an attempt has not led to the peer.
+void TransferEngine::Impl::on_call_closed(std::uint64_t number, const Error& error) {
+  const auto found = attempts.find(number);
+  if (found == attempts.end()) return;
+  Attempt& attempt = found->second;
+  attempt.last_error = error;
+  if (--attempt.links > 0) return;
+  if (!attempt.later.empty()) {
+    try_addresses(number, std::exchange(attempt.later, {}));
+  } else if (error.code == Code::kBusy) {
+    attempt.again_ns = base::SteadyClock::read() + kCallAgainNs;
+  } else {
+    end_attempt(number, Error(error));
   }
 }
 

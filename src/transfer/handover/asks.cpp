@@ -69,25 +69,30 @@ void TransferRank::Impl::connect(const KvReference& reference, std::uint32_t ran
       });
 }
 
+// Asks one source, as soon as it is connected.
+Status TransferRank::Impl::begin(const Ask& ask, const Source& source) {
+  CACHALOT_TRY_ASSIGN(AskMessage message, message_of(ask, source));
+  KvReference sisters;
+  sisters.instance = options.instance;
+  sisters.addresses = instance_addresses;
+  connect(source.is_sister ? sisters : ask.reference, source.rank, ask.deadline_ns,
+          [this, id = ask.id, rank = source.rank, offer = ask.reference.id,
+           message = std::move(message), may_ask_again = ask.may_ask_again](Result<PeerId> peer) {
+            on_connected(id, rank, offer, message, *may_ask_again, std::move(peer));
+          });
+  return {};
+}
+
 void TransferRank::Impl::begin(Ask& ask) {
   for (const Source& source : ask.sources) {
-    Result<AskMessage> message = message_of(ask, source);
-    if (!message) return end_ask(ask, &message.error());
-    KvReference sisters;
-    sisters.instance = options.instance;
-    sisters.addresses = instance_addresses;
-    connect(source.is_sister ? sisters : ask.reference, source.rank, ask.deadline_ns,
-            [this, id = ask.id, rank = source.rank, message = *std::move(message),
-             may_ask_again = ask.may_ask_again](Result<PeerId> peer) {
-              on_connected(id, rank, message, *may_ask_again, std::move(peer));
-            });
+    if (const Status status = begin(ask, source); !status) return end_ask(ask, &status.error());
   }
   // Ranks that this pair needs nothing of hear it, also when the ask has ended meanwhile. One that cannot be reached
   // frees its pages at its deadline.
   for (const std::uint32_t rank : ask.idle_ranks) {
     connect(ask.reference, rank, ask.deadline_ns,
-            [this, offer = ask.reference.id](Result<PeerId> peer) {
-              if (peer) send(*peer, NothingMessage{offer, options.shape});
+            [this, offer = ask.reference.id, name = ask.name](Result<PeerId> peer) {
+              if (peer) send_proven(*peer, offer, {}, NothingMessage{name, options.shape});
             });
   }
 }
@@ -95,7 +100,8 @@ void TransferRank::Impl::begin(Ask& ask) {
 Result<AskMessage> TransferRank::Impl::message_of(const Ask& ask, const Source& source) const {
   AskMessage message;
   message.ask = raw(ask.id);
-  message.offer = ask.reference.id;
+  message.offer = ask.name;
+  message.nonce = ask.nonce;
   message.shape = options.shape;
   message.rank = own_rank;
   message.first_token = ask.first_token;
@@ -110,7 +116,7 @@ Result<AskMessage> TransferRank::Impl::message_of(const Ask& ask, const Source& 
   return message;
 }
 
-void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank,
+void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank, const OfferId& offer,
                                       const AskMessage& message, const bool& may_ask_again,
                                       Result<PeerId> peer) {
   const std::lock_guard lock(mutex);
@@ -119,7 +125,7 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank,
   if (found == asks.end() || found->second.status.state != HandoverState::kRunning) {
     // It has ended before this rank could be asked. That one hears both, or its pages would wait for this rank.
     if (!status.ok() || may_ask_again) return;
-    send(*peer, message);
+    send_proven(*peer, offer, {}, message);
     send(*peer, CancelMessage{raw(id)});
     return;
   }
@@ -132,22 +138,31 @@ void TransferRank::Impl::on_connected(AskId id, std::uint32_t source_rank,
     return;
   }
   source->peer = *peer;
-  send(*peer, message);
+  send_proven(*peer, offer, {}, message);
 }
 
 void TransferRank::Impl::take_plan(PeerId peer, const PlanMessage& message) {
   Source* source = nullptr;
   Ask* const ask = find_ask(message.ask, peer, &source);
   if (ask == nullptr) return;
-  if (const Status status = open_windows(*ask, *source, message); !status)
-    end_ask(*ask, &status.error());
+  Status status;
+  if (is_proven(peer, ask->reference.id, ask->nonce, message))
+    status = open_windows(*ask, *source, message);
+  else
+    status = Error::make(
+        Code::kPermission,
+        "rank %s answers at the address of the reference, and does not know the offer",
+        rank_name(source->is_sister ? options.instance : ask->reference.instance, source->rank)
+            .c_str());
+  if (!status) end_ask(*ask, &status.error());
 }
 
 Status TransferRank::Impl::open_windows(Ask& ask, Source& source, const PlanMessage& message) {
-  if (message.orders.size() != source.windows.size() || source.windows.front().is_open) {
+  if (message.orders.size() != source.windows.size() || source.has_plan) {
     return Error::make(Code::kBadInput, "the prefill rank plans %zu transfers; expected %zu, once",
                        message.orders.size(), source.windows.size());
   }
+  source.has_plan = true;
   GoMessage go{raw(ask.id), {}};
   for (std::size_t i = 0; i < source.windows.size(); ++i) {
     AskWindow& window = source.windows[i];
@@ -201,7 +216,7 @@ void TransferRank::Impl::on_window(WindowKey key, const TransferStatus& status) 
 void TransferRank::Impl::take_note(PeerId peer, NoteMessage message) {
   Source* source = nullptr;
   Ask* const ask = find_ask(message.ask, peer, &source);
-  if (ask == nullptr) return;
+  if (ask == nullptr || !source->has_plan) return;
   ask->status.note = std::move(message.note);
   ask->has_note = true;
   if (ask->copies) send_note(offers.at(*ask->copies), ask->status.note);
@@ -265,8 +280,7 @@ Error TransferRank::Impl::lateness_of(const Ask& ask) const {
     return Error::make(Code::kTimeout, "rank %s %s at the deadline of the ask", rank.c_str(), what);
   };
   if (lacks_note) return late("had sent all bytes, but not the note of finish() that is expected");
-  const bool has_plan =
-      std::ranges::any_of(source->windows, [](const AskWindow& w) { return w.is_open; });
+  const bool has_plan = source->has_plan;
   if (!source->peer) return late("was not connected");
   if (!has_plan && source->is_sister)
     return late("of this machine, to copy from, had not asked for the same tokens");
@@ -319,7 +333,7 @@ Status TransferRank::decline(const KvReference& reference, std::uint64_t deadlin
       base::SteadyClock::read() + std::min<std::uint64_t>(deadline_ns, ~std::uint64_t{0} >> 2);
   for (std::uint32_t rank = 0; rank < reference.shape.ranks(); ++rank) {
     impl.connect(reference, rank, end_ns, [&impl, offer = reference.id](Result<PeerId> peer) {
-      if (peer) impl.send(*peer, DeclineMessage{offer});
+      if (peer) impl.send_proven(*peer, offer, {}, DeclineMessage{name_of(offer)});
     });
   }
   return {};
@@ -349,11 +363,14 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
                        "expected a registry, or addresses of this instance",
                        impl.own_rank, plan->copies_of(impl.own_rank).front().source);
   }
-  CACHALOT_TRY_ASSIGN(const OfferId copies_id, random_offer_id());
+  CACHALOT_TRY_ASSIGN(const OfferId copies_name, random_offer_id());
+  CACHALOT_TRY_ASSIGN(const OfferId nonce, random_offer_id());
   const AskId id{impl.next_ask++};
   Ask& ask = impl.asks[id];
   ask.id = id;
   ask.reference = reference;
+  ask.name = name_of(reference.id);
+  ask.nonce = {nonce.high, nonce.low};
   ask.pages.assign(o.pages.begin(), o.pages.end());
   ask.first_token = o.first_token;
   ask.tokens = tokens;
@@ -367,7 +384,7 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
     auto source = std::find_if(ask.sources.begin(), ask.sources.end(),
                                [&](const Source& s) { return s.rank == fetch.source; });
     if (source == ask.sources.end()) {
-      ask.sources.push_back({fetch.source, copies, {}, {}});
+      ask.sources.push_back({fetch.source, copies, {}, false, {}});
       source = std::prev(ask.sources.end());
     }
     source->windows.emplace_back().fetch = fetch;
@@ -378,7 +395,7 @@ Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& 
     }
   }
   ++impl.counts.asks;
-  impl.offer_copies(ask, *plan, copies_id);
+  impl.offer_copies(ask, *plan, {copies_name.high, copies_name.low});
   impl.begin(ask);
   impl.deadlines_changed.notify_all();
   return id;

@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kRememberedFetches = 4096;
 
 SharedFetch shared_fetch(const Ask& ask) {
-  return {ask.reference.id, ask.first_token, ask.tokens, ask.hash};
+  return {ask.name, ask.first_token, ask.tokens, ask.hash};
 }
 SharedFetch shared_fetch(const AskMessage& m) {
   return {m.offer, m.first_token, m.tokens, m.hash};
@@ -19,12 +19,13 @@ SharedFetch shared_fetch(const AskMessage& m) {
 
 }  // namespace
 
-void TransferRank::Impl::offer_copies(Ask& ask, const PairPlan& plan, const OfferId& id) {
+void TransferRank::Impl::offer_copies(Ask& ask, const PairPlan& plan, const OfferName& name) {
   const auto expected = static_cast<std::uint32_t>(std::ranges::count_if(
       plan.copies(), [&](const Fetch& copy) { return copy.source == own_rank; }));
   if (expected == 0) return;
-  Offer& offer = offers[id];
-  offer.id = id;
+  Offer& offer = offers[name];
+  offer.name = name;
+  offer.id = ask.reference.id;
   offer.copied = ask.id;
   offer.pages = ask.pages;
   offer.tokens = ask.tokens;
@@ -33,7 +34,7 @@ void TransferRank::Impl::offer_copies(Ask& ask, const PairPlan& plan, const Offe
   offer.has_note = ask.reference.expects_note;
   offer.taker = options.shape;
   offer.expected = expected;
-  ask.copies = id;
+  ask.copies = name;
   const SharedFetch key = shared_fetch(ask);
   std::erase_if(ended_fetches, [&](const EndedFetch& e) { return e.fetch == key; });
   take_early([&](const AskMessage& m) { return m.is_copy && shared_fetch(m) == key; });
@@ -50,11 +51,11 @@ Status TransferRank::Impl::check_sister(PeerId peer, const AskMessage& message) 
 
 // Several asks may want the same: a rank takes from each of them once.
 Offer* TransferRank::Impl::find_copies(const AskMessage& message) {
-  for (auto& [id, offer] : offers) {
+  for (auto& [name, offer] : offers) {
     if (!offer.copied || shared_fetch(asks.at(*offer.copied)) != shared_fetch(message)) continue;
     const bool has_taken = std::ranges::any_of(takers, [&](const auto& entry) {
       const Taker& taker = entry.second;
-      return taker.offer == id && taker.fetches.front().destination == message.rank;
+      return taker.offer == name && taker.fetches.front().destination == message.rank;
     });
     if (!has_taken) return &offer;
   }
@@ -64,17 +65,15 @@ Offer* TransferRank::Impl::find_copies(const AskMessage& message) {
 void TransferRank::Impl::take_copy_ask(PeerId peer, AskMessage message) {
   Status status = check_sister(peer, message);
   Offer* const offer = status.ok() ? find_copies(message) : nullptr;
-  if (status.ok() && offer == nullptr) {
-    if (const EndedFetch* const over = find_ended(message)) {
-      // The code is that of the fetch, so that a rank asks again where the rank that fetches does.
-      status = Error::make(over->error.code, "rank %u, which fetches for its machine: %s", own_rank,
-                           over->error.message);
-    } else if (early.size() < kMostEarlyAsks) {
-      keep_early({peer, std::move(message)});  // this rank has not asked yet
-      return;
-    } else {
-      status = Error::make(Code::kBusy, "%zu asks wait for a fetch or an offer", early.size());
-    }
+  const EndedFetch* const over = status.ok() && offer == nullptr ? find_ended(message) : nullptr;
+  if (status.ok() && offer == nullptr && over == nullptr)
+    return keep_early(peer, std::move(message));  // this rank has not asked yet
+  if (status.ok() && !is_proven(peer, offer != nullptr ? offer->id : over->id, {}, message)) {
+    status = Error::make(Code::kRefused, "the asking rank does not know the offer");
+  } else if (over != nullptr) {
+    // The code is that of the fetch, so that a rank asks again where the rank that fetches does.
+    status = Error::make(over->error.code, "rank %u, which fetches for its machine: %s", own_rank,
+                         over->error.message);
   }
   if (status.ok()) status = serve(peer, message, *offer);
   if (status.ok()) return;
@@ -99,7 +98,8 @@ void TransferRank::Impl::fail_copies(Ask& ask, const Error& error) {
 
 void TransferRank::Impl::remember_end(const Ask& ask, const Error& error) {
   const std::uint64_t least_ns = base::SteadyClock::read() + options.peer_timeout_ns;
-  ended_fetches.push_back({shared_fetch(ask), error, std::max(ask.deadline_ns, least_ns)});
+  ended_fetches.push_back(
+      {shared_fetch(ask), ask.reference.id, error, std::max(ask.deadline_ns, least_ns)});
   if (ended_fetches.size() > kRememberedFetches) ended_fetches.pop_front();
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/rng.h"
 #include "testing/transfer/live_instance.h"
+#include "testing/transfer/proofs.h"
 #include "testing/transfer/raw_peer.h"
 #include "transfer/engine/engine.h"
 #include "transfer/handover/instance.h"
@@ -308,16 +309,19 @@ TEST_F(Copies, OtherInstancesGetNoCopy) {
       {"kv", *model_text(decode.memory.cache(0).view().geometry(), decode.shape)}};
   AskMessage m;
   m.ask = 1;
-  m.offer = id;
+  m.offer = name_of(id);
   m.shape = decode.shape;
   m.rank = 1;
   m.tokens = tokens;
   m.is_copy = true;
   m.fetches.resize(1);
-  const auto answer_to = [&](const std::string& name, const AskMessage& message) {
+  const auto answer_to = [&](const std::string& name, AskMessage message, const OfferId& known) {
     RawPeer peer = RawPeer::connect(fetcher.addresses().front());
     peer.send(hello_of(name, 77, facts, "d/0"));
     peer.send(reads_of());
+    const auto heard = peer.receive(FrameType::kHello);
+    if (!heard) return Error::make(Code::kIo, "no hello");
+    message = proven(message, known, {name, 77}, party_in(*heard));
     peer.send({FrameType::kMessage, BodyWriter().bytes(encode(message)).take()});
     const auto frame = peer.receive(FrameType::kMessage);
     if (!frame) return Error::make(Code::kIo, "no answer");
@@ -327,20 +331,22 @@ TEST_F(Copies, OtherInstancesGetNoCopy) {
     return refusal ? refusal->error : Error::make(Code::kIo, "another message");
   };
   // Of another instance, of another rank, of another shape.
-  EXPECT_EQ(answer_to("x/1", m).code, Code::kRefused);
-  EXPECT_EQ(answer_to("d/3", m).code, Code::kRefused);
+  EXPECT_EQ(answer_to("x/1", m, id).code, Code::kRefused);
+  EXPECT_EQ(answer_to("d/3", m, id).code, Code::kRefused);
+  // Of one that does not know the offer.
+  EXPECT_EQ(answer_to("d/1", m, *random_offer_id()).code, Code::kRefused);
   AskMessage other = m;
   other.shape.machines = {0, 1};
-  EXPECT_EQ(answer_to("d/1", other).code, Code::kRefused);
+  EXPECT_EQ(answer_to("d/1", other, id).code, Code::kRefused);
   // Of the right rank, without a transfer, or with a shape that nothing has.
   other = m;
   other.fetches.clear();
-  EXPECT_EQ(answer_to("d/1", other).code, Code::kInvalidArgument);
-  EXPECT_EQ(answer_to("d/1", m).code, Code::kInvalidArgument);
+  EXPECT_EQ(answer_to("d/1", other, id).code, Code::kInvalidArgument);
+  EXPECT_EQ(answer_to("d/1", m, id).code, Code::kInvalidArgument);
   // The fetch itself is no offer.
   other = m;
   other.is_copy = false;
-  EXPECT_EQ(answer_to("d/1", other).code, Code::kNotFound);
+  EXPECT_EQ(answer_to("d/1", other, id).code, Code::kNotFound);
 }
 
 TEST_F(Copies, WithoutAddressesOrWithWrongOnesIsOneClearError) {

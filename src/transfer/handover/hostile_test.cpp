@@ -18,7 +18,7 @@ TEST_F(LyingPrefill, ThatTellsTheTruthIsBelieved) {
 }
 
 TEST_F(LyingPrefill, OfAnotherVersionIsNamed) {
-  for (const int version : {1, 2, 9}) {
+  for (const int version : {1, 2, 3, 9}) {
     ask();
     Bytes bytes = encode(hello(), 0);
     bytes[6] = static_cast<std::byte>(version);
@@ -64,6 +64,44 @@ TEST_F(LyingPrefill, OfAnotherModelIsRefused) {
   EXPECT_TRUE(decode.is_untouched());
 }
 
+// It answers at the address of the reference, and has not read the reference.
+TEST_F(LyingPrefill, ThatDoesNotKnowTheOfferWritesNothing) {
+  const OfferId other = *random_offer_id();
+  const Party self{"p1/0", 1};
+  const std::vector<std::function<PlanMessage(PlanMessage)>> lies = {
+      [&](PlanMessage m) { return m.proof = {}, m; },
+      [&](PlanMessage m) { return m.proof[0] ^= 1, m; },
+      [&](PlanMessage m) { return m.proof[3] ^= std::uint64_t{1} << 63, m; },
+      [&](PlanMessage m) { return m.orders[0].loops = Loops::kPagePartTokenHead, m; },
+      [&](PlanMessage m) {
+        return proven(m, other, {instance + "/0", incarnation}, asker, asked.nonce);
+      },
+      [&](PlanMessage m) { return proven(m, id, self, asker, asked.nonce); },
+      [&](PlanMessage m) {
+        return proven(m, id, asker, {instance + "/0", incarnation}, asked.nonce);
+      },
+      [&](PlanMessage m) {
+        return proven(m, id, {instance + "/0", incarnation + 1}, asker, asked.nonce);
+      },
+      [&](PlanMessage m) {
+        return proven(m, id, {instance + "/0", incarnation}, asker, {asked.nonce.high, 1});
+      },
+      [&](PlanMessage m) { return m.proof = asked.proof, m; },
+  };
+  for (std::size_t i = 0; i < lies.size(); ++i) {
+    SCOPED_TRACE(i);
+    ask();
+    asked = greet();
+    EXPECT_NE(asked.offer, (OfferName{id.high, id.low})) << "the secret is sent";
+    peer->send(message(NoteMessage{asked.ask, {std::byte{0x66}}}));
+    peer->send(message(lies[i](plan(asked))));
+    expect_failure(Code::kPermission, "does not know the offer");
+    EXPECT_TRUE(decode.rank->status(number)->note.empty());
+    peer.reset();
+  }
+  EXPECT_TRUE(decode.is_untouched());
+}
+
 TEST_F(LyingPrefill, ThatPlansWhatDoesNotExistIsAnError) {
   const std::vector<std::vector<StreamOrder>> lies = {
       {},
@@ -77,7 +115,7 @@ TEST_F(LyingPrefill, ThatPlansWhatDoesNotExistIsAnError) {
   for (const auto& orders : lies) {
     ask();
     const AskMessage m = greet();
-    peer->send(message(PlanMessage{m.ask, orders}));
+    peer->send(message(plan(m, orders)));
     const AskStatus status = ended_ask(*decode.rank, number);
     EXPECT_EQ(status.state, HandoverState::kFailed);
     EXPECT_TRUE(status.error.code == Code::kBadInput || status.error.code == Code::kInvalidArgument)
@@ -91,7 +129,7 @@ TEST_F(LyingPrefill, ThatPlansWhatDoesNotExistIsAnError) {
 TEST_F(LyingPrefill, ThatPlansTwiceEndsTheRequest) {
   ask();
   open_window();
-  peer->send(message(PlanMessage{ask_number, {StreamOrder{Loops::kPartTokenHead, 0}}}));
+  peer->send(message(plan(asked)));
   expect_failure(Code::kBadInput, "once");
 }
 
@@ -218,7 +256,7 @@ TEST_F(LyingDecode, ThatTellsTheTruthGetsTheBytes) {
 
 TEST_F(LyingDecode, OfAnotherVersionIsToldTheVersionsAndGetsNothing) {
   offer();
-  for (const int wanted : {1, 2, kWireVersion + 1, 0xffff}) {
+  for (const int wanted : {1, 2, 3, kWireVersion + 1, 0xffff}) {
     const auto version = static_cast<std::uint16_t>(wanted);
     peer.emplace(RawPeer::connect(prefill.rank->addresses().front()));
     Bytes bytes = encode(hello_of("d/0", ++incarnation, prefill.facts, "p/0"), 0);
@@ -275,13 +313,129 @@ TEST_F(LyingDecode, WhoseAskDoesNotFitIsRefusedWithTheReason) {
   for (std::size_t i = 0; i < lies.size(); ++i) {
     AskMessage m = true_ask();
     lies[i].change(m);
-    peer->send(message(m));
+    peer->send(message(prove(m)));
     const auto refusal = message_of<RefusalMessage>(peer->receive(FrameType::kMessage));
     EXPECT_EQ(refusal.error.code, lies[i].code) << "lie " << i << ": " << refusal.error.message;
   }
   // The offer is still there for the truth.
   peer->send(message(true_ask()));
   message_of<PlanMessage>(peer->receive(FrameType::kMessage));
+}
+
+// It has seen the name of the offer, as each host does that is asked for it, or guesses.
+TEST_F(LyingDecode, ThatDoesNotKnowTheOfferGetsNothingAndEndsNothing) {
+  offer();
+  greet();
+  const OfferId other = *random_offer_id();
+  const Party self{"d/0", incarnation};
+  std::vector<AskMessage> lies(6, true_ask());
+  lies[0].proof = {};
+  lies[1].proof[2] ^= 1;
+  lies[2].tokens -= 4;  // not what was proved
+  lies[3] = proven(lies[3], other, self, giver);
+  lies[4] = proven(lies[4], id, {"d/0", incarnation + 1}, giver);
+  lies[5] = proven(lies[5], id, giver, self);
+  for (AskMessage& m : lies) {
+    for (const bool waits : {false, true}) {
+      // As for an offer that does not exist. One that waits for it is refused as well: the offer is there.
+      if (waits && m.proof != Proof{}) continue;
+      m.waits_for_offer = waits;
+      peer->send(message(m));
+      const auto refusal = message_of<RefusalMessage>(peer->receive(FrameType::kMessage));
+      EXPECT_EQ(refusal.error.code, Code::kNotFound) << refusal.error.message;
+    }
+  }
+  const DeclineMessage decline{name_of(id), {}};
+  const NothingMessage nothing{name_of(id), {}, {}};
+  peer->send(message(decline));
+  peer->send(message(proven(decline, other, self, giver)));
+  peer->send(message(nothing));
+  peer->send(message(proven(nothing, other, self, giver)));
+  peer->send(message(true_ask()));
+  message_of<PlanMessage>(peer->receive(FrameType::kMessage));
+  EXPECT_TRUE(prefill.rank->ended_offers().empty());
+  EXPECT_EQ(prefill.rank->statistics().open_offers, 1u);
+
+  offer();
+  peer->send(message(proven(DeclineMessage{name_of(id), {}}, id, self, giver)));
+  const auto end = ended();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->id, id);
+  EXPECT_TRUE(end->status.ok());
+}
+
+TEST_F(LyingDecode, ThatDoesNotKnowAStandingOfferGetsNothing) {
+  id = *random_offer_id();
+  const std::array<BlockHash, 2> hashes = {BlockHash{1, 2}, BlockHash{3, 4}};
+  ASSERT_TRUE(prefill.rank
+                  ->offer({.id = id,
+                           .pages = kUsed,
+                           .tokens = kTokens,
+                           .deadline_ns = 20 * kSecond,
+                           .hashes = hashes,
+                           .is_standing = true})
+                  .ok());
+  greet();
+  AskMessage m = true_ask();
+  m.hash = hashes[1];
+  peer->send(message(m));  // the proof is of another message
+  EXPECT_EQ(message_of<RefusalMessage>(peer->receive(FrameType::kMessage)).error.code,
+            Code::kNotFound);
+  peer->send(message(prove(m)));
+  message_of<PlanMessage>(peer->receive(FrameType::kMessage));
+}
+
+// Names of offers that will never come. Those of one connection give way to each other, and to no other.
+TEST_F(LyingDecode, WhoseAsksHaveInventedNamesLeavesRoomForOthers) {
+  greet();
+  const auto invented = [&](std::uint64_t number) {
+    AskMessage m = true_ask();
+    m.ask = number;
+    m.offer = {7, number};
+    m.waits_for_offer = true;
+    return m;
+  };
+  std::uint64_t next = 1;
+  for (; next <= 512; ++next) peer->send(message(invented(next)));
+  EXPECT_FALSE(peer->receive(FrameType::kMessage, 100));
+  for (; next <= 600; ++next) {
+    peer->send(message(invented(next)));
+    const auto refusal = message_of<RefusalMessage>(peer->receive(FrameType::kMessage));
+    EXPECT_EQ(refusal.ask, next);
+    EXPECT_EQ(refusal.error.code, Code::kBusy);
+    EXPECT_NE(std::string(refusal.error.message).find("at most 512 of a rank, 1024 in all"),
+              std::string::npos)
+        << refusal.error.message;
+  }
+  // More connections fill the table; the rank that asks for an offer that comes later has its place in it.
+  Victim taker("d");
+  id = *random_offer_id();
+  const AskId number =
+      *taker.rank->ask(KvReference{"p", id, kTokens, {}, {prefill.rank->addresses()}, false},
+                       {.pages = kUsed, .deadline_ns = 20 * kSecond, .waits_for_offer = true});
+  std::vector<RawPeer> others;
+  for (int i = 0; i < 4; ++i) {
+    others.push_back(std::move(*peer));
+    greet();
+    for (int k = 0; k < 512; ++k) peer->send(message(invented(next++)));
+    peer->send({FrameType::kPing, {}});
+    ASSERT_TRUE(peer->receive(FrameType::kPong));
+  }
+  ASSERT_TRUE(
+      prefill.rank
+          ->offer({.id = id, .pages = kUsed, .tokens = kTokens, .deadline_ns = 20 * kSecond})
+          .ok());
+  EXPECT_EQ(ended_ask(*taker.rank, number).state, HandoverState::kDone);
+  // An ask for more transfers than a pair of ranks has does not wait.
+  AskMessage large = invented(next);
+  large.fetches.resize(257);
+  peer->send(message(large));
+  for (;;) {
+    const auto refusal = message_of<RefusalMessage>(peer->receive(FrameType::kMessage));
+    if (refusal.ask != next && refusal.ask != 0) continue;
+    EXPECT_EQ(refusal.error.code, Code::kInvalidArgument) << refusal.error.message;
+    break;
+  }
 }
 
 TEST_F(LyingDecode, WhoseMessageCannotBeReadIsDisconnected) {

@@ -15,6 +15,16 @@ constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;
 constexpr std::size_t kShapeWords = sizeof(StreamShape) / 8;
 static_assert(std::is_trivially_copyable_v<StreamShape>);
 
+void put(BodyWriter& body, const Proof& proof) {
+  for (const std::uint64_t word : proof) body.word(word);
+}
+
+Proof take_proof(BodyReader& body) {
+  Proof proof;
+  for (std::uint64_t& word : proof) word = body.word();
+  return proof;
+}
+
 void put(BodyWriter& body, const InstanceShape& shape) {
   body.word(shape.tp_size).word(shape.pp_size).word(shape.stage_layers.size());
   for (const std::uint32_t layers : shape.stage_layers) body.word(layers);
@@ -47,6 +57,7 @@ struct Encoder {
 
   void operator()(const AskMessage& m) {
     body.word(kAsk).word(m.ask).word(m.offer.high).word(m.offer.low);
+    body.word(m.nonce.high).word(m.nonce.low);
     put(body, m.shape);
     body.word(m.rank)
         .word(m.first_token)
@@ -62,11 +73,13 @@ struct Encoder {
       std::memcpy(words, &fetch, sizeof words);
       for (const std::uint64_t word : words) body.word(word);
     }
+    put(body, m.proof);
   }
   void operator()(const PlanMessage& m) {
     body.word(kPlan).word(m.ask).word(m.orders.size());
     for (const StreamOrder& order : m.orders)
       body.word(static_cast<std::uint64_t>(order.loops)).word(order.page_tokens);
+    put(body, m.proof);
   }
   void operator()(const GoMessage& m) { body.word(kGo).word(m.ask).words(m.windows); }
   void operator()(const RefusalMessage& m) { body.word(kRefusal).word(m.ask).error(m.error); }
@@ -75,9 +88,11 @@ struct Encoder {
   void operator()(const NothingMessage& m) {
     body.word(kNothing).word(m.offer.high).word(m.offer.low);
     put(body, m.shape);
+    put(body, m.proof);
   }
   void operator()(const DeclineMessage& m) {
     body.word(kDecline).word(m.offer.high).word(m.offer.low);
+    put(body, m.proof);
   }
 };
 
@@ -86,6 +101,8 @@ AskMessage take_ask(BodyReader& body) {
   m.ask = body.word();
   m.offer.high = body.word();
   m.offer.low = body.word();
+  m.nonce.high = body.word();
+  m.nonce.low = body.word();
   m.shape = take_shape(body);
   m.rank = small(body);
   m.first_token = body.word();
@@ -103,6 +120,7 @@ AskMessage take_ask(BodyReader& body) {
     for (std::uint64_t& word : words) word = body.word();
     std::memcpy(&m.fetches.emplace_back(), words, sizeof words);
   }
+  m.proof = take_proof(body);
   return m;
 }
 
@@ -115,6 +133,7 @@ PlanMessage take_plan(BodyReader& body) {
     order.loops = static_cast<Loops>(small(body));
     order.page_tokens = small(body);
   }
+  m.proof = take_proof(body);
   return m;
 }
 
@@ -169,6 +188,7 @@ Result<Message> decode(std::span<const std::byte> bytes) {
       m.offer.high = body.word();
       m.offer.low = body.word();
       m.shape = take_shape(body);
+      m.proof = take_proof(body);
       message = std::move(m);
       break;
     }
@@ -176,6 +196,7 @@ Result<Message> decode(std::span<const std::byte> bytes) {
       DeclineMessage m;
       m.offer.high = body.word();
       m.offer.low = body.word();
+      m.proof = take_proof(body);
       message = m;
       break;
     }

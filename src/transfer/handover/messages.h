@@ -10,12 +10,17 @@
 //   Decline: this instance will not ask        ──►
 //   Nothing: this pair needs no byte of yours  ──►
 //
+// An offer goes by a name that is made of its id. The sender of Ask, Plan, Decline or Nothing proves that it knows the id
+// (proof.h).
+//
 // Between ranks of one instance and machine: Ask (is_copy), Plan, Go, pushes, Note, Cancel, in the same way.
 #pragma once
 
 #include <cachalot/result.h>
 #include <cachalot/transfer.h>
 
+#include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,9 +32,19 @@
 
 namespace cachalot::transfer {
 
+struct OfferName {
+  std::uint64_t high = 0, low = 0;
+  auto operator<=>(const OfferName&) const = default;
+};
+struct Nonce {
+  std::uint64_t high = 0, low = 0;
+};
+using Proof = std::array<std::uint64_t, 4>;
+
 struct AskMessage {
   std::uint64_t ask = 0;  // of the decode rank
-  OfferId offer;
+  OfferName offer;
+  Nonce nonce;
   InstanceShape shape;  // of the decode instance
   std::uint32_t rank = 0;
   std::uint64_t first_token = 0, tokens = 0;
@@ -38,11 +53,13 @@ struct AskMessage {
       false;  // to a rank of the same instance: from the pages of its own ask for this offer
   std::optional<BlockHash> hash;     // of the last page of the tokens
   std::vector<StreamShape> fetches;  // of the memory of each fetch, in the order of the pair's plan
+  Proof proof = {};
 };
 
 struct PlanMessage {
   std::uint64_t ask = 0;
   std::vector<StreamOrder> orders;  // of each fetch
+  Proof proof = {};                 // with the nonce of the ask
 };
 
 struct GoMessage {
@@ -65,12 +82,14 @@ struct CancelMessage {
 };
 
 struct NothingMessage {
-  OfferId offer;
+  OfferName offer;
   InstanceShape shape;
+  Proof proof = {};
 };
 
 struct DeclineMessage {
-  OfferId offer;
+  OfferName offer;
+  Proof proof = {};
 };
 
 using Message = std::variant<AskMessage, PlanMessage, GoMessage, RefusalMessage, NoteMessage,

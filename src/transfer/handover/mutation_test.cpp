@@ -21,14 +21,13 @@ TEST_F(LyingPrefill, MutatedFramesOfAPrefillRankDoNoHarm) {
     };
     bool goes_on = send(0, encode(hello(), 0)) && send(1, encode(reads_of(), 0));
     std::uint64_t window = 0;
+    const auto heard = peer->receive(FrameType::kHello);
+    ASSERT_TRUE(heard);
+    asker = party_in(*heard);
     if (goes_on) {
-      const auto asked = peer->receive(FrameType::kMessage, which < 2 ? 10 : 5000);
-      goes_on = asked.has_value();
-      if (asked) {
-        ask_number = message_of<AskMessage>(asked).ask;
-        send(2,
-             encode(message(PlanMessage{ask_number, {StreamOrder{Loops::kPartTokenHead, 0}}}), 0));
-      }
+      const auto came = peer->receive(FrameType::kMessage, which < 2 ? 10 : 5000);
+      goes_on = came.has_value();
+      if (came) send(2, encode(message(plan(message_of<AskMessage>(came))), 0));
     }
     if (goes_on) {
       const auto went = peer->receive(FrameType::kMessage, which < 3 ? 10 : 5000);
@@ -69,8 +68,11 @@ TEST_F(LyingDecode, MutatedFramesOfADecodeRankDoNoHarm) {
       const Bytes bytes = encode(frame, 0);
       return peer->send(i == which ? mutator.change(bytes) : bytes);
     };
-    bool goes_on = send(0, hello_of("d/0", ++incarnation, prefill.facts, "p/0")) &&
-                   send(1, reads_of()) && send(2, message(true_ask()));
+    bool goes_on =
+        send(0, hello_of("d/0", ++incarnation, prefill.facts, "p/0")) && send(1, reads_of());
+    const auto heard = peer->receive(FrameType::kHello, which < 1 ? 10 : 5000);
+    if (heard) giver = party_in(*heard);
+    goes_on = goes_on && heard && send(2, message(true_ask()));
     goes_on = goes_on && peer->receive(FrameType::kMessage, which < 3 ? 10 : 5000);
     if (goes_on) send(3, message(GoMessage{1, {77}}));
     if (goes_on) {

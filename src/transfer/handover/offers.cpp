@@ -22,8 +22,8 @@ std::span<const PageId> pages_of(const Offer& offer, std::uint64_t tokens) {
 }  // namespace
 
 // Why an id leads to nothing.
-Error TransferRank::Impl::refusal_of(const OfferId& id) const {
-  if (const auto found = ended_reasons.find(id); found != ended_reasons.end()) {
+Error TransferRank::Impl::refusal_of(const OfferName& name) const {
+  if (const auto found = ended_reasons.find(name); found != ended_reasons.end()) {
     return Error::make(Code::kStale, "the offer has ended: %s", found->second);
   }
   return Error::make(Code::kNotFound, "instance %s has no such offer, or has restarted since",
@@ -34,14 +34,13 @@ void TransferRank::Impl::take_ask(PeerId peer, AskMessage message) {
   if (message.is_copy) return take_copy_ask(peer, std::move(message));
   Status status = check_peer(peer);
   const auto found = offers.find(message.offer);
-  if (status.ok() && (found == offers.end() || found->second.copied)) {
-    const bool may_come = message.waits_for_offer && !ended_reasons.contains(message.offer);
-    if (may_come && early.size() < kMostEarlyAsks) {
-      keep_early({peer, std::move(message)});
-      return;
-    }
+  if (status.ok() && found == offers.end() && message.waits_for_offer &&
+      !ended_reasons.contains(message.offer))
+    return keep_early(peer, std::move(message));
+  // A peer that does not know the id does not hear that there is such an offer.
+  if (status.ok() && (found == offers.end() || found->second.copied ||
+                      !is_proven(peer, found->second.id, {}, message)))
     status = refusal_of(message.offer);
-  }
   if (status.ok()) status = serve(peer, message, found->second);
   if (status.ok()) return;
   ++counts.refused_asks;
@@ -85,7 +84,7 @@ Status TransferRank::Impl::check_takers(const Taker& taker, const Offer& offer,
                                         std::uint32_t rank) const {
   std::size_t count = 0;
   for (const auto& [key, other] : takers) {
-    if (other.offer != offer.id) continue;
+    if (other.offer != offer.name) continue;
     ++count;
     if (!offer.is_standing && !other.fetches.empty() && !taker.fetches.empty() &&
         other.fetches.front().destination == rank) {
@@ -120,7 +119,7 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
   Taker taker;
   taker.peer = peer;
   taker.ask = message.ask;
-  taker.offer = offer.id;
+  taker.offer = offer.name;
   taker.first_token = message.first_token;
   taker.tokens = message.tokens;
   for (const Fetch& fetch : fetches) {
@@ -143,7 +142,7 @@ Status TransferRank::Impl::serve(PeerId peer, const AskMessage& message, Offer& 
     offer.taker = message.shape;
     offer.expected = expected;
   }
-  send(peer, PlanMessage{message.ask, taker.orders});
+  send_proven(peer, offer.id, message.nonce, PlanMessage{message.ask, taker.orders});
   if (offer.note) send(peer, NoteMessage{message.ask, *offer.note});
   takers.emplace(key, std::move(taker));
   return {};
@@ -170,42 +169,10 @@ KvSlice TransferRank::Impl::slice_of(const Offer& offer, const Taker& taker,
           taker.tokens - taker.first_token, fetch.source_layers, fetch.source_heads};
 }
 
-// Precondition: fewer than `kMostEarlyAsks` wait. Those that were cancelled give way.
-void TransferRank::Impl::keep_early(EarlyAsk ask) {
-  early.push_back(std::move(ask));
-  if (early.size() + cancelled_early.size() > kMostEarlyAsks) cancelled_early.pop_front();
-}
-
-// Asks that came before what they are for.
-void TransferRank::Impl::take_early(const std::function<bool(const AskMessage&)>& is_for) {
-  for (EarlyAsk& waiting : std::exchange(early, {})) {
-    if (is_for(waiting.message))
-      take_ask(waiting.peer, std::move(waiting.message));
-    else
-      early.push_back(std::move(waiting));
-  }
-}
-
-// Ranks that asked and cancelled before the offer came. Those that asked again meanwhile take it.
-void TransferRank::Impl::take_cancelled_early(const OfferId& id) {
-  for (EarlyAsk& cancelled : std::exchange(cancelled_early, {})) {
-    if (cancelled.message.offer != id) {
-      cancelled_early.push_back(std::move(cancelled));
-      continue;
-    }
-    const auto found = offers.find(id);
-    if (found == offers.end() || found->second.is_standing) continue;
-    const std::uint64_t ask = cancelled.message.ask;
-    if (check_peer(cancelled.peer).ok() &&
-        serve(cancelled.peer, cancelled.message, found->second).ok())
-      take_cancel(cancelled.peer, ask);
-  }
-}
-
 void TransferRank::Impl::raise_layers(Offer& offer, std::uint32_t layers) {
   offer.layers_ready = std::max(offer.layers_ready, layers);
   for (const auto& [key, taker] : takers) {
-    if (taker.offer != offer.id) continue;
+    if (taker.offer != offer.name) continue;
     for (std::size_t i = 0; i < taker.pushes.size(); ++i) {
       if (taker.pushes[i] == PushId{}) continue;
       const Fetch& fetch = taker.fetches[i];
@@ -219,7 +186,7 @@ void TransferRank::Impl::raise_layers(Offer& offer, std::uint32_t layers) {
 void TransferRank::Impl::send_note(Offer& offer, std::span<const std::byte> note) {
   offer.note.emplace(note.begin(), note.end());
   for (const auto& [key, taker] : takers) {
-    if (taker.offer == offer.id && !taker.has_failed)
+    if (taker.offer == offer.name && !taker.has_failed)
       send(taker.peer, NoteMessage{taker.ask, *offer.note});
   }
   end_if_over(offer);
@@ -236,8 +203,7 @@ void TransferRank::Impl::take_go(PeerId peer, const GoMessage& message) {
   const auto found = takers.find({peer, message.ask});
   if (found == takers.end()) return;  // cancelled meanwhile
   Taker& taker = found->second;
-  const OfferId id = taker.offer;
-  const auto offer = offers.find(id);
+  const auto offer = offers.find(taker.offer);
   if (offer == offers.end() || taker.has_gone || message.windows.size() != taker.fetches.size())
     return;
   taker.has_gone = true;
@@ -267,8 +233,8 @@ void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
   const auto taker = takers.find(found->second);
   push_takers.erase(found);
   if (taker == takers.end()) return;
-  const OfferId offer_id = taker->second.offer;
-  const auto offer = offers.find(offer_id);
+  const OfferName offer_name = taker->second.offer;
+  const auto offer = offers.find(offer_name);
   engine->release(id);
   std::ranges::replace(taker->second.pushes, id, PushId{});
   if (offer == offers.end()) return;
@@ -282,7 +248,7 @@ void TransferRank::Impl::on_push(PushId id, const TransferStatus& status) {
   }
   if (status.state == TransferState::kFailed) {
     if (offer->second.deadline_ns <= base::SteadyClock::read())
-      end_offer(offer_id, status.error, "it has expired");
+      end_offer(offer_name, status.error, "it has expired");
     else
       fail_taker(taker->first, status.error, "a transfer failed", false);
     return;
@@ -298,16 +264,16 @@ void TransferRank::Impl::end_if_over(Offer& offer) {
     // Failed ranks do not wait for it.
     bool has_taker = false, has_live = false;
     for (const auto& [key, taker] : takers) {
-      if (taker.offer != offer.id) continue;
+      if (taker.offer != offer.name) continue;
       has_taker = true;
       has_live = has_live || !taker.has_failed;
     }
     if (has_live || !has_taker) return;
   }
   if (offer.failure)
-    end_offer(offer.id, *offer.failure, offer.failure_reason);
+    end_offer(offer.name, *offer.failure, offer.failure_reason);
   else
-    end_offer(offer.id, {}, "it was taken");
+    end_offer(offer.name, {}, "it was taken");
 }
 
 void TransferRank::Impl::fail_taker(TakerKey key, const Error& error, const char* reason,
@@ -343,7 +309,7 @@ void TransferRank::Impl::end_await(Offer& offer) {
   offer.is_closed = true;
   std::uint32_t asked = 0;
   for (const auto& [key, taker] : takers) {
-    if (taker.offer == offer.id) asked += static_cast<std::uint32_t>(taker.fetches.size());
+    if (taker.offer == offer.name) asked += static_cast<std::uint32_t>(taker.fetches.size());
   }
   if (asked >= offer.expected) return;
   const Error error =
@@ -383,19 +349,20 @@ void TransferRank::Impl::end_taker(TakerKey key, const Error& error, bool tells)
   takers.erase(found);
 }
 
-void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason,
+void TransferRank::Impl::end_offer(OfferName name, Status status, const char* reason,
                                    std::uint64_t TransferStatistics::*counter) {
-  const auto found = offers.find(id);
+  const auto found = offers.find(name);
   if (found == offers.end()) return;
   const Error error = status.ok() ? Error::make(Code::kCancelled, "the offer has ended: %s", reason)
                                   : status.error();
   std::vector<TakerKey> of_offer;
   for (const auto& [key, taker] : takers) {
-    if (taker.offer == id) of_offer.push_back(key);
+    if (taker.offer == name) of_offer.push_back(key);
   }
   const bool tells = !status.ok() || found->second.is_standing;
   for (const TakerKey& key : of_offer) end_taker(key, error, tells);
   const std::optional<AskId> copied = found->second.copied;
+  const OfferId id = found->second.id;
   offers.erase(found);
   if (copied) return on_copies_ended(*copied);
   if (counter == nullptr) {
@@ -406,8 +373,8 @@ void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason
   }
   ++(counts.*counter);
   ended.push_back({id, std::move(status)});
-  ended_reasons[id] = reason;
-  ended_order.push_back(id);
+  ended_reasons[name] = reason;
+  ended_order.push_back(name);
   if (ended_order.size() > kRememberedOffers) {
     ended_reasons.erase(ended_order.front());
     ended_order.pop_front();
@@ -416,13 +383,7 @@ void TransferRank::Impl::end_offer(OfferId id, Status status, const char* reason
 }
 
 void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
-  const auto waiting = std::ranges::find_if(
-      early, [&](const EarlyAsk& e) { return e.peer == peer && e.message.ask == ask; });
-  if (waiting != early.end()) {
-    // The offer, when it comes, would wait for this rank. A copy waits for no more than `peer_timeout`.
-    if (!waiting->message.is_copy) cancelled_early.push_back(std::move(*waiting));
-    early.erase(waiting);
-  }
+  cancel_early(peer, ask);
   const auto found = takers.find({peer, ask});
   if (found == takers.end()) return;
   const Error error = Error::make(Code::kCancelled, "the decode instance has cancelled");
@@ -432,7 +393,9 @@ void TransferRank::Impl::take_cancel(PeerId peer, std::uint64_t ask) {
 // A rank whose bytes are not needed would wait for ever, if it counted ranks.
 void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message) {
   const auto found = offers.find(message.offer);
-  if (found == offers.end() || found->second.is_standing || !check_peer(peer).ok()) return;
+  if (found == offers.end() || found->second.is_standing || !check_peer(peer).ok() ||
+      !is_proven(peer, found->second.id, {}, message))
+    return;
   Offer& offer = found->second;
   const Result<const PairPlan*> plan = plan_to(message.shape, offer.id);
   if (!plan || (*plan)->expected_transfers(own_rank) != 0 ||
@@ -446,7 +409,7 @@ void TransferRank::Impl::take_nothing(PeerId peer, const NothingMessage& message
 void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message) {
   const auto found = offers.find(message.offer);
   if (found == offers.end() || found->second.is_standing || found->second.taker ||
-      !check_peer(peer).ok())
+      !check_peer(peer).ok() || !is_proven(peer, found->second.id, {}, message))
     return;
   end_offer(message.offer, {}, "the decode instance did not need it",
             &TransferStatistics::declined_offers);
@@ -454,7 +417,6 @@ void TransferRank::Impl::take_decline(PeerId peer, const DeclineMessage& message
 
 void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
   std::erase_if(early, [&](const EarlyAsk& e) { return e.peer == peer; });
-  std::erase_if(cancelled_early, [&](const EarlyAsk& e) { return e.peer == peer; });
   std::vector<TakerKey> lost;
   for (const auto& [key, taker] : takers) {
     if (key.first == peer) lost.push_back(key);
@@ -467,7 +429,8 @@ void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
 Status TransferRank::offer(const OfferOptions& o) {
   const std::lock_guard lock(impl_->mutex);
   if (o.id == OfferId{}) return Error::make(Code::kInvalidArgument, "an offer without an id");
-  if (impl_->offers.contains(o.id) || impl_->ended_reasons.contains(o.id)) {
+  const OfferName name = name_of(o.id);
+  if (impl_->offers.contains(name) || impl_->ended_reasons.contains(name)) {
     return Error::make(Code::kBusy, "an offer of this id exists, or has ended");
   }
   CACHALOT_TRY(impl_->check_pages(o.pages, 0, o.tokens));
@@ -483,7 +446,8 @@ Status TransferRank::offer(const OfferOptions& o) {
                        "a standing offer with%s hashes and with%s note; expected hashes, no note",
                        o.hashes.empty() ? "out" : "", o.has_note ? " a" : "out a");
   }
-  Offer& offer = impl_->offers[o.id];
+  Offer& offer = impl_->offers[name];
+  offer.name = name;
   offer.id = o.id;
   offer.pages.assign(o.pages.begin(), o.pages.end());
   offer.tokens = o.tokens;
@@ -495,15 +459,16 @@ Status TransferRank::offer(const OfferOptions& o) {
   offer.is_standing = o.is_standing;
   ++impl_->counts.offers;
   impl_->deadlines_changed.notify_all();
-  impl_->take_early([&](const AskMessage& m) { return !m.is_copy && m.offer == o.id; });
-  impl_->take_cancelled_early(o.id);
+  impl_->take_early([&](const AskMessage& m) { return !m.is_copy && m.offer == name; });
+  impl_->take_cancelled_early(name);
   return {};
 }
 
 Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
   const std::lock_guard lock(impl_->mutex);
-  const auto found = impl_->offers.find(id);
-  if (found == impl_->offers.end()) return impl_->refusal_of(id);
+  const OfferName name = name_of(id);
+  const auto found = impl_->offers.find(name);
+  if (found == impl_->offers.end()) return impl_->refusal_of(name);
   CACHALOT_TRY(impl_->check_layers(layers));
   impl_->raise_layers(found->second, layers);
   return {};
@@ -516,16 +481,18 @@ Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) 
   }
   CACHALOT_TRY(layers_ready(id, impl_->cache.geometry().layers));
   const std::lock_guard lock(impl_->mutex);
-  const auto found = impl_->offers.find(id);
-  if (found == impl_->offers.end()) return impl_->refusal_of(id);
+  const OfferName name = name_of(id);
+  const auto found = impl_->offers.find(name);
+  if (found == impl_->offers.end()) return impl_->refusal_of(name);
   impl_->send_note(found->second, note);
   return {};
 }
 
 Status TransferRank::withdraw(const OfferId& id) {
   const std::lock_guard lock(impl_->mutex);
-  if (!impl_->offers.contains(id)) return impl_->refusal_of(id);
-  impl_->end_offer(id,
+  const OfferName name = name_of(id);
+  if (!impl_->offers.contains(name)) return impl_->refusal_of(name);
+  impl_->end_offer(name,
                    Error::make(Code::kCancelled, "the prefill instance has withdrawn the offer"),
                    "the prefill instance withdrew it");
   return {};

@@ -3,6 +3,7 @@
 //
 //   transfer_rank.cpp   the public class, deadlines, events of the engine
 //   offers.cpp          offers, and the peers that are served from them
+//   waiting_asks.cpp    asks that came before what they are for
 //   asks.cpp            asks: connect, plan, windows, arrival
 //   copies.cpp          what a rank fetches for others of its machine: an offer of the pages of an ask
 //
@@ -26,6 +27,7 @@
 #include "transfer/handover/address_book.h"
 #include "transfer/handover/instance.h"
 #include "transfer/handover/messages.h"
+#include "transfer/handover/proof.h"
 #include "transfer/pair/geometry_pair.h"
 #include "transfer/pair/kv_stream.h"
 
@@ -35,7 +37,8 @@ using namespace transfer;  // NOLINT: the implementation of the public class is 
 
 // KV that peers may take.
 struct Offer {
-  OfferId id;
+  OfferName name;
+  OfferId id;  // the secret of asks for it
   std::vector<PageId> pages;
   std::uint64_t tokens = 0, deadline_ns = 0;
   std::uint32_t layers_ready = 0;
@@ -62,7 +65,7 @@ struct Offer {
 struct Taker {
   PeerId peer = {};
   std::uint64_t ask = 0;  // as the peer numbers it
-  OfferId offer;
+  OfferName offer;
   std::uint64_t first_token = 0, tokens = 0;
   std::vector<Fetch> fetches;
   std::vector<StreamOrder> orders;
@@ -76,11 +79,12 @@ using TakerKey = std::pair<PeerId, std::uint64_t>;
 // A fact of a rank: as division_text() says it. Ranks of older builds do not say it.
 inline constexpr const char* kDivisionFact = "division";
 
-inline constexpr std::size_t kMostEarlyAsks = 1024;
-// An ask that came before its offer, or before the ask that it copies from.
+// An ask that came before its offer, or before the ask that it copies from. Its proof is looked at when that comes.
 struct EarlyAsk {
   PeerId peer = {};
+  std::string host;  // of the peer
   AskMessage message;
+  bool is_cancelled = false;  // its rank will not take the offer
 };
 
 struct AskWindow {
@@ -95,12 +99,15 @@ struct Source {
   std::uint32_t rank = 0;
   bool is_sister = false;  // of this instance
   std::optional<PeerId> peer;
+  bool has_plan = false;  // it has proved that it knows the offer
   std::vector<AskWindow> windows;
 };
 
 struct Ask {
   AskId id = {};
   KvReference reference;
+  OfferName name;  // of its offer
+  Nonce nonce;
   std::vector<PageId> pages;
   std::uint64_t first_token = 0, tokens = 0, deadline_ns = 0;
   bool waits_for_offer = false;
@@ -111,7 +118,7 @@ struct Ask {
       idle_ranks;  // that this pair needs nothing of, and that this rank tells so
   AskStatus status;
   bool has_note = false;
-  std::optional<OfferId> copies;  // the offer for ranks of this machine, until it has ended
+  std::optional<OfferName> copies;  // the offer for ranks of this machine, until it has ended
   // Shared with connections that do not stand yet: the offer was not there, and this rank may ask for it again. Else
   // they tell their ranks of the ask and its end, also when it was released meanwhile.
   std::shared_ptr<bool> may_ask_again = std::make_shared<bool>(false);
@@ -119,7 +126,7 @@ struct Ask {
 
 // What ranks of a machine fetch once. They do not know the numbers of each other's asks.
 struct SharedFetch {
-  OfferId offer;
+  OfferName offer;
   std::uint64_t first_token = 0, tokens = 0;
   std::optional<BlockHash> hash;
   bool operator==(const SharedFetch&) const = default;
@@ -127,6 +134,7 @@ struct SharedFetch {
 // One that is over: ranks that ask for a copy of it hear why, and do not wait for another one.
 struct EndedFetch {
   SharedFetch fetch;
+  OfferId id;  // the secret of asks for it
   Error error;
   std::uint64_t until_ns = 0;
 };
@@ -151,6 +159,13 @@ struct TransferRank::Impl final : EngineEvents {
   void watch();  // the thread for deadlines
   void expire(std::uint64_t now_ns);
   void send(PeerId to, const Message& message);
+  Party own_party() const { return {engine->name(), engine->incarnation()}; }
+  // @param nonce  of the ask that a plan answers; none for other messages
+  template <class M>
+  void send_proven(PeerId to, const OfferId& id, const Nonce& nonce, M message);
+  // Whether the peer knows the id. If so, its connection is trusted.
+  template <class M>
+  bool is_proven(PeerId from, const OfferId& id, const Nonce& nonce, const M& message);
   Result<const PairPlan*> plan_from(const InstanceShape& source,
                                     const OfferId& id);  // this rank takes
   Result<const PairPlan*> plan_to(const InstanceShape& taker,
@@ -174,9 +189,6 @@ struct TransferRank::Impl final : EngineEvents {
   Result<std::span<const Fetch>> fetches_of(const AskMessage& message, const Offer& offer,
                                             std::uint32_t& expected);
   KvSlice slice_of(const Offer& offer, const Taker& taker, const Fetch& fetch) const;
-  void keep_early(EarlyAsk ask);
-  void take_early(const std::function<bool(const AskMessage&)>& is_for);
-  void take_cancelled_early(const OfferId& id);
   void raise_layers(Offer& offer, std::uint32_t layers);
   void send_note(Offer& offer, std::span<const std::byte> note);
   std::uint64_t ready_bytes(const Offer& offer, const Fetch& fetch, std::uint64_t turn_bytes) const;
@@ -189,21 +201,29 @@ struct TransferRank::Impl final : EngineEvents {
   void end_taker(TakerKey key, const Error& error, bool tells);
   void await_asks(Offer& offer);
   void end_await(Offer& offer);
-  // `id` by value: it may be that of the offer that ends.
+  // `name` by value: it may be that of the offer that ends.
   // @param counter  null: by the status
-  void end_offer(OfferId id, Status status, const char* reason,
+  void end_offer(OfferName name, Status status, const char* reason,
                  std::uint64_t TransferStatistics::*counter = nullptr);
   void lose_taker(PeerId peer, const Error& error);
-  Error refusal_of(const OfferId& id) const;
+  Error refusal_of(const OfferName& name) const;
+
+  // waiting_asks.cpp
+  void keep_early(PeerId peer, AskMessage message);
+  void drop_early(PeerId peer);
+  void take_early(const std::function<bool(const AskMessage&)>& is_for);
+  void take_cancelled_early(const OfferName& name);
+  void cancel_early(PeerId peer, std::uint64_t ask);
 
   // asks.cpp
   void begin(Ask& ask);
+  Status begin(const Ask& ask, const Source& source);
   void connect(const KvReference& reference, std::uint32_t rank, std::uint64_t deadline_ns,
                std::function<void(Result<PeerId>)> done);
   Result<AskMessage> message_of(const Ask& ask, const Source& source) const;
   // @param may_ask_again  Ask::may_ask_again: read with the lock
-  void on_connected(AskId id, std::uint32_t source_rank, const AskMessage& message,
-                    const bool& may_ask_again, Result<PeerId> peer);
+  void on_connected(AskId id, std::uint32_t source_rank, const OfferId& offer,
+                    const AskMessage& message, const bool& may_ask_again, Result<PeerId> peer);
   void take_plan(PeerId peer, const PlanMessage& message);
   Status open_windows(Ask& ask, Source& source, const PlanMessage& message);
   void take_note(PeerId peer, NoteMessage message);
@@ -220,7 +240,7 @@ struct TransferRank::Impl final : EngineEvents {
   Ask* find_ask(std::uint64_t number, PeerId peer, Source** source);
 
   // copies.cpp
-  void offer_copies(Ask& ask, const PairPlan& plan, const OfferId& id);
+  void offer_copies(Ask& ask, const PairPlan& plan, const OfferName& name);
   void take_copy_ask(PeerId peer, AskMessage message);
   Status check_sister(PeerId peer, const AskMessage& message) const;
   Offer* find_copies(const AskMessage& message);
@@ -245,14 +265,13 @@ struct TransferRank::Impl final : EngineEvents {
   bool is_closed = false;  // nothing begins any more
   std::thread watcher;
 
-  std::map<OfferId, Offer> offers;
+  std::map<OfferName, Offer> offers;
   std::map<TakerKey, Taker> takers;
   std::map<PushId, TakerKey> push_takers;
   std::deque<EarlyAsk> early;
-  std::deque<EarlyAsk> cancelled_early;  // the last ones: their ranks will not take the offer
   std::vector<EndedOffer> ended;
-  std::map<OfferId, const char*> ended_reasons;  // of the last ones
-  std::deque<OfferId> ended_order;
+  std::map<OfferName, const char*> ended_reasons;  // of the last ones
+  std::deque<OfferName> ended_order;
 
   std::vector<std::vector<std::string>> instance_addresses;
   std::deque<EndedFetch> ended_fetches;  // the last ones
@@ -271,5 +290,24 @@ struct TransferRank::Impl final : EngineEvents {
   // Tests only: changes the engine's options before start().
   std::function<void(EngineOptions&)> tune = {};
 };
+
+template <class M>
+void TransferRank::Impl::send_proven(PeerId to, const OfferId& id, const Nonce& nonce, M message) {
+  const Result<PeerInfo> info = engine->info(to);
+  if (!info) return;  // lost: on_peer_lost() comes
+  message.proof = proof_of(id, own_party(), {info->name, info->incarnation}, nonce, message);
+  send(to, std::move(message));
+}
+
+template <class M>
+bool TransferRank::Impl::is_proven(PeerId from, const OfferId& id, const Nonce& nonce,
+                                   const M& message) {
+  const Result<PeerInfo> info = engine->info(from);
+  if (!info || !equals(message.proof,
+                       proof_of(id, {info->name, info->incarnation}, own_party(), nonce, message)))
+    return false;
+  engine->trust(from);
+  return true;
+}
 
 }  // namespace cachalot

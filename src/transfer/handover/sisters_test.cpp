@@ -1,6 +1,7 @@
 // One rank of a decode instance fails: its sister ranks take what they need, and the pages are free after the last one.
 #include "base/rng.h"
 #include "testing/transfer/live_instance.h"
+#include "testing/transfer/proofs.h"
 #include "testing/transfer/raw_peer.h"
 #include "transfer/engine/engine.h"
 #include "transfer/handover/instance.h"
@@ -155,7 +156,7 @@ TEST(SisterStages, ARankThatHasAllOfASourceDoesNotHearOfTheFailureOfItsSister) {
   const kv::EngineCache& cache = decode.memory.cache(1).view();
   AskMessage m;
   m.ask = 1;
-  m.offer = id;
+  m.offer = name_of(id);
   m.shape = decode.shape;
   m.rank = 1;
   m.tokens = tokens;
@@ -168,6 +169,9 @@ TEST(SisterStages, ARankThatHasAllOfASourceDoesNotHearOfTheFailureOfItsSister) {
         {"model", "test"}, {"kv", *model_text(cache.geometry(), decode.shape)}};
     peer.send(hello_of("d/1", 77, facts, "p/0"));
     peer.send(reads_of());
+    const auto heard = peer.receive(FrameType::kHello);
+    ASSERT_TRUE(heard);
+    m = proven(m, id, {"d/1", 77}, party_in(*heard));
     peer.send({FrameType::kMessage, BodyWriter().bytes(encode(m)).take()});
     ASSERT_TRUE(peer.receive(FrameType::kMessage));
   }

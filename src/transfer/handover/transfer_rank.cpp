@@ -80,9 +80,9 @@ void TransferRank::Impl::end_all() {
   for (auto& [id, ask] : asks) {
     if (ask.status.state == HandoverState::kRunning) end_ask(ask, &error);
   }
-  std::vector<OfferId> left;
-  for (const auto& [id, offer] : offers) left.push_back(id);
-  for (const OfferId& id : left) end_offer(id, error, "its rank was closed");
+  std::vector<OfferName> left;
+  for (const auto& [name, offer] : offers) left.push_back(name);
+  for (const OfferName& name : left) end_offer(name, error, "its rank was closed");
   early.clear();
   changed.notify_all();
   deadlines_changed.notify_all();
@@ -100,7 +100,7 @@ void TransferRank::Impl::watch() {
     const std::uint64_t now_ns = base::SteadyClock::read();
     expire(now_ns);
     std::uint64_t next_ns = now_ns + 1'000'000'000;
-    for (const auto& [id, offer] : offers) {
+    for (const auto& [name, offer] : offers) {
       next_ns = std::min(next_ns, offer.deadline_ns);
       if (offer.ask_by_ns != 0 && !offer.is_closed) next_ns = std::min(next_ns, offer.ask_by_ns);
     }
@@ -113,30 +113,30 @@ void TransferRank::Impl::watch() {
 }
 
 void TransferRank::Impl::expire(std::uint64_t now_ns) {
-  std::vector<OfferId> late;
-  for (const auto& [id, offer] : offers) {
-    if (offer.deadline_ns <= now_ns) late.push_back(id);
+  std::vector<OfferName> late;
+  for (const auto& [name, offer] : offers) {
+    if (offer.deadline_ns <= now_ns) late.push_back(name);
   }
-  for (const OfferId& id : late) {
-    const Offer& offer = offers.at(id);
+  for (const OfferName& name : late) {
+    const Offer& offer = offers.at(name);
     if (offer.is_standing) {
       end_offer(
-          id, {}, "its time is over",
+          name, {}, "its time is over",
           offer.done > 0 ? &TransferStatistics::taken_offers : &TransferStatistics::expired_offers);
       continue;
     }
     const bool was_asked = offer.taker.has_value();
-    end_offer(id,
+    end_offer(name,
               Error::make(Code::kTimeout, was_asked ? "the offer was not taken in time"
                                                     : "nothing asked for the offer in time"),
               "it has expired");
   }
   late.clear();
-  for (const auto& [id, offer] : offers) {
-    if (offer.ask_by_ns != 0 && !offer.is_closed && offer.ask_by_ns <= now_ns) late.push_back(id);
+  for (const auto& [name, offer] : offers) {
+    if (offer.ask_by_ns != 0 && !offer.is_closed && offer.ask_by_ns <= now_ns) late.push_back(name);
   }
-  for (const OfferId& id : late) {
-    if (const auto found = offers.find(id); found != offers.end()) end_await(found->second);
+  for (const OfferName& name : late) {
+    if (const auto found = offers.find(name); found != offers.end()) end_await(found->second);
   }
   for (auto& [id, ask] : asks) {
     if (ask.status.state != HandoverState::kRunning || ask.deadline_ns > now_ns) continue;
@@ -238,8 +238,13 @@ void TransferRank::Impl::on_peer_lost(PeerId peer, const Error& error) {
   const std::lock_guard lock(mutex);
   for (auto& [id, ask] : asks) {
     if (ask.status.state != HandoverState::kRunning) continue;
-    for (const Source& source : ask.sources) {
+    for (Source& source : ask.sources) {
       if (source.peer != peer || is_complete(ask, source)) continue;
+      source.peer.reset();
+      // Before it had answered, its rank had no room for another connection: once more, to the deadline.
+      const bool is_asked_again =
+          error.code == Code::kBusy && !source.has_plan && begin(ask, source).ok();
+      if (is_asked_again) continue;
       end_ask(ask, &error);
       break;
     }
@@ -307,7 +312,7 @@ TransferStatistics TransferRank::statistics() const {
   s.resent_bytes = engine.resent_bytes;
   s.corrupt_chunks = engine.corrupt_chunks;
   s.dropped_chunks = engine.dropped_chunks;
-  for (const auto& [id, offer] : impl_->offers) s.open_offers += !offer.copied;
+  for (const auto& [name, offer] : impl_->offers) s.open_offers += !offer.copied;
   for (const auto& [id, ask] : impl_->asks)
     s.open_asks += ask.status.state == HandoverState::kRunning;
   return s;

@@ -43,7 +43,7 @@ std::vector<std::byte> encode(const Frame& frame, std::uint64_t payload_bytes) {
   return bytes;
 }
 
-Status check_header(const FrameHeader& header) {
+Status check_header(const FrameHeader& header, std::uint32_t most_body_bytes) {
   if (header.magic != kMagic) {
     return Error::make(Code::kBadInput,
                        "not a Cachalot transfer peer: its frame begins with %#x, expected %#x",
@@ -54,10 +54,10 @@ Status check_header(const FrameHeader& header) {
                        "the peer speaks transfer version %u, this engine version %u",
                        header.version, kWireVersion);
   }
-  if (header.body_bytes > kMostBodyBytes || header.body_bytes % kWordBytes != 0) {
+  if (header.body_bytes > most_body_bytes || header.body_bytes % kWordBytes != 0) {
     return Error::make(Code::kBadInput,
                        "a frame's body has %u bytes; expected whole words, at most %u",
-                       header.body_bytes, kMostBodyBytes);
+                       header.body_bytes, most_body_bytes);
   }
   if (header.payload_bytes > kMostPayloadBytes) {
     return Error::make(Code::kBadInput, "a frame's payload has %llu bytes; expected at most %llu",

@@ -21,8 +21,10 @@
 
 namespace cachalot::transfer {
 
-inline constexpr std::uint16_t kWireVersion = 3;
+inline constexpr std::uint16_t kWireVersion = 4;
 inline constexpr std::uint32_t kMostBodyBytes = 4u << 20;
+// Of a peer that is not trusted yet: the largest ask fits.
+inline constexpr std::uint32_t kMostStrangerBodyBytes = 512u << 10;
 inline constexpr std::uint64_t kMostPayloadBytes = 64u << 20;  // of one frame
 
 enum class FrameType : std::uint16_t {
@@ -67,7 +69,7 @@ struct Frame {
 // The bytes of a frame: header and body.
 std::vector<std::byte> encode(const Frame& frame, std::uint64_t payload_bytes);
 // @errors kBadInput: not a frame, or sizes beyond the limits; kVersionMismatch
-Status check_header(const FrameHeader& header);
+Status check_header(const FrameHeader& header, std::uint32_t most_body_bytes = kMostBodyBytes);
 // @errors kCorrupt
 Status check_body(const FrameHeader& header, std::span<const std::byte> body);
 

@@ -51,7 +51,7 @@ Status FrameReader::take_frame(std::span<const std::byte>& bytes) {
   if (buffer_.size() < sizeof header) {
     if (!fill(bytes, sizeof header)) return {};
     std::memcpy(&header, buffer_.data(), sizeof header);
-    CACHALOT_TRY(check_header(header));
+    CACHALOT_TRY(check_header(header, link_.most_body_bytes()));
   }
   std::memcpy(&header, buffer_.data(), sizeof header);
   if (!fill(bytes, sizeof header + header.body_bytes)) return {};

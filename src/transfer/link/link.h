@@ -40,6 +40,7 @@ struct IncomingPayload {
 // Of frames that wait to be sent on a link. A peer that asks and does not read its answers would fill the memory: the
 // link closes.
 inline constexpr std::uint64_t kMostWaitingBytes = 32u << 20;
+inline constexpr std::uint64_t kMostStrangerWaitingBytes = 256u << 10;
 inline Error unread(const std::string& peer_address, std::uint64_t bytes) {
   return Error::make(Code::kBadInput, "%s: the peer does not read: %llu bytes wait for it",
                      peer_address.c_str(), static_cast<unsigned long long>(bytes));
@@ -83,8 +84,18 @@ class Link {
   // For messages: "tcp:10.0.0.2:7001".
   virtual const std::string& peer_address() const = 0;
 
-  // The engine's: which peer this is.
-  std::uint64_t user = 0;
+  // The peer is one that this engine has called, or that has shown that it belongs here. Others have little memory, for
+  // any process may connect.
+  void trust() { is_trusted_ = true; }
+  std::uint32_t most_body_bytes() const {
+    return is_trusted_ ? kMostBodyBytes : kMostStrangerBodyBytes;
+  }
+  std::uint64_t most_waiting_bytes() const {
+    return is_trusted_ ? kMostWaitingBytes : kMostStrangerWaitingBytes;
+  }
+
+ private:
+  bool is_trusted_ = false;
 };
 
 class Transport {
@@ -107,6 +118,8 @@ class Transport {
   virtual int fd() const = 0;
   // @return false: something has come meanwhile, call progress() instead of waiting
   virtual bool arm() = 0;
+  // Connections wait that cannot be accepted now: progress() is to be called again within 100 ms.
+  virtual bool is_paused() const { return false; }
   // Memory in which payloads are packed, of all links.
   virtual std::uint64_t staging_bytes() const { return 0; }
 };

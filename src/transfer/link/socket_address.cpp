@@ -26,7 +26,12 @@ Error not_an_address(std::string_view text) {
 Result<SocketAddress> parse_unix(std::string_view whole, std::string_view path) {
   sockaddr_un un{};
   un.sun_family = AF_UNIX;
-  if (path.size() < 2 || path.size() >= sizeof un.sun_path || (path[0] != '@' && path[0] != '/') ||
+  if (path.size() >= sizeof un.sun_path) {
+    return Error::make(Code::kInvalidArgument,
+                       "address \"%.*s…\": a name of %zu bytes; expected at most %zu", 60,
+                       whole.data(), path.size(), sizeof un.sun_path - 1);
+  }
+  if (path.size() < 2 || (path[0] != '@' && path[0] != '/') ||
       path.find('\0') != std::string_view::npos) {
     return not_an_address(whole);
   }

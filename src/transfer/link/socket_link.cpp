@@ -122,7 +122,7 @@ std::uint64_t SocketLink::received_bytes() const {
 
 void SocketLink::send(const Frame& frame) {
   if (closing_) return;
-  if (control_bytes_ > kMostWaitingBytes) return close(unread(address_, control_bytes_));
+  if (control_bytes_ > most_waiting_bytes()) return close(unread(address_, control_bytes_));
   control_.push_back(encode(frame, 0));
   control_bytes_ += control_.back().size();
 }
@@ -232,7 +232,7 @@ Status SocketLink::take(const std::byte* bytes, std::size_t count, std::size_t& 
   if (reading_) return end_payload();
   std::memcpy(&header, buffer_.data(), sizeof header);
   if (wanted == sizeof header) {
-    CACHALOT_TRY(check_header(header));
+    CACHALOT_TRY(check_header(header, most_body_bytes()));
     if (header.body_bytes > 0) return {};  // the body follows
   }
   const std::span<const std::byte> body =

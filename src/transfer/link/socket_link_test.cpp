@@ -191,5 +191,19 @@ TEST_F(SocketLinkTest, BbrIsNotUsedWithinAMachineAndOtherAlgorithmsStay) {
   }
 }
 
+// It was cut, or called no address.
+TEST(SocketAddresses, AUnixNameThatIsTooLongIsOneClearError) {
+  for (const char* kind : {"/", "@"}) {
+    EXPECT_TRUE(SocketAddress::parse("unix:" + (kind + std::string(106, 'x'))).ok());
+    const Result<SocketAddress> cut =
+        SocketAddress::parse("unix:" + (kind + std::string(107, 'x')));
+    ASSERT_FALSE(cut.ok());
+    EXPECT_EQ(cut.error().code, Code::kInvalidArgument);
+    EXPECT_NE(std::string(cut.error().message).find("a name of 108 bytes; expected at most 107"),
+              std::string::npos)
+        << cut.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace cachalot::transfer

@@ -7,10 +7,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace cachalot::transfer {
@@ -37,7 +40,7 @@ Result<std::unique_ptr<SocketTransport>> SocketTransport::open() {
 
 SocketTransport::~SocketTransport() {
   for (auto& [key, listener] : listeners_) {
-    const std::string text = listener.address.text();
+    const std::string text = listener.address().text();
     if (text.starts_with("unix:/")) unlink(text.c_str() + 5);
   }
 }
@@ -58,12 +61,11 @@ Status SocketTransport::watch(int fd, std::uint64_t key, std::uint32_t events) {
 
 Result<std::string> SocketTransport::listen(std::string_view text) {
   CACHALOT_TRY_ASSIGN(const SocketAddress wanted, SocketAddress::parse(text));
-  CACHALOT_TRY_ASSIGN(os::FileDescriptor fd, listen_at(wanted));
-  CACHALOT_TRY_ASSIGN(const SocketAddress address, local_address(fd.get()));
   const std::uint64_t key = next_key_++;
-  CACHALOT_TRY(watch(fd.get(), key, EPOLLIN));
-  listeners_[key] = {std::move(fd), address};
-  return address.text();
+  CACHALOT_TRY_ASSIGN(Acceptor listener, Acceptor::open(wanted, epoll_.get(), key));
+  const std::string address = listener.address().text();
+  listeners_.emplace(key, std::move(listener));
+  return address;
 }
 
 Result<Link*> SocketTransport::connect(std::string_view text) {
@@ -90,46 +92,47 @@ Result<SocketLink*> SocketTransport::add(os::FileDescriptor fd, bool is_unix, bo
   return (links_[key] = std::move(link)).get();
 }
 
-void SocketTransport::accept_all(std::uint64_t key) {
-  Listener& listener = listeners_.at(key);
-  for (;;) {
-    os::FileDescriptor fd(
-        accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd)
-      return;  // none is waiting, or the process has no more descriptors: the next progress() tries again
-    const bool is_unix = listener.address.is_unix();
-    std::string peer = listener.address.text();
+bool SocketTransport::accept_some(Acceptor& listener) {
+  const bool is_unix = listener.address().is_unix();
+  for (int left = kMostAccepted; left > 0; --left) {
+    std::optional<os::FileDescriptor> fd = listener.accept(base::SteadyClock::read());
+    if (!fd) return false;
+    std::string peer = listener.address().text();
     if (is_unix) {
-      if (const Status status = check_user(fd.get()); !status) {
+      if (const Status status = check_user(fd->get()); !status) {
         base::log(base::LogLevel::kWarn, "transfer", "%s: refused: %s", peer.c_str(),
                   status.error().message);
         continue;
       }
     } else {
       const int on = 1;
-      setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      if (Result<SocketAddress> remote = remote_address(fd.get()); remote) peer = remote->text();
+      setsockopt(fd->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      if (Result<SocketAddress> remote = remote_address(fd->get()); remote) peer = remote->text();
     }
-    Result<SocketLink*> link = add(std::move(fd), is_unix, false, std::move(peer));
+    Result<SocketLink*> link = add(*std::move(fd), is_unix, false, std::move(peer));
     if (link) accepted_(**link);
   }
+  return true;
 }
 
 bool SocketTransport::progress() {
   std::array<epoll_event, 64> events;
+  bool is_more = false;
+  for (auto& [key, listener] : listeners_) {
+    if (listener.is_paused()) is_more |= accept_some(listener);
+  }
   const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < count; ++i) {
     const std::uint64_t key = events[static_cast<std::size_t>(i)].data.u64;
     const std::uint32_t what = events[static_cast<std::size_t>(i)].events;
-    if (listeners_.contains(key)) {
-      accept_all(key);
+    if (const auto listener = listeners_.find(key); listener != listeners_.end()) {
+      is_more |= accept_some(listener->second);
     } else if (const auto link = links_.find(key); link != links_.end()) {
       const bool failed = (what & (EPOLLERR | EPOLLHUP)) != 0;
       link->second->ready(failed || (what & (EPOLLIN | EPOLLRDHUP)) != 0,
                           failed || (what & EPOLLOUT) != 0);
     }
   }
-  bool is_more = false;
   // A callback may add links; it never removes one.
   for (auto& [key, link] : links_) {
     if (link->is_runnable()) is_more |= link->progress();
@@ -143,6 +146,11 @@ bool SocketTransport::arm() {
     if (link->is_runnable()) return false;
   }
   return true;
+}
+
+bool SocketTransport::is_paused() const {
+  return std::ranges::any_of(listeners_,
+                             [](const auto& entry) { return entry.second.is_paused(); });
 }
 
 std::uint64_t SocketTransport::staging_bytes() const {

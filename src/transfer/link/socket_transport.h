@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "os/file_descriptor.h"
+#include "transfer/link/acceptor.h"
 #include "transfer/link/link.h"
 #include "transfer/link/socket_address.h"
 #include "transfer/link/socket_link.h"
@@ -35,6 +36,7 @@ class SocketTransport final : public Transport {
   bool progress() override;
   int fd() const override { return epoll_.get(); }
   bool arm() override;
+  bool is_paused() const override;
   std::uint64_t staging_bytes() const override;
 
  private:
@@ -42,17 +44,13 @@ class SocketTransport final : public Transport {
   Status watch(int fd, std::uint64_t key, std::uint32_t events);
   Result<SocketLink*> add(os::FileDescriptor fd, bool is_unix, bool is_connecting,
                           std::string peer_address);
-  void accept_all(std::uint64_t key);
-
-  struct Listener {
-    os::FileDescriptor fd;
-    SocketAddress address;
-  };
+  // @return whether more may wait
+  bool accept_some(Acceptor& listener);
 
   os::FileDescriptor epoll_;
   LinkEvents* events_ = nullptr;
   std::function<void(Link&)> accepted_;
-  std::map<std::uint64_t, Listener> listeners_;
+  std::map<std::uint64_t, Acceptor> listeners_;
   std::map<std::uint64_t, std::unique_ptr<SocketLink>> links_;
   std::uint64_t next_key_ = 1;
 };

@@ -1,6 +1,7 @@
 // The other side: segments of peers, and batches in them.
 #include <algorithm>
 #include <chrono>
+#include <ranges>
 #include <utility>
 
 #include "base/clock.h"
@@ -98,11 +99,17 @@ Error cancelled() {
 }  // namespace
 
 std::optional<PeerId> TransferEndpoint::Impl::find_peer(const PeerEndpoint& wanted) const {
-  for (const auto& [id, name] : peer_names) {
-    if (!wanted.name.empty() && name == wanted.name) return id;
+  if (wanted.addresses.empty()) {
+    // The newest: an older one may be of a process that has ended.
+    for (const auto& [id, peer] : known | std::views::reverse) {
+      if (peer.is_called && peer.name == wanted.name) return id;
+    }
+    return std::nullopt;
   }
   const auto found = reached.find(wanted.addresses);
-  if (found == reached.end() || !wanted.name.empty() || !peer_names.contains(found->second))
+  if (found == reached.end()) return std::nullopt;
+  const auto peer = known.find(found->second);
+  if (peer == known.end() || (!wanted.name.empty() && peer->second.name != wanted.name))
     return std::nullopt;
   return found->second;
 }

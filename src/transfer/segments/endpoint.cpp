@@ -83,15 +83,15 @@ void TransferEndpoint::Impl::send(PeerId to, const SegmentMessage& message) {
 void TransferEndpoint::Impl::on_peer(PeerId peer, const PeerInfo& info) {
   const std::lock_guard lock(mutex);
   // Messages of other peers, as ranks are, are not read.
-  if (check_version(info).ok()) peer_names[peer] = info.name;
+  if (check_version(info).ok()) known[peer] = {info.name, info.is_called};
 }
 
 void TransferEndpoint::Impl::on_message(PeerId peer, std::span<const std::byte> bytes) {
   Result<SegmentMessage> message = decode_segment_message(bytes);
   const std::lock_guard lock(mutex);
-  if (is_closed || !peer_names.contains(peer)) return;
+  if (is_closed || !known.contains(peer)) return;
   if (!message) {
-    base::log(base::LogLevel::kWarn, "transfer", "peer %s: %s", peer_names[peer].c_str(),
+    base::log(base::LogLevel::kWarn, "transfer", "peer %s: %s", known[peer].name.c_str(),
               message.error().message);
     engine->disconnect(peer);
     return;
@@ -108,7 +108,7 @@ void TransferEndpoint::Impl::on_message(PeerId peer, std::span<const std::byte> 
 
 void TransferEndpoint::Impl::on_peer_lost(PeerId peer, const Error& error) {
   const std::lock_guard lock(mutex);
-  peer_names.erase(peer);
+  known.erase(peer);
   std::erase_if(reached, [&](const auto& entry) { return entry.second == peer; });
   for (auto& [number, segment] : segments) {
     if (segment.peer != peer || segment.error) continue;
@@ -154,12 +154,12 @@ void TransferEndpoint::Impl::take_notice(PeerId peer, NoticeMessage message) {
   if (news.size() >= kMostNotices || news_bytes + message.text.size() > kMostNoticesBytes) {
     base::log(base::LogLevel::kWarn, "transfer",
               "peer %s: its notices are not read: %zu wait; the connection ends",
-              peer_names[peer].c_str(), news.size());
+              known[peer].name.c_str(), news.size());
     engine->disconnect(peer);
     return;
   }
   news_bytes += message.text.size();
-  news.push_back({peer_names[peer], std::move(message.text)});
+  news.push_back({known[peer].name, std::move(message.text), known[peer].is_called});
   changed.notify_all();
 }
 
@@ -191,9 +191,14 @@ Status TransferEndpoint::notify(std::string_view peer, std::string_view text) {
   }
   const std::lock_guard lock(impl_->mutex);
   CACHALOT_TRY(impl_->check_open());
-  for (const auto& [id, name] : impl_->peer_names) {
-    if (name == peer) return impl_->engine->send(id, encode(NoticeMessage{std::string(text)}));
+  // One that this endpoint has called, if there is one; of others the first.
+  std::optional<PeerId> to;
+  for (const auto& [id, other] : impl_->known) {
+    if (other.name != peer || (to && !other.is_called)) continue;
+    to = id;
+    if (other.is_called) break;
   }
+  if (to) return impl_->engine->send(*to, encode(NoticeMessage{std::string(text)}));
   return Error::make(Code::kNotFound, "no endpoint \"%.100s\" is connected",
                      std::string(peer).c_str());
 }

@@ -40,6 +40,12 @@ struct ServedBatch {
 };
 using ServedKey = std::pair<PeerId, std::uint64_t>;  // the peer's number
 
+// A peer that is an endpoint. One that has connected by itself may say any name.
+struct KnownPeer {
+  std::string name;
+  bool is_called = false;
+};
+
 // A segment of a peer, open or asked for.
 struct OpenedSegment {
   PeerId peer = {};
@@ -144,7 +150,7 @@ struct TransferEndpoint::Impl final : EngineEvents {
   mutable std::mutex mutex;
   mutable std::condition_variable changed;
   bool is_closed = false;  // nothing begins any more
-  std::map<PeerId, std::string> peer_names;
+  std::map<PeerId, KnownPeer> known;
   // Without a name the same peer would be connected a second time.
   std::map<std::vector<std::string>, PeerId> reached;
 

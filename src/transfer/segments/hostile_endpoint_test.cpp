@@ -264,6 +264,58 @@ TEST_F(LyingCaller, MutatedFramesDoNoHarm) {
   EXPECT_NE(open("both"), 0u);
 }
 
+// --- An endpoint, its owner, and a process that says it is the owner -------------------------------------
+
+TEST(Impostor, OfAnOwnerTakesNoPlaceOfIt) {
+  Guarded memory;
+  TransferEndpoint owner =
+      *TransferEndpoint::open({.name = "owner", .listen = {"tcp:127.0.0.1:0"}});
+  TransferEndpoint other =
+      *TransferEndpoint::open({.name = "other", .listen = {"tcp:127.0.0.1:0"}});
+  std::vector<std::byte> right(kBytes, std::byte{0x11});
+  ASSERT_TRUE(owner.register_memory("kv", right, SegmentAccess::kReadWrite));
+  RawPeer impostor = RawPeer::connect(other.addresses().front());
+  const auto says = [&](RawPeer& peer, std::uint64_t incarnation) {
+    peer.send(hello_of("owner", incarnation, kFacts));
+    peer.send(reads_of());
+    peer.send(message(NoticeMessage{"of the impostor"}));
+    peer.send(Frame{FrameType::kPing, {}});
+    EXPECT_TRUE(peer.receive(FrameType::kPong));
+  };
+  says(impostor, 77);  // before the owner is called
+  // Without an address, only a peer that was called is the owner.
+  EXPECT_EQ(other.open({"owner", {}}, "kv", kSecond).error().code, Code::kInvalidArgument);
+  const Segment segment = *other.open({"owner", owner.addresses()}, "kv", kLong);
+  EXPECT_EQ(segment.bytes, kBytes);
+  RawPeer second = RawPeer::connect(other.addresses().front());
+  says(second, 78);  // and after that
+  for (std::uint64_t number = 0; number < 32; ++number) {
+    second.send(message(OpenedMessage{number, 66, 8, SegmentAccess::kReadWrite}));
+    second.send(message(RefusedMessage{number, Error::make(Code::kStale, "no")}));
+    second.send(message(WindowMessage{number, number}));
+    second.send(message(CancelBatchMessage{number}));
+  }
+  const std::vector<TransferDescriptor> all = {{{0, {}, kBytes}, {0, {}, kBytes}}};
+  for (int i = 0; i < 8; ++i) {
+    const BatchId batch = *other.read(segment.id, memory.inside(), all);
+    EXPECT_EQ(other.wait(batch, kLong)->state, BatchState::kDone);
+    EXPECT_TRUE(std::ranges::equal(memory.inside(), right));
+    other.release(batch);
+  }
+  ASSERT_TRUE(other.notify("owner", "to the owner"));
+  const std::vector<Notice> heard = owner.notices(kLong);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(heard[0].text, "to the owner");
+  EXPECT_FALSE(heard[0].is_called);
+  ASSERT_TRUE(owner.notify("other", "of the owner"));
+  std::vector<Notice> notices;
+  while (notices.size() < 3) {
+    for (Notice& notice : other.notices(kLong)) notices.push_back(std::move(notice));
+  }
+  for (const Notice& notice : notices)
+    EXPECT_EQ(notice.is_called, notice.text == "of the owner") << notice.text;
+}
+
 // --- The other one, and an owner that lies -------------------------------------------------------------
 
 class LyingOwner : public ::testing::Test {

@@ -38,6 +38,7 @@ void TransferEndpoint::Impl::take_open(PeerId peer, const OpenMessage& message) 
     send(peer, RefusedMessage{message.request, error});
     return;
   }
+  engine->trust(peer);  // it knows the name of a segment
   send(peer, OpenedMessage{message.request, found->first, found->second.memory.size(),
                            found->second.access});
 }

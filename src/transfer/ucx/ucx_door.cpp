@@ -36,10 +36,8 @@ SocketAddress with_port(SocketAddress address, std::uint16_t port) {
 }  // namespace
 
 Result<UcxDoor> UcxDoor::open(const SocketAddress& address, int epoll) {
-  CACHALOT_TRY_ASSIGN(os::FileDescriptor fd, listen_at(address));
-  CACHALOT_TRY_ASSIGN(const SocketAddress bound, local_address(fd.get()));
-  CACHALOT_TRY(watch(epoll, fd.get(), EPOLLIN));
-  return UcxDoor(std::move(fd), bound, epoll);
+  CACHALOT_TRY_ASSIGN(Acceptor acceptor, Acceptor::open(address, epoll, 0));
+  return UcxDoor(std::move(acceptor), epoll);
 }
 
 void UcxDoor::progress(std::uint64_t now_ns, const std::function<Result<std::uint16_t>()>& expect) {
@@ -49,12 +47,12 @@ void UcxDoor::progress(std::uint64_t now_ns, const std::function<Result<std::uin
 }
 
 void UcxDoor::accept_all(std::uint64_t now_ns) {
-  for (;;) {
-    os::FileDescriptor fd(accept4(fd_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!fd) return;  // none is waiting
+  for (int left = kMostAccepted; left > 0; --left) {
+    std::optional<os::FileDescriptor> fd = acceptor_.accept(now_ns);
+    if (!fd) return;
     if (callers_.size() == kMostCallers) callers_.pop_front();
-    if (!watch(epoll_, fd.get(), EPOLLIN | EPOLLRDHUP | EPOLLET)) continue;
-    callers_.push_back({std::move(fd), now_ns + kCallerNs});
+    if (!watch(epoll_, fd->get(), EPOLLIN | EPOLLRDHUP | EPOLLET)) continue;
+    callers_.push_back({*std::move(fd), now_ns + kCallerNs});
   }
 }
 

@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "os/file_descriptor.h"
+#include "transfer/link/acceptor.h"
 #include "transfer/link/socket_address.h"
 
 namespace cachalot::transfer {
@@ -42,11 +43,13 @@ class UcxDoor {
   static Result<UcxDoor> open(const SocketAddress& address, int epoll);
 
   // With the port that the system chose.
-  const SocketAddress& address() const { return address_; }
+  const SocketAddress& address() const { return acceptor_.address(); }
   // Answers callers. @param expect  makes UCX listen. @return its port
   void progress(std::uint64_t now_ns, const std::function<Result<std::uint16_t>()>& expect);
   // Callers that have not said all yet: they are dropped after some seconds.
   bool has_callers() const { return !callers_.empty(); }
+  // Callers wait that cannot be accepted now.
+  bool is_paused() const { return acceptor_.is_paused(); }
 
  private:
   struct Caller {
@@ -55,14 +58,12 @@ class UcxDoor {
     std::array<std::byte, sizeof(DoorCall)> bytes = {};
     std::size_t count = 0;
   };
-  UcxDoor(os::FileDescriptor fd, const SocketAddress& address, int epoll)
-      : fd_(std::move(fd)), address_(address), epoll_(epoll) {}
+  UcxDoor(Acceptor acceptor, int epoll) : acceptor_(std::move(acceptor)), epoll_(epoll) {}
   void accept_all(std::uint64_t now_ns);
   // @return whether it is done with
   bool serve(Caller& caller, const std::function<Result<std::uint16_t>()>& expect);
 
-  os::FileDescriptor fd_;
-  SocketAddress address_;
+  Acceptor acceptor_;
   int epoll_;
   std::list<Caller> callers_;
 };

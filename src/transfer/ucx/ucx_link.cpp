@@ -27,7 +27,7 @@ UcxLink::UcxLink(UcxWorker& worker, UcxConnection& connection, std::optional<Ucx
 void UcxLink::send(const Frame& frame) {
   if (closing_) return;
   const std::uint64_t waiting = outgoing_.waiting_bytes();
-  if (waiting > kMostWaitingBytes) return close(unread(address_, waiting));
+  if (waiting > most_waiting_bytes()) return close(unread(address_, waiting));
   outgoing_.add(frame);
 }
 

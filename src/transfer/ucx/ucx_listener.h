@@ -25,6 +25,7 @@ class UcxListener {
   const SocketAddress& address() const { return door_.address(); }
   // @param accept  is called for each connection
   void progress(std::uint64_t now_ns, const std::function<void(ucp_conn_request_h)>& accept);
+  bool is_paused() const { return door_.is_paused(); }
   bool needs_timer() const { return door_.has_callers() || ucx_ != nullptr; }
 
  private:

@@ -67,6 +67,7 @@ class UcxPeer : public LinkEvents {
     CACHALOT_MUST(opened.ok());
     transport = *std::move(opened);
     transport->start(*this, [this](Link& link) {
+      link.trust();
       accepted.push_back(&link);
       if (when_accepted) when_accepted(link);
     });
@@ -94,6 +95,7 @@ class UcxPeer : public LinkEvents {
   Link& connect(const std::string& address) {
     const Result<Link*> link = transport->connect(address);
     CACHALOT_MUST(link.ok());
+    (*link)->trust();
     return **link;
   }
 

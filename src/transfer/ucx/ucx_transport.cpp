@@ -294,6 +294,11 @@ void UcxTransport::set_timer() {
   timerfd_settime(timer_.get(), 0, &every, nullptr);
 }
 
+bool UcxTransport::is_paused() const {
+  return std::any_of(listeners_.begin(), listeners_.end(),
+                     [](const auto& listener) { return listener->is_paused(); });
+}
+
 bool UcxTransport::arm() {
   for (const auto& link : links_) {
     if (link->is_runnable()) return false;

@@ -34,6 +34,7 @@ class UcxTransport final : public Transport {
   bool progress() override;
   int fd() const override { return epoll_.get(); }
   bool arm() override;
+  bool is_paused() const override;
   std::uint64_t staging_bytes() const override {
     return shared_.segments.bytes() + shared_.slices.bytes();
   }
