@@ -32,10 +32,10 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/rare_line.h"
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
-#include "storage/rare_line.h"
 #include "storage/write_budget.h"
 
 namespace cachalot::storage {
@@ -147,7 +147,7 @@ class Store {
   std::atomic<std::uint64_t> gaps_{0};
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
-  RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{10};
+  base::RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{10};
   // An object that a shared backend should have.
   std::mutex witness_mutex_;
   std::optional<ObjectKey> witness_;
