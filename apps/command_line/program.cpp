@@ -1,11 +1,11 @@
 #include "program.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +15,8 @@
 #include <string>
 #include <system_error>
 #include <vector>
+
+#include "os/memory.h"
 
 namespace cachalot::apps {
 namespace {
@@ -178,13 +180,11 @@ std::optional<Error> limit_error() {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    struct rlimit limit {};
-    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-      return Error::make(Code::kNoSpace, "out of memory");
-    return Error::make(Code::kNoSpace,
-                       "out of memory: the limit of this process's address space is %ju bytes "
-                       "(ulimit -v)",
-                       static_cast<std::uintmax_t>(limit.rlim_cur));
+    const std::uint64_t limit = os::address_space_limit();
+    if (limit == ~std::uint64_t{0}) return Error::make(Code::kNoSpace, "out of memory");
+    return Error::make(
+        Code::kNoSpace,
+        "out of memory: the process may have %" PRIu64 " bytes of addresses (ulimit -v)", limit);
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) return {};
     return Error::make(Code::kNoSpace,

@@ -11,7 +11,7 @@
 namespace cachalot::events {
 namespace {
 
-constexpr int kPuts = 1000;  // some megabytes of batches: more than any socket takes
+constexpr int kPuts = 500;  // some megabytes of batches: more than any socket takes
 constexpr std::size_t kChain = 200;
 
 class ReplaysTest : public testing::Test {
@@ -30,8 +30,8 @@ class ReplaysTest : public testing::Test {
   }
 
   // A batch.
-  void put(std::uint64_t chain) {
-    pool_.put(*client_, 1000 * chain, kChain);
+  void put(std::uint64_t chain, std::size_t blocks = kChain) {
+    pool_.put(*client_, 1000 * chain, blocks);
     feed_.advance([this](const SharedMessage& message) { sockets_->publish(message); });
   }
   // Until all that it has asked for was answered.
@@ -57,7 +57,8 @@ class ReplaysTest : public testing::Test {
 
   pool::TestPool pool_{pool::small_geometry(256)};
   node::ChangeQueue changes_{pool_.domain(), 1u << 12};
-  Feed feed_{pool_.access(), changes_, {.pool_name = "kv", .unix_s = nullptr}};
+  Feed feed_{
+      pool_.access(), changes_, {.pool_name = "kv", .kept_batches = 1000, .unix_s = nullptr}};
   Replays replays_{feed_};
   std::optional<Sockets> sockets_;
   std::unique_ptr<pool::Client> client_;
@@ -87,7 +88,7 @@ TEST_F(ReplaysTest, AnAnswerThatIsReadLateIsRightAllTheSame) {
   Wire slow(sockets_->endpoints(), false), healthy(sockets_->endpoints());
   ask(slow, std::uint64_t{1} << 32);
   // What it was asked for is kept no more when it is read.
-  for (std::uint64_t i = 0; i < 12'000; ++i) put(i % 7);
+  for (std::uint64_t i = 0; i < 1500; ++i) put(kPuts + i, 1);
   TestSubscriber late, held;
   serve(slow, late);
   slow.ask(*late.last() + 1);

@@ -21,7 +21,7 @@ class Wire {
     live_ = zmq_socket(context_, ZMQ_SUB);
     replay_ = zmq_socket(context_, ZMQ_DEALER);
     for (void* const socket : {live_, replay_}) {
-      const int wait_ms = 20'000, none = 0, messages = has_room ? 0 : 1, bytes = 4096;
+      const int wait_ms = 20'000, none = 0, messages = has_room ? 0 : 1, bytes = 64 << 10;
       zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms);
       zmq_setsockopt(socket, ZMQ_RCVHWM, &messages, sizeof messages);
       if (!has_room) zmq_setsockopt(socket, ZMQ_RCVBUF, &bytes, sizeof bytes);
