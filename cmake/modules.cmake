@@ -34,7 +34,7 @@ set(CACHALOT_MODULES
   "pool/keeper: base memory block_hash eviction rpc pool/format pool/reader"
   "pool: base os memory block_hash rpc pool/format pool/reader pool/client pool/keeper"
   "node/changes: base memory pool/format pool/reader pool/keeper"
-  "node/events: base memory block_hash pool/format pool/reader pool/keeper pool node/changes"
+  "node/events: base os memory block_hash pool/format pool/reader pool/keeper pool node/changes"
   "node/archive: base memory block_hash eviction rpc pool/format pool/reader pool/keeper pool/client pool storage node/changes"
   "client: base os memory geometry gpu block_hash kv pool"
   "tier/controller: base os memory geometry gpu block_hash eviction kv pool client tier/radix"

@@ -1,14 +1,22 @@
 #include "program.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
+
+#include "os/memory.h"
 
 namespace cachalot::apps {
 namespace {
@@ -167,16 +175,51 @@ Status fill_standard_descriptors() {
   return {};
 }
 
+// What the exception in flight says of the limits of this process or its machine. Nothing: it is another one.
+std::optional<Error> limit_error() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    const std::uint64_t limit = os::address_space_limit();
+    if (limit == ~std::uint64_t{0}) return Error::make(Code::kNoSpace, "out of memory");
+    return Error::make(
+        Code::kNoSpace,
+        "out of memory: the process may have %" PRIu64 " bytes of addresses (ulimit -v)", limit);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return {};
+    return Error::make(Code::kNoSpace,
+                       "a thread cannot be started: %.100s; expected room for its stack (ulimit "
+                       "-v) and in the number of threads (ulimit -u)",
+                       error.code().message().c_str());
+  } catch (...) {
+    return {};
+  }
+}
+
+std::terminate_handler default_handler = nullptr;
+
+// For exceptions that no function catches: those of other threads and of destructors.
+[[noreturn]] void end_with_line() {
+  const std::optional<Error> error = std::current_exception() ? limit_error() : std::nullopt;
+  if (!error) {
+    default_handler();
+    std::abort();
+  }
+  std::fprintf(stderr, "cachalot: %s\n", error->message);
+  _exit(exit_code(error->code));
+}
+
 }  // namespace
 
 int run_program(const Program& program, int argc, char** argv) {
+  default_handler = std::set_terminate(end_with_line);
   const Status filled = fill_standard_descriptors();
   if (!filled) return fail(filled.error());
   try {
     return finish(run(program, argc, argv));
-  } catch (const std::bad_alloc&) {
-    return fail(Error::make(Code::kNoSpace, "out of memory"));
   } catch (const std::exception& error) {
+    const std::optional<Error> limit = limit_error();
+    if (limit) return fail(*limit);
     return fail(Error::make(Code::kInternal, "unexpected: %.150s", error.what()));
   }
 }

@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
+
+#include "os/memory.h"
 
 // Younger than the headers of some systems we build on; older kernels answer EINVAL.
 #ifndef MADV_POPULATE_READ
@@ -130,8 +133,13 @@ Result<Mapping> Mapping::map_shared(const MapSource& source, std::uint64_t bytes
   void* reserved =
       mmap(nullptr, reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
-    return Error::from_errno(errno, "%.120s: %" PRIu64 " bytes of addresses", source.path,
-                             reserved_bytes);
+    const int os_error = errno;
+    const std::uint64_t limit = address_space_limit();
+    return Error::from_errno(
+        os_error, "%.120s: %" PRIu64 " bytes of addresses%s", source.path, reserved_bytes,
+        limit == ~std::uint64_t{0}
+            ? ""
+            : (", of " + std::to_string(limit) + " for the process (ulimit -v)").c_str());
   }
   auto* const first = static_cast<std::byte*>(reserved);
   const std::uint64_t before =

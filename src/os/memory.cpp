@@ -1,5 +1,7 @@
 #include "os/memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -97,6 +99,12 @@ AvailableMemory available_memory(const std::string& root) {
       narrow_by_all(available, root, path, kVersion1);
   }
   return available;
+}
+
+std::uint64_t address_space_limit() {
+  rlimit limit{};
+  const bool is_limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return is_limited ? limit.rlim_cur : kUnlimited;
 }
 
 }  // namespace cachalot::os

@@ -21,4 +21,7 @@ AvailableMemory available_memory(const std::string& root = "");
 // What the machine has left, swap included.
 std::uint64_t available_machine_bytes(const std::string& root = "");
 
+// How many addresses this process may have (RLIMIT_AS, `ulimit -v`); the largest number: no limit.
+std::uint64_t address_space_limit();
+
 }  // namespace cachalot::os

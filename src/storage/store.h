@@ -34,10 +34,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/rare_line.h"
 #include "storage/backend.h"
 #include "storage/breaker.h"
 #include "storage/catalogue.h"
-#include "storage/rare_line.h"
 #include "storage/write_budget.h"
 
 namespace cachalot::storage {
@@ -163,7 +163,7 @@ class Store {
   std::atomic<std::uint64_t> gaps_{0};
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
-  RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{4}, known_line_, lost_line_;
+  base::RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{4}, known_line_, lost_line_;
   mutable std::mutex error_mutex_;
   std::string last_error_;
   // An object that a shared backend should have.

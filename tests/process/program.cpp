@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -49,6 +50,11 @@ int become(const Arguments& arguments, int in, int out, int err, const RunOption
     if (setresgid(kNobody, kNobody, kNobody) != 0 || setresuid(kNobody, kNobody, kNobody) != 0) {
       return kNotStarted;
     }
+  }
+  if (options.limit) {
+    const rlimit limit{options.limit->value, options.limit->value};
+    if (setrlimit(static_cast<__rlimit_resource>(options.limit->resource), &limit) != 0)
+      return kNotStarted;
   }
   std::string binary = CACHALOT_BINARY;
   std::vector<char*> argv = {binary.data()};

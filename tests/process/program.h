@@ -32,6 +32,12 @@ struct RunOptions {
   // Closed when the program starts, of 0, 1 and 2.
   std::vector<int> closed = {};
   int out = -1;  // what stdout is instead of what Outcome::out shows
+  // Of the system's resources: RLIMIT_AS and others.
+  struct Limit {
+    int resource = 0;
+    std::uint64_t value = 0;
+  };
+  std::optional<Limit> limit = {};
   // Runs as a user that owns nothing; where this process is not root it is as it is.
   bool without_rights = false;
 };
@@ -66,7 +72,8 @@ class Running {
 class Serving : public Running {
  public:
   // Waits for the ready line, or the end.
-  explicit Serving(const Arguments& arguments) : Running(arguments) {
+  explicit Serving(const Arguments& arguments, const RunOptions& options = {})
+      : Running(arguments, options) {
     if (says("\n")) ready_line_ = out().substr(0, out().find('\n'));
   }
 

@@ -143,23 +143,24 @@ std::size_t Feed::send_changes(const Sink& sink) {
   return taken;
 }
 
-Message Feed::take_batch(std::uint32_t namespace_id, std::uint64_t sequence) {
+SharedMessage Feed::take_batch(std::uint32_t namespace_id, std::uint64_t sequence) {
   const double now = options_.unix_s ? options_.unix_s() : 0;
-  return {topic_of(namespace_id), sequence, batch_.take(now)};
+  return std::make_shared<const Message>(
+      Message{topic_of(namespace_id), sequence, batch_.take(now)});
 }
 
 void Feed::send_batch(std::uint32_t namespace_id, const Sink& sink) {
   if (batch_.is_empty()) return;
-  Message message = take_batch(namespace_id, next_++);
-  static_cast<void>(sink(message));
+  SharedMessage message = take_batch(namespace_id, next_++);
+  sink(message);
   keep(std::move(message));
 }
 
-void Feed::keep(Message message) {
-  kept_bytes_ += message.payload.size();
+void Feed::keep(SharedMessage message) {
+  kept_bytes_ += message->payload.size();
   kept_.push_back(std::move(message));
   while (kept_.size() > options_.kept_batches || kept_bytes_ > options_.kept_bytes) {
-    kept_bytes_ -= kept_.front().payload.size();
+    kept_bytes_ -= kept_.front()->payload.size();
     kept_.pop_front();
   }
 }
@@ -194,20 +195,51 @@ void Feed::fill_batch(const Part& part) {
   pending.flush();
 }
 
-bool Feed::replay(std::uint64_t first, const Sink& sink) {
-  if (first <= next_ && !kept_.empty() && first >= kept_.front().sequence) {
-    return std::all_of(kept_.begin(), kept_.end(), [&](const Message& message) {
-      return message.sequence < first || sink(message);
-    });
-  }
+// --- Replays ----------------------------------------------------------------------------------
+
+// Whether all live batches from this number on are there, or will be.
+bool Feed::is_kept(std::uint64_t sequence) const {
+  return sequence == next_ ||
+         (!kept_.empty() && sequence >= kept_.front()->sequence && sequence < next_);
+}
+
+// An older one does as well while all batches after it are kept.
+const Feed::Snapshot& Feed::current_snapshot() {
+  if (snapshot_.id != 0 && is_kept(snapshot_.next)) return snapshot_;
+  snapshot_ = {};  // first, so that there are never two
   const std::vector<Part> parts = plan_snapshot();
   // The last one gets the number of the last live batch.
   std::uint64_t sequence = next_ - std::min<std::uint64_t>(next_, parts.size());
   for (const Part& part : parts) {
     fill_batch(part);
-    if (!sink(take_batch(part.namespace_id, sequence++))) return false;
+    snapshot_.batches.push_back(take_batch(part.namespace_id, sequence++));
   }
-  return true;
+  snapshot_.next = next_;
+  snapshot_.id = ++snapshots_;
+  return snapshot_;
+}
+
+void Feed::begin_with_snapshot(Replay& replay) {
+  const Snapshot& snapshot = current_snapshot();
+  replay = {.next = snapshot.next, .end = next_, .snapshot = snapshot.id, .part = 0};
+}
+
+Replay Feed::begin_replay(std::uint64_t first) {
+  Replay replay{.next = first, .end = next_};
+  if (!is_kept(first)) begin_with_snapshot(replay);
+  return replay;
+}
+
+SharedMessage Feed::next_of(Replay& replay) {
+  const bool has_lost_snapshot = replay.snapshot != 0 && replay.snapshot != snapshot_.id;
+  const bool has_lost_batches = replay.next != replay.end && !is_kept(replay.next);
+  if (has_lost_snapshot || has_lost_batches) begin_with_snapshot(replay);
+  if (replay.snapshot != 0) {
+    if (replay.part < snapshot_.batches.size()) return snapshot_.batches[replay.part++];
+    replay.snapshot = 0;
+  }
+  if (replay.next == replay.end) return nullptr;
+  return kept_[static_cast<std::size_t>(replay.next++ - kept_.front()->sequence)];
 }
 
 }  // namespace cachalot::events

@@ -1,5 +1,6 @@
 #include "node/events/publisher.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -31,17 +32,19 @@ Publisher::~Publisher() {
 }
 
 void Publisher::run() {
-  const auto publish = [this](const Message& message) {
-    sockets_->publish(message);
-    return true;
-  };
+  const auto publish = [this](const SharedMessage& message) { sockets_->publish(message); };
+  std::uint32_t idle_ms = 0;
   while (!stop_.load(std::memory_order_relaxed)) {
     if (!sockets_) {
       open_sockets();
       continue;
     }
-    const std::size_t sent = feed_.advance(publish);
-    if (sockets_->wait(sent == 0 ? kIdleMs : 0)) serve_request();
+    bool is_sent = feed_.advance(publish) != 0;
+    if (feed_.is_current()) is_sent |= replays_.advance(*sockets_);
+    sockets_->tend();
+    // A subscriber that has read again is not announced: look for it soon, and then ever less often.
+    idle_ms = is_sent ? 0 : replays_.is_idle() ? kIdleMs : std::min(idle_ms + 1, kIdleMs);
+    static_cast<void>(sockets_->wait(idle_ms));
   }
   if (sockets_) feed_.advance(publish);
 }
@@ -54,24 +57,10 @@ void Publisher::open_sockets() {
     sockets_ = *std::move(opened);
     return;
   }
-  base::log(base::LogLevel::kWarn, "events", "not published yet: %s", opened.error().message);
+  if (waiting_line_.is_due())
+    base::log(base::LogLevel::kWarn, "events", "not published yet: %s", opened.error().message);
   for (int i = 0; i < kPauses && !stop_.load(std::memory_order_relaxed); ++i)
     std::this_thread::sleep_for(kPause);
-}
-
-void Publisher::serve_request() {
-  if (!feed_.is_current()) return;  // the directory is read first, by the next advance()
-  const std::optional<Sockets::Request> request = sockets_->take_request();
-  if (!request) {
-    base::log(base::LogLevel::kWarn, "events", "a replay request is not a number of 8 bytes");
-    return;
-  }
-  const bool is_sent = feed_.replay(request->first, [&](const Message& message) {
-    return sockets_->answer(*request, message);
-  }) && sockets_->end_answer(*request);
-  if (!is_sent) {
-    base::log(base::LogLevel::kWarn, "events", "a subscriber did not take its replay to the end");
-  }
 }
 
 }  // namespace cachalot::events

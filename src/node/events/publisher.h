@@ -13,8 +13,10 @@
 #include <optional>
 #include <thread>
 
+#include "base/rare_line.h"
 #include "node/changes/change_queue.h"
 #include "node/events/feed.h"
+#include "node/events/replays.h"
 #include "node/events/sockets.h"
 #include "pool/keeper/keeper.h"
 
@@ -36,14 +38,15 @@ class Publisher {
  private:
   void run();
   void open_sockets();
-  void serve_request();
 
   pool::Keeper& keeper_;
   const Endpoints endpoints_;
   node::ChangeQueue changes_;
-  Feed feed_;                       // its thread's
-  std::optional<Sockets> sockets_;  // its thread's
-  std::atomic<bool> stop_{false};   // relaxed: the join orders everything else
+  Feed feed_;  // its thread's, as are the next two
+  Replays replays_{feed_};
+  std::optional<Sockets> sockets_;
+  base::RareLine waiting_line_;
+  std::atomic<bool> stop_{false};  // relaxed: the join orders everything else
   std::thread thread_;
 };
 

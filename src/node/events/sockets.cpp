@@ -1,23 +1,34 @@
 #include "node/events/sockets.h"
 
+#include <fcntl.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <future>
 #include <initializer_list>
+#include <new>
 #include <string_view>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "os/file_descriptor.h"
 
 namespace cachalot::events {
 namespace {
 
 constexpr std::string_view kConnect = "connect:";
-constexpr int kLiveMessages = 100'000;  // queued for one subscriber
-constexpr int kReplayMessages = 64;
-constexpr int kReplayTimeoutMs = 1000;
+constexpr int kLiveMessages = 100'000;   // queued for one subscriber
+constexpr int kReplayMessages = 8;       // likewise: the feed has the others
+constexpr int kRequests = 16;            // that one subscriber may send ahead
+constexpr int kSocketBytes = 512 << 10;  // of a connection, in the kernel
+constexpr int kMostFrameBytes = 1024;    // of what subscribers send
+constexpr int kHandshakeMs = 2000;
 constexpr int kLingerMs = 500;
 constexpr std::uint64_t kEndOfReplay = ~std::uint64_t{0};
 
@@ -56,6 +67,26 @@ Error failed(const char* name, const std::string& endpoint, int error) {
   return Error::make(code, "%s: %.200s: %s", name, endpoint.c_str(), hint);
 }
 
+// ZeroMQ ends the process when the system refuses it a thread or a descriptor: asks for them first. The threads'
+// stacks stay with the process for ZeroMQ's. Throws std::system_error as std::thread does.
+Status check_room() {
+  constexpr std::size_t kDescriptors =
+      24;  // two sockets, two monitors, two threads: 16, and some to spare
+  std::array<os::FileDescriptor, kDescriptors> descriptors;
+  for (os::FileDescriptor& each : descriptors) {
+    each = os::FileDescriptor(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+    if (!each) {
+      return Error::make(Code::kNoSpace, "--kv-events: needs %zu file descriptors: %s",
+                         kDescriptors, std::generic_category().message(errno).c_str());
+    }
+  }
+  std::array<std::jthread, 2> threads;
+  std::promise<void> all_run;  // ends before the threads, whatever happens
+  const std::shared_future<void> end = all_run.get_future();
+  for (std::jthread& each : threads) each = std::jthread([end] { end.wait(); });
+  return {};
+}
+
 struct CloseSocket {
   void operator()(void* socket) const { zmq_close(socket); }
 };
@@ -65,17 +96,62 @@ void set(const Socket& socket, int option, int value) {
   zmq_setsockopt(socket.get(), option, &value, sizeof value);
 }
 
-bool send(const Socket& socket, std::initializer_list<std::string_view> frames) {
-  std::size_t left = frames.size();
-  for (const std::string_view frame : frames) {
-    const int flags = --left == 0 ? 0 : ZMQ_SNDMORE;
+// A message that ZeroMQ holds. Its thread deletes this when all subscribers have it or are gone.
+struct Held {
+  SharedMessage message;
+  std::shared_ptr<Unread> unread;
+};
+
+void release(void*, void* hint) {
+  const std::unique_ptr<Held> held(static_cast<Held*>(hint));
+  held->unread->messages.fetch_sub(1, std::memory_order_relaxed);
+  held->unread->bytes.fetch_sub(held->message->payload.size(), std::memory_order_relaxed);
+}
+
+// A frame with a message's payload, without a copy.
+class PayloadFrame {
+ public:
+  PayloadFrame(const SharedMessage& message, const std::shared_ptr<Unread>& unread) {
+    const std::string& payload = message->payload;
+    auto held = std::make_unique<Held>(Held{message, unread});
+    // ZeroMQ does not write to it.
+    if (zmq_msg_init_data(&frame_, const_cast<char*>(payload.data()), payload.size(), release,
+                          held.get()) != 0) {
+      throw std::bad_alloc();
+    }
+    static_cast<void>(held.release());
+    unread->messages.fetch_add(1, std::memory_order_relaxed);
+    unread->bytes.fetch_add(payload.size(), std::memory_order_relaxed);
+  }
+  ~PayloadFrame() { zmq_msg_close(&frame_); }
+  PayloadFrame(const PayloadFrame&) = delete;
+  PayloadFrame& operator=(const PayloadFrame&) = delete;
+
+  int send(void* socket) { return zmq_msg_send(&frame_, socket, ZMQ_DONTWAIT); }
+
+ private:
+  zmq_msg_t frame_;
+};
+
+// @return false: nothing was sent; errno says why
+bool send(const Socket& socket, std::initializer_list<std::string_view> head,
+          const SharedMessage& message, const std::shared_ptr<Unread>& unread) {
+  const auto is_sent = [](const auto& attempt) {
     int sent = -1;
     do {
-      sent = zmq_send(socket.get(), frame.data(), frame.size(), flags);
+      sent = attempt();
     } while (sent < 0 && errno == EINTR);
-    if (sent < 0) return false;
+    return sent >= 0;
+  };
+  PayloadFrame payload(message, unread);  // before the first frame: it may lack memory
+  for (const std::string_view frame : head) {
+    if (!is_sent([&] {
+          return zmq_send(socket.get(), frame.data(), frame.size(), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+        })) {
+      return false;
+    }
   }
-  return true;
+  return is_sent([&] { return payload.send(socket.get()); });
 }
 
 }  // namespace
@@ -86,6 +162,7 @@ struct Sockets::Zmq {
   };
   std::unique_ptr<void, EndContext> context{zmq_ctx_new()};
   Socket live, replay;  // closed before the context ends
+  std::optional<Peers> live_peers, replay_peers;
 
   Result<Socket> make(int kind, int messages, const std::string& endpoint) const {
     Socket socket(zmq_socket(context.get(), kind));
@@ -93,9 +170,22 @@ struct Sockets::Zmq {
       return Error::make(Code::kNoSpace, "events: no socket can be made: %s", zmq_strerror(errno));
     }
     set(socket, ZMQ_SNDHWM, messages);
+    set(socket, ZMQ_RCVHWM, kRequests);
+    set(socket, ZMQ_SNDBUF, kSocketBytes);
+    set(socket, ZMQ_HANDSHAKE_IVL, kHandshakeMs);
+    const std::int64_t most_bytes = kMostFrameBytes;
+    zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &most_bytes, sizeof most_bytes);
     set(socket, ZMQ_LINGER, kLingerMs);
     set(socket, ZMQ_IPV6, endpoint.find('[') != std::string::npos);
     return socket;
+  }
+  // Before the socket has peers.
+  Status watch(const Socket& socket, const char* name, PeerLimits limits,
+               std::optional<Peers>& peers) const {
+    peers.emplace(context.get(), socket.get(), name, limits);
+    if (peers->is_watching()) return {};
+    return Error::make(Code::kNoSpace, "%s: its connections cannot be watched: %s", name,
+                       zmq_strerror(errno));
   }
 };
 
@@ -124,12 +214,14 @@ Result<std::string> bind_to(const Socket& socket, const char* name, const std::s
 
 }  // namespace
 
-Result<Sockets> Sockets::open(const Endpoints& endpoints) {
+Result<Sockets> Sockets::open(const Endpoints& endpoints, PeerLimits limits) {
   CACHALOT_TRY(endpoints.check());
+  CACHALOT_TRY(check_room());
   Sockets opened(std::make_unique<Zmq>());
   Zmq& zmq = *opened.zmq_;
   opened.endpoints_ = endpoints;
   CACHALOT_TRY_ASSIGN(zmq.live, zmq.make(ZMQ_PUB, kLiveMessages, endpoints.live));
+  CACHALOT_TRY(zmq.watch(zmq.live, "--kv-events", limits, zmq.live_peers));
   if (endpoints.live.starts_with(kConnect)) {
     const std::string to = endpoints.live.substr(kConnect.size());
     if (zmq_connect(zmq.live.get(), to.c_str()) != 0) return failed("--kv-events", to, errno);
@@ -139,15 +231,15 @@ Result<Sockets> Sockets::open(const Endpoints& endpoints) {
   if (endpoints.replay.empty()) return opened;
   CACHALOT_TRY_ASSIGN(zmq.replay, zmq.make(ZMQ_ROUTER, kReplayMessages, endpoints.replay));
   set(zmq.replay, ZMQ_ROUTER_MANDATORY, 1);
-  set(zmq.replay, ZMQ_SNDTIMEO, kReplayTimeoutMs);
+  CACHALOT_TRY(zmq.watch(zmq.replay, "--kv-events-replay", limits, zmq.replay_peers));
   CACHALOT_TRY_ASSIGN(opened.endpoints_.replay,
                       bind_to(zmq.replay, "--kv-events-replay", endpoints.replay));
   return opened;
 }
 
-void Sockets::publish(const Message& message) {
-  static_cast<void>(
-      send(zmq_->live, {message.topic, big_endian(message.sequence), message.payload}));
+void Sockets::publish(const SharedMessage& message) {
+  static_cast<void>(send(zmq_->live, {message->topic, big_endian(message->sequence)}, message,
+                         zmq_->live_peers->unread()));
 }
 
 bool Sockets::wait(std::uint32_t timeout_ms) {
@@ -179,13 +271,22 @@ std::optional<Sockets::Request> Sockets::take_request() {
   return request;
 }
 
-bool Sockets::answer(const Request& to, const Message& message) {
-  return send(zmq_->replay,
-              {to.identity, "", message.topic, big_endian(message.sequence), message.payload});
+Sockets::Sent Sockets::answer(const std::string& identity, const SharedMessage& message) {
+  const bool is_sent =
+      send(zmq_->replay, {identity, "", message->topic, big_endian(message->sequence)}, message,
+           zmq_->replay_peers->unread());
+  if (is_sent) return Sent::kYes;
+  return errno == EAGAIN ? Sent::kFull : Sent::kGone;
 }
 
-bool Sockets::end_answer(const Request& to) {
-  return send(zmq_->replay, {to.identity, "", "", big_endian(kEndOfReplay), ""});
+SharedMessage Sockets::end_of_answer() {
+  static const auto mark = std::make_shared<const Message>(Message{"", kEndOfReplay, ""});
+  return mark;
+}
+
+void Sockets::tend() {
+  zmq_->live_peers->tend();
+  if (zmq_->replay_peers) zmq_->replay_peers->tend();
 }
 
 }  // namespace cachalot::events

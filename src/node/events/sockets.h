@@ -12,6 +12,7 @@
 #include <string>
 
 #include "node/events/feed.h"
+#include "node/events/peers.h"
 
 namespace cachalot::events {
 
@@ -25,7 +26,8 @@ struct Endpoints {
 class Sockets {
  public:
   // @errors kInvalidArgument: not of the form, no such address here; kBusy: the address is in use; kPermission
-  static Result<Sockets> open(const Endpoints& endpoints);
+  // @param limits  of each of the two
+  static Result<Sockets> open(const Endpoints& endpoints, PeerLimits limits = {});
   Sockets(Sockets&&) noexcept;
   Sockets& operator=(Sockets&&) noexcept;
   // Sends what is queued for at most half a second.
@@ -35,7 +37,7 @@ class Sockets {
   const Endpoints& endpoints() const { return endpoints_; }
 
   // Never waits: subscribers that are too slow miss batches, which they see by the numbers.
-  void publish(const Message& message);
+  void publish(const SharedMessage& message);
 
   struct Request {
     std::string identity;
@@ -45,10 +47,15 @@ class Sockets {
   bool wait(std::uint32_t timeout_ms);
   // None: what came is no request.
   std::optional<Request> take_request();
-  // Waits up to a second for a slow subscriber. @return false: it is gone or too slow
-  bool answer(const Request& to, const Message& message);
-  // Ends an answer.
-  bool end_answer(const Request& to);
+
+  enum class Sent { kYes, kFull, kGone };  // kFull: not sent, the subscriber has to read first
+  // Never waits.
+  Sent answer(const std::string& identity, const SharedMessage& message);
+  // The end mark, which is sent as a batch is.
+  static SharedMessage end_of_answer();
+
+  // To be called every few milliseconds: keeps the limits.
+  void tend();
 
  private:
   struct Zmq;

@@ -3,7 +3,7 @@
 //   GET /metrics  200: OpenMetrics, or Prometheus text if the request prefers it
 //   GET /health   200: this process's keeper rules; 503: it waits, has ended, or another keeper rules
 //
-// Threads of its own answer, from what keeper and clients publish in the pool: the keeper's thread neither
+// A thread of its own answers, from what keeper and clients publish in the pool: the keeper's thread neither
 // answers nor is asked. A process whose keeper does not rule exports its role only, so that the pool of a
 // keeper and its standby is counted once.
 #pragma once
@@ -27,13 +27,13 @@ class MetricsServer {
   // @errors kBusy, kPermission, kIo: the address cannot be listened at; kInvalidArgument: there is no such host
   static Result<std::unique_ptr<MetricsServer>> listen(const ListenAddress& address,
                                                        std::string pool_name);
-  // Ends answers in flight.
+  // Waits for an answer that is being made.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
   // Also shows the storage behind the pool from now on, while the keeper rules; an empty function: no more.
-  // `read` is called by the server's threads, one at a time. The call waits for a scrape in flight.
+  // `read` is called by the server's thread. The call waits for a scrape in flight.
   void show_storage(std::function<StorageFigures()> read);
 
   // Where it listens; the port is the one that was found for port 0.

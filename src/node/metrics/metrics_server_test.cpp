@@ -166,20 +166,5 @@ TEST_F(MetricsServerTest, ListensAtAllAddresses) {
   EXPECT_EQ(result->status, 503);
 }
 
-// More clients that send nothing than the server lets in: it ends all the same.
-TEST_F(MetricsServerTest, EndsWhileClientsAreSilent) {
-  std::vector<int> sockets;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(server_->address().port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  for (int i = 0; i < 20; ++i) {
-    sockets.push_back(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-    (void)connect(sockets.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  }
-  server_.reset();
-  for (const int silent : sockets) close(silent);
-}
-
 }  // namespace
 }  // namespace cachalot::node

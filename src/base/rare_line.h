@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 
-namespace cachalot::storage {
+namespace cachalot::base {
 
 class RareLine {
  public:
@@ -35,4 +35,4 @@ class RareLine {
   unsigned lines_ = 0;          // in it
 };
 
-}  // namespace cachalot::storage
+}  // namespace cachalot::base

@@ -1,0 +1,86 @@
+// A command that the system refuses memory, threads or descriptors says so, and ends as cli.md says.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <string>
+
+#include "program.h"
+
+namespace cachalot::process_test {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kHasLimits = false;  // sanitizers need more addresses than any limit here
+#else
+constexpr bool kHasLimits = true;
+#endif
+
+constexpr int kRefused = 3;
+constexpr std::uint64_t kMiB = 1u << 20;
+
+class Limits : public ProcessTest {
+ protected:
+  void SetUp() override {
+    if (!kHasLimits) GTEST_SKIP() << "sanitizers need more than the limits of these tests";
+  }
+  Arguments serve() const {
+    return {"serve",
+            "--pool",
+            path("kv"),
+            "--create",
+            "--block-bytes",
+            "64KiB",
+            "--capacity",
+            "64MiB",
+            "--metrics",
+            "127.0.0.1:0",
+            "--kv-events",
+            "ipc://" + path("events"),
+            "--kv-events-replay",
+            "ipc://" + path("replay"),
+            "--storage",
+            "file:" + path("objects")};
+  }
+  // Serves until it is told to end, or ends with one error.
+  // @return whether it served
+  bool serves(const RunOptions& options) {
+    Serving serving(serve(), options);
+    if (serving.is_ready()) serving.send(SIGTERM);
+    const Outcome outcome = serving.wait();
+    EXPECT_EQ(outcome.signal, 0) << outcome.err;
+    if (outcome.exit_code == 0) return true;
+    EXPECT_EQ(outcome.exit_code, kRefused) << outcome.err;
+    const std::size_t line = outcome.err.find("cachalot: ");
+    EXPECT_NE(line, std::string::npos) << outcome.err;
+    if (line == std::string::npos) return false;
+    EXPECT_EQ(std::count(outcome.err.begin() + static_cast<std::ptrdiff_t>(line), outcome.err.end(),
+                         '\n'),
+              1)
+        << outcome.err;
+    return false;
+  }
+  // From limits at which nothing works to one that is large enough.
+  void sweep(int resource, std::uint64_t first, std::uint64_t last) {
+    constexpr std::uint64_t kSteps = 10;
+    std::uint64_t served = 0;
+    for (std::uint64_t step = 0; step <= kSteps; ++step) {
+      const std::uint64_t limit = first + (last - first) * step / kSteps;
+      SCOPED_TRACE("limit " + std::to_string(limit));
+      served += serves({.limit = {{resource, limit}}});
+    }
+    EXPECT_GT(served, 0u);
+    EXPECT_LE(served, kSteps);
+  }
+};
+
+TEST_F(Limits, OfTheAddressSpaceAreAnError) {
+  sweep(RLIMIT_AS, 100 * kMiB, 700 * kMiB);
+}
+
+TEST_F(Limits, OfDescriptorsAreAnError) {
+  sweep(RLIMIT_NOFILE, 8, 88);
+}
+
+}  // namespace
+}  // namespace cachalot::process_test
