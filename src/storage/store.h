@@ -163,7 +163,8 @@ class Store {
   std::atomic<std::uint64_t> gaps_{0};
   std::atomic<bool> is_gone_{false};  // by its check()
   std::atomic<std::uint64_t> disappearances_{0};
-  base::RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{4}, known_line_, lost_line_;
+  base::RareLine full_line_, damaged_line_, failing_line_{3}, outage_line_{4}, known_line_,
+      lost_line_;
   mutable std::mutex error_mutex_;
   std::string last_error_;
   // An object that a shared backend should have.

@@ -24,9 +24,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rare_line.h"
 #include "os/file_descriptor.h"
 #include "storage/file/directory.h"
-#include "storage/rare_line.h"
 #include "storage/value.h"
 
 namespace cachalot::storage {
@@ -140,7 +140,7 @@ class ErrorLog final : public rdb::Logger {
   }
 
  private:
-  RareLine line_{10};
+  base::RareLine line_{10};
 };
 
 rdb::Options database_options(const RocksdbOptions& options, bool is_direct) {
