@@ -60,7 +60,8 @@ void Cluster::end_fetch(JobId id) {
 // its turn.
 void Cluster::write_to_storage(JobId id) {
   constexpr std::uint64_t kMostWrites = 256;
-  if (storage_writes_.contains(id)) return;  // its prefill was repeated
+  // What was queued is not written: the figures have ended. Or the job's prefill was repeated.
+  if (is_over() || storage_writes_.contains(id)) return;
   const std::uint64_t known_tokens = workload_.tokens_of(job(id), storage_.match(path(id)));
   const std::uint64_t new_tokens = workload_.tokens_of(job(id), path(id).size()) - known_tokens;
   if (new_tokens == 0) {
@@ -79,7 +80,7 @@ void Cluster::write_to_storage(JobId id) {
   storage_writes_[id] = start_transfer(transfer);
 }
 
-// Of a write that is cut off, what was sent until now counts.
+// Of a write that is cut off, what was sent until now counts as written.
 void Cluster::on_last_end() {
   for (const auto& [id, transfer] : storage_writes_)
     report_.storage_write_bytes -= cancel_transfer(transfer);

@@ -22,20 +22,16 @@ Status EventLoop::run_events(const std::function<void(double)>& on_progress) {
   timers_.set(arrival_slot(), next_arrival_s());
   if (!changes_.empty()) timers_.set(change_slot(), changes_[0].at_s);
   JobId reported = 0;
-  bool is_over = false;
   while (timers_.first_time() < kNever) {
     now_s_ = timers_.first_time();
     CACHALOT_TRY(step(timers_.first()));
-    if (in_flight_ == 0 && next_arrival_ == report_.records.size() && !is_over) {
-      is_over = true;
-      on_last_end();
-    }
+    if (is_over()) on_last_end();
     if (on_progress && next_arrival_ >= reported + kProgressEvery) {
       reported = next_arrival_;
       on_progress(static_cast<double>(reported) / static_cast<double>(report_.records.size()));
     }
   }
-  if (in_flight_ == 0 && next_arrival_ == report_.records.size()) return {};
+  if (is_over()) return {};
   return Error::make(Code::kBadInput,
                      "simulation: a request never ends, expected finite times of the timing model");
 }

@@ -39,7 +39,7 @@ class EventLoop {
   virtual Status on_instance(std::size_t instance) = 0;
   virtual Status on_change(const Membership& membership) = 0;
   virtual Status on_arrival(JobId id) = 0;
-  virtual void on_last_end() {}  // of a request: what happens afterwards is in no figure
+  virtual void on_last_end() {}  // of a request, and after each event from then on
 
   void set_timer(std::size_t instance, double at_s) { timers_.set(1 + instance, at_s); }
   TransferId start_transfer(const LinkNetwork::Transfer& transfer);
@@ -51,6 +51,8 @@ class EventLoop {
   double now_s() const { return now_s_; }
   // Those that have arrived are below it.
   JobId next_arrival() const { return next_arrival_; }
+  // Whether all requests have come and ended.
+  bool is_over() const { return in_flight_ == 0 && next_arrival_ == report_.records.size(); }
   const Job& job(JobId id) const { return workload_.jobs()[id]; }
   std::span<const std::uint32_t> path(JobId id) const { return workload_.path(job(id)); }
   RequestRecord& record(JobId id) { return report_.records[id]; }
