@@ -135,6 +135,10 @@ TEST_F(KeeperPolicyTest, WhereAllIsPinnedAStoreIsRefusedAndAnOperatorCanStillEvi
   put(2);
   const BlockUse use = raw_->grant(1)[0];
   EXPECT_EQ(raw_->commit_one(space_, nullptr, RawClient::item(3, use)), Verdict::kNoRoom);
+  const KeeperCounters& counters = pool_->keeper().counters();
+  EXPECT_EQ(counters[KeeperCounter::kNoSpaceCommits], 1u);
+  EXPECT_EQ(counters[KeeperCounter::kRefused], 1u);
+  EXPECT_EQ(counters[KeeperCounter::kNoParentCommits], 0u);
   const BlockHash hash = hash_of(1);
   EXPECT_TRUE(
       raw_->ask(RawClient::head_of(Op::kEvict, 0, EvictPayload{space_, 0, hash.low, hash.high}))
