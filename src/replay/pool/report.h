@@ -80,7 +80,7 @@ struct ReplayReport {
     double wall_s = 0;  // from its first request to the end of its last
   };
   std::vector<Pass> passes;
-  std::uint64_t pool_bytes = 0;     // of all its devices
+  std::uint64_t pool_bytes = 0;  // of all its devices
   // What the pool says of its clients' prompts: the same as blocks_total, blocks_hit and blocks_hit_storage.
   std::uint64_t prompt_blocks = 0, used_blocks = 0, used_storage_blocks = 0;
   std::vector<std::string> faults;  // the first of each engine, in words

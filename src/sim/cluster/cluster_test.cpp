@@ -216,10 +216,9 @@ TEST(Cluster, WhatStorageHasNotGotByTheLastEndIsNotWritten) {
   EXPECT_GT(report->storage_write_bytes, 50);
   EXPECT_LE(report->storage_write_bytes, 50 * report->sim_s);
   EXPECT_EQ(report->storage_blocks, 0u);
-  EXPECT_DOUBLE_EQ(report->bytes_transferred, report->handover_bytes + report->peer_bytes +
-                                                  report->pool_read_bytes +
-                                                  report->pool_write_bytes +
-                                                  report->storage_write_bytes);
+  EXPECT_DOUBLE_EQ(report->bytes_transferred,
+                   report->handover_bytes + report->peer_bytes + report->pool_read_bytes +
+                       report->pool_write_bytes + report->storage_write_bytes);
 }
 
 TEST(Cluster, ImpossibleClustersAreOneErrorEach) {
