@@ -9,9 +9,11 @@
 #include "creation.h"
 #include "output.h"
 #include "pool/making.h"
+#include "pool/sizing.h"
 #include "pool_flags.h"
 #include "pool_report.h"
 #include "pool_summary.h"
+#include "values.h"
 
 namespace cachalot::apps {
 namespace {
