@@ -78,7 +78,7 @@ Result<pool::Geometry> sized(const GeometryFlags& flags, const pool::Geometry& s
                        flags.spare_blocks.empty() ? "--device-bytes" : "--spare-blocks");
   }
   CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, parse_bytes("--size", flags.size));
-  const Result<pool::Geometry> fits = pool::fitting(shape, bytes);
+  Result<pool::Geometry> fits = pool::fitting(shape, bytes);
   if (!fits) return Error::make(fits.error().code, "--size: %s", fits.error().message);
   return fits;
 }

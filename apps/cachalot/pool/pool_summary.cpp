@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "pool_flags.h"
 #include "values.h"
 
 namespace cachalot::apps {
