@@ -1,6 +1,8 @@
 #include "pool/client_slots.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,41 @@ std::vector<std::uint32_t> slots_to_try(const Geometry& g, std::uint32_t host, b
   return slots;
 }
 
+// That the slot's last client had.
+std::uint32_t pid_of(const Access& access, std::uint32_t slot) {
+  ClientLine line{};
+  access.region.read_as(access.layout.client_line(slot), line);
+  return line.pid;
+}
+
+// Why a client finds no slot.
+class Occupants {
+ public:
+  void add_attached(std::uint32_t pid) { ++attached_[pid]; }
+  void add_held() { ++held_; }
+
+  // "14 attached by 3 processes (9 by pid 4711), 2 held by suspects"
+  std::string describe() const {
+    std::uint32_t attached = 0;
+    std::pair<std::uint32_t, std::uint32_t> most;  // pid, slots
+    for (const auto& [pid, slots] : attached_) {
+      attached += slots;
+      if (slots > most.second) most = {pid, slots};
+    }
+    std::string text = std::to_string(attached) + " attached";
+    if (attached != 0) {
+      text += " by " + std::to_string(attached_.size()) +
+              (attached_.size() == 1 ? " process (" : " processes (") +
+              std::to_string(most.second) + " by pid " + std::to_string(most.first) + ")";
+    }
+    return text + ", " + std::to_string(held_) + " held by suspects";
+  }
+
+ private:
+  std::map<std::uint32_t, std::uint32_t> attached_;  // slots of each process
+  std::uint32_t held_ = 0;
+};
+
 }  // namespace
 
 Result<PoolClient> ClientSlots::attach_anywhere(ClientOptions options) const {
@@ -31,20 +68,26 @@ Result<PoolClient> ClientSlots::attach_anywhere(ClientOptions options) const {
   const Geometry& g = access_->geometry;
   const char* name = pool_name();
   CACHALOT_TRY(check_host(options.host));
+  Occupants occupants;
   for (const std::uint32_t slot : slots_to_try(g, options.host, options.is_operator)) {
     Result<os::FileLock> locked = lock(slot);
     if (!locked && locked.error().code != Code::kBusy) return locked.error();
-    if (!locked) continue;
+    if (!locked) {
+      occupants.add_attached(pid_of(*access_, slot));
+      continue;
+    }
     Result<PoolClient> attached =
         PoolClient::attach(*access_, options, slot, *std::move(locked), name);
     if (attached || attached.error().code != Code::kBusy) return attached;
+    occupants.add_held();
   }
-  return Error::make(Code::kBusy,
-                     "%s: all %u client slots of host %u%s are taken, or held by suspects "
-                     "(`cachalot pool info`); an "
-                     "engine takes one, and one for each rank: make the pool with more (--clients)",
-                     name, g.engine_clients() / g.hosts, options.host,
-                     options.is_operator ? ", and the operators'," : "");
+  return Error::make(
+      Code::kBusy,
+      "%.70s: all %u client slots of host %u%s are taken: %s; an engine takes one, and "
+      "one for each rank: end clients, or create the pool with more --clients (`cachalot pool "
+      "info`)",
+      name, g.engine_clients() / g.hosts, options.host,
+      options.is_operator ? ", and the operators'," : "", occupants.describe().c_str());
 }
 
 Result<PoolClient> ClientSlots::attach_at(const ClientOptions& options, std::uint32_t slot) const {
@@ -63,10 +106,8 @@ Result<os::FileLock> ClientSlots::lock(std::uint32_t slot) const {
   }
   Result<os::FileLock> locked = lock_byte(file_->fd(), kFirstClientLock + slot);
   if (locked || locked.error().code != Code::kBusy) return locked;
-  ClientLine line{};
-  access_->region.read_as(access_->layout.client_line(slot), line);
   return Error::make(Code::kBusy, "%s: client slot %u is attached already, by pid %u", name, slot,
-                     line.pid);
+                     pid_of(*access_, slot));
 }
 
 Status ClientSlots::check_slot(std::uint32_t host, std::uint32_t slot) const {
