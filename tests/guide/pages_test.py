@@ -37,6 +37,7 @@ POOL_FLAGS = "--block-bytes 64KiB --capacity-blocks 64"
 # A keeper in the background has printed its line when the next command runs; one in the foreground is ended then.
 BEGIN = """set -e -o pipefail -m
 begins() {
+  rm -f keeper.out
   "$@" > keeper.out & keeper=$!
   until grep -qs ^ready keeper.out; do kill -0 $keeper; sleep 0.05; done
 }
