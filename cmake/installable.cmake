@@ -6,7 +6,7 @@ endforeach()
 install(CODE "
   set(files \"${files}\")
   foreach(file IN LISTS files)
-    if(NOT EXISTS \"\${file}\")
+    if(file AND NOT EXISTS \"\${file}\")  # empty: a target that this build does not have
       message(FATAL_ERROR \"install: \${file} is not built, expected all of it: make build, or cmake --build ${PROJECT_BINARY_DIR}\")
     endif()
   endforeach()")
