@@ -60,7 +60,10 @@ Status check_same(const KeeperOptions& options, const pool::Geometry& found) {
   if (options.capacity_blocks != 0 && options.capacity_blocks != found.capacity_blocks) {
     return differs("capacity in blocks", options.capacity_blocks, found.capacity_blocks);
   }
-  if (options.size_bytes != 0 && options.block_bytes != 0) {
+  // An earlier version took a size as the bytes of published blocks: the pools that it made are used.
+  const bool is_of_earlier_version =
+      found.capacity_blocks == options.size_bytes / found.block_bytes;
+  if (options.size_bytes != 0 && options.block_bytes != 0 && !is_of_earlier_version) {
     CACHALOT_TRY_ASSIGN(const pool::Geometry wanted, geometry_of(options, found.engine_clients()));
     if (pool::total_bytes(wanted) != pool::total_bytes(found))
       return differs("bytes in all", pool::total_bytes(wanted), pool::total_bytes(found));

@@ -95,6 +95,14 @@ TEST_F(EmbeddedKeeperTest, ASizeIsWhatThePoolTakesInAll) {
   EXPECT_EQ(both.error().code, Code::kInvalidArgument);
 }
 
+TEST_F(EmbeddedKeeperTest, APoolWhosePublishedBlocksHaveTheSizeIsUsed) {
+  make_pool(path("kv"));  // 8 blocks, and 8 spare ones
+  KeeperOptions options{.pool = path("kv"), .block_bytes = 4096, .size_bytes = 8 * 4096};
+  EXPECT_TRUE(EmbeddedKeeper::start(options));
+  options.size_bytes = 16u << 20;
+  EXPECT_FALSE(EmbeddedKeeper::start(options));
+}
+
 TEST_F(EmbeddedKeeperTest, APoolThatTookTheNameStays) {
   Result<EmbeddedKeeper> keeper = EmbeddedKeeper::start(small(path("kv")));
   ASSERT_TRUE(keeper);

@@ -108,7 +108,8 @@ Status check_outside_devices(const std::string& path) {
   constexpr std::string_view kDevices = "/dev", kSharedMemory = "/dev/shm";
   std::error_code unknown;
   const std::string parent =
-      std::filesystem::canonical(std::filesystem::path(path).parent_path(), unknown).string();
+      std::filesystem::canonical(std::filesystem::absolute(path, unknown).parent_path(), unknown)
+          .string();
   const auto is_in = [&](std::string_view folder) {
     return parent == folder || starts_with(parent, std::string(folder) + "/");
   };

@@ -202,6 +202,17 @@ TEST_F(SharedFileTest, AMissingDeviceIsNoFile) {
   }
 }
 
+TEST_F(SharedFileTest, AMissingDeviceIsNoFileByItsNameInTheWorkingDirectoryEither) {
+  const fs::path before = fs::current_path();
+  fs::current_path("/dev");
+  const Result<SharedFile> file = SharedFile::create("dax9.7", 2u << 20, {});
+  fs::current_path(before);
+  ASSERT_FALSE(file);
+  EXPECT_NE(std::string(file.error().message).find("dax9.7: no such device"), std::string::npos)
+      << file.error().message;
+  EXPECT_NE(access("/dev/dax9.7", F_OK), 0);
+}
+
 TEST_F(SharedFileTest, OpenSaysWhatIsWrongWithAPath) {
   std::ofstream(path("empty")).flush();
   ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);

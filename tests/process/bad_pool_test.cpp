@@ -105,7 +105,7 @@ TEST_F(BadPool, AFullFileSystemIsNoticedWhenThePoolIsMade) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run(arguments);
   };
-  expect_error(create({}), kRefused, {path("kv"), "available"});
+  expect_error(create({}), kRefused, {path("kv"), "available: --size ", " would fit"});
   EXPECT_EQ(listing(), std::set<std::string>());
   expect_error(run({"serve", path("kv"), "--create", "--block-bytes", "1MiB", "--capacity", bytes}),
                kRefused, {path("kv"), "available"});
@@ -118,6 +118,7 @@ TEST_F(BadPool, ASecondDeviceThatDoesNotFitTakesTheFirstOneAway) {
     const Outcome outcome = run({"pool", "create", path("kv"), "--block-bytes", "4096",
                                  "--capacity-blocks", "32", "--devices", "2"});
     expect_error(outcome, kRefused, {path("kv.1"), "available"});
+    EXPECT_EQ(outcome.err.find("would fit"), std::string::npos) << "both lie in one tmpfs";
     EXPECT_EQ(listing(), std::set<std::string>());
   });
   if (!has_tmpfs) GTEST_SKIP() << "this user cannot mount a tmpfs";

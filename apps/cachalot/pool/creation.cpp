@@ -116,11 +116,13 @@ Result<pool::Pool> create_pool(const pool::CreateOptions& options) {
   const Progress progress(paths);
   const RemoveOnSignal guard(std::move(paths));
   Result<pool::Pool> created = pool::Pool::create(options);
-  if (created || created.error().code != Code::kNoSpace || created.error().detail == 0)
+  // Of several devices it is not known which of them share a place.
+  if (created || created.error().code != Code::kNoSpace || created.error().detail == 0 ||
+      options.geometry.devices != 1)
     return created;
-  Error what_fits = Error::make(
-      Code::kNoSpace, "%.300s: --size %llu would fit", created.error().message,
-      static_cast<unsigned long long>(created.error().detail * options.geometry.devices));
+  Error what_fits =
+      Error::make(Code::kNoSpace, "%.300s: --size %llu would fit", created.error().message,
+                  static_cast<unsigned long long>(created.error().detail));
   what_fits.detail = created.error().detail;
   return what_fits;
 }
