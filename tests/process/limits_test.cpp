@@ -1,9 +1,11 @@
 // A command that the system refuses memory, threads or descriptors says so, and ends as cli.md says.
 #include <signal.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "program.h"
 
@@ -61,25 +63,33 @@ class Limits : public ProcessTest {
     return false;
   }
   // From limits at which nothing works to one that is large enough.
-  void sweep(int resource, std::uint64_t first, std::uint64_t last) {
-    constexpr std::uint64_t kSteps = 10;
-    std::uint64_t served = 0;
-    for (std::uint64_t step = 0; step <= kSteps; ++step) {
-      const std::uint64_t limit = first + (last - first) * step / kSteps;
+  void sweep(int resource, const std::vector<std::uint64_t>& limits, bool without_rights = false) {
+    std::size_t served = 0;
+    for (const std::uint64_t limit : limits) {
       SCOPED_TRACE("limit " + std::to_string(limit));
-      served += serves({.limit = {{resource, limit}}});
+      RunOptions options;
+      options.limit = {resource, limit};
+      options.without_rights = without_rights;
+      served += serves(options);
     }
     EXPECT_GT(served, 0u);
-    EXPECT_LE(served, kSteps);
+    EXPECT_LT(served, limits.size());
   }
 };
 
 TEST_F(Limits, OfTheAddressSpaceAreAnError) {
-  sweep(RLIMIT_AS, 100 * kMiB, 700 * kMiB);
+  std::vector<std::uint64_t> limits;
+  for (std::uint64_t mib = 100; mib <= 700; mib += 60) limits.push_back(mib * kMiB);
+  sweep(RLIMIT_AS, limits);
 }
 
 TEST_F(Limits, OfDescriptorsAreAnError) {
-  sweep(RLIMIT_NOFILE, 8, 88);
+  sweep(RLIMIT_NOFILE, {6, 7, 11, 15, 18, 22, 25, 28, 32, 64});
+}
+
+TEST_F(Limits, OfThreadsAreAnError) {
+  if (geteuid() != 0) GTEST_SKIP() << "this user's other processes count, too";
+  sweep(RLIMIT_NPROC, {1, 2, 3, 4, 5, 6, 7, 8, 1000}, true);
 }
 
 }  // namespace
