@@ -168,7 +168,7 @@ TEST_F(PoolInfo, TheSummaryHasTheHitRateOfEnginesAndFitsAScreen) {
   for (const char* part :
        {"50.00 %: 20 prompts asked for 2,000 blocks and used 1,000 (400 from the pool, 100 from "
         "peers, 500 from storage)\n",
-        " 21: default, engine 0", "1 of ", "refused      none\n"}) {
+        " 21: default, engine 0", " of 4 slots\n", "refused      none\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
   const std::string all = run({"pool", "info", path, "--all"}).out;
