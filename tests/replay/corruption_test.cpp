@@ -51,6 +51,7 @@ class CorruptedPool : public testing::Test {
     client_options.fingerprint = fingerprint(options_);
     client_options.block_bytes = options_.block_bytes;
     client_options.checksums = with_checksums;
+    client_options.counts_prompts = true;
     Result<OpaqueClient> client = OpaqueClient::attach(client_options);
     ASSERT_TRUE(client) << client.error().message;
     harness_->next_request = 0;
