@@ -116,7 +116,7 @@ TEST_F(BadPool, AFullFileSystemIsNoticedWhenThePoolIsMade) {
 TEST_F(BadPool, ASecondDeviceThatDoesNotFitTakesTheFirstOneAway) {
   const bool has_tmpfs = run_in_small_tmpfs(path(""), "6m", [&] {
     const Outcome outcome = run({"pool", "create", path("kv"), "--block-bytes", "4096",
-                                 "--capacity-blocks", "32", "--devices", "2"});
+                                 "--capacity-blocks", "32", "--clients", "16", "--devices", "2"});
     expect_error(outcome, kRefused, {path("kv.1"), "available"});
     EXPECT_EQ(outcome.err.find("would fit"), std::string::npos) << "both lie in one tmpfs";
     EXPECT_EQ(listing(), std::set<std::string>());
