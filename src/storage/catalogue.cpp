@@ -77,6 +77,7 @@ bool Catalogue::add_locked(const ObjectHead& head) {
   numbers_.emplace(head.key, node);
   ++objects_of_[head.key.space];
   bytes_ += head.body_bytes();
+  ++objects_;
   return true;
 }
 
@@ -95,6 +96,7 @@ void Catalogue::erase_leaf(NodeId node, std::vector<ObjectKey>& removed) {
   numbers_.erase(key);
   if (--objects_of_[key.space] == 0) objects_of_.erase(key.space);
   bytes_ -= nodes_[node].head.body_bytes();
+  --objects_;
   removed.push_back(key);
   free_.push_back(node);
 }
@@ -140,7 +142,7 @@ std::vector<ObjectKey> Catalogue::take_coldest(std::uint64_t bytes, const Object
   const std::lock_guard lock(mutex_);
   std::vector<ObjectKey> removed;
   const NodeId spared = protect == nullptr ? kNoNode : number_of(*protect);
-  const std::uint64_t end = bytes_ - std::min(bytes_, bytes);
+  const std::uint64_t held = bytes_, end = held - std::min(held, bytes);
   while (bytes_ > end) {
     const NodeId victim = order_.victim(spared);
     if (victim == kNoNode) break;
@@ -157,16 +159,6 @@ std::vector<ObjectKey> Catalogue::keys() const {
   return keys;
 }
 
-std::uint64_t Catalogue::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
-std::uint64_t Catalogue::objects() const {
-  const std::lock_guard lock(mutex_);
-  return numbers_.size();
-}
-
 bool Catalogue::is_valid() const {
   const std::lock_guard lock(mutex_);
   std::uint64_t bytes = 0;
@@ -177,7 +169,7 @@ bool Catalogue::is_valid() const {
     if (order_.residency().children(node) != nodes_[node].children.size()) return false;
     bytes += nodes_[node].head.body_bytes();
   }
-  return bytes == bytes_ && objects_of == objects_of_ &&
+  return bytes == bytes_ && numbers_.size() == objects_ && objects_of == objects_of_ &&
          numbers_.size() + free_.size() == nodes_.size() &&
          order_.residency().size() == numbers_.size() && order_.is_valid();
 }

@@ -8,6 +8,7 @@
 // @threads any; each call holds a lock for a moment, and never while anything is read or written
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -63,8 +64,9 @@ class Catalogue {
 
   // All that are known.
   std::vector<ObjectKey> keys() const;
-  std::uint64_t bytes() const;
-  std::uint64_t objects() const;
+  // Never wait: a keeper's thread asks every few milliseconds.
+  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t objects() const { return objects_.load(std::memory_order_relaxed); }
   bool is_valid() const;
 
  private:
@@ -86,7 +88,8 @@ class Catalogue {
   std::vector<Node> nodes_;
   std::vector<eviction::NodeId> free_;
   eviction::LeafLru order_;
-  std::uint64_t bytes_ = 0;
+  // Of `numbers_`. They change under the lock; relaxed: figures that order nothing.
+  std::atomic<std::uint64_t> bytes_{0}, objects_{0};
   // By puts in flight.
   std::uint64_t reserved_bytes_ = 0, reserved_objects_ = 0;
 };

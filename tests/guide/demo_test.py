@@ -13,7 +13,7 @@ from pages_test import Page
 
 def main():
     root, build = (Path(word).resolve() for word in sys.argv[1:3])
-    recipe = subprocess.run(["make", "--dry-run", "demo"], cwd=root, capture_output=True, text=True, check=True).stdout
+    recipe = subprocess.run(["make", "--dry-run", "--no-print-directory", "demo"], cwd=root, capture_output=True, text=True, check=True).stdout
     printed = recipe[recipe.index("printf"):]
     said = subprocess.run(["sh", "-c", printed], capture_output=True, text=True, check=True).stdout
     commands = re.findall(r"^  (.*)$", said, re.MULTILINE)

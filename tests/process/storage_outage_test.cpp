@@ -197,6 +197,30 @@ TEST_F(StorageOutage, ARedisThatHangsDoesNotHoldUpTheEnd) {
   EXPECT_LT(time_to_end(keeper), kMostWait);
 }
 
+// A plug-in that never returns from a put: nothing can end the thread that waits for it.
+TEST_F(StorageOutage, AThreadThatNeverReturnsDoesNotHoldUpTheEnd) {
+  constexpr auto kMostWait = std::chrono::seconds(12);  // five, and what a busy machine takes
+  setenv("CACHALOT_TEST_WRONG", "hang", 1);
+  Serving keeper(serve("kv", std::string("plugin:") + CACHALOT_WRONG_PLUGIN));
+  unsetenv("CACHALOT_TEST_WRONG");
+  ASSERT_TRUE(keeper.is_ready());
+  const std::uint16_t port = metrics_port(keeper);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  put("kv", "hangs", 1);
+  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_queued_blocks") == 1; }));
+  const auto begin = std::chrono::steady_clock::now();
+  keeper.send(SIGTERM);
+  const Outcome ended = keeper.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kMostWait);
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_NE(ended.err.find("a thread has not ended 5 s after the stop"), std::string::npos)
+      << ended.err;
+  // The pool is as after a kill.
+  Serving next({"serve", "--pool", path("kv")});
+  ASSERT_TRUE(next.is_ready());
+  EXPECT_TRUE(has("kv", "hangs", 1));
+}
+
 TEST_F(StorageOutage, ADirectoryThatIsRemovedIsMissesAndOneErrorAndOneThatIsMovedBackIsUsedAgain) {
   Serving keeper(serve("kv", "file:" + path("objects")));
   ASSERT_TRUE(keeper.is_ready());

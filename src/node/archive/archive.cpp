@@ -65,7 +65,7 @@ pool::StorageAnswer Archive::answer(const pool::StorageQuestion& question) {
   return answer;
 }
 
-// What a thread does not do that hangs, storage does not do either, whatever the backend says of itself.
+// If a thread hangs, nothing is written or fetched, although the backend may work.
 bool Archive::is_up() {
   const std::uint64_t now_ns = base::SteadyClock::read();
   const std::uint64_t oldest_ns =
@@ -73,7 +73,7 @@ bool Archive::is_up() {
   const bool is_stuck = now_ns > oldest_ns && now_ns - oldest_ns > stuck_after_ns_;
   if (is_stuck_.exchange(is_stuck, std::memory_order_relaxed) != is_stuck) {
     base::log(base::LogLevel::kError, "storage", "%s: %s", store_->traits().name.c_str(),
-              is_stuck ? "a thread of the storage hangs: out of use" : "the thread goes on");
+              is_stuck ? "a thread of the storage hangs: out of use" : "its threads work again");
   }
   return !is_stuck && store_->is_up();
 }

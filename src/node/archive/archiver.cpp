@@ -75,7 +75,7 @@ bool Archiver::take_changes() {
     is_current_ = mirror_.read_anew(changes_, *loss);
     if (is_current_) begin_anew();
   }
-  // Up to `end` nothing is missing: what was lost meanwhile belongs after it.
+  // No change before `end` is missing: changes are lost only while the queue is full, so they belong after it.
   for (std::uint64_t end = changes_.end(); is_current_ && changes_.take(end, change);
        is_any = true) {
     apply(change);
@@ -85,7 +85,7 @@ bool Archiver::take_changes() {
   return is_any;
 }
 
-// The mirror was read anew: all that was known beside it is void.
+// Builds all other state from the mirror, after that was read anew.
 void Archiver::begin_anew() {
   std::fill(states_.begin(), states_.end(), BlockState{});
   waiting_.fetch_sub(queue_.size(), std::memory_order_release);

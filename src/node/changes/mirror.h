@@ -40,7 +40,7 @@ class Mirror {
   // loss are dropped: the directory has them, and an old line beside a new one could make a block its own ancestor.
   // @param changes  from which nothing else takes
   // @param loss     what changes.take_loss() returned
-  // @return false: changes were lost again, and the mirror holds what never was; call again with the next loss
+  // @return false: changes were lost again, and the mirror is not consistent; call again with the next loss
   bool read_anew(ChangeQueue& changes, std::uint64_t loss);
 
   const Block& block(std::uint32_t number) const { return blocks_[number]; }

@@ -2,6 +2,7 @@
 #include <cachalot/storage_plugin.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int32_t wrong_open(const char* options, void** storage, cachalot_storage_message* why) {
   (void)options;
@@ -40,6 +41,24 @@ static int32_t wrong_list(void* storage, cachalot_storage_each each, void* to, u
   return CACHALOT_STORAGE_IO;
 }
 
+/* One that works until something is put, and never returns from that. */
+static int32_t good_open(const char* options, void** storage, cachalot_storage_message* why) {
+  (void)options, (void)why;
+  *storage = NULL;
+  return CACHALOT_STORAGE_OK;
+}
+static int32_t good_list(void* storage, cachalot_storage_each each, void* to, uint64_t deadline_ns,
+                         cachalot_storage_message* why) {
+  (void)storage, (void)each, (void)to, (void)deadline_ns, (void)why;
+  return CACHALOT_STORAGE_OK;
+}
+static int32_t hanging_put(void* storage, cachalot_storage_put* puts, uint64_t count,
+                           uint64_t deadline_ns, cachalot_storage_message* why) {
+  (void)storage, (void)puts, (void)count, (void)deadline_ns, (void)why;
+  while (1) pause();
+  return CACHALOT_STORAGE_IO;
+}
+
 const cachalot_storage_plugin_table* cachalot_storage_plugin(void) {
   static cachalot_storage_plugin_table table;
   const char* const wrong = getenv("CACHALOT_TEST_WRONG");
@@ -60,5 +79,10 @@ const cachalot_storage_plugin_table* cachalot_storage_plugin(void) {
   if (strcmp(wrong, "size") == 0) table.struct_bytes -= 8;
   if (strcmp(wrong, "name") == 0) table.name = "No Name";
   if (strcmp(wrong, "function") == 0) table.list = NULL;
+  if (strcmp(wrong, "hang") == 0) {
+    table.open = good_open;
+    table.list = good_list;
+    table.put = hanging_put;
+  }
   return &table;
 }

@@ -1,18 +1,16 @@
 // What a Redis may not answer: more than was asked for, and what is no reply. Each call ends at once and says so, and
 // one that is never answered in full ends at its deadline.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "storage/redis/redis_backend.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/hostile_server.h"
+#include "testing/storage/one_object.h"
 
 namespace cachalot::storage {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-// Far below soon(), and far above what a busy machine takes for a call.
-constexpr std::uint64_t kAtOnceNs = 8 * kSecondNs;
 
 std::unique_ptr<RedisBackend> backend_at(std::uint16_t port, bool is_cluster = false) {
   RedisOptions options;
@@ -22,38 +20,9 @@ std::unique_ptr<RedisBackend> backend_at(std::uint16_t port, bool is_cluster = f
   return std::make_unique<RedisBackend>(options, "kv");
 }
 
-Status exists(Backend& backend, std::uint64_t deadline_ns) {
-  const ObjectKey key = Chain(1, 1, 4096).key(0);
-  bool is_there = false;
-  return backend.exists({&key, 1}, {&is_there, 1}, deadline_ns);
-}
-Status get(Backend& backend, std::uint64_t deadline_ns) {
-  Chain chain(1, 1, 4096);
-  std::vector<Room> room = chain.room(0);
-  Get get{chain.key(0), room};
-  const Status whole = backend.get({&get, 1}, deadline_ns);
-  return whole ? get.status : whole;
-}
-Status put(Backend& backend, std::uint64_t deadline_ns) {
-  const Chain chain(1, 1, 4096);
-  const std::vector<Bytes> body = chain.body(0);
-  Put put{chain.head(0), body};
-  const Status whole = backend.put({&put, 1}, deadline_ns);
-  return whole ? put.status : whole;
-}
-Status list(Backend& backend, std::uint64_t deadline_ns) {
-  return backend.list([](const ObjectHead&) { return true; }, deadline_ns);
-}
-
 using Call = Status (*)(Backend& backend, std::uint64_t deadline_ns);
 constexpr std::pair<const char*, Call> kCalls[] = {
-    {"exists", exists}, {"get", get}, {"put", put}, {"list", list}};
-
-std::uint64_t resident_kib() {
-  rusage usage{};
-  (void)getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss);
-}
+    {"exists", exists_one}, {"get", get_one}, {"put", put_one}, {"list", list_all}};
 
 struct Hostile {
   const char* name;
@@ -125,7 +94,7 @@ TEST(HostileRedis, AReplyThatNeverEndsEndsAtTheDeadline) {
     const HostileServer server(answer);
     const std::unique_ptr<RedisBackend> backend = backend_at(server.port());
     const std::uint64_t begin_ns = base::SteadyClock::read();
-    const Status status = list(*backend, begin_ns + kSecondNs);
+    const Status status = list_all(*backend, begin_ns + kSecondNs);
     EXPECT_LT(base::SteadyClock::read() - begin_ns, kAtOnceNs) << answer.start;
     EXPECT_FALSE(status) << answer.start;
   }

@@ -1,19 +1,17 @@
 // What an S3 service may not answer: bodies, headers and lists without an end, or larger than what was asked for. Each
 // call ends at once, or at its deadline.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "storage/s3/s3_backend.h"
 #include "storage/value.h"
 #include "testing/storage/chains.h"
 #include "testing/storage/hostile_server.h"
+#include "testing/storage/one_object.h"
 
 namespace cachalot::storage {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-// Far below soon(), and far above what a busy machine takes for a call.
-constexpr std::uint64_t kAtOnceNs = 8 * kSecondNs;
 
 std::unique_ptr<Backend> backend_at(std::uint16_t port) {
   S3Options options;
@@ -21,30 +19,6 @@ std::unique_ptr<Backend> backend_at(std::uint16_t port) {
   options.endpoint = "http://127.0.0.1:" + std::to_string(port);
   options.access_key = options.secret_key = "testing";
   return make_s3_backend(options, "kv");
-}
-
-Status get(Backend& backend, std::uint64_t deadline_ns) {
-  Chain chain(1, 1, 4096);
-  std::vector<Room> room = chain.room(0);
-  Get get{chain.key(0), room};
-  const Status whole = backend.get({&get, 1}, deadline_ns);
-  return whole ? get.status : whole;
-}
-Status put(Backend& backend, std::uint64_t deadline_ns) {
-  const Chain chain(1, 1, 4096);
-  const std::vector<Bytes> body = chain.body(0);
-  Put put{chain.head(0), body};
-  const Status whole = backend.put({&put, 1}, deadline_ns);
-  return whole ? put.status : whole;
-}
-Status list(Backend& backend, std::uint64_t deadline_ns) {
-  return backend.list([](const ObjectHead&) { return true; }, deadline_ns);
-}
-
-std::uint64_t resident_kib() {
-  rusage usage{};
-  (void)getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::uint64_t>(usage.ru_maxrss);
 }
 
 std::string chunk(const std::string& bytes) {
@@ -71,7 +45,7 @@ TEST(HostileS3, WhatIsMoreThanWasAskedForEndsTheCallAtOnce) {
     const HostileServer server(answer);
     const std::unique_ptr<Backend> backend = backend_at(server.port());
     const std::pair<const char*, Status (*)(Backend&, std::uint64_t)> calls[] = {
-        {"get", get}, {"put", put}, {"list", list}};
+        {"get", get_one}, {"put", put_one}, {"list", list_all}};
     for (const auto& [name, call] : calls) {
       SCOPED_TRACE(std::string(what) + ", " + name);
       const std::uint64_t begin_ns = base::SteadyClock::read();
@@ -91,7 +65,7 @@ TEST(HostileS3, AnObjectThatGoesOnAfterItsSizeIsDamagedAndReadNoFurther) {
   const HostileServer server(
       {kOk + "Transfer-Encoding: chunked\r\n\r\n" + chunk(value), chunk(kLot)});
   const std::uint64_t begin_ns = base::SteadyClock::read();
-  const Status status = get(*backend_at(server.port()), soon());
+  const Status status = get_one(*backend_at(server.port()), soon());
   EXPECT_LT(base::SteadyClock::read() - begin_ns, kAtOnceNs);
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kCorrupt) << status.error().message;
@@ -103,7 +77,7 @@ TEST(HostileS3, AListWithMoreNamesThanWereAskedForIsAnError) {
   xml += "</ListBucketResult>";
   const HostileServer server(
       {kOk + "Content-Length: " + std::to_string(xml.size()) + "\r\n\r\n" + xml});
-  const Status status = list(*backend_at(server.port()), soon());
+  const Status status = list_all(*backend_at(server.port()), soon());
   ASSERT_FALSE(status);
   EXPECT_NE(std::string(status.error().message).find("1001 names"), std::string::npos)
       << status.error().message;
@@ -113,7 +87,7 @@ TEST(HostileS3, AListWithMoreNamesThanWereAskedForIsAnError) {
 TEST(HostileS3, AnAnswerThatComesByteAfterByteEndsAtTheDeadline) {
   const HostileServer server(
       {kOk + "Content-Length: 4208\r\n\r\nCchObj1", "x", std::chrono::milliseconds(20)});
-  for (const auto call : {get, list}) {
+  for (const auto call : {get_one, list_all}) {
     const std::uint64_t begin_ns = base::SteadyClock::read();
     const Status status = call(*backend_at(server.port()), begin_ns + kSecondNs);
     EXPECT_LT(base::SteadyClock::read() - begin_ns, kAtOnceNs);
@@ -126,7 +100,7 @@ TEST(HostileS3, ATokenThatHasExpiredIsARefusal) {
   const std::string xml = "<Error><Code>ExpiredToken</Code></Error>";
   const HostileServer server({"HTTP/1.1 400 Bad Request\r\nContent-Length: " +
                               std::to_string(xml.size()) + "\r\n\r\n" + xml});
-  const Status status = put(*backend_at(server.port()), soon());
+  const Status status = put_one(*backend_at(server.port()), soon());
   ASSERT_FALSE(status);
   EXPECT_EQ(status.error().code, Code::kPermission) << status.error().message;
 }
