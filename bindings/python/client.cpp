@@ -430,9 +430,9 @@ void add_client(nb::module_& module) {
                    "pages: int, page_tokens: int = 0, page_stride_bytes: int = 0, *, "
                    "strides: tuple[PartStrides, PartStrides] | list[PartStrides] | None = None, "
                    "device: int | None = None, stream: cachalot.types.Stream = None) -> Cache"),
-           "Registers the memory that an engine's pages are in: writable and C-contiguous,\n"
-           "with numbers of the dtype's size. It is kept alive until unregister_cache() or\n"
-           "detach().\n"
+           "Registers the memory that an engine's pages are in: writable, with numbers of the\n"
+           "dtype's size, and C-contiguous unless `strides` say where they lie. It is kept\n"
+           "alive until unregister_cache() or detach().\n"
            "\n"
            "layout: one of layout_names(); None with strides\n"
            "tensors: one array, or several in the layout's order; they must not overlap\n"

@@ -156,6 +156,22 @@ std::uint64_t Memory::items() const {
   return count;
 }
 
+std::optional<std::uint64_t> Memory::extent_bytes() const {
+  if (is_contiguous) return bytes();
+  const auto first = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data));
+  auto end = static_cast<std::int64_t>(item_bytes);
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    std::int64_t reach = 0;
+    if (shape[i] > 1 && (strides[i] < 0 || __builtin_mul_overflow(strides[i], shape[i] - 1, &reach) ||
+                         __builtin_add_overflow(end, reach, &end))) {
+      return std::nullopt;
+    }
+  }
+  std::int64_t last = 0;
+  if (__builtin_add_overflow(first, end, &last)) return std::nullopt;
+  return static_cast<std::uint64_t>(end);
+}
+
 // Skips sizes of 0, so that the other sizes of an empty array are also checked.
 void Memory::check_sizes(const std::string& name) const {
   auto bytes = static_cast<std::int64_t>(item_bytes);

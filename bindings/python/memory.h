@@ -40,6 +40,9 @@ class Memory {
 
   std::uint64_t items() const;
   std::uint64_t bytes() const { return items() * item_bytes; }
+  // From the first element to the end of the last one: bytes() if it is contiguous.
+  // None: an element lies before the first one, or beyond all addresses.
+  std::optional<std::uint64_t> extent_bytes() const;
   std::string dtype() const;  // as NumPy writes it: "float16", "big-endian uint32"
   std::string text() const;   // for messages: "an array (3, 2) of int64, not contiguous"
 

@@ -13,8 +13,9 @@ namespace cachalot::python {
 namespace {
 
 // Checks that a cache of this geometry can be in the tensor.
+// @param is_strided  the caller gives strides: of the tensor's own only the extent counts
 Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometry,
-                 std::optional<int> device) {
+                 std::optional<int> device, bool is_strided) {
   const std::string name = "tensor " + std::to_string(index);
   Memory memory = device ? Memory::on_gpu(object, name, *device) : Memory::of(object, name);
   if (memory.is_bare) return memory;
@@ -31,8 +32,12 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
     refuse("%s: has numbers of %s, expected them in this machine's byte order", name.c_str(),
            memory.dtype().c_str());
   }
-  if (!memory.is_contiguous)
+  if (!memory.is_contiguous && !is_strided)
     refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
+  if (!memory.extent_bytes()) {
+    refuse("%s: has negative strides, or ends after the last address; expected elements that follow the first",
+           name.c_str());
+  }
   if (!memory.is_writable)
     refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
   return memory;
@@ -57,13 +62,15 @@ PagedCache paged_cache_of(const GivenCache& given, const KvGeometry& geometry,
   // An array is one tensor, not a sequence of its rows.
   if (PyObject_CheckBuffer(given.tensors.ptr()) || nb::hasattr(given.tensors, "__dlpack__") ||
       nb::hasattr(given.tensors, "__cuda_array_interface__")) {
-    held.push_back(tensor_of(given.tensors, 0, geometry, cache.cuda_device));
+    held.push_back(
+        tensor_of(given.tensors, 0, geometry, cache.cuda_device, cache.strides.has_value()));
   } else {
     for (const nb::handle tensor : given.tensors) {
-      held.push_back(tensor_of(tensor, held.size(), geometry, cache.cuda_device));
+      held.push_back(tensor_of(tensor, held.size(), geometry, cache.cuda_device,
+                               cache.strides.has_value()));
     }
   }
-  for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, tensor.bytes()});
+  for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, *tensor.extent_bytes()});
   return cache;
 }
 

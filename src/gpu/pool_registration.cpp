@@ -1,6 +1,7 @@
 #include "gpu/pool_registration.h"
 
 #include <algorithm>
+#include <string>
 
 namespace cachalot::gpu {
 
@@ -19,7 +20,12 @@ Result<std::shared_ptr<const PoolRegistration>> PoolRegistration::make(
       return Error::make(Code::kInvalidArgument, "cuda: pool memory at %p is registered already",
                          static_cast<void*>(part.at));
     }
-    if (result != kSuccess) return driver_error(driver, result, "cuMemHostRegister");
+    if (result != kSuccess) {
+      Error error = driver_error(driver, result, "cuMemHostRegister");
+      error.message = "the pool's " + std::to_string(bytes) + " bytes cannot be page-locked for the GPU: " + error.message +
+                      "; usual reasons: ulimit -l, a container without --ulimit memlock=-1";
+      return error;
+    }
     made->parts_.push_back(part);
   }
   return std::shared_ptr<const PoolRegistration>(std::move(made));

@@ -74,6 +74,13 @@ extern "C" int cuDriverGetVersion(int* version) {
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }
+extern "C" void fake_adopt(void* memory, unsigned long long bytes, int device) {
+  fake_machine().adopt(memory, bytes, device);
+}
+// What a function of the driver's table returns from now on; 0: it works again.
+extern "C" void fake_fail(const char* function, int result) {
+  fake_machine().failing[function] = result;
+}
 extern "C" void fake_add_copy_kernels() {
   cachalot::kv::add_kernels(fake_machine());
 }

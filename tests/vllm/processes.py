@@ -23,6 +23,9 @@ class Engine:
     def __init__(self, model, connector=None, in_process=True, environment=None, transfer=None, **arguments):
         """connector: options of CachalotConnector, or of the one that `transfer` names; None: there is none."""
         given = {"model": str(model), **arguments}
+        if connector is not None and "CACHALOT_FAKE_LIBCUDA" in os.environ:  # make test-vllm-gpu
+            given["worker_cls"] = ("emulated_gpu.EmulatedGpuPipelineWorker" if "worker_cls" in arguments else
+                                   "emulated_gpu.EmulatedGpuWorker")
         if connector is not None:
             given["kv_transfer_config"] = {"kv_connector": "CachalotConnector", "kv_role": "kv_both",
                                            "kv_connector_extra_config": connector, **(transfer or {})}

@@ -12,7 +12,7 @@ from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store
 from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.transfer.with_pool import PooledTransferScheduler
-from cachalot.errors import NoKeeperError
+from cachalot.errors import IoError, NoKeeperError, TimeoutError
 
 BLOCK = 32
 OPTIONS = parse({"pool": "/dev/shm/none", "storage_wait": 0})
@@ -24,6 +24,7 @@ class Pool:
     """What a lookup finds; what a store does."""
 
     group = SimpleNamespace(namespace="vllm/1 model=a", geometry=SimpleNamespace(block_bytes=1))
+    device, is_over = None, False
 
     def __init__(self, found=0, error=None):
         self.found, self.error, self.stores, self.prompts = found, error, 0, []
@@ -138,6 +139,28 @@ def test_nothing_is_stored_until_all_workers_have_loaded():
     assert side.matched(loading, 0) == (0, False)  # never again
     stores = side.step(step_of({"a": 5 * BLOCK})).stores
     assert [(len(store.chain), store.attempt) for store in stores] == [(5, 1)]
+
+
+@pytest.mark.parametrize("error,right", [(TimeoutError, 1), (IoError, 0)])
+def test_only_a_deadline_tells_how_many_blocks_are_right(error, right):
+    """Of other errors `detail` is another number: a driver's, or the system's."""
+
+    class Failing(Pool):
+        def load_async(self, *_, **__):
+            failure = error("it fails")
+            failure.detail = 1 if error is TimeoutError else 700
+
+            def result():
+                raise failure
+
+            return SimpleNamespace(result=result, done=lambda: True)
+
+    side = worker.WorkerSide(OPTIONS, [Failing()], False, LOG)
+    side.begin_loads([Load("a", 0, Chain(bytes(48), ([5, 6, 7],)), is_async=True)])
+    assert side.take_results()[0] == {"a"}
+    assert side.take_bad_pages() == {5, 6, 7} - set([5, 6, 7][:right])
+    assert side.take_answer().right_blocks == {"a": right}
+    side.close()
 
 
 def test_pages_are_held_until_all_workers_have_answered():

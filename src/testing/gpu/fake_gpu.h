@@ -67,6 +67,9 @@ class FakeMachine {
   // would not reach all of them. What is mapped lies together in one mapping only.
   std::byte* reach(DevicePointer at, std::uint64_t bytes);
 
+  // Takes memory of the process for a device's. It must not be freed while the machine is used.
+  void adopt(void* memory, std::uint64_t bytes, int device);
+
   // Streams, by any number; 0 is the default one.
   void begin(std::uint64_t stream);
   void finish(std::uint64_t stream);  // all that was begun on it

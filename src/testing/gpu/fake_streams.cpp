@@ -260,6 +260,12 @@ struct FakeStreamCalls {
   }
 };
 
+void FakeMachine::adopt(void* memory, std::uint64_t bytes, int device) {
+  const std::lock_guard lock(mutex_);
+  memory_[reinterpret_cast<DevicePointer>(memory)] = {
+      .bytes = bytes, .host = static_cast<std::byte*>(memory), .device = device};
+}
+
 void FakeMachine::add_streams(Driver& driver) const {
   driver.memory_allocate = FakeStreamCalls::memory_allocate;
   driver.memory_free = FakeStreamCalls::memory_free;

@@ -31,21 +31,32 @@ _PERHAPS_LOST = (NoKeeperError, TimeoutError)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 
+class _CacheRefusedError(Exception):
+    """The pool cannot be used with the engine's pages, now or later."""
+
+
 class Attachment:
     """A client of one namespace. get() never waits; a thread attaches while there is none.
+
+    What keeps the engine's pages from the pool for good, as memory that a GPU cannot use, ends the attachment with one
+    line in the log: is_over. The engine goes on.
 
     Threads: any.
     """
 
     def __init__(self, options: Options, group: Group, log: RateLimitedLog,
-                 on_attach: Optional[Callable[[Client], Any]] = None) -> None:
+                 on_attach: Optional[Callable[[Client], Any]] = None, device: Optional[int] = None) -> None:
+        """on_attach: registers the engine's caches. device: CUDA's number of the GPU that has them; None: the CPU."""
         self._options, self.group, self._log, self._on_attach = options, group, log, on_attach
+        self.device = device
+        self._end_reason: Optional[str] = None
         self._lock = threading.Lock()
         self._client: Optional[Client] = None
         self._made: Any = None
         self._thread: Optional[threading.Thread] = None
         self._lost: List[Client] = []  # to be detached by the thread
         self._files: List[Any] = []
+        self._abandoned: Optional[Client] = None  # kept until the process ends
         self._is_closed = False
 
     def _attach(self) -> None:
@@ -55,12 +66,25 @@ class Attachment:
                         host=options.host, copy_threads=options.copy_threads, workers=options.workers,
                         checksums=options.checksums, keeper_timeout_s=options.keeper_timeout,
                         allow_foreign_pool=options.allow_foreign_pool, counts_prompts=True)
-        made = self._on_attach(client) if self._on_attach is not None else None
+        made = self._register(client) if self._on_attach is not None else None
         with self._lock:
-            if not self._is_closed:
+            if not self._is_closed and not self.is_over:
                 self._client, self._made, self._files = client, made, self._files_now()
                 return
         self._detach(client)
+
+    def _register(self, client: Client) -> Any:
+        began = time.monotonic()
+        try:
+            made = self._on_attach(client)
+        except Exception as error:
+            self._detach(client)
+            if isinstance(error, _LOST + _PERHAPS_LOST):
+                raise
+            raise _CacheRefusedError(str(error)) from error
+        if self.device is not None:
+            self._log.info("the pool is registered with GPU %d, in %.1f s", self.device, time.monotonic() - began)
+        return made
 
     def _files_now(self) -> List[Any]:
         """What tells the pool at the path from another one that is made there later."""
@@ -85,6 +109,9 @@ class Attachment:
                 return True
             except _FATAL:
                 raise
+            except _CacheRefusedError as error:
+                self.end(str(error))
+                return False
             except Error as error:
                 if time.monotonic() >= until:
                     self._log.warning("attach", "no pool yet at %s: %s; requests are computed meanwhile",
@@ -95,7 +122,7 @@ class Attachment:
 
     def _start(self) -> None:
         with self._lock:
-            if self._is_closed or self._thread is not None:
+            if self._is_closed or self.is_over or self._thread is not None:
                 return
             self._thread = threading.Thread(target=self._run, name="cachalot-attach", daemon=True)
             self._thread.start()
@@ -108,16 +135,34 @@ class Attachment:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             try:
                 self._attach()
+            except _CacheRefusedError as error:
+                self.end(str(error))
             except Exception as error:  # a thread that ends would never attach again
                 self._log.warning("attach", "no pool at %s: %s", ", ".join(self._options.pool), error)
                 continue
             with self._lock:
-                if self._client is None and not self._is_closed:
+                if self._client is None and not self._is_closed and not self.is_over:
                     continue  # lost again
                 self._thread = None
+            if self.is_over:
+                break
             self._log.info("attached to the pool %s", ", ".join(self._options.pool))
             return
         self._detach_lost()
+
+    @property
+    def is_over(self) -> bool:
+        """There is no client, and never will be one."""
+        return self._end_reason is not None
+
+    def end(self, reason: str) -> None:
+        """Does not detach: a GPU that failed may still use the pool and the pages."""
+        with self._lock:
+            if self._end_reason is not None:
+                return
+            self._end_reason = reason
+            self._abandoned, self._client, self._made = self._client, None, None
+        self._log.warning("over", "nothing is shared any more, all is computed: %s", reason)
 
     def get(self) -> Optional[Client]:
         """The client, or None: there is no pool now."""
@@ -135,7 +180,7 @@ class Attachment:
         now = self._files_now()
         with self._lock:
             is_replaced = None not in now and now != self._files
-            if self._client is not client or isinstance(error, _PERHAPS_LOST) and not is_replaced:
+            if self.is_over or self._client is not client or isinstance(error, _PERHAPS_LOST) and not is_replaced:
                 return
             self._client = self._made = None
             self._lost.append(client)

@@ -13,13 +13,14 @@ from vllm.logger import init_logger
 from cachalot import TransferRank
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.keeper import SharedKeeper
-from cachalot.connectors.vllm.layout import describe
+from cachalot.connectors.vllm.layout import Cache, describe
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import NoStep, StepMetadata
 from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
 from cachalot.connectors.vllm.namespace import Group, Identity, Rank, UnsupportedCacheError
 from cachalot.connectors.vllm.options import parse
 from cachalot.connectors.vllm.scheduler import SchedulerSide
+from cachalot.connectors.vllm.streams import streams_of
 from cachalot.connectors.vllm.transfer.messages import TransferStep, WorkerAddress
 from cachalot.connectors.vllm.transfer.scheduler import TransferScheduler
 from cachalot.connectors.vllm.transfer.with_pool import PooledStep, PooledTransferScheduler, PooledTransferWorker
@@ -128,17 +129,20 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
             parallel.pipeline_parallel_size, may_load=can and transfer.is_kv_consumer,
             may_store=can and transfer.is_kv_producer, log=self._log)
 
-    def _transfer_worker(self, described: Optional[List[Dict[str, Any]]]) -> TransferWorker:
+    def _transfer_worker(self, described: Optional[List[Cache]]) -> TransferWorker:
         """described: the cache of each group; None: it is not supported."""
         options, made = self._options.transfer, None
-        if described is not None and self._can_transfer(self._groups):
+        if described is not None and described[0].device is not None:
+            self._log.info("nothing is handed over: a transfer of a KV cache on cuda:%d is not supported yet",
+                           described[0].device)
+        elif described is not None and self._can_transfer(self._groups):
             geometry, takes = self._groups[0].geometry, self._kv_transfer_config.is_kv_consumer
             made = TransferRank(
                 instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=geometry,
                 machines=machines_of(self._vllm_config.parallel_config, geometry)
                 if takes and options.once_per_machine else None,
                 listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
-                **described[0])
+                **described[0].arguments)
         return TransferWorker(made, options.deadline, self._log)
 
     def get_handshake_metadata(self) -> Any:
@@ -154,7 +158,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
     # --- Worker ------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: Dict[str, Any]) -> None:
-        described: Optional[List[Dict[str, Any]]] = None
+        described: Optional[List[Cache]] = None
         try:
             described = [describe(group, kv_caches) for group in self._groups] or None
         except UnsupportedCacheError as error:
@@ -166,23 +170,25 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self._worker = pool or transfer
 
-    def _pool_worker(self, described: Optional[List[Dict[str, Any]]]) -> WorkerSide:
+    def _pool_worker(self, described: Optional[List[Cache]]) -> WorkerSide:
         """described: the cache of each group; None: it is not supported."""
         if described is None:
             return WorkerSide(self._options, [], False, self._log)
         attachments: Dict[str, Attachment] = {}
         for group in self._groups:
-            caches = {other.number: described[other.number]
+            caches = {other.number: described[other.number].arguments
                       for other in self._groups if other.namespace == group.namespace}
             attachments.setdefault(group.namespace, Attachment(
                 self._options, group, self._log, lambda client, caches=caches:
-                {number: client.register_cache(**arguments) for number, arguments in caches.items()}))
+                {number: client.register_cache(**arguments) for number, arguments in caches.items()},
+                device=described[group.number].device))
         for attachment in attachments.values():
             attachment.attach(0.0)  # does not wait: the scheduler, which starts later, may make the pool
         # Ranks that hold the same bytes would store them several times.
         is_first = self._groups[0].geometry.is_first_replica
         return WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first, self._log,
-                          is_first_rank=self._rank() == Rank(0))
+                          is_first_rank=self._rank() == Rank(0), splits=[cache.split for cache in described],
+                          streams=streams_of(described[0].device))
 
     def _step(self) -> Any:
         """What the scheduler's side says; None: it has none."""
@@ -191,6 +197,9 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
+        of_pool = getattr(connector_metadata, "pool", connector_metadata)
+        if self._worker is not None and isinstance(of_pool, StepMetadata):
+            self._worker.note_step(bool(of_pool.loads))
         offers = getattr(connector_metadata, "offers", None)
         if self._worker is not None and offers:
             self._worker.begin_offers(offers)

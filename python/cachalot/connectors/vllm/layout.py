@@ -1,57 +1,142 @@
-"""Where a group's KV cache lies in vLLM's tensors."""
+"""Where a group's KV cache lies in vLLM's tensors: any of its layouts, on the CPU or a GPU."""
 
-from typing import Any, Dict, List, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Tuple
 
 from cachalot import PartStrides
 from cachalot.connectors.vllm.namespace import Group, UnsupportedCacheError
 
+#: Offset, page, head and token stride, in elements.
+_Part = Tuple[int, int, int, int]
 
-def _grouped(group: Group, tensor: Any) -> Tuple[Tuple[int, ...], ...]:
-    """Of keys and of values: offset, page, head and token stride, in elements."""
+
+@dataclass(frozen=True)
+class Cache:
+    """A group's tensors, as Client.register_cache() and TransferRank take them."""
+
+    arguments: Dict[str, Any]
+    split: int = 1  # consecutive pages that make one block of vLLM's tables: kernels may have smaller blocks
+
+    @property
+    def device(self) -> Optional[int]:
+        """CUDA's number; None: memory of the CPU."""
+        return self.arguments.get("device")
+
+
+class _GpuMemory:
+    """Consecutive bytes of a GPU's tensors, which it keeps alive."""
+
+    def __init__(self, address: int, size: int, item: int, tensors: List[Any]) -> None:
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (size // item,), "typestr": f"<u{item}",
+                                         "strides": None, "version": 3}
+        self._tensors = tensors
+
+
+def device_of(tensor: Any) -> Optional[int]:
+    """CUDA's number of its GPU; None: it is in memory of the CPU. Raises UnsupportedCacheError."""
+    if tensor.device.type == "cpu":
+        return None
+    if tensor.device.type != "cuda" or tensor.device.index is None:
+        raise UnsupportedCacheError(f"a KV cache on {tensor.device}")
+    return tensor.device.index
+
+
+def _grouped(group: Group, tensor: Any) -> Tuple[Tuple[_Part, ...], int, int]:
+    """Of keys and of values; the number of pages; the tokens of one."""
     g = group.geometry
-    heads, tokens, size = g.kv_heads, g.block_tokens, g.head_dim
+    heads, size = g.kv_heads, g.head_dim
     shape, stride = tuple(tensor.shape), tensor.stride()
-    if len(shape) == 4 and shape[1:] == (heads, tokens, 2 * size) and stride[3] == 1:
-        return tuple((part * size, stride[0], stride[1], stride[2]) for part in range(2))
-    if len(shape) == 5 and shape[0] == 2 and shape[2:] == (tokens, heads, size) and stride[4] == 1:
-        return tuple((part * stride[0], stride[1], stride[3], stride[2]) for part in range(2))
-    if len(shape) == 5 and shape[1:] == (2, tokens, heads, size) and stride[4] == 1:
-        return tuple((part * stride[1], stride[0], stride[3], stride[2]) for part in range(2))
-    if len(shape) == 5 and shape[0] == 2 and shape[2:] == (heads, tokens, size) and stride[4] == 1:
-        return tuple((part * stride[0], stride[1], stride[2], stride[3]) for part in range(2))
+    # vLLM since 0.30, each layout: [page, head, token, key and value], permuted in memory.
+    if len(shape) == 4 and (shape[1], shape[3]) == (heads, 2 * size) and stride[3] == 1:
+        return tuple((part * size, stride[0], stride[1], stride[2]) for part in range(2)), shape[0], shape[2]
+    if len(shape) == 5 and shape[0] == 2 and shape[3:] == (heads, size) and stride[4] == 1:
+        return tuple((part * stride[0], stride[1], stride[3], stride[2]) for part in range(2)), shape[1], shape[2]
+    if len(shape) == 5 and shape[1] == 2 and shape[3:] == (heads, size) and stride[4] == 1:
+        return tuple((part * stride[1], stride[0], stride[3], stride[2]) for part in range(2)), shape[0], shape[2]
+    if len(shape) == 5 and (shape[0], shape[2], shape[4]) == (2, heads, size) and stride[4] == 1:
+        return tuple((part * stride[0], stride[1], stride[2], stride[3]) for part in range(2)), shape[1], shape[3]
     raise UnsupportedCacheError(f"tensors of shape {shape} and strides {stride}, "
-                                f"for {heads} heads of {size} and blocks of {tokens}")
+                                f"for {heads} heads of {size} and blocks of {g.block_tokens}")
 
 
-def _latent(group: Group, tensor: Any) -> Tuple[Tuple[int, ...], ...]:
+def _latent(group: Group, tensor: Any) -> Tuple[Tuple[_Part, ...], int, int]:
     g = group.geometry
     width = g.kv_lora_rank + g.qk_rope_head_dim
     shape, stride = tuple(tensor.shape), tensor.stride()
     if len(shape) == 4 and shape[1] == 1:
         shape, stride = (shape[0], *shape[2:]), (stride[0], *stride[2:])
-    if len(shape) != 3 or shape[1:] != (g.block_tokens, width) or stride[2] != 1:
+    if len(shape) != 3 or shape[2] != width or stride[2] != 1:
         raise UnsupportedCacheError(f"tensors of shape {shape} and strides {stride}, "
                                     f"for latents of {width} and blocks of {g.block_tokens}")
-    return tuple((offset, stride[0], 0, stride[1]) for offset in (0, g.kv_lora_rank))
+    return tuple((offset, stride[0], 0, stride[1]) for offset in (0, g.kv_lora_rank)), shape[0], shape[1]
 
 
-def describe(group: Group, caches: Dict[str, Any]) -> Dict[str, Any]:
-    """Arguments of Client.register_cache(). Raises UnsupportedCacheError."""
+def _extent(tensor: Any) -> Tuple[int, int]:
+    """Of its elements: the first byte, and the one after the last."""
+    item, first = tensor.element_size(), tensor.data_ptr()
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
+    return first, first + (last + 1) * item
+
+
+def _layer_stride(tensors: List[Any]) -> int:
+    """Bytes from one layer to the next, where all of them lie at one distance in one storage; 0: they do not."""
+    if len(tensors) == 1 or len({tensor.untyped_storage().data_ptr() for tensor in tensors}) != 1:
+        return 0
+    at = [tensor.data_ptr() for tensor in tensors]
+    distance = at[1] - at[0]
+    is_even = all(here + distance == then for here, then in zip(at, at[1:]))
+    return distance if is_even and distance > 0 else 0
+
+
+def _blocks(group: Group, parts: Tuple[_Part, ...], tokens: int, shape: Any) -> Tuple[Tuple[_Part, ...], int]:
+    """The parts with vLLM's blocks as pages, and pages of a block where that cannot be."""
+    if tokens == group.block_tokens:
+        return parts, 1
+    if tokens == 0 or group.block_tokens % tokens != 0:
+        raise UnsupportedCacheError(f"tensors of shape {tuple(shape)}, for blocks of {group.block_tokens}")
+    split = group.block_tokens // tokens
+    if all(page == tokens * token for _, page, _, token in parts):  # tokens go on in the next page
+        return tuple((offset, page * split, head, token) for offset, page, head, token in parts), 1
+    return parts, split
+
+
+def describe(group: Group, caches: Dict[str, Any]) -> Cache:
+    """caches: vLLM's tensor of each layer. Raises UnsupportedCacheError."""
     tensors: List[Any] = [caches[name] for name in group.layers]
-    if tensors[0].device.type != "cpu":
-        # A copy must follow vLLM's stream; that has not been written, for want of a GPU to try it on.
-        raise UnsupportedCacheError(f"a KV cache on {tensors[0].device}")
-    parts = [(_latent if group.is_latent else _grouped)(group, tensor) for tensor in tensors]
-    if any(part != parts[0] for part in parts):
+    device = device_of(tensors[0])
+    if any(device_of(tensor) != device for tensor in tensors):
+        raise UnsupportedCacheError("layers of one group on several devices")
+    found = [(_latent if group.is_latent else _grouped)(group, tensor) for tensor in tensors]
+    if any(one != found[0] for one in found):
         raise UnsupportedCacheError("tensors of one group with different strides")
-    item = tensors[0].element_size()
+    parts, pages, tokens = found[0]
+    blocks, split = _blocks(group, parts, tokens, tensors[0].shape)
+    if split == 1 and tokens != group.block_tokens:
+        pages //= group.block_tokens // tokens
+    item, layer = tensors[0].element_size(), _layer_stride(tensors)
     strides = [
-        PartStrides(tensor=0, layer_tensors=1 if len(tensors) > 1 else 0, offset=offset * item, page=page * item,
-                    head=head * item, token=token * item) for offset, page, head, token in parts[0]
+        PartStrides(tensor=0, layer_tensors=1 if len(tensors) > 1 and not layer else 0, offset=offset * item,
+                    layer=layer, page=page * item, head=head * item, token=token * item)
+        for offset, page, head, token in blocks
     ]
-    return dict(layout=None, tensors=tensors, pages=_pages(tensors[0]), strides=strides)
+    memory = _memory(tensors, device, layer)
+    arguments: Dict[str, Any] = dict(layout=None, tensors=memory, pages=pages, strides=strides)
+    if split > 1:
+        arguments["page_tokens"] = tokens
+    if device is not None:
+        arguments["device"] = device
+    return Cache(arguments, split)
 
 
-def _pages(tensor: Any) -> int:
-    shape = tuple(tensor.shape)
-    return shape[1] if len(shape) == 5 and shape[0] == 2 else shape[0]
+def _memory(tensors: List[Any], device: Optional[int], layer: int) -> List[Any]:
+    """What holds the elements: the tensors, or their bytes as one array where the layers have a stride."""
+    item = tensors[0].element_size()
+    if layer:
+        first, last = _extent(tensors[0])[0], _extent(tensors[-1])[1]
+        if device is not None:
+            return [_GpuMemory(first, last - first, item, tensors)]
+        whole = tensors[0].as_strided(((last - first) // item,), (1,))
+        return [whole]
+    if device is None:
+        return tensors
+    return [_GpuMemory(first, last - first, item, [tensor]) for tensor in tensors for first, last in [_extent(tensor)]]

@@ -99,6 +99,7 @@ class StepAnswer(KVConnectorWorkerMetadata):
     right_blocks: Dict[str, int] = field(default_factory=dict)  # request with a failed load: its first blocks that are used
     ended_loads: Dict[str, int] = field(default_factory=dict)  # request: by how many workers; synchronous ones only
     incomplete_stores: Set[str] = field(default_factory=set)  # requests of which not all blocks are in the pool
+    is_over: bool = False  # a worker loads and stores nothing any more
 
     def aggregate(self, other: "StepAnswer") -> "StepAnswer":
         for job, workers in other.finished_jobs.items():
@@ -110,7 +111,9 @@ class StepAnswer(KVConnectorWorkerMetadata):
         for request, workers in other.ended_loads.items():
             self.ended_loads[request] = self.ended_loads.get(request, 0) + workers
         self.incomplete_stores |= other.incomplete_stores
+        self.is_over |= other.is_over
         return self
 
     def is_empty(self) -> bool:
-        return not (self.finished_jobs or self.failed_loads or self.ended_loads or self.incomplete_stores)
+        return not (self.finished_jobs or self.failed_loads or self.ended_loads or self.incomplete_stores or
+                    self.is_over)

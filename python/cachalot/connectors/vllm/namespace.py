@@ -167,6 +167,9 @@ def _geometry(spec: Any, layers: int, rank: Rank, parallel: Any, model_config: A
     dtype = _DTYPES.get(str(spec.dtype))
     if dtype is None:
         raise UnsupportedCacheError(f"KV cache of {spec.dtype}")
+    mode = getattr(getattr(spec, "kv_quant_mode", None), "name", "NONE")
+    if mode not in ("NONE", "FP8_PER_TENSOR"):  # the others have scales of their own, beside or between the numbers
+        raise UnsupportedCacheError(f"a KV cache of {mode.lower()} numbers, whose scales lie elsewhere,")
     if getattr(spec, "non_causal", False):
         raise UnsupportedCacheError("attention that sees later tokens")
     if getattr(spec, "tokens_per_state", 1) != 1:
@@ -193,6 +196,8 @@ class Identity:
     def __init__(self, vllm_config: Any, every_byte: bool, salt: str, share_tp: Union[int, str] = 0) -> None:
         model_config, cache_config = vllm_config.model_config, vllm_config.cache_config
         self._config, self._share_tp = vllm_config, share_tp
+        if getattr(cache_config, "calculate_kv_scales", False):
+            raise UnsupportedCacheError("calculate_kv_scales, by which each engine has scales of its own,")
         speculative = getattr(vllm_config, "speculative_config", None)
         self.parts: List[Tuple[str, str]] = [
             ("model", _model_identity(model_config.model, model_config.revision, every_byte,
@@ -202,7 +207,7 @@ class Identity:
             ("dtype", str(model_config.dtype).replace("torch.", "")),
             ("kv", str(cache_config.cache_dtype)),
             ("float8", _float8(str(cache_config.cache_dtype))),
-            ("scales", str(bool(getattr(cache_config, "calculate_kv_scales", False)))),
+            ("scales", "False"),
             ("quantization", str(model_config.quantization)),
             ("rope-limit", _rope_limit(model_config)),
             ("speculative", _short(str(speculative)) if speculative else "none"),

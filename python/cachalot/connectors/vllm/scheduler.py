@@ -332,6 +332,8 @@ class SchedulerSide:
                 self._loaded(request_id)
         if answer is None:
             return
+        if answer.is_over:
+            self._may_load = self._may_store = False
         for job, workers in answer.finished_jobs.items():
             self._held.finished(job, workers)
         for request_id in answer.incomplete_stores:

@@ -14,7 +14,8 @@ from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
 from cachalot.connectors.vllm.options import Options
-from cachalot.errors import NoKeeperError, TimeoutError
+from cachalot.connectors.vllm.streams import NoStreams
+from cachalot.errors import IoError, NoKeeperError, TimeoutError
 
 #: After a store that the keeper did not answer.
 _STORE_PAUSE_S = 1.0
@@ -35,18 +36,20 @@ class _StoreThread:
 
     def __init__(self, side: "WorkerSide") -> None:
         self._side = side
-        self._queue: "queue.SimpleQueue[Optional[Store]]" = queue.SimpleQueue()
+        self._queue: "queue.SimpleQueue[Optional[Tuple[Store, Any]]]" = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="cachalot-store", daemon=True)
         self._thread.start()
 
-    def put(self, store: Store) -> None:
-        self._queue.put(store)
+    def put(self, store: Store, mark: Any) -> None:
+        """mark: in the engine's stream, after the pages are written."""
+        self._queue.put((store, mark))
 
     def _run(self) -> None:
-        while (store := self._queue.get()) is not None:
+        while (entry := self._queue.get()) is not None:
+            store, mark = entry
             is_complete = False
             try:
-                is_complete = self._side.copy_into_pool(store)
+                is_complete = self._side.copy_into_pool(store, mark)
             except Exception as error:  # the job must be answered: its pages are held
                 self._side.log.warning("store", "a store failed: %s", error)
             self._side.store_is_done(store, is_complete)
@@ -60,10 +63,15 @@ class WorkerSide:
     """Threads: vLLM's worker, and its own thread for stores."""
 
     def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog,
-                 is_first_rank: bool = True) -> None:
+                 is_first_rank: bool = True, splits: Optional[List[int]] = None, streams: Any = None) -> None:
         """attachments: of each group. What each has made is the cache of each of its groups. None: this worker's cache is
-        not supported; it answers that all has failed, because the scheduler may not know."""
+        not supported; it answers that all has failed, because the scheduler may not know.
+        splits: of each group, pages of a block of vLLM's; None: one. streams: of the device that has the pages."""
         self.options, self.attachments, self.log = options, attachments, log
+        self._splits = splits or [1] * len(attachments)
+        self._streams = streams if streams is not None else NoStreams()
+        self._load_mark: Any = None
+        self._has_said_over = False
         self._stores = stores
         self._is_first_rank = is_first_rank
         self._pending: Dict[str, _Pending] = {}
@@ -80,15 +88,30 @@ class WorkerSide:
 
     # --- Loads -------------------------------------------------------------------------------------
 
+    def note_step(self, has_loads: bool) -> None:
+        """Before the step's forward pass is launched: its loads wait for the work of earlier steps, which may use the
+        pages, and not for its own. vLLM begins asynchronous ones after it."""
+        self._load_mark = self._streams.mark() if has_loads and self.attachments else None
+
     def begin_loads(self, loads: List[Load]) -> None:
-        begun = [self._begin(load) for load in loads]
+        if not loads:
+            return
+        stream = self._streams.behind(self._load_mark) if self._load_mark is not None else None
+        begun = [self._begin(load, stream) for load in loads]
         for pending in begun:
             if pending.load.is_async:
                 self._pending[pending.load.request] = pending
             else:
                 self._end(pending)
 
-    def _begin(self, load: Load) -> _Pending:
+    def _pages(self, group: int, pages: List[int]) -> Any:
+        """The tensors' pages of vLLM's blocks."""
+        split = self._splits[group]
+        if split == 1:
+            return pages
+        return (np.array(pages, np.uint32)[:, None] * split + np.arange(split, dtype=np.uint32)).ravel()
+
+    def _begin(self, load: Load, stream: Any) -> _Pending:
         pending = _Pending(load, [], time.monotonic(), is_lost=not self.attachments)
         for group, attachment in enumerate(self.attachments):
             client, caches = attachment.get_with()
@@ -100,7 +123,8 @@ class WorkerSide:
                 break
             try:
                 call = client.load_async(caches[group], hashes_of(load.chain.keys, group)[first:],
-                                         load.chain.pages[group][first:], timeout=self.options.load_timeout)
+                                         self._pages(group, load.chain.pages[group][first:]),
+                                         timeout=self.options.load_timeout, stream=stream)
             except Exception as error:  # whatever it is, the request is computed
                 self._load_failed(attachment, client, error)
                 pending.is_lost = True
@@ -109,8 +133,16 @@ class WorkerSide:
         return pending
 
     def _load_failed(self, attachment: Attachment, client: Any, error: Exception) -> None:
-        attachment.failed(client, error)
+        self._failed_call(attachment, client, error)
         self.log.warning("load", "a load failed, its blocks are computed: %s", error)
+
+    def _failed_call(self, attachment: Attachment, client: Any, error: Exception) -> None:
+        if isinstance(error, IoError) and attachment.device is not None:
+            # No copy to or from this GPU can be trusted any more, nor may its memory be freed: the client keeps it.
+            for one in set(self.attachments):
+                one.end(f"the GPU failed in a copy: {error}")
+            return
+        attachment.failed(client, error)
 
     def _end(self, pending: _Pending) -> None:
         """Waits for the copies; then says which blocks are right."""
@@ -120,7 +152,8 @@ class WorkerSide:
                 loaded = call.result()
             except Exception as error:
                 self._load_failed(attachment, client, error)
-                loaded = getattr(error, "detail", 0) or 0
+                # Of other errors the detail is another number, of the system or of a driver.
+                loaded = error.detail if isinstance(error, TimeoutError) else 0
             with self._lock:
                 self._stats.add("loaded_blocks", loaded)
                 self._stats.add("loaded_bytes", loaded * attachment.group.geometry.block_bytes)
@@ -171,42 +204,45 @@ class WorkerSide:
     # --- Stores ------------------------------------------------------------------------------------
 
     def begin_stores(self, stores: List[Store]) -> None:
-        """After the forward pass: the pages are complete, and held until the answer."""
+        """After the forward pass is launched: the pages are complete when it is done, and held until the answer."""
+        mark = self._streams.mark() if stores and self._stores and self.attachments else None
         for store in stores:
             is_void = self._void.get(store.request, -1) >= store.attempt
             if is_void or not self._stores or not self.attachments:
                 self.store_is_done(store, not is_void and bool(self.attachments))
             else:
-                self._thread.put(store)
+                self._thread.put(store, mark)
 
-    def copy_into_pool(self, store: Store) -> bool:
+    def copy_into_pool(self, store: Store, mark: Any = None) -> bool:
         is_complete, began = True, time.monotonic()
         if began < self._no_stores_until:
             with self._lock:
                 self._stats.add("failed_stores", 1)
             return False
+        stream = self._streams.behind(mark) if mark is not None else None
         for group, attachment in enumerate(self.attachments):
             tokens = store.tokens if group == 0 and self._is_first_rank else None
-            is_complete &= self._copy_group(store.chain, group, attachment, tokens)
+            is_complete &= self._copy_group(store.chain, group, attachment, tokens, stream)
         with self._lock:
             self._stats.add("stores", 1)
             self._stats.add("store_seconds", time.monotonic() - began)
             self._stats.add("failed_stores", not is_complete)
         return is_complete
 
-    def _copy_group(self, chain: Chain, group: int, attachment: Attachment, tokens: Optional[np.ndarray]) -> bool:
+    def _copy_group(self, chain: Chain, group: int, attachment: Attachment, tokens: Optional[np.ndarray],
+                    stream: Any) -> bool:
         client, caches = attachment.get_with()
         first = chain.from_page(group)
         if client is None:
             return False
         parent = chain.parent_of(first)
         try:
-            stored = client.store(caches[group], hashes_of(chain.keys, group)[first:], chain.pages[group][first:],
-                                  parent=None if parent is None else hashes_of(parent, group)[0],
+            stored = client.store(caches[group], hashes_of(chain.keys, group)[first:],
+                                  self._pages(group, chain.pages[group][first:]), stream=stream, parent=None if parent is None else hashes_of(parent, group)[0],
                                   tokens=None if tokens is None else tokens[first * len(tokens) // len(chain) :],
                                   timeout=self.options.store_timeout)
         except Error as error:
-            attachment.failed(client, error)
+            self._failed_call(attachment, client, error)
             if isinstance(error, (NoKeeperError, TimeoutError)):
                 # Each store would wait as long, one after the other, and hold its pages.
                 self._no_stores_until = time.monotonic() + _STORE_PAUSE_S
@@ -228,7 +264,10 @@ class WorkerSide:
                 self._answer.incomplete_stores.add(store.request)
 
     def take_answer(self) -> Optional[StepAnswer]:
+        is_over = not self.attachments or any(attachment.is_over for attachment in self.attachments)
         with self._lock:
+            if is_over and not self._has_said_over:
+                self._has_said_over = self._answer.is_over = True
             if self._answer.is_empty():
                 return None
             answer, self._answer = self._answer, StepAnswer()

@@ -138,6 +138,9 @@ class PooledTransferWorker:
     def addresses(self) -> List[str]:
         return self._transfer.addresses
 
+    def note_step(self, has_loads: bool) -> None:
+        self._pool.note_step(has_loads)
+
     def begin_loads(self, loads: Tuple[List[Load], List[Ask]]) -> None:
         for side, of_side in zip(self._sides, loads):
             side.begin_loads(of_side)
