@@ -33,7 +33,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-guide test-python test-python-storage test-nixl test-llama test-vllm test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-guide test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -96,6 +96,13 @@ build-vllm: setup-python
 
 test-vllm: build-vllm ## get vLLM's CPU build (6 GB) and run the connector in it; PYTEST_ARGS goes to pytest
 	CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models build/vllm/venv/bin/python -m pytest tests/vllm $(PYTEST_ARGS)
+
+# Needs nvcc: a package without kernels refuses a GPU.
+VLLM_GPU_TESTS := test_gpu_pages.py test_share.py test_failures.py
+test-vllm-gpu: build-vllm setup-test ## the connector with KV caches on an emulated GPU, in vLLM's CPU build; PYTEST_ARGS goes to pytest
+	$(call build,dev,fake_libcuda)
+	CACHALOT_FAKE_LIBCUDA=$(CURDIR)/build/dev/tests/torch/libcuda.so.1 CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models \
+	  build/vllm/venv/bin/python -m pytest $(addprefix tests/vllm/,$(VLLM_GPU_TESTS)) $(PYTEST_ARGS)
 
 setup-python-storage:
 	@tools/setup --for python-storage

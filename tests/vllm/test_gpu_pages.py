@@ -285,6 +285,18 @@ def test_a_load_comes_after_the_work_of_earlier_steps_and_not_after_its_own(pool
     engine.side.close()
 
 
+def test_the_real_engine_shares_from_its_pages_on_the_gpu(models, engines, pools, prompt):
+    """`emulated_gpu` below vLLM: the suites test_share and test_failures run on it, too."""
+    shared = pools()
+    options = {"pool": shared.path}
+    computed = engines(models(), options).answer([prompt(1, 700)])
+    second = engines(models(), options)
+    answer = second.answer([prompt(1, 700)])
+    assert answer["tokens"] == computed["tokens"] and answer["cached"] == [640]
+    assert "the pool is registered with GPU 0, in" in second.text()
+    assert answer["metrics"]["vllm:cachalot_gpu_registrations"] == 1
+
+
 # --- Failures ------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +338,7 @@ def test_registration_takes_a_line_in_the_log(pool, caplog):
     attachment = attached(pool, caplog)
     assert not attachment.is_over
     assert any("the pool is registered with GPU 1, in " in record.message for record in caplog.records)
+    assert len(attachment.take_registrations()) == 1 and attachment.take_registrations() == []
     attachment.close()
 
 
@@ -334,6 +347,18 @@ def test_memory_of_another_device_is_refused_by_name(pool, monkeypatch, caplog):
     attachment = attached(pool, caplog)
     assert attachment.is_over
     assert any("is on device 2, expected memory of device 1" in record.message for record in caplog.records)
+
+
+def test_a_transfer_of_gpu_pages_is_refused_by_name(caplog):
+    from cachalot.connectors.vllm.connector import CachalotConnector
+
+    made = CachalotConnector.__new__(CachalotConnector)
+    made._options = parse({"transfer": {}})
+    made._log = RateLimitedLog(logging.getLogger("vllm.cachalot"))
+    cache = of_layout.describe(group_of(GROUPED), caches_of(GROUPED, KVCacheLayout.LBNHC))
+    with caplog.at_level(logging.INFO):
+        assert made._transfer_worker([cache]).addresses == []
+    assert any("a transfer of a KV cache on cuda:1 is not supported yet" in record.message for record in caplog.records)
 
 
 # The last one: this GPU has failed from then on.
@@ -351,3 +376,4 @@ def test_after_the_gpu_has_failed_nothing_more_is_shared(pool, caplog):
     engine.side.begin_stores([Store(2, "c", 0, chain_of([4]))])
     engine.side.close()
     assert engine.side.take_answer().incomplete_stores == {"c"}
+    assert engine.side.take_stats().data["ended_sharing"] == 1

@@ -41,6 +41,9 @@ class Pool:
     def namespaces(self):
         return []
 
+    def take_registrations(self):
+        return []
+
     def count_prompt(self, asked, from_pool=0, from_peers=0, from_storage=0):
         self.prompts.append((asked, from_pool, from_peers, from_storage))
 

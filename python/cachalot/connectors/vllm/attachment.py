@@ -56,6 +56,7 @@ class Attachment:
         self._thread: Optional[threading.Thread] = None
         self._lost: List[Client] = []  # to be detached by the thread
         self._files: List[Any] = []
+        self._registrations: List[float] = []
         self._abandoned: Optional[Client] = None  # kept until the process ends
         self._is_closed = False
 
@@ -83,7 +84,10 @@ class Attachment:
                 raise
             raise _CacheRefusedError(str(error)) from error
         if self.device is not None:
-            self._log.info("the pool is registered with GPU %d, in %.1f s", self.device, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            self._log.info("the pool is registered with GPU %d, in %.1f s", self.device, seconds)
+            with self._lock:
+                self._registrations.append(seconds)
         return made
 
     def _files_now(self) -> List[Any]:
@@ -163,6 +167,12 @@ class Attachment:
             self._end_reason = reason
             self._abandoned, self._client, self._made = self._client, None, None
         self._log.warning("over", "nothing is shared any more, all is computed: %s", reason)
+
+    def take_registrations(self) -> List[float]:
+        """Seconds of each registration with a GPU since the last call: the first one page-locks the pool."""
+        with self._lock:
+            taken, self._registrations = self._registrations, []
+        return taken
 
     def get(self) -> Optional[Client]:
         """The client, or None: there is no pool now."""

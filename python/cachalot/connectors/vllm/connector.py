@@ -187,7 +187,7 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
         # Ranks that hold the same bytes would store them several times.
         is_first = self._groups[0].geometry.is_first_replica
         return WorkerSide(self._options, [attachments[group.namespace] for group in self._groups], is_first, self._log,
-                          is_first_rank=self._rank() == Rank(0), splits=[cache.split for cache in described],
+                          is_first_rank=self._rank() == Rank(0), caches=described,
                           streams=streams_of(described[0].device))
 
     def _step(self) -> Any:

@@ -31,6 +31,9 @@ COUNTERS = {
     "sent_bytes": "Bytes that workers gave to those of other engines, or to others of this engine on their machine",
     "transfer_seconds": "Time from the start of a transfer to its result",
     "failed_transfers": "Transfers that failed: their blocks were loaded from the pool, or computed",
+    "gpu_registrations": "Registrations of the pool with a GPU: one for each attachment of a worker with its KV cache there",
+    "gpu_registration_seconds": "Time of these registrations: the first one page-locks the pool",
+    "ended_sharing": "Workers that share nothing any more: the GPU failed, or cannot use the pool",
     "skipped_stores": "Stores that were put off because unfinished ones held too many blocks",
 }
 

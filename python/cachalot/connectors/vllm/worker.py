@@ -10,6 +10,7 @@ import numpy as np
 
 from cachalot import Error
 from cachalot.connectors.vllm.attachment import Attachment
+from cachalot.connectors.vllm.layout import Cache
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import Chain, Load, StepAnswer, Store, hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
@@ -63,12 +64,12 @@ class WorkerSide:
     """Threads: vLLM's worker, and its own thread for stores."""
 
     def __init__(self, options: Options, attachments: List[Attachment], stores: bool, log: RateLimitedLog,
-                 is_first_rank: bool = True, splits: Optional[List[int]] = None, streams: Any = None) -> None:
+                 is_first_rank: bool = True, caches: Optional[List[Cache]] = None, streams: Any = None) -> None:
         """attachments: of each group. What each has made is the cache of each of its groups. None: this worker's cache is
         not supported; it answers that all has failed, because the scheduler may not know.
-        splits: of each group, pages of a block of vLLM's; None: one. streams: of the device that has the pages."""
+        caches: of each group; None: a page is a block. streams: of the device that has the pages."""
         self.options, self.attachments, self.log = options, attachments, log
-        self._splits = splits or [1] * len(attachments)
+        self._splits = [cache.split for cache in caches] if caches is not None else [1] * len(attachments)
         self._streams = streams if streams is not None else NoStreams()
         self._load_mark: Any = None
         self._has_said_over = False
@@ -268,13 +269,17 @@ class WorkerSide:
         with self._lock:
             if is_over and not self._has_said_over:
                 self._has_said_over = self._answer.is_over = True
+                self._stats.add("ended_sharing", 1)
             if self._answer.is_empty():
                 return None
             answer, self._answer = self._answer, StepAnswer()
         return answer
 
     def take_stats(self) -> ConnectorStats:
+        registrations = [seconds for attachment in set(self.attachments) for seconds in attachment.take_registrations()]
         with self._lock:
+            self._stats.add("gpu_registrations", len(registrations))
+            self._stats.add("gpu_registration_seconds", sum(registrations))
             stats, self._stats = self._stats, ConnectorStats()
         return stats
 
