@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -54,15 +55,63 @@ Status check_seal(const Get& get) {
                      block_hash::to_hex(get.key.block).c_str());
 }
 
+// Objects that are listed before their parents. Each waits for its parent alone, so that a listing takes the time of its
+// objects, in whatever order they come.
+class Orphans {
+ public:
+  explicit Orphans(Catalogue& catalogue) : catalogue_(catalogue) {}
+
+  // Adds it to the catalogue, and what has waited for it; or it waits.
+  void add(const ObjectHead& head) {
+    if (catalogue_.add(head)) {
+      settle_below(head.key);
+    } else {
+      waiting_[{head.key.space, head.parent}].push_back(head);
+    }
+  }
+  // A parent may also have come by a put meanwhile.
+  void settle_late() {
+    std::vector<ObjectKey> there;
+    for (const auto& [parent, heads] : waiting_) {
+      if (catalogue_.contains(parent)) there.push_back(parent);
+    }
+    for (const ObjectKey& parent : there) settle_below(parent);
+  }
+  std::vector<ObjectKey> keys() const {
+    std::vector<ObjectKey> keys;
+    for (const auto& [parent, heads] : waiting_) {
+      for (const ObjectHead& head : heads) keys.push_back(head.key);
+    }
+    return keys;
+  }
+
+ private:
+  void settle_below(const ObjectKey& parent) {
+    std::vector<ObjectKey> parents{parent};
+    while (!parents.empty()) {
+      auto below = waiting_.extract(parents.back());
+      parents.pop_back();
+      if (below.empty()) continue;
+      for (const ObjectHead& head : below.mapped()) {
+        if (catalogue_.add(head)) parents.push_back(head.key);
+      }
+    }
+  }
+
+  Catalogue& catalogue_;
+  std::unordered_map<ObjectKey, std::vector<ObjectHead>> waiting_;  // by parent
+};
+
 }  // namespace
 
-std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options) {
+std::unique_ptr<Store> Store::make(std::unique_ptr<Backend> backend, const StoreOptions& options,
+                                   const std::function<bool()>& is_stopped) {
   auto store = std::unique_ptr<Store>(new Store(std::move(backend), options));
   // A server that hangs is told from one that has much to list.
   Status listed = store->traits().is_shared
                       ? store->ask(std::min(options.list_timeout_ns, kFirstAnswerNs))
                       : Status();
-  if (listed) listed = store->fill_catalogue(true);
+  if (listed) listed = store->fill_catalogue(true, is_stopped);
   if (!listed) {
     base::log(LogLevel::kWarn, "storage", "%s: what is stored there is not known yet: %s",
               store->traits().name.c_str(), listed.error().message);
@@ -83,34 +132,30 @@ Store::~Store() {
 }
 
 // Objects may be listed before their parents: an object that was replaced is younger than what is below it.
-Status Store::fill_catalogue(bool is_first) {
+Status Store::fill_catalogue(bool is_first, const std::function<bool()>& is_stopped) {
   const std::uint64_t deadline_ns = base::SteadyClock::read() + list_timeout_ns_;
-  std::vector<ObjectHead> waiting;
+  Orphans orphans(catalogue_);
   const std::vector<ObjectKey> known = catalogue_.keys();
   std::unordered_set<ObjectKey> found;
   std::optional<ObjectKey> last;
+  const auto is_over = [&] { return ends_ || (is_stopped && is_stopped()); };
   const Status listed = backend_->list(
       [&](const ObjectHead& head) {
         if (!known.empty()) found.insert(head.key);
         last = head.key;
         // What is known is not touched: a listing is no use.
-        if (!catalogue_.contains(head.key) && !catalogue_.add(head)) waiting.push_back(head);
-        return !ends_;
+        if (!catalogue_.contains(head.key)) orphans.add(head);
+        return !is_over();
       },
       deadline_ns);
-  for (std::size_t before = waiting.size() + 1; waiting.size() < before;) {
-    before = waiting.size();
-    std::erase_if(waiting, [&](const ObjectHead& head) { return catalogue_.add(head); });
-  }
+  orphans.settle_late();
   CACHALOT_TRY(listed);
-  if (ends_) return {};
+  if (is_over()) return {};
   if (last) remember(*last);
   is_listed_ = true;
   forget_lost(known, found);
   std::vector<ObjectKey> gone;
-  for (const ObjectHead& head : waiting) {
-    if (is_first) gone.push_back(head.key);  // later, the parent may be a put in flight
-  }
+  if (is_first) gone = orphans.keys();  // later, the parent may be a put in flight
   bool fits = true;
   const std::vector<ObjectKey> victims = catalogue_.take_victims(0, 0, nullptr, fits);
   gone.insert(gone.end(), victims.begin(), victims.end());
@@ -275,7 +320,7 @@ void Store::try_backend() {
     if (breaker->is_due(base::SteadyClock::read())) breaker->admit_trial();
   }
   if (is_listed_ || !is_up() || !list_pause_.is_over()) return;
-  if (!fill_catalogue(false)) return list_pause_.grow();
+  if (!fill_catalogue(false, {})) return list_pause_.grow();
   list_pause_.reset();
   if (ends_ || !known_line_.is_due()) return;
   base::log(LogLevel::kWarn, "storage", "%s: what is stored there is known now: %llu objects",

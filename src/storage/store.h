@@ -24,6 +24,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -73,8 +74,11 @@ class Store {
  public:
   // @param backend  whose list() fills the catalogue. If that fails, or a shared one does not answer a first question,
   //                 the store begins empty, and tries again.
+  // @param is_stopped  asked for each object of this first listing; true ends it early, for a store that nobody needs
+  //                    any more
   // @errors none yet: a backend that is down at the start is out of use until it works
-  static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options);
+  static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options,
+                                     const std::function<bool()>& is_stopped = {});
 
   // Cancels a try in work. Where the backend cannot, waits for it, at most until its deadline.
   ~Store();
@@ -133,7 +137,7 @@ class Store {
     }
   };
 
-  Status fill_catalogue(bool is_first);
+  Status fill_catalogue(bool is_first, const std::function<bool()>& is_stopped);
   void forget_lost(std::span<const ObjectKey> before, const std::unordered_set<ObjectKey>& listed);
   void report(const Status& outcome);
   void keep_error(const Status& status);

@@ -76,6 +76,34 @@ TEST_F(StoreTest, AChainComesBackAlsoAfterARestart) {
   EXPECT_EQ(get(chain), std::vector<bool>(6, true));
 }
 
+TEST_F(StoreTest, ObjectsMayBeListedBeforeTheirParents) {
+  open();
+  Chain chain(1, 5, 4096, 4), headless(2, 4, 4096);
+  put(chain);
+  put(headless);
+  for (std::size_t i = 0; i < chain.size(); ++i) disk_.objects.at(chain.key(i)).sequence = 1000 - i;
+  disk_.objects.erase(headless.key(1));
+  open();
+  EXPECT_EQ(known(chain), 5u);
+  EXPECT_EQ(get(chain), std::vector<bool>(5, true));
+  EXPECT_EQ(known(headless), 1u);
+  EXPECT_EQ(store_->catalogue().objects(), 6u);
+  EXPECT_EQ(disk_.count(), 6u);  // what no prefix leads to is removed
+  EXPECT_TRUE(store_->catalogue().is_valid());
+}
+
+// Of a store that nobody waits for any more: a large one takes long.
+TEST_F(StoreTest, TheFirstListingEndsWhenItIsToldTo) {
+  open();
+  Chain chain(1, 6, 4096);
+  put(chain);
+  int asked = 0;
+  store_.reset();
+  store_ = Store::make(std::make_unique<FakeBackend>(disk_), {}, [&] { return ++asked >= 3; });
+  EXPECT_EQ(asked, 4);  // and once at the end
+  EXPECT_EQ(disk_.count(), 6u);
+}
+
 TEST_F(StoreTest, BlocksWithoutTheirPrefixAreNotStored) {
   open();
   Chain chain(1, 6, 4096);

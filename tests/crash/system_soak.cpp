@@ -1,8 +1,9 @@
 // `make soak-system`: a whole system in trouble. Engines share a pool whose storage is a real Redis that stalls, dies and
 // comes back; engines and keepers are killed; subscribers of KV events do not read.
 //
-//   cachalot_system_soak [--seconds N] [--domain coherent|noncoherent] [--stalls N] [--seed N]
+//   cachalot_system_soak [--seconds N] [--domain coherent|noncoherent] [--stalls N] [--seed N] [--pause-ms N]
 //
+// --pause-ms: an engine's rest after each prompt, on a machine that has other work.
 // With --stalls only Redis is stopped, N times for eight seconds, while the pool makes more changes than the archive's
 // queue holds. Exit code 0: no fault. It is a fault if
 //   1. a block has other bytes than were stored under its hash;
@@ -51,7 +52,7 @@ constexpr std::size_t kPoolBlocks = 8192;
 constexpr std::uint64_t kPrefetchGraceNs = kSecond, kStopNs = 5 * kSecond, kBackNs = 30 * kSecond;
 
 struct Options {
-  std::uint64_t seconds = 60, stalls = 0, seed = 1;
+  std::uint64_t seconds = 60, stalls = 0, seed = 1, pause_ms = 0;
   std::string domain = "coherent";
 };
 
@@ -70,8 +71,8 @@ std::uint64_t word_of(const BlockHash& hash, std::size_t at) {
 // An engine: asks, loads and compares, stores. It ends with its keeper's patience or by a signal.
 class EngineLoop {
  public:
-  EngineLoop(Board& board, std::string pool, std::uint64_t seed)
-      : board_(board), pool_(std::move(pool)), rng_(seed) {}
+  EngineLoop(Board& board, std::string pool, std::uint64_t seed, std::uint64_t pause_ms)
+      : board_(board), pool_(std::move(pool)), rng_(seed), pause_ms_(pause_ms) {}
 
   int run() {
     for (;;) {
@@ -111,6 +112,7 @@ class EngineLoop {
     }
     const Result<Stored> stored = client.store(nullptr, hashes, from);
     if (stored) board_.blocks_stored += stored->blocks;
+    if (pause_ms_ != 0) std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms_));
     return true;
   }
   void prefetch(OpaqueClient& client, const std::vector<BlockHash>& hashes) {
@@ -145,6 +147,7 @@ class EngineLoop {
   Board& board_;
   const std::string pool_;
   base::Rng rng_;
+  const std::uint64_t pause_ms_;
   std::array<std::array<std::uint64_t, kWords>, 80> pages_{};
 };
 
@@ -274,7 +277,7 @@ class System {
     const std::uint64_t seed = rng_.next();
     Result<os::Child> child = os::Child::start([this, seed] {
       base::set_log_level(base::LogLevel::kOff);
-      return EngineLoop(board_, pool_, seed).run();
+      return EngineLoop(board_, pool_, seed, options_.pause_ms).run();
     });
     if (child)
       engines_.insert(engines_.begin() + static_cast<std::ptrdiff_t>(std::min(i, engines_.size())),
@@ -393,10 +396,11 @@ Options parse(int count, char** arguments) {
       options.domain = arguments[i + 1];
       continue;
     }
-    std::uint64_t* const number = flag == "--seconds"  ? &options.seconds
-                                  : flag == "--stalls" ? &options.stalls
-                                  : flag == "--seed"   ? &options.seed
-                                                       : nullptr;
+    std::uint64_t* const number = flag == "--seconds"    ? &options.seconds
+                                  : flag == "--stalls"   ? &options.stalls
+                                  : flag == "--seed"     ? &options.seed
+                                  : flag == "--pause-ms" ? &options.pause_ms
+                                                         : nullptr;
     if (number == nullptr) {
       std::fprintf(stderr, "cachalot_system_soak: unknown flag %s\n", flag.c_str());
       std::exit(2);

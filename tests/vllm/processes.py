@@ -8,6 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from cachalot.command import PROGRAM
 
 HERE = Path(__file__).resolve().parent
@@ -17,11 +19,17 @@ from servers import kill_group  # noqa: E402
 DEADLINE_S = 400  # of one answer: a livelock fails
 
 
+def has_avx512():
+    return " avx512f " in Path("/proc/cpuinfo").read_text().replace("\n", " ")
+
+
 class Engine:
     """A vLLM engine. `answer` sends prompts and returns what engine.py says."""
 
     def __init__(self, model, connector=None, in_process=True, environment=None, transfer=None, **arguments):
         """connector: options of CachalotConnector, or of the one that `transfer` names; None: there is none."""
+        if arguments.get("kv_cache_dtype") == "fp8" and not has_avx512():
+            pytest.skip("vLLM's FP8 KV cache on a CPU needs AVX-512")
         given = {"model": str(model), **arguments}
         if connector is not None and "CACHALOT_FAKE_LIBCUDA" in os.environ:  # make test-vllm-gpu
             given["worker_cls"] = ("emulated_gpu.EmulatedGpuPipelineWorker" if "worker_cls" in arguments else

@@ -88,8 +88,11 @@ void ServedStorage::open() {
   {
     const std::lock_guard lock(mutex_);
     cancel_ = backend_->cancel_signal();
+    if (cancel_ && stop_.load(std::memory_order_relaxed)) cancel_->raise();
   }
-  std::unique_ptr<storage::Store> store = storage::Store::make(std::move(backend_), store_options_);
+  std::unique_ptr<storage::Store> store =
+      storage::Store::make(std::move(backend_), store_options_,
+                           [this] { return stop_.load(std::memory_order_relaxed); });
   if (is_told) {
     base::log(base::LogLevel::kWarn, "storage", "in use now: it has %llu blocks",
               static_cast<unsigned long long>(store->catalogue().objects()));
@@ -110,6 +113,10 @@ void ServedStorage::join_when_ready() {
 
 void ServedStorage::end() {
   stop_.store(true, std::memory_order_relaxed);
+  if (!archive_) {  // nothing waits to be written
+    const std::lock_guard lock(mutex_);
+    if (cancel_) cancel_->raise();
+  }
   // What a server still answers is kept; one that hangs is not waited for.
   const std::jthread canceller([this](const std::stop_token& ended) {
     std::unique_lock lock(mutex_);
