@@ -41,6 +41,26 @@ def test_what_a_named_layout_stores_a_strided_cache_loads_and_back(pool):
             assert np.array_equal(tensor[:, back], before)
 
 
+def test_of_a_tensor_that_is_not_contiguous_the_extent_counts(pool):
+    whole = np.random.default_rng(3).random(SHAPE).astype(np.float16)
+    permuted = whole.transpose(1, 0, 4, 2, 3, 5)[:, :, :2, :3]  # heads first, without the gaps
+    assert not permuted.flags.c_contiguous
+    out, into = [4, 1, 9], [7, 0, 15]
+    with attach(pool) as a, attach(pool) as b:
+        first = a.register_cache(None, permuted, pages=PAGES, strides=strides_of(whole))
+        target = np.zeros(SHAPE, np.float16)
+        second = b.register_cache(None, target, pages=PAGES, strides=strides_of(target))
+        hashes = a.hash_tokens(tokens_of(1, 12))
+        assert a.store(first, hashes, out).written == 3
+        assert b.load(second, hashes, into) == 3
+        assert np.array_equal(target[into][:, :, :3, :, :2], whole[out][:, :, :3, :, :2])
+        assert not target[into][:, :, 3:].any() and not target[into][..., 2:, :].any()
+        with pytest.raises(cachalot.InvalidArgumentError, match="tensor 0: has negative strides"):
+            a.register_cache(None, whole[::-1], pages=PAGES, strides=strides_of(whole))
+        with pytest.raises(cachalot.InvalidArgumentError, match="tensor 0 has [0-9]+ bytes, expected at least"):
+            a.register_cache(None, permuted[:, :-1], pages=PAGES, strides=strides_of(whole))
+
+
 def test_each_layer_may_have_a_tensor_for_keys_and_one_for_values(pool):
     tensors = [np.zeros((PAGES, 4, 2, 32), np.float16) for _ in range(6)]
     page, token, head, _ = tensors[0].strides
