@@ -162,8 +162,9 @@ std::optional<std::uint64_t> Memory::extent_bytes() const {
   auto end = static_cast<std::int64_t>(item_bytes);
   for (std::size_t i = 0; i < shape.size(); ++i) {
     std::int64_t reach = 0;
-    if (shape[i] > 1 && (strides[i] < 0 || __builtin_mul_overflow(strides[i], shape[i] - 1, &reach) ||
-                         __builtin_add_overflow(end, reach, &end))) {
+    if (shape[i] > 1 &&
+        (strides[i] < 0 || __builtin_mul_overflow(strides[i], shape[i] - 1, &reach) ||
+         __builtin_add_overflow(end, reach, &end))) {
       return std::nullopt;
     }
   }

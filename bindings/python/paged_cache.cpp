@@ -35,8 +35,10 @@ Memory tensor_of(nb::handle object, std::size_t index, const KvGeometry& geometr
   if (!memory.is_contiguous && !is_strided)
     refuse("%s: is not contiguous, expected C order without gaps", name.c_str());
   if (!memory.extent_bytes()) {
-    refuse("%s: has negative strides, or ends after the last address; expected elements that follow the first",
-           name.c_str());
+    refuse(
+        "%s: has negative strides, or ends after the last address; expected elements that follow "
+        "the first",
+        name.c_str());
   }
   if (!memory.is_writable)
     refuse("%s: is read-only, expected memory that blocks can be loaded into", name.c_str());
@@ -66,8 +68,8 @@ PagedCache paged_cache_of(const GivenCache& given, const KvGeometry& geometry,
         tensor_of(given.tensors, 0, geometry, cache.cuda_device, cache.strides.has_value()));
   } else {
     for (const nb::handle tensor : given.tensors) {
-      held.push_back(tensor_of(tensor, held.size(), geometry, cache.cuda_device,
-                               cache.strides.has_value()));
+      held.push_back(
+          tensor_of(tensor, held.size(), geometry, cache.cuda_device, cache.strides.has_value()));
     }
   }
   for (const Memory& tensor : held) cache.tensors.push_back({tensor.data, *tensor.extent_bytes()});

@@ -1,7 +1,7 @@
 #include "gpu/pool_registration.h"
 
 #include <algorithm>
-#include <string>
+#include <cinttypes>
 
 namespace cachalot::gpu {
 
@@ -21,9 +21,13 @@ Result<std::shared_ptr<const PoolRegistration>> PoolRegistration::make(
                          static_cast<void*>(part.at));
     }
     if (result != kSuccess) {
-      Error error = driver_error(driver, result, "cuMemHostRegister");
-      error.message = "the pool's " + std::to_string(bytes) + " bytes cannot be page-locked for the GPU: " + error.message +
-                      "; usual reasons: ulimit -l, a container without --ulimit memlock=-1";
+      const Error said = driver_error(driver, result, "cuMemHostRegister");
+      Error error = Error::make(said.code,
+                                "the pool's %" PRIu64
+                                " bytes cannot be page-locked for the GPU (ulimit -l, a "
+                                "container's --ulimit memlock): %s",
+                                bytes, said.message);
+      error.detail = said.detail;
       return error;
     }
     made->parts_.push_back(part);
