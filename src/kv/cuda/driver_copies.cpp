@@ -1,7 +1,5 @@
 #include "kv/cuda/driver_copies.h"
 
-#include <algorithm>
-#include <cinttypes>
 #include <cstdio>
 
 namespace cachalot::kv {
@@ -46,7 +44,6 @@ void DriverCopies::close_run() {
 
 Status DriverCopies::submit() {
   const gpu::Driver& driver = device_.driver();
-  const std::size_t count = bytes_.size();
   int result = gpu::kSuccess;
   std::size_t failed = gpu::kNoCopy;
   if (at_once_ == 0) {
@@ -56,25 +53,27 @@ Status DriverCopies::submit() {
     gpu::CopyAttributes attributes;
     if (!gathers_) attributes.order = gpu::kSourceAnyOrder;
     std::size_t first = 0;  // that has these attributes
-    result = driver.copy_batch(to_.data(), from_.data(), bytes_.data(), count, &attributes, &first,
-                               1, &failed, stream_);
+    result = driver.copy_batch(to_.data(), from_.data(), bytes_.data(), bytes_.size(), &attributes,
+                               &first, 1, &failed, stream_);
   }
-  Status status;
-  if (result != gpu::kSuccess) {
-    char what[160];
-    const int length = std::snprintf(what, sizeof what, "%s of %zu copies",
-                                     at_once_ == 0 ? "cuMemcpyAsync" : "cuMemcpyBatchAsync", count);
-    if (failed < count) {
-      std::snprintf(what + length, sizeof what - static_cast<std::size_t>(length),
-                    ", copy %zu: %zu bytes from 0x%llx to 0x%llx", failed, bytes_[failed],
-                    from_[failed], to_[failed]);
-    }
-    status = device_.check(result, what);
-  }
+  const Status status = result == gpu::kSuccess ? Status() : Status(error_of(result, failed));
   to_.clear();
   from_.clear();
   bytes_.clear();
   return status;
+}
+
+Error DriverCopies::error_of(int result, std::size_t failed) const {
+  char call[48], what[160];
+  if (at_once_ == 0) {
+    std::snprintf(call, sizeof call, "cuMemcpyAsync");
+  } else {
+    std::snprintf(call, sizeof call, "cuMemcpyBatchAsync of %zu copies", bytes_.size());
+  }
+  if (failed >= bytes_.size()) return gpu::driver_error(device_.driver(), result, call);
+  std::snprintf(what, sizeof what, "%s, copy %zu: %zu bytes from 0x%llx to 0x%llx", call, failed,
+                bytes_[failed], from_[failed], to_[failed]);
+  return gpu::driver_error(device_.driver(), result, what);
 }
 
 }  // namespace cachalot::kv

@@ -2,7 +2,7 @@
 // to the driver one a call, or many (cuMemcpyBatchAsync, CUDA 12.8).
 //
 // 1. No copy crosses the border of two tensors or of two registrations, even if they touch: the driver refuses a copy
-//    that lies in several allocations.
+//    that lies in several.
 // 2. Copies of one batch may run in any order, batches run in the stream's order. Targets are written in the stream's
 //    order, whatever the order of the sources.
 // 3. Sources of a gather are read in the stream's order: kernels earlier in the stream write the pages.
@@ -44,6 +44,7 @@ class DriverCopies {
  private:
   void close_run();
   Status submit();
+  Error error_of(int result, std::size_t failed) const;
 
   const CudaDevice& device_;
   const gpu::Stream stream_;

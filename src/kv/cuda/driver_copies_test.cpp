@@ -132,7 +132,7 @@ TEST_F(DriverCopiesOnFakeGpu, AnErrorNamesTheCopyAndEndsTheCopies) {
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code, Code::kNoSpace);
     const std::string message = status.error().message;
-    EXPECT_EQ(message.find(at_once == 0 ? "cuMemcpyAsync of 1 copies, copy 0: 100 bytes from 0x"
+    EXPECT_EQ(message.find(at_once == 0 ? "cuMemcpyAsync, copy 0: 100 bytes from 0x"
                                         : "cuMemcpyBatchAsync of 1 copies: CUDA_ERROR"),
               0u)
         << message;

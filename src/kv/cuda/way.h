@@ -8,11 +8,11 @@
 //   bulk          one thread a block sets a transfer going every 0.2 us (77 instructions of PTX, most of
 //                 them dependent, while its warp has looked up 32 of them): 4 of them reach 50 GB/s from
 //                 2.5 KiB a transfer on.
-//   batch         no multiprocessor; 0.5 us a copy to submit (vLLM 48434), and the engine does not begin before a
-//                 call is submitted: 10,000 copies of 28 KiB 27.5 GB/s, of 64 KiB 38.8, which are these 5 ms
-//                 and the transfer one after the other. So calls are cut (kBatchCopies). Below 28 KiB the copy
-//                 engine has 5 to 7 GB/s to the device (vLLM 42212). A kernel of Triton's is faster from about
-//                 32 copies of 1 to 24 KiB on, and from about 100 of 28 KiB (vLLM 57555).
+//   batch         no multiprocessor; 0.5 us a copy to submit (vLLM 48434). 10,000 copies of 28 KiB in one call have
+//                 27.5 GB/s, of 64 KiB 38.8 (42212): as if the transfer began after these 5 ms. So calls are cut
+//                 (kBatchCopies). Copies to the device of 4 to 24 KiB: 5 to 7 GB/s (42212). A kernel of
+//                 Triton's is faster from 16 to 64 copies of 1 to 24 KiB on, and from about 100 of 28 KiB
+//                 (57343, 57555: H100, A30).
 //   copy engine   the same, 1.5 to 2 us a copy to submit: 75 to 100 KB worth of transfer, a tenth of
 //                 1 MiB. Beluga: 10.55 us for one of 16 KiB, 2.68 us of it moving.
 //
@@ -33,7 +33,7 @@ enum class Way {
 
 struct WayFacts {
   std::uint64_t shortest_bytes = 0;  // of the call's fragments
-  std::uint64_t fragments = 0;       // of the call; no fewer than its copies
+  std::uint64_t fragments = 0;       // of the call, before any are merged or cut
   bool aligned = false;              // all to 16 bytes, on both sides
   bool has_bulk = false;             // sm_90 and later
   bool can_batch = false;            // a driver of CUDA 12.8 and later, and not the legacy stream
@@ -75,8 +75,8 @@ constexpr Way choose_way(const WayFacts& facts, Way wanted) {
   return way;
 }
 
-// In one call of the driver's. 128 us to submit, while the copies of the call before run: from 32 KiB a copy on these
-// take longer. A driver crashed on 51,828 in one call (vLLM 49276).
+// Copies in one call of the driver's: 128 us to submit, in which the call before transfers; from 32 KiB a copy on, that
+// takes longer. A driver has crashed with 51,828 in one call (vLLM 49276).
 inline constexpr std::uint32_t kBatchCopies = 256;
 
 // Of a stage in shared memory; a thread block has kStages (kv/fused/copy_bulk.h), 64 KiB in all.
