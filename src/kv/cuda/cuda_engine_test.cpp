@@ -619,9 +619,8 @@ TEST_F(CudaEngineOnFakeGpu, FewCopiesAreABatchAndNeverOnTheLegacyStream) {
 }
 
 TEST_F(CudaEngineOnFakeGpu, ADriverWithoutBatchesCopiesByAnotherWay) {
-  gpu::Driver old = machine_.driver();
-  old.copy_batch = nullptr;
-  const auto device = *CudaDevice::open(old, kFakeImage, 0);
+  machine_.has_batches = false;
+  const auto device = *CudaDevice::open(machine_.driver(), kFakeImage, 0);
   ASSERT_TRUE(device->share_pool(*device_));
   EXPECT_FALSE(device->has_batched_copies());
   const auto make = [&](const CudaOptions& options) {

@@ -47,6 +47,7 @@ class FakeMachine {
 
   int compute_major = 9, multiprocessors = 132;
   int most_shared_bytes = 227 * 1024;  // that a kernel may ask for
+  bool has_batches = true;             // a driver of CUDA 12.8 or later
 
   struct Launch {
     std::uint32_t blocks = 0, threads = 0, shared_bytes = 0;
@@ -92,8 +93,9 @@ class FakeMachine {
   std::uint64_t without_context = 0;  // calls of threads that have none
   std::uint64_t faults = 0;           // of kernels and copies
   std::vector<Launch> launches;
-  std::uint64_t copies = 0;           // of the copy engine, one a call
-  std::vector<std::size_t> batches;   // of the copy engine: the copies of each call
+  std::uint64_t copies = 0;          // of the copy engine, one a call
+  std::vector<std::size_t> batches;  // of the copy engine: the copies of each call
+  std::size_t launches_and_batches() const { return launches.size() + batches.size(); }
   std::uint64_t pageable_copies = 0;  // from memory that is not page-locked: not asynchronous
 
   // What there is; nothing after a backend is gone.

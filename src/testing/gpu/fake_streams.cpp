@@ -319,7 +319,7 @@ void FakeMachine::add_streams(Driver& driver) const {
   driver.launch = FakeStreamCalls::launch;
   driver.copy = FakeStreamCalls::copy;
   driver.copy_to_device = FakeStreamCalls::copy_to_device;
-  driver.copy_batch = FakeStreamCalls::copy_batch;
+  if (has_batches) driver.copy_batch = FakeStreamCalls::copy_batch;
 }
 
 int FakeMachine::advance(Stream stream, std::uint64_t until) {
