@@ -105,7 +105,7 @@ class CudaBench {
       CACHALOT_TRY(fragments(direction, bytes, settings_.quick ? 256 : 4096));
     }
     for (const std::uint64_t number : {16u, 64u, 256u}) {
-      for (const std::uint64_t kib : {1u, 4u, 8u, 16u, 28u, 32u, 64u}) {
+      for (const std::uint64_t kib : {1u, 8u, 28u, 32u}) {  // one of each row of the table
         if (settings_.quick && (kib != 28 || number != 16)) continue;
         CACHALOT_TRY(fragments(direction, kib * kKiB, number));
       }
