@@ -67,7 +67,7 @@ constexpr std::array kBenchmarks = {
               bench::bench_layerwise},
     Benchmark{"share-tp", "blocks in groups of heads; limit: whole blocks; uses 1.5 GiB", 20,
               bench::bench_share_tp},
-    Benchmark{"cuda", "copies between a GPU's pages and the pool (needs a GPU)", 60,
+    Benchmark{"cuda", "copies between a GPU's pages and the pool (needs a GPU)", 80,
               bench::bench_cuda},
     Benchmark{"vmm", "building 2 GiB of device memory from small pieces", 30, bench::bench_vmm},
     Benchmark{"vtensor", "growing, sharing and reading contiguous KV tensors", 30,

@@ -96,13 +96,27 @@ inline constexpr unsigned kStreamNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 inline constexpr unsigned kEventBlockingSync = 1;  // CU_EVENT_BLOCKING_SYNC
 inline constexpr unsigned kEventNoTiming = 2;      // CU_EVENT_DISABLE_TIMING
 
-// CUmemcpyAttributes. Order 1: by stream; the sources may be read as soon as the stream gets there.
+// CU_STREAM_LEGACY: the legacy default stream by another name.
+inline constexpr std::uintptr_t kLegacyStream = 1;
+inline bool is_legacy(Stream stream) {
+  return stream == nullptr || reinterpret_cast<std::uintptr_t>(stream) == kLegacyStream;
+}
+
+// CUmemcpySrcAccessOrder: when a copy of a batch may read its source
+inline constexpr int kSourceStreamOrder = 1;  // when the stream gets there
+inline constexpr int kSourceAnyOrder = 3;     // from the call on
+// CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE: a hint, that copies take no multiprocessor (CUDA 13.1)
+inline constexpr unsigned kBesideKernels = 1;
+
+// CUmemcpyAttributes. Hints are for managed memory; type 0: none.
 struct CopyAttributes {
-  int order = 1;
-  Location source_hint, target_hint;
-  unsigned flags = 0;
+  int order = kSourceStreamOrder;
+  Location source_hint{0, 0}, target_hint{0, 0};
+  unsigned flags = kBesideKernels;
 };
 static_assert(sizeof(CopyAttributes) == 24);
+// What copy_batch() says failed when no one copy did.
+inline constexpr std::size_t kNoCopy = ~std::size_t{0};
 
 struct Driver {
   int (*init)(unsigned flags);
@@ -165,7 +179,8 @@ struct Driver {
                 Stream stream, void** parameters, void** extra);
   int (*copy)(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream);
   int (*copy_to_device)(DevicePointer to, const void* from, std::size_t bytes, Stream stream);
-  // Null in drivers before CUDA 12.8. `failed`: which one was refused.
+  // Null in drivers before CUDA 12.8. Not on the legacy stream: it is refused there. `failed`: which copy was
+  // refused. CUDA 13 has another function without it, cuMemcpyBatchAsync_v2, and keeps this one.
   int (*copy_batch)(DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,
                     CopyAttributes* attributes, std::size_t* attribute_starts,
                     std::size_t attribute_count, std::size_t* failed, Stream stream);

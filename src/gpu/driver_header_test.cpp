@@ -102,6 +102,9 @@ TEST(DriverHeader, NamesAreThoseOfTheNewestVersionsThatWeLookUp) {
   EXPECT_STREQ(NAME(cuLaunchKernel), "cuLaunchKernel");
   EXPECT_STREQ(NAME(cuMemcpyAsync), "cuMemcpyAsync");
   EXPECT_STREQ(NAME(cuMemcpyHtoDAsync), "cuMemcpyHtoDAsync_v2");
+  // Not the newest: the first one, of CUDA 12.8, says which copy was refused.
+  EXPECT_STREQ(NAME(cuMemcpyBatchAsync),
+               CUDA_VERSION < 13000 ? "cuMemcpyBatchAsync" : "cuMemcpyBatchAsync_v2");
 }
 
 TEST(DriverHeader, NumbersAndSizesAreTheHeaders) {
@@ -143,7 +146,11 @@ TEST(DriverHeader, NumbersAndSizesAreTheHeaders) {
   EXPECT_EQ(sizeof(AccessDescription), sizeof(CUmemAccessDesc));
   EXPECT_EQ(sizeof(CopyAttributes), sizeof(CUmemcpyAttributes));
   EXPECT_EQ(offsetof(CopyAttributes, target_hint), offsetof(CUmemcpyAttributes, dstLocHint));
-  EXPECT_EQ(CopyAttributes{}.order, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+  EXPECT_EQ(kSourceStreamOrder, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+  EXPECT_EQ(kSourceAnyOrder, CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
+  EXPECT_EQ(kBesideKernels, unsigned{CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE});
+  EXPECT_EQ(CopyAttributes{}.source_hint.type, CU_MEM_LOCATION_TYPE_INVALID);
+  EXPECT_EQ(reinterpret_cast<CUstream>(kLegacyStream), CU_STREAM_LEGACY);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     FakeGpu, EveryEngine,
     testing::Combine(testing::Values(EngineKind::kFakeGpu, EngineKind::kFakeGpuBulk,
-                                     EngineKind::kFakeGpuCopies),
+                                     EngineKind::kFakeGpuBatch, EngineKind::kFakeGpuCopies),
                      testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
                      testing::Values(memory::Isa::kAuto)),
     name_of);

@@ -153,6 +153,7 @@ Result<std::vector<Measured>> measure_ways(const Settings& settings, kv::CudaDev
     CACHALOT_TRY(ways->add_engine("chosen_copied_tables", {.inline_table_bytes = 0}));
   }
   CACHALOT_TRY(ways->add_engine("chosen_flushed", by(Way::kChoose), true));
+  if (device.has_batched_copies()) CACHALOT_TRY(ways->add_engine("batch", by(Way::kBatch)));
   CACHALOT_TRY(ways->add_engine("memcpy_each", by(Way::kCopyEngine)));
   ways->add_batch();
   if (call.every_nth == 1) {

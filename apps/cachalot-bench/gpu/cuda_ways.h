@@ -38,9 +38,9 @@ struct Measured {
 };
 
 // Of a call, by all ways that this GPU, this driver and this call have. Names: threads, bulk, chosen,
-// chosen_copied_tables (of one block), chosen_flushed (the noncoherent domain), memcpy_each,
-// memcpy_batch, warp_per_token (SGLang's two thread blocks), warp_per_token_8; last flat: as many bytes
-// in one copy of the driver's.
+// chosen_copied_tables (of one block), chosen_flushed (the noncoherent domain), batch, memcpy_each,
+// memcpy_batch (all copies in one call, their list is made before), warp_per_token (SGLang's two thread
+// blocks), warp_per_token_8; last flat: as many bytes in one copy of the driver's.
 // @errors the driver's
 Result<std::vector<Measured>> measure_ways(const Settings& settings, kv::CudaDevice& device,
                                            const CudaCall& call);

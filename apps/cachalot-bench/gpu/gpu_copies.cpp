@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cuda_overlap.h"
 #include "cuda_ways.h"
@@ -38,7 +40,7 @@ class CudaBench {
     for (const Direction direction : kDirections) {
       CACHALOT_TRY(rate(direction));
       CACHALOT_TRY(one_block(direction));
-      CACHALOT_TRY(fragments(direction));
+      CACHALOT_TRY(sizes_and_numbers(direction));
       CACHALOT_TRY(thread_blocks(direction));
       for (const Model& model : models()) {
         for (const std::uint32_t blocks : {1u, settings_.quick ? 2u : 32u}) {
@@ -97,34 +99,47 @@ class CudaBench {
     return {};
   }
 
-  // Which way wins at which size; the table of kv/cuda/way.h is made of these rows.
-  Status fragments(Direction direction) {
+  // Which way wins at which size and number; the table of kv/cuda/way.h is made of these rows.
+  Status sizes_and_numbers(Direction direction) {
     for (std::uint64_t bytes = kKiB; bytes <= 1024 * kKiB; bytes *= settings_.quick ? 32 : 2) {
-      CACHALOT_TRY_ASSIGN(const CudaCall call, call_of_fragments(bytes, direction));
-      CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
-      const std::string name = std::string("fragments/") + direction_name(direction) + "/" +
-                               std::to_string(bytes / kKiB) + "KiB/";
-      const Measured* best = nullptr;
-      for (const Measured& way : ways) {
-        Row row{name + way.way, rate_of(call.bytes(), way.median_us()), "GB/s", "one large copy",
-                ceiling_.of(direction)};
-        row.extras.emplace_back("call_us", way.median_us());
-        report_.add(std::move(row));
-        const bool is_ours = way.way == "threads" || way.way == "bulk" || way.way == "memcpy_each";
-        if (is_ours && (best == nullptr || way.median_us() < best->median_us())) best = &way;
+      CACHALOT_TRY(fragments(direction, bytes, settings_.quick ? 256 : 4096));
+    }
+    for (const std::uint64_t number : {16u, 64u, 256u}) {
+      for (const std::uint64_t kib : {1u, 8u, 28u, 32u}) {  // one of each row of the table
+        if (settings_.quick && (kib != 28 || number != 16)) continue;
+        CACHALOT_TRY(fragments(direction, kib * kKiB, number));
       }
-      const Measured* const chosen = find_way(ways, "chosen");
-      report_.add({name + "choice", chosen->median_us(), "us", "the best of three: " + best->way,
-                   best->median_us(), ratio_at_most(1.1)});
     }
     return {};
   }
 
-  // 4 to 32 MiB in fragments of one size: no more than 4,096 of them, for some ways pay for each.
-  Result<CudaCall> call_of_fragments(std::uint64_t bytes, Direction direction) const {
+  Status fragments(Direction direction, std::uint64_t bytes, std::uint64_t most) {
+    CACHALOT_TRY_ASSIGN(const CudaCall call, call_of_fragments(bytes, most, direction));
+    CACHALOT_TRY_ASSIGN(const auto ways, measure_ways(settings_, device_, call));
+    const std::string name = std::string("fragments/") + direction_name(direction) + "/" +
+                             std::to_string(bytes / kKiB) + "KiB/x" +
+                             std::to_string(call.bytes() / bytes) + "/";
+    const Measured* best = nullptr;
+    for (const Measured& way : ways) {
+      Row row{name + way.way, rate_of(call.bytes(), way.median_us()), "GB/s", "one large copy",
+              ceiling_.of(direction)};
+      row.extras.emplace_back("call_us", way.median_us());
+      report_.add(std::move(row));
+      const bool is_ours = way.way == "threads" || way.way == "bulk" || way.way == "batch" ||
+                           way.way == "memcpy_each";
+      if (is_ours && (best == nullptr || way.median_us() < best->median_us())) best = &way;
+    }
+    const Measured* const chosen = find_way(ways, "chosen");
+    report_.add({name + "choice", chosen->median_us(), "us", "the best of ours: " + best->way,
+                 best->median_us(), ratio_at_most(1.1)});
+    return {};
+  }
+
+  // At most 32 MiB in fragments of one size, and no more than `most_fragments`: some ways pay for each.
+  Result<CudaCall> call_of_fragments(std::uint64_t bytes, std::uint64_t most_fragments,
+                                     Direction direction) const {
     constexpr std::uint64_t kMostInBlock = 128;
     const std::uint64_t most_bytes = (settings_.quick ? 2 : 32) * kKiB * kKiB;
-    const std::uint64_t most_fragments = settings_.quick ? 256 : 4096;
     geometry::KvGeometry g;
     g.block_tokens = 16;
     g.head_dim = 32;
@@ -209,13 +224,16 @@ class CudaBench {
 
   // An engine's kernels, with and without copies beside them.
   Status overlap(Direction direction) {
+    std::vector<std::pair<Way, const char*>> ways = {{Way::kChoose, "/chosen"},
+                                                     {Way::kThreads, "/threads"}};
+    if (device_.has_batched_copies()) ways.emplace_back(Way::kBatch, "/batch");
     for (const Compute compute : {Compute::kMath, Compute::kMemory, Compute::kWhole}) {
-      for (const Way way : {Way::kChoose, Way::kThreads}) {
+      for (const auto& [way, name] : ways) {
         show_progress("cuda: overlap");
         CACHALOT_TRY_ASSIGN(const OverlapTimes times,
                             measure_overlap(settings_, device_, direction, compute, way));
         Row row{std::string("overlap/") + direction_name(direction) + "/" + compute_name(compute) +
-                    (way == Way::kChoose ? "/chosen" : "/threads"),
+                    name,
                 median_of(times.beside_ms), "ms", "the same kernel alone",
                 median_of(times.alone_ms)};
         // The quick kernel's memory fits a GPU's cache, and its two waves are three beside anything.

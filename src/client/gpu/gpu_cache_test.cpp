@@ -305,9 +305,9 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
   engine.clear();
   Result<Client::LayerLoad> load = engine.client.begin_load(engine.cache, hashes, pages_from(5, 2));
   ASSERT_TRUE(load) << load.error().message;
-  const std::size_t launches = machine_.fake.launches.size();
+  const std::size_t launches = machine_.fake.launches_and_batches();
   for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(load->start_layer(layer));
-  EXPECT_EQ(machine_.fake.launches.size(), launches + 3);
+  EXPECT_EQ(machine_.fake.launches_and_batches(), launches + 3);
   EXPECT_EQ(load->start_layer(1).error().code, Code::kInvalidArgument);
   EXPECT_FALSE(engine.holds(hashes[0], 5, 0));
   for (std::uint32_t layer = 0; layer < 3; ++layer) {
@@ -315,7 +315,7 @@ TEST_P(GpuCacheTest, LayersAreLaunchedAndWaitedForWhenTheyAreAskedFor) {
     ASSERT_TRUE(right) << right.error().message;
     EXPECT_EQ(*right, 2u);
     EXPECT_TRUE(engine.holds(hashes[1], 6, layer));
-    EXPECT_EQ(machine_.fake.launches.size(), launches + 3) << "copied twice";
+    EXPECT_EQ(machine_.fake.launches_and_batches(), launches + 3) << "copied twice";
   }
   EXPECT_EQ(load->start_layer(0).error().code, Code::kInvalidArgument);
   EXPECT_EQ(engine.client.statistics().damaged_blocks, 0u);
@@ -335,9 +335,9 @@ TEST_P(GpuCacheTest, ALayerOfSeveralHeadGroupsIsALaunchForEach) {
   engine.clear();
   Result<Client::LayerLoad> load = engine.client.begin_load(engine.cache, hashes, pages_from(5, 2));
   ASSERT_TRUE(load) << load.error().message;
-  const std::size_t launches = machine_.fake.launches.size();
+  const std::size_t launches = machine_.fake.launches_and_batches();
   for (std::uint32_t layer = 0; layer < 3; ++layer) ASSERT_TRUE(load->start_layer(layer));
-  EXPECT_EQ(machine_.fake.launches.size(), launches + 6);
+  EXPECT_EQ(machine_.fake.launches_and_batches(), launches + 6);
   for (std::uint32_t layer = 0; layer < 3; ++layer) {
     EXPECT_EQ(*load->load_layer(layer), 2u);
     EXPECT_TRUE(engine.holds(hashes[1], 6, layer));
@@ -457,7 +457,7 @@ TEST_P(GpuCacheTest, ChecksumsOfLayersAreVerifiedInEveryOrder) {
 TEST_P(GpuCacheTest, WhatWasStartedAndDroppedIsOverBeforeTheBlocksAreAnothers) {
   GpuEngine engine(machine_, options());
   const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-  const std::uint64_t launched = machine_.fake.launches.size();
+  const std::uint64_t launched = machine_.fake.launches_and_batches();
   {
     Result<Client::LayerStore> store =
         engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
@@ -465,7 +465,7 @@ TEST_P(GpuCacheTest, WhatWasStartedAndDroppedIsOverBeforeTheBlocksAreAnothers) {
     ASSERT_TRUE(store->start_layer(0));
     EXPECT_EQ(engine.client.unregister_cache(engine.cache).error().code, Code::kBusy);
   }
-  EXPECT_EQ(machine_.fake.launches.size(), launched + 1);
+  EXPECT_EQ(machine_.fake.launches_and_batches(), launched + 1);
   // No work that could write into the blocks is left on the engine's stream.
   Engine other(options());
   const auto others = other.client.hash_tokens(tokens_of(2, 16 * 4));

@@ -69,14 +69,14 @@ TEST_F(GpuLossTest, WhatItMayStillStoreIntoIsNobodysEvenAfterItsClientHasLeft) {
   machine_.fake.failing.clear();
   EXPECT_EQ(*lost.client.lookup(hashes), 0u);
   // The client does not use the GPU any more.
-  const std::uint64_t launches = machine_.fake.launches.size();
+  const std::uint64_t launches = machine_.fake.launches_and_batches();
   const Result<Stored> again = lost.client.store(lost.cache, nullptr, hashes, pages_from(0, 3));
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code, Code::kIo);
   EXPECT_NE(std::string(again.error().message).find("failed in an earlier copy"),
             std::string::npos);
   EXPECT_EQ(lost.client.load(lost.cache, hashes, pages_from(0, 3)).error().code, Code::kIo);
-  EXPECT_EQ(machine_.fake.launches.size(), launches);
+  EXPECT_EQ(machine_.fake.launches_and_batches(), launches);
   // The client continues with other memory and other blocks.
   std::vector<std::vector<std::byte>> here(3, std::vector<std::byte>(16 * 1024));
   PagedCache description{.layout = "vllm_bknhc", .pages = 16};
@@ -208,32 +208,36 @@ TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
   }
 }
 
-TEST_F(GpuLossTest, ALaunchThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
-  GpuEngine engine(machine_, options());
-  const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-  // For every error code of the driver.
-  constexpr int kInvalidHandle = 400, kOutOfResources = 701;
-  for (const char* const call : {"event_create", "launch", "stream_is_capturing", "event_record"}) {
-    for (const int result : {kInvalidHandle, kOutOfResources}) {
-      SCOPED_TRACE(call);
-      machine_.fake.failing[call] = result;
-      EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
-                Code::kInternal);
-      machine_.fake.failing.clear();
+TEST_F(GpuLossTest, ACopyThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
+  for (const char* const copies : {"launch", "copy_batch"}) {
+    machine_.fake.has_batches = copies == std::string("copy_batch");
+    GpuEngine engine(machine_, options());
+    const auto hashes =
+        engine.client.hash_tokens(tokens_of(machine_.fake.has_batches ? 2 : 1, 2 * 4));
+    // For every error code of the driver.
+    constexpr int kInvalidHandle = 400, kOutOfResources = 701;
+    for (const char* const call : {"event_create", copies, "stream_is_capturing", "event_record"}) {
+      for (const int result : {kInvalidHandle, kOutOfResources}) {
+        SCOPED_TRACE(call);
+        machine_.fake.failing[call] = result;
+        EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+                  Code::kInternal);
+        machine_.fake.failing.clear();
+      }
     }
+    machine_.fake.failing[copies] = gpu::kOutOfMemory;
+    EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+              Code::kNoSpace);
+    Result<Client::LayerStore> store =
+        engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+    ASSERT_TRUE(store);
+    EXPECT_EQ(store->start_layer(0).error().code, Code::kNoSpace);
+    EXPECT_EQ(store->store_layer(0).error().code, Code::kNoSpace);
+    machine_.fake.failing.clear();
+    for (std::uint32_t layer = 0; layer < 3; ++layer) EXPECT_TRUE(store->store_layer(layer));
+    EXPECT_EQ(store->finish()->written, 2u);
+    EXPECT_TRUE(engine.client.detach());
   }
-  machine_.fake.failing["launch"] = gpu::kOutOfMemory;
-  EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
-            Code::kNoSpace);
-  Result<Client::LayerStore> store =
-      engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
-  ASSERT_TRUE(store);
-  EXPECT_EQ(store->start_layer(0).error().code, Code::kNoSpace);
-  EXPECT_EQ(store->store_layer(0).error().code, Code::kNoSpace);
-  machine_.fake.failing.clear();
-  for (std::uint32_t layer = 0; layer < 3; ++layer) EXPECT_TRUE(store->store_layer(layer));
-  EXPECT_EQ(store->finish()->written, 2u);
-  EXPECT_TRUE(engine.client.detach());
 }
 
 TEST_F(GpuLossTest, ALayerStoreThatItFailedInIsOverAndItsBlocksAreWithheld) {
@@ -249,7 +253,9 @@ TEST_F(GpuLossTest, ALayerStoreThatItFailedInIsOverAndItsBlocksAreWithheld) {
     for (std::uint32_t layer = 0; layer < 2; ++layer) ASSERT_TRUE(store->start_layer(layer));
     machine_.fake.fail_waits(kLaunchFailed);
     if (ends == Ends::kInStart) {
-      machine_.fake.failing["launch"] = machine_.fake.failing["stream_synchronize"] = kLaunchFailed;
+      for (const char* const call : {"launch", "copy_batch", "stream_synchronize"}) {
+        machine_.fake.failing[call] = kLaunchFailed;
+      }
       EXPECT_EQ(store->start_layer(2).error().code, Code::kIo);
     } else if (ends == Ends::kInStore) {
       EXPECT_EQ(store->store_layer(0).error().code, Code::kIo);

@@ -217,7 +217,7 @@ TEST_P(GpuRegistrationTest, AStreamOfNoGpuAndOneThatIsCapturedAreRefused) {
   Result<Client::LayerStore> store = engine.client.begin_store(
       engine.cache, &hashes[1], std::vector<BlockHash>{{5, 5}}, pages_from(3, 1));
   ASSERT_TRUE(store);
-  const std::uint64_t launches = machine_.fake.launches.size();
+  const std::uint64_t launches = machine_.fake.launches_and_batches();
   machine_.fake.set_capturing(reinterpret_cast<std::uint64_t>(engine.stream), true);
   const Error error = engine.client.load(engine.cache, hashes, pages_from(0, 2)).error();
   EXPECT_EQ(error.code, Code::kInvalidArgument);
@@ -229,7 +229,7 @@ TEST_P(GpuRegistrationTest, AStreamOfNoGpuAndOneThatIsCapturedAreRefused) {
   on_stream.cuda_stream = nullptr;  // the legacy default stream waits for all others
   EXPECT_EQ(engine.client.load(engine.cache, hashes, pages_from(0, 2), on_stream).error().code,
             Code::kInvalidArgument);
-  EXPECT_EQ(machine_.fake.launches.size(), launches);
+  EXPECT_EQ(machine_.fake.launches_and_batches(), launches);
   EXPECT_EQ(machine_.fake.recorded_in_capture, 0u);
   machine_.fake.set_capturing(reinterpret_cast<std::uint64_t>(engine.stream), false);
   EXPECT_TRUE(store->store_layer(0));

@@ -74,6 +74,7 @@ class CudaDevice {
   int ordinal() const { return ordinal_; }
   std::uint32_t multiprocessors() const { return multiprocessors_; }
   bool has_bulk_copies() const { return compute_major_ >= 9; }
+  bool has_batched_copies() const { return driver_.copy_batch != nullptr; }
   std::string name() const;
   // For copies beside an engine's kernels: of the greatest priority, for what fills all multiprocessors would
   // let them begin when it ends, and they take few. The calling thread has entered the device; it destroys it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kv/cuda/driver_copies.h"
 #include "kv/extent_cursor.h"
 #include "kv/fused/copy_bulk.h"
 #include "kv/walk.h"
@@ -24,6 +25,9 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
                        "cuda: tables of %u bytes in a launch, expected at most %u",
                        options.inline_table_bytes, kInlineTableBytes);
   }
+  if (options.batch_copies == 0) {
+    return Error::make(Code::kInvalidArgument, "cuda: batches of 0 copies, expected at least 1");
+  }
   if (domain.kind() == memory::DomainKind::kLossy) {
     return Error::make(Code::kUnsupported,
                        "cuda: the lossy domain has no memory that a device could reach");
@@ -38,6 +42,10 @@ Status check_options(const CudaDevice& device, const memory::Domain& domain,
     return Error::make(Code::kUnsupported,
                        "cuda: bulk transfers, expected a device of sm_90 or later");
   }
+  if (options.way == Way::kBatch && !device.has_batched_copies()) {
+    return Error::make(Code::kUnsupported,
+                       "cuda: batched copies, expected a driver of CUDA 12.8 or later");
+  }
   return {};
 }
 
@@ -47,6 +55,16 @@ std::uint64_t shortest_run(const Plan& plan) {
     shortest = std::min(shortest, plan.part[k].run_bytes);
   }
   return shortest;
+}
+
+std::uint64_t fragments_of(const Plan& plan, std::span<const BlockCopy> blocks) {
+  std::uint64_t fragments = 0;
+  for (const BlockCopy& block : blocks) {
+    std::uint32_t tokens = 0;
+    for (const TokenRange& range : block.tokens) tokens += range.last - range.first;
+    fragments += fragment_count(plan, tokens);
+  }
+  return fragments;
 }
 
 }  // namespace
@@ -123,12 +141,15 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::St
   return PendingCopy(std::move(work), std::move(slot));
 }
 
-Way CudaEngine::way_of(const Plan& plan) const {
+Way CudaEngine::way_of(const Plan& plan, std::span<const BlockCopy> blocks,
+                       gpu::Stream stream) const {
   WayFacts facts;
   facts.shortest_bytes = shortest_run(plan);
+  facts.fragments = fragments_of(plan, blocks);
   facts.aligned =
       pool_alignment(plan) >= kUnitBytes && engine_alignment(plan, tensors_) >= kUnitBytes;
   facts.has_bulk = device_.has_bulk_copies();
+  facts.can_batch = device_.has_batched_copies() && !gpu::is_legacy(stream);
   facts.bypasses_caches = options_.host_caches == HostCaches::kBypassed;
   return choose_way(facts, options_.way);
 }
@@ -137,9 +158,9 @@ Way CudaEngine::way_of(const Plan& plan) const {
 Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> blocks,
                           gpu::Stream stream, Direction direction,
                           std::unique_ptr<LaunchSlot>& slot) {
-  const Way way = way_of(plan.arithmetic());
-  if (way == Way::kCopyEngine) {
-    CACHALOT_TRY(copy_each(plan, blocks, stream, direction, slot));
+  const Way way = way_of(plan.arithmetic(), blocks, stream);
+  if (way == Way::kBatch || way == Way::kCopyEngine) {
+    CACHALOT_TRY(copy_by_driver(plan, blocks, stream, direction, way == Way::kBatch, slot));
   } else {
     CACHALOT_TRY(launch(plan, blocks, stream, direction, way, slot));
   }
@@ -182,12 +203,10 @@ Status CudaEngine::launch(const CopyPlan& plan, std::span<const BlockCopy> block
       "cuLaunchKernel of a copy");
 }
 
-// Zeros behind the last byte come out of the slot.
-Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                             gpu::Stream stream, Direction direction,
-                             std::unique_ptr<LaunchSlot>& slot) {
-  const gpu::Driver& driver = device_.driver();
-  const bool gathers = direction == Direction::kGather;
+// Zeros after the last byte come out of the slot.
+Status CudaEngine::copy_by_driver(const CopyPlan& plan, std::span<const BlockCopy> blocks,
+                                  gpu::Stream stream, Direction direction, bool in_batches,
+                                  std::unique_ptr<LaunchSlot>& slot) {
   for (const BlockCopy& block : blocks) {
     for (memory::Extent extent : block.pool) {
       while (extent.bytes != 0) {  // before anything is on the stream
@@ -196,43 +215,41 @@ Status CudaEngine::copy_each(const CopyPlan& plan, std::span<const BlockCopy> bl
       }
     }
   }
-  CACHALOT_TRY_ASSIGN(slot, slots_.take(memory::kLineBytes));
-  std::memset(slot->host, 0, memory::kLineBytes);
-  CACHALOT_TRY(
-      device_.check(driver.copy_to_device(slot->device, slot->host, memory::kLineBytes, stream),
-                    "cuMemcpyHtoDAsync"));
-  Status status;
+  const std::uint64_t zeros =
+      direction == Direction::kGather ? plan.padded_block_bytes() - plan.block_bytes() : 0;
+  CACHALOT_TRY_ASSIGN(slot, slots_.take(zeros));
+  if (zeros != 0) {
+    std::memset(slot->host, 0, zeros);
+    CACHALOT_TRY(
+        device_.check(device_.driver().copy_to_device(slot->device, slot->host, zeros, stream),
+                      "cuMemcpyHtoDAsync"));
+  }
+  DriverCopies copies(device_, stream, direction, in_batches ? options_.batch_copies : 0);
   // A run of the block, to or from an address of the device's.
-  const auto copy_run = [&](ExtentCursor& cursor, std::uint64_t offset, std::uint64_t device,
-                            std::uint64_t bytes) {
-    while (status && bytes != 0) {
+  const auto copy_run = [&](ExtentCursor& cursor, std::uint64_t offset, std::uint64_t bytes,
+                            std::uint32_t tensor, std::uint64_t device) {
+    while (bytes != 0) {
       memory::Extent room = cursor.find(offset);
       room.bytes = std::min(room.bytes, bytes);
-      const PoolPart part = *device_.pool().find_part(room);
-      const std::uint64_t pool = part.at;
-      room.bytes = part.bytes;
-      status = device_.check(
-          driver.copy(gathers ? pool : device, gathers ? device : pool, room.bytes, stream),
-          "cuMemcpyAsync");
+      copies.add(room, tensor, device);
       offset += room.bytes;
       device += room.bytes;
       bytes -= room.bytes;
     }
   };
+  constexpr std::uint32_t kNoTensor = ~std::uint32_t{0};
   for (const BlockCopy& block : blocks) {
     ExtentCursor cursor(block.pool);
     for_each_fragment(plan.arithmetic(), block.tokens, [&](const Fragment& fragment) {
       const std::uint64_t page = block.pages[fragment.page];
-      copy_run(cursor, fragment.pool_offset,
-               tensors_[fragment.tensor] + fragment.engine_offset + page * fragment.page_stride,
-               fragment.bytes);
-      if (gathers && fragment.pool_offset + fragment.bytes == plan.block_bytes()) {
-        copy_run(cursor, plan.block_bytes(), slot->device,
-                 plan.padded_block_bytes() - plan.block_bytes());
+      copy_run(cursor, fragment.pool_offset, fragment.bytes, fragment.tensor,
+               tensors_[fragment.tensor] + fragment.engine_offset + page * fragment.page_stride);
+      if (fragment.pool_offset + fragment.bytes == plan.block_bytes()) {
+        copy_run(cursor, plan.block_bytes(), zeros, kNoTensor, slot->device);
       }
     });
   }
-  return status;
+  return copies.finish();
 }
 
 }  // namespace cachalot::kv

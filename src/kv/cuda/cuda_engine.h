@@ -8,7 +8,7 @@
 //   …
 //   copy->wait();                                            // before the blocks are committed
 //
-// 1. A call is one launch (or one row of the driver's copies, kv/cuda/way.h) on the caller's stream,
+// 1. A call is one launch (or a row of the driver's copies, kv/cuda/way.h) on the caller's stream,
 //    behind what is on it, and needs no host synchronisation; its tables go with the launch, or
 //    before it on the same stream.
 // 2. No address outside of the cache's tensors and the registered pool goes into a launch.
@@ -55,6 +55,7 @@ struct CudaOptions {
   std::uint32_t threads = 512;      // of a thread block; a multiple of 32, at most 512
   // Tables up to so many bytes go with the launch, others by a copy; kInlineTableBytes at most.
   std::uint32_t inline_table_bytes = kInlineTableBytes;
+  std::uint32_t batch_copies = kBatchCopies;  // of the driver's in a call, at most; not 0
   HostCaches host_caches = HostCaches::kFlushed;
   ReadCheck started_reads = ReadCheck::kUnknown;  // of start_scatter()
   gpu::Stream stream = nullptr;                   // of gather() and scatter()
@@ -64,8 +65,8 @@ class CudaEngine final : public CopyEngine {
  public:
   // @param cache   of tensors in the device's memory; the host never touches them
   // @param device, cache, order, domain  outlive the engine, and the engine its copies
-  // @errors kInvalidArgument: threads; kUnsupported: the lossy domain, a domain whose host caches nothing
-  //         sees to, bulk transfers on a device without
+  // @errors kInvalidArgument: threads, an empty batch; kUnsupported: the lossy domain, a domain whose host
+  //         caches nothing sees to, bulk transfers on a device or batches of a driver without
   static Result<std::unique_ptr<CudaEngine>> make(CudaDevice& device, const EngineCache& cache,
                                                   const BlockOrder& order, memory::Domain& domain,
                                                   const CudaOptions& options = {});
@@ -76,11 +77,13 @@ class CudaEngine final : public CopyEngine {
   Status scatter(std::span<const BlockCopy> blocks, LayerRange layers = {}) override;
 
   // Launch only. What `blocks` says is taken before they return, but a hash stays the caller's until
-  // wait(). Two scatters in flight share no page, and no other writer touches a gather's blocks.
+  // wait(). Two scatters in flight share no page, and no other writer touches a gather's blocks. A scatter
+  // begins after the writers of its blocks have ended, gathers of the same stream too: it may read its blocks
+  // before earlier work of the stream has ended.
   // @errors as CopyEngine; kInvalidArgument: an extent that is not registered; kNoSpace, kInternal: the driver; kIo: and did not end what it had begun.
   //         A scatter: kInvalidArgument: the options do not say how its bytes are checked
-  // @cost   a microsecond, 20 ns a block, and what the driver takes (5 to 10 us, estimate); in the
-  //         noncoherent domain a scatter 1 to 2.5 ns a line
+  // @cost   a microsecond, 20 ns a block, and what the driver takes (5 to 10 us, estimate; 0.5 us a copy in
+  //         batches, 2 us a single one); in the noncoherent domain a scatter 1 to 2.5 ns a line
   Result<PendingCopy> start_gather(std::span<const BlockCopy> blocks, gpu::Stream stream,
                                    LayerRange layers = {});
   Result<PendingCopy> start_scatter(std::span<const BlockCopy> blocks, gpu::Stream stream,
@@ -95,13 +98,13 @@ class CudaEngine final : public CopyEngine {
 
   Result<PendingCopy> start(std::span<const BlockCopy> blocks, gpu::Stream stream,
                             LayerRange layers, Direction direction);
-  Way way_of(const Plan& plan) const;
+  Way way_of(const Plan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream) const;
   Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                 Direction direction, std::unique_ptr<LaunchSlot>& slot);
   Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                 Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
-  Status copy_each(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
-                   Direction direction, std::unique_ptr<LaunchSlot>& slot);
+  Status copy_by_driver(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
+                        Direction direction, bool in_batches, std::unique_ptr<LaunchSlot>& slot);
 
   CudaDevice& device_;
   const EngineCache* cache_;

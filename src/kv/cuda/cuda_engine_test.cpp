@@ -17,6 +17,26 @@ namespace {
 
 using memory::DomainKind;
 
+// A stream other than the legacy one, until the test ends.
+class OwnStream {
+ public:
+  explicit OwnStream(const CudaDevice& device) : device_(device) {
+    const CudaDevice::Entered entered(device);
+    EXPECT_TRUE(device.check(device.driver().stream_create(&stream_, 1), "a test"));
+  }
+  ~OwnStream() {
+    const CudaDevice::Entered entered(device_);
+    device_.driver().stream_destroy(stream_);
+  }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  gpu::Stream get() const { return stream_; }
+
+ private:
+  const CudaDevice& device_;
+  gpu::Stream stream_ = nullptr;
+};
+
 // Qwen-like pages of 4 tokens in a fake GPU's memory, and a pool of 8 blocks of 8 tokens.
 class CudaEngineOnFakeGpu : public testing::Test {
  protected:
@@ -141,7 +161,7 @@ TEST_F(CudaEngineOnFakeGpu, ACopyIsDoneWhenItsEventIsAndTakesWhatItWasGiven) {
 }
 
 TEST_F(CudaEngineOnFakeGpu, CopiesUnderWayShareNoSlotAndLaterOnesUseThemAgain) {
-  const auto engine = this->engine({.inline_table_bytes = 0});
+  const auto engine = this->engine({.way = Way::kThreads, .inline_table_bytes = 0});
   const std::uint64_t before = machine_.allocations();
   gpu::Stream streams[2] = {};
   {
@@ -376,26 +396,23 @@ TEST_F(CudaEngineOnFakeGpu, AShortCopyIsAskedForAndOneThatTakesLongIsSleptFor) {
 
 // A program that captures a stream forbids its threads what a copy does on another one.
 TEST_F(CudaEngineOnFakeGpu, CopiesWhileAnotherStreamIsCaptured) {
-  const auto engine = this->engine();
   const std::uint32_t pages[] = {4, 9};
   const memory::Extent extent{block(1), kBlockBytes};
   const BlockCopy copy{{&extent, 1}, pages};
-  gpu::Stream stream = nullptr;
-  {
-    const CudaDevice::Entered entered(*device_);
-    ASSERT_TRUE(device_->check(device_->driver().stream_create(&stream, 1), "a test"));
-  }
+  const OwnStream stream(*device_);
   machine_.set_capturing(0x5000, true);
-  Result<PendingCopy> pending = engine->start_gather({&copy, 1}, stream);
-  ASSERT_TRUE(pending) << pending.error().message;
-  ASSERT_TRUE(pending->wait());
-  EXPECT_TRUE(holds(1, {4, 9}));
+  for (const Way way : {Way::kThreads, Way::kBatch}) {
+    const auto engine = this->engine({.way = way});
+    Result<PendingCopy> pending = engine->start_gather({&copy, 1}, stream.get());
+    ASSERT_TRUE(pending) << pending.error().message;
+    ASSERT_TRUE(pending->wait());
+    EXPECT_TRUE(holds(1, {4, 9}));
+    std::memset(block(1), 0, kBlockBytes);
+  }
   machine_.set_capturing(0x5000, false);
   int mode = 0;
   device_->driver().exchange_capture_mode(&mode);
   EXPECT_EQ(mode, 0) << "the thread's own mode";
-  const CudaDevice::Entered entered(*device_);
-  device_->driver().stream_destroy(stream);
 }
 
 // The launch failed, and whether the tables before it are still on their way is not known either.
@@ -556,28 +573,91 @@ TEST_F(CudaEngineOnFakeGpu, LaunchesFewThreadBlocksAndNoMoreThanThereIsWork) {
   EXPECT_EQ(machine_.copies, copies + 8);
 }
 
-TEST(Ways, AreChosenByTheSizeOfFragments) {
-  const auto chosen = [](std::uint64_t bytes, bool aligned, bool has_bulk, bool bypasses,
-                         Way wanted = Way::kChoose) {
-    return choose_way({bytes, aligned, has_bulk, bypasses}, wanted);
-  };
-  EXPECT_EQ(chosen(160, true, true, false), Way::kThreads);
-  EXPECT_EQ(chosen(32 << 10, true, true, false), Way::kBulk);
-  EXPECT_EQ(chosen(32 << 10, false, true, false), Way::kThreads);
-  EXPECT_EQ(chosen(32 << 10, true, false, false), Way::kThreads);
-  EXPECT_EQ(chosen(4 << 20, true, true, false), Way::kCopyEngine);
-  EXPECT_EQ(chosen(4 << 20, false, false, true), Way::kCopyEngine);
-  EXPECT_EQ(chosen(20 << 10, true, true, true, Way::kCopyEngine), Way::kBulk);
-  EXPECT_EQ(chosen(20 << 10, true, true, false, Way::kCopyEngine), Way::kCopyEngine);
+// 8 fragments of 512 bytes: of 2 layers, keys and values, 2 pages.
+TEST_F(CudaEngineOnFakeGpu, ABatchIsOneCallOfTheDriverAndTakesNoTables) {
+  const OwnStream stream(*device_);
+  const auto engine = this->engine({.way = Way::kBatch, .stream = stream.get()});
+  const std::uint64_t allocations = machine_.allocations();
+  ASSERT_TRUE(gather_block_1(*engine));
+  EXPECT_TRUE(holds(1, {4, 9}));
+  EXPECT_EQ(machine_.batches, std::vector<std::size_t>{8});
+  const std::uint32_t neighbours[] = {6, 7};
+  const memory::Extent extent{block(2), kBlockBytes};
+  const BlockCopy copy{{&extent, 1}, neighbours};
+  ASSERT_TRUE(engine->gather({&copy, 1}));
+  EXPECT_TRUE(holds(2, {6, 7}));
+  EXPECT_EQ(machine_.batches.back(), 4u) << "pages that touch are one copy";
+  EXPECT_EQ(machine_.allocations(), allocations);
+  EXPECT_TRUE(machine_.launches.empty());
+  EXPECT_EQ(machine_.copies, 0u);
 }
 
-TEST(Ways, TakeFewMultiprocessors) {
-  EXPECT_EQ(default_thread_blocks(Way::kThreads, 132), 8u);
-  EXPECT_EQ(default_thread_blocks(Way::kThreads, 108), 6u);
-  EXPECT_EQ(default_thread_blocks(Way::kThreads, 1), 1u);
-  EXPECT_EQ(default_thread_blocks(Way::kBulk, 148), 4u);
-  EXPECT_EQ(default_thread_blocks(Way::kBulk, 70), 2u);
-  EXPECT_EQ(default_thread_blocks(Way::kBulk, 24), 1u);
+TEST_F(CudaEngineOnFakeGpu, LargeCallsAreSeveralBatches) {
+  const OwnStream stream(*device_);
+  const auto engine = this->engine({.way = Way::kBatch, .batch_copies = 3, .stream = stream.get()});
+  ASSERT_TRUE(gather_block_1(*engine));
+  EXPECT_TRUE(holds(1, {4, 9}));
+  EXPECT_EQ(machine_.batches, (std::vector<std::size_t>{3, 3, 2}));
+  EXPECT_EQ(refusal(domain_, {.batch_copies = 0}).code, Code::kInvalidArgument);
+}
+
+TEST_F(CudaEngineOnFakeGpu, FewCopiesAreABatchAndNeverOnTheLegacyStream) {
+  const OwnStream stream(*device_);
+  ASSERT_TRUE(gather_block_1(*engine({.stream = stream.get()})));
+  EXPECT_EQ(machine_.batches.size(), 1u);
+  auto* const legacy = reinterpret_cast<gpu::Stream>(gpu::kLegacyStream);
+  for (const gpu::Stream by_name : {gpu::Stream{nullptr}, legacy}) {
+    const std::size_t launches = machine_.launches.size();
+    const std::uint64_t copies = machine_.copies;
+    ASSERT_TRUE(gather_block_1(*engine({.stream = by_name})));
+    EXPECT_EQ(machine_.launches.size(), launches + 1);
+    ASSERT_TRUE(gather_block_1(*engine({.way = Way::kBatch, .stream = by_name})));
+    EXPECT_EQ(machine_.copies, copies + 8);
+  }
+  EXPECT_EQ(machine_.batches.size(), 1u);
+  EXPECT_TRUE(holds(1, {4, 9}));
+}
+
+TEST_F(CudaEngineOnFakeGpu, ADriverWithoutBatchesCopiesByAnotherWay) {
+  machine_.has_batches = false;
+  const auto device = *CudaDevice::open(machine_.driver(), kFakeImage, 0);
+  ASSERT_TRUE(device->share_pool(*device_));
+  EXPECT_FALSE(device->has_batched_copies());
+  const auto make = [&](const CudaOptions& options) {
+    return CudaEngine::make(*device, *cache_, default_block_order(), domain_, options);
+  };
+  const auto refused = make({.way = Way::kBatch});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kUnsupported);
+  EXPECT_NE(std::strstr(refused.error().message, "CUDA 12.8"), nullptr);
+  const OwnStream stream(*device);
+  ASSERT_TRUE(gather_block_1(**make({.stream = stream.get()})));
+  EXPECT_TRUE(holds(1, {4, 9}));
+  EXPECT_EQ(machine_.launches.size(), 1u);
+}
+
+TEST_F(CudaEngineOnFakeGpu, ARefusedBatchNamesTheCopyAndIsAsAnyRefusal) {
+  const OwnStream stream(*device_);
+  const auto engine = this->engine({.way = Way::kBatch, .batch_copies = 5, .stream = stream.get()});
+  machine_.failing["copy_batch"] = gpu::kOutOfMemory;
+  machine_.failing_copy = 2;
+  Status status = gather_block_1(*engine);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kNoSpace);
+  EXPECT_NE(std::strstr(status.error().message,
+                        "cuMemcpyBatchAsync of 5 copies, copy 2: 512 bytes from 0x"),
+            nullptr)
+      << status.error().message;
+  EXPECT_EQ(domain_.orders, 0) << "as if it had been copied";
+  // Nothing is known of copies that cannot be waited for.
+  machine_.failing["stream_synchronize"] = 719;
+  EXPECT_EQ(gather_block_1(*engine).error().code, Code::kIo);
+  machine_.failing.clear();
+  machine_.fail_waits(719);
+  EXPECT_EQ(gather_block_1(*engine).error().code, Code::kIo);
+  machine_.failing.clear();
+  EXPECT_TRUE(gather_block_1(*engine));
+  EXPECT_TRUE(holds(1, {4, 9}));
 }
 
 }  // namespace

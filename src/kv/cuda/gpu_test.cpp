@@ -7,13 +7,13 @@ namespace {
 
 using memory::DomainKind;
 
-INSTANTIATE_TEST_SUITE_P(Gpu, EveryEngine,
-                         testing::Combine(testing::Values(EngineKind::kGpu, EngineKind::kGpuBulk,
-                                                          EngineKind::kGpuCopies),
-                                          testing::Values(DomainKind::kCoherent,
-                                                          DomainKind::kNoncoherent),
-                                          testing::Values(memory::Isa::kAuto)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(
+    Gpu, EveryEngine,
+    testing::Combine(testing::Values(EngineKind::kGpu, EngineKind::kGpuBulk, EngineKind::kGpuBatch,
+                                     EngineKind::kGpuCopies),
+                     testing::Values(DomainKind::kCoherent, DomainKind::kNoncoherent),
+                     testing::Values(memory::Isa::kAuto)),
+    name_of);
 
 }  // namespace
 }  // namespace cachalot::kv

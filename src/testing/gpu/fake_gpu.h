@@ -43,9 +43,11 @@ class FakeMachine {
   std::set<int> missing_attributes;         // of all devices
   std::set<std::pair<int, int>> strangers;  // (device, peer) without access
   std::map<std::string, int> failing;       // what these functions return, if not 0
+  std::size_t failing_copy = kNoCopy;       // of a batch that fails
 
   int compute_major = 9, multiprocessors = 132;
   int most_shared_bytes = 227 * 1024;  // that a kernel may ask for
+  bool has_batches = true;             // a driver of CUDA 12.8 or later
 
   struct Launch {
     std::uint32_t blocks = 0, threads = 0, shared_bytes = 0;
@@ -94,7 +96,9 @@ class FakeMachine {
   std::uint64_t without_context = 0;  // calls of threads that have none
   std::uint64_t faults = 0;           // of kernels and copies
   std::vector<Launch> launches;
-  std::uint64_t copies = 0;           // of the copy engine, between device addresses
+  std::uint64_t copies = 0;          // of the copy engine, one a call
+  std::vector<std::size_t> batches;  // of the copy engine: the copies of each call
+  std::size_t launches_and_batches() const { return launches.size() + batches.size(); }
   std::uint64_t pageable_copies = 0;  // from memory that is not page-locked: not asynchronous
 
   // What there is; nothing after a backend is gone.

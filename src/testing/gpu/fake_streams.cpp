@@ -218,6 +218,17 @@ struct FakeStreamCalls {
     return kSuccess;
   }
 
+  // Of bytes that are taken now.
+  static std::function<int()> store_later(DevicePointer to, const std::byte* from,
+                                          std::size_t bytes) {
+    return [to, taken = std::vector(from, from + bytes)] {
+      std::byte* const target = machine->reach(to, taken.size());
+      if (target == nullptr) return kIllegalAddress;
+      std::memcpy(target, taken.data(), taken.size());
+      return kSuccess;
+    };
+  }
+
   static int enqueue_copy(DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream) {
     machine->queues_[stream].work.push_back(
         [to, from, bytes] { return machine->move(to, from, bytes); });
@@ -229,15 +240,47 @@ struct FakeStreamCalls {
     ++machine->copies;
     return enqueue_copy(to, from, bytes, stream);
   }
+  // Copies run in any order: last to first. A source that may be read in any order is read before the stream's work
+  // by every other copy. Copies that write the same bytes are a fault, for their order is unknown.
   static int copy_batch(DevicePointer* to, DevicePointer* from, std::size_t* bytes,
-                        std::size_t count, CopyAttributes*, std::size_t* attribute_starts,
-                        std::size_t attribute_count, std::size_t*, Stream stream) {
+                        std::size_t count, CopyAttributes* attributes,
+                        std::size_t* attribute_starts, std::size_t attribute_count,
+                        std::size_t* failed, Stream stream) {
     const Lock lock(machine->mutex_);
-    if (const int failed = machine->entered("copy_batch")) return failed;
-    if (count == 0 || attribute_count == 0 || attribute_starts[0] != 0 || stream == nullptr) {
+    *failed = machine->failing_copy;
+    if (const int result = machine->entered("copy_batch")) return result;
+    const int order = attributes->order;
+    if (count == 0 || attribute_count != 1 || attribute_starts[0] != 0 || is_legacy(stream) ||
+        (order != kSourceStreamOrder && order != kSourceAnyOrder)) {
+      *failed = 0;
       return machine->invalid();
     }
-    for (std::size_t i = 0; i < count; ++i) enqueue_copy(to[i], from[i], bytes[i], stream);
+    std::map<DevicePointer, std::size_t> targets;
+    std::vector<std::function<int()>> copies;
+    for (std::size_t i = count; i-- > 0;) {
+      const auto next = targets.lower_bound(to[i]);
+      const bool meets_next = next != targets.end() && next->first < to[i] + bytes[i];
+      const bool meets_previous =
+          next != targets.begin() && std::prev(next)->first + std::prev(next)->second > to[i];
+      if (meets_next || meets_previous) ++machine->faults;
+      targets[to[i]] = bytes[i];
+      if (order == kSourceAnyOrder && i % 2 == 0) {
+        const std::byte* const source = machine->reach(from[i], bytes[i]);
+        if (source == nullptr) return kIllegalAddress;
+        copies.push_back(store_later(to[i], source, bytes[i]));
+      } else {
+        copies.push_back([to = to[i], from = from[i], bytes = bytes[i]] {
+          return machine->move(to, from, bytes);
+        });
+      }
+    }
+    machine->batches.push_back(count);
+    machine->queues_[stream].work.push_back([copies = std::move(copies)] {
+      for (const auto& copy : copies) {
+        if (const int result = copy()) return result;
+      }
+      return kSuccess;
+    });
     return kSuccess;
   }
   // From page-locked memory when the stream gets there; other memory is taken at once.
@@ -249,13 +292,8 @@ struct FakeStreamCalls {
     if (machine->reach(source, bytes) != nullptr) return enqueue_copy(to, source, bytes, stream);
     machine->faults = faults;
     ++machine->pageable_copies;
-    const auto* const first = static_cast<const std::byte*>(from);
-    machine->queues_[stream].work.push_back([to, taken = std::vector(first, first + bytes)] {
-      std::byte* const target = machine->reach(to, taken.size());
-      if (target == nullptr) return kIllegalAddress;
-      std::memcpy(target, taken.data(), taken.size());
-      return kSuccess;
-    });
+    machine->queues_[stream].work.push_back(
+        store_later(to, static_cast<const std::byte*>(from), bytes));
     return kSuccess;
   }
 };
@@ -287,7 +325,7 @@ void FakeMachine::add_streams(Driver& driver) const {
   driver.launch = FakeStreamCalls::launch;
   driver.copy = FakeStreamCalls::copy;
   driver.copy_to_device = FakeStreamCalls::copy_to_device;
-  driver.copy_batch = FakeStreamCalls::copy_batch;
+  if (has_batches) driver.copy_batch = FakeStreamCalls::copy_batch;
 }
 
 int FakeMachine::advance(Stream stream, std::uint64_t until) {

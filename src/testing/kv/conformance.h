@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -19,11 +20,13 @@ namespace cachalot::kv {
 enum class EngineKind {
   kCpu,
   kCpuThreads,
-  kFakeGpu,  // by threads, in bulk, by the copy engine
+  kFakeGpu,  // by threads, in bulk, by batches of the driver's copies, by its copies
   kFakeGpuBulk,
+  kFakeGpuBatch,
   kFakeGpuCopies,
   kGpu,
   kGpuBulk,
+  kGpuBatch,
   kGpuCopies
 };
 inline bool needs_gpu(EngineKind kind) {
@@ -95,10 +98,11 @@ inline std::unique_ptr<CopyEngine> make_engine(EngineKind kind, const EngineCach
                                                const BlockOrder& order, memory::Domain& domain,
                                                World& world) {
   if (kind >= EngineKind::kFakeGpu) {
-    constexpr Way kTheWays[] = {Way::kThreads, Way::kBulk, Way::kCopyEngine};
-    const auto number = static_cast<int>(kind) - static_cast<int>(EngineKind::kFakeGpu);
-    return std::make_unique<StagedEngine>(!needs_gpu(kind), kTheWays[number % 3], cache, tensors,
-                                          order, domain, world.pool());
+    constexpr Way kTheWays[] = {Way::kThreads, Way::kBulk, Way::kBatch, Way::kCopyEngine};
+    const auto number =
+        static_cast<std::size_t>(kind) - static_cast<std::size_t>(EngineKind::kFakeGpu);
+    return std::make_unique<StagedEngine>(!needs_gpu(kind), kTheWays[number % std::size(kTheWays)],
+                                          cache, tensors, order, domain, world.pool());
   }
   const std::uint32_t threads = kind == EngineKind::kCpuThreads ? 3 : 1;
   Result<CpuEngine> engine = CpuEngine::make(cache, order, domain, {threads});

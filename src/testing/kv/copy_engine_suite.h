@@ -25,14 +25,17 @@ class EveryEngine : public testing::TestWithParam<Setting> {
     if (std::get<0>(GetParam()) == EngineKind::kGpuBulk && !first_gpu()->has_bulk_copies()) {
       GTEST_SKIP() << "this GPU has no bulk transfers";
     }
+    if (std::get<0>(GetParam()) == EngineKind::kGpuBatch && !first_gpu()->has_batched_copies()) {
+      GTEST_SKIP() << "this driver has no batched copies";
+    }
   }
 };
 
 inline std::string name_of(const testing::TestParamInfo<Setting>& of) {
   const auto [engine, domain, isa] = of.param;
-  const char* const names[] = {"cpu",           "cpu_threads",     "fake_gpu",
-                               "fake_gpu_bulk", "fake_gpu_copies", "gpu",
-                               "gpu_bulk",      "gpu_copies"};
+  const char* const names[] = {
+      "cpu", "cpu_threads", "fake_gpu",  "fake_gpu_bulk", "fake_gpu_batch", "fake_gpu_copies",
+      "gpu", "gpu_bulk",    "gpu_batch", "gpu_copies"};
   return std::string(names[static_cast<int>(engine)]) + "_" + memory::domain_name(domain) + "_" +
          memory::isa_name(isa);
 }

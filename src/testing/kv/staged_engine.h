@@ -75,6 +75,7 @@ class StagedEngine final : public CopyEngine {
     CudaOptions options{.way = way, .thread_blocks = 3, .threads = 32, .stream = stream_};
     engine_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
     options.inline_table_bytes = 0;
+    options.batch_copies = 5;
     with_copied_tables_ = *CudaEngine::make(*device_, *cache_, order, domain, options);
   }
   ~StagedEngine() override {
@@ -113,7 +114,7 @@ class StagedEngine final : public CopyEngine {
     EXPECT_TRUE(check(driver().memory_free(memory_)));
     EXPECT_TRUE(check(driver().host_free(stage_)));
   }
-  // Calls take turns: tables with the launch, tables by a copy.
+  // Calls take turns: tables with the launch, tables by a copy; one batch, several.
   CudaEngine& next() { return calls_++ % 2 == 0 ? *engine_ : *with_copied_tables_; }
   const gpu::Driver& driver() const { return device_->driver(); }
   Status check(int result) const { return device_->check(result, "a test's call"); }
