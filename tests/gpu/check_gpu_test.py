@@ -20,9 +20,10 @@ STUBS = {
     "build/dev/src/device_memory/device_memory_gpu_test": "echo SKIPPED cuda_on_gpu",
     "build/dev/tests/gpu/client_gpu_test": "exit 3",
     # The JSON's path comes last in every call of it.
-    "build/release/apps/cachalot/cachalot": """
+    "build/release/apps/cachalot/cachalot-memory": "exit 0",
+    "build/release/apps/cachalot/cachalot-bench": """
 for file in "$@"; do :; done
-case $2 in
+case $1 in
   cuda) cp "$ROWS" "$file" ;;
   vmm) echo '{"rows": []}' >"$file" ;;
   attention) if [ -n "$HANG" ]; then trap '' TERM; echo $$ >"$HANG"; exec sleep 1000; fi; cp "$ROWS" "$file" ;;
@@ -107,9 +108,8 @@ class CheckGpu(unittest.TestCase):
         return results
 
     def all_good(self):
-        program = "#!/bin/sh\nfor file in \"$@\"; do :; done\n[ $1 = alloc-replay ] || cp \"$ROWS\" \"$file\"\n"
         for path in STUBS:
-            self.put(path, program if path.endswith("/cachalot") else "#!/bin/sh\nexit 0\n")
+            self.put(path, "#!/bin/sh\nfor file in \"$@\"; do :; done\ncp \"$ROWS\" \"$file\"\n" if path.endswith("bench") else "#!/bin/sh\nexit 0\n")
         self.put("rows.json", json.dumps({"rows": [{**ROWS[0], "name": "build/cuda"}]}))
 
     def test_only_the_steps_that_are_named_run_and_what_was_asked_for_must(self):
@@ -149,11 +149,11 @@ class CheckGpu(unittest.TestCase):
 
     def test_one_step_that_did_not_pass_is_enough_and_a_skipped_test_did_not(self):
         tests = [path for path in STUBS if path.endswith("gpu_test")]
-        program = "build/release/apps/cachalot/cachalot"
+        program = "build/release/apps/cachalot/cachalot-memory"
         self.all_good()
         good = {path: (self.root / path).read_text() for path in STUBS}
         skipped = "#!/bin/sh\necho SKIPPED gpu_coherent cuda_on_gpu\n"
-        last = good[program] + "[ $1 != alloc-replay ]\n"
+        last = "#!/bin/sh\nexit 1\n"
         cases = [({}, set())] + [({path: skipped}, {step}) for path, step in zip(tests, ("tests-on-gpu", "vmm-on-gpu", "client-on-gpu"))]
         for changed, wanted in [*cases, ({program: last}, {"replay-one"})]:
             for path, text in {**good, **changed}.items():

@@ -236,11 +236,20 @@ class CudaBench {
   Ceiling ceiling_;
 };
 
+// @param kernels  instead of the library's; empty: those
+Result<std::unique_ptr<kv::CudaDevice>> open_device(const std::vector<unsigned char>& kernels) {
+  if (kernels.empty()) return kv::CudaDevice::open(0);
+  CACHALOT_TRY_ASSIGN(const gpu::Driver driver, gpu::load_driver());
+  return kv::CudaDevice::open(driver, kernels, 0);
+}
+
 }  // namespace
 
 Status bench_cuda(const Settings& settings, Report& report) {
-  const Result<std::unique_ptr<kv::CudaDevice>> device = kv::CudaDevice::open(0);
+  const Result<std::unique_ptr<kv::CudaDevice>> device = open_device(settings.kernels);
   if (!device) {
+    // Kernels that were asked for and cannot be loaded are an error.
+    if (!settings.kernels.empty()) return device.error();
     report.note(std::string("no GPU, nothing measured: ") + device.error().message);
     return {};
   }
@@ -251,6 +260,7 @@ Status bench_cuda(const Settings& settings, Report& report) {
               " thread blocks in bulk and " + blocks(kv::Way::kThreads) +
               " by threads unless a row says otherwise; times from the call to the end of its "
               "stream, waiting included");
+  if (!settings.kernels.empty()) report.note("the kernels are those of --kernels");
   report.note("overlap: copy_gb_s beside the kernel, copy_alone_gb_s without it");
   return CudaBench(settings, report, **device).run();
 }
