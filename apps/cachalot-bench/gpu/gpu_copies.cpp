@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda_overlap.h"
+#include "cuda_registration.h"
 #include "cuda_ways.h"
 
 namespace cachalot::apps::bench {
@@ -35,6 +36,7 @@ class CudaBench {
 
   Status run() {
     CACHALOT_TRY(ceilings());
+    CACHALOT_TRY(measure_registration(settings_, device_, report_));
     for (const Direction direction : kDirections) {
       CACHALOT_TRY(rate(direction));
       CACHALOT_TRY(one_block(direction));
@@ -48,6 +50,7 @@ class CudaBench {
     }
     CACHALOT_TRY(sparse());
     for (const Direction direction : kDirections) CACHALOT_TRY(overlap(direction));
+    for (const Direction direction : kDirections) CACHALOT_TRY(latency(direction));
     return {};
   }
 
@@ -224,6 +227,28 @@ class CudaBench {
         row.extras.emplace_back("copy_gb_s", times.copy_gb_s);
         row.extras.emplace_back("copy_alone_gb_s", times.copy_alone_gb_s);
         row.extras.emplace_back("ceiling_gb_s", ceiling_.of(direction));
+        report_.add(std::move(row));
+      }
+    }
+    return {};
+  }
+
+  // One block beside a kernel that fills the GPU: how long it waits to begin.
+  Status latency(Direction direction) {
+    for (const Compute compute : {Compute::kMath, Compute::kWhole}) {
+      for (const Way way : {Way::kChoose, Way::kThreads, Way::kCopyEngine}) {
+        show_progress("cuda: latency");
+        CACHALOT_TRY_ASSIGN(const LatencyTimes times,
+                            measure_latency(settings_, device_, direction, compute, way));
+        const char* const by = way == Way::kChoose    ? "/chosen"
+                               : way == Way::kThreads ? "/threads"
+                                                      : "/memcpy_each";
+        Row row{
+            std::string("latency/") + direction_name(direction) + "/" + compute_name(compute) + by,
+            median_of(times.beside_us), "us", "the same call alone", median_of(times.alone_us)};
+        add_spread(row, spread_of(times.beside_us));
+        row.extras.emplace_back("longest_us",
+                                *std::max_element(times.beside_us.begin(), times.beside_us.end()));
         report_.add(std::move(row));
       }
     }
