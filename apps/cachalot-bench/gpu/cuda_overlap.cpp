@@ -284,7 +284,7 @@ Result<LatencyTimes> measure_latency(const Settings& settings, kv::CudaDevice& d
                                      Direction direction, Compute compute, kv::Way way) {
   CACHALOT_TRY_ASSIGN(const auto kernel, ComputeKernel::make(device, compute, settings.quick));
   CACHALOT_TRY_ASSIGN(const auto block, OneBlock::make(device, direction, way));
-  const std::size_t samples = settings.repeats * (settings.quick ? 2 : 20);
+  const std::size_t samples = settings.repeats * (settings.quick ? 2 : 5);
   LatencyTimes times;
   for (int i = 0; i < 2; ++i) CACHALOT_TRY(block->copy_us());  // warms up
   while (times.beside_us.size() < samples) {

@@ -46,7 +46,7 @@ Result<os::Mapping> make_memory(const Kind& kind, std::uint64_t bytes) {
 Result<Times> measure(const Settings& settings, kv::CudaDevice& device, const Kind& kind,
                       std::uint64_t bytes) {
   Times times;
-  const std::uint32_t rounds = settings.quick ? 2 : std::min(settings.repeats, 5u);
+  const std::uint32_t rounds = settings.quick ? 2 : std::min(settings.repeats, 3u);
   for (std::uint32_t i = 0; i < rounds; ++i) {
     CACHALOT_TRY_ASSIGN(const os::Mapping memory, make_memory(kind, bytes));
     times.pages = memory.page_mode();
@@ -67,7 +67,7 @@ Result<Times> measure(const Settings& settings, kv::CudaDevice& device, const Ki
 
 Status measure_registration(const Settings& settings, kv::CudaDevice& device, Report& report) {
   constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
-  const std::uint64_t bytes = settings.quick ? kGiB / 16 : 2 * kGiB;
+  const std::uint64_t bytes = settings.quick ? kGiB / 16 : kGiB;
   const double gib = static_cast<double>(bytes) / static_cast<double>(kGiB);
   for (const Kind& kind : kKinds) {
     const std::string name = std::string("register/") + kind.name;
