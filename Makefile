@@ -33,7 +33,7 @@ SOURCES = $(shell find include src apps bench bindings engines examples tests \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-guide test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
+.PHONY: help setup-run setup-test setup-lint setup-dev setup-python setup-python-storage setup-llama build-llama demo demo-llama build-vllm demo-vllm build test test-guide test-gpu-kit test-python test-python-storage test-nixl test-llama test-vllm test-vllm-gpu test-asan test-tsan soak soak-storage soak-transfer soak-system coverage bench bench-llama bench-vllm \
   lint tidy format clean
 
 help: ## list the targets
@@ -121,6 +121,20 @@ test-nixl: setup-python ## get NIXL (0.5 GB) and exchange KV with an engine that
 	CXX="$(CXX)" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) build/nixl/bin/python -m pip install --quiet . numpy pytest
 	build/nixl/bin/python -m pip install --quiet --no-deps nixl-cu12
 	build/nixl/bin/python -m pytest tests/nixl $(PYTEST_ARGS)
+
+# The packs for a machine with a GPU, on an emulated one, and in a Python such as it has.
+GPU_KIT := build/gpu-kit
+PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3) python3.12)
+GPU_PYTHON_HAS := torch==2.11.0 transformers==5.17.0 accelerate aiohttp cloudpickle einops numba nvidia-ml-py \
+  opencv-python-headless peft pillow prometheus-client protobuf psutil py-cpuinfo pyyaml regex requests safetensors \
+  sentencepiece setuptools six tiktoken tqdm
+test-gpu-kit: setup-test ## make the packs for a machine with a GPU (gets 4 GB) and run them on an emulated one: an hour of one core
+	$(call build,dev,emulated_gpu)
+	tools/check-gpu --pack $(GPU_KIT)/gpu
+	tools/pack-vllm --python $(PYTHON312) $(GPU_KIT)/vllm
+	$(PYTHON312) -m venv $(GPU_KIT)/python
+	$(GPU_KIT)/python/bin/python3 -m pip install --quiet $(GPU_PYTHON_HAS)
+	$(PYTHON) tests/gpu/kit_test.py $(GPU_KIT)/gpu build/dev/tests/emulated_gpu $(GPU_KIT)/vllm $(GPU_KIT)/python/bin/python3
 
 # What the llama.cpp engine is: nothing else is built for its demonstration.
 LLAMA_PROGRAMS := cachalot cachalot-llama cachalot-llama-random-model cachalot_llama_preload

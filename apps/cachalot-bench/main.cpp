@@ -14,6 +14,7 @@
 #include "gather.h"
 #include "gpu_copies.h"
 #include "hash.h"
+#include "kernel_file.h"
 #include "kv_transfer.h"
 #include "lookup.h"
 #include "measure.h"
@@ -132,7 +133,7 @@ struct Options {
   std::uint32_t repeats = 11;
   bool quick = false;
   std::string directory = bench::Settings().directory;
-  std::string mooncake;
+  std::string mooncake, only, kernels;
   std::string json;
 };
 
@@ -143,6 +144,7 @@ bench::Settings settings_of(const Options& options) {
   settings.quick = options.quick;
   settings.directory = options.directory;
   settings.mooncake = options.mooncake;
+  settings.only_cuda = options.only == "cuda";
   settings.repeats = options.quick ? std::min(options.repeats, 5u) : options.repeats;
   return settings;
 }
@@ -152,7 +154,12 @@ int run(const Options& options) {
   if (!json) return fail(json.error());
   // The table would be in the way of a script that reads JSON from stdout.
   std::FILE* const people = human_output(options.json);
-  const bench::Settings settings = settings_of(options);
+  bench::Settings settings = settings_of(options);
+  if (!options.kernels.empty()) {
+    auto kernels = bench::read_kernels(options.kernels);
+    if (!kernels) return fail(kernels.error());
+    settings.kernels = std::move(*kernels);
+  }
   bench::Report report;
   const auto is_chosen = [&](const std::string& name) {
     return std::any_of(options.names.begin(), options.names.end(), [&](const std::string& n) {
@@ -196,6 +203,11 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.add_option("--mooncake", options->mooncake,
                  "transfer-sizes: a Python with mooncake-transfer-engine-non-cuda, for more rows")
       ->type_name("PYTHON");
+  app.add_option("--only", options->only, "vmm: cuda: the rows that need a GPU")
+      ->check(CLI::IsMember({"cuda"}));
+  app.add_option("--kernels", options->kernels,
+                 "cuda: measures the kernels of FILE (nvcc -fatbin, or -cubin) instead of its own")
+      ->type_name("FILE");
   app.add_option("--json", options->json, "write the rows to FILE, or to stdout for -")
       ->type_name("FILE");
   app.footer(list_of_benchmarks() +

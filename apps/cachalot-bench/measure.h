@@ -21,6 +21,8 @@ struct Settings {
   bool quick = false;                  // fewer rows and repetitions, for tuning
   std::string directory = "/var/tmp";  // for files of a benchmark that needs a disk
   std::string mooncake;                // a Python with Mooncake's engine; empty: none
+  bool only_cuda = false;              // vmm: no rows that need no GPU
+  std::vector<unsigned char> kernels;  // cuda: measured instead of the library's; empty: those
 };
 
 // The middle of some samples, and the quartiles.

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
@@ -19,9 +20,10 @@ STUBS = {
     "build/dev/src/device_memory/device_memory_gpu_test": "echo SKIPPED cuda_on_gpu",
     "build/dev/tests/gpu/client_gpu_test": "exit 3",
     # The JSON's path comes last in every call of it.
-    "build/release/apps/cachalot/cachalot": """
+    "build/release/apps/cachalot/cachalot-memory": "exit 0",
+    "build/release/apps/cachalot/cachalot-bench": """
 for file in "$@"; do :; done
-case $2 in
+case $1 in
   cuda) cp "$ROWS" "$file" ;;
   vmm) echo '{"rows": []}' >"$file" ;;
   attention) if [ -n "$HANG" ]; then trap '' TERM; echo $$ >"$HANG"; exec sleep 1000; fi; cp "$ROWS" "$file" ;;
@@ -56,9 +58,9 @@ class CheckGpu(unittest.TestCase):
         file.write_text(text)
         file.chmod(0o755)
 
-    def run_it(self, *arguments, **more):
+    def run_it(self, *arguments, script="tools/check-gpu", **more):
         environment = {**os.environ, **more, "PYTHONPATH": str(self.root / "without"), "PATH": f"{self.root}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(self.root / "driver"), "ROWS": str(self.root / "rows.json")}
-        return subprocess.run(["bash", self.root / "tools/check-gpu", *arguments], cwd=self.root, env=environment, capture_output=True,
+        return subprocess.run(["bash", self.root / script, *arguments], cwd=self.root, env=environment, capture_output=True,
                               text=True, check=False)
 
     def is_running(self):
@@ -74,12 +76,12 @@ class CheckGpu(unittest.TestCase):
         return {line.split()[0]: line.split(maxsplit=2)[2] for line in done.stdout.split("outcome\n")[1].splitlines()}
 
     def test_each_step_has_its_outcome_and_nothing_runs_past_the_limit(self):
-        self.put("results/bench-vmm.json", json.dumps({"rows": [{**ROWS[0], "name": "of an earlier run"}]}))
+        self.put("build/gpu/logs/bench-vmm.json", json.dumps({"rows": [{**ROWS[0], "name": "of an earlier run"}]}))
         done = self.run_it("--no-sanitizer", "--seconds", "20", "results", HANG=str(self.root / "hanging"))
         self.assertFalse(self.is_running())
         outcomes = self.outcomes_of(done)
         self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertEqual(outcomes["tests-on-gpu"], "passed")
+        self.assertEqual((outcomes["probe"], outcomes["tests-on-gpu"]), ("passed", "passed"))
         self.assertTrue(outcomes["vmm-on-gpu"].startswith("FAILED ("), outcomes)  # a skipped test was not passed
         self.assertTrue(outcomes["client-on-gpu"].startswith("FAILED ("), outcomes)
         self.assertEqual(outcomes["bench-cuda"], "passed")
@@ -89,6 +91,56 @@ class CheckGpu(unittest.TestCase):
         self.assertEqual(outcomes["memcheck"], "not run: --no-sanitizer")
         measured = done.stdout.split("target    met\n")[1].split("\n\n")[0].splitlines()
         self.assertEqual([(line.split()[0], line.split()[-1]) for line in measured], [("rate/20KB", "yes"), ("block", "NO")])
+        self.assertEqual(self.results_in("results")["rows"], [{"file": "bench-cuda", **row} for row in ROWS])
+
+    def results_in(self, folder):
+        """All that a run leaves: the table, the same for programs, and the logs."""
+        folder = self.root / folder
+        self.assertEqual({path.name for path in folder.iterdir()}, {"table.txt", "results.json", "results.tar.gz"})
+        with tarfile.open(folder / "results.tar.gz") as archive:
+            self.assertIn("results/probe.log", archive.getnames())
+        results = json.loads((folder / "results.json").read_text())
+        self.assertIn("a commit", (folder / "table.txt").read_text().splitlines()[0])
+        self.assertEqual(results["commit"], "a commit")
+        self.assertTrue(results["machine"][0].startswith("card: "), results["machine"])
+        for step in results["steps"]:
+            self.assertIn(step["outcome"], (folder / "table.txt").read_text())
+        return results
+
+    def all_good(self):
+        for path in STUBS:
+            self.put(path, "#!/bin/sh\nfor file in \"$@\"; do :; done\ncp \"$ROWS\" \"$file\"\n" if path.endswith("bench") else "#!/bin/sh\nexit 0\n")
+        self.put("rows.json", json.dumps({"rows": [{**ROWS[0], "name": "build/cuda"}]}))
+
+    def test_only_the_steps_that_are_named_run_and_what_was_asked_for_must(self):
+        self.all_good()
+        for only, steps, code in [("bench-vmm,probe", ["probe", "bench-vmm"], 0), ("bench", ["bench-cuda", "bench-attention", "bench-vmm"], 0),
+                                  ("replay-one", ["replay-one"], 0), ("torch-checks", ["torch"], 1), ("memcheck,probe", ["probe", "memcheck"], 1)]:
+            done = self.run_it("--quick", "--no-sanitizer", "--only", only)
+            self.assertEqual((list(self.outcomes_of(done)), done.returncode), (steps, code), done.stdout)
+
+    def test_an_archive_runs_where_it_is_and_leaves_its_results_only(self):
+        self.all_good()
+        carried, temporary = self.root / "carried", self.root / "temporary"
+        carried.mkdir()
+        temporary.mkdir()
+        shutil.copy(CHECK_GPU, carried / "check-gpu")
+        with tarfile.open(carried / "pack.tar.xz", "w:xz") as archive:
+            for name in ("packed", "build", "tests", "python"):
+                archive.add(self.root / name, name)
+        for arguments, folder in [(["here/results"], "here/results"), ([], "gpu-results")]:
+            done = self.run_it("--quick", "--no-sanitizer", *arguments, script="carried/check-gpu", TMPDIR=str(temporary))
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual({step["outcome"] for step in self.results_in(folder)["steps"] if not step["name"].startswith(("torch", "mem", "race"))}, {"passed"})
+        self.assertEqual((list(temporary.iterdir()), len(list(carried.iterdir()))), ([], 2))
+        for arguments, words in [(["--pack", "x"], "packed already"), (["--only", "soon"], "there is no step 'soon'")]:
+            done = self.run_it(*arguments, script="carried/check-gpu", TMPDIR=str(temporary))
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(words, done.stderr)
+        (carried / "pack.tar.xz").write_bytes((carried / "pack.tar.xz").read_bytes()[:-100])
+        done = self.run_it(script="carried/check-gpu", TMPDIR=str(temporary))
+        self.assertEqual((done.returncode, done.stdout, list(temporary.iterdir())), (2, "", []))
+        self.assertIn("cannot be unpacked", done.stderr)
 
     def test_a_benchmark_that_found_no_gpu_has_not_passed(self):
         outcomes = self.outcomes_of(self.run_it("--quick", "--no-sanitizer"))
@@ -97,12 +149,11 @@ class CheckGpu(unittest.TestCase):
 
     def test_one_step_that_did_not_pass_is_enough_and_a_skipped_test_did_not(self):
         tests = [path for path in STUBS if path.endswith("gpu_test")]
-        good = {path: "#!/bin/sh\nexit 0\n" for path in tests}
-        program = "build/release/apps/cachalot/cachalot"
-        good[program] = "#!/bin/sh\nfor file in \"$@\"; do :; done\n[ $1 = alloc-replay ] || cp \"$ROWS\" \"$file\"\n"
-        self.put("rows.json", json.dumps({"rows": [{**ROWS[0], "name": "build/cuda"}]}))
+        program = "build/release/apps/cachalot/cachalot-memory"
+        self.all_good()
+        good = {path: (self.root / path).read_text() for path in STUBS}
         skipped = "#!/bin/sh\necho SKIPPED gpu_coherent cuda_on_gpu\n"
-        last = good[program] + "[ $1 != alloc-replay ]\n"
+        last = "#!/bin/sh\nexit 1\n"
         cases = [({}, set())] + [({path: skipped}, {step}) for path, step in zip(tests, ("tests-on-gpu", "vmm-on-gpu", "client-on-gpu"))]
         for changed, wanted in [*cases, ({program: last}, {"replay-one"})]:
             for path, text in {**good, **changed}.items():
@@ -115,7 +166,7 @@ class CheckGpu(unittest.TestCase):
         for words, code, outcome in [("Error: Device not supported", 0, "not run: it does not support"), ("0 errors", 0, "passed"),
                                      ("SKIPPED gpu_coherent", 0, "FAILED ("), ("1 error", 1, "FAILED (")]:
             self.put("bin/compute-sanitizer", f"#!/bin/sh\necho '{words}'\nexit {code}\n")
-            outcomes = self.outcomes_of(self.run_it("--quick"))
+            outcomes = self.outcomes_of(self.run_it("--only", "memcheck,racecheck"))
             for tool in ("memcheck", "racecheck"):
                 self.assertTrue(outcomes[tool].startswith(outcome), outcomes)
 
@@ -130,13 +181,16 @@ class CheckGpu(unittest.TestCase):
             time.sleep(0.01)
         script.terminate()
         self.assertEqual(script.wait(timeout=30), 130)
-        self.assertNotIn("outcome", script.stdout.read())  # which ends when no process has it any more
+        outcomes = script.stdout.read().split("outcome\n")[1]  # which ends when no process has it any more
+        self.assertIn("interrupted", outcomes)
+        self.assertNotIn("bench-vmm", outcomes)
         script.stdout.close()
         self.assertFalse(self.is_running())
 
     def test_what_is_wrong_or_missing_is_named_and_nothing_runs(self):
         for arguments, words in [(["--seconds", "soon"], "--seconds is 'soon'"), (["--seconds"], "--seconds is ''"), (["--seconds", "9"], "'9'"), (["--fast"], "--fast"),
-                                 (["a", "b"], "'b' beside"), (["--pack"], "--pack needs a folder"), (["--pack", "x"], "packed already")]:
+                                 (["a", "b"], "'b' beside"), (["--only", "bench,,"], "--only is 'bench,,'"), (["--only"], "--only is ''"),
+                                 (["--only", "benches"], "no step 'benches'; expected of probe tests-on-gpu"), (["--pack", "x", "--only", "probe"], "--only beside"), (["--pack"], "--pack needs a folder"), (["--pack", "x"], "packed already")]:
             done = self.run_it(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(words, done.stderr)

@@ -283,6 +283,24 @@ TEST_F(BadInput, AnEmptyChoiceListsTheChoices) {
   }
 }
 
+TEST_F(BadInput, KernelsAreAWholeFileOfNvccs) {
+  const auto expect = [&](const std::string& file, const std::vector<std::string>& parts) {
+    expect_error(run({"bench", "cuda", "--kernels", file}), kUsage, parts);
+  };
+  expect(path("absent"), {path("absent"), "No such file"});
+  expect(path(""), {path(""), "nvcc -fatbin or -cubin"});
+  expect(write("empty", ""), {path("empty"), "nvcc -fatbin or -cubin"});
+  expect(write("text", "extern \"C\" __global__ void kernel() {}"), {path("text"), "-cubin"});
+  const std::string header("\x50\xed\x55\xba\x01\x00\x10\x00\x40\x00\x00\x00\x00\x00\x00\x00", 16);
+  expect(write("short", header + std::string(63, '\0')), {"not whole", "79", "80"});
+  expect(write("huge", std::string(header, 0, 8) + std::string(24, '\xff')), {"not whole", "32"});
+  expect(write("elf", std::string("\x7f"
+                                  "ELF\x02") +
+                          std::string(35, '\0') + std::string(24, '\x01')),
+         {"not whole"});
+  expect_error(run({"bench", "vmm", "--only", "cpu"}), kUsage, {"--only", "cuda"});
+}
+
 TEST_F(BadInput, NamesOfOtherCommandsAreArguments) {
   expect_error(run({"bench", "hash", "lookup", "nonsense"}), kUsage, {"nonsense"});
   expect_error(run({"bench", "hash", "get", "--frobnicate"}), kUsage, {"--frobnicate"});

@@ -206,6 +206,36 @@ Result<double> run_alone(ComputeKernel& kernel) {
   return static_cast<double>(now_ns() - begin) * 1e-6;
 }
 
+// Calls of one block.
+class OneBlock {
+ public:
+  static Result<std::unique_ptr<OneBlock>> make(kv::CudaDevice& device, Direction direction,
+                                                kv::Way way) {
+    std::unique_ptr<OneBlock> made(new OneBlock(direction));
+    CACHALOT_TRY_ASSIGN(made->pages_, GpuPages::make(device, synthetic_model(), 1));
+    CACHALOT_TRY_ASSIGN(
+        made->engine_,
+        kv::CudaEngine::make(device, made->pages_->cache(), kv::default_block_order(),
+                             *made->domain_, {.way = way, .stream = made->pages_->stream()}));
+    return made;
+  }
+  Result<double> copy_us() {
+    const std::span<const kv::BlockCopy> copies = pages_->next(1, {});
+    const std::uint64_t start = now_ns();
+    CACHALOT_TRY(direction_ == Direction::kGather ? engine_->gather(copies)
+                                                  : engine_->scatter(copies));
+    return static_cast<double>(now_ns() - start) * 1e-3;
+  }
+
+ private:
+  explicit OneBlock(Direction direction) : direction_(direction) {}
+
+  const Direction direction_;
+  const std::unique_ptr<memory::Domain> domain_ = memory::make_coherent_domain();
+  std::unique_ptr<GpuPages> pages_;
+  std::unique_ptr<kv::CudaEngine> engine_;
+};
+
 Result<double> run_copies_alone(CopyLoad& load, double ms) {
   CACHALOT_TRY(load.keep_going());
   const std::uint64_t begin = now_ns();
@@ -246,6 +276,28 @@ Result<FlatTimes> measure_flat(const Settings& settings, kv::CudaDevice& device,
     CACHALOT_TRY(copy(pages->flat_pool(), times.pool_us));
     CACHALOT_TRY(copy(locked.at(), times.page_locked_us));
     if (i == 0) times = {};  // warms up
+  }
+  return times;
+}
+
+Result<LatencyTimes> measure_latency(const Settings& settings, kv::CudaDevice& device,
+                                     Direction direction, Compute compute, kv::Way way) {
+  CACHALOT_TRY_ASSIGN(const auto kernel, ComputeKernel::make(device, compute, settings.quick));
+  CACHALOT_TRY_ASSIGN(const auto block, OneBlock::make(device, direction, way));
+  const std::size_t samples = settings.repeats * (settings.quick ? 2 : 5);
+  LatencyTimes times;
+  for (int i = 0; i < 2; ++i) CACHALOT_TRY(block->copy_us());  // warms up
+  while (times.beside_us.size() < samples) {
+    CACHALOT_TRY_ASSIGN(const double alone, block->copy_us());
+    times.alone_us.push_back(alone);
+    CACHALOT_TRY(kernel->start());
+    // The first may wait for the whole kernel. The last of several had the GPU to itself at its end.
+    bool is_first = true;
+    for (bool is_done = false; !is_done; is_first = false) {
+      CACHALOT_TRY_ASSIGN(const double beside, block->copy_us());
+      CACHALOT_TRY_ASSIGN(is_done, kernel->is_done());
+      if (!is_done || is_first) times.beside_us.push_back(beside);
+    }
   }
   return times;
 }

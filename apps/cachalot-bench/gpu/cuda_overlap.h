@@ -1,5 +1,5 @@
 // What copies between the pool and a GPU cost the kernels that run beside them, and one large copy as
-// the limit of both.
+// the limit of both; and what a copy waits for beside such a kernel.
 #pragma once
 
 #include <cachalot/result.h>
@@ -41,6 +41,14 @@ struct OverlapTimes {
 // always in flight on a stream of their own.
 // @errors the driver's; kUnsupported: built without kernels
 Result<OverlapTimes> measure_overlap(const Settings& settings, kv::CudaDevice& device,
+                                     kv::Direction direction, Compute compute, kv::Way way);
+
+// One block, from the call to the end of its stream, alone and while a kernel fills every multiprocessor.
+struct LatencyTimes {
+  std::vector<double> alone_us, beside_us;
+};
+// @errors the driver's; kUnsupported: built without kernels
+Result<LatencyTimes> measure_latency(const Settings& settings, kv::CudaDevice& device,
                                      kv::Direction direction, Compute compute, kv::Way way);
 
 }  // namespace cachalot::apps::bench

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cuda_overlap.h"
+#include "cuda_registration.h"
 #include "cuda_ways.h"
 
 namespace cachalot::apps::bench {
@@ -37,6 +38,7 @@ class CudaBench {
 
   Status run() {
     CACHALOT_TRY(ceilings());
+    CACHALOT_TRY(measure_registration(settings_, device_, report_));
     for (const Direction direction : kDirections) {
       CACHALOT_TRY(rate(direction));
       CACHALOT_TRY(one_block(direction));
@@ -50,6 +52,7 @@ class CudaBench {
     }
     CACHALOT_TRY(sparse());
     for (const Direction direction : kDirections) CACHALOT_TRY(overlap(direction));
+    for (const Direction direction : kDirections) CACHALOT_TRY(latency(direction));
     return {};
   }
 
@@ -248,17 +251,48 @@ class CudaBench {
     return {};
   }
 
+  // One block beside a kernel that fills the GPU: how long it waits to begin.
+  Status latency(Direction direction) {
+    for (const Compute compute : {Compute::kMath, Compute::kWhole}) {
+      for (const Way way : {Way::kChoose, Way::kThreads, Way::kCopyEngine}) {
+        show_progress("cuda: latency");
+        CACHALOT_TRY_ASSIGN(const LatencyTimes times,
+                            measure_latency(settings_, device_, direction, compute, way));
+        const char* const by = way == Way::kChoose    ? "/chosen"
+                               : way == Way::kThreads ? "/threads"
+                                                      : "/memcpy_each";
+        Row row{
+            std::string("latency/") + direction_name(direction) + "/" + compute_name(compute) + by,
+            median_of(times.beside_us), "us", "the same call alone", median_of(times.alone_us)};
+        add_spread(row, spread_of(times.beside_us));
+        row.extras.emplace_back("longest_us",
+                                *std::max_element(times.beside_us.begin(), times.beside_us.end()));
+        report_.add(std::move(row));
+      }
+    }
+    return {};
+  }
+
   const Settings& settings_;
   Report& report_;
   kv::CudaDevice& device_;
   Ceiling ceiling_;
 };
 
+// @param kernels  instead of the library's; empty: those
+Result<std::unique_ptr<kv::CudaDevice>> open_device(const std::vector<unsigned char>& kernels) {
+  if (kernels.empty()) return kv::CudaDevice::open(0);
+  CACHALOT_TRY_ASSIGN(const gpu::Driver driver, gpu::load_driver());
+  return kv::CudaDevice::open(driver, kernels, 0);
+}
+
 }  // namespace
 
 Status bench_cuda(const Settings& settings, Report& report) {
-  const Result<std::unique_ptr<kv::CudaDevice>> device = kv::CudaDevice::open(0);
+  const Result<std::unique_ptr<kv::CudaDevice>> device = open_device(settings.kernels);
   if (!device) {
+    // Kernels that were asked for and cannot be loaded are an error.
+    if (!settings.kernels.empty()) return device.error();
     report.note(std::string("no GPU, nothing measured: ") + device.error().message);
     return {};
   }
@@ -269,6 +303,7 @@ Status bench_cuda(const Settings& settings, Report& report) {
               " thread blocks in bulk and " + blocks(kv::Way::kThreads) +
               " by threads unless a row says otherwise; times from the call to the end of its "
               "stream, waiting included");
+  if (!settings.kernels.empty()) report.note("the kernels are those of --kernels");
   report.note("overlap: copy_gb_s beside the kernel, copy_alone_gb_s without it");
   return CudaBench(settings, report, **device).run();
 }

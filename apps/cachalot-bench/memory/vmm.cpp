@@ -287,7 +287,10 @@ Status run_model_speed(const Settings& settings, Report& report) {
 
 }  // namespace
 
-Status bench_vmm(const Settings& settings, Report& report) {
+namespace {
+
+// The rows that need no GPU.
+Status bench_host(const Settings& settings, Report& report) {
   take_cores();
   for (const device_memory::CostTable& costs : device_memory::cost_tables()) {
     for (const Size& size : kSizes) CACHALOT_TRY(run_model(report, costs, size));
@@ -300,6 +303,13 @@ Status bench_vmm(const Settings& settings, Report& report) {
     CACHALOT_TRY(run_cpu(settings, report, source));
   }
   release_cores();  // handles are created by another thread
+  return {};
+}
+
+}  // namespace
+
+Status bench_vmm(const Settings& settings, Report& report) {
+  if (!settings.only_cuda) CACHALOT_TRY(bench_host(settings, report));
   CACHALOT_TRY(bench_vmm_cuda(settings, report));
   report.note("build: reserve, create, map, one set_access and a touch of every page of 2 GiB");
   report.note("stitch: reserve, map and set_access of memory that exists: a second place for it");
