@@ -74,7 +74,7 @@ class Store {
  public:
   // @param backend  whose list() fills the catalogue. If that fails, or a shared one does not answer a first question,
   //                 the store begins empty, and tries again.
-  // @param is_stopped  asked for each object of this first listing; true ends it early, for a store that nobody needs
+  // @param is_stopped  asked for each object of this first listing; true ends it early, for a store that is not needed
   //                    any more
   // @errors none yet: a backend that is down at the start is out of use until it works
   static std::unique_ptr<Store> make(std::unique_ptr<Backend> backend, const StoreOptions& options,

@@ -92,7 +92,7 @@ TEST_F(StoreTest, ObjectsMayBeListedBeforeTheirParents) {
   EXPECT_TRUE(store_->catalogue().is_valid());
 }
 
-// Of a store that nobody waits for any more: a large one takes long.
+// For a keeper that ends: to list a large storage takes long.
 TEST_F(StoreTest, TheFirstListingEndsWhenItIsToldTo) {
   open();
   Chain chain(1, 6, 4096);

@@ -261,7 +261,7 @@ def test_a_store_does_not_wait_for_the_next_step(pool):
     engine.launch_write([3, 5], 0x11)
     found = stored(pool, [3, 5], engine)
     engine.launch_write([7], 0x22)
-    assert found == [0x11] and engine.bytes_of([7]) == [0]  # nobody has waited for the engine's stream
+    assert found == [0x11] and engine.bytes_of([7]) == [0]  # the engine's stream was not waited for
     engine.side.close()
 
 
