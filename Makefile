@@ -127,7 +127,7 @@ GPU_KIT := build/gpu-kit
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python3) python3.12)
 GPU_PYTHON_HAS := torch==2.11.0 transformers==5.17.0 accelerate aiohttp cloudpickle einops numba nvidia-ml-py \
   opencv-python-headless peft pillow prometheus-client protobuf psutil py-cpuinfo pyyaml regex requests safetensors \
-  sentencepiece setuptools six tiktoken tqdm
+  sentencepiece setuptools six tiktoken tqdm uvloop
 test-gpu-kit: setup-test ## make the packs for a machine with a GPU (gets 4 GB) and run them on an emulated one: an hour of one core
 	$(call build,dev,emulated_gpu)
 	tools/check-gpu --pack $(GPU_KIT)/gpu

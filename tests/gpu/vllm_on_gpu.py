@@ -296,6 +296,7 @@ class Run:
 def check(arguments_of_engines):
     """Everything is imported, the operators are there, and the engines can be configured."""
     prepare_torch()
+    pretend_hopper()  # before vLLM's modules ask for their platform
     import torch
     import vllm
     from vllm import LLM, SamplingParams  # noqa: F401
@@ -310,7 +311,6 @@ def check(arguments_of_engines):
     for library, operator in (("_C", "rms_norm"), ("_moe_C", "topk_softmax"), ("_vllm_fa3_C", "fwd")):
         if not hasattr(getattr(torch.ops, library), operator):
             raise SystemExit(f"vLLM's library has no operator {library}::{operator}")
-    pretend_hopper()
     from vllm.engine.arg_utils import EngineArgs
 
     for arguments in arguments_of_engines:
