@@ -27,25 +27,6 @@ TEST_F(OnEmulatedGpu, AttentionOverRangesAndPagesComesOutTheSame) {
                                    "2x150/paged", "2x150/gathered_pages"}));
 }
 
-// Which kernels run on it is not in the file: the driver finds them by their names.
-TEST_F(OnEmulatedGpu, CopiesByKernelsOfAFileAreMeasured) {
-  const std::string kernels = std::string(CACHALOT_KERNELS);
-  const Outcome outcome =
-      run({"bench", "cuda", "--quick", "--repeats", "1", "--kernels", kernels, "--json", "-"});
-  expect_done(outcome);
-  EXPECT_TRUE(names_of(outcome.json()).contains("ceiling/gather"));
-  EXPECT_NE(outcome.err.find("the kernels are those of --kernels"), std::string::npos);
-}
-
-TEST_F(OnEmulatedGpu, OnlyTheRowsThatNeedAGpuAreMeasured) {
-  const Outcome outcome =
-      run({"bench", "vmm", "--only", "cuda", "--quick", "--repeats", "1", "--json", "-"});
-  expect_done(outcome);
-  const std::set<std::string> names = names_of(outcome.json());
-  EXPECT_GT(names.size(), 5u);
-  for (const std::string& name : names) EXPECT_NE(name.find("cuda"), std::string::npos) << name;
-}
-
 // Blocks in memory that is stitched together, looked at by the GPU itself.
 TEST_F(OnEmulatedGpu, AReplayFindsEveryByteOfItsBlocks) {
   struct Case {
