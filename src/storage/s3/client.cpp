@@ -82,8 +82,10 @@ struct S3Client::Transfer {
     answer_bytes += bytes;
     return answer_bytes <= kMostAnswerBytes;
   }
-  bool write_header(std::size_t bytes) {
-    header_bytes += bytes;
+  // Answers before the answer (1xx) count as larger than they are: each takes a round of its own, some milliseconds.
+  bool write_header(std::string_view line) {
+    constexpr std::size_t kAnswerCost = 2048;
+    header_bytes += line.size() + (line.starts_with("HTTP/") ? kAnswerCost : 0);
     return header_bytes <= kMostHeaderBytes;
   }
   void add_header(const std::string& line) { headers = curl_slist_append(headers, line.c_str()); }
@@ -136,8 +138,9 @@ std::unique_ptr<S3Client::Transfer> S3Client::start(S3Request& request,
       });
   set(CURLOPT_HEADERDATA, transfer.get());
   set(
-      CURLOPT_HEADERFUNCTION, +[](char*, std::size_t, std::size_t bytes, void* to) -> std::size_t {
-        return static_cast<Transfer*>(to)->write_header(bytes) ? bytes : 0;
+      CURLOPT_HEADERFUNCTION,
+      +[](char* from, std::size_t, std::size_t bytes, void* to) -> std::size_t {
+        return static_cast<Transfer*>(to)->write_header({from, bytes}) ? bytes : 0;
       });
   if (request.verb == S3Request::Verb::kHead) set(CURLOPT_NOBODY, 1L);
   if (request.verb == S3Request::Verb::kDelete) set(CURLOPT_CUSTOMREQUEST, "DELETE");
