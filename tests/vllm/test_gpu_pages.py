@@ -220,9 +220,11 @@ def chain_of(pages):
     return Chain(keys, (list(pages),))
 
 
-def stored(pool, pages, engine):
+def stored(pool, pages, engine, then=lambda: None):
+    """What another engine loads after this one's store. then: what the engine launches as soon as the store has begun."""
     answer = None
     engine.side.begin_stores([Store(1, "a", 0, chain_of(pages))])
+    then()
     for _ in range(2000):
         answer = engine.side.take_answer()
         if answer is not None and answer.finished_jobs:
@@ -259,8 +261,7 @@ def test_a_store_does_not_wait_for_the_next_step(pool):
     """What is launched after the store has begun leaves its pages alone: they are held. The copy waits for nothing of it."""
     engine = Engine(pool)
     engine.launch_write([3, 5], 0x11)
-    found = stored(pool, [3, 5], engine)
-    engine.launch_write([7], 0x22)
+    found = stored(pool, [3, 5], engine, then=lambda: engine.launch_write([7], 0x22))
     assert found == [0x11] and engine.bytes_of([7]) == [0]  # the engine's stream was not waited for
     engine.side.close()
 

@@ -239,7 +239,8 @@ class WorkerSide:
         parent = chain.parent_of(first)
         try:
             stored = client.store(caches[group], hashes_of(chain.keys, group)[first:],
-                                  self._pages(group, chain.pages[group][first:]), stream=stream, parent=None if parent is None else hashes_of(parent, group)[0],
+                                  self._pages(group, chain.pages[group][first:]), stream=stream,
+                                  parent=None if parent is None else hashes_of(parent, group)[0],
                                   tokens=None if tokens is None else tokens[first * len(tokens) // len(chain) :],
                                   timeout=self.options.store_timeout)
         except Error as error:
