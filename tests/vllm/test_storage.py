@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+from handover import right
 from test_share import TOKENS, external_hits, full_blocks
 
 WAIT_S = 20.0
@@ -31,8 +32,7 @@ def test_a_pool_that_lost_its_memory_is_warm(models, engines, pools, prompt, tmp
     one = prompt(1, TOKENS)
     pool = pools(1 << 20, 64, *storage)
     first = engines(models(), {"pool": pool.path, **options})
-    computed = first.answer([one])
-    assert len(set(computed["tokens"][0])) > 3
+    first.answer([one])
     wait_until_stored(tmp_path / "objects", full_blocks(128) // 128)
     first.close()
     pool.kill()
@@ -42,7 +42,7 @@ def test_a_pool_that_lost_its_memory_is_warm(models, engines, pools, prompt, tmp
     second = engines(models(), {"pool": again.path, **options})
     time.sleep(6.0)  # the storage joins within a second, and the engine looks for it every five
     answer = second.answer([one])
-    assert answer["tokens"] == computed["tokens"]
+    assert answer["tokens"][0] == right(engines(models()), one)
     assert external_hits(answer) == full_blocks(128), second.text()[-3000:]
 
 
@@ -51,16 +51,16 @@ def test_a_pool_smaller_than_its_prompts(models, engines, pools, prompt, tmp_pat
     pool = pools(1 << 20, 24, "--storage", f"file:{tmp_path}/objects")
     prompts = [prompt(seed, TOKENS) for seed in range(10)]
     first = engines(models(), {"pool": pool.path})
-    computed = []
     for number, one in enumerate(prompts):
-        computed.append(first.answer([one])["tokens"])
+        first.answer([one])
         wait_until_stored(tmp_path / "objects", (number + 1) * (full_blocks(128) // 128))
     second = engines(models(), {"pool": pool.path})
     time.sleep(6.0)
+    alone = engines(models())
     hits = 0
-    for one, tokens in zip(prompts, computed):
+    for one in prompts:
         answer = second.answer([one])
-        assert answer["tokens"] == tokens
+        assert answer["tokens"][0] == right(alone, one)
         hits = external_hits(answer)
     assert hits == 10 * full_blocks(128), second.text()[-3000:]
 
@@ -70,9 +70,8 @@ def test_storage_that_is_gone_costs_nothing(models, engines, pools, prompt, tmp_
     pool = pools(1 << 20, 24, "--storage", f"file:{tmp_path}/objects")
     prompts = [prompt(seed, TOKENS) for seed in range(4)]
     first = engines(models(), {"pool": pool.path})
-    computed = []
     for number, one in enumerate(prompts):
-        computed.append(first.answer([one])["tokens"])
+        first.answer([one])
         wait_until_stored(tmp_path / "objects", (number + 1) * (full_blocks(128) // 128))
     for segment in (tmp_path / "objects").glob("segment-*"):
         with open(segment, "r+b") as file:
@@ -81,5 +80,6 @@ def test_storage_that_is_gone_costs_nothing(models, engines, pools, prompt, tmp_
             file.write(bytes(size - size // 2))
     second = engines(models(), {"pool": pool.path})
     time.sleep(6.0)
-    for one, tokens in zip(prompts, computed):
-        assert second.answer([one])["tokens"] == tokens
+    alone = engines(models())
+    for one in prompts:
+        assert second.answer([one])["tokens"][0] == right(alone, one)
