@@ -144,7 +144,7 @@ bench::Settings settings_of(const Options& options) {
   settings.quick = options.quick;
   settings.directory = options.directory;
   settings.mooncake = options.mooncake;
-  settings.only_cuda = options.only == "cuda";
+  settings.only = options.only;
   settings.repeats = options.quick ? std::min(options.repeats, 5u) : options.repeats;
   return settings;
 }
@@ -203,8 +203,9 @@ void add_flags(CLI::App& app, Chosen& chosen) {
   app.add_option("--mooncake", options->mooncake,
                  "transfer-sizes: a Python with mooncake-transfer-engine-non-cuda, for more rows")
       ->type_name("PYTHON");
-  app.add_option("--only", options->only, "vmm: cuda: the rows that need a GPU")
-      ->check(CLI::IsMember({"cuda"}));
+  app.add_option("--only", options->only,
+                 "vmm: cuda: the rows that need a GPU; cuda: pieces: the rows with a goal")
+      ->check(CLI::IsMember({"cuda", "pieces"}));
   app.add_option("--kernels", options->kernels,
                  "cuda: measures the kernels of FILE (nvcc -fatbin, or -cubin) instead of its own")
       ->type_name("FILE");

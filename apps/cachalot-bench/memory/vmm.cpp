@@ -309,7 +309,7 @@ Status bench_host(const Settings& settings, Report& report) {
 }  // namespace
 
 Status bench_vmm(const Settings& settings, Report& report) {
-  if (!settings.only_cuda) CACHALOT_TRY(bench_host(settings, report));
+  if (settings.only != "cuda") CACHALOT_TRY(bench_host(settings, report));
   CACHALOT_TRY(bench_vmm_cuda(settings, report));
   report.note("build: reserve, create, map, one set_access and a touch of every page of 2 GiB");
   report.note("stitch: reserve, map and set_access of memory that exists: a second place for it");
