@@ -70,11 +70,10 @@ CACHALOT_HOST_DEVICE inline std::uint64_t fragment_count(const Plan& plan,
   return count;
 }
 
-// Divides, and leaves the remainder where the number was. One division: on a GPU it is some twenty
-// dependent instructions, and a compiler makes two of / and %.
-template <class Number>
-CACHALOT_HOST_DEVICE inline Number take_quotient(Number& number, std::uint32_t by) {
-  const Number quotient = number / by;
+// Divides, and leaves the remainder where the number was. One division, of 32 bits: on a GPU it is some
+// twenty dependent instructions, five times as many of 64 bits, and a compiler makes two of / and %.
+CACHALOT_HOST_DEVICE inline std::uint32_t take_quotient(std::uint32_t& number, std::uint32_t by) {
+  const std::uint32_t quotient = number / by;
   number -= quotient * by;
   return quotient;
 }
@@ -94,22 +93,23 @@ CACHALOT_HOST_DEVICE inline void advance(const Plan& plan, std::uint32_t part, s
   }
 }
 
+// @param index   below 2^32, as fragment_count() of every plan that is copied by number (fused/tables.h)
 // @param chosen  the chosen tokens of the block, ascending, `tokens` of them; null: all
-CACHALOT_HOST_DEVICE inline Fragment fragment(const Plan& plan, std::uint64_t index,
+CACHALOT_HOST_DEVICE inline Fragment fragment(const Plan& plan, std::uint32_t index,
                                               const std::uint32_t* chosen = nullptr,
                                               std::uint32_t tokens = 0) {
   std::uint32_t step[kMaxDimensions] = {};
   for (std::uint32_t d = plan.dimensions; d-- > plan.outer_dimensions;) {
-    const std::uint64_t rest = take_quotient(index, steps(plan, d, tokens));
-    step[d] = static_cast<std::uint32_t>(index);
+    const std::uint32_t rest = take_quotient(index, steps(plan, d, tokens));
+    step[d] = index;
     index = rest;
   }
-  const std::uint64_t outer = take_quotient(index, plan.parts);
-  const auto part = static_cast<std::uint32_t>(index);
+  const std::uint32_t outer = take_quotient(index, plan.parts);
+  const std::uint32_t part = index;
   index = outer;
   for (std::uint32_t d = plan.outer_dimensions; d-- > 0;) {
-    const std::uint64_t rest = take_quotient(index, steps(plan, d, tokens));
-    step[d] = static_cast<std::uint32_t>(index);
+    const std::uint32_t rest = take_quotient(index, steps(plan, d, tokens));
+    step[d] = index;
     index = rest;
   }
   const PlanPart& strides = plan.part[part];

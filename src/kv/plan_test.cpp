@@ -114,7 +114,8 @@ TEST(CopyPlan, NumbersAndLoopsGiveTheSameFragments) {
             }
             for (const std::uint32_t t : tokens) ranges.push_back({t, t + 1});
             const auto chosen = static_cast<std::uint32_t>(tokens.size());
-            std::uint64_t number = 0, bytes = 0, end = 0;
+            std::uint32_t number = 0;
+            std::uint64_t bytes = 0, end = 0;
             for_each_fragment(plan.arithmetic(), ranges, [&](const Fragment& walked) {
               // Loops join neighbouring tokens where they can.
               for (std::uint64_t joined = 0; joined < walked.bytes;) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
 #include "kv/cuda/driver_copies.h"
 #include "kv/extent_cursor.h"
 #include "kv/fused/copy_bulk.h"
@@ -57,14 +58,16 @@ std::uint64_t shortest_run(const Plan& plan) {
   return shortest;
 }
 
-std::uint64_t fragments_of(const Plan& plan, std::span<const BlockCopy> blocks) {
-  std::uint64_t fragments = 0;
+std::uint64_t bytes_of(const CopyPlan& plan, const EngineCache& cache,
+                       std::span<const BlockCopy> blocks) {
+  const std::uint64_t tokens = cache.geometry().block_tokens;
+  std::uint64_t all = 0;
   for (const BlockCopy& block : blocks) {
-    std::uint32_t tokens = 0;
-    for (const TokenRange& range : block.tokens) tokens += range.last - range.first;
-    fragments += fragment_count(plan, tokens);
+    std::uint64_t chosen = block.tokens.empty() ? tokens : 0;
+    for (const TokenRange& range : block.tokens) chosen += range.last - range.first;
+    all += chosen * (plan.copied_bytes() / tokens);
   }
-  return fragments;
+  return all;
 }
 
 }  // namespace
@@ -138,14 +141,14 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::St
     quiet ? slots_.give_back(std::move(slot)) : slots_.abandon(std::move(slot));
     return quiet ? error_of_refusal(submitted.error()) : error_of_wait(quiet.error());
   }
+  work.bytes = bytes_of(plan, *cache_, blocks);
+  work.begin_ns = base::SteadyClock::read();
   return PendingCopy(std::move(work), std::move(slot));
 }
 
-Way CudaEngine::way_of(const Plan& plan, std::span<const BlockCopy> blocks,
-                       gpu::Stream stream) const {
+Way CudaEngine::way_of(const Plan& plan, gpu::Stream stream) const {
   WayFacts facts;
   facts.shortest_bytes = shortest_run(plan);
-  facts.fragments = fragments_of(plan, blocks);
   facts.aligned =
       pool_alignment(plan) >= kUnitBytes && engine_alignment(plan, tensors_) >= kUnitBytes;
   facts.has_bulk = device_.has_bulk_copies();
@@ -158,7 +161,7 @@ Way CudaEngine::way_of(const Plan& plan, std::span<const BlockCopy> blocks,
 Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> blocks,
                           gpu::Stream stream, Direction direction,
                           std::unique_ptr<LaunchSlot>& slot) {
-  const Way way = way_of(plan.arithmetic(), blocks, stream);
+  const Way way = way_of(plan.arithmetic(), stream);
   if (way == Way::kBatch || way == Way::kCopyEngine) {
     CACHALOT_TRY(copy_by_driver(plan, blocks, stream, direction, way == Way::kBatch, slot));
   } else {

@@ -98,7 +98,7 @@ class CudaEngine final : public CopyEngine {
 
   Result<PendingCopy> start(std::span<const BlockCopy> blocks, gpu::Stream stream,
                             LayerRange layers, Direction direction);
-  Way way_of(const Plan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream) const;
+  Way way_of(const Plan& plan, gpu::Stream stream) const;
   Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                 Direction direction, std::unique_ptr<LaunchSlot>& slot);
   Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,

@@ -1,6 +1,9 @@
 #include "kv/cuda/driver_copies.h"
 
+#include <algorithm>
 #include <cstdio>
+
+#include "kv/cuda/way.h"
 
 namespace cachalot::kv {
 
@@ -9,7 +12,8 @@ DriverCopies::DriverCopies(const CudaDevice& device, gpu::Stream stream, Directi
     : device_(device),
       stream_(stream),
       gathers_(direction == Direction::kGather),
-      at_once_(at_once) {}
+      at_once_(at_once),
+      next_at_once_(std::min(at_once, kFirstBatchCopies)) {}
 
 void DriverCopies::add(const memory::Extent& pool, std::uint32_t tensor, std::uint64_t device) {
   const bool touches = run_.bytes != 0 && run_.at + run_.bytes == pool.at &&
@@ -36,7 +40,10 @@ void DriverCopies::close_run() {
     to_.push_back(gathers_ ? part.at : run_device_);
     from_.push_back(gathers_ ? run_device_ : part.at);
     bytes_.push_back(part.bytes);
-    if (bytes_.size() >= at_once_) status_ = submit();
+    if (bytes_.size() >= next_at_once_) {
+      status_ = submit();
+      next_at_once_ = at_once_;
+    }
     run_ = {run_.at + part.bytes, run_.bytes - part.bytes};
     run_device_ += part.bytes;
   }

@@ -29,8 +29,8 @@ namespace cachalot::kv {
 class DriverCopies {
  public:
   // The calling thread has entered the device.
-  // @param at_once  the most copies in a call of the driver's, if `stream` is not the legacy one; 0: one, and
-  //                 not as a batch
+  // @param at_once  the most copies in a call of the driver's, if `stream` is not the legacy one (the first call has
+  //                 fewer, kFirstBatchCopies); 0: one, and not as a batch
   DriverCopies(const CudaDevice& device, gpu::Stream stream, Direction direction,
                std::uint32_t at_once);
 
@@ -50,6 +50,7 @@ class DriverCopies {
   const gpu::Stream stream_;
   const bool gathers_;
   const std::uint32_t at_once_;
+  std::uint32_t next_at_once_;
   memory::Extent run_{};  // not among the copies yet
   std::uint32_t run_tensor_ = 0;
   std::uint64_t run_device_ = 0;

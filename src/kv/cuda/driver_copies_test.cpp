@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "kv/cuda/way.h"
 #include "testing/kv/fake_kernels.h"
 #include "testing/kv/kernels_under_test.h"
 
@@ -88,6 +89,18 @@ TEST_F(DriverCopiesOnFakeGpu, ACopyEndsWhereARegistrationEnds) {
   EXPECT_EQ(machine_.batches, std::vector<std::size_t>{3});
   ASSERT_TRUE(wait());
   EXPECT_EQ(std::memcmp(page(0), &pool_[kPart - 64], 2 * kPart + 64), 0);
+}
+
+// The device begins when the first call ends.
+TEST_F(DriverCopiesOnFakeGpu, TheFirstOfSeveralCallsIsShort) {
+  DriverCopies these = copies(Direction::kScatter, 64);
+  for (std::uint64_t i = 0; i < 100; ++i) these.add(pool(i * 128, 64), 0, pages_ + i * 64);
+  ASSERT_TRUE(these.finish());
+  EXPECT_EQ(machine_.batches, (std::vector<std::size_t>{kFirstBatchCopies, 64, 20}));
+  ASSERT_TRUE(wait());
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    ASSERT_EQ(std::memcmp(page(i * 64), &pool_[i * 128], 64), 0) << i;
+  }
 }
 
 // What a kernel before writes into the pages is what a gather brings. The fake reads the first source of a batch

@@ -20,8 +20,9 @@ namespace cachalot::kv {
 
 // How a thread waits for the device.
 enum class WaitBy {
-  // Asks for 200 us first, for a thread that is slept for is seen some 10 to 40 us late (estimate), which is
-  // what copies of a megabyte take. For the engine's own thread, that has nothing else to do.
+  // Sleeps until shortly before the copy can be done, then asks for a while: the driver wakes a sleeping thread some
+  // 100 us late (H200, in a virtual machine), as long as 5 MB take. For the engine's own thread, that has nothing else
+  // to do.
   kAsking,
   // At once. For threads beside it: each question takes the driver's lock, which launches wait for (vLLM pull
   // request 47081).
@@ -49,6 +50,8 @@ class PendingCopy {
     memory::Domain* domain;  // null: the host owes nothing for its caches
     Direction direction;
     HostPart host;
+    std::uint64_t bytes = 0;     // that it copies, without the host's part
+    std::uint64_t begin_ns = 0;  // SteadyClock, when it was launched
   };
   // A copy of nothing.
   PendingCopy() = default;

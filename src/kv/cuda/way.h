@@ -1,22 +1,18 @@
-// Which of four ways a call's bytes go, by the size and the number of its fragments: a table, made of what others
-// measured and of estimates.
+// Which of four ways a call's bytes go, by the size of its fragments: a table, from measurements on an H200 (PCIe 5.0
+// x16, docs/gpu). There one large copy has 55 GB/s, and no kernel more than 51 (gather) and 50 (scatter).
 //
-// PCIe 5.0 x16, 50 to 54 GB/s; nothing of it measured with this code yet:
-//   threads       a warp's item costs about a microsecond of latency to the pool, which 128 warps hide;
-//                 any size and alignment. Its cost is the multiprocessors it takes from the engine: beside a
-//                 prefill a kernel waited 1.6 ms for one (LMCache 5067).
-//   bulk          one thread a block sets a transfer going every 0.2 us (77 instructions of PTX, most of
-//                 them dependent, while its warp has looked up 32 of them): 4 of them reach 50 GB/s from
-//                 2.5 KiB a transfer on.
-//   batch         no multiprocessor; 0.5 us a copy to submit (vLLM 48434). 10,000 copies of 28 KiB in one call have
-//                 27.5 GB/s, of 64 KiB 38.8 (42212): as if the transfer began after these 5 ms. So calls are cut
-//                 (kBatchCopies). Copies to the device of 4 to 24 KiB: 5 to 7 GB/s (42212). A kernel of
-//                 Triton's is faster from 16 to 64 copies of 1 to 24 KiB on, and from about 100 of 28 KiB
-//                 (57343, 57555: H100, A30).
-//   copy engine   the same, 1.5 to 2 us a copy to submit: 75 to 100 KB worth of transfer, a tenth of
-//                 1 MiB. Beluga: 10.55 us for one of 16 KiB, 2.68 us of it moving.
+//   threads       any size and alignment: 8 multiprocessors have 46 to 47 GB/s from 4 KiB on
+//   bulk          4 multiprocessors have 46 to 48 GB/s from 8 KiB on; half as much at 4 KiB. It slows a kernel that
+//                 fills the GPU by 1.6 %, threads by 3.6 %. It waits for a multiprocessor whose kernel has left it
+//                 enough shared memory.
+//   batch         no multiprocessor. 0.4 to 0.8 us a copy to submit: 40 GB/s at 32 KiB, 45 and more from 64 KiB on.
+//                 To the device a copy of 8 to 24 KiB takes 3 to 5 us.
+//   copy engine   the same, 2 to 3 us a copy: a tenth of 1 MiB
 //
-// @source Beluga (arXiv 2511.20172) §3, O6; CUDA driver API reference; vLLM, LMCache: the threads named above
+// The number of fragments makes no difference that is worth a row: 16 copies of 1 KiB take 17 us by threads and 22 in a
+// batch, 16 of 32 KiB 27 and 32.
+//
+// @source Beluga (arXiv 2511.20172) §3, O6; CUDA driver API reference
 #pragma once
 
 #include <cstdint>
@@ -33,7 +29,6 @@ enum class Way {
 
 struct WayFacts {
   std::uint64_t shortest_bytes = 0;  // of the call's fragments
-  std::uint64_t fragments = 0;       // of the call, before any are merged or cut
   bool aligned = false;              // all to 16 bytes, on both sides
   bool has_bulk = false;             // sm_90 and later
   bool can_batch = false;            // a driver of CUDA 12.8 and later, and not the legacy stream
@@ -42,20 +37,17 @@ struct WayFacts {
   bool bypasses_caches = false;
 };
 
-// From so many bytes a fragment on. To be measured: tools/check-gpu. A kernel of ours is launched sooner than one of
-// Triton's, so few copies are fewer here.
+// From so many bytes a fragment on.
 struct WayRow {
   std::uint64_t from_bytes;
-  std::uint64_t most_batched;  // up to so many fragments a call: kBatch, where it can be
-  Way way;                     // else
+  Way way;
+  Way without_batches;
 };
-inline constexpr std::uint64_t kAnyNumber = ~std::uint64_t{0};
 inline constexpr WayRow kWays[] = {
-    {0, 16, Way::kThreads},
-    {4 << 10, 16, Way::kBulk},
-    {28 << 10, 64, Way::kBulk},
-    {32 << 10, kAnyNumber, Way::kBulk},
-    {1 << 20, kAnyNumber, Way::kCopyEngine},
+    {0, Way::kThreads, Way::kThreads},
+    {8 << 10, Way::kBulk, Way::kBulk},
+    {64 << 10, Way::kBatch, Way::kBulk},
+    {1 << 20, Way::kBatch, Way::kCopyEngine},
 };
 inline constexpr std::uint64_t kLeastBypassingCopyBytes = 24 << 10;
 
@@ -65,7 +57,7 @@ constexpr Way choose_way(const WayFacts& facts, Way wanted) {
   if (wanted == Way::kChoose) {
     for (const WayRow& row : kWays) {
       if (facts.shortest_bytes < row.from_bytes) break;
-      way = facts.can_batch && facts.fragments <= row.most_batched ? Way::kBatch : row.way;
+      way = facts.can_batch ? row.way : row.without_batches;
     }
   }
   if (way == Way::kBatch && !facts.can_batch) way = Way::kCopyEngine;
@@ -75,9 +67,9 @@ constexpr Way choose_way(const WayFacts& facts, Way wanted) {
   return way;
 }
 
-// Copies in one call of the driver's: 128 us to submit, in which the call before transfers; from 32 KiB a copy on, that
-// takes longer. A driver has crashed with 51,828 in one call (vLLM 49276).
-inline constexpr std::uint32_t kBatchCopies = 256;
+// Copies in one call of the driver's. The device begins when the call ends, so the first call is shorter, and a call is
+// submitted while the one before copies. A driver has crashed with 51,828 in one call (vLLM 49276).
+inline constexpr std::uint32_t kFirstBatchCopies = 16, kBatchCopies = 64;
 
 // Of a stage in shared memory; a thread block has kStages (kv/fused/copy_bulk.h), 64 KiB in all.
 inline constexpr std::uint32_t kStageBytes = 8 << 10;

@@ -10,55 +10,38 @@ Way chosen(const WayFacts& facts, Way wanted = Way::kChoose) {
   return choose_way(facts, wanted);
 }
 
-// Where the driver has no batches.
 TEST(Ways, AreChosenByTheSizeOfFragments) {
-  WayFacts facts{.shortest_bytes = 160, .fragments = 1, .aligned = true, .has_bulk = true};
-  EXPECT_EQ(chosen(facts), Way::kThreads);
-  facts.shortest_bytes = 4 << 20;
-  EXPECT_EQ(chosen(facts), Way::kCopyEngine);
-  facts.shortest_bytes = 32 << 10;
-  EXPECT_EQ(chosen(facts), Way::kBulk);
-  facts.aligned = false;
+  constexpr std::uint64_t kKiB = 1024;
+  const auto of = [](std::uint64_t bytes, bool can_batch) {
+    return chosen(
+        {.shortest_bytes = bytes, .aligned = true, .has_bulk = true, .can_batch = can_batch});
+  };
+  for (const std::uint64_t bytes : {std::uint64_t{16}, 8 * kKiB - 1}) {
+    EXPECT_EQ(of(bytes, true), Way::kThreads) << bytes;
+    EXPECT_EQ(of(bytes, false), Way::kThreads) << bytes;
+  }
+  for (const std::uint64_t bytes : {8 * kKiB, 64 * kKiB - 1}) {
+    EXPECT_EQ(of(bytes, true), Way::kBulk) << bytes;
+    EXPECT_EQ(of(bytes, false), Way::kBulk) << bytes;
+  }
+  for (const std::uint64_t bytes : {64 * kKiB, 1024 * kKiB - 1}) {
+    EXPECT_EQ(of(bytes, true), Way::kBatch) << bytes;
+    EXPECT_EQ(of(bytes, false), Way::kBulk) << bytes;
+  }
+  EXPECT_EQ(of(4096 * kKiB, true), Way::kBatch);
+  EXPECT_EQ(of(4096 * kKiB, false), Way::kCopyEngine);
+}
+
+TEST(Ways, AreThreadsWhereBulkTransfersCannotBe) {
+  WayFacts facts{.shortest_bytes = 32 << 10, .aligned = false, .has_bulk = true};
   EXPECT_EQ(chosen(facts), Way::kThreads);
   facts.aligned = true;
   facts.has_bulk = false;
   EXPECT_EQ(chosen(facts), Way::kThreads);
 }
 
-// Few copies cost less in a batch than a kernel, small ones of many more.
-TEST(Ways, AreChosenByTheNumberOfFragments) {
-  constexpr std::uint64_t kKiB = 1024;
-  const auto of = [](std::uint64_t bytes, std::uint64_t fragments) {
-    return chosen({.shortest_bytes = bytes,
-                   .fragments = fragments,
-                   .aligned = true,
-                   .has_bulk = true,
-                   .can_batch = true});
-  };
-  for (const std::uint64_t bytes : {std::uint64_t{64}, 4 * kKiB - 1}) {
-    EXPECT_EQ(of(bytes, 16), Way::kBatch) << bytes;
-    EXPECT_EQ(of(bytes, 17), Way::kThreads) << bytes;
-  }
-  for (const std::uint64_t bytes : {4 * kKiB, 28 * kKiB - 1}) {
-    EXPECT_EQ(of(bytes, 16), Way::kBatch) << bytes;
-    EXPECT_EQ(of(bytes, 17), Way::kBulk) << bytes;
-  }
-  for (const std::uint64_t bytes : {28 * kKiB, 32 * kKiB - 1}) {
-    EXPECT_EQ(of(bytes, 64), Way::kBatch) << bytes;
-    EXPECT_EQ(of(bytes, 65), Way::kBulk) << bytes;
-  }
-  for (const std::uint64_t bytes : {32 * kKiB, 64 * kKiB, 4096 * kKiB}) {
-    EXPECT_EQ(of(bytes, 1), Way::kBatch) << bytes;
-    EXPECT_EQ(of(bytes, std::uint64_t{1} << 20), Way::kBatch) << bytes;
-  }
-}
-
 TEST(Ways, AreTheWantedOnesWhereTheyCanBe) {
-  const WayFacts able{.shortest_bytes = 100,
-                      .fragments = 5000,
-                      .aligned = true,
-                      .has_bulk = true,
-                      .can_batch = true};
+  const WayFacts able{.shortest_bytes = 100, .aligned = true, .has_bulk = true, .can_batch = true};
   for (const Way way : {Way::kThreads, Way::kBulk, Way::kBatch, Way::kCopyEngine}) {
     EXPECT_EQ(chosen(able, way), way);
   }
@@ -71,7 +54,6 @@ TEST(Ways, AreTheWantedOnesWhereTheyCanBe) {
 
 TEST(Ways, KeepSmallCopiesOfTheDriverAwayFromUncachedMemory) {
   WayFacts facts{.shortest_bytes = 20 << 10,
-                 .fragments = 4,
                  .aligned = true,
                  .has_bulk = true,
                  .can_batch = true,
@@ -82,7 +64,7 @@ TEST(Ways, KeepSmallCopiesOfTheDriverAwayFromUncachedMemory) {
   facts.has_bulk = false;
   EXPECT_EQ(chosen(facts, Way::kBatch), Way::kThreads);
   facts.shortest_bytes = 24 << 10;
-  EXPECT_EQ(chosen(facts), Way::kBatch);
+  EXPECT_EQ(chosen(facts, Way::kBatch), Way::kBatch);
   facts.can_batch = false;
   facts.shortest_bytes = 4 << 20;
   EXPECT_EQ(chosen(facts), Way::kCopyEngine);

@@ -25,7 +25,7 @@ struct PoolPiece {
 
 // A block of a call; behind the last one stands one that only ends it.
 struct CallBlock {
-  std::uint64_t first_item;
+  std::uint64_t first_item;  // a block has fewer than 2^32
   std::uint32_t first_piece, first_page;
   std::uint32_t first_token, tokens;  // 0 tokens: all of the block's
 };
@@ -114,13 +114,14 @@ CACHALOT_HOST_DEVICE inline std::uint64_t address_in(const PoolPiece& piece, std
 
 CACHALOT_HOST_DEVICE inline Item item_of(const CallView& call, std::uint64_t index) {
   const CallBlock& block = call.blocks[block_of_item(call, index)];
-  const std::uint64_t in_block = index - block.first_item;
+  const auto in_block = static_cast<std::uint32_t>(index - block.first_item);
   const std::uint32_t* const chosen = block.tokens == 0 ? nullptr : call.tokens + block.first_token;
-  const std::uint64_t number = in_block / call->items_per_fragment;
+  const std::uint32_t number = in_block / call->items_per_fragment;
   const Fragment found = fragment(call->plan, number, chosen, block.tokens);
   // Cut where the pool's units are: the first item is shorter where the fragment begins inside one.
   const std::uint64_t head = found.pool_offset % kUnitBytes;
-  const std::uint64_t begin = (in_block - number * call->items_per_fragment) * call->item_bytes;
+  const std::uint64_t begin =
+      std::uint64_t{in_block - number * call->items_per_fragment} * call->item_bytes;
   const std::uint64_t end = begin + call->item_bytes;
   const std::uint64_t first = begin < head ? 0 : begin - head;
   const std::uint64_t last = end - head < found.bytes ? end - head : found.bytes;

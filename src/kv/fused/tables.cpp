@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cinttypes>
 #include <cstring>
 #include <limits>
 
@@ -17,6 +18,9 @@ std::size_t append(std::vector<std::byte>& bytes, std::span<const T> values) {
   if (!values.empty()) std::memcpy(bytes.data() + at, values.data(), values.size_bytes());
   return at;
 }
+
+// Lanes that make a line of a GPU's, 128 bytes, with one access.
+constexpr std::uint32_t kLineLanes = 128 / kUnitBytes;
 
 std::uint64_t longest_run(const Plan& plan) {
   std::uint64_t longest = 0;
@@ -78,7 +82,8 @@ std::uint32_t add_tokens(const BlockCopy& block, Lists& lists) {
 
 WorkShape shape_for(const Plan& plan, std::uint32_t most_lanes) {
   const std::uint64_t units = (longest_run(plan) + kUnitBytes - 1) / kUnitBytes;
-  const std::uint64_t wanted = std::bit_ceil(std::max<std::uint64_t>(units, 1));
+  std::uint64_t wanted = std::bit_ceil(std::max<std::uint64_t>(units, 1));
+  if (wanted > kLineLanes) wanted = std::max<std::uint64_t>(wanted / 2, kLineLanes);
   const auto lanes =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(wanted, std::max(most_lanes, 1u)));
   constexpr std::uint32_t kUnitsALane = 4;  // kUnitsAtOnce of copy_thread.h
@@ -124,22 +129,26 @@ Result<CallTables> CallTables::make(const CopyPlan& plan, std::span<const BlockC
   call.items_per_fragment = static_cast<std::uint32_t>(per_fragment);
   Lists lists;
   lists.blocks.reserve(blocks.size() + 1);
+  std::uint64_t most_items = 0;  // of a block
   for (const BlockCopy& block : blocks) {
     CallBlock row = begin_of(lists, call.items);
     CACHALOT_TRY(add_pieces(block, call.padded_bytes, pool, lists));
     lists.pages.insert(lists.pages.end(), block.pages.begin(), block.pages.end());
     row.tokens = add_tokens(block, lists);
     lists.blocks.push_back(row);
-    call.items += fragment_count(arithmetic, row.tokens) * per_fragment;
+    const std::uint64_t items = fragment_count(arithmetic, row.tokens) * per_fragment;
+    most_items = std::max(most_items, items);
+    call.items += items;
   }
   lists.blocks.push_back(begin_of(lists, call.items));
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   if (blocks.size() >= kMost || lists.pieces.size() > kMost || lists.pages.size() > kMost ||
-      lists.tokens.size() > kMost || per_fragment > kMost) {
-    return Error::make(Code::kInvalidArgument,
-                       "copy: %zu blocks with %zu extents, %zu pages, %zu tokens in one call, "
-                       "expected below 2^32 of each",
-                       blocks.size(), lists.pieces.size(), lists.pages.size(), lists.tokens.size());
+      lists.tokens.size() > kMost || per_fragment > kMost || most_items > kMost) {
+    return Error::make(
+        Code::kInvalidArgument,
+        "copy: %zu blocks with %zu extents, %zu pages, %zu tokens in one call and %" PRIu64
+        " pieces in one block, expected below 2^32 of each",
+        blocks.size(), lists.pieces.size(), lists.pages.size(), lists.tokens.size(), most_items);
   }
   append<CallBlock>(out.bytes_, lists.blocks);
   call.pieces_at = append<PoolPiece>(out.bytes_, lists.pieces);

@@ -24,8 +24,9 @@ struct WorkShape {
   std::uint32_t lanes = 0, item_bytes = 0;
 };
 
-// What suits a plan: as many lanes as its longest run has units, at most `most_lanes`, and for each of
-// them as many units as it can have in flight.
+// What suits a plan. An item has half as many lanes as the longest run has units, because each lane finds out where
+// the item is; but no fewer than make a GPU's line of 128 bytes, and at most `most_lanes`. It has as many units as
+// these lanes can have in flight.
 WorkShape shape_for(const Plan& plan, std::uint32_t most_lanes);
 
 // The largest power of two, up to 256, that all the pool's offsets and the lengths of a plan's fragments
