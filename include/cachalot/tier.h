@@ -23,7 +23,10 @@
 //   3. Calls wait for L3 only in wait_ready(), and without L2 in start() and grow(); for copies between L1 and L2 only
 //      in start(), grow() and wait_layer().
 //
-// L1 is memory of this process so far; device memory of a GPU is refused.
+// L1 is memory of this process, or of a GPU (device.cuda_device). Copies of a GPU's run on streams of the library: loads
+// after the work that is on device.cuda_stream at start(), copies to L2 and L3 after the work that is on it at commit().
+// Work on other streams is not seen. L2 then is page-locked. After a copy of the GPU's has failed all calls that give or
+// take pages return kIo.
 //
 // @threads  any, simultaneously; calls of one request: one at a time
 // @source   SGLang HiCache
@@ -185,9 +188,11 @@ struct TierStatistics {
 
 class TieredCache {
  public:
-  // @errors kInvalidArgument: host_ratio not over 1 (0.1 where exclusive), both sizes, unknown layout or order, a cache
-  //         on a GPU; those of Client::register_cache and Client::attach; kNoSpace: the machine has less memory
-  // @cost   takes L2's memory
+  // @errors kInvalidArgument: host_ratio not over 1 (0.1 where exclusive), both sizes, unknown layout or order, tensors
+  //         that are not on device.cuda_device, pieces of a block that are no multiples of 64 bytes (on a GPU);
+  //         those of Client::register_cache and Client::attach; kNoSpace: the machine has less memory, or cannot
+  //         page-lock it
+  // @cost   takes L2's memory; with a GPU page-locks it, 25 to 40 ms a GiB
   static Result<TieredCache> make(const TieredCacheOptions& options);
   TieredCache(TieredCache&&) noexcept;
   TieredCache& operator=(TieredCache&&) noexcept;
@@ -218,15 +223,18 @@ class TieredCache {
   // Of open(), or of the last commit().
   Result<std::uint64_t> prompt_tokens(RequestId request) const;
   // Ends the fetch, takes pages for the whole prompt, and begins to load what is in L2. With ranks: agrees on
-  // cached_tokens. Without L2: loads from the pool.
-  // @errors kNoSpace: L1 is full of pages of open requests; close one, and start again; kNotFound; as RankGroup
+  // cached_tokens. Without L2: loads from the pool. On a GPU the thread has put all work with pages of closed requests
+  // on device.cuda_stream before.
+  // @errors kNoSpace: L1 is full of pages of open requests; close one, and start again; kNotFound; as RankGroup;
+  //         kIo: a copy of the GPU's failed; kInvalidArgument: device.cuda_stream is being captured
   Result<TierStart> start(RequestId request);
-  // Returns when `layer` of all cached tokens is in L1. @errors kInvalidArgument: not started, or no such layer
+  // Returns when `layer` of all cached tokens is in L1. @errors kInvalidArgument: not started, or no such layer;
+  // kIo: a copy of the GPU's failed
   Status wait_layer(RequestId request, std::uint32_t layer);
   // Takes pages until they are enough for so many tokens. @return all pages of the request
   // @errors kNoSpace: as start()
   Result<std::vector<PageId>> grow(RequestId request, std::uint64_t tokens);
-  // The KV of `tokens` is computed and in the request's pages. Whole blocks are found by others from now on, and
+  // The KV of `tokens` is computed and in the request's pages; on a GPU, by work that is on device.cuda_stream. Whole blocks are found by others from now on, and
   // written to the next tiers. The pages of these blocks must not change until close().
   // @errors kInvalidArgument: not started; more tokens than pages; the tokens do not begin with the whole blocks that
   //         were cached or committed before
@@ -245,9 +253,9 @@ class TieredCache {
   bool is_valid() const;
 
   struct Impl;
+  explicit TieredCache(std::unique_ptr<Impl> impl);  // the library's
 
  private:
-  explicit TieredCache(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

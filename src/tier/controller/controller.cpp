@@ -56,8 +56,9 @@ Controller::Controller(const TieredCacheOptions& options, const RadixOptions& ra
               const std::span<const Slot> device =
                   book_.tree().node(node).slots[index(Tier::kDevice)].view();
               for (std::size_t i = 0; i < host.size(); ++i) pairs.push_back({host[i], device[i]});
-              copies_->back_up(pairs);
-              counts_.backed_up_bytes += pairs.size() * copies_->block_bytes();
+              // If it fails, copies_->check() does so from now on: nobody gets these blocks.
+              if (copies_->back_up(pairs, last_commit_))
+                counts_.backed_up_bytes += pairs.size() * copies_->block_bytes();
             }),
       hasher_(std::move(hasher)),
       loading_(copies_->device_blocks()),
@@ -243,12 +244,16 @@ Status Controller::wait_layer(RequestId id, std::uint32_t layer) {
     loads = request->loads;
   }
   const std::uint64_t begin = base::SteadyClock::read();
-  for (const auto& load : loads) load->wait_layer(layer);
+  Status outcome;
+  for (const auto& load : loads) {
+    const Status loaded = load->wait_layer(layer);
+    if (outcome) outcome = loaded;
+  }
   if (!loads.empty()) {
     const Lock lock(mutex_);
     counts_.layer_wait_ns += base::SteadyClock::read() - begin;
   }
-  return {};
+  return outcome;
 }
 
 std::vector<PageId> Controller::pages_of(const Request& request) const {
@@ -280,6 +285,7 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
   CACHALOT_TRY_ASSIGN(Request * request, find(id));
   if (!request->is_started)
     return Error::make(Code::kInvalidArgument, "commit: the request was not started");
+  CACHALOT_TRY_ASSIGN(Mark computed, copies_->mark());
   if (tokens.size() > request->slots.size() * std::uint64_t{block_tokens_}) {
     return Error::make(Code::kInvalidArgument,
                        "commit: %zu tokens; expected at most those of the request's %zu blocks",
@@ -297,6 +303,7 @@ Status Controller::commit(RequestId id, std::span<const std::uint32_t> tokens) {
   }
   request->tokens.assign(tokens.begin(), tokens.end());
   if (blocks == 0) return {};
+  last_commit_ = std::move(computed);
   CACHALOT_TRY(insert_in_pieces(*request, blocks));
   const RadixKey key = request->key().first(std::size_t{blocks} * block_tokens_);
   std::vector<Slot> surplus;

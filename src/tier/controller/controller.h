@@ -107,7 +107,7 @@ class Controller {
   Status load_from_pool(Request& request, Plan& plan, Lock& lock);
   Result<std::uint32_t> agree(Request& request, std::uint32_t blocks, Lock& lock);
   std::uint32_t worth_loading(const Plan& plan, std::uint64_t prompt_tokens);
-  void begin_load(Request& request, Plan& plan);
+  void begin_load(Request& request, Plan& plan, const Mark& mark);
   void wait_for_loads_of_others(Request& request, const Plan& plan);
   TierStart finish_start(Request& request, const Plan& plan, std::uint32_t cached);
   std::vector<PageId> pages_of(const Request& request) const;
@@ -135,6 +135,7 @@ class Controller {
   const TieredCacheOptions options_;
   const std::uint32_t block_tokens_;
   const std::unique_ptr<TierCopies> copies_;
+  Mark last_commit_;  // after all work that computes blocks of the tree
   const bool has_host_;
   const bool writes_shared_;
 

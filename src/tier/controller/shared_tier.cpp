@@ -1,5 +1,6 @@
 #include "tier/controller/shared_tier.h"
 
+#include "client/attach.h"
 #include "client/fingerprint.h"
 
 namespace cachalot::tier {
@@ -12,10 +13,11 @@ Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
 }
 
 Result<std::unique_ptr<PoolTier>> PoolTier::attach(const ClientOptions& options,
-                                                   const TierCaches& caches) {
+                                                   const TierCaches& caches,
+                                                   const client::Gpus::Open& open_gpu) {
   ClientOptions attach = options;
   attach.counts_prompts = true;
-  CACHALOT_TRY_ASSIGN(Client client, Client::attach(attach));
+  CACHALOT_TRY_ASSIGN(Client client, client::attach(attach, open_gpu));
   std::unique_ptr<PoolTier> tier(new PoolTier(std::move(client)));
   tier->options_ = options;
   tier->device_pages_per_block_ = caches.device_pages_per_block;

@@ -19,6 +19,7 @@ Result<TierStart> Controller::start(RequestId id) {
   CACHALOT_TRY_ASSIGN(Request * request, find(id));
   if (request->is_started)
     return Error::make(Code::kInvalidArgument, "start: the request was started before");
+  CACHALOT_TRY(copies_->check());
   release_fetch(*request);
   const std::size_t prompt = request->tokens.size();
   // At least one token is left: the engine needs its logits.
@@ -61,8 +62,14 @@ Result<TierStart> Controller::start(RequestId id) {
     }
     plan.own.insert(plan.own.begin(), more.begin(), more.end());
   }
+  // After the pages were taken: whoever had them before has put its last work with them on the stream.
+  const Result<Mark> mark = copies_->mark();
+  if (!mark) {
+    book_.give(Tier::kDevice, plan.own);
+    return mark.error();
+  }
   wait_for_loads_of_others(*request, plan);
-  begin_load(*request, plan);
+  begin_load(*request, plan, *mark);
   const TierStart result = finish_start(*request, plan, *agreed);
   write_demoted();
   return result;
@@ -162,8 +169,9 @@ void Controller::wait_for_loads_of_others(Request& request, const Plan& plan) {
   }
 }
 
-// Blocks in L2 are in L1's tree at once, and their bytes come layer by layer: a copy within a process does not fail.
-void Controller::begin_load(Request& request, Plan& plan) {
+// Blocks in L2 are in L1's tree at once, and their bytes come layer by layer: a copy within a process does not fail, and
+// after one of a GPU's that did, nothing of the tree is used (TierCopies::check).
+void Controller::begin_load(Request& request, Plan& plan, const Mark& mark) {
   if (plan.match.host_pages == 0) return;
   RadixTree& tree = book_.tree();
   std::vector<SlotPair> pairs;
@@ -183,7 +191,7 @@ void Controller::begin_load(Request& request, Plan& plan) {
   tree.lock(Tier::kDevice, node);  // the job's
   tree.lock(Tier::kHost, node);
   relock(request, node, kNoNode);
-  const auto job = std::make_shared<LoadJob>(std::move(pairs));
+  const auto job = std::make_shared<LoadJob>(std::move(pairs), mark);
   for (const SlotPair& pair : job->blocks()) loading_[pair.device] = job;
   request.loads.push_back(job);
   ++loads_;
@@ -192,17 +200,14 @@ void Controller::begin_load(Request& request, Plan& plan) {
 }
 
 void Controller::run_load(const std::shared_ptr<LoadJob>& job, NodeId node) {
-  const std::uint32_t layers = options_.shared.geometry.layers;
-  for (std::uint32_t layer = 0; layer < layers; ++layer) {
-    copies_->load_layer(layer, job->blocks());
-    job->finish_layer();
-  }
+  const Status loaded = copies_->load(job->blocks(), job->mark(), [&job] { job->finish_layer(); });
+  if (!loaded) job->fail(loaded.error());
   const Lock lock(mutex_);
   for (const SlotPair& pair : job->blocks()) loading_[pair.device] = nullptr;
   book_.tree().unlock(Tier::kDevice, node);
   book_.tree().unlock(Tier::kHost, node);
   if (options_.exclusive) book_.drop_duplicates(node);
-  counts_.loaded_bytes += job->blocks().size() * copies_->block_bytes();
+  if (loaded) counts_.loaded_bytes += job->blocks().size() * copies_->block_bytes();
   loading_blocks_ -= job->blocks().size();
   --loads_;
   changed_.notify_all();

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "base/clock.h"
+#include "kv/page_copy.h"
 #include "os/memory.h"
+#include "tier/controller/gpu_tier_copies.h"
 
 namespace cachalot {
 
@@ -45,6 +47,57 @@ Result<kv::EngineCache> cache_of(const KvGeometry& geometry, const PagedCache& g
   return kv::EngineCache::with_strides(shape, strides, tensors);
 }
 
+// Both in this process's memory.
+class HostTierCopies final : public TierCopies {
+ public:
+  HostTierCopies(kv::EngineCache device, kv::EngineCache host, base::HugeVector<std::byte> memory,
+                 TierCaches caches)
+      : TierCopies(std::move(device)), host_(std::move(host)), memory_(std::move(memory)) {
+    caches_ = std::move(caches);
+  }
+
+  Status load(std::span<const SlotPair> blocks, const Mark&,
+              const std::function<void()>& finish_layer) override {
+    std::vector<kv::PagePair> pairs;
+    pairs.reserve(blocks.size());
+    for (const SlotPair& block : blocks) pairs.push_back({block.host, block.device});
+    const Result<kv::PageCopy> copy = kv::PageCopy::make(host_, device_);
+    for (std::uint32_t layer = 0; layer < device_.geometry().layers; ++layer) {
+      const std::uint64_t begin = base::SteadyClock::read();
+      copy->copy(pairs, {layer, layer + 1});
+      load_bandwidth_.add(copy->layer_bytes() * blocks.size(), base::SteadyClock::read() - begin);
+      finish_layer();
+    }
+    return {};
+  }
+  Status back_up(std::span<const SlotPair> blocks, const Mark&) override {
+    std::vector<kv::PagePair> pairs;
+    pairs.reserve(blocks.size());
+    for (const SlotPair& block : blocks) pairs.push_back({block.device, block.host});
+    kv::PageCopy::make(device_, host_)->copy(pairs);
+    return {};
+  }
+
+ private:
+  kv::EngineCache host_;
+  base::HugeVector<std::byte> memory_;
+};
+
+// @errors kNoSpace: the machine has not so much left
+Result<std::uint64_t> host_bytes_of(const KvGeometry& geometry, std::uint32_t host_blocks) {
+  std::uint64_t bytes = 0;
+  const os::AvailableMemory available = os::available_memory();
+  if (__builtin_mul_overflow(geometry.block_bytes(), host_blocks, &bytes) ||
+      bytes > available.bytes) {
+    return Error::make(Code::kNoSpace,
+                       "host memory of %u blocks of %" PRIu64
+                       " bytes; expected at most the %" PRIu64 " bytes that %s has left",
+                       host_blocks, geometry.block_bytes(), available.bytes,
+                       available.limited_by.c_str());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 void Bandwidth::add(std::uint64_t bytes, std::uint64_t ns) {
@@ -74,55 +127,25 @@ Result<std::uint32_t> blocks_of(const KvGeometry& geometry, const PagedCache& de
 Result<std::unique_ptr<TierCopies>> TierCopies::make(const KvGeometry& geometry,
                                                      const PagedCache& device,
                                                      std::string_view host_layout,
-                                                     std::uint32_t host_blocks) {
-  if (device.cuda_device) {
-    return Error::make(Code::kUnsupported,
-                       "the device cache is on GPU %d; expected memory of this process",
-                       *device.cuda_device);
-  }
+                                                     std::uint32_t host_blocks,
+                                                     const client::Gpus::Open& open_gpu) {
   CACHALOT_TRY_ASSIGN(const std::string layout, layout_of(host_layout, geometry));
   CACHALOT_TRY_ASSIGN(kv::EngineCache engine, cache_of(geometry, device));
-  const std::uint32_t pages_per_block = engine.pages_per_block();
-  if (host_blocks == 0) {
-    kv::EngineCache none = engine;
-    std::unique_ptr<TierCopies> copies(new TierCopies(std::move(engine), std::move(none), {}));
-    copies->caches_ = {device, {}, pages_per_block};
-    return copies;
+  TierCaches caches{device, {}, engine.pages_per_block()};
+  base::HugeVector<std::byte> memory;
+  if (host_blocks != 0) {
+    CACHALOT_TRY_ASSIGN(const std::uint64_t bytes, host_bytes_of(geometry, host_blocks));
+    memory.resize(device.cuda_device ? whole_pages(bytes) : bytes);
+    caches.host = {.layout = layout, .tensors = {{memory.data(), bytes}}, .pages = host_blocks};
   }
-  std::uint64_t bytes = 0;
-  const os::AvailableMemory available = os::available_memory();
-  if (__builtin_mul_overflow(geometry.block_bytes(), host_blocks, &bytes) ||
-      bytes > available.bytes) {
-    return Error::make(Code::kNoSpace,
-                       "host memory of %u blocks of %" PRIu64
-                       " bytes; expected at most the %" PRIu64 " bytes that %s has left",
-                       host_blocks, geometry.block_bytes(), available.bytes,
-                       available.limited_by.c_str());
+  kv::EngineCache host = engine;  // unused without L2
+  if (host_blocks != 0) {
+    CACHALOT_TRY_ASSIGN(host, cache_of(geometry, caches.host));
   }
-  base::HugeVector<std::byte> memory(bytes);
-  PagedCache host{.layout = layout, .tensors = {{memory.data(), bytes}}, .pages = host_blocks};
-  CACHALOT_TRY_ASSIGN(kv::EngineCache host_cache, cache_of(geometry, host));
-  std::unique_ptr<TierCopies> copies(
-      new TierCopies(std::move(engine), std::move(host_cache), std::move(memory)));
-  copies->caches_ = {device, host, pages_per_block};
-  return copies;
-}
-
-void TierCopies::load_layer(std::uint32_t layer, std::span<const SlotPair> blocks) {
-  const std::uint64_t begin = base::SteadyClock::read();
-  std::vector<kv::PagePair> pairs;
-  pairs.reserve(blocks.size());
-  for (const SlotPair& block : blocks) pairs.push_back({block.host, block.device});
-  const Result<kv::PageCopy> copy = kv::PageCopy::make(host_, device_);
-  copy->copy(pairs, {layer, layer + 1});
-  load_bandwidth_.add(copy->layer_bytes() * blocks.size(), base::SteadyClock::read() - begin);
-}
-
-void TierCopies::back_up(std::span<const SlotPair> blocks) {
-  std::vector<kv::PagePair> pairs;
-  pairs.reserve(blocks.size());
-  for (const SlotPair& block : blocks) pairs.push_back({block.device, block.host});
-  kv::PageCopy::make(device_, host_)->copy(pairs);
+  if (device.cuda_device)
+    return GpuTierCopies::make(std::move(engine), std::move(memory), std::move(caches), open_gpu);
+  return std::unique_ptr<TierCopies>(
+      new HostTierCopies(std::move(engine), std::move(host), std::move(memory), std::move(caches)));
 }
 
 }  // namespace tier

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 
 #include "base/huge_allocator.h"
-#include "kv/page_copy.h"
+#include "client/gpu/gpus.h"
+#include "kv/engine_cache.h"
 #include "tier/controller/shared_tier.h"
 
 namespace cachalot::tier {
@@ -29,32 +31,52 @@ class Bandwidth {
   std::atomic<double> bytes_per_ns_ = 0;
 };
 
+// A place in the engine's stream; null where L1 has no stream.
+using Mark = std::shared_ptr<const client::StreamMark>;
+
+// In this process's memory a copy cannot fail. On a GPU one can, and then L1 or L2 may have wrong bytes: after that,
+// check() fails for good, and nothing of these tiers may be used.
 // @threads any, for different slots
 class TierCopies {
  public:
   // @param host_blocks  0: no L2
-  // @errors kInvalidArgument: what EngineCache::make lists, an unknown layout; kUnsupported: a cache on a GPU;
-  //         kNoSpace: the machine has not so much memory
+  // @errors kInvalidArgument: what EngineCache::make lists, an unknown layout; of a GPU's: memory of another one, a
+  //         block whose layers are no multiples of 64 bytes; kNoSpace: the machine has not so much memory, or cannot
+  //         page-lock it; as CudaDevice::open()
   static Result<std::unique_ptr<TierCopies>> make(const KvGeometry& geometry,
                                                   const PagedCache& device,
                                                   std::string_view host_layout,
-                                                  std::uint32_t host_blocks);
+                                                  std::uint32_t host_blocks,
+                                                  const client::Gpus::Open& open_gpu);
+  virtual ~TierCopies() = default;
+  TierCopies(const TierCopies&) = delete;
+  TierCopies& operator=(const TierCopies&) = delete;
 
   std::uint32_t device_blocks() const { return device_.pages() / device_.pages_per_block(); }
   std::uint32_t pages_per_block() const { return device_.pages_per_block(); }
   std::uint64_t block_bytes() const { return device_.geometry().block_bytes(); }
   const TierCaches& caches() const { return caches_; }
-
-  void load_layer(std::uint32_t layer, std::span<const SlotPair> blocks);
-  void back_up(std::span<const SlotPair> blocks);
   const Bandwidth& load_bandwidth() const { return load_bandwidth_; }
 
- private:
-  TierCopies(kv::EngineCache device, kv::EngineCache host, base::HugeVector<std::byte> memory)
-      : device_(std::move(device)), host_(std::move(host)), memory_(std::move(memory)) {}
+  // Whether no copy has failed.
+  virtual bool is_usable() const { return true; }
+  // @errors kIo: an earlier copy failed; kInvalidArgument: the engine's stream is being captured into a graph
+  virtual Status check() const { return {}; }
+  // After all work that is on the engine's stream now. @errors as check(), and the driver's
+  virtual Result<Mark> mark() const { return Mark(); }
 
-  kv::EngineCache device_, host_;
-  base::HugeVector<std::byte> memory_;
+  // From L2 to L1, layer by layer, after `mark`. Returns when the last layer is there.
+  // @param finish_layer  is called as soon as one more layer is there
+  virtual Status load(std::span<const SlotPair> blocks, const Mark& mark,
+                      const std::function<void()>& finish_layer) = 0;
+  // From L1 to L2, after `mark`. Returns when the bytes are there.
+  // @errors the bytes in L2 are void
+  virtual Status back_up(std::span<const SlotPair> blocks, const Mark& mark) = 0;
+
+ protected:
+  explicit TierCopies(kv::EngineCache device) : device_(std::move(device)) {}
+
+  kv::EngineCache device_;
   TierCaches caches_;
   Bandwidth load_bandwidth_;
 };

@@ -33,7 +33,8 @@ struct Open {
 
 class Walk {
  public:
-  Walk(const TieredCacheOptions& options, std::uint32_t blocks) : engine_(options, blocks) {}
+  Walk(const TieredCacheOptions& options, std::uint32_t blocks, GpuMachine* gpus = nullptr)
+      : engine_(options, blocks, 1, gpus) {}
 
   void open(std::uint32_t branch, std::uint32_t blocks) {
     const Tokens prompt = prompt_of(branch, blocks);
@@ -142,6 +143,16 @@ void walk(Walk& walk, const std::function<void()>& other) {
 RC_GTEST_PROP(TierStates, CachedBytesAreThoseOfTheTokens, ()) {
   Walk one(random_options(), 16);
   walk(one, [] {});
+}
+
+// The same with L1 on a GPU, whose work is done as late as its streams allow.
+RC_GTEST_PROP(TierStates, CachedBytesAreThoseOfTheTokensOnAGpu, ()) {
+  GpuMachine gpus;
+  {
+    Walk one(random_options(), 16, &gpus);
+    walk(one, [] {});
+  }
+  RC_ASSERT(gpus.fake.faults + gpus.fake.refused == 0);
 }
 
 // With a pool that comes, goes, and is too small, and another engine that uses it.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tier/controller/controller.h"
+#include "tier/controller/make.h"
 
 namespace cachalot {
 
@@ -17,6 +18,7 @@ double PrefillModel::cost_ns(std::uint64_t cached, std::uint64_t tokens) const {
 
 struct TieredCache::Impl {
   ClientOptions shared;
+  client::Gpus::Open open_gpu;
   std::unique_ptr<tier::Controller> controller;
 };
 
@@ -69,6 +71,10 @@ Status check(const TieredCacheOptions& options, std::uint32_t host_blocks) {
 }  // namespace
 
 Result<TieredCache> TieredCache::make(const TieredCacheOptions& options) {
+  return tier::make(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
+}
+
+Result<TieredCache> tier::make(const TieredCacheOptions& options, client::Gpus::Open open_gpu) {
   const KvGeometry& geometry = options.shared.geometry;
   CACHALOT_TRY_ASSIGN(const std::uint32_t device_blocks, tier::blocks_of(geometry, options.device));
   if (options.shared.share_tp != 0) CACHALOT_TRY(geometry.head_group(options.shared.share_tp));
@@ -81,9 +87,10 @@ Result<TieredCache> TieredCache::make(const TieredCacheOptions& options) {
   CACHALOT_TRY_ASSIGN(block_hash::BlockHasher hasher, tier::hasher_of(options.shared));
   CACHALOT_TRY_ASSIGN(
       std::unique_ptr<tier::TierCopies> copies,
-      tier::TierCopies::make(geometry, options.device, options.host_layout, host_blocks));
-  auto impl = std::make_unique<Impl>();
+      tier::TierCopies::make(geometry, options.device, options.host_layout, host_blocks, open_gpu));
+  auto impl = std::make_unique<TieredCache::Impl>();
   impl->shared = options.shared;
+  impl->open_gpu = std::move(open_gpu);
   impl->controller = std::make_unique<tier::Controller>(options, radix, std::move(copies),
                                                         host_blocks, std::move(hasher));
   TieredCache cache(std::move(impl));
@@ -100,8 +107,9 @@ Status TieredCache::attach_pool(std::span<const std::string> pool) {
   if (has_pool()) return Error::make(Code::kBusy, "a pool is attached already; detach it first");
   ClientOptions options = impl_->shared;
   options.pool.assign(pool.begin(), pool.end());
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<tier::PoolTier> shared,
-                      tier::PoolTier::attach(options, impl_->controller->caches()));
+  CACHALOT_TRY_ASSIGN(
+      std::unique_ptr<tier::PoolTier> shared,
+      tier::PoolTier::attach(options, impl_->controller->caches(), impl_->open_gpu));
   return impl_->controller->attach_shared(std::move(shared));
 }
 

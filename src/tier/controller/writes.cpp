@@ -55,11 +55,16 @@ bool Controller::begin_backup(NodeId node) {
   if (copies.empty()) return false;
   ++backups_;
   tree.lock(Tier::kDevice, node);  // until its write to L3 has locks of its own
-  copier_.add([this, node, copies = std::move(copies)] {
-    for (const Copy& copy : copies) copies_->back_up(copy.pairs);
+  copier_.add([this, node, copies = std::move(copies), mark = last_commit_] {
+    std::size_t saved = 0;
+    while (saved < copies.size() && copies_->back_up(copies[saved].pairs, mark)) ++saved;
     const Lock lock(mutex_);
     RadixTree& nodes = book_.tree();
-    for (const Copy& copy : copies) {
+    for (std::size_t i = saved; i < copies.size(); ++i) {
+      (void)nodes.backups().cancel(copies[i].ticket);
+      book_.give(Tier::kHost, copies[i].host);
+    }
+    for (const Copy& copy : std::span(copies).first(saved)) {
       std::vector<NodeId> pieces;
       std::vector<Slot> surplus;
       const Status ended = nodes.backups().finish(copy.ticket, copy.host, pieces, surplus);
@@ -83,7 +88,7 @@ std::uint64_t Controller::device_blocks_of(const Write& write) {
 
 // Queues what L3 is not known to have of the path to `node`; `is_whole`: all of it.
 void Controller::begin_write(NodeId node, bool is_whole) {
-  if (shared_ == nullptr || !writes_shared_) return;
+  if (shared_ == nullptr || !writes_shared_ || !copies_->is_usable()) return;
   RadixTree& tree = book_.tree();
   fill_hashes(tree, node, hasher_);
   auto write = std::make_shared<Write>();

@@ -1,0 +1,12 @@
+// TieredCache::make() with a function that opens GPUs: tests pass one that opens fake GPUs.
+#pragma once
+
+#include <cachalot/tier.h>
+
+#include "client/gpu/gpus.h"
+
+namespace cachalot::tier {
+
+Result<TieredCache> make(const TieredCacheOptions& options, client::Gpus::Open open_gpu);
+
+}  // namespace cachalot::tier
