@@ -23,9 +23,14 @@ bool CudaStreamEvents::is_captured(StreamId stream) const {
 }
 
 bool CudaStreamEvents::is_gone(StreamId stream, int result) const {
-  if (result != kInvalidHandle && result != kContextIsDestroyed) return false;
-  Context context = nullptr;
-  return driver_.stream_context(stream_of(stream), &context) != kSuccess;
+  // 201: what a driver 580 says of a destroyed stream while the caller's context is fine (H200).
+  if (result != kInvalidHandle && result != kContextIsDestroyed && result != kInvalidContext)
+    return false;
+  Context of_stream = nullptr, current = nullptr;
+  if (driver_.stream_context(stream_of(stream), &of_stream) != kSuccess) return true;
+  if (result != kInvalidContext || driver_.context_get_current(&current) != kSuccess) return false;
+  // It is of the caller's context, and cannot be used: the driver reads what is left of it.
+  return of_stream == nullptr || of_stream == current;
 }
 
 Status CudaStreamEvents::try_record(Place& place) {

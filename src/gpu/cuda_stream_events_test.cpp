@@ -87,6 +87,22 @@ TEST_F(CudaStreamEventsTest, OfADestroyedStreamTheWholeDeviceIsWaitedFor) {
   EXPECT_FALSE(events.is_done(*events.record(9)));
 }
 
+TEST_F(CudaStreamEventsTest, ADestroyedStreamIsKnownByWhateverDriversAnswer) {
+  const DeviceScope scope(driver_, context_);
+  CudaStreamEvents events(driver_);
+  machine_.of_destroyed_streams = kInvalidContext;
+  for (const bool knows : {false, true}) {
+    const StreamId stream = knows ? 8 : 7;
+    machine_.knows_destroyed_streams = knows;
+    machine_.begin(stream);
+    machine_.destroy(stream);
+    const auto event = events.record(stream);
+    ASSERT_TRUE(event) << event.error().message;
+    EXPECT_TRUE(machine_.is_idle(stream));
+    EXPECT_TRUE(events.is_done(*event));
+  }
+}
+
 TEST_F(CudaStreamEventsTest, OfADestroyedStreamNothingIsKnownWhileAnotherIsCaptured) {
   const DeviceScope scope(driver_, context_);
   CudaStreamEvents events(driver_);

@@ -24,6 +24,7 @@ inline constexpr int kOutOfMemory = 2;
 inline constexpr int kDeinitialized = 4;  // the process ends, and the driver has ended before
 inline constexpr int kNoDevice = 100;
 inline constexpr int kInvalidDevice = 101;
+inline constexpr int kInvalidContext = 201;
 inline constexpr int kInvalidHandle = 400;
 inline constexpr int kNotReady = 600;
 inline constexpr int kContextIsDestroyed = 709;

@@ -116,12 +116,21 @@ def callbacks():
     address = x.data_ptr()
     other.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(other):
-        torch.cuda._sleep(400_000_000)  # some 200 ms
+        torch.cuda._sleep(1000)
+        x.sum(dtype=torch.int64)  # a kernel is loaded when it is launched first, which takes longer than the sleep below
+    torch.full((1,), 3, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(1_000_000_000)  # half a second
         total = x.sum(dtype=torch.int64)
+        done.record()
     x.record_stream(other)
     del x
     y = torch.full((64 * MIB,), 3, dtype=torch.uint8, device="cuda")
-    expect(y.data_ptr() != address, "memory that another stream still uses was handed out again")
+    handed_out, is_over = y.data_ptr() == address, done.query()
+    expect(not is_over, "the other stream was done too soon: nothing was looked at")
+    expect(not handed_out, "memory that another stream still uses was handed out again")
     torch.cuda.synchronize()
     expect(total.item() == 64 * MIB, f"the other stream read {total.item()}, expected {64 * MIB}")
     del y, total

@@ -18,7 +18,6 @@ namespace {
 thread_local Context current_context = nullptr;
 thread_local std::vector<Context> pushed_contexts;  // what was current before each push
 thread_local int capture_mode = 0;
-constexpr int kInvalidContext = 201;
 constexpr int kUnsupportedInCapture = 900;
 
 }  // namespace
@@ -326,15 +325,16 @@ struct FakeCalls {
                                     [](const auto& each) { return each.second.capturing; });
     if (stream == nullptr && others) return kCaptureImplicit;
     if (machine->destroyed_.contains(reinterpret_cast<std::uint64_t>(stream)))
-      return kInvalidHandle;
+      return machine->of_destroyed_streams;
     *state = machine->streams_[reinterpret_cast<std::uint64_t>(stream)].capturing ? 1 : 0;
     return kSuccess;
   }
   static int stream_context(Stream stream, Context* context) {
     const std::lock_guard lock(machine->mutex_);
     if (const int failed = machine->entered("stream_context")) return failed;
-    if (machine->destroyed_.contains(reinterpret_cast<std::uint64_t>(stream)))
-      return kInvalidHandle;
+    if (machine->destroyed_.contains(reinterpret_cast<std::uint64_t>(stream)) &&
+        !machine->knows_destroyed_streams)
+      return machine->of_destroyed_streams;
     *context = current_context;
     return kSuccess;
   }

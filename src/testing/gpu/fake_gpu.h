@@ -44,6 +44,9 @@ class FakeMachine {
   std::set<std::pair<int, int>> strangers;  // (device, peer) without access
   std::map<std::string, int> failing;       // what these functions return, if not 0
   std::size_t failing_copy = kNoCopy;       // of a batch that fails
+  // What the driver answers about a stream that was destroyed; and whether it still names its context.
+  int of_destroyed_streams = kInvalidHandle;
+  bool knows_destroyed_streams = false;
 
   int compute_major = 9, multiprocessors = 132;
   int most_shared_bytes = 227 * 1024;  // that a kernel may ask for
