@@ -90,7 +90,9 @@ def make_model(folder, size):
 
 def engine_arguments(model, connector, backend):
     given = {"model": str(model), "skip_tokenizer_init": True, "enforce_eager": True, "dtype": "bfloat16", "max_model_len": MOST_TOKENS,
-             "kv_cache_memory_bytes": 6 * GIB, "gpu_memory_utilization": 0.3, "disable_log_stats": True}
+             "kv_cache_memory_bytes": 6 * GIB, "gpu_memory_utilization": 0.3, "disable_log_stats": True,
+             # What needs packages that are not there: nothing is to be tried.
+             "kernel_config": {"enable_flashinfer_autotune": False, "enable_cutedsl_warmup": False, "enable_jit_warmup": False}}
     if connector:
         given["kv_transfer_config"] = connector
     if backend:
@@ -275,8 +277,9 @@ class Run:
     def finish(self):
         for log in sorted(self.logs.glob("*.log")):
             for line in log.read_text(errors="replace").splitlines():
-                if "cachalot" in line.lower() and re.search("INFO|WARNING|ERROR", line):
-                    self.say(f"{log.stem}: {line[-220:]}")
+                ours = re.search(r"(INFO|WARNING|ERROR) [^]]*\] (cachalot: .*)", line)  # not a path with the name in vLLM's own lines
+                if ours:
+                    self.say(f"{log.stem}: {ours[1]} {ours[2][:220]}")
         for line in self.wrong:
             self.say(f"WRONG: {line}")
         if not self.wrong:
@@ -370,7 +373,9 @@ def options_of_command_line():
 
 def packed_environment(place):
     """With the site of the archive beside this file, if there is one."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0",
+                   "VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_USE_DEEP_GEMM": "0", "VLLM_DEEP_GEMM_WARMUP": "skip", "CUDA_MODULE_LOADING": "LAZY",
+                   "TMPDIR": str(place)}  # PyTorch leaves a folder there
     archive = HERE.parent / "vllm.tar.xz"
     if not archive.exists():
         return environment
