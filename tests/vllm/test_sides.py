@@ -144,6 +144,30 @@ def test_nothing_is_stored_until_all_workers_have_loaded():
     assert [(len(store.chain), store.attempt) for store in stores] == [(5, 1)]
 
 
+def test_a_prompt_that_is_more_than_the_share_is_stored_and_others_wait():
+    """Of 100 pages one store alone may hold 50, several together 25."""
+    side = side_of(Pool(), workers=1)
+    step = lambda name, blocks: SimpleNamespace(  # noqa: E731
+        scheduled_new_reqs=[SimpleNamespace(req_id=name, num_computed_tokens=0)], num_scheduled_tokens={name: blocks * BLOCK},
+        scheduled_cached_reqs=SimpleNamespace(req_ids=[], num_computed_tokens=[]),
+        kv_connector_block_state=SimpleNamespace(get_block_ids=lambda _: (list(range(1, 70)),)))
+    long, longer, short = request_of("long", 40), request_of("longer", 60), request_of("short", 3)
+    side.added(long)
+    first, = side.step(step("long", 40)).stores
+    assert len(first.chain) == 40
+    side.added(short)
+    assert side.step(step("short", 3)).stores == []
+    side.answered(StepAnswer(finished_jobs={first.job: 1}), ())
+    side.added(longer)
+    second, = side.step(step("longer", 60)).stores
+    assert len(second.chain) == 50
+    side.answered(StepAnswer(finished_jobs={second.job: 1}), ())
+    side.finished(longer, (list(range(1, 70)),))
+    rest, = side.step(step("short", 0)).stores
+    assert (len(rest.chain), rest.chain.parent) == (10, second.chain.keys[-len(rest.chain.parent):])
+    assert side.take_stats().reduce()["vllm:cachalot_skipped_stores"] == 2
+
+
 @pytest.mark.parametrize("error,right", [(TimeoutError, 1), (IoError, 0)])
 def test_only_a_deadline_tells_how_many_blocks_are_right(error, right):
     """Of other errors `detail` is another number: a driver's, or the system's."""

@@ -1,13 +1,14 @@
 // Which of four ways a call's bytes go, by the size of its fragments: a table, from measurements on an H200 (PCIe 5.0
 // x16, docs/gpu). There one large copy has 55 GB/s, and no kernel more than 51 (gather) and 50 (scatter).
 //
-//   threads       any size and alignment: 8 multiprocessors have 46 to 47 GB/s from 4 KiB on
-//   bulk          4 multiprocessors have 46 to 48 GB/s from 8 KiB on; half as much at 4 KiB. It slows a kernel that
-//                 fills the GPU by 1.6 %, threads by 3.6 %. It waits for a multiprocessor whose kernel has left it
-//                 enough shared memory.
-//   batch         no multiprocessor. 0.4 to 0.8 us a copy to submit: 40 GB/s at 32 KiB, 45 and more from 64 KiB on.
-//                 To the device a copy of 8 to 24 KiB takes 3 to 5 us.
-//   copy engine   the same, 2 to 3 us a copy: a tenth of 1 MiB
+//   threads       any size and alignment: 8 multiprocessors have 46 to 50 GB/s from 2 KiB on, and half of that at 256
+//                 bytes
+//   bulk          4 multiprocessors have 49 to 51 GB/s from 8 KiB on; at 4 KiB half as much as threads. It slows a
+//                 kernel that fills the GPU by 1.6 %, threads by 3.6 %. It waits for a multiprocessor whose kernel has
+//                 left it enough shared memory.
+//   batch         no multiprocessor. A copy takes 0.4 to 1.9 us to submit, not the same on every machine: 16 to 36 GB/s at
+//                 16 KiB, 33 to 44 at 64 KiB, 52 from 256 KiB on. To the device a copy of 8 to 24 KiB takes 3 to 5 us.
+//   copy engine   the same, 2 to 3 us a copy
 //
 // The number of fragments makes no difference that is worth a row: 16 copies of 1 KiB take 17 us by threads and 22 in a
 // batch, 16 of 32 KiB 27 and 32.
@@ -46,7 +47,7 @@ struct WayRow {
 inline constexpr WayRow kWays[] = {
     {0, Way::kThreads, Way::kThreads},
     {8 << 10, Way::kBulk, Way::kBulk},
-    {64 << 10, Way::kBatch, Way::kBulk},
+    {256 << 10, Way::kBatch, Way::kBulk},
     {1 << 20, Way::kBatch, Way::kCopyEngine},
 };
 inline constexpr std::uint64_t kLeastBypassingCopyBytes = 24 << 10;

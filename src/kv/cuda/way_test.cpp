@@ -20,11 +20,11 @@ TEST(Ways, AreChosenByTheSizeOfFragments) {
     EXPECT_EQ(of(bytes, true), Way::kThreads) << bytes;
     EXPECT_EQ(of(bytes, false), Way::kThreads) << bytes;
   }
-  for (const std::uint64_t bytes : {8 * kKiB, 64 * kKiB - 1}) {
+  for (const std::uint64_t bytes : {8 * kKiB, 256 * kKiB - 1}) {
     EXPECT_EQ(of(bytes, true), Way::kBulk) << bytes;
     EXPECT_EQ(of(bytes, false), Way::kBulk) << bytes;
   }
-  for (const std::uint64_t bytes : {64 * kKiB, 1024 * kKiB - 1}) {
+  for (const std::uint64_t bytes : {256 * kKiB, 1024 * kKiB - 1}) {
     EXPECT_EQ(of(bytes, true), Way::kBatch) << bytes;
     EXPECT_EQ(of(bytes, false), Way::kBulk) << bytes;
   }

@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Tuple
 
+_MOST_ALONE = 0.5
+
 
 class HeldPages:
     """Pages that unfinished stores or transfers read. vLLM does not reuse them meanwhile."""
@@ -15,8 +17,13 @@ class HeldPages:
     def bind(self, block_pool: Any) -> None:
         self._pool = block_pool
 
-    def has_room(self, pages: int, share: float) -> bool:
-        return self._pool is not None and self._count + pages <= share * self._pool.num_gpu_blocks
+    def room(self, share: float) -> int:
+        """How many pages more may be held, if unfinished stores may hold this share of all. One store alone may hold half:
+        a long prompt can be more than the share of a small cache."""
+        if self._pool is None:
+            return 0
+        most = share if self._jobs else max(share, _MOST_ALONE)
+        return max(int(most * self._pool.num_gpu_blocks) - self._count, 0)
 
     def hold_pages(self, job: int, pages: List[int]) -> None:
         """Until every worker has finished the job. Page 0 is none."""

@@ -286,11 +286,14 @@ class SchedulerSide:
         first = state.shared
         if first >= blocks or any(len(table) < blocks for table in tables):
             return None
-        chain = state.chain(first, blocks, tables)
-        if not self._held.has_room(len(chain) * len(tables), self._options.store_held):
+        room = self._held.room(self._options.store_held) // len(tables)
+        if room < blocks - first:  # the rest is tried again in the next step, if there is one
             self._stats.add("skipped_stores", 1)
             self._log.warning("held", "the pool is slower than the engine: blocks are shared later or not at all")
+            blocks = first + room
+        if blocks <= first:
             return None
+        chain = state.chain(first, blocks, tables)
         self._next_job += 1
         self._held.hold_pages(self._next_job, [page for pages in chain.pages for page in pages])
         state.shared = blocks

@@ -167,7 +167,8 @@ class CachalotTier(SecondaryTierManager):
         job = self._job_of(job_metadata)
         count = len(job.keys)
         with self._lock:
-            has_room = self._held + count <= self._options.store_held * self._rows.shape[0]
+            # One job alone always has: a long prompt can be more than the share.
+            has_room = self._held == 0 or self._held + count <= self._options.store_held * self._rows.shape[0]
             self._held += count
         if self._attachment is None or self._attachment.get() is None:
             self._store_ends(job, 0, count)
