@@ -18,7 +18,7 @@ typedef struct cachalot_tier_option {
   const char* value;
 } cachalot_tier_option;
 
-/* @param device   L1, in memory of this process
+/* @param device   L1, in memory of this process or of a GPU
  * @param shared   names, geometry, and the pool; "": none is attached yet
  * @param ranks    the path of the ranks' file, see join_ranks(); null: one rank. The rank and their number are
  *                 the geometry's tp_rank and tp_size */

@@ -83,7 +83,12 @@ struct TransferOptions {
   std::string model;     // weights and everything else that changes the bytes of the KV
   KvGeometry geometry;   // of this rank; block_tokens is the page of `cache`
   InstanceShape shape;   // of this instance
-  PagedCache cache;      // in this process's memory
+  // In this process's memory, or on a GPU. There copies follow the work that is on cache.cuda_stream: of a layer at
+  // offer(), layers_ready() or finish(), of the pages of an ask at ask().
+  PagedCache cache;
+  // Cache on a GPU: page-locked memory between its pages and the links. Each page of an open offer or ask has a place in
+  // it; offers and asks that find none free are refused. At most as many pages as the cache has.
+  std::uint64_t bounce_bytes = std::uint64_t{1} << 30;
   // "tcp:10.0.0.1:0", "ucx:10.0.0.1:0", "unix:@name"; "auto": a unix socket of this machine. A rank reaches "ucx:"
   // addresses of others only if it has one of its own.
   std::vector<std::string> listen = {};
@@ -149,7 +154,7 @@ struct TransferStatistics {
 class TransferRank {
  public:
   // @errors kInvalidArgument: geometry, cache, addresses; kBusy: another process has the address;
-  //         kUnsupported: a cache on a GPU, "ucx:" in a build without UCX; kNotFound: libucp.so.0; kIo, kTimeout:
+  //         kUnsupported: a GPU that cannot be used, "ucx:" in a build without UCX; kNotFound: libucp.so.0; kIo, kTimeout:
   //         also the registry; kBusy: also the instance's name in it
   static Result<TransferRank> open(const TransferOptions& options);
   TransferRank(TransferRank&&) noexcept;
@@ -168,7 +173,8 @@ class TransferRank {
 
   // --- Prefill --------------------------------------------------------------------------------------------
 
-  // @errors kInvalidArgument: pages, tokens, hashes, more layers_ready than this rank has; kBusy: the id is in use, or was
+  // @errors kInvalidArgument: pages, tokens, hashes, more layers_ready than this rank has; kBusy: the id is in use, or was;
+  //         of a cache on a GPU: kNoSpace: bounce_bytes; kIo: a copy of the GPU's has failed
   Status offer(const OfferOptions& options);
   // Layers [0, layers) of this rank are computed.
   // @errors kStale: the offer has ended, says why; kNotFound: none of this id is known (the last 4,096 that ended are);
@@ -192,7 +198,8 @@ class TransferRank {
   // copy from is done when they have copied, or at its deadline: until then they read its pages. It waits no longer than
   // peer_timeout_ns for a rank that has not asked.
   // @errors kInvalidArgument: pages, also one that is given twice; a reference of an unlike instance; the rank to copy
-  //         from has no known address. A reference that divides the layers otherwise than its instance ends the ask
+  //         from has no known address. A reference that divides the layers otherwise than its instance ends the ask.
+  //         Of a cache on a GPU: kNoSpace: bounce_bytes; kIo: a copy of the GPU's has failed
   Result<AskId> ask(const KvReference& reference, const AskOptions& options);
   // @errors kNotFound: no such ask, or released
   Result<AskStatus> status(AskId ask) const;

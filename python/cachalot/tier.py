@@ -13,15 +13,17 @@
             ...
 
 It wraps include/cachalot/tier_c.h of libcachalot.so; cachalot/tier.h states what calls mean, docs/guide/tiers.md what the
-options do (options() lists them). The tensors are memory of this process so far, not of a GPU.
+options do (options() lists them). The tensors are memory of this process, or of a GPU: then copies run on streams of the
+library, loads after the work that is on `stream` at start(), the others after what is on it at commit().
 """
 
 import ctypes
 import json
+import math
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import cachalot
 from cachalot import vmm
@@ -144,6 +146,7 @@ _FUNCTIONS = {
     "get_statistics": [_POINTER, ctypes.POINTER(_Statistics)],
 }
 _library = None
+_kept: List[Any] = []  # until the process ends
 
 
 def _load() -> ctypes.CDLL:
@@ -268,7 +271,11 @@ class Request:
     def _call(self, name: str, *arguments: Any) -> None:
         if self._number is None:
             raise CLASSES["invalid_argument"](f"{name}: the request is closed")
-        _call(name, self._tiers._open(), self._number, *arguments)
+        try:
+            _call(name, self._tiers._open(), self._number, *arguments)
+        except CLASSES["io"]:
+            self._tiers._is_lost = True
+            raise
 
     def is_ready(self) -> bool:
         """Whether start() would not wait for L3."""
@@ -314,6 +321,7 @@ class TieredCache:
 
     def __init__(self, pointer: _POINTER, memory: Sequence[Any], block_tokens: int, pages_per_block: int):
         self._pointer, self._memory = pointer, memory  # of the tensors: stays until close()
+        self._is_lost = False  # a copy of a GPU's has failed, and may still write
         self._block_tokens, self._pages_per_block = block_tokens, pages_per_block
 
     def __enter__(self) -> "TieredCache":
@@ -338,6 +346,8 @@ class TieredCache:
         pointer, self._pointer = self._pointer, None
         if pointer is not None:
             _load().cachalot_tier_destroy(pointer)
+            if self._is_lost:
+                _kept.append(self._memory)
             self._memory = []
 
     def attach_pool(self, pool: Union[str, os.PathLike]) -> None:
@@ -399,12 +409,35 @@ def _check_tensor(index: int, view: memoryview, geometry: "cachalot.KvGeometry")
         refuse("is read-only, expected memory that blocks can be loaded into")
 
 
+def _device_buffer(index: int, tensor: Any, item_bytes: int) -> Tuple[int, int]:
+    """Address and bytes of a tensor on a GPU, which this process must not touch."""
+    name = type(tensor).__name__
+    if isinstance(tensor, tuple) and len(tensor) == 2:
+        return vmm._count(f"tensor {index}: address", tensor[0], 2**64 - 1), vmm._count(f"tensor {index}: bytes", tensor[1])
+    if hasattr(tensor, "data_ptr"):  # PyTorch's; it has no __cuda_array_interface__ of bfloat16
+        address, size, item, dense = tensor.data_ptr(), tensor.nbytes, tensor.element_size(), tensor.is_contiguous()
+    else:
+        interface = getattr(tensor, "__cuda_array_interface__", None)
+        if not isinstance(interface, dict) or not {"data", "shape", "typestr"} <= interface.keys():
+            raise TypeError(f"tensor {index}: a {name}, expected a tensor or array on a GPU, or an address and bytes")
+        address, item, dense = interface["data"][0], int(interface["typestr"][2:]), interface.get("strides") is None
+        size = item * math.prod(interface["shape"])
+    if item != item_bytes:
+        raise CLASSES["invalid_argument"](f"tensor {index}: has numbers of {item} bytes, expected {item_bytes}")
+    if not dense:
+        raise CLASSES["invalid_argument"](f"tensor {index}: is not contiguous, expected C order without gaps")
+    return address, size
+
+
 def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometry: "cachalot.KvGeometry", page_tokens: int = 0,
          pool: Union[str, os.PathLike] = "", salt: str = "", ranks: Optional[Union[str, os.PathLike]] = None,
-         config: Optional[Union[str, os.PathLike]] = None, share_tp: int = 0, **given: Any) -> TieredCache:
+         config: Optional[Union[str, os.PathLike]] = None, share_tp: int = 0, device: Optional[int] = None, stream: Any = 0,
+         **given: Any) -> TieredCache:
     """Makes the tiers of one engine, or of one rank of it.
 
-    layout, tensors, pages, page_tokens: L1, as Client.register_cache() takes them: writable buffers of this process
+    layout, tensors, pages, page_tokens: L1, as Client.register_cache() takes them: writable buffers of this process, or with
+        `device` PyTorch's tensors, arrays with __cuda_array_interface__, or pairs (address, bytes) on that GPU
+    device: CUDA's number of the GPU; stream: the engine's, a number or an object with `cuda_stream`; 0: the legacy default one
     model, salt, geometry, share_tp, pool: as Client; "": no pool is attached yet
     ranks: a new file in which the ranks of one machine agree, made for these ranks alone; the geometry has this rank and their number
     config: options as JSON text, "@FILE.json" or "@FILE.toml"; keyword options win over it
@@ -420,7 +453,12 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
     merged.update(given)
     rows = _table(merged)
     buffers, memory = (_Buffer * len(tensors))(), []
-    for buffer, tensor in zip(buffers, tensors):
+    if device is not None:
+        vmm._count("device", device, 2**31 - 1)
+        for buffer, tensor in zip(buffers, tensors):
+            buffer.data, buffer.bytes = _device_buffer(len(memory), tensor, _ITEM_BYTES[geometry.dtype])
+            memory.append(tensor)
+    for buffer, tensor in zip(buffers, tensors if device is None else ()):
         try:
             opened = memoryview(tensor)
         except (TypeError, ValueError):
@@ -431,7 +469,9 @@ def open(layout: str, tensors: Sequence[Any], *, pages: int, model: str, geometr
         memory.append((ctypes.c_char * buffer.bytes).from_buffer(tensor))  # keeps the memory, at its place
         buffer.data = ctypes.addressof(memory[-1])
     cache = _Cache(struct_size=ctypes.sizeof(_Cache), pages=vmm._count("pages", pages, 2**32 - 1), layout=vmm._text("layout", layout),
-                   tensors=buffers, tensor_count=len(buffers), page_tokens=vmm._count("page_tokens", page_tokens, 2**32 - 1))
+                   tensors=buffers, tensor_count=len(buffers), page_tokens=vmm._count("page_tokens", page_tokens, 2**32 - 1),
+                   memory=int(device is not None), device=device or 0,
+                   stream=vmm._count("stream", getattr(stream, "cuda_stream", stream), 2**64 - 1))
     shared = _client_options(os.fspath(pool), model, salt, geometry, share_tp)
     pointer = _POINTER()
     _call("make", ctypes.byref(cache), ctypes.byref(shared), rows, len(rows), None if ranks is None else vmm._text("ranks", ranks),

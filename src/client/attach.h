@@ -3,10 +3,10 @@
 
 #include <cachalot/client.h>
 
-#include "client/gpu/gpus.h"
+#include "kv/cuda/gpus.h"
 
 namespace cachalot::client {
 
-Result<Client> attach(const ClientOptions& options, Gpus::Open open_gpu);
+Result<Client> attach(const ClientOptions& options, kv::Gpus::Open open_gpu);
 
 }  // namespace cachalot::client

@@ -73,7 +73,7 @@ RegisteredCache::~RegisteredCache() {
     // engines and GPU belong to the parent process
     for (std::unique_ptr<kv::CopyEngine>& engine : engines_) (void)engine.release();
   } else if (gpu_->is_lost()) {
-    for (std::unique_ptr<kv::CopyEngine>& engine : engines_) keep_until_exit(std::move(engine));
+    for (std::unique_ptr<kv::CopyEngine>& engine : engines_) kv::keep_until_exit(std::move(engine));
   }
 }
 

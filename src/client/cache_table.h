@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "client/fork_guard.h"
-#include "client/gpu/gpus.h"
 #include "client/share_tp/head_groups.h"
 #include "kv/copy_engine.h"
 #include "kv/cuda/cuda_engine.h"
+#include "kv/cuda/gpus.h"
 #include "memory/coherence.h"
 
 namespace cachalot::client {
@@ -34,20 +34,20 @@ struct CopyMeans {
     return means;
   }
   std::uint32_t threads = 1;                              // for caches in this process's memory
-  Gpu* gpu = nullptr;                                     // the cache's GPU; outlives the cache
+  kv::Gpu* gpu = nullptr;                                 // the cache's GPU; outlives the cache
   kv::HostCaches host_caches = kv::HostCaches::kFlushed;  // for caches on a GPU
 };
 
 // Launched copies of one call, one for each head group. @threads one at a time
 class StartedCopies {
  public:
-  explicit StartedCopies(Gpu& gpu) : gpu_(&gpu) {}
+  explicit StartedCopies(kv::Gpu& gpu) : gpu_(&gpu) {}
   void add(kv::PendingCopy copy) { copies_.push_back(std::move(copy)); }
   // Waits for all, and tells the GPU the outcome. @errors kIo
   Status wait(kv::WaitBy by = kv::WaitBy::kAsking);
 
  private:
-  Gpu* gpu_;
+  kv::Gpu* gpu_;
   std::vector<kv::PendingCopy> copies_;
 };
 
@@ -58,7 +58,7 @@ class RegisteredCache {
       const PagedCache& description, const KvGeometry& geometry, const HeadGroups& groups,
       const kv::BlockOrder& order, memory::Domain& domain, const CopyMeans& means);
 
-  Gpu* gpu() const { return gpu_; }  // null: the cache is in this process's memory
+  kv::Gpu* gpu() const { return gpu_; }  // null: the cache is in this process's memory
   // Returns the wanted stream, or the cache's; null without a GPU.
   // @errors kInvalidArgument: a stream without a GPU; as Gpu::check
   Result<CudaStream> stream_of(const std::optional<CudaStream>& wanted) const;
@@ -110,7 +110,7 @@ class RegisteredCache {
   std::vector<kv::EngineCache> caches_;
   std::vector<std::unique_ptr<kv::CopyEngine>>
       engines_;  // kv::CudaEngines if the cache is on a GPU
-  Gpu* gpu_ = nullptr;
+  kv::Gpu* gpu_ = nullptr;
   CudaStream stream_ = nullptr;
   const std::uint64_t forks_ = fork_generation();
   std::atomic<std::uint32_t> uses_ = 0;  // plus kGone once it is unregistered

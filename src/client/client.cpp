@@ -138,11 +138,11 @@ std::shared_ptr<const Kept> keep(const BlockHash* parent, client::Call& call) {
 }
 
 // Marks the current place in the call's stream; null if the cache is in this process's memory.
-Result<std::shared_ptr<client::StreamBehind>> go_behind(const client::Call& call) {
-  client::Gpu* const gpu = call.cache.gpu();
-  if (gpu == nullptr) return std::shared_ptr<client::StreamBehind>();
-  CACHALOT_TRY_ASSIGN(client::StreamMark mark, gpu->mark(call.stream));
-  return std::make_shared<client::StreamBehind>(*gpu, std::move(mark));
+Result<std::shared_ptr<kv::StreamBehind>> go_behind(const client::Call& call) {
+  kv::Gpu* const gpu = call.cache.gpu();
+  if (gpu == nullptr) return std::shared_ptr<kv::StreamBehind>();
+  CACHALOT_TRY_ASSIGN(kv::StreamMark mark, gpu->mark(call.stream));
+  return std::make_shared<kv::StreamBehind>(*gpu, std::move(mark));
 }
 
 }  // namespace
@@ -177,7 +177,7 @@ Result<Client> Client::attach(const ClientOptions& options) {
   return client::attach(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
 }
 
-Result<Client> client::attach(const ClientOptions& options, Gpus::Open open_gpu) {
+Result<Client> client::attach(const ClientOptions& options, kv::Gpus::Open open_gpu) {
   CACHALOT_TRY_ASSIGN(const KvGeometry pool_block, check_options(options));
   CACHALOT_TRY_ASSIGN(const kv::BlockOrder* const order, kv::find_block_order(options.block_order));
   client::HeadGroups groups;
@@ -349,7 +349,7 @@ Result<Token> Client::load_async(CacheId cache, std::span<const BlockHash> hashe
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_pages_differ());
   const std::shared_ptr<const Kept> kept = keep(nullptr, call);
-  CACHALOT_TRY_ASSIGN(const std::shared_ptr<client::StreamBehind> behind, go_behind(call));
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<kv::StreamBehind> behind, go_behind(call));
   impl_->record(RecordedCall::kLoad, hashes);
   return impl_->calls.submit([call, held, kept, behind, layers](
                                  const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
@@ -371,7 +371,7 @@ Result<Token> Client::store_async(CacheId cache, const BlockHash* parent,
   CACHALOT_TRY(call.check());
   CACHALOT_TRY(call.check_tokens());
   const std::shared_ptr<const Kept> kept = keep(parent, call);
-  CACHALOT_TRY_ASSIGN(const std::shared_ptr<client::StreamBehind> behind, go_behind(call));
+  CACHALOT_TRY_ASSIGN(const std::shared_ptr<kv::StreamBehind> behind, go_behind(call));
   return impl_->calls.submit(
       [call, held, kept, behind](const std::atomic<bool>& cancelled) mutable -> Result<Stored> {
         call.cancelled = &cancelled;

@@ -17,7 +17,7 @@ struct Call {
   CudaStream stream = nullptr;  // GPU cache only
   const std::atomic<bool>* cancelled = nullptr;
   std::span<const std::uint32_t> tokens = {};  // store only: of all blocks
-  StreamBehind* behind = nullptr;  // asynchronous call on a GPU cache: used instead of `stream`
+  kv::StreamBehind* behind = nullptr;  // asynchronous call on a GPU cache: used instead of `stream`
 
   // Checks the number of pages, before pages or hashes are read. @errors kInvalidArgument
   Status check_counts() const;

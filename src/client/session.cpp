@@ -8,7 +8,7 @@
 namespace cachalot::client {
 
 Session::Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
-                 Gpus::Open open_gpu, std::uint32_t chains, bool counts_prompts)
+                 kv::Gpus::Open open_gpu, std::uint32_t chains, bool counts_prompts)
     : pool_(std::move(pool)),
       client_(std::move(client)),
       gpus_(pool_.access().view, std::move(open_gpu)),
@@ -43,7 +43,7 @@ void add_to(pool::ClientCounters& all, const Statistics& own) {
 
 Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
                                                const std::string& fingerprint,
-                                               const std::string& name, Gpus::Open open_gpu,
+                                               const std::string& name, kv::Gpus::Open open_gpu,
                                                std::uint32_t chains) {
   CACHALOT_TRY_ASSIGN(
       pool::Pool pool,
@@ -70,7 +70,7 @@ Result<std::shared_ptr<Session>> Session::open(const ClientOptions& options,
 }
 
 Session::~Session() {
-  if (!gpus_.check_released()) keep_until_exit(std::make_shared<pool::Pool>(std::move(pool_)));
+  if (!gpus_.check_released()) kv::keep_until_exit(std::make_shared<pool::Pool>(std::move(pool_)));
 }
 
 bool Session::is_forked() const {

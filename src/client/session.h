@@ -21,9 +21,9 @@
 
 #include "client/counters.h"
 #include "client/damaged_blocks.h"
-#include "client/gpu/gpus.h"
 #include "client/hit_rate/prompt_counts.h"
 #include "client/turn_lock.h"
+#include "kv/cuda/gpus.h"
 #include "pool/pool.h"
 #include "pool/reader/validated_read.h"
 
@@ -37,7 +37,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // @param chains   that one call loads or stores: HeadGroups::count
   static Result<std::shared_ptr<Session>> open(const ClientOptions& options,
                                                const std::string& fingerprint,
-                                               const std::string& name, Gpus::Open open_gpu,
+                                               const std::string& name, kv::Gpus::Open open_gpu,
                                                std::uint32_t chains = 1);
 
   // Pool memory that a lost GPU may access stays mapped until the process ends.
@@ -47,7 +47,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const pool::Access& access() const { return pool_.access(); }
   Counters& counters() { return *counters_; }
   PromptCounts& prompts() { return prompts_; }
-  Gpus& gpus() { return gpus_; }
+  kv::Gpus& gpus() { return gpus_; }
   bool writes_checksums() const { return writes_checksums_; }
   bool verifies_checksums() const { return verifies_checksums_; }
 
@@ -150,7 +150,7 @@ class Session : public std::enable_shared_from_this<Session> {
   };
 
   Session(pool::Pool pool, pool::PoolClient client, std::shared_ptr<Counters> counters,
-          Gpus::Open open_gpu, std::uint32_t chains, bool counts_prompts);
+          kv::Gpus::Open open_gpu, std::uint32_t chains, bool counts_prompts);
   bool lock(const Deadline& deadline);
   bool try_lock();
   void unlock();
@@ -158,7 +158,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   pool::Pool pool_;
   pool::PoolClient client_;
-  Gpus gpus_;  // destroyed before the pool is unmapped
+  kv::Gpus gpus_;  // destroyed before the pool is unmapped
   std::uint64_t forks_;
   bool writes_checksums_, verifies_checksums_;
   std::atomic<bool> is_closed_ = false;

@@ -15,6 +15,7 @@ fake = ctypes.CDLL(sys.argv[1])  # from now on, every dlopen of libcuda.so.1 get
 fake.fake_add_copy_kernels()
 
 import cachalot  # noqa: E402
+import cachalot.tier  # noqa: E402
 
 GEOMETRY = cachalot.KvGeometry(layers=3, kv_heads=2, head_dim=32, dtype="f16", block_tokens=4)
 SHAPE = (2, 16, 4, 2, 32)
@@ -88,9 +89,51 @@ def main():
         assert client.load_async(on_gpu, first, pages, stream=stream).result(60) == 16
         assert client.store_async(by_pairs, first, pages).result(60) == 16
         assert all(np.array_equal(a.view, b) for a, b in zip(there, here))
+    tiers(stream)
     fake.fake_refused.restype = ctypes.c_ulonglong
     assert fake.fake_refused() == 0
     lost_gpu(path, stream)
+
+
+def tiers(stream):
+    """L1 on the GPU: what it evicts comes back out of page-locked host memory."""
+    there = [CudaArray(layer) for layer in range(3)]
+
+    def bytes_of(pages):
+        return [array.view[:, pages].copy() for array in there]
+
+    def refused(kind, words, tensors, **given):
+        try:
+            cachalot.tier.open("vllm_kbnhc", tensors, pages=16, model="test@1", geometry=GEOMETRY, **given)
+        except kind as error:
+            assert words in str(error), error
+            return
+        raise AssertionError("it was accepted")
+
+    refused(TypeError, "tensor 0: a bytearray", [bytearray(64)] * 3, device=DEVICE)
+    refused(TypeError, "device: 'cuda'", there, device="cuda")
+    refused(cachalot.InvalidArgumentError, "expected memory of device 0", there, device=0)
+    wide = CudaArray(0)
+    wide.__cuda_array_interface__["typestr"] = "<f4"
+    refused(cachalot.InvalidArgumentError, "numbers of 4 bytes, expected 2", [wide] * 3, device=DEVICE)
+    with cachalot.tier.open("vllm_kbnhc", there, pages=16, model="test@1", geometry=GEOMETRY, device=DEVICE, stream=stream, host_ratio=4) as cache:
+        computed = {}
+        for first in (0, 100, 200, 0):
+            prompt = list(range(first, first + 41))
+            with cache.request(prompt) as request:
+                start = request.start()
+                for layer in range(3):
+                    request.wait_layer(layer)
+                pages = start.pages[:10]
+                if first in computed:
+                    assert (start.cached_tokens, start.host_tokens) == (40, 40), start
+                    assert all(np.array_equal(a, b) for a, b in zip(bytes_of(pages), computed[first]))
+                else:
+                    for array in there:
+                        array.view[:, pages] = np.random.default_rng(first).random((2, 10, 4, 2, 32))
+                    computed[first] = bytes_of(pages)
+                request.commit(prompt)
+            cache.flush(60)
 
 
 def lost_gpu(path, stream):

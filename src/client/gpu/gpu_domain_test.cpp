@@ -24,7 +24,7 @@ std::pair<std::uint64_t, std::uint64_t> flushes_of(DomainKind kind, bool bypasse
   std::vector<memory::Line> pool(geometry.block_bytes() / sizeof(memory::Line));
   const memory::Extent extent{reinterpret_cast<std::byte*>(pool.data()), geometry.block_bytes()};
   const memory::PoolView view{{extent.at}, extent.bytes};
-  Gpus gpus(view, machine.opener());
+  kv::Gpus gpus(view, machine.opener());
   ClientOptions options;
   options.pool_bypasses_caches = bypasses;
   CopyMeans means = CopyMeans::of(options);

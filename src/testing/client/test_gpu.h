@@ -26,7 +26,7 @@ class GpuMachine {
  public:
   GpuMachine() { kv::add_kernels(fake); }
 
-  Gpus::Open opener() {
+  kv::Gpus::Open opener() {
     return [this](int ordinal) {
       return kv::CudaDevice::open(fake.driver(), kv::kFakeImage, ordinal);
     };

@@ -353,7 +353,9 @@ FakeMachine::FakeMachine() {
 }
 
 FakeMachine::~FakeMachine() {
-  for (const auto& [at, memory] : memory_) std::free(memory.host);
+  for (const auto& [at, memory] : memory_) {
+    if (!memory.is_adopted) std::free(memory.host);
+  }
   for (const auto& [handle, allocation] : handles_) std::free(allocation.host);
   machine = nullptr;
 }

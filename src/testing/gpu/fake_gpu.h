@@ -153,6 +153,7 @@ class FakeMachine {
     std::byte* host = nullptr;
     bool is_host = false;
     int device = 0;
+    bool is_adopted = false;   // not the machine's to free
     bool is_portable = false;  // registered: for all devices
   };
   struct Recorded {

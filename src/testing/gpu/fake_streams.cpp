@@ -300,8 +300,10 @@ struct FakeStreamCalls {
 
 void FakeMachine::adopt(void* memory, std::uint64_t bytes, int device) {
   const std::lock_guard lock(mutex_);
-  memory_[reinterpret_cast<DevicePointer>(memory)] = {
-      .bytes = bytes, .host = static_cast<std::byte*>(memory), .device = device};
+  memory_[reinterpret_cast<DevicePointer>(memory)] = {.bytes = bytes,
+                                                      .host = static_cast<std::byte*>(memory),
+                                                      .device = device,
+                                                      .is_adopted = true};
 }
 
 void FakeMachine::add_streams(Driver& driver) const {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "testing/client/test_gpu.h"
 #include "testing/transfer/test_instance.h"
+#include "transfer/handover/open.h"
 
 namespace cachalot::transfer {
 
@@ -24,8 +26,9 @@ struct LiveInstance {
   LiveInstance(std::string given, const KvGeometry& model, std::uint32_t tp, std::uint32_t pp,
                std::uint64_t tokens, base::Rng& rng, const std::string& listen = "auto",
                std::string weights = "test", std::string registered_in = "",
-               std::vector<std::uint32_t> machines = {})
+               std::vector<std::uint32_t> machines = {}, client::GpuMachine* on = nullptr)
       : name(std::move(given)),
+        gpus(on),
         registry(std::move(registered_in)),
         shape{tp, pp, {}, std::move(machines)},
         memory(any_ranks(model, tp, pp, 1, rng), tokens, rng) {
@@ -50,7 +53,15 @@ struct LiveInstance {
     options.listen = {listen};
     options.registry = registry;
     options.peer_timeout_ns = 2 * kSecond;
-    Result<TransferRank> opened = TransferRank::open(options);
+    if (gpus != nullptr) {
+      options.cache.cuda_device = 0;
+      streams.push_back(gpus->make_stream());
+      options.cache.cuda_stream = streams.back();
+      for (const Buffer& tensor : options.cache.tensors)
+        gpus->fake.adopt(tensor.data, tensor.bytes, 0);
+    }
+    Result<TransferRank> opened =
+        gpus == nullptr ? TransferRank::open(options) : open(options, gpus->opener());
     if (!opened) ADD_FAILURE() << opened.error().message;
     if (r < ranks.size()) {
       ranks[r] = *std::move(opened);
@@ -69,9 +80,13 @@ struct LiveInstance {
     return all.subspan(first / page_tokens);
   }
 
-  std::string name, registry;
+  std::string name;
+  client::GpuMachine*
+      gpus;  // null: the caches are in this process's memory; else they are adopted by a fake GPU
+  std::string registry;
   InstanceShape shape;
   TestInstance memory;
+  std::vector<gpu::Stream> streams;  // of each rank's cache on a GPU, in the order of their starts
   std::vector<TransferRank> ranks;
 };
 

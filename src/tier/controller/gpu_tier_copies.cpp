@@ -36,23 +36,23 @@ GpuTierCopies::GpuTierCopies(kv::EngineCache device, base::HugeVector<std::byte>
 }
 
 GpuTierCopies::~GpuTierCopies() {
-  if (gpu_ != nullptr && gpu_->is_lost()) client::keep_until_exit(memory_);
+  if (gpu_ != nullptr && gpu_->is_lost()) kv::keep_until_exit(memory_);
 }
 
 Result<std::unique_ptr<TierCopies>> GpuTierCopies::make(kv::EngineCache device,
                                                         base::HugeVector<std::byte> memory,
                                                         TierCaches caches,
-                                                        const client::Gpus::Open& open_gpu) {
+                                                        const kv::Gpus::Open& open_gpu) {
   std::unique_ptr<GpuTierCopies> made(
       new GpuTierCopies(std::move(device), std::move(memory), std::move(caches)));
   CACHALOT_TRY(made->open(open_gpu));
   return std::unique_ptr<TierCopies>(std::move(made));
 }
 
-Status GpuTierCopies::open(const client::Gpus::Open& open_gpu) {
+Status GpuTierCopies::open(const kv::Gpus::Open& open_gpu) {
   const int ordinal = *caches_.device.cuda_device;
   CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaDevice> device, open_gpu(ordinal));
-  gpu_ = std::make_unique<client::Gpu>(ordinal, std::move(device));
+  gpu_ = std::make_unique<kv::Gpu>(ordinal, std::move(device));
   for (const Buffer& tensor : caches_.device.tensors) {
     CACHALOT_TRY(gpu_->check_memory(tensor.data, tensor.bytes));
   }
@@ -104,8 +104,8 @@ Status GpuTierCopies::check() const {
 
 Result<Mark> GpuTierCopies::mark() const {
   CACHALOT_TRY(check());
-  CACHALOT_TRY_ASSIGN(client::StreamMark mark, gpu_->mark(stream()));
-  return Mark(std::make_shared<client::StreamMark>(std::move(mark)));
+  CACHALOT_TRY_ASSIGN(kv::StreamMark mark, gpu_->mark(stream()));
+  return Mark(std::make_shared<kv::StreamMark>(std::move(mark)));
 }
 
 GpuTierCopies::Copies GpuTierCopies::copies_of(std::span<const SlotPair> blocks) const {
@@ -132,7 +132,7 @@ GpuTierCopies::Copies GpuTierCopies::copies_of(std::span<const SlotPair> blocks)
 Status GpuTierCopies::try_load(std::span<const SlotPair> blocks, const Mark& mark,
                                const std::function<void()>& finish_layer) {
   const Copies copies = copies_of(blocks);
-  CACHALOT_TRY_ASSIGN(client::StreamLoan loan, gpu_->borrow_behind(*mark));
+  CACHALOT_TRY_ASSIGN(kv::StreamLoan loan, gpu_->borrow_behind(*mark));
   std::vector<kv::PendingCopy> layers;
   const std::uint32_t count = device_.geometry().layers;
   layers.reserve(count);
@@ -157,7 +157,7 @@ Status GpuTierCopies::try_back_up(std::span<const SlotPair> blocks, const Mark& 
   if (computed == nullptr) {  // nothing was committed yet: these blocks were loaded
     CACHALOT_TRY_ASSIGN(computed, this->mark());
   }
-  CACHALOT_TRY_ASSIGN(client::StreamLoan loan, gpu_->borrow_behind(*computed));
+  CACHALOT_TRY_ASSIGN(kv::StreamLoan loan, gpu_->borrow_behind(*computed));
   CACHALOT_TRY_ASSIGN(kv::PendingCopy copy, engine_->start_gather(copies.blocks, loan.stream()));
   CACHALOT_TRY(gpu_->note(copy.wait(kv::WaitBy::kSleeping)));
   loan.note_empty();

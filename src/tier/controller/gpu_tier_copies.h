@@ -32,7 +32,7 @@ class GpuTierCopies final : public TierCopies {
   static Result<std::unique_ptr<TierCopies>> make(kv::EngineCache device,
                                                   base::HugeVector<std::byte> memory,
                                                   TierCaches caches,
-                                                  const client::Gpus::Open& open_gpu);
+                                                  const kv::Gpus::Open& open_gpu);
   ~GpuTierCopies() override;
 
   bool is_usable() const override {
@@ -53,7 +53,7 @@ class GpuTierCopies final : public TierCopies {
   };
 
   GpuTierCopies(kv::EngineCache device, base::HugeVector<std::byte> memory, TierCaches caches);
-  Status open(const client::Gpus::Open& open_gpu);
+  Status open(const kv::Gpus::Open& open_gpu);
   Status lay_out();
   Copies copies_of(std::span<const SlotPair> blocks) const;
   Status try_load(std::span<const SlotPair> blocks, const Mark& mark,
@@ -69,7 +69,7 @@ class GpuTierCopies final : public TierCopies {
   std::uint32_t extents_ = 0;
   std::uint64_t extent_bytes_ = 0;
   const std::unique_ptr<memory::Domain> domain_;
-  std::unique_ptr<client::Gpu> gpu_;
+  std::unique_ptr<kv::Gpu> gpu_;
   std::unique_ptr<kv::CudaEngine> engine_;
   std::atomic<bool> has_failed_ = false;  // relaxed: who sees it late gets an error of the driver's
 };

@@ -3,10 +3,10 @@
 
 #include <cachalot/tier.h>
 
-#include "client/gpu/gpus.h"
+#include "kv/cuda/gpus.h"
 
 namespace cachalot::tier {
 
-Result<TieredCache> make(const TieredCacheOptions& options, client::Gpus::Open open_gpu);
+Result<TieredCache> make(const TieredCacheOptions& options, kv::Gpus::Open open_gpu);
 
 }  // namespace cachalot::tier

@@ -14,7 +14,7 @@ Result<block_hash::BlockHasher> hasher_of(const ClientOptions& options) {
 
 Result<std::unique_ptr<PoolTier>> PoolTier::attach(const ClientOptions& options,
                                                    const TierCaches& caches,
-                                                   const client::Gpus::Open& open_gpu) {
+                                                   const kv::Gpus::Open& open_gpu) {
   ClientOptions attach = options;
   attach.counts_prompts = true;
   CACHALOT_TRY_ASSIGN(Client client, client::attach(attach, open_gpu));

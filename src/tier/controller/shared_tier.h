@@ -7,7 +7,7 @@
 #include <span>
 
 #include "block_hash/block_hasher.h"
-#include "client/gpu/gpus.h"
+#include "kv/cuda/gpus.h"
 #include "tier/radix/tier.h"
 
 namespace cachalot::tier {
@@ -49,7 +49,7 @@ class PoolTier final : public SharedTier {
   // @param caches  outlive the object
   static Result<std::unique_ptr<PoolTier>> attach(const ClientOptions& options,
                                                   const TierCaches& caches,
-                                                  const client::Gpus::Open& open_gpu);
+                                                  const kv::Gpus::Open& open_gpu);
   ~PoolTier() override;
 
   Result<block_hash::BlockHasher> make_hasher() const override;

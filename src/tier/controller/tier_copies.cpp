@@ -128,7 +128,7 @@ Result<std::unique_ptr<TierCopies>> TierCopies::make(const KvGeometry& geometry,
                                                      const PagedCache& device,
                                                      std::string_view host_layout,
                                                      std::uint32_t host_blocks,
-                                                     const client::Gpus::Open& open_gpu) {
+                                                     const kv::Gpus::Open& open_gpu) {
   CACHALOT_TRY_ASSIGN(const std::string layout, layout_of(host_layout, geometry));
   CACHALOT_TRY_ASSIGN(kv::EngineCache engine, cache_of(geometry, device));
   TierCaches caches{device, {}, engine.pages_per_block()};

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/huge_allocator.h"
-#include "client/gpu/gpus.h"
+#include "kv/cuda/gpus.h"
 #include "kv/engine_cache.h"
 #include "tier/controller/shared_tier.h"
 
@@ -32,7 +32,7 @@ class Bandwidth {
 };
 
 // A place in the engine's stream; null where L1 has no stream.
-using Mark = std::shared_ptr<const client::StreamMark>;
+using Mark = std::shared_ptr<const kv::StreamMark>;
 
 // In this process's memory a copy cannot fail. On a GPU one can, and then L1 or L2 may have wrong bytes: after that,
 // check() fails for good, and nothing of these tiers may be used.
@@ -47,7 +47,7 @@ class TierCopies {
                                                   const PagedCache& device,
                                                   std::string_view host_layout,
                                                   std::uint32_t host_blocks,
-                                                  const client::Gpus::Open& open_gpu);
+                                                  const kv::Gpus::Open& open_gpu);
   virtual ~TierCopies() = default;
   TierCopies(const TierCopies&) = delete;
   TierCopies& operator=(const TierCopies&) = delete;

@@ -18,7 +18,7 @@ double PrefillModel::cost_ns(std::uint64_t cached, std::uint64_t tokens) const {
 
 struct TieredCache::Impl {
   ClientOptions shared;
-  client::Gpus::Open open_gpu;
+  kv::Gpus::Open open_gpu;
   std::unique_ptr<tier::Controller> controller;
 };
 
@@ -74,7 +74,7 @@ Result<TieredCache> TieredCache::make(const TieredCacheOptions& options) {
   return tier::make(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
 }
 
-Result<TieredCache> tier::make(const TieredCacheOptions& options, client::Gpus::Open open_gpu) {
+Result<TieredCache> tier::make(const TieredCacheOptions& options, kv::Gpus::Open open_gpu) {
   const KvGeometry& geometry = options.shared.geometry;
   CACHALOT_TRY_ASSIGN(const std::uint32_t device_blocks, tier::blocks_of(geometry, options.device));
   if (options.shared.share_tp != 0) CACHALOT_TRY(geometry.head_group(options.shared.share_tp));

@@ -325,6 +325,7 @@ Status TransferRank::Impl::check_addresses(const KvReference& reference) const {
 // --- Public ---
 
 Status TransferRank::decline(const KvReference& reference, std::uint64_t deadline_ns) {
+  if (impl_->bounce) return impl_->bounce->rank().decline(reference, deadline_ns);
   const std::lock_guard lock(impl_->mutex);
   Impl& impl = *impl_;
   CACHALOT_TRY(impl.check_addresses(reference));
@@ -340,6 +341,7 @@ Status TransferRank::decline(const KvReference& reference, std::uint64_t deadlin
 }
 
 Result<AskId> TransferRank::ask(const KvReference& reference, const AskOptions& o) {
+  if (impl_->bounce) return impl_->bounce->ask(reference, o);
   const std::lock_guard lock(impl_->mutex);
   Impl& impl = *impl_;
   const std::uint64_t tokens = o.tokens == 0 ? reference.tokens : o.tokens;
@@ -407,6 +409,7 @@ Result<AskStatus> TransferRank::status(AskId id) const {
 
 Result<AskStatus> TransferRank::wait(AskId id, std::uint64_t timeout_ns,
                                      std::uint32_t layers) const {
+  if (impl_->bounce) return impl_->bounce->wait(id, timeout_ns, layers);
   std::unique_lock lock(impl_->mutex);
   const std::uint64_t now_ns = base::SteadyClock::read();
   const std::uint64_t end_ns =
@@ -429,6 +432,7 @@ Result<AskStatus> TransferRank::wait(AskId id, std::uint64_t timeout_ns,
 }
 
 void TransferRank::release(AskId id) {
+  if (impl_->bounce) return impl_->bounce->release(id);
   const std::lock_guard lock(impl_->mutex);
   const auto found = impl_->asks.find(id);
   if (found == impl_->asks.end()) return;

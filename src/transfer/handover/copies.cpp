@@ -114,6 +114,7 @@ const EndedFetch* TransferRank::Impl::find_ended(const AskMessage& message) cons
 // --- Public ---
 
 Status TransferRank::set_instance_addresses(std::vector<std::vector<std::string>> addresses) {
+  if (impl_->bounce) return impl_->bounce->rank().set_instance_addresses(std::move(addresses));
   const std::lock_guard lock(impl_->mutex);
   if (addresses.size() != impl_->options.shape.ranks()) {
     return Error::make(Code::kInvalidArgument, "addresses of %zu ranks; this instance has %u",

@@ -427,6 +427,7 @@ void TransferRank::Impl::lose_taker(PeerId peer, const Error& error) {
 // --- Public ---
 
 Status TransferRank::offer(const OfferOptions& o) {
+  if (impl_->bounce) return impl_->bounce->offer(o);
   const std::lock_guard lock(impl_->mutex);
   if (o.id == OfferId{}) return Error::make(Code::kInvalidArgument, "an offer without an id");
   const OfferName name = name_of(o.id);
@@ -465,6 +466,7 @@ Status TransferRank::offer(const OfferOptions& o) {
 }
 
 Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
+  if (impl_->bounce) return impl_->bounce->layers_ready(id, layers);
   const std::lock_guard lock(impl_->mutex);
   const OfferName name = name_of(id);
   const auto found = impl_->offers.find(name);
@@ -475,6 +477,7 @@ Status TransferRank::layers_ready(const OfferId& id, std::uint32_t layers) {
 }
 
 Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) {
+  if (impl_->bounce) return impl_->bounce->finish(id, note);
   if (note.size() > kMostNoteBytes) {
     return Error::make(Code::kInvalidArgument, "a note of %zu bytes; expected at most %llu",
                        note.size(), static_cast<unsigned long long>(kMostNoteBytes));
@@ -489,6 +492,7 @@ Status TransferRank::finish(const OfferId& id, std::span<const std::byte> note) 
 }
 
 Status TransferRank::withdraw(const OfferId& id) {
+  if (impl_->bounce) return impl_->bounce->withdraw(id);
   const std::lock_guard lock(impl_->mutex);
   const OfferName name = name_of(id);
   if (!impl_->offers.contains(name)) return impl_->refusal_of(name);
@@ -499,6 +503,7 @@ Status TransferRank::withdraw(const OfferId& id) {
 }
 
 std::vector<EndedOffer> TransferRank::ended_offers() {
+  if (impl_->bounce) return impl_->bounce->ended_offers();
   const std::lock_guard lock(impl_->mutex);
   return std::exchange(impl_->ended, {});
 }

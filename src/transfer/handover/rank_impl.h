@@ -25,6 +25,7 @@
 #include "kv/engine_cache.h"
 #include "transfer/engine/engine.h"
 #include "transfer/handover/address_book.h"
+#include "transfer/handover/gpu_bounce.h"
 #include "transfer/handover/instance.h"
 #include "transfer/handover/messages.h"
 #include "transfer/handover/proof.h"
@@ -145,6 +146,9 @@ struct TransferRank::Impl final : EngineEvents {
   ~Impl() override;
   Status start();
   void close();
+
+  // The cache is on a GPU: this has a rank of its own, which does it all, and nothing below is used.
+  std::unique_ptr<GpuBounce> bounce;
 
   // EngineEvents
   void on_message(PeerId peer, std::span<const std::byte> bytes) override;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "kv/paged_cache.h"
 #include "os/process.h"
+#include "transfer/handover/open.h"
 #include "transfer/handover/rank_impl.h"
 #include "transfer/ucx/listening.h"
 
@@ -63,6 +64,7 @@ TransferRank::Impl::~Impl() {
 
 // Calls that wait, and the threads of the rank, take `mutex`: it is free while this waits for these threads.
 void TransferRank::Impl::close() {
+  if (bounce) return bounce->close();
   const std::lock_guard calls(closing);
   {
     const std::lock_guard lock(mutex);
@@ -264,11 +266,11 @@ void TransferRank::close() {
 }
 
 Result<TransferRank> TransferRank::open(const TransferOptions& options) {
-  if (options.cache.cuda_device) {
-    return Error::make(Code::kUnsupported,
-                       "a cache on GPU %d: transfers are between CPU memory so far",
-                       *options.cache.cuda_device);
-  }
+  return transfer::open(options, [](int ordinal) { return kv::CudaDevice::open(ordinal); });
+}
+
+Result<TransferRank> transfer::open(const TransferOptions& options,
+                                    const kv::Gpus::Open& open_gpu) {
   if (options.instance.empty() || options.instance.find('/') != std::string::npos ||
       options.instance.size() > 200) {
     return Error::make(Code::kInvalidArgument,
@@ -293,16 +295,22 @@ Result<TransferRank> TransferRank::open(const TransferOptions& options) {
                        g.pp_rank, options.shape.stage_layers[g.pp_rank], g.layers);
   }
   const std::uint32_t rank = g.pp_rank * g.tp_size + g.tp_rank;
-  auto impl = std::make_unique<Impl>(options, std::move(cache), rank);
-  CACHALOT_TRY(impl->start());
+  auto impl = std::make_unique<TransferRank::Impl>(options, std::move(cache), rank);
+  if (options.cache.cuda_device) {
+    CACHALOT_TRY_ASSIGN(impl->bounce, GpuBounce::open(options, open_gpu));
+  } else {
+    CACHALOT_TRY(impl->start());
+  }
   return TransferRank(std::move(impl));
 }
 
 const std::vector<std::string>& TransferRank::addresses() const {
+  if (impl_->bounce) return impl_->bounce->rank().addresses();
   return impl_->engine->addresses();
 }
 
 TransferStatistics TransferRank::statistics() const {
+  if (impl_->bounce) return impl_->bounce->rank().statistics();
   const EngineCounters engine = impl_->engine->counters();
   const std::lock_guard lock(impl_->mutex);
   TransferStatistics s = impl_->counts;

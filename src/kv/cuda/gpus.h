@@ -26,7 +26,7 @@
 #include "kv/cuda/cuda_device.h"
 #include "memory/pool_view.h"
 
-namespace cachalot::client {
+namespace cachalot::kv {
 
 class Gpu;
 
@@ -87,13 +87,13 @@ class StreamBehind {
 
 class Gpu {
  public:
-  Gpu(int ordinal, std::unique_ptr<kv::CudaDevice> device)
+  Gpu(int ordinal, std::unique_ptr<CudaDevice> device)
       : ordinal_(ordinal), device_(std::move(device)) {}
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
 
-  kv::CudaDevice& device() { return *device_; }
+  CudaDevice& device() { return *device_; }
   bool is_lost() const { return is_lost_.load(std::memory_order_relaxed); }
   // Whether the memory of its caches may be freed.
   // @errors kIo: it failed in a copy, which may still be in flight
@@ -121,7 +121,7 @@ class Gpu {
   friend class StreamLoan;
 
   const int ordinal_;
-  std::unique_ptr<kv::CudaDevice> device_;
+  std::unique_ptr<CudaDevice> device_;
   // Relaxed: a thread that sees it late gets the driver's error
   std::atomic<bool> is_lost_ = false;
   std::mutex mutex_;
@@ -131,12 +131,12 @@ class Gpu {
 class Gpus {
  public:
   // Opens the GPU with this CUDA number.
-  using Open = std::function<Result<std::unique_ptr<kv::CudaDevice>>(int ordinal)>;
+  using Open = std::function<Result<std::unique_ptr<CudaDevice>>(int ordinal)>;
 
   // @param pool  stays mapped while this object exists
   Gpus(const memory::PoolView& pool, Open open) : pool_(pool), open_(std::move(open)) {}
 
-  // @errors as kv::CudaDevice::open(), register_pool() and share_pool()
+  // @errors as CudaDevice::open(), register_pool() and share_pool()
   // @cost   the first time: loading the kernels, and page-locking the pool
   Result<Gpu*> find_or_open(int ordinal);
   // @errors as Gpu::check_released, of the first GPU that fails
@@ -152,4 +152,4 @@ class Gpus {
 // Never destroys the object.
 void keep_until_exit(std::shared_ptr<void> kept);
 
-}  // namespace cachalot::client
+}  // namespace cachalot::kv

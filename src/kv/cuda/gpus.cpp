@@ -1,13 +1,13 @@
-#include "client/gpu/gpus.h"
+#include "kv/cuda/gpus.h"
 
 #include <cinttypes>
 #include <string>
 
-namespace cachalot::client {
+namespace cachalot::kv {
 
 StreamMark::~StreamMark() {
   if (gpu_ == nullptr || gpu_->is_lost()) return;
-  const kv::CudaDevice::Entered entered(*gpu_->device_);
+  const CudaDevice::Entered entered(*gpu_->device_);
   gpu_->device_->driver().event_destroy(event_);
 }
 
@@ -15,7 +15,7 @@ StreamMark::~StreamMark() {
 StreamLoan::~StreamLoan() {
   if (gpu_ == nullptr) return;
   if (!is_empty_ && !gpu_->is_lost()) {
-    const kv::CudaDevice::Entered entered(*gpu_->device_);
+    const CudaDevice::Entered entered(*gpu_->device_);
     gpu_->device_->driver().stream_destroy(stream_);
     return;
   }
@@ -37,13 +37,13 @@ Gpu::~Gpu() {
     keep_until_exit(std::make_shared<std::vector<gpu::Stream>>(std::move(idle_)));
     return;
   }
-  const kv::CudaDevice::Entered entered(*device_);
+  const CudaDevice::Entered entered(*device_);
   for (const gpu::Stream stream : idle_) device_->driver().stream_destroy(stream);
 }
 
 // A copy that touches other memory would make the GPU unusable for the whole process.
 Status Gpu::check_memory(const void* at, std::uint64_t bytes) const {
-  const kv::CudaDevice::Entered entered(*device_);
+  const CudaDevice::Entered entered(*device_);
   CACHALOT_TRY(entered.status());
   const auto first = reinterpret_cast<std::uintptr_t>(at);
   for (const std::uintptr_t byte : {first, first + bytes - 1}) {
@@ -74,32 +74,32 @@ Status Gpu::check(gpu::Stream stream) const {
     return Error::make(Code::kIo, "cuda: %s failed in an earlier copy, expected one that works",
                        device_->name().c_str());
   }
-  const kv::CudaDevice::Entered entered(*device_);
-  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
+  const CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(status_of_refusal(entered.status()));
   int state = 0;
   const int result = device_->driver().stream_is_capturing(stream, &state);
   if (result == gpu::kCaptureImplicit || (result == gpu::kSuccess && state != 0)) {
     return Error::make(Code::kInvalidArgument,
                        "stream: %p is being captured into a graph, expected one that runs", stream);
   }
-  return kv::status_of_refusal(device_->check(result, "cuStreamIsCapturing"));
+  return status_of_refusal(device_->check(result, "cuStreamIsCapturing"));
 }
 
 Result<StreamMark> Gpu::mark(gpu::Stream stream) const {
-  const kv::CudaDevice::Entered entered(*device_);
-  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
+  const CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(status_of_refusal(entered.status()));
   gpu::Event event = nullptr;
-  CACHALOT_TRY(kv::status_of_refusal(device_->check(
+  CACHALOT_TRY(status_of_refusal(device_->check(
       device_->driver().event_create(&event, gpu::kEventNoTiming), "cuEventCreate")));
   StreamMark mark(this, event);
-  CACHALOT_TRY(kv::status_of_refusal(
+  CACHALOT_TRY(status_of_refusal(
       device_->check(device_->driver().event_record(event, stream), "cuEventRecord")));
   return mark;
 }
 
 Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
-  const kv::CudaDevice::Entered entered(*device_);
-  CACHALOT_TRY(kv::status_of_refusal(entered.status()));
+  const CudaDevice::Entered entered(*device_);
+  CACHALOT_TRY(status_of_refusal(entered.status()));
   const gpu::Driver& driver = device_->driver();
   gpu::Stream stream = nullptr;
   {
@@ -111,11 +111,11 @@ Result<StreamLoan> Gpu::borrow_behind(const StreamMark& mark) {
   }
   if (stream == nullptr) {
     const Result<gpu::Stream> made = device_->make_stream();
-    if (!made) return kv::error_of_refusal(made.error());
+    if (!made) return error_of_refusal(made.error());
     stream = *made;
   }
   StreamLoan loan(this, stream);
-  CACHALOT_TRY(kv::status_of_refusal(
+  CACHALOT_TRY(status_of_refusal(
       device_->check(driver.stream_wait_event(stream, mark.event_, 0), "cuStreamWaitEvent")));
   return loan;
 }
@@ -124,7 +124,7 @@ Result<Gpu*> Gpus::find_or_open(int ordinal) {
   const std::lock_guard lock(mutex_);
   const auto found = gpus_.find(ordinal);
   if (found != gpus_.end()) return found->second.get();
-  CACHALOT_TRY_ASSIGN(std::unique_ptr<kv::CudaDevice> device, open_(ordinal));
+  CACHALOT_TRY_ASSIGN(std::unique_ptr<CudaDevice> device, open_(ordinal));
   // If a later piece fails, the device's destructor unregisters the earlier ones.
   if (gpus_.empty()) {
     for (std::byte* const base : pool_.bases) {
@@ -152,4 +152,4 @@ void keep_until_exit(std::shared_ptr<void> kept) {
   all->push_back(std::move(kept));
 }
 
-}  // namespace cachalot::client
+}  // namespace cachalot::kv
