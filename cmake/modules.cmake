@@ -51,7 +51,7 @@ set(CACHALOT_MODULES
   "sim/run: base os geometry trace/file trace/request trace/run sched/timing sched/policy sim/engine"
   "sim/cluster: base geometry eviction cache_sim sched/timing sched/policy"
   "sim/colocated: base geometry eviction cache_sim sched/timing sched/policy sim/engine sim/cluster"
-  "testing: base os memory geometry gpu kv device_memory stitch vtensor rpc pool client trace/file storage transfer/strided transfer/pair transfer/link transfer/engine transfer/handover transfer/registry"
+  "testing: base os memory geometry gpu block_hash eviction kv device_memory stitch vtensor rpc pool client tier/radix tier/controller trace/file storage transfer/strided transfer/pair transfer/link transfer/engine transfer/handover transfer/registry"
 )
 # The programs and tests that stand on the modules may use all of them; include/cachalot is open to all.
 

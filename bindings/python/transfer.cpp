@@ -142,7 +142,8 @@ void open_rank(RankObject* self, const std::string& instance, const std::string&
                nb::handle geometry, nb::handle layout, const nb::object& tensors, nb::handle pages,
                nb::handle page_tokens, nb::handle page_stride_bytes, nb::handle strides,
                nb::handle stage_layers, nb::handle machines, const std::vector<std::string>& listen,
-               const std::string& registry, bool checksums, nb::handle peer_timeout_s) {
+               const std::string& registry, bool checksums, nb::handle peer_timeout_s,
+               nb::handle device, nb::handle stream, std::uint64_t bounce_bytes) {
   TransferOptions options;
   options.instance = instance;
   options.model = model;
@@ -155,8 +156,9 @@ void open_rank(RankObject* self, const std::string& instance, const std::string&
   if (!machines.is_none()) options.shape.machines = Numbers::copy(machines, "machines");
   std::vector<Memory> held;
   options.cache = paged_cache_of(
-      {layout, tensors, pages, page_tokens, page_stride_bytes, strides, nb::none(), nb::none()},
+      {layout, tensors, pages, page_tokens, page_stride_bytes, strides, device, stream},
       options.geometry, held);
+  options.bounce_bytes = bounce_bytes;
   options.listen = listen;
   options.registry = registry;
   options.checksums = checksums;
@@ -281,13 +283,18 @@ void add_transfer(nb::module_& module) {
            nb::arg("strides") = nb::none(), nb::arg("stage_layers") = nb::none(),
            nb::arg("machines") = nb::none(), nb::arg("listen") = std::vector<std::string>{"auto"},
            nb::arg("registry") = "", nb::arg("checksums") = false, nb::arg("peer_timeout_s") = 5.0,
+           nb::arg("device") = nb::none(), nb::arg("stream") = nb::none(),
+           nb::arg("bounce_bytes") = std::uint64_t{1} << 30,
            "machines: of each rank of the instance, a number that ranks of one machine share: of "
            "those that hold the same bytes, one fetches them and the others copy from it\n"
            "listen: 'tcp:IP:PORT' (port 0: any), 'ucx:IP:PORT', 'unix:@NAME', or 'auto': a socket "
            "of this machine\n"
            "registry: 'file:DIR' or 'etcd://HOST:PORT[/PREFIX]': where ranks are found by the name "
            "of their instance, for references without addresses\n"
-           "peer_timeout_s: of silence, while something waits for a peer")
+           "peer_timeout_s: of silence, while something waits for a peer\n"
+           "device, stream: of tensors on a GPU, as register_cache() takes them; bounce_bytes: "
+           "page-locked memory\n"
+           "    between the GPU and the links")
       .def_prop_ro(
           "addresses",
           [](RankObject& self) {

@@ -3,6 +3,7 @@
 usage: python_test.py FAKE_LIBCUDA    (with the package on the path)
 """
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -90,6 +91,7 @@ def main():
         assert client.store_async(by_pairs, first, pages).result(60) == 16
         assert all(np.array_equal(a.view, b) for a, b in zip(there, here))
     tiers(stream)
+    hand_over(stream)
     fake.fake_refused.restype = ctypes.c_ulonglong
     assert fake.fake_refused() == 0
     lost_gpu(path, stream)
@@ -134,6 +136,38 @@ def tiers(stream):
                     computed[first] = bytes_of(pages)
                 request.commit(prompt)
             cache.flush(60)
+
+
+def hand_over(stream):
+    """From pages on the GPU to pages of this process, and back."""
+    there, here = [CudaArray(layer) for layer in range(3)], [np.zeros(SHAPE, np.float16) for _ in range(3)]
+    pages = list(range(16))
+
+    def rank_of(name, tensors, **given):
+        return cachalot.TransferRank(instance=name, model="test@1", geometry=GEOMETRY, layout="vllm_kbnhc", tensors=tensors, pages=16, **given)
+
+    def take(giver, name, taker):
+        offer = cachalot.random_offer_id()
+        giver.offer(offer, pages, tokens=64, deadline_s=30)
+        reference = {"instance": name, "id": offer, "tokens": 64, "tp_size": 1, "pp_size": 1, "addresses": [giver.addresses]}
+        ask = taker.ask(reference, pages, deadline_s=30)
+        status = taker.wait(ask)
+        assert status["state"] == "done", status
+        taker.release(ask)
+
+    with contextlib.closing(rank_of("gpu", there, device=DEVICE, stream=stream)) as on_gpu, contextlib.closing(rank_of("cpu", here)) as in_memory:
+        take(on_gpu, "gpu", in_memory)
+        assert all(np.array_equal(a.view, b) for a, b in zip(there, here))
+        wanted = [array.copy() for array in here]
+        for array in there:
+            array.view[:] = 0
+        take(in_memory, "cpu", on_gpu)
+        assert all(np.array_equal(a.view, b) for a, b in zip(there, wanted))
+    try:
+        rank_of("small", there, device=DEVICE, bounce_bytes=100)
+        raise AssertionError("it was accepted")
+    except cachalot.NoSpaceError as error:
+        assert "bounce_bytes is 100" in str(error), error
 
 
 def lost_gpu(path, stream):

@@ -236,7 +236,7 @@ class Run:
         row = {"tokens": tokens, "computed_ms": first.ask(prompts=[prompt], max_tokens=1)["seconds"] * 1e3}
         self.rows.append(row)
         # The store goes on after the answer; in the tier it comes out of the host's memory, into pages of the pool that
-        # nobody has touched before.
+        # are touched for the first time.
         time.sleep(1.0 if self.options.sharing == "connector" else 1.0 + tokens / 2048)
         row["own_ms"] = first.ask(prompts=[prompt], max_tokens=1)["seconds"] * 1e3
         got = second.ask(prompts=[prompt], max_tokens=1)

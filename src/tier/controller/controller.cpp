@@ -56,7 +56,7 @@ Controller::Controller(const TieredCacheOptions& options, const RadixOptions& ra
               const std::span<const Slot> device =
                   book_.tree().node(node).slots[index(Tier::kDevice)].view();
               for (std::size_t i = 0; i < host.size(); ++i) pairs.push_back({host[i], device[i]});
-              // If it fails, copies_->check() does so from now on: nobody gets these blocks.
+              // If it fails, copies_->check() does so from now on: no request gets these blocks.
               if (copies_->back_up(pairs, last_commit_))
                 counts_.backed_up_bytes += pairs.size() * copies_->block_bytes();
             }),

@@ -3,7 +3,7 @@
 //
 // 1. A load begins after the mark: what the engine's stream did before with the pages, it has done. A backup begins
 //    after the mark of the last commit: what it copies is computed.
-// 2. A copy is waited for before its slots are given to anybody else. So nothing else is ever in flight for a slot.
+// 2. A copy is waited for before its slots are given away. So no two copies of a slot are in flight.
 // 3. After a failure the GPU's memory is not used any more, and L2 and its registration stay until the process ends,
 //    because a copy may be in flight.
 #pragma once
@@ -71,7 +71,8 @@ class GpuTierCopies final : public TierCopies {
   const std::unique_ptr<memory::Domain> domain_;
   std::unique_ptr<kv::Gpu> gpu_;
   std::unique_ptr<kv::CudaEngine> engine_;
-  std::atomic<bool> has_failed_ = false;  // relaxed: who sees it late gets an error of the driver's
+  std::atomic<bool> has_failed_ =
+      false;  // relaxed: a thread that sees it late gets the driver's error
 };
 
 }  // namespace cachalot::tier

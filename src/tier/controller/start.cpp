@@ -62,7 +62,7 @@ Result<TierStart> Controller::start(RequestId id) {
     }
     plan.own.insert(plan.own.begin(), more.begin(), more.end());
   }
-  // After the pages were taken: whoever had them before has put its last work with them on the stream.
+  // After the pages were taken: the last work with them of the request before is on the stream by now.
   const Result<Mark> mark = copies_->mark();
   if (!mark) {
     book_.give(Tier::kDevice, plan.own);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cinttypes>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "kv/paged_cache.h"
@@ -131,7 +132,8 @@ Status GpuBounce::check_pages(std::span<const PageId> pages) const {
   return {};
 }
 
-Result<std::vector<PageId>> GpuBounce::take(std::size_t count) {
+Result<std::vector<PageId>> GpuBounce::take(std::size_t count, Lock& lock) {
+  if (count > free_.size()) collect(lock);
   if (count > free_.size()) {
     return Error::make(Code::kNoSpace,
                        "%zu pages; %zu of the bounce pages between the GPU and the links are free "
@@ -196,7 +198,7 @@ Status GpuBounce::offer(const OfferOptions& o) {
   }
   Offer offer;
   offer.pages.assign(o.pages.begin(), o.pages.end());
-  CACHALOT_TRY_ASSIGN(offer.bounce, take(o.pages.size()));
+  CACHALOT_TRY_ASSIGN(offer.bounce, take(o.pages.size(), lock));
   OfferOptions with_bounce = o;
   with_bounce.pages = offer.bounce;
   with_bounce.layers_ready = 0;
@@ -252,17 +254,23 @@ Status GpuBounce::withdraw(const OfferId& id) {
 }
 
 std::vector<EndedOffer> GpuBounce::ended_offers() {
-  std::vector<EndedOffer> ended = rank_->ended_offers();
   Lock lock(mutex_);
-  for (EndedOffer& end : ended) {
+  collect(lock);
+  return std::exchange(ended_, {});
+}
+
+// The bounce pages of offers that have ended are free again, whether or not the caller has asked for their ends.
+void GpuBounce::collect(Lock& lock) {
+  for (EndedOffer& end : rank_->ended_offers()) {
     forget_gathers(end.id, lock);
     const auto found = offers_.find(end.id);
-    if (found == offers_.end()) continue;
-    if (found->second.failure) end.status = *found->second.failure;
-    give(found->second.bounce);
-    offers_.erase(found);
+    if (found != offers_.end()) {
+      if (found->second.failure) end.status = *found->second.failure;
+      give(found->second.bounce);
+      offers_.erase(found);
+    }
+    ended_.push_back(std::move(end));
   }
-  return ended;
 }
 
 void GpuBounce::run_gathers() {
@@ -308,7 +316,7 @@ Result<AskId> GpuBounce::ask(const KvReference& reference, const AskOptions& o) 
   if (twice != distinct.end())
     return Error::make(Code::kInvalidArgument, "page %u is given twice", *twice);
   CACHALOT_TRY_ASSIGN(ask.mark, mark());
-  CACHALOT_TRY_ASSIGN(ask.bounce, take(o.pages.size()));
+  CACHALOT_TRY_ASSIGN(ask.bounce, take(o.pages.size(), lock));
   AskOptions with_bounce = o;
   with_bounce.pages = ask.bounce;
   const Result<AskId> id = rank_->ask(reference, with_bounce);

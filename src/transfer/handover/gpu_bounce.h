@@ -7,8 +7,8 @@
 //
 // 1. A copy follows a mark of the cache's stream: a gather the call that says that the layers are computed, a scatter the
 //    call of ask(). The caller's stream waits for neither.
-// 2. Bounce pages belong to one offer or ask from its begin until its end is known (ended_offers(), release()). Not a
-//    ring: a damaged chunk is sent again, ranks take a layer at different times, and a standing offer is read again.
+// 2. Bounce pages belong to one offer or ask from its begin until its end (of an ask: release()). Not a ring: a damaged
+//    chunk is sent again, ranks take a layer at different times, and a standing offer is read again.
 // 3. After withdraw(), ended_offers() and release() no copy reads or writes the pages of that offer or ask: they wait for
 //    the layer that is being copied.
 // 4. After a copy that fails the GPU is not used any more: offers and asks end with kIo.
@@ -85,7 +85,7 @@ class GpuBounce {
   PagedCache make_bounce_cache(std::uint64_t bytes);
   gpu::Stream stream() const { return static_cast<gpu::Stream>(stream_); }
   Status check_pages(std::span<const PageId> pages) const;
-  Result<std::vector<PageId>> take(std::size_t count);
+  Result<std::vector<PageId>> take(std::size_t count, Lock& lock);
   void give(std::vector<PageId>& pages);
   Result<Mark> mark() const;
 
@@ -93,6 +93,7 @@ class GpuBounce {
   Status gather_later(const OfferId& id, std::uint32_t layers,
                       std::optional<std::vector<std::byte>> note);
   void forget_gathers(const OfferId& id, Lock& lock);
+  void collect(Lock& lock);
   void run_gathers();
   void run_scatters();
   bool advance(AskId id, Lock& lock);
@@ -115,6 +116,7 @@ class GpuBounce {
   std::condition_variable changed_;
   std::vector<PageId> free_;
   std::map<OfferId, Offer> offers_;
+  std::vector<EndedOffer> ended_;  // that the caller has not asked for
   std::deque<Gather> gathers_;
   std::optional<OfferId> gathering_;
   std::map<AskId, Ask> asks_;

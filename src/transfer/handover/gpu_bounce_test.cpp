@@ -197,7 +197,10 @@ TEST_F(GpuOneToOne, BouncePagesAreUsedAgain) {
     ASSERT_TRUE(ask.ok()) << i << ": " << ask.error().message;
     ASSERT_EQ(d_.wait(*ask)->state, HandoverState::kDone);
     d_.release(*ask);
-    ASSERT_TRUE(ended(p_).has_value());
+    // Whether or not it asks for the ends of its offers.
+    if (i % 2 == 0) {
+      ASSERT_TRUE(ended(p_).has_value());
+    }
   }
 }
 
