@@ -98,7 +98,7 @@ test-vllm: build-vllm ## get vLLM's CPU build (6 GB) and run the connector in it
 	CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models build/vllm/venv/bin/python -m pytest tests/vllm $(PYTEST_ARGS)
 
 # Needs nvcc: a package without kernels refuses a GPU.
-VLLM_GPU_TESTS := test_gpu_pages.py test_share.py test_failures.py
+VLLM_GPU_TESTS := test_gpu_pages.py test_share.py test_failures.py test_transfer.py
 test-vllm-gpu: build-vllm setup-test ## the connector with KV caches on an emulated GPU, in vLLM's CPU build; PYTEST_ARGS goes to pytest
 	$(call build,dev,fake_libcuda)
 	CACHALOT_FAKE_LIBCUDA=$(CURDIR)/build/dev/tests/torch/libcuda.so.1 CACHALOT_VLLM_MODELS=$(CURDIR)/build/vllm/models \

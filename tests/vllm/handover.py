@@ -1,6 +1,8 @@
 """What tests of transfers between real servers have in common."""
 
+import os
 import time
+from pathlib import Path
 
 BLOCK_TOKENS, BLOCKS = 128, 11  # of a prompt of 1,500 tokens
 CACHED = BLOCKS * BLOCK_TOKENS
@@ -26,6 +28,15 @@ def offered(prefill, prompt, **params):
     """What a prefill tells the decode engine."""
     return prefill.complete(prompt, max_tokens=1, kv_transfer_params={"do_remote_decode": True, **params})[
         "kv_transfer_params"]
+
+
+def on_emulated_gpu(named):
+    """More arguments of a Server: its KV cache is on an emulated GPU (make test-vllm-gpu)."""
+    if "CACHALOT_FAKE_LIBCUDA" not in os.environ:
+        return named
+    paths = [str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**named, "flags": [*named.get("flags", ()), "--worker-cls", "emulated_gpu.EmulatedGpuWorker"],
+            "environment": {**(named.get("environment") or {}), "PYTHONPATH": os.pathsep.join(filter(None, paths))}}
 
 
 class Right:

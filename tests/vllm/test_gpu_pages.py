@@ -5,6 +5,7 @@ import ctypes
 import logging
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,13 +25,14 @@ from vllm.v1.kv_cache_interface import (  # noqa: E402
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout  # noqa: E402
 
-from cachalot import Client, EmbeddedKeeper, KvGeometry  # noqa: E402
+from cachalot import Client, EmbeddedKeeper, KvGeometry, random_offer_id  # noqa: E402
 from cachalot.connectors.vllm import layout as of_layout  # noqa: E402
 from cachalot.connectors.vllm.attachment import Attachment  # noqa: E402
 from cachalot.connectors.vllm.log import RateLimitedLog  # noqa: E402
 from cachalot.connectors.vllm.messages import Chain, Load, Store  # noqa: E402
 from cachalot.connectors.vllm.namespace import Group, UnsupportedCacheError  # noqa: E402
 from cachalot.connectors.vllm.options import parse  # noqa: E402
+from cachalot.connectors.vllm.transfer.messages import Ask, Offer  # noqa: E402
 from cachalot.connectors.vllm.worker import WorkerSide  # noqa: E402
 
 LAYERS, HEADS, SIZE, TOKENS, PAGES = 3, 2, 32, 64, 12
@@ -350,16 +352,59 @@ def test_memory_of_another_device_is_refused_by_name(pool, monkeypatch, caplog):
     assert any("is on device 2, expected memory of device 1" in record.message for record in caplog.records)
 
 
-def test_a_transfer_of_gpu_pages_is_refused_by_name(caplog):
-    from cachalot.connectors.vllm.connector import CachalotConnector
+def transfer_worker(name, cache, monkeypatch, **options):
+    """A connector's worker, and the streams of its engine."""
+    from cachalot.connectors.vllm import connector
 
-    made = CachalotConnector.__new__(CachalotConnector)
-    made._options = parse({"transfer": {}})
+    streams = emulated_gpu.Streams(DEVICE)
+    monkeypatch.setattr(connector, "streams_of", lambda device: streams)
+    made = connector.CachalotConnector.__new__(connector.CachalotConnector)
+    made._options = parse({"transfer": options})
     made._log = RateLimitedLog(logging.getLogger("vllm.cachalot"))
+    made._groups = [group_of(GROUPED)]
+    made._identity = SimpleNamespace(text=lambda: "model=test")
+    made._vllm_config = SimpleNamespace(parallel_config=None)
+    made._kv_transfer_config = SimpleNamespace(engine_id=name, is_kv_consumer=True)
+    return made._transfer_worker([cache]), streams
+
+
+def test_gpu_pages_are_handed_over_after_the_forward_that_writes_them(monkeypatch):
+    """The prefill's pages are offered while the step that writes them has only been launched."""
+    there, here = caches_of(GROUPED, KVCacheLayout.LBNHC), caches_of(GROUPED, KVCacheLayout.LBHNC)
+    give, streams = transfer_worker("p", of_layout.describe(group_of(GROUPED), there), monkeypatch)
+    take, _ = transfer_worker("d", of_layout.describe(group_of(GROUPED), here), monkeypatch)
+    computed = caches_of(GROUPED, KVCacheLayout.LBNHC)
+    fill(computed, 7)
+    emulated_gpu.enter(DEVICE)
+    for to, source in zip(there.values(), computed.values()):
+        emulated_gpu.adopt(source, DEVICE)
+        for page in (2, 5):
+            call("cuMemcpyAsync", ctypes.c_ulonglong(to[page].data_ptr()), ctypes.c_ulonglong(source[page].data_ptr()),
+                 ctypes.c_size_t(source[page].numel() * 2), ctypes.c_void_p(streams.engine))
+    assert not rows(there, [2, 5]).any()
+    wanted = rows(computed, [2, 5])
+    keys, offer = bytes([1]) * 16 + bytes([2]) * 16, random_offer_id()
+    give.begin_offers([Offer(1, offer, [2, 5], 2 * TOKENS, keys, 0.0)])
+    reference = {"instance": "p", "id": offer, "tokens": 2 * TOKENS, "tp_size": 1, "pp_size": 1, "addresses": [give.addresses]}
+    take.begin_loads([Ask("r", reference, [3, 1], 0, 2 * TOKENS, keys[16:], [])])
+    until = time.monotonic() + 30
+    while "r" not in take.take_results()[0]:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert take.take_bad_pages() == set()
+    assert torch.equal(rows(here, [3, 1]), wanted)
+    while give.take_answer() is None:
+        assert time.monotonic() < until
+        give.take_results()
+        time.sleep(0.01)
+    take.close(), give.close()
+
+
+def test_without_memory_for_a_transfer_the_engine_computes(caplog, monkeypatch):
     cache = of_layout.describe(group_of(GROUPED), caches_of(GROUPED, KVCacheLayout.LBNHC))
-    with caplog.at_level(logging.INFO):
-        assert made._transfer_worker([cache]).addresses == []
-    assert any("a transfer of a KV cache on cuda:1 is not supported yet" in record.message for record in caplog.records)
+    with caplog.at_level(logging.WARNING):
+        assert transfer_worker("p", cache, monkeypatch, bounce="1KiB")[0].addresses == []
+    assert any("nothing is handed over, all is computed: bounce_bytes is 1024" in record.message for record in caplog.records)
 
 
 # The last one: this GPU has failed from then on.

@@ -165,7 +165,7 @@ def test_a_prompt_that_is_more_than_the_share_is_stored_and_others_wait():
     side.finished(longer, (list(range(1, 70)),))
     rest, = side.step(step("short", 0)).stores
     assert (len(rest.chain), rest.chain.parent) == (10, second.chain.keys[-len(rest.chain.parent):])
-    assert side.take_stats().reduce()["vllm:cachalot_skipped_stores"] == 2
+    assert side.take_stats().data["skipped_stores"] == 2
 
 
 @pytest.mark.parametrize("error,right", [(TimeoutError, 1), (IoError, 0)])

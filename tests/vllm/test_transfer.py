@@ -28,7 +28,7 @@ class Stage:
 
     def server(self, role, options=None, **named):
         return Server(self.model, self.folder / f"{role}-{time.monotonic_ns()}.log", role=role, connector=options or TCP,
-                      **named)
+                      **handover.on_emulated_gpu(named))
 
     def right(self, prompt):
         return handover.right(self.reference, prompt)

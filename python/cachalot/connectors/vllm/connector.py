@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
-from cachalot import TransferRank
+from cachalot import IoError, NoSpaceError, PermissionError, TransferRank, UnsupportedError
 from cachalot.connectors.vllm.attachment import Attachment
 from cachalot.connectors.vllm.keeper import SharedKeeper
 from cachalot.connectors.vllm.layout import Cache, describe
@@ -18,7 +18,7 @@ from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import NoStep, StepMetadata
 from cachalot.connectors.vllm.metrics import ConnectorStats, PromMetrics
 from cachalot.connectors.vllm.namespace import Group, Identity, Rank, UnsupportedCacheError
-from cachalot.connectors.vllm.options import parse
+from cachalot.connectors.vllm.options import parse, parse_bytes
 from cachalot.connectors.vllm.scheduler import SchedulerSide
 from cachalot.connectors.vllm.streams import streams_of
 from cachalot.connectors.vllm.transfer.messages import TransferStep, WorkerAddress
@@ -36,6 +36,8 @@ logger = init_logger("vllm.cachalot")
 
 #: How long an engine waits for its pool when it starts; after that it serves without one and goes on trying.
 _START_WAIT_S = 5.0
+#: What ends hand-overs where the KV cache is on a GPU: no kernels, no memory that may be page-locked, a GPU that fails.
+_OF_A_GPU = (IoError, NoSpaceError, PermissionError, UnsupportedError)
 
 
 class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
@@ -132,18 +134,23 @@ class CachalotConnector(KVConnectorBase_V1, SupportsHMA):
     def _transfer_worker(self, described: Optional[List[Cache]]) -> TransferWorker:
         """described: the cache of each group; None: it is not supported."""
         options, made = self._options.transfer, None
-        if described is not None and described[0].device is not None:
-            self._log.info("nothing is handed over: a transfer of a KV cache on cuda:%d is not supported yet",
-                           described[0].device)
-        elif described is not None and self._can_transfer(self._groups):
+        device = described[0].device if described is not None else None
+        streams = streams_of(device)
+        if described is not None and self._can_transfer(self._groups):
             geometry, takes = self._groups[0].geometry, self._kv_transfer_config.is_kv_consumer
-            made = TransferRank(
-                instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=geometry,
-                machines=machines_of(self._vllm_config.parallel_config, geometry)
-                if takes and options.once_per_machine else None,
-                listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
-                **described[0].arguments)
-        return TransferWorker(made, options.deadline, self._log)
+            try:
+                made = TransferRank(
+                    instance=self._kv_transfer_config.engine_id, model=self._identity.text(), geometry=geometry,
+                    machines=machines_of(self._vllm_config.parallel_config, geometry)
+                    if takes and options.once_per_machine else None,
+                    listen=list(options.listen), checksums=options.checksums, peer_timeout_s=options.peer_timeout,
+                    stream=streams.behind(streams.mark()), bounce_bytes=parse_bytes(options.bounce, "bounce"),
+                    **described[0].arguments)
+            except _OF_A_GPU as error:
+                if device is None:
+                    raise
+                self._log.warning("transfer", "nothing is handed over, all is computed: %s", error)
+        return TransferWorker(made, options.deadline, self._log, streams)
 
     def get_handshake_metadata(self) -> Any:
         has_addresses = isinstance(self._worker, (TransferWorker, PooledTransferWorker))

@@ -53,6 +53,8 @@ class Transfer:
     standing: float = 60.0
     #: share of the engine's blocks that may stand on offer
     standing_held: float = 0.25
+    #: of a KV cache on a GPU: page-locked memory between it and other engines, for the blocks of all open transfers
+    bounce: str = "1GiB"
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def _transfer_of(given: Any) -> Transfer:
             raise InvalidArgumentError(f"{name}: {field}: {getattr(transfer, field)!r}, expected seconds above 0, at most 3600")
     if not 0 <= transfer.standing <= 3600:
         raise InvalidArgumentError(f"{name}: standing: {transfer.standing!r}, expected seconds from 0 to 3600")
+    parse_bytes(transfer.bounce, f"{name}: bounce")
     if not 0 < transfer.standing_held <= 0.9:
         raise InvalidArgumentError(f"{name}: standing_held: {transfer.standing_held!r}, expected a share above 0, at most 0.9")
     return transfer

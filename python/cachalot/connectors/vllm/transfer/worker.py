@@ -9,6 +9,7 @@ from cachalot import Error, TransferRank
 from cachalot.connectors.vllm.log import RateLimitedLog
 from cachalot.connectors.vllm.messages import hashes_of
 from cachalot.connectors.vllm.metrics import ConnectorStats
+from cachalot.connectors.vllm.streams import NoStreams
 from cachalot.connectors.vllm.transfer.messages import Ask, Offer, TransferAnswer
 
 
@@ -40,8 +41,10 @@ class _Pending:
 class TransferWorker:
     """Threads: vLLM's worker only."""
 
-    def __init__(self, rank: Optional[TransferRank], deadline_s: float, log: RateLimitedLog) -> None:
-        """rank: None if this worker's cache is not supported; then everything fails, and is computed."""
+    def __init__(self, rank: Optional[TransferRank], deadline_s: float, log: RateLimitedLog, streams: Any = NoStreams()) -> None:
+        """rank: None if this worker's cache is not supported; then everything fails, and is computed. streams: of its
+        cache's device; the rank's stream is this thread's one of them."""
+        self._streams = streams
         self._rank, self._deadline_s, self._log = rank, deadline_s, log
         self._pending: Dict[str, _Pending] = {}
         self._offers: Dict[str, int] = {}  # id: job
@@ -53,7 +56,14 @@ class TransferWorker:
         self._sent_bytes, self._may_have_sent = 0, False
         self._stats = ConnectorStats()
 
+    def _follow_engine(self) -> None:
+        """What the rank copies from now on follows what the engine has launched by now: the steps that have computed the
+        pages of an offer, or have used those of an ask before."""
+        self._streams.behind(self._streams.mark())
+
     def begin_loads(self, asks: List[Ask]) -> None:
+        if asks:
+            self._follow_engine()
         for ask in asks:
             self._pending[ask.request] = _Pending(ask, self._ask(ask), time.monotonic())
 
@@ -72,6 +82,8 @@ class TransferWorker:
     def begin_offers(self, offers: List[Offer]) -> None:
         """Before the step's forward pass, which may be long: a decode engine may ask already. The pages are those of
         requests that have ended."""
+        if offers:
+            self._follow_engine()
         for offer in offers:
             try:
                 if self._rank is None:
