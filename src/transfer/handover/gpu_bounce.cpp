@@ -243,6 +243,7 @@ Status GpuBounce::finish(const OfferId& id, std::span<const std::byte> note) {
 
 void GpuBounce::forget_gathers(const OfferId& id, Lock& lock) {
   std::erase_if(gathers_, [&](const Gather& gather) { return gather.offer == id; });
+  if (gathering_ == id) is_gather_unwanted_ = true;
   changed_.wait(lock, [&] { return gathering_ != id; });
 }
 
@@ -284,9 +285,12 @@ void GpuBounce::run_gathers() {
     if (found == offers_.end()) continue;
     const std::vector<PageId> pages = found->second.pages, bounce = found->second.bounce;
     gathering_ = gather.offer;
+    is_gather_unwanted_ = false;
+    const auto goes_on = [this] { return !is_gather_unwanted_ && !stops_; };
     Status copied;
     // A layer at a time: the first one is on its way while the others come.
-    for (std::uint32_t layer = gather.layers.first; copied && layer < gather.layers.last; ++layer) {
+    for (std::uint32_t layer = gather.layers.first;
+         copied && layer < gather.layers.last && goes_on(); ++layer) {
       lock.unlock();
       const auto tokens = static_cast<std::uint32_t>(pages.size()) * cache_.page_tokens();
       copied =
@@ -295,7 +299,8 @@ void GpuBounce::run_gathers() {
       if (copied) static_cast<void>(rank_->layers_ready(gather.offer, layer + 1));
       lock.lock();
     }
-    if (copied && gather.note) static_cast<void>(rank_->finish(gather.offer, *gather.note));
+    if (copied && gather.note && goes_on())
+      static_cast<void>(rank_->finish(gather.offer, *gather.note));
     gathering_.reset();
     if (!copied) fail(copied.error());
     changed_.notify_all();

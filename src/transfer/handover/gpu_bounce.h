@@ -119,6 +119,7 @@ class GpuBounce {
   std::vector<EndedOffer> ended_;  // that the caller has not asked for
   std::deque<Gather> gathers_;
   std::optional<OfferId> gathering_;
+  bool is_gather_unwanted_ = false;  // that one, from the next layer on
   std::map<AskId, Ask> asks_;
   std::optional<AskId> scattering_;
   std::optional<Error> failure_;  // of the GPU
