@@ -190,6 +190,8 @@ TEST_F(GpuTier, WhatAGpuCannotHaveIsRefusedByName) {
   EXPECT_EQ(refusal(local_options(2), device).code, Code::kNoSpace);
   machine_.fake.failing.clear();
   machine_.free(device);
+  EXPECT_NE(std::string(refusal(local_options(2), device).message).find("nothing that CUDA knows"),
+            std::string::npos);
 
   TieredCacheOptions odd = local_options(2);
   odd.shared.geometry.head_dim = 6;  // 3 layers of 192 bytes, of keys and of values 96

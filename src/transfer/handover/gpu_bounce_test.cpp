@@ -270,6 +270,20 @@ TEST_F(GpuOneToOne, WhatAGpuCannotHaveIsRefusedByName) {
         Code::kInvalidArgument);
   }
   gpus_.free(cache);
+  const Error freed = transfer::open(plain_options(cache), gpus_.opener()).error();
+  EXPECT_NE(std::string(freed.message).find("nothing that CUDA knows"), std::string::npos);
+  PagedCache strange = cache;
+  strange.layout = "by_row";
+  EXPECT_EQ(transfer::open(plain_options(strange), gpus_.opener()).error().code,
+            Code::kInvalidArgument);
+}
+
+TEST_F(GpuOneToOne, AStreamThatIsBeingCapturedIsRefused) {
+  const auto stream = reinterpret_cast<std::uintptr_t>(prefill_.streams[0]);
+  gpus_.fake.set_capturing(stream, true);
+  EXPECT_EQ(p_.offer(options_of(*random_offer_id())).error().code, Code::kInvalidArgument);
+  gpus_.fake.set_capturing(stream, false);
+  EXPECT_TRUE(p_.offer(options_of(*random_offer_id())).ok());
 }
 
 }  // namespace
