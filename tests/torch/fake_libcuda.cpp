@@ -74,6 +74,9 @@ extern "C" int cuDriverGetVersion(int* version) {
 extern "C" void fake_set_memory_bytes(unsigned long long bytes) {
   fake_machine().memory_bytes = bytes;
 }
+extern "C" void fake_set_devices(int devices) {
+  fake_machine().devices = devices;
+}
 extern "C" void fake_adopt(void* memory, unsigned long long bytes, int device) {
   fake_machine().adopt(memory, bytes, device);
 }

@@ -10,6 +10,7 @@ import threading
 
 FAKE = ctypes.CDLL(os.environ["CACHALOT_FAKE_LIBCUDA"])  # from now on, every dlopen of libcuda.so.1 gets it
 FAKE.fake_add_copy_kernels()
+FAKE.fake_set_devices(8)  # one for each rank
 FAKE.fake_adopt.argtypes = (ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_int)
 FAKE.fake_fail.argtypes = (ctypes.c_char_p, ctypes.c_int)
 FAKE.fake_refused.restype = ctypes.c_ulonglong
