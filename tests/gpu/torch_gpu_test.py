@@ -356,11 +356,17 @@ def mempool():
     held = torch_allocator.stats()["reserved_bytes"]
     expect(held >= 128 * MIB, f"PyTorch did not ask Cachalot for the pool's segments: {held} bytes held")
     total = torch.zeros(1, dtype=torch.int64, device="cuda")
-    torch.cuda.synchronize()
     with torch.cuda.stream(other):
-        torch.cuda._sleep(400_000_000)
+        torch.cuda._sleep(1000)
+        total += x.sum(dtype=torch.int64) * 0  # kernels are loaded when they are launched first
+    torch.cuda.synchronize()
+    done = torch.cuda.Event()
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(1_000_000_000)
         total += x.sum(dtype=torch.int64)
+        done.record()
     x.record_stream(other)
+    expect(not done.query(), "the other stream was done too soon: nothing was looked at")
     del x
     expect(rest.sum(dtype=torch.int64).item() == 64 * MIB, "the other tensor of the pool")
     del rest
