@@ -153,8 +153,8 @@ class FakeMachine {
     std::byte* host = nullptr;
     bool is_host = false;
     int device = 0;
-    bool is_adopted = false;   // not the machine's to free
     bool is_portable = false;  // registered: for all devices
+    bool is_adopted = false;   // not the machine's to free
   };
   struct Recorded {
     int device = 0;
