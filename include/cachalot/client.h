@@ -31,7 +31,7 @@
 // detach(): only their result says for certain whether a copy failed. A dropped layer load, a completion that was
 // never polled and a destructor report nothing.
 // The caller keeps only the memory of its caches; the pool's mapping and all other GPU memory belong to the
-// library. GPU caches have not run on a GPU yet, only on fake drivers.
+// library. GPU caches have run on one kind of GPU (docs/gpu).
 //
 // Before attach(), a keeper must serve the pool: `cachalot serve`, or keeper.h inside a process. Engines of
 // different layouts share blocks if their block order is the same. A block is visible to all clients when

@@ -26,7 +26,7 @@
 // L1 is memory of this process, or of a GPU (device.cuda_device). Copies of a GPU's run on streams of the library: loads
 // after the work that is on device.cuda_stream at start(), copies to L2 and L3 after the work that is on it at commit().
 // Work on other streams is not seen. L2 then is page-locked. After a copy of the GPU's has failed all calls that give or
-// take pages return kIo.
+// take pages return kIo, and the tensors must stay until the process ends, because the copy may still write.
 //
 // @threads  any, simultaneously; calls of one request: one at a time
 // @source   SGLang HiCache

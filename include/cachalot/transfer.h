@@ -84,7 +84,8 @@ struct TransferOptions {
   KvGeometry geometry;   // of this rank; block_tokens is the page of `cache`
   InstanceShape shape;   // of this instance
   // In this process's memory, or on a GPU. There copies follow the work that is on cache.cuda_stream: of a layer at
-  // offer(), layers_ready() or finish(), of the pages of an ask at ask().
+  // offer(), layers_ready() or finish(), of the pages of an ask at ask(). After kIo keep its tensors until the process
+  // ends: a copy may still write.
   PagedCache cache;
   // Cache on a GPU: page-locked memory between its pages and the links. Each page of an open offer or ask has a place in
   // it; offers and asks that find none free are refused. At most as many pages as the cache has.

@@ -209,34 +209,32 @@ TEST(GpuLoss, WhatALoadMayStillWriteToIsKeptUntilTheProcessHasEnded) {
 }
 
 TEST_F(GpuLossTest, ACopyThatWasRefusedWithholdsNothingAndTheNextOneWorks) {
-  // Batches, which larger fragments take: driver_copies_test.cpp.
-  for (const char* const copies : {"launch"}) {
-    GpuEngine engine(machine_, options());
-    const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
-    // For every error code of the driver.
-    constexpr int kInvalidHandle = 400, kOutOfResources = 701;
-    for (const char* const call : {"event_create", copies, "stream_is_capturing", "event_record"}) {
-      for (const int result : {kInvalidHandle, kOutOfResources}) {
-        SCOPED_TRACE(call);
-        machine_.fake.failing[call] = result;
-        EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
-                  Code::kInternal);
-        machine_.fake.failing.clear();
-      }
+  // Of a kernel. Batches, which larger fragments take: driver_copies_test.cpp.
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+  // For every error code of the driver.
+  constexpr int kInvalidHandle = 400, kOutOfResources = 701;
+  for (const char* const call : {"event_create", "launch", "stream_is_capturing", "event_record"}) {
+    for (const int result : {kInvalidHandle, kOutOfResources}) {
+      SCOPED_TRACE(call);
+      machine_.fake.failing[call] = result;
+      EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+                Code::kInternal);
+      machine_.fake.failing.clear();
     }
-    machine_.fake.failing[copies] = gpu::kOutOfMemory;
-    EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
-              Code::kNoSpace);
-    Result<Client::LayerStore> store =
-        engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
-    ASSERT_TRUE(store);
-    EXPECT_EQ(store->start_layer(0).error().code, Code::kNoSpace);
-    EXPECT_EQ(store->store_layer(0).error().code, Code::kNoSpace);
-    machine_.fake.failing.clear();
-    for (std::uint32_t layer = 0; layer < 3; ++layer) EXPECT_TRUE(store->store_layer(layer));
-    EXPECT_EQ(store->finish()->written, 2u);
-    EXPECT_TRUE(engine.client.detach());
   }
+  machine_.fake.failing["launch"] = gpu::kOutOfMemory;
+  EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2)).error().code,
+            Code::kNoSpace);
+  Result<Client::LayerStore> store =
+      engine.client.begin_store(engine.cache, nullptr, hashes, pages_from(0, 2));
+  ASSERT_TRUE(store);
+  EXPECT_EQ(store->start_layer(0).error().code, Code::kNoSpace);
+  EXPECT_EQ(store->store_layer(0).error().code, Code::kNoSpace);
+  machine_.fake.failing.clear();
+  for (std::uint32_t layer = 0; layer < 3; ++layer) EXPECT_TRUE(store->store_layer(layer));
+  EXPECT_EQ(store->finish()->written, 2u);
+  EXPECT_TRUE(engine.client.detach());
 }
 
 TEST_F(GpuLossTest, ALayerStoreThatItFailedInIsOverAndItsBlocksAreWithheld) {

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-// Layers arrive in another thread, which cannot say so to this one.
-constexpr std::chrono::microseconds kLook{200};
+// Layers arrive in another thread, which cannot say so to this one. Where none comes, it looks less and less often.
+constexpr std::chrono::microseconds kLook{200}, kSeldom{2000};
 
 }  // namespace
 
@@ -373,6 +373,7 @@ bool GpuBounce::advance(AskId id, Lock& lock) {
 
 void GpuBounce::run_scatters() {
   Lock lock(mutex_);
+  std::chrono::microseconds look = kLook;
   while (!stops_) {
     std::vector<AskId> running;
     for (const auto& [id, ask] : asks_) {
@@ -386,7 +387,8 @@ void GpuBounce::run_scatters() {
     for (const AskId id : running) {
       if (!stops_ && asks_.contains(id)) has_moved |= advance(id, lock);
     }
-    if (!has_moved && !stops_) changed_.wait_for(lock, kLook);
+    look = has_moved ? kLook : std::min(2 * look, kSeldom);
+    if (!has_moved && !stops_) changed_.wait_for(lock, look);
   }
 }
 
