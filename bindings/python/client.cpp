@@ -200,6 +200,10 @@ constexpr Counter kCounters[] = {
     {"used_pool_blocks", &Statistics::used_pool_blocks},
     {"used_peer_blocks", &Statistics::used_peer_blocks},
     {"used_storage_blocks", &Statistics::used_storage_blocks},
+    {"gpu_threads_bytes", &Statistics::gpu_threads_bytes},
+    {"gpu_bulk_bytes", &Statistics::gpu_bulk_bytes},
+    {"gpu_batch_bytes", &Statistics::gpu_batch_bytes},
+    {"gpu_copy_engine_bytes", &Statistics::gpu_copy_engine_bytes},
 };
 
 void add_results(nb::module_& module) {

@@ -386,6 +386,8 @@ typedef struct cachalot_statistics {
   /* Each prompt once, see client.h. The hit rate is the sum of the used ones / prompt_blocks. */
   uint64_t prompts, prompt_blocks;
   uint64_t used_pool_blocks, used_peer_blocks, used_storage_blocks;
+  /* Of copies from and to GPU caches, by the way that they went, see client.h. */
+  uint64_t gpu_threads_bytes, gpu_bulk_bytes, gpu_batch_bytes, gpu_copy_engine_bytes;
 } cachalot_statistics;
 CACHALOT_API cachalot_code cachalot_get_statistics(const cachalot_client* client,
                                                    cachalot_statistics* statistics);

@@ -220,6 +220,9 @@ struct Statistics {
   std::uint64_t copied_bytes;
   std::uint64_t prompts, prompt_blocks;
   std::uint64_t used_pool_blocks, used_peer_blocks, used_storage_blocks;
+  // Of copies from and to GPU caches, by the way that they went: a kernel's loads and stores, a kernel's bulk transfers,
+  // the driver's copies in batches, single ones. docs/design/cuda.md says which way a copy goes.
+  std::uint64_t gpu_threads_bytes, gpu_bulk_bytes, gpu_batch_bytes, gpu_copy_engine_bytes;
 };
 
 // What prefetch() has found.

@@ -7,6 +7,7 @@
 
 #include "base/byte_size.h"
 #include "base/crc32c.h"
+#include "base/rare_line.h"
 #include "base/rng.h"
 
 namespace cachalot::base {
@@ -85,6 +86,17 @@ TEST(ByteSize, FromTwoToThe63OnIsTooLargeInEveryUnit) {
     EXPECT_NE(std::string(refused.error().message).find("too large"), std::string::npos)
         << refused.error().message;
   }
+}
+
+TEST(RareLine, LetsThroughWhatAMinuteMayHave) {
+  RareLine one, ten(10);
+  int of_one = 0, of_ten = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    of_one += one.is_due();
+    of_ten += ten.is_due();
+  }
+  EXPECT_EQ(of_one, 1);
+  EXPECT_EQ(of_ten, 10);
 }
 
 TEST(Rng, RepeatsForTheSameSeedAndStaysBelowItsBound) {

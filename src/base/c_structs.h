@@ -66,12 +66,13 @@ struct FieldEnds<cachalot_cache> {
 template <>
 struct FieldEnds<cachalot_statistics> {
   using S = cachalot_statistics;
-  static constexpr auto kAll =
-      ends_of(&S::struct_size, &S::reserved, &S::lookups, &S::looked_up_blocks, &S::hit_blocks,
-              &S::loads, &S::loaded_blocks, &S::loaded_bytes, &S::stores, &S::stored_blocks,
-              &S::stored_bytes, &S::duplicate_blocks, &S::stale_blocks, &S::damaged_blocks,
-              &S::reattachments, &S::copied_bytes, &S::prompts, &S::prompt_blocks,
-              &S::used_pool_blocks, &S::used_peer_blocks, &S::used_storage_blocks);
+  static constexpr auto kAll = ends_of(
+      &S::struct_size, &S::reserved, &S::lookups, &S::looked_up_blocks, &S::hit_blocks, &S::loads,
+      &S::loaded_blocks, &S::loaded_bytes, &S::stores, &S::stored_blocks, &S::stored_bytes,
+      &S::duplicate_blocks, &S::stale_blocks, &S::damaged_blocks, &S::reattachments,
+      &S::copied_bytes, &S::prompts, &S::prompt_blocks, &S::used_pool_blocks, &S::used_peer_blocks,
+      &S::used_storage_blocks, &S::gpu_threads_bytes, &S::gpu_bulk_bytes, &S::gpu_batch_bytes,
+      &S::gpu_copy_engine_bytes);
 };
 
 template <>

@@ -423,6 +423,11 @@ Status Client::count_prompt(const PromptBlocks& prompt) {
 Statistics Client::statistics() const {
   Statistics now = impl_->session->counters().read();
   now.reattachments = impl_->session->reattachments();
+  const kv::WayBytes gpus = impl_->session->gpus().way_bytes();
+  now.gpu_threads_bytes = gpus.threads;
+  now.gpu_bulk_bytes = gpus.bulk;
+  now.gpu_batch_bytes = gpus.batch;
+  now.gpu_copy_engine_bytes = gpus.copy_engine;
   return now;
 }
 

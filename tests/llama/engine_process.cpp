@@ -14,7 +14,6 @@
 
 #include "base/rng.h"
 #include "block_hash/block_hash.h"
-#include "pool/pool.h"
 
 namespace cachalot::llama {
 namespace {
@@ -316,6 +315,13 @@ void TestKeeper::kill() {
   keeper_->send(SIGKILL);
   (void)keeper_->wait();
   keeper_.reset();
+}
+
+pool::ClientCounters TestKeeper::totals() const {
+  const Result<pool::Pool> pool =
+      pool::Pool::open({path_}, {.huge_pages = false, .populate = false});
+  EXPECT_TRUE(pool) << (pool ? "" : pool.error().message);
+  return pool ? pool->state().read_totals() : pool::ClientCounters{};
 }
 
 void TestKeeper::evict_everything(const std::string& fingerprint) {

@@ -16,6 +16,7 @@
 #include "base/fail_point.h"
 #include "os/child.h"
 #include "os/file_descriptor.h"
+#include "pool/pool.h"
 #include "prefill.h"
 #include "prompt_cache.h"
 
@@ -100,6 +101,8 @@ class TestKeeper {
   void evict_everything(const std::string& fingerprint);
   // Fills the pool with blocks of another namespace, `rounds` times its capacity.
   void store_other_blocks(int rounds);
+  // Of all clients since the pool was made; a client that lives publishes its counts every 200 ms.
+  pool::ClientCounters totals() const;
   // Turns over one bit, where no header is, of each block that a sequence was stored in at this position;
   // -1: of all.
   void damage(int position = -1);

@@ -3,6 +3,7 @@
 usage: server_storage_test.py --cachalot FILE --cachalot-llama FILE --trained GGUF --random GGUF
        --recurrent GGUF --windowed GGUF [TEST ...]
 """
+import json
 import os
 import subprocess
 import tempfile
@@ -36,6 +37,12 @@ class Storage(unittest.TestCase):
         keeper.wait_for_storage(0)
         return keeper
 
+    def totals(self):
+        """What the pool's clients have counted since it was made."""
+        info = subprocess.run([PROGRAMS.cachalot, "pool", "info", pool_path("storage"), "--json", "-"],
+                              capture_output=True, check=True, timeout=60)
+        return json.loads(info.stdout)["totals"]
+
     def server(self, *flags, pool=True):
         server = Server(PROGRAMS.cachalot_llama, PROGRAMS.random, *flags, pool=pool_path("storage") if pool else None)
         self.addCleanup(server.stop)
@@ -59,6 +66,12 @@ class Storage(unittest.TestCase):
         self.assertEqual(keeper.storage()["fetched_blocks_total"], tokens // BLOCK_TOKENS)
         alone = self.server(pool=False)
         self.assertEqual(text_of(alone.complete(**body)), text_of(first))
+        # By hand: this pool's engines asked for the blocks of one prompt, and used them from storage.
+        wait_until(lambda: self.totals()["prompts"] == 1, "the engine's counts are published")
+        totals, used = self.totals(), tokens // BLOCK_TOKENS
+        self.assertEqual((totals["prompt_blocks"], totals["used_pool_blocks"], totals["used_storage_blocks"]),
+                         (used, 0, used))
+        self.assertEqual(totals["hit_rate"], 1.0)
 
     def test_policies_say_what_came_from_storage_and_what_was_asked_in_vain(self):
         body = {"max_tokens": 8, "temperature": 0}

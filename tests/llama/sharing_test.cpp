@@ -39,6 +39,23 @@ TEST_F(Namespaces, TheSameEngineFindsTheBlocks) {
   EXPECT_EQ(loaded_by(spec_), kBlocks * kBlock);
 }
 
+// By hand: the writer asked for the 8 blocks of a prompt and found none. The reader asks for those and uses them, asks for
+// the 3 of another prompt and finds none, and has them itself when its sequence goes on with them: 8 of 19.
+TEST_F(Namespaces, EachPromptOfTheirEnginesCountsOnce) {
+  const Tokens other = random_tokens(2, 3 * kBlock + 5);
+  {
+    EngineProcess reader(spec_);
+    EXPECT_EQ(reader.ask(prompt_).report.loaded_tokens, kBlocks * kBlock);
+    EXPECT_EQ(reader.ask(other).report.loaded_tokens, 0u);
+    EXPECT_EQ(reader.ask(other, 3 * kBlock).report.kept_tokens, 3 * kBlock);
+  }
+  const pool::ClientCounters totals = keeper_.totals();
+  EXPECT_EQ(totals[pool::ClientCounter::kPromptBlocks], 2 * kBlocks + 3);
+  EXPECT_EQ(totals[pool::ClientCounter::kUsedPoolBlocks], kBlocks);
+  EXPECT_EQ(totals[pool::ClientCounter::kUsedPeerBlocks], 0u);
+  EXPECT_EQ(totals[pool::ClientCounter::kUsedStorageBlocks], 0u);
+}
+
 TEST_F(Namespaces, OfAnotherModelFindNothing) {
   spec_.model = quantized(kModel, LLAMA_FTYPE_MOSTLY_F16, CACHALOT_MODEL_FOLDER);
   EXPECT_EQ(loaded_by(spec_), 0u);

@@ -184,6 +184,21 @@ TEST_F(PoolCommand, AModelGivesTheSizeOfABlock) {
   EXPECT_EQ(info(path("kv"))["geometry"]["blocks"], 5);
 }
 
+// With --capacity it takes more than that, and says how much.
+TEST_F(PoolCommand, ACapacityIsWhatMayBePublishedAndTheRestIsSaid) {
+  constexpr std::uint64_t kCapacity = 64u << 20;
+  const Outcome created =
+      run({"pool", "create", path("kv"), "--block-bytes", "64KiB", "--capacity", "64MiB"});
+  expect_done(created);
+  EXPECT_EQ(info(path("kv"))["geometry"]["capacity_bytes"], kCapacity);
+  const std::uint64_t taken = std::filesystem::file_size(path("kv"));
+  EXPECT_LT(taken,
+            kCapacity + kCapacity / 8 + (12u << 20));  // spare blocks, and room for 64 clients
+  EXPECT_NE(created.out.find("kv: capacity 1,024 blocks, "), std::string::npos) << created.out;
+  const double said_mib = std::stod(created.out.substr(created.out.rfind(": ") + 2));
+  EXPECT_NEAR(said_mib, static_cast<double>(taken) / (1 << 20), 0.1) << created.out;
+}
+
 TEST_F(PoolCommand, ASizeIsWhatAPoolTakesInAll) {
   constexpr std::uint64_t kSize = 64u << 20;
   const Outcome created =

@@ -148,7 +148,7 @@ TEST_F(PoolInfo, TheTableHasUnitsAndTheJsonBytes) {
 
 TEST_F(PoolInfo, TheSummaryHasTheHitRateOfEnginesAndFitsAScreen) {
   const std::string path = create_pool("kv", {}, 256);
-  Serving keeper({"serve", path});
+  Serving keeper({"serve", path, "--metrics", "127.0.0.1:0"});
   ASSERT_TRUE(keeper.is_ready());
   expect_done(run({"put", "a", "--pool", path}, {.in = std::string(2048, 'x')}));
   EXPECT_NE(run({"pool", "info", path}).out.find("no prompt has asked for blocks yet"),
@@ -171,6 +171,15 @@ TEST_F(PoolInfo, TheSummaryHasTheHitRateOfEnginesAndFitsAScreen) {
         " 21: default, engine 0", " of 4 slots\n", "refused      none\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+  EXPECT_EQ(keeper.metric("cachalot_client_prompts_total"), 20);
+  EXPECT_EQ(keeper.metric("cachalot_client_prompt_blocks_total"), 2000);
+  const auto used = [&](const char* source) {
+    return keeper.metric("cachalot_client_used_blocks_total",
+                         std::string("source=\"") + source + "\"");
+  };
+  EXPECT_EQ(used("pool"), 400);
+  EXPECT_EQ(used("peer"), 100);
+  EXPECT_EQ(used("storage"), 500);
   const std::string all = run({"pool", "info", path, "--all"}).out;
   EXPECT_NE(all.find("  1                  default\n"), std::string::npos) << all;
   EXPECT_NE(all.find("used_blocks        1,000\n"), std::string::npos) << all;
@@ -192,6 +201,14 @@ TEST_F(PoolInfo, ARefusedPutIsCountedByReasonAndLogged) {
   EXPECT_EQ(counters["no_space_commits"], 2);
   EXPECT_EQ(counters["refused"], 3);
   EXPECT_EQ(counters["no_space_grants"], 0);
+  const auto refused = [&](const char* reason) {
+    return keeper.metric("cachalot_keeper_refused_commits_total",
+                         std::string("reason=\"") + reason + "\"");
+  };
+  EXPECT_EQ(refused("no_space"), 2);
+  EXPECT_EQ(refused("no_parent"), 1);
+  EXPECT_EQ(refused("invalid"), 0);
+  EXPECT_EQ(keeper.metric("cachalot_keeper_refused_blocks_total"), 3);
   const std::string text = run({"pool", "info", pool}).out;
   EXPECT_NE(text.find("refused      2 blocks without room, 1 without their parent\n"),
             std::string::npos)

@@ -1,10 +1,12 @@
 #include "program.h"
 
+#include <arpa/inet.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -129,6 +131,37 @@ std::string Running::out() const {
 
 Outcome Running::wait() {
   return child_ ? outcome_of(*child_, out_.get(), err_.get()) : Outcome{};
+}
+
+std::string Serving::scrape() const {
+  constexpr std::string_view kMetrics = "metrics=127.0.0.1:";
+  const std::size_t at = ready_line_.find(kMetrics);
+  if (at == std::string::npos) return "";
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port =
+      htons(static_cast<std::uint16_t>(std::stoi(ready_line_.substr(at + kMetrics.size()))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const os::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return "";
+  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
+  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
+  std::string answer;
+  char part[4096];
+  for (ssize_t n = 0; (n = ::recv(socket.get(), part, sizeof part, 0)) > 0;)
+    answer.append(part, static_cast<std::size_t>(n));
+  return answer;
+}
+
+std::int64_t Serving::metric(const std::string& name, const std::string& labels) const {
+  const std::string all = scrape(), head = "\n" + name + "{";
+  for (std::size_t at = all.find(head); at != std::string::npos; at = all.find(head, at + 1)) {
+    const std::size_t end = all.find("} ", at);
+    if (all.substr(at, end - at).find(labels) != std::string::npos)
+      return std::stoll(all.substr(end + 2));
+  }
+  return -1;
 }
 
 ProcessTest::ProcessTest() {

@@ -79,6 +79,11 @@ class Serving : public Running {
 
   bool is_ready() const { return !ready_line_.empty(); }
   const std::string& ready_line() const { return ready_line_; }
+  // With --metrics 127.0.0.1:PORT: what it exports, and one sample of it.
+  // @param labels  as they are in the text: R"(reason="no_space")"; empty: the first sample
+  // @return        -1: there is no such sample
+  std::string scrape() const;
+  std::int64_t metric(const std::string& name, const std::string& labels = {}) const;
 
  private:
   std::string ready_line_;

@@ -1,6 +1,4 @@
 // `cachalot serve` whose storage dies and comes back: it serves meanwhile, and nothing has to be started again.
-#include <arpa/inet.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -23,34 +21,6 @@ class StorageOutage : public ProcessTest {
     return {"serve",         "--pool",      path(pool),          "--create",
             "--block-bytes", "4096",        "--capacity-blocks", "64",
             "--metrics",     "127.0.0.1:0", "--storage",         storage};
-  }
-  static std::uint16_t metrics_port(const Serving& keeper) {
-    const std::string& line = keeper.ready_line();
-    const std::size_t at = line.find("metrics=127.0.0.1:");
-    return at == std::string::npos ? std::uint16_t{0}
-                                   : static_cast<std::uint16_t>(std::stoi(line.substr(at + 18)));
-  }
-  static std::string scrape(std::uint16_t port) {
-    const os::FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-      return "";
-    const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-    if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
-    std::string answer;
-    char part[4096];
-    for (ssize_t n = 0; (n = ::recv(socket.get(), part, sizeof part, 0)) > 0;)
-      answer.append(part, static_cast<std::size_t>(n));
-    return answer;
-  }
-  // @return -1: there is no such sample
-  static std::int64_t metric(std::uint16_t port, const std::string& name) {
-    const std::string all = scrape(port), line = "\n" + name + "{";
-    const std::size_t at = all.find(line);
-    return at == std::string::npos ? -1 : std::stoll(all.substr(all.find("} ", at) + 2));
   }
   static bool wait_until(const std::function<bool()>& is_done) {
     for (int i = 0; i < 1200; ++i) {
@@ -75,17 +45,16 @@ TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWh
   const std::string uri = "redis://127.0.0.1:" + std::to_string(redis->port());
   Serving keeper(serve("kv", uri));
   ASSERT_TRUE(keeper.is_ready());
-  const std::uint16_t port = metrics_port(keeper);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 1; }));
   put("kv", "before", 1);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_objects") == 1; }));
 
   redis->kill();
   std::uint64_t seed = 10;
   ASSERT_TRUE(wait_until([&] {
     put("kv", "during-" + std::to_string(seed), seed);
     ++seed;
-    return metric(port, "cachalot_storage_up") == 0 && seed >= 20;
+    return keeper.metric("cachalot_storage_up") == 0 && seed >= 20;
   }));
   EXPECT_TRUE(has("kv", "before", 1));
   for (std::uint64_t i = 10; i < seed; ++i)
@@ -93,9 +62,9 @@ TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWh
   const Outcome looked = run({"lookup", "during-10", "--pool", path("kv")});
   expect_done(looked);
   EXPECT_EQ(run({"get", "never-put", "--pool", path("kv")}).exit_code, 1);
-  EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 1);
-  EXPECT_GE(metric(port, "cachalot_storage_failed_writes_total"), 10);
-  EXPECT_EQ(metric(port, "cachalot_storage_written_blocks_total"), 1);
+  EXPECT_EQ(keeper.metric("cachalot_storage_outages_total"), 1);
+  EXPECT_GE(keeper.metric("cachalot_storage_failed_writes_total"), 10);
+  EXPECT_EQ(keeper.metric("cachalot_storage_written_blocks_total"), 1);
 
   const nlohmann::json down = run({"pool", "info", path("kv"), "--json", "-"}).json()["storage"];
   EXPECT_EQ(down["kind"], "redis");
@@ -110,12 +79,12 @@ TEST_F(StorageOutage, ServingGoesOnWithoutRedisAndWhatWasPutMeanwhileIsWrittenWh
   ASSERT_TRUE(redis->restart());
   const auto blocks = static_cast<std::int64_t>(seed - 10 + 1);
   EXPECT_TRUE(wait_until([&] {
-    return metric(port, "cachalot_storage_up") == 1 &&
-           metric(port, "cachalot_storage_objects") == blocks &&
-           metric(port, "cachalot_storage_written_blocks_total") == blocks + 1;
-  })) << scrape(port);
-  EXPECT_EQ(metric(port, "cachalot_storage_missing_blocks_total"), 1);
-  EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 1);
+    return keeper.metric("cachalot_storage_up") == 1 &&
+           keeper.metric("cachalot_storage_objects") == blocks &&
+           keeper.metric("cachalot_storage_written_blocks_total") == blocks + 1;
+  })) << keeper.scrape();
+  EXPECT_EQ(keeper.metric("cachalot_storage_missing_blocks_total"), 1);
+  EXPECT_EQ(keeper.metric("cachalot_storage_outages_total"), 1);
   EXPECT_FALSE(keeper.has_ended());
 
   // Another pool is warm from what was put during the outage.
@@ -133,17 +102,16 @@ TEST_F(StorageOutage, ARedisThatRestartsBetweenTwoCallsGetsWhatThePoolHas) {
   ASSERT_TRUE(redis) << redis.error().message;
   Serving keeper(serve("kv", "redis://127.0.0.1:" + std::to_string(redis->port())));
   ASSERT_TRUE(keeper.is_ready());
-  const std::uint16_t port = metrics_port(keeper);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 1; }));
   for (std::uint64_t i = 0; i < 4; ++i) put("kv", "block-" + std::to_string(i), i);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 4; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_objects") == 4; }));
   redis->kill();
   ASSERT_TRUE(redis->restart());
   EXPECT_TRUE(wait_until([&] {
-    return metric(port, "cachalot_storage_written_blocks_total") == 8 &&
-           metric(port, "cachalot_storage_objects") == 4;
-  })) << scrape(port);
-  EXPECT_EQ(metric(port, "cachalot_storage_missing_blocks_total"), 4);
+    return keeper.metric("cachalot_storage_written_blocks_total") == 8 &&
+           keeper.metric("cachalot_storage_objects") == 4;
+  })) << keeper.scrape();
+  EXPECT_EQ(keeper.metric("cachalot_storage_missing_blocks_total"), 4);
 }
 
 // The keeper that is stopped has the directory until its process ends.
@@ -151,10 +119,9 @@ TEST_F(StorageOutage, ATakeOverFromAKeeperThatHangsGetsItsDirectoryLater) {
   const std::string uri = "file:" + path("objects");
   Serving first(serve("kv", uri));
   ASSERT_TRUE(first.is_ready());
-  ASSERT_TRUE(wait_until([&] { return metric(metrics_port(first), "cachalot_storage_up") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return first.metric("cachalot_storage_up") == 1; }));
   put("kv", "one", 1);
-  ASSERT_TRUE(
-      wait_until([&] { return metric(metrics_port(first), "cachalot_storage_objects") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return first.metric("cachalot_storage_objects") == 1; }));
   first.send(SIGSTOP);
   Serving second(
       {"serve", "--pool", path("kv"), "--take-over", "--metrics", "127.0.0.1:0", "--storage", uri});
@@ -162,8 +129,7 @@ TEST_F(StorageOutage, ATakeOverFromAKeeperThatHangsGetsItsDirectoryLater) {
   EXPECT_TRUE(has("kv", "one", 1));
   first.send(SIGKILL);
   (void)first.wait();
-  EXPECT_TRUE(
-      wait_until([&] { return metric(metrics_port(second), "cachalot_storage_objects") == 1; }));
+  EXPECT_TRUE(wait_until([&] { return second.metric("cachalot_storage_objects") == 1; }));
 }
 
 // A supervisor kills what has not ended some seconds after it was told to.
@@ -183,8 +149,7 @@ TEST_F(StorageOutage, ARedisThatHangsDoesNotHoldUpTheEnd) {
   {
     Serving keeper(serve("kv", uri));
     ASSERT_TRUE(keeper.is_ready());
-    const std::uint16_t port = metrics_port(keeper);
-    ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+    ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 1; }));
     redis->stop();
     put("kv", "hangs", 1);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the put is on its way
@@ -204,10 +169,15 @@ TEST_F(StorageOutage, AThreadThatNeverReturnsDoesNotHoldUpTheEnd) {
   Serving keeper(serve("kv", std::string("plugin:") + CACHALOT_WRONG_PLUGIN));
   unsetenv("CACHALOT_TEST_WRONG");
   ASSERT_TRUE(keeper.is_ready());
-  const std::uint16_t port = metrics_port(keeper);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 1; }));
   put("kv", "hangs", 1);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_queued_blocks") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_queued_blocks") == 1; }));
+  const auto storage = [&] {
+    return run({"pool", "info", path("kv"), "--json", "-"}).json()["storage"];
+  };
+  EXPECT_TRUE(wait_until([&] { return storage()["queued_blocks"] == 1; })) << storage();
+  const std::string summary = run({"pool", "info", path("kv")}).out;
+  EXPECT_NE(summary.find(", 1 wait to be written"), std::string::npos) << summary;
   const auto begin = std::chrono::steady_clock::now();
   keeper.send(SIGTERM);
   const Outcome ended = keeper.wait();
@@ -224,27 +194,26 @@ TEST_F(StorageOutage, AThreadThatNeverReturnsDoesNotHoldUpTheEnd) {
 TEST_F(StorageOutage, ADirectoryThatIsRemovedIsMissesAndOneErrorAndOneThatIsMovedBackIsUsedAgain) {
   Serving keeper(serve("kv", "file:" + path("objects")));
   ASSERT_TRUE(keeper.is_ready());
-  const std::uint16_t port = metrics_port(keeper);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 1; }));
   put("kv", "before", 1);
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 1; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_objects") == 1; }));
 
   std::filesystem::rename(path("objects"), path("moved"));
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 0; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 0; }));
   put("kv", "during", 2);
   EXPECT_TRUE(has("kv", "during", 2));
   std::filesystem::rename(path("moved"), path("objects"));
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_objects") == 2; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_objects") == 2; }));
 
   std::filesystem::remove_all(path("objects"));
-  ASSERT_TRUE(wait_until([&] { return metric(port, "cachalot_storage_up") == 0; }));
+  ASSERT_TRUE(wait_until([&] { return keeper.metric("cachalot_storage_up") == 0; }));
   put("kv", "after", 3);
   EXPECT_TRUE(has("kv", "before", 1));
   EXPECT_TRUE(has("kv", "after", 3));
   EXPECT_EQ(run({"get", "never-put", "--pool", path("kv")}).exit_code, 1);
-  EXPECT_EQ(metric(port, "cachalot_storage_outages_total"), 2);
-  EXPECT_GE(metric(port, "cachalot_storage_failed_writes_total"), 2);  // a use tries again
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));        // it is not told again
+  EXPECT_EQ(keeper.metric("cachalot_storage_outages_total"), 2);
+  EXPECT_GE(keeper.metric("cachalot_storage_failed_writes_total"), 2);  // a use tries again
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));         // it is not told again
   expect_done(run({"stop", path("kv")}));
   const std::string log = keeper.wait().err;
   const std::string gone = "start this process again";

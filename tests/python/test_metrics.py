@@ -128,6 +128,32 @@ def test_prometheus_counts_what_the_engines_did(keeper, prometheus):
 
 
 @needs_prometheus
+def test_the_guides_query_is_the_hit_rate(keeper, prometheus):
+    """By hand: the writer asks for 8 blocks and finds none, the reader for 8 and uses them, and for 4 that are not there."""
+    pool, address = keeper
+    page = (Path(__file__).parents[2] / "docs/guide/operate.md").read_text(encoding="utf-8")
+    query = re.search(r"\[Hit rate\]\(#hit-rate\): `([^`]+)`", page)[1].replace("\n", " ")
+    server = prometheus(address)
+    server.wait_for({"cachalot_client_prompt_blocks_total": 0})  # a rate is that of what it has seen to grow
+    writer, reader = Engine(pool), Engine(pool, seed=2)
+    with writer.client, reader.client:
+        hashes = writer.client.hash_tokens(tokens_of(1, 32))
+        assert writer.client.lookup(hashes) == 0
+        writer.client.store(writer.cache, hashes, range(8))
+        assert reader.client.lookup(hashes) == 8
+        assert reader.client.load(reader.cache, hashes, range(8)) == 8
+        assert reader.client.lookup(reader.client.hash_tokens(tokens_of(2, 16))) == 0
+    server.wait_for({
+        "cachalot_client_prompts_total": 3,
+        "cachalot_client_prompt_blocks_total": 20,
+        'cachalot_client_used_blocks_total{source="pool"}': 8,
+        'cachalot_client_used_blocks_total{source="peer"}': 0,
+        'cachalot_client_used_blocks_total{source="storage"}': 0,
+    })
+    assert server.value(query) == pytest.approx(0.4)
+
+
+@needs_prometheus
 def test_blocks_evicted_on_request_are_counted_as_such(keeper, prometheus):
     pool, address = keeper
     server = prometheus(address)

@@ -1,6 +1,7 @@
 // Whole replays, with a keeper and engines as processes of their own.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <tuple>
 
@@ -70,6 +71,30 @@ TEST(Passes, TheFirstFillsAndTheSecondHitsAllOfIt) {
   EXPECT_EQ(populate.bytes_read + hit.bytes_read, report->bytes_read);
   EXPECT_TRUE(report->is_sound());
   EXPECT_LE(populate.wall_s + hit.wall_s, report->wall_s * 1.01);
+}
+
+// By hand: the pool has room for fewer blocks than the trace, and storage for all: the second time every block is found,
+// here or there, and counts once.
+TEST(Passes, WithStorageTheSecondHitsAllOfIt) {
+  const std::string folder = testing::TempDir() + "cachalot_replay_storage";
+  std::filesystem::remove_all(folder);
+  ReplayOptions options = conversation(DomainKind::kCoherent, 1, 500, 64);
+  options.limit_requests = 200;
+  options.passes = 2;
+  options.storage.uri = "file:" + folder;
+  ProgressSink sink;
+  const Result<ReplayReport> report = replay(options, sink);
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->passes.size(), 2u);
+  const ReplayReport::Pass& hit = report->passes[1];
+  EXPECT_GT(hit.blocks_total, 2 * options.capacity_blocks);
+  EXPECT_EQ(hit.blocks_hit, hit.blocks_total);
+  EXPECT_GT(hit.blocks_hit_storage, hit.blocks_total - 2 * options.capacity_blocks);
+  EXPECT_TRUE(report->is_sound());
+  EXPECT_EQ(report->prompt_blocks, report->blocks_total);
+  EXPECT_EQ(report->used_blocks, report->blocks_hit);
+  EXPECT_EQ(report->used_storage_blocks, report->blocks_hit_storage);
 }
 
 TEST(Passes, OnePassHasNoFiguresApart) {

@@ -93,6 +93,19 @@ TEST_P(GpuCacheTest, SomeTokensAndSomeLayersAreLoadedAsFromMemory) {
   EXPECT_FALSE(engine.holds(hashes[0], 4, 1));
 }
 
+// By hand: two blocks out, one of them back, and the driver is in none of it, for its fragments are small.
+TEST_P(GpuCacheTest, ItsBytesAreCountedByTheWayThatTheyWent) {
+  GpuEngine engine(machine_, options());
+  const auto hashes = engine.client.hash_tokens(tokens_of(1, 2 * 4));
+  EXPECT_EQ(engine.client.store(engine.cache, nullptr, hashes, pages_from(0, 2))->written, 2u);
+  EXPECT_EQ(*engine.client.load(engine.cache, std::span(hashes).first(1), pages_from(4, 1)), 1u);
+  const Statistics now = engine.client.statistics();
+  EXPECT_EQ(now.gpu_threads_bytes + now.gpu_bulk_bytes, 3 * engine.client.geometry().block_bytes());
+  EXPECT_EQ(now.copied_bytes, 3 * engine.client.block_bytes());
+  EXPECT_EQ(now.gpu_batch_bytes + now.gpu_copy_engine_bytes, 0u);
+  EXPECT_EQ(Engine(options()).client.statistics().gpu_threads_bytes, 0u);
+}
+
 // --- Streams and events
 
 TEST_P(GpuCacheTest, ACallComesBehindWhatItsStreamHas) {

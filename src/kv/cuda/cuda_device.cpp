@@ -94,6 +94,19 @@ Result<gpu::Stream> CudaDevice::make_stream() const {
   return stream;
 }
 
+void CudaDevice::count(Way way, std::uint64_t bytes) {
+  std::atomic<std::uint64_t>& all = way == Way::kThreads ? threads_bytes_
+                                    : way == Way::kBulk  ? bulk_bytes_
+                                    : way == Way::kBatch ? batch_bytes_
+                                                         : copy_engine_bytes_;
+  all.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+WayBytes CudaDevice::way_bytes() const {
+  const auto now = [](const auto& all) { return all.load(std::memory_order_relaxed); };
+  return {now(threads_bytes_), now(bulk_bytes_), now(batch_bytes_), now(copy_engine_bytes_)};
+}
+
 Status CudaDevice::check(int result, const char* call) const {
   return check_call(driver_, result, call);
 }

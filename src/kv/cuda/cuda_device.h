@@ -9,6 +9,7 @@
 
 #include <cachalot/result.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -93,6 +94,10 @@ class CudaDevice {
     explicit Entered(const CudaDevice& device) : gpu::ContextScope(*device.context_) {}
   };
 
+  // Counts a copy that is on a stream. @threads any
+  void count(Way way, std::uint64_t bytes);
+  WayBytes way_bytes() const;
+
   // {} or the driver's error, named after the call.
   Status check(int result, const char* call) const;
 
@@ -109,6 +114,9 @@ class CudaDevice {
   std::uint32_t multiprocessors_ = 0;
   int compute_major_ = 0;
   PoolMap pool_;
+  // Relaxed: for people.
+  std::atomic<std::uint64_t> threads_bytes_ = 0, bulk_bytes_ = 0, batch_bytes_ = 0,
+                             copy_engine_bytes_ = 0;
   std::vector<std::shared_ptr<const gpu::PoolRegistration>> registered_;
 };
 

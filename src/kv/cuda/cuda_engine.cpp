@@ -133,7 +133,8 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::St
   const CudaDevice::Entered entered(device_);
   CACHALOT_TRY(status_of_refusal(entered.status()));
   std::unique_ptr<LaunchSlot> slot;
-  if (const Status submitted = submit(plan, blocks, stream, direction, slot); !submitted) {
+  const Way way = way_of(plan.arithmetic(), stream);
+  if (const Status submitted = submit(plan, blocks, stream, direction, way, slot); !submitted) {
     // Something may be on the stream already, and read the slot's tables.
     if (slot == nullptr) return error_of_refusal(submitted.error());
     const Status quiet = device_.check(device_.driver().stream_synchronize(stream),
@@ -142,6 +143,7 @@ Result<PendingCopy> CudaEngine::start(std::span<const BlockCopy> blocks, gpu::St
     return quiet ? error_of_refusal(submitted.error()) : error_of_wait(quiet.error());
   }
   work.bytes = bytes_of(plan, *cache_, blocks);
+  device_.count(way, work.bytes);
   work.begin_ns = base::SteadyClock::read();
   return PendingCopy(std::move(work), std::move(slot));
 }
@@ -159,9 +161,8 @@ Way CudaEngine::way_of(const Plan& plan, gpu::Stream stream) const {
 
 // @param slot  set as soon as something of it may be on the stream
 Status CudaEngine::submit(const CopyPlan& plan, std::span<const BlockCopy> blocks,
-                          gpu::Stream stream, Direction direction,
+                          gpu::Stream stream, Direction direction, Way way,
                           std::unique_ptr<LaunchSlot>& slot) {
-  const Way way = way_of(plan.arithmetic(), stream);
   if (way == Way::kBatch || way == Way::kCopyEngine) {
     CACHALOT_TRY(copy_by_driver(plan, blocks, stream, direction, way == Way::kBatch, slot));
   } else {

@@ -100,7 +100,7 @@ class CudaEngine final : public CopyEngine {
                             LayerRange layers, Direction direction);
   Way way_of(const Plan& plan, gpu::Stream stream) const;
   Status submit(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
-                Direction direction, std::unique_ptr<LaunchSlot>& slot);
+                Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
   Status launch(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,
                 Direction direction, Way way, std::unique_ptr<LaunchSlot>& slot);
   Status copy_by_driver(const CopyPlan& plan, std::span<const BlockCopy> blocks, gpu::Stream stream,

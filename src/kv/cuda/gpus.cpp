@@ -144,6 +144,19 @@ Status Gpus::check_released() {
   return {};
 }
 
+WayBytes Gpus::way_bytes() {
+  const std::lock_guard lock(mutex_);
+  WayBytes all;
+  for (const auto& [ordinal, gpu] : gpus_) {
+    const WayBytes one = gpu->device().way_bytes();
+    all.threads += one.threads;
+    all.bulk += one.bulk;
+    all.batch += one.batch;
+    all.copy_engine += one.copy_engine;
+  }
+  return all;
+}
+
 // The list is never destroyed: its elements may be in use after all static destructors.
 void keep_until_exit(std::shared_ptr<void> kept) {
   static std::mutex mutex;

@@ -141,6 +141,8 @@ class Gpus {
   Result<Gpu*> find_or_open(int ordinal);
   // @errors as Gpu::check_released, of the first GPU that fails
   Status check_released();
+  // Of all GPUs.
+  WayBytes way_bytes();
 
  private:
   const memory::PoolView& pool_;

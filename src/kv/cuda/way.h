@@ -28,6 +28,11 @@ enum class Way {
   kCopyEngine,  // copies of the driver's, one a call
 };
 
+// Bytes of all copies by the ways that they went.
+struct WayBytes {
+  std::uint64_t threads = 0, bulk = 0, batch = 0, copy_engine = 0;
+};
+
 struct WayFacts {
   std::uint64_t shortest_bytes = 0;  // of the call's fragments
   bool aligned = false;              // all to 16 bytes, on both sides

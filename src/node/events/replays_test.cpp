@@ -4,6 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
+#include "base/log.h"
 #include "node/events/test_subscriber.h"
 #include "node/events/test_wire.h"
 #include "testing/pool/test_pool.h"
@@ -117,6 +121,22 @@ TEST_F(ReplaysTest, OfManyRequestsOfASubscriberAFewWait) {
   serve(healthy, held);
   wire.reset();
   while (!replays_.is_idle()) static_cast<void>(replays_.advance(*sockets_));
+}
+
+TEST_F(ReplaysTest, AFloodOfBadRequestsIsALineAMinute) {
+  testing::internal::CaptureStderr();
+  base::set_log_level(base::LogLevel::kWarn);
+  Wire bad(sockets_->endpoints(), false);
+  for (int i = 0; i < 200; ++i) bad.send_to_replay({"", "short"});
+  for (int i = 0; i < 200; ++i) bad.ask(std::uint64_t{1} << 32);
+  // Until no request has come for half a second.
+  while (sockets_->wait(500)) static_cast<void>(replays_.advance(*sockets_));
+  base::set_log_level(base::LogLevel::kOff);
+  const std::string log = testing::internal::GetCapturedStderr();
+  // One of each kind.
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+  EXPECT_NE(log.find("not a number of 8 bytes; said once a minute"), std::string::npos) << log;
+  EXPECT_NE(log.find("8 of its subscriber wait; said once a minute"), std::string::npos) << log;
 }
 
 TEST_F(ReplaysTest, ASubscriberThatHasGoneIsForgotten) {

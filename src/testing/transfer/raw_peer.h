@@ -67,6 +67,15 @@ class RawPeer {
   static RawPeer connect(const std::string& address) {
     return connect(address, os::FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)));
   }
+  // From another address of this machine: 127.0.0.`host`.
+  static RawPeer connect_from(int host, const std::string& address) {
+    os::FileDescriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in from{};
+    from.sin_family = AF_INET;
+    from.sin_addr.s_addr = htonl(0x7f000000u | static_cast<std::uint32_t>(host));
+    if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0) fd.close();
+    return connect(address, std::move(fd));
+  }
   static RawPeer connect(const std::string& address, os::FileDescriptor fd) {
     sockaddr_in to{};
     to.sin_family = AF_INET;

@@ -16,7 +16,7 @@
 namespace cachalot::transfer {
 namespace {
 
-constexpr std::size_t kMostOfHost = 64;  // as admission.cpp has it
+constexpr std::size_t kMostOfHost = 64, kMostStrangers = 256;  // as admission.cpp has them
 
 std::uint64_t in(std::uint64_t milliseconds) {
   return base::SteadyClock::read() + milliseconds * 1'000'000;
@@ -89,6 +89,25 @@ TEST(Flood, OfHellosEndsTheOldestAndNoTrustedOne) {
   EXPECT_LE(open_ones(strangers), kMostOfHost);
   EXPECT_TRUE(Host::answers(strangers.back()));
   EXPECT_TRUE(strangers.front().is_closed());
+  EXPECT_TRUE(Host::answers(trusted));
+}
+
+// None of the hosts has more than it may; the oldest connections of one that has most of them make room.
+TEST(Flood, FromManyHostsLeavesAFewInAll) {
+  Host host;
+  RawPeer trusted = host.connect();
+  ASSERT_TRUE(Host::greet(trusted));
+  trusted.send({FrameType::kMessage, BodyWriter().bytes({}).take()});
+  ASSERT_TRUE(Host::answers(trusted));
+  std::vector<RawPeer> strangers;
+  for (int i = 0; i < 480; ++i)
+    strangers.push_back(RawPeer::connect_from(2 + i % 8, host.engine->addresses().front()));
+  // One more host is let in: those before it have been accepted.
+  RawPeer last = RawPeer::connect_from(10, host.engine->addresses().front());
+  EXPECT_TRUE(Host::greet(last));
+  const std::size_t left = open_ones(strangers);
+  EXPECT_LE(left, kMostStrangers);
+  EXPECT_GE(left, kMostStrangers - 8);
   EXPECT_TRUE(Host::answers(trusted));
 }
 
